@@ -1,0 +1,70 @@
+# `make run` and `make test` do all the set-up; both are quick the second time.
+.DELETE_ON_ERROR:
+.PHONY: help venv run test test-python test-native lint format bench clean
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMPS := build/stamps
+SOURCES := $(shell find native rdma_transport -type f -not -name '*.pyc' 2>/dev/null)
+CXX_FILES := $(shell find native tests/native -name '*.h' -o -name '*.cc' 2>/dev/null)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+help:
+	@echo "make run    train on handwritten digits over gRPC and over rdma, and compare"
+	@echo "make test   linters, C++ tests (plain, ASan+UBSan, TSan), Python tests"
+	@echo "make bench  time per edge, rdma beside gRPC"
+	@echo "make venv   only the set-up;  make lint, make format, make clean"
+
+$(STAMPS)/system: tools/system_packages.sh
+	@mkdir -p $(@D)
+	@tools/system_packages.sh
+	@touch $@
+
+$(STAMPS)/packages: $(STAMPS)/system pyproject.toml
+	@test -x $(PYTHON) || "$$(tools/find_python.sh)" -m venv $(VENV)
+	@echo "installing Python packages"
+	@$(PYTHON) tools/requirements.py > build/requirements.txt
+	@$(PYTHON) -m pip install -q --disable-pip-version-check -r build/requirements.txt
+	@touch $@
+
+$(STAMPS)/package: $(STAMPS)/packages CMakeLists.txt $(SOURCES)
+	@echo "building rdma_transport"
+	@$(PYTHON) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps \
+	    --force-reinstall .
+	@touch $@
+
+venv: $(STAMPS)/package
+
+run: venv
+	@$(PYTHON) -m examples.digits
+
+bench: venv
+	@$(PYTHON) -m bench.edges
+
+lint: $(STAMPS)/packages
+	@ruff check .
+	@ruff format --check .
+	@mypy
+	@clang-format --dry-run --Werror $(CXX_FILES)
+
+format: $(STAMPS)/packages
+	@ruff check --fix -q . || true
+	@ruff format -q .
+	@clang-format -i $(CXX_FILES)
+
+test-native: $(STAMPS)/packages
+	@for preset in debug asan tsan; do \
+	  echo "C++ tests: $$preset"; \
+	  cmake --preset $$preset >build/$$preset.log || { cat build/$$preset.log; exit 1; }; \
+	  cmake --build --preset $$preset >build/$$preset.log || { cat build/$$preset.log; exit 1; }; \
+	  ctest --preset $$preset || exit 1; \
+	done
+
+test-python: venv
+	@$(PYTHON) -m pytest tests
+
+test: venv lint test-native test-python
+
+clean:
+	rm -rf build $(VENV)

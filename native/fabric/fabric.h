@@ -1,0 +1,139 @@
+// A fabric reaches peers with one-sided operations. This is all that the layers above know of it.
+//
+// A Device registers memory and opens channels; a Channel is an ordered connection to one peer.
+// Whoever bootstraps a connection exchanges the two channels' addresses and calls Connect() on both.
+//
+// Threads: every call may come from any thread, unless it says otherwise. ChannelHandler is called
+// from whichever thread calls Device::Poll(), and only from there, with no lock held.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace rdma_transport::fabric {
+
+enum class Access : uint8_t {
+  kRemoteRead,       // peers may read
+  kRemoteReadWrite,  // peers may read and write
+};
+
+// Registered memory of this process. Destruction takes it away from new readers; pages that a peer
+// has mapped stay readable there until the peer drops its mapping.
+class Region {
+ public:
+  virtual ~Region() = default;
+
+  char* address() const { return address_; }
+  size_t length() const { return length_; }
+  uint64_t key() const { return key_; }
+
+ protected:
+  char* address_ = nullptr;
+  size_t length_ = 0;
+  uint64_t key_ = 0;
+};
+
+// A stretch of a region, as another process names it.
+struct RemoteSpan {
+  uint64_t key = 0;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+// What a mapped span looks like here. The memory stays readable while `holder` lives.
+struct MappedSpan {
+  const char* data = nullptr;
+  std::shared_ptr<const void> holder;
+};
+
+class ChannelHandler {
+ public:
+  virtual ~ChannelHandler() = default;
+
+  virtual void OnConnected() = 0;
+  // One notification, in the order in which the peer sent them. `data` is valid during the call.
+  virtual void OnNotify(const char* data, size_t length) = 0;
+  // A Read() or Write() ended; `cookie` is the caller's.
+  virtual void OnTransfer(uint64_t cookie, const Status& status) = 0;
+  // The last call on this handler. Unavailable: the peer is dead, and reads nothing any more; any
+  // other code: the channel ended, but the peer may live.
+  virtual void OnClosed(const Status& status) = 0;
+};
+
+// Whether a sleeping peer is woken for a notification, or finds it when it next looks.
+enum class Urgency { kWake, kLazy };
+
+// Which side of the bootstrap this is: the asked task is passive, the asking one active.
+enum class Role { kActive, kPassive };
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  // What the peer must know to connect; opaque bytes.
+  virtual std::string Address() const = 0;
+  // Connects to the channel whose Address() is given. Success means "under way":
+  // OnConnected() or OnClosed() follows. Unavailable: that address cannot be reached from here.
+  virtual Status Connect(std::string_view peer_address, Role role) = 0;
+
+  // Lets the peer reach the device's region of that key. Must come before the first notification
+  // that names it; sharing again costs little.
+  virtual Status Share(uint64_t key) = 0;
+
+  // Delivers the concatenated parts after all earlier writes and notifications of this channel.
+  // Never blocks: what the peer has no room for is kept, up to a limit (ResourceExhausted).
+  virtual Status Notify(const iovec* parts, int count, Urgency urgency) = 0;
+  virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
+  virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;
+
+  // The peer's memory in this address space, read-only; empty where the fabric cannot.
+  // Call from the polling thread.
+  virtual MappedSpan Map(const RemoteSpan& span) = 0;
+  // Whether `data` lies in memory of the peer that Map() showed here, and which.
+  virtual bool Owns(const void* data, RemoteSpan* span) const = 0;
+
+  // Tells the peer the reason; OnClosed() follows on both sides.
+  virtual void Close(const Status& reason) = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const char* fabric() const = 0;  // "shm", "verbs"
+  // False in a process that was forked from the one that opened the device.
+  virtual bool Usable() const = 0;
+
+  // New registered memory, at `place` (an address range that the caller reserved) or anywhere if
+  // null. `length` must be a multiple of RegionGranule().
+  virtual Status Allocate(size_t length, Access access, void* place,
+                          std::unique_ptr<Region>* region) = 0;
+  virtual size_t RegionGranule() const = 0;
+  // This process's own memory as a peer would see it: a second, read-only view.
+  virtual MappedSpan MapOwn(const RemoteSpan& span) = 0;
+  // Whether `data` lies in a region of this device, or in such a second view, and where.
+  virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
+
+  // A channel whose handler is gone closes.
+  virtual Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) = 0;
+
+  // Handles what has come; returns how much that was. One thread at a time.
+  virtual int Poll() = 0;
+  // Sleeps until something comes, Wake() is called or `deadline` passes (0: no deadline).
+  virtual void Wait(Nanos deadline) = 0;
+  virtual void Wake() = 0;
+};
+
+// Whether `data` lies in memory that some channel or device mapped read-only into this process.
+// A tensor there must never be written in place. Cheap: two comparisons.
+bool IsMapped(const void* data);
+
+}  // namespace rdma_transport::fabric

@@ -1,0 +1,113 @@
+#include "fabric/shm/memory_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace rdma_transport::fabric::shm {
+namespace {
+
+constexpr size_t kUnknown = std::numeric_limits<size_t>::max();
+
+size_t MeminfoBytes(const std::string& field) {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  size_t kilobytes = 0;
+  std::string unit;
+  while (file >> name >> kilobytes) {
+    if (name == field + ":") return kilobytes * 1024;
+    std::getline(file, unit);
+  }
+  return kUnknown;
+}
+
+// "max" and a missing file both mean that nothing is limited here.
+size_t NumberInFile(const std::string& path) {
+  std::ifstream file(path);
+  size_t value = 0;
+  return file >> value ? value : kUnknown;
+}
+
+size_t ControlGroupLimit() {
+  return std::min(NumberInFile("/sys/fs/cgroup/memory.max"),
+                  NumberInFile("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+}
+
+size_t ControlGroupUsage() {
+  return std::min(NumberInFile("/sys/fs/cgroup/memory.current"),
+                  NumberInFile("/sys/fs/cgroup/memory/memory.usage_in_bytes"));
+}
+
+}  // namespace
+
+size_t TotalMemory() { return std::min(MeminfoBytes("MemTotal"), ControlGroupLimit()); }
+
+size_t AvailableMemory() {
+  size_t available = MeminfoBytes("MemAvailable");
+  const size_t limit = ControlGroupLimit();
+  const size_t usage = ControlGroupUsage();
+  if (limit != kUnknown && usage != kUnknown) {
+    available = std::min(available, limit > usage ? limit - usage : 0);
+  }
+  return available;
+}
+
+Status CreateMemoryFile(const char* name, size_t length, FileDescriptor* file) {
+  // The kernel would rather kill a process than fail a page of an unnamed file, so ask first.
+  const size_t available = AvailableMemory();
+  const size_t reserve = std::min<size_t>(available / 16, size_t{256} << 20);
+  if (length > available - reserve) {
+    return Status(Code::kResourceExhausted,
+                  "no memory for " + std::to_string(length) + " bytes of shared memory: " +
+                      std::to_string(available) + " bytes are available to this process");
+  }
+  FileDescriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return StatusFromErrno(errno, "memfd_create");
+  if (ftruncate(fd.get(), static_cast<off_t>(length)) != 0) {
+    return StatusFromErrno(errno, "sizing " + std::to_string(length) + " bytes of shared memory");
+  }
+  if (fallocate(fd.get(), 0, 0, static_cast<off_t>(length)) != 0) {
+    return StatusFromErrno(errno,
+                           "allocating " + std::to_string(length) + " bytes of shared memory");
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return StatusFromErrno(errno, "sealing shared memory");
+  }
+  *file = std::move(fd);
+  return OkStatus();
+}
+
+Status SealAgainstNewWriters(int fd) {
+  // Kernels before 5.1 do not know this seal; the peers' mappings are read-only all the same.
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL) {
+    return StatusFromErrno(errno, "sealing shared memory against writers");
+  }
+  return OkStatus();
+}
+
+Status CheckMemoryFile(int fd, size_t length) {
+  const int seals = fcntl(fd, F_GET_SEALS);
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
+  if (seals < 0 || (seals & kNeeded) != kNeeded) {
+    return Status(Code::kPermissionDenied, "the peer sent shared memory whose size is not sealed");
+  }
+  struct stat stat_buffer;
+  if (fstat(fd, &stat_buffer) != 0) return StatusFromErrno(errno, "fstat of shared memory");
+  if (stat_buffer.st_size < 0 || static_cast<uint64_t>(stat_buffer.st_size) != length) {
+    return Status(Code::kInvalidArgument, "the peer sent shared memory of another size than it said");
+  }
+  return OkStatus();
+}
+
+}  // namespace rdma_transport::fabric::shm

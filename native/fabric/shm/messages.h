@@ -1,0 +1,58 @@
+// What travels on a channel's local socket. Fixed-size structures, one per message: both ends run
+// on one host, built from one version (the bootstrap has compared versions before).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace rdma_transport::fabric::shm {
+
+enum class MessageType : uint32_t { kHello = 1, kAccept, kRegion, kForget, kBye };
+
+struct Hello {  // and kAccept; descriptors: ring, doorbell page, doorbell event
+  MessageType type;
+  char token[16];
+};
+
+struct RegionMessage {  // descriptors: the memory file
+  MessageType type;
+  uint32_t writable;
+  uint64_t key;
+  uint64_t length;
+};
+
+struct Forget {
+  MessageType type;
+  uint64_t key;
+};
+
+struct Bye {
+  MessageType type;
+  int32_t code;
+  char reason[256];
+};
+
+template <typename T>
+std::string_view AsBytes(const T& message) {
+  return std::string_view(reinterpret_cast<const char*>(&message), sizeof(message));
+}
+
+template <typename T>
+Status FromBytes(std::string_view bytes, T* message) {
+  if (bytes.size() != sizeof(T)) {
+    return Status(Code::kDataLoss, "a message of a wrong size on the peer's local socket");
+  }
+  std::memcpy(message, bytes.data(), sizeof(T));
+  return OkStatus();
+}
+
+inline MessageType TypeOf(std::string_view bytes) {
+  MessageType type{};
+  if (bytes.size() >= sizeof(type)) std::memcpy(&type, bytes.data(), sizeof(type));
+  return type;
+}
+
+}  // namespace rdma_transport::fabric::shm

@@ -1,0 +1,49 @@
+#include "fabric/shm/region.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "fabric/shm/fork_guard.h"
+#include "fabric/shm/memory_file.h"
+
+namespace rdma_transport::fabric::shm {
+
+Status ShmRegion::Create(uint64_t key, size_t length, Access access, void* place,
+                         std::function<void(uint64_t)> on_destroy,
+                         std::unique_ptr<ShmRegion>* region) {
+  std::unique_ptr<ShmRegion> made(new ShmRegion);
+  RDMA_RETURN_IF_ERROR(CreateMemoryFile("rdma_transport_arena", length, &made->file_));
+  const int flags = MAP_SHARED | (place == nullptr ? 0 : MAP_FIXED);
+  void* address = mmap(place, length, PROT_READ | PROT_WRITE, flags, made->fd(), 0);
+  if (address == MAP_FAILED) return StatusFromErrno(errno, "mapping a region");
+  made->address_ = static_cast<char*>(address);
+  made->length_ = length;
+  made->key_ = key;
+  made->access_ = access;
+  made->placed_ = place != nullptr;
+  if (access == Access::kRemoteRead) RDMA_RETURN_IF_ERROR(SealAgainstNewWriters(made->fd()));
+#ifdef MADV_POPULATE_WRITE
+  // Page tables now rather than a fault per page in the first step; failing costs only that.
+  madvise(address, length, MADV_POPULATE_WRITE);
+#endif
+  GuardMemory(address, length, made->fd());
+  made->on_destroy_ = std::move(on_destroy);
+  *region = std::move(made);
+  return OkStatus();
+}
+
+ShmRegion::~ShmRegion() {
+  if (address_ == nullptr) return;
+  UnguardMemory(address_);
+  if (on_destroy_) on_destroy_(key_);
+  if (placed_) {
+    mmap(address_, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+         0);
+  } else {
+    munmap(address_, length_);
+  }
+}
+
+}  // namespace rdma_transport::fabric::shm

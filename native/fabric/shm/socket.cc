@@ -1,0 +1,134 @@
+#include "fabric/shm/socket.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+namespace rdma_transport::fabric::shm {
+namespace {
+
+constexpr int kSocketType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
+
+// A name of 100 characters at most, after the null byte that makes it abstract.
+socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
+  std::memset(address, 0, sizeof(*address));
+  address->sun_family = AF_UNIX;
+  const size_t length = std::min<size_t>(name.size(), 100);
+  std::memcpy(address->sun_path + 1, name.data(), length);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+}
+
+}  // namespace
+
+Status Listen(const std::string& name, FileDescriptor* listener) {
+  FileDescriptor fd(socket(AF_UNIX, kSocketType, 0));
+  if (!fd.valid()) return StatusFromErrno(errno, "local socket");
+  sockaddr_un address;
+  const socklen_t length = AbstractAddress(name, &address);
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    return StatusFromErrno(errno, "binding a local socket");
+  }
+  if (listen(fd.get(), SOMAXCONN) != 0) return StatusFromErrno(errno, "listening locally");
+  *listener = std::move(fd);
+  return OkStatus();
+}
+
+Status ConnectTo(const std::string& name, FileDescriptor* socket_out) {
+  FileDescriptor fd(socket(AF_UNIX, kSocketType, 0));
+  if (!fd.valid()) return StatusFromErrno(errno, "local socket");
+  sockaddr_un address;
+  const socklen_t length = AbstractAddress(name, &address);
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    return StatusFromErrno(errno, "connecting to the peer's local socket");
+  }
+  *socket_out = std::move(fd);
+  return OkStatus();
+}
+
+Status Accept(int listener, FileDescriptor* socket_out) {
+  const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) {
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) {
+      return Status(Code::kNotFound, "nobody waits");
+    }
+    return StatusFromErrno(errno, "accepting a local connection");
+  }
+  *socket_out = FileDescriptor(fd);
+  return OkStatus();
+}
+
+Status CheckPeerUser(int socket) {
+  ucred credentials;
+  socklen_t length = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return StatusFromErrno(errno, "SO_PEERCRED");
+  }
+  if (credentials.uid != geteuid()) {
+    return Status(Code::kPermissionDenied,
+                  "the peer runs as user " + std::to_string(credentials.uid) + ", this task as " +
+                      std::to_string(geteuid()) + "; shared memory is for one user");
+  }
+  return OkStatus();
+}
+
+Status SendMessage(int socket, std::string_view bytes, const std::vector<int>& descriptors) {
+  iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
+  msghdr header = {};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    const size_t size = descriptors.size() * sizeof(int);
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(size);
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(size);
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), size);
+  }
+  if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    return StatusFromErrno(errno, "sending to the peer's local socket");
+  }
+  return OkStatus();
+}
+
+Status ReceiveMessage(int socket, Message* message) {
+  char buffer[kMaxMessage];
+  iovec part = {buffer, sizeof(buffer)};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+  msghdr header = {};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EINTR) return Status(Code::kNotFound, "nothing there");
+    return StatusFromErrno(errno, "receiving from the peer's local socket");
+  }
+  message->descriptors.clear();
+  for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr;
+       entry = CMSG_NXTHDR(&header, entry)) {
+    if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(entry) + i * sizeof(int), sizeof(fd));
+      message->descriptors.emplace_back(fd);
+    }
+  }
+  if (got == 0) return Status(Code::kUnavailable, "the peer closed its local socket");
+  if ((header.msg_flags & MSG_CTRUNC) != 0) {
+    return Status(Code::kResourceExhausted,
+                  "a descriptor from the peer was lost: raise the limit on open files (ulimit -n)");
+  }
+  message->bytes.assign(buffer, static_cast<size_t>(got));
+  return OkStatus();
+}
+
+}  // namespace rdma_transport::fabric::shm

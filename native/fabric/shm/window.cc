@@ -1,0 +1,117 @@
+#include "fabric/shm/window.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <iterator>
+
+namespace rdma_transport::fabric::shm {
+namespace {
+
+// Address space only; smaller ones are tried where a limit (RLIMIT_AS) forbids it.
+constexpr size_t kLargestWindow = size_t{1} << 38;
+constexpr size_t kSmallestWindow = size_t{1} << 32;
+
+}  // namespace
+
+Mapping::~Mapping() { Window::Get().GiveBack(address_, length_); }
+
+Window& Window::Get() {
+  static Window* window = new Window;
+  return *window;
+}
+
+Status Window::ReserveLocked() {
+  for (size_t size = kLargestWindow; size >= kSmallestWindow; size /= 4) {
+    // One granule more than needed, to start on a granule.
+    void* reserved = mmap(nullptr, size + kGranule, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) continue;
+    const uintptr_t base =
+        (reinterpret_cast<uintptr_t>(reserved) + kGranule - 1) / kGranule * kGranule;
+    table_.reset(new std::atomic<const Mapping*>[size / kGranule]());
+    free_[reinterpret_cast<char*>(base)] = size;
+    base_.store(base);
+    size_.store(size);
+    return OkStatus();
+  }
+  return StatusFromErrno(errno, "reserving address space to map peers' memory (RLIMIT_AS?)");
+}
+
+Status Window::TakeLocked(size_t length, char** address) {
+  for (auto range = free_.begin(); range != free_.end(); ++range) {
+    if (range->second < length) continue;
+    *address = range->first;
+    const size_t rest = range->second - length;
+    free_.erase(range);
+    if (rest > 0) free_[*address + length] = rest;
+    return OkStatus();
+  }
+  return Status(Code::kResourceExhausted, "no address space left to map peers' memory");
+}
+
+Status Window::Map(int fd, size_t length, bool writable, uint64_t key, const void* owner,
+                   std::shared_ptr<Mapping>* mapping) {
+  if (length == 0 || length % kGranule != 0) {
+    return Status(Code::kInvalidArgument, "a region of " + std::to_string(length) + " bytes");
+  }
+  char* address = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (size_.load() == 0) RDMA_RETURN_IF_ERROR(ReserveLocked());
+    RDMA_RETURN_IF_ERROR(TakeLocked(length, &address));
+  }
+  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  if (mmap(address, length, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    const Status status = StatusFromErrno(errno, "mapping a region of a peer");
+    GiveBack(address, length);
+    return status;
+  }
+#ifdef MADV_POPULATE_READ
+  // Page tables now rather than a fault per page in the first step; failing costs only that.
+  madvise(address, length, MADV_POPULATE_READ);
+#endif
+  *mapping = std::make_shared<Mapping>(address, length, key, owner);
+  for (size_t offset = 0; offset < length; offset += kGranule) {
+    table_[GranuleOf(address + offset)].store(mapping->get(), std::memory_order_release);
+  }
+  return OkStatus();
+}
+
+void Window::GiveBack(char* address, size_t length) {
+  for (size_t offset = 0; offset < length; offset += kGranule) {
+    table_[GranuleOf(address + offset)].store(nullptr, std::memory_order_release);
+  }
+  mmap(address, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  std::lock_guard<std::mutex> lock(mu_);
+  auto next = free_.lower_bound(address);
+  if (next != free_.end() && address + length == next->first) {
+    length += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == address) {
+      previous->second += length;
+      return;
+    }
+  }
+  free_[address] = length;
+}
+
+size_t Window::GranuleOf(const void* data) const {
+  return (reinterpret_cast<uintptr_t>(data) - base_.load(std::memory_order_relaxed)) / kGranule;
+}
+
+const Mapping* Window::Find(const void* data) const {
+  if (!Contains(data)) return nullptr;
+  return table_[GranuleOf(data)].load(std::memory_order_acquire);
+}
+
+}  // namespace rdma_transport::fabric::shm
+
+namespace rdma_transport::fabric {
+
+bool IsMapped(const void* data) { return shm::Window::Get().Contains(data); }
+
+}  // namespace rdma_transport::fabric

@@ -1,0 +1,111 @@
+#include "protocol/bootstrap.h"
+
+#include <cstring>
+
+namespace rdma_transport {
+namespace {
+
+constexpr char kMagic[] = "rdma_transport";
+constexpr size_t kMaxField = 4096;
+
+// Fields are a 32-bit length and the bytes.
+void Put(std::string_view field, std::string* out) {
+  const auto length = static_cast<uint32_t>(field.size());
+  out->append(reinterpret_cast<const char*>(&length), sizeof(length));
+  out->append(field);
+}
+
+template <typename T>
+void PutNumber(T value, std::string* out) {
+  Put(std::string_view(reinterpret_cast<const char*>(&value), sizeof(value)), out);
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  std::string Get() {
+    uint32_t length = 0;
+    if (!ok_ || rest_.size() < sizeof(length)) return Fail();
+    std::memcpy(&length, rest_.data(), sizeof(length));
+    rest_.remove_prefix(sizeof(length));
+    if (length > kMaxField || length > rest_.size()) return Fail();
+    std::string field(rest_.substr(0, length));
+    rest_.remove_prefix(length);
+    return field;
+  }
+
+  template <typename T>
+  T GetNumber() {
+    const std::string field = Get();
+    T value{};
+    if (field.size() != sizeof(value)) {
+      Fail();
+    } else {
+      std::memcpy(&value, field.data(), sizeof(value));
+    }
+    return value;
+  }
+
+  // Later versions may add fields, so what is left over is no error.
+  Status Finish() const {
+    return ok_ ? OkStatus() : Status(Code::kInvalidArgument, "a malformed bootstrap message");
+  }
+
+ private:
+  std::string Fail() {
+    ok_ = false;
+    return std::string();
+  }
+
+  std::string_view rest_;
+  bool ok_ = true;
+};
+
+}  // namespace
+
+std::string BootstrapRequest::Encode() const {
+  std::string bytes;
+  Put(kMagic, &bytes);
+  PutNumber(version, &bytes);
+  Put(from.task, &bytes);
+  PutNumber(from.incarnation, &bytes);
+  Put(fabric, &bytes);
+  Put(channel, &bytes);
+  return bytes;
+}
+
+Status BootstrapRequest::Decode(std::string_view bytes, BootstrapRequest* request) {
+  Reader reader(bytes);
+  if (reader.Get() != kMagic) return Status(Code::kInvalidArgument, "not a bootstrap message");
+  request->version = reader.GetNumber<uint32_t>();
+  request->from.task = reader.Get();
+  request->from.incarnation = reader.GetNumber<uint64_t>();
+  request->fabric = reader.Get();
+  request->channel = reader.Get();
+  return reader.Finish();
+}
+
+std::string BootstrapReply::Encode() const {
+  std::string bytes;
+  Put(kMagic, &bytes);
+  PutNumber(version, &bytes);
+  Put(from.task, &bytes);
+  PutNumber(from.incarnation, &bytes);
+  Put(channel, &bytes);
+  Put(refusal, &bytes);
+  return bytes;
+}
+
+Status BootstrapReply::Decode(std::string_view bytes, BootstrapReply* reply) {
+  Reader reader(bytes);
+  if (reader.Get() != kMagic) return Status(Code::kInvalidArgument, "not a bootstrap message");
+  reply->version = reader.GetNumber<uint32_t>();
+  reply->from.task = reader.Get();
+  reply->from.incarnation = reader.GetNumber<uint64_t>();
+  reply->channel = reader.Get();
+  reply->refusal = reader.Get();
+  return reader.Finish();
+}
+
+}  // namespace rdma_transport

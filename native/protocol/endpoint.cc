@@ -1,0 +1,220 @@
+#include "protocol/endpoint.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "protocol/runtime.h"
+
+namespace rdma_transport {
+
+Endpoint::Endpoint(Runtime* runtime, std::string task)
+    : runtime_(runtime), identity_{std::move(task), Random64()} {
+  runtime_->AddEndpoint(this);
+}
+
+Endpoint::~Endpoint() { runtime_->RemoveEndpoint(this); }
+
+const Settings& Endpoint::settings() const { return runtime_->settings(); }
+fabric::Device* Endpoint::device() const { return runtime_->device(); }
+const std::string& Endpoint::no_fabric_reason() const { return runtime_->no_fabric_reason(); }
+memory::Arena* Endpoint::arena() const { return runtime_->arena(); }
+void Endpoint::ArmTimer() { runtime_->ArmTimer(); }
+
+Peer* Endpoint::GetPeer(const std::string& task, const std::string& address) {
+  std::lock_guard<std::mutex> lock(mu_);
+  std::unique_ptr<Peer>& peer = peers_[{task, address}];
+  if (peer == nullptr) peer = std::make_unique<Peer>(this, task);
+  return peer.get();
+}
+
+std::vector<PeerStats> Endpoint::Stats() const {
+  std::vector<PeerStats> stats;
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const auto& [name, peer] : peers_) stats.push_back(peer->Stats());
+  return stats;
+}
+
+// --- Tensors ---
+
+void Endpoint::Receive(Peer* peer, int64_t step, std::string_view key,
+                       const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call) {
+  Arrival arrival;
+  if (mailbox_.TakeOrWait(step, key, waiter, &arrival)) {
+    Deliver(std::move(arrival), waiter);
+  } else {
+    peer->Wait(waiter, call);
+  }
+}
+
+void Endpoint::Forget(int64_t step, std::string_view key, const Waiter* waiter) {
+  mailbox_.Remove(step, key, waiter);
+}
+
+void Endpoint::EndStep(int64_t step) {
+  mailbox_.EndStep(step);
+  ledger_.EndStep(step);
+}
+
+void Endpoint::OnArrival(int64_t step, const std::string& key, Arrival arrival) {
+  const std::shared_ptr<Waiter> waiter = mailbox_.Put(step, key, &arrival);
+  if (waiter != nullptr) Deliver(std::move(arrival), waiter);
+}
+
+void Endpoint::UseGrpc(const std::string& from, const std::shared_ptr<Waiter>& waiter,
+                       const std::string& reason) {
+  if (settings().allow_fallback) return waiter->OnUseGrpc(reason);
+  GlobalCounters().errors.Add("fallback_forbidden");
+  FailAll({waiter}, Status(Code::kFailedPrecondition,
+                           "a tensor of " + from + " would leave the fabric (" + reason +
+                               "), and RDMA_TRANSPORT_FALLBACK=forbid"));
+}
+
+void Endpoint::Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter) {
+  if (arrival.pull) {
+    if (!waiter->claimed()) UseGrpc("its peer", waiter, arrival.reason);
+    return;
+  }
+  if (!waiter->Claim()) return;
+  if (arrival.delivery.status.ok()) {
+    GlobalCounters().Received(arrival.delivery.path).Add(arrival.delivery.bytes);
+  }
+  if (arrival.channel == nullptr || !arrival.delivery.status.ok()) {
+    waiter->OnDelivery(std::move(arrival.delivery));
+    return;
+  }
+  for (const auto& link : AllLinks()) {
+    if (link->channel() == arrival.channel.get()) {
+      link->ReadThenDeliver(std::move(arrival), waiter);
+      return;
+    }
+  }
+  Delivery lost;
+  lost.status = Status(Code::kUnavailable, "the peer was lost before its tensor could be read");
+  waiter->OnDelivery(std::move(lost));
+}
+
+// --- Links ---
+
+std::shared_ptr<Link> Endpoint::NewLink() {
+  const LinkContext context = {device(), arena(), &settings()};
+  return std::make_shared<Link>(context, this, Now() + settings().connect_timeout);
+}
+
+void Endpoint::AddLink(const std::shared_ptr<Link>& link, Peer* peer) {
+  std::lock_guard<std::mutex> lock(mu_);
+  links_[link] = peer;
+}
+
+void Endpoint::RemoveLink(const std::shared_ptr<Link>& link) {
+  std::lock_guard<std::mutex> lock(mu_);
+  links_.erase(link);
+}
+
+std::vector<std::shared_ptr<Link>> Endpoint::AllLinks() const {
+  std::vector<std::shared_ptr<Link>> links;
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const auto& [link, peer] : links_) links.push_back(link);
+  return links;
+}
+
+std::vector<std::shared_ptr<Link>> Endpoint::LinksTo(const std::string& task) const {
+  std::vector<std::shared_ptr<Link>> found;
+  for (auto& link : AllLinks()) {
+    if (link->up() && link->remote().task == task) found.push_back(std::move(link));
+  }
+  return found;
+}
+
+std::vector<Peer*> Endpoint::PeersNamed(const std::string& task) const {
+  std::vector<Peer*> found;
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const auto& [name, peer] : peers_) {
+    if (name.first == task) found.push_back(peer.get());
+  }
+  return found;
+}
+
+std::string Endpoint::HandleBootstrap(std::string_view bytes) {
+  BootstrapReply reply;
+  reply.version = kProtocolVersion;
+  reply.from = identity_;
+  BootstrapRequest request;
+  Status status = BootstrapRequest::Decode(bytes, &request);
+  if (status.ok() && request.version != kProtocolVersion) {
+    status = Status(Code::kFailedPrecondition,
+                    "it speaks version " + std::to_string(kProtocolVersion) +
+                        " of the protocol, this task version " + std::to_string(request.version));
+  }
+  if (status.ok() && device() == nullptr) {
+    status = Status(Code::kFailedPrecondition, "it has no fabric: " + no_fabric_reason());
+  }
+  if (status.ok() && request.fabric != device()->fabric()) {
+    status = Status(Code::kFailedPrecondition, std::string("its fabric is ") + device()->fabric() +
+                                                   ", this task's " + request.fabric);
+  }
+  std::shared_ptr<Link> link;
+  if (status.ok()) {
+    link = NewLink();
+    status = link->Open();
+  }
+  if (status.ok()) {
+    link->set_remote(request.from);
+    AddLink(link, nullptr);
+    status = link->channel()->Connect(request.channel, fabric::Role::kPassive);
+    if (!status.ok()) RemoveLink(link);
+  }
+  if (status.ok()) {
+    reply.channel = link->channel()->Address();
+    ArmTimer();  // a peer that never comes is forgotten
+  } else {
+    reply.refusal = status.message();
+  }
+  return reply.Encode();
+}
+
+void Endpoint::OnLinkUp(const std::shared_ptr<Link>& link) {
+  Peer* peer = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = links_.find(link);
+    if (found != links_.end()) peer = found->second;
+  }
+  const std::string& task = link->remote().task;
+  if (peer != nullptr) {
+    peer->OnLinkUp(link);
+  } else {
+    for (Peer* named : PeersNamed(task)) named->Reconsider();
+  }
+  for (const auto& [step, key] : ledger_.For(task)) link->SendPull(step, key, "sent before");
+}
+
+void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) {
+  Peer* peer = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = links_.find(link);
+    if (found != links_.end()) {
+      peer = found->second;
+      links_.erase(found);
+    }
+  }
+  if (peer != nullptr) {
+    Log(LogLevel::kInfo, status.message());
+    peer->OnLinkDown(link, status);
+  }
+  // Tensors come on the peer's links and are waited for on this task's own; one end of a life ends
+  // both.
+  if (!was_up) return;
+  for (const auto& other : AllLinks()) {
+    if (other->remote().incarnation == link->remote().incarnation) other->channel()->Close(status);
+  }
+}
+
+bool Endpoint::Tick(Nanos now, bool excuse) {
+  bool busy = false;
+  for (const auto& link : AllLinks()) busy |= link->Tick(now, excuse);
+  return busy;
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,342 @@
+#include "protocol/link.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+
+namespace rdma_transport {
+namespace {
+
+// A loan from a peer; its end gives the loan back.
+struct Loan {
+  std::shared_ptr<Link> link;
+  uint64_t lend_id;
+  std::shared_ptr<const void> mapping;
+  ~Loan() { link->Return(lend_id); }
+};
+
+TensorHeader HeaderOf(const Outgoing& tensor, MessageType type) {
+  TensorHeader header = {};
+  header.type = type;
+  header.flags = tensor.dead ? kDead : 0;
+  header.dtype = tensor.dtype;
+  header.step = tensor.step;
+  header.bytes = tensor.bytes;
+  return header;
+}
+
+// Memory for received bytes that no fabric needs to reach.
+char* AllocateReceived(uint64_t bytes, OwnerRef* owner) {
+  constexpr uint64_t kAlignment = 64;
+  void* memory = std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment);
+  if (memory != nullptr) *owner = OwnerRef(memory, &std::free);
+  return static_cast<char*>(memory);
+}
+
+}  // namespace
+
+bool Stage(memory::Arena* arena, Outgoing* tensor) {
+  char* copy = arena->Allocate(tensor->bytes);
+  if (copy == nullptr) return false;
+  std::memcpy(copy, tensor->data, tensor->bytes);
+  struct Block {
+    memory::Arena* arena;
+    char* address;
+  };
+  tensor->data = copy;
+  tensor->mutable_source = false;
+  tensor->owner = OwnerRef(new Block{arena, copy}, [](void* held) {
+    auto* block = static_cast<Block*>(held);
+    block->arena->Free(block->address);
+    delete block;
+  });
+  Counters& counters = GlobalCounters();
+  counters.copied_bytes.fetch_add(tensor->bytes, std::memory_order_relaxed);
+  counters.staged_tensors.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+// --- Sending ---
+
+SendOutcome Link::Send(Outgoing* tensor) {
+  if (frozen_.load(std::memory_order_relaxed)) {
+    return {Status(Code::kUnavailable, "peer " + remote_.task + " does not answer"), nullptr};
+  }
+  if (tensor->key.size() > kMaxKeyLength || tensor->rank > kMaxRank) {
+    return {OkStatus(), "a key or shape too long for a notification"};
+  }
+  if (tensor->bytes <= context_.settings->inline_max) return SendInline(*tensor);
+  return SendDescriptor(tensor);
+}
+
+SendOutcome Link::SendInline(const Outgoing& tensor) {
+  TensorHeader header = HeaderOf(tensor, MessageType::kInline);
+  const TensorFrame frame(&header, tensor.dims, tensor.rank, tensor.key, tensor.data,
+                          tensor.bytes);
+  // Counted first: once it is sent, the receiver may ask at once.
+  GlobalCounters().Sent(Path::kInline).Add(tensor.bytes);
+  GlobalCounters().inline_copied_bytes.fetch_add(tensor.bytes, std::memory_order_relaxed);
+  return {channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake), nullptr};
+}
+
+SendOutcome Link::SendDescriptor(Outgoing* tensor) {
+  TensorHeader header = HeaderOf(*tensor, MessageType::kDescriptor);
+  fabric::RemoteSpan span;
+  if (!tensor->mutable_source && channel_->Owns(tensor->data, &span)) {
+    header.flags |= kHome;
+  } else if (tensor->mutable_source || !context_.device->Locate(tensor->data, &span) ||
+             span.length < tensor->bytes) {
+    if (!Stage(context_.arena, tensor)) return {OkStatus(), "no memory in the arena for a copy"};
+    if (!context_.device->Locate(tensor->data, &span)) {
+      return {Status(Code::kInternal, "a staged tensor outside the arena"), nullptr};
+    }
+  }
+  header.region_key = span.key;
+  header.region_offset = span.offset;
+  if ((header.flags & kHome) == 0) {
+    const Status shared = channel_->Share(span.key);
+    if (!shared.ok()) return {shared, nullptr};
+  }
+  header.lend_id = lent_.Lend(std::move(tensor->owner));
+  const TensorFrame frame(&header, tensor->dims, tensor->rank, tensor->key, nullptr, 0);
+  GlobalCounters().Sent(Path::kDynamic).Add(tensor->bytes);
+  const Status sent = channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
+  if (!sent.ok()) lent_.Release(header.lend_id);
+  return {sent, nullptr};
+}
+
+void Link::SendPull(int64_t step, std::string_view key, const std::string& reason) {
+  TensorHeader header = {};
+  header.type = MessageType::kPull;
+  header.step = step;
+  const TensorFrame frame(&header, nullptr, 0, key, nullptr, 0);
+  const Status status = channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
+  // A peer that cannot be told is lost, and its waiters learn that.
+  if (!status.ok()) Log(LogLevel::kDebug, "pull notice (" + reason + "): " + status.message());
+}
+
+Status Link::SendControl(MessageType type, uint64_t value, fabric::Urgency urgency) {
+  ControlMessage message = {};
+  message.type = type;
+  message.value = value;
+  const iovec part = {&message, sizeof(message)};
+  return channel_->Notify(&part, 1, urgency);
+}
+
+void Link::Return(uint64_t lend_id) {
+  // To a peer that is gone nothing needs to be returned.
+  SendControl(MessageType::kRelease, lend_id, fabric::Urgency::kLazy).IgnoreError();
+}
+
+// --- Receiving ---
+
+void Link::OnNotify(const char* data, size_t length) {
+  heard_ = true;
+  if (frozen_.load(std::memory_order_relaxed)) Thaw();
+  const Status status = Dispatch(data, length);
+  if (!status.ok()) channel_->Close(status);
+}
+
+Status Link::Dispatch(const char* data, size_t length) {
+  const MessageType type = TypeOf(data, length);
+  if (type == MessageType::kInline || type == MessageType::kDescriptor ||
+      type == MessageType::kPull) {
+    return HandleTensor(data, length);
+  }
+  ControlMessage message;
+  RDMA_RETURN_IF_ERROR(ParseControl(data, length, &message));
+  switch (type) {
+    case MessageType::kRelease:
+      if (!lent_.Release(message.value)) {
+        return Status(Code::kDataLoss, "the peer released what it was not lent");
+      }
+      return OkStatus();
+    case MessageType::kPing:
+      return SendControl(MessageType::kPong, message.value, fabric::Urgency::kWake);
+    case MessageType::kPong:
+      return OkStatus();
+    default:
+      return Status(Code::kDataLoss, "a notification of an unknown type");
+  }
+}
+
+Status Link::HandleTensor(const char* data, size_t length) {
+  TensorMessage message;
+  RDMA_RETURN_IF_ERROR(ParseTensor(data, length, &message));
+  Arrival arrival;
+  Delivery& delivery = arrival.delivery;
+  delivery.dtype = message.header.dtype;
+  delivery.dead = (message.header.flags & kDead) != 0;
+  delivery.bytes = message.header.bytes;
+  if (message.header.type == MessageType::kInline) {
+    RDMA_RETURN_IF_ERROR(TakeInline(message, &arrival));
+  } else if (message.header.type == MessageType::kDescriptor) {
+    RDMA_RETURN_IF_ERROR(TakeDescriptor(message, &arrival));
+  } else {
+    arrival.pull = true;
+    arrival.reason = "the sender cannot send it by the fabric";
+  }
+  delivery.dims = std::move(message.dims);
+  owner_->OnArrival(message.header.step, message.key, std::move(arrival));
+  return OkStatus();
+}
+
+Status Link::TakeInline(const TensorMessage& message, Arrival* arrival) {
+  Delivery& delivery = arrival->delivery;
+  delivery.path = Path::kInline;
+  delivery.exclusive = true;
+  if (delivery.bytes == 0) return OkStatus();
+  char* copy = AllocateReceived(delivery.bytes, &delivery.lease);
+  if (copy == nullptr) return Status(Code::kResourceExhausted, "no memory for a small tensor");
+  std::memcpy(copy, message.payload, delivery.bytes);
+  delivery.data = copy;
+  GlobalCounters().inline_copied_bytes.fetch_add(delivery.bytes, std::memory_order_relaxed);
+  return OkStatus();
+}
+
+OwnerRef Link::MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) {
+  return OwnerRef(new Loan{shared_from_this(), lend_id, std::move(mapping)},
+                  [](void* held) { delete static_cast<Loan*>(held); });
+}
+
+Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
+  const TensorHeader& header = message.header;
+  Delivery& delivery = arrival->delivery;
+  delivery.path = Path::kDynamic;
+  const fabric::RemoteSpan span = {header.region_key, header.region_offset, header.bytes};
+  const bool home = (header.flags & kHome) != 0;
+  if (!context_.settings->zero_copy && !home) {
+    arrival->channel = channel_;
+    arrival->source = span;
+    // The region must be known before the read, and only this thread may look for it.
+    channel_->Map(span);
+    delivery.lease = MakeLoan(header.lend_id, nullptr);
+    return OkStatus();
+  }
+  fabric::MappedSpan mapped = home ? context_.device->MapOwn(span) : channel_->Map(span);
+  if (mapped.data == nullptr || reinterpret_cast<uintptr_t>(mapped.data) % 64 != 0) {
+    delivery.status = Status(Code::kResourceExhausted,
+                             "a tensor of peer " + remote_.task +
+                                 " cannot be mapped here (limits on memory or open files?)");
+    Return(header.lend_id);
+    return OkStatus();
+  }
+  delivery.data = mapped.data;
+  delivery.lease = MakeLoan(header.lend_id, std::move(mapped.holder));
+  return OkStatus();
+}
+
+void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter) {
+  Delivery delivery = std::move(arrival.delivery);
+  OwnerRef memory;
+  char* destination = AllocateReceived(delivery.bytes, &memory);
+  uint64_t cookie = 0;
+  if (destination != nullptr) {
+    std::lock_guard<std::mutex> lock(readings_mu_);
+    cookie = next_cookie_++;
+    Reading& reading = readings_[cookie];
+    reading.loan = std::move(delivery.lease);
+    delivery.lease = std::move(memory);
+    delivery.data = destination;
+    delivery.exclusive = true;
+    reading.delivery = std::move(delivery);
+    reading.waiter = waiter;
+  } else {
+    delivery.status = Status(Code::kResourceExhausted, "no memory for a received tensor");
+    waiter->OnDelivery(std::move(delivery));
+    return;
+  }
+  const Status started = channel_->Read(arrival.source, destination, cookie);
+  if (!started.ok()) OnTransfer(cookie, started);
+}
+
+void Link::OnTransfer(uint64_t cookie, const Status& status) {
+  Reading reading;
+  {
+    std::lock_guard<std::mutex> lock(readings_mu_);
+    const auto found = readings_.find(cookie);
+    if (found == readings_.end()) return;
+    reading = std::move(found->second);
+    readings_.erase(found);
+  }
+  reading.delivery.status = status;
+  if (status.ok()) {
+    GlobalCounters().copied_bytes.fetch_add(reading.delivery.bytes, std::memory_order_relaxed);
+  }
+  reading.waiter->OnDelivery(std::move(reading.delivery));
+}
+
+// --- Life and death ---
+
+void Link::OnConnected() {
+  heard_ = true;
+  up_.store(true, std::memory_order_release);
+  owner_->OnLinkUp(shared_from_this());
+}
+
+void Link::OnClosed(const Status& status) {
+  const std::shared_ptr<Link> self = shared_from_this();
+  const bool was_up = up_.exchange(false);
+  const Status lost(Code::kUnavailable, "peer " + remote_.task + " is lost: " + status.message());
+  FailAll(waiters_.TakeAll(lost), lost);
+  std::map<uint64_t, Reading> readings;
+  {
+    std::lock_guard<std::mutex> lock(readings_mu_);
+    readings.swap(readings_);
+  }
+  for (auto& [cookie, reading] : readings) {
+    reading.delivery.status = lost;
+    reading.waiter->OnDelivery(std::move(reading.delivery));
+  }
+  // A peer that lives may still read what it was lent, so that stays as it is.
+  if (status.code() == Code::kUnavailable) lent_.ReleaseAll();
+  owner_->OnLinkDown(self, lost, was_up);
+}
+
+bool Link::Tick(Nanos now, bool excuse) {
+  if (!up()) {
+    if (now > deadline_) {
+      channel_->Close(Status(Code::kDeadlineExceeded, "the connection did not come up in time"));
+      return false;
+    }
+    return true;
+  }
+  if (waiters_.size() == 0) {
+    idle_ = true;
+    return false;
+  }
+  if (idle_ || heard_ || excuse) {
+    idle_ = heard_ = pinged_ = false;
+    silent_since_ = now;
+    return true;
+  }
+  const Nanos timeout = context_.settings->peer_timeout;
+  const Nanos silence = now - silent_since_;
+  if (!pinged_ && silence >= timeout / 8) {
+    pinged_ = true;
+    SendControl(MessageType::kPing, ++pings_, fabric::Urgency::kWake).IgnoreError();
+  }
+  if (silence >= timeout) Freeze(silence);
+  return true;
+}
+
+void Link::Freeze(Nanos silence) {
+  frozen_.store(true);
+  const Status status(Code::kUnavailable,
+                      "peer " + remote_.task + " has not answered for " +
+                          std::to_string(silence / kMillisecond) +
+                          " ms: it is stopped, or its host is (RDMA_TRANSPORT_PEER_TIMEOUT)");
+  Log(LogLevel::kWarning, status.message());
+  GlobalCounters().errors.Add("peer_silent");
+  FailAll(waiters_.TakeAll(status), status);
+}
+
+void Link::Thaw() {
+  frozen_.store(false);
+  waiters_.Reopen();
+  Log(LogLevel::kInfo, "peer " + remote_.task + " answers again");
+}
+
+}  // namespace rdma_transport

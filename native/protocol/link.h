@@ -1,0 +1,129 @@
+// One channel to one life of a peer: sends tensors over it, hands out what comes, keeps what is lent
+// alive, and notices when the peer is dead or silent.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/settings.h"
+#include "fabric/fabric.h"
+#include "memory/arena.h"
+#include "protocol/bootstrap.h"
+#include "protocol/lend_table.h"
+#include "protocol/mailbox.h"
+#include "protocol/tensor.h"
+#include "protocol/waiter.h"
+#include "protocol/wire.h"
+
+namespace rdma_transport {
+
+// What a link works with; all outlive it.
+struct LinkContext {
+  fabric::Device* device;
+  memory::Arena* arena;
+  const Settings* settings;
+};
+
+class LinkOwner {
+ public:
+  virtual ~LinkOwner() = default;
+  virtual void OnLinkUp(const std::shared_ptr<class Link>& link) = 0;
+  // `was_up`: OnLinkUp() came before.
+  virtual void OnLinkDown(const std::shared_ptr<class Link>& link, const Status& status,
+                          bool was_up) = 0;
+  virtual void OnArrival(int64_t step, const std::string& key, Arrival arrival) = 0;
+};
+
+// How a send went. `elsewhere`: the fabric cannot carry it, and why; nothing was sent.
+struct SendOutcome {
+  Status status;
+  const char* elsewhere = nullptr;
+};
+
+class Link final : public fabric::ChannelHandler, public std::enable_shared_from_this<Link> {
+ public:
+  Link(const LinkContext& context, LinkOwner* owner, Nanos deadline)
+      : context_(context), owner_(owner), deadline_(deadline) {}
+
+  Status Open() { return context_.device->Open(weak_from_this(), &channel_); }
+  fabric::Channel* channel() const { return channel_.get(); }
+
+  // The peer's name and life; set before Connect().
+  void set_remote(Identity remote) { remote_ = std::move(remote); }
+  const Identity& remote() const { return remote_; }
+  bool up() const { return up_.load(std::memory_order_acquire); }
+
+  SendOutcome Send(Outgoing* tensor);
+  // Tells the receiver that the tensor waits here for TensorFlow's own transport.
+  void SendPull(int64_t step, std::string_view key, const std::string& reason);
+  // Gives a loan back to the peer. Never blocks.
+  void Return(uint64_t lend_id);
+
+  // Reads the bytes of `arrival` into memory of this process, then completes the waiter, which the
+  // caller has claimed.
+  void ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter);
+
+  // False when the peer is lost or silent, and then why.
+  bool AddWaiter(const std::shared_ptr<Waiter>& waiter, Status* reason) {
+    return waiters_.Add(waiter, reason);
+  }
+
+  // On the polling thread: looks after deadlines. True while there is something to look after.
+  // `excuse`: this process itself was not running, so nobody's silence counts.
+  bool Tick(Nanos now, bool excuse);
+
+  // ChannelHandler, on the polling thread.
+  void OnConnected() override;
+  void OnNotify(const char* data, size_t length) override;
+  void OnTransfer(uint64_t cookie, const Status& status) override;
+  void OnClosed(const Status& status) override;
+
+ private:
+  struct Reading {
+    Delivery delivery;
+    std::shared_ptr<Waiter> waiter;
+    OwnerRef loan;
+  };
+
+  Status Dispatch(const char* data, size_t length);
+  Status HandleTensor(const char* data, size_t length);
+  Status TakeInline(const TensorMessage& message, Arrival* arrival);
+  Status TakeDescriptor(const TensorMessage& message, Arrival* arrival);
+  SendOutcome SendInline(const Outgoing& tensor);
+  SendOutcome SendDescriptor(Outgoing* tensor);
+  Status SendControl(MessageType type, uint64_t value, fabric::Urgency urgency);
+  OwnerRef MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping);
+  void Freeze(Nanos silence);
+  void Thaw();
+
+  const LinkContext context_;
+  LinkOwner* const owner_;
+  const Nanos deadline_;  // for the connection to come up
+  std::shared_ptr<fabric::Channel> channel_;
+  Identity remote_;
+  std::atomic<bool> up_{false};
+  std::atomic<bool> frozen_{false};
+
+  LendTable lent_;
+  WaiterList waiters_;
+
+  std::mutex readings_mu_;
+  std::map<uint64_t, Reading> readings_;
+  uint64_t next_cookie_ = 1;
+
+  // The polling thread's.
+  bool heard_ = false;
+  bool idle_ = true;
+  bool pinged_ = false;
+  Nanos silent_since_ = 0;
+  uint64_t pings_ = 0;
+};
+
+// Copies the tensor's bytes into the arena, so that nobody can change them any more. False: there
+// is no memory for it.
+bool Stage(memory::Arena* arena, Outgoing* tensor);
+
+}  // namespace rdma_transport

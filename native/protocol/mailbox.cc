@@ -1,0 +1,101 @@
+#include "protocol/mailbox.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rdma_transport {
+namespace {
+
+// How many ended steps a shard remembers. Word of a step is late by what lies in a ring, not by
+// thousands of steps.
+constexpr size_t kRememberedSteps = 1024;
+
+}  // namespace
+
+bool Mailbox::TakeOrWait(int64_t step, std::string_view key, const std::shared_ptr<Waiter>& waiter,
+                         Arrival* arrival) {
+  Shard& shard = ShardOf(step);
+  std::lock_guard<std::mutex> lock(shard.mu);
+  Step& boxes = shard.steps[step];
+  const auto [entry, created] = boxes.try_emplace(std::string(key));
+  Box& box = entry->second;
+  if (box.arrivals.empty()) {
+    box.waiters.push_back(waiter);
+    return false;
+  }
+  *arrival = std::move(box.arrivals.front());
+  box.arrivals.pop_front();
+  if (box.arrivals.empty()) boxes.erase(entry);
+  if (boxes.empty()) shard.steps.erase(step);
+  return true;
+}
+
+std::shared_ptr<Waiter> Mailbox::Put(int64_t step, const std::string& key, Arrival* arrival) {
+  Shard& shard = ShardOf(step);
+  std::lock_guard<std::mutex> lock(shard.mu);
+  const auto boxes = shard.steps.find(step);
+  if (boxes != shard.steps.end()) {
+    const auto entry = boxes->second.find(key);
+    if (entry != boxes->second.end() && !entry->second.waiters.empty()) {
+      std::shared_ptr<Waiter> waiter = std::move(entry->second.waiters.front());
+      entry->second.waiters.pop_front();
+      if (entry->second.waiters.empty()) boxes->second.erase(entry);
+      if (boxes->second.empty()) shard.steps.erase(boxes);
+      return waiter;
+    }
+  }
+  if (shard.ended.count(step) != 0) {
+    GlobalCounters().late_arrivals.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  shard.steps[step][key].arrivals.push_back(std::move(*arrival));
+  return nullptr;
+}
+
+void Mailbox::Remove(int64_t step, std::string_view key, const Waiter* waiter) {
+  std::shared_ptr<Waiter> removed;  // let go after the lock
+  Shard& shard = ShardOf(step);
+  std::lock_guard<std::mutex> lock(shard.mu);
+  const auto boxes = shard.steps.find(step);
+  if (boxes == shard.steps.end()) return;
+  const auto entry = boxes->second.find(std::string(key));
+  if (entry == boxes->second.end()) return;
+  auto& waiters = entry->second.waiters;
+  const auto found = std::find_if(waiters.begin(), waiters.end(),
+                                  [&](const auto& kept) { return kept.get() == waiter; });
+  if (found == waiters.end()) return;
+  removed = std::move(*found);
+  waiters.erase(found);
+  if (waiters.empty() && entry->second.arrivals.empty()) boxes->second.erase(entry);
+  if (boxes->second.empty()) shard.steps.erase(boxes);
+}
+
+void Mailbox::EndStep(int64_t step) {
+  Step leftovers;  // let go after the lock: that sends releases
+  Shard& shard = ShardOf(step);
+  std::lock_guard<std::mutex> lock(shard.mu);
+  const auto boxes = shard.steps.find(step);
+  if (boxes != shard.steps.end()) {
+    leftovers = std::move(boxes->second);
+    shard.steps.erase(boxes);
+  }
+  if (!shard.ended.insert(step).second) return;
+  shard.ended_order.push_back(step);
+  if (shard.ended_order.size() > kRememberedSteps) {
+    shard.ended.erase(shard.ended_order.front());
+    shard.ended_order.pop_front();
+  }
+}
+
+size_t Mailbox::kept() const {
+  size_t count = 0;
+  for (const Shard& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard.mu);
+    for (const auto& [step, boxes] : shard.steps) {
+      for (const auto& [key, box] : boxes) count += box.arrivals.size();
+    }
+  }
+  return count;
+}
+
+}  // namespace rdma_transport

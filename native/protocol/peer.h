@@ -1,0 +1,85 @@
+// A remote task as one cluster names it: how tensors reach it, decided on first use.
+//
+//   idle -> resolving -> linked            tensors go by the fabric
+//                     -> grpc (reason)     TensorFlow's transport carries them
+//                     -> unreachable       errors until a retry
+//
+// Both ends decide for themselves and may disagree for a while; every mix works, because a receiver
+// takes a tensor from whichever transport brings it first, and a sender that uses gRPC while a link
+// to the receiver exists says so on that link (a pull notice).
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "protocol/link.h"
+
+namespace rdma_transport {
+
+class Endpoint;
+
+struct PeerStats {
+  std::string task;
+  uint64_t incarnation = 0;
+  std::string path;  // "idle", "connecting", the fabric's name, "grpc", "unreachable"
+  std::string reason;
+  bool lost = false;  // was linked once, and lost since
+};
+
+class Peer {
+ public:
+  Peer(Endpoint* endpoint, std::string task) : endpoint_(endpoint), task_(std::move(task)) {}
+
+  const std::string& task() const { return task_; }
+
+  // Sends now, or as soon as the path is known. Returns the error that the step must see.
+  Status Send(Outgoing tensor, const BootstrapCall& call, ByGrpc* by_grpc);
+  // Sees to it that `waiter` fails when the peer is lost, or is told to use gRPC.
+  void Wait(const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call);
+  // The same for a peer that is linked or about to be; does nothing otherwise.
+  void Watch(const std::shared_ptr<Waiter>& waiter);
+
+  // The endpoint's: a link to this task came up that somebody else asked for, so what was decided
+  // before may be out of date.
+  void Reconsider();
+  void OnLinkUp(const std::shared_ptr<Link>& link);
+  void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status);
+  PeerStats Stats() const;
+
+ private:
+  enum class State { kIdle, kResolving, kLinked, kGrpc, kUnreachable };
+
+  // A tensor that waits for the decision.
+  struct Parked {
+    Outgoing tensor;
+    std::string key;
+    std::vector<int64_t> dims;
+    std::unique_ptr<ByGrpc> by_grpc;
+  };
+
+  Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, ByGrpc* by_grpc);
+  Status SendElsewhere(const Outgoing& tensor, const std::string& reason, ByGrpc* by_grpc);
+  void Park(Outgoing tensor, ByGrpc* by_grpc);
+  Status UnreachableLocked() const;
+  bool NeedsResolvingLocked() const;
+  void Resolve(const BootstrapCall& call);
+  void OnReply(const std::shared_ptr<Link>& link, const Status& status, const std::string& reply);
+  void Decide(State state, const Status& status);
+  void Flush(std::vector<Parked> parked);
+
+  Endpoint* const endpoint_;
+  const std::string task_;
+
+  mutable std::mutex mu_;
+  State state_ = State::kIdle;
+  Status why_;  // of kGrpc and kUnreachable
+  Nanos retry_at_ = 0;
+  bool was_linked_ = false;
+  std::shared_ptr<Link> link_;
+  std::vector<Parked> parked_;
+  WaiterList waiting_;  // for the decision
+};
+
+}  // namespace rdma_transport

@@ -1,0 +1,154 @@
+#include "protocol/report.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <vector>
+
+#include "base/random.h"
+#include "base/settings.h"
+#include "protocol/counters.h"
+#include "protocol/endpoint.h"
+#include "protocol/runtime.h"
+
+extern char** environ;
+
+namespace rdma_transport {
+namespace {
+
+std::string Quote(const std::string& text) {
+  std::string out = "\"";
+  for (unsigned char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += static_cast<char>(c);
+    } else if (c < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof(escape), "\\u%04x", c);
+      out += escape;
+    } else {
+      out += static_cast<char>(c);
+    }
+  }
+  return out + "\"";
+}
+
+// Builds "{...}" or "[...]" from parts that are JSON already.
+class Json {
+ public:
+  explicit Json(char open) : text_(1, open), close_(open == '{' ? '}' : ']') {}
+
+  Json& Add(const std::string& json) {
+    if (text_.size() > 1) text_ += ", ";
+    text_ += json;
+    return *this;
+  }
+  Json& Field(const std::string& name, const std::string& json) {
+    return Add(Quote(name) + ": " + json);
+  }
+  template <typename Number>
+  Json& Count(const std::string& name, Number value) {
+    return Field(name, std::to_string(value));
+  }
+  std::string End() const { return text_ + close_; }
+
+ private:
+  std::string text_;
+  char close_;
+};
+
+std::string Paths(const PathCounter* counters) {
+  Json json('{');
+  for (int i = 0; i < kPathCount; ++i) {
+    json.Field(PathName(static_cast<Path>(i)), Json('{')
+                                                   .Count("tensors", counters[i].tensors.load())
+                                                   .Count("bytes", counters[i].bytes.load())
+                                                   .End());
+  }
+  return json.End();
+}
+
+std::string Named(const NamedCounter& counter) {
+  Json json('{');
+  for (const auto& [name, count] : counter.Get()) json.Count(name, count);
+  return json.End();
+}
+
+std::string Peers(const std::vector<PeerStats>& peers) {
+  Json json('[');
+  for (const PeerStats& peer : peers) {
+    json.Add(Json('{')
+                 .Field("task", Quote(peer.task))
+                 .Field("incarnation", Quote(Hex(peer.incarnation)))
+                 .Field("path", Quote(peer.path))
+                 .Field("reason", Quote(peer.reason))
+                 .Field("lost", peer.lost ? "true" : "false")
+                 .End());
+  }
+  return json.End();
+}
+
+}  // namespace
+
+std::string StatsJson() {
+  const Counters& counters = GlobalCounters();
+  Runtime* runtime = Runtime::IfMade();
+  memory::ArenaStats arena;
+  std::vector<PeerStats> peers;
+  uint64_t kept = 0;
+  if (runtime != nullptr) {
+    if (runtime->arena() != nullptr) arena = runtime->arena()->Stats();
+    for (const Endpoint* endpoint : runtime->Endpoints()) {
+      const std::vector<PeerStats> some = endpoint->Stats();
+      peers.insert(peers.end(), some.begin(), some.end());
+      kept += endpoint->kept_arrivals();
+    }
+  }
+  return Json('{')
+      .Field("loaded", runtime != nullptr ? "true" : "false")
+      .Field("sent", Paths(counters.sent))
+      .Field("received", Paths(counters.received))
+      .Count("copied_bytes", counters.copied_bytes.load())
+      .Count("staged_tensors", counters.staged_tensors.load())
+      .Count("inline_copied_bytes", counters.inline_copied_bytes.load())
+      .Count("registrations", arena.registrations)
+      .Count("live_regions", arena.slabs)
+      .Count("region_bytes", arena.capacity_bytes)
+      .Count("lent_tensors", counters.lent_tensors.load())
+      .Count("kept_arrivals", kept)
+      .Count("late_arrivals", counters.late_arrivals.load())
+      .Field("arena", Json('{')
+                          .Count("limit_bytes", arena.limit_bytes)
+                          .Count("capacity_bytes", arena.capacity_bytes)
+                          .Count("used_bytes", arena.used_bytes)
+                          .Count("refused", arena.refused)
+                          .End())
+      .Field("fallback_reasons", Named(counters.fallback_reasons))
+      .Field("errors", Named(counters.errors))
+      .Field("peers", Peers(peers))
+      .End();
+}
+
+std::string SettingsJson() {
+  Settings settings;
+  std::vector<std::string> warnings;
+  const Status status = LoadSettings(environ, &settings, &warnings);
+  Json rows('[');
+  for (const SettingRow& row : SettingsTable()) {
+    const char* given = std::getenv(row.name.c_str());
+    rows.Add(Json('{')
+                 .Field("name", Quote(row.name))
+                 .Field("type", Quote(row.type))
+                 .Field("default", Quote(row.default_text))
+                 .Field("meaning", Quote(row.meaning))
+                 .Field("source", Quote(given == nullptr ? "default" : "environment"))
+                 .Field("value", Quote(given == nullptr ? row.default_text : given))
+                 .End());
+  }
+  Json problems('[');
+  if (!status.ok()) problems.Add(Quote(status.message()));
+  for (const std::string& warning : warnings) problems.Add(Quote(warning));
+  return Json('{').Field("settings", rows.End()).Field("problems", problems.End()).End();
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,53 @@
+// A tensor on its way, in terms of bytes: the data type is an opaque number to this layer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "fabric/fabric.h"
+#include "protocol/counters.h"
+#include "protocol/owner_ref.h"
+
+namespace rdma_transport {
+
+struct Outgoing {
+  int64_t step = 0;
+  std::string_view key;  // of the edge within the step; opaque
+  uint32_t dtype = 0;
+  bool dead = false;
+  const int64_t* dims = nullptr;
+  int rank = 0;
+  const char* data = nullptr;
+  uint64_t bytes = 0;
+  OwnerRef owner;               // keeps `data` alive and unchanged
+  bool mutable_source = false;  // somebody may overwrite `data` all the same: copy it now
+  const char* not_carried = nullptr;  // why the fabric cannot carry it; null: it can
+};
+
+// Hands a tensor to TensorFlow's own transport, where the receiver's call finds it.
+class ByGrpc {
+ public:
+  virtual ~ByGrpc() = default;
+  virtual Status Send() = 0;
+  // The same, for later: keeps alive what Send() needs.
+  virtual std::unique_ptr<ByGrpc> Keep() = 0;
+};
+
+// What a receiver gets, exactly once.
+struct Delivery {
+  Status status;
+  uint32_t dtype = 0;
+  bool dead = false;
+  std::vector<int64_t> dims;
+  const char* data = nullptr;
+  uint64_t bytes = 0;
+  OwnerRef lease;          // keeps `data` readable; letting go tells the producer
+  bool exclusive = false;  // nobody else reads or writes `data`
+  Path path = Path::kInline;
+};
+
+}  // namespace rdma_transport

@@ -1,0 +1,62 @@
+// Somebody who waits for one tensor. Whoever claims a waiter first, and only he, completes it.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "protocol/tensor.h"
+
+namespace rdma_transport {
+
+class Link;
+
+class Waiter : public std::enable_shared_from_this<Waiter> {
+ public:
+  virtual ~Waiter() = default;
+
+  // Called once, by whoever claimed it; with no lock held; from any thread; must not block.
+  virtual void OnDelivery(Delivery delivery) = 0;
+  // At most once, before OnDelivery(): the tensor is not coming by the fabric alone; fetch it by
+  // TensorFlow's transport, and complete this waiter by Claim() when it is there.
+  virtual void OnUseGrpc(const std::string& reason) = 0;
+
+  // True for exactly one caller. Afterwards no link fails this waiter any more.
+  bool Claim();
+  bool claimed() const;
+
+ private:
+  friend class WaiterList;
+
+  mutable std::mutex mu_;
+  bool claimed_ = false;
+  class WaiterList* list_ = nullptr;
+  uint64_t epoch_ = 0;  // of the list when it took this in
+  std::list<std::shared_ptr<Waiter>>::iterator position_;
+};
+
+// The waiters that fail together when a peer is lost. Lock order: waiter before list.
+class WaiterList {
+ public:
+  // False, and nothing kept, when the list is shut or the waiter is claimed.
+  bool Add(const std::shared_ptr<Waiter>& waiter, Status* shut_reason);
+  // Takes everything out. With a reason that is not OK, Add() refuses from now on.
+  std::list<std::shared_ptr<Waiter>> TakeAll(const Status& shut_reason);
+  void Reopen();
+  size_t size() const;
+
+ private:
+  friend class Waiter;
+  void Remove(Waiter* waiter);
+
+  mutable std::mutex mu_;
+  std::list<std::shared_ptr<Waiter>> waiters_;
+  uint64_t epoch_ = 0;  // how often all were taken out
+  Status shut_;
+};
+
+// Claims and completes each of them with an error; the others are left alone.
+void FailAll(std::list<std::shared_ptr<Waiter>> waiters, const Status& status);
+
+}  // namespace rdma_transport

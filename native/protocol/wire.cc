@@ -1,0 +1,73 @@
+#include "protocol/wire.h"
+
+#include <cstring>
+
+namespace rdma_transport {
+namespace {
+
+constexpr char kZeros[8] = {};
+
+size_t PaddingOf(size_t length) { return (8 - length % 8) % 8; }
+
+Status Malformed(const char* what) {
+  return Status(Code::kDataLoss, std::string("a malformed notification: ") + what);
+}
+
+iovec Part(const void* data, size_t length) { return {const_cast<void*>(data), length}; }
+
+}  // namespace
+
+MessageType TypeOf(const char* data, size_t length) {
+  return length == 0 ? MessageType{} : static_cast<MessageType>(data[0]);
+}
+
+Status ParseTensor(const char* data, size_t length, TensorMessage* message) {
+  TensorHeader& header = message->header;
+  if (length < sizeof(header)) return Malformed("shorter than its header");
+  std::memcpy(&header, data, sizeof(header));
+  if (header.rank > kMaxRank) return Malformed("too many dimensions");
+  if (header.key_length > kMaxKeyLength) return Malformed("a key too long");
+  size_t at = sizeof(header);
+  const size_t dims_length = header.rank * sizeof(int64_t);
+  const size_t key_length = header.key_length;
+  if (length - at < dims_length + key_length + PaddingOf(key_length)) {
+    return Malformed("shorter than its parts");
+  }
+  message->dims.resize(header.rank);
+  if (dims_length > 0) std::memcpy(message->dims.data(), data + at, dims_length);
+  for (int64_t dim : message->dims) {
+    if (dim < 0) return Malformed("a negative dimension");
+  }
+  at += dims_length;
+  message->key.assign(data + at, key_length);
+  at += key_length + PaddingOf(key_length);
+  message->payload = data + at;
+  const size_t payload = header.type == MessageType::kInline ? header.bytes : 0;
+  if (length - at != payload) return Malformed("a payload of another length than stated");
+  return OkStatus();
+}
+
+Status ParseControl(const char* data, size_t length, ControlMessage* message) {
+  if (length != sizeof(*message)) return Malformed("a control message of a wrong length");
+  std::memcpy(message, data, sizeof(*message));
+  return OkStatus();
+}
+
+TensorFrame::TensorFrame(TensorHeader* header, const int64_t* dims, int rank, std::string_view key,
+                         const char* payload, size_t payload_length) {
+  header->rank = static_cast<uint8_t>(rank);
+  header->key_length = static_cast<uint32_t>(key.size());
+  parts_[0] = Part(header, sizeof(*header));
+  parts_[1] = Part(dims, static_cast<size_t>(rank) * sizeof(int64_t));
+  parts_[2] = Part(key.data(), key.size());
+  parts_[3] = Part(kZeros, PaddingOf(key.size()));
+  parts_[4] = Part(payload, payload_length);
+}
+
+size_t TensorFrame::length() const {
+  size_t length = 0;
+  for (const iovec& part : parts_) length += part.iov_len;
+  return length;
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,28 @@
+// The CPU device of an rdma server: its allocator is the arena's, and it keeps kernels from writing
+// into memory that belongs to a peer.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "memory/arena.h"
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/common_runtime/threadpool_device.h"
+
+namespace rdma_transport {
+
+class CpuDevice final : public tensorflow::ThreadPoolDevice {
+ public:
+  using ThreadPoolDevice::ThreadPoolDevice;
+
+  void Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) override;
+  void ComputeAsync(tensorflow::AsyncOpKernel* kernel, tensorflow::OpKernelContext* context,
+                    tensorflow::AsyncOpKernel::DoneCallback done) override;
+};
+
+// TensorFlow's devices for a task, with the CPU devices replaced. `arena` may be null.
+absl::Status MakeDevices(const tensorflow::SessionOptions& options, const std::string& task,
+                         memory::Arena* arena, size_t min_bytes,
+                         std::vector<std::unique_ptr<tensorflow::Device>>* devices);
+
+}  // namespace rdma_transport

@@ -1,0 +1,36 @@
+// A tensor over memory that the transport delivered.
+#pragma once
+
+#include <utility>
+
+#include "protocol/tensor.h"
+#include "tensorflow/core/framework/allocation_description.pb.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace rdma_transport {
+
+// Gives the lease back when the last tensor over it is gone, on whichever thread that happens.
+class LeasedBuffer final : public tensorflow::TensorBuffer {
+ public:
+  LeasedBuffer(const char* data, size_t bytes, OwnerRef lease, bool exclusive)
+      : TensorBuffer(const_cast<char*>(data)),
+        bytes_(bytes),
+        exclusive_(exclusive),
+        lease_(std::move(lease)) {}
+
+  size_t size() const override { return bytes_; }
+  TensorBuffer* root_buffer() override { return this; }
+  // Without this TensorFlow would write results in place into a producer's tensor.
+  bool OwnsMemory() const override { return exclusive_; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* proto) const override {
+    proto->set_requested_bytes(static_cast<int64_t>(bytes_));
+    proto->set_allocator_name("rdma_lease");
+  }
+
+ private:
+  const size_t bytes_;
+  const bool exclusive_;
+  OwnerRef lease_;
+};
+
+}  // namespace rdma_transport

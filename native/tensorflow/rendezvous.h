@@ -1,0 +1,67 @@
+// Where TensorFlow's _Send and _Recv between tasks meet the transport.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/endpoint.h"
+#include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
+
+namespace rdma_transport {
+
+class RendezvousMgr final : public tensorflow::BaseRendezvousMgr {
+ public:
+  RendezvousMgr(const tensorflow::WorkerEnv* env, Endpoint* endpoint)
+      : BaseRendezvousMgr(env), endpoint_(endpoint) {}
+
+  // A peer fetches by gRPC.
+  void RecvLocalAsync(int64_t step_id, const tensorflow::Rendezvous::ParsedKey& parsed,
+                      tensorflow::Rendezvous::DoneCallback done) override;
+  void Cleanup(int64_t step_id) override;
+
+ protected:
+  tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> Create(
+      int64_t step_id, const tensorflow::WorkerEnv* env) override;
+
+ private:
+  Endpoint* const endpoint_;
+};
+
+// One step's.
+class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
+ public:
+  Rendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, Endpoint* endpoint)
+      : BaseRemoteRendezvous(env, step_id), endpoint_(endpoint) {}
+
+  // Pushes a tensor for another task to it at once; the receiver does not ask.
+  absl::Status Send(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
+                    const tensorflow::Tensor& tensor, bool is_dead) override;
+  void StartAbort(const absl::Status& status) override;
+
+  // TensorFlow's own Send(): keeps the tensor here for a RecvTensor call.
+  absl::Status SendByGrpc(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
+                          const tensorflow::Tensor& tensor, bool is_dead) {
+    return BaseRemoteRendezvous::Send(key, args, tensor, is_dead);
+  }
+
+ protected:
+  void RecvFromRemoteAsync(const ParsedKey& parsed, const tensorflow::Rendezvous::Args& args,
+                           DoneCallback done) override;
+
+ private:
+  friend class RecvCall;
+
+  // The peer that a device of another task belongs to; null if the session's cluster has none.
+  Peer* PeerFor(absl::string_view device);
+  BootstrapCall CallFor(const Peer* peer);
+
+  Endpoint* const endpoint_;
+
+  std::mutex mu_;
+  absl::Status aborted_;
+  std::vector<std::pair<std::string, Peer*>> peers_;
+};
+
+}  // namespace rdma_transport

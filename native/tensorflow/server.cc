@@ -1,0 +1,142 @@
+// The server behind protocol='rdma': TensorFlow's gRPC server as the control plane, with this
+// transport's devices, rendezvous, worker service and worker stubs in it.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "protocol/endpoint.h"
+#include "protocol/runtime.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
+#include "tensorflow/core/distributed_runtime/server_lib.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/logging.h"
+#include "tensorflow/core/protobuf/tensorflow_server.pb.h"
+#include "tensorflow/core/public/session_options.h"
+#include "tensorflow/cpu_device.h"
+#include "tensorflow/rendezvous.h"
+#include "tensorflow/status_conversion.h"
+#include "tensorflow/worker.h"
+#include "tensorflow/worker_cache.h"
+
+namespace rdma_transport {
+namespace {
+
+namespace tf = tensorflow;
+
+void WriteToTensorFlowLog(LogLevel level, const std::string& line) {
+  switch (level) {
+    case LogLevel::kDebug:
+      VLOG(1) << line;
+      break;
+    case LogLevel::kInfo:
+      LOG(INFO) << line;
+      break;
+    case LogLevel::kWarning:
+      LOG(WARNING) << line;
+      break;
+    default:
+      LOG(ERROR) << line;
+      break;
+  }
+}
+
+class RdmaServer final : public tf::GrpcServer {
+ public:
+  static absl::Status Create(const tf::ServerDef& server_def, tf::DeviceMgr* local_devices,
+                             std::unique_ptr<tf::ServerInterface>* out) {
+    Runtime* runtime = nullptr;
+    SetLogSink(&WriteToTensorFlowLog);
+    const Status status = Runtime::Get(&runtime);
+    if (!status.ok()) return ToTensorFlow(status);
+    std::unique_ptr<RdmaServer> server(new RdmaServer(server_def, runtime));
+    const absl::Status made = server->InitAll(local_devices);
+    if (!made.ok()) return Explain(made, server_def);
+    *out = std::move(server);
+    return absl::OkStatus();
+  }
+
+ protected:
+  // Called with the server's own cluster, and again with each cluster that a client brings.
+  absl::Status WorkerCacheFactory(const tf::WorkerCacheFactoryOptions& options,
+                                  tf::WorkerCacheInterface** cache) override {
+    tf::WorkerCacheInterface* inner = nullptr;
+    const absl::Status status = GrpcServer::WorkerCacheFactory(options, &inner);
+    if (!status.ok()) return status;
+    *cache = new WorkerCache(std::unique_ptr<tf::WorkerCacheInterface>(inner), endpoint_,
+                             options.cluster_def);
+    return absl::OkStatus();
+  }
+
+ private:
+  RdmaServer(const tf::ServerDef& server_def, Runtime* runtime)
+      : GrpcServer(server_def, tf::Env::Default()), runtime_(runtime) {}
+
+  static std::string TaskName(const tf::ServerDef& server_def) {
+    return "/job:" + server_def.job_name() +
+           "/replica:0/task:" + std::to_string(server_def.task_index());
+  }
+
+  static absl::Status Explain(const absl::Status& status, const tf::ServerDef& server_def) {
+    if (status.code() != absl::StatusCode::kUnknown) return status;
+    return absl::Status(status.code(), std::string(status.message()) + " for " +
+                                           TaskName(server_def) +
+                                           ": is its port in use by another process?");
+  }
+
+  absl::Status InitAll(tf::DeviceMgr* local_devices) {
+    // First, because devices of a task that the cluster does not have abort the process.
+    std::string host;
+    int port = 0;
+    absl::Status status = GetHostAndPort(server_def(), &host, &port);
+    if (!status.ok()) return status;
+    // TensorFlow never destroys a server that has started, and its peers may call at any time.
+    endpoint_ = new Endpoint(runtime_, TaskName(server_def()));
+    if (local_devices == nullptr) {
+      tf::SessionOptions options;
+      options.config = server_def().default_session_config();
+      std::vector<std::unique_ptr<tf::Device>> devices;
+      status = MakeDevices(options, TaskName(server_def()), runtime_->arena(),
+                           runtime_->settings().arena_min_tensor, &devices);
+      if (!status.ok()) return status;
+      devices_ = std::make_unique<tf::StaticDeviceMgr>(std::move(devices));
+      local_devices = devices_.get();
+    }
+    tf::GrpcServerOptions options;
+    options.local_device_mgr = local_devices;
+    options.rendezvous_mgr_func = [this](const tf::WorkerEnv* env) {
+      return new RendezvousMgr(env, endpoint_);
+    };
+    options.worker_func = [this](tf::WorkerEnv* env, const tf::ConfigProto& config) {
+      return std::make_unique<Worker>(env, config, endpoint_);
+    };
+    return Init(options);
+  }
+
+  Runtime* const runtime_;
+  Endpoint* endpoint_ = nullptr;  // lives as long as the process
+  std::unique_ptr<tf::DeviceMgr> devices_;
+};
+
+class RdmaServerFactory final : public tf::ServerFactory {
+ public:
+  bool AcceptsOptions(const tf::ServerDef& server_def) override {
+    const std::string& protocol = server_def.protocol();
+    return protocol == "rdma" || protocol == "grpc+verbs" || protocol == "grpc+rdma";
+  }
+  absl::Status NewServer(const tf::ServerDef& server_def, const Options& options,
+                         std::unique_ptr<tf::ServerInterface>* out) override {
+    return RdmaServer::Create(server_def, options.local_device_mgr, out);
+  }
+};
+
+[[maybe_unused]] const bool registered = [] {
+  tf::ServerFactory::Register("RDMA_SERVER", new RdmaServerFactory);
+  return true;
+}();
+
+}  // namespace
+}  // namespace rdma_transport

@@ -1,0 +1,34 @@
+// TensorFlow's stubs of remote workers, each with the Peer that stands for the same task, and with an
+// eye on the peer while it runs a graph for this task.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "protocol/endpoint.h"
+#include "tensorflow/core/distributed_runtime/worker_cache_wrapper.h"
+#include "tensorflow/core/distributed_runtime/worker_interface.h"
+#include "tensorflow/core/protobuf/cluster.pb.h"
+
+namespace rdma_transport {
+
+class WorkerCache final : public tensorflow::WorkerCacheWrapper {
+ public:
+  // Owns `inner`. `cluster` gives the address of each task.
+  WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface> inner, Endpoint* endpoint,
+              const tensorflow::ClusterDef& cluster);
+
+  tensorflow::WorkerInterface* GetOrCreateWorker(const std::string& target) override;
+  void ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) override;
+
+ private:
+  std::unique_ptr<tensorflow::WorkerCacheInterface> inner_;
+  Endpoint* const endpoint_;
+  std::map<std::string, std::string> addresses_;
+};
+
+// The peer behind a stub that a WorkerCache made; null for the local task's.
+Peer* PeerOf(tensorflow::WorkerInterface* worker);
+
+}  // namespace rdma_transport
