@@ -110,7 +110,7 @@ std::vector<SettingRow> MakeTable() {
                         "off: a consumer copies what it could have read in the producer's memory",
                         {{"on", [](Settings* s) { s->zero_copy = true; }},
                          {"off", [](Settings* s) { s->zero_copy = false; }}}));
-  rows.push_back(Duration("SPIN", "20us",
+  rows.push_back(Duration("SPIN", "50us",
                           "how long the polling thread spins after the last message before it "
                           "sleeps",
                           &Settings::spin));

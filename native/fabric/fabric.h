@@ -127,8 +127,12 @@ class Device {
 
   // Handles what has come; returns how much that was. One thread at a time.
   virtual int Poll() = 0;
-  // Sleeps until something comes, Wake() is called or `deadline` passes (0: no deadline).
-  virtual void Wait(Nanos deadline) = 0;
+  // By the polling thread: from now on, until the next Poll(), whatever comes ends a Sleep().
+  // False: something has come already.
+  virtual bool Rest() = 0;
+  // By any thread, any number of them: until something comes, Wake() is called or `deadline` passes
+  // (0: none). May return for nothing.
+  virtual void Sleep(Nanos deadline) = 0;
   virtual void Wake() = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "base/log.h"
 #include "fabric/registry.h"
@@ -18,7 +19,12 @@ namespace rdma_transport {
 namespace {
 
 constexpr int kPausesPerYield = 32;
+// One leads; while it runs work of its own a second one leads, and a third still sleeps.
+constexpr int kThreads = 3;
 constexpr std::chrono::seconds kStopPatience(2);
+
+// Of the thread that leads: what its deliveries made ready.
+thread_local std::vector<std::function<void()>>* t_deferred = nullptr;
 
 std::mutex g_mu;
 std::atomic<Runtime*> g_runtime{nullptr};
@@ -79,23 +85,33 @@ Status Runtime::Start() {
   const uint64_t size =
       settings_.arena_size != 0 ? settings_.arena_size : fabric::shm::TotalMemory() / 4 * 3;
   arena_ = std::make_unique<memory::Arena>(device_.get(), size);
-  thread_ = std::thread([this] { Loop(); });
-  pthread_setname_np(thread_.native_handle(), "rdma_poll");
+  running_ = kThreads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads_.emplace_back([this] { Loop(); });
+    pthread_setname_np(threads_.back().native_handle(), "rdma_poll");
+  }
   return OkStatus();
 }
 
 void Runtime::Stop() {
-  if (!thread_.joinable() || stop_.exchange(true)) return;
-  device_->Wake();
+  if (threads_.empty() || stop_.exchange(true)) return;
   // A callback that never returns must not keep the process from ending.
+  const auto deadline = std::chrono::steady_clock::now() + kStopPatience;
   std::unique_lock<std::mutex> lock(mu_);
-  const bool ended = loop_ended_.wait_for(lock, kStopPatience, [this] { return ended_; });
-  lock.unlock();
-  if (ended) {
-    thread_.join();
-  } else {
-    thread_.detach();
+  while (running_ > 0 && std::chrono::steady_clock::now() < deadline) {
+    device_->Wake();
+    loop_ended_.wait_for(lock, std::chrono::milliseconds(10), [this] { return running_ == 0; });
   }
+  const bool ended = running_ == 0;
+  lock.unlock();
+  for (std::thread& thread : threads_) {
+    if (ended) {
+      thread.join();
+    } else {
+      thread.detach();
+    }
+  }
+  threads_.clear();
 }
 
 void Runtime::AddEndpoint(Endpoint* endpoint) {
@@ -127,26 +143,73 @@ void Runtime::Tick(Nanos now) {
   next_tick_ = now + tick_interval_;
 }
 
-void Runtime::Loop() {
+bool Runtime::Defer(std::function<void()>* work) {
+  if (t_deferred == nullptr) return false;
+  t_deferred->push_back(std::move(*work));
+  return true;
+}
+
+// With leadership, which it gives up to run one piece of work here, if somebody else can poll
+// meanwhile; all other work goes to the pool. False: there was none.
+bool Runtime::RunDeferred(std::unique_lock<std::mutex>* leadership) {
+  std::vector<std::function<void()>> work = std::exchange(*t_deferred, {});
+  t_deferred = nullptr;
+  if (work.empty()) return false;
+  Pool* pool = pool_.load();
+  std::function<void()> here;
+  if (sleepers_.load() > 0) {
+    here = std::move(work.front());
+    work.erase(work.begin());
+  }
+  for (auto& other : work) pool->Schedule(std::move(other));
+  if (!here) return true;
+  if (!device_->Rest() || (armed_.load() && dated_sleepers_.load() == 0)) device_->Wake();
+  leadership->unlock();
+  pool->RunHere(here);
+  return true;
+}
+
+void Runtime::Lead(std::unique_lock<std::mutex> leadership) {
+  std::vector<std::function<void()>> deferred;
   Nanos last_work = Now();
   while (!stop_.load(std::memory_order_relaxed)) {
-    if (device_->Poll() > 0) {
-      last_work = Now();
+    t_deferred = pool_.load(std::memory_order_relaxed) == nullptr ? nullptr : &deferred;
+    const int handled = device_->Poll();
+    const bool ran = t_deferred != nullptr && RunDeferred(&leadership);
+    t_deferred = nullptr;
+    if (ran && !leadership.owns_lock() && !leadership.try_lock()) return;
+    const Nanos now = Now();
+    if (handled > 0) {
+      last_work = now;
       continue;
     }
-    const Nanos now = Now();
-    const bool armed = armed_.load();
-    if (armed && now >= next_tick_) Tick(now);
+    if (armed_.load() && now >= next_tick_.load()) Tick(now);
     if (now - last_work < settings_.spin) {
       for (int i = 0; i < kPausesPerYield; ++i) Pause();
       sched_yield();
       continue;
     }
-    device_->Wait(armed ? std::max(next_tick_, now + 1) : 0);
-    last_work = Now();
+    if (device_->Rest()) return;
+  }
+}
+
+void Runtime::SleepAsFollower() {
+  const bool dated = armed_.load();
+  sleepers_.fetch_add(1);
+  if (dated) dated_sleepers_.fetch_add(1);
+  device_->Sleep(dated ? std::max<Nanos>(next_tick_.load(), 1) : 0);
+  if (dated) dated_sleepers_.fetch_sub(1);
+  sleepers_.fetch_sub(1);
+}
+
+void Runtime::Loop() {
+  while (!stop_.load(std::memory_order_relaxed)) {
+    SleepAsFollower();
+    std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
+    if (leadership.owns_lock()) Lead(std::move(leadership));
   }
   std::lock_guard<std::mutex> lock(mu_);
-  ended_ = true;
+  --running_;
   loop_ended_.notify_all();
 }
 

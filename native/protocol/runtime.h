@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -45,8 +46,24 @@ class Runtime {
   // Sees to it that Endpoint::Tick() runs regularly until it finds nothing to look after.
   void ArmTimer();
 
+  // Where work goes that a delivery makes ready: see Defer().
+  class Pool {
+   public:
+    virtual ~Pool() = default;
+    virtual void Schedule(std::function<void()> work) = 0;
+    virtual void RunHere(const std::function<void()>& work) = 0;
+  };
+  // Before the first link comes up.
+  void SetPool(Pool* pool) { pool_.store(pool); }
+  // On a thread that is delivering: keeps `work` to run it here, without waking another thread, when
+  // the deliveries at hand are done. False, and `work` untouched, on any other thread.
+  static bool Defer(std::function<void()>* work);
+
  private:
   void Loop();
+  void Lead(std::unique_lock<std::mutex> leadership);
+  bool RunDeferred(std::unique_lock<std::mutex>* leadership);
+  void SleepAsFollower();
   void Tick(Nanos now);
 
   const Settings settings_;
@@ -57,13 +74,20 @@ class Runtime {
 
   std::atomic<bool> stop_{false};
   std::atomic<bool> armed_{false};
-  Nanos next_tick_ = 0;
+  std::atomic<Nanos> next_tick_{0};
   Nanos last_tick_ = 0;
-  std::thread thread_;
+
+  // Whoever holds it polls. The others sleep in the device, so that one of them takes over when
+  // something comes while the leader runs work of its own.
+  std::mutex lead_mu_;
+  std::vector<std::thread> threads_;
+  std::atomic<int> sleepers_{0};
+  std::atomic<int> dated_sleepers_{0};  // that wake up for the next tick
+  std::atomic<Pool*> pool_{nullptr};
 
   mutable std::mutex mu_;
   std::condition_variable loop_ended_;
-  bool ended_ = false;
+  int running_ = 0;
   std::vector<Endpoint*> endpoints_;
 };
 

@@ -17,6 +17,7 @@
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/cpu_device.h"
+#include "tensorflow/inline_pool.h"
 #include "tensorflow/rendezvous.h"
 #include "tensorflow/status_conversion.h"
 #include "tensorflow/worker.h"
@@ -113,7 +114,13 @@ class RdmaServer final : public tf::GrpcServer {
     options.worker_func = [this](tf::WorkerEnv* env, const tf::ConfigProto& config) {
       return std::make_unique<Worker>(env, config, endpoint_);
     };
-    return Init(options);
+    status = Init(options);
+    if (!status.ok()) return status;
+    static auto* pool = new InlinePool(worker_env()->compute_pool);
+    static auto* inline_pool = new tsl::thread::ThreadPool(pool);
+    runtime_->SetPool(pool);
+    worker_env()->compute_pool = inline_pool;
+    return absl::OkStatus();
   }
 
   Runtime* const runtime_;

@@ -60,6 +60,7 @@ Status ShmChannel::Connect(std::string_view peer_address, Role role) {
 Status ShmChannel::SendEnds(MessageType type) {
   Hello hello = {};
   hello.type = type;
+  hello.device_id = device_->id();
   std::memcpy(hello.token, peer_token_.data(), sizeof(hello.token));
   std::lock_guard<std::mutex> lock(socket_mu_);
   return SendMessage(
@@ -74,6 +75,7 @@ Status ShmChannel::TakePeerEnds(Message* message) {
       message->descriptors.size() != 3) {
     return Status(Code::kPermissionDenied, "the peer did not prove that it is the one asked for");
   }
+  peer_device_id_.store(hello.device_id);
   RDMA_RETURN_IF_ERROR(CheckMemoryFile(message->descriptors[0].get(), kRingFileLength));
   std::lock_guard<std::mutex> lock(send_mu_);
   RDMA_RETURN_IF_ERROR(outgoing_.Attach(message->descriptors[0].get()));
@@ -230,7 +232,7 @@ MappedSpan ShmChannel::Map(const RemoteSpan& span) {
 
 bool ShmChannel::Owns(const void* data, RemoteSpan* span) const {
   const Mapping* mapping = Window::Get().Find(data);
-  if (mapping == nullptr || mapping->owner() != this) return false;
+  if (mapping == nullptr || mapping->owner() != peer_device_id_.load()) return false;
   span->key = mapping->key();
   span->offset = static_cast<uint64_t>(static_cast<const char*>(data) - mapping->address());
   span->length = mapping->length() - span->offset;
@@ -351,8 +353,8 @@ Status ShmChannel::AddMapping(Message* message) {
   const int fd = message->descriptors[0].get();
   RDMA_RETURN_IF_ERROR(CheckMemoryFile(fd, region.length));
   std::shared_ptr<Mapping> mapping;
-  RDMA_RETURN_IF_ERROR(Window::Get().Map(fd, region.length, region.writable != 0, region.key, this,
-                                         &mapping));
+  RDMA_RETURN_IF_ERROR(Window::Get().Map(fd, region.length, region.writable != 0, region.key,
+                                         peer_device_id_.load(), &mapping));
   std::lock_guard<std::mutex> lock(state_mu_);
   mappings_[region.key] = std::move(mapping);
   return OkStatus();

@@ -68,6 +68,7 @@ class ShmChannel final : public Channel {
   const std::weak_ptr<ChannelHandler> handler_;
   const std::string token_;
   std::string peer_token_;
+  std::atomic<uint64_t> peer_device_id_{0};
   std::atomic<State> state_{State::kNew};
   bool passive_ = false;
 

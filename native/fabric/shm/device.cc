@@ -30,6 +30,7 @@ Status ShmDevice::Create(std::unique_ptr<Device>* device) {
 
 Status ShmDevice::Init() {
   generation_ = ForkGeneration();
+  id_ = Random64() | 1;
   socket_name_ = "rdma_transport." + Hex(RandomBytes(16));
   RDMA_RETURN_IF_ERROR(doorbell_.Create());
   RDMA_RETURN_IF_ERROR(Listen(socket_name_, &listener_));
@@ -120,7 +121,7 @@ MappedSpan ShmDevice::MapOwn(const RemoteSpan& span) {
   std::shared_ptr<Mapping>& view = own_views_[span.key];
   if (view == nullptr) {
     const Status status = Window::Get().Map(region->fd(), region->length(), /*writable=*/false,
-                                            span.key, this, &view);
+                                            span.key, id_, &view);
     if (!status.ok()) return MappedSpan();
   }
   return {view->address() + span.offset, view};
@@ -131,7 +132,7 @@ bool ShmDevice::Locate(const void* data, RemoteSpan* span) const {
   const auto address = reinterpret_cast<uintptr_t>(data);
   const Mapping* mapping = Window::Get().Find(data);
   if (mapping != nullptr) {
-    if (mapping->owner() != this) return false;
+    if (mapping->owner() != id_) return false;
     span->key = mapping->key();
     span->offset = address - reinterpret_cast<uintptr_t>(mapping->address());
     span->length = mapping->length() - span->offset;
@@ -206,6 +207,8 @@ void ShmDevice::RefreshSnapshot() {
 // --- The polling thread ---
 
 int ShmDevice::Poll() {
+  doorbell_.LowerFlag();
+  if (woken_.load(std::memory_order_relaxed)) HandleSockets();
   RefreshSnapshot();
   int handled = 0;
   bool closed_some = false;
@@ -216,47 +219,42 @@ int ShmDevice::Poll() {
       closed_some = true;
     }
   }
-  if (closed_some) {
-    snapshot_.clear();
-    snapshot_version_ = ~uint64_t{0};
-  }
-  const Nanos now = Now();
-  if (now - sockets_checked_ > kSocketInterval) HandleSockets(0);
+  if (closed_some) snapshot_version_ = ~uint64_t{0};
+  if (Now() - sockets_checked_ > kSocketInterval) HandleSockets();
   return handled;
 }
 
 bool ShmDevice::HasWork() {
-  return std::any_of(snapshot_.begin(), snapshot_.end(),
+  return channels_version_.load() != snapshot_version_ ||
+         std::any_of(snapshot_.begin(), snapshot_.end(),
                      [](const auto& channel) { return channel->HasWork(); });
 }
 
-void ShmDevice::Wait(Nanos deadline) {
-  RefreshSnapshot();
+bool ShmDevice::Rest() {
   doorbell_.RaiseFlag();
   for (const auto& channel : snapshot_) channel->RingIfLazy();
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!HasWork() && channels_version_.load() == snapshot_version_) {
-    int timeout_ms = -1;
-    if (deadline != 0) {
-      const Nanos left = deadline - Now();
-      timeout_ms = left <= 0 ? 0 : static_cast<int>(left / kMillisecond + 1);
-    }
-    if (!strangers_.empty() && (timeout_ms < 0 || timeout_ms > 1000)) timeout_ms = 1000;
-    // Holding no channel while asleep, so that one that nobody needs can go.
-    snapshot_.clear();
-    snapshot_version_ = ~uint64_t{0};
-    HandleSockets(timeout_ms);
+  return !HasWork();
+}
+
+void ShmDevice::Sleep(Nanos deadline) {
+  int timeout_ms = -1;
+  if (deadline != 0) {
+    const Nanos left = deadline - Now();
+    timeout_ms = left <= 0 ? 0 : static_cast<int>(left / kMillisecond + 1);
   }
-  doorbell_.LowerFlag();
+  // Only looked at: the polling thread takes and handles it.
+  epoll_event event;
+  if (epoll_wait(epoll_.get(), &event, 1, timeout_ms) > 0) woken_.store(true);
 }
 
 void ShmDevice::Wake() { doorbell_.RingAlways(); }
 
-void ShmDevice::HandleSockets(int timeout_ms) {
+void ShmDevice::HandleSockets() {
   sockets_checked_ = Now();
+  woken_.store(false);
   epoll_event events[16];
-  const int count = epoll_wait(epoll_.get(), events, 16, timeout_ms);
-  doorbell_.LowerFlag();
+  const int count = epoll_wait(epoll_.get(), events, 16, 0);
   std::vector<std::shared_ptr<ShmChannel>> channels;
   for (int i = 0; i < count; ++i) {
     void* tag = events[i].data.ptr;

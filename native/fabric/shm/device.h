@@ -32,10 +32,12 @@ class ShmDevice final : public Device {
   Status Open(std::weak_ptr<ChannelHandler> handler,
               std::shared_ptr<Channel>* channel) override;
   int Poll() override;
-  void Wait(Nanos deadline) override;
+  bool Rest() override;
+  void Sleep(Nanos deadline) override;
   void Wake() override;
 
   // For channels.
+  uint64_t id() const { return id_; }
   const std::string& socket_name() const { return socket_name_; }
   Doorbell& doorbell() { return doorbell_; }
   bool FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const;
@@ -55,7 +57,7 @@ class ShmDevice final : public Device {
   ShmDevice() = default;
   Status Init();
   Status AddToEpoll(int fd, void* tag);
-  void HandleSockets(int timeout_ms);
+  void HandleSockets();
   void AcceptStrangers();
   void HandleStranger(Stranger* stranger);
   void DropStranger(Stranger* stranger);
@@ -66,11 +68,13 @@ class ShmDevice final : public Device {
   bool HasWork();
 
   int generation_ = 0;
+  uint64_t id_ = 0;  // random; never 0
   std::string socket_name_;
   FileDescriptor listener_;
   FileDescriptor epoll_;
   Doorbell doorbell_;
   Nanos sockets_checked_ = 0;
+  std::atomic<bool> woken_{false};  // a Sleep() ended by an event that nobody has handled yet
 
   mutable std::mutex channels_mu_;
   std::vector<std::weak_ptr<ShmChannel>> channels_;

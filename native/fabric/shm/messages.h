@@ -14,6 +14,8 @@ enum class MessageType : uint32_t { kHello = 1, kAccept, kRegion, kForget, kBye 
 
 struct Hello {  // and kAccept; descriptors: ring, doorbell page, doorbell event
   MessageType type;
+  uint32_t reserved;
+  uint64_t device_id;  // the sender's, so that all its channels are known to lead to one memory
   char token[16];
 };
 

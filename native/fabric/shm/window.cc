@@ -50,7 +50,7 @@ Status Window::TakeLocked(size_t length, char** address) {
   return Status(Code::kResourceExhausted, "no address space left to map peers' memory");
 }
 
-Status Window::Map(int fd, size_t length, bool writable, uint64_t key, const void* owner,
+Status Window::Map(int fd, size_t length, bool writable, uint64_t key, uint64_t owner,
                    std::shared_ptr<Mapping>* mapping) {
   if (length == 0 || length % kGranule != 0) {
     return Status(Code::kInvalidArgument, "a region of " + std::to_string(length) + " bytes");

@@ -16,7 +16,7 @@ namespace rdma_transport::fabric::shm {
 // A region of some process as it is mapped here; unmapped on destruction.
 class Mapping {
  public:
-  Mapping(char* address, size_t length, uint64_t key, const void* owner)
+  Mapping(char* address, size_t length, uint64_t key, uint64_t owner)
       : address_(address), length_(length), key_(key), owner_(owner) {}
   ~Mapping();
   Mapping(const Mapping&) = delete;
@@ -26,14 +26,14 @@ class Mapping {
   char* writable_address() const { return address_; }
   size_t length() const { return length_; }
   uint64_t key() const { return key_; }
-  // The channel or device through which it came; only ever compared.
-  const void* owner() const { return owner_; }
+  // The id of the device whose memory it is.
+  uint64_t owner() const { return owner_; }
 
  private:
   char* const address_;
   const size_t length_;
   const uint64_t key_;
-  const void* const owner_;
+  const uint64_t owner_;
 };
 
 class Window {
@@ -44,7 +44,7 @@ class Window {
   static Window& Get();
 
   // Maps `length` bytes (a multiple of kGranule) of `fd`.
-  Status Map(int fd, size_t length, bool writable, uint64_t key, const void* owner,
+  Status Map(int fd, size_t length, bool writable, uint64_t key, uint64_t owner,
              std::shared_ptr<Mapping>* mapping);
 
   bool Contains(const void* data) const {
