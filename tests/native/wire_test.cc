@@ -1,0 +1,81 @@
+#include "protocol/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "protocol/bootstrap.h"
+
+namespace rdma_transport {
+namespace {
+
+std::string Frame(MessageType type, const std::vector<int64_t>& dims, const std::string& key,
+                  const std::string& payload) {
+  TensorHeader header = {};
+  header.type = type;
+  header.step = -5;
+  header.bytes = payload.size();
+  const TensorFrame frame(&header, dims.data(), static_cast<int>(dims.size()), key, payload.data(),
+                          payload.size());
+  std::string bytes;
+  for (int i = 0; i < frame.count(); ++i) {
+    bytes.append(static_cast<const char*>(frame.parts()[i].iov_base), frame.parts()[i].iov_len);
+  }
+  EXPECT_EQ(bytes.size(), frame.length());
+  return bytes;
+}
+
+TEST(Wire, ATensorSurvivesTheTrip) {
+  const std::string bytes = Frame(MessageType::kInline, {3, 0, 7}, "a;key", "payload");
+  TensorMessage message;
+  ASSERT_TRUE(ParseTensor(bytes.data(), bytes.size(), &message).ok());
+  EXPECT_EQ(message.header.step, -5);
+  EXPECT_EQ(message.dims, (std::vector<int64_t>{3, 0, 7}));
+  EXPECT_EQ(message.key, "a;key");
+  EXPECT_EQ(std::string(message.payload, message.header.bytes), "payload");
+}
+
+TEST(Wire, NoTruncationOrFlippedByteIsReadOutOfBounds) {
+  const std::string good = Frame(MessageType::kInline, {2, 2}, "some key", std::string(40, 'x'));
+  for (size_t length = 0; length < good.size(); ++length) {
+    // A copy of that exact length, so that the sanitizer sees any read beyond.
+    const std::vector<char> cut(good.begin(), good.begin() + static_cast<long>(length));
+    TensorMessage message;
+    EXPECT_FALSE(ParseTensor(cut.data(), cut.size(), &message).ok());
+  }
+  std::mt19937 random(1);
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<char> bytes(good.begin(), good.end());
+    for (int flips = 0; flips < 3; ++flips) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    TensorMessage message;
+    if (!ParseTensor(bytes.data(), bytes.size(), &message).ok()) continue;
+    for (int64_t dim : message.dims) ASSERT_GE(dim, 0);
+    if (message.header.type == MessageType::kInline) {
+      ASSERT_LE(message.payload + message.header.bytes, bytes.data() + bytes.size());
+    }
+  }
+}
+
+TEST(Bootstrap, SurvivesTheTripAndRefusesNonsense) {
+  BootstrapRequest request;
+  request.version = 9;
+  request.from = {"/job:a/replica:0/task:3", 0x1234567890abcdef};
+  request.fabric = "shm";
+  request.channel = std::string("with\0null", 9);
+  const std::string good = request.Encode();
+  BootstrapRequest back;
+  ASSERT_TRUE(BootstrapRequest::Decode(good, &back).ok());
+  EXPECT_EQ(back.from.incarnation, request.from.incarnation);
+  EXPECT_EQ(back.channel, request.channel);
+  for (size_t length = 0; length < good.size(); ++length) {
+    EXPECT_FALSE(BootstrapRequest::Decode(good.substr(0, length), &back).ok());
+  }
+  // Fields of a later version are passed over.
+  EXPECT_TRUE(BootstrapRequest::Decode(good + "more", &back).ok());
+}
+
+}  // namespace
+}  // namespace rdma_transport

@@ -1,0 +1,168 @@
+"""Clusters of real processes."""
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TASK = Path(__file__).with_name("task.py")
+START_SECONDS = 60
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on; taken from below the range of outgoing connections."""
+    while True:
+        port = 10000 + int.from_bytes(os.urandom(2), "big") % 20000
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class Task:
+    """A task's process; `ask()` and `exit()` talk to it, signals go to `pid`."""
+
+    def __init__(
+        self,
+        job: str,
+        index: int,
+        protocol: str,
+        cluster: dict[str, list[str]],
+        environment: dict[str, str] | None = None,
+        file_size_limit: int | None = None,
+    ) -> None:
+        self.job, self.index = job, index
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+
+        def limit() -> None:
+            if file_size_limit is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (file_size_limit, file_size_limit))
+
+        self.process = subprocess.Popen(
+            [sys.executable, str(TASK), protocol, job, str(index), json.dumps(cluster)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | (environment or {}),
+            preexec_fn=limit,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def name(self) -> str:
+        return f"/job:{self.job}/replica:0/task:{self.index}"
+
+    def read(self, seconds: float = 20) -> dict[str, Any]:
+        """Return the next answer; raise with the task's log if none comes."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            raise TimeoutError(f"{self.name} does not answer\n{self.logged()}")
+        line = self.process.stdout.readline()
+        if not line:
+            raise EOFError(f"{self.name} ended\n{self.logged()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def wait_ready(self) -> dict[str, Any]:
+        return self.read(START_SECONDS)
+
+    def ask(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write("report\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def stats(self) -> dict[str, Any]:
+        stats: dict[str, Any] = self.ask()["stats"]
+        return stats
+
+    def logged(self) -> str:
+        self.log.flush()
+        with open(f"/proc/self/fd/{self.log.fileno()}") as again:
+            return again.read()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.log):
+            if pipe is not None:
+                pipe.close()
+
+
+class Cluster:
+    """Tasks by (job, index), and how to reach them."""
+
+    def __init__(
+        self, jobs: dict[str, int], protocol: str, environment: dict[str, str] | None = None
+    ) -> None:
+        self.protocol = protocol
+        self.environment = environment
+        self.spec = {
+            job: [f"127.0.0.1:{free_port()}" for _ in range(count)] for job, count in jobs.items()
+        }
+        self.tasks = {
+            (job, index): Task(job, index, protocol, self.spec, environment)
+            for job, count in jobs.items()
+            for index in range(count)
+        }
+        for task in self.tasks.values():
+            answer = task.wait_ready()
+            assert answer == {"ready": True}, answer
+
+    def __getitem__(self, key: tuple[str, int]) -> Task:
+        return self.tasks[key]
+
+    def target(self, job: str, index: int = 0) -> str:
+        return "grpc://" + self.spec[job][index]
+
+    def restart(self, job: str, index: int) -> Task:
+        self.tasks[job, index].end()
+        task = Task(job, index, self.protocol, self.spec, self.environment)
+        self.tasks[job, index] = task
+        assert task.wait_ready() == {"ready": True}
+        return task
+
+    def end(self) -> None:
+        for task in self.tasks.values():
+            task.end()
+
+
+@contextmanager
+def running(
+    jobs: dict[str, int], protocol: str = "rdma", environment: dict[str, str] | None = None
+) -> Iterator[Cluster]:
+    cluster = Cluster(jobs, protocol, environment)
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def eventually(condition: Any, seconds: float = 5) -> bool:
+    """Whether `condition()` becomes true within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return bool(condition())
