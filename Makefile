@@ -31,7 +31,7 @@ $(STAMPS)/packages: $(STAMPS)/system pyproject.toml
 $(STAMPS)/package: $(STAMPS)/packages CMakeLists.txt $(SOURCES)
 	@echo "building rdma_transport"
 	@$(PYTHON) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps \
-	    --force-reinstall .
+	    --force-reinstall --editable .
 	@touch $@
 
 venv: $(STAMPS)/package

@@ -86,6 +86,21 @@ void NoteReferenceVariables(OpKernelContext* context) {
   }
 }
 
+// An output that shares a reference variable's buffer and feeds a _Send is copied here and not at the
+// send: what follows this kernel may overwrite the variable before the _Send runs.
+void DetachSentOutputs(OpKernelContext* context, tensorflow::Allocator* allocator) {
+  if (MutableBuffers::Get().empty()) return;
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    if (!context->output_alloc_attr(i).nic_compatible()) continue;
+    if (tensorflow::IsRefType(context->expected_output_dtype(i))) continue;
+    Tensor* output = context->mutable_output(i);
+    if (output == nullptr || !output->IsInitialized() || !DMAHelper::CanUseDMA(output)) continue;
+    if (!MutableBuffers::Get().Contains(DMAHelper::buffer(output)->root_buffer()->data())) continue;
+    *output = CopyOf(*output, allocator);
+    GlobalCounters().staged_tensors.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 bool HasReferenceInput(const OpKernel& kernel) {
   for (const tensorflow::DataType type : kernel.input_types()) {
     if (tensorflow::IsRefType(type)) return true;
@@ -102,7 +117,9 @@ void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   // have given the variable another buffer.
   if (references) NoteReferenceVariables(context);
   ThreadPoolDevice::Compute(kernel, context);
-  if (references && context->status().ok()) NoteReferenceVariables(context);
+  if (!context->status().ok()) return;
+  if (references) NoteReferenceVariables(context);
+  DetachSentOutputs(context, GetAllocator(tensorflow::AllocatorAttributes()));
 }
 
 void CpuDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel, OpKernelContext* context,

@@ -23,13 +23,14 @@ class MutableBuffers {
   }
   // The memory is freed, so its address means nothing any more.
   void Forget(const void* address) {
-    if (count_.load(std::memory_order_relaxed) == 0) return;
+    if (empty()) return;
     std::lock_guard<std::mutex> lock(mu_);
     addresses_.erase(address);
     count_.store(addresses_.size(), std::memory_order_relaxed);
   }
+  bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
   bool Contains(const void* address) {
-    if (count_.load(std::memory_order_relaxed) == 0) return false;
+    if (empty()) return false;
     std::lock_guard<std::mutex> lock(mu_);
     return addresses_.count(address) != 0;
   }

@@ -1,0 +1,225 @@
+"""A peer that dies, freezes or restarts, and a step that fails, end in errors within bounds."""
+
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.cluster import Cluster, Task, eventually, free_port, running
+from tests.support.graphs import A, B, C, Graph, v1
+
+pytestmark = pytest.mark.timeout(120)
+SLACK = 2.0  # seconds for a busy machine, on top of the guarantee
+
+
+def exchange(task: str = B, elements: int = 30000) -> Any:
+    with tf.device(A):
+        data = tf.random.uniform([elements])
+    with tf.device(task):
+        there = tf.negative(data)
+    with tf.device(A):
+        return [tf.reduce_sum(there + data)]
+
+
+def endless(task: str = B, elements: int = 1000) -> Any:
+    """Goes back and forth between two tasks until somebody is lost."""
+    v1.disable_control_flow_v2()
+
+    def body(i: Any, x: Any) -> Any:
+        with tf.device(task):
+            y = tf.negative(x)
+        with tf.device(A):
+            return i + 1, tf.negative(y)
+
+    with tf.device(A):
+        return v1.while_loop(lambda i, _: i >= 0, body, [tf.constant(0), tf.zeros([elements])])
+
+
+class Background:
+    """Runs a graph in a thread and keeps what came of it."""
+
+    def __init__(self, graph: Graph, **options: Any) -> None:
+        self.error: BaseException | None = None
+        self.ended = 0.0
+        self.thread = threading.Thread(target=self._run, args=(graph,), kwargs=options, daemon=True)
+        self.thread.start()
+
+    def _run(self, graph: Graph, **options: Any) -> None:
+        try:
+            graph.run(**options)
+        except BaseException as error:
+            self.error = error
+        self.ended = time.monotonic()
+
+    def seconds_after(self, moment: float, limit: float) -> float:
+        self.thread.join(limit)
+        assert not self.thread.is_alive(), "the step hangs"
+        return self.ended - moment
+
+
+def test_a_killed_peer_is_an_error_that_names_it_and_others_go_on() -> None:
+    with running({"a": 1, "b": 1, "c": 1}) as cluster:
+        a = cluster["a", 0]
+        with Graph(cluster, lambda: exchange(C)) as other:
+            other.run()
+            fds = a.ask()["fds"]
+            # 256 MiB in flight.
+            with Graph(cluster, lambda: endless(B, 64 * 2**20)) as graph:
+                step = Background(graph)
+                time.sleep(2)
+                cluster["b", 0].signal(signal.SIGKILL)
+                seconds = step.seconds_after(time.monotonic(), 30)
+                assert seconds < 1 + SLACK
+                assert isinstance(step.error, tf.errors.UnavailableError), step.error
+                assert "/job:b/replica:0/task:0" in str(step.error)
+            other.run()
+            assert eventually(lambda: a.stats()["lent_tensors"] == 0)
+            assert eventually(lambda: a.stats()["arena"]["used_bytes"] < 64 * 2**20)
+            assert eventually(lambda: a.ask()["fds"] <= fds + 8)
+
+
+@pytest.mark.parametrize(("environment", "seconds"), [({}, 10), ({"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}, 3)])
+def test_a_stopped_peer_is_an_error_and_serves_again(
+    environment: dict[str, str], seconds: float
+) -> None:
+    with running({"a": 1, "b": 1}, environment=environment) as cluster:
+        with Graph(cluster, exchange) as warm:
+            warm.run()
+            with Graph(cluster, endless) as graph:
+                step = Background(graph)
+                time.sleep(1)
+                cluster["b", 0].signal(signal.SIGSTOP)
+                took = step.seconds_after(time.monotonic(), 60)
+                cluster["b", 0].signal(signal.SIGCONT)
+                assert took < seconds + SLACK
+                assert isinstance(step.error, tf.errors.UnavailableError), step.error
+                assert "/job:b/replica:0/task:0" in str(step.error)
+
+            def serves() -> bool:
+                try:
+                    warm.run()
+                except tf.errors.UnavailableError:
+                    return False
+                return True
+
+            assert eventually(serves, 20)
+
+
+def test_a_restarted_peer_is_met_again() -> None:
+    with running({"a": 1, "b": 1}) as cluster:
+        with Graph(cluster, exchange) as graph:
+            graph.run()
+        cluster.restart("b", 0)
+        failures = 0
+        for _ in range(3):
+            try:
+                with Graph(cluster, exchange) as graph:
+                    assert abs(graph.run()[0]) < 1e-3
+            except (tf.errors.AbortedError, tf.errors.UnavailableError):
+                failures += 1
+                time.sleep(1)
+        assert failures <= 1
+        assert "path=shm" in cluster["b", 0].logged()
+
+
+def test_a_step_that_fails_elsewhere_ends_all_its_waits(rdma: Cluster) -> None:
+    def build() -> Any:
+        with tf.device(A):
+            fails = v1.placeholder(tf.bool, [], name="fails")
+        with tf.device(B):
+            gate = tf.debugging.Assert(tf.logical_not(fails), ["told to"])
+            with tf.control_dependencies([gate]):
+                late = [tf.random.uniform([2000 + i]) for i in range(200)]
+        with tf.device(A):
+            return tf.add_n([tf.reduce_sum(part) for part in late])
+
+    with Graph(rdma, build) as graph:
+        feed = graph.graph.get_tensor_by_name("fails:0")
+        assert graph.run(feed={feed: False}) > 0
+        for _ in range(5):
+            start = time.monotonic()
+            with pytest.raises(tf.errors.InvalidArgumentError, match="told to"):
+                graph.run(feed={feed: True})
+            assert time.monotonic() - start < 1 + SLACK
+            assert graph.run(feed={feed: False}) > 0
+    assert eventually(lambda: rdma["b", 0].stats()["lent_tensors"] == 0)
+    assert rdma["a", 0].stats()["kept_arrivals"] == 0
+
+
+def test_a_step_that_waits_too_long_ends_at_its_timeout(rdma: Cluster) -> None:
+    def build() -> Any:
+        with tf.device(B):
+            queue = v1.FIFOQueue(1, [tf.float32], shapes=[[]])
+            never = [queue.dequeue() + i for i in range(50)]
+        with tf.device(A):
+            return tf.add_n(never)
+
+    with Graph(rdma, build) as graph:
+        start = time.monotonic()
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            graph.run(timeout_in_ms=1500)
+        assert time.monotonic() - start < 2.5 + SLACK
+    with Graph(rdma, exchange) as graph:
+        graph.run()
+
+
+def test_a_process_ends_with_transfers_pending() -> None:
+    with running({"a": 1, "b": 1}) as cluster:
+        with Graph(cluster, endless) as graph:
+            step = Background(graph)
+            time.sleep(1)
+            task = cluster["b", 0]
+            assert task.process.stdin is not None
+            start = time.monotonic()
+            task.process.stdin.write("exit\n")
+            task.process.stdin.flush()
+            assert task.process.wait(20) == 0
+            assert time.monotonic() - start < 5 + SLACK
+            assert step.seconds_after(start, 20) < 6 + SLACK
+            assert step.error is not None
+
+
+@pytest.mark.parametrize("limit", ["file size", "arena size"])
+def test_no_memory_for_the_arena_is_no_crash(limit: str) -> None:
+    spec = {"a": [f"127.0.0.1:{free_port()}"], "b": [f"127.0.0.1:{free_port()}"]}
+    environment = {"RDMA_TRANSPORT_ARENA_SIZE": "2MiB"} if limit == "arena size" else {}
+    # Rings and doorbells fit into this file size, a slab does not.
+    file_size = 4 * 2**20 if limit == "file size" else None
+    tasks = [Task(job, 0, "rdma", spec, environment, file_size) for job in spec]
+    try:
+        for task in tasks:
+            assert task.wait_ready() == {"ready": True}
+
+        def build() -> Any:
+            with tf.device(A):
+                data = tf.range(3 * 2**20)
+            with tf.device(B):
+                there = tf.identity(data)
+            with tf.device(A):
+                return there[-5:]
+
+        cluster = Cluster.__new__(Cluster)
+        cluster.spec = spec
+        with Graph(cluster, build) as graph:
+            for _ in range(3):
+                assert np.array_equal(graph.run(), np.arange(3 * 2**20 - 5, 3 * 2**20))
+        reasons = tasks[0].stats()["fallback_reasons"]
+        assert reasons == {"no memory in the arena for a copy": 3}
+    finally:
+        for task in tasks:
+            task.end()
+
+
+def test_a_peer_that_is_not_there_is_an_error() -> None:
+    with running({"a": 1, "b": 1}) as cluster:
+        with Graph(cluster, exchange) as graph:
+            graph.run()
+            cluster["b", 0].end()
+            start = time.monotonic()
+            with pytest.raises((tf.errors.UnavailableError, tf.errors.AbortedError)):
+                graph.run(timeout_in_ms=30000)
+            assert time.monotonic() - start < 10 + SLACK

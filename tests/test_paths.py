@@ -1,0 +1,171 @@
+"""Every byte is counted under its path, and every copy is counted."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.cluster import Cluster, Task, eventually, running
+from tests.support.graphs import A, B, Graph, v1
+
+pytestmark = pytest.mark.timeout(120)
+MIB = 2**20
+
+
+def measured(cluster: Cluster, build: Callable[[], Any], steps: int = 1) -> dict[str, int]:
+    """What task a sent, and copied, in `steps` steps after a warm-up."""
+
+    def flat() -> dict[str, int]:
+        stats = cluster["a", 0].stats()
+        counts = {key: stats[key] for key in ("copied_bytes", "staged_tensors", "registrations")}
+        for path, count in stats["sent"].items():
+            counts |= {f"{path}_tensors": count["tensors"], f"{path}_bytes": count["bytes"]}
+        return counts
+
+    with Graph(cluster, build) as graph:
+        graph.run()
+        graph.run()
+        before = flat()
+        for _ in range(steps):
+            graph.run()
+        after = flat()
+    return {key: after[key] - before[key] for key in after}
+
+
+def consume(tensor: Any) -> Any:
+    with tf.device(B):
+        return tf.reduce_sum(tf.cast(tensor, tf.float32))
+
+
+def test_an_immutable_large_tensor_is_not_copied(rdma: Cluster) -> None:
+    def build() -> Any:
+        with tf.device(A):
+            data = tf.random.uniform([MIB])
+        return consume(data)
+
+    counts = measured(rdma, build, steps=5)
+    assert counts["dynamic_tensors"] == 5
+    assert counts["dynamic_bytes"] == 5 * 4 * MIB
+    assert counts["copied_bytes"] == 0
+    assert counts["grpc_tensors"] == 0
+    assert counts["registrations"] == 0
+
+
+def test_the_weights_of_a_resource_variable_are_not_copied(rdma: Cluster) -> None:
+    def build() -> Any:
+        with tf.device(A):
+            weights = v1.get_variable("w", [512, 512], use_resource=True)
+        return consume(weights)
+
+    counts = measured(rdma, build, steps=3)
+    assert counts["dynamic_bytes"] == 3 * MIB
+    assert counts["copied_bytes"] == 0
+
+
+def test_a_reference_variable_is_copied_exactly_once_a_send(rdma: Cluster) -> None:
+    def build() -> Any:
+        with tf.device(A):
+            weights = v1.get_variable("w", [512, 512], use_resource=False)
+        return consume(weights)
+
+    counts = measured(rdma, build, steps=3)
+    assert counts["dynamic_bytes"] == 3 * MIB
+    assert counts["copied_bytes"] == 3 * MIB
+    assert counts["staged_tensors"] == 3
+
+
+def test_a_small_tensor_rides_in_the_notification(rdma: Cluster) -> None:
+    def build() -> Any:
+        with tf.device(A):
+            data = tf.random.uniform([100])
+        return consume(data)
+
+    counts = measured(rdma, build, steps=4)
+    assert (counts["inline_tensors"], counts["inline_bytes"]) == (4, 1600)
+    assert counts["dynamic_tensors"] == 0
+
+
+def string_graph() -> Any:
+    with tf.device(A):
+        text = tf.strings.as_string(tf.random.uniform([10]))
+    with tf.device(B):
+        return tf.strings.length(text)
+
+
+def test_strings_go_by_grpc_and_say_so(rdma: Cluster) -> None:
+    assert measured(rdma, string_graph, steps=2)["grpc_tensors"] == 2
+    assert rdma["a", 0].stats()["fallback_reasons"]["a string tensor"] >= 2
+
+
+def test_what_was_lent_comes_back(rdma: Cluster) -> None:
+    def build() -> Any:
+        with tf.device(A):
+            parts = [tf.random.uniform([20000], seed=i) for i in range(20)]
+        return [consume(part) for part in parts]
+
+    measured(rdma, build, steps=10)
+    assert eventually(lambda: rdma["a", 0].stats()["lent_tensors"] == 0)
+    assert rdma["b", 0].stats()["kept_arrivals"] == 0
+
+
+def test_peers_name_their_path(rdma: Cluster) -> None:
+    measured(rdma, string_graph)
+    peers = {peer["task"]: peer for peer in rdma["a", 0].stats()["peers"]}
+    assert peers["/job:b/replica:0/task:0"]["path"] == "shm"
+    logged = rdma["a", 0].logged()
+    assert logged.count("rdma: peer /job:b/replica:0/task:0 path=shm") == 1
+
+
+def test_no_name_is_left_in_shared_memory(rdma: Cluster) -> None:
+    assert rdma["a", 0].ask()["shm_names"] == []
+
+
+def test_forbidden_fallback_is_an_error_and_nothing_goes_by_grpc() -> None:
+    environment = {"RDMA_TRANSPORT_FALLBACK": "forbid"}
+    with running({"a": 1, "b": 1}, environment=environment) as cluster:
+
+        def numbers() -> Any:
+            with tf.device(A):
+                return consume(tf.random.uniform([30000]))
+
+        with Graph(cluster, numbers) as graph:
+            graph.run()
+        with (
+            Graph(cluster, string_graph) as graph,
+            pytest.raises(tf.errors.OpError, match="RDMA_TRANSPORT_FALLBACK=forbid"),
+        ):
+            graph.run()
+        for task in cluster.tasks.values():
+            assert task.stats()["sent"]["grpc"] == {"tensors": 0, "bytes": 0}
+
+
+@pytest.mark.parametrize("fallback", ["allow", "forbid"])
+def test_a_peer_with_stock_tensorflow(fallback: str) -> None:
+    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_FALLBACK": fallback}) as cluster:
+        cluster["b", 0].end()
+        stock = Task("b", 0, "grpc", cluster.spec)
+        cluster.tasks["b", 0] = stock
+        stock.wait_ready()
+
+        def both_ways() -> Any:
+            with tf.device(A):
+                data = tf.random.uniform([30000], seed=1)
+            with tf.device(B):
+                there = tf.negative(data)
+            with tf.device(A):
+                return [tf.identity(there), data]
+
+        with Graph(cluster, both_ways) as graph:
+            if fallback == "forbid":
+                with pytest.raises(tf.errors.OpError, match="forbid"):
+                    graph.run()
+                return
+            for _ in range(3):
+                there, data = graph.run()
+                assert np.array_equal(there, -data)
+        line = "rdma: peer /job:b/replica:0/task:0 path=grpc: it runs without the plugin"
+        assert cluster["a", 0].logged().count(line) == 1
+        assert cluster["a", 0].stats()["sent"]["grpc"]["tensors"] == 3
+        assert cluster["a", 0].stats()["received"]["grpc"]["tensors"] == 3
