@@ -394,8 +394,7 @@ void ShmChannel::FinishClose() {
   Status reason;
   {
     std::lock_guard<std::mutex> lock(state_mu_);
-    if (finished_) return;
-    finished_ = true;
+    if (finished_.exchange(true)) return;
     reason = close_reason_;
     mappings_.clear();
   }

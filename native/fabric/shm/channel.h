@@ -47,6 +47,8 @@ class ShmChannel final : public Channel {
   void RingIfLazy();
   void ForgetRegion(uint64_t key);
   bool closed() const { return state_.load() == State::kClosed; }
+  // Closed, and everybody has been told: nothing is left to do for it.
+  bool finished() const { return finished_.load(); }
   // After Close(): tells the handler, once, and lets go of the socket.
   void FinishClose();
 
@@ -95,7 +97,7 @@ class ShmChannel final : public Channel {
   std::deque<Completion> completions_;
   std::atomic<bool> has_completions_{false};
   Status close_reason_;
-  bool finished_ = false;
+  std::atomic<bool> finished_{false};
 };
 
 }  // namespace rdma_transport::fabric::shm

@@ -186,7 +186,8 @@ std::vector<std::shared_ptr<ShmChannel>> ShmDevice::Channels() const {
   std::vector<std::shared_ptr<ShmChannel>> channels;
   std::lock_guard<std::mutex> lock(channels_mu_);
   for (const auto& weak : channels_) {
-    if (auto channel = weak.lock()) channels.push_back(std::move(channel));
+    auto channel = weak.lock();
+    if (channel != nullptr && !channel->finished()) channels.push_back(std::move(channel));
   }
   return channels;
 }
