@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.cluster import Cluster
+from bench.support.cluster import Cluster
 from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, same_bits, v1
 
 pytestmark = pytest.mark.timeout(120)

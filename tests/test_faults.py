@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.cluster import Cluster, Task, eventually, free_port, running
+from bench.support.cluster import Cluster, Task, eventually, free_port, running
 from tests.support.graphs import A, B, C, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.cluster import Cluster, Task, eventually, running
+from bench.support.cluster import Cluster, Task, eventually, running
 from tests.support.graphs import A, B, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)

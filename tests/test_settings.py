@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.cluster import Task, free_port
+from bench.support.cluster import Task, free_port
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.cluster import Cluster
+from bench.support.cluster import Cluster
 
 v1 = tf.compat.v1
 A, B, C = "/job:a/task:0", "/job:b/task:0", "/job:c/task:0"

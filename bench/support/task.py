@@ -29,7 +29,7 @@ def report() -> dict:
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive the test
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive the parent
     protocol, job, index, cluster = sys.argv[1:5]
     import tensorflow as tf
 

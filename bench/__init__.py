@@ -1,0 +1,1 @@
+"""Measurements: both protocols alternating in one run, medians and ratios."""

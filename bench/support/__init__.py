@@ -1,0 +1,1 @@
+"""What the measurements, the examples and the tests share."""

@@ -1,0 +1,1 @@
+"""Training jobs to try the transport with."""

@@ -1,0 +1,149 @@
+"""Trains on handwritten digits with one parameter server and two workers, over gRPC and over rdma.
+
+The same seed and the same synchronous steps: the losses must be equal bit for bit.
+
+usage: python -m examples.digits [STEPS]
+"""
+
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench.support.cluster import Cluster
+
+MIB = 2**20
+
+
+@dataclass
+class Result:
+    """What one protocol's run came to; times in seconds."""
+
+    losses: list[float] = field(default_factory=list)
+    accuracy: float = 0.0
+    step_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    sent: dict[str, int] = field(default_factory=dict)
+    copied: int = 0
+
+    @property
+    def communication_seconds(self) -> float:
+        return max(self.step_seconds - self.compute_seconds, 0.0)
+
+
+def train(target: str, placement: Any, steps: int, advance: Any) -> tuple[list[float], float, float]:
+    """The losses, the median time of a step, and the accuracy on the test images."""
+    import tensorflow as tf
+
+    from examples import digits_model
+
+    images, labels, test_images, test_labels = digits_model.data()
+    graph = tf.Graph()
+    with graph.as_default():
+        model = digits_model.build(placement)
+    order = np.random.default_rng(digits_model.SEED)
+    losses, seconds = [], []
+    with tf.compat.v1.Session(target, graph=graph) as session:
+        session.run(model.initializer)
+        for _ in range(steps):
+            feed: dict[Any, Any] = {}
+            for image_in, label_in in zip(model.images, model.labels, strict=True):
+                batch = order.integers(0, len(labels), digits_model.BATCH)
+                feed |= {image_in: images[batch], label_in: labels[batch]}
+            start = time.perf_counter()
+            loss, _ = session.run([model.loss, model.train], feed)
+            seconds.append(time.perf_counter() - start)
+            losses.append(float(loss))
+            advance()
+        guesses = session.run(model.predictions, {model.test_images: test_images})
+    return losses, statistics.median(seconds), float(np.mean(guesses == test_labels))
+
+
+def run(protocol: str, steps: int, progress: Progress) -> Result:
+    from examples import digits_model
+
+    task = progress.add_task(f"{protocol}: starting 3 tasks", total=steps + steps // 2)
+    cluster = Cluster({"ps": 1, "worker": 2}, protocol)
+    try:
+        progress.update(task, description=f"{protocol}: training")
+        result = Result()
+        target = cluster.target("worker")
+        result.losses, result.step_seconds, result.accuracy = train(
+            target, digits_model.SPREAD, steps, lambda: progress.advance(task)
+        )
+        for each in cluster.tasks.values():
+            stats = each.stats()
+            for path, count in stats["sent"].items():
+                result.sent[path] = result.sent.get(path, 0) + count["bytes"]
+            result.copied += stats["copied_bytes"]
+        progress.update(task, description=f"{protocol}: the same in one process")
+        _, result.compute_seconds, _ = train(
+            target, digits_model.TOGETHER, steps // 2, lambda: progress.advance(task)
+        )
+        progress.update(task, description=f"{protocol}: done")
+        return result
+    finally:
+        cluster.end()
+
+
+def report(results: dict[str, Result], console: Console) -> bool:
+    """Print the table; return whether the losses are equal bit for bit."""
+    table = Table(title="handwritten digits: 1 parameter server, 2 workers, synchronous")
+    table.add_column("")
+    for name in results:
+        table.add_column(name, justify="right")
+
+    def row(name: str, show: Any) -> None:
+        table.add_row(name, *(show(result) for result in results.values()))
+
+    row("accuracy", lambda r: f"{100 * r.accuracy:.1f} %")
+    row("last loss", lambda r: f"{r.losses[-1]:.6f}")
+    row("steps/s", lambda r: f"{1 / r.step_seconds:.1f}")
+    row("time per step, ms", lambda r: f"{1e3 * r.step_seconds:.1f}")
+    row("  of it communication, ms *", lambda r: f"{1e3 * r.communication_seconds:.1f}")
+    for path in ("dynamic", "inline", "grpc"):
+        row(
+            f"sent by path {path}, MiB",
+            lambda r, path=path: f"{r.sent[path] / MIB:.1f}" if any(r.sent.values()) else "not counted",
+        )
+    row("copied by the transport, MiB", lambda r: f"{r.copied / MIB:.1f}" if any(r.sent.values()) else "not counted")
+    grpc, rdma = results["grpc"], results["rdma"]
+    table.add_section()
+    table.add_row("gRPC's step / rdma's", "", f"{grpc.step_seconds / rdma.step_seconds:.2f}x")
+    console.print(table)
+    console.print("* the step less the same step with every operation in one process (medians)")
+    equal = [x.hex() for x in grpc.losses] == [x.hex() for x in rdma.losses]
+    console.print(
+        f"losses of all {len(grpc.losses)} steps: "
+        + ("equal bit for bit" if equal else "[bold red]NOT equal[/]")
+    )
+    return equal
+
+
+def main() -> int:
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 120
+    console = Console()
+    try:
+        import rdma_transport  # noqa: F401
+    except ImportError:
+        console.print("rdma_transport is not installed: run `make venv` first")
+        return 3
+    import tensorflow as tf
+
+    tf.compat.v1.disable_eager_execution()
+    try:
+        with Progress(console=console) as progress:
+            results = {protocol: run(protocol, steps, progress) for protocol in ("grpc", "rdma")}
+    except KeyboardInterrupt:
+        return 130
+    return 0 if report(results, console) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
