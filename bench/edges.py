@@ -121,6 +121,9 @@ def measure(sizes: list[int], repeat: int, hops: int, op: str) -> list[dict[str,
             rows.append(row)
         sent = clusters["rdma"]["a", 0].stats()["sent"]
         rows[0]["rdma_tensors_by_path"] = {path: count["tensors"] for path, count in sent.items()}
+        # Before their tasks end: TensorFlow's close() waits for ever for a task that is gone.
+        for chain in chains.values():
+            chain.session.close()
     finally:
         for cluster in clusters.values():
             cluster.end()

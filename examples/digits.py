@@ -37,7 +37,9 @@ class Result:
         return max(self.step_seconds - self.compute_seconds, 0.0)
 
 
-def train(target: str, placement: Any, steps: int, advance: Any) -> tuple[list[float], float, float]:
+def train(
+    target: str, placement: Any, steps: int, advance: Any
+) -> tuple[list[float], float, float]:
     """The losses, the median time of a step, and the accuracy on the test images."""
     import tensorflow as tf
 
@@ -110,9 +112,14 @@ def report(results: dict[str, Result], console: Console) -> bool:
     for path in ("dynamic", "inline", "grpc"):
         row(
             f"sent by path {path}, MiB",
-            lambda r, path=path: f"{r.sent[path] / MIB:.1f}" if any(r.sent.values()) else "not counted",
+            lambda r, path=path: f"{r.sent[path] / MIB:.1f}"
+            if any(r.sent.values())
+            else "not counted",
         )
-    row("copied by the transport, MiB", lambda r: f"{r.copied / MIB:.1f}" if any(r.sent.values()) else "not counted")
+    row(
+        "copied by the transport, MiB",
+        lambda r: f"{r.copied / MIB:.1f}" if any(r.sent.values()) else "not counted",
+    )
     grpc, rdma = results["grpc"], results["rdma"]
     table.add_section()
     table.add_row("gRPC's step / rdma's", "", f"{grpc.step_seconds / rdma.step_seconds:.2f}x")

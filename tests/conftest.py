@@ -11,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.support.cluster import Cluster  # noqa: E402
+from bench.support.cluster import Cluster
 
 
 @pytest.fixture(scope="session")

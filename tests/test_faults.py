@@ -82,7 +82,9 @@ def test_a_killed_peer_is_an_error_that_names_it_and_others_go_on() -> None:
             assert eventually(lambda: a.ask()["fds"] <= fds + 8)
 
 
-@pytest.mark.parametrize(("environment", "seconds"), [({}, 10), ({"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}, 3)])
+@pytest.mark.parametrize(
+    ("environment", "seconds"), [({}, 10), ({"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}, 3)]
+)
 def test_a_stopped_peer_is_an_error_and_serves_again(
     environment: dict[str, str], seconds: float
 ) -> None:
@@ -168,19 +170,18 @@ def test_a_step_that_waits_too_long_ends_at_its_timeout(rdma: Cluster) -> None:
 
 
 def test_a_process_ends_with_transfers_pending() -> None:
-    with running({"a": 1, "b": 1}) as cluster:
-        with Graph(cluster, endless) as graph:
-            step = Background(graph)
-            time.sleep(1)
-            task = cluster["b", 0]
-            assert task.process.stdin is not None
-            start = time.monotonic()
-            task.process.stdin.write("exit\n")
-            task.process.stdin.flush()
-            assert task.process.wait(20) == 0
-            assert time.monotonic() - start < 5 + SLACK
-            assert step.seconds_after(start, 20) < 6 + SLACK
-            assert step.error is not None
+    with running({"a": 1, "b": 1}) as cluster, Graph(cluster, endless) as graph:
+        step = Background(graph)
+        time.sleep(1)
+        task = cluster["b", 0]
+        assert task.process.stdin is not None
+        start = time.monotonic()
+        task.process.stdin.write("exit\n")
+        task.process.stdin.flush()
+        assert task.process.wait(20) == 0
+        assert time.monotonic() - start < 5 + SLACK
+        assert step.seconds_after(start, 20) < 6 + SLACK
+        assert step.error is not None
 
 
 @pytest.mark.parametrize("limit", ["file size", "arena size"])
@@ -215,11 +216,10 @@ def test_no_memory_for_the_arena_is_no_crash(limit: str) -> None:
 
 
 def test_a_peer_that_is_not_there_is_an_error() -> None:
-    with running({"a": 1, "b": 1}) as cluster:
-        with Graph(cluster, exchange) as graph:
-            graph.run()
-            cluster["b", 0].end()
-            start = time.monotonic()
-            with pytest.raises((tf.errors.UnavailableError, tf.errors.AbortedError)):
-                graph.run(timeout_in_ms=30000)
-            assert time.monotonic() - start < 10 + SLACK
+    with running({"a": 1, "b": 1}) as cluster, Graph(cluster, exchange) as graph:
+        graph.run()
+        cluster["b", 0].end()
+        start = time.monotonic()
+        with pytest.raises((tf.errors.UnavailableError, tf.errors.AbortedError)):
+            graph.run(timeout_in_ms=30000)
+        assert time.monotonic() - start < 10 + SLACK

@@ -79,12 +79,12 @@ SettingRow Duration(std::string name, std::string default_text, std::string mean
 
 std::vector<SettingRow> MakeTable() {
   std::vector<SettingRow> rows;
-  rows.push_back(Choice(
-      "FABRIC", "auto", "how tensors reach peers; auto takes the best that reaches each peer",
-      {{"auto", [](Settings* s) { s->fabric = FabricChoice::kAuto; }},
-       {"shm", [](Settings* s) { s->fabric = FabricChoice::kShm; }},
-       {"verbs", [](Settings* s) { s->fabric = FabricChoice::kVerbs; }},
-       {"grpc", [](Settings* s) { s->fabric = FabricChoice::kGrpc; }}}));
+  rows.push_back(Choice("FABRIC", "auto",
+                        "how tensors reach peers; auto takes the best that reaches each peer",
+                        {{"auto", [](Settings* s) { s->fabric = FabricChoice::kAuto; }},
+                         {"shm", [](Settings* s) { s->fabric = FabricChoice::kShm; }},
+                         {"verbs", [](Settings* s) { s->fabric = FabricChoice::kVerbs; }},
+                         {"grpc", [](Settings* s) { s->fabric = FabricChoice::kGrpc; }}}));
   rows.push_back(Choice("FALLBACK", "allow",
                         "forbid: a tensor that the fabric cannot carry is an error, not gRPC's",
                         {{"allow", [](Settings* s) { s->allow_fallback = true; }},
@@ -167,11 +167,20 @@ const std::vector<SettingRow>& SettingsTable() {
 }
 
 Status ParseSize(const std::string& text, uint64_t* bytes) {
-  static const auto* units = new std::map<std::string, double>{
-      {"", 1},          {"b", 1},           {"k", 1024.0},           {"kb", 1e3},
-      {"kib", 1024.0},  {"m", 1048576.0},   {"mb", 1e6},             {"mib", 1048576.0},
-      {"g", 1073741824.0}, {"gb", 1e9},     {"gib", 1073741824.0},   {"t", 1099511627776.0},
-      {"tb", 1e12},     {"tib", 1099511627776.0}};
+  static const auto* units = new std::map<std::string, double>{{"", 1},
+                                                               {"b", 1},
+                                                               {"k", 1024.0},
+                                                               {"kb", 1e3},
+                                                               {"kib", 1024.0},
+                                                               {"m", 1048576.0},
+                                                               {"mb", 1e6},
+                                                               {"mib", 1048576.0},
+                                                               {"g", 1073741824.0},
+                                                               {"gb", 1e9},
+                                                               {"gib", 1073741824.0},
+                                                               {"t", 1099511627776.0},
+                                                               {"tb", 1e12},
+                                                               {"tib", 1099511627776.0}};
   return ParseWithUnits(text, *units, "a size such as 4096, 64KiB or 1.5GB", bytes);
 }
 

@@ -47,10 +47,10 @@ inline Status OkStatus() { return Status(); }
 // "`what`: No such file or directory (errno 2)" with a code that fits `error`.
 Status StatusFromErrno(int error, std::string_view what);
 
-#define RDMA_RETURN_IF_ERROR(expression)                        \
-  do {                                                          \
-    ::rdma_transport::Status rdma_status_ = (expression);       \
-    if (!rdma_status_.ok()) return rdma_status_;                \
+#define RDMA_RETURN_IF_ERROR(expression)                  \
+  do {                                                    \
+    ::rdma_transport::Status rdma_status_ = (expression); \
+    if (!rdma_status_.ok()) return rdma_status_;          \
   } while (false)
 
 }  // namespace rdma_transport

@@ -1,7 +1,8 @@
 // A fabric reaches peers with one-sided operations. This is all that the layers above know of it.
 //
 // A Device registers memory and opens channels; a Channel is an ordered connection to one peer.
-// Whoever bootstraps a connection exchanges the two channels' addresses and calls Connect() on both.
+// Whoever bootstraps a connection exchanges the two channels' addresses and calls Connect() on
+// both.
 //
 // Threads: every call may come from any thread, unless it says otherwise. ChannelHandler is called
 // from whichever thread calls Device::Poll(), and only from there, with no lock held.

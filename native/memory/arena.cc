@@ -13,7 +13,8 @@ namespace rdma_transport::memory {
 namespace {
 
 constexpr uint64_t kFirstSlab = uint64_t{8} << 20;
-constexpr uint64_t kLargestSlab = uint64_t{256} << 20;  // for tensors that fit; others get their own
+constexpr uint64_t kLargestSlab = uint64_t{256}
+                                  << 20;  // for tensors that fit; others get their own
 
 }  // namespace
 
@@ -74,8 +75,7 @@ bool Arena::GrowLocked(size_t length) {
   char* place = nullptr;
   if (!TakePlaceLocked(wanted, &place)) return false;
   Slab slab;
-  Status status =
-      device_->Allocate(wanted, fabric::Access::kRemoteRead, place, &slab.region);
+  Status status = device_->Allocate(wanted, fabric::Access::kRemoteRead, place, &slab.region);
   if (!status.ok() && wanted > needed) {
     wanted = needed;
     status = device_->Allocate(wanted, fabric::Access::kRemoteRead, place, &slab.region);
@@ -84,8 +84,8 @@ bool Arena::GrowLocked(size_t length) {
     if (!growth_failed_logged_) {
       growth_failed_logged_ = true;
       Log(LogLevel::kWarning, "the arena cannot grow beyond " +
-                                  std::to_string(stats_.capacity_bytes) + " bytes: " +
-                                  status.message());
+                                  std::to_string(stats_.capacity_bytes) +
+                                  " bytes: " + status.message());
     }
     return false;
   }

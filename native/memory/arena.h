@@ -21,7 +21,7 @@ struct ArenaStats {
   uint64_t used_bytes = 0;      // what is allocated
   uint64_t slabs = 0;
   uint64_t registrations = 0;  // slabs ever registered
-  uint64_t refused = 0;  // allocations that found no memory
+  uint64_t refused = 0;        // allocations that found no memory
 };
 
 // Thread-safe.

@@ -36,8 +36,8 @@ char* ExtentAllocator::Allocate(size_t length) {
   Extent* extent = *best;
   free_.erase(best);
   if (extent->length > length) {
-    auto* rest = new Extent{extent->base + length, extent->length - length, true, extent,
-                            extent->next};
+    auto* rest =
+        new Extent{extent->base + length, extent->length - length, true, extent, extent->next};
     if (rest->next != nullptr) rest->next->previous = rest;
     extent->next = rest;
     extent->length = length;

@@ -65,9 +65,9 @@ void Endpoint::UseGrpc(const std::string& from, const std::shared_ptr<Waiter>& w
                        const std::string& reason) {
   if (settings().allow_fallback) return waiter->OnUseGrpc(reason);
   GlobalCounters().errors.Add("fallback_forbidden");
-  FailAll({waiter}, Status(Code::kFailedPrecondition,
-                           "a tensor of " + from + " would leave the fabric (" + reason +
-                               "), and RDMA_TRANSPORT_FALLBACK=forbid"));
+  FailAll({waiter},
+          Status(Code::kFailedPrecondition, "a tensor of " + from + " would leave the fabric (" +
+                                                reason + "), and RDMA_TRANSPORT_FALLBACK=forbid"));
 }
 
 void Endpoint::Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter) {

@@ -73,8 +73,7 @@ SendOutcome Link::Send(Outgoing* tensor) {
 
 SendOutcome Link::SendInline(const Outgoing& tensor) {
   TensorHeader header = HeaderOf(tensor, MessageType::kInline);
-  const TensorFrame frame(&header, tensor.dims, tensor.rank, tensor.key, tensor.data,
-                          tensor.bytes);
+  const TensorFrame frame(&header, tensor.dims, tensor.rank, tensor.key, tensor.data, tensor.bytes);
   // Counted first: once it is sent, the receiver may ask at once.
   GlobalCounters().Sent(Path::kInline).Add(tensor.bytes);
   GlobalCounters().inline_copied_bytes.fetch_add(tensor.bytes, std::memory_order_relaxed);

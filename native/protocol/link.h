@@ -1,5 +1,5 @@
-// One channel to one life of a peer: sends tensors over it, hands out what comes, keeps what is lent
-// alive, and notices when the peer is dead or silent.
+// One channel to one life of a peer: sends tensors over it, hands out what comes, keeps what is
+// lent alive, and notices when the peer is dead or silent.
 #pragma once
 
 #include <atomic>

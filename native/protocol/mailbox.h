@@ -54,7 +54,9 @@ class Mailbox {
     std::deque<int64_t> ended_order;
   };
 
-  Shard& ShardOf(int64_t step) { return shards_[static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15 >> 60]; }
+  Shard& ShardOf(int64_t step) {
+    return shards_[static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15 >> 60];
+  }
 
   std::array<Shard, 16> shards_;
 };

@@ -8,7 +8,8 @@
 namespace rdma_transport {
 namespace {
 
-// A peer that could not be reached is not asked again sooner; what needs it meanwhile fails at once.
+// A peer that could not be reached is not asked again sooner; what needs it meanwhile fails at
+// once.
 constexpr Nanos kRetryInterval = 200 * kMillisecond;
 
 }  // namespace
@@ -50,8 +51,7 @@ Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, ByGrpc*
   return OkStatus();
 }
 
-Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason,
-                           ByGrpc* by_grpc) {
+Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason, ByGrpc* by_grpc) {
   Counters& counters = GlobalCounters();
   if (!endpoint_->settings().allow_fallback) {
     counters.errors.Add("fallback_forbidden");
@@ -64,7 +64,8 @@ Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason,
   // In this order: a link that comes up later finds the ledger, one that is up gets the notice.
   endpoint_->ledger().Add(task_, tensor.step, tensor.key);
   const Status status = by_grpc->Send();
-  for (const auto& link : endpoint_->LinksTo(task_)) link->SendPull(tensor.step, tensor.key, reason);
+  for (const auto& link : endpoint_->LinksTo(task_))
+    link->SendPull(tensor.step, tensor.key, reason);
   return status;
 }
 
@@ -91,8 +92,9 @@ void Peer::Flush(std::vector<Parked> parked) {
       reason = why_.message();
     }
     // The step learns of an error where it waits: here nobody listens any more.
-    const Status status = link != nullptr ? SendOn(link, &entry.tensor, entry.by_grpc.get())
-                                          : SendElsewhere(entry.tensor, reason, entry.by_grpc.get());
+    const Status status = link != nullptr
+                              ? SendOn(link, &entry.tensor, entry.by_grpc.get())
+                              : SendElsewhere(entry.tensor, reason, entry.by_grpc.get());
     if (!status.ok()) Log(LogLevel::kWarning, status.message());
   }
 }
@@ -170,8 +172,8 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
                    const std::string& bytes) {
   if (status.code() == Code::kInvalidArgument || status.code() == Code::kUnimplemented ||
       status.code() == Code::kInternal) {
-    return Decide(State::kGrpc, Status(Code::kUnimplemented,
-                                       "it runs without the plugin (rdma_transport)"));
+    return Decide(State::kGrpc,
+                  Status(Code::kUnimplemented, "it runs without the plugin (rdma_transport)"));
   }
   if (!status.ok()) {
     return Decide(State::kUnreachable, Status(Code::kUnavailable, status.message()));
@@ -188,10 +190,9 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
   if (!connected.ok()) {
     endpoint_->RemoveLink(link);
     link->channel()->Close(connected);
-    return Decide(State::kGrpc,
-                  Status(Code::kFailedPrecondition,
-                         "it is on another host, or in another network namespace (" +
-                             connected.message() + ")"));
+    return Decide(State::kGrpc, Status(Code::kFailedPrecondition,
+                                       "it is on another host, or in another network namespace (" +
+                                           connected.message() + ")"));
   }
   endpoint_->ArmTimer();  // OnLinkUp() or OnLinkDown() follows
 }
@@ -252,7 +253,8 @@ void Peer::Decide(State state, const Status& status) {
     } else if (state == State::kGrpc) {
       endpoint_->UseGrpc("peer " + task_, waiter, status.message());
     } else {
-      FailAll({waiter}, Status(Code::kUnavailable, "peer " + task_ + " cannot be reached: " + status.message()));
+      FailAll({waiter}, Status(Code::kUnavailable,
+                               "peer " + task_ + " cannot be reached: " + status.message()));
     }
   }
   if (link != nullptr) endpoint_->ArmTimer();
@@ -263,8 +265,8 @@ PeerStats Peer::Stats() const {
   std::lock_guard<std::mutex> lock(mu_);
   PeerStats stats;
   stats.task = task_;
-  stats.path = state_ == State::kLinked ? endpoint_->device()->fabric()
-                                        : kNames[static_cast<int>(state_)];
+  stats.path =
+      state_ == State::kLinked ? endpoint_->device()->fabric() : kNames[static_cast<int>(state_)];
   stats.reason = state_ == State::kLinked ? "same host" : why_.message();
   stats.lost = was_linked_ && state_ != State::kLinked;
   if (link_ != nullptr) stats.incarnation = link_->remote().incarnation;

@@ -55,8 +55,8 @@ class Runtime {
   };
   // Before the first link comes up.
   void SetPool(Pool* pool) { pool_.store(pool); }
-  // On a thread that is delivering: keeps `work` to run it here, without waking another thread, when
-  // the deliveries at hand are done. False, and `work` untouched, on any other thread.
+  // On a thread that is delivering: keeps `work` to run it here, without waking another thread,
+  // when the deliveries at hand are done. False, and `work` untouched, on any other thread.
   static bool Defer(std::function<void()>* work);
 
  private:

@@ -23,8 +23,8 @@ struct Outgoing {
   int rank = 0;
   const char* data = nullptr;
   uint64_t bytes = 0;
-  OwnerRef owner;               // keeps `data` alive and unchanged
-  bool mutable_source = false;  // somebody may overwrite `data` all the same: copy it now
+  OwnerRef owner;                     // keeps `data` alive and unchanged
+  bool mutable_source = false;        // somebody may overwrite `data` all the same: copy it now
   const char* not_carried = nullptr;  // why the fabric cannot carry it; null: it can
 };
 

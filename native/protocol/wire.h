@@ -1,5 +1,5 @@
-// The notifications of the protocol, as they lie in a ring. Little-endian, 8-aligned. Whatever comes
-// from a peer is checked here before anything looks at it.
+// The notifications of the protocol, as they lie in a ring. Little-endian, 8-aligned. Whatever
+// comes from a peer is checked here before anything looks at it.
 #pragma once
 
 #include <sys/uio.h>

@@ -27,9 +27,9 @@ bool IsPeersMemory(const Tensor& tensor) { return fabric::IsMapped(DMAHelper::ba
 // Kernels that keep an input for good, or write into it without asking whether they may. They get
 // a copy: a variable must not pin a producer's memory, and a producer's memory must not change.
 bool NeedsOwnInput(const OpKernel& kernel) {
-  static constexpr std::string_view kTypes[] = {
-      "AssignVariableOp", "InplaceUpdate", "InplaceAdd",  "InplaceSub",
-      "PyFunc",           "EagerPyFunc",   "PyFuncStateless"};
+  static constexpr std::string_view kTypes[] = {"AssignVariableOp", "InplaceUpdate", "InplaceAdd",
+                                                "InplaceSub",       "PyFunc",        "EagerPyFunc",
+                                                "PyFuncStateless"};
   const auto type = kernel.type_string_view();
   for (const std::string_view candidate : kTypes) {
     if (std::string_view(type.data(), type.size()) == candidate) return true;
@@ -45,9 +45,9 @@ Tensor CopyOf(const Tensor& tensor, tensorflow::Allocator* allocator) {
   return copy;
 }
 
-// Holds, while a kernel runs, one more reference to each input that lies in a peer's memory, so that
-// no kernel takes such a buffer for its own and writes its result there. (OwnsMemory() does not
-// cover a slice of such a tensor.)
+// Holds, while a kernel runs, one more reference to each input that lies in a peer's memory, so
+// that no kernel takes such a buffer for its own and writes its result there. (OwnsMemory() does
+// not cover a slice of such a tensor.)
 class InputGuard {
  public:
   InputGuard(OpKernel* kernel, OpKernelContext* context, tensorflow::Allocator* allocator) {
@@ -86,8 +86,8 @@ void NoteReferenceVariables(OpKernelContext* context) {
   }
 }
 
-// An output that shares a reference variable's buffer and feeds a _Send is copied here and not at the
-// send: what follows this kernel may overwrite the variable before the _Send runs.
+// An output that shares a reference variable's buffer and feeds a _Send is copied here and not at
+// the send: what follows this kernel may overwrite the variable before the _Send runs.
 void DetachSentOutputs(OpKernelContext* context, tensorflow::Allocator* allocator) {
   if (MutableBuffers::Get().empty()) return;
   for (int i = 0; i < context->num_outputs(); ++i) {

@@ -1,5 +1,5 @@
-// TensorFlow's inter-op pool, save that what a delivery makes ready runs on the thread that delivered
-// it: waking a pool thread costs more than a small tensor's whole journey.
+// TensorFlow's inter-op pool, save that what a delivery makes ready runs on the thread that
+// delivered it: waking a pool thread costs more than a small tensor's whole journey.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// The buffers of reference variables: TensorFlow overwrites them in place although others hold them,
-// so a tensor that shares one must be copied when it is sent.
+// The buffers of reference variables: TensorFlow overwrites them in place although others hold
+// them, so a tensor that shares one must be copied when it is sent.
 #pragma once
 
 #include <atomic>

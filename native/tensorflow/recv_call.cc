@@ -39,7 +39,8 @@ RecvCall::~RecvCall() = default;
 void RecvCall::Run(std::shared_ptr<RecvCall> call) {
   Rendezvous* rendezvous = call->rendezvous_;
   const auto fail = [&](const absl::Status& status) {
-    if (call->Claim()) call->done_(status, tf::Rendezvous::Args(), call->args_, tf::Tensor(), false);
+    if (call->Claim())
+      call->done_(status, tf::Rendezvous::Args(), call->args_, tf::Tensor(), false);
   };
   absl::Status found =
       rendezvous->session()->device_mgr()->LookupDevice(call->key_.dst_device, &call->device_);

@@ -173,10 +173,9 @@ void RendezvousMgr::Cleanup(int64_t step_id) {
   BaseRendezvousMgr::Cleanup(step_id);
 }
 
-tsl::core::RefCountPtr<tf::BaseRemoteRendezvous> RendezvousMgr::Create(
-    int64_t step_id, const tf::WorkerEnv* env) {
-  return tsl::core::RefCountPtr<tf::BaseRemoteRendezvous>(
-      new Rendezvous(env, step_id, endpoint_));
+tsl::core::RefCountPtr<tf::BaseRemoteRendezvous> RendezvousMgr::Create(int64_t step_id,
+                                                                       const tf::WorkerEnv* env) {
+  return tsl::core::RefCountPtr<tf::BaseRemoteRendezvous>(new Rendezvous(env, step_id, endpoint_));
 }
 
 }  // namespace rdma_transport

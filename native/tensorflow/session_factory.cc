@@ -1,8 +1,9 @@
 // Sessions on "rdma://host:port". The control plane is gRPC's, so such a session is a gRPC session.
 
+#include "tensorflow/core/common_runtime/session_factory.h"
+
 #include <string>
 
-#include "tensorflow/core/common_runtime/session_factory.h"
 #include "tensorflow/core/public/session.h"
 #include "tensorflow/core/public/session_options.h"
 

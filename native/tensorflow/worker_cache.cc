@@ -91,8 +91,8 @@ class RemoteWorker final : public tf::WorkerInterface {
                             tf::StatusCallback done) override {
     inner_->DeregisterGraphAsync(request, response, std::move(done));
   }
-  void CleanupGraphAsync(const tf::CleanupGraphRequest* request,
-                         tf::CleanupGraphResponse* response, tf::StatusCallback done) override {
+  void CleanupGraphAsync(const tf::CleanupGraphRequest* request, tf::CleanupGraphResponse* response,
+                         tf::StatusCallback done) override {
     inner_->CleanupGraphAsync(request, response, std::move(done));
   }
   void CleanupAllAsync(const tf::CleanupAllRequest* request, tf::CleanupAllResponse* response,

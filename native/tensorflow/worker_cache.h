@@ -1,5 +1,5 @@
-// TensorFlow's stubs of remote workers, each with the Peer that stands for the same task, and with an
-// eye on the peer while it runs a graph for this task.
+// TensorFlow's stubs of remote workers, each with the Peer that stands for the same task, and with
+// an eye on the peer while it runs a graph for this task.
 #pragma once
 
 #include <map>

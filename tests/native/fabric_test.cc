@@ -73,8 +73,7 @@ class FabricTest : public ::testing::TestWithParam<FabricChoice> {
 
   std::unique_ptr<Region> Shared(Side& side, Access access) {
     std::unique_ptr<Region> region;
-    EXPECT_TRUE(
-        side.device->Allocate(side.device->RegionGranule(), access, nullptr, &region).ok());
+    EXPECT_TRUE(side.device->Allocate(side.device->RegionGranule(), access, nullptr, &region).ok());
     EXPECT_TRUE(side.channel->Share(region->key()).ok());
     return region;
   }

@@ -29,7 +29,9 @@ TEST(ExtentAllocator, RandomUseNeverOverlapsAndAllComesBack) {
       ASSERT_GE(block, base);
       ASSERT_LE(block + length, base + kLength);
       const auto next = live.lower_bound(block);
-      if (next != live.end()) { ASSERT_LE(block + length, next->first); }
+      if (next != live.end()) {
+        ASSERT_LE(block + length, next->first);
+      }
       if (next != live.begin()) {
         const auto previous = std::prev(next);
         ASSERT_LE(previous->first + previous->second, block);

@@ -45,8 +45,10 @@ TEST_F(ProtocolTest, EverySizeArrivesWhicheverSideIsFirst) {
       for (const bool in_arena : {false, true}) {
         const std::vector<int64_t> dims = {static_cast<int64_t>(length)};
         std::shared_ptr<Catcher> catcher;
-        if (receiver_first) catcher = Receive(b, a, ++step, "key");
-        else ++step;
+        if (receiver_first)
+          catcher = Receive(b, a, ++step, "key");
+        else
+          ++step;
         auto payload = Bytes(length, step, in_arena ? &a.arena() : nullptr);
         ASSERT_TRUE(Send(a, b, Tensor(step, "key", payload, dims)).ok());
         if (!receiver_first) catcher = Receive(b, a, step, "key");
@@ -184,8 +186,7 @@ TEST_F(ProtocolTest, APeerWithoutThePluginIsServedByGrpc) {
   const BootstrapCall stock = Task::CallThatFails(Status(Code::kInvalidArgument, "Invalid key"));
   CountingGrpc by_grpc(&grpc_sends_);
   const std::vector<int64_t> dims = {10};
-  ASSERT_TRUE(
-      a.PeerTo(b)->Send(Tensor(1, "k", Bytes(10, 1), dims), stock, &by_grpc).ok());
+  ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, "k", Bytes(10, 1), dims), stock, &by_grpc).ok());
   EXPECT_EQ(grpc_sends_.load(), 1);
   auto catcher = std::make_shared<Catcher>();
   a.endpoint().Receive(a.PeerTo(b), 1, "r", catcher, stock);
@@ -290,9 +291,8 @@ TEST_F(ProtocolTest, ManyThreadsAndStepsBothWays) {
     });
   }
   for (auto& thread : threads) thread.join();
-  EXPECT_TRUE(Eventually([&] {
-    return a.arena().Stats().used_bytes == 0 && b.arena().Stats().used_bytes == 0;
-  }));
+  EXPECT_TRUE(Eventually(
+      [&] { return a.arena().Stats().used_bytes == 0 && b.arena().Stats().used_bytes == 0; }));
 }
 
 }  // namespace

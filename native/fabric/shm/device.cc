@@ -120,8 +120,8 @@ MappedSpan ShmDevice::MapOwn(const RemoteSpan& span) {
   }
   std::shared_ptr<Mapping>& view = own_views_[span.key];
   if (view == nullptr) {
-    const Status status = Window::Get().Map(region->fd(), region->length(), /*writable=*/false,
-                                            span.key, id_, &view);
+    const Status status =
+        Window::Get().Map(region->fd(), region->length(), /*writable=*/false, span.key, id_, &view);
     if (!status.ok()) return MappedSpan();
   }
   return {view->address() + span.offset, view};
@@ -150,8 +150,7 @@ bool ShmDevice::Locate(const void* data, RemoteSpan* span) const {
 
 // --- Channels ---
 
-Status ShmDevice::Open(std::weak_ptr<ChannelHandler> handler,
-                       std::shared_ptr<Channel>* channel) {
+Status ShmDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) {
   if (Foreign()) {
     return Status(Code::kFailedPrecondition, "the device belongs to the process that forked this");
   }

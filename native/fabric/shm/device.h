@@ -29,8 +29,7 @@ class ShmDevice final : public Device {
   size_t RegionGranule() const override { return Window::kGranule; }
   MappedSpan MapOwn(const RemoteSpan& span) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
-  Status Open(std::weak_ptr<ChannelHandler> handler,
-              std::shared_ptr<Channel>* channel) override;
+  Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
   int Poll() override;
   bool Rest() override;
   void Sleep(Nanos deadline) override;

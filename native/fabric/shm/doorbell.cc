@@ -16,8 +16,8 @@ Doorbell::~Doorbell() {
 }
 
 Status Doorbell::MapPage() {
-  void* page = mmap(nullptr, kDoorbellLength, PROT_READ | PROT_WRITE, MAP_SHARED,
-                    page_file_.get(), 0);
+  void* page =
+      mmap(nullptr, kDoorbellLength, PROT_READ | PROT_WRITE, MAP_SHARED, page_file_.get(), 0);
   if (page == MAP_FAILED) return StatusFromErrno(errno, "mapping a doorbell");
   page_ = static_cast<DoorbellPage*>(page);
   return OkStatus();

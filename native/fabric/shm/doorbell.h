@@ -22,7 +22,7 @@ class Doorbell {
   Doorbell(const Doorbell&) = delete;
   Doorbell& operator=(const Doorbell&) = delete;
 
-  Status Create();                                      // the sleeper's end
+  Status Create();                                           // the sleeper's end
   Status Attach(FileDescriptor page, FileDescriptor event);  // a ringer's end
 
   int page_fd() const { return page_file_.get(); }

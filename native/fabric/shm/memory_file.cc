@@ -105,7 +105,8 @@ Status CheckMemoryFile(int fd, size_t length) {
   struct stat stat_buffer;
   if (fstat(fd, &stat_buffer) != 0) return StatusFromErrno(errno, "fstat of shared memory");
   if (stat_buffer.st_size < 0 || static_cast<uint64_t>(stat_buffer.st_size) != length) {
-    return Status(Code::kInvalidArgument, "the peer sent shared memory of another size than it said");
+    return Status(Code::kInvalidArgument,
+                  "the peer sent shared memory of another size than it said");
   }
   return OkStatus();
 }

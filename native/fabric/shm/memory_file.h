@@ -1,4 +1,5 @@
-// Unnamed shared memory: a memfd whose size is sealed, so that nobody can make a mapping of it fault.
+// Unnamed shared memory: a memfd whose size is sealed, so that nobody can make a mapping of it
+// fault.
 #pragma once
 
 #include <cstddef>

@@ -49,8 +49,7 @@ class Window {
 
   bool Contains(const void* data) const {
     const auto address = reinterpret_cast<uintptr_t>(data);
-    return address - base_.load(std::memory_order_relaxed) <
-           size_.load(std::memory_order_relaxed);
+    return address - base_.load(std::memory_order_relaxed) < size_.load(std::memory_order_relaxed);
   }
   // The mapping in which `data` lies, or null. The caller keeps it alive by whatever told it of
   // `data`.

@@ -1,0 +1,78 @@
+"""What a server costs that has nothing to do: processor time, and memory beside a gRPC server's.
+
+usage: python -m bench.idle [SECONDS]
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.support.cluster import Cluster, Task
+from bench.support.machine import describe
+
+
+def cpu_seconds(task: Task) -> float:
+    """Processor time of the process so far, user and system."""
+    fields = Path(f"/proc/{task.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(task: Task) -> float:
+    for line in Path(f"/proc/{task.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def traffic(cluster: Cluster) -> None:
+    """A few steps with a tensor of 4 MiB back and forth."""
+    import tensorflow as tf
+
+    from bench.support.session import config, v1
+
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:a/task:0"):
+            value = tf.random.uniform([2**20])
+        for task in "bab":
+            with tf.device(f"/job:{task}/task:0"):
+                value = tf.negative(value)
+        with v1.Session(cluster.target("a"), graph=graph, config=config()) as session:
+            for _ in range(20):
+                session.run(value.op)
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10
+    import tensorflow as tf
+
+    tf.compat.v1.disable_eager_execution()
+    table = Table(title=f"an idle server (processor time within {seconds:g} s)")
+    for heading in ("", "resident, MiB", "CPU before traffic, s", "CPU after traffic, s"):
+        table.add_column(heading, justify="right")
+    for protocol in ("grpc", "rdma"):
+        cluster = Cluster({"a": 1, "b": 1}, protocol)
+        try:
+            task = cluster["a", 0]
+            resident = resident_mib(task)
+            used = []
+            for busy_before in (False, True):
+                if busy_before:
+                    traffic(cluster)
+                time.sleep(1)
+                before = cpu_seconds(task)
+                time.sleep(seconds)
+                used.append(cpu_seconds(task) - before)
+            table.add_row(protocol, f"{resident:.0f}", *(f"{value:.2f}" for value in used))
+        finally:
+            cluster.end()
+    console = Console()
+    console.print(describe())
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
