@@ -17,26 +17,15 @@ constexpr Nanos kRetryInterval = 200 * kMillisecond;
 // --- Sending ---
 
 Status Peer::Send(Outgoing tensor, const BootstrapCall& call, ByGrpc* by_grpc) {
-  std::shared_ptr<Link> link;
-  std::string reason;
-  bool resolve = false;
+  Route route;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (state_ == State::kLinked) {
-      link = link_;
-    } else if (state_ == State::kGrpc) {
-      reason = why_.message();
-    } else if (state_ == State::kUnreachable && !NeedsResolvingLocked()) {
-      reason = why_.message();
-    } else {
-      resolve = NeedsResolvingLocked();
-      if (resolve) state_ = State::kResolving;
-      Park(std::move(tensor), by_grpc);
-    }
+    route = RouteLocked();
+    if (route.state == State::kResolving) Park(std::move(tensor), by_grpc);
   }
-  if (link != nullptr) return SendOn(link, &tensor, by_grpc);
-  if (!reason.empty()) return SendElsewhere(tensor, reason, by_grpc);
-  if (resolve) Resolve(call);
+  if (route.link != nullptr) return SendOn(route.link, &tensor, by_grpc);
+  if (route.state != State::kResolving) return SendElsewhere(tensor, route.why.message(), by_grpc);
+  if (route.resolve) Resolve(call);
   return OkStatus();
 }
 
@@ -102,29 +91,23 @@ void Peer::Flush(std::vector<Parked> parked) {
 // --- Receiving ---
 
 void Peer::Wait(const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call) {
-  std::shared_ptr<Link> link;
+  Route route;
   Status refused;
-  std::string reason;
-  bool resolve = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (state_ == State::kLinked) {
-      link = link_;
-    } else if (state_ == State::kGrpc) {
-      reason = why_.message();
-    } else if (state_ == State::kUnreachable && !NeedsResolvingLocked()) {
-      refused = UnreachableLocked();
-    } else {
-      waiting_.Add(waiter, &refused);
-      resolve = NeedsResolvingLocked();
-      if (resolve) state_ = State::kResolving;
-    }
+    route = RouteLocked();
+    if (route.state == State::kResolving) waiting_.Add(waiter, &refused);
+    if (route.state == State::kUnreachable) refused = UnreachableLocked();
   }
-  if (!reason.empty()) return endpoint_->UseGrpc("peer " + task_, waiter, reason);
-  if (link != nullptr && !link->AddWaiter(waiter, &refused)) FailAll({waiter}, refused);
-  if (link == nullptr && !refused.ok()) FailAll({waiter}, refused);
-  if (link != nullptr) endpoint_->ArmTimer();
-  if (resolve) Resolve(call);
+  if (route.state == State::kGrpc) {
+    return endpoint_->UseGrpc("peer " + task_, waiter, route.why.message());
+  }
+  if (route.link != nullptr) {
+    route.link->AddWaiter(waiter, &refused);
+    endpoint_->ArmTimer();
+  }
+  if (!refused.ok()) FailAll({waiter}, refused);
+  if (route.resolve) Resolve(call);
 }
 
 void Peer::Watch(const std::shared_ptr<Waiter>& waiter) {
@@ -141,6 +124,13 @@ void Peer::Watch(const std::shared_ptr<Waiter>& waiter) {
 }
 
 // --- Deciding ---
+
+// Whoever finds nothing decided makes it so that he is the one who sees to it (`resolve`).
+Peer::Route Peer::RouteLocked() {
+  const bool resolve = NeedsResolvingLocked();
+  if (resolve) state_ = State::kResolving;
+  return {state_, state_ == State::kLinked ? link_ : nullptr, why_, resolve};
+}
 
 Status Peer::UnreachableLocked() const {
   return Status(Code::kUnavailable, "peer " + task_ + " cannot be reached: " + why_.message());

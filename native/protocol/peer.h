@@ -59,6 +59,15 @@ class Peer {
     std::unique_ptr<ByGrpc> by_grpc;
   };
 
+  // How something for this peer goes at this moment.
+  struct Route {
+    State state = State::kIdle;
+    std::shared_ptr<Link> link;  // when linked
+    Status why;
+    bool resolve = false;  // the caller must call Resolve()
+  };
+
+  Route RouteLocked();
   Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, ByGrpc* by_grpc);
   Status SendElsewhere(const Outgoing& tensor, const std::string& reason, ByGrpc* by_grpc);
   void Park(Outgoing tensor, ByGrpc* by_grpc);

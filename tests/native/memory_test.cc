@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <map>
 #include <random>
 #include <thread>
 
+#include "base/log.h"
 #include "fabric/registry.h"
 #include "memory/arena.h"
 #include "memory/extent_allocator.h"
@@ -72,6 +74,20 @@ TEST_F(ArenaTest, GrowsToItsLimitAndNotBeyond) {
   EXPECT_NE(second, nullptr);
   arena.Free(second);
   EXPECT_EQ(arena.Stats().used_bytes, 0u);
+}
+
+TEST_F(ArenaTest, ALimitOnFileSizesIsAnErrorAndNotASignal) {
+  Arena arena(device_.get(), uint64_t{64} << 20);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {1 << 20, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  SetLogLevel(LogLevel::kOff);
+  EXPECT_EQ(arena.Allocate(100000), nullptr);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  char* block = arena.Allocate(100000);
+  EXPECT_NE(block, nullptr);
+  arena.Free(block);
 }
 
 TEST_F(ArenaTest, WhatItHandsOutIsInARegionOfTheDevice) {

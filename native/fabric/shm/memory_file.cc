@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -71,6 +72,13 @@ Status CreateMemoryFile(const char* name, size_t length, FileDescriptor* file) {
     return Status(Code::kResourceExhausted,
                   "no memory for " + std::to_string(length) + " bytes of shared memory: " +
                       std::to_string(available) + " bytes are available to this process");
+  }
+  // Beyond this limit the kernel would send SIGXFSZ, which ends a process by default.
+  rlimit file_size;
+  if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && length > file_size.rlim_cur) {
+    return Status(Code::kResourceExhausted,
+                  std::to_string(length) + " bytes of shared memory are above the limit on file " +
+                      "sizes (ulimit -f): " + std::to_string(file_size.rlim_cur) + " bytes");
   }
   FileDescriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return StatusFromErrno(errno, "memfd_create");
