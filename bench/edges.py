@@ -1,7 +1,10 @@
 """Time per edge between two tasks: a tensor goes back and forth inside one step.
 
 The time of a step with few hops is taken from that of a step with many, so TensorFlow's own cost of
-a step cancels out. Both protocols and an edge inside one process take turns in one run.
+a step cancels out. Both protocols and an edge inside one process take turns in one run. After each
+turn's change a long and a short step warm up, and the measured four run short, long, long, short:
+else the first would bear the cold start, and the difference would come out too small. Each chain is
+as long as its edge is fast, so that the noise of a step is small beside what is measured.
 
 usage: python -m bench.edges [--sizes 4,4096] [--op identity|negative] [--json FILE]
 """
@@ -10,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,36 +23,48 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.support.cluster import Cluster
+from bench.support.ending import leave
 from bench.support.machine import describe
+from bench.support.timing import Summary, ratio, summarize
 
 SIZES = "4,64,4096,65536,1048576,4194304,16777216"
 SHORT_HOPS = 2
+LONG_HOPS = (22, 102, 402, 1002)
+STEP_SECONDS = 0.25  # the longest chain whose step takes at most this long
 
 
 class Chain:
-    """Sessions that run a chain of `hops` edges, and one of SHORT_HOPS, for each size."""
+    """Steps of SHORT_HOPS and of each of `lengths` edges, for each size in bytes."""
 
-    def __init__(self, target: str, devices: list[str], sizes: list[int], hops: int, op: str):
+    def __init__(
+        self,
+        stack: ExitStack,
+        target: str,
+        devices: list[str],
+        sizes: list[int],
+        lengths: tuple[int, ...],
+        op: str,
+    ):
         import tensorflow as tf
 
-        from bench.support.session import config, v1
+        from bench.support.session import config, opened, v1
 
         step: Callable[[Any], Any] = {"identity": tf.identity, "negative": tf.negative}[op]
-        self.hops = hops
+        self.lengths = lengths
         graph = tf.Graph()
         with graph.as_default():
-            self.runs = {}
+            self.runs: dict[int, dict[int, Any]] = {}
             for size in sizes:
                 with tf.device(devices[0]):
                     source = v1.get_variable(
                         f"source{size}", [max(size // 4, 1)], use_resource=True
                     ).read_value()
-                self.runs[size] = [
-                    self._build(tf, step, source, devices, n) for n in (SHORT_HOPS, hops)
-                ]
+                self.runs[size] = {
+                    n: self._build(tf, step, source, devices, n) for n in (SHORT_HOPS, *lengths)
+                }
             initializer = v1.global_variables_initializer()
-        local = len(set(devices)) > 1 and not devices[0].startswith("/job:a")
-        self.session = v1.Session(target, graph=graph, config=config(2 if local else 1))
+        options = config(1 if target else 2)
+        self.session = stack.enter_context(opened(target, graph, options))
         self.session.run(initializer)
         self._check_edges(v1, sizes[0])
 
@@ -59,38 +75,51 @@ class Chain:
             with tf.device(devices[(hop + 1) % 2]):
                 value = step(value)
         with tf.device(devices[0]):
-            return tf.reduce_sum(tf.abs(value[:1])), tf.reduce_sum(tf.abs(source[:1]))
+            # What is timed touches one element; what is checked, outside of that, touches all.
+            return value[:1].op, tf.reduce_all(tf.equal(value, source))
 
     def _check_edges(self, v1: Any, size: int) -> None:
         """See in the partitions that were run that every hop really is an edge."""
         metadata = v1.RunMetadata()
         options = v1.RunOptions(output_partition_graphs=True)
-        self.session.run(self.runs[size][1], options=options, run_metadata=metadata)
+        hops = self.lengths[0]
+        self.session.run(self.runs[size][hops][0], options=options, run_metadata=metadata)
         sends = sum(
             node.op in ("_Send", "_HostSend")
             for part in metadata.partition_graphs
             for node in part.node
         )
-        if sends < self.hops:
-            raise RuntimeError(f"TensorFlow kept {sends} of {self.hops} edges")
+        if sends < hops:
+            raise RuntimeError(f"TensorFlow kept {sends} of {hops} edges")
 
-    def check(self, size: int) -> int:
-        """How many values came back wrong; also warms up."""
-        wrong = 0
-        for _ in range(3):
-            for run in self.runs[size]:
-                came, went = self.session.run(run)
-                wrong += int(came != went)
-        return wrong
+    def step_seconds(self, size: int, hops: int) -> float:
+        start = time.perf_counter()
+        self.session.run(self.runs[size][hops][0])
+        return time.perf_counter() - start
 
-    def edge_seconds(self, size: int) -> float:
-        """One measurement of one edge."""
-        seconds = []
-        for run in self.runs[size]:
-            start = time.perf_counter()
-            self.session.run(run)
-            seconds.append(time.perf_counter() - start)
-        return (seconds[1] - seconds[0]) / (self.hops - SHORT_HOPS)
+    def choose_length(self, size: int) -> tuple[int, int]:
+        """The hops to measure with, and how many values came back wrong; warms up."""
+        wrong, chosen = 0, self.lengths[0]
+        for hops in self.lengths:
+            for _ in range(3):
+                wrong += int(not self.session.run(self.runs[size][hops][1]))
+            step = min(self.step_seconds(size, hops) for _ in range(3))
+            if step > STEP_SECONDS and hops != self.lengths[0]:
+                break
+            chosen = hops
+            following = [n for n in self.lengths if n > hops]
+            if following and step * following[0] / hops > STEP_SECONDS:
+                break
+        return chosen, wrong
+
+    def measure(self, size: int, hops: int) -> tuple[float, float]:
+        """Seconds of one edge, and of a whole step of SHORT_HOPS."""
+        for warm_up in (hops, SHORT_HOPS):
+            self.step_seconds(size, warm_up)
+        short, long, again, last = (
+            self.step_seconds(size, n) for n in (SHORT_HOPS, hops, hops, SHORT_HOPS)
+        )
+        return (long + again - short - last) / 2 / (hops - SHORT_HOPS), (short + last) / 2
 
 
 def size_name(size: int) -> str:
@@ -100,70 +129,103 @@ def size_name(size: int) -> str:
     return f"{size} B"
 
 
-def measure(sizes: list[int], repeat: int, hops: int, op: str) -> list[dict[str, Any]]:
-    """Rows of medians in microseconds; `wrong` counts wrong values."""
+def measure(sizes: list[int], repeat: int, hops: int, op: str) -> tuple[list[dict], dict]:
+    """Rows in microseconds, and task a's tensors by path; `wrong` counts wrong values."""
+    lengths = (hops,) if hops else LONG_HOPS
+    tasks = ["/job:a/task:0", "/job:b/task:0"]
     rows = []
-    clusters = {protocol: Cluster({"a": 1, "b": 1}, protocol) for protocol in ("grpc", "rdma")}
-    try:
-        tasks = ["/job:a/task:0", "/job:b/task:0"]
-        chains = {p: Chain(c.target("a"), tasks, sizes, hops, op) for p, c in clusters.items()}
-        chains["local"] = Chain("", ["/cpu:0", "/cpu:1"], sizes, hops, op)
+    with ExitStack() as stack:
+        clusters = {}
+        for protocol in ("grpc", "rdma"):
+            clusters[protocol] = Cluster({"a": 1, "b": 1}, protocol)
+            stack.callback(clusters[protocol].end)
+        # Entered after the clusters, so closed before them.
+        chains = {
+            p: Chain(stack, c.target("a"), tasks, sizes, lengths, op) for p, c in clusters.items()
+        }
+        chains["local"] = Chain(stack, "", ["/cpu:0", "/cpu:1"], sizes, lengths, op)
         for size in track(sizes, "measuring"):
-            wrong = sum(chain.check(size) for chain in chains.values())
-            samples: dict[str, list[float]] = {name: [] for name in chains}
+            chosen = {name: chain.choose_length(size) for name, chain in chains.items()}
+            edges: dict[str, list[float]] = {name: [] for name in chains}
+            steps: dict[str, list[float]] = {name: [] for name in chains}
             for _ in range(repeat):
                 for name, chain in chains.items():
-                    samples[name].append(1e6 * chain.edge_seconds(size))
-            row: dict[str, Any] = {"bytes": size, "wrong": wrong}
-            for name, values in samples.items():
-                row[name] = statistics.median(values)
-                row[f"{name}_p90"] = statistics.quantiles(values, n=10)[-1]
+                    edge, step = chain.measure(size, chosen[name][0])
+                    edges[name].append(1e6 * edge)
+                    steps[name].append(1e6 * step)
+            row: dict[str, Any] = {"bytes": size, "wrong": sum(w for _, w in chosen.values())}
+            for name in chains:
+                row[name] = summarize(edges[name])
+                row[f"{name}_hops"] = chosen[name][0]
+                row[f"{name}_short_step"] = statistics.median(steps[name])
             rows.append(row)
         sent = clusters["rdma"]["a", 0].stats()["sent"]
-        rows[0]["rdma_tensors_by_path"] = {path: count["tensors"] for path, count in sent.items()}
-        # Before their tasks end: TensorFlow's close() waits for ever for a task that is gone.
-        for chain in chains.values():
-            chain.session.close()
-    finally:
-        for cluster in clusters.values():
-            cluster.end()
-    return rows
+    return rows, {path: count["tensors"] for path, count in sent.items()}
+
+
+def show(rows: list[dict], title: str) -> Table:
+    table = Table(title=title)
+    for heading in ("size", "gRPC", "(min, p90)", "rdma", "(min, p90)", "gRPC/rdma", "local"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("gRPC step", "rdma step", "#wrong"):
+        table.add_column(heading, justify="right", no_wrap=True)
+
+    def cells(value: Summary) -> list[str]:
+        middle = f"{value.median:.1f}" if value.resolved else f"< {max(value.high, 0):.0f}"
+        return [middle, f"({value.minimum:.0f}, {value.p90:.0f})"]
+
+    for row in rows:
+        table.add_row(
+            size_name(row["bytes"]),
+            *cells(row["grpc"]),
+            *cells(row["rdma"]),
+            ratio(row["grpc"], row["rdma"]),
+            cells(row["local"])[0],
+            *(f"{row[f'{name}_short_step']:.0f}" for name in ("grpc", "rdma")),
+            str(row["wrong"]),
+        )
+    return table
 
 
 def main(
     sizes: Annotated[str, typer.Option(help="bytes, with commas")] = SIZES,
-    repeat: Annotated[int, typer.Option(help="measurements of each", min=2)] = 15,
-    hops: Annotated[int, typer.Option(help="edges in the long chain", min=4)] = 102,
+    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 15,
+    hops: Annotated[int, typer.Option(help="edges in the long chain; 0: by speed", min=0)] = 0,
     op: Annotated[str, typer.Option(help="what each hop does: identity or negative")] = "identity",
     json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
 ) -> None:
     """Print the time per edge of gRPC, of rdma, and of an edge inside one process."""
     if op not in ("identity", "negative"):
         raise typer.BadParameter("--op takes identity or negative")
+    if hops and (hops % 2 or hops < 4):
+        raise typer.BadParameter("--hops takes 0 or an even number from 4, so that values return")
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    rows = measure([int(size) for size in sizes.split(",")], repeat, hops, op)
+    try:
+        rows, paths = measure([int(size) for size in sizes.split(",")], repeat, hops, op)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
     console = Console()
+    console.width = max(console.width, 116)
     console.print(describe())
-    console.print(f"rdma: tensors of task a by path: {rows[0]['rdma_tensors_by_path']}")
-    table = Table(title=f"time per edge, us, median of {repeat} ({op})")
-    for heading in ("size", "gRPC", "p90", "rdma", "p90", "gRPC/rdma", "one process", "#wrong"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            size_name(row["bytes"]),
-            *(f"{row[key]:.1f}" for key in ("grpc", "grpc_p90", "rdma", "rdma_p90")),
-            f"{row['grpc'] / row['rdma']:.1f}x",
-            f"{row['local']:.1f}",
-            str(row["wrong"]),
-        )
-    console.print(table)
+    console.print(f"rdma: tensors of task a by path: {paths}")
+    console.print(show(rows, f"time per edge, us, median of {repeat} ({op})"))
+    console.print(
+        "local: between two CPU devices of one process. "
+        f"step: a whole step of {SHORT_HOPS} hops, us, with TensorFlow's own cost. "
+        "< and >: noise hides more than this bound (95 %)."
+    )
     if json_file is not None:
-        json_file.write_text(json.dumps({"machine": describe(), "op": op, "rows": rows}, indent=2))
+        plain = [
+            {k: v.as_dict() if isinstance(v, Summary) else v for k, v in row.items()}
+            for row in rows
+        ]
+        report = {"machine": describe(), "op": op, "repeat": repeat, "tensors_by_path": paths}
+        json_file.write_text(json.dumps(report | {"rows": plain}, indent=2))
     if any(row["wrong"] for row in rows):
         raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    leave(lambda: typer.run(main))

@@ -58,6 +58,7 @@ class Task:
             text=True,
             env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | (environment or {}),
             preexec_fn=limit,
+            process_group=0,  # Ctrl-C is for the parent, which ends its tasks after its sessions
         )
 
     @property
@@ -125,9 +126,13 @@ class Cluster:
             for job, count in jobs.items()
             for index in range(count)
         }
-        for task in self.tasks.values():
-            answer = task.wait_ready()
-            assert answer == {"ready": True}, answer
+        try:
+            for task in self.tasks.values():
+                answer = task.wait_ready()
+                assert answer == {"ready": True}, answer
+        except BaseException:
+            self.end()
+            raise
 
     def __getitem__(self, key: tuple[str, int]) -> Task:
         return self.tasks[key]

@@ -1,0 +1,48 @@
+"""Statistics of times whose noise may be larger than they are."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of samples in any one unit; `low` to `high` holds the median with about 95 % confidence."""
+
+    median: float
+    minimum: float
+    p90: float
+    low: float
+    high: float
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the noise leaves room for saying that this is more than nothing."""
+        return self.low > 0
+
+    def as_dict(self) -> dict[str, float | bool]:
+        return asdict(self) | {"resolved": self.resolved}
+
+
+def summarize(samples: Sequence[float]) -> Summary:
+    """Take at least six samples: with fewer no order statistics hold the median in 95 %."""
+    ordered = sorted(samples)
+    n = len(ordered)
+    if n < 6:
+        raise ValueError(f"{n} samples are too few, 6 are needed")
+    away = math.floor(n / 2 - 0.98 * math.sqrt(n))
+    return Summary(
+        statistics.median(ordered),
+        ordered[0],
+        statistics.quantiles(ordered, n=10)[-1],
+        ordered[max(away - 1, 0)],
+        ordered[min(n - away, n - 1)],
+    )
+
+
+def ratio(slow: Summary, fast: Summary) -> str:
+    """Of the medians; only a lower bound where `fast` drowns in noise."""
+    if fast.resolved:
+        return f"{slow.median / fast.median:.1f}x"
+    return f"> {slow.median / fast.high:.0f}x" if fast.high > 0 else "not resolved"
