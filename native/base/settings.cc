@@ -110,6 +110,10 @@ std::vector<SettingRow> MakeTable() {
                         "off: a consumer copies what it could have read in the producer's memory",
                         {{"on", [](Settings* s) { s->zero_copy = true; }},
                          {"off", [](Settings* s) { s->zero_copy = false; }}}));
+  rows.push_back(Choice("STATIC", "on",
+                        "off: no tensor gets a place before it is sent; each needs a descriptor",
+                        {{"on", [](Settings* s) { s->static_edges = true; }},
+                         {"off", [](Settings* s) { s->static_edges = false; }}}));
   rows.push_back(Duration("SPIN", "50us",
                           "how long the polling thread spins after the last message before it "
                           "sleeps",

@@ -22,6 +22,7 @@ struct Settings {
   uint64_t arena_min_tensor = 0;
   uint64_t inline_max = 0;
   bool zero_copy = true;
+  bool static_edges = true;
   Nanos spin = 0;
   Nanos peer_timeout = 0;
   Nanos connect_timeout = 0;

@@ -93,6 +93,7 @@ class Channel {
   // Never blocks: what the peer has no room for is kept, up to a limit (ResourceExhausted).
   virtual Status Notify(const iovec* parts, int count, Urgency urgency) = 0;
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
+  // A write whose destination is refused at once is not under way: no OnTransfer() follows.
   virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;
 
   // The peer's memory in this address space, read-only; empty where the fabric cannot.
@@ -112,6 +113,12 @@ class Device {
   virtual const char* fabric() const = 0;  // "shm", "verbs"
   // False in a process that was forked from the one that opened the device.
   virtual bool Usable() const = 0;
+
+  // Whether Channel::Map() shows peers' memory here.
+  virtual bool MapsPeers() const = 0;
+  // Whether Channel::Write() has read its source when it returns, wherever that lies. Otherwise the
+  // source must lie in a region, and stay as it is until OnTransfer().
+  virtual bool WriteCopies() const = 0;
 
   // New registered memory, at `place` (an address range that the caller reserved) or anywhere if
   // null. `length` must be a multiple of RegionGranule().

@@ -18,8 +18,10 @@ constexpr uint64_t kLargestSlab = uint64_t{256}
 
 }  // namespace
 
-Arena::Arena(fabric::Device* device, uint64_t limit)
-    : device_(device), limit_(limit / device->RegionGranule() * device->RegionGranule()) {
+Arena::Arena(fabric::Device* device, uint64_t limit, fabric::Access access)
+    : device_(device),
+      limit_(limit / device->RegionGranule() * device->RegionGranule()),
+      access_(access) {
   stats_.limit_bytes = limit_;
 }
 
@@ -75,10 +77,10 @@ bool Arena::GrowLocked(size_t length) {
   char* place = nullptr;
   if (!TakePlaceLocked(wanted, &place)) return false;
   Slab slab;
-  Status status = device_->Allocate(wanted, fabric::Access::kRemoteRead, place, &slab.region);
+  Status status = device_->Allocate(wanted, access_, place, &slab.region);
   if (!status.ok() && wanted > needed) {
     wanted = needed;
-    status = device_->Allocate(wanted, fabric::Access::kRemoteRead, place, &slab.region);
+    status = device_->Allocate(wanted, access_, place, &slab.region);
   }
   if (!status.ok()) {
     if (!growth_failed_logged_) {

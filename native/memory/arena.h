@@ -28,9 +28,10 @@ struct ArenaStats {
 class Arena {
  public:
   // `device` must outlive the arena. `limit` in bytes, rounded down to the device's granule.
-  Arena(fabric::Device* device, uint64_t limit);
+  Arena(fabric::Device* device, uint64_t limit,
+        fabric::Access access = fabric::Access::kRemoteRead);
 
-  // Memory of at least `length` bytes, aligned to 64, readable by peers; null when there is none.
+  // Memory of at least `length` bytes, aligned to 64; null when there is none.
   char* Allocate(size_t length);
   void Free(char* address);
 
@@ -55,6 +56,7 @@ class Arena {
 
   fabric::Device* const device_;
   const uint64_t limit_;
+  const fabric::Access access_;
   std::atomic<uintptr_t> base_{~uintptr_t{0}};
 
   mutable std::mutex mu_;

@@ -41,6 +41,15 @@ class NamedCounter {
   std::map<std::string, uint64_t> counts_;
 };
 
+// What became of the static edges.
+struct PlanCounters {
+  std::atomic<uint64_t> hits{0};              // tensors that went by a slot
+  std::atomic<uint64_t> promotions{0};        // edges that were made static
+  std::atomic<uint64_t> demotions{0};         // and that are not any more
+  std::atomic<uint64_t> slot_allocations{0};  // slots agreed with a peer
+  NamedCounter misses;                        // why a tensor of a static edge went another way
+};
+
 struct Counters {
   PathCounter sent[kPathCount];
   PathCounter received[kPathCount];
@@ -49,6 +58,7 @@ struct Counters {
   std::atomic<uint64_t> inline_copied_bytes{0};  // into and out of notifications
   std::atomic<int64_t> lent_tensors{0};          // that a peer may still read
   std::atomic<uint64_t> late_arrivals{0};        // for steps that had ended
+  PlanCounters plan;
   NamedCounter fallback_reasons;
   NamedCounter errors;
 

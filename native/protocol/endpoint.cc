@@ -19,6 +19,7 @@ const Settings& Endpoint::settings() const { return runtime_->settings(); }
 fabric::Device* Endpoint::device() const { return runtime_->device(); }
 const std::string& Endpoint::no_fabric_reason() const { return runtime_->no_fabric_reason(); }
 memory::Arena* Endpoint::arena() const { return runtime_->arena(); }
+memory::SlotPools* Endpoint::slots() const { return runtime_->slots(); }
 void Endpoint::ArmTimer() { runtime_->ArmTimer(); }
 
 Peer* Endpoint::GetPeer(const std::string& task, const std::string& address) {
@@ -97,7 +98,7 @@ void Endpoint::Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter) {
 // --- Links ---
 
 std::shared_ptr<Link> Endpoint::NewLink() {
-  const LinkContext context = {device(), arena(), &settings()};
+  const LinkContext context = {device(), arena(), runtime_->slots(), runtime_->sink(), &settings()};
   return std::make_shared<Link>(context, this, Now() + settings().connect_timeout);
 }
 

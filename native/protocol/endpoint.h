@@ -31,6 +31,7 @@ class Endpoint final : public LinkOwner {
   fabric::Device* device() const;  // null: no fabric, and no_fabric_reason() says why
   const std::string& no_fabric_reason() const;
   memory::Arena* arena() const;
+  memory::SlotPools* slots() const;
 
   // The peer that a cluster calls `task` and finds at `address` ("host:port"); lives as long as
   // this endpoint.

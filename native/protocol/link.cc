@@ -5,16 +5,19 @@
 #include <utility>
 
 #include "base/log.h"
+#include "protocol/staging.h"
 
 namespace rdma_transport {
 namespace {
 
-// A loan from a peer; its end gives the loan back.
-struct Loan {
+// What a tensor here has of a peer; its end gives that back.
+struct Lease {
   std::shared_ptr<Link> link;
-  uint64_t lend_id;
-  std::shared_ptr<const void> mapping;
-  ~Loan() { link->Return(lend_id); }
+  MessageType type;
+  uint64_t value;
+  std::shared_ptr<const void> memory;
+  ~Lease() { link->Return(type, value); }
+  static void Delete(void* lease) { delete static_cast<Lease*>(lease); }
 };
 
 TensorHeader HeaderOf(const Outgoing& tensor, MessageType type) {
@@ -37,25 +40,15 @@ char* AllocateReceived(uint64_t bytes, OwnerRef* owner) {
 
 }  // namespace
 
-bool Stage(memory::Arena* arena, Outgoing* tensor) {
-  char* copy = arena->Allocate(tensor->bytes);
-  if (copy == nullptr) return false;
-  std::memcpy(copy, tensor->data, tensor->bytes);
-  struct Block {
-    memory::Arena* arena;
-    char* address;
-  };
-  tensor->data = copy;
-  tensor->mutable_source = false;
-  tensor->owner = OwnerRef(new Block{arena, copy}, [](void* held) {
-    auto* block = static_cast<Block*>(held);
-    block->arena->Free(block->address);
-    delete block;
-  });
-  Counters& counters = GlobalCounters();
-  counters.copied_bytes.fetch_add(tensor->bytes, std::memory_order_relaxed);
-  counters.staged_tensors.fetch_add(1, std::memory_order_relaxed);
-  return true;
+Status Link::Open() {
+  RDMA_RETURN_IF_ERROR(context_.device->Open(weak_from_this(), &channel_));
+  static_sender_ = std::make_unique<StaticSender>(
+      StaticSender::Context{context_.device, context_.arena, context_.slots, context_.settings},
+      channel_.get(), &lent_);
+  static_receiver_ = std::make_unique<StaticReceiver>(
+      StaticReceiver::Context{context_.device, context_.sink, context_.settings}, channel_,
+      static_cast<LeaseMaker*>(this));
+  return OkStatus();
 }
 
 // --- Sending ---
@@ -68,6 +61,8 @@ SendOutcome Link::Send(Outgoing* tensor) {
     return {OkStatus(), "a key or shape too long for a notification"};
   }
   if (tensor->bytes <= context_.settings->inline_max) return SendInline(*tensor);
+  SendOutcome outcome;
+  if (static_sender_->Send(tensor, &outcome)) return outcome;
   return SendDescriptor(tensor);
 }
 
@@ -87,7 +82,8 @@ SendOutcome Link::SendDescriptor(Outgoing* tensor) {
     header.flags |= kHome;
   } else if (tensor->mutable_source || !context_.device->Locate(tensor->data, &span) ||
              span.length < tensor->bytes) {
-    if (!Stage(context_.arena, tensor)) return {OkStatus(), "no memory in the arena for a copy"};
+    if (!Stage(context_.arena, context_.slots, /*site=*/{}, tensor))
+      return {OkStatus(), "no memory in the arena for a copy"};
     if (!context_.device->Locate(tensor->data, &span)) {
       return {Status(Code::kInternal, "a staged tensor outside the arena"), nullptr};
     }
@@ -124,9 +120,9 @@ Status Link::SendControl(MessageType type, uint64_t value, fabric::Urgency urgen
   return channel_->Notify(&part, 1, urgency);
 }
 
-void Link::Return(uint64_t lend_id) {
+void Link::Return(MessageType type, uint64_t value) {
   // To a peer that is gone nothing needs to be returned.
-  SendControl(MessageType::kRelease, lend_id, fabric::Urgency::kLazy).IgnoreError();
+  SendControl(type, value, fabric::Urgency::kLazy).IgnoreError();
 }
 
 // --- Receiving ---
@@ -144,6 +140,10 @@ Status Link::Dispatch(const char* data, size_t length) {
       type == MessageType::kPull) {
     return HandleTensor(data, length);
   }
+  if (type == MessageType::kStatic) return HandleStatic(data, length);
+  if (type == MessageType::kEdge || type == MessageType::kSlot) {
+    return HandleEdge(type, data, length);
+  }
   ControlMessage message;
   RDMA_RETURN_IF_ERROR(ParseControl(data, length, &message));
   switch (type) {
@@ -151,6 +151,11 @@ Status Link::Dispatch(const char* data, size_t length) {
       if (!lent_.Release(message.value)) {
         return Status(Code::kDataLoss, "the peer released what it was not lent");
       }
+      return OkStatus();
+    case MessageType::kCredit:
+      return static_sender_->OnCredit(message.value);
+    case MessageType::kRetire:
+      static_receiver_->OnRetire(message.value);
       return OkStatus();
     case MessageType::kPing:
       return SendControl(MessageType::kPong, message.value, fabric::Urgency::kWake);
@@ -182,6 +187,29 @@ Status Link::HandleTensor(const char* data, size_t length) {
   return OkStatus();
 }
 
+Status Link::HandleEdge(MessageType type, const char* data, size_t length) {
+  if (type == MessageType::kEdge) {
+    TensorMessage message;
+    RDMA_RETURN_IF_ERROR(ParseTensor(data, length, &message));
+    return static_receiver_->OnEdge(message);
+  }
+  SlotMessage message;
+  RDMA_RETURN_IF_ERROR(ParseSlot(data, length, &message));
+  return (message.flags & kSink) != 0 ? static_sender_->OnSlot(message)
+                                      : static_receiver_->OnSlot(message);
+}
+
+Status Link::HandleStatic(const char* data, size_t length) {
+  StaticMessage message;
+  std::string_view tail;
+  RDMA_RETURN_IF_ERROR(ParseStatic(data, length, &message, &tail));
+  Arrival arrival;
+  const std::string* key = nullptr;
+  RDMA_RETURN_IF_ERROR(static_receiver_->OnStatic(message, tail, &arrival, &key));
+  owner_->OnArrival(message.step, *key, std::move(arrival));
+  return OkStatus();
+}
+
 Status Link::TakeInline(const TensorMessage& message, Arrival* arrival) {
   Delivery& delivery = arrival->delivery;
   delivery.path = Path::kInline;
@@ -196,8 +224,13 @@ Status Link::TakeInline(const TensorMessage& message, Arrival* arrival) {
 }
 
 OwnerRef Link::MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) {
-  return OwnerRef(new Loan{shared_from_this(), lend_id, std::move(mapping)},
-                  [](void* held) { delete static_cast<Loan*>(held); });
+  return OwnerRef(new Lease{shared_from_this(), MessageType::kRelease, lend_id, std::move(mapping)},
+                  &Lease::Delete);
+}
+
+OwnerRef Link::MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) {
+  return OwnerRef(new Lease{shared_from_this(), MessageType::kCredit, credit, std::move(memory)},
+                  &Lease::Delete);
 }
 
 Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
@@ -219,7 +252,7 @@ Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
     delivery.status = Status(Code::kResourceExhausted,
                              "a tensor of peer " + remote_.task +
                                  " cannot be mapped here (limits on memory or open files?)");
-    Return(header.lend_id);
+    Return(MessageType::kRelease, header.lend_id);
     return OkStatus();
   }
   delivery.data = mapped.data;
@@ -252,6 +285,12 @@ void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter) {
 }
 
 void Link::OnTransfer(uint64_t cookie, const Status& status) {
+  if ((cookie & StaticSender::kCookieBit) != 0) {
+    static_sender_->OnWritten(cookie);
+    // Its notification must not be believed any more.
+    if (!status.ok()) channel_->Close(status);
+    return;
+  }
   Reading reading;
   {
     std::lock_guard<std::mutex> lock(readings_mu_);

@@ -14,6 +14,9 @@
 #include "protocol/bootstrap.h"
 #include "protocol/lend_table.h"
 #include "protocol/mailbox.h"
+#include "protocol/send_outcome.h"
+#include "protocol/static_receiver.h"
+#include "protocol/static_sender.h"
 #include "protocol/tensor.h"
 #include "protocol/waiter.h"
 #include "protocol/wire.h"
@@ -24,6 +27,8 @@ namespace rdma_transport {
 struct LinkContext {
   fabric::Device* device;
   memory::Arena* arena;
+  memory::SlotPools* slots;
+  memory::Arena* sink;
   const Settings* settings;
 };
 
@@ -37,18 +42,14 @@ class LinkOwner {
   virtual void OnArrival(int64_t step, const std::string& key, Arrival arrival) = 0;
 };
 
-// How a send went. `elsewhere`: the fabric cannot carry it, and why; nothing was sent.
-struct SendOutcome {
-  Status status;
-  const char* elsewhere = nullptr;
-};
-
-class Link final : public fabric::ChannelHandler, public std::enable_shared_from_this<Link> {
+class Link final : public fabric::ChannelHandler,
+                   private LeaseMaker,
+                   public std::enable_shared_from_this<Link> {
  public:
   Link(const LinkContext& context, LinkOwner* owner, Nanos deadline)
       : context_(context), owner_(owner), deadline_(deadline) {}
 
-  Status Open() { return context_.device->Open(weak_from_this(), &channel_); }
+  Status Open();
   fabric::Channel* channel() const { return channel_.get(); }
 
   // The peer's name and life; set before Connect().
@@ -59,8 +60,10 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   SendOutcome Send(Outgoing* tensor);
   // Tells the receiver that the tensor waits here for TensorFlow's own transport.
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
-  // Gives a loan back to the peer. Never blocks.
-  void Return(uint64_t lend_id);
+  // Gives a loan or a slot back to the peer. Never blocks.
+  void Return(MessageType type, uint64_t value);
+
+  StaticSender& static_edges() { return *static_sender_; }
 
   // Reads the bytes of `arrival` into memory of this process, then completes the waiter, which the
   // caller has claimed.
@@ -90,12 +93,15 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
 
   Status Dispatch(const char* data, size_t length);
   Status HandleTensor(const char* data, size_t length);
+  Status HandleStatic(const char* data, size_t length);
+  Status HandleEdge(MessageType type, const char* data, size_t length);
   Status TakeInline(const TensorMessage& message, Arrival* arrival);
   Status TakeDescriptor(const TensorMessage& message, Arrival* arrival);
   SendOutcome SendInline(const Outgoing& tensor);
   SendOutcome SendDescriptor(Outgoing* tensor);
   Status SendControl(MessageType type, uint64_t value, fabric::Urgency urgency);
-  OwnerRef MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping);
+  OwnerRef MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) override;
+  OwnerRef MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) override;
   void Freeze(Nanos silence);
   void Thaw();
 
@@ -108,6 +114,8 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   std::atomic<bool> frozen_{false};
 
   LendTable lent_;
+  std::unique_ptr<StaticSender> static_sender_;
+  std::unique_ptr<StaticReceiver> static_receiver_;
   WaiterList waiters_;
 
   std::mutex readings_mu_;
@@ -121,9 +129,5 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   Nanos silent_since_ = 0;
   uint64_t pings_ = 0;
 };
-
-// Copies the tensor's bytes into the arena, so that nobody can change them any more. False: there
-// is no memory for it.
-bool Stage(memory::Arena* arena, Outgoing* tensor);
 
 }  // namespace rdma_transport

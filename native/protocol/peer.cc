@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "protocol/endpoint.h"
+#include "protocol/staging.h"
 
 namespace rdma_transport {
 namespace {
@@ -60,7 +61,8 @@ Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason, By
 
 // With mu_ held.
 void Peer::Park(Outgoing tensor, ByGrpc* by_grpc) {
-  if (tensor.mutable_source && tensor.bytes > 0) Stage(endpoint_->arena(), &tensor);
+  if (tensor.mutable_source && tensor.bytes > 0)
+    Stage(endpoint_->arena(), endpoint_->slots(), /*site=*/{}, &tensor);
   Parked parked;
   parked.key = std::string(tensor.key);
   parked.dims.assign(tensor.dims, tensor.dims + tensor.rank);

@@ -85,6 +85,8 @@ Status Runtime::Start() {
   const uint64_t size =
       settings_.arena_size != 0 ? settings_.arena_size : fabric::shm::TotalMemory() / 4 * 3;
   arena_ = std::make_unique<memory::Arena>(device_.get(), size);
+  slots_ = std::make_unique<memory::SlotPools>(arena_.get());
+  sink_ = std::make_unique<memory::Arena>(device_.get(), size, fabric::Access::kRemoteReadWrite);
   running_ = kThreads;
   for (int i = 0; i < kThreads; ++i) {
     threads_.emplace_back([this] { Loop(); });

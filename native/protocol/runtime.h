@@ -13,6 +13,7 @@
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "memory/arena.h"
+#include "memory/slot_pools.h"
 
 namespace rdma_transport {
 
@@ -37,6 +38,8 @@ class Runtime {
   const Settings& settings() const { return settings_; }
   fabric::Device* device() const { return device_.get(); }
   memory::Arena* arena() const { return arena_.get(); }
+  memory::SlotPools* slots() const { return slots_.get(); }
+  memory::Arena* sink() const { return sink_.get(); }
   const std::string& no_fabric_reason() const { return no_fabric_reason_; }
 
   void AddEndpoint(Endpoint* endpoint);
@@ -70,6 +73,8 @@ class Runtime {
   const Nanos tick_interval_;
   std::unique_ptr<fabric::Device> device_;
   std::unique_ptr<memory::Arena> arena_;
+  std::unique_ptr<memory::SlotPools> slots_;
+  std::unique_ptr<memory::Arena> sink_;  // the slots that peers write into
   std::string no_fabric_reason_;
 
   std::atomic<bool> stop_{false};

@@ -22,6 +22,7 @@ struct Outgoing {
   const int64_t* dims = nullptr;
   int rank = 0;
   const char* data = nullptr;
+  const char* block = nullptr;  // the allocation in which `data` lies; null: not known
   uint64_t bytes = 0;
   OwnerRef owner;                     // keeps `data` alive and unchanged
   bool mutable_source = false;        // somebody may overwrite `data` all the same: copy it now

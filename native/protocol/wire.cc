@@ -53,6 +53,26 @@ Status ParseControl(const char* data, size_t length, ControlMessage* message) {
   return OkStatus();
 }
 
+Status ParseSlot(const char* data, size_t length, SlotMessage* message) {
+  if (length != sizeof(*message)) return Malformed("a slot of a wrong length");
+  std::memcpy(message, data, sizeof(*message));
+  return OkStatus();
+}
+
+Status ParseStatic(const char* data, size_t length, StaticMessage* message,
+                   std::string_view* tail) {
+  if (length < sizeof(*message)) return Malformed("shorter than its header");
+  std::memcpy(message, data, sizeof(*message));
+  const size_t tail_length = message->tail_length;
+  if (tail_length > kMaxKeyLength ||
+      length != sizeof(*message) + tail_length + PaddingOf(tail_length)) {
+    return Malformed("a key's end of another length than stated");
+  }
+  const bool odd = (message->flags & kOddTail) != 0;
+  *tail = odd ? std::string_view(data + sizeof(*message), tail_length) : kUsualTail;
+  return OkStatus();
+}
+
 TensorFrame::TensorFrame(TensorHeader* header, const int64_t* dims, int rank, std::string_view key,
                          const char* payload, size_t payload_length) {
   header->rank = static_cast<uint8_t>(rank);

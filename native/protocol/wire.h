@@ -14,7 +14,7 @@
 namespace rdma_transport {
 
 // Peers of another major version do not talk over the fabric.
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 enum class MessageType : uint8_t {
   kInline = 1,      // a tensor with its bytes
@@ -23,11 +23,18 @@ enum class MessageType : uint8_t {
   kRelease = 4,     // the receiver is done with a descriptor
   kPing = 5,
   kPong = 6,
+  kEdge = 7,     // the sender declares a static edge: `lend_id` is its number, `key` without tail
+  kSlot = 8,     // where one slot of an edge lies: in the sender's memory, or in the receiver's
+  kStatic = 9,   // a tensor of a static edge is in that slot
+  kCredit = 10,  // the receiver is done with a slot of its own
+  kRetire = 11,  // the sender has done with an edge
 };
 
 enum TensorFlags : uint8_t {
   kDead = 1,  // the producer's branch was not taken
   kHome = 2,  // the bytes lie in a region of the receiver itself
+  kSink = 4,  // of kEdge, kSlot: the receiver provides the slots, and the sender writes into them
+  kOddTail = 8,  // of kStatic: the key ends otherwise than with kUsualTail
 };
 
 struct TensorHeader {
@@ -46,7 +53,42 @@ struct TensorHeader {
 };
 static_assert(sizeof(TensorHeader) == 56);
 
-struct ControlMessage {  // kRelease: a lend id; kPing, kPong: the ping's number
+// A slot. Numbers are used again for other memory; each time the generation grows.
+struct SlotMessage {
+  MessageType type;
+  uint8_t flags;
+  uint16_t slot;
+  uint32_t edge;
+  uint64_t region_key;
+  uint64_t region_offset;
+  uint32_t generation;
+  uint32_t reserved;
+};
+static_assert(sizeof(SlotMessage) == 32);
+
+// A tensor in a slot. What follows is the part of its key that the edge does not know, unless that
+// is the usual one.
+struct StaticMessage {
+  MessageType type;
+  uint8_t flags;
+  uint16_t slot;
+  uint32_t edge;
+  int64_t step;
+  uint64_t lend_id;  // 0: the slot is the receiver's, and a credit gives it back
+  uint32_t generation;
+  uint32_t tail_length;
+};
+static_assert(sizeof(StaticMessage) == 32);
+
+// A rendezvous key ends with ";frame:iteration"; outside of loops that is always this.
+constexpr std::string_view kUsualTail = ";0:0";
+// The key without that part.
+inline std::string_view WithoutTail(std::string_view key) { return key.substr(0, key.rfind(';')); }
+
+constexpr uint64_t CreditOf(uint32_t edge, uint16_t slot) { return uint64_t{edge} << 16 | slot; }
+
+// kRelease: a lend id; kPing, kPong: the ping's number; kCredit: CreditOf(); kRetire: the edge
+struct ControlMessage {
   MessageType type;
   uint8_t reserved[7];
   uint64_t value;
@@ -67,6 +109,9 @@ struct TensorMessage {
 MessageType TypeOf(const char* data, size_t length);
 Status ParseTensor(const char* data, size_t length, TensorMessage* message);
 Status ParseControl(const char* data, size_t length, ControlMessage* message);
+Status ParseSlot(const char* data, size_t length, SlotMessage* message);
+// `tail` points into the notification.
+Status ParseStatic(const char* data, size_t length, StaticMessage* message, std::string_view* tail);
 
 // Lays out a tensor message without copying its parts; `header`, `dims`, `key` and `payload` must
 // outlive the use of `parts`.

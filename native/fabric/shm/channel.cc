@@ -185,6 +185,7 @@ Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uin
   if (mapping == nullptr || span.offset > mapping->length() ||
       span.length > mapping->length() - span.offset) {
     status = Status(Code::kInvalidArgument, "a one-sided operation outside the peer's memory");
+    if (write) return status;
   } else if (write) {
     std::memcpy(mapping->writable_address() + span.offset, local, span.length);
   } else {

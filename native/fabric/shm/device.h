@@ -24,6 +24,8 @@ class ShmDevice final : public Device {
 
   const char* fabric() const override { return "shm"; }
   bool Usable() const override { return !Foreign(); }
+  bool MapsPeers() const override { return true; }
+  bool WriteCopies() const override { return true; }
   Status Allocate(size_t length, Access access, void* place,
                   std::unique_ptr<Region>* region) override;
   size_t RegionGranule() const override { return Window::kGranule; }

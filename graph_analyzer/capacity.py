@@ -1,0 +1,229 @@
+"""What N workers and M parameter servers need: memory, queue pairs, bytes and time per step.
+
+The arithmetic of planning past one machine. Symbols: P model bytes, B_m the bytes of them on
+server m, N workers, M servers, s slots per edge, q queue pairs per connected pair of tasks.
+
+Each step every worker reads every parameter and sends a gradient of the same size back (dense
+gradients, no compression), so
+
+* a link carries B_m each way;
+* the port of server m sends N B_m and receives N B_m, a worker's port sends P and receives P.
+
+Registered memory, as the plan lays it out: the sender's tensor lies in its arena, and every edge
+has s slots at the receiver. Hence
+
+* server m: B_m (parameters, read in place by all workers) + s N B_m (a gradient per worker);
+* worker: s P (parameters received) + P (gradients born there).
+
+Every server is connected with every worker: a reliable connection is one queue pair at each end,
+so a server has q N, a worker q M and the cluster 2 q N M queue pairs.
+
+Time: each direction of each port is a resource of ``bandwidth`` bytes per second (full duplex) and
+the network between is not the limit. Reading alone takes max_m(N B_m, P) / bandwidth, and so does
+sending the gradients back.
+
+* ``seconds_overlapped``: both at once, in opposite directions of the same ports. No step can be
+  shorter; asynchronous workers come near.
+* ``seconds_synchronous``: first all reading, then all gradients: twice that.
+
+Compute, headers, latency and tensors other than parameters and gradients are not in it.
+"""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from graph_analyzer.errors import AnalysisError
+from graph_analyzer.plan import Plan
+
+MOST_TASKS = 2**20
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The needs of one cluster; see the module for the formulas. Bytes, and seconds per step.
+
+    ``shards`` are the parameter bytes B_m of each server; ``placement`` says where they are from.
+    """
+
+    workers: int
+    servers: int
+    bandwidth: float
+    queue_pairs_per_peer: int
+    slots: int
+    batch: int | None
+    placement: str
+    shards: tuple[int, ...]
+
+    @property
+    def model_bytes(self) -> int:
+        """P."""
+        return sum(self.shards)
+
+    @property
+    def largest_shard(self) -> int:
+        """max_m B_m: what one link of the busiest server carries each way per step."""
+        return max(self.shards)
+
+    @property
+    def imbalance(self) -> float:
+        """The largest shard over the mean: 1 is even, M is all on one server."""
+        return self.largest_shard * self.servers / self.model_bytes
+
+    @property
+    def server_registered(self) -> int:
+        """B_m + s N B_m of the server with the largest shard."""
+        return self.largest_shard * (1 + self.slots * self.workers)
+
+    @property
+    def worker_registered(self) -> int:
+        """(s + 1) P."""
+        return self.model_bytes * (1 + self.slots)
+
+    @property
+    def total_registered(self) -> int:
+        """The sum over all tasks."""
+        servers = self.model_bytes * (1 + self.slots * self.workers)
+        return servers + self.workers * self.worker_registered
+
+    @property
+    def server_queue_pairs(self) -> int:
+        """N times q."""
+        return self.queue_pairs_per_peer * self.workers
+
+    @property
+    def worker_queue_pairs(self) -> int:
+        """M times q."""
+        return self.queue_pairs_per_peer * self.servers
+
+    @property
+    def total_queue_pairs(self) -> int:
+        """2 q N M, both ends counted."""
+        return 2 * self.queue_pairs_per_peer * self.workers * self.servers
+
+    @property
+    def server_port_bytes(self) -> int:
+        """N max_m B_m: per step out of the busiest server's port, and as much into it."""
+        return self.workers * self.largest_shard
+
+    @property
+    def worker_port_bytes(self) -> int:
+        """P: per step into a worker's port, and as much out of it."""
+        return self.model_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """2 N P: what crosses the network per step."""
+        return 2 * self.workers * self.model_bytes
+
+    @property
+    def busiest_port(self) -> str:
+        """``server`` or ``worker``: whose port takes longest."""
+        return "server" if self.server_port_bytes >= self.worker_port_bytes else "worker"
+
+    @property
+    def seconds_overlapped(self) -> float:
+        """max(N max_m B_m, P) / bandwidth."""
+        return max(self.server_port_bytes, self.worker_port_bytes) / self.bandwidth
+
+    @property
+    def seconds_synchronous(self) -> float:
+        """Twice ``seconds_overlapped``: parameters first, then gradients."""
+        return 2 * self.seconds_overlapped
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """N batch / ``seconds_overlapped``: the most the network allows; ``None`` without batch."""
+        if self.batch is None:
+            return None
+        return self.workers * self.batch / self.seconds_overlapped
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything above as JSON values, as in ``schema.json``."""
+        return {name: _json(getattr(self, name)) for name in _FIELDS}
+
+
+_FIELDS = (
+    *("workers", "servers", "bandwidth", "queue_pairs_per_peer", "slots", "batch", "placement"),
+    *("shards", "model_bytes", "largest_shard", "imbalance"),
+    *("server_registered", "worker_registered", "total_registered"),
+    *("server_queue_pairs", "worker_queue_pairs", "total_queue_pairs"),
+    *("server_port_bytes", "worker_port_bytes", "total_bytes", "busiest_port"),
+    *("seconds_overlapped", "seconds_synchronous", "samples_per_second"),
+)
+
+
+def _json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def capacity(
+    model: int | Plan,
+    workers: int,
+    servers: int,
+    *,
+    bandwidth: float,
+    batch: int | None = None,
+    queue_pairs_per_peer: int = 1,
+    slots: int = 2,
+) -> Capacity:
+    """Return what ``workers`` and ``servers`` on hosts of their own need for ``model``.
+
+    ``model`` is a number of bytes, which is spread evenly, or a plan, whose exchanged variables
+    stay whole and are placed greedily. ``bandwidth`` is bytes per second of one port in one
+    direction; ``batch`` samples per worker and step. Formulas: see the module.
+
+    Raises ``AnalysisError`` for numbers that make no cluster, and for a plan in which no task reads
+    another's variable.
+    """
+    for name, number, least in (
+        ("workers", workers, 1),
+        ("servers", servers, 1),
+        ("queue pairs per peer", queue_pairs_per_peer, 1),
+        ("slots", slots, 1),
+        ("batch", 1 if batch is None else batch, 1),
+    ):
+        if not least <= number <= MOST_TASKS:
+            raise AnalysisError(f"{name}: {number} is not between {least} and {MOST_TASKS}")
+    if not 0 < bandwidth < float("inf"):
+        raise AnalysisError(f"the bandwidth must be above 0 bytes per second, not {bandwidth}")
+    placement, shards = _place(model, servers)
+    if sum(shards) == 0:
+        raise AnalysisError("there are no parameters to exchange: the model has 0 bytes")
+    return Capacity(
+        workers, servers, bandwidth, queue_pairs_per_peer, slots, batch, placement, tuple(shards)
+    )
+
+
+def _place(model: int | Plan, servers: int) -> tuple[str, list[int]]:
+    if isinstance(model, Plan):
+        exchanged = model.exchanged()
+        if not exchanged:
+            raise AnalysisError(
+                "no task of this plan reads a variable of another task, so there is no parameter "
+                "server; give the model's size instead (--mib)"
+            )
+        return "greedy", spread_greedily((variable.bytes for variable in exchanged), servers)
+    if model < 0:
+        raise AnalysisError(f"a model cannot have {model} bytes")
+    return "even", spread_evenly(model, servers)
+
+
+def spread_evenly(model_bytes: int, servers: int) -> list[int]:
+    """Cut ``model_bytes`` into ``servers`` shards that differ by at most one byte."""
+    each, more = divmod(model_bytes, servers)
+    return [each + (server < more) for server in range(servers)]
+
+
+def spread_greedily(sizes: Iterable[int], servers: int) -> list[int]:
+    """Give each whole variable, largest first, to the server with least so far; return the loads.
+
+    Graham's longest-processing-time rule: at most 4/3 - 1/(3M) times the best possible largest
+    load ("Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17, 1969).
+    """
+    loads = [(0, server) for server in range(servers)]
+    for size in sorted(sizes, reverse=True):
+        load, server = loads[0]
+        heapq.heapreplace(loads, (load + size, server))
+    return [load for load, _ in sorted(loads, key=lambda pair: pair[1])]

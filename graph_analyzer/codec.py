@@ -1,0 +1,190 @@
+"""Reading a plan from JSON that may be wrong, and the schema of the JSON that is printed."""
+
+import json
+import math
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from typing import Any, NoReturn
+
+from graph_analyzer.errors import AnalysisError
+from graph_analyzer.plan import (
+    CLASSES,
+    MUTABILITIES,
+    SITE_KINDS,
+    VERSION,
+    Edge,
+    Plan,
+    Site,
+    Task,
+    Variable,
+)
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of all JSON that this package prints."""
+    text = resources.files("graph_analyzer").joinpath("schema.json").read_text("utf-8")
+    result: dict[str, Any] = json.loads(text)
+    return result
+
+
+class _Row:
+    """One JSON object, and where it stands, for messages."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        self.where = where
+        if not isinstance(value, dict):
+            self.fail("an object", value)
+        self.values: dict[str, Any] = value
+
+    def fail(self, wanted: str, value: Any) -> NoReturn:
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else shown[:60] + "…"
+        raise AnalysisError(f"not a plan: {self.where} should be {wanted}, not {shown}")
+
+    def take(self, key: str, wanted: str, accepts: Callable[[Any], bool]) -> Any:
+        if key not in self.values:
+            raise AnalysisError(f"not a plan: {self.where} has no {key!r}")
+        value = self.values[key]
+        if not accepts(value):
+            _Row({}, f"{self.where}.{key}").fail(wanted, value)
+        return value
+
+    def text(self, key: str) -> str:
+        return str(self.take(key, "a text", lambda v: isinstance(v, str)))
+
+    def one_of(self, key: str, known: tuple[str, ...]) -> str:
+        return str(
+            self.take(
+                key, f"one of {', '.join(known)}", lambda v: isinstance(v, str) and v in known
+            )
+        )
+
+    def count(self, key: str) -> int:
+        return int(self.take(key, "a number that is not negative", _is_count))
+
+    def count_or_none(self, key: str, least: int = 0) -> int | None:
+        def accepts(value: Any) -> bool:
+            return value is None or (_is_integer(value) and value >= least)
+
+        value: int | None = self.take(key, f"null or a whole number from {least}", accepts)
+        return value
+
+    def flag(self, key: str) -> bool:
+        return bool(self.take(key, "true or false", lambda v: isinstance(v, bool)))
+
+    def seconds(self, key: str) -> float:
+        return float(self.take(key, "a time in seconds", _is_time))
+
+    def shape(self, key: str) -> tuple[int | None, ...] | None:
+        value = self.take(key, "null or a list of dimensions", _is_shape)
+        return None if value is None else tuple(value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(self.take(key, "a list of texts", _is_texts))
+
+    def rows(self, key: str) -> "list[_Row]":
+        items = self.take(key, "a list", lambda v: isinstance(v, list))
+        return [_Row(item, f"{key}[{index}]") for index, item in enumerate(items)]
+
+    def row(self, key: str) -> "_Row":
+        value = self.take(key, "an object", lambda v: isinstance(v, dict))
+        return _Row(value, f"{self.where}.{key}")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_integer(value) and value >= 0
+
+
+def _is_time(value: Any) -> bool:
+    return _is_count(value) or (isinstance(value, float) and 0 <= value < math.inf)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_shape(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list) and all(item is None or _is_count(item) for item in value)
+    )
+
+
+def read_plan(text: str | bytes) -> Plan:
+    """See ``Plan.from_json``."""
+    try:
+        top = _Row(json.loads(text, parse_constant=_refuse), "the top")
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, AnalysisError):
+            raise
+        raise AnalysisError(f"not a plan: this is not JSON ({error})") from error
+    version = top.take("version", "a number", _is_integer)
+    if version != VERSION:
+        raise AnalysisError(
+            f"the plan has version {version} and this program reads {VERSION}; "
+            "make the plan again with this program"
+        )
+    return Plan(
+        arena_limit=top.count("arena_limit"),
+        analysis_seconds=top.seconds("analysis_seconds"),
+        nodes=top.count("nodes"),
+        tasks=tuple(_task(row) for row in top.rows("tasks")),
+        edges=tuple(_edge(row) for row in top.rows("edges")),
+        variables=tuple(_variable(row) for row in top.rows("variables")),
+    )
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _task(row: _Row) -> Task:
+    return Task(
+        name=row.text("name"),
+        slot_bytes=row.count("slot_bytes"),
+        source_bytes=row.count("source_bytes"),
+        sent_bytes=row.count("sent_bytes"),
+        received_bytes=row.count("received_bytes"),
+    )
+
+
+def _site(row: _Row) -> Site:
+    kind = row.one_of("kind", SITE_KINDS)
+    return Site(row.text("op"), row.text("type"), kind, row.texts("through"))
+
+
+def _edge(row: _Row) -> Edge:
+    return Edge(
+        name=row.text("name"),
+        source=row.text("source"),
+        destination=row.text("destination"),
+        source_device=row.text("source_device"),
+        destination_device=row.text("destination_device"),
+        dtype=row.text("dtype"),
+        shape=row.shape("shape"),
+        bytes=row.count_or_none("bytes"),
+        edge_class=row.one_of("class", CLASSES),
+        reason=row.text("reason"),
+        mutability=row.one_of("mutability", MUTABILITIES),
+        site=_site(row.row("site")),
+        slots=row.count("slots"),
+        slot_bytes=row.count("slot_bytes"),
+        control=row.flag("control"),
+    )
+
+
+def _variable(row: _Row) -> Variable:
+    return Variable(
+        name=row.text("name"),
+        task=row.text("task"),
+        dtype=row.text("dtype"),
+        shape=row.shape("shape"),
+        bytes=row.count("bytes"),
+        matmul_rows=row.count_or_none("matmul_rows", least=-1),
+        readers=row.count("readers"),
+    )

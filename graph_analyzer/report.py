@@ -1,0 +1,276 @@
+"""Tables of a plan, of capacities, of advice and of a live server, for a terminal."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from graph_analyzer.advice import RING, SCHEMES, Advice, Cost, VariableAdvice
+from graph_analyzer.capacity import Capacity
+from graph_analyzer.plan import CLASSES, Edge, Plan, Traffic, total
+from graph_analyzer.units import format_bandwidth, format_bytes, format_seconds
+
+CLASS_STYLES = {"static": "green", "dynamic": "yellow", "inline": "cyan", "unsupported": "red"}
+
+
+def print_plan(plan: Plan, console: Console, rows: int = 0) -> None:
+    """Print the edges, the memory per task, the bytes per link and the totals by class.
+
+    At most ``rows`` edges, the largest; 0 means all.
+    """
+    console.print(edge_table(plan, rows))
+    left = len(plan.tensors) - rows if rows else 0
+    if left > 0:
+        console.print(f"{left} smaller edges are not shown (--rows 0 shows all)\n", style="dim")
+    console.print(memory_table(plan))
+    console.print(link_table(plan))
+    console.print(class_table(plan))
+    console.print(_summary(plan), style="dim", highlight=False)
+
+
+def edge_table(plan: Plan, rows: int = 0) -> Table:
+    """Return the tensors that cross, largest first and unknown sizes last."""
+    table = _table("Edges", "tensor", "from → to", "type", ">bytes", "class", ">slots")
+    _columns(table, "born at", "why")
+    ordered = sorted(plan.tensors, key=lambda e: (e.bytes is None, -(e.bytes or 0), e.name))
+    for edge in ordered[: rows or None]:
+        _row(
+            table,
+            edge.name,
+            f"{short(edge.source)} → {short(edge.destination)}",
+            type_text(edge.dtype, edge.shape),
+            format_bytes(edge.bytes),
+            _class(edge.edge_class),
+            f"{edge.slots} × {format_bytes(edge.slot_bytes)}" if edge.slots else "–",
+            _born(edge),
+            edge.reason,
+        )
+    return table
+
+
+def memory_table(plan: Plan) -> Table:
+    """Return what each task registers, sends and receives per step."""
+    table = _table("Memory per task", "task", ">slots", ">sources", ">registered")
+    _columns(table, ">sends a step", ">receives a step")
+    for task in plan.tasks:
+        _row(
+            table,
+            short(task.name),
+            format_bytes(task.slot_bytes),
+            format_bytes(task.source_bytes),
+            format_bytes(task.slot_bytes + task.source_bytes),
+            format_bytes(task.sent_bytes),
+            format_bytes(task.received_bytes),
+        )
+    return table
+
+
+def link_table(plan: Plan) -> Table:
+    """Return the bytes per step from task to task, the busiest link first."""
+    table = _table("Bytes per link and step", "link", ">tensors", ">bytes", ">unknown")
+    _columns(table, *(f">{name}" for name in CLASSES))
+    links = sorted(plan.by_link().items(), key=lambda item: (-total(item[1]).bytes, item[0]))
+    for (source, destination), classes in links:
+        whole = total(classes)
+        parts = (classes.get(name, Traffic()) for name in CLASSES)
+        _row(
+            table,
+            f"{short(source)} → {short(destination)}",
+            str(whole.edges),
+            format_bytes(whole.bytes),
+            _or_dash(whole.unknown),
+            *(format_bytes(part.bytes) if part.edges else "–" for part in parts),
+        )
+    return table
+
+
+def class_table(plan: Plan) -> Table:
+    """Return the number and the known bytes per step of each class."""
+    table = _table("Totals", "class", ">tensors", ">bytes a step", ">share", ">unknown")
+    whole = plan.total()
+    for name, traffic in plan.by_class().items():
+        share = f"{100 * traffic.bytes / whole.bytes:.1f} %" if whole.bytes else "–"
+        cells = (str(traffic.edges), format_bytes(traffic.bytes), share, _or_dash(traffic.unknown))
+        _row(table, _class(name), *cells)
+    table.add_section()
+    _row(table, "all", str(whole.edges), format_bytes(whole.bytes), "", _or_dash(whole.unknown))
+    return table
+
+
+def capacity_table(found: Sequence[Capacity]) -> Table:
+    """Return one row per cluster, and the busiest server's numbers where servers differ."""
+    first = found[0]
+    title = (
+        f"{format_bytes(first.model_bytes)} of parameters, placed {_PLACED[first.placement]}; "
+        f"{format_bandwidth(first.bandwidth)} per port and direction; {first.slots} slots per edge"
+    )
+    table = _table(title, ">workers", ">servers", ">imbalance", ">memory, server", ">worker")
+    _columns(table, ">queue pairs, server", ">worker", ">all", ">link, each way")
+    _columns(table, ">server port, each way", ">step, overlapped", ">synchronous", "limit")
+    batched = any(one.samples_per_second is not None for one in found)
+    _columns(table, *([">samples/s, at most"] if batched else []))
+    for one in found:
+        cells = [
+            str(one.workers),
+            str(one.servers),
+            f"{one.imbalance:.2f}",
+            format_bytes(one.server_registered),
+            format_bytes(one.worker_registered),
+            str(one.server_queue_pairs),
+            str(one.worker_queue_pairs),
+            str(one.total_queue_pairs),
+            format_bytes(one.largest_shard),
+            format_bytes(one.server_port_bytes),
+            format_seconds(one.seconds_overlapped),
+            format_seconds(one.seconds_synchronous),
+            f"{one.busiest_port} port",
+        ]
+        if one.samples_per_second is not None:
+            cells.append(f"{one.samples_per_second:,.0f}")
+        _row(table, *cells)
+    return table
+
+
+def advice_table(advice: Advice) -> Table:
+    """Return, per variable, the bytes at the busiest node (in all) under each scheme."""
+    where = "on the workers' hosts" if advice.colocated else "on hosts of their own"
+    title = (
+        f"Bytes per step in and out of the busiest node (over all links): {advice.workers} "
+        f"workers, {advice.servers} servers {where}"
+    )
+    table = _table(title, "variable", "type", ">rows K", *(f">{name}" for name in SCHEMES))
+    _columns(table, "least at a node", "least in all")
+    for one in advice.variables:
+        _row(
+            table,
+            one.variable.name,
+            type_text(one.variable.dtype, one.variable.shape),
+            str(one.rows) if one.rows is not None else "–",
+            *(_cost(one.cost(name), one.cheapest) for name in SCHEMES),
+            one.cheapest.scheme,
+            one.cheapest_in_total.scheme,
+        )
+    table.add_section()
+    sums = [advice.total(choice) for choice in (_first, _ring_or_first, _cheapest)]
+    names = (SCHEMES[0], f"{RING} where it suits", "the least for each")
+    for name, cost in zip(names, sums, strict=True):
+        _row(table, "all", name, "", _cost(cost, cost))
+    return table
+
+
+def live_table(stats: dict[str, Any]) -> Table:
+    """Return what a live server planned and what then happened.
+
+    ``stats`` is ``rdma_transport.stats()["plan"]``; keys that are missing are shown as ``–``, since
+    the server may be of another version.
+    """
+    table = _table("Plan of this server", "tensor", "from → to", "type", ">bytes", "class")
+    _columns(table, ">slots", ">hits", ">misses", ">staged", "born at", "why")
+    edges = sorted(stats.get("edges", []), key=_live_order)
+    for edge in edges:
+        _row(
+            table,
+            str(edge.get("name", "–")),
+            f"{short(str(edge.get('source', '–')))} → {short(str(edge.get('destination', '–')))}",
+            type_text(str(edge.get("dtype", "–")), edge.get("shape")),
+            format_bytes(edge.get("bytes")),
+            _class(str(edge.get("class", "–"))),
+            *(str(edge.get(key, "–")) for key in ("slots", "hits", "misses")),
+            format_bytes(edge.get("staged_bytes", 0)),
+            str(edge.get("site", "–")),
+            str(edge.get("reason", "")),
+        )
+    table.caption = _live_caption(stats)
+    table.caption_justify = "left"
+    return table
+
+
+def _live_caption(stats: dict[str, Any]) -> Text:
+    counts = ", ".join(
+        f"{stats.get(key, '–')} {key}" for key in ("hits", "misses", "promotions", "demotions")
+    )
+    sites = sorted(stats.get("staged_bytes_by_site", {}).items(), key=lambda item: -item[1])
+    staged = "; ".join(f"{site}: {format_bytes(size)}" for site, size in sites) or "nothing"
+    return Text(f"{counts}\nstaged by one copy, by allocation site: {staged}")
+
+
+def _live_order(edge: dict[str, Any]) -> tuple[int, str]:
+    return -(edge.get("bytes") or 0), str(edge.get("name", ""))
+
+
+_PLACED = {"even": "evenly", "greedy": "greedily as whole variables"}
+
+
+def _first(one: VariableAdvice) -> Cost:
+    return one.costs[0]
+
+
+def _ring_or_first(one: VariableAdvice) -> Cost:
+    return one.cost(RING) or one.costs[0]
+
+
+def _cheapest(one: VariableAdvice) -> Cost:
+    return one.cheapest
+
+
+def _cost(cost: Cost | None, cheapest: Cost) -> Text:
+    if cost is None:
+        return Text("–")
+    text = f"{format_bytes(cost.busiest)} ({format_bytes(cost.total)})"
+    return Text(text, style="bold green" if cost == cheapest else "")
+
+
+def _summary(plan: Plan) -> str:
+    limit = format_bytes(plan.arena_limit)
+    lines = f"{plan.nodes} nodes analyzed in {format_seconds(plan.analysis_seconds)}; "
+    lines += f"{format_bytes(plan.registered_bytes)} planned, at most {limit} per arena"
+    control = len(plan.control_edges)
+    return lines + (f"; {control} control edges carry no bytes" if control else "")
+
+
+def short(task: str) -> str:
+    """``ps:0`` for ``/job:ps/task:0``; other names as they are."""
+    parts = dict(part.split(":", 1) for part in task.split("/") if ":" in part)
+    return f"{parts['job']}:{parts['task']}" if "job" in parts and "task" in parts else task
+
+
+def type_text(dtype: str, shape: Iterable[int | None] | None) -> str:
+    """``float32[784, ?]``; ``float32[…]`` where the rank is unknown."""
+    if shape is None:
+        return f"{dtype}[…]"
+    return f"{dtype}[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def _born(edge: Edge) -> str:
+    changed = "" if edge.mutability == "immutable" else f" [{edge.mutability}]"
+    return f"{edge.site}{changed}"
+
+
+def _or_dash(count: int) -> str:
+    return str(count) if count else "–"
+
+
+def _class(name: str) -> Text:
+    return Text(name, style=CLASS_STYLES.get(name, ""))
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=Text(title, style="bold"), title_justify="left", header_style="bold")
+    _columns(table, *columns)
+    return table
+
+
+def _columns(table: Table, *columns: str) -> None:
+    """Add columns; one whose name begins with ``>`` is for numbers."""
+    for name in columns:
+        if name.startswith(">"):
+            table.add_column(name[1:], justify="right")
+        else:
+            table.add_column(name, overflow="fold")
+
+
+def _row(table: Table, *cells: str | Text) -> None:
+    # Text, so that [ ] in names of ops and in shapes are not taken for markup
+    table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))

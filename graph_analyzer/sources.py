@@ -1,0 +1,174 @@
+"""From whatever holds a graph to the bytes of a GraphDef."""
+
+import os
+import re
+import stat
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from graph_analyzer import wire
+from graph_analyzer.errors import AnalysisError
+
+MOST_BYTES = 2**31
+"""Protobuf's own limit: no valid GraphDef is larger."""
+MOST_TEXT_BYTES = 2**28
+"""Text is parsed in Python, minutes per GiB; a larger graph belongs in a binary file."""
+
+_FILES = "a SavedModel directory, or a .pb, .meta or .pbtxt file"
+_FORMS = f"a tf.Graph, a GraphDef, a concrete function, {_FILES}"
+_MESSAGES = ("tensorflow.GraphDef", "tensorflow.MetaGraphDef", "tensorflow.SavedModel")
+_TEXT_KINDS = {
+    "node": "GraphDef",
+    "library": "GraphDef",
+    "versions": "GraphDef",
+    "meta_info_def": "MetaGraphDef",
+    "graph_def": "MetaGraphDef",
+    "saved_model_schema_version": "SavedModel",
+    "meta_graphs": "SavedModel",
+}
+_FIRST_FIELD = re.compile(r"(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{]")
+
+
+def graph_def_bytes(graph: Any, tags: Collection[str] | None = None) -> bytes:
+    """Return the serialized GraphDef of ``graph``; ``analyze`` says what it may be.
+
+    Does not import TensorFlow, except for text files. Raises ``AnalysisError``.
+    """
+    if isinstance(graph, str | os.PathLike):
+        return _from_path(Path(os.fspath(graph)), tags)
+    if isinstance(graph, bytes | bytearray | memoryview):
+        return _from_binary(memoryview(graph).cast("B"), "the data", tags)
+    try:
+        return _from_object(graph, tags)
+    except AnalysisError:
+        raise
+    except (ValueError, TypeError, AttributeError) as error:
+        raise AnalysisError(f"the graph cannot be serialized: {error}") from error
+
+
+def _from_object(graph: Any, tags: Collection[str] | None) -> bytes:
+    message = getattr(getattr(graph, "DESCRIPTOR", None), "full_name", None)
+    if message in _MESSAGES:
+        return _from_binary(memoryview(graph.SerializeToString()), "the message", tags)
+    if hasattr(graph, "as_graph_def"):
+        return _from_object(graph.as_graph_def(), tags)
+    if hasattr(graph, "graph") and hasattr(graph, "function_def"):
+        return _from_object(graph.graph, tags)
+    if hasattr(graph, "get_concrete_function"):
+        return _from_object(_only_concrete(graph), tags)
+    raise AnalysisError(f"cannot take a graph from a {type(graph).__name__}; give {_FORMS}")
+
+
+def _only_concrete(function: Any) -> Any:
+    # the only list TensorFlow keeps; where a version has none, the sentence below still helps
+    made: list[Any] = getattr(function, "_list_all_concrete_functions", list)()
+    if len(made) != 1:
+        raise AnalysisError(
+            f"this tf.function has {len(made)} concrete functions and the analyzer needs one; "
+            "give it function.get_concrete_function(...) for the arguments you mean"
+        )
+    return made[0]
+
+
+def _from_path(path: Path, tags: Collection[str] | None) -> bytes:
+    try:
+        if path.is_dir():
+            return _from_directory(path, tags)
+        if path.suffix not in (".pb", ".meta", ".pbtxt"):
+            path.stat()
+            raise AnalysisError(f"{path}: unsupported kind of file; give {_FILES}")
+        if path.suffix == ".pbtxt":
+            return _from_text(_read(path, MOST_TEXT_BYTES), path, tags)
+        return _from_binary(memoryview(_read(path, MOST_BYTES)), str(path), tags)
+    except (OSError, ValueError) as error:
+        if isinstance(error, AnalysisError):
+            raise
+        why = getattr(error, "strerror", None) or error
+        raise AnalysisError(f"{path}: {why}") from error
+
+
+def read_text(path: Path) -> bytes:
+    """Return the bytes of a text file that is not too large; raise ``AnalysisError``."""
+    try:
+        return _read(path, MOST_TEXT_BYTES)
+    except OSError as error:
+        raise AnalysisError(f"{path}: {error.strerror or error}") from error
+
+
+def _from_directory(path: Path, tags: Collection[str] | None) -> bytes:
+    for name in ("saved_model.pb", "saved_model.pbtxt"):
+        if (path / name).exists():
+            return _from_path(path / name, tags)
+    raise AnalysisError(f"{path}: a directory without saved_model.pb is not a SavedModel")
+
+
+def _read(path: Path, most: int) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode):
+            raise AnalysisError(f"{path}: not a regular file")
+        if info.st_size >= most:
+            raise AnalysisError(
+                f"{path}: {info.st_size} bytes are more than the {most} a graph may have here; "
+                "keep weights in a checkpoint, and large graphs in a binary .pb"
+            )
+        return file.read(most)
+
+
+def _from_text(data: bytes, path: Path, tags: Collection[str] | None) -> bytes:
+    text = data.decode("utf-8")
+    first = _FIRST_FIELD.match(text)
+    kind = _TEXT_KINDS.get(first[1]) if first else None
+    if kind is None:
+        raise AnalysisError(f"{path}: neither a GraphDef nor a MetaGraphDef nor a SavedModel")
+    try:
+        from google.protobuf import text_format
+        from tensorflow.core.framework import graph_pb2
+        from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+    except ImportError as error:
+        raise AnalysisError(f"{path}: reading text needs TensorFlow: {error}") from error
+
+    messages = {
+        "GraphDef": graph_pb2.GraphDef,
+        "MetaGraphDef": meta_graph_pb2.MetaGraphDef,
+        "SavedModel": saved_model_pb2.SavedModel,
+    }
+    try:
+        message = text_format.Parse(text, messages[kind]())
+    except (text_format.ParseError, RecursionError) as error:
+        raise AnalysisError(f"{path}: not a {kind} in text form: {error}") from error
+    return _from_binary(memoryview(message.SerializeToString()), str(path), tags)
+
+
+def _from_binary(data: memoryview, name: str, tags: Collection[str] | None) -> bytes:
+    try:
+        found = _graphs_in(data)
+    except AnalysisError as error:
+        raise AnalysisError(f"{name}: corrupt, or not a graph: {error}") from error
+    graph = found if isinstance(found, bytes) else _choose(found, tags, name).graph_def
+    if not graph:
+        raise AnalysisError(f"{name}: holds no graph with nodes")
+    if len(graph) >= MOST_BYTES:
+        raise AnalysisError(f"{name}: a GraphDef of {len(graph)} bytes; at most 2 GiB are allowed")
+    return graph
+
+
+def _graphs_in(data: memoryview) -> bytes | list[wire.MetaGraph]:
+    if len(data) == 0 or wire.is_graph_def(data):
+        return bytes(data)
+    if wire.is_saved_model(data):
+        return wire.meta_graphs(data)
+    return wire.meta_graph(data).graph_def
+
+
+def _choose(found: list[wire.MetaGraph], tags: Collection[str] | None, name: str) -> wire.MetaGraph:
+    chosen = [one for one in found if tags is None or set(one.tags) == set(tags)]
+    if len(chosen) == 1:
+        return chosen[0]
+    have = "; ".join(",".join(one.tags) or "(no tags)" for one in found) or "none"
+    wanted = "" if tags is None else f" with the tags {','.join(sorted(tags))}"
+    raise AnalysisError(
+        f"{name}: there are {len(chosen)} meta graphs{wanted} and one is needed; "
+        f"choose by tags, of which there are: {have}"
+    )

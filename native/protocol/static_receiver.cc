@@ -1,0 +1,126 @@
+#include "protocol/static_receiver.h"
+
+#include <utility>
+
+#include "protocol/counters.h"
+
+namespace rdma_transport {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+Status Broken(const char* what) { return Status(Code::kDataLoss, what); }
+
+}  // namespace
+
+Status StaticReceiver::OnEdge(const TensorMessage& message) {
+  const uint64_t number = message.header.lend_id;
+  if (number == 0 || number > UINT32_MAX) return Broken("an edge of an impossible number");
+  if (edges_.size() >= kMostEdges) return Broken("too many static edges");
+  const auto [entry, fresh] = edges_.try_emplace(static_cast<uint32_t>(number));
+  if (!fresh) return Broken("an edge that was declared already");
+  Edge& edge = entry->second;
+  edge.spec = {message.key, message.header.dtype, message.dims, message.header.bytes};
+  edge.usual_key = message.key + std::string(kUsualTail);
+  edge.at_sink = (message.header.flags & kSink) != 0;
+  if (!edge.at_sink) return OkStatus();
+  return ProvideSlots(entry->first, &edge, kSinkSlots);
+}
+
+// As many as there is memory for; with none the edge stays on the dynamic path.
+Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count) {
+  memory::Arena* arena = context_.sink;
+  for (uint32_t i = 0; i < count; ++i) {
+    char* memory = edge->spec.bytes == 0 ? nullptr : arena->Allocate(edge->spec.bytes);
+    Slot slot;
+    if (memory == nullptr) return OkStatus();
+    slot.memory = std::shared_ptr<const void>(memory, [arena](const void* held) {
+      arena->Free(static_cast<char*>(const_cast<void*>(held)));
+    });
+    if (!context_.device->Locate(memory, &slot.span)) return OkStatus();
+    RDMA_RETURN_IF_ERROR(channel_->Share(slot.span.key));
+    slot.generation = 1;
+    SlotMessage message = {};
+    message.type = MessageType::kSlot;
+    message.flags = kSink;
+    message.slot = static_cast<uint16_t>(i);
+    message.edge = number;
+    message.region_key = slot.span.key;
+    message.region_offset = slot.span.offset;
+    message.generation = slot.generation;
+    edge->slots.push_back(std::move(slot));
+    const iovec part = {&message, sizeof(message)};
+    RDMA_RETURN_IF_ERROR(channel_->Notify(&part, 1, fabric::Urgency::kLazy));
+  }
+  return OkStatus();
+}
+
+Status StaticReceiver::OnSlot(const SlotMessage& message) {
+  const auto found = edges_.find(message.edge);
+  if (found == edges_.end() || found->second.at_sink || message.slot >= kMostSlots) {
+    return Broken("a slot of an edge that has none");
+  }
+  Edge& edge = found->second;
+  if (message.slot > edge.slots.size()) return Broken("a slot out of order");
+  if (message.slot == edge.slots.size()) edge.slots.emplace_back();
+  Slot& slot = edge.slots[message.slot];
+  slot.generation = message.generation;
+  slot.span = {message.region_key, message.region_offset, edge.spec.bytes};
+  slot.mapped =
+      (message.flags & kHome) != 0 ? context_.device->MapOwn(slot.span) : channel_->Map(slot.span);
+  if (slot.mapped.data == nullptr ||
+      reinterpret_cast<uintptr_t>(slot.mapped.data) % kAlignment != 0) {
+    slot.mapped = {};  // tensors in it will be refused
+  }
+  return OkStatus();
+}
+
+Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view tail,
+                                Arrival* arrival, const std::string** key) {
+  const auto found = edges_.find(message.edge);
+  if (found == edges_.end() || message.slot >= found->second.slots.size()) {
+    return Broken("a tensor in a slot that was not agreed on");
+  }
+  Edge& edge = found->second;
+  const Slot& slot = edge.slots[message.slot];
+  if (slot.generation != message.generation) {
+    return Broken("a tensor in a slot that means another place by now");
+  }
+  *key = &edge.usual_key;
+  if (tail != kUsualTail) {
+    odd_key_ = edge.spec.key;
+    odd_key_ += tail;
+    *key = &odd_key_;
+  }
+  Delivery& delivery = arrival->delivery;
+  delivery.path = Path::kStatic;
+  delivery.dtype = edge.spec.dtype;
+  delivery.dims = edge.spec.dims;
+  delivery.bytes = edge.spec.bytes;
+  delivery.dead = (message.flags & kDead) != 0;
+  if (!edge.at_sink) return TakeFromSource(slot, message, arrival);
+  delivery.data = static_cast<const char*>(slot.memory.get());
+  delivery.lease = leases_->MakeCredit(CreditOf(message.edge, message.slot), slot.memory);
+  return OkStatus();
+}
+
+Status StaticReceiver::TakeFromSource(const Slot& slot, const StaticMessage& message,
+                                      Arrival* arrival) {
+  Delivery& delivery = arrival->delivery;
+  delivery.lease = leases_->MakeLoan(message.lend_id, slot.mapped.holder);
+  if (slot.mapped.data == nullptr) {
+    delivery.status = Status(Code::kResourceExhausted,
+                             "a slot of a peer cannot be mapped here (limits on memory or open "
+                             "files?)");
+    return OkStatus();
+  }
+  if (!context_.settings->zero_copy) {
+    arrival->channel = channel_;
+    arrival->source = slot.span;
+    return OkStatus();
+  }
+  delivery.data = slot.mapped.data;
+  return OkStatus();
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,63 @@
+// The receiving side of the static edges of one link. Believes nothing that the sender says: a slot
+// outside of its memory, or one that was never agreed on, ends the channel.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/settings.h"
+#include "fabric/fabric.h"
+#include "memory/arena.h"
+#include "protocol/mailbox.h"
+#include "protocol/static_edge.h"
+#include "protocol/wire.h"
+
+namespace rdma_transport {
+
+// The polling thread's alone.
+class StaticReceiver {
+ public:
+  struct Context {
+    fabric::Device* device;
+    memory::Arena* sink;  // what peers may write into
+    const Settings* settings;
+  };
+  StaticReceiver(const Context& context, const std::shared_ptr<fabric::Channel>& channel,
+                 LeaseMaker* leases)
+      : context_(context), channel_(channel), leases_(leases) {}
+
+  Status OnEdge(const TensorMessage& message);
+  Status OnSlot(const SlotMessage& message);
+  void OnRetire(uint64_t number) { edges_.erase(static_cast<uint32_t>(number)); }
+  // What the notification announces; `key` stays valid until the next call.
+  Status OnStatic(const StaticMessage& message, std::string_view tail, Arrival* arrival,
+                  const std::string** key);
+
+ private:
+  struct Slot {
+    uint32_t generation = 0;
+    fabric::RemoteSpan span;
+    fabric::MappedSpan mapped;           // at the source
+    std::shared_ptr<const void> memory;  // at the sink
+  };
+  struct Edge {
+    EdgeSpec spec;
+    std::string usual_key;
+    bool at_sink = false;
+    std::vector<Slot> slots;
+  };
+
+  Status ProvideSlots(uint32_t number, Edge* edge, uint32_t count);
+  Status TakeFromSource(const Slot& slot, const StaticMessage& message, Arrival* arrival);
+
+  const Context context_;
+  const std::shared_ptr<fabric::Channel>& channel_;
+  LeaseMaker* const leases_;
+  std::unordered_map<uint32_t, Edge> edges_;
+  std::string odd_key_;
+};
+
+}  // namespace rdma_transport

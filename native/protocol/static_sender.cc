@@ -1,0 +1,446 @@
+#include "protocol/static_sender.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "protocol/counters.h"
+#include "protocol/staging.h"
+
+namespace rdma_transport {
+namespace {
+
+constexpr uint32_t kPromoteAfter = 2;  // equal shapes in a row
+constexpr uint32_t kDemoteAfter = 2;   // other shapes in a row
+constexpr uint32_t kMostDoublings = 6;
+constexpr size_t kMostVariants = 4;
+constexpr size_t kMostPools = 4;        // sites that one edge's buffers come from
+constexpr uint32_t kMostStrange = 256;  // buffers in a row that were no slot: there is no pattern
+constexpr size_t kMostCandidates = 4096;
+constexpr int kTracedAllocations = 4096;
+
+bool Same(uint32_t dtype, const std::vector<int64_t>& known, uint32_t other, const int64_t* dims,
+          int rank) {
+  return dtype == other && known.size() == static_cast<size_t>(rank) &&
+         std::equal(known.begin(), known.end(), dims);
+}
+
+std::string CopySite(const std::string& key) { return "copy for " + key; }
+
+}  // namespace
+
+StaticSender::StaticSender(const Context& context, fabric::Channel* channel, LendTable* lent)
+    : context_(context), channel_(channel), lent_(lent) {}
+
+StaticSender::~StaticSender() = default;
+
+bool StaticSender::AtSink() const {
+  return !context_.settings->zero_copy || !context_.device->MapsPeers();
+}
+
+// --- Edges and their shapes ---
+
+std::shared_ptr<StaticSender::Edge> StaticSender::EdgeOf(std::string_view key) {
+  std::lock_guard<std::mutex> lock(mu_);
+  std::string name(key);
+  const auto found = edges_.find(name);
+  if (found != edges_.end()) return found->second;
+  if (edges_.size() > numbered_.size() + kMostCandidates) ForgetCandidatesLocked();
+  auto edge = std::make_shared<Edge>();
+  edge->key = name;
+  edges_.emplace(std::move(name), edge);
+  return edge;
+}
+
+// Keys that are used once, as those of copies between eager tensors, must not pile up.
+void StaticSender::ForgetCandidatesLocked() {
+  std::unordered_map<std::string, std::shared_ptr<Edge>> kept;
+  for (const auto& [number, edge] : numbered_) kept.emplace(edge->key, edge);
+  edges_.swap(kept);
+}
+
+StaticSender::Variant* StaticSender::VariantOf(Edge* edge, uint32_t dtype, const int64_t* dims,
+                                               int rank, uint64_t bytes) {
+  for (auto it = edge->variants.begin(); it != edge->variants.end(); ++it) {
+    if (!Same(it->dtype, it->dims, dtype, dims, rank)) continue;
+    if (it != edge->variants.begin()) {
+      edge->variants.splice(edge->variants.begin(), edge->variants, it);
+    }
+    return &edge->variants.front();
+  }
+  if (edge->variants.size() == kMostVariants) {
+    if (edge->variants.back().number != 0) Demote(edge, &edge->variants.back());
+    edge->variants.pop_back();
+  }
+  Variant& made = edge->variants.emplace_front();
+  made.dtype = dtype;
+  made.dims.assign(dims, dims + rank);
+  made.bytes = bytes;
+  return &made;
+}
+
+// The variant to send by; null: the dynamic path.
+StaticSender::Variant* StaticSender::Choose(Edge* edge, const Outgoing& tensor) {
+  Variant* variant = VariantOf(edge, tensor.dtype, tensor.dims, tensor.rank, tensor.bytes);
+  Variant* promised = nullptr;
+  for (Variant& other : edge->variants) {
+    if (&other == variant) continue;
+    other.streak = 0;
+    if (other.number == 0) continue;
+    promised = &other;
+    if (!other.planned && ++other.others >= kDemoteAfter) Demote(edge, &other);
+  }
+  ++variant->streak;
+  variant->others = 0;
+  if (variant->number != 0) return variant;
+  if (promised != nullptr) Miss(promised, "another shape");
+  const uint32_t needed = kPromoteAfter << std::min(variant->demotions, kMostDoublings);
+  return variant->streak > needed ? variant : nullptr;
+}
+
+bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant) {
+  uint32_t number = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (numbered_.size() >= kMostEdges) return false;
+    number = next_number_++;
+    numbered_[number] = edge;
+  }
+  TensorHeader header = {};
+  header.type = MessageType::kEdge;
+  header.flags = AtSink() ? kSink : 0;
+  header.dtype = variant->dtype;
+  header.bytes = variant->bytes;
+  header.lend_id = number;
+  const TensorFrame frame(&header, variant->dims.data(), static_cast<int>(variant->dims.size()),
+                          edge->key, nullptr, 0);
+  const Status told = channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
+  if (!told.ok()) {
+    std::lock_guard<std::mutex> lock(mu_);
+    numbered_.erase(number);
+    return false;
+  }
+  variant->number = number;
+  variant->strange = 0;
+  GlobalCounters().plan.promotions.fetch_add(1, std::memory_order_relaxed);
+  if (!AtSink()) context_.slots->StartTracing(kTracedAllocations);
+  return true;
+}
+
+void StaticSender::Demote(Edge*, Variant* variant) {
+  GlobalCounters().plan.demotions.fetch_add(1, std::memory_order_relaxed);
+  // A peer that cannot be told is lost, and with it the edge.
+  NotifyControl(MessageType::kRetire, variant->number).IgnoreError();
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    numbered_.erase(variant->number);
+  }
+  variant->number = 0;
+  variant->streak = 0;
+  ++variant->demotions;
+  variant->slots.clear();
+  variant->pools.clear();
+}
+
+void StaticSender::Offer(const PlannedEdge& planned) {
+  if (!context_.settings->static_edges) return;
+  const EdgeSpec& spec = planned.spec;
+  const std::shared_ptr<Edge> edge = EdgeOf(spec.key);
+  std::lock_guard<std::mutex> lock(edge->mu);
+  Variant* variant = VariantOf(edge.get(), spec.dtype, spec.dims.data(),
+                               static_cast<int>(spec.dims.size()), spec.bytes);
+  variant->planned = true;
+  if (variant->number == 0 && !Promote(edge, variant)) return;
+  if (planned.pool == nullptr || AtSink()) return;
+  variant->pools.push_back(planned.pool);
+  for (const char* block : planned.pool->Blocks()) {
+    fabric::RemoteSpan span;
+    if (context_.device->Locate(block, &span)) Adopt(variant, block, span, false);
+  }
+}
+
+void StaticSender::Withdraw(const EdgeSpec& spec) {
+  const std::shared_ptr<Edge> edge = EdgeOf(spec.key);
+  std::lock_guard<std::mutex> lock(edge->mu);
+  for (Variant& variant : edge->variants) {
+    if (!variant.planned || !Same(variant.dtype, variant.dims, spec.dtype, spec.dims.data(),
+                                  static_cast<int>(spec.dims.size()))) {
+      continue;
+    }
+    variant.planned = false;
+    if (variant.number != 0) Demote(edge.get(), &variant);
+    variant.demotions = 0;
+  }
+}
+
+// --- Tensors ---
+
+void StaticSender::Miss(Variant* variant, const char* reason) {
+  ++variant->report.misses;
+  GlobalCounters().plan.misses.Add(reason);
+}
+
+bool StaticSender::Send(Outgoing* tensor, SendOutcome* outcome) {
+  if (!context_.settings->static_edges) return false;
+  const std::shared_ptr<Edge> edge = EdgeOf(WithoutTail(tensor->key));
+  std::lock_guard<std::mutex> lock(edge->mu);
+  Variant* variant = Choose(edge.get(), *tensor);
+  if (variant == nullptr) return false;
+  if (variant->number == 0 && !Promote(edge, variant)) return false;
+  return AtSink() ? SendToSink(edge.get(), variant, tensor, outcome)
+                  : SendFromSource(edge.get(), variant, tensor, outcome);
+}
+
+bool StaticSender::StageFor(Edge* edge, Variant* variant, Outgoing* tensor) {
+  const std::string site = CopySite(edge->key);
+  AddPool(variant, site, tensor->bytes);
+  if (!Stage(context_.arena, context_.slots, site, tensor)) return false;
+  variant->report.staged_bytes += tensor->bytes;
+  return true;
+}
+
+bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor,
+                                  SendOutcome* outcome) {
+  fabric::RemoteSpan span;
+  const bool home = !tensor->mutable_source && channel_->Owns(tensor->data, &span);
+  if (!home && (tensor->mutable_source || !context_.device->Locate(tensor->data, &span) ||
+                span.length < tensor->bytes)) {
+    if (!StageFor(edge, variant, tensor) || !context_.device->Locate(tensor->data, &span)) {
+      Miss(variant, "no memory in the arena");
+      return false;
+    }
+  }
+  Slot* slot = SlotFor(variant, *tensor, span, home);
+  if (slot == nullptr) return false;
+  slot->used = ++variant->clock;
+  const uint64_t lend_id = lent_->Lend(std::move(tensor->owner));
+  ++variant->report.hits;
+  GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
+  GlobalCounters().Sent(Path::kStatic).Add(tensor->bytes);
+  outcome->status =
+      NotifyTensor(*variant, static_cast<size_t>(slot - variant->slots.data()), lend_id, *tensor);
+  if (!outcome->status.ok()) lent_->Release(lend_id);
+  return true;
+}
+
+StaticSender::Slot* StaticSender::SlotFor(Variant* variant, const Outgoing& tensor,
+                                          const fabric::RemoteSpan& span, bool home) {
+  for (Slot& slot : variant->slots) {
+    if (slot.data == tensor.data && slot.span.key == span.key && slot.home == home) {
+      variant->strange = 0;
+      return &slot;
+    }
+  }
+  if (++variant->strange > kMostStrange) {
+    // A descriptor costs no more than agreeing on a slot for each tensor.
+    Miss(variant, "its buffers have no fixed place");
+    return nullptr;
+  }
+  if (!home) FollowToSite(variant, tensor.block != nullptr ? tensor.block : tensor.data);
+  return Adopt(variant, tensor.data, span, home);
+}
+
+// From now on the operation that allocated this buffer gets its memory from a pool.
+void StaticSender::FollowToSite(Variant* variant, const char* block) {
+  std::string site;
+  size_t bytes = 0;
+  if (context_.slots->SiteOf(block, &site, &bytes)) {
+    AddPool(variant, site, bytes);
+  } else {
+    context_.slots->StartTracing(kTracedAllocations);
+  }
+}
+
+void StaticSender::AddPool(Variant* variant, std::string_view site, size_t bytes) {
+  for (const auto& pool : variant->pools) {
+    if (pool->site() == site && pool->bytes() == bytes) return;
+  }
+  if (variant->pools.size() == kMostPools) return;
+  variant->pools.push_back(context_.slots->Reserve(site, bytes, /*count=*/2));
+}
+
+StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
+                                        const fabric::RemoteSpan& span, bool home) {
+  if (!home && !channel_->Share(span.key).ok()) return nullptr;
+  Slot* slot = nullptr;
+  for (Slot& known : variant->slots) {
+    if (known.data == data && known.home == home) slot = &known;  // the same place, mapped anew
+  }
+  if (slot == nullptr && variant->slots.size() < kMostSlots) {
+    slot = &variant->slots.emplace_back();
+  }
+  if (slot == nullptr) {
+    slot = &*std::min_element(variant->slots.begin(), variant->slots.end(),
+                              [](const Slot& a, const Slot& b) { return a.used < b.used; });
+  }
+  slot->data = data;
+  slot->span = span;
+  slot->home = home;
+  ++slot->generation;
+  SlotMessage message = {};
+  message.type = MessageType::kSlot;
+  message.flags = home ? kHome : 0;
+  message.slot = static_cast<uint16_t>(slot - variant->slots.data());
+  message.edge = variant->number;
+  message.region_key = span.key;
+  message.region_offset = span.offset;
+  message.generation = slot->generation;
+  const iovec part = {&message, sizeof(message)};
+  if (!channel_->Notify(&part, 1, fabric::Urgency::kLazy).ok()) {
+    slot->data = nullptr;  // matches nothing
+    return nullptr;
+  }
+  GlobalCounters().plan.slot_allocations.fetch_add(1, std::memory_order_relaxed);
+  return slot;
+}
+
+bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
+                              SendOutcome* outcome) {
+  const auto slot = std::find_if(variant->slots.begin(), variant->slots.end(),
+                                 [](const Slot& known) { return !known.busy; });
+  if (slot == variant->slots.end()) {
+    Miss(variant, variant->slots.empty() ? "no slots agreed yet" : "no free slot");
+    return false;
+  }
+  fabric::RemoteSpan local;
+  if (!context_.device->WriteCopies() &&
+      (tensor->mutable_source || !context_.device->Locate(tensor->data, &local)) &&
+      !StageFor(edge, variant, tensor)) {
+    Miss(variant, "no memory in the arena");
+    return false;
+  }
+  uint64_t cookie = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    cookie = ++next_cookie_;
+    writing_[cookie] = std::move(tensor->owner);
+  }
+  slot->busy = true;
+  outcome->status = channel_->Write(tensor->data, slot->span, cookie);
+  if (!outcome->status.ok()) {
+    OnWritten(cookie);
+    return true;
+  }
+  ++variant->report.hits;
+  GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
+  GlobalCounters().Sent(Path::kStatic).Add(tensor->bytes);
+  if (context_.device->WriteCopies()) {
+    GlobalCounters().copied_bytes.fetch_add(tensor->bytes, std::memory_order_relaxed);
+  }
+  outcome->status = NotifyTensor(*variant, static_cast<size_t>(slot - variant->slots.begin()),
+                                 /*lend_id=*/0, *tensor);
+  return true;
+}
+
+Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t lend_id,
+                                  const Outgoing& tensor) {
+  StaticMessage message = {};
+  message.type = MessageType::kStatic;
+  message.flags = tensor.dead ? kDead : 0;
+  message.slot = static_cast<uint16_t>(slot);
+  message.edge = variant.number;
+  message.step = tensor.step;
+  message.lend_id = lend_id;
+  message.generation = variant.slots[slot].generation;
+  const std::string_view tail = tensor.key.substr(WithoutTail(tensor.key).size());
+  if (tail != kUsualTail) {
+    message.flags |= kOddTail;
+    message.tail_length = static_cast<uint32_t>(tail.size());
+  }
+  static constexpr char kZeros[8] = {};
+  const iovec parts[] = {
+      {&message, sizeof(message)},
+      {const_cast<char*>(tail.data()), message.tail_length},
+      {const_cast<char*>(kZeros), (8 - message.tail_length % 8) % 8},
+  };
+  return channel_->Notify(parts, message.tail_length == 0 ? 1 : 3, fabric::Urgency::kWake);
+}
+
+Status StaticSender::NotifyControl(MessageType type, uint64_t value) {
+  ControlMessage message = {};
+  message.type = type;
+  message.value = value;
+  const iovec part = {&message, sizeof(message)};
+  return channel_->Notify(&part, 1, fabric::Urgency::kLazy);
+}
+
+// --- What the receiver says ---
+
+Status StaticSender::OnSlot(const SlotMessage& message) {
+  std::shared_ptr<Edge> edge;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = numbered_.find(message.edge);
+    if (found == numbered_.end()) return OkStatus();  // retired meanwhile
+    edge = found->second;
+  }
+  std::lock_guard<std::mutex> lock(edge->mu);
+  for (Variant& variant : edge->variants) {
+    if (variant.number != message.edge) continue;
+    if (!AtSink() || message.slot != variant.slots.size() || message.slot >= kMostSlots) {
+      return Status(Code::kDataLoss, "a slot that was not asked for");
+    }
+    Slot& slot = variant.slots.emplace_back();
+    slot.span = {message.region_key, message.region_offset, variant.bytes};
+    slot.generation = message.generation;
+    GlobalCounters().plan.slot_allocations.fetch_add(1, std::memory_order_relaxed);
+  }
+  return OkStatus();
+}
+
+Status StaticSender::OnCredit(uint64_t credit) {
+  std::shared_ptr<Edge> edge;
+  const auto number = static_cast<uint32_t>(credit >> 16);
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = numbered_.find(number);
+    if (found == numbered_.end()) return OkStatus();  // retired meanwhile
+    edge = found->second;
+  }
+  std::lock_guard<std::mutex> lock(edge->mu);
+  for (Variant& variant : edge->variants) {
+    if (variant.number != number) continue;
+    const size_t slot = credit & 0xffff;
+    if (slot >= variant.slots.size() || !variant.slots[slot].busy) {
+      return Status(Code::kDataLoss, "a credit for a slot that is not in use");
+    }
+    variant.slots[slot].busy = false;
+  }
+  return OkStatus();
+}
+
+void StaticSender::OnWritten(uint64_t cookie) {
+  OwnerRef owner;
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = writing_.find(cookie);
+  if (found == writing_.end()) return;
+  owner = std::move(found->second);
+  writing_.erase(found);
+}
+
+void StaticSender::Report(std::vector<EdgeReport>* reports) const {
+  std::vector<std::shared_ptr<Edge>> edges;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (const auto& [key, edge] : edges_) edges.push_back(edge);
+  }
+  for (const auto& edge : edges) {
+    std::lock_guard<std::mutex> lock(edge->mu);
+    for (const Variant& variant : edge->variants) {
+      EdgeReport report = variant.report;
+      report.spec = {edge->key, variant.dtype, variant.dims, variant.bytes};
+      report.is_static = variant.number != 0;
+      report.planned = variant.planned;
+      report.at_sink = AtSink();
+      report.slots = variant.slots.size();
+      for (const auto& pool : variant.pools) {
+        if (!report.sites.empty()) report.sites += ", ";
+        report.sites += pool->site();
+      }
+      reports->push_back(std::move(report));
+    }
+  }
+}
+
+}  // namespace rdma_transport

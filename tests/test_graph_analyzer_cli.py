@@ -1,0 +1,205 @@
+"""The commands as a shell sees them: exit codes, what is on stdout, what is on stderr."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graph_analyzer import Plan
+from graph_analyzer.cli import main
+from tests.test_graph_analyzer_input import GRAPH
+from tests.test_graph_analyzer_plan import SAMPLE, WEIGHT
+
+pytestmark = pytest.mark.timeout(60)
+
+ROOT = str(Path(__file__).parent.parent)
+ENVIRONMENT = os.environ | {"PYTHONPATH": ROOT, "NO_COLOR": "1"}
+
+
+def run(*words: object, module: str = "graph_analyzer") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *map(str, words)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(SAMPLE))
+    return path
+
+
+def valid(text: str) -> dict:
+    """The JSON, after the schema had its say."""
+    jsonschema = pytest.importorskip("jsonschema")
+    from graph_analyzer import schema
+
+    document: dict = json.loads(text)
+    jsonschema.Draft202012Validator(schema()).validate(document)
+    return document
+
+
+def test_the_schema_itself_is_valid_and_refuses_what_is_no_answer() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    from graph_analyzer import schema
+
+    jsonschema.Draft202012Validator.check_schema(schema())
+    validator = jsonschema.Draft202012Validator(schema())
+    assert not validator.is_valid({})
+    assert not validator.is_valid(SAMPLE | {"nodes": -1})
+    assert not validator.is_valid(SAMPLE | {"edges": [SAMPLE["edges"][0] | {"class": "fast"}]})
+
+
+def test_a_file_alone_is_planned(plan: Path) -> None:
+    ran = run(plan)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    for title in ("Edges", "Memory per task", "Bytes per link and step", "Totals"):
+        assert title in ran.stdout
+    assert run("--rows", 0, plan).stdout == run("plan", "--rows", 0, plan).stdout
+
+
+def test_json_is_the_whole_of_stdout_and_can_be_read_again(plan: Path) -> None:
+    ran = run(plan, "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert valid(ran.stdout) == SAMPLE
+    ran = run(plan, "--json", "--advice", "--batch", 32)
+    found = valid(ran.stdout)
+    assert found.pop("advice")["variables"][0]["rows"] == 32
+    assert found == SAMPLE
+    assert Plan.from_json(ran.stdout).as_dict() == SAMPLE
+
+
+def test_a_picture_is_written_beside_the_answer(plan: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    ran = run(plan, "--json", "--picture", tmp_path / "out.svg")
+    assert valid(ran.stdout) == SAMPLE
+    assert "</svg>" in (tmp_path / "out.svg").read_text()
+
+
+def test_capacity_for_several_clusters() -> None:
+    words = ["capacity", "--mib", 512, "--workers", "8,64", "--servers", 2]
+    ran = run(*words, "--bandwidth", "100Gbit", "--json")
+    rows = valid(ran.stdout)["capacity"]
+    assert [(row["workers"], row["servers"]) for row in rows] == [(8, 2), (64, 2)]
+    # 64 workers x 256 MiB = 17179869184 bytes at 12.5e9 a second
+    assert rows[1]["seconds_overlapped"] == pytest.approx(1.37438953472)
+    table = run(*words, "--batch", 32)
+    assert table.returncode == 0
+    assert "samples/s" in table.stdout
+
+
+def test_capacity_and_advice_of_a_plan(plan: Path) -> None:
+    row = valid(run("capacity", plan, "--workers", 2, "--servers", 2, "--json").stdout)
+    assert row["capacity"][0]["shards"][0] == WEIGHT
+    found = valid(run("advice", plan, "--colocated", "--servers", 2, "--json").stdout)["advice"]
+    assert (found["workers"], found["servers"], found["colocated"]) == (2, 2, True)
+    assert "sufficient factors" in run("advice", plan).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["missing.pb", "-c", "ps=1"], "missing.pb: No such file"),
+        (["graph.pb"], "which cluster?"),
+        (["graph.pb", "-c", "ps"], "'ps' in the cluster is not of the form"),
+        (["graph.pb", "-c", "ps=1", "--arena-limit", "much"], "'much' is not a size"),
+        (["corrupt.pb", "-c", "ps=1"], "corrupt, or not a graph"),
+        (["cli.py", "-c", "ps=1"], "unsupported kind of file"),
+        (["corrupt.json"], "not a plan"),
+        (["plan.json", "--picture", "out.gif"], "a picture is .png or .svg"),
+        (["plan.json", "--rows", "-1"], "--rows"),
+        (["--json"], "Missing argument"),
+        (["plan.json", "--nonsense"], "No such option"),
+        (["capacity"], "either a graph or --mib"),
+        (["capacity", "--mib", "nan"], "must be above 0"),
+        (["capacity", "--mib", "1", "--workers", "8,x"], "--workers '8,x'"),
+        (["capacity", "--mib", "1", "--workers", "0"], "workers: 0"),
+        (["capacity", "--mib", "1", "--bandwidth", "quick"], "'quick' is not a bandwidth"),
+        (["advice", "plan.json", "--batch", "0"], "batch"),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_a_sentence(
+    plan: Path,
+    words: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (plan.parent / "graph.pb").write_bytes(GRAPH)
+    (plan.parent / "corrupt.pb").write_bytes(b"\x00")
+    (plan.parent / "corrupt.json").write_text("{")
+    (plan.parent / "cli.py").write_text("")
+    monkeypatch.chdir(plan.parent)
+    monkeypatch.setattr(sys, "argv", ["graph_analyzer", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert sentence in said.err
+    assert len(said.err) < 500
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback(plan: Path) -> None:
+    command = [sys.executable, "-m", "graph_analyzer", str(plan)]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        ran = subprocess.run(
+            command, env=ENVIRONMENT, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=30
+        )
+    assert ran.stderr == ""
+
+
+def test_a_full_disk_is_said(plan: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "graph_analyzer", str(plan), "--json"]
+        ran = subprocess.run(
+            command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30
+        )
+    assert ran.returncode == 2
+    assert ran.stderr == "error: cannot write the answer: No space left on device\n"
+
+
+INTERRUPTED = """
+import os, signal, graph_analyzer.native
+graph_analyzer.native.analyze = lambda graph, request: os.kill(os.getpid(), signal.SIGINT)
+from graph_analyzer.cli import main
+main()
+"""
+
+
+def test_ctrl_c_is_exit_code_130(tmp_path: Path) -> None:
+    (tmp_path / "graph.pb").write_bytes(GRAPH)
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "graph.pb"), "-c", "ps=1"]
+    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30)
+    assert ran.returncode == 130
+    assert "Traceback" not in ran.stderr
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_rdma_transport_has_the_same_commands(plan: Path) -> None:
+    module = "rdma_transport.cli"
+    assert valid(run("plan", plan, "--json", module=module).stdout) == SAMPLE
+    ran = run("capacity", "--mib", 1, "--json", module=module)
+    assert valid(ran.stdout)["capacity"][0]["model_bytes"] == 2**20
+    ran = run("plan", "missing.pb", "-c", "ps=1", module=module)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("error: missing.pb")
+
+
+@pytest.mark.parametrize("module", ["graph_analyzer.cli", "rdma_transport.cli"])
+def test_help_and_capacity_do_not_load_tensorflow_or_pictures(module: str) -> None:
+    code = (
+        f"import sys; sys.argv = ['x', *sys.argv[1:]]; from {module} import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'tensorflow', 'matplotlib', 'keras'} & set(sys.modules)\n"
+        "assert not heavy, heavy; print('light')"
+    )
+    for words in (["--help"], ["capacity", "--mib", "1"]):
+        command = [sys.executable, "-c", code, *words]
+        ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30)
+        assert ran.stdout.endswith("light\n"), ran.stderr
