@@ -36,6 +36,14 @@ std::vector<PeerStats> Endpoint::Stats() const {
   return stats;
 }
 
+void Endpoint::ReportEdges(std::vector<EdgeReport>* edges) const {
+  for (const auto& link : AllLinks()) {
+    const size_t before = edges->size();
+    link->static_edges().Report(edges);
+    for (size_t i = before; i < edges->size(); ++i) (*edges)[i].peer = link->remote().task;
+  }
+}
+
 // --- Tensors ---
 
 void Endpoint::Receive(Peer* peer, int64_t step, std::string_view key,

@@ -51,6 +51,7 @@ class Endpoint final : public LinkOwner {
   std::string HandleBootstrap(std::string_view request);
 
   std::vector<PeerStats> Stats() const;
+  void ReportEdges(std::vector<EdgeReport>* edges) const;
   size_t kept_arrivals() const { return mailbox_.kept(); }
 
   // For peers and the runtime.

@@ -74,6 +74,53 @@ std::string Named(const NamedCounter& counter) {
   return json.End();
 }
 
+std::string Edges(const std::vector<EdgeReport>& edges) {
+  Json json('[');
+  for (const EdgeReport& edge : edges) {
+    Json shape('[');
+    for (const int64_t dim : edge.spec.dims) shape.Add(std::to_string(dim));
+    json.Add(Json('{')
+                 .Field("key", Quote(edge.spec.key))
+                 .Field("destination", Quote(edge.peer))
+                 .Count("dtype", edge.spec.dtype)
+                 .Field("shape", shape.End())
+                 .Count("bytes", edge.spec.bytes)
+                 .Field("class", edge.is_static ? "\"static\"" : "\"dynamic\"")
+                 .Field("planned", edge.planned ? "true" : "false")
+                 .Field("placement", edge.at_sink ? "\"receiver\"" : "\"sender\"")
+                 .Count("slots", edge.slots)
+                 .Count("hits", edge.hits)
+                 .Count("misses", edge.misses)
+                 .Count("staged_bytes", edge.staged_bytes)
+                 .Field("site", Quote(edge.sites))
+                 .End());
+  }
+  return json.End();
+}
+
+std::string Plan(const PlanCounters& counters, const memory::SlotPoolStats& pools,
+                 const std::vector<EdgeReport>& edges) {
+  std::map<std::string, uint64_t> staged;
+  for (const EdgeReport& edge : edges) {
+    if (edge.staged_bytes > 0) staged[edge.spec.key] += edge.staged_bytes;
+  }
+  Json staged_json('{');
+  for (const auto& [site, bytes] : staged) staged_json.Count(site, bytes);
+  return Json('{')
+      .Count("hits", counters.hits.load())
+      .Field("misses", Named(counters.misses))
+      .Count("promotions", counters.promotions.load())
+      .Count("demotions", counters.demotions.load())
+      .Count("slot_allocations", counters.slot_allocations.load())
+      .Count("pools", pools.pools)
+      .Count("pool_blocks", pools.blocks)
+      .Count("pool_bytes", pools.bytes)
+      .Count("pool_blocks_ever", pools.blocks_ever)
+      .Field("staged_bytes_by_edge", staged_json.End())
+      .Field("edges", Edges(edges))
+      .End();
+}
+
 std::string Peers(const std::vector<PeerStats>& peers) {
   Json json('[');
   for (const PeerStats& peer : peers) {
@@ -95,13 +142,17 @@ std::string StatsJson() {
   Runtime* runtime = Runtime::IfMade();
   memory::ArenaStats arena;
   std::vector<PeerStats> peers;
+  std::vector<EdgeReport> edges;
+  memory::SlotPoolStats pools;
   uint64_t kept = 0;
   if (runtime != nullptr) {
     if (runtime->arena() != nullptr) arena = runtime->arena()->Stats();
+    if (runtime->slots() != nullptr) pools = runtime->slots()->Stats();
     for (const Endpoint* endpoint : runtime->Endpoints()) {
       const std::vector<PeerStats> some = endpoint->Stats();
       peers.insert(peers.end(), some.begin(), some.end());
       kept += endpoint->kept_arrivals();
+      endpoint->ReportEdges(&edges);
     }
   }
   return Json('{')
@@ -123,6 +174,7 @@ std::string StatsJson() {
                           .Count("used_bytes", arena.used_bytes)
                           .Count("refused", arena.refused)
                           .End())
+      .Field("plan", Plan(counters.plan, pools, edges))
       .Field("fallback_reasons", Named(counters.fallback_reasons))
       .Field("errors", Named(counters.errors))
       .Field("peers", Peers(peers))

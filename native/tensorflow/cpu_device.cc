@@ -22,7 +22,13 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorBuffer;
 
-bool IsPeersMemory(const Tensor& tensor) { return fabric::IsMapped(DMAHelper::base(&tensor)); }
+// A peer's own memory, or a slot into which a peer will write again.
+bool IsPeersMemory(const Tensor& tensor) {
+  const void* data = DMAHelper::base(&tensor);
+  if (fabric::IsMapped(data)) return true;
+  const Runtime* runtime = Runtime::IfMade();
+  return runtime->sink() != nullptr && runtime->sink()->Contains(data);
+}
 
 // Kernels that keep an input for good, or write into it without asking whether they may. They get
 // a copy: a variable must not pin a producer's memory, and a producer's memory must not change.
@@ -138,11 +144,11 @@ void CpuDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel, OpKernelContext*
 }
 
 absl::Status MakeDevices(const tensorflow::SessionOptions& options, const std::string& task,
-                         memory::Arena* arena, size_t min_bytes,
+                         Runtime* runtime,
                          std::vector<std::unique_ptr<tensorflow::Device>>* devices) {
   // Shared by all servers of the process, which share the arena; tensors may outlive a server.
   static auto* allocator = new ArenaAllocator(
-      arena, min_bytes,
+      runtime->arena(), runtime->slots(), runtime->settings().arena_min_tensor,
       tensorflow::ProcessState::singleton()->GetCPUAllocator(tensorflow::port::kNUMANoAffinity));
   const absl::Status made = tensorflow::DeviceFactory::AddDevices(options, task, devices);
   if (!made.ok()) return made;

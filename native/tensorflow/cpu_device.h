@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "memory/arena.h"
+#include "protocol/runtime.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
 
@@ -20,9 +20,9 @@ class CpuDevice final : public tensorflow::ThreadPoolDevice {
                     tensorflow::AsyncOpKernel::DoneCallback done) override;
 };
 
-// TensorFlow's devices for a task, with the CPU devices replaced. `arena` may be null.
+// TensorFlow's devices for a task, with the CPU devices replaced.
 absl::Status MakeDevices(const tensorflow::SessionOptions& options, const std::string& task,
-                         memory::Arena* arena, size_t min_bytes,
+                         Runtime* runtime,
                          std::vector<std::unique_ptr<tensorflow::Device>>* devices);
 
 }  // namespace rdma_transport

@@ -113,7 +113,8 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
   if (outgoing.not_carried == nullptr && outgoing.bytes > 0) {
     auto* buffer = const_cast<tf::TensorBuffer*>(tf::DMAHelper::buffer(&tensor));
     outgoing.data = static_cast<const char*>(tf::DMAHelper::base(&tensor));
-    outgoing.mutable_source = MutableBuffers::Get().Contains(buffer->root_buffer()->data());
+    outgoing.block = static_cast<const char*>(buffer->root_buffer()->data());
+    outgoing.mutable_source = MutableBuffers::Get().Contains(outgoing.block);
     buffer->Ref();
     outgoing.owner = OwnerRef(buffer, &UnrefBuffer);
   }

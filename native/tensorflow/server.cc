@@ -100,8 +100,7 @@ class RdmaServer final : public tf::GrpcServer {
       tf::SessionOptions options;
       options.config = server_def().default_session_config();
       std::vector<std::unique_ptr<tf::Device>> devices;
-      status = MakeDevices(options, TaskName(server_def()), runtime_->arena(),
-                           runtime_->settings().arena_min_tensor, &devices);
+      status = MakeDevices(options, TaskName(server_def()), runtime_, &devices);
       if (!status.ok()) return status;
       devices_ = std::make_unique<tf::StaticDeviceMgr>(std::move(devices));
       local_devices = devices_.get();
