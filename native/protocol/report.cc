@@ -1,10 +1,10 @@
 #include "protocol/report.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <vector>
 
+#include "base/json.h"
 #include "base/random.h"
 #include "base/settings.h"
 #include "protocol/counters.h"
@@ -15,47 +15,6 @@ extern char** environ;
 
 namespace rdma_transport {
 namespace {
-
-std::string Quote(const std::string& text) {
-  std::string out = "\"";
-  for (unsigned char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += static_cast<char>(c);
-    } else if (c < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof(escape), "\\u%04x", c);
-      out += escape;
-    } else {
-      out += static_cast<char>(c);
-    }
-  }
-  return out + "\"";
-}
-
-// Builds "{...}" or "[...]" from parts that are JSON already.
-class Json {
- public:
-  explicit Json(char open) : text_(1, open), close_(open == '{' ? '}' : ']') {}
-
-  Json& Add(const std::string& json) {
-    if (text_.size() > 1) text_ += ", ";
-    text_ += json;
-    return *this;
-  }
-  Json& Field(const std::string& name, const std::string& json) {
-    return Add(Quote(name) + ": " + json);
-  }
-  template <typename Number>
-  Json& Count(const std::string& name, Number value) {
-    return Field(name, std::to_string(value));
-  }
-  std::string End() const { return text_ + close_; }
-
- private:
-  std::string text_;
-  char close_;
-};
 
 std::string Paths(const PathCounter* counters) {
   Json json('{');

@@ -1,0 +1,93 @@
+#include "analyzer/placement.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace rdma_transport::analyzer {
+namespace {
+
+constexpr uint64_t kAlignment = 64;
+// The one that is on its way or in use, and the one that the next step fills.
+constexpr uint32_t kSlots = 2;
+// As many iterations of a loop as TensorFlow usually lets run ahead, within reason.
+constexpr uint32_t kLoopSlots = 4;
+
+std::string Sized(uint64_t bytes) { return std::to_string(bytes) + " bytes"; }
+
+// True when it may become static.
+bool Classify(const Limits& limits, Edge* edge) {
+  if (edge->control) {
+    edge->edge_class = EdgeClass::kInline;
+    edge->bytes = 0;
+    edge->reason = "a control dependency, which carries no bytes";
+    return false;
+  }
+  if (edge->dtype_name == "string" || edge->dtype_name == "variant" ||
+      edge->dtype_name == "resource") {
+    edge->edge_class = EdgeClass::kUnsupported;
+    edge->bytes.reset();
+    edge->reason = "a " + edge->dtype_name + " tensor has no plain bytes; it goes by gRPC";
+    return false;
+  }
+  if (!edge->bytes) {
+    edge->edge_class = EdgeClass::kDynamic;
+    edge->reason =
+        "its shape is not known before the step; it becomes static once it has stayed the same";
+    return false;
+  }
+  if (*edge->bytes <= limits.inline_bytes) {
+    edge->edge_class = EdgeClass::kInline;
+    edge->reason = "at most " + Sized(limits.inline_bytes) + ": it rides in the notification";
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Plan* plan) {
+  std::map<std::string, Task> by_name;
+  for (const std::string& name : tasks) by_name[name].name = name;
+  std::vector<size_t> order(plan->edges.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [plan](size_t a, size_t b) {
+    return plan->edges[a].bytes.value_or(0) < plan->edges[b].bytes.value_or(0);
+  });
+  for (const size_t index : order) {
+    Edge& edge = plan->edges[index];
+    const std::string from = TaskOf(edge.source_device);
+    const std::string to = TaskOf(edge.destination_device);
+    Task& source = by_name[from];
+    Task& destination = by_name[to];
+    source.name = from;
+    destination.name = to;
+    const bool placeable = Classify(limits, &edge);
+    if (edge.bytes) {
+      source.sent_bytes += *edge.bytes;
+      destination.received_bytes += *edge.bytes;
+    }
+    if (!placeable) continue;
+    const uint32_t slots = edge.in_loop ? kLoopSlots : kSlots;
+    const uint64_t rounded = (*edge.bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const uint64_t needed = slots * rounded;
+    for (const auto& [task, used] : {std::pair<Task*, uint64_t>{&source, source.source_bytes},
+                                     {&destination, destination.slot_bytes}}) {
+      if (used + needed <= limits.arena_bytes) continue;
+      edge.edge_class = EdgeClass::kDynamic;
+      edge.reason = "it did not fit: " + std::to_string(slots) + " slots need " + Sized(needed) +
+                    ", and " + task->name + " has " + Sized(limits.arena_bytes - used) + " of " +
+                    Sized(limits.arena_bytes) + " left (RDMA_TRANSPORT_ARENA_SIZE)";
+    }
+    if (!edge.reason.empty()) continue;
+    edge.edge_class = EdgeClass::kStatic;
+    edge.reason = "its shape is known before the step";
+    edge.slots = slots;
+    edge.slot_bytes = needed;
+    source.source_bytes += needed;
+    destination.slot_bytes += needed;
+  }
+  for (auto& [name, task] : by_name) plan->tasks.push_back(task);
+}
+
+}  // namespace rdma_transport::analyzer

@@ -1,0 +1,114 @@
+#include "analyzer/plan.h"
+
+#include "base/json.h"
+
+namespace rdma_transport::analyzer {
+namespace {
+
+std::string Number(int64_t value) { return std::to_string(value); }
+
+std::string ShapeJson(const std::vector<int64_t>& shape) {
+  Json json('[');
+  for (const int64_t dim : shape) json.Add(dim < 0 ? "null" : Number(dim));
+  return json.End();
+}
+
+std::string SiteJson(const Site& site) {
+  Json through('[');
+  for (const std::string& op : site.through) through.Add(Quote(op));
+  return Json('{')
+      .Text("op", site.op)
+      .Text("type", site.type)
+      .Text("kind", site.kind)
+      .Field("through", through.End())
+      .End();
+}
+
+std::string EdgeJson(const Edge& edge) {
+  return Json('{')
+      .Text("name", edge.name)
+      .Text("source", TaskOf(edge.source_device))
+      .Text("destination", TaskOf(edge.destination_device))
+      .Text("source_device", edge.source_device)
+      .Text("destination_device", edge.destination_device)
+      .Text("dtype", edge.dtype_name)
+      .Field("shape", edge.shape ? ShapeJson(*edge.shape) : "null")
+      .Field("bytes", edge.bytes ? std::to_string(*edge.bytes) : "null")
+      .Text("class", ClassName(edge.edge_class))
+      .Text("reason", edge.reason)
+      .Text("mutability", edge.mutability)
+      .Field("site", SiteJson(edge.site))
+      .Count("slots", edge.slots)
+      .Count("slot_bytes", edge.slot_bytes)
+      .Flag("control", edge.control)
+      .End();
+}
+
+std::string VariableJson(const Variable& variable) {
+  return Json('{')
+      .Text("name", variable.name)
+      .Text("task", variable.task)
+      .Text("dtype", variable.dtype)
+      .Field("shape", ShapeJson(variable.shape))
+      .Count("bytes", variable.bytes)
+      .Field("matmul_rows", variable.matmul_rows ? Number(*variable.matmul_rows) : "null")
+      .Count("readers", variable.readers)
+      .End();
+}
+
+std::string TaskJson(const Task& task) {
+  return Json('{')
+      .Text("name", task.name)
+      .Count("slot_bytes", task.slot_bytes)
+      .Count("source_bytes", task.source_bytes)
+      .Count("sent_bytes", task.sent_bytes)
+      .Count("received_bytes", task.received_bytes)
+      .End();
+}
+
+template <typename Item>
+std::string List(const std::vector<Item>& items, std::string (*to_json)(const Item&)) {
+  std::string text = "[";
+  for (const Item& item : items) {
+    if (text.size() > 1) text += ", ";
+    text += to_json(item);
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+const char* ClassName(EdgeClass edge_class) {
+  static constexpr const char* kNames[] = {"static", "dynamic", "inline", "unsupported"};
+  return kNames[static_cast<int>(edge_class)];
+}
+
+std::string NumpyName(const std::string& name) {
+  if (name == "half") return "float16";
+  if (name == "float") return "float32";
+  if (name == "double") return "float64";
+  return name;
+}
+
+std::string TaskOf(const std::string& device) {
+  std::string task = device.substr(0, device.find("/device:"));
+  const size_t replica = task.find("/replica:");
+  if (replica != std::string::npos) {
+    task.erase(replica, task.find('/', replica + 1) - replica);
+  }
+  return task;
+}
+
+std::string PlanJson(const Plan& plan) {
+  return Json('{')
+      .Count("version", 1)
+      .Count("arena_limit", plan.arena_limit)
+      .Count("analysis_seconds", plan.analysis_seconds)
+      .Count("nodes", plan.nodes)
+      .Field("tasks", List(plan.tasks, &TaskJson))
+      .Field("edges", List(plan.edges, &EdgeJson))
+      .Field("variables", List(plan.variables, &VariableJson))
+      .End();
+}
+
+}  // namespace rdma_transport::analyzer

@@ -1,0 +1,100 @@
+#include "analyzer/shapes.h"
+
+#include <algorithm>
+
+#include "tensorflow/core/common_runtime/shape_refiner.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/util/device_name_utils.h"
+
+namespace rdma_transport::analyzer {
+namespace {
+
+namespace tf = tensorflow;
+
+constexpr char kMark[] = "_rdma_transport_shapes";
+
+Shape FromHandle(tf::shape_inference::InferenceContext* context,
+                 const tf::shape_inference::ShapeHandle& handle) {
+  if (!context->RankKnown(handle)) return std::nullopt;
+  std::vector<int64_t> dims;
+  for (int i = 0; i < context->Rank(handle); ++i) {
+    const auto dim = context->Dim(handle, i);
+    dims.push_back(context->ValueKnown(dim) ? context->Value(dim) : -1);
+  }
+  return dims;
+}
+
+bool Known(const Shape& shape) {
+  return shape && std::all_of(shape->begin(), shape->end(), [](int64_t dim) { return dim >= 0; });
+}
+
+}  // namespace
+
+Shapes::Shapes(const tf::Graph& graph)
+    : refiner_(std::make_unique<tf::ShapeRefiner>(graph.versions(), graph.op_registry())) {
+  refiner_->set_require_shape_inference_fns(false);
+  refiner_->set_function_library_for_shape_inference(&graph.flib_def());
+  std::vector<tf::Node*> order;
+  tf::GetReversePostOrder(graph, &order);
+  for (const tf::Node* node : order) {
+    // A node that inference refuses leaves what hangs on it unknown; the step will tell.
+    if (node->IsOp()) refiner_->AddNode(node).IgnoreError();
+  }
+}
+
+Shapes::~Shapes() = default;
+
+Shape Shapes::Of(const tf::Node* node, int output) const {
+  Shape shape;
+  auto* context = refiner_->GetContext(node);
+  if (context != nullptr && output < context->num_outputs()) {
+    shape = FromHandle(context, context->output(output));
+  }
+  if (Known(shape)) return shape;
+  std::vector<tf::PartialTensorShape> marked;
+  if (!tf::GetNodeAttr(node->attrs(), kMark, &marked).ok() ||
+      output >= static_cast<int>(marked.size()) || !marked[output].IsFullyDefined()) {
+    return shape;
+  }
+  const auto dims = marked[output].dim_sizes();
+  return std::vector<int64_t>(dims.begin(), dims.end());
+}
+
+Shape Shapes::OfHandle(const tf::Node* node, int output) const {
+  auto* context = refiner_->GetContext(node);
+  if (context == nullptr || output >= context->num_outputs()) return std::nullopt;
+  const auto* shapes = context->output_handle_shapes_and_types(output);
+  if (shapes == nullptr || shapes->size() != 1) return std::nullopt;
+  return FromHandle(context, shapes->front().shape);
+}
+
+void MarkShapes(tf::Graph* graph) {
+  const Shapes shapes(*graph);
+  for (tf::Node* node : graph->op_nodes()) {
+    bool leaves = false;
+    for (const tf::Edge* edge : node->out_edges()) {
+      if (edge->IsControlEdge() || !edge->dst()->IsOp()) continue;
+      leaves |= !tf::DeviceNameUtils::IsSameAddressSpace(node->assigned_device_name(),
+                                                         edge->dst()->assigned_device_name());
+    }
+    if (!leaves) continue;
+    std::vector<tf::PartialTensorShape> marks;
+    bool any = false;
+    for (int i = 0; i < node->num_outputs(); ++i) {
+      const Shape shape = shapes.Of(node, i);
+      any |= Known(shape);
+      tf::PartialTensorShape mark;
+      if (Known(shape)) {
+        tf::PartialTensorShape::MakePartialShape(shape->data(), static_cast<int>(shape->size()),
+                                                 &mark)
+            .IgnoreError();
+      }
+      marks.push_back(mark);
+    }
+    if (any) node->AddAttr(kMark, marks);
+  }
+}
+
+}  // namespace rdma_transport::analyzer

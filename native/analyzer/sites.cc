@@ -1,0 +1,218 @@
+#include "analyzer/sites.h"
+
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace rdma_transport::analyzer {
+namespace {
+
+namespace tf = tensorflow;
+
+// The output is the first input's buffer, whatever else holds it.
+const std::unordered_set<std::string>& Aliases() {
+  static const auto* types =
+      new std::unordered_set<std::string>{"Identity",        "Reshape",
+                                          "ExpandDims",      "Squeeze",
+                                          "StopGradient",    "Snapshot",
+                                          "EnsureShape",     "Bitcast",
+                                          "Enter",           "Exit",
+                                          "Switch",          "NextIteration",
+                                          "LoopCond",        "RefIdentity",
+                                          "RefEnter",        "RefExit",
+                                          "RefSwitch",       "PlaceholderWithDefault",
+                                          "PreventGradient", "RefNextIteration",
+                                          "_HostCast",       "CheckNumerics"};
+  return *types;
+}
+
+// Element by element: the kernel takes an input's buffer if nobody else needs it.
+const std::unordered_set<std::string>& InPlace() {
+  static const auto* types = new std::unordered_set<std::string>{"Abs",
+                                                                 "Add",
+                                                                 "AddN",
+                                                                 "AddV2",
+                                                                 "BiasAdd",
+                                                                 "Ceil",
+                                                                 "Cos",
+                                                                 "Div",
+                                                                 "DivNoNan",
+                                                                 "Elu",
+                                                                 "EluGrad",
+                                                                 "Exp",
+                                                                 "Expm1",
+                                                                 "Floor",
+                                                                 "Log",
+                                                                 "Log1p",
+                                                                 "Maximum",
+                                                                 "Minimum",
+                                                                 "Mul",
+                                                                 "Neg",
+                                                                 "Pow",
+                                                                 "RealDiv",
+                                                                 "Reciprocal",
+                                                                 "Relu",
+                                                                 "Relu6",
+                                                                 "Relu6Grad",
+                                                                 "ReluGrad",
+                                                                 "Rsqrt",
+                                                                 "RsqrtGrad",
+                                                                 "Selu",
+                                                                 "SeluGrad",
+                                                                 "Sigmoid",
+                                                                 "SigmoidGrad",
+                                                                 "Sign",
+                                                                 "Sin",
+                                                                 "Softplus",
+                                                                 "SoftplusGrad",
+                                                                 "Sqrt",
+                                                                 "SqrtGrad",
+                                                                 "Square",
+                                                                 "SquaredDifference",
+                                                                 "Sub",
+                                                                 "Tanh",
+                                                                 "TanhGrad",
+                                                                 "Xdivy",
+                                                                 "Xlogy",
+                                                                 "ZerosLike"};
+  return *types;
+}
+
+const std::unordered_map<std::string, std::string>& Ends() {
+  static const auto* kinds = new std::unordered_map<std::string, std::string>{
+      {"Const", "constant"},         {"Placeholder", "feed"},
+      {"PlaceholderV2", "feed"},     {"VarHandleOp", "variable"},
+      {"VariableV2", "variable"},    {"Variable", "variable"},
+      {"_VarHandlesOp", "variable"}, {"TemporaryVariable", "variable"},
+      {"_Arg", "function argument"}, {"_DeviceArg", "function argument"},
+      {"_Recv", "received"},         {"_HostRecv", "received"}};
+  return *kinds;
+}
+
+bool IsCall(const tf::Node* node) {
+  return node->IsFunctionCall() || node->IsIfNode() || node->IsWhileNode() || node->IsCaseNode();
+}
+
+int Consumers(const tf::Node* node, int output) {
+  int count = 0;
+  for (const tf::Edge* edge : node->out_edges()) count += edge->src_output() == output ? 1 : 0;
+  return count;
+}
+
+const tf::Edge* InputEdge(const tf::Node* node, int index) {
+  const tf::Edge* edge = nullptr;
+  return node->input_edge(index, &edge).ok() ? edge : nullptr;
+}
+
+// A chain that is longer is left to the step to show; it bounds the work for one edge.
+constexpr size_t kLongestWalk = 10000;
+
+class Walk {
+ public:
+  explicit Walk(const Shapes& shapes) : shapes_(shapes) {}
+
+  Origin From(const tf::Node* node, int output) {
+    Origin origin;
+    origin.mutability = "immutable";
+    while (seen_.insert({node, output}).second && seen_.size() < kLongestWalk) {
+      const tf::Edge* next = Step(node, output, &origin);
+      if (next == nullptr) break;
+      origin.site.through.push_back(node->type_string());
+      node = next->src();
+      output = next->src_output();
+    }
+    if (taker_ != nullptr && origin.site.kind != "kernel") {
+      // Nobody may write into that buffer, so the operation that would have allocates its own.
+      End(taker_, &origin);
+      origin.mutability = "immutable";
+      origin.site.through.resize(before_taker_);
+    }
+    return origin;
+  }
+
+ private:
+  // The edge to follow; null: `origin` is complete, or a loop carries nothing from outside.
+  const tf::Edge* Step(const tf::Node* node, int output, Origin* origin) {
+    const std::string& type = node->type_string();
+    if (type == "ReadVariableOp") {
+      origin->mutability = "variable";
+      return InputEdge(node, 0);
+    }
+    if (type == "IdentityN") return InputEdge(node, output);
+    if (Aliases().count(type) != 0) return InputEdge(node, 0);
+    if (type == "Merge" || type == "RefMerge") return Merge(node, origin);
+    if (InPlace().count(type) != 0) {
+      const tf::Edge* taken = TakenInput(node, output);
+      if (taken != nullptr) {
+        taker_ = node;
+        before_taker_ = origin->site.through.size();
+        return taken;
+      }
+    }
+    End(node, origin);
+    return nullptr;
+  }
+
+  // A loop's value comes from outside the first time, and from its body after that; a
+  // conditional's from either branch.
+  const tf::Edge* Merge(const tf::Node* node, Origin* origin) {
+    const tf::Edge* last = nullptr;
+    for (const tf::Edge* edge : node->in_edges()) {
+      if (edge->IsControlEdge()) continue;
+      if (edge->src()->IsNextIteration()) return edge;
+      if (last != nullptr) {
+        End(node, origin);
+        origin->site.kind = "unknown";
+        return nullptr;
+      }
+      last = edge;
+    }
+    return last;
+  }
+
+  // The input whose buffer the kernel will take for its output, if it may be written into.
+  const tf::Edge* TakenInput(const tf::Node* node, int output) {
+    const Shape shape = shapes_.Of(node, output);
+    if (!shape) return nullptr;
+    for (int i = 0; i < node->num_inputs(); ++i) {
+      const tf::Edge* edge = InputEdge(node, i);
+      if (edge == nullptr) continue;
+      const tf::Node* source = edge->src();
+      const int slot = edge->src_output();
+      if (source->output_type(slot) != node->output_type(output)) continue;
+      if (source->type_string() == "ReadVariableOp" || Ends().count(source->type_string()) != 0) {
+        continue;
+      }
+      if (Consumers(source, slot) == 1 && shapes_.Of(source, slot) == shape) return edge;
+    }
+    return nullptr;
+  }
+
+  static void End(const tf::Node* node, Origin* origin) {
+    origin->site.op = node->name();
+    origin->site.type = node->type_string();
+    const auto end = Ends().find(node->type_string());
+    if (end != Ends().end()) {
+      origin->site.kind = end->second;
+      if (node->type_string() == "VariableV2" || node->type_string() == "Variable") {
+        origin->mutability = "reference variable";
+      }
+    } else {
+      origin->site.kind = IsCall(node) ? "unknown" : "kernel";
+    }
+  }
+
+  const Shapes& shapes_;
+  const tf::Node* taker_ = nullptr;  // the last operation passed that takes an input's buffer
+  size_t before_taker_ = 0;
+  std::set<std::pair<const tf::Node*, int>> seen_;
+};
+
+}  // namespace
+
+Origin FindOrigin(const Shapes& shapes, const tf::Node* node, int output) {
+  return Walk(shapes).From(node, output);
+}
+
+}  // namespace rdma_transport::analyzer

@@ -1,0 +1,20 @@
+// Where the buffer of a tensor is allocated.
+#pragma once
+
+#include <string>
+
+#include "analyzer/plan.h"
+#include "analyzer/shapes.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace rdma_transport::analyzer {
+
+struct Origin {
+  Site site;
+  std::string mutability;  // of Edge
+};
+
+// Follows `output` of `node` back through the operations that hand their input's buffer on.
+Origin FindOrigin(const Shapes& shapes, const tensorflow::Node* node, int output);
+
+}  // namespace rdma_transport::analyzer

@@ -1,0 +1,90 @@
+#include "analyzer/variables.h"
+
+#include <set>
+#include <string>
+#include <unordered_set>
+
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace rdma_transport::analyzer {
+namespace {
+
+namespace tf = tensorflow;
+
+bool HoldsVariable(const tf::Node* node) {
+  const std::string& type = node->type_string();
+  return type == "VarHandleOp" || type == "VariableV2" || type == "Variable";
+}
+
+bool HandsOn(const tf::Node* node) {
+  const std::string& type = node->type_string();
+  return type == "ReadVariableOp" || type == "Identity" || type == "Switch" || type == "Enter" ||
+         type == "RefIdentity";
+}
+
+// K of [K, M] x [M, N], where the weight is the second factor.
+int64_t RowsOf(const tf::Node* matmul, const Shapes& shapes) {
+  bool transposed = false;
+  tf::TryGetNodeAttr(matmul->attrs(), "transpose_a", &transposed);
+  const tf::Edge* other = nullptr;
+  if (!matmul->input_edge(0, &other).ok()) return -1;
+  const Shape shape = shapes.Of(other->src(), other->src_output());
+  if (!shape || shape->size() != 2) return -1;
+  return (*shape)[transposed ? 1 : 0];
+}
+
+// Follows the variable's value to those who use it.
+void FindUses(const tf::Node* variable, const Shapes& shapes, Variable* found) {
+  std::set<std::string> readers;
+  std::unordered_set<const tf::Node*> seen = {variable};
+  std::vector<const tf::Node*> stack = {variable};
+  while (!stack.empty()) {
+    const tf::Node* node = stack.back();
+    stack.pop_back();
+    for (const tf::Edge* edge : node->out_edges()) {
+      const tf::Node* user = edge->dst();
+      if (edge->IsControlEdge() || !user->IsOp()) continue;
+      const bool value = node != variable || user->type_string() == "ReadVariableOp" ||
+                         tf::IsRefType(variable->output_type(0));
+      if (!value) continue;  // an update, not a read
+      const std::string task = TaskOf(user->assigned_device_name());
+      if (task != found->task) readers.insert(task);
+      if (user->type_string() == "MatMul" && edge->dst_input() == 1 && !found->matmul_rows) {
+        found->matmul_rows = RowsOf(user, shapes);
+      }
+      if (HandsOn(user) && seen.insert(user).second) stack.push_back(user);
+    }
+  }
+  found->readers = static_cast<int>(readers.size());
+}
+
+}  // namespace
+
+std::vector<Variable> FindVariables(const tf::Graph& graph, const Shapes& shapes) {
+  std::vector<Variable> variables;
+  for (const tf::Node* node : graph.op_nodes()) {
+    if (!HoldsVariable(node)) continue;
+    Variable variable;
+    tf::DataType dtype = tf::DT_INVALID;
+    tf::PartialTensorShape shape;
+    if (!tf::TryGetNodeAttr(node->attrs(), "dtype", &dtype) ||
+        !tf::GetNodeAttr(node->attrs(), "shape", &shape).ok() || shape.unknown_rank()) {
+      continue;
+    }
+    variable.name = node->name();
+    variable.task = TaskOf(node->assigned_device_name());
+    variable.dtype = NumpyName(tf::DataTypeString(dtype));
+    const auto dims = shape.dim_sizes();
+    variable.shape.assign(dims.begin(), dims.end());
+    if (shape.IsFullyDefined()) {
+      variable.bytes = static_cast<uint64_t>(shape.num_elements() * tf::DataTypeSize(dtype));
+    }
+    FindUses(node, shapes, &variable);
+    variables.push_back(std::move(variable));
+  }
+  return variables;
+}
+
+}  // namespace rdma_transport::analyzer

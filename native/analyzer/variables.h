@@ -1,0 +1,14 @@
+// The variables of a placed graph and how the other tasks use them.
+#pragma once
+
+#include <vector>
+
+#include "analyzer/plan.h"
+#include "analyzer/shapes.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace rdma_transport::analyzer {
+
+std::vector<Variable> FindVariables(const tensorflow::Graph& graph, const Shapes& shapes);
+
+}  // namespace rdma_transport::analyzer

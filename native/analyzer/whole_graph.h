@@ -1,0 +1,27 @@
+// The analysis of a graph that no cluster runs yet: places and partitions it as TensorFlow would.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "analyzer/placement.h"
+#include "analyzer/plan.h"
+#include "base/status.h"
+
+namespace rdma_transport::analyzer {
+
+struct Request {
+  std::vector<std::string> tasks;  // "/job:ps/task:0"
+  std::string default_device;      // for nodes that ask for none; empty: TensorFlow's choice
+  Limits limits;
+};
+
+// `graph_def`: a serialized GraphDef. InvalidArgument, with a sentence that says what to do, for
+// what cannot be analysed. Time and memory are linear in the graph with its functions inlined,
+// which is refused beyond kMostNodes.
+Status Analyze(std::string_view graph_def, const Request& request, Plan* plan);
+
+constexpr uint64_t kMostNodes = 2'000'000;
+
+}  // namespace rdma_transport::analyzer

@@ -1,0 +1,3 @@
+def analyze(
+    graph_def: bytes, tasks: list[str], arena_bytes: int, inline_bytes: int, default_device: str
+) -> str: ...
