@@ -30,6 +30,18 @@ bool Known(const Shape& shape) {
   return shape && std::all_of(shape->begin(), shape->end(), [](int64_t dim) { return dim >= 0; });
 }
 
+// Whether a task other than the node's own needs one of its outputs.
+bool Leaves(const tf::Node* node) {
+  for (const tf::Edge* edge : node->out_edges()) {
+    if (edge->IsControlEdge() || !edge->dst()->IsOp()) continue;
+    if (!tf::DeviceNameUtils::IsSameAddressSpace(node->assigned_device_name(),
+                                                 edge->dst()->assigned_device_name())) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Shapes::Shapes(const tf::Graph& graph)
@@ -71,15 +83,13 @@ Shape Shapes::OfHandle(const tf::Node* node, int output) const {
 }
 
 void MarkShapes(tf::Graph* graph) {
-  const Shapes shapes(*graph);
+  std::vector<tf::Node*> leaving;
   for (tf::Node* node : graph->op_nodes()) {
-    bool leaves = false;
-    for (const tf::Edge* edge : node->out_edges()) {
-      if (edge->IsControlEdge() || !edge->dst()->IsOp()) continue;
-      leaves |= !tf::DeviceNameUtils::IsSameAddressSpace(node->assigned_device_name(),
-                                                         edge->dst()->assigned_device_name());
-    }
-    if (!leaves) continue;
+    if (Leaves(node)) leaving.push_back(node);
+  }
+  if (leaving.empty()) return;
+  const Shapes shapes(*graph);
+  for (tf::Node* node : leaving) {
     std::vector<tf::PartialTensorShape> marks;
     bool any = false;
     for (int i = 0; i < node->num_outputs(); ++i) {

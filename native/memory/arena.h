@@ -38,7 +38,8 @@ class Arena {
   // Two comparisons: whether `address` is inside the arena's address range.
   bool Contains(const void* address) const {
     const auto value = reinterpret_cast<uintptr_t>(address);
-    return value - base_.load(std::memory_order_relaxed) < limit_;
+    const uintptr_t base = base_.load(std::memory_order_relaxed);
+    return value >= base && value - base < limit_;
   }
   ArenaStats Stats() const;
 

@@ -36,6 +36,15 @@ std::vector<PeerStats> Endpoint::Stats() const {
   return stats;
 }
 
+void Endpoint::Unplan(const std::string& owner) {
+  std::vector<Peer*> peers;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (const auto& [name, peer] : peers_) peers.push_back(peer.get());
+  }
+  for (Peer* peer : peers) peer->Unplan(owner);
+}
+
 void Endpoint::ReportEdges(std::vector<EdgeReport>* edges) const {
   for (const auto& link : AllLinks()) {
     const size_t before = edges->size();

@@ -37,6 +37,9 @@ class Endpoint final : public LinkOwner {
   // this endpoint.
   Peer* GetPeer(const std::string& task, const std::string& address);
 
+  // Ends what Peer::Plan() began for the owners whose names begin with `owner`.
+  void Unplan(const std::string& owner);
+
   // Completes `waiter` with the tensor of that step and key, which `peer` sends.
   void Receive(Peer* peer, int64_t step, std::string_view key,
                const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call);

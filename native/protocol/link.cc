@@ -121,8 +121,10 @@ Status Link::SendControl(MessageType type, uint64_t value, fabric::Urgency urgen
 }
 
 void Link::Return(MessageType type, uint64_t value) {
+  // A sender may have no other slot; a loan only holds memory.
+  const bool urgent = type == MessageType::kCredit;
   // To a peer that is gone nothing needs to be returned.
-  SendControl(type, value, fabric::Urgency::kLazy).IgnoreError();
+  SendControl(type, value, urgent ? fabric::Urgency::kWake : fabric::Urgency::kLazy).IgnoreError();
 }
 
 // --- Receiving ---

@@ -1,5 +1,6 @@
 #include "protocol/peer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -88,6 +89,51 @@ void Peer::Flush(std::vector<Parked> parked) {
                               : SendElsewhere(entry.tensor, reason, entry.by_grpc.get());
     if (!status.ok()) Log(LogLevel::kWarning, status.message());
   }
+}
+
+// --- Planning ---
+
+void Peer::Plan(const std::string& owner, std::vector<PlannedEdge> edges,
+                const BootstrapCall& call) {
+  Route route;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    planned_[owner] = edges;
+    route = RouteLocked();
+  }
+  if (route.link != nullptr) {
+    for (const PlannedEdge& edge : edges) route.link->static_edges().Offer(edge);
+  }
+  if (route.resolve) Resolve(call);
+}
+
+void Peer::Unplan(const std::string& owner) {
+  std::vector<PlannedEdge> gone;
+  std::shared_ptr<Link> link;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    auto it = planned_.lower_bound(owner);
+    while (it != planned_.end() && it->first.compare(0, owner.size(), owner) == 0) {
+      for (PlannedEdge& edge : it->second) gone.push_back(std::move(edge));
+      it = planned_.erase(it);
+    }
+    gone.erase(
+        std::remove_if(gone.begin(), gone.end(),
+                       [this](const PlannedEdge& edge) { return IsPlannedLocked(edge.spec); }),
+        gone.end());
+    link = state_ == State::kLinked ? link_ : nullptr;
+  }
+  if (link == nullptr) return;
+  for (const PlannedEdge& edge : gone) link->static_edges().Withdraw(edge.spec);
+}
+
+bool Peer::IsPlannedLocked(const EdgeSpec& spec) const {
+  for (const auto& [owner, edges] : planned_) {
+    for (const PlannedEdge& edge : edges) {
+      if (edge.spec == spec) return true;
+    }
+  }
+  return false;
 }
 
 // --- Receiving ---
@@ -190,11 +236,16 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
 }
 
 void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
+  std::vector<PlannedEdge> planned;
   {
     std::lock_guard<std::mutex> lock(mu_);
     link_ = link;
     was_linked_ = true;
+    for (const auto& [owner, edges] : planned_) {
+      planned.insert(planned.end(), edges.begin(), edges.end());
+    }
   }
+  for (const PlannedEdge& edge : planned) link->static_edges().Offer(edge);
   Decide(State::kLinked, OkStatus());
 }
 

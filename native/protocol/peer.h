@@ -9,6 +9,7 @@
 // to the receiver exists says so on that link (a pull notice).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -40,6 +41,10 @@ class Peer {
   void Wait(const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call);
   // The same for a peer that is linked or about to be; does nothing otherwise.
   void Watch(const std::shared_ptr<Waiter>& waiter);
+
+  // Makes `edges` static as soon as there is a link, to which it sees, and again with each new one.
+  void Plan(const std::string& owner, std::vector<PlannedEdge> edges, const BootstrapCall& call);
+  void Unplan(const std::string& owner);
 
   // The endpoint's: a link to this task came up that somebody else asked for, so what was decided
   // before may be out of date.
@@ -73,6 +78,7 @@ class Peer {
   void Park(Outgoing tensor, ByGrpc* by_grpc);
   Status UnreachableLocked() const;
   bool NeedsResolvingLocked() const;
+  bool IsPlannedLocked(const EdgeSpec& spec) const;
   void Resolve(const BootstrapCall& call);
   void OnReply(const std::shared_ptr<Link>& link, const Status& status, const std::string& reply);
   void Decide(State state, const Status& status);
@@ -88,7 +94,8 @@ class Peer {
   bool was_linked_ = false;
   std::shared_ptr<Link> link_;
   std::vector<Parked> parked_;
-  WaiterList waiting_;  // for the decision
+  std::map<std::string, std::vector<PlannedEdge>> planned_;  // by owner
+  WaiterList waiting_;                                       // for the decision
 };
 
 }  // namespace rdma_transport

@@ -38,6 +38,7 @@ struct EdgeReport {
   bool planned = false;
   bool at_sink = false;
   uint64_t slots = 0;
+  uint64_t busy = 0;  // of those at the sink: not given back yet
   uint64_t hits = 0;
   uint64_t misses = 0;
   uint64_t staged_bytes = 0;
@@ -56,8 +57,9 @@ class LeaseMaker {
 
 // Slots that an edge may have.
 constexpr size_t kMostSlots = 16;
-// Slots that the receiver provides for an edge, if it has the memory.
+// Slots that the receiver provides for an edge at first, and at most, if it has the memory.
 constexpr uint32_t kSinkSlots = 2;
+constexpr uint32_t kMostSinkSlots = 6;
 constexpr size_t kMostEdges = 65536;  // over one link
 
 }  // namespace rdma_transport

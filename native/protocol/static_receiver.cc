@@ -18,8 +18,12 @@ Status StaticReceiver::OnEdge(const TensorMessage& message) {
   if (number == 0 || number > UINT32_MAX) return Broken("an edge of an impossible number");
   if (edges_.size() >= kMostEdges) return Broken("too many static edges");
   const auto [entry, fresh] = edges_.try_emplace(static_cast<uint32_t>(number));
-  if (!fresh) return Broken("an edge that was declared already");
   Edge& edge = entry->second;
+  if (!fresh) {
+    // The sender ran out of slots.
+    if (!edge.at_sink) return Broken("an edge that was declared already");
+    return ProvideSlots(entry->first, &edge, 1);
+  }
   edge.spec = {message.key, message.header.dtype, message.dims, message.header.bytes};
   edge.usual_key = message.key + std::string(kUsualTail);
   edge.at_sink = (message.header.flags & kSink) != 0;
@@ -30,7 +34,7 @@ Status StaticReceiver::OnEdge(const TensorMessage& message) {
 // As many as there is memory for; with none the edge stays on the dynamic path.
 Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count) {
   memory::Arena* arena = context_.sink;
-  for (uint32_t i = 0; i < count; ++i) {
+  for (uint32_t i = 0; i < count && edge->slots.size() < kMostSinkSlots; ++i) {
     char* memory = edge->spec.bytes == 0 ? nullptr : arena->Allocate(edge->spec.bytes);
     Slot slot;
     if (memory == nullptr) return OkStatus();
@@ -43,7 +47,7 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
     SlotMessage message = {};
     message.type = MessageType::kSlot;
     message.flags = kSink;
-    message.slot = static_cast<uint16_t>(i);
+    message.slot = static_cast<uint16_t>(edge->slots.size());
     message.edge = number;
     message.region_key = slot.span.key;
     message.region_offset = slot.span.offset;

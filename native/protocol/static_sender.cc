@@ -17,6 +17,7 @@ constexpr uint32_t kMostDoublings = 6;
 constexpr size_t kMostVariants = 4;
 constexpr size_t kMostPools = 4;        // sites that one edge's buffers come from
 constexpr uint32_t kMostStrange = 256;  // buffers in a row that were no slot: there is no pattern
+constexpr uint32_t kStarvedBeforeMore = 3;
 constexpr size_t kMostCandidates = 4096;
 constexpr int kTracedAllocations = 4096;
 
@@ -107,16 +108,7 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant) 
     number = next_number_++;
     numbered_[number] = edge;
   }
-  TensorHeader header = {};
-  header.type = MessageType::kEdge;
-  header.flags = AtSink() ? kSink : 0;
-  header.dtype = variant->dtype;
-  header.bytes = variant->bytes;
-  header.lend_id = number;
-  const TensorFrame frame(&header, variant->dims.data(), static_cast<int>(variant->dims.size()),
-                          edge->key, nullptr, 0);
-  const Status told = channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
-  if (!told.ok()) {
+  if (!Declare(*edge, *variant, number).ok()) {
     std::lock_guard<std::mutex> lock(mu_);
     numbered_.erase(number);
     return false;
@@ -126,6 +118,19 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant) 
   GlobalCounters().plan.promotions.fetch_add(1, std::memory_order_relaxed);
   if (!AtSink()) context_.slots->StartTracing(kTracedAllocations);
   return true;
+}
+
+// Said again, it asks for one slot more at the sink.
+Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t number) {
+  TensorHeader header = {};
+  header.type = MessageType::kEdge;
+  header.flags = AtSink() ? kSink : 0;
+  header.dtype = variant.dtype;
+  header.bytes = variant.bytes;
+  header.lend_id = number;
+  const TensorFrame frame(&header, variant.dims.data(), static_cast<int>(variant.dims.size()),
+                          edge.key, nullptr, 0);
+  return channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
 void StaticSender::Demote(Edge*, Variant* variant) {
@@ -301,6 +306,10 @@ bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
                                  [](const Slot& known) { return !known.busy; });
   if (slot == variant->slots.end()) {
     Miss(variant, variant->slots.empty() ? "no slots agreed yet" : "no free slot");
+    if (!variant->slots.empty() && variant->slots.size() < kMostSinkSlots &&
+        ++variant->starved % kStarvedBeforeMore == 0) {
+      Declare(*edge, *variant, variant->number).IgnoreError();
+    }
     return false;
   }
   fabric::RemoteSpan local;
@@ -434,6 +443,7 @@ void StaticSender::Report(std::vector<EdgeReport>* reports) const {
       report.planned = variant.planned;
       report.at_sink = AtSink();
       report.slots = variant.slots.size();
+      for (const Slot& slot : variant.slots) report.busy += slot.busy ? 1 : 0;
       for (const auto& pool : variant.pools) {
         if (!report.sites.empty()) report.sites += ", ";
         report.sites += pool->site();

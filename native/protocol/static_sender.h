@@ -81,6 +81,7 @@ class StaticSender {
     uint32_t others = 0;     // how often others came since
     uint32_t demotions = 0;  // each one doubles the streak that the next promotion takes
     uint32_t strange = 0;    // buffers in a row that had to be made a slot
+    uint32_t starved = 0;    // how often no slot was free
     uint64_t clock = 0;
     std::vector<Slot> slots;
     std::vector<std::shared_ptr<memory::SlotPool>> pools;
@@ -99,6 +100,7 @@ class StaticSender {
   Variant* VariantOf(Edge* edge, uint32_t dtype, const int64_t* dims, int rank, uint64_t bytes);
   Variant* Choose(Edge* edge, const Outgoing& tensor);
   bool Promote(const std::shared_ptr<Edge>& edge, Variant* variant);
+  Status Declare(const Edge& edge, const Variant& variant, uint32_t number);
   void Demote(Edge* edge, Variant* variant);
   bool SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
   bool SendToSink(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);

@@ -4,8 +4,13 @@
 #include <utility>
 
 #include "tensorflow/bootstrap_call.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
+#include "tensorflow/core/distributed_runtime/session_mgr.h"
+#include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
+#include "tensorflow/graph_passes.h"
+#include "tensorflow/graph_plans.h"
 
 namespace rdma_transport {
 namespace {
@@ -14,6 +19,11 @@ absl::Status Forbidden(const char* what) {
   GlobalCounters().errors.Add("fallback_forbidden");
   return absl::FailedPreconditionError(
       std::string(what) + " would leave the fabric, and RDMA_TRANSPORT_FALLBACK=forbid");
+}
+
+// Handles of graphs are counted anew in each session.
+std::string OwnerOf(const std::string& session, const std::string& graph) {
+  return session + "/" + graph;
 }
 
 }  // namespace
@@ -40,6 +50,44 @@ void Worker::RecvBufAsync(tensorflow::CallOptions* opts, const tensorflow::RecvB
   GlobalCounters().Sent(Path::kGrpc).Add(static_cast<uint64_t>(request->num_bytes()));
   GlobalCounters().fallback_reasons.Add("a collective's buffer");
   GrpcWorker::RecvBufAsync(opts, request, response, std::move(done));
+}
+
+void Worker::RegisterGraphAsync(const tensorflow::RegisterGraphRequest* request,
+                                tensorflow::RegisterGraphResponse* response,
+                                tensorflow::StatusCallback done) {
+  EdgeCollector collector;  // TensorFlow prepares the graph on this thread
+  GrpcWorker::RegisterGraphAsync(
+      request, response,
+      [this, request, response, &collector, done = std::move(done)](const absl::Status& status) {
+        if (status.ok()) Plan(*request, response->graph_handle(), std::move(collector.edges()));
+        done(status);
+      });
+}
+
+void Worker::Plan(const tensorflow::RegisterGraphRequest& request, const std::string& graph_handle,
+                  std::vector<analyzer::Edge> edges) {
+  std::shared_ptr<tensorflow::WorkerSession> session = env_->session_mgr->LegacySession();
+  if (request.create_worker_session_called() &&
+      !env_->session_mgr->WorkerSessionForSession(request.session_handle(), &session).ok()) {
+    return;
+  }
+  PlanGraph(endpoint_, OwnerOf(request.session_handle(), graph_handle), std::move(edges),
+            session->GetSharedWorkerCache(), env_->device_mgr->ListDevices().front());
+}
+
+void Worker::DeregisterGraphAsync(const tensorflow::DeregisterGraphRequest* request,
+                                  tensorflow::DeregisterGraphResponse* response,
+                                  tensorflow::StatusCallback done) {
+  endpoint_->Unplan(OwnerOf(request->session_handle(), request->graph_handle()));
+  GrpcWorker::DeregisterGraphAsync(request, response, std::move(done));
+}
+
+void Worker::DeleteWorkerSessionAsync(tensorflow::CallOptions* opts,
+                                      const tensorflow::DeleteWorkerSessionRequest* request,
+                                      tensorflow::DeleteWorkerSessionResponse* response,
+                                      tensorflow::StatusCallback done) {
+  endpoint_->Unplan(OwnerOf(request->session_handle(), ""));
+  GrpcWorker::DeleteWorkerSessionAsync(opts, request, response, std::move(done));
 }
 
 }  // namespace rdma_transport

@@ -1,6 +1,11 @@
-// The task's worker service: TensorFlow's, and it answers the bootstrap.
+// The task's worker service: TensorFlow's, and it answers the bootstrap, and plans the graphs that
+// are registered.
 #pragma once
 
+#include <string>
+#include <vector>
+
+#include "analyzer/plan.h"
 #include "protocol/endpoint.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 
@@ -18,7 +23,21 @@ class Worker final : public tensorflow::GrpcWorker {
                     tensorflow::RecvBufResponse* response,
                     tensorflow::StatusCallback done) override;
 
+  void RegisterGraphAsync(const tensorflow::RegisterGraphRequest* request,
+                          tensorflow::RegisterGraphResponse* response,
+                          tensorflow::StatusCallback done) override;
+  void DeregisterGraphAsync(const tensorflow::DeregisterGraphRequest* request,
+                            tensorflow::DeregisterGraphResponse* response,
+                            tensorflow::StatusCallback done) override;
+  void DeleteWorkerSessionAsync(tensorflow::CallOptions* opts,
+                                const tensorflow::DeleteWorkerSessionRequest* request,
+                                tensorflow::DeleteWorkerSessionResponse* response,
+                                tensorflow::StatusCallback done) override;
+
  private:
+  void Plan(const tensorflow::RegisterGraphRequest& request, const std::string& graph_handle,
+            std::vector<analyzer::Edge> edges);
+
   Endpoint* const endpoint_;
 };
 

@@ -1,0 +1,61 @@
+#include "tensorflow/graph_plans.h"
+
+#include <map>
+#include <utility>
+
+#include "analyzer/placement.h"
+#include "tensorflow/bootstrap_call.h"
+#include "tensorflow/worker_cache.h"
+
+namespace rdma_transport {
+namespace {
+
+analyzer::Limits LimitsOf(Endpoint* endpoint) {
+  const uint64_t arena = endpoint->arena()->Stats().limit_bytes;
+  const uint64_t planned = endpoint->slots()->Stats().bytes;
+  return {arena - std::min(arena, planned), endpoint->settings().inline_max};
+}
+
+PlannedEdge ToPlanned(Endpoint* endpoint, const analyzer::Edge& edge) {
+  PlannedEdge planned;
+  planned.spec = {edge.key, static_cast<uint32_t>(edge.dtype), *edge.shape, *edge.bytes};
+  // What lies in a variable already, or is handed on from elsewhere, is met at the first step.
+  const bool born_here = edge.site.kind == "kernel" && endpoint->settings().zero_copy &&
+                         *edge.bytes > endpoint->settings().arena_min_tensor;
+  if (born_here) {
+    planned.pool = endpoint->slots()->Reserve(edge.site.op, *edge.bytes, edge.slots);
+  }
+  return planned;
+}
+
+}  // namespace
+
+void PlanGraph(Endpoint* endpoint, const std::string& owner, std::vector<analyzer::Edge> edges,
+               const std::shared_ptr<tensorflow::WorkerCacheInterface>& cache,
+               tensorflow::Device* device) {
+  if (edges.empty()) return;
+  analyzer::Plan plan;
+  plan.edges = std::move(edges);
+  analyzer::PlaceEdges(LimitsOf(endpoint), {}, &plan);
+  std::map<std::string, std::vector<PlannedEdge>> by_task;
+  for (const analyzer::Edge& edge : plan.edges) {
+    if (edge.edge_class != analyzer::EdgeClass::kStatic || edge.key.empty()) continue;
+    const std::string task =
+        edge.destination_device.substr(0, edge.destination_device.find("/device:"));
+    by_task[task].push_back(ToPlanned(endpoint, edge));
+  }
+  for (auto& [task, planned] : by_task) {
+    tensorflow::WorkerInterface* worker = cache->GetOrCreateWorker(task);
+    if (worker == nullptr) continue;
+    Peer* peer = PeerOf(worker);
+    cache->ReleaseWorker(task, worker);
+    if (peer == nullptr) continue;
+    peer->Plan(owner, std::move(planned),
+               [&cache, &name = task, device](std::string request, Nanos timeout,
+                                              std::function<void(Status, std::string)> done) {
+                 CallBootstrap(cache, name, device, std::move(request), timeout, std::move(done));
+               });
+  }
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,220 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "protocol/counters.h"
+#include "task.h"
+
+namespace rdma_transport {
+namespace {
+
+using testing::Catcher;
+using testing::CountingGrpc;
+using testing::Eventually;
+using testing::Payload;
+using testing::Task;
+using testing::Tensor;
+using testing::TestSettings;
+
+constexpr size_t kBytes = 40000;
+const std::vector<int64_t> kDims = {static_cast<int64_t>(kBytes)};
+const std::string kEdge = "/job:a;1;/job:b;edge";
+const std::string kKey = kEdge + ";0:0";
+
+EdgeSpec Spec() { return {kEdge, 4, kDims, kBytes}; }
+
+class StaticTest : public ::testing::TestWithParam<bool> {
+ protected:
+  // Both tasks with slots at the source (zero copy) or at the sink.
+  static Settings MakeSettings() {
+    Settings settings = TestSettings();
+    settings.zero_copy = GetParam();
+    return settings;
+  }
+
+  Delivery Pass(int64_t step, const std::shared_ptr<Payload>& payload,
+                const std::vector<int64_t>& dims = kDims, const std::string& key = kKey) {
+    CountingGrpc by_grpc(&grpc_sends_);
+    auto catcher = std::make_shared<Catcher>();
+    b_.endpoint().Receive(b_.PeerTo(a_), step, key, catcher, Task::CallTo(a_));
+    EXPECT_TRUE(
+        a_.PeerTo(b_)->Send(Tensor(step, key, payload, dims), Task::CallTo(b_), &by_grpc).ok());
+    Delivery delivery = catcher->Get();
+    EXPECT_TRUE(delivery.status.ok()) << delivery.status.message();
+    return delivery;
+  }
+  std::shared_ptr<Payload> Bytes(int seed, size_t length = kBytes) {
+    return std::make_shared<Payload>(length, seed, &a_.arena());
+  }
+  // Passes the same shape until the edge is static and its slots are agreed on.
+  void WarmUp() {
+    for (int i = 0; i < 20; ++i) PassAndWait(Bytes(i));
+    ASSERT_EQ(PassAndWait(Bytes(1)), Path::kStatic);
+  }
+  // Lets the slot or the loan come back before the next tensor is sent.
+  Path PassAndWait(const std::shared_ptr<Payload>& payload) {
+    const Path path = Pass(++step_, payload).path;
+    EXPECT_TRUE(Eventually([&] { return Outstanding() == 0; }));
+    return path;
+  }
+  uint64_t Outstanding() {
+    const uint64_t lent = static_cast<uint64_t>(GlobalCounters().lent_tensors.load());
+    return lent + Report().busy;
+  }
+  EdgeReport Report() {
+    std::vector<EdgeReport> reports;
+    a_.endpoint().ReportEdges(&reports);
+    for (const EdgeReport& report : reports) {
+      if (report.spec == Spec()) return report;
+    }
+    return {};
+  }
+
+  Task a_{"/job:a", MakeSettings()};
+  Task b_{"/job:b", MakeSettings()};
+  int64_t step_ = 0;
+  std::atomic<int> grpc_sends_{0};
+};
+
+TEST_P(StaticTest, AnEdgeThatKeepsItsShapeBecomesStatic) {
+  std::vector<Path> paths;
+  for (int i = 0; i < 12; ++i) {
+    const Delivery delivery = Pass(++step_, Bytes(i));
+    paths.push_back(delivery.path);
+    ASSERT_TRUE(Payload::Matches(delivery.data, kBytes, i));
+  }
+  EXPECT_EQ(paths.front(), Path::kDynamic);
+  EXPECT_TRUE(Eventually([&] { return Pass(++step_, Bytes(1)).path == Path::kStatic; }));
+  EXPECT_TRUE(Report().is_static);
+  EXPECT_FALSE(Report().planned);
+}
+
+TEST_P(StaticTest, AfterWarmUpNothingIsAgreedOnOrRegisteredAnyMore) {
+  WarmUp();
+  const auto payload = Bytes(3);
+  Pass(++step_, payload);
+  const uint64_t slots = GlobalCounters().plan.slot_allocations.load();
+  const uint64_t registrations = a_.arena().Stats().registrations;
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(PassAndWait(payload), Path::kStatic);
+  }
+  EXPECT_EQ(GlobalCounters().plan.slot_allocations.load(), slots);
+  EXPECT_EQ(a_.arena().Stats().registrations, registrations);
+}
+
+TEST_P(StaticTest, APlannedEdgeIsStaticFromItsFirstTensor) {
+  PlannedEdge planned;
+  planned.spec = Spec();
+  planned.pool = GetParam() ? a_.runtime().slots()->Reserve("site", kBytes, 2) : nullptr;
+  a_.PeerTo(b_)->Plan("graph", {planned}, Task::CallTo(b_));
+  ASSERT_TRUE(Eventually([&] { return Report().slots == 2; }));
+  const uint64_t slots = GlobalCounters().plan.slot_allocations.load();
+  for (int i = 0; i < 5; ++i) {
+    char* block =
+        GetParam() ? a_.runtime().slots()->Allocate("site", kBytes) : a_.arena().Allocate(kBytes);
+    ASSERT_NE(block, nullptr);
+    std::memset(block, i, kBytes);
+    Outgoing tensor;
+    tensor.step = ++step_;
+    tensor.key = kKey;
+    tensor.dtype = 4;
+    tensor.dims = kDims.data();
+    tensor.rank = 1;
+    tensor.data = tensor.block = block;
+    tensor.bytes = kBytes;
+    struct Block {
+      Task* task;
+      char* address;
+      ~Block() {
+        if (!task->runtime().slots()->Free(address)) task->arena().Free(address);
+      }
+    };
+    tensor.owner = OwnerRef::Holding(std::shared_ptr<Block>(new Block{&a_, block}));
+    CountingGrpc by_grpc(&grpc_sends_);
+    auto catcher = std::make_shared<Catcher>();
+    b_.endpoint().Receive(b_.PeerTo(a_), step_, kKey, catcher, Task::CallTo(a_));
+    ASSERT_TRUE(a_.PeerTo(b_)->Send(std::move(tensor), Task::CallTo(b_), &by_grpc).ok());
+    {
+      const Delivery delivery = catcher->Get();
+      EXPECT_EQ(delivery.path, Path::kStatic);
+      EXPECT_EQ(delivery.data[kBytes - 1], i);
+    }
+    ASSERT_TRUE(Eventually([&] { return Outstanding() == 0; }));
+  }
+  EXPECT_EQ(GlobalCounters().plan.slot_allocations.load(), slots);
+  EXPECT_TRUE(Report().planned);
+  a_.endpoint().Unplan("graph");
+  EXPECT_FALSE(Report().is_static);
+}
+
+TEST_P(StaticTest, AnotherShapeIsNeverPutIntoASlot) {
+  WarmUp();
+  const std::vector<int64_t> longer = {50000};
+  const std::vector<int64_t> reshaped = {static_cast<int64_t>(kBytes / 2), 2};
+  Delivery delivery = Pass(++step_, Bytes(7, 50000), longer);
+  EXPECT_EQ(delivery.path, Path::kDynamic);
+  EXPECT_EQ(delivery.dims, longer);
+  EXPECT_TRUE(Payload::Matches(delivery.data, 50000, 7));
+  // As many bytes, but another shape.
+  delivery = Pass(++step_, Bytes(8), reshaped);
+  EXPECT_EQ(delivery.dims, reshaped);
+  EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, 8));
+  EXPECT_TRUE(Eventually([&] { return !Report().is_static; }));
+  for (int i = 0; i < 30; ++i) Pass(++step_, Bytes(i));
+  EXPECT_TRUE(Report().is_static) << "the old shape has stayed the same again";
+}
+
+TEST_P(StaticTest, AlternatingShapesStayDynamic) {
+  const std::vector<int64_t> longer = {50000};
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Pass(++step_, Bytes(i)).path, Path::kDynamic);
+    EXPECT_EQ(Pass(++step_, Bytes(i, 50000), longer).path, Path::kDynamic);
+  }
+}
+
+TEST_P(StaticTest, AReaderThatKeepsTensorsNeverSeesThemChange) {
+  WarmUp();
+  std::vector<Delivery> kept;
+  for (int i = 0; i < 40; ++i) kept.push_back(Pass(++step_, Bytes(i)));
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(Payload::Matches(kept[i].data, kBytes, i)) << i;
+  if (!GetParam()) {
+    EXPECT_GT(GlobalCounters().plan.misses.Get()["no free slot"], 0u);
+  }
+  kept.clear();
+  ASSERT_TRUE(Eventually([&] { return Pass(++step_, Bytes(1)).path == Path::kStatic; }));
+}
+
+TEST_P(StaticTest, IterationsOfALoopShareTheEdge) {
+  WarmUp();
+  for (int i = 0; i < 20; ++i) {
+    const std::string key = kEdge + ";7:" + std::to_string(i);
+    const Delivery delivery = Pass(step_ + 1, Bytes(i), kDims, key);
+    EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, i));
+  }
+  EXPECT_GT(Report().hits, 15u);
+}
+
+TEST_P(StaticTest, TensorsFromOutsideTheArenaAreCopiedIntoTheSlot) {
+  WarmUp();
+  for (int i = 0; i < 5; ++i) {
+    const Delivery delivery = Pass(++step_, std::make_shared<Payload>(kBytes, i));
+    EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, i));
+  }
+  const uint64_t staged = Report().staged_bytes;
+  EXPECT_EQ(PassAndWait(std::make_shared<Payload>(kBytes, 1)), Path::kStatic);
+  EXPECT_EQ(Report().staged_bytes - staged, GetParam() ? kBytes : 0) << "shm writes from anywhere";
+}
+
+TEST_P(StaticTest, EverythingComesBackWhenItIsDropped) {
+  WarmUp();
+  Pass(++step_, Bytes(1));
+  EXPECT_TRUE(Eventually([&] { return a_.arena().Stats().used_bytes == 0; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Placement, StaticTest, ::testing::Values(true, false),
+                         [](const auto& info) { return info.param ? "AtSource" : "AtSink"; });
+
+}  // namespace
+}  // namespace rdma_transport
