@@ -1,7 +1,8 @@
 """Time per edge between two tasks: a tensor goes back and forth inside one step.
 
 The time of a step with few hops is taken from that of a step with many, so TensorFlow's own cost of
-a step cancels out. Both protocols and an edge inside one process take turns in one run. After each
+a step cancels out. gRPC, rdma, rdma without static edges, and an edge inside one process take turns
+in one run. After each
 turn's change a long and a short step warm up, and the measured four run short, long, long, short:
 else the first would bear the cold start, and the difference would come out too small. Each chain is
 as long as its edge is fast, so that the noise of a step is small beside what is measured.
@@ -28,6 +29,11 @@ from bench.support.machine import describe
 from bench.support.timing import Summary, ratio, summarize
 
 SIZES = "4,64,4096,65536,1048576,4194304,16777216"
+CLUSTERS: dict[str, tuple[str, dict[str, str]]] = {
+    "grpc": ("grpc", {}),
+    "rdma": ("rdma", {}),
+    "dynamic": ("rdma", {"RDMA_TRANSPORT_STATIC": "off"}),
+}
 SHORT_HOPS = 2
 LONG_HOPS = (22, 102, 402, 1002)
 STEP_SECONDS = 0.25  # the longest chain whose step takes at most this long
@@ -136,9 +142,9 @@ def measure(sizes: list[int], repeat: int, hops: int, op: str) -> tuple[list[dic
     rows = []
     with ExitStack() as stack:
         clusters = {}
-        for protocol in ("grpc", "rdma"):
-            clusters[protocol] = Cluster({"a": 1, "b": 1}, protocol)
-            stack.callback(clusters[protocol].end)
+        for name, (protocol, environment) in CLUSTERS.items():
+            clusters[name] = Cluster({"a": 1, "b": 1}, protocol, environment)
+            stack.callback(clusters[name].end)
         # Entered after the clusters, so closed before them.
         chains = {
             p: Chain(stack, c.target("a"), tasks, sizes, lengths, op) for p, c in clusters.items()
@@ -165,7 +171,8 @@ def measure(sizes: list[int], repeat: int, hops: int, op: str) -> tuple[list[dic
 
 def show(rows: list[dict], title: str) -> Table:
     table = Table(title=title)
-    for heading in ("size", "gRPC", "(min, p90)", "rdma", "(min, p90)", "gRPC/rdma", "local"):
+    headings = ("size", "gRPC", "(min, p90)", "rdma", "(min, p90)", "gRPC/rdma", "dynamic", "local")
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("gRPC step", "rdma step", "#wrong"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -180,6 +187,7 @@ def show(rows: list[dict], title: str) -> Table:
             *cells(row["grpc"]),
             *cells(row["rdma"]),
             ratio(row["grpc"], row["rdma"]),
+            cells(row["dynamic"])[0],
             cells(row["local"])[0],
             *(f"{row[f'{name}_short_step']:.0f}" for name in ("grpc", "rdma")),
             str(row["wrong"]),
@@ -212,6 +220,7 @@ def main(
     console.print(f"rdma: tensors of task a by path: {paths}")
     console.print(show(rows, f"time per edge, us, median of {repeat} ({op})"))
     console.print(
+        "dynamic: rdma with RDMA_TRANSPORT_STATIC=off. "
         "local: between two CPU devices of one process. "
         f"step: a whole step of {SHORT_HOPS} hops, us, with TensorFlow's own cost. "
         "< and >: noise hides more than this bound (95 %)."

@@ -85,8 +85,17 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
 @app.command()
 @reported
 def plan(
-    graph: GraphPath,
+    graph: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[GRAPH]",
+            help="SavedModel directory, .pb, .meta or .pbtxt; or the .json of an earlier plan",
+        ),
+    ] = None,
     cluster: Cluster = "",
+    live: Annotated[
+        str | None, typer.Option(help="not a graph: the servers that run here; a pid, or all")
+    ] = None,
     as_json: AsJson = False,
     picture: Annotated[Path | None, typer.Option(help="draw into this .png or .svg")] = None,
     arena_limit: ArenaLimit = None,
@@ -98,10 +107,16 @@ def plan(
     rows: Annotated[int, typer.Option(min=0, help="edges to show, the largest; 0: all")] = 40,
 ) -> None:
     """Show what crosses between tasks: edges, classes, bytes, allocation sites, slots, memory."""
+    if (graph is None) == (live is None):
+        raise AnalysisError("give either a graph to plan or --live with a pid, or with all")
+    if live is not None:
+        _show_live(live, as_json)
+        return
     if picture is not None:
         from graph_analyzer.picture import check_suffix
 
         check_suffix(picture)  # before the analysis, which may take a while
+    assert graph is not None
     made = _plan(graph, cluster, arena_limit, inline_limit, default_device, tags)
     advised = None
     if advice:
@@ -196,6 +211,30 @@ def advice(
     from graph_analyzer.report import advice_table
 
     _console().print(advice_table(advised))
+
+
+def _show_live(which: str, as_json: bool) -> None:
+    from rdma_transport import live
+
+    found = [one for one in live.servers() if which in ("all", str(one.pid))]
+    if not found:
+        raise AnalysisError(
+            f"no server to ask: {'none runs' if which == 'all' else f'process {which} is none'} "
+            "with protocol='rdma' on this host under this user"
+        )
+    try:
+        plans = {server.pid: server.stats()["plan"] for server in found}
+    except ConnectionError as error:
+        raise AnalysisError(str(error)) from error
+    if as_json:
+        _print_json({"version": VERSION, "live": {str(pid): one for pid, one in plans.items()}})
+        return
+    from graph_analyzer.report import live_table
+
+    for pid, one in plans.items():
+        table = live_table(one)
+        table.title = f"what process {pid} sends"
+        _console().print(table)
 
 
 def _plan(

@@ -188,9 +188,13 @@ def live_table(stats: dict[str, Any]) -> Table:
 
 
 def _live_caption(stats: dict[str, Any]) -> Text:
+    misses = stats.get("misses", {})
+    why = ", ".join(f"{reason}: {count}" for reason, count in misses.items()) or "none"
     counts = ", ".join(
-        f"{stats.get(key, '–')} {key}" for key in ("hits", "misses", "promotions", "demotions")
+        f"{stats.get(key, '–')} {key.replace('_', ' ')}"
+        for key in ("hits", "promotions", "demotions", "slot_allocations")
     )
+    counts += f"; misses: {why}"
     sites = sorted(stats.get("staged_bytes_by_site", {}).items(), key=lambda item: -item[1])
     staged = "; ".join(f"{site}: {format_bytes(size)}" for site, size in sites) or "nothing"
     return Text(f"{counts}\nstaged by one copy, by allocation site: {staged}")

@@ -109,7 +109,7 @@ LIVE: dict[str, Any] = {
         },
     ],
     "hits": 3,
-    "misses": 4,
+    "misses": {"another shape": 4},
     "promotions": 1,
     "demotions": 2,
     "staged_bytes_by_site": {"small": 10, "w0": 2048},
@@ -125,7 +125,7 @@ def test_a_live_server_shows_what_happened() -> None:
         ]
     ]
     assert str(table.caption) == (
-        "3 hits, 4 misses, 1 promotions, 2 demotions\n"
+        "3 hits, 1 promotions, 2 demotions, – slot allocations; misses: another shape: 4\n"
         "staged by one copy, by allocation site: w0: 2.00 KiB; small: 10 B"
     )
 

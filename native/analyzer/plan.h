@@ -24,6 +24,8 @@ struct Site {
   // "received": it lies there already. "unknown": only a step will show.
   std::string kind = "unknown";
   std::vector<std::string> through;  // operations that hand the buffer on, the sent end first
+  // Of a variable: the operations that update it, and allocate it anew if it is being read.
+  std::vector<std::string> updates;
 };
 
 struct Edge {

@@ -189,7 +189,21 @@ class Walk {
     return nullptr;
   }
 
+  static bool Updates(const tf::Node* node) {
+    const std::string& type = node->type_string();
+    return type.rfind("ResourceApply", 0) == 0 || type.rfind("ResourceSparseApply", 0) == 0 ||
+           type.rfind("ResourceScatter", 0) == 0 || type == "AssignAddVariableOp" ||
+           type == "AssignSubVariableOp";
+  }
+
   static void End(const tf::Node* node, Origin* origin) {
+    if (node->type_string() == "VarHandleOp") {
+      for (const tf::Edge* edge : node->out_edges()) {
+        if (edge->dst_input() == 0 && Updates(edge->dst())) {
+          origin->site.updates.push_back(edge->dst()->name());
+        }
+      }
+    }
     origin->site.op = node->name();
     origin->site.type = node->type_string();
     const auto end = Ends().find(node->type_string());

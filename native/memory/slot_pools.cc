@@ -43,6 +43,15 @@ std::shared_ptr<SlotPool> SlotPools::Reserve(std::string_view site, size_t bytes
   return pool;
 }
 
+void SlotPools::Join(SlotPool* pool, char* address) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (pool->blocks_.size() >= kMostBlocks || !blocks_.emplace(address, pool).second) return;
+  pool->blocks_.push_back(address);
+  traced_.erase(address);
+  ++stats_.blocks;
+  stats_.bytes += pool->bytes_;
+}
+
 char* SlotPools::Allocate(std::string_view site, size_t bytes) {
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = by_bytes_.find(bytes);

@@ -62,6 +62,10 @@ class SlotPools {
   // for one. Blocks are taken from the arena only here and when all of them are in use.
   std::shared_ptr<SlotPool> Reserve(std::string_view site, size_t bytes, size_t count);
 
+  // Makes a block in use, allocated from the arena for as many bytes, one of the pool's: when it is
+  // freed, it will be used again there.
+  void Join(SlotPool* pool, char* address);
+
   // A block for an allocation at `site`; null: no pool serves it, or all of its blocks are in use.
   char* Allocate(std::string_view site, size_t bytes);
   // False: not a pool's block.

@@ -61,7 +61,7 @@ std::string Plan(const PlanCounters& counters, const memory::SlotPoolStats& pool
                  const std::vector<EdgeReport>& edges) {
   std::map<std::string, uint64_t> staged;
   for (const EdgeReport& edge : edges) {
-    if (edge.staged_bytes > 0) staged[edge.spec.key] += edge.staged_bytes;
+    if (edge.staged_bytes > 0) staged[edge.sites] += edge.staged_bytes;
   }
   Json staged_json('{');
   for (const auto& [site, bytes] : staged) staged_json.Count(site, bytes);
@@ -75,7 +75,7 @@ std::string Plan(const PlanCounters& counters, const memory::SlotPoolStats& pool
       .Count("pool_blocks", pools.blocks)
       .Count("pool_bytes", pools.bytes)
       .Count("pool_blocks_ever", pools.blocks_ever)
-      .Field("staged_bytes_by_edge", staged_json.End())
+      .Field("staged_bytes_by_site", staged_json.End())
       .Field("edges", Edges(edges))
       .End();
 }

@@ -56,6 +56,8 @@ Status Runtime::Get(Runtime** runtime) {
     if (g_owner == 0) std::atexit(&StopAtExit);
     g_owner = getpid();
     g_runtime.store(made.release());
+    const Status listening = g_runtime.load()->status_socket_.Start();
+    if (!listening.ok()) Log(LogLevel::kInfo, "no live status: " + listening.message());
   }
   *runtime = g_runtime.load();
   return OkStatus();
@@ -96,6 +98,7 @@ Status Runtime::Start() {
 }
 
 void Runtime::Stop() {
+  status_socket_.Stop();
   if (threads_.empty() || stop_.exchange(true)) return;
   // A callback that never returns must not keep the process from ending.
   const auto deadline = std::chrono::steady_clock::now() + kStopPatience;

@@ -14,6 +14,7 @@
 #include "fabric/fabric.h"
 #include "memory/arena.h"
 #include "memory/slot_pools.h"
+#include "protocol/status_socket.h"
 
 namespace rdma_transport {
 
@@ -77,6 +78,7 @@ class Runtime {
   std::unique_ptr<memory::Arena> sink_;  // the slots that peers write into
   std::string no_fabric_reason_;
 
+  StatusSocket status_socket_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> armed_{false};
   std::atomic<Nanos> next_tick_{0};

@@ -26,8 +26,11 @@ struct EdgeSpec {
 // An edge that the graph promises before its first tensor.
 struct PlannedEdge {
   EdgeSpec spec;
-  // Where its buffers will be born; null: not known before the first of them.
-  std::shared_ptr<memory::SlotPool> pool;
+  // Where its buffers will be born; empty: not known before the first of them.
+  std::vector<std::shared_ptr<memory::SlotPool>> pools;
+  // Whether its first buffer, which was there before the plan, joins the pool.
+  bool joins_pool = false;
+  std::string site;  // for people
 };
 
 // How an edge fared, for people.

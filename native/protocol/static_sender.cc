@@ -156,13 +156,12 @@ void StaticSender::Offer(const PlannedEdge& planned) {
   Variant* variant = VariantOf(edge.get(), spec.dtype, spec.dims.data(),
                                static_cast<int>(spec.dims.size()), spec.bytes);
   variant->planned = true;
+  variant->report.sites = planned.site;
   if (variant->number == 0 && !Promote(edge, variant)) return;
-  if (planned.pool == nullptr || AtSink()) return;
-  variant->pools.push_back(planned.pool);
-  for (const char* block : planned.pool->Blocks()) {
-    fabric::RemoteSpan span;
-    if (context_.device->Locate(block, &span)) Adopt(variant, block, span, false);
-  }
+  if (AtSink()) return;
+  variant->pools = planned.pools;
+  variant->joins_pool = planned.joins_pool;
+  for (const auto& pool : planned.pools) AdoptBlocks(variant, *pool);
 }
 
 void StaticSender::Withdraw(const EdgeSpec& spec) {
@@ -242,12 +241,18 @@ StaticSender::Slot* StaticSender::SlotFor(Variant* variant, const Outgoing& tens
     Miss(variant, "its buffers have no fixed place");
     return nullptr;
   }
-  if (!home) FollowToSite(variant, tensor.block != nullptr ? tensor.block : tensor.data);
+  if (!home) FollowToSite(variant, tensor);
   return Adopt(variant, tensor.data, span, home);
 }
 
 // From now on the operation that allocated this buffer gets its memory from a pool.
-void StaticSender::FollowToSite(Variant* variant, const char* block) {
+void StaticSender::FollowToSite(Variant* variant, const Outgoing& tensor) {
+  const char* block = tensor.block != nullptr ? tensor.block : tensor.data;
+  if (variant->joins_pool && !variant->pools.empty() && block == tensor.data) {
+    variant->joins_pool = false;
+    context_.slots->Join(variant->pools.front().get(), const_cast<char*>(block));
+    return;
+  }
   std::string site;
   size_t bytes = 0;
   if (context_.slots->SiteOf(block, &site, &bytes)) {
@@ -263,6 +268,18 @@ void StaticSender::AddPool(Variant* variant, std::string_view site, size_t bytes
   }
   if (variant->pools.size() == kMostPools) return;
   variant->pools.push_back(context_.slots->Reserve(site, bytes, /*count=*/2));
+  AdoptBlocks(variant, *variant->pools.back());
+}
+
+// So that a tensor that will be born in any of them finds its slot agreed on.
+void StaticSender::AdoptBlocks(Variant* variant, const memory::SlotPool& pool) {
+  if (pool.bytes() != variant->bytes) return;  // the tensor is a part of what is allocated
+  for (const char* block : pool.Blocks()) {
+    fabric::RemoteSpan span;
+    if (variant->slots.size() < kMostSlots && context_.device->Locate(block, &span)) {
+      Adopt(variant, block, span, /*home=*/false);
+    }
+  }
 }
 
 StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
@@ -444,6 +461,7 @@ void StaticSender::Report(std::vector<EdgeReport>* reports) const {
       report.at_sink = AtSink();
       report.slots = variant.slots.size();
       for (const Slot& slot : variant.slots) report.busy += slot.busy ? 1 : 0;
+      if (!variant.pools.empty()) report.sites.clear();
       for (const auto& pool : variant.pools) {
         if (!report.sites.empty()) report.sites += ", ";
         report.sites += pool->site();

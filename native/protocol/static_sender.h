@@ -77,6 +77,7 @@ class StaticSender {
     uint64_t bytes = 0;
     uint32_t number = 0;  // 0: not static
     bool planned = false;
+    bool joins_pool = false;
     uint32_t streak = 0;     // how often it came in a row
     uint32_t others = 0;     // how often others came since
     uint32_t demotions = 0;  // each one doubles the streak that the next promotion takes
@@ -108,8 +109,9 @@ class StaticSender {
   Slot* SlotFor(Variant* variant, const Outgoing& tensor, const fabric::RemoteSpan& span,
                 bool home);
   Slot* Adopt(Variant* variant, const char* data, const fabric::RemoteSpan& span, bool home);
-  void FollowToSite(Variant* variant, const char* block);
+  void FollowToSite(Variant* variant, const Outgoing& tensor);
   void AddPool(Variant* variant, std::string_view site, size_t bytes);
+  void AdoptBlocks(Variant* variant, const memory::SlotPool& pool);
   Status NotifyTensor(const Variant& variant, size_t slot, uint64_t lend_id,
                       const Outgoing& tensor);
   Status NotifyControl(MessageType type, uint64_t value);

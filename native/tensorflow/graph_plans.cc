@@ -1,5 +1,6 @@
 #include "tensorflow/graph_plans.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -19,11 +20,17 @@ analyzer::Limits LimitsOf(Endpoint* endpoint) {
 PlannedEdge ToPlanned(Endpoint* endpoint, const analyzer::Edge& edge) {
   PlannedEdge planned;
   planned.spec = {edge.key, static_cast<uint32_t>(edge.dtype), *edge.shape, *edge.bytes};
-  // What lies in a variable already, or is handed on from elsewhere, is met at the first step.
-  const bool born_here = edge.site.kind == "kernel" && endpoint->settings().zero_copy &&
-                         *edge.bytes > endpoint->settings().arena_min_tensor;
-  if (born_here) {
-    planned.pool = endpoint->slots()->Reserve(edge.site.op, *edge.bytes, edge.slots);
+  planned.site = edge.site.op + (edge.site.kind == "kernel" ? "" : " (" + edge.site.kind + ")");
+  if (!endpoint->settings().zero_copy || *edge.bytes <= endpoint->settings().arena_min_tensor) {
+    return planned;
+  }
+  if (edge.site.kind == "kernel") {
+    planned.pools.push_back(endpoint->slots()->Reserve(edge.site.op, *edge.bytes, edge.slots));
+  } else if (edge.site.kind == "variable" && edge.site.updates.size() == 1) {
+    // The variable's buffer, and the one that an update allocates while the first is being read,
+    // take turns.
+    planned.pools.push_back(endpoint->slots()->Reserve(edge.site.updates.front(), *edge.bytes, 1));
+    planned.joins_pool = true;
   }
   return planned;
 }

@@ -107,7 +107,7 @@ TEST_P(StaticTest, AfterWarmUpNothingIsAgreedOnOrRegisteredAnyMore) {
 TEST_P(StaticTest, APlannedEdgeIsStaticFromItsFirstTensor) {
   PlannedEdge planned;
   planned.spec = Spec();
-  planned.pool = GetParam() ? a_.runtime().slots()->Reserve("site", kBytes, 2) : nullptr;
+  if (GetParam()) planned.pools.push_back(a_.runtime().slots()->Reserve("site", kBytes, 2));
   a_.PeerTo(b_)->Plan("graph", {planned}, Task::CallTo(b_));
   ASSERT_TRUE(Eventually([&] { return Report().slots == 2; }));
   const uint64_t slots = GlobalCounters().plan.slot_allocations.load();
@@ -147,6 +147,27 @@ TEST_P(StaticTest, APlannedEdgeIsStaticFromItsFirstTensor) {
   EXPECT_TRUE(Report().planned);
   a_.endpoint().Unplan("graph");
   EXPECT_FALSE(Report().is_static);
+}
+
+TEST_P(StaticTest, APlanThatWasWrongNeverGivesAWrongTensor) {
+  PlannedEdge planned;
+  planned.spec = Spec();
+  planned.spec.dims = {static_cast<int64_t>(kBytes / 4), 4};  // as many bytes
+  a_.PeerTo(b_)->Plan("graph", {planned}, Task::CallTo(b_));
+  planned.spec.dims = {12345};
+  planned.spec.bytes = 12345;
+  a_.PeerTo(b_)->Plan("other graph", {planned}, Task::CallTo(b_));
+  planned.spec.dims = kDims;
+  planned.spec.bytes = kBytes;
+  planned.spec.dtype = 7;
+  a_.PeerTo(b_)->Plan("third graph", {planned}, Task::CallTo(b_));
+  for (int i = 0; i < 20; ++i) {
+    const Delivery delivery = Pass(++step_, Bytes(i));
+    ASSERT_EQ(delivery.dims, kDims);
+    ASSERT_EQ(delivery.dtype, 4u);
+    ASSERT_TRUE(Payload::Matches(delivery.data, kBytes, i));
+  }
+  EXPECT_GT(GlobalCounters().plan.misses.Get()["another shape"], 0u);
 }
 
 TEST_P(StaticTest, AnotherShapeIsNeverPutIntoASlot) {

@@ -1,0 +1,331 @@
+"""Time of a training step of the paper's models, over gRPC and over rdma, and how rdma moved it.
+
+One parameter server and two workers, each a process. Both protocols run the same graph with the
+same seed and take turns, and the losses of both workers are fetched in every step and compared bit
+for bit. What rdma counted is counted over the measured steps only, so after the warm-up.
+
+Every model gets clusters of its own: variables outlive the session that made them, and two models
+may give one name to different variables.
+
+usage: python -m bench.train_models [--models alexnet,gru] [--repeat 8] [--batch 2]
+           [--seconds 30] [--warm-up 6] [--json FILE]
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.models import MODELS, Model
+from bench.support.cluster import Cluster
+from bench.support.ending import leave, watched
+from bench.support.machine import describe
+from bench.support.timing import Summary, summarize
+
+PROTOCOLS = ("grpc", "rdma")
+PATHS = ("static", "dynamic", "inline", "grpc")
+SERVERS = ["/job:ps/task:0"]
+WORKERS = ["/job:worker/task:0", "/job:worker/task:1"]
+WARM_UP = 6  # edges become static after a few equal steps
+FEWEST = 6  # of which bench.support.timing makes a summary
+SETTLE_SECONDS = 0.5  # beside longer steps, what the other protocol's turn leaves is nothing
+SHOWN = 5  # names in the notes below the table; the JSON has all
+MIB = 2**20
+
+Counts = dict[str, Any]  # numbers, and further Counts
+
+
+@dataclass
+class Side:
+    """One protocol's cluster, and what its steps came to."""
+
+    cluster: Cluster
+    session: Any
+    milliseconds: list[float] = field(default_factory=list)
+    losses: list[list[str]] = field(default_factory=list)  # per step and worker, all bits
+
+    def step(self, fetches: Any) -> float:
+        start = time.perf_counter()
+        losses, _ = self.session.run(fetches)
+        taken = time.perf_counter() - start
+        self.losses.append([float(loss).hex() for loss in losses])
+        return taken
+
+
+def counts_of(stats: Counts) -> Counts:
+    """The counters in what a task reports; not the states, names and lists."""
+    kept: Counts = {}
+    for name, value in stats.items():
+        if isinstance(value, dict):
+            kept[name] = counts_of(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            kept[name] = value
+    return kept
+
+
+def combine(first: Counts, second: Counts, sign: int) -> Counts:
+    """The sum, or the difference, of all numbers; what one side lacks is zero there."""
+    result: Counts = {}
+    for name in first | second:
+        one, other = first.get(name), second.get(name)
+        if isinstance(one, dict) or isinstance(other, dict):
+            result[name] = combine(one or {}, other or {}, sign)
+        else:
+            result[name] = (one or 0) + sign * (other or 0)
+    return result
+
+
+def counted(cluster: Cluster) -> Counts:
+    """The sum of the counters of all tasks."""
+    total: Counts = {}
+    for task in cluster.tasks.values():
+        stats = task.stats()
+        if stats is None or not stats["loaded"]:
+            raise RuntimeError(f"{task.name} runs without the plugin")
+        total = combine(total, counts_of(stats), 1)
+    return total
+
+
+def above_zero(counts: Counts | int) -> Counts:
+    """By name, without those that are zero; a mere number is one without a name."""
+    named = counts if isinstance(counts, dict) else {"all": counts}
+    return {name: count for name, count in named.items() if count}
+
+
+def traffic(difference: Counts, steps: int) -> dict[str, Any]:
+    """What `steps` steps of rdma were, from the difference of the counters."""
+    sent = {path: count["bytes"] for path, count in difference["sent"].items()}
+    total = sum(sent.values())
+    copied = difference["copied_bytes"]
+    plan = difference.get("plan")
+    staged = {
+        kind: {name: count / steps / MIB for name, count in above_zero(counts).items()}
+        for kind, counts in (plan or {}).items()
+        if kind.startswith("staged_bytes_by_")
+    }
+    return {
+        "mib_per_step": {path: sent.get(path, 0) / steps / MIB for path in PATHS},
+        "total_mib_per_step": total / steps / MIB,
+        "static_share": sent.get("static", 0) / total if total else 0.0,
+        # Whatever goes by gRPC is copied, though not by the transport, which counts only its own.
+        "not_copied_share": 1 - (copied + sent.get("grpc", 0)) / total if total else 1.0,
+        "copied_mib_per_step": copied / steps / MIB,
+        "inline_copied_mib_per_step": difference["inline_copied_bytes"] / steps / MIB,
+        "staged_tensors": difference["staged_tensors"],
+        "staged_mib_per_step": staged,
+        "registrations": difference["registrations"],
+        "plan": None
+        if plan is None
+        else {
+            "hits": plan.get("hits", 0),
+            "misses": above_zero(plan.get("misses", {})),
+            "slot_allocations": plan.get("slot_allocations", 0),
+            "promotions": plan.get("promotions", 0),
+            "demotions": plan.get("demotions", 0),
+        },
+        "fallback_reasons": above_zero(difference.get("fallback_reasons", {})),
+        "errors": above_zero(difference.get("errors", {})),
+    }
+
+
+def measure(
+    model: Model,
+    batch: int,
+    repeat: int,
+    seconds: float,
+    warm_up: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """One model's row; times in ms."""
+    from bench.models.training import training_graph
+    from bench.support.session import config, opened
+
+    say("making the graph")
+    made = training_graph(model, batch=batch, workers=WORKERS, servers=SERVERS)
+    fetches = [made.losses, made.train]
+    sides: dict[str, Side] = {}
+    with ExitStack() as stack:
+        clusters = {}
+        for protocol in PROTOCOLS:
+            say(f"{protocol}: starting 3 tasks")
+            clusters[protocol] = Cluster({"ps": 1, "worker": 2}, protocol)
+            stack.callback(clusters[protocol].end)
+            stack.callback(watched(clusters[protocol]))
+        for protocol, cluster in clusters.items():
+            say(f"{protocol}: initial values")
+            target = cluster.target("worker")
+            session = stack.enter_context(opened(target, made.graph, config()))
+            session.run(made.initializer)
+            sides[protocol] = Side(cluster, session)
+
+        slowest = 0.0
+        for step in range(warm_up):
+            say(f"warming up {step + 1}/{warm_up}")
+            slowest = max(side.step(fetches) for side in sides.values())
+        settle = slowest < SETTLE_SECONDS
+        before = counted(clusters["rdma"])
+        deadline = time.perf_counter() + seconds
+        measured = 0
+        while measured < repeat and (measured < FEWEST or time.perf_counter() < deadline):
+            say(f"measuring {measured + 1}/{repeat}")
+            for side in sides.values():
+                if settle:
+                    side.step(fetches)
+                side.milliseconds.append(1e3 * side.step(fetches))
+            measured += 1
+        difference = combine(counted(clusters["rdma"]), before, -1)
+
+    times = {protocol: summarize(side.milliseconds) for protocol, side in sides.items()}
+    losses = {protocol: side.losses for protocol, side in sides.items()}
+    return {
+        "model": model.name,
+        "variables_mib": model.mib,
+        "steps": warm_up + measured * (1 + settle),
+        "measured": measured,
+        "ms": times,
+        "ratio": times["grpc"].median / times["rdma"].median,
+        "equal": losses["grpc"] == losses["rdma"],
+        "finite": all(
+            math.isfinite(float.fromhex(loss)) for step in losses["grpc"] for loss in step
+        ),
+        "losses": losses,
+        **traffic(difference, measured * (1 + settle)),
+    }
+
+
+def percent(share: float) -> str:
+    """Rounded down: 100 only for all of it."""
+    return f"{math.floor(10000 * share) / 100:.2f}"
+
+
+def show(rows: list[dict[str, Any]], repeat: int) -> Table:
+    title = f"training step of 1 parameter server and 2 workers, ms, median of {repeat}"
+    table = Table(title=title)
+    table.add_column("model", no_wrap=True)
+    for heading in ("gRPC", "rdma", "ratio", "MiB/step", "static %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("not\ncopied %", "registrations", "slot\nallocations", "equal?"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        plan = row["plan"]
+        table.add_row(
+            row["model"],
+            f"{row['ms']['grpc'].median:.1f}",
+            f"{row['ms']['rdma'].median:.1f}",
+            f"{row['ratio']:.2f}x",
+            f"{row['total_mib_per_step']:.1f}",
+            percent(row["static_share"]),
+            percent(row["not_copied_share"]),
+            str(row["registrations"]),
+            "not counted" if plan is None else str(plan["slot_allocations"]),
+            "yes" if row["equal"] else "[bold red]NO[/]",
+        )
+    return table
+
+
+def notes(row: dict[str, Any], repeat: int) -> list[str]:
+    """What the table has no column for, where there is any."""
+
+    def listed(counts: Counts, form: str) -> str:
+        most = sorted(counts, key=lambda name: -counts[name])
+        parts = [f"{name} {counts[name]:{form}}" for name in most[:SHOWN]]
+        if len(most) > SHOWN:
+            parts.append(f"and {len(most) - SHOWN} more")
+        return ", ".join(parts)
+
+    paths = {path: mib for path, mib in row["mib_per_step"].items() if mib and path != "static"}
+    found = {"MiB/step not static": listed(paths, ".3f")}
+    if row["plan"] is not None:
+        found["misses of the plan"] = listed(row["plan"]["misses"], "d")
+        changes = {name: row["plan"][name] for name in ("promotions", "demotions")}
+        found["changes of the plan"] = listed(above_zero(changes), "d")
+    for kind, staged in row["staged_mib_per_step"].items():
+        found[f"MiB/step staged by {kind.removeprefix('staged_bytes_by_')}"] = listed(staged, ".3f")
+    found["by gRPC, because"] = listed(row["fallback_reasons"], "d")
+    found["errors"] = listed(row["errors"], "d")
+    lines = [f"{row['model']}: {name}: {text}" for name, text in found.items() if text]
+    if row["measured"] < repeat:
+        lines.append(f"{row['model']}: only {row['measured']} steps were measured (--seconds)")
+    if not row["finite"]:
+        lines.append(f"{row['model']}: the loss is not finite")
+    return lines
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    times: dict[str, Summary] = row["ms"]
+    return row | {"ms": {protocol: value.as_dict() for protocol, value in times.items()}}
+
+
+def chosen(models: str) -> list[Model]:
+    names = list(dict.fromkeys(name.strip() for name in models.split(",")))
+    unknown = [name for name in names if name not in MODELS]
+    if unknown:
+        raise typer.BadParameter(f"no model {', '.join(unknown)}; there are {', '.join(MODELS)}")
+    return [MODELS[name] for name in names]
+
+
+def main(
+    models: Annotated[str, typer.Option(help="names, with commas")] = ",".join(MODELS),
+    repeat: Annotated[int, typer.Option(help="measured steps of each", min=FEWEST)] = 8,
+    batch: Annotated[int, typer.Option(help="examples per worker", min=1)] = 2,
+    seconds: Annotated[
+        float, typer.Option(help=f"begin no step after this, but measure {FEWEST}", min=0)
+    ] = 30,
+    warm_up: Annotated[int, typer.Option(help="steps before, uncounted", min=1)] = WARM_UP,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
+) -> None:
+    """Print the time of a training step of each model over both protocols, and how it went."""
+    wanted = chosen(models)
+    console = Console()
+    console.width = max(console.width, 116)
+    if find_spec("rdma_transport") is None:
+        console.print("rdma_transport is not installed: run `make venv` first")
+        raise typer.Exit(3)
+    rows: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    try:
+        import tensorflow as tf
+
+        tf.compat.v1.disable_eager_execution()
+        console.print(describe())
+        with console.status("", refresh_per_second=2) as status:
+            for model in wanted:
+
+                def say(what: str, name: str = model.name) -> None:
+                    status.update(f"{name}: {what}")
+
+                try:
+                    rows.append(measure(model, batch, repeat, seconds, warm_up, say))
+                except (tf.errors.OpError, TimeoutError, EOFError) as error:
+                    failed[model.name] = f"{type(error).__name__}: {error}"
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    console.print(show(rows, repeat))
+    console.print(
+        "From MiB/step on: what all tasks counted for rdma after the warm-up. Not copied: of the "
+        "bytes sent, those that neither the transport copied for sending nor gRPC took."
+    )
+    for row in rows:
+        for line in notes(row, repeat):
+            console.print(line, markup=False)
+    for name, text in failed.items():
+        console.print(f"{name}: failed: {' '.join(text.split())[:400]}", markup=False)
+    if json_file is not None:
+        report = {"machine": describe(), "batch": batch, "repeat": repeat, "warm_up": warm_up}
+        report |= {"rows": [plain(row) for row in rows], "failed": failed}
+        json_file.write_text(json.dumps(report, indent=2))
+    if failed or not all(row["equal"] and row["finite"] for row in rows):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(main))
