@@ -10,7 +10,7 @@ from graph_analyzer.errors import AnalysisError
 VERSION = 1
 CLASSES = ("static", "dynamic", "inline", "unsupported")
 MUTABILITIES = ("immutable", "variable", "reference variable")
-SITE_KINDS = ("kernel", "variable", "constant", "feed", "function argument", "unknown")
+SITE_KINDS = ("kernel", "variable", "constant", "feed", "function argument", "received", "unknown")
 
 
 @dataclass(frozen=True)

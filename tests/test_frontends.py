@@ -35,7 +35,7 @@ def test_sessions_on_an_rdma_address(rdma: Cluster) -> None:
 def test_the_names_of_older_transports(alias: str) -> None:
     with running({"a": 1, "b": 1}, protocol=alias) as cluster, Graph(cluster, across) as graph:
         assert graph.run() > 0
-        assert cluster["a", 0].stats()["sent"]["dynamic"]["tensors"] == 1
+        assert cluster["a", 0].stats()["sent"]["static"]["tensors"] == 1
 
 
 REMOTE_EAGER = """

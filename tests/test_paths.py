@@ -46,8 +46,8 @@ def test_an_immutable_large_tensor_is_not_copied(rdma: Cluster) -> None:
         return consume(data)
 
     counts = measured(rdma, build, steps=5)
-    assert counts["dynamic_tensors"] == 5
-    assert counts["dynamic_bytes"] == 5 * 4 * MIB
+    assert counts["static_tensors"] == 5
+    assert counts["static_bytes"] == 5 * 4 * MIB
     assert counts["copied_bytes"] == 0
     assert counts["grpc_tensors"] == 0
     assert counts["registrations"] == 0
@@ -60,7 +60,7 @@ def test_the_weights_of_a_resource_variable_are_not_copied(rdma: Cluster) -> Non
         return consume(weights)
 
     counts = measured(rdma, build, steps=3)
-    assert counts["dynamic_bytes"] == 3 * MIB
+    assert counts["static_bytes"] == 3 * MIB
     assert counts["copied_bytes"] == 0
 
 
@@ -71,7 +71,7 @@ def test_a_reference_variable_is_copied_exactly_once_a_send(rdma: Cluster) -> No
         return consume(weights)
 
     counts = measured(rdma, build, steps=3)
-    assert counts["dynamic_bytes"] == 3 * MIB
+    assert counts["static_bytes"] == 3 * MIB
     assert counts["copied_bytes"] == 3 * MIB
     assert counts["staged_tensors"] == 3
 
@@ -84,7 +84,7 @@ def test_a_small_tensor_rides_in_the_notification(rdma: Cluster) -> None:
 
     counts = measured(rdma, build, steps=4)
     assert (counts["inline_tensors"], counts["inline_bytes"]) == (4, 1600)
-    assert counts["dynamic_tensors"] == 0
+    assert counts["static_tensors"] == 0
 
 
 def string_graph() -> Any:

@@ -65,7 +65,14 @@ bool IsControl(const tf::Node* source) {
   const tf::TensorProto* value = nullptr;
   if (!tf::GetNodeAttr(source->attrs(), "value", &value).ok()) return false;
   const auto& shape = value->tensor_shape();
-  return shape.dim_size() == 1 && shape.dim(0).size() == 0 && source->out_edges().size() == 1;
+  if (shape.dim_size() != 1 || shape.dim(0).size() != 0 || source->out_edges().size() != 1) {
+    return false;
+  }
+  // It waits for the operation that it stands for.
+  for (const tf::Edge* edge : source->in_edges()) {
+    if (edge->IsControlEdge() && edge->src()->IsOp()) return true;
+  }
+  return false;
 }
 
 std::string ControlName(const tf::Node* dummy) {

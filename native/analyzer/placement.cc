@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
 
 namespace rdma_transport::analyzer {
 namespace {
@@ -48,6 +51,7 @@ bool Classify(const Limits& limits, Edge* edge) {
 
 void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Plan* plan) {
   std::map<std::string, Task> by_name;
+  std::set<std::tuple<std::string, std::string, uint64_t>> sites;  // that have their memory
   for (const std::string& name : tasks) by_name[name].name = name;
   std::vector<size_t> order(plan->edges.size());
   std::iota(order.begin(), order.end(), 0);
@@ -64,19 +68,25 @@ void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Pla
     destination.name = to;
     const bool placeable = Classify(limits, &edge);
     if (edge.bytes) {
-      source.sent_bytes += *edge.bytes;
-      destination.received_bytes += *edge.bytes;
+      source.sent_bytes = SaturatingAdd(source.sent_bytes, *edge.bytes);
+      destination.received_bytes = SaturatingAdd(destination.received_bytes, *edge.bytes);
     }
     if (!placeable) continue;
     const uint32_t slots = edge.in_loop ? kLoopSlots : kSlots;
-    const uint64_t rounded = (*edge.bytes + kAlignment - 1) / kAlignment * kAlignment;
-    const uint64_t needed = slots * rounded;
-    for (const auto& [task, used] : {std::pair<Task*, uint64_t>{&source, source.source_bytes},
-                                     {&destination, destination.slot_bytes}}) {
-      if (used + needed <= limits.arena_bytes) continue;
+    const uint64_t rounded = SaturatingAdd(*edge.bytes, kAlignment - 1) / kAlignment * kAlignment;
+    const uint64_t needed = SaturatingMul(slots, rounded);
+    // What goes to several tasks is allocated once.
+    const auto site = std::make_tuple(from, edge.site.op, *edge.bytes);
+    const bool shared = edge.site.kind != "unknown" && sites.count(site) != 0;
+    const std::pair<Task*, uint64_t> uses[] = {{&source, source.source_bytes},
+                                               {&destination, destination.slot_bytes}};
+    for (const auto& [task, used] : uses) {
+      if (task == &source && shared) continue;
+      if (needed <= limits.arena_bytes - std::min(limits.arena_bytes, used)) continue;
       edge.edge_class = EdgeClass::kDynamic;
       edge.reason = "it did not fit: " + std::to_string(slots) + " slots need " + Sized(needed) +
-                    ", and " + task->name + " has " + Sized(limits.arena_bytes - used) + " of " +
+                    ", and " + task->name + " has " +
+                    Sized(limits.arena_bytes - std::min(limits.arena_bytes, used)) + " of " +
                     Sized(limits.arena_bytes) + " left (RDMA_TRANSPORT_ARENA_SIZE)";
     }
     if (!edge.reason.empty()) continue;
@@ -84,7 +94,7 @@ void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Pla
     edge.reason = "its shape is known before the step";
     edge.slots = slots;
     edge.slot_bytes = needed;
-    source.source_bytes += needed;
+    if (sites.insert(site).second) source.source_bytes += needed;
     destination.slot_bytes += needed;
   }
   for (auto& [name, task] : by_name) plan->tasks.push_back(task);

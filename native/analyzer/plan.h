@@ -23,7 +23,7 @@ struct Site {
   // "kernel": by that node, each time. "variable", "constant", "feed", "function argument",
   // "received": it lies there already. "unknown": only a step will show.
   std::string kind = "unknown";
-  std::vector<std::string> through;  // operations that hand the buffer on, the sent end first
+  std::vector<std::string> through;  // operations that hand the buffer on, towards the send
   // Of a variable: the operations that update it, and allocate it anew if it is being read.
   std::vector<std::string> updates;
 };
@@ -74,6 +74,16 @@ struct Plan {
   std::vector<Edge> edges;
   std::vector<Variable> variables;
 };
+
+// Sums and products that stay at the largest number instead of wrapping around.
+inline uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
+  uint64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+inline uint64_t SaturatingMul(uint64_t a, uint64_t b) {
+  uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
 
 // NumPy's name of a type that TensorFlow's C++ calls `name`: "float" is float32.
 std::string NumpyName(const std::string& name);

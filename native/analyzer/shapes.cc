@@ -42,17 +42,67 @@ bool Leaves(const tf::Node* node) {
   return false;
 }
 
+// What a loop gets from outside; null: `node` is no loop's Merge.
+const tf::Edge* LoopEntry(const tf::Node* node, const tf::Edge** body) {
+  if (!node->IsMerge()) return nullptr;
+  const tf::Edge* entry = nullptr;
+  *body = nullptr;
+  for (const tf::Edge* edge : node->in_edges()) {
+    if (edge->IsControlEdge()) continue;
+    (edge->src()->IsNextIteration() ? *body : entry) = edge;
+  }
+  return *body == nullptr ? nullptr : entry;
+}
+
+// Rounds of inference in which loops turn out to change the shapes of what they carry.
+constexpr int kMostRounds = 4;
+
 }  // namespace
 
-Shapes::Shapes(const tf::Graph& graph)
-    : refiner_(std::make_unique<tf::ShapeRefiner>(graph.versions(), graph.op_registry())) {
+Shapes::Shapes(const tf::Graph& graph) {
+  // A loop is taken to keep the shapes that come in, until its body shows otherwise.
+  std::vector<const tf::Node*> merges;
+  const tf::Edge* body = nullptr;
+  for (const tf::Node* node : graph.op_nodes()) {
+    if (LoopEntry(node, &body) != nullptr) merges.push_back(node);
+  }
+  std::set<const tf::Node*> changing;
+  for (int round = 0; round < kMostRounds; ++round) {
+    Infer(graph, changing);
+    bool right = true;
+    for (const tf::Node* merge : merges) {
+      if (changing.count(merge) != 0) continue;
+      LoopEntry(merge, &body);
+      if (Of(body->src(), body->src_output()) == Of(merge, 0)) continue;
+      changing.insert(merge);
+      right = false;
+    }
+    if (right) return;
+  }
+  Infer(graph, std::set<const tf::Node*>(merges.begin(), merges.end()));
+}
+
+void Shapes::Infer(const tf::Graph& graph, const std::set<const tf::Node*>& changing) {
+  refiner_ = std::make_unique<tf::ShapeRefiner>(graph.versions(), graph.op_registry());
   refiner_->set_require_shape_inference_fns(false);
   refiner_->set_function_library_for_shape_inference(&graph.flib_def());
   std::vector<tf::Node*> order;
   tf::GetReversePostOrder(graph, &order);
   for (const tf::Node* node : order) {
+    if (!node->IsOp()) continue;
     // A node that inference refuses leaves what hangs on it unknown; the step will tell.
-    if (node->IsOp()) refiner_->AddNode(node).IgnoreError();
+    refiner_->AddNode(node).IgnoreError();
+    const tf::Edge* body = nullptr;
+    const tf::Edge* entry = changing.count(node) != 0 ? nullptr : LoopEntry(node, &body);
+    if (entry == nullptr) continue;
+    auto* from = refiner_->GetContext(entry->src());
+    auto* to = refiner_->GetContext(node);
+    if (from == nullptr || to == nullptr) continue;
+    const Shape shape = FromHandle(from, from->output(entry->src_output()));
+    if (!shape) continue;
+    std::vector<tf::shape_inference::DimensionHandle> dims;
+    for (const int64_t dim : *shape) dims.push_back(dim < 0 ? to->UnknownDim() : to->MakeDim(dim));
+    to->set_output(0, to->MakeShape(dims));
   }
 }
 
@@ -83,13 +133,14 @@ Shape Shapes::OfHandle(const tf::Node* node, int output) const {
 }
 
 void MarkShapes(tf::Graph* graph) {
-  std::vector<tf::Node*> leaving;
-  for (tf::Node* node : graph->op_nodes()) {
-    if (Leaves(node)) leaving.push_back(node);
+  for (const tf::Node* node : graph->op_nodes()) {
+    if (Leaves(node)) return MarkShapes(Shapes(*graph), graph);
   }
-  if (leaving.empty()) return;
-  const Shapes shapes(*graph);
-  for (tf::Node* node : leaving) {
+}
+
+void MarkShapes(const Shapes& shapes, tf::Graph* graph) {
+  for (tf::Node* node : graph->op_nodes()) {
+    if (!Leaves(node)) continue;
     std::vector<tf::PartialTensorShape> marks;
     bool any = false;
     for (int i = 0; i < node->num_outputs(); ++i) {

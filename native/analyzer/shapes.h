@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "tensorflow/core/graph/graph.h"
@@ -28,11 +29,15 @@ class Shapes {
   Shape OfHandle(const tensorflow::Node* node, int output) const;
 
  private:
+  void Infer(const tensorflow::Graph& graph, const std::set<const tensorflow::Node*>& changing);
+
   std::unique_ptr<tensorflow::ShapeRefiner> refiner_;
 };
 
 // Writes the shapes of the outputs that leave their task onto their nodes: a task that is given its
 // own partition alone could not infer them. To be called on the placed graph.
 void MarkShapes(tensorflow::Graph* graph);
+// The same with what was inferred already.
+void MarkShapes(const Shapes& shapes, tensorflow::Graph* graph);
 
 }  // namespace rdma_transport::analyzer

@@ -1,9 +1,11 @@
 #include "analyzer/sites.h"
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 namespace rdma_transport::analyzer {
 namespace {
@@ -115,24 +117,41 @@ class Walk {
   Origin From(const tf::Node* node, int output) {
     Origin origin;
     origin.mutability = "immutable";
-    while (seen_.insert({node, output}).second && seen_.size() < kLongestWalk) {
-      const tf::Edge* next = Step(node, output, &origin);
-      if (next == nullptr) break;
-      origin.site.through.push_back(node->type_string());
+    for (size_t steps = 0; steps < kLongestWalk; ++steps) {
+      const tf::Edge* next = nullptr;
+      if (seen_.insert({node, output}).second) {
+        next = Step(node, output, &origin);
+        if (next == nullptr) break;
+        origin.site.through.push_back(node->type_string());
+      } else if (!entries_.empty()) {
+        // Round the loop nothing is made anew: what came in is what lies there.
+        next = entries_.back().edge;
+        origin.site.through.resize(entries_.back().passed);
+        entries_.pop_back();
+      } else {
+        break;
+      }
       node = next->src();
       output = next->src_output();
     }
     if (taker_ != nullptr && origin.site.kind != "kernel") {
       // Nobody may write into that buffer, so the operation that would have allocates its own.
+      origin.site = {};
       End(taker_, &origin);
       origin.mutability = "immutable";
-      origin.site.through.resize(before_taker_);
+      origin.site.through = passed_before_taker_;
     }
+    std::reverse(origin.site.through.begin(), origin.site.through.end());
     return origin;
   }
 
  private:
-  // The edge to follow; null: `origin` is complete, or a loop carries nothing from outside.
+  struct Entry {
+    const tf::Edge* edge;
+    size_t passed;
+  };
+
+  // The edge to follow; null: `origin` is complete.
   const tf::Edge* Step(const tf::Node* node, int output, Origin* origin) {
     const std::string& type = node->type_string();
     if (type == "ReadVariableOp") {
@@ -141,12 +160,17 @@ class Walk {
     }
     if (type == "IdentityN") return InputEdge(node, output);
     if (Aliases().count(type) != 0) return InputEdge(node, 0);
+    // An update of a reference variable hands the variable on.
+    if (node->num_inputs() > 0 && tf::IsRefType(node->output_type(output)) &&
+        tf::IsRefType(node->input_type(0))) {
+      return InputEdge(node, 0);
+    }
     if (type == "Merge" || type == "RefMerge") return Merge(node, origin);
     if (InPlace().count(type) != 0) {
       const tf::Edge* taken = TakenInput(node, output);
       if (taken != nullptr) {
         taker_ = node;
-        before_taker_ = origin->site.through.size();
+        passed_before_taker_ = origin->site.through;
         return taken;
       }
     }
@@ -157,18 +181,26 @@ class Walk {
   // A loop's value comes from outside the first time, and from its body after that; a
   // conditional's from either branch.
   const tf::Edge* Merge(const tf::Node* node, Origin* origin) {
-    const tf::Edge* last = nullptr;
+    const tf::Edge* outside = nullptr;
+    const tf::Edge* body = nullptr;
+    int others = 0;
     for (const tf::Edge* edge : node->in_edges()) {
       if (edge->IsControlEdge()) continue;
-      if (edge->src()->IsNextIteration()) return edge;
-      if (last != nullptr) {
-        End(node, origin);
-        origin->site.kind = "unknown";
-        return nullptr;
+      if (edge->src()->IsNextIteration()) {
+        body = edge;
+      } else {
+        outside = edge;
+        ++others;
       }
-      last = edge;
     }
-    return last;
+    if (body != nullptr) {
+      if (outside != nullptr) entries_.push_back({outside, origin->site.through.size() + 1});
+      return body;
+    }
+    if (others == 1) return outside;
+    End(node, origin);
+    origin->site.kind = "unknown";
+    return nullptr;
   }
 
   // The input whose buffer the kernel will take for its output, if it may be written into.
@@ -178,15 +210,24 @@ class Walk {
     for (int i = 0; i < node->num_inputs(); ++i) {
       const tf::Edge* edge = InputEdge(node, i);
       if (edge == nullptr) continue;
-      const tf::Node* source = edge->src();
-      const int slot = edge->src_output();
-      if (source->output_type(slot) != node->output_type(output)) continue;
-      if (source->type_string() == "ReadVariableOp" || Ends().count(source->type_string()) != 0) {
-        continue;
-      }
-      if (Consumers(source, slot) == 1 && shapes_.Of(source, slot) == shape) return edge;
+      if (edge->src()->output_type(edge->src_output()) != node->output_type(output)) continue;
+      if (shapes_.Of(edge->src(), edge->src_output()) == shape && IsFree(edge)) return edge;
     }
     return nullptr;
+  }
+
+  // Whether nobody but the edge's end needs the buffer, under any of its names.
+  static bool IsFree(const tf::Edge* edge) {
+    for (size_t steps = 0; steps < kLongestWalk; ++steps) {
+      const tf::Node* source = edge->src();
+      const std::string& type = source->type_string();
+      if (type == "ReadVariableOp" || Ends().count(type) != 0) return false;
+      if (Consumers(source, edge->src_output()) != 1) return false;
+      if (Aliases().count(type) == 0) return true;
+      edge = InputEdge(source, 0);
+      if (edge == nullptr) return false;
+    }
+    return false;
   }
 
   static bool Updates(const tf::Node* node) {
@@ -219,7 +260,8 @@ class Walk {
 
   const Shapes& shapes_;
   const tf::Node* taker_ = nullptr;  // the last operation passed that takes an input's buffer
-  size_t before_taker_ = 0;
+  std::vector<std::string> passed_before_taker_;
+  std::vector<Entry> entries_;  // of the loops around, not followed yet
   std::set<std::pair<const tf::Node*, int>> seen_;
 };
 

@@ -79,7 +79,10 @@ std::vector<Variable> FindVariables(const tf::Graph& graph, const Shapes& shapes
     const auto dims = shape.dim_sizes();
     variable.shape.assign(dims.begin(), dims.end());
     if (shape.IsFullyDefined()) {
-      variable.bytes = static_cast<uint64_t>(shape.num_elements() * tf::DataTypeSize(dtype));
+      variable.bytes = static_cast<uint64_t>(tf::DataTypeSize(dtype));
+      for (const int64_t dim : dims) {
+        variable.bytes = SaturatingMul(variable.bytes, static_cast<uint64_t>(dim));
+      }
     }
     FindUses(node, shapes, &variable);
     variables.push_back(std::move(variable));

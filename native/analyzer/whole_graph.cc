@@ -1,5 +1,6 @@
 #include "analyzer/whole_graph.h"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <limits>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "analyzer/partition_edges.h"
@@ -150,6 +152,54 @@ std::string FullTask(const std::string& task) {
   return "/job:" + parsed.job + "/replica:0/task:" + std::to_string(parsed.task);
 }
 
+using Nodes = google::protobuf::RepeatedPtrField<tf::NodeDef>;
+
+// TensorFlow ends the process where a loop's Merge has more inputs than the two that it must have.
+Status CheckMerges(const Nodes& nodes) {
+  std::unordered_map<std::string, const tf::NodeDef*> by_name;
+  for (const tf::NodeDef& node : nodes) by_name[node.name()] = &node;
+  for (const tf::NodeDef& node : nodes) {
+    if (node.op() != "Merge" && node.op() != "RefMerge") continue;
+    int inputs = 0;
+    bool loop = false;
+    for (const std::string& input : node.input()) {
+      if (input.empty() || input[0] == '^') continue;
+      ++inputs;
+      const auto source = by_name.find(input.substr(0, input.find(':')));
+      loop |= source != by_name.end() && (source->second->op() == "NextIteration" ||
+                                          source->second->op() == "RefNextIteration");
+    }
+    if (loop && inputs != 2) {
+      return Invalid("the loop's Merge " + node.name() + " has " + std::to_string(inputs) +
+                     " inputs instead of two; the graph is corrupt");
+    }
+  }
+  return OkStatus();
+}
+
+// A constant that says few values for a large shape would be written out in full as soon as shape
+// inference looks at it.
+constexpr uint64_t kLargestConstant = uint64_t{1} << 24;
+
+void TameConstants(Nodes* nodes) {
+  for (tf::NodeDef& node : *nodes) {
+    if (node.op() != "Const") continue;
+    const auto value = node.attr().find("value");
+    if (value == node.attr().end()) continue;
+    const tf::TensorProto& tensor = value->second.tensor();
+    uint64_t elements = 1;
+    for (const auto& dim : tensor.tensor_shape().dim()) {
+      elements = SaturatingMul(elements, static_cast<uint64_t>(std::max<int64_t>(dim.size(), 0)));
+    }
+    if (elements <= kLargestConstant || tensor.ByteSizeLong() >= elements) continue;
+    tf::AttrValue shape;
+    *shape.mutable_shape() = tensor.tensor_shape();
+    node.set_op("Placeholder");
+    node.mutable_attr()->erase("value");
+    (*node.mutable_attr())["shape"] = std::move(shape);
+  }
+}
+
 Status Import(std::string_view bytes, std::unique_ptr<tf::Graph>* graph,
               std::unique_ptr<tf::FunctionLibraryDefinition>* library) {
   tf::GraphDef graph_def;
@@ -160,6 +210,12 @@ Status Import(std::string_view bytes, std::unique_ptr<tf::Graph>* graph,
   if (graph_def.node_size() == 0) return Invalid("the graph has no nodes");
   uint64_t size = 0;
   RDMA_RETURN_IF_ERROR(ExpandedSize(graph_def).Of(graph_def, &size));
+  RDMA_RETURN_IF_ERROR(CheckMerges(graph_def.node()));
+  TameConstants(graph_def.mutable_node());
+  for (tf::FunctionDef& function : *graph_def.mutable_library()->mutable_function()) {
+    RDMA_RETURN_IF_ERROR(CheckMerges(function.node_def()));
+    TameConstants(function.mutable_node_def());
+  }
   absl::Status status = tf::AddDefaultAttrsToGraphDef(&graph_def, *tf::OpRegistry::Global(), 0);
   *library = std::make_unique<tf::FunctionLibraryDefinition>(tf::OpRegistry::Global(),
                                                              graph_def.library());
@@ -174,6 +230,8 @@ Status Import(std::string_view bytes, std::unique_ptr<tf::Graph>* graph,
 
 Status Lower(std::unique_ptr<tf::Graph>* graph, tf::FunctionLibraryDefinition* library) {
   tf::SessionOptions session;
+  session.config.mutable_graph_options()->mutable_optimizer_options()->set_do_function_inlining(
+      true);
   tf::GraphOptimizationPassOptions options;
   options.session_options = &session;
   options.graph = graph;
@@ -182,13 +240,28 @@ Status Lower(std::unique_ptr<tf::Graph>* graph, tf::FunctionLibraryDefinition* l
   return status.ok() ? OkStatus() : Refused("its functions cannot be inlined", status);
 }
 
+// The device asked for, completed by the default one.
+Status Complete(const Request& request, tf::Graph* graph) {
+  tf::DeviceNameUtils::ParsedName fallback;
+  if (request.default_device.empty()) return OkStatus();
+  if (!tf::DeviceNameUtils::ParseFullName(request.default_device, &fallback)) {
+    return Invalid("the default device '" + request.default_device +
+                   "' is malformed; write it as /job:worker/task:0");
+  }
+  for (tf::Node* node : graph->op_nodes()) {
+    tf::DeviceNameUtils::ParsedName parsed;
+    if (!tf::DeviceNameUtils::ParseFullName(node->requested_device(), &parsed)) continue;
+    tf::DeviceNameUtils::MergeUnsetDevNames(&parsed, fallback);
+    node->set_requested_device(tf::DeviceNameUtils::ParsedNameToString(parsed));
+  }
+  return OkStatus();
+}
+
 Status Place(const Request& request, tf::Graph* graph,
              const tf::FunctionLibraryDefinition& library) {
   DeviceCheck check(request.tasks);
-  for (tf::Node* node : graph->op_nodes()) {
-    if (node->requested_device().empty() && !request.default_device.empty()) {
-      node->set_requested_device(request.default_device);
-    }
+  RDMA_RETURN_IF_ERROR(Complete(request, graph));
+  for (const tf::Node* node : graph->op_nodes()) {
     RDMA_RETURN_IF_ERROR(check.Check(node));
   }
   if (!check.any()) {
@@ -213,9 +286,15 @@ Status Place(const Request& request, tf::Graph* graph,
 Status Split(tf::Graph* graph, const tf::FunctionLibraryDefinition& library, Plan* plan) {
   tf::PartitionOptions options;
   options.node_to_loc = [](const tf::Node* node) { return TaskOf(node->assigned_device_name()); };
-  int64_t names = 0;
-  options.new_name = [&names](const std::string& prefix) {
-    return prefix + "/_" + std::to_string(names++);
+  std::unordered_set<std::string> taken;
+  for (const tf::Node* node : graph->nodes()) taken.insert(node->name());
+  int64_t number = 0;
+  options.new_name = [&taken, &number](const std::string& prefix) {
+    std::string name;
+    do {
+      name = prefix + "/_" + std::to_string(number++);
+    } while (!taken.insert(name).second);
+    return name;
   };
   options.get_incarnation = [](const std::string&) { return uint64_t{1}; };
   options.flib_def = &library;
@@ -246,9 +325,12 @@ Status Analyze(std::string_view graph_def, const Request& request, Plan* plan) {
   RDMA_RETURN_IF_ERROR(Import(graph_def, &graph, &library));
   RDMA_RETURN_IF_ERROR(Lower(&graph, library.get()));
   RDMA_RETURN_IF_ERROR(Place(request, graph.get(), *library));
-  MarkShapes(graph.get());
   plan->nodes = graph->num_op_nodes();
-  plan->variables = FindVariables(*graph, Shapes(*graph));
+  {
+    const Shapes shapes(*graph);
+    MarkShapes(shapes, graph.get());
+    plan->variables = FindVariables(*graph, shapes);
+  }
   RDMA_RETURN_IF_ERROR(Split(graph.get(), *library, plan));
   plan->arena_limit = request.limits.arena_bytes;
   PlaceEdges(request.limits, request.tasks, plan);

@@ -22,6 +22,6 @@ struct Request {
 // which is refused beyond kMostNodes.
 Status Analyze(std::string_view graph_def, const Request& request, Plan* plan);
 
-constexpr uint64_t kMostNodes = 2'000'000;
+constexpr uint64_t kMostNodes = 1'000'000;
 
 }  // namespace rdma_transport::analyzer

@@ -1,0 +1,160 @@
+"""Time of the analysis of each model's training graph, and whether it is linear in the graph.
+
+One parameter server and two workers. For linearity the graph of inception_v3 is put once, twice and
+four times into one graph, each under a name scope of its own. "analysis" is what the analyzer
+itself says it took; "in all" is `graph_analyzer.analyze()`, with serializing the graph before and
+reading the plan after.
+
+usage: python -m bench.analysis [--repeat 7] [--json FILE]
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from bench.models import MODELS
+from bench.support.ending import leave
+from bench.support.machine import describe
+from bench.support.timing import Summary, summarize
+
+PS = "/job:ps/task:0"
+WORKERS = ["/job:worker/task:0", "/job:worker/task:1"]
+CLUSTER = {"ps": 1, "worker": len(WORKERS)}
+BATCH = 2
+LARGEST = "inception_v3"
+TIMES = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One graph; times are in milliseconds."""
+
+    name: str
+    nodes: int
+    edges: int
+    analysis: Summary
+    in_all: Summary
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "nodes": self.nodes,
+            "edges": self.edges,
+            "analysis": self.analysis.as_dict(),
+            "in_all": self.in_all.as_dict(),
+        }
+
+
+def definition(name: str) -> Any:
+    """The GraphDef of a model's training graph."""
+    from bench.models.training import training_graph
+
+    made = training_graph(MODELS[name], batch=BATCH, workers=WORKERS, servers=[PS])
+    return made.graph.as_graph_def()
+
+
+def replicated(graph_def: Any, times: int) -> Any:
+    """Several copies of a graph in one, which have no edge to each other."""
+    if times == 1:
+        return graph_def
+    together = type(graph_def)()
+    together.versions.CopyFrom(graph_def.versions)
+    together.library.CopyFrom(graph_def.library)
+    for copy in range(times):
+        scope = f"copy{copy}/"
+        for original in graph_def.node:
+            node = together.node.add()
+            node.CopyFrom(original)
+            node.name = scope + original.name
+            node.input[:] = [_scoped(scope, one) for one in original.input]
+            if "_class" in original.attr:
+                groups = node.attr["_class"].list.s
+                groups[:] = [one.replace(b"loc:@", b"loc:@" + scope.encode()) for one in groups]
+            if "shared_name" in original.attr and original.attr["shared_name"].s:
+                node.attr["shared_name"].s = scope.encode() + original.attr["shared_name"].s
+    return together
+
+
+def _scoped(scope: str, name: str) -> str:
+    return f"^{scope}{name[1:]}" if name.startswith("^") else scope + name
+
+
+def measure(graphs: dict[str, Any], repeat: int) -> list[Row]:
+    """Analyse each graph several times, in turns, so that a slow moment is nobody's alone."""
+    from graph_analyzer import analyze
+
+    analysis: dict[str, list[float]] = {name: [] for name in graphs}
+    in_all: dict[str, list[float]] = {name: [] for name in graphs}
+    plans = {name: analyze(graph, CLUSTER) for name, graph in graphs.items()}
+    for _ in track(range(repeat), "measuring"):
+        for name, graph in graphs.items():
+            start = time.perf_counter()
+            plan = analyze(graph, CLUSTER)
+            in_all[name].append(1e3 * (time.perf_counter() - start))
+            analysis[name].append(1e3 * plan.analysis_seconds)
+    return [
+        Row(name, plan.nodes, len(plan.edges), summarize(analysis[name]), summarize(in_all[name]))
+        for name, plan in plans.items()
+    ]
+
+
+def table_of(title: str, rows: list[Row]) -> Table:
+    table = Table(title=title)
+    headings = ("", "nodes", "edges", "analysis", "min", "µs per node", "in all", "min")
+    for heading in headings:
+        table.add_column(heading, justify="left" if not heading else "right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            str(row.nodes),
+            str(row.edges),
+            f"{row.analysis.median:.1f}",
+            f"{row.analysis.minimum:.1f}",
+            f"{1e3 * row.analysis.median / row.nodes:.1f}",
+            f"{row.in_all.median:.1f}",
+            f"{row.in_all.minimum:.1f}",
+        )
+    return table
+
+
+def main(
+    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 7,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the result here")] = None,
+) -> None:
+    """Print the time of the analysis of each model, and of a graph that grows."""
+    try:
+        graphs = {name: definition(name) for name in MODELS}
+        models = measure(graphs, repeat)
+        growing = measure(
+            {f"{times}x {LARGEST}": replicated(graphs[LARGEST], times) for times in TIMES}, repeat
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    console = Console()
+    console.print(describe())
+    of = f"ms, median of {repeat}"
+    console.print(table_of(f"analysis of a training graph, {of}", models))
+    console.print(table_of(f"the same graph several times in one, {of}", growing))
+    first, last = growing[0], growing[-1]
+    console.print(
+        f"{last.nodes / first.nodes:.2f} times the nodes take "
+        f"{last.analysis.median / first.analysis.median:.2f} times as long"
+    )
+    if json_file is not None:
+        report = {
+            "machine": describe(),
+            "models": [row.as_dict() for row in models],
+            "growing": [row.as_dict() for row in growing],
+        }
+        json_file.write_text(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(main))

@@ -1,0 +1,188 @@
+"""The plan of each model against a count from its layers, which are written by hand.
+
+A step of parameter-server training moves each variable once to each worker and one gradient back,
+as long as the variable, and nothing else. So the dimensions of the layers say everything.
+"""
+
+import functools
+from collections import Counter
+
+import pytest
+
+from bench.models import MODELS
+from bench.models.training import TrainingGraph, training_graph
+from graph_analyzer import Plan, analyze
+from tests.test_models import EXPECTED, WORKERS, built
+
+pytestmark = pytest.mark.timeout(60)
+INLINE = 4096
+ALIGNMENT = 64
+PLENTY = "64GiB"
+PS = "/job:ps/task:0"
+
+
+@functools.cache
+def planned(name: str) -> Plan:
+    return analyze(built(name).graph, "ps=1,worker=2", arena_limit=PLENTY, inline_limit=INLINE)
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_variable_goes_to_each_worker_and_a_gradient_comes_back(name: str) -> None:
+    sizes, plan = EXPECTED[name][0], planned(name)
+    assert plan.control_edges == ()
+    assert len(plan.edges) == 2 * len(WORKERS) * len(sizes)
+    expected = Counter(4 * size for size in sizes)
+    for worker in WORKERS:
+        for source, destination in ((PS, worker), (worker, PS)):
+            went = [
+                edge
+                for edge in plan.edges
+                if (edge.source, edge.destination) == (source, destination)
+            ]
+            assert Counter(edge.bytes for edge in went) == expected
+            assert {edge.dtype for edge in went} == {"float32"}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_small_tensors_ride_inline_and_all_others_have_a_place(name: str) -> None:
+    sizes, plan = EXPECTED[name][0], planned(name)
+    inline = [4 * size for size in sizes if 4 * size <= INLINE]
+    static = [4 * size for size in sizes if 4 * size > INLINE]
+    times = 2 * len(WORKERS)
+    found = {name: (one.edges, one.bytes, one.unknown) for name, one in plan.by_class().items()}
+    assert found == {
+        "static": (times * len(static), times * sum(static), 0),
+        "dynamic": (0, 0, 0),
+        "inline": (times * len(inline), times * sum(inline), 0),
+        "unsupported": (0, 0, 0),
+    }
+    for edge in plan.edges:
+        assert edge.bytes is not None
+        assert edge.edge_class == ("inline" if edge.bytes <= INLINE else "static")
+        assert edge.reason
+        if edge.edge_class == "static":
+            assert edge.slots >= 2
+            assert edge.slot_bytes == edge.slots * aligned(edge.bytes)
+        else:
+            assert (edge.slots, edge.slot_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_weights_are_born_in_variables_and_gradients_in_kernels(name: str) -> None:
+    plan = planned(name)
+    shapes = {variable.name: variable.shape for variable in built(name).variables}
+    weights = [edge for edge in plan.edges if edge.source == PS]
+    assert Counter((edge.site.op, edge.destination) for edge in weights) == Counter(
+        (variable, worker) for variable in shapes for worker in WORKERS
+    )
+    for edge in weights:
+        assert edge.shape == shapes[edge.site.op]
+        assert (edge.site.kind, edge.site.type) == ("variable", "VarHandleOp")
+        assert edge.mutability == "variable", "the update of the next step writes into it"
+    gradients = [edge for edge in plan.edges if edge.source != PS]
+    assert {(edge.site.kind, edge.mutability) for edge in gradients} == {("kernel", "immutable")}
+    for worker in WORKERS:
+        came = Counter(edge.shape for edge in gradients if edge.source == worker)
+        assert came == Counter(shapes.values())
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_tasks_have_the_sums_of_their_edges(name: str) -> None:
+    sizes, plan = EXPECTED[name][0], planned(name)
+    one_way = 4 * sum(sizes)
+    slots = 2 * sum(aligned(4 * size) for size in sizes if 4 * size > INLINE)
+    tasks = {task.name: task for task in plan.tasks}
+    assert set(tasks) == {PS, *WORKERS}
+    for task, peers in ((PS, 2), (WORKERS[0], 1), (WORKERS[1], 1)):
+        assert tasks[task].sent_bytes == peers * one_way
+        assert tasks[task].received_bytes == peers * one_way
+        assert tasks[task].slot_bytes == peers * slots, "two slots per edge, not in a loop"
+        # one buffer for a variable at least, which all workers are sent from
+        assert slots // 2 <= tasks[task].source_bytes <= peers * slots
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_variables_are_those_of_the_model(name: str) -> None:
+    sizes, plan = EXPECTED[name][0], planned(name)
+    assert Counter(variable.bytes for variable in plan.variables) == Counter(4 * n for n in sizes)
+    told = {variable.name: variable.shape for variable in plan.variables}
+    assert told == {variable.name: variable.shape for variable in built(name).variables}
+    assert {(one.task, one.dtype, one.readers) for one in plan.variables} == {
+        (PS, "float32", len(WORKERS))
+    }
+
+
+# Rows of the features where they meet the weight: the batch is 2, the recurrent models multiply
+# all 20 steps of their input at once; weights of convolutions and biases have none.
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("fcn5", {"dense1/weights": 2, "dense5/weights": 2, "dense1/biases": None}),
+        ("vgg16", {"fc6/weights": 2, "fc8/weights": 2, "conv1_1/weights": None}),
+        ("lstm", {"input/input/weights": 40, "input/state/weights": 2, "softmax/weights": 2}),
+    ],
+)
+def test_rows_that_meet_a_weight(name: str, rows: dict[str, int | None]) -> None:
+    told = {variable.name: variable.matmul_rows for variable in planned(name).variables}
+    assert {variable: told[variable] for variable in rows} == rows
+
+
+@pytest.mark.parametrize("inline_limit", [0, 256, 2**20])
+def test_the_inline_limit_decides_between_inline_and_static(inline_limit: int) -> None:
+    sizes = EXPECTED["inception_v3"][0]
+    plan = analyze(
+        built("inception_v3").graph,
+        {"ps": 1, "worker": 2},
+        arena_limit=PLENTY,
+        inline_limit=inline_limit,
+    )
+    inline = sum(4 * size <= inline_limit for size in sizes)
+    assert len(plan.of_class("inline")) == 4 * inline
+    assert len(plan.of_class("static")) == 4 * (len(sizes) - inline)
+
+
+@functools.cache
+def on_two_servers() -> tuple[TrainingGraph, Plan]:
+    servers = [f"/job:ps/task:{index}" for index in range(2)]
+    workers = [f"/job:worker/task:{index}" for index in range(3)]
+    made = training_graph(MODELS["alexnet"], batch=2, workers=workers, servers=servers)
+    plan = analyze(made.graph, "ps=2,worker=3", arena_limit=PLENTY, inline_limit=INLINE)
+    return made, plan
+
+
+def test_two_servers_and_three_workers() -> None:
+    made, plan = on_two_servers()
+    workers = [f"/job:worker/task:{index}" for index in range(3)]
+    on_server: dict[str, list[int]] = {"/job:ps/task:0": [], "/job:ps/task:1": []}
+    # in the order of the model, which is also that of the layers
+    for variable, size in zip(made.variables, EXPECTED["alexnet"][0], strict=True):
+        on_server[variable.device].append(4 * size)
+    assert all(on_server.values())
+    assert len(plan.tensors) == 2 * 3 * len(made.variables)
+    links: dict[tuple[str, str], list[int | None]] = {}
+    for edge in plan.tensors:
+        links.setdefault((edge.source, edge.destination), []).append(edge.bytes)
+    expected = {}
+    for server, sizes in on_server.items():
+        for worker in workers:
+            expected[server, worker] = expected[worker, server] = Counter(sizes)
+    assert {link: Counter(sizes) for link, sizes in links.items()} == expected
+    everything = sum(map(sum, on_server.values()))
+    tasks = {task.name: (task.sent_bytes, task.received_bytes) for task in plan.tasks}
+    assert tasks == {
+        **{server: (3 * sum(sizes), 3 * sum(sizes)) for server, sizes in on_server.items()},
+        **dict.fromkeys(workers, (everything, everything)),
+    }
+    assert {variable.readers for variable in plan.variables} == {3}
+
+
+def test_two_servers_wait_for_each_other_at_the_end_of_a_step() -> None:
+    # the groups of the updates and of the initializers are on the first server, and tf.group() puts
+    # one operation between for all that is on the second
+    _, plan = on_two_servers()
+    waits = [(edge.source, edge.destination, edge.bytes) for edge in plan.control_edges]
+    assert waits == [("/job:ps/task:1", "/job:ps/task:0", 0)] * 2
