@@ -51,7 +51,11 @@ const tf::Edge* LoopEntry(const tf::Node* node, const tf::Edge** body) {
     if (edge->IsControlEdge()) continue;
     (edge->src()->IsNextIteration() ? *body : entry) = edge;
   }
-  return *body == nullptr ? nullptr : entry;
+  if (*body == nullptr || entry == nullptr) return nullptr;
+  // An Enter says nothing of its shape, because it does not know whether the loop keeps it.
+  const tf::Edge* outside = nullptr;
+  const bool enter = entry->src()->IsEnter() && entry->src()->input_edge(0, &outside).ok();
+  return enter ? outside : entry;
 }
 
 // Rounds of inference in which loops turn out to change the shapes of what they carry.
@@ -73,7 +77,11 @@ Shapes::Shapes(const tf::Graph& graph) {
     for (const tf::Node* merge : merges) {
       if (changing.count(merge) != 0) continue;
       LoopEntry(merge, &body);
-      if (Of(body->src(), body->src_output()) == Of(merge, 0)) continue;
+      const tf::Edge* next = nullptr;  // a NextIteration says nothing either
+      if (body->src()->input_edge(0, &next).ok() &&
+          Of(next->src(), next->src_output()) == Of(merge, 0)) {
+        continue;
+      }
       changing.insert(merge);
       right = false;
     }

@@ -23,6 +23,7 @@
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/graph_def_util.h"
 #include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph_partition.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -228,6 +229,35 @@ Status Import(std::string_view bytes, std::unique_ptr<tf::Graph>* graph,
   return OkStatus();
 }
 
+bool HasNoUser(const tf::Node* node) {
+  for (const tf::Node* user : node->out_nodes()) {
+    if (user->IsOp()) return false;
+  }
+  return true;
+}
+
+// What lowering leaves beside the inlined bodies: a node with the call's name that can be fetched,
+// and one Identity per result, which asks for no device.
+void TidyInlined(int first_new, tf::Graph* graph) {
+  for (tf::Node* node : graph->op_nodes()) {
+    if (node->id() >= first_new && node->type_string() == "IdentityN" && HasNoUser(node)) {
+      graph->RemoveNode(node);
+    }
+  }
+  std::vector<tf::Node*> order;
+  tf::GetReversePostOrder(*graph, &order);
+  for (tf::Node* node : order) {
+    if (node->id() < first_new || !node->IsIdentity() || !node->requested_device().empty()) {
+      continue;
+    }
+    // A result lies where it was computed.
+    const tf::Edge* input = nullptr;
+    if (node->input_edge(0, &input).ok()) {
+      node->set_requested_device(input->src()->requested_device());
+    }
+  }
+}
+
 Status Lower(std::unique_ptr<tf::Graph>* graph, tf::FunctionLibraryDefinition* library) {
   tf::SessionOptions session;
   session.config.mutable_graph_options()->mutable_optimizer_options()->set_do_function_inlining(
@@ -236,8 +266,11 @@ Status Lower(std::unique_ptr<tf::Graph>* graph, tf::FunctionLibraryDefinition* l
   options.session_options = &session;
   options.graph = graph;
   options.flib_def = library;
+  const int first_new = (*graph)->num_node_ids();
   const absl::Status status = tf::LowerFunctionalOpsPass().Run(options);
-  return status.ok() ? OkStatus() : Refused("its functions cannot be inlined", status);
+  if (!status.ok()) return Refused("its functions cannot be inlined", status);
+  TidyInlined(first_new, graph->get());
+  return OkStatus();
 }
 
 // The device asked for, completed by the default one.
