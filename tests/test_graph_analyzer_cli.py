@@ -111,7 +111,7 @@ def test_capacity_and_advice_of_a_plan(plan: Path) -> None:
         (["corrupt.json"], "not a plan"),
         (["plan.json", "--picture", "out.gif"], "a picture is .png or .svg"),
         (["plan.json", "--rows", "-1"], "--rows"),
-        (["--json"], "Missing argument"),
+        (["--json"], "give either a graph"),
         (["plan.json", "--nonsense"], "No such option"),
         (["capacity"], "either a graph or --mib"),
         (["capacity", "--mib", "nan"], "must be above 0"),

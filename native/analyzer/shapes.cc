@@ -95,7 +95,9 @@ void Shapes::Infer(const tf::Graph& graph, const std::set<const tf::Node*>& chan
   refiner_->set_require_shape_inference_fns(false);
   refiner_->set_function_library_for_shape_inference(&graph.flib_def());
   std::vector<tf::Node*> order;
-  tf::GetReversePostOrder(graph, &order);
+  // Without the edges that close loops: a loop's Merge comes before all of its body.
+  tf::GetReversePostOrder(graph, &order, {},
+                          [](const tf::Edge& edge) { return !edge.src()->IsNextIteration(); });
   for (const tf::Node* node : order) {
     if (!node->IsOp()) continue;
     // A node that inference refuses leaves what hangs on it unknown; the step will tell.
