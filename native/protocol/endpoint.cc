@@ -58,7 +58,7 @@ void Endpoint::ReportEdges(std::vector<EdgeReport>* edges) const {
 void Endpoint::Receive(Peer* peer, int64_t step, std::string_view key,
                        const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call) {
   Arrival arrival;
-  if (mailbox_.TakeOrWait(step, key, waiter, &arrival)) {
+  if (mailbox_.TakeOrWait(step, KeyId::Of(key), waiter, &arrival)) {
     Deliver(std::move(arrival), waiter);
   } else {
     peer->Wait(waiter, call);
@@ -66,7 +66,7 @@ void Endpoint::Receive(Peer* peer, int64_t step, std::string_view key,
 }
 
 void Endpoint::Forget(int64_t step, std::string_view key, const Waiter* waiter) {
-  mailbox_.Remove(step, key, waiter);
+  mailbox_.Remove(step, KeyId::Of(key), waiter);
 }
 
 void Endpoint::EndStep(int64_t step) {
@@ -74,7 +74,7 @@ void Endpoint::EndStep(int64_t step) {
   ledger_.EndStep(step);
 }
 
-void Endpoint::OnArrival(int64_t step, const std::string& key, Arrival arrival) {
+void Endpoint::OnArrival(int64_t step, const KeyId& key, Arrival arrival) {
   const std::shared_ptr<Waiter> waiter = mailbox_.Put(step, key, &arrival);
   if (waiter != nullptr) Deliver(std::move(arrival), waiter);
 }

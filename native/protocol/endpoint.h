@@ -72,7 +72,7 @@ class Endpoint final : public LinkOwner {
   // LinkOwner.
   void OnLinkUp(const std::shared_ptr<Link>& link) override;
   void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) override;
-  void OnArrival(int64_t step, const std::string& key, Arrival arrival) override;
+  void OnArrival(int64_t step, const KeyId& key, Arrival arrival) override;
 
  private:
   void Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter);

@@ -185,7 +185,7 @@ Status Link::HandleTensor(const char* data, size_t length) {
     arrival.reason = "the sender cannot send it by the fabric";
   }
   delivery.dims = std::move(message.dims);
-  owner_->OnArrival(message.header.step, message.key, std::move(arrival));
+  owner_->OnArrival(message.header.step, KeyId::Of(message.key), std::move(arrival));
   return OkStatus();
 }
 
@@ -206,9 +206,9 @@ Status Link::HandleStatic(const char* data, size_t length) {
   std::string_view tail;
   RDMA_RETURN_IF_ERROR(ParseStatic(data, length, &message, &tail));
   Arrival arrival;
-  const std::string* key = nullptr;
+  KeyId key;
   RDMA_RETURN_IF_ERROR(static_receiver_->OnStatic(message, tail, &arrival, &key));
-  owner_->OnArrival(message.step, *key, std::move(arrival));
+  owner_->OnArrival(message.step, key, std::move(arrival));
   return OkStatus();
 }
 

@@ -39,7 +39,7 @@ class LinkOwner {
   // `was_up`: OnLinkUp() came before.
   virtual void OnLinkDown(const std::shared_ptr<class Link>& link, const Status& status,
                           bool was_up) = 0;
-  virtual void OnArrival(int64_t step, const std::string& key, Arrival arrival) = 0;
+  virtual void OnArrival(int64_t step, const KeyId& key, Arrival arrival) = 0;
 };
 
 class Link final : public fabric::ChannelHandler,

@@ -12,12 +12,12 @@ constexpr size_t kRememberedSteps = 1024;
 
 }  // namespace
 
-bool Mailbox::TakeOrWait(int64_t step, std::string_view key, const std::shared_ptr<Waiter>& waiter,
+bool Mailbox::TakeOrWait(int64_t step, const KeyId& key, const std::shared_ptr<Waiter>& waiter,
                          Arrival* arrival) {
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   Step& boxes = shard.steps[step];
-  const auto [entry, created] = boxes.try_emplace(std::string(key));
+  const auto [entry, created] = boxes.try_emplace(key);
   Box& box = entry->second;
   if (box.arrivals.empty()) {
     box.waiters.push_back(waiter);
@@ -30,7 +30,7 @@ bool Mailbox::TakeOrWait(int64_t step, std::string_view key, const std::shared_p
   return true;
 }
 
-std::shared_ptr<Waiter> Mailbox::Put(int64_t step, const std::string& key, Arrival* arrival) {
+std::shared_ptr<Waiter> Mailbox::Put(int64_t step, const KeyId& key, Arrival* arrival) {
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
@@ -52,13 +52,13 @@ std::shared_ptr<Waiter> Mailbox::Put(int64_t step, const std::string& key, Arriv
   return nullptr;
 }
 
-void Mailbox::Remove(int64_t step, std::string_view key, const Waiter* waiter) {
+void Mailbox::Remove(int64_t step, const KeyId& key, const Waiter* waiter) {
   std::shared_ptr<Waiter> removed;  // let go after the lock
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
   if (boxes == shard.steps.end()) return;
-  const auto entry = boxes->second.find(std::string(key));
+  const auto entry = boxes->second.find(key);
   if (entry == boxes->second.end()) return;
   auto& waiters = entry->second.waiters;
   const auto found = std::find_if(waiters.begin(), waiters.end(),

@@ -10,10 +10,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "protocol/key_id.h"
 #include "protocol/tensor.h"
 #include "protocol/waiter.h"
 
@@ -33,11 +33,11 @@ struct Arrival {
 class Mailbox {
  public:
   // True: it has come, into `arrival`. False: `waiter` is kept until Put() or Remove().
-  bool TakeOrWait(int64_t step, std::string_view key, const std::shared_ptr<Waiter>& waiter,
+  bool TakeOrWait(int64_t step, const KeyId& key, const std::shared_ptr<Waiter>& waiter,
                   Arrival* arrival);
   // Who waits for it; null: nobody yet, and it is kept (or thrown away when its step has ended).
-  std::shared_ptr<Waiter> Put(int64_t step, const std::string& key, Arrival* arrival);
-  void Remove(int64_t step, std::string_view key, const Waiter* waiter);
+  std::shared_ptr<Waiter> Put(int64_t step, const KeyId& key, Arrival* arrival);
+  void Remove(int64_t step, const KeyId& key, const Waiter* waiter);
   void EndStep(int64_t step);
   size_t kept() const;
 
@@ -46,7 +46,7 @@ class Mailbox {
     std::deque<Arrival> arrivals;
     std::deque<std::shared_ptr<Waiter>> waiters;
   };
-  using Step = std::unordered_map<std::string, Box>;
+  using Step = std::unordered_map<KeyId, Box, KeyIdHash>;
   struct Shard {
     mutable std::mutex mu;
     std::unordered_map<int64_t, Step> steps;

@@ -23,6 +23,9 @@ constexpr int kPausesPerYield = 32;
 constexpr int kThreads = 3;
 constexpr std::chrono::seconds kStopPatience(2);
 
+// Of a thread that runs deferred work, and that has not handed the polling over yet.
+thread_local Runtime* t_polls_soon = nullptr;
+
 // Of the thread that leads: what its deliveries made ready.
 thread_local std::vector<std::function<void()>>* t_deferred = nullptr;
 
@@ -154,7 +157,7 @@ bool Runtime::Defer(std::function<void()>* work) {
   return true;
 }
 
-// With leadership, which it gives up to run one piece of work here, if somebody else can poll
+// With leadership, which it gives up to run one piece of work here, if somebody else could poll
 // meanwhile; all other work goes to the pool. False: there was none.
 bool Runtime::RunDeferred(std::unique_lock<std::mutex>* leadership) {
   std::vector<std::function<void()>> work = std::exchange(*t_deferred, {});
@@ -168,10 +171,21 @@ bool Runtime::RunDeferred(std::unique_lock<std::mutex>* leadership) {
   }
   for (auto& other : work) pool->Schedule(std::move(other));
   if (!here) return true;
-  if (!device_->Rest() || (armed_.load() && dated_sleepers_.load() == 0)) device_->Wake();
   leadership->unlock();
+  t_polls_soon = this;
   pool->RunHere(here);
+  t_polls_soon = nullptr;
   return true;
+}
+
+void Runtime::LongWorkAhead() {
+  if (t_polls_soon != nullptr) std::exchange(t_polls_soon, nullptr)->HandOver();
+}
+
+void Runtime::HandOver() {
+  const std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
+  if (!leadership.owns_lock()) return;  // somebody polls already
+  if (!device_->Rest() || (armed_.load() && dated_sleepers_.load() == 0)) device_->Wake();
 }
 
 void Runtime::Lead(std::unique_lock<std::mutex> leadership) {

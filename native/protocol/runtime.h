@@ -62,11 +62,16 @@ class Runtime {
   // On a thread that is delivering: keeps `work` to run it here, without waking another thread,
   // when the deliveries at hand are done. False, and `work` untouched, on any other thread.
   static bool Defer(std::function<void()>* work);
+  // Work that was deferred calls this before anything that takes longer than waking a thread: from
+  // here on somebody else polls. Until then peers need not wake anybody, because this thread will
+  // poll again at once.
+  static void LongWorkAhead();
 
  private:
   void Loop();
   void Lead(std::unique_lock<std::mutex> leadership);
   bool RunDeferred(std::unique_lock<std::mutex>* leadership);
+  void HandOver();
   void SleepAsFollower();
   void Tick(Nanos now);
 

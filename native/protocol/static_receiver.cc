@@ -15,20 +15,32 @@ Status Broken(const char* what) { return Status(Code::kDataLoss, what); }
 
 Status StaticReceiver::OnEdge(const TensorMessage& message) {
   const uint64_t number = message.header.lend_id;
-  if (number == 0 || number > UINT32_MAX) return Broken("an edge of an impossible number");
-  if (edges_.size() >= kMostEdges) return Broken("too many static edges");
-  const auto [entry, fresh] = edges_.try_emplace(static_cast<uint32_t>(number));
-  Edge& edge = entry->second;
-  if (!fresh) {
-    // The sender ran out of slots.
-    if (!edge.at_sink) return Broken("an edge that was declared already");
-    return ProvideSlots(entry->first, &edge, 1);
+  // Numbers count up; those of edges that came and went are not used again.
+  if (number == 0 || number > edges_.size() + kMostEdges) {
+    return Broken("an edge of an impossible number");
   }
+  if (Edge* known = Find(static_cast<uint32_t>(number)); known != nullptr) {
+    // The sender ran out of slots.
+    if (!known->at_sink) return Broken("an edge that was declared already");
+    return ProvideSlots(static_cast<uint32_t>(number), known, 1);
+  }
+  if (live_ >= kMostEdges) return Broken("too many static edges");
+  if (number >= edges_.size()) edges_.resize(number + 1);
+  ++live_;
+  edges_[number] = std::make_unique<Edge>();
+  Edge& edge = *edges_[number];
   edge.spec = {message.key, message.header.dtype, message.dims, message.header.bytes};
-  edge.usual_key = message.key + std::string(kUsualTail);
+  edge.key = KeyId::OfEdge(message.key);
+  edge.usual_key = edge.key.WithTail(kUsualTail);
   edge.at_sink = (message.header.flags & kSink) != 0;
   if (!edge.at_sink) return OkStatus();
-  return ProvideSlots(entry->first, &edge, kSinkSlots);
+  return ProvideSlots(static_cast<uint32_t>(number), &edge, kSinkSlots);
+}
+
+void StaticReceiver::OnRetire(uint64_t number) {
+  if (number >= edges_.size() || edges_[number] == nullptr) return;
+  edges_[number] = nullptr;
+  --live_;
 }
 
 // As many as there is memory for; with none the edge stays on the dynamic path.
@@ -60,11 +72,11 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
 }
 
 Status StaticReceiver::OnSlot(const SlotMessage& message) {
-  const auto found = edges_.find(message.edge);
-  if (found == edges_.end() || found->second.at_sink || message.slot >= kMostSlots) {
+  Edge* found = Find(message.edge);
+  if (found == nullptr || found->at_sink || message.slot >= kMostSlots) {
     return Broken("a slot of an edge that has none");
   }
-  Edge& edge = found->second;
+  Edge& edge = *found;
   if (message.slot > edge.slots.size()) return Broken("a slot out of order");
   if (message.slot == edge.slots.size()) edge.slots.emplace_back();
   Slot& slot = edge.slots[message.slot];
@@ -80,22 +92,18 @@ Status StaticReceiver::OnSlot(const SlotMessage& message) {
 }
 
 Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view tail,
-                                Arrival* arrival, const std::string** key) {
-  const auto found = edges_.find(message.edge);
-  if (found == edges_.end() || message.slot >= found->second.slots.size()) {
+                                Arrival* arrival, KeyId* key) {
+  Edge* found = Find(message.edge);
+  if (found == nullptr || message.slot >= found->slots.size()) {
     return Broken("a tensor in a slot that was not agreed on");
   }
-  Edge& edge = found->second;
+  Edge& edge = *found;
   const Slot& slot = edge.slots[message.slot];
   if (slot.generation != message.generation) {
     return Broken("a tensor in a slot that means another place by now");
   }
-  *key = &edge.usual_key;
-  if (tail != kUsualTail) {
-    odd_key_ = edge.spec.key;
-    odd_key_ += tail;
-    *key = &odd_key_;
-  }
+  const bool usual = (message.flags & kOddTail) == 0;
+  *key = usual ? edge.usual_key : edge.key.WithTail(tail);
   Delivery& delivery = arrival->delivery;
   delivery.path = Path::kStatic;
   delivery.dtype = edge.spec.dtype;

@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/settings.h"
@@ -31,10 +30,10 @@ class StaticReceiver {
 
   Status OnEdge(const TensorMessage& message);
   Status OnSlot(const SlotMessage& message);
-  void OnRetire(uint64_t number) { edges_.erase(static_cast<uint32_t>(number)); }
-  // What the notification announces; `key` stays valid until the next call.
+  void OnRetire(uint64_t number);
+  // What the notification announces, and for whom.
   Status OnStatic(const StaticMessage& message, std::string_view tail, Arrival* arrival,
-                  const std::string** key);
+                  KeyId* key);
 
  private:
   struct Slot {
@@ -44,10 +43,11 @@ class StaticReceiver {
     std::shared_ptr<const void> memory;  // at the sink
   };
   struct Edge {
-    EdgeSpec spec;
-    std::string usual_key;
-    bool at_sink = false;
     std::vector<Slot> slots;
+    bool at_sink = false;
+    KeyId key;        // without a tail
+    KeyId usual_key;  // with the usual one
+    EdgeSpec spec;
   };
 
   Status ProvideSlots(uint32_t number, Edge* edge, uint32_t count);
@@ -56,8 +56,10 @@ class StaticReceiver {
   const Context context_;
   const std::shared_ptr<fabric::Channel>& channel_;
   LeaseMaker* const leases_;
-  std::unordered_map<uint32_t, Edge> edges_;
-  std::string odd_key_;
+  Edge* Find(uint32_t number) { return number < edges_.size() ? edges_[number].get() : nullptr; }
+
+  std::vector<std::unique_ptr<Edge>> edges_;  // by number; null: retired, or never declared
+  size_t live_ = 0;
 };
 
 }  // namespace rdma_transport

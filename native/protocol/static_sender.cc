@@ -43,21 +43,21 @@ bool StaticSender::AtSink() const {
 // --- Edges and their shapes ---
 
 std::shared_ptr<StaticSender::Edge> StaticSender::EdgeOf(std::string_view key) {
+  const KeyId id = KeyId::OfEdge(key);
   std::lock_guard<std::mutex> lock(mu_);
-  std::string name(key);
-  const auto found = edges_.find(name);
+  const auto found = edges_.find(id);
   if (found != edges_.end()) return found->second;
   if (edges_.size() > numbered_.size() + kMostCandidates) ForgetCandidatesLocked();
   auto edge = std::make_shared<Edge>();
-  edge->key = name;
-  edges_.emplace(std::move(name), edge);
+  edge->key = std::string(key);
+  edges_.emplace(id, edge);
   return edge;
 }
 
 // Keys that are used once, as those of copies between eager tensors, must not pile up.
 void StaticSender::ForgetCandidatesLocked() {
-  std::unordered_map<std::string, std::shared_ptr<Edge>> kept;
-  for (const auto& [number, edge] : numbered_) kept.emplace(edge->key, edge);
+  decltype(edges_) kept;
+  for (const auto& [number, edge] : numbered_) kept.emplace(KeyId::OfEdge(edge->key), edge);
   edges_.swap(kept);
 }
 
@@ -156,7 +156,7 @@ void StaticSender::Offer(const PlannedEdge& planned) {
   Variant* variant = VariantOf(edge.get(), spec.dtype, spec.dims.data(),
                                static_cast<int>(spec.dims.size()), spec.bytes);
   variant->planned = true;
-  variant->report.sites = planned.site;
+  variant->site = planned.site;
   if (variant->number == 0 && !Promote(edge, variant)) return;
   if (AtSink()) return;
   variant->pools = planned.pools;
@@ -181,7 +181,7 @@ void StaticSender::Withdraw(const EdgeSpec& spec) {
 // --- Tensors ---
 
 void StaticSender::Miss(Variant* variant, const char* reason) {
-  ++variant->report.misses;
+  ++variant->misses;
   GlobalCounters().plan.misses.Add(reason);
 }
 
@@ -200,7 +200,7 @@ bool StaticSender::StageFor(Edge* edge, Variant* variant, Outgoing* tensor) {
   const std::string site = CopySite(edge->key);
   AddPool(variant, site, tensor->bytes);
   if (!Stage(context_.arena, context_.slots, site, tensor)) return false;
-  variant->report.staged_bytes += tensor->bytes;
+  variant->staged_bytes += tensor->bytes;
   return true;
 }
 
@@ -219,7 +219,7 @@ bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor
   if (slot == nullptr) return false;
   slot->used = ++variant->clock;
   const uint64_t lend_id = lent_->Lend(std::move(tensor->owner));
-  ++variant->report.hits;
+  ++variant->hits;
   GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
   GlobalCounters().Sent(Path::kStatic).Add(tensor->bytes);
   outcome->status =
@@ -348,7 +348,7 @@ bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
     OnWritten(cookie);
     return true;
   }
-  ++variant->report.hits;
+  ++variant->hits;
   GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
   GlobalCounters().Sent(Path::kStatic).Add(tensor->bytes);
   if (context_.device->WriteCopies()) {
@@ -454,7 +454,11 @@ void StaticSender::Report(std::vector<EdgeReport>* reports) const {
   for (const auto& edge : edges) {
     std::lock_guard<std::mutex> lock(edge->mu);
     for (const Variant& variant : edge->variants) {
-      EdgeReport report = variant.report;
+      EdgeReport report;
+      report.hits = variant.hits;
+      report.misses = variant.misses;
+      report.staged_bytes = variant.staged_bytes;
+      report.sites = variant.site;
       report.spec = {edge->key, variant.dtype, variant.dims, variant.bytes};
       report.is_static = variant.number != 0;
       report.planned = variant.planned;

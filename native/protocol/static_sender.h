@@ -21,6 +21,7 @@
 
 #include "base/settings.h"
 #include "fabric/fabric.h"
+#include "protocol/key_id.h"
 #include "protocol/lend_table.h"
 #include "protocol/send_outcome.h"
 #include "protocol/static_edge.h"
@@ -65,17 +66,17 @@ class StaticSender {
   struct Slot {
     const char* data = nullptr;  // at the source
     fabric::RemoteSpan span;
+    uint64_t used = 0;
+    uint32_t generation = 0;
     bool home = false;  // in the receiver's own memory
     bool busy = false;  // at the sink: its credit is out
-    uint32_t generation = 0;
-    uint64_t used = 0;
   };
-  // One shape that an edge carries.
+  // One shape that an edge carries. What each tensor needs comes first.
   struct Variant {
+    uint32_t number = 0;  // 0: not static
     uint32_t dtype = 0;
     std::vector<int64_t> dims;
     uint64_t bytes = 0;
-    uint32_t number = 0;  // 0: not static
     bool planned = false;
     bool joins_pool = false;
     uint32_t streak = 0;     // how often it came in a row
@@ -86,7 +87,10 @@ class StaticSender {
     uint64_t clock = 0;
     std::vector<Slot> slots;
     std::vector<std::shared_ptr<memory::SlotPool>> pools;
-    EdgeReport report;
+    uint64_t hits = 0;
+    uint64_t misses = 0;
+    uint64_t staged_bytes = 0;
+    std::string site;  // as planned, for people
   };
   struct Edge {
     std::mutex mu;
@@ -122,7 +126,7 @@ class StaticSender {
   LendTable* const lent_;
 
   mutable std::mutex mu_;  // after an edge's
-  std::unordered_map<std::string, std::shared_ptr<Edge>> edges_;
+  std::unordered_map<KeyId, std::shared_ptr<Edge>, KeyIdHash> edges_;
   std::unordered_map<uint32_t, std::shared_ptr<Edge>> numbered_;
   uint32_t next_number_ = 1;
   uint64_t next_cookie_ = kCookieBit;

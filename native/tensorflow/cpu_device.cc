@@ -107,6 +107,12 @@ void DetachSentOutputs(OpKernelContext* context, tensorflow::Allocator* allocato
   }
 }
 
+// Longer than waking another thread, or not known to be shorter.
+bool TakesLong(OpKernel* kernel) {
+  const auto type = kernel->type_string_view();
+  return kernel->IsExpensive() && type != "_Send" && type != "_HostSend";
+}
+
 bool HasReferenceInput(const OpKernel& kernel) {
   for (const tensorflow::DataType type : kernel.input_types()) {
     if (tensorflow::IsRefType(type)) return true;
@@ -117,6 +123,7 @@ bool HasReferenceInput(const OpKernel& kernel) {
 }  // namespace
 
 void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
+  if (TakesLong(kernel)) Runtime::LongWorkAhead();
   const InputGuard guard(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
   const bool references = HasReferenceInput(*kernel);
   // Before: it may be overwritten now, and sent by another thread meanwhile. After: the kernel may
