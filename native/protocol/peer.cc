@@ -119,18 +119,18 @@ void Peer::Unplan(const std::string& owner) {
     }
     gone.erase(
         std::remove_if(gone.begin(), gone.end(),
-                       [this](const PlannedEdge& edge) { return IsPlannedLocked(edge.spec); }),
+                       [this](const PlannedEdge& edge) { return HasPlanLocked(edge.spec.key); }),
         gone.end());
     link = state_ == State::kLinked ? link_ : nullptr;
   }
   if (link == nullptr) return;
-  for (const PlannedEdge& edge : gone) link->static_edges().Withdraw(edge.spec);
+  for (const PlannedEdge& edge : gone) link->static_edges().Forget(edge.spec.key);
 }
 
-bool Peer::IsPlannedLocked(const EdgeSpec& spec) const {
+bool Peer::HasPlanLocked(const std::string& key) const {
   for (const auto& [owner, edges] : planned_) {
     for (const PlannedEdge& edge : edges) {
-      if (edge.spec == spec) return true;
+      if (edge.spec.key == key) return true;
     }
   }
   return false;

@@ -42,7 +42,8 @@ class Peer {
   // The same for a peer that is linked or about to be; does nothing otherwise.
   void Watch(const std::shared_ptr<Waiter>& waiter);
 
-  // Makes `edges` static as soon as there is a link, to which it sees, and again with each new one.
+  // Makes those of `edges` static that have bytes, as soon as there is a link, to which it sees,
+  // and again with each new one. Unplan() forgets all of them, also those that were promoted since.
   void Plan(const std::string& owner, std::vector<PlannedEdge> edges, const BootstrapCall& call);
   void Unplan(const std::string& owner);
 
@@ -78,7 +79,7 @@ class Peer {
   void Park(Outgoing tensor, ByGrpc* by_grpc);
   Status UnreachableLocked() const;
   bool NeedsResolvingLocked() const;
-  bool IsPlannedLocked(const EdgeSpec& spec) const;
+  bool HasPlanLocked(const std::string& key) const;
   void Resolve(const BootstrapCall& call);
   void OnReply(const std::shared_ptr<Link>& link, const Status& status, const std::string& reply);
   void Decide(State state, const Status& status);

@@ -149,8 +149,8 @@ void StaticSender::Demote(Edge*, Variant* variant) {
 }
 
 void StaticSender::Offer(const PlannedEdge& planned) {
-  if (!context_.settings->static_edges) return;
   const EdgeSpec& spec = planned.spec;
+  if (!context_.settings->static_edges || spec.bytes == 0) return;
   const std::shared_ptr<Edge> edge = EdgeOf(spec.key);
   std::lock_guard<std::mutex> lock(edge->mu);
   Variant* variant = VariantOf(edge.get(), spec.dtype, spec.dims.data(),
@@ -164,18 +164,20 @@ void StaticSender::Offer(const PlannedEdge& planned) {
   for (const auto& pool : planned.pools) AdoptBlocks(variant, *pool);
 }
 
-void StaticSender::Withdraw(const EdgeSpec& spec) {
-  const std::shared_ptr<Edge> edge = EdgeOf(spec.key);
+void StaticSender::Forget(const std::string& key) {
+  std::shared_ptr<Edge> edge;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = edges_.find(KeyId::OfEdge(key));
+    if (found == edges_.end()) return;
+    edge = std::move(found->second);
+    edges_.erase(found);
+  }
   std::lock_guard<std::mutex> lock(edge->mu);
   for (Variant& variant : edge->variants) {
-    if (!variant.planned || !Same(variant.dtype, variant.dims, spec.dtype, spec.dims.data(),
-                                  static_cast<int>(spec.dims.size()))) {
-      continue;
-    }
-    variant.planned = false;
     if (variant.number != 0) Demote(edge.get(), &variant);
-    variant.demotions = 0;
   }
+  edge->variants.clear();
 }
 
 // --- Tensors ---

@@ -46,9 +46,10 @@ class StaticSender {
   StaticSender(const Context& context, fabric::Channel* channel, LendTable* lent);
   ~StaticSender();
 
-  // Makes the edge static at once, with the slots of its pool.
+  // Makes the edge static at once, with the slots of its pools.
   void Offer(const PlannedEdge& planned);
-  void Withdraw(const EdgeSpec& spec);
+  // Its graph is gone.
+  void Forget(const std::string& key);
 
   // True: it was sent by its edge, or could not be, as `outcome` says. False: it is the dynamic
   // path's, perhaps staged by now.

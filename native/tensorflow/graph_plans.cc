@@ -19,6 +19,8 @@ analyzer::Limits LimitsOf(Endpoint* endpoint) {
 
 PlannedEdge ToPlanned(Endpoint* endpoint, const analyzer::Edge& edge) {
   PlannedEdge planned;
+  planned.spec.key = edge.key;
+  if (edge.edge_class == analyzer::EdgeClass::kDynamic) return planned;  // may be promoted yet
   planned.spec = {edge.key, static_cast<uint32_t>(edge.dtype), *edge.shape, *edge.bytes};
   planned.site = edge.site.op + (edge.site.kind == "kernel" ? "" : " (" + edge.site.kind + ")");
   if (!endpoint->settings().zero_copy || *edge.bytes <= endpoint->settings().arena_min_tensor) {
@@ -46,7 +48,10 @@ void PlanGraph(Endpoint* endpoint, const std::string& owner, std::vector<analyze
   analyzer::PlaceEdges(LimitsOf(endpoint), {}, &plan);
   std::map<std::string, std::vector<PlannedEdge>> by_task;
   for (const analyzer::Edge& edge : plan.edges) {
-    if (edge.edge_class != analyzer::EdgeClass::kStatic || edge.key.empty()) continue;
+    if (edge.edge_class != analyzer::EdgeClass::kStatic &&
+        edge.edge_class != analyzer::EdgeClass::kDynamic) {
+      continue;
+    }
     const std::string task =
         edge.destination_device.substr(0, edge.destination_device.find("/device:"));
     by_task[task].push_back(ToPlanned(endpoint, edge));

@@ -27,6 +27,9 @@ EdgeSpec Spec() { return {kEdge, 4, kDims, kBytes}; }
 
 class StaticTest : public ::testing::TestWithParam<bool> {
  protected:
+  // What the tasks of an earlier test had lent when they ended counts no more.
+  void SetUp() override { GlobalCounters().lent_tensors.store(0); }
+
   // Both tasks with slots at the source (zero copy) or at the sink.
   static Settings MakeSettings() {
     Settings settings = TestSettings();
@@ -147,6 +150,21 @@ TEST_P(StaticTest, APlannedEdgeIsStaticFromItsFirstTensor) {
   EXPECT_TRUE(Report().planned);
   a_.endpoint().Unplan("graph");
   EXPECT_FALSE(Report().is_static);
+}
+
+TEST_P(StaticTest, WhatWasPromotedGoesWithItsGraphToo) {
+  PlannedEdge unknown;
+  unknown.spec.key = kEdge;
+  a_.PeerTo(b_)->Plan("graph", {unknown}, Task::CallTo(b_));
+  a_.PeerTo(b_)->Plan("other graph", {unknown}, Task::CallTo(b_));
+  EXPECT_FALSE(Report().is_static);
+  WarmUp();
+  a_.endpoint().Unplan("graph");
+  EXPECT_TRUE(Report().is_static);
+  a_.endpoint().Unplan("other graph");
+  EXPECT_FALSE(Report().is_static);
+  EXPECT_EQ(a_.runtime().slots()->Stats().pools, 0u);
+  WarmUp();
 }
 
 TEST_P(StaticTest, APlanThatWasWrongNeverGivesAWrongTensor) {
