@@ -10,6 +10,7 @@
 #include "fabric/registry.h"
 #include "memory/arena.h"
 #include "memory/extent_allocator.h"
+#include "memory/slot_pools.h"
 
 namespace rdma_transport::memory {
 namespace {
@@ -98,6 +99,51 @@ TEST_F(ArenaTest, WhatItHandsOutIsInARegionOfTheDevice) {
   EXPECT_GE(span.length, 1u);
   EXPECT_FALSE(device_->Locate(&span, &span));
   arena.Free(block);
+}
+
+TEST_F(ArenaTest, AnArenaThatHoldsNothingYetContainsNothing) {
+  const Arena arena(device_.get(), 64 << 20);
+  EXPECT_FALSE(arena.Contains(nullptr));
+  EXPECT_FALSE(arena.Contains(&arena));
+}
+
+TEST_F(ArenaTest, APoolHandsOutTheSameFewBlocksForItsSite) {
+  Arena arena(device_.get(), 64 << 20);
+  SlotPools pools(&arena);
+  EXPECT_EQ(pools.Allocate("site", 9000), nullptr);
+  {
+    const auto pool = pools.Reserve("site", 9000, 2);
+    const std::vector<char*> blocks = pool->Blocks();
+    ASSERT_EQ(blocks.size(), 2u);
+    EXPECT_EQ(pools.Allocate("other site", 9000), nullptr);
+    EXPECT_EQ(pools.Allocate("site", 9001), nullptr);
+    for (int i = 0; i < 10; ++i) {
+      char* block = pools.Allocate("site", 9000);
+      EXPECT_TRUE(block == blocks[0] || block == blocks[1]);
+      EXPECT_TRUE(pools.Free(block));
+    }
+    char* first = pools.Allocate("site", 9000);
+    char* second = pools.Allocate("site", 9000);
+    char* third = pools.Allocate("site", 9000);  // it grows
+    EXPECT_EQ(pool->Blocks().size(), 3u);
+    for (char* block : {first, second, third}) EXPECT_TRUE(pools.Free(block));
+    EXPECT_FALSE(pools.Free(arena.Allocate(100)));
+  }
+  EXPECT_EQ(pools.Stats().blocks, 0u);
+  EXPECT_EQ(arena.Stats().used_bytes, 128u) << "only what is not the pool's";
+}
+
+TEST_F(ArenaTest, ABlockThatOutlivesItsPoolGoesBackToTheArena) {
+  Arena arena(device_.get(), 64 << 20);
+  SlotPools pools(&arena);
+  auto pool = pools.Reserve("site", 9000, 1);
+  char* inside = pools.Allocate("site", 9000);
+  char* joined = arena.Allocate(9000);
+  pools.Join(pool.get(), joined);
+  pool.reset();
+  EXPECT_TRUE(pools.Free(inside));
+  EXPECT_TRUE(pools.Free(joined));
+  EXPECT_EQ(arena.Stats().used_bytes, 0u);
 }
 
 TEST_F(ArenaTest, ThreadsDoNotDisturbEachOther) {
