@@ -241,6 +241,7 @@ TEST_P(StaticTest, TensorsFromOutsideTheArenaAreCopiedIntoTheSlot) {
     const Delivery delivery = Pass(++step_, std::make_shared<Payload>(kBytes, i));
     EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, i));
   }
+  ASSERT_TRUE(Eventually([&] { return Outstanding() == 0; }));
   const uint64_t staged = Report().staged_bytes;
   EXPECT_EQ(PassAndWait(std::make_shared<Payload>(kBytes, 1)), Path::kStatic);
   EXPECT_EQ(Report().staged_bytes - staged, GetParam() ? kBytes : 0) << "shm writes from anywhere";

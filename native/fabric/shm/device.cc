@@ -42,6 +42,7 @@ Status ShmDevice::Init() {
 }
 
 ShmDevice::~ShmDevice() {
+  snapshot_.clear();  // a channel that nobody else holds takes itself off the lists below
   if (!Foreign() && listener_.valid()) UnguardDescriptor(listener_.get());
 }
 
