@@ -330,6 +330,7 @@ void Link::OnClosed(const Status& status) {
     reading.delivery.status = lost;
     reading.waiter->OnDelivery(std::move(reading.delivery));
   }
+  static_sender_->Abandon();
   // A peer that lives may still read what it was lent, so that stays as it is.
   if (status.code() == Code::kUnavailable) lent_.ReleaseAll();
   owner_->OnLinkDown(self, lost, was_up);

@@ -251,9 +251,17 @@ void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
 
 void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
   bool was_resolving = false;
+  std::vector<std::shared_ptr<memory::SlotPool>> pools;  // let go without the lock
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (state_ == State::kLinked && link_ == link) {
+      // Memory is not kept for a peer that may not come back; tracing finds the sites again.
+      for (auto& [owner, edges] : planned_) {
+        for (PlannedEdge& edge : edges) {
+          for (auto& pool : edge.pools) pools.push_back(std::move(pool));
+          edge.pools.clear();
+        }
+      }
       state_ = State::kIdle;
       link_ = nullptr;
       why_ = status;

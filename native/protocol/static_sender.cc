@@ -180,6 +180,19 @@ void StaticSender::Forget(const std::string& key) {
   edge->variants.clear();
 }
 
+void StaticSender::Abandon() {
+  decltype(edges_) gone;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    gone.swap(edges_);
+    numbered_.clear();
+  }
+  for (const auto& [id, edge] : gone) {
+    std::lock_guard<std::mutex> lock(edge->mu);
+    edge->variants.clear();
+  }
+}
+
 // --- Tensors ---
 
 void StaticSender::Miss(Variant* variant, const char* reason) {

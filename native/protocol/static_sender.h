@@ -51,6 +51,9 @@ class StaticSender {
   // Its graph is gone.
   void Forget(const std::string& key);
 
+  // The link is gone: gives all pools back.
+  void Abandon();
+
   // True: it was sent by its edge, or could not be, as `outcome` says. False: it is the dynamic
   // path's, perhaps staged by now.
   bool Send(Outgoing* tensor, SendOutcome* outcome);
