@@ -34,15 +34,20 @@ class PlanByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=PlanByDefault,
-    help="Which tensors of a graph cross between tasks, and what that costs.",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+def make_app(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
+    """Return an empty command line with the manners that all of this project's have."""
+    return typer.Typer(
+        cls=cls,
+        help=help,
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+app = make_app("Which tensors of a graph cross between tasks, and what that costs.", PlanByDefault)
 
 GraphPath = Annotated[
     Path,
@@ -288,11 +293,16 @@ def _console() -> Any:
     return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
 
 
-def main() -> None:
-    """Run the command line; ends the process with the exit codes above."""
+def run(application: typer.Typer, name: str) -> None:
+    """Run a command line under its name; ends the process with the exit codes above."""
     # its lines about this machine's processor are no answer to what was asked
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        app(prog_name="graph_analyzer")
+        application(prog_name=name)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def main() -> None:
+    """Run ``python -m graph_analyzer``."""
+    run(app, "graph_analyzer")

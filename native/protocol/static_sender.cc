@@ -71,7 +71,7 @@ StaticSender::Variant* StaticSender::VariantOf(Edge* edge, uint32_t dtype, const
     return &edge->variants.front();
   }
   if (edge->variants.size() == kMostVariants) {
-    if (edge->variants.back().number != 0) Demote(edge, &edge->variants.back());
+    if (edge->variants.back().number != 0) Demote(&edge->variants.back());
     edge->variants.pop_back();
   }
   Variant& made = edge->variants.emplace_front();
@@ -90,7 +90,7 @@ StaticSender::Variant* StaticSender::Choose(Edge* edge, const Outgoing& tensor) 
     other.streak = 0;
     if (other.number == 0) continue;
     promised = &other;
-    if (!other.planned && ++other.others >= kDemoteAfter) Demote(edge, &other);
+    if (!other.planned && ++other.others >= kDemoteAfter) Demote(&other);
   }
   ++variant->streak;
   variant->others = 0;
@@ -133,7 +133,7 @@ Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t 
   return channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
-void StaticSender::Demote(Edge*, Variant* variant) {
+void StaticSender::Demote(Variant* variant) {
   GlobalCounters().plan.demotions.fetch_add(1, std::memory_order_relaxed);
   // A peer that cannot be told is lost, and with it the edge.
   NotifyControl(MessageType::kRetire, variant->number).IgnoreError();
@@ -175,7 +175,7 @@ void StaticSender::Forget(const std::string& key) {
   }
   std::lock_guard<std::mutex> lock(edge->mu);
   for (Variant& variant : edge->variants) {
-    if (variant.number != 0) Demote(edge.get(), &variant);
+    if (variant.number != 0) Demote(&variant);
   }
   edge->variants.clear();
 }

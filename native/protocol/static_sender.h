@@ -110,7 +110,7 @@ class StaticSender {
   Variant* Choose(Edge* edge, const Outgoing& tensor);
   bool Promote(const std::shared_ptr<Edge>& edge, Variant* variant);
   Status Declare(const Edge& edge, const Variant& variant, uint32_t number);
-  void Demote(Edge* edge, Variant* variant);
+  void Demote(Variant* variant);
   bool SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
   bool SendToSink(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
   bool StageFor(Edge* edge, Variant* variant, Outgoing* tensor);
