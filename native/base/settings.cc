@@ -1,8 +1,10 @@
 #include "base/settings.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -60,21 +62,181 @@ SettingRow Choice(std::string name, std::string default_text, std::string meanin
   return {kPrefix + std::move(name), type, std::move(default_text), std::move(meaning), apply};
 }
 
-SettingRow Size(std::string name, std::string default_text, std::string meaning,
-                uint64_t Settings::* field) {
+// Whole numbers, decimal or 0x hexadecimal.
+bool ParseInteger(const std::string& text, int64_t* value) {
+  const bool hexadecimal = text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+  const char* digits = text.c_str() + (hexadecimal ? 2 : 0);
+  const char* end = text.c_str() + text.size();
+  const auto parsed = std::from_chars(digits, end, *value, hexadecimal ? 16 : 10);
+  return parsed.ec == std::errc() && parsed.ptr == end && *value >= 0;
+}
+
+// In the rows below `field` is a member of Settings, or what finds one in a Settings*.
+template <typename Field>
+SettingRow Size(std::string name, std::string default_text, std::string meaning, Field field) {
   auto apply = [field](const std::string& text, Settings* settings) {
-    return ParseSize(text, &(settings->*field));
+    return ParseSize(text, &std::invoke(field, settings));
   };
   return {kPrefix + std::move(name), "size", std::move(default_text), std::move(meaning), apply};
 }
 
-SettingRow Duration(std::string name, std::string default_text, std::string meaning,
-                    Nanos Settings::* field) {
+template <typename Field>
+SettingRow Duration(std::string name, std::string default_text, std::string meaning, Field field) {
   auto apply = [field](const std::string& text, Settings* settings) {
-    return ParseDuration(text, &(settings->*field));
+    return ParseDuration(text, &std::invoke(field, settings));
   };
   return {kPrefix + std::move(name), "duration", std::move(default_text), std::move(meaning),
           apply};
+}
+
+template <typename Field>
+SettingRow Integer(std::string name, int low, int high, std::string default_text,
+                   std::string meaning, Field field) {
+  auto apply = [low, high, field](const std::string& text, Settings* settings) {
+    int64_t value = 0;
+    if (!ParseInteger(text, &value) || value < low || value > high) {
+      return Status(Code::kInvalidArgument, "'" + text + "' is not an integer from " +
+                                                std::to_string(low) + " to " +
+                                                std::to_string(high));
+    }
+    std::invoke(field, settings) = static_cast<int>(value);
+    return OkStatus();
+  };
+  return {kPrefix + std::move(name), std::to_string(low) + ".." + std::to_string(high),
+          std::move(default_text), std::move(meaning), apply};
+}
+
+template <typename Field>
+SettingRow Text(std::string name, std::string default_text, std::string meaning, Field field) {
+  auto apply = [field](const std::string& text, Settings* settings) {
+    std::invoke(field, settings) = text;
+    return OkStatus();
+  };
+  return {kPrefix + std::move(name), "text", std::move(default_text), std::move(meaning), apply};
+}
+
+// `row`, refusing what lies outside; `low` and `high` as a person would type them.
+template <typename Field, typename Value>
+SettingRow Between(const char* low, const char* high, SettingRow row, Field field,
+                   Status (*parse)(const std::string&, Value*)) {
+  const std::string range =
+      high == nullptr ? std::string("at least ") + low : std::string("from ") + low + " to " + high;
+  Value lowest = 0;
+  Value highest = std::numeric_limits<Value>::max();
+  parse(low, &lowest).IgnoreError();
+  if (high != nullptr) parse(high, &highest).IgnoreError();
+  row.apply = [=, kind = row.type, apply = row.apply](const std::string& text, Settings* settings) {
+    RDMA_RETURN_IF_ERROR(apply(text, settings));
+    const Value value = std::invoke(field, settings);
+    if (value >= lowest && value <= highest) return OkStatus();
+    return Status(Code::kInvalidArgument, "'" + text + "' is not a " + kind + " " + range);
+  };
+  return row;
+}
+
+// `row`, which may also be "auto".
+SettingRow OrAuto(SettingRow row, std::function<void(Settings*)> set) {
+  row.apply = [apply = row.apply, set = std::move(set)](const std::string& text,
+                                                        Settings* settings) {
+    if (Lower(text) != "auto") {
+      const Status status = apply(text, settings);
+      return status.ok() ? status : Status(status.code(), status.message() + ", nor auto");
+    }
+    set(settings);
+    return OkStatus();
+  };
+  row.type = "auto|" + row.type;
+  return row;
+}
+
+void AddVerbsRows(std::vector<SettingRow>* rows) {
+  rows->push_back(Text("LIBIBVERBS", "libibverbs.so.1",
+                       "the host's verbs library, as dlopen() takes it",
+                       [](Settings* s) -> std::string& { return s->verbs.library; }));
+  rows->back().apply = [apply = rows->back().apply](const std::string& text, Settings* settings) {
+    if (!text.empty()) return apply(text, settings);
+    return Status(Code::kInvalidArgument,
+                  "'' is not the name or path of a library, such as libibverbs.so.1");
+  };
+  rows->push_back(Text("DEVICES", "",
+                       "which RDMA ports may be used, in the order of preference: mlx5_0:1,mlx5_1; "
+                       "names are prefixes; = in front: exact names; ^ in front: all but these; "
+                       "empty: all, the fastest first",
+                       [](Settings* s) -> std::string& { return s->verbs.devices; }));
+  rows->push_back(
+      OrAuto(Integer("GID_INDEX", 0, 65535, "auto",
+                     "entry of the port's GID table; auto: RoCE v2 before v1, IPv4 before IPv6",
+                     [](Settings* s) -> int& { return s->verbs.gid_index; }),
+             [](Settings* s) { s->verbs.gid_index = -1; }));
+  const auto mtu = [](uint32_t bytes) {
+    return std::pair<std::string, std::function<void(Settings*)>>(
+        std::to_string(bytes), [bytes](Settings* s) { s->verbs.mtu = bytes; });
+  };
+  rows->push_back(Choice("MTU", "auto",
+                         "most bytes of one packet on the wire; auto: what the port has active",
+                         {{"auto", [](Settings* s) { s->verbs.mtu = 0; }},
+                          mtu(256),
+                          mtu(512),
+                          mtu(1024),
+                          mtu(2048),
+                          mtu(4096)}));
+  rows->push_back(Integer("SERVICE_LEVEL", 0, 15, "0",
+                          "InfiniBand service level; with RoCE the Ethernet priority of packets "
+                          "in a VLAN",
+                          [](Settings* s) -> int& { return s->verbs.service_level; }));
+  rows->push_back(Integer("TRAFFIC_CLASS", 0, 255, "0",
+                          "traffic class of the packets; with RoCE v2 it is DSCP times 4",
+                          [](Settings* s) -> int& { return s->verbs.traffic_class; }));
+  rows->push_back(Integer("PKEY", 1, 65535, "auto",
+                          "partition key, such as 0x7fff (0x8000, the bit of full membership, does "
+                          "not count); auto: the port's first one with full membership",
+                          [](Settings* s) -> int& { return s->verbs.pkey; }));
+  rows->back().apply = [apply = rows->back().apply](const std::string& text, Settings* settings) {
+    const Status status = apply(text, settings);
+    settings->verbs.pkey &= 0x7fff;
+    if (status.ok() && settings->verbs.pkey != 0) return status;
+    return Status(Code::kInvalidArgument,
+                  "'" + text + "' is not a partition key from 0x1 to 0x7fff");
+  };
+  rows->back().type = "0x1..0x7fff";
+  rows->back() =
+      OrAuto(std::move(rows->back()), [](Settings* settings) { settings->verbs.pkey = -1; });
+  const auto retry_timeout = [](Settings* s) -> Nanos& { return s->verbs.retry_timeout; };
+  rows->push_back(Between(
+      "8us", "8796s",
+      Duration("RETRY_TIMEOUT", "67ms",
+               "how long the card waits for an answer to a packet before it sends it again; "
+               "rounded up to 4.096us times a power of two",
+               retry_timeout),
+      retry_timeout, &ParseDuration));
+  rows->push_back(Integer("RETRIES", 0, 7, "7",
+                          "how often the card sends a packet again before the peer counts as "
+                          "unreachable",
+                          [](Settings* s) -> int& { return s->verbs.retries; }));
+  rows->push_back(Integer("QUEUE_PAIRS", 1, 8, "1", "queue pairs to each peer",
+                          [](Settings* s) -> int& { return s->verbs.queue_pairs; }));
+  rows->push_back(Integer("QUEUE_DEPTH", 16, 4096, "256",
+                          "most work requests under way on one queue pair",
+                          [](Settings* s) -> int& { return s->verbs.queue_depth; }));
+  const auto chunk = [](Settings* s) -> uint64_t& { return s->verbs.chunk; };
+  rows->push_back(OrAuto(Between("4KiB", nullptr,
+                                 Size("CHUNK", "auto",
+                                      "most bytes of one work request (4KiB at least); auto: the "
+                                      "port's largest message",
+                                      chunk),
+                                 chunk, &ParseSize),
+                         [](Settings* s) { s->verbs.chunk = 0; }));
+  const auto ring = [](Settings* s) -> uint64_t& { return s->verbs.ring; };
+  rows->push_back(Between("256KiB", "64MiB",
+                          Size("RING", "1MiB",
+                               "bytes for notifications on their way from one peer (256KiB to "
+                               "64MiB)",
+                               ring),
+                          ring, &ParseSize));
+  rows->push_back(Choice("RELAXED_ORDERING", "on",
+                         "off: the card may not reorder its writes to memory on the PCIe bus",
+                         {{"on", [](Settings* s) { s->verbs.relaxed_ordering = true; }},
+                          {"off", [](Settings* s) { s->verbs.relaxed_ordering = false; }}}));
 }
 
 std::vector<SettingRow> MakeTable() {
@@ -89,17 +251,11 @@ std::vector<SettingRow> MakeTable() {
                         "forbid: a tensor that the fabric cannot carry is an error, not gRPC's",
                         {{"allow", [](Settings* s) { s->allow_fallback = true; }},
                          {"forbid", [](Settings* s) { s->allow_fallback = false; }}}));
-  rows.push_back(Size("ARENA_SIZE", "auto",
-                      "most memory the arena may take; auto: three quarters of what this process "
-                      "may use",
-                      &Settings::arena_size));
-  auto parse_arena_size = rows.back().apply;
-  rows.back().type = "auto|size";
-  rows.back().apply = [parse_arena_size](const std::string& text, Settings* settings) {
-    if (Lower(text) != "auto") return parse_arena_size(text, settings);
-    settings->arena_size = 0;
-    return OkStatus();
-  };
+  rows.push_back(OrAuto(Size("ARENA_SIZE", "auto",
+                             "most memory the arena may take; auto: three quarters of what this "
+                             "process may use",
+                             &Settings::arena_size),
+                        [](Settings* s) { s->arena_size = 0; }));
   rows.push_back(Size("ARENA_MIN_TENSOR", "4KiB",
                       "a task's tensors of at least this size are allocated in the arena",
                       &Settings::arena_min_tensor));
@@ -130,6 +286,7 @@ std::vector<SettingRow> MakeTable() {
                          {"warning", [](Settings* s) { s->log_level = LogLevel::kWarning; }},
                          {"error", [](Settings* s) { s->log_level = LogLevel::kError; }},
                          {"off", [](Settings* s) { s->log_level = LogLevel::kOff; }}}));
+  AddVerbsRows(&rows);
   // Read by the autoload guard before this library exists in the process.
   rows.push_back(Choice("DISABLE", "0", "1: the plugin is not loaded at all",
                         {{"0", [](Settings*) {}},

@@ -12,9 +12,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -35,11 +38,24 @@ class Region {
   char* address() const { return address_; }
   size_t length() const { return length_; }
   uint64_t key() const { return key_; }
+  Access access() const { return access_; }
+
+  // `hook` hears the key while the memory is still there. Not thread-safe: for whoever makes it.
+  void BeforeEnd(std::function<void(uint64_t key)> hook) { hooks_.push_back(std::move(hook)); }
 
  protected:
+  void RunHooks() {
+    for (const auto& hook : hooks_) hook(key_);
+    hooks_.clear();
+  }
+
   char* address_ = nullptr;
   size_t length_ = 0;
   uint64_t key_ = 0;
+  Access access_ = Access::kRemoteRead;
+
+ private:
+  std::vector<std::function<void(uint64_t)>> hooks_;
 };
 
 // A stretch of a region, as another process names it.
@@ -62,10 +78,12 @@ class ChannelHandler {
   virtual void OnConnected() = 0;
   // One notification, in the order in which the peer sent them. `data` is valid during the call.
   virtual void OnNotify(const char* data, size_t length) = 0;
+  // All notifications up to this number have certainly reached the peer.
+  virtual void OnDelivered(uint64_t /*number*/) {}
   // A Read() or Write() ended; `cookie` is the caller's.
   virtual void OnTransfer(uint64_t cookie, const Status& status) = 0;
-  // The last call on this handler. Unavailable: the peer is dead, and reads nothing any more; any
-  // other code: the channel ended, but the peer may live.
+  // The last call on this handler. Unavailable: the peer reads and writes nothing here any more;
+  // any other code: the channel ended, but the peer may live and read what it has mapped.
   virtual void OnClosed(const Status& status) = 0;
 };
 
@@ -88,13 +106,35 @@ class Channel {
   // Lets the peer reach the device's region of that key. Must come before the first notification
   // that names it; sharing again costs little.
   virtual Status Share(uint64_t key) = 0;
+  // Whether `data` can be the local end of an operation of this channel, or be named to the peer:
+  // where it lies, and what is left of the region from there.
+  virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
+
+  // What it became; settled once Connect() has succeeded.
+  // "shm", "verbs".
+  virtual const char* fabric() const = 0;
+  // How it reaches the peer, for people: "same host".
+  virtual std::string Route() const = 0;
+  // Whether Map() shows the peer's memory here.
+  virtual bool MapsPeer() const = 0;
+  // Whether the processor copies what Read() and Write() move: then the local end may lie anywhere,
+  // and Write() has read it when it returns. Otherwise it must lie in a region of the device, and
+  // stay as it is until OnTransfer().
+  virtual bool Copies() const = 0;
+  // Whether notifications can be lost while both processes live. Then OnDelivered() tells which
+  // were not.
+  virtual bool MayLose() const = 0;
 
   // Delivers the concatenated parts after all earlier writes and notifications of this channel.
   // Never blocks: what the peer has no room for is kept, up to a limit (ResourceExhausted).
-  virtual Status Notify(const iovec* parts, int count, Urgency urgency) = 0;
+  // `number` gets the place of this one in the order of all notifications, from 1.
+  virtual Status Notify(const iovec* parts, int count, Urgency urgency,
+                        uint64_t* number = nullptr) = 0;
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
-  // A write whose destination is refused at once is not under way: no OnTransfer() follows.
+  // May wait for the next Notify() of this channel, or for Flush(), before it leaves. A write whose
+  // destination is refused at once is not under way: no OnTransfer() follows.
   virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;
+  virtual Status Flush() { return OkStatus(); }
 
   // The peer's memory in this address space, read-only; empty where the fabric cannot.
   // Call from the polling thread.
@@ -110,21 +150,20 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  virtual const char* fabric() const = 0;  // "shm", "verbs"
+  // What there is, for people: "shm; verbs by mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)".
+  virtual std::string Summary() const = 0;
   // False in a process that was forked from the one that opened the device.
   virtual bool Usable() const = 0;
-
-  // Whether Channel::Map() shows peers' memory here.
-  virtual bool MapsPeers() const = 0;
-  // Whether Channel::Write() has read its source when it returns, wherever that lies. Otherwise the
-  // source must lie in a region, and stay as it is until OnTransfer().
-  virtual bool WriteCopies() const = 0;
+  // Whether a channel of this device can reach the one whose Address() is given; otherwise why not.
+  virtual Status Reaches(std::string_view channel_address) const = 0;
 
   // New registered memory, at `place` (an address range that the caller reserved) or anywhere if
   // null. `length` must be a multiple of RegionGranule().
   virtual Status Allocate(size_t length, Access access, void* place,
                           std::unique_ptr<Region>* region) = 0;
   virtual size_t RegionGranule() const = 0;
+  // Lets peers of this device reach a region that another device allocated, under the same key.
+  virtual Status Adopt(Region* region) = 0;
   // This process's own memory as a peer would see it: a second, read-only view.
   virtual MappedSpan MapOwn(const RemoteSpan& span) = 0;
   // Whether `data` lies in a region of this device, or in such a second view, and where.
@@ -142,6 +181,8 @@ class Device {
   // (0: none). May return for nothing.
   virtual void Sleep(Nanos deadline) = 0;
   virtual void Wake() = 0;
+  // Readable when something has come since Rest() said that nothing had.
+  virtual int WaitDescriptor() const = 0;
 };
 
 // Whether `data` lies in memory that some channel or device mapped read-only into this process.

@@ -8,8 +8,8 @@
 
 namespace rdma_transport::fabric {
 
-// Opens the fabric of that name, or with kAuto the best one there is. Unimplemented: this build has
-// no such fabric.
-Status OpenDevice(FabricChoice choice, std::unique_ptr<Device>* device);
+// Opens what the settings ask for: one fabric by name, which then must be there, or with `auto`
+// every one that this host has.
+Status OpenDevice(const Settings& settings, std::unique_ptr<Device>* device);
 
 }  // namespace rdma_transport::fabric

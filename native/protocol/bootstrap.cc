@@ -70,7 +70,6 @@ std::string BootstrapRequest::Encode() const {
   PutNumber(version, &bytes);
   Put(from.task, &bytes);
   PutNumber(from.incarnation, &bytes);
-  Put(fabric, &bytes);
   Put(channel, &bytes);
   return bytes;
 }
@@ -81,7 +80,6 @@ Status BootstrapRequest::Decode(std::string_view bytes, BootstrapRequest* reques
   request->version = reader.GetNumber<uint32_t>();
   request->from.task = reader.Get();
   request->from.incarnation = reader.GetNumber<uint64_t>();
-  request->fabric = reader.Get();
   request->channel = reader.Get();
   return reader.Finish();
 }

@@ -20,7 +20,6 @@ struct Identity {
 struct BootstrapRequest {
   uint32_t version = 0;
   Identity from;
-  std::string fabric;   // "shm"
   std::string channel;  // the asker's channel address
 
   std::string Encode() const;

@@ -167,10 +167,6 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
   if (status.ok() && device() == nullptr) {
     status = Status(Code::kFailedPrecondition, "it has no fabric: " + no_fabric_reason());
   }
-  if (status.ok() && request.fabric != device()->fabric()) {
-    status = Status(Code::kFailedPrecondition, std::string("its fabric is ") + device()->fabric() +
-                                                   ", this task's " + request.fabric);
-  }
   std::shared_ptr<Link> link;
   if (status.ok()) {
     link = NewLink();
@@ -226,6 +222,14 @@ void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& statu
   if (!was_up) return;
   for (const auto& other : AllLinks()) {
     if (other->remote().incarnation == link->remote().incarnation) other->channel()->Close(status);
+  }
+}
+
+void Endpoint::OnLost(const std::shared_ptr<Link>& link, std::vector<UnconfirmedTensor> tensors) {
+  const std::string& task = link->remote().task;
+  const std::vector<Peer*> peers = PeersNamed(task);
+  for (UnconfirmedTensor& tensor : tensors) {
+    if (!peers.empty()) peers.front()->SendLost(std::move(tensor));
   }
 }
 

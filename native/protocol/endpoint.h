@@ -73,6 +73,7 @@ class Endpoint final : public LinkOwner {
   void OnLinkUp(const std::shared_ptr<Link>& link) override;
   void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) override;
   void OnArrival(int64_t step, const KeyId& key, Arrival arrival) override;
+  void OnLost(const std::shared_ptr<Link>& link, std::vector<UnconfirmedTensor> tensors) override;
 
  private:
   void Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "protocol/control.h"
 #include "protocol/staging.h"
 
 namespace rdma_transport {
@@ -31,7 +32,7 @@ TensorHeader HeaderOf(const Outgoing& tensor, MessageType type) {
 }
 
 // Memory for received bytes that no fabric needs to reach.
-char* AllocateReceived(uint64_t bytes, OwnerRef* owner) {
+char* AllocateAnywhere(uint64_t bytes, OwnerRef* owner) {
   constexpr uint64_t kAlignment = 64;
   void* memory = std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment);
   if (memory != nullptr) *owner = OwnerRef(memory, &std::free);
@@ -55,7 +56,7 @@ Status Link::Open() {
 
 SendOutcome Link::Send(Outgoing* tensor) {
   if (frozen_.load(std::memory_order_relaxed)) {
-    return {Status(Code::kUnavailable, "peer " + remote_.task + " does not answer"), nullptr};
+    return {Status(Code::kUnavailable, "peer " + remote_.task + " does not answer")};
   }
   if (tensor->key.size() > kMaxKeyLength || tensor->rank > kMaxRank) {
     return {OkStatus(), "a key or shape too long for a notification"};
@@ -72,7 +73,10 @@ SendOutcome Link::SendInline(const Outgoing& tensor) {
   // Counted first: once it is sent, the receiver may ask at once.
   GlobalCounters().Sent(Path::kInline).Add(tensor.bytes);
   GlobalCounters().inline_copied_bytes.fetch_add(tensor.bytes, std::memory_order_relaxed);
-  return {channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake), nullptr};
+  SendOutcome outcome;
+  outcome.status =
+      channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake, &outcome.number);
+  return outcome;
 }
 
 SendOutcome Link::SendDescriptor(Outgoing* tensor) {
@@ -80,26 +84,32 @@ SendOutcome Link::SendDescriptor(Outgoing* tensor) {
   fabric::RemoteSpan span;
   if (!tensor->mutable_source && channel_->Owns(tensor->data, &span)) {
     header.flags |= kHome;
-  } else if (tensor->mutable_source || !context_.device->Locate(tensor->data, &span) ||
+  } else if (tensor->mutable_source || !channel_->Locate(tensor->data, &span) ||
              span.length < tensor->bytes) {
     if (!Stage(context_.arena, context_.slots, /*site=*/{}, tensor))
       return {OkStatus(), "no memory in the arena for a copy"};
-    if (!context_.device->Locate(tensor->data, &span)) {
-      return {Status(Code::kInternal, "a staged tensor outside the arena"), nullptr};
+    if (!channel_->Locate(tensor->data, &span)) {
+      return {Status(Code::kInternal, "a staged tensor outside the arena")};
     }
   }
   header.region_key = span.key;
   header.region_offset = span.offset;
   if ((header.flags & kHome) == 0) {
     const Status shared = channel_->Share(span.key);
-    if (!shared.ok()) return {shared, nullptr};
+    if (shared.code() == Code::kResourceExhausted) {
+      Log(LogLevel::kWarning, shared.message());
+      return {OkStatus(), "its memory cannot be registered with the fabric"};
+    }
+    if (!shared.ok()) return {shared};
   }
   header.lend_id = lent_.Lend(std::move(tensor->owner));
   const TensorFrame frame(&header, tensor->dims, tensor->rank, tensor->key, nullptr, 0);
   GlobalCounters().Sent(Path::kDynamic).Add(tensor->bytes);
-  const Status sent = channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
-  if (!sent.ok()) lent_.Release(header.lend_id);
-  return {sent, nullptr};
+  SendOutcome outcome;
+  outcome.status =
+      channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake, &outcome.number);
+  if (!outcome.status.ok()) lent_.Release(header.lend_id);
+  return outcome;
 }
 
 void Link::SendPull(int64_t step, std::string_view key, const std::string& reason) {
@@ -112,19 +122,20 @@ void Link::SendPull(int64_t step, std::string_view key, const std::string& reaso
   if (!status.ok()) Log(LogLevel::kDebug, "pull notice (" + reason + "): " + status.message());
 }
 
-Status Link::SendControl(MessageType type, uint64_t value, fabric::Urgency urgency) {
-  ControlMessage message = {};
-  message.type = type;
-  message.value = value;
-  const iovec part = {&message, sizeof(message)};
-  return channel_->Notify(&part, 1, urgency);
+bool Link::KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
+  std::lock_guard<std::mutex> lock(unconfirmed_mu_);
+  if (ended_) return false;
+  if (number == 0 || number > delivered_) unconfirmed_.emplace_back(number, std::move(*tensor));
+  return true;
 }
 
 void Link::Return(MessageType type, uint64_t value) {
   // A sender may have no other slot; a loan only holds memory.
   const bool urgent = type == MessageType::kCredit;
   // To a peer that is gone nothing needs to be returned.
-  SendControl(type, value, urgent ? fabric::Urgency::kWake : fabric::Urgency::kLazy).IgnoreError();
+  NotifyControl(channel_.get(), type, value,
+                urgent ? fabric::Urgency::kWake : fabric::Urgency::kLazy)
+      .IgnoreError();
 }
 
 // --- Receiving ---
@@ -160,7 +171,8 @@ Status Link::Dispatch(const char* data, size_t length) {
       static_receiver_->OnRetire(message.value);
       return OkStatus();
     case MessageType::kPing:
-      return SendControl(MessageType::kPong, message.value, fabric::Urgency::kWake);
+      return NotifyControl(channel_.get(), MessageType::kPong, message.value,
+                           fabric::Urgency::kWake);
     case MessageType::kPong:
       return OkStatus();
     default:
@@ -217,7 +229,7 @@ Status Link::TakeInline(const TensorMessage& message, Arrival* arrival) {
   delivery.path = Path::kInline;
   delivery.exclusive = true;
   if (delivery.bytes == 0) return OkStatus();
-  char* copy = AllocateReceived(delivery.bytes, &delivery.lease);
+  char* copy = AllocateAnywhere(delivery.bytes, &delivery.lease);
   if (copy == nullptr) return Status(Code::kResourceExhausted, "no memory for a small tensor");
   std::memcpy(copy, message.payload, delivery.bytes);
   delivery.data = copy;
@@ -241,7 +253,7 @@ Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
   delivery.path = Path::kDynamic;
   const fabric::RemoteSpan span = {header.region_key, header.region_offset, header.bytes};
   const bool home = (header.flags & kHome) != 0;
-  if (!context_.settings->zero_copy && !home) {
+  if (!home && (!context_.settings->zero_copy || !channel_->MapsPeer())) {
     arrival->channel = channel_;
     arrival->source = span;
     // The region must be known before the read, and only this thread may look for it.
@@ -262,10 +274,25 @@ Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
   return OkStatus();
 }
 
+// Memory that the channel can read into.
+char* Link::AllocateFor(uint64_t bytes, OwnerRef* owner) {
+  if (channel_->Copies()) return AllocateAnywhere(bytes, owner);
+  char* memory = context_.arena->Allocate(bytes);
+  if (memory == nullptr) return nullptr;
+  struct Block {
+    memory::Arena* arena;
+    char* address;
+    ~Block() { arena->Free(address); }
+  };
+  *owner = OwnerRef(new Block{context_.arena, memory},
+                    [](void* held) { delete static_cast<Block*>(held); });
+  return memory;
+}
+
 void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter) {
   Delivery delivery = std::move(arrival.delivery);
   OwnerRef memory;
-  char* destination = AllocateReceived(delivery.bytes, &memory);
+  char* destination = AllocateFor(delivery.bytes, &memory);
   uint64_t cookie = 0;
   if (destination != nullptr) {
     std::lock_guard<std::mutex> lock(readings_mu_);
@@ -278,12 +305,27 @@ void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter) {
     reading.delivery = std::move(delivery);
     reading.waiter = waiter;
   } else {
-    delivery.status = Status(Code::kResourceExhausted, "no memory for a received tensor");
+    delivery.status =
+        Status(Code::kResourceExhausted,
+               "no memory in the arena for a received tensor of " + std::to_string(delivery.bytes) +
+                   " bytes (RDMA_TRANSPORT_ARENA_SIZE, limits on locked memory?)");
     waiter->OnDelivery(std::move(delivery));
     return;
   }
   const Status started = channel_->Read(arrival.source, destination, cookie);
   if (!started.ok()) OnTransfer(cookie, started);
+}
+
+void Link::OnDelivered(uint64_t number) {
+  std::vector<UnconfirmedTensor> confirmed;  // let go without the lock
+  std::lock_guard<std::mutex> lock(unconfirmed_mu_);
+  delivered_ = number;
+  // Senders on several threads come in any order, so the first may hide others for a while.
+  while (!unconfirmed_.empty() && unconfirmed_.front().first != 0 &&
+         unconfirmed_.front().first <= number) {
+    confirmed.push_back(std::move(unconfirmed_.front().second));
+    unconfirmed_.pop_front();
+  }
 }
 
 void Link::OnTransfer(uint64_t cookie, const Status& status) {
@@ -302,7 +344,7 @@ void Link::OnTransfer(uint64_t cookie, const Status& status) {
     readings_.erase(found);
   }
   reading.delivery.status = status;
-  if (status.ok()) {
+  if (status.ok() && channel_->Copies()) {
     GlobalCounters().copied_bytes.fetch_add(reading.delivery.bytes, std::memory_order_relaxed);
   }
   reading.waiter->OnDelivery(std::move(reading.delivery));
@@ -334,6 +376,16 @@ void Link::OnClosed(const Status& status) {
   // A peer that lives may still read what it was lent, so that stays as it is.
   if (status.code() == Code::kUnavailable) lent_.ReleaseAll();
   owner_->OnLinkDown(self, lost, was_up);
+  std::vector<UnconfirmedTensor> unconfirmed;
+  {
+    std::lock_guard<std::mutex> lock(unconfirmed_mu_);
+    ended_ = true;
+    for (auto& [number, tensor] : unconfirmed_) {
+      if (number == 0 || number > delivered_) unconfirmed.push_back(std::move(tensor));
+    }
+    unconfirmed_.clear();
+  }
+  if (!unconfirmed.empty()) owner_->OnLost(self, std::move(unconfirmed));
 }
 
 bool Link::Tick(Nanos now, bool excuse) {
@@ -357,7 +409,8 @@ bool Link::Tick(Nanos now, bool excuse) {
   const Nanos silence = now - silent_since_;
   if (!pinged_ && silence >= timeout / 8) {
     pinged_ = true;
-    SendControl(MessageType::kPing, ++pings_, fabric::Urgency::kWake).IgnoreError();
+    NotifyControl(channel_.get(), MessageType::kPing, ++pings_, fabric::Urgency::kWake)
+        .IgnoreError();
   }
   if (silence >= timeout) Freeze(silence);
   return true;

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/settings.h"
 #include "fabric/fabric.h"
@@ -32,6 +35,14 @@ struct LinkContext {
   const Settings* settings;
 };
 
+// A tensor of which the peer may not have heard.
+struct UnconfirmedTensor {
+  int64_t step = 0;
+  std::string key;
+  uint64_t bytes = 0;
+  std::unique_ptr<ByGrpc> tensor;
+};
+
 class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
@@ -40,6 +51,9 @@ class LinkOwner {
   virtual void OnLinkDown(const std::shared_ptr<class Link>& link, const Status& status,
                           bool was_up) = 0;
   virtual void OnArrival(int64_t step, const KeyId& key, Arrival arrival) = 0;
+  // After OnLinkDown(): what may not have arrived.
+  virtual void OnLost(const std::shared_ptr<class Link>& link,
+                      std::vector<UnconfirmedTensor> tensors) = 0;
 };
 
 class Link final : public fabric::ChannelHandler,
@@ -58,6 +72,10 @@ class Link final : public fabric::ChannelHandler,
   bool up() const { return up_.load(std::memory_order_acquire); }
 
   SendOutcome Send(Outgoing* tensor);
+  // Keeps a tensor that was sent until the peer certainly has word of it, if the channel may lose
+  // such words; what is left when the link ends goes to LinkOwner::OnLost(). `number`: of Send(),
+  // or 0 if it could not even be sent. False, and `tensor` untouched: the link has ended already.
+  bool KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor);
   // Tells the receiver that the tensor waits here for TensorFlow's own transport.
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
   // Gives a loan or a slot back to the peer. Never blocks.
@@ -81,6 +99,7 @@ class Link final : public fabric::ChannelHandler,
   // ChannelHandler, on the polling thread.
   void OnConnected() override;
   void OnNotify(const char* data, size_t length) override;
+  void OnDelivered(uint64_t number) override;
   void OnTransfer(uint64_t cookie, const Status& status) override;
   void OnClosed(const Status& status) override;
 
@@ -99,7 +118,7 @@ class Link final : public fabric::ChannelHandler,
   Status TakeDescriptor(const TensorMessage& message, Arrival* arrival);
   SendOutcome SendInline(const Outgoing& tensor);
   SendOutcome SendDescriptor(Outgoing* tensor);
-  Status SendControl(MessageType type, uint64_t value, fabric::Urgency urgency);
+  char* AllocateFor(uint64_t bytes, OwnerRef* owner);
   OwnerRef MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) override;
   OwnerRef MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) override;
   void Freeze(Nanos silence);
@@ -121,6 +140,11 @@ class Link final : public fabric::ChannelHandler,
   std::mutex readings_mu_;
   std::map<uint64_t, Reading> readings_;
   uint64_t next_cookie_ = 1;
+
+  std::mutex unconfirmed_mu_;
+  std::deque<std::pair<uint64_t, UnconfirmedTensor>> unconfirmed_;  // by number
+  uint64_t delivered_ = 0;
+  bool ended_ = false;
 
   // The polling thread's.
   bool heard_ = false;

@@ -13,6 +13,8 @@ namespace {
 // A peer that could not be reached is not asked again sooner; what needs it meanwhile fails at
 // once.
 constexpr Nanos kRetryInterval = 200 * kMillisecond;
+// A link that cannot be had while the peer lives is tried again, each time after twice as long.
+constexpr Nanos kLongestPause = 30 * kSecond;
 
 }  // namespace
 
@@ -25,50 +27,69 @@ Status Peer::Send(Outgoing tensor, const BootstrapCall& call, ByGrpc* by_grpc) {
     route = RouteLocked();
     if (route.state == State::kResolving) Park(std::move(tensor), by_grpc);
   }
-  if (route.link != nullptr) return SendOn(route.link, &tensor, by_grpc);
-  if (route.state != State::kResolving) return SendElsewhere(tensor, route.why.message(), by_grpc);
   if (route.resolve) Resolve(call);
-  return OkStatus();
+  if (route.link != nullptr) return SendOn(route.link, &tensor, by_grpc);
+  if (route.state == State::kResolving) return OkStatus();
+  return SendElsewhere(tensor, route.why.message(), by_grpc);
 }
 
 Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, ByGrpc* by_grpc) {
   if (tensor->not_carried != nullptr) return SendElsewhere(*tensor, tensor->not_carried, by_grpc);
+  const bool may_lose = link->channel()->MayLose();
+  const bool changes = tensor->mutable_source;
+  UnconfirmedTensor kept;
+  if (may_lose) kept = {tensor->step, std::string(tensor->key), tensor->bytes, nullptr};
   const SendOutcome outcome = link->Send(tensor);
   if (outcome.elsewhere != nullptr) return SendElsewhere(*tensor, outcome.elsewhere, by_grpc);
-  if (!outcome.status.ok()) {
+  const bool broken = may_lose && outcome.status.code() == Code::kUnavailable;
+  if (!outcome.status.ok() && !broken) {
     return Status(outcome.status.code(),
                   "sending to peer " + task_ + ": " + outcome.status.message());
   }
+  if (!may_lose) return OkStatus();
+  kept.tensor = by_grpc->Keep(/*copy=*/changes);
+  if (!link->KeepUntilDelivered(outcome.number, &kept)) SendLost(std::move(kept));
   return OkStatus();
 }
 
+void Peer::SendLost(UnconfirmedTensor lost) {
+  const Status status = HandToGrpc(lost.step, lost.key, lost.bytes,
+                                   "the link broke before it certainly arrived", lost.tensor.get());
+  if (!status.ok()) lost.tensor->Fail(status);
+}
+
 Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason, ByGrpc* by_grpc) {
+  return HandToGrpc(tensor.step, tensor.key, tensor.bytes, reason, by_grpc);
+}
+
+Status Peer::HandToGrpc(int64_t step, std::string_view key, uint64_t bytes,
+                        const std::string& reason, ByGrpc* by_grpc) {
   Counters& counters = GlobalCounters();
   if (!endpoint_->settings().allow_fallback) {
     counters.errors.Add("fallback_forbidden");
     return Status(Code::kFailedPrecondition,
                   "a tensor for peer " + task_ + " would leave the fabric (" + reason +
-                      "), and RDMA_TRANSPORT_FALLBACK=forbid; edge: " + std::string(tensor.key));
+                      "), and RDMA_TRANSPORT_FALLBACK=forbid; edge: " + std::string(key));
   }
-  counters.Sent(Path::kGrpc).Add(tensor.bytes);
+  counters.Sent(Path::kGrpc).Add(bytes);
   counters.fallback_reasons.Add(reason);
   // In this order: a link that comes up later finds the ledger, one that is up gets the notice.
-  endpoint_->ledger().Add(task_, tensor.step, tensor.key);
+  endpoint_->ledger().Add(task_, step, key);
   const Status status = by_grpc->Send();
-  for (const auto& link : endpoint_->LinksTo(task_))
-    link->SendPull(tensor.step, tensor.key, reason);
+  for (const auto& link : endpoint_->LinksTo(task_)) link->SendPull(step, key, reason);
   return status;
 }
 
 // With mu_ held.
 void Peer::Park(Outgoing tensor, ByGrpc* by_grpc) {
-  if (tensor.mutable_source && tensor.bytes > 0)
+  const bool changes = tensor.mutable_source;
+  if (changes && tensor.bytes > 0)
     Stage(endpoint_->arena(), endpoint_->slots(), /*site=*/{}, &tensor);
   Parked parked;
   parked.key = std::string(tensor.key);
   parked.dims.assign(tensor.dims, tensor.dims + tensor.rank);
   parked.tensor = std::move(tensor);
-  parked.by_grpc = by_grpc->Keep();
+  parked.by_grpc = by_grpc->Keep(/*copy=*/changes);
   parked_.push_back(std::move(parked));
 }
 
@@ -101,10 +122,9 @@ void Peer::Plan(const std::string& owner, std::vector<PlannedEdge> edges,
     planned_[owner] = edges;
     route = RouteLocked();
   }
-  if (route.link != nullptr) {
-    for (const PlannedEdge& edge : edges) route.link->static_edges().Offer(edge);
-  }
   if (route.resolve) Resolve(call);
+  if (route.link == nullptr) return;
+  for (const PlannedEdge& edge : edges) route.link->static_edges().Offer(edge);
 }
 
 void Peer::Unplan(const std::string& owner) {
@@ -147,6 +167,7 @@ void Peer::Wait(const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call
     if (route.state == State::kResolving) waiting_.Add(waiter, &refused);
     if (route.state == State::kUnreachable) refused = UnreachableLocked();
   }
+  if (route.resolve) Resolve(call);
   if (route.state == State::kGrpc) {
     return endpoint_->UseGrpc("peer " + task_, waiter, route.why.message());
   }
@@ -155,7 +176,6 @@ void Peer::Wait(const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call
     endpoint_->ArmTimer();
   }
   if (!refused.ok()) FailAll({waiter}, refused);
-  if (route.resolve) Resolve(call);
 }
 
 void Peer::Watch(const std::shared_ptr<Waiter>& waiter) {
@@ -173,10 +193,12 @@ void Peer::Watch(const std::shared_ptr<Waiter>& waiter) {
 
 // --- Deciding ---
 
-// Whoever finds nothing decided makes it so that he is the one who sees to it (`resolve`).
+// Whoever finds nothing decided, or a decision that should be taken anew, makes it so that he is
+// the one who sees to it (`resolve`). gRPC goes on serving while a link is tried again.
 Peer::Route Peer::RouteLocked() {
   const bool resolve = NeedsResolvingLocked();
-  if (resolve) state_ = State::kResolving;
+  if (resolve) trying_ = true;
+  if (resolve && state_ != State::kGrpc) state_ = State::kResolving;
   return {state_, state_ == State::kLinked ? link_ : nullptr, why_, resolve};
 }
 
@@ -185,20 +207,23 @@ Status Peer::UnreachableLocked() const {
 }
 
 bool Peer::NeedsResolvingLocked() const {
-  return state_ == State::kIdle || (state_ == State::kUnreachable && Now() >= retry_at_);
+  if (trying_) return false;
+  if (state_ == State::kIdle) return true;
+  return (state_ == State::kUnreachable || state_ == State::kGrpc) && retry_at_ != 0 &&
+         Now() >= retry_at_;
 }
 
 void Peer::Resolve(const BootstrapCall& call) {
   if (endpoint_->device() == nullptr) {
-    return Decide(State::kGrpc, Status(Code::kFailedPrecondition, endpoint_->no_fabric_reason()));
+    return Decide(State::kGrpc, Status(Code::kFailedPrecondition, endpoint_->no_fabric_reason()),
+                  Again::kNever);
   }
   std::shared_ptr<Link> link = endpoint_->NewLink();
   const Status opened = link->Open();
-  if (!opened.ok()) return Decide(State::kGrpc, opened);
+  if (!opened.ok()) return Decide(State::kGrpc, opened, Again::kLater);
   BootstrapRequest request;
   request.version = kProtocolVersion;
   request.from = endpoint_->identity();
-  request.fabric = endpoint_->device()->fabric();
   request.channel = link->channel()->Address();
   call(request.Encode(), endpoint_->settings().connect_timeout,
        [this, link](const Status& status, const std::string& reply) {
@@ -211,16 +236,17 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
   if (status.code() == Code::kInvalidArgument || status.code() == Code::kUnimplemented ||
       status.code() == Code::kInternal) {
     return Decide(State::kGrpc,
-                  Status(Code::kUnimplemented, "it runs without the plugin (rdma_transport)"));
+                  Status(Code::kUnimplemented, "it runs without the plugin (rdma_transport)"),
+                  Again::kNever);
   }
   if (!status.ok()) {
-    return Decide(State::kUnreachable, Status(Code::kUnavailable, status.message()));
+    return Decide(State::kUnreachable, Status(Code::kUnavailable, status.message()), Again::kSoon);
   }
   BootstrapReply reply;
   const Status decoded = BootstrapReply::Decode(bytes, &reply);
-  if (!decoded.ok()) return Decide(State::kGrpc, decoded);
+  if (!decoded.ok()) return Decide(State::kGrpc, decoded, Again::kNever);
   if (reply.channel.empty()) {
-    return Decide(State::kGrpc, Status(Code::kFailedPrecondition, reply.refusal));
+    return Decide(State::kGrpc, Status(Code::kFailedPrecondition, reply.refusal), Again::kNever);
   }
   link->set_remote({task_, reply.from.incarnation});
   endpoint_->AddLink(link, this);
@@ -228,9 +254,7 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
   if (!connected.ok()) {
     endpoint_->RemoveLink(link);
     link->channel()->Close(connected);
-    return Decide(State::kGrpc, Status(Code::kFailedPrecondition,
-                                       "it is on another host, or in another network namespace (" +
-                                           connected.message() + ")"));
+    return Decide(State::kGrpc, connected, Again::kLater);
   }
   endpoint_->ArmTimer();  // OnLinkUp() or OnLinkDown() follows
 }
@@ -246,11 +270,11 @@ void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
     }
   }
   for (const PlannedEdge& edge : planned) link->static_edges().Offer(edge);
-  Decide(State::kLinked, OkStatus());
+  Decide(State::kLinked, OkStatus(), Again::kNever);
 }
 
 void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
-  bool was_resolving = false;
+  bool was_trying = false;
   std::vector<std::shared_ptr<memory::SlotPool>> pools;  // let go without the lock
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -265,32 +289,41 @@ void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
       state_ = State::kIdle;
       link_ = nullptr;
       why_ = status;
-    } else if (state_ == State::kResolving) {
-      was_resolving = true;
+    } else {
+      was_trying = trying_;
     }
   }
-  if (was_resolving) Decide(State::kUnreachable, status);
+  if (!was_trying) return;
+  // The peer answered the bootstrap: it lives, only the way to it does not work.
+  if (link->channel()->MayLose() && endpoint_->settings().allow_fallback) {
+    Decide(State::kGrpc, status, Again::kLater);
+  } else {
+    Decide(State::kUnreachable, status, Again::kSoon);
+  }
 }
 
 void Peer::Reconsider() {
   std::lock_guard<std::mutex> lock(mu_);
-  if (state_ == State::kGrpc || state_ == State::kUnreachable) state_ = State::kIdle;
+  if (!trying_ && (state_ == State::kGrpc || state_ == State::kUnreachable)) state_ = State::kIdle;
 }
 
-void Peer::Decide(State state, const Status& status) {
+void Peer::Decide(State state, const Status& status, Again again) {
   std::vector<Parked> parked;
   std::shared_ptr<Link> link;
   {
     std::lock_guard<std::mutex> lock(mu_);
     state_ = state;
     why_ = status;
-    retry_at_ = Now() + kRetryInterval;
+    trying_ = false;
+    pause_ = again == Again::kLater ? std::clamp(2 * pause_, kRetryInterval, kLongestPause)
+                                    : kRetryInterval;
+    retry_at_ = again == Again::kNever ? 0 : Now() + pause_;
     parked = std::exchange(parked_, {});
     link = state == State::kLinked ? link_ : nullptr;
   }
   if (link != nullptr) {
-    Log(LogLevel::kInfo, "peer " + task_ + " path=" + endpoint_->device()->fabric() +
-                             " (same host, proved by its local socket)");
+    Log(LogLevel::kInfo, "peer " + task_ + " path=" + link->channel()->fabric() + " (" +
+                             link->channel()->Route() + ")");
   } else if (state == State::kGrpc) {
     Log(LogLevel::kInfo, "peer " + task_ + " path=grpc: " + status.message());
   } else {
@@ -316,9 +349,9 @@ PeerStats Peer::Stats() const {
   std::lock_guard<std::mutex> lock(mu_);
   PeerStats stats;
   stats.task = task_;
-  stats.path =
-      state_ == State::kLinked ? endpoint_->device()->fabric() : kNames[static_cast<int>(state_)];
-  stats.reason = state_ == State::kLinked ? "same host" : why_.message();
+  const bool linked = state_ == State::kLinked;
+  stats.path = linked ? link_->channel()->fabric() : kNames[static_cast<int>(state_)];
+  stats.reason = linked ? link_->channel()->Route() : why_.message();
   stats.lost = was_linked_ && state_ != State::kLinked;
   if (link_ != nullptr) stats.incarnation = link_->remote().incarnation;
   return stats;

@@ -47,6 +47,9 @@ class Peer {
   void Plan(const std::string& owner, std::vector<PlannedEdge> edges, const BootstrapCall& call);
   void Unplan(const std::string& owner);
 
+  // The endpoint's: a tensor that was sent on a link that broke, and may not have arrived, goes by
+  // gRPC, or fails its step where that is forbidden.
+  void SendLost(UnconfirmedTensor lost);
   // The endpoint's: a link to this task came up that somebody else asked for, so what was decided
   // before may be out of date.
   void Reconsider();
@@ -56,6 +59,9 @@ class Peer {
 
  private:
   enum class State { kIdle, kResolving, kLinked, kGrpc, kUnreachable };
+
+  // Whether a decision against the fabric is taken anew after a while.
+  enum class Again { kNever, kSoon, kLater };
 
   // A tensor that waits for the decision.
   struct Parked {
@@ -70,19 +76,21 @@ class Peer {
     State state = State::kIdle;
     std::shared_ptr<Link> link;  // when linked
     Status why;
-    bool resolve = false;  // the caller must call Resolve()
+    bool resolve = false;  // the caller must call Resolve(), whatever the state
   };
 
   Route RouteLocked();
   Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, ByGrpc* by_grpc);
   Status SendElsewhere(const Outgoing& tensor, const std::string& reason, ByGrpc* by_grpc);
+  Status HandToGrpc(int64_t step, std::string_view key, uint64_t bytes, const std::string& reason,
+                    ByGrpc* by_grpc);
   void Park(Outgoing tensor, ByGrpc* by_grpc);
   Status UnreachableLocked() const;
   bool NeedsResolvingLocked() const;
   bool HasPlanLocked(const std::string& key) const;
   void Resolve(const BootstrapCall& call);
   void OnReply(const std::shared_ptr<Link>& link, const Status& status, const std::string& reply);
-  void Decide(State state, const Status& status);
+  void Decide(State state, const Status& status, Again again);
   void Flush(std::vector<Parked> parked);
 
   Endpoint* const endpoint_;
@@ -90,8 +98,10 @@ class Peer {
 
   mutable std::mutex mu_;
   State state_ = State::kIdle;
-  Status why_;  // of kGrpc and kUnreachable
-  Nanos retry_at_ = 0;
+  Status why_;           // of kGrpc and kUnreachable
+  Nanos retry_at_ = 0;   // 0: never
+  Nanos pause_ = 0;      // before the next attempt; doubles
+  bool trying_ = false;  // an attempt is under way, in whatever state
   bool was_linked_ = false;
   std::shared_ptr<Link> link_;
   std::vector<Parked> parked_;

@@ -39,19 +39,19 @@ std::string Edges(const std::vector<EdgeReport>& edges) {
     Json shape('[');
     for (const int64_t dim : edge.spec.dims) shape.Add(std::to_string(dim));
     json.Add(Json('{')
-                 .Field("key", Quote(edge.spec.key))
-                 .Field("destination", Quote(edge.peer))
+                 .Text("key", edge.spec.key)
+                 .Text("destination", edge.peer)
                  .Count("dtype", edge.spec.dtype)
                  .Field("shape", shape.End())
                  .Count("bytes", edge.spec.bytes)
-                 .Field("class", edge.is_static ? "\"static\"" : "\"dynamic\"")
-                 .Field("planned", edge.planned ? "true" : "false")
-                 .Field("placement", edge.at_sink ? "\"receiver\"" : "\"sender\"")
+                 .Text("class", edge.is_static ? "static" : "dynamic")
+                 .Flag("planned", edge.planned)
+                 .Text("placement", edge.at_sink ? "receiver" : "sender")
                  .Count("slots", edge.slots)
                  .Count("hits", edge.hits)
                  .Count("misses", edge.misses)
                  .Count("staged_bytes", edge.staged_bytes)
-                 .Field("site", Quote(edge.sites))
+                 .Text("site", edge.sites)
                  .End());
   }
   return json.End();
@@ -84,11 +84,11 @@ std::string Peers(const std::vector<PeerStats>& peers) {
   Json json('[');
   for (const PeerStats& peer : peers) {
     json.Add(Json('{')
-                 .Field("task", Quote(peer.task))
-                 .Field("incarnation", Quote(Hex(peer.incarnation)))
-                 .Field("path", Quote(peer.path))
-                 .Field("reason", Quote(peer.reason))
-                 .Field("lost", peer.lost ? "true" : "false")
+                 .Text("task", peer.task)
+                 .Text("incarnation", Hex(peer.incarnation))
+                 .Text("path", peer.path)
+                 .Text("reason", peer.reason)
+                 .Flag("lost", peer.lost)
                  .End());
   }
   return json.End();
@@ -115,7 +115,7 @@ std::string StatsJson() {
     }
   }
   return Json('{')
-      .Field("loaded", runtime != nullptr ? "true" : "false")
+      .Flag("loaded", runtime != nullptr)
       .Field("sent", Paths(counters.sent))
       .Field("received", Paths(counters.received))
       .Count("copied_bytes", counters.copied_bytes.load())
@@ -148,12 +148,12 @@ std::string SettingsJson() {
   for (const SettingRow& row : SettingsTable()) {
     const char* given = std::getenv(row.name.c_str());
     rows.Add(Json('{')
-                 .Field("name", Quote(row.name))
-                 .Field("type", Quote(row.type))
-                 .Field("default", Quote(row.default_text))
-                 .Field("meaning", Quote(row.meaning))
-                 .Field("source", Quote(given == nullptr ? "default" : "environment"))
-                 .Field("value", Quote(given == nullptr ? row.default_text : given))
+                 .Text("name", row.name)
+                 .Text("type", row.type)
+                 .Text("default", row.default_text)
+                 .Text("meaning", row.meaning)
+                 .Text("source", given == nullptr ? "default" : "environment")
+                 .Text("value", given == nullptr ? row.default_text : given)
                  .End());
   }
   Json problems('[');

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "fabric/host/memory_file.h"
 #include "fabric/registry.h"
-#include "fabric/shm/memory_file.h"
 #include "protocol/endpoint.h"
 
 extern char** environ;
@@ -80,7 +80,7 @@ Status Runtime::Start() {
     no_fabric_reason_ = "RDMA_TRANSPORT_FABRIC=grpc";
     return OkStatus();
   }
-  const Status opened = fabric::OpenDevice(settings_.fabric, &device_);
+  const Status opened = fabric::OpenDevice(settings_, &device_);
   if (!opened.ok()) {
     if (settings_.fabric != FabricChoice::kAuto) return opened;
     no_fabric_reason_ = opened.message();
@@ -88,7 +88,7 @@ Status Runtime::Start() {
     return OkStatus();
   }
   const uint64_t size =
-      settings_.arena_size != 0 ? settings_.arena_size : fabric::shm::TotalMemory() / 4 * 3;
+      settings_.arena_size != 0 ? settings_.arena_size : fabric::host::TotalMemory() / 4 * 3;
   arena_ = std::make_unique<memory::Arena>(device_.get(), size);
   slots_ = std::make_unique<memory::SlotPools>(arena_.get());
   sink_ = std::make_unique<memory::Arena>(device_.get(), size, fabric::Access::kRemoteReadWrite);

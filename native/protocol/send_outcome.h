@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "base/status.h"
 
 namespace rdma_transport {
@@ -8,6 +10,7 @@ namespace rdma_transport {
 struct SendOutcome {
   Status status;
   const char* elsewhere = nullptr;
+  uint64_t number = 0;  // of the notification that tells of the tensor
 };
 
 }  // namespace rdma_transport

@@ -53,7 +53,7 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
     slot.memory = std::shared_ptr<const void>(memory, [arena](const void* held) {
       arena->Free(static_cast<char*>(const_cast<void*>(held)));
     });
-    if (!context_.device->Locate(memory, &slot.span)) return OkStatus();
+    if (!channel_->Locate(memory, &slot.span)) return OkStatus();
     RDMA_RETURN_IF_ERROR(channel_->Share(slot.span.key));
     slot.generation = 1;
     SlotMessage message = {};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "protocol/control.h"
 #include "protocol/counters.h"
 #include "protocol/staging.h"
 
@@ -36,9 +37,7 @@ StaticSender::StaticSender(const Context& context, fabric::Channel* channel, Len
 
 StaticSender::~StaticSender() = default;
 
-bool StaticSender::AtSink() const {
-  return !context_.settings->zero_copy || !context_.device->MapsPeers();
-}
+bool StaticSender::AtSink() const { return !context_.settings->zero_copy || !channel_->MapsPeer(); }
 
 // --- Edges and their shapes ---
 
@@ -136,7 +135,8 @@ Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t 
 void StaticSender::Demote(Variant* variant) {
   GlobalCounters().plan.demotions.fetch_add(1, std::memory_order_relaxed);
   // A peer that cannot be told is lost, and with it the edge.
-  NotifyControl(MessageType::kRetire, variant->number).IgnoreError();
+  NotifyControl(channel_, MessageType::kRetire, variant->number, fabric::Urgency::kLazy)
+      .IgnoreError();
   {
     std::lock_guard<std::mutex> lock(mu_);
     numbered_.erase(variant->number);
@@ -223,9 +223,9 @@ bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor
                                   SendOutcome* outcome) {
   fabric::RemoteSpan span;
   const bool home = !tensor->mutable_source && channel_->Owns(tensor->data, &span);
-  if (!home && (tensor->mutable_source || !context_.device->Locate(tensor->data, &span) ||
+  if (!home && (tensor->mutable_source || !channel_->Locate(tensor->data, &span) ||
                 span.length < tensor->bytes)) {
-    if (!StageFor(edge, variant, tensor) || !context_.device->Locate(tensor->data, &span)) {
+    if (!StageFor(edge, variant, tensor) || !channel_->Locate(tensor->data, &span)) {
       Miss(variant, "no memory in the arena");
       return false;
     }
@@ -237,8 +237,8 @@ bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor
   ++variant->hits;
   GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
   GlobalCounters().Sent(Path::kStatic).Add(tensor->bytes);
-  outcome->status =
-      NotifyTensor(*variant, static_cast<size_t>(slot - variant->slots.data()), lend_id, *tensor);
+  outcome->status = NotifyTensor(*variant, static_cast<size_t>(slot - variant->slots.data()),
+                                 lend_id, *tensor, &outcome->number);
   if (!outcome->status.ok()) lent_->Release(lend_id);
   return true;
 }
@@ -283,7 +283,7 @@ void StaticSender::AddPool(Variant* variant, std::string_view site, size_t bytes
   }
   if (variant->pools.size() == kMostPools) return;
   variant->pools.push_back(context_.slots->Reserve(site, bytes, /*count=*/2));
-  AdoptBlocks(variant, *variant->pools.back());
+  if (!AtSink()) AdoptBlocks(variant, *variant->pools.back());
 }
 
 // So that a tensor that will be born in any of them finds its slot agreed on.
@@ -291,7 +291,7 @@ void StaticSender::AdoptBlocks(Variant* variant, const memory::SlotPool& pool) {
   if (pool.bytes() != variant->bytes) return;  // the tensor is a part of what is allocated
   for (const char* block : pool.Blocks()) {
     fabric::RemoteSpan span;
-    if (variant->slots.size() < kMostSlots && context_.device->Locate(block, &span)) {
+    if (variant->slots.size() < kMostSlots && channel_->Locate(block, &span)) {
       Adopt(variant, block, span, /*home=*/false);
     }
   }
@@ -345,8 +345,9 @@ bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
     return false;
   }
   fabric::RemoteSpan local;
-  if (!context_.device->WriteCopies() &&
-      (tensor->mutable_source || !context_.device->Locate(tensor->data, &local)) &&
+  if (!channel_->Copies() &&
+      (tensor->mutable_source || !channel_->Locate(tensor->data, &local) ||
+       local.length < tensor->bytes) &&
       !StageFor(edge, variant, tensor)) {
     Miss(variant, "no memory in the arena");
     return false;
@@ -366,16 +367,16 @@ bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
   ++variant->hits;
   GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
   GlobalCounters().Sent(Path::kStatic).Add(tensor->bytes);
-  if (context_.device->WriteCopies()) {
+  if (channel_->Copies()) {
     GlobalCounters().copied_bytes.fetch_add(tensor->bytes, std::memory_order_relaxed);
   }
   outcome->status = NotifyTensor(*variant, static_cast<size_t>(slot - variant->slots.begin()),
-                                 /*lend_id=*/0, *tensor);
+                                 /*lend_id=*/0, *tensor, &outcome->number);
   return true;
 }
 
 Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t lend_id,
-                                  const Outgoing& tensor) {
+                                  const Outgoing& tensor, uint64_t* number) {
   StaticMessage message = {};
   message.type = MessageType::kStatic;
   message.flags = tensor.dead ? kDead : 0;
@@ -395,15 +396,7 @@ Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t 
       {const_cast<char*>(tail.data()), message.tail_length},
       {const_cast<char*>(kZeros), (8 - message.tail_length % 8) % 8},
   };
-  return channel_->Notify(parts, message.tail_length == 0 ? 1 : 3, fabric::Urgency::kWake);
-}
-
-Status StaticSender::NotifyControl(MessageType type, uint64_t value) {
-  ControlMessage message = {};
-  message.type = type;
-  message.value = value;
-  const iovec part = {&message, sizeof(message)};
-  return channel_->Notify(&part, 1, fabric::Urgency::kLazy);
+  return channel_->Notify(parts, message.tail_length == 0 ? 1 : 3, fabric::Urgency::kWake, number);
 }
 
 // --- What the receiver says ---

@@ -120,9 +120,8 @@ class StaticSender {
   void FollowToSite(Variant* variant, const Outgoing& tensor);
   void AddPool(Variant* variant, std::string_view site, size_t bytes);
   void AdoptBlocks(Variant* variant, const memory::SlotPool& pool);
-  Status NotifyTensor(const Variant& variant, size_t slot, uint64_t lend_id,
-                      const Outgoing& tensor);
-  Status NotifyControl(MessageType type, uint64_t value);
+  Status NotifyTensor(const Variant& variant, size_t slot, uint64_t lend_id, const Outgoing& tensor,
+                      uint64_t* number);
   void Miss(Variant* variant, const char* reason);
 
   const Context context_;

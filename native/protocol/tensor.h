@@ -34,8 +34,11 @@ class ByGrpc {
  public:
   virtual ~ByGrpc() = default;
   virtual Status Send() = 0;
-  // The same, for later: keeps alive what Send() needs.
-  virtual std::unique_ptr<ByGrpc> Keep() = 0;
+  // The same, for later: keeps alive what Send() needs. `copy`: somebody may overwrite the tensor
+  // meanwhile.
+  virtual std::unique_ptr<ByGrpc> Keep(bool copy) = 0;
+  // Nobody will ever get the tensor: its step must fail.
+  virtual void Fail(const Status& status) = 0;
 };
 
 // What a receiver gets, exactly once.

@@ -14,7 +14,7 @@
 namespace rdma_transport {
 
 // Peers of another major version do not talk over the fabric.
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 
 enum class MessageType : uint8_t {
   kInline = 1,      // a tensor with its bytes

@@ -6,6 +6,7 @@
 
 #include "analyzer/placement.h"
 #include "tensorflow/bootstrap_call.h"
+#include "tensorflow/device_names.h"
 #include "tensorflow/worker_cache.h"
 
 namespace rdma_transport {
@@ -52,8 +53,7 @@ void PlanGraph(Endpoint* endpoint, const std::string& owner, std::vector<analyze
         edge.edge_class != analyzer::EdgeClass::kDynamic) {
       continue;
     }
-    const std::string task =
-        edge.destination_device.substr(0, edge.destination_device.find("/device:"));
+    const std::string task(WorkerOf(edge.destination_device));
     by_task[task].push_back(ToPlanned(endpoint, edge));
   }
   for (auto& [task, planned] : by_task) {

@@ -13,6 +13,7 @@
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 #include "tensorflow/cpu_device.h"
+#include "tensorflow/device_names.h"
 #include "tensorflow/leased_buffer.h"
 #include "tensorflow/status_conversion.h"
 
@@ -147,8 +148,7 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
   }
   const std::shared_ptr<RecvCall> self = Self();
   fetch->cache = rendezvous_->session()->GetSharedWorkerCache();
-  const absl::string_view device = key_.src_device;
-  fetch->task = std::string(device.substr(0, device.find("/device:")));
+  fetch->task = std::string(WorkerOf(key_.src_device));
   fetch->worker = fetch->cache->GetOrCreateWorker(fetch->task);
   if (fetch->worker == nullptr) {
     if (Claim()) Finish(absl::InternalError("no worker known as " + fetch->task), {}, false);

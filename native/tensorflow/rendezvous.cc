@@ -8,8 +8,10 @@
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
+#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/device_name_utils.h"
+#include "tensorflow/device_names.h"
 #include "tensorflow/mutable_buffers.h"
 #include "tensorflow/recv_call.h"
 #include "tensorflow/status_conversion.h"
@@ -30,7 +32,8 @@ class SendNow final : public ByGrpc {
   Status Send() override {
     return FromTensorFlow(rendezvous_->SendByGrpc(key_, args_, tensor_, dead_));
   }
-  std::unique_ptr<ByGrpc> Keep() override;
+  std::unique_ptr<ByGrpc> Keep(bool copy) override;
+  void Fail(const Status& status) override { rendezvous_->StartAbort(ToTensorFlow(status)); }
 
  private:
   Rendezvous* const rendezvous_;
@@ -53,9 +56,10 @@ class SendLater final : public ByGrpc {
   Status Send() override {
     return FromTensorFlow(rendezvous_->SendByGrpc(key_, args_, tensor_, dead_));
   }
-  std::unique_ptr<ByGrpc> Keep() override {
+  std::unique_ptr<ByGrpc> Keep(bool) override {
     return std::make_unique<SendLater>(rendezvous_, key_, args_, tensor_, dead_);
   }
+  void Fail(const Status& status) override { rendezvous_->StartAbort(ToTensorFlow(status)); }
 
  private:
   Rendezvous* const rendezvous_;
@@ -65,8 +69,9 @@ class SendLater final : public ByGrpc {
   const bool dead_;
 };
 
-std::unique_ptr<ByGrpc> SendNow::Keep() {
-  return std::make_unique<SendLater>(rendezvous_, key_, args_, tensor_, dead_);
+std::unique_ptr<ByGrpc> SendNow::Keep(bool copy) {
+  return std::make_unique<SendLater>(rendezvous_, key_, args_,
+                                     copy ? tf::tensor::DeepCopy(tensor_) : tensor_, dead_);
 }
 
 // Why the fabric cannot carry this tensor; null if it can.
@@ -136,7 +141,7 @@ void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvo
 }
 
 Peer* Rendezvous::PeerFor(absl::string_view device) {
-  const absl::string_view task = device.substr(0, device.find("/device:"));
+  const absl::string_view task = WorkerOf(device);
   std::lock_guard<std::mutex> lock(mu_);
   for (const auto& [known, peer] : peers_) {
     if (known == task) return peer;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fabric/registry.h"
+#include "fabrics.h"
 
 namespace rdma_transport::fabric {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 struct Recorder : ChannelHandler {
   void OnConnected() override { connected = true; }
   void OnNotify(const char* data, size_t length) override { notes.emplace_back(data, length); }
+  void OnDelivered(uint64_t number) override { delivered = number; }
   void OnTransfer(uint64_t cookie, const Status& status) override {
     transfers.emplace_back(cookie, status);
   }
@@ -24,6 +26,7 @@ struct Recorder : ChannelHandler {
     closed = true;
     reason = status;
   }
+  uint64_t delivered = 0;
   bool connected = false;
   bool closed = false;
   Status reason;
@@ -37,11 +40,38 @@ struct Side {
   std::shared_ptr<Channel> channel;
 };
 
-class FabricTest : public ::testing::TestWithParam<FabricChoice> {
+struct Variant {
+  const char* name;
+  void (*change)(Settings* settings);
+};
+
+// With verbs, also queues so short and pieces so small that every limit is met.
+std::vector<Variant> Variants() {
+  std::vector<Variant> variants = {{"Defaults", [](Settings*) {}}};
+  if (!testing::OnVerbs()) return variants;
+  variants.push_back({"SmallQueues", [](Settings* settings) {
+                        settings->verbs.queue_depth = 16;
+                        settings->verbs.ring = 256 << 10;
+                        settings->verbs.chunk = 4096;
+                      }});
+  variants.push_back({"ThreeQueuePairs", [](Settings* settings) {
+                        settings->verbs.queue_pairs = 3;
+                        settings->verbs.chunk = 100'000;
+                      }});
+  return variants;
+}
+
+class FabricTest : public ::testing::TestWithParam<Variant> {
  protected:
+  static void Open(std::unique_ptr<Device>* device) {
+    Settings settings = testing::FabricSettings();
+    GetParam().change(&settings);
+    const Status opened = OpenDevice(settings, device);
+    ASSERT_TRUE(opened.ok()) << opened.message();
+  }
   void SetUp() override {
     for (Side* side : {&a_, &b_}) {
-      ASSERT_TRUE(OpenDevice(GetParam(), &side->device).ok());
+      Open(&side->device);
       ASSERT_TRUE(side->device->Open(side->handler, &side->channel).ok());
     }
     ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
@@ -75,6 +105,14 @@ class FabricTest : public ::testing::TestWithParam<FabricChoice> {
     std::unique_ptr<Region> region;
     EXPECT_TRUE(side.device->Allocate(side.device->RegionGranule(), access, nullptr, &region).ok());
     EXPECT_TRUE(side.channel->Share(region->key()).ok());
+    return region;
+  }
+
+  // Memory that a local end may lie in.
+  std::unique_ptr<Region> Private(Side& side) {
+    std::unique_ptr<Region> region;
+    const size_t length = side.device->RegionGranule();
+    EXPECT_TRUE(side.device->Allocate(length, Access::kRemoteRead, nullptr, &region).ok());
     return region;
   }
 
@@ -115,13 +153,13 @@ TEST_P(FabricTest, ReadsAndWritesReachTheOtherSidesMemory) {
   ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
   const RemoteSpan span = {region->key(), 4096, 1000};
   a_.channel->Map(span);
-  std::vector<char> local(1000, 'a');
-  ASSERT_TRUE(a_.channel->Read(span, local.data(), 1).ok());
+  const auto local = Private(a_);
+  ASSERT_TRUE(a_.channel->Read(span, local->address(), 1).ok());
   ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == 1; }));
   EXPECT_TRUE(a_.handler->transfers[0].second.ok());
-  EXPECT_EQ(local, std::vector<char>(1000, 'b'));
-  std::fill(local.begin(), local.end(), 'w');
-  ASSERT_TRUE(a_.channel->Write(local.data(), span, 2).ok());
+  EXPECT_EQ(std::string(local->address(), 1001), std::string(1000, 'b') + '\0');
+  std::memset(local->address(), 'w', 1000);
+  ASSERT_TRUE(a_.channel->Write(local->address(), span, 2).ok());
   ASSERT_TRUE(Notify(a_, "written").ok());
   ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
   EXPECT_EQ(region->address()[4096], 'w');
@@ -130,7 +168,9 @@ TEST_P(FabricTest, ReadsAndWritesReachTheOtherSidesMemory) {
 
 TEST_P(FabricTest, NothingOutsideARegionCanBeReached) {
   const auto region = Shared(b_, Access::kRemoteReadWrite);
-  char byte = 0;
+  const auto local = Private(a_);
+  ASSERT_TRUE(Notify(b_, "shared").ok());
+  ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
   const RemoteSpan outside[] = {{region->key(), region->length(), 1},
                                 {region->key(), ~uint64_t{0}, 2},
                                 {region->key(), 0, region->length() + 1},
@@ -138,13 +178,90 @@ TEST_P(FabricTest, NothingOutsideARegionCanBeReached) {
   uint64_t cookie = 0;
   for (const RemoteSpan& span : outside) {
     EXPECT_EQ(a_.channel->Map(span).data, nullptr);
-    ASSERT_TRUE(a_.channel->Read(span, &byte, ++cookie).ok());
+    ASSERT_TRUE(a_.channel->Read(span, local->address(), ++cookie).ok());
     ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == cookie; }));
     EXPECT_FALSE(a_.handler->transfers.back().second.ok());
+    EXPECT_FALSE(a_.channel->Write(local->address(), span, 99).ok());
+  }
+  EXPECT_TRUE(Notify(a_, "undisturbed").ok());
+  ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
+}
+
+TEST_P(FabricTest, LargeTransfersArriveWholeAndBeforeWhatTellsOfThem) {
+  const size_t granule = a_.device->RegionGranule();
+  std::unique_ptr<Region> region;
+  ASSERT_TRUE(b_.device->Allocate(4 * granule, Access::kRemoteReadWrite, nullptr, &region).ok());
+  ASSERT_TRUE(b_.channel->Share(region->key()).ok());
+  ASSERT_TRUE(Notify(b_, "shared").ok());
+  ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
+  std::unique_ptr<Region> local;
+  ASSERT_TRUE(a_.device->Allocate(4 * granule, Access::kRemoteRead, nullptr, &local).ok());
+  a_.channel->Map({region->key(), 0, 1});
+  const size_t length = 3 * granule + 12345;
+  for (int round = 1; round <= 5; ++round) {
+    for (size_t i = 0; i < length; ++i) local->address()[i] = static_cast<char>(i * round / 251);
+    b_.handler->notes.clear();
+    const RemoteSpan span = {region->key(), static_cast<uint64_t>(round), length};
+    ASSERT_TRUE(a_.channel->Write(local->address(), span, round).ok());
+    ASSERT_TRUE(Notify(a_, "written").ok());
+    ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
+    ASSERT_EQ(std::memcmp(region->address() + round, local->address(), length), 0);
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() >= size_t(2 * round - 1); }));
+    std::memset(local->address(), 0, length);
+    ASSERT_TRUE(a_.channel->Read(span, local->address(), 100 + round).ok());
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == size_t(2 * round); }));
+    ASSERT_TRUE(a_.handler->transfers.back().second.ok());
+    ASSERT_EQ(std::memcmp(region->address() + round, local->address(), length), 0);
   }
 }
 
+TEST_P(FabricTest, WritesToMemoryThatMayOnlyBeReadAreRefused) {
+  if (a_.channel->Copies()) GTEST_SKIP() << "the mapping is read-only: a write would fault";
+  const auto region = Shared(b_, Access::kRemoteRead);
+  ASSERT_TRUE(Notify(b_, "shared").ok());
+  ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
+  const auto local = Private(a_);
+  const Status status = a_.channel->Write(local->address(), {region->key(), 0, 8}, 1);
+  EXPECT_EQ(status.code(), Code::kPermissionDenied);
+}
+
+TEST_P(FabricTest, NotificationsAreNumberedAndWhatMayGetLostIsConfirmed) {
+  uint64_t number = 0;
+  const iovec part = {const_cast<char*>("x"), 1};
+  for (uint64_t i = 1; i <= 100; ++i) {
+    ASSERT_TRUE(a_.channel->Notify(&part, 1, Urgency::kWake, &number).ok());
+    ASSERT_EQ(number, i);
+  }
+  if (!a_.channel->MayLose()) return;
+  EXPECT_TRUE(PollUntil([&] { return a_.handler->delivered == 100; }));
+}
+
+TEST_P(FabricTest, ALazyNotificationComesWithTheNextPollAtTheLatest) {
+  const iovec part = {const_cast<char*>("lazy"), 4};
+  ASSERT_TRUE(a_.channel->Notify(&part, 1, Urgency::kLazy).ok());
+  EXPECT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
+  // Also when nobody polls any more on the sender's side.
+  while (a_.device->Poll() > 0 || !a_.device->Rest()) {
+  }
+  ASSERT_TRUE(a_.channel->Notify(&part, 1, Urgency::kLazy).ok());
+  const Nanos deadline = Now() + 20 * kSecond;
+  while (b_.handler->notes.size() < 2 && Now() < deadline) b_.device->Poll();
+  EXPECT_EQ(b_.handler->notes.size(), 2u);
+}
+
+TEST_P(FabricTest, BothSidesMayFloodEachOther) {
+  constexpr int kCount = 3000;
+  const std::string text(3000, '.');
+  for (int i = 0; i < kCount; ++i) {
+    ASSERT_TRUE(Notify(a_, text).ok());
+    ASSERT_TRUE(Notify(b_, text).ok());
+  }
+  EXPECT_TRUE(PollUntil(
+      [&] { return a_.handler->notes.size() == kCount && b_.handler->notes.size() == kCount; }));
+}
+
 TEST_P(FabricTest, MappedMemoryOutlivesTheRegionAndIsKnownAsThePeers) {
+  if (!a_.channel->MapsPeer()) GTEST_SKIP() << "this fabric maps nothing";
   auto region = Shared(b_, Access::kRemoteRead);
   std::strcpy(region->address(), "still here");
   const RemoteSpan span = {region->key(), 0, 11};
@@ -186,12 +303,14 @@ TEST_P(FabricTest, ASleeperIsWokenByANotification) {
 
 TEST_P(FabricTest, AStrangerWithAWrongAddressIsRefused) {
   Side stranger;
-  ASSERT_TRUE(OpenDevice(GetParam(), &stranger.device).ok());
+  Open(&stranger.device);
   ASSERT_TRUE(stranger.device->Open(stranger.handler, &stranger.channel).ok());
   EXPECT_FALSE(stranger.channel->Connect("nonsense", Role::kActive).ok());
-  // The right socket, but a token that nobody gave out.
+  // The right socket or queue pair, but a token that nobody gave out: it comes first in an address
+  // of shared memory (behind the fabric's name and two lengths), last in one of verbs.
   std::string address = b_.channel->Address();
-  address[0] = static_cast<char>(~address[0]);
+  char& in_token = testing::OnVerbs() ? address.back() : address[7];
+  in_token = static_cast<char>(~in_token);
   ASSERT_TRUE(stranger.channel->Connect(address, Role::kActive).ok());
   ASSERT_TRUE(PollUntil([&] {
     stranger.device->Poll();
@@ -202,7 +321,8 @@ TEST_P(FabricTest, AStrangerWithAWrongAddressIsRefused) {
   stranger.channel.reset();
 }
 
-INSTANTIATE_TEST_SUITE_P(Shm, FabricTest, ::testing::Values(FabricChoice::kShm));
+INSTANTIATE_TEST_SUITE_P(, FabricTest, ::testing::ValuesIn(Variants()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace rdma_transport::fabric

@@ -57,7 +57,11 @@ TEST(ExtentAllocator, RandomUseNeverOverlapsAndAllComesBack) {
 
 class ArenaTest : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_TRUE(fabric::OpenDevice(FabricChoice::kShm, &device_).ok()); }
+  void SetUp() override {
+    Settings settings;
+    settings.fabric = FabricChoice::kShm;
+    ASSERT_TRUE(fabric::OpenDevice(settings, &device_).ok());
+  }
   std::unique_ptr<fabric::Device> device_;
 };
 

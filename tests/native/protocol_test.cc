@@ -64,6 +64,7 @@ TEST_F(ProtocolTest, EverySizeArrivesWhicheverSideIsFirst) {
 }
 
 TEST_F(ProtocolTest, AnArenaTensorIsReadInPlaceAndComesBackWhenDropped) {
+  if (testing::OnVerbs()) GTEST_SKIP() << "a card's peers read, they map nothing";
   Task a("a"), b("b");
   const uint64_t copied = GlobalCounters().copied_bytes.load();
   auto payload = Bytes(1 << 20, 1, &a.arena());
@@ -236,7 +237,7 @@ TEST_F(ProtocolTest, WaitersOfALostPeerFailOnceAndItsLoansComeBack) {
   for (int i = 0; i < 200; ++i) waiting.push_back(Receive(a, *b, 1, "w" + std::to_string(i)));
   ASSERT_TRUE(Eventually([&] {
     for (const PeerStats& peer : a.endpoint().Stats()) {
-      if (peer.path == "shm") return true;
+      if (peer.path == "shm" || peer.path == "verbs") return true;
     }
     return false;
   }));

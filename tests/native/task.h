@@ -13,15 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "fabrics.h"
 #include "protocol/endpoint.h"
 #include "protocol/runtime.h"
 
 namespace rdma_transport::testing {
 
 inline Settings TestSettings() {
-  Settings settings;
-  std::vector<std::string> warnings;
-  EXPECT_TRUE(LoadSettings(nullptr, &settings, &warnings).ok());
+  Settings settings = FabricSettings();
   settings.arena_size = uint64_t{256} << 20;
   settings.log_level = LogLevel::kError;
   return settings;
@@ -109,7 +108,8 @@ class CountingGrpc final : public ByGrpc {
     sends_->fetch_add(1);
     return OkStatus();
   }
-  std::unique_ptr<ByGrpc> Keep() override { return std::make_unique<CountingGrpc>(sends_); }
+  std::unique_ptr<ByGrpc> Keep(bool) override { return std::make_unique<CountingGrpc>(sends_); }
+  void Fail(const Status&) override {}
 
  private:
   std::atomic<int>* const sends_;

@@ -5,9 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/host/identity.h"
+#include "fabric/host/memory_file.h"
 #include "fabric/shm/address.h"
 #include "fabric/shm/device.h"
-#include "fabric/shm/memory_file.h"
 
 namespace rdma_transport::fabric::shm {
 namespace {
@@ -30,7 +31,7 @@ ShmChannel::ShmChannel(ShmDevice* device, std::weak_ptr<ChannelHandler> handler,
 ShmChannel::~ShmChannel() { device_->Unwatch(this); }
 
 std::string ShmChannel::Address() const {
-  return ChannelAddress{device_->socket_name(), token_}.Encode();
+  return ChannelAddress{device_->socket_name(), token_, host::HostIdentity()}.Encode();
 }
 
 Status ShmChannel::Connect(std::string_view peer_address, Role role) {
@@ -44,7 +45,7 @@ Status ShmChannel::Connect(std::string_view peer_address, Role role) {
     device_->Expect(this);
     return OkStatus();
   }
-  FileDescriptor socket;
+  host::FileDescriptor socket;
   RDMA_RETURN_IF_ERROR(ConnectTo(address.socket_name, &socket));
   RDMA_RETURN_IF_ERROR(CheckPeerUser(socket.get()));
   {
@@ -76,14 +77,14 @@ Status ShmChannel::TakePeerEnds(Message* message) {
     return Status(Code::kPermissionDenied, "the peer did not prove that it is the one asked for");
   }
   peer_device_id_.store(hello.device_id);
-  RDMA_RETURN_IF_ERROR(CheckMemoryFile(message->descriptors[0].get(), kRingFileLength));
+  RDMA_RETURN_IF_ERROR(host::CheckMemoryFile(message->descriptors[0].get(), kRingFileLength));
   std::lock_guard<std::mutex> lock(send_mu_);
   RDMA_RETURN_IF_ERROR(outgoing_.Attach(message->descriptors[0].get()));
   return peer_doorbell_.Attach(std::move(message->descriptors[1]),
                                std::move(message->descriptors[2]));
 }
 
-Status ShmChannel::Attach(FileDescriptor socket, Message* hello) {
+Status ShmChannel::Attach(host::FileDescriptor socket, Message* hello) {
   RDMA_RETURN_IF_ERROR(TakePeerEnds(hello));
   {
     std::lock_guard<std::mutex> lock(socket_mu_);
@@ -119,6 +120,10 @@ Status ShmChannel::Share(uint64_t key) {
   return OkStatus();
 }
 
+bool ShmChannel::Locate(const void* data, RemoteSpan* span) const {
+  return device_->Locate(data, span);
+}
+
 void ShmChannel::Enqueue(const iovec* parts, int count, size_t length) {
   std::string record;
   record.reserve(length);
@@ -130,7 +135,7 @@ void ShmChannel::Enqueue(const iovec* parts, int count, size_t length) {
   has_pending_.store(true);
 }
 
-Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency) {
+Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) {
   const size_t length = TotalLength(parts, count);
   if (length > kMaxRecord) return Status(Code::kInvalidArgument, "a notification too long");
   if (state_.load(std::memory_order_acquire) != State::kConnected || device_->Foreign()) {
@@ -146,6 +151,8 @@ Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency) {
       Enqueue(parts, count, length);
       if (first) FlushPending();
     }
+    ++notified_;
+    if (number != nullptr) *number = notified_;
   }
   if (urgency == Urgency::kWake) {
     peer_doorbell_.Ring();
@@ -352,7 +359,7 @@ Status ShmChannel::AddMapping(Message* message) {
     return Status(Code::kDataLoss, "a region without its memory");
   }
   const int fd = message->descriptors[0].get();
-  RDMA_RETURN_IF_ERROR(CheckMemoryFile(fd, region.length));
+  RDMA_RETURN_IF_ERROR(host::CheckMemoryFile(fd, region.length));
   std::shared_ptr<Mapping> mapping;
   RDMA_RETURN_IF_ERROR(Window::Get().Map(fd, region.length, region.writable != 0, region.key,
                                          peer_device_id_.load(), &mapping));

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "fabric/fabric.h"
+#include "fabric/host/file_descriptor.h"
 #include "fabric/shm/doorbell.h"
-#include "fabric/shm/file_descriptor.h"
 #include "fabric/shm/messages.h"
 #include "fabric/shm/ring.h"
 #include "fabric/shm/socket.h"
@@ -28,8 +28,15 @@ class ShmChannel final : public Channel {
 
   std::string Address() const override;
   Status Connect(std::string_view peer_address, Role role) override;
+  const char* fabric() const override { return "shm"; }
+  std::string Route() const override { return "same host"; }
+  bool MapsPeer() const override { return true; }
+  bool Copies() const override { return true; }
+  // What lies in the ring is read even if the peer dies; a ring that breaks ends a peer's life.
+  bool MayLose() const override { return false; }
   Status Share(uint64_t key) override;
-  Status Notify(const iovec* parts, int count, Urgency urgency) override;
+  bool Locate(const void* data, RemoteSpan* span) const override;
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override;
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   MappedSpan Map(const RemoteSpan& span) override;
@@ -40,7 +47,7 @@ class ShmChannel final : public Channel {
   int socket_fd() const { return socket_.get(); }
 
   // The rest is for the device, on the polling thread.
-  Status Attach(FileDescriptor socket, Message* hello);  // passive side: the peer has come
+  Status Attach(host::FileDescriptor socket, Message* hello);  // passive side: the peer has come
   int Poll();
   bool HasWork() const;
   void HandleSocket();
@@ -82,10 +89,11 @@ class ShmChannel final : public Channel {
   RingProducer outgoing_;
   std::deque<std::string> pending_;
   size_t pending_bytes_ = 0;
+  uint64_t notified_ = 0;
   std::atomic<bool> has_pending_{false};
 
   std::mutex socket_mu_;
-  FileDescriptor socket_;
+  host::FileDescriptor socket_;
   std::set<uint64_t> shared_;
 
   mutable std::mutex state_mu_;

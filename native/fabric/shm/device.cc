@@ -4,14 +4,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
 #include <utility>
 
 #include "base/log.h"
 #include "base/random.h"
+#include "fabric/host/fork_guard.h"
+#include "fabric/host/identity.h"
+#include "fabric/host/memory_file.h"
 #include "fabric/shm/address.h"
-#include "fabric/shm/fork_guard.h"
-#include "fabric/shm/memory_file.h"
 
 namespace rdma_transport::fabric::shm {
 namespace {
@@ -21,7 +21,7 @@ constexpr Nanos kStrangerPatience = 5 * kSecond;
 
 }  // namespace
 
-Status ShmDevice::Create(std::unique_ptr<Device>* device) {
+Status ShmDevice::Create(const Settings&, std::unique_ptr<Device>* device) {
   std::unique_ptr<ShmDevice> made(new ShmDevice);
   RDMA_RETURN_IF_ERROR(made->Init());
   *device = std::move(made);
@@ -29,24 +29,24 @@ Status ShmDevice::Create(std::unique_ptr<Device>* device) {
 }
 
 Status ShmDevice::Init() {
-  generation_ = ForkGeneration();
+  generation_ = host::ForkGeneration();
   id_ = Random64() | 1;
   socket_name_ = "rdma_transport." + Hex(RandomBytes(16));
   RDMA_RETURN_IF_ERROR(doorbell_.Create());
   RDMA_RETURN_IF_ERROR(Listen(socket_name_, &listener_));
-  epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) return StatusFromErrno(errno, "epoll_create1");
-  GuardDescriptor(listener_.get());
+  host::GuardDescriptor(listener_.get());
   RDMA_RETURN_IF_ERROR(AddToEpoll(doorbell_.event_fd(), &doorbell_));
   return AddToEpoll(listener_.get(), &listener_);
 }
 
 ShmDevice::~ShmDevice() {
   snapshot_.clear();  // a channel that nobody else holds takes itself off the lists below
-  if (!Foreign() && listener_.valid()) UnguardDescriptor(listener_.get());
+  if (!Foreign() && listener_.valid()) host::UnguardDescriptor(listener_.get());
 }
 
-bool ShmDevice::Foreign() const { return generation_ != ForkGeneration(); }
+bool ShmDevice::Foreign() const { return generation_ != host::ForkGeneration(); }
 
 Status ShmDevice::AddToEpoll(int fd, void* tag) {
   epoll_event event = {};
@@ -69,29 +69,23 @@ Status ShmDevice::Allocate(size_t length, Access access, void* place,
     return Status(Code::kInvalidArgument,
                   "a region's length must be a multiple of " + std::to_string(Window::kGranule));
   }
-  uint64_t key = 0;
-  {
-    std::unique_lock<std::shared_mutex> lock(regions_mu_);
-    key = next_key_++;
-  }
-  std::unique_ptr<ShmRegion> made;
-  RDMA_RETURN_IF_ERROR(ShmRegion::Create(
-      key, length, access, place, [this](uint64_t gone) { OnRegionDestroyed(gone); }, &made));
-  std::unique_lock<std::shared_mutex> lock(regions_mu_);
-  regions_[key] = made.get();
-  regions_by_address_[reinterpret_cast<uintptr_t>(made->address())] = made.get();
+  std::unique_ptr<host::MemoryRegion> made;
+  RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(regions_.NewKey(), length, access, place, &made));
+  made->BeforeEnd([this](uint64_t gone) { OnRegionDestroyed(gone); });
+  regions_.Add(made.get());
   *region = std::move(made);
   return OkStatus();
 }
 
+Status ShmDevice::Adopt(Region*) {
+  return Status(Code::kUnimplemented, "shared memory cannot be made of memory that exists");
+}
+
 void ShmDevice::OnRegionDestroyed(uint64_t key) {
   std::shared_ptr<Mapping> view;
+  regions_.Remove(key);
   {
-    std::unique_lock<std::shared_mutex> lock(regions_mu_);
-    const auto found = regions_.find(key);
-    if (found == regions_.end()) return;
-    regions_by_address_.erase(reinterpret_cast<uintptr_t>(found->second->address()));
-    regions_.erase(found);
+    std::lock_guard<std::mutex> lock(own_views_mu_);
     const auto own = own_views_.find(key);
     if (own != own_views_.end()) {
       view = std::move(own->second);
@@ -102,30 +96,29 @@ void ShmDevice::OnRegionDestroyed(uint64_t key) {
 }
 
 bool ShmDevice::FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const {
-  std::shared_lock<std::shared_mutex> lock(regions_mu_);
-  const auto found = regions_.find(key);
-  if (found == regions_.end()) return false;
-  *length = found->second->length();
-  *access = found->second->access();
-  *fd = found->second->fd();
-  return true;
+  return regions_.With(key, [&](const Region& region) {
+    *length = region.length();
+    *access = region.access();
+    *fd = static_cast<const host::MemoryRegion&>(region).fd();
+  });
 }
 
 MappedSpan ShmDevice::MapOwn(const RemoteSpan& span) {
-  std::unique_lock<std::shared_mutex> lock(regions_mu_);
-  const auto found = regions_.find(span.key);
-  if (found == regions_.end()) return MappedSpan();
-  ShmRegion* region = found->second;
-  if (span.offset > region->length() || span.length > region->length() - span.offset) {
-    return MappedSpan();
-  }
-  std::shared_ptr<Mapping>& view = own_views_[span.key];
-  if (view == nullptr) {
-    const Status status =
-        Window::Get().Map(region->fd(), region->length(), /*writable=*/false, span.key, id_, &view);
-    if (!status.ok()) return MappedSpan();
-  }
-  return {view->address() + span.offset, view};
+  MappedSpan mapped;
+  regions_.With(span.key, [&](const Region& region) {
+    if (span.offset > region.length() || span.length > region.length() - span.offset) return;
+    std::lock_guard<std::mutex> lock(own_views_mu_);
+    std::shared_ptr<Mapping>& view = own_views_[span.key];
+    if (view == nullptr) {
+      const int fd = static_cast<const host::MemoryRegion&>(region).fd();
+      if (!Window::Get().Map(fd, region.length(), /*writable=*/false, span.key, id_, &view).ok()) {
+        own_views_.erase(span.key);
+        return;
+      }
+    }
+    mapped = {view->address() + span.offset, view};
+  });
+  return mapped;
 }
 
 bool ShmDevice::Locate(const void* data, RemoteSpan* span) const {
@@ -139,17 +132,18 @@ bool ShmDevice::Locate(const void* data, RemoteSpan* span) const {
     span->length = mapping->length() - span->offset;
     return true;
   }
-  std::shared_lock<std::shared_mutex> lock(regions_mu_);
-  auto after = regions_by_address_.upper_bound(address);
-  if (after == regions_by_address_.begin()) return false;
-  const ShmRegion* region = std::prev(after)->second;
-  const uint64_t offset = address - reinterpret_cast<uintptr_t>(region->address());
-  if (offset >= region->length()) return false;
-  *span = {region->key(), offset, region->length() - offset};
-  return true;
+  return regions_.Locate(data, span);
 }
 
 // --- Channels ---
+
+Status ShmDevice::Reaches(std::string_view channel_address) const {
+  ChannelAddress address;
+  RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(channel_address, &address));
+  if (address.host == host::HostIdentity()) return OkStatus();
+  return Status(Code::kUnavailable,
+                "it is on another host, in another network namespace, or of another user");
+}
 
 Status ShmDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) {
   if (Foreign()) {
@@ -169,7 +163,7 @@ void ShmDevice::Expect(ShmChannel* channel) {
 }
 
 Status ShmDevice::Watch(ShmChannel* channel) {
-  GuardDescriptor(channel->socket_fd());
+  host::GuardDescriptor(channel->socket_fd());
   return AddToEpoll(channel->socket_fd(), channel);
 }
 
@@ -178,7 +172,7 @@ void ShmDevice::Unwatch(ShmChannel* channel) {
   expected_.erase(channel->token());
   channels_version_.fetch_add(1);
   if (channel->socket_fd() < 0) return;
-  UnguardDescriptor(channel->socket_fd());
+  host::UnguardDescriptor(channel->socket_fd());
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, channel->socket_fd(), nullptr);
 }
 
@@ -280,7 +274,7 @@ void ShmDevice::HandleSockets() {
 
 void ShmDevice::AcceptStrangers() {
   while (true) {
-    FileDescriptor socket;
+    host::FileDescriptor socket;
     const Status status = Accept(listener_.get(), &socket);
     if (!status.ok()) {
       if (status.code() != Code::kNotFound) Log(LogLevel::kWarning, status.message());
@@ -337,7 +331,7 @@ void ShmDevice::HandleStranger(Stranger* stranger) {
     DropStranger(stranger);
     return;
   }
-  FileDescriptor socket = std::move(stranger->socket);
+  host::FileDescriptor socket = std::move(stranger->socket);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
   strangers_.erase(stranger);
   status = channel->Attach(std::move(socket), &message);

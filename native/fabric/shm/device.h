@@ -5,30 +5,31 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
+#include "base/settings.h"
 #include "fabric/fabric.h"
+#include "fabric/host/file_descriptor.h"
+#include "fabric/host/region.h"
+#include "fabric/host/region_table.h"
 #include "fabric/shm/channel.h"
 #include "fabric/shm/doorbell.h"
-#include "fabric/shm/file_descriptor.h"
-#include "fabric/shm/region.h"
 
 namespace rdma_transport::fabric::shm {
 
 class ShmDevice final : public Device {
  public:
-  static Status Create(std::unique_ptr<Device>* device);
+  static Status Create(const Settings& settings, std::unique_ptr<Device>* device);
   ~ShmDevice() override;
 
-  const char* fabric() const override { return "shm"; }
+  std::string Summary() const override { return "shm"; }
   bool Usable() const override { return !Foreign(); }
-  bool MapsPeers() const override { return true; }
-  bool WriteCopies() const override { return true; }
+  Status Reaches(std::string_view channel_address) const override;
   Status Allocate(size_t length, Access access, void* place,
                   std::unique_ptr<Region>* region) override;
   size_t RegionGranule() const override { return Window::kGranule; }
+  Status Adopt(Region* region) override;
   MappedSpan MapOwn(const RemoteSpan& span) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
@@ -36,6 +37,7 @@ class ShmDevice final : public Device {
   bool Rest() override;
   void Sleep(Nanos deadline) override;
   void Wake() override;
+  int WaitDescriptor() const override { return epoll_.get(); }
 
   // For channels.
   uint64_t id() const { return id_; }
@@ -51,7 +53,7 @@ class ShmDevice final : public Device {
  private:
   // A connection whose first message has not come yet.
   struct Stranger {
-    FileDescriptor socket;
+    host::FileDescriptor socket;
     Nanos since;
   };
 
@@ -71,8 +73,8 @@ class ShmDevice final : public Device {
   int generation_ = 0;
   uint64_t id_ = 0;  // random; never 0
   std::string socket_name_;
-  FileDescriptor listener_;
-  FileDescriptor epoll_;
+  host::FileDescriptor listener_;
+  host::FileDescriptor epoll_;
   Doorbell doorbell_;
   Nanos sockets_checked_ = 0;
   std::atomic<bool> woken_{false};  // a Sleep() ended by an event that nobody has handled yet
@@ -87,11 +89,9 @@ class ShmDevice final : public Device {
 
   std::map<Stranger*, std::unique_ptr<Stranger>> strangers_;
 
-  mutable std::shared_mutex regions_mu_;
-  std::map<uint64_t, ShmRegion*> regions_;
-  std::map<uintptr_t, ShmRegion*> regions_by_address_;
+  host::RegionTable regions_;  // of host::MemoryRegion
+  std::mutex own_views_mu_;
   std::map<uint64_t, std::shared_ptr<Mapping>> own_views_;
-  uint64_t next_key_ = 1;
 };
 
 }  // namespace rdma_transport::fabric::shm

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "fabric/shm/memory_file.h"
+#include "fabric/host/memory_file.h"
 
 namespace rdma_transport::fabric::shm {
 
@@ -24,14 +24,15 @@ Status Doorbell::MapPage() {
 }
 
 Status Doorbell::Create() {
-  RDMA_RETURN_IF_ERROR(CreateMemoryFile("rdma_transport_doorbell", kDoorbellLength, &page_file_));
-  event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  RDMA_RETURN_IF_ERROR(
+      host::CreateMemoryFile("rdma_transport_doorbell", kDoorbellLength, &page_file_));
+  event_ = host::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event_.valid()) return StatusFromErrno(errno, "eventfd");
   return MapPage();
 }
 
-Status Doorbell::Attach(FileDescriptor page, FileDescriptor event) {
-  RDMA_RETURN_IF_ERROR(CheckMemoryFile(page.get(), kDoorbellLength));
+Status Doorbell::Attach(host::FileDescriptor page, host::FileDescriptor event) {
+  RDMA_RETURN_IF_ERROR(host::CheckMemoryFile(page.get(), kDoorbellLength));
   page_file_ = std::move(page);
   event_ = std::move(event);
   RDMA_RETURN_IF_ERROR(MapPage());

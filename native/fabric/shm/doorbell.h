@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/status.h"
-#include "fabric/shm/file_descriptor.h"
+#include "fabric/host/file_descriptor.h"
 
 namespace rdma_transport::fabric::shm {
 
@@ -22,8 +22,8 @@ class Doorbell {
   Doorbell(const Doorbell&) = delete;
   Doorbell& operator=(const Doorbell&) = delete;
 
-  Status Create();                                           // the sleeper's end
-  Status Attach(FileDescriptor page, FileDescriptor event);  // a ringer's end
+  Status Create();                                                       // the sleeper's end
+  Status Attach(host::FileDescriptor page, host::FileDescriptor event);  // a ringer's end
 
   int page_fd() const { return page_file_.get(); }
   int event_fd() const { return event_.get(); }
@@ -41,8 +41,8 @@ class Doorbell {
  private:
   Status MapPage();
 
-  FileDescriptor page_file_;
-  FileDescriptor event_;
+  host::FileDescriptor page_file_;
+  host::FileDescriptor event_;
   DoorbellPage* page_ = nullptr;
 };
 

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "fabric/shm/memory_file.h"
+#include "fabric/host/memory_file.h"
 
 namespace rdma_transport::fabric::shm {
 namespace {
@@ -35,7 +35,7 @@ Status RingMapping::Map(int fd) {
 }
 
 Status RingConsumer::Create() {
-  RDMA_RETURN_IF_ERROR(CreateMemoryFile("rdma_transport_ring", kRingFileLength, &file_));
+  RDMA_RETURN_IF_ERROR(host::CreateMemoryFile("rdma_transport_ring", kRingFileLength, &file_));
   return mapping_.Map(file_.get());
 }
 

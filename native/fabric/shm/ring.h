@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "base/status.h"
-#include "fabric/shm/file_descriptor.h"
+#include "fabric/host/file_descriptor.h"
 
 namespace rdma_transport::fabric::shm {
 
@@ -58,7 +58,7 @@ class RingConsumer {
   bool TakeProducerWaits();
 
  private:
-  FileDescriptor file_;
+  host::FileDescriptor file_;
   RingMapping mapping_;
   uint64_t head_ = 0;
   uint64_t record_size_ = 0;

@@ -24,8 +24,8 @@ socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
 
 }  // namespace
 
-Status Listen(const std::string& name, FileDescriptor* listener) {
-  FileDescriptor fd(socket(AF_UNIX, kSocketType, 0));
+Status Listen(const std::string& name, host::FileDescriptor* listener) {
+  host::FileDescriptor fd(socket(AF_UNIX, kSocketType, 0));
   if (!fd.valid()) return StatusFromErrno(errno, "local socket");
   sockaddr_un address;
   const socklen_t length = AbstractAddress(name, &address);
@@ -37,8 +37,8 @@ Status Listen(const std::string& name, FileDescriptor* listener) {
   return OkStatus();
 }
 
-Status ConnectTo(const std::string& name, FileDescriptor* socket_out) {
-  FileDescriptor fd(socket(AF_UNIX, kSocketType, 0));
+Status ConnectTo(const std::string& name, host::FileDescriptor* socket_out) {
+  host::FileDescriptor fd(socket(AF_UNIX, kSocketType, 0));
   if (!fd.valid()) return StatusFromErrno(errno, "local socket");
   sockaddr_un address;
   const socklen_t length = AbstractAddress(name, &address);
@@ -49,7 +49,7 @@ Status ConnectTo(const std::string& name, FileDescriptor* socket_out) {
   return OkStatus();
 }
 
-Status Accept(int listener, FileDescriptor* socket_out) {
+Status Accept(int listener, host::FileDescriptor* socket_out) {
   const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) {
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) {
@@ -57,7 +57,7 @@ Status Accept(int listener, FileDescriptor* socket_out) {
     }
     return StatusFromErrno(errno, "accepting a local connection");
   }
-  *socket_out = FileDescriptor(fd);
+  *socket_out = host::FileDescriptor(fd);
   return OkStatus();
 }
 

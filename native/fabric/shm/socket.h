@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "fabric/shm/file_descriptor.h"
+#include "fabric/host/file_descriptor.h"
 
 namespace rdma_transport::fabric::shm {
 
@@ -16,14 +16,14 @@ constexpr size_t kMaxDescriptors = 4;
 
 struct Message {
   std::string bytes;
-  std::vector<FileDescriptor> descriptors;
+  std::vector<host::FileDescriptor> descriptors;
 };
 
 // Abstract addresses: they have no file, and end with the process.
-Status Listen(const std::string& name, FileDescriptor* listener);
-Status ConnectTo(const std::string& name, FileDescriptor* socket);
+Status Listen(const std::string& name, host::FileDescriptor* listener);
+Status ConnectTo(const std::string& name, host::FileDescriptor* socket);
 // NotFound: nobody waits.
-Status Accept(int listener, FileDescriptor* socket);
+Status Accept(int listener, host::FileDescriptor* socket);
 
 // PermissionDenied unless the other end runs as this user.
 Status CheckPeerUser(int socket);

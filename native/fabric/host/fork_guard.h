@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-namespace rdma_transport::fabric::shm {
+namespace rdma_transport::fabric::host {
 
 void GuardMemory(void* address, size_t length, int fd);
 void UnguardMemory(void* address);
@@ -19,4 +19,4 @@ void UnguardDescriptor(int fd);
 // another number belongs to an ancestor and must be left alone.
 int ForkGeneration();
 
-}  // namespace rdma_transport::fabric::shm
+}  // namespace rdma_transport::fabric::host

@@ -1,4 +1,4 @@
-#include "fabric/shm/fork_guard.h"
+#include "fabric/host/fork_guard.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <set>
 
-namespace rdma_transport::fabric::shm {
+namespace rdma_transport::fabric::host {
 namespace {
 
 struct GuardedMemory {
@@ -78,4 +78,4 @@ void UnguardDescriptor(int fd) {
 
 int ForkGeneration() { return Guard().generation.load(std::memory_order_relaxed); }
 
-}  // namespace rdma_transport::fabric::shm
+}  // namespace rdma_transport::fabric::host

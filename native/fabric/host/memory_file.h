@@ -5,9 +5,9 @@
 #include <cstddef>
 
 #include "base/status.h"
-#include "fabric/shm/file_descriptor.h"
+#include "fabric/host/file_descriptor.h"
 
-namespace rdma_transport::fabric::shm {
+namespace rdma_transport::fabric::host {
 
 // A new file of `length` bytes whose pages are all there: a shortage of memory is an error here and
 // not a SIGBUS later.
@@ -24,4 +24,4 @@ size_t AvailableMemory();
 // How much memory it may use in all.
 size_t TotalMemory();
 
-}  // namespace rdma_transport::fabric::shm
+}  // namespace rdma_transport::fabric::host

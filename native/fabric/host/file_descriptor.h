@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace rdma_transport::fabric::shm {
+namespace rdma_transport::fabric::host {
 
 class FileDescriptor {
  public:
@@ -32,4 +32,4 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-}  // namespace rdma_transport::fabric::shm
+}  // namespace rdma_transport::fabric::host

@@ -1,19 +1,18 @@
-#include "fabric/shm/region.h"
+#include "fabric/host/region.h"
 
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "fabric/shm/fork_guard.h"
-#include "fabric/shm/memory_file.h"
+#include "fabric/host/fork_guard.h"
+#include "fabric/host/memory_file.h"
 
-namespace rdma_transport::fabric::shm {
+namespace rdma_transport::fabric::host {
 
-Status ShmRegion::Create(uint64_t key, size_t length, Access access, void* place,
-                         std::function<void(uint64_t)> on_destroy,
-                         std::unique_ptr<ShmRegion>* region) {
-  std::unique_ptr<ShmRegion> made(new ShmRegion);
+Status MemoryRegion::Create(uint64_t key, size_t length, Access access, void* place,
+                            std::unique_ptr<MemoryRegion>* region) {
+  std::unique_ptr<MemoryRegion> made(new MemoryRegion);
   RDMA_RETURN_IF_ERROR(CreateMemoryFile("rdma_transport_arena", length, &made->file_));
   const int flags = MAP_SHARED | (place == nullptr ? 0 : MAP_FIXED);
   void* address = mmap(place, length, PROT_READ | PROT_WRITE, flags, made->fd(), 0);
@@ -29,15 +28,14 @@ Status ShmRegion::Create(uint64_t key, size_t length, Access access, void* place
   madvise(address, length, MADV_POPULATE_WRITE);
 #endif
   GuardMemory(address, length, made->fd());
-  made->on_destroy_ = std::move(on_destroy);
   *region = std::move(made);
   return OkStatus();
 }
 
-ShmRegion::~ShmRegion() {
+MemoryRegion::~MemoryRegion() {
   if (address_ == nullptr) return;
   UnguardMemory(address_);
-  if (on_destroy_) on_destroy_(key_);
+  RunHooks();
   if (placed_) {
     mmap(address_, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
          0);
@@ -46,4 +44,4 @@ ShmRegion::~ShmRegion() {
   }
 }
 
-}  // namespace rdma_transport::fabric::shm
+}  // namespace rdma_transport::fabric::host

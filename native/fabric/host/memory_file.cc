@@ -1,4 +1,4 @@
-#include "fabric/shm/memory_file.h"
+#include "fabric/host/memory_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-namespace rdma_transport::fabric::shm {
+namespace rdma_transport::fabric::host {
 namespace {
 
 constexpr size_t kUnknown = std::numeric_limits<size_t>::max();
@@ -119,4 +119,4 @@ Status CheckMemoryFile(int fd, size_t length) {
   return OkStatus();
 }
 
-}  // namespace rdma_transport::fabric::shm
+}  // namespace rdma_transport::fabric::host

@@ -1,0 +1,231 @@
+#include "fabric/combined.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+namespace rdma_transport::fabric {
+namespace {
+
+constexpr Nanos kPast = 1;  // a deadline that is over: look, do not wait
+
+// An address is a row of (name, address on that fabric), each with its length before it.
+void Append(std::string_view field, std::string* out) {
+  out->push_back(static_cast<char>(field.size() & 0xff));
+  out->push_back(static_cast<char>(field.size() >> 8));
+  out->append(field);
+}
+
+bool TakeField(std::string_view* rest, std::string_view* field) {
+  if (rest->size() < 2) return false;
+  const size_t length = static_cast<uint8_t>((*rest)[0]) | size_t{static_cast<uint8_t>((*rest)[1])}
+                                                               << 8;
+  if (rest->size() - 2 < length) return false;
+  *field = rest->substr(2, length);
+  rest->remove_prefix(2 + length);
+  return true;
+}
+
+struct Entry {
+  std::string_view name;
+  std::string_view address;
+};
+
+Status Split(std::string_view address, std::vector<Entry>* entries) {
+  while (!address.empty()) {
+    Entry entry;
+    if (!TakeField(&address, &entry.name) || !TakeField(&address, &entry.address)) {
+      return Status(Code::kInvalidArgument, "a malformed channel address");
+    }
+    entries->push_back(entry);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+// Before Connect() a channel of every member, so that the peer can choose; afterwards one.
+class CombinedChannel final : public Channel {
+ public:
+  CombinedChannel(CombinedDevice* device, std::vector<std::shared_ptr<Channel>> candidates)
+      : device_(device), candidates_(std::move(candidates)) {}
+
+  std::string Address() const override {
+    std::string address;
+    std::lock_guard<std::mutex> lock(mu_);
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      if (candidates_[i] == nullptr) continue;
+      Append(device_->members_[i].name, &address);
+      Append(candidates_[i]->Address(), &address);
+    }
+    return address;
+  }
+
+  Status Connect(std::string_view peer_address, Role role) override {
+    size_t member = 0;
+    std::string_view inner;
+    RDMA_RETURN_IF_ERROR(device_->Choose(peer_address, &member, &inner));
+    std::vector<std::shared_ptr<Channel>> others(candidates_.size());
+    std::shared_ptr<Channel> chosen;
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      candidates_.swap(others);
+      chosen = candidates_[member] = std::move(others[member]);
+    }
+    if (chosen == nullptr)
+      return Status(Code::kUnavailable, "that fabric could not open a channel");
+    chosen_.store(chosen.get());
+    return chosen->Connect(inner, role);
+  }
+
+  const char* fabric() const override { return chosen() == nullptr ? "" : chosen()->fabric(); }
+  std::string Route() const override { return chosen() == nullptr ? "" : chosen()->Route(); }
+  bool MapsPeer() const override { return chosen()->MapsPeer(); }
+  bool Copies() const override { return chosen()->Copies(); }
+  bool MayLose() const override { return chosen()->MayLose(); }
+  Status Share(uint64_t key) override { return chosen()->Share(key); }
+  bool Locate(const void* data, RemoteSpan* span) const override {
+    return chosen()->Locate(data, span);
+  }
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override {
+    if (chosen() == nullptr) return Status(Code::kUnavailable, "the channel is not connected");
+    return chosen()->Notify(parts, count, urgency, number);
+  }
+  Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override {
+    return chosen()->Read(source, destination, cookie);
+  }
+  Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override {
+    return chosen()->Write(source, destination, cookie);
+  }
+  Status Flush() override { return chosen()->Flush(); }
+  MappedSpan Map(const RemoteSpan& span) override { return chosen()->Map(span); }
+  bool Owns(const void* data, RemoteSpan* span) const override {
+    return chosen() != nullptr && chosen()->Owns(data, span);
+  }
+  void Close(const Status& reason) override {
+    std::vector<std::shared_ptr<Channel>> open;
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      open = candidates_;
+    }
+    for (const auto& channel : open) {
+      if (channel != nullptr) channel->Close(reason);
+    }
+  }
+
+ private:
+  CombinedDevice* const device_;
+  Channel* chosen() const { return chosen_.load(std::memory_order_acquire); }
+
+  mutable std::mutex mu_;
+  std::vector<std::shared_ptr<Channel>> candidates_;  // by member
+  std::atomic<Channel*> chosen_{nullptr};             // one of them, for ever
+};
+
+std::string CombinedDevice::Summary() const {
+  std::string summary;
+  for (const Member& member : members_) {
+    summary += (summary.empty() ? "" : "; ") + member.device->Summary();
+  }
+  for (const Absent& absent : absent_) {
+    summary += "; no " + absent.name + ": " + absent.reason.message();
+  }
+  return summary;
+}
+
+Status CombinedDevice::Choose(std::string_view address, size_t* chosen,
+                              std::string_view* inner) const {
+  std::vector<Entry> entries;
+  RDMA_RETURN_IF_ERROR(Split(address, &entries));
+  std::string reasons;
+  auto add_reason = [&reasons](const std::string& name, const std::string& reason) {
+    reasons += (reasons.empty() ? "" : "; ") + name + ": " + reason;
+  };
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& candidate) {
+      return candidate.name == members_[i].name;
+    });
+    if (entry == entries.end()) {
+      add_reason(members_[i].name, "the peer does not have it");
+      continue;
+    }
+    const Status reaches = members_[i].device->Reaches(entry->address);
+    if (reaches.ok()) {
+      *chosen = i;
+      *inner = entry->address;
+      return OkStatus();
+    }
+    add_reason(members_[i].name, reaches.message());
+  }
+  for (const Absent& absent : absent_) add_reason(absent.name, absent.reason.message());
+  return Status(Code::kUnavailable, "no fabric reaches it (" + reasons + ")");
+}
+
+Status CombinedDevice::Reaches(std::string_view channel_address) const {
+  size_t member = 0;
+  std::string_view inner;
+  return Choose(channel_address, &member, &inner);
+}
+
+Status CombinedDevice::Allocate(size_t length, Access access, void* place,
+                                std::unique_ptr<Region>* region) {
+  RDMA_RETURN_IF_ERROR(members_.front().device->Allocate(length, access, place, region));
+  for (size_t i = 1; i < members_.size(); ++i) {
+    RDMA_RETURN_IF_ERROR(members_[i].device->Adopt(region->get()));
+  }
+  return OkStatus();
+}
+
+Status CombinedDevice::Adopt(Region* region) {
+  for (const Member& member : members_) RDMA_RETURN_IF_ERROR(member.device->Adopt(region));
+  return OkStatus();
+}
+
+Status CombinedDevice::Open(std::weak_ptr<ChannelHandler> handler,
+                            std::shared_ptr<Channel>* channel) {
+  std::vector<std::shared_ptr<Channel>> candidates(members_.size());
+  Status refused;
+  bool any = false;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Status opened = members_[i].device->Open(handler, &candidates[i]);
+    if (opened.ok()) {
+      any = true;
+    } else if (refused.ok()) {
+      refused = opened;
+    }
+  }
+  if (!any) return refused;
+  *channel = std::make_shared<CombinedChannel>(this, std::move(candidates));
+  return OkStatus();
+}
+
+int CombinedDevice::Poll() {
+  int handled = 0;
+  for (const Member& member : members_) handled += member.device->Poll();
+  return handled;
+}
+
+bool CombinedDevice::Rest() {
+  bool quiet = true;
+  for (const Member& member : members_) quiet = member.device->Rest() && quiet;
+  return quiet;
+}
+
+void CombinedDevice::Sleep(Nanos deadline) {
+  if (members_.size() == 1) return members_.front().device->Sleep(deadline);
+  std::vector<pollfd> descriptors;
+  for (const Member& member : members_) {
+    descriptors.push_back({member.device->WaitDescriptor(), POLLIN, 0});
+  }
+  int timeout_ms = -1;
+  if (deadline != 0) {
+    const Nanos left = deadline - Now();
+    timeout_ms = left <= 0 ? 0 : static_cast<int>(left / kMillisecond + 1);
+  }
+  if (poll(descriptors.data(), descriptors.size(), timeout_ms) <= 0) return;
+  for (const Member& member : members_) member.device->Sleep(kPast);
+}
+
+}  // namespace rdma_transport::fabric

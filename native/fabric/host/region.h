@@ -1,0 +1,27 @@
+// Memory of this process that peers may map: a memory file, mapped here for reading and writing.
+#pragma once
+
+#include <memory>
+
+#include "fabric/fabric.h"
+#include "fabric/host/file_descriptor.h"
+
+namespace rdma_transport::fabric::host {
+
+class MemoryRegion final : public Region {
+ public:
+  // `place` as in Device::Allocate().
+  static Status Create(uint64_t key, size_t length, Access access, void* place,
+                       std::unique_ptr<MemoryRegion>* region);
+  ~MemoryRegion() override;
+
+  int fd() const { return file_.get(); }
+
+ private:
+  MemoryRegion() = default;
+
+  FileDescriptor file_;
+  bool placed_ = false;  // inside an address range that belongs to the caller
+};
+
+}  // namespace rdma_transport::fabric::host

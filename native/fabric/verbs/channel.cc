@@ -1,0 +1,606 @@
+#include "fabric/verbs/channel.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "fabric/verbs/device.h"
+#include "fabric/verbs/errors.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+// What may wait for room in the peer's ring before Notify() refuses.
+constexpr size_t kPendingLimit = size_t{256} << 20;
+// Receives kept for credits, of which at most eight are on their way: see ring.cc.
+constexpr int kCreditReceives = 16;
+// A transfer is spread over the queue pairs if each gets that much.
+constexpr uint64_t kLeastShare = uint64_t{256} << 10;
+constexpr uint64_t kPage = 4096;
+constexpr Nanos kPartingPatience = 200 * kMillisecond;
+constexpr Nanos kFlushPatience = 500 * kMillisecond;
+
+size_t TotalLength(const iovec* parts, int count) {
+  size_t length = 0;
+  for (int i = 0; i < count; ++i) length += parts[i].iov_len;
+  return length;
+}
+
+}  // namespace
+
+VerbsChannel::VerbsChannel(VerbsDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t tag)
+    : device_(device), handler_(std::move(handler)), tag_(tag), token_(RandomBytes(kTokenLength)) {}
+
+VerbsChannel::~VerbsChannel() {
+  pairs_.clear();  // before the memory they write
+}
+
+// --- Connecting ---
+
+Status VerbsChannel::Open() {
+  Adapter& adapter = device_->adapter();
+  const VerbsSettings& settings = adapter.settings();
+  RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(0, (settings.ring + kPage - 1) / kPage * kPage,
+                                                  Access::kRemoteReadWrite, nullptr, &ring_));
+  RDMA_RETURN_IF_ERROR(adapter.Register(ring_->address(), ring_->length(),
+                                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+                                        &ring_registration_));
+  reader_.Attach(ring_->address(), ring_->length(), static_cast<uint32_t>(settings.queue_depth));
+  for (int i = 0; i < settings.queue_pairs; ++i) {
+    pairs_.push_back(std::make_unique<QueuePair>(&adapter, tag_ + static_cast<uint32_t>(i)));
+    const int receives = i == 0 ? settings.queue_depth + kCreditReceives : 0;
+    RDMA_RETURN_IF_ERROR(pairs_.back()->Create(settings.queue_depth, receives));
+  }
+  return OkStatus();
+}
+
+std::string VerbsChannel::Address() const {
+  const Port& port = device_->adapter().port();
+  ChannelAddress address;
+  address.ethernet = port.ethernet;
+  std::memcpy(address.gid.data(), port.gid.bytes.raw, address.gid.size());
+  address.lid = port.lid;
+  address.mtu = port.mtu;
+  address.read_depth = static_cast<uint32_t>(std::max(port.attributes.max_qp_rd_atom, 1));
+  address.queue_pairs = static_cast<uint32_t>(pairs_.size());
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    address.queue_pair[i] = {pairs_[i]->number(), pairs_[i]->first_psn()};
+  }
+  address.ring_address = reinterpret_cast<uint64_t>(ring_->address());
+  address.ring_size = ring_->length();
+  address.ring_rkey = ring_registration_->rkey();
+  address.most_batches = static_cast<uint32_t>(device_->adapter().settings().queue_depth);
+  address.token = token_;
+  return address.Encode();
+}
+
+Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
+  ChannelAddress peer;
+  RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &peer));
+  Adapter& adapter = device_->adapter();
+  std::lock_guard<std::mutex> lock(mu_);
+  if (state_.load() != State::kNew) {
+    return Status(Code::kFailedPrecondition, "the channel is connected or closed already");
+  }
+  RDMA_RETURN_IF_ERROR(
+      host::MemoryRegion::Create(0, peer.ring_size, Access::kRemoteRead, nullptr, &mirror_));
+  RDMA_RETURN_IF_ERROR(
+      adapter.Register(mirror_->address(), mirror_->length(), 0, &mirror_registration_));
+  writer_.Attach(mirror_->address(), peer.ring_size, peer.most_batches);
+  peer_ring_ = peer.ring_address;
+  peer_ring_rkey_ = peer.ring_rkey;
+  peer_token_ = peer.token;
+  passive_ = role == Role::kPassive;
+  // Both ends use as many as both have.
+  if (pairs_.size() > peer.queue_pairs) pairs_.resize(peer.queue_pairs);
+  Gid gid;
+  std::memcpy(gid.bytes.raw, peer.gid.data(), peer.gid.size());
+  route_ = adapter.Name() + " " + adapter.port().gid.Text() + " -> " + gid.Text();
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    const Status connected = pairs_[i]->Connect(peer, static_cast<int>(i));
+    if (!connected.ok()) return Status(connected.code(), connected.message() + " (" + route_ + ")");
+  }
+  state_.store(State::kConnecting);
+  if (passive_) return OkStatus();
+  const iovec token = {peer_token_.data(), peer_token_.size()};
+  return AddRecord(RecordKind::kHello, &token, 1, 0, /*awaited=*/true);
+}
+
+std::string VerbsChannel::Route() const { return route_; }
+
+Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view token) {
+  if (state_.load() != State::kConnecting || passive_ != (kind == RecordKind::kHello)) {
+    return Status(Code::kDataLoss, "a greeting at a wrong time");
+  }
+  if (token != token_) {
+    return Status(Code::kPermissionDenied, "the peer did not prove that it is the one asked for");
+  }
+  const auto handler = handler_.lock();
+  if (handler == nullptr) return Status(Code::kCancelled, "nobody wants this channel any more");
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (state_.load() != State::kConnecting) return OkStatus();
+    if (passive_) {
+      const iovec answer = {peer_token_.data(), peer_token_.size()};
+      RDMA_RETURN_IF_ERROR(AddRecord(RecordKind::kAccept, &answer, 1, 0, /*awaited=*/true));
+    }
+    state_.store(State::kConnected);
+  }
+  handler->OnConnected();
+  return OkStatus();
+}
+
+// --- Notifications out ---
+
+Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) {
+  if (state_.load(std::memory_order_acquire) != State::kConnected || !device_->Usable()) {
+    return Status(Code::kUnavailable, "the channel is not connected");
+  }
+  std::lock_guard<std::mutex> lock(mu_);
+  if (state_.load() != State::kConnected) {
+    return Status(Code::kUnavailable, "the channel is not connected");
+  }
+  const bool wake = urgency == Urgency::kWake;
+  const Status added =
+      AddRecord(RecordKind::kNotification, parts, count, notified_ + 1, /*awaited=*/wake);
+  if (!added.ok()) return added;
+  ++notified_;
+  if (number != nullptr) *number = notified_;
+  return OkStatus();
+}
+
+// A record that is awaited leaves at once, with all that waits for company; another one waits until
+// the polling thread comes by.
+Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number,
+                               bool awaited) {
+  const size_t length = TotalLength(parts, count);
+  if (length > writer_.LargestRecord()) {
+    return Status(Code::kInvalidArgument,
+                  "a notification of " + std::to_string(length) +
+                      " bytes is too long for the peer's ring (RDMA_TRANSPORT_RING)");
+  }
+  if (!pending_.empty() || !TryAppend(kind, parts, count, length, number, awaited)) {
+    if (pending_bytes_ + length > kPendingLimit) {
+      return Status(Code::kResourceExhausted, "the peer does not take its notifications");
+    }
+    Pending pending = {kind, std::string(), number, awaited};
+    pending.bytes.reserve(length);
+    for (int i = 0; i < count; ++i) {
+      pending.bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
+    }
+    pending_bytes_ += length;
+    pending_.push_back(std::move(pending));
+    Pump();
+    return OkStatus();
+  }
+  if (awaited || device_->asleep()) {
+    CloseBatch();
+    Pump();
+  } else {
+    Attend();
+  }
+  return OkStatus();
+}
+
+bool VerbsChannel::TryAppend(RecordKind kind, const iovec* parts, int count, size_t length,
+                             uint64_t number, bool awaited) {
+  RingWriter::Room room = writer_.Append(kind, parts, count, length);
+  if (room == RingWriter::Room::kCloseFirst) {
+    CloseBatch();
+    if (writer_.HasOpenBatch()) return false;
+    room = writer_.Append(kind, parts, count, length);
+  }
+  if (room != RingWriter::Room::kTaken) return false;
+  if (number != 0) appended_ = number;
+  writer_.Mark(appended_, awaited);
+  return true;
+}
+
+void VerbsChannel::CloseBatch() {
+  Batch batch;
+  if (!writer_.Close(&batch)) return;
+  Work work;
+  work.kind = Work::Kind::kBatch;
+  work.local = mirror_->address() + batch.offset;
+  work.length = batch.length;
+  work.lkey = mirror_registration_->lkey();
+  work.remote = peer_ring_ + batch.offset;
+  work.rkey = peer_ring_rkey_;
+  work.immediate = batch.immediate;
+  work.awaited = batch.awaited;
+  work.end = batch.end;
+  work.number = batch.last_number;
+  for (size_t i = 1; i < pairs_.size(); ++i) work.after[i] = begun_[i];
+  pairs_.front()->Push(work);
+}
+
+void VerbsChannel::FlushPending() {
+  bool moved = false;
+  while (!pending_.empty()) {
+    Pending& front = pending_.front();
+    const iovec part = {front.bytes.data(), front.bytes.size()};
+    if (!TryAppend(front.kind, &part, 1, front.bytes.size(), front.number, front.awaited)) break;
+    pending_bytes_ -= front.bytes.size();
+    pending_.pop_front();
+    moved = true;
+  }
+  if (moved) CloseBatch();
+}
+
+void VerbsChannel::SendCredit() {
+  if (!credit_due_) return;
+  credit_due_ = false;
+  Work work;
+  work.kind = Work::Kind::kCredit;
+  work.remote = peer_ring_;
+  work.rkey = peer_ring_rkey_;
+  work.immediate = credit_.Encode();
+  pairs_.front()->Push(work);
+}
+
+void VerbsChannel::PumpOne(size_t index) {
+  if (!pairs_[index]->HasWaiting()) return;
+  const Status posted = pairs_[index]->Pump(ended_);
+  if (!posted.ok()) BreakLocked(posted);
+}
+
+void VerbsChannel::Pump() {
+  for (size_t i = pairs_.size(); i-- > 0 && state_.load() != State::kBroken;) PumpOne(i);
+}
+
+Status VerbsChannel::Flush() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!Serving(state_.load())) return Status(Code::kUnavailable, "the channel is not connected");
+  CloseBatch();
+  Pump();
+  return OkStatus();
+}
+
+void VerbsChannel::BeforeRest() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!Serving(state_.load())) return;
+  CloseBatch();
+  Pump();
+}
+
+// --- Memory ---
+
+Status VerbsChannel::Share(uint64_t key) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (shared_.count(key) != 0) return OkStatus();
+  RegionRecord record = {};
+  RDMA_RETURN_IF_ERROR(device_->Describe(key, &record));
+  const iovec part = {&record, sizeof(record)};
+  RDMA_RETURN_IF_ERROR(AddRecord(RecordKind::kRegion, &part, 1, 0, /*awaited=*/false));
+  shared_.insert(key);
+  return OkStatus();
+}
+
+void VerbsChannel::ForgetRegion(uint64_t key) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (shared_.erase(key) == 0 || state_.load() != State::kConnected) return;
+  const iovec part = {&key, sizeof(key)};
+  // A peer that does not hear it uses a key that the card refuses.
+  AddRecord(RecordKind::kForget, &part, 1, 0, /*awaited=*/false).IgnoreError();
+}
+
+bool VerbsChannel::Locate(const void* data, RemoteSpan* span) const {
+  return device_->Locate(data, span);
+}
+
+// --- One-sided operations ---
+
+Status VerbsChannel::Read(const RemoteSpan& source, char* destination, uint64_t cookie) {
+  return Transfer(Work::Kind::kRead, source, destination, cookie);
+}
+
+Status VerbsChannel::Write(const char* source, const RemoteSpan& destination, uint64_t cookie) {
+  return Transfer(Work::Kind::kWrite, destination, const_cast<char*>(source), cookie);
+}
+
+Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* local,
+                              uint64_t cookie) {
+  const bool write = kind == Work::Kind::kWrite;
+  Work work;
+  work.kind = kind;
+  work.cookie = cookie;
+  work.local = local;
+  Status refused = device_->LocalKey(local, span.length, &work.lkey);
+  std::lock_guard<std::mutex> lock(mu_);
+  if (state_.load() != State::kConnected) {
+    return Status(Code::kUnavailable, "the channel is not connected");
+  }
+  const auto region = peer_regions_.find(span.key);
+  if (refused.ok() && (region == peer_regions_.end() || span.offset > region->second.length ||
+                       span.length > region->second.length - span.offset)) {
+    refused = Status(Code::kInvalidArgument, "a one-sided operation outside the peer's memory");
+  } else if (refused.ok() && write && !region->second.writable) {
+    refused = Status(Code::kPermissionDenied, "a write to memory that the peer only lets be read");
+  }
+  if (!refused.ok()) {
+    if (write) return refused;
+    done_.push_back({cookie, refused});
+    Attend();
+    device_->Wake();
+    return OkStatus();
+  }
+  work.remote = region->second.address + span.offset;
+  work.rkey = region->second.rkey;
+  const uint64_t pairs = pairs_.size();
+  if (pairs == 1 || span.length < pairs * kLeastShare) {
+    PushShare(0, work, 0, span.length);
+  } else {
+    spread_[cookie] = {static_cast<int>(pairs)};
+    const uint64_t share = (span.length / pairs + 4095) / 4096 * 4096;
+    for (uint64_t i = 0; i < pairs; ++i) {
+      const uint64_t from = i * share;
+      PushShare(i, work, from, i + 1 == pairs ? span.length - from : share);
+    }
+  }
+  // A write on one queue pair leaves with the notification that follows it.
+  if (!write || pairs > 1) Pump();
+  return OkStatus();
+}
+
+void VerbsChannel::PushShare(size_t index, const Work& whole, uint64_t from, uint64_t length) {
+  const uint64_t chunk = device_->chunk();
+  if (whole.kind == Work::Kind::kWrite) ++begun_[index];
+  uint64_t done = 0;
+  do {
+    Work work = whole;
+    work.local = whole.local + from + done;
+    work.remote = whole.remote + from + done;
+    work.length = static_cast<uint32_t>(std::min(chunk, length - done));
+    done += work.length;
+    work.last = done == length;
+    pairs_[index]->Push(work);
+  } while (done < length);
+}
+
+void VerbsChannel::EndTransfer(size_t index, const Work& work) {
+  if (work.kind == Work::Kind::kWrite) ++ended_[index];
+  const auto spread = spread_.find(work.cookie);
+  if (spread != spread_.end()) {
+    if (--spread->second.shares > 0) return;
+    spread_.erase(spread);
+  }
+  done_.push_back({work.cookie, OkStatus()});
+}
+
+// --- Completions ---
+
+int VerbsChannel::OnCompletion(const ibv_wc& completion) {
+  const size_t index = QueuePair::TagOf(completion.wr_id) - tag_;
+  if (QueuePair::IsReceive(completion.wr_id)) return OnReceive(completion);
+  OnSent(index, completion);
+  return DeliverNews() ? 1 : 0;
+}
+
+void VerbsChannel::OnSent(size_t index, const ibv_wc& completion) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (index >= pairs_.size()) return;
+  Work work;
+  bool itself = false;
+  const bool failed = completion.status != IBV_WC_SUCCESS;
+  bool freed = false;
+  while (pairs_[index]->TakeEnded(completion.wr_id, &work, &itself)) {
+    if (itself && failed) break;
+    if (work.kind == Work::Kind::kBatch) {
+      writer_.OnWritten(work.end);
+      delivered_ = work.number;
+      freed = true;
+    } else if (work.last) {
+      EndTransfer(index, work);
+    }
+    if (itself) break;
+  }
+  if (failed) {
+    if (IsFlush(completion.status)) {
+      ++flushed_;
+      if (state_.load() == State::kBroken) return;
+    }
+    static constexpr const char* kNames[] = {"a write", "a read", "a notification", "a credit"};
+    std::string operation = kNames[static_cast<int>(work.kind)];
+    if (work.length > 0) operation += " of " + std::to_string(work.length) + " bytes";
+    BreakLocked(CompletionError(completion.status, completion.vendor_err, operation, route_));
+    return;
+  }
+  if (freed && !pending_.empty()) FlushPending();
+  Pump();
+}
+
+int VerbsChannel::OnReceive(const ibv_wc& completion) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    pairs_.front()->OnReceive();
+    if (completion.status != IBV_WC_SUCCESS) {
+      if (IsFlush(completion.status)) ++flushed_;
+      BreakLocked(CompletionError(completion.status, completion.vendor_err, "a receive", route_));
+      return 0;
+    }
+  }
+  const Immediate immediate = Immediate::Decode(ntohl(completion.imm_data));
+  Status status;
+  if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
+    status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
+  } else if (immediate.credit) {
+    std::lock_guard<std::mutex> lock(mu_);
+    status = writer_.OnCredit(immediate);
+    FlushPending();
+    CloseBatch();
+  } else {
+    status = HandleBatch(immediate);
+  }
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!status.ok()) {
+    BreakLocked(status);
+    return 1;
+  }
+  if (!Serving(state_.load())) return 1;
+  const Status replenished = pairs_.front()->Replenish();
+  if (!replenished.ok()) {
+    BreakLocked(replenished);
+    return 1;
+  }
+  if (!credit_due_) credit_due_ = reader_.TakeCredit(&credit_);
+  SendCredit();
+  Pump();
+  return 1;
+}
+
+Status VerbsChannel::HandleBatch(const Immediate& immediate) {
+  RDMA_RETURN_IF_ERROR(reader_.Begin(immediate));
+  while (true) {
+    RecordKind kind{};
+    std::string_view record;
+    bool more = false;
+    RDMA_RETURN_IF_ERROR(reader_.Next(&kind, &record, &more));
+    if (!more) return OkStatus();
+    RDMA_RETURN_IF_ERROR(HandleRecord(kind, record));
+  }
+}
+
+Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
+  switch (kind) {
+    case RecordKind::kNotification: {
+      const State state = state_.load();
+      // While this side parts nobody listens; what came before a break still counts.
+      if (state == State::kParting) return OkStatus();
+      if (state == State::kConnecting) break;
+      if (const auto handler = handler_.lock()) handler->OnNotify(record.data(), record.size());
+      return OkStatus();
+    }
+    case RecordKind::kRegion:
+      return HandleRegion(record);
+    case RecordKind::kForget: {
+      uint64_t key = 0;
+      if (record.size() != sizeof(key)) break;
+      std::memcpy(&key, record.data(), sizeof(key));
+      std::lock_guard<std::mutex> lock(mu_);
+      peer_regions_.erase(key);
+      return OkStatus();
+    }
+    case RecordKind::kHello:
+    case RecordKind::kAccept:
+      return HandleGreeting(kind, record);
+    case RecordKind::kBye:
+      return Status(Code::kUnavailable, "the peer closed the channel: " + std::string(record));
+  }
+  return Status(Code::kDataLoss, "an unexpected record in the ring of notifications");
+}
+
+Status VerbsChannel::HandleRegion(std::string_view bytes) {
+  RegionRecord record;
+  if (bytes.size() != sizeof(record)) {
+    return Status(Code::kDataLoss, "a region described in a wrong size");
+  }
+  std::memcpy(&record, bytes.data(), sizeof(record));
+  std::lock_guard<std::mutex> lock(mu_);
+  peer_regions_[record.key] = {record.address, record.length, record.rkey, record.writable != 0};
+  return OkStatus();
+}
+
+bool VerbsChannel::DeliverNews() {
+  std::vector<Done> done;
+  uint64_t delivered = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    done.swap(done_);
+    if (delivered_ != told_) delivered = told_ = delivered_;
+  }
+  if (done.empty() && delivered == 0) return false;
+  const auto handler = handler_.lock();
+  if (handler == nullptr) return false;
+  if (delivered != 0) handler->OnDelivered(delivered);
+  for (const Done& transfer : done) handler->OnTransfer(transfer.cookie, transfer.status);
+  return true;
+}
+
+// --- The end ---
+
+void VerbsChannel::Attend() { needs_service_.store(true, std::memory_order_relaxed); }
+
+void VerbsChannel::Close(const Status& reason) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const State state = state_.load();
+    if (state == State::kParting || state == State::kBroken || state == State::kFinished) return;
+    close_reason_ = reason;
+    deadline_ = Now() + kPartingPatience;
+    if (state == State::kConnected) {
+      const iovec words = {const_cast<char*>(reason.message().data()),
+                           std::min<size_t>(reason.message().size(), 1024)};
+      AddRecord(RecordKind::kBye, &words, 1, 0, /*awaited=*/true).IgnoreError();
+      if (state_.load() != State::kBroken) state_.store(State::kParting);
+    } else {
+      BreakLocked(reason);
+    }
+    Attend();
+  }
+  device_->Wake();
+}
+
+void VerbsChannel::Fail(const Status& reason) {
+  std::lock_guard<std::mutex> lock(mu_);
+  BreakLocked(reason);
+}
+
+// The first reason counts.
+void VerbsChannel::BreakLocked(const Status& reason) {
+  const State state = state_.load();
+  if (state == State::kBroken || state == State::kFinished) return;
+  if (state != State::kParting) close_reason_ = reason;
+  state_.store(State::kBroken);
+  deadline_ = Now() + kFlushPatience;
+  for (const auto& pair : pairs_) pair->Break();
+  pending_.clear();
+  Attend();
+  device_->Wake();
+}
+
+bool VerbsChannel::Service() {
+  if (handler_.expired()) Fail(Status(Code::kCancelled, "nobody wants this channel any more"));
+  DeliverNews();
+  bool over = false;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    needs_service_.store(false, std::memory_order_relaxed);
+    const State state = state_.load();
+    if (Serving(state)) {
+      CloseBatch();
+      Pump();
+    }
+    if (state == State::kParting) {
+      const bool said = pending_.empty() && pairs_.front()->Idle();
+      if (said || Now() > deadline_) BreakLocked(close_reason_);
+      Attend();
+    } else if (state == State::kBroken) {
+      over = std::all_of(pairs_.begin(), pairs_.end(), [](const auto& p) { return p->Drained(); });
+      over |= Now() > deadline_;
+      if (!over) Attend();
+    }
+  }
+  if (over) Finish();
+  return state_.load() != State::kFinished;
+}
+
+void VerbsChannel::Finish() {
+  Status reason;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    state_.store(State::kFinished);
+    // With the queue pairs the peer's access ends: nothing here is read or written any more.
+    pairs_.clear();
+    reason = Status(Code::kUnavailable, close_reason_.message());
+    if (flushed_ > 0) {
+      Log(LogLevel::kDebug, route_ + ": " + std::to_string(flushed_) + " work requests flushed");
+    }
+  }
+  if (const auto handler = handler_.lock()) handler->OnClosed(reason);
+}
+
+}  // namespace rdma_transport::fabric::verbs

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "fabric/fabric.h"
+#include "fabric/host/region.h"
+#include "fabric/verbs/queue_pair.h"
+#include "fabric/verbs/ring.h"
+
+namespace rdma_transport::fabric::verbs {
+
+class VerbsDevice;
+
+// The first queue pair carries notifications, small transfers and a share of the large ones; the
+// others carry only shares of large transfers.
+//
+// Lock: mu_ guards all of the sending side. No lock is held while the handler runs.
+class VerbsChannel final : public Channel {
+ public:
+  VerbsChannel(VerbsDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t tag);
+  ~VerbsChannel() override;
+
+  Status Open();
+
+  std::string Address() const override;
+  Status Connect(std::string_view peer_address, Role role) override;
+  const char* fabric() const override { return "verbs"; }
+  std::string Route() const override;
+  bool MapsPeer() const override { return false; }
+  bool Copies() const override { return false; }
+  bool MayLose() const override { return true; }
+  Status Share(uint64_t key) override;
+  bool Locate(const void* data, RemoteSpan* span) const override;
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override;
+  Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
+  Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
+  Status Flush() override;
+  MappedSpan Map(const RemoteSpan&) override { return MappedSpan(); }
+  bool Owns(const void*, RemoteSpan*) const override { return false; }
+  void Close(const Status& reason) override;
+
+  // The rest is for the device, on the polling thread.
+  uint32_t tag() const { return tag_; }
+  // Returns how much of it was worth anybody's while.
+  int OnCompletion(const ibv_wc& completion);
+  // What is due besides completions: returns false when nothing is left to do for it, ever.
+  bool Service();
+  bool NeedsService() const { return needs_service_.load(std::memory_order_relaxed); }
+  bool finished() const { return state_.load() == State::kFinished; }
+  // The device sleeps from now on: what was kept back must leave.
+  void BeforeRest();
+  // An error that no completion tells.
+  void Fail(const Status& reason);
+  void ForgetRegion(uint64_t key);
+
+ private:
+  // kParting: the last record is on its way. kBroken: no operation succeeds any more, and what was
+  // under way is being flushed.
+  enum class State { kNew, kConnecting, kConnected, kParting, kBroken, kFinished };
+  struct PeerRegion {
+    uint64_t address;
+    uint64_t length;
+    uint32_t rkey;
+    bool writable;
+  };
+  struct Pending {
+    RecordKind kind;
+    std::string bytes;
+    uint64_t number;
+    bool awaited;
+  };
+  // A transfer that is spread over queue pairs.
+  struct Spread {
+    int shares;
+  };
+  struct Done {
+    uint64_t cookie;
+    Status status;
+  };
+
+  // With mu_ held.
+  Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool awaited);
+  bool TryAppend(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
+                 bool awaited);
+  void CloseBatch();
+  void FlushPending();
+  void SendCredit();
+  void Pump();
+  void PumpOne(size_t index);
+  Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
+  void PushShare(size_t index, const Work& whole, uint64_t from, uint64_t length);
+  void EndTransfer(size_t index, const Work& work);
+  void BreakLocked(const Status& reason);
+
+  // On the polling thread.
+  int OnReceive(const ibv_wc& completion);
+  void OnSent(size_t index, const ibv_wc& completion);
+  Status HandleBatch(const Immediate& immediate);
+  Status HandleRecord(RecordKind kind, std::string_view record);
+  Status HandleGreeting(RecordKind kind, std::string_view token);
+  Status HandleRegion(std::string_view record);
+  bool DeliverNews();
+  void Finish();
+
+  bool Serving(State state) const {
+    return state == State::kConnecting || state == State::kConnected || state == State::kParting;
+  }
+  // Something for Service() to do.
+  void Attend();
+
+  VerbsDevice* const device_;
+  const std::weak_ptr<ChannelHandler> handler_;
+  const uint32_t tag_;
+  const std::string token_;
+  std::string peer_token_;
+  std::string route_;
+  bool passive_ = false;
+
+  // The mirror of the peer's ring, and the ring that the peer writes.
+  std::unique_ptr<host::MemoryRegion> mirror_;
+  std::unique_ptr<host::MemoryRegion> ring_;
+  std::unique_ptr<Registration> mirror_registration_;
+  std::unique_ptr<Registration> ring_registration_;
+  RingReader reader_;
+
+  mutable std::mutex mu_;
+  std::atomic<State> state_{State::kNew};
+  std::vector<std::unique_ptr<QueuePair>> pairs_;
+  RingWriter writer_;
+  uint64_t peer_ring_ = 0;
+  uint32_t peer_ring_rkey_ = 0;
+  std::deque<Pending> pending_;
+  size_t pending_bytes_ = 0;
+  Immediate credit_;
+  bool credit_due_ = false;
+  uint64_t notified_ = 0;
+  uint64_t delivered_ = 0;
+  uint64_t told_ = 0;      // of delivered_, to the handler
+  uint64_t appended_ = 0;  // the last notification that is in the ring
+  std::array<uint32_t, kMostQueuePairs> begun_ = {};
+  std::array<uint32_t, kMostQueuePairs> ended_ = {};
+  std::map<uint64_t, Spread> spread_;
+  std::vector<Done> done_;
+  std::set<uint64_t> shared_;
+  std::map<uint64_t, PeerRegion> peer_regions_;
+  Status close_reason_;
+  Nanos deadline_ = 0;  // of kParting and kBroken
+  uint64_t flushed_ = 0;
+
+  std::atomic<bool> needs_service_{false};
+};
+
+}  // namespace rdma_transport::fabric::verbs

@@ -1,0 +1,296 @@
+#include "fabric/verbs/device.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "fabric/host/region.h"
+#include "fabric/verbs/errors.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+constexpr Nanos kDescriptorInterval = 100 * kMillisecond;  // while busy, for asynchronous events
+constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
+
+bool IsIpv4(const uint8_t* gid) {
+  static constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::memcmp(gid, kPrefix, sizeof(kPrefix)) == 0;
+}
+
+}  // namespace
+
+Status VerbsDevice::Create(const Settings& settings, std::unique_ptr<Device>* device) {
+  std::unique_ptr<VerbsDevice> made(new VerbsDevice);
+  RDMA_RETURN_IF_ERROR(made->Init(settings));
+  *device = std::move(made);
+  return OkStatus();
+}
+
+Status VerbsDevice::Init(const Settings& settings) {
+  RDMA_RETURN_IF_ERROR(Adapter::Open(settings.verbs, &adapter_));
+  memory_ = std::make_unique<RegisteredMemory>(adapter_.get());
+  chunk_ = std::min(kLargestChunk, std::max<uint64_t>(adapter_->port().largest_message, 4096));
+  if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
+  epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = host::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_.valid() || !wake_.valid()) return StatusFromErrno(errno, "epoll_create1 or eventfd");
+  RDMA_RETURN_IF_ERROR(Watch(wake_.get()));
+  RDMA_RETURN_IF_ERROR(Watch(adapter_->completion_events()));
+  return Watch(adapter_->async_events());
+}
+
+VerbsDevice::~VerbsDevice() {
+  snapshot_.clear();  // a channel that nobody else holds ends here, before the adapter
+}
+
+Status VerbsDevice::Watch(int fd) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return StatusFromErrno(errno, "epoll_ctl");
+  }
+  return OkStatus();
+}
+
+std::string VerbsDevice::Summary() const { return "verbs by " + adapter_->port().Text(); }
+
+// --- Memory ---
+
+Status VerbsDevice::Allocate(size_t length, Access access, void* place,
+                             std::unique_ptr<Region>* region) {
+  if (!Usable()) {
+    return Status(Code::kFailedPrecondition, "the arena belongs to the process that forked this");
+  }
+  if (length == 0 || length % RegionGranule() != 0) {
+    return Status(Code::kInvalidArgument,
+                  "a region's length must be a multiple of " + std::to_string(RegionGranule()));
+  }
+  std::unique_ptr<host::MemoryRegion> made;
+  RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(memory_->NewKey(), length, access, place, &made));
+  RDMA_RETURN_IF_ERROR(memory_->Add(made.get(), /*now=*/true));
+  made->BeforeEnd([this](uint64_t key) { OnRegionEnd(key); });
+  *region = std::move(made);
+  return OkStatus();
+}
+
+Status VerbsDevice::Adopt(Region* region) {
+  RDMA_RETURN_IF_ERROR(memory_->Add(region, /*now=*/false));
+  region->BeforeEnd([this](uint64_t key) { OnRegionEnd(key); });
+  return OkStatus();
+}
+
+void VerbsDevice::OnRegionEnd(uint64_t key) {
+  for (const auto& channel : Channels()) channel->ForgetRegion(key);
+  memory_->Remove(key);
+}
+
+bool VerbsDevice::Locate(const void* data, RemoteSpan* span) const {
+  return Usable() && memory_->Locate(data, span);
+}
+
+// --- Channels ---
+
+Status VerbsDevice::Reaches(std::string_view channel_address) const {
+  ChannelAddress peer;
+  RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(channel_address, &peer));
+  const Port& port = adapter_->port();
+  if (peer.ethernet != port.ethernet) {
+    return Status(Code::kUnavailable, std::string("it is on ") +
+                                          (peer.ethernet ? "RoCE" : "InfiniBand") + ", this is " +
+                                          port.Text());
+  }
+  if (port.ethernet && IsIpv4(peer.gid.data()) != IsIpv4(port.gid.bytes.raw)) {
+    return Status(Code::kUnavailable,
+                  "one side's GID is of IPv4, the other's of IPv6: set RDMA_TRANSPORT_GID_INDEX so "
+                  "that both are of one kind; here " +
+                      port.Text());
+  }
+  return OkStatus();
+}
+
+Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) {
+  if (!Usable()) {
+    return Status(Code::kFailedPrecondition, "the device belongs to the process that forked this");
+  }
+  uint32_t tag = 0;
+  {
+    std::lock_guard<std::mutex> lock(channels_mu_);
+    tag = next_tag_;
+    next_tag_ += kMostQueuePairs;
+  }
+  auto made = std::make_shared<VerbsChannel>(this, std::move(handler), tag);
+  RDMA_RETURN_IF_ERROR(made->Open());
+  std::lock_guard<std::mutex> lock(channels_mu_);
+  channels_[tag] = made;
+  channels_version_.fetch_add(1);
+  *channel = std::move(made);
+  return OkStatus();
+}
+
+std::vector<std::shared_ptr<VerbsChannel>> VerbsDevice::Channels() const {
+  std::vector<std::shared_ptr<VerbsChannel>> channels;
+  std::lock_guard<std::mutex> lock(channels_mu_);
+  for (const auto& [tag, weak] : channels_) {
+    if (auto channel = weak.lock()) channels.push_back(std::move(channel));
+  }
+  return channels;
+}
+
+void VerbsDevice::RefreshSnapshot() {
+  const uint64_t version = channels_version_.load();
+  if (version == snapshot_version_) return;
+  std::map<uint32_t, std::shared_ptr<VerbsChannel>> fresh;
+  {
+    std::lock_guard<std::mutex> lock(channels_mu_);
+    for (auto it = channels_.begin(); it != channels_.end();) {
+      if (auto channel = it->second.lock()) {
+        fresh[it->first] = std::move(channel);
+        ++it;
+      } else {
+        it = channels_.erase(it);
+      }
+    }
+  }
+  snapshot_.swap(fresh);
+  snapshot_version_ = version;
+}
+
+// --- The polling thread ---
+
+int VerbsDevice::Route(const ibv_wc* completions, int count) {
+  int handled = 0;
+  for (int i = 0; i < count; ++i) {
+    const uint32_t tag = QueuePair::TagOf(completions[i].wr_id);
+    const uint32_t channel = tag / kMostQueuePairs * kMostQueuePairs;
+    auto found = snapshot_.find(channel);
+    if (found == snapshot_.end()) {  // opened a moment ago
+      RefreshSnapshot();
+      found = snapshot_.find(channel);
+    }
+    // Of a queue pair that is gone, entries may still have lain in the queue.
+    if (found != snapshot_.end()) handled += found->second->OnCompletion(completions[i]);
+  }
+  return handled;
+}
+
+int VerbsDevice::PollQueue(CompletionQueue* queue) {
+  const int released = queue->TakeReleased();
+  int handled = 0;
+  while (true) {
+    ibv_wc completions[kBatch];
+    const int count = ibv_poll_cq(queue->get(), kBatch, completions);
+    if (count < 0) {
+      FailAll(Status(Code::kInternal, "ibv_poll_cq failed on " + adapter_->Name() +
+                                          ": its completion queue is broken"));
+      return handled;
+    }
+    handled += Route(completions, count);
+    if (count < kBatch) break;
+  }
+  if (released > 0) queue->Emptied(released);
+  return handled;
+}
+
+int VerbsDevice::Poll() {
+  if (!Usable()) return 0;
+  asleep_.store(false);
+  RefreshSnapshot();
+  if (woken_.load(std::memory_order_relaxed) ||
+      Now() - descriptors_checked_ > kDescriptorInterval) {
+    HandleDescriptors();
+  }
+  int handled = Route(met_, std::exchange(met_count_, 0));
+  for (CompletionQueue* queue : adapter_->Queues()) handled += PollQueue(queue);
+  bool over = false;
+  for (const auto& [tag, channel] : snapshot_) {
+    if (channel->NeedsService()) over |= !channel->Service();
+  }
+  if (over) {
+    std::lock_guard<std::mutex> lock(channels_mu_);
+    for (auto& [tag, channel] : snapshot_) {
+      if (channel->finished()) channels_.erase(tag);
+    }
+    channels_version_.fetch_add(1);
+  }
+  return handled;
+}
+
+bool VerbsDevice::Rest() {
+  if (!Usable()) return true;
+  asleep_.store(true);
+  for (const auto& [tag, channel] : snapshot_) channel->BeforeRest();
+  for (CompletionQueue* queue : adapter_->Queues()) {
+    const int error = ibv_req_notify_cq(queue->get(), 0);
+    if (error != 0) {
+      FailAll(VerbError(error, "ibv_req_notify_cq", adapter_->Name()));
+      return false;
+    }
+    // What came before it was asked for makes no event.
+    if (met_count_ == 0) met_count_ = std::max(0, ibv_poll_cq(queue->get(), kBatch, met_));
+  }
+  return met_count_ == 0 && channels_version_.load() == snapshot_version_ &&
+         std::none_of(snapshot_.begin(), snapshot_.end(),
+                      [](const auto& entry) { return entry.second->NeedsService(); });
+}
+
+void VerbsDevice::Sleep(Nanos deadline) {
+  int timeout_ms = -1;
+  if (deadline != 0) {
+    const Nanos left = deadline - Now();
+    timeout_ms = left <= 0 ? 0 : static_cast<int>(left / kMillisecond + 1);
+  }
+  epoll_event event;
+  if (epoll_wait(epoll_.get(), &event, 1, timeout_ms) > 0) woken_.store(true);
+}
+
+void VerbsDevice::Wake() {
+  const uint64_t one = 1;
+  // A full counter wakes just as well.
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+}
+
+void VerbsDevice::HandleDescriptors() {
+  descriptors_checked_ = Now();
+  woken_.store(false);
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t taken = read(wake_.get(), &count, sizeof(count));
+  adapter_->DrainCompletionEvents();
+  ibv_async_event event;
+  while (adapter_->NextAsyncEvent(&event)) {
+    HandleAsyncEvent(event);
+    adapter_->library().ack_async_event(&event);
+  }
+}
+
+void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event) {
+  const std::string sentence = adapter_->Name() + ": " + EventSentence(event.event_type);
+  switch (event.event_type) {
+    case IBV_EVENT_DEVICE_FATAL:
+    case IBV_EVENT_CQ_ERR:
+      Log(LogLevel::kError, sentence);
+      return FailAll(Status(Code::kUnavailable, sentence));
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_PATH_MIG_ERR:
+    case IBV_EVENT_GID_CHANGE:
+      // Completions tell which channel it breaks, if any.
+      return Log(LogLevel::kWarning, sentence);
+    default:
+      return Log(LogLevel::kDebug, sentence);
+  }
+}
+
+void VerbsDevice::FailAll(const Status& reason) {
+  for (const auto& channel : Channels()) channel->Fail(reason);
+}
+
+}  // namespace rdma_transport::fabric::verbs

@@ -1,0 +1,87 @@
+// The verbs fabric: peers behind an InfiniBand or RoCE port, by reliable connections.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "fabric/fabric.h"
+#include "fabric/host/file_descriptor.h"
+#include "fabric/verbs/adapter.h"
+#include "fabric/verbs/channel.h"
+#include "fabric/verbs/memory.h"
+
+namespace rdma_transport::fabric::verbs {
+
+class VerbsDevice final : public Device {
+ public:
+  static Status Create(const Settings& settings, std::unique_ptr<Device>* device);
+  ~VerbsDevice() override;
+
+  std::string Summary() const override;
+  bool Usable() const override { return adapter_->Usable(); }
+  Status Reaches(std::string_view channel_address) const override;
+  Status Allocate(size_t length, Access access, void* place,
+                  std::unique_ptr<Region>* region) override;
+  size_t RegionGranule() const override { return size_t{2} << 20; }
+  Status Adopt(Region* region) override;
+  MappedSpan MapOwn(const RemoteSpan&) override { return MappedSpan(); }
+  bool Locate(const void* data, RemoteSpan* span) const override;
+  Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
+  int Poll() override;
+  bool Rest() override;
+  void Sleep(Nanos deadline) override;
+  void Wake() override;
+  int WaitDescriptor() const override { return epoll_.get(); }
+
+  // For channels.
+  Adapter& adapter() const { return *adapter_; }
+  // Whether nobody polls, so that nobody would come by to send what waits for company.
+  bool asleep() const { return asleep_.load(); }
+  uint64_t chunk() const { return chunk_; }
+  Status LocalKey(const void* data, uint64_t length, uint32_t* lkey) {
+    return memory_->LocalKey(data, length, lkey);
+  }
+  Status Describe(uint64_t key, RegionRecord* record) { return memory_->Describe(key, record); }
+
+ private:
+  static constexpr int kBatch = 32;  // completions taken at a time
+
+  VerbsDevice() = default;
+  Status Init(const Settings& settings);
+  Status Watch(int fd);
+  void OnRegionEnd(uint64_t key);
+  void HandleDescriptors();
+  void HandleAsyncEvent(const ibv_async_event& event);
+  std::vector<std::shared_ptr<VerbsChannel>> Channels() const;
+  void RefreshSnapshot();
+  int PollQueue(CompletionQueue* queue);
+  int Route(const ibv_wc* completions, int count);
+  void FailAll(const Status& reason);
+
+  std::unique_ptr<Adapter> adapter_;
+  std::unique_ptr<RegisteredMemory> memory_;
+  uint64_t chunk_ = 0;
+  host::FileDescriptor epoll_;
+  host::FileDescriptor wake_;
+  std::atomic<bool> asleep_{false};
+  std::atomic<bool> woken_{false};
+  Nanos descriptors_checked_ = 0;
+  // Completions that Rest() met, for the next Poll().
+  ibv_wc met_[kBatch];
+  int met_count_ = 0;
+
+  mutable std::mutex channels_mu_;
+  std::map<uint32_t, std::weak_ptr<VerbsChannel>> channels_;  // by tag
+  uint32_t next_tag_ = kMostQueuePairs;
+  std::atomic<uint64_t> channels_version_{0};
+  // The polling thread's own copy.
+  std::map<uint32_t, std::shared_ptr<VerbsChannel>> snapshot_;
+  uint64_t snapshot_version_ = ~uint64_t{0};
+};
+
+}  // namespace rdma_transport::fabric::verbs

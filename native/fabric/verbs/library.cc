@@ -1,0 +1,101 @@
+#include "fabric/verbs/library.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "base/log.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+template <typename Function>
+bool Find(void* handle, const char* name, Function** function) {
+  *function = reinterpret_cast<Function*>(dlsym(handle, name));
+  return *function != nullptr;
+}
+
+// The first required function that is not there; null if there are all.
+const char* Resolve(void* handle, Library* library) {
+#define RDMA_REQUIRE(name) \
+  if (!Find(handle, "ibv_" #name, &library->name)) return "ibv_" #name
+  RDMA_REQUIRE(get_device_list);
+  RDMA_REQUIRE(free_device_list);
+  RDMA_REQUIRE(get_device_name);
+  RDMA_REQUIRE(open_device);
+  RDMA_REQUIRE(close_device);
+  RDMA_REQUIRE(query_device);
+  RDMA_REQUIRE(query_port);
+  RDMA_REQUIRE(query_gid);
+  RDMA_REQUIRE(query_pkey);
+  RDMA_REQUIRE(alloc_pd);
+  RDMA_REQUIRE(dealloc_pd);
+  RDMA_REQUIRE(reg_mr);
+  RDMA_REQUIRE(dereg_mr);
+  RDMA_REQUIRE(create_comp_channel);
+  RDMA_REQUIRE(destroy_comp_channel);
+  RDMA_REQUIRE(create_cq);
+  RDMA_REQUIRE(destroy_cq);
+  RDMA_REQUIRE(get_cq_event);
+  RDMA_REQUIRE(ack_cq_events);
+  RDMA_REQUIRE(create_qp);
+  RDMA_REQUIRE(modify_qp);
+  RDMA_REQUIRE(destroy_qp);
+  RDMA_REQUIRE(get_async_event);
+  RDMA_REQUIRE(ack_async_event);
+  RDMA_REQUIRE(event_type_str);
+  RDMA_REQUIRE(fork_init);
+#undef RDMA_REQUIRE
+  Find(handle, "_ibv_query_gid_ex", &library->query_gid_ex);
+  Find(handle, "ibv_reg_mr_iova2", &library->reg_mr_iova2);
+  Find(handle, "ibv_reg_dmabuf_mr", &library->reg_dmabuf_mr);
+  return nullptr;
+}
+
+Status Load(const std::string& path, std::shared_ptr<const Library>* library) {
+  // An empty name would be this program itself.
+  void* handle = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* reason = path.empty() ? "no name" : dlerror();
+    return Status(Code::kNotFound,
+                  std::string("cannot load the verbs library: ") +
+                      (reason == nullptr ? path : reason) +
+                      "; install rdma-core's libibverbs (Debian: apt-get install libibverbs1 "
+                      "ibverbs-providers; RHEL: dnf install libibverbs), or name it by "
+                      "RDMA_TRANSPORT_LIBIBVERBS");
+  }
+  auto loaded = std::make_shared<Library>();
+  loaded->path = path;
+  if (const char* missing = Resolve(handle, loaded.get())) {
+    dlclose(handle);
+    return Status(Code::kUnimplemented, "'" + path + "' is too old: it lacks " + missing +
+                                            "; rdma-core 17 or newer has it");
+  }
+  // For the provider's own queues, which copy-on-write would move on old kernels. Regions are
+  // shared memory, which it does not touch.
+  if (const int error = loaded->fork_init(); error != 0) {
+    Log(LogLevel::kDebug, std::string("ibv_fork_init: ") + std::strerror(error));
+  }
+  *library = std::move(loaded);
+  return OkStatus();
+}
+
+}  // namespace
+
+Status LoadLibrary(const std::string& path, std::shared_ptr<const Library>* library) {
+  static auto* mu = new std::mutex;
+  static auto* loaded = new std::map<std::string, std::shared_ptr<const Library>>;
+  std::lock_guard<std::mutex> lock(*mu);
+  const auto found = loaded->find(path);
+  if (found != loaded->end()) {
+    *library = found->second;
+    return OkStatus();
+  }
+  RDMA_RETURN_IF_ERROR(Load(path, library));
+  loaded->emplace(path, *library);
+  return OkStatus();
+}
+
+}  // namespace rdma_transport::fabric::verbs

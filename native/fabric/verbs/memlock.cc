@@ -1,0 +1,69 @@
+#include "fabric/verbs/memlock.h"
+
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "fabric/verbs/errors.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+std::string Bytes(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " bytes";
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.4g %s", value, kUnits[unit]);
+  return text;
+}
+
+}  // namespace
+
+uint64_t MemlockLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return kNoMemlockLimit;
+  }
+  return limit.rlim_cur;
+}
+
+bool MemlockExplains(int error, uint64_t needed, uint64_t limit) {
+  // With a limit of 0 the kernel does not even count.
+  return (error == ENOMEM && limit < needed) || (error == EPERM && limit == 0);
+}
+
+std::string MemlockHelp() {
+  return "Raise the limit and start the task again:\n"
+         "  shell: ulimit -l unlimited (if that is refused: '* - memlock unlimited' in "
+         "/etc/security/limits.conf, and log in again)\n"
+         "  systemd: LimitMEMLOCK=infinity in the unit\n"
+         "  Docker: docker run --ulimit memlock=-1\n"
+         "  Kubernetes: pods have the limit of the container runtime: LimitMEMLOCK=infinity in the "
+         "unit of containerd or CRI-O on the node, or capabilities: add: [IPC_LOCK] in the "
+         "container's securityContext\n"
+         "  Slurm: PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and LimitMEMLOCK=infinity "
+         "in "
+         "the unit of slurmd";
+}
+
+Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
+                              std::string_view on) {
+  const uint64_t needed = registered + length;
+  if (!MemlockExplains(error, needed, limit)) {
+    const Status status = VerbError(error, "ibv_reg_mr", on);
+    return Status(status.code(), status.message() + "; it was about " + Bytes(length) + ", after " +
+                                     Bytes(registered) + " of this process");
+  }
+  return Status(
+      Code::kResourceExhausted,
+      "cannot register " + Bytes(length) + " with " + std::string(on) +
+          ": the limit on locked memory (RLIMIT_MEMLOCK) is too low: this process needs " +
+          Bytes(needed) + " (" + std::to_string(needed) + " bytes), and may lock " + Bytes(limit) +
+          ". " + MemlockHelp());
+}
+
+}  // namespace rdma_transport::fabric::verbs

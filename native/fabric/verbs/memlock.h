@@ -1,0 +1,29 @@
+// The limit on locked memory (RLIMIT_MEMLOCK): the kernel counts what a card may reach, and refuses
+// the rest.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace rdma_transport::fabric::verbs {
+
+constexpr uint64_t kNoMemlockLimit = std::numeric_limits<uint64_t>::max();
+
+// Of this process, in bytes.
+uint64_t MemlockLimit();
+
+// Whether a refusal of `needed` bytes in all with `error` comes from `limit`.
+bool MemlockExplains(int error, uint64_t needed, uint64_t limit);
+
+// How to raise it: a line each for shell, systemd, Docker, Kubernetes and Slurm.
+std::string MemlockHelp();
+
+// RegistrationError() under a given limit.
+Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
+                              std::string_view on);
+
+}  // namespace rdma_transport::fabric::verbs

@@ -1,0 +1,332 @@
+#include "fabric/verbs/port_choice.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <tuple>
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+constexpr uint16_t kFullMember = 0x8000;
+
+std::string StateName(const ibv_port_attr& attributes) {
+  constexpr const char* kStates[] = {"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"};
+  constexpr const char* kPhysicalStates[] = {
+      "unknown",           "Sleep",  "Polling", "Disabled", "PortConfigurationTraining", "LinkUp",
+      "LinkErrorRecovery", "PhyTest"};
+  const size_t state = static_cast<size_t>(attributes.state);
+  const size_t physical = attributes.phys_state;
+  return std::string(state < std::size(kStates) ? kStates[state] : "in an unknown state") +
+         " (physical state " +
+         (physical < std::size(kPhysicalStates) ? kPhysicalStates[physical] : "unknown") + ")";
+}
+
+std::string StateHint(const PortCandidate& candidate) {
+  if (candidate.ethernet()) {
+    return "set its network interface up (rdma link shows which it is), and see the cable";
+  }
+  if (candidate.attributes.state == IBV_PORT_DOWN) return "see the cable and the switch";
+  return "the fabric needs a subnet manager (such as opensm)";
+}
+
+const char* TransportName(ibv_transport_type transport) {
+  switch (transport) {
+    case IBV_TRANSPORT_IWARP:
+      return "iWARP";
+    case IBV_TRANSPORT_USNIC:
+    case IBV_TRANSPORT_USNIC_UDP:
+      return "usNIC";
+    default:
+      return "a protocol of its own (as EFA does)";
+  }
+}
+
+// Gigabits per second; what is not known counts as it is written.
+double Rate(const ibv_port_attr& attributes) {
+  double lanes = attributes.active_width;
+  switch (attributes.active_width) {
+    case 2:
+      lanes = 4;
+      break;
+    case 4:
+      lanes = 8;
+      break;
+    case 8:
+      lanes = 12;
+      break;
+    case 16:
+      lanes = 2;
+      break;
+  }
+  double lane = attributes.active_speed;
+  switch (attributes.active_speed) {
+    case 1:
+      lane = 2.5;
+      break;
+    case 2:
+      lane = 5;
+      break;
+    case 4:
+    case 8:
+      lane = 10;
+      break;
+    case 16:
+      lane = 14;
+      break;
+    case 32:
+      lane = 25;
+      break;
+    case 64:
+      lane = 50;
+      break;
+    case 128:
+      lane = 100;
+      break;
+  }
+  return lanes * lane;
+}
+
+std::string RateText(double rate) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g Gb/s", rate);
+  return text;
+}
+
+bool IsIpv4(const Gid& gid) {
+  constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::equal(std::begin(kPrefix), std::end(kPrefix), gid.bytes.raw);
+}
+
+bool IsLinkLocal(const Gid& gid) {
+  return gid.bytes.raw[0] == 0xfe && (gid.bytes.raw[1] & 0xc0) == 0x80;
+}
+
+// The lower the better. A RoCE v2 packet can be routed, and an IPv4 address is what most networks
+// are set up for; link-local ones reach only the same subnet.
+std::tuple<bool, int, uint32_t> Preference(const Gid& gid) {
+  return {gid.type == GidType::kRoceV1, IsIpv4(gid) ? 0 : IsLinkLocal(gid) ? 2 : 1, gid.index};
+}
+
+std::string GidList(const std::vector<Gid>& gids) {
+  constexpr size_t kMost = 16;
+  std::string text;
+  for (size_t i = 0; i < std::min(gids.size(), kMost); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(gids[i].index) + " (" +
+            GidTypeName(gids[i].type) + ", " + gids[i].Text() + ")";
+  }
+  if (gids.size() > kMost) text += " and " + std::to_string(gids.size() - kMost) + " more";
+  return text;
+}
+
+Status ChooseGid(const PortCandidate& candidate, int index, Gid* gid) {
+  const std::vector<Gid>& gids = candidate.gids;
+  if (gids.empty()) {
+    return Status(Code::kFailedPrecondition,
+                  std::string("it has no usable GID") +
+                      (candidate.ethernet() ? ": its network interface needs an IP address" : ""));
+  }
+  if (index >= 0) {
+    const auto found = std::find_if(gids.begin(), gids.end(), [&](const Gid& entry) {
+      return entry.index == static_cast<uint32_t>(index);
+    });
+    if (found == gids.end()) {
+      const int length = candidate.attributes.gid_tbl_len;
+      return Status(
+          Code::kInvalidArgument,
+          "RDMA_TRANSPORT_GID_INDEX=" + std::to_string(index) +
+              (index >= length ? " is beyond its table of " + std::to_string(length) + " entries"
+                               : std::string(" is an empty entry")) +
+              "; there are " + GidList(gids));
+    }
+    *gid = *found;
+    return OkStatus();
+  }
+  *gid = candidate.ethernet() ? *std::min_element(gids.begin(), gids.end(),
+                                                  [](const Gid& a, const Gid& b) {
+                                                    return Preference(a) < Preference(b);
+                                                  })
+                              : gids.front();
+  return OkStatus();
+}
+
+std::string PkeyText(uint16_t pkey) {
+  char text[8];
+  std::snprintf(text, sizeof(text), "0x%04x", pkey);
+  return text;
+}
+
+// Two limited members of a partition do not reach each other: a full membership comes first.
+Status ChoosePkey(const PortCandidate& candidate, int wanted, uint16_t* index) {
+  const std::vector<uint16_t>& pkeys = candidate.pkeys;
+  for (const bool full : {true, false}) {
+    for (size_t i = 0; i < pkeys.size(); ++i) {
+      const int key = pkeys[i] & ~kFullMember;
+      if (key == 0 || ((pkeys[i] & kFullMember) != 0) != full) continue;
+      if (wanted >= 0 && key != (wanted & ~kFullMember)) continue;
+      *index = static_cast<uint16_t>(i);
+      return OkStatus();
+    }
+  }
+  // RoCE has the default partition alone, and not every driver shows it.
+  if (wanted < 0) {
+    *index = 0;
+    return OkStatus();
+  }
+  std::string there;
+  for (const uint16_t pkey : pkeys) {
+    if ((pkey & ~kFullMember) != 0) there += (there.empty() ? "" : ", ") + PkeyText(pkey);
+  }
+  return Status(Code::kInvalidArgument,
+                "RDMA_TRANSPORT_PKEY=" + PkeyText(static_cast<uint16_t>(wanted)) +
+                    " is not in its table; there are " + (there.empty() ? "none" : there));
+}
+
+ibv_mtu ChooseMtu(ibv_mtu active, uint32_t wanted) {
+  ibv_mtu mtu = active;
+  while (wanted != 0 && mtu > IBV_MTU_256 && MtuBytes(mtu) > wanted) {
+    mtu = static_cast<ibv_mtu>(mtu - 1);
+  }
+  return mtu;
+}
+
+Status Examine(const PortCandidate& candidate, const VerbsSettings& settings, PortChoice* choice) {
+  if (!HasReliableConnections(candidate.transport)) {
+    return Status(Code::kUnimplemented,
+                  std::string("it speaks ") + TransportName(candidate.transport) +
+                      ", which has no reliable connections as InfiniBand and RoCE have");
+  }
+  RDMA_RETURN_IF_ERROR(candidate.problem);
+  if (candidate.attributes.state != IBV_PORT_ACTIVE) {
+    return Status(Code::kFailedPrecondition,
+                  "port is " + StateName(candidate.attributes) + "; " + StateHint(candidate));
+  }
+  RDMA_RETURN_IF_ERROR(ChooseGid(candidate, settings.gid_index, &choice->gid));
+  RDMA_RETURN_IF_ERROR(ChoosePkey(candidate, settings.pkey, &choice->pkey_index));
+  choice->mtu = ChooseMtu(candidate.attributes.active_mtu, settings.mtu);
+  return OkStatus();
+}
+
+struct Usable {
+  PortChoice choice;
+  int place = 0;
+  double rate = 0;
+
+  bool Before(const Usable& other) const {
+    return std::tuple(place, -rate, choice.candidate) <
+           std::tuple(other.place, -other.rate, other.choice.candidate);
+  }
+};
+
+std::string WhyLater(const Usable& usable, const Usable& best, const std::string& best_name) {
+  if (usable.place != best.place) return best_name + " comes first in RDMA_TRANSPORT_DEVICES";
+  if (usable.rate < best.rate) {
+    return "slower than " + best_name + " (" + RateText(usable.rate) + ", not " +
+           RateText(best.rate) + ")";
+  }
+  return best_name + " is as fast, and comes first";
+}
+
+std::string NamesOf(const std::vector<PortCandidate>& candidates) {
+  std::string names;
+  for (const PortCandidate& candidate : candidates) {
+    names += (names.empty() ? "" : ", ") + candidate.Name();
+  }
+  return names;
+}
+
+// Of the entries in the list that no port answers to.
+std::vector<std::string> MissingEntries(const std::vector<PortCandidate>& candidates,
+                                        const DeviceList& list) {
+  std::vector<std::string> missing;
+  if (list.all_but) return missing;
+  for (const DeviceList::Entry& entry : list.entries) {
+    const bool found =
+        std::any_of(candidates.begin(), candidates.end(), [&](const PortCandidate& candidate) {
+          const int port = candidate.number == 0 ? entry.port : candidate.number;
+          return list.Names(entry, candidate.device, port);
+        });
+    if (!found) missing.push_back(entry.Text());
+  }
+  return missing;
+}
+
+}  // namespace
+
+const char* GidTypeName(GidType type) {
+  switch (type) {
+    case GidType::kInfiniBand:
+      return "InfiniBand";
+    case GidType::kRoceV1:
+      return "RoCE v1";
+    case GidType::kRoceV2:
+      return "RoCE v2";
+  }
+  return "";
+}
+
+uint32_t MtuBytes(ibv_mtu mtu) { return 128u << static_cast<int>(mtu); }
+
+Status ChooseAmong(const std::vector<PortCandidate>& candidates, const DeviceList& list,
+                   const VerbsSettings& settings, PortChoice* choice,
+                   std::vector<std::string>* left_out) {
+  std::vector<Usable> usable;
+  std::vector<std::string> sentences(candidates.size());
+  std::vector<Code> codes;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const PortCandidate& candidate = candidates[i];
+    Usable one;
+    one.choice.candidate = i;
+    if (candidate.number == 0 ? !list.MayUse(candidate.device)
+                              : list.Place(candidate.device, candidate.number) < 0) {
+      sentences[i] = std::string(list.all_but ? "left out by" : "not in") +
+                     " RDMA_TRANSPORT_DEVICES=" + settings.devices;
+      continue;
+    }
+    const Status status = Examine(candidate, settings, &one.choice);
+    if (!status.ok()) {
+      sentences[i] = status.message();
+      codes.push_back(status.code());
+      continue;
+    }
+    one.place = list.Place(candidate.device, candidate.number);
+    one.rate = Rate(candidate.attributes);
+    usable.push_back(std::move(one));
+  }
+  const auto best = std::min_element(usable.begin(), usable.end(),
+                                     [](const Usable& a, const Usable& b) { return a.Before(b); });
+  if (best != usable.end()) {
+    const std::string best_name = candidates[best->choice.candidate].Name();
+    for (const Usable& other : usable) {
+      if (&other == &*best) continue;
+      sentences[other.choice.candidate] = WhyLater(other, *best, best_name);
+    }
+    *choice = best->choice;
+  }
+  std::string all;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (sentences[i].empty()) continue;
+    left_out->push_back(candidates[i].Name() + ": " + sentences[i]);
+    all += "\n  " + left_out->back();
+  }
+  const std::vector<std::string> missing = MissingEntries(candidates, list);
+  for (const std::string& name : missing) {
+    left_out->push_back(name + ": named by RDMA_TRANSPORT_DEVICES, but there is no such port here");
+    all += "\n  " + left_out->back();
+  }
+  if (best != usable.end()) return OkStatus();
+  if (codes.empty()) {  // The list alone shut out all there are.
+    const std::string what = "RDMA_TRANSPORT_DEVICES=" + settings.devices;
+    const std::string there = "; there are " + NamesOf(candidates);
+    if (list.all_but) {
+      return Status(Code::kFailedPrecondition, what + " leaves out every port" + there);
+    }
+    return Status(Code::kNotFound, what + " names no port of this host" + there);
+  }
+  const bool same =
+      std::all_of(codes.begin(), codes.end(), [&](Code code) { return code == codes.front(); });
+  return Status(same ? codes.front() : Code::kFailedPrecondition,
+                "no RDMA port can be used:" + all);
+}
+
+}  // namespace rdma_transport::fabric::verbs

@@ -1,0 +1,49 @@
+// The choice of a port among described ones.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "base/status.h"
+#include "fabric/verbs/device_list.h"
+#include "fabric/verbs/ports.h"
+
+namespace rdma_transport::fabric::verbs {
+
+struct PortCandidate {
+  std::string device;
+  int number = 0;  // 0: of the device as a whole, whose ports were not looked at
+  ibv_transport_type transport = IBV_TRANSPORT_IB;
+  Status problem;  // why it could not be read; then nothing below counts
+  ibv_port_attr attributes = {};
+  std::vector<Gid> gids;  // those that are not empty
+  std::vector<uint16_t> pkeys;
+
+  bool ethernet() const { return attributes.link_layer == IBV_LINK_LAYER_ETHERNET; }
+  std::string Name() const { return number == 0 ? device : device + ":" + std::to_string(number); }
+};
+
+struct PortChoice {
+  size_t candidate = 0;
+  Gid gid;
+  uint16_t pkey_index = 0;
+  ibv_mtu mtu = IBV_MTU_1024;
+};
+
+// Of the protocols that a device may speak, these have what this fabric needs.
+inline bool HasReliableConnections(ibv_transport_type transport) {
+  return transport == IBV_TRANSPORT_IB || transport == IBV_TRANSPORT_UNKNOWN;
+}
+
+// "RoCE v2"
+const char* GidTypeName(GidType type);
+uint32_t MtuBytes(ibv_mtu mtu);
+
+// As ChoosePort(), which reads the candidates; they come in the order of the device list.
+Status ChooseAmong(const std::vector<PortCandidate>& candidates, const DeviceList& list,
+                   const VerbsSettings& settings, PortChoice* choice,
+                   std::vector<std::string>* left_out);
+
+}  // namespace rdma_transport::fabric::verbs

@@ -1,0 +1,262 @@
+#include "fabric/verbs/ports.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+#include "fabric/verbs/device_list.h"
+#include "fabric/verbs/errors.h"
+#include "fabric/verbs/port_choice.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+constexpr char kSysfs[] = "/sys/class/infiniband";
+
+// What the library lists, and the contexts that were opened of it; ends them all.
+class Devices {
+ public:
+  explicit Devices(const Library& library) : library_(library) {}
+  ~Devices() {
+    for (ibv_context* context : contexts_) {
+      if (context != nullptr) library_.close_device(context);
+    }
+    if (list_ != nullptr) library_.free_device_list(list_);
+  }
+  Devices(const Devices&) = delete;
+  Devices& operator=(const Devices&) = delete;
+
+  // An errno.
+  int Read() {
+    int count = 0;
+    errno = 0;
+    list_ = library_.get_device_list(&count);
+    if (list_ == nullptr) return errno == 0 ? ENOSYS : errno;
+    contexts_.resize(static_cast<size_t>(count));
+    return 0;
+  }
+
+  size_t count() const { return contexts_.size(); }
+  ibv_device* device(size_t i) const { return list_[i]; }
+  // Null, with an errno, where the device cannot be opened.
+  ibv_context* Open(size_t i) {
+    errno = 0;
+    contexts_[i] = library_.open_device(list_[i]);
+    return contexts_[i];
+  }
+  // To the caller.
+  ibv_context* Release(size_t i) { return std::exchange(contexts_[i], nullptr); }
+
+ private:
+  const Library& library_;
+  ibv_device** list_ = nullptr;
+  std::vector<ibv_context*> contexts_;  // one for each device; null: not open
+};
+
+// Old verbs give -1 and an errno, newer ones the error itself.
+int ErrorOf(int result) { return result > 0 ? result : errno != 0 ? errno : EIO; }
+
+std::string Names(const std::filesystem::path& directory) {
+  std::string names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names += (names.empty() ? "" : ", ") + entry->path().filename().string();
+  }
+  return names;
+}
+
+Status NoDevices() {
+  const std::string names = Names(kSysfs);
+  if (!names.empty()) {
+    return Status(Code::kNotFound,
+                  "the kernel has RDMA devices (" + names +
+                      "), but libibverbs shows none: install the drivers of the same rdma-core "
+                      "(Debian: apt-get install ibverbs-providers; RHEL: dnf install libibverbs), "
+                      "and in a container give it the devices (docker run "
+                      "--device=/dev/infiniband)");
+  }
+  return Status(Code::kNotFound,
+                "no RDMA device on this host: load the modules of the card, or make a software "
+                "device (rdma link add rxe0 type rxe netdev eth0)");
+}
+
+bool IsEmpty(const ibv_gid& gid) {
+  // Of a link-local GID the prefix alone says nothing.
+  return std::all_of(gid.raw + 8, gid.raw + 16, [](uint8_t byte) { return byte == 0; }) &&
+         (std::all_of(gid.raw, gid.raw + 8, [](uint8_t byte) { return byte == 0; }) ||
+          (gid.raw[0] == 0xfe && gid.raw[1] == 0x80));
+}
+
+// Of an Ethernet port. Kernels that do not say it have RoCE v1 alone.
+GidType GidTypeFromSysfs(const ibv_device& device, int port, uint32_t index) {
+  const std::string root = device.ibdev_path[0] != '\0' ? std::string(device.ibdev_path)
+                                                        : std::string(kSysfs) + "/" + device.name;
+  std::ifstream file(root + "/ports/" + std::to_string(port) + "/gid_attrs/types/" +
+                     std::to_string(index));
+  std::string line;
+  return std::getline(file, line) && line == "RoCE v2" ? GidType::kRoceV2 : GidType::kRoceV1;
+}
+
+// False: the entry is empty or cannot be read; tables have holes, above all in containers.
+bool ReadGid(const Library& library, ibv_context* context, const PortCandidate& port,
+             uint32_t index, Gid* gid) {
+  gid->index = index;
+  const uint8_t number = static_cast<uint8_t>(port.number);
+  ibv_gid_entry entry = {};
+  const int error = library.query_gid_ex == nullptr
+                        ? ENOSYS
+                        : library.query_gid_ex(context, number, index, &entry, 0, sizeof(entry));
+  if (error == 0) {
+    gid->bytes = entry.gid;
+    gid->type = !port.ethernet()                         ? GidType::kInfiniBand
+                : entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? GidType::kRoceV2
+                                                         : GidType::kRoceV1;
+    return !IsEmpty(gid->bytes);
+  }
+  if (error == ENODATA) return false;
+  if (library.query_gid(context, number, static_cast<int>(index), &gid->bytes) != 0 ||
+      IsEmpty(gid->bytes)) {
+    return false;
+  }
+  gid->type = port.ethernet() ? GidTypeFromSysfs(*context->device, port.number, index)
+                              : GidType::kInfiniBand;
+  return true;
+}
+
+void ReadPort(const Library& library, ibv_context* context, PortCandidate* port) {
+  const uint8_t number = static_cast<uint8_t>(port->number);
+  errno = 0;
+  // Older libraries fill in only what they know.
+  port->attributes = {};
+  const int result = library.query_port(context, number, &port->attributes);
+  if (result != 0) {
+    port->problem = VerbError(ErrorOf(result), "ibv_query_port", port->Name());
+    return;
+  }
+  // Tables of ports that are down may be large and say nothing.
+  if (port->attributes.state != IBV_PORT_ACTIVE) return;
+  for (int i = 0; i < port->attributes.gid_tbl_len; ++i) {
+    Gid gid;
+    if (ReadGid(library, context, *port, static_cast<uint32_t>(i), &gid)) {
+      port->gids.push_back(gid);
+    }
+  }
+  for (int i = 0; i < port->attributes.pkey_tbl_len; ++i) {
+    __be16 pkey = 0;
+    if (library.query_pkey(context, number, i, &pkey) != 0) pkey = 0;
+    port->pkeys.push_back(ntohs(pkey));
+  }
+}
+
+struct Place {
+  size_t device = 0;
+  ibv_device_attr attributes = {};
+};
+
+// Opens what the list allows. `places`: for each candidate where it comes from.
+void ReadCandidates(const Library& library, const DeviceList& list, Devices* devices,
+                    std::vector<PortCandidate>* candidates, std::vector<Place>* places) {
+  for (size_t i = 0; i < devices->count(); ++i) {
+    ibv_device* device = devices->device(i);
+    PortCandidate candidate;
+    candidate.device = library.get_device_name(device);
+    candidate.transport = device->transport_type;
+    Place place;
+    place.device = i;
+    int ports = 0;
+    if (list.MayUse(candidate.device) && HasReliableConnections(candidate.transport)) {
+      ibv_context* context = devices->Open(i);
+      if (context == nullptr) {
+        candidate.problem =
+            VerbError(errno == 0 ? ENODEV : errno, "ibv_open_device", candidate.device);
+      } else {
+        errno = 0;
+        const int result = library.query_device(context, &place.attributes);
+        if (result != 0) {
+          candidate.problem = VerbError(ErrorOf(result), "ibv_query_device", candidate.device);
+        } else if (ports = place.attributes.phys_port_cnt; ports == 0) {
+          candidate.problem = Status(Code::kFailedPrecondition, "it has no ports");
+        }
+        for (int number = 1; number <= ports; ++number) {
+          PortCandidate port = candidate;
+          port.number = number;
+          if (list.Place(port.device, number) >= 0) ReadPort(library, context, &port);
+          candidates->push_back(std::move(port));
+          places->push_back(place);
+        }
+      }
+    }
+    if (ports == 0) {
+      candidates->push_back(std::move(candidate));
+      places->push_back(place);
+    }
+  }
+}
+
+}  // namespace
+
+std::string Gid::Text() const {
+  in6_addr address;
+  std::memcpy(&address, bytes.raw, sizeof(address));
+  char text[INET6_ADDRSTRLEN] = "";
+  if (IN6_IS_ADDR_V4MAPPED(&address)) {
+    inet_ntop(AF_INET, bytes.raw + 12, text, sizeof(text));
+  } else {
+    inet_ntop(AF_INET6, bytes.raw, text, sizeof(text));
+  }
+  return text;
+}
+
+std::string Port::Text() const {
+  return device + ":" + std::to_string(number) + " (" + GidTypeName(gid.type) +
+         (ethernet ? "" : ", LID " + std::to_string(lid)) + ", GID " + std::to_string(gid.index) +
+         " = " + gid.Text() + ", MTU " + std::to_string(MtuBytes(mtu)) + ")";
+}
+
+Status ChoosePort(const Library& library, const VerbsSettings& settings, Port* port,
+                  std::vector<std::string>* left_out) {
+  DeviceList list;
+  RDMA_RETURN_IF_ERROR(ParseDeviceList(settings.devices, &list));
+  Devices devices(library);
+  if (const int error = devices.Read(); error != 0) {
+    return VerbError(error, "ibv_get_device_list", "this host");
+  }
+  if (devices.count() == 0) return NoDevices();
+
+  std::vector<PortCandidate> candidates;
+  std::vector<Place> places;
+  ReadCandidates(library, list, &devices, &candidates, &places);
+  PortChoice choice;
+  RDMA_RETURN_IF_ERROR(ChooseAmong(candidates, list, settings, &choice, left_out));
+
+  const PortCandidate& chosen = candidates[choice.candidate];
+  const Place& place = places[choice.candidate];
+  *port = Port();
+  port->context = devices.Release(place.device);
+  port->device = chosen.device;
+  port->number = static_cast<uint8_t>(chosen.number);
+  port->ethernet = chosen.ethernet();
+  port->gid = choice.gid;
+  port->lid = chosen.attributes.lid;
+  port->pkey_index = choice.pkey_index;
+  port->mtu = choice.mtu;
+  port->largest_message = chosen.attributes.max_msg_sz;
+  port->attributes = place.attributes;
+  if (settings.mtu > MtuBytes(choice.mtu)) {
+    Log(LogLevel::kWarning,
+        "RDMA_TRANSPORT_MTU=" + std::to_string(settings.mtu) + " is more than " + chosen.Name() +
+            " has active: " + std::to_string(MtuBytes(choice.mtu)) + " is used");
+  }
+  return OkStatus();
+}
+
+}  // namespace rdma_transport::fabric::verbs

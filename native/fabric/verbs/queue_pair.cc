@@ -1,0 +1,244 @@
+#include "fabric/verbs/queue_pair.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "fabric/verbs/errors.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+constexpr int kChain = 32;  // work requests that one doorbell rings for
+constexpr uint32_t kInlineWish = 220;
+constexpr uint8_t kHopLimit = 64;
+// Never used up: the receiver has a receive for all that it may be sent.
+constexpr uint8_t kRnrRetryForEver = 7;
+constexpr uint8_t kMinRnrTimer = 12;  // 640 us
+constexpr uint32_t kPsnMask = 0xffffff;
+
+// The exponent of 4.096 us * 2^n.
+uint8_t TimeoutExponent(Nanos timeout) {
+  uint8_t exponent = 1;
+  while (exponent < 31 && (Nanos{4096} << exponent) < timeout) ++exponent;
+  return exponent;
+}
+
+}  // namespace
+
+QueuePair::~QueuePair() {
+  if (pair_ == nullptr || !adapter_->Usable()) return;
+  const int error = adapter_->library().destroy_qp(pair_);
+  if (error != 0) {
+    Log(LogLevel::kWarning, VerbError(error, "ibv_destroy_qp", adapter_->Name()).message());
+  }
+  queue_->Release(reserved_);
+}
+
+Status QueuePair::Create(int depth, int receives) {
+  const ibv_device_attr& device = adapter_->port().attributes;
+  depth = std::min(depth, device.max_qp_wr);
+  receives = std::min(receives, device.max_qp_wr);
+  reserved_ = depth + receives;
+  RDMA_RETURN_IF_ERROR(adapter_->ReserveCompletions(reserved_, &queue_));
+  ibv_qp_init_attr wanted = {};
+  wanted.send_cq = queue_->get();
+  wanted.recv_cq = queue_->get();
+  wanted.qp_type = IBV_QPT_RC;
+  wanted.cap.max_send_wr = static_cast<uint32_t>(depth);
+  wanted.cap.max_recv_wr = static_cast<uint32_t>(std::max(receives, 1));
+  wanted.cap.max_send_sge = 1;
+  wanted.cap.max_recv_sge = 1;
+  wanted.cap.max_inline_data = kInlineWish;
+  ibv_qp_init_attr given = wanted;
+  pair_ = adapter_->library().create_qp(adapter_->domain(), &given);
+  if (pair_ == nullptr && errno == EINVAL) {  // a device that cannot send inline that much
+    given = wanted;
+    given.cap.max_inline_data = 0;
+    pair_ = adapter_->library().create_qp(adapter_->domain(), &given);
+  }
+  if (pair_ == nullptr) {
+    const Status failed = VerbError(errno, "ibv_create_qp", adapter_->Name());
+    queue_->Release(reserved_);
+    return failed;
+  }
+  depth_ = static_cast<uint32_t>(depth);  // as reserved: the device may have given more
+  inline_max_ = given.cap.max_inline_data;
+  receives_ = receives;
+  first_psn_ = static_cast<uint32_t>(Random64()) & kPsnMask;
+  RDMA_RETURN_IF_ERROR(ToInit());
+  return Replenish();
+}
+
+Status QueuePair::ToInit() {
+  const Port& port = adapter_->port();
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.pkey_index = port.pkey_index;
+  attributes.port_num = port.number;
+  attributes.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+  const int error = adapter_->library().modify_qp(
+      pair_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return error == 0 ? OkStatus() : VerbError(error, "ibv_modify_qp to INIT", adapter_->Name());
+}
+
+Status QueuePair::Connect(const ChannelAddress& peer, int index) {
+  const Port& port = adapter_->port();
+  const VerbsSettings& settings = adapter_->settings();
+  signal_bytes_ = peer.ring_size / 8;
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_RTR;
+  attributes.path_mtu = static_cast<ibv_mtu>(std::min<uint32_t>(port.mtu, peer.mtu));
+  attributes.dest_qp_num = peer.queue_pair[index].number;
+  attributes.rq_psn = peer.queue_pair[index].first_psn;
+  attributes.max_dest_rd_atomic =
+      static_cast<uint8_t>(std::min(port.attributes.max_qp_rd_atom, 255));
+  attributes.min_rnr_timer = kMinRnrTimer;
+  attributes.ah_attr.port_num = port.number;
+  attributes.ah_attr.sl = static_cast<uint8_t>(settings.service_level);
+  attributes.ah_attr.dlid = peer.lid;
+  attributes.ah_attr.is_global = port.ethernet ? 1 : 0;
+  if (port.ethernet) {
+    std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+    attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(port.gid.index);
+    attributes.ah_attr.grh.hop_limit = kHopLimit;
+    attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
+  }
+  int error = adapter_->library().modify_qp(pair_, &attributes,
+                                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+                                                IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (error != 0) return VerbError(error, "ibv_modify_qp to RTR", adapter_->Name());
+  attributes = {};
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.timeout = TimeoutExponent(settings.retry_timeout);
+  attributes.retry_cnt = static_cast<uint8_t>(settings.retries);
+  attributes.rnr_retry = kRnrRetryForEver;
+  attributes.sq_psn = first_psn_;
+  attributes.max_rd_atomic = static_cast<uint8_t>(
+      std::clamp<uint32_t>(peer.read_depth, 1, std::max(port.attributes.max_qp_init_rd_atom, 1)));
+  error =
+      adapter_->library().modify_qp(pair_, &attributes,
+                                    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                                        IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  return error == 0 ? OkStatus() : VerbError(error, "ibv_modify_qp to RTS", adapter_->Name());
+}
+
+bool QueuePair::MayLeave(const Work& work,
+                         const std::array<uint32_t, kMostQueuePairs>& ended) const {
+  if (work.kind != Work::Kind::kBatch) return true;
+  for (int i = 0; i < kMostQueuePairs; ++i) {
+    // Counters go round.
+    if (static_cast<int32_t>(work.after[i] - ended[i]) > 0) return false;
+  }
+  return true;
+}
+
+bool QueuePair::WantsSignal(const Work& work) {
+  ++unsignalled_;
+  unsignalled_bytes_ += work.length;
+  const bool wanted = work.kind == Work::Kind::kRead || work.awaited ||
+                      unsignalled_ >= std::max(depth_ / 4, 1u) ||
+                      unsignalled_bytes_ >= signal_bytes_;
+  if (wanted) {
+    unsignalled_ = 0;
+    unsignalled_bytes_ = 0;
+  }
+  return wanted;
+}
+
+void QueuePair::Fill(const Work& work, ibv_send_wr* request, ibv_sge* element) const {
+  static constexpr ibv_wr_opcode kOpcodes[] = {
+      IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM};
+  *request = {};
+  request->opcode = kOpcodes[static_cast<int>(work.kind)];
+  request->imm_data = htonl(work.immediate);
+  request->wr.rdma.remote_addr = work.remote;
+  request->wr.rdma.rkey = work.rkey;
+  if (work.length == 0) return;
+  *element = {reinterpret_cast<uint64_t>(work.local), work.length, work.lkey};
+  request->sg_list = element;
+  request->num_sge = 1;
+  if (work.length <= inline_max_ && work.kind != Work::Kind::kRead) {
+    request->send_flags |= IBV_SEND_INLINE;
+  }
+}
+
+Status QueuePair::Pump(const std::array<uint32_t, kMostQueuePairs>& ended) {
+  while (!waiting_.empty()) {
+    ibv_send_wr requests[kChain];
+    ibv_sge elements[kChain];
+    int count = 0;
+    bool owed = false;  // the end of a write, whose completion that of a later request tells
+    while (count < kChain && !waiting_.empty() && posted_.size() < depth_ &&
+           MayLeave(waiting_.front(), ended)) {
+      const Work& work = waiting_.front();
+      Fill(work, &requests[count], &elements[count]);
+      requests[count].wr_id = uint64_t{tag_} << 32 | (++sequence_ & kSequenceMask);
+      if (WantsSignal(work)) {
+        requests[count].send_flags |= IBV_SEND_SIGNALED;
+        owed = false;
+      } else {
+        owed |= work.last;
+      }
+      if (count > 0) requests[count - 1].next = &requests[count];
+      posted_.push_back({work, sequence_ & kSequenceMask});
+      waiting_.pop_front();
+      ++count;
+    }
+    if (count == 0) return OkStatus();
+    if (owed || posted_.size() == depth_) {
+      requests[count - 1].send_flags |= IBV_SEND_SIGNALED;
+      unsignalled_ = 0;
+      unsignalled_bytes_ = 0;
+    }
+    ibv_send_wr* bad = nullptr;
+    const int error = ibv_post_send(pair_, requests, &bad);
+    if (error != 0) return VerbError(error, "ibv_post_send", adapter_->Name());
+  }
+  return OkStatus();
+}
+
+bool QueuePair::TakeEnded(uint64_t wr_id, Work* work, bool* itself) {
+  const uint64_t sequence = wr_id & kSequenceMask;
+  if (posted_.empty()) return false;
+  const uint64_t behind = (sequence - posted_.front().sequence) & kSequenceMask;
+  if (behind >= posted_.size()) return false;
+  *work = posted_.front().work;
+  *itself = behind == 0;
+  posted_.pop_front();
+  return true;
+}
+
+Status QueuePair::Replenish() {
+  while (receives_posted_ < receives_) {
+    ibv_recv_wr requests[kChain] = {};
+    const int count = std::min(kChain, receives_ - receives_posted_);
+    for (int i = 0; i < count; ++i) {
+      requests[i].wr_id = uint64_t{tag_} << 32 | kReceiveBit;
+      requests[i].next = i + 1 < count ? &requests[i + 1] : nullptr;
+    }
+    ibv_recv_wr* bad = nullptr;
+    const int error = ibv_post_recv(pair_, requests, &bad);
+    if (error != 0) return VerbError(error, "ibv_post_recv", adapter_->Name());
+    receives_posted_ += count;
+  }
+  return OkStatus();
+}
+
+void QueuePair::Break() {
+  waiting_.clear();
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_ERR;
+  const int error = adapter_->library().modify_qp(pair_, &attributes, IBV_QP_STATE);
+  if (error != 0) {
+    Log(LogLevel::kDebug, VerbError(error, "ibv_modify_qp to ERR", adapter_->Name()).message());
+  }
+}
+
+}  // namespace rdma_transport::fabric::verbs

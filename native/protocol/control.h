@@ -1,0 +1,20 @@
+// Notifications that carry one number.
+#pragma once
+
+#include <cstdint>
+
+#include "fabric/fabric.h"
+#include "protocol/wire.h"
+
+namespace rdma_transport {
+
+inline Status NotifyControl(fabric::Channel* channel, MessageType type, uint64_t value,
+                            fabric::Urgency urgency) {
+  ControlMessage message = {};
+  message.type = type;
+  message.value = value;
+  const iovec part = {&message, sizeof(message)};
+  return channel->Notify(&part, 1, urgency);
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,28 @@
+// The fabric under test: shared memory, unless the environment names another one by
+// RDMA_TRANSPORT_FABRIC. The same tests thus run over shared memory, over verbs on a fake library,
+// and over verbs on a real port.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+
+namespace rdma_transport::testing {
+
+inline Settings FabricSettings() {
+  Settings settings;
+  std::vector<std::string> warnings;
+  const Status loaded = LoadSettings(environ, &settings, &warnings);
+  EXPECT_TRUE(loaded.ok()) << loaded.message();
+  if (settings.fabric == FabricChoice::kAuto) settings.fabric = FabricChoice::kShm;
+  return settings;
+}
+
+inline bool OnVerbs() { return FabricSettings().fabric == FabricChoice::kVerbs; }
+
+}  // namespace rdma_transport::testing

@@ -1,0 +1,133 @@
+// A libibverbs without a card, for tests: how it is set up, disturbed and watched.
+//
+// A process that loads libfake_ibverbs.so in place of libibverbs.so.1 finds the devices that the
+// environment variable FAKE_IBVERBS describes, "key=value;key=value...". Queue pairs of one process
+// and of several processes of one user on this host can be connected with each other. An unknown
+// key or a bad value in the variable ends the process with a message.
+//
+// Keys of the process:
+//   devices=fake_0,fake_1   the devices, in order; may be empty. Default: fake_0
+//   delay_us=N              each send work request waits a random time of at most N. Default: 0
+//   retry_ms=N              how long a peer may be gone before IBV_WC_RETRY_EXC_ERR. Default: 300
+//   rnr_us=N                the wait before each retry after receiver-not-ready. Default: 500
+//   memlock=N               bytes that may be registered, beyond which ENOMEM. Default: no limit
+//   fork=S                  disabled, enabled or unneeded, for ibv_is_fork_initialized(). Default:
+//                           unneeded
+//   fail=VERB:NTH:ERROR     as fake_ibverbs_fail()
+//   complete_with=STATUS:VENDOR:NTH   as fake_ibverbs_complete_with()
+//   break_path=B            as fake_ibverbs_break_path(); 0 or 1
+//
+// Keys of devices. They hold for all devices there are and will be; "fake_1.open_error=EACCES" is
+// for one device, "fake_1:2.lid=7" for one port, and the device must have been named before:
+//   ports=N                 ports of the device, numbered from 1. Default: 1
+//   open_error=ERROR        ibv_open_device() fails, ERROR as a number or as EACCES. Default: 0
+//   max_qp_wr=N max_cqe=N max_sge=N max_inline=N max_qp_rd_atom=N max_qp=N max_mr=N max_mr_size=N
+//   comp_vectors=N          what ibv_query_device() shows or ibv_create_*() refuses to exceed
+//   link_layer=S            ethernet or infiniband. Makes default GIDs and lid anew. Default:
+//                           ethernet
+//   port_state=S            active, down, init or armed. Default: active
+//   active_mtu=N max_mtu=N  256, 512, 1024, 2048 or 4096. Default: 1024 and 4096
+//   lid=N                   Default: 0 on ethernet; 1, 2... on infiniband
+//   max_msg_sz=N            Default: 1 GiB
+//   pkeys=N,N               Default: 0xffff
+//   gids=TYPE:ADDRESS,...   TYPE is ib, rocev1 or rocev2, ADDRESS IPv6 or IPv4; "none" leaves an
+//                           index empty. Default on ethernet, for the first device: rocev1 and
+//                           rocev2 of a link-local address, then rocev1 and rocev2 of 10.0.0.1
+// A change of port_state, gids, lid or pkeys at run time raises the async event that goes with it.
+//
+// For processes other than the test's own, the engine thread reads commands from the abstract unix
+// datagram socket "fake_ibverbs.<pid>", one per line: "KEY=VALUE", "set KEY VALUE", "fail VERB NTH
+// ERROR", "complete_with STATUS VENDOR NTH", "break_path 0|1", "port_event 0|1", "device_fatal",
+// "reset", "stats". A sender that has an address is answered "ok", "error: ..." or, to "stats", one
+// JSON object whose keys are the fields of FakeIbverbsStats.
+//
+// Stricter than most cards, to find mistakes: queues hold exactly what was asked for; a send queue
+// entry is free only when a completion of it or of a later one was polled; lkey and rkey of a
+// region differ; opcode and byte_len of a failed completion are garbage; destroying a queue pair
+// takes its completions out of the queue; what a real library would wait for (events that nobody
+// acked) is EBUSY; both ends must agree on addresses, GID type, P_Key, first PSN and MTU.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct FakeIbverbsStats {
+  // Since the start or the last reset. Work requests, and calls that posted them.
+  uint64_t send_posts;
+  uint64_t send_doorbells;
+  uint64_t recv_posts;
+  uint64_t recv_doorbells;
+  // Send work requests that ended well, by opcode, and the bytes they moved.
+  uint64_t writes;
+  uint64_t writes_with_imm;
+  uint64_t sends;
+  uint64_t reads;
+  uint64_t bytes_written;
+  uint64_t bytes_read;
+  uint64_t bytes_sent;
+  // Completions in all, those that failed, and of these the flushed ones.
+  uint64_t completions;
+  uint64_t failed_completions;
+  uint64_t flushed_completions;
+  uint64_t completion_events;
+  uint64_t async_events;
+  uint64_t highest_cq_fill;
+  uint64_t cq_overruns;
+  // Receiver-not-ready: answers given to peers, and answers got from them.
+  uint64_t rnr_naks_sent;
+  uint64_t rnr_naks_received;
+  uint64_t registrations;
+  // Living now.
+  uint64_t registered_bytes;
+  uint64_t device_lists;
+  uint64_t contexts;
+  uint64_t pds;
+  uint64_t mrs;
+  uint64_t channels;
+  uint64_t cqs;
+  uint64_t qps;
+};
+
+// Sets a key. 0, or EINVAL.
+int fake_ibverbs_set(const char* key, const char* value);
+
+// Runs one command line as from the datagram socket. 0, or EINVAL.
+int fake_ibverbs_command(const char* line);
+
+// The nth call from now (1 is the next) of a verb fails. Verbs are named with or without "ibv_":
+// get_device_list, open_device, query_device, query_port, query_gid (for _ibv_query_gid_ex too),
+// query_pkey, alloc_pd, dealloc_pd, reg_mr (for ibv_reg_mr_iova2 too), reg_dmabuf_mr, dereg_mr,
+// create_comp_channel, destroy_comp_channel, create_cq, destroy_cq, create_qp, modify_qp, query_qp,
+// destroy_qp, close_device, fork_init, poll_cq, req_notify_cq, post_send, post_recv, get_cq_event,
+// get_async_event. 0, or EINVAL.
+int fake_ibverbs_fail(const char* verb, int nth, int error);
+
+// The nth send work request posted from now (1 is the next) moves nothing and completes with this
+// status; its queue pair goes to the error state. For IBV_WC_REM_ACCESS_ERR,
+// IBV_WC_REM_INV_REQ_ERR and IBV_WC_REM_OP_ERR so does the peer's, with its async event.
+void fake_ibverbs_complete_with(int wc_status, int vendor_err, int nth);
+
+// All traffic of this process vanishes, to itself too. Work requests under way go on if the path
+// is mended within retry_ms.
+void fake_ibverbs_break_path(bool broken);
+
+// All ports of all devices become active or down, with their async events.
+void fake_ibverbs_port_event(bool up);
+
+// All open devices die: IBV_EVENT_DEVICE_FATAL, nothing completes any more, posts and verbs fail
+// with EIO, while objects can still be destroyed. Devices opened later work.
+void fake_ibverbs_device_fatal(void);
+
+void fake_ibverbs_stats(struct FakeIbverbsStats* stats);
+
+// Back to what the environment says, without injections, and with counters at zero. Objects live
+// on; async events are not raised.
+void fake_ibverbs_reset(void);
+
+#ifdef __cplusplus
+}
+#endif

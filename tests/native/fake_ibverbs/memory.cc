@@ -1,0 +1,139 @@
+// Protection domains, and memory regions with their keys.
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <vector>
+
+#include "fake.h"
+
+#undef ibv_reg_mr
+
+namespace fake_ibverbs {
+namespace {
+
+constexpr unsigned int kKnownAccess =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
+
+// Whether every page is mapped: a card pins them, and fails with EFAULT where there are none.
+bool Mapped(const void* address, size_t length) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t end = reinterpret_cast<uintptr_t>(address) + length;
+  uintptr_t at = reinterpret_cast<uintptr_t>(address) / page * page;
+  std::vector<unsigned char> resident(4096);
+  while (at < end) {
+    const size_t step = std::min<size_t>(end - at, resident.size() * page);
+    if (mincore(reinterpret_cast<void*>(at), step, resident.data()) != 0) return false;
+    at += step;
+  }
+  return true;
+}
+
+ibv_mr* Register(ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned int access) {
+  Call call("reg_mr", pd->context);
+  if (call.error != 0) return NullWith<ibv_mr>(call.error);
+  Fake& fake = call.fake;
+  const DeviceConfig& config = fake.ConfigOf(pd->context);
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0) return NullWith<ibv_mr>(EOPNOTSUPP);
+  const bool remote_changes = (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  if ((access & ~kKnownAccess) != 0 || length == 0 || length > config.max_mr_size ||
+      start + length < start || iova + length < iova ||
+      (remote_changes && (access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
+    return NullWith<ibv_mr>(EINVAL);
+  }
+  if (fake.stats.mrs >= static_cast<uint64_t>(config.max_mr) ||
+      length > fake.config.memlock - std::min(fake.config.memlock, fake.stats.registered_bytes)) {
+    return NullWith<ibv_mr>(ENOMEM);
+  }
+  if (!Mapped(address, length)) return NullWith<ibv_mr>(EFAULT);
+  auto* mr = new Mr();
+  mr->context = pd->context;
+  mr->pd = pd;
+  mr->addr = address;
+  mr->length = length;
+  mr->iova = iova;
+  mr->access = access;
+  mr->lkey = fake.NewKey();
+  fake.by_lkey[mr->lkey] = mr;
+  mr->rkey = fake.NewKey();
+  fake.by_rkey[mr->rkey] = mr;
+  ++static_cast<Pd*>(pd)->users;
+  ++fake.stats.mrs;
+  ++fake.stats.registrations;
+  fake.stats.registered_bytes += length;
+  return mr;
+}
+
+}  // namespace
+
+char* FindMemory(const std::unordered_map<uint32_t, Mr*>& keys, uint32_t key, const ibv_pd* pd,
+                 uint64_t address, uint64_t length, unsigned int access) {
+  const auto it = keys.find(key);
+  if (it == keys.end()) return nullptr;
+  const Mr& mr = *it->second;
+  if (mr.pd != pd || (mr.access & access) != access || address < mr.iova || length > mr.length ||
+      address - mr.iova > mr.length - length) {
+    return nullptr;
+  }
+  return static_cast<char*>(mr.addr) + (address - mr.iova);
+}
+
+extern "C" {
+
+ibv_pd* ibv_alloc_pd(ibv_context* context) {
+  Call call("alloc_pd", context);
+  if (call.error != 0) return NullWith<ibv_pd>(call.error);
+  auto* pd = new Pd();
+  pd->context = context;
+  ++ContextOf(context)->users;
+  ++call.fake.stats.pds;
+  return pd;
+}
+
+int ibv_dealloc_pd(ibv_pd* shown) {
+  Call call("dealloc_pd", shown->context, Call::Kind::kEnd);
+  if (call.error != 0) return call.error;
+  auto* pd = static_cast<Pd*>(shown);
+  if (pd->users != 0) return EBUSY;
+  --ContextOf(pd->context)->users;
+  --call.fake.stats.pds;
+  delete pd;
+  return 0;
+}
+
+ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+  return Register(pd, address, length, reinterpret_cast<uintptr_t>(address),
+                  static_cast<unsigned int>(access));
+}
+
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova,
+                         unsigned int access) {
+  return Register(pd, address, length, iova, access);
+}
+
+ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t, size_t, uint64_t, int, int) {
+  Call call("reg_dmabuf_mr", pd->context);
+  return NullWith<ibv_mr>(call.error != 0 ? call.error : EOPNOTSUPP);
+}
+
+int ibv_dereg_mr(ibv_mr* shown) {
+  Call call("dereg_mr", shown->context, Call::Kind::kEnd);
+  if (call.error != 0) return call.error;
+  auto* mr = static_cast<Mr*>(shown);
+  call.fake.by_lkey.erase(mr->lkey);
+  call.fake.by_rkey.erase(mr->rkey);
+  call.fake.stats.registered_bytes -= mr->length;
+  --call.fake.stats.mrs;
+  --static_cast<Pd*>(mr->pd)->users;
+  delete mr;
+  return 0;
+}
+
+}  // extern "C"
+
+}  // namespace fake_ibverbs

@@ -1,0 +1,288 @@
+// Send work requests, one after the other.
+
+#include <algorithm>
+
+#include "engine.h"
+
+namespace fake_ibverbs {
+namespace {
+
+bool ConsumesReceive(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_RDMA_WRITE_WITH_IMM || opcode == IBV_WR_SEND ||
+         opcode == IBV_WR_SEND_WITH_IMM;
+}
+
+bool RefusedByPeer(ibv_wc_status status) {
+  return status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR ||
+         status == IBV_WC_REM_OP_ERR;
+}
+
+void StartAgain(Requester* requester) {
+  ++requester->attempt;
+  requester->request_sent = false;
+  requester->moved = 0;
+}
+
+ibv_wc_opcode CompletionOpcode(ibv_wr_opcode opcode) {
+  switch (opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+      return IBV_WC_SEND;
+    case IBV_WR_RDMA_READ:
+      return IBV_WC_RDMA_READ;
+    default:
+      return IBV_WC_RDMA_WRITE;
+  }
+}
+
+void Count(FakeIbverbsStats* stats, const SendRequest& request) {
+  switch (request.opcode) {
+    case IBV_WR_RDMA_READ:
+      ++stats->reads;
+      stats->bytes_read += request.length;
+      break;
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+      ++stats->sends;
+      stats->bytes_sent += request.length;
+      break;
+    default:
+      ++(request.opcode == IBV_WR_RDMA_WRITE ? stats->writes : stats->writes_with_imm);
+      stats->bytes_written += request.length;
+      break;
+  }
+}
+
+// The first request is over. Any end but a good one breaks the queue pair.
+void Finish(Fake* fake, Qp* qp, ibv_wc_status status) {
+  const SendRequest request = std::move(qp->sends.front());
+  qp->sends.pop_front();
+  qp->requester.running = false;
+  // An answer may come after this queue pair had its turn.
+  if (!qp->sends.empty()) fake->unsettled = true;
+  if (status == IBV_WC_SUCCESS) {
+    qp->requester.psn = (qp->requester.psn + 1) & kPsnMask;
+    Count(&fake->stats, request);
+    if (!request.signaled) return;
+  } else if (qp->now != IBV_QPS_ERR) {
+    BreakQp(qp);
+  }
+  Completion completion;
+  completion.of_send = true;
+  completion.index = request.index;
+  completion.wc.wr_id = request.wr_id;
+  completion.wc.status = status;
+  completion.wc.opcode = CompletionOpcode(request.opcode);
+  completion.wc.vendor_err = status == request.forced ? request.vendor_err : 0;
+  completion.wc.byte_len = static_cast<uint32_t>(request.length);
+  completion.wc.qp_num = qp->qp_num;
+  Complete(fake, qp->send_cq, completion, false);
+}
+
+bool PiecesAllowed(const Fake& fake, const Qp& qp, const SendRequest& request) {
+  const unsigned int access = request.opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_LOCAL_WRITE : 0;
+  return std::all_of(request.pieces.begin(), request.pieces.end(), [&](const ibv_sge& piece) {
+    return piece.length == 0 ||
+           FindMemory(fake.by_lkey, piece.lkey, qp.pd, piece.addr, piece.length, access) != nullptr;
+  });
+}
+
+// What a card finds wrong before it sends anything.
+ibv_wc_status CheckLocally(const Fake& fake, const Qp& qp, const SendRequest& request) {
+  const PortConfig* port = fake.PortOf(qp.context, qp.attr.port_num);
+  if (request.forced != IBV_WC_SUCCESS && !RefusedByPeer(request.forced)) return request.forced;
+  if (port != nullptr && request.length > port->max_msg_sz) return IBV_WC_LOC_LEN_ERR;
+  if (request.opcode == IBV_WR_RDMA_READ && qp.attr.max_rd_atomic == 0) {
+    return IBV_WC_LOC_QP_OP_ERR;
+  }
+  return PiecesAllowed(fake, qp, request) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
+}
+
+Frame RequestFrame(const Fake& fake, const Qp& qp, const SendRequest& request) {
+  const PortConfig& port = *fake.PortOf(qp.context, qp.attr.port_num);
+  const ibv_ah_attr& address = qp.attr.ah_attr;
+  Frame frame;
+  frame.status = request.forced;
+  frame.remote_addr = request.remote_addr;
+  frame.length = request.length;
+  frame.opcode = request.opcode;
+  frame.imm = request.imm;
+  frame.rkey = request.rkey;
+  frame.solicited = request.solicited && ConsumesReceive(request.opcode) ? 1 : 0;
+  frame.path_mtu = qp.attr.path_mtu;
+  frame.pkey = port.pkeys[qp.attr.pkey_index];
+  frame.source_lid = port.lid;
+  frame.target_lid = address.dlid;
+  if (address.is_global != 0) {
+    const GidEntry& own = *OwnGid(fake, qp);
+    frame.global = 1;
+    frame.gid_type = own.type;
+    frame.source_gid = own.gid;
+    frame.target_gid = address.grh.dgid;
+  }
+  return frame;
+}
+
+void Address(const Qp& qp, FrameType type, Frame* frame) {
+  frame->type = type;
+  frame->source_qp = qp.qp_num;
+  frame->target_qp = qp.attr.dest_qp_num;
+  frame->psn = qp.requester.psn;
+  frame->attempt = qp.requester.attempt;
+}
+
+// Over the local link, all of it may have happened by the time this returns.
+void SendRequestFrame(Fake* fake, Qp* qp) {
+  Requester& requester = qp->requester;
+  requester.link = fake->wire.LinkTo(qp->attr.dest_qp_num);
+  if (requester.link == Wire::kNoLink) return Lose(*fake, qp, Now());
+  Frame frame = RequestFrame(*fake, *qp, qp->sends.front());
+  Address(*qp, FrameType::kRequest, &frame);
+  requester.request_sent = true;
+  if (!fake->wire.Send(requester.link, frame, nullptr)) Lose(*fake, qp, Now());
+}
+
+void SendData(Fake* fake, Qp* qp) {
+  Requester& requester = qp->requester;
+  const SendRequest& request = qp->sends.front();
+  const char* from = nullptr;
+  uint64_t length = std::min<uint64_t>(request.length - requester.moved, kMaxPayload);
+  if (request.is_inline) {
+    from = request.inline_data.data() + requester.moved;
+  } else {
+    const Run run = RunAt(request.pieces, requester.moved, length);
+    from = FindMemory(fake->by_lkey, run.lkey, qp->pd, run.address, run.length, 0);
+    length = run.length;
+  }
+  if (from == nullptr) return Finish(fake, qp, IBV_WC_LOC_PROT_ERR);
+  Frame frame;
+  Address(*qp, FrameType::kData, &frame);
+  frame.offset = requester.moved;
+  frame.payload = static_cast<uint32_t>(length);
+  requester.moved += length;
+  if (!fake->wire.Send(requester.link, frame, from)) Lose(*fake, qp, Now());
+}
+
+// The queue pair whose request under way the frame answers, or null.
+Qp* AnsweredBy(const Fake& fake, const Frame& frame) {
+  const auto it = fake.qps.find(frame.target_qp);
+  if (it == fake.qps.end()) return nullptr;
+  Qp* qp = it->second;
+  const Requester& requester = qp->requester;
+  const bool current = requester.running && requester.request_sent &&
+                       requester.attempt == frame.attempt && requester.psn == frame.psn &&
+                       qp->attr.dest_qp_num == frame.source_qp;
+  return current ? qp : nullptr;
+}
+
+// The same, for answers that a broken path would have swallowed.
+Qp* ReachedBy(const Fake& fake, const Frame& frame) {
+  Qp* qp = AnsweredBy(fake, frame);
+  if (qp == nullptr) return nullptr;
+  if (PathUp(fake, *qp)) {
+    qp->requester.lost_since = 0;
+    return qp;
+  }
+  Lose(fake, qp, Now());
+  return nullptr;
+}
+
+}  // namespace
+
+void Lose(const Fake& fake, Qp* qp, Nanos now) {
+  Requester& requester = qp->requester;
+  const Nanos retry = fake.config.retry_ms * kMillisecond;
+  if (requester.lost_since == 0) requester.lost_since = now;
+  requester.not_before = std::min(now + std::clamp(retry / 8, kMillisecond, 10 * kMillisecond),
+                                  std::max(requester.lost_since + retry, now));
+  StartAgain(&requester);
+}
+
+Nanos StepRequester(Fake* fake, Qp* qp, Nanos now) {
+  if (ContextOf(qp->context)->fatal || qp->sends.empty()) return kNever;
+  if (qp->now == IBV_QPS_ERR) {
+    while (!qp->sends.empty()) Finish(fake, qp, IBV_WC_WR_FLUSH_ERR);
+    return kNever;
+  }
+  if (qp->now != IBV_QPS_RTS) return kNever;
+  Requester& requester = qp->requester;
+  if (!requester.running) {
+    requester.running = true;
+    requester.checked = false;
+    requester.receiver_not_ready = 0;
+    requester.lost_since = 0;
+    requester.not_before = now;
+    if (fake->config.delay_us > 0) {
+      const auto limit = static_cast<uint64_t>(fake->config.delay_us * kMicrosecond);
+      requester.not_before += static_cast<Nanos>(fake->random() % (limit + 1));
+    }
+    StartAgain(&requester);
+  }
+  if (now < requester.not_before) return requester.not_before;
+  if (!requester.checked) {
+    requester.checked = true;
+    const ibv_wc_status status = CheckLocally(*fake, *qp, qp->sends.front());
+    if (status != IBV_WC_SUCCESS) {
+      Finish(fake, qp, status);
+      return 0;
+    }
+  }
+  const Nanos retry = fake->config.retry_ms * kMillisecond;
+  if (requester.lost_since != 0 && now - requester.lost_since >= retry) {
+    Finish(fake, qp, IBV_WC_RETRY_EXC_ERR);
+    return 0;
+  }
+  if (!PathUp(*fake, *qp)) {
+    Lose(*fake, qp, now);
+    return requester.not_before;
+  }
+  if (!requester.request_sent) {
+    SendRequestFrame(fake, qp);
+    return 0;
+  }
+  const SendRequest& request = qp->sends.front();
+  if (request.opcode == IBV_WR_RDMA_READ || requester.moved == request.length) return kNever;
+  // With room again, the engine comes back by itself.
+  if (!fake->wire.HasRoom(requester.link)) return kNever;
+  SendData(fake, qp);
+  return 0;
+}
+
+void OnReadData(Fake* fake, const Frame& frame, const char* payload) {
+  Qp* qp = ReachedBy(*fake, frame);
+  if (qp == nullptr) return;
+  Requester& requester = qp->requester;
+  const SendRequest& request = qp->sends.front();
+  if (request.opcode != IBV_WR_RDMA_READ || frame.offset != requester.moved ||
+      frame.payload > request.length - requester.moved) {
+    return;
+  }
+  if (!Scatter(*fake, qp->pd, request.pieces, requester.moved, payload, frame.payload)) {
+    return Finish(fake, qp, IBV_WC_LOC_PROT_ERR);
+  }
+  requester.moved += frame.payload;
+  if (requester.moved == request.length) Finish(fake, qp, IBV_WC_SUCCESS);
+}
+
+void OnAck(Fake* fake, const Frame& frame) {
+  Qp* qp = ReachedBy(*fake, frame);
+  if (qp == nullptr) return;
+  if (frame.status != kReceiverNotReady) {
+    return Finish(fake, qp, static_cast<ibv_wc_status>(frame.status));
+  }
+  ++fake->stats.rnr_naks_received;
+  Requester& requester = qp->requester;
+  const int limit = qp->attr.rnr_retry;
+  if (limit != 7 && requester.receiver_not_ready++ >= limit) {
+    return Finish(fake, qp, IBV_WC_RNR_RETRY_EXC_ERR);
+  }
+  requester.not_before = Now() + std::max<Nanos>(fake->config.rnr_us, 1) * kMicrosecond;
+  StartAgain(&requester);
+}
+
+void OnDropped(Fake* fake, const Frame& frame) {
+  Qp* qp = AnsweredBy(*fake, frame);
+  if (qp != nullptr) Lose(*fake, qp, Now());
+}
+
+}  // namespace fake_ibverbs

@@ -1,0 +1,252 @@
+// What arrives from the peer's requester.
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine.h"
+
+namespace fake_ibverbs {
+namespace {
+
+bool IsRead(const Frame& request) { return request.opcode == IBV_WR_RDMA_READ; }
+
+bool IsSend(const Frame& request) {
+  return request.opcode == IBV_WR_SEND || request.opcode == IBV_WR_SEND_WITH_IMM;
+}
+
+bool HasImmediate(const Frame& request) {
+  return request.opcode == IBV_WR_SEND_WITH_IMM || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
+bool ConsumesReceive(const Frame& request) { return IsSend(request) || HasImmediate(request); }
+
+uint64_t MtuBytes(uint32_t mtu) { return uint64_t{128} << mtu; }
+
+void Reply(Fake* fake, uint64_t link, const Frame& to, FrameType type, uint32_t status) {
+  Frame frame;
+  frame.type = type;
+  frame.source_qp = to.target_qp;
+  frame.target_qp = to.source_qp;
+  frame.psn = to.psn;
+  frame.attempt = to.attempt;
+  frame.status = status;
+  // Without the link the requester knows by itself.
+  fake->wire.Send(link, frame, nullptr);
+}
+
+Qp* TargetOf(const Fake& fake, const Frame& frame) {
+  const auto it = fake.qps.find(frame.target_qp);
+  if (it == fake.qps.end()) return nullptr;
+  Qp* qp = it->second;
+  const bool receiving = qp->now == IBV_QPS_RTR || qp->now == IBV_QPS_RTS;
+  return receiving && qp->attr.dest_qp_num == frame.source_qp && PathUp(fake, *qp) ? qp : nullptr;
+}
+
+bool SameGid(const ibv_gid& a, const ibv_gid& b) {
+  return std::memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
+}
+
+// Whether the packet is for this queue pair's port, and from the port it is connected to.
+bool AddressesMatch(const Fake& fake, const Qp& qp, const Frame& frame) {
+  const PortConfig& port = *fake.PortOf(qp.context, qp.attr.port_num);
+  const uint32_t own_pkey = port.pkeys[qp.attr.pkey_index];
+  if (((frame.pkey ^ own_pkey) & 0x7fff) != 0) return false;
+  // Two limited members of a partition do not talk to each other.
+  if (((frame.pkey | own_pkey) & 0x8000) == 0) return false;
+  const ibv_ah_attr& address = qp.attr.ah_attr;
+  if (port.link_layer == IBV_LINK_LAYER_INFINIBAND &&
+      (frame.target_lid != port.lid || frame.source_lid != address.dlid)) {
+    return false;
+  }
+  if ((frame.global != 0) != (address.is_global != 0)) return false;
+  if (frame.global == 0) return true;
+  const GidEntry& own = *OwnGid(fake, qp);
+  return frame.gid_type == static_cast<uint32_t>(own.type) && SameGid(frame.target_gid, own.gid) &&
+         SameGid(frame.source_gid, address.grh.dgid);
+}
+
+// Tells the requester that its request is at fault, which ends both queue pairs.
+void Refuse(Fake* fake, Qp* qp, ibv_wc_status status) {
+  const Responder responder = qp->responder;
+  BreakQp(qp);
+  if (status == IBV_WC_REM_ACCESS_ERR) fake->RaiseQpEvent(qp, IBV_EVENT_QP_ACCESS_ERR);
+  if (status == IBV_WC_REM_INV_REQ_ERR) fake->RaiseQpEvent(qp, IBV_EVENT_QP_REQ_ERR);
+  Reply(fake, responder.link, responder.request, FrameType::kAck, status);
+}
+
+ibv_wc_status CheckRequest(const Fake& fake, const Qp& qp, const Frame& frame) {
+  if (frame.status != IBV_WC_SUCCESS) return static_cast<ibv_wc_status>(frame.status);
+  if (frame.path_mtu != static_cast<uint32_t>(qp.attr.path_mtu) &&
+      frame.length > std::min(MtuBytes(frame.path_mtu), MtuBytes(qp.attr.path_mtu))) {
+    return IBV_WC_REM_INV_REQ_ERR;
+  }
+  if (IsSend(frame)) return IBV_WC_SUCCESS;
+  const unsigned int access = IsRead(frame) ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
+  if ((qp.attr.qp_access_flags & access) == 0 ||
+      (IsRead(frame) && qp.attr.max_dest_rd_atomic == 0)) {
+    return IBV_WC_REM_INV_REQ_ERR;
+  }
+  // The key of an empty message is not looked at.
+  if (frame.length != 0 && FindMemory(fake.by_rkey, frame.rkey, qp.pd, frame.remote_addr,
+                                      frame.length, access) == nullptr) {
+    return IBV_WC_REM_ACCESS_ERR;
+  }
+  return IBV_WC_SUCCESS;
+}
+
+void AdvancePsn(Qp* qp) {
+  qp->responder.running = false;
+  qp->responder.any = true;
+  if (!qp->responder.repeated) qp->responder.psn = (qp->responder.psn + 1) & kPsnMask;
+}
+
+void FinishMessage(Fake* fake, Qp* qp) {
+  const Responder responder = qp->responder;
+  AdvancePsn(qp);
+  if (ConsumesReceive(responder.request)) CompleteReceive(fake, qp, IBV_WC_SUCCESS);
+  Reply(fake, responder.link, responder.request, FrameType::kAck, IBV_WC_SUCCESS);
+}
+
+// True if the message may go on with the receive that it takes.
+bool ReceiveReady(Fake* fake, Qp* qp, uint64_t link, const Frame& frame) {
+  if (qp->receives.empty()) {
+    ++fake->stats.rnr_naks_sent;
+    qp->responder.running = false;
+    Reply(fake, link, frame, FrameType::kAck, kReceiverNotReady);
+    return false;
+  }
+  if (IsSend(frame) && frame.length > qp->receives.front().length) {
+    CompleteReceive(fake, qp, IBV_WC_LOC_LEN_ERR);
+    Refuse(fake, qp, IBV_WC_REM_INV_REQ_ERR);
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void CompleteReceive(Fake* fake, Qp* qp, ibv_wc_status status) {
+  const ReceiveRequest receive = std::move(qp->receives.front());
+  qp->receives.pop_front();
+  const Frame& request = qp->responder.request;
+  Completion completion;
+  completion.index = receive.index;
+  completion.wc.wr_id = receive.wr_id;
+  completion.wc.status = status;
+  completion.wc.qp_num = qp->qp_num;
+  bool solicited = false;
+  if (status == IBV_WC_SUCCESS) {
+    completion.wc.opcode = IsSend(request) ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM;
+    completion.wc.byte_len = static_cast<uint32_t>(request.length);
+    if (HasImmediate(request)) {
+      completion.wc.imm_data = request.imm;
+      completion.wc.wc_flags = IBV_WC_WITH_IMM;
+    }
+    solicited = request.solicited != 0;
+  }
+  Complete(fake, qp->recv_cq, completion, solicited);
+}
+
+void OnRequest(Fake* fake, uint64_t link, const Frame& frame) {
+  Qp* qp = TargetOf(*fake, frame);
+  if (qp == nullptr || !AddressesMatch(*fake, *qp, frame)) {
+    return Reply(fake, link, frame, FrameType::kDropped, 0);
+  }
+  Responder& responder = qp->responder;
+  const bool repeated = responder.any && frame.psn == ((responder.psn - 1) & kPsnMask);
+  if (!repeated && frame.psn != responder.psn) {
+    return Reply(fake, link, frame, FrameType::kDropped, 0);
+  }
+  if (repeated && !IsRead(frame)) {
+    // Done already; only the answer was lost.
+    return Reply(fake, link, frame, FrameType::kAck, IBV_WC_SUCCESS);
+  }
+  if (qp->now == IBV_QPS_RTR && !qp->established) {
+    qp->established = true;
+    fake->RaiseQpEvent(qp, IBV_EVENT_COMM_EST);
+  }
+  responder.running = true;
+  fake->unsettled = true;
+  responder.repeated = repeated;
+  responder.link = link;
+  responder.moved = 0;
+  responder.request = frame;
+  const ibv_wc_status status = CheckRequest(*fake, *qp, frame);
+  if (status != IBV_WC_SUCCESS) {
+    if (status == IBV_WC_REM_OP_ERR && ConsumesReceive(frame) && !qp->receives.empty()) {
+      CompleteReceive(fake, qp, IBV_WC_LOC_QP_OP_ERR);
+    }
+    return Refuse(fake, qp, status);
+  }
+  if (ConsumesReceive(frame) && !ReceiveReady(fake, qp, link, frame)) return;
+  if (frame.length == 0 && !IsRead(frame)) FinishMessage(fake, qp);
+}
+
+void OnData(Fake* fake, uint64_t link, const Frame& frame, const char* payload) {
+  Qp* qp = TargetOf(*fake, frame);
+  if (qp == nullptr) return Reply(fake, link, frame, FrameType::kDropped, 0);
+  Responder& responder = qp->responder;
+  const Frame& request = responder.request;
+  // The rest of an attempt that has been answered already.
+  if (!responder.running || request.psn != frame.psn || request.attempt != frame.attempt ||
+      frame.offset != responder.moved || frame.payload > request.length - responder.moved) {
+    return;
+  }
+  if (IsSend(request)) {
+    if (!Scatter(*fake, qp->pd, qp->receives.front().pieces, responder.moved, payload,
+                 frame.payload)) {
+      CompleteReceive(fake, qp, IBV_WC_LOC_PROT_ERR);
+      return Refuse(fake, qp, IBV_WC_REM_OP_ERR);
+    }
+  } else {
+    char* to = FindMemory(fake->by_rkey, request.rkey, qp->pd, request.remote_addr + frame.offset,
+                          frame.payload, IBV_ACCESS_REMOTE_WRITE);
+    if (to == nullptr) return Refuse(fake, qp, IBV_WC_REM_ACCESS_ERR);
+    std::memmove(to, payload, frame.payload);
+  }
+  responder.moved += frame.payload;
+  if (responder.moved == request.length) FinishMessage(fake, qp);
+}
+
+// Sends the bytes that a read asked for, and flushes receives.
+Nanos StepResponder(Fake* fake, Qp* qp) {
+  if (ContextOf(qp->context)->fatal) return kNever;
+  if (qp->now == IBV_QPS_ERR) {
+    while (!qp->receives.empty()) CompleteReceive(fake, qp, IBV_WC_WR_FLUSH_ERR);
+    return kNever;
+  }
+  Responder& responder = qp->responder;
+  if (!responder.running || !IsRead(responder.request)) return kNever;
+  if (!fake->wire.HasRoom(responder.link)) return kNever;
+  const Frame& request = responder.request;
+  if (!PathUp(*fake, *qp)) {
+    responder.running = false;
+    Reply(fake, responder.link, request, FrameType::kDropped, 0);
+    return kNever;
+  }
+  const uint64_t length = std::min<uint64_t>(request.length - responder.moved, kMaxPayload);
+  const char* from = nullptr;
+  if (length != 0) {
+    from = FindMemory(fake->by_rkey, request.rkey, qp->pd, request.remote_addr + responder.moved,
+                      length, IBV_ACCESS_REMOTE_READ);
+    if (from == nullptr) {
+      Refuse(fake, qp, IBV_WC_REM_ACCESS_ERR);
+      return 0;
+    }
+  }
+  Frame frame;
+  frame.type = FrameType::kReadData;
+  frame.source_qp = qp->qp_num;
+  frame.target_qp = request.source_qp;
+  frame.psn = request.psn;
+  frame.attempt = request.attempt;
+  frame.offset = responder.moved;
+  frame.payload = static_cast<uint32_t>(length);
+  responder.moved += length;
+  const uint64_t link = responder.link;
+  if (responder.moved == request.length) AdvancePsn(qp);
+  if (!fake->wire.Send(link, frame, from)) responder.running = false;
+  return 0;
+}
+
+}  // namespace fake_ibverbs
