@@ -306,9 +306,13 @@ TEST_P(FabricTest, AStrangerWithAWrongAddressIsRefused) {
   Open(&stranger.device);
   ASSERT_TRUE(stranger.device->Open(stranger.handler, &stranger.channel).ok());
   EXPECT_FALSE(stranger.channel->Connect("nonsense", Role::kActive).ok());
+  const auto handler = std::make_shared<Recorder>();
+  std::shared_ptr<Channel> passive;
+  ASSERT_TRUE(b_.device->Open(handler, &passive).ok());
+  ASSERT_TRUE(passive->Connect(stranger.channel->Address(), Role::kPassive).ok());
   // The right socket or queue pair, but a token that nobody gave out: it comes first in an address
   // of shared memory (behind the fabric's name and two lengths), last in one of verbs.
-  std::string address = b_.channel->Address();
+  std::string address = passive->Address();
   char& in_token = testing::OnVerbs() ? address.back() : address[7];
   in_token = static_cast<char>(~in_token);
   ASSERT_TRUE(stranger.channel->Connect(address, Role::kActive).ok());
@@ -317,8 +321,12 @@ TEST_P(FabricTest, AStrangerWithAWrongAddressIsRefused) {
     return stranger.handler->closed;
   }));
   EXPECT_FALSE(stranger.handler->connected);
+  EXPECT_FALSE(handler->connected);
   EXPECT_TRUE(Notify(a_, "undisturbed").ok());
+  ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
   stranger.channel.reset();
+  passive.reset();
+  b_.device->Poll();
 }
 
 INSTANTIATE_TEST_SUITE_P(, FabricTest, ::testing::ValuesIn(Variants()),

@@ -1201,6 +1201,7 @@ TEST_F(TwoProcesses, NoticeDeath) {
 TEST_F(TwoProcesses, NoticeAStoppedPeerOnlyByItsSilence) {
   Connect(Options());
   kill(peer_.pid, SIGSTOP);
+  waitpid(peer_.pid, nullptr, WUNTRACED);
   ASSERT_EQ(end_->Send(IBV_WR_RDMA_WRITE, {end_->Piece(0, 1)}, peer_.address), 0);
   std::this_thread::sleep_for(milliseconds(100));
   EXPECT_TRUE(end_->Quiet());

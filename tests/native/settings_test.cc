@@ -61,7 +61,7 @@ TEST(Settings, TheDefaultsOfVerbsLeaveTheChoiceToThePort) {
   EXPECT_EQ(verbs.traffic_class, 0);
   EXPECT_EQ(verbs.pkey, -1);
   EXPECT_EQ(verbs.retry_timeout, 67 * kMillisecond);
-  EXPECT_EQ(verbs.retries, 7);
+  EXPECT_EQ(verbs.retries, 6);
   EXPECT_EQ(verbs.queue_pairs, 1);
   EXPECT_EQ(verbs.queue_depth, 256);
   EXPECT_EQ(verbs.chunk, 0u);

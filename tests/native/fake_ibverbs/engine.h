@@ -9,7 +9,6 @@ namespace fake_ibverbs {
 bool PathUp(const Fake& fake, const Qp& qp);
 // The port's GID table entry that the queue pair sends from, or null.
 const GidEntry* OwnGid(const Fake& fake, const Qp& qp);
-bool OnlyGlobal(const PortConfig& port);
 
 // The error state: what is under way is given up, and the engine flushes the rest.
 void BreakQp(Qp* qp);
