@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native lint format bench clean
+.PHONY: help venv run test test-python test-native test-verbs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -13,6 +13,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 help:
 	@echo "make run    train on handwritten digits over gRPC and over rdma, and compare"
 	@echo "make test   linters, C++ tests (plain, ASan+UBSan, TSan), Python tests"
+	@echo "make test-verbs   tests on libibverbs, in virtual machines with Soft-RoCE"
 	@echo "make bench  time per edge, rdma beside gRPC"
 	@echo "make venv   only the set-up;  make lint, make format, make clean"
 
@@ -53,16 +54,22 @@ format: $(STAMPS)/packages
 	@ruff format -q .
 	@clang-format -i $(CXX_FILES)
 
+BUILD_PRESET = { cmake --preset $$preset && cmake --build --preset $$preset; } \
+    >build/$$preset.log || { cat build/$$preset.log; false; }
+
 test-native: $(STAMPS)/packages
 	@for preset in debug asan tsan; do \
 	  echo "C++ tests: $$preset"; \
-	  cmake --preset $$preset >build/$$preset.log || { cat build/$$preset.log; exit 1; }; \
-	  cmake --build --preset $$preset >build/$$preset.log || { cat build/$$preset.log; exit 1; }; \
+	  $(BUILD_PRESET) || exit 1; \
 	  ctest --preset $$preset || exit 1; \
 	done
 
 test-python: venv
-	@$(PYTHON) -m pytest tests
+	@$(PYTHON) -m pytest tests --ignore=tests/verbs -n 2 --dist loadgroup
+
+test-verbs: venv
+	@preset=debug; $(BUILD_PRESET)
+	@$(PYTHON) -m pytest -rs tests/verbs
 
 test: venv lint test-native test-python
 

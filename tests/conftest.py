@@ -9,17 +9,24 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # no Keras: half of the time of importing TensorFlow
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.support.cluster import Cluster
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One of several test processes has the shared clusters, and all tests that use them."""
+    for item in items:
+        shares = "clusters" in getattr(item, "fixturenames", ())
+        if shares and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("clusters"))
+
+
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[dict[str, Cluster]]:
     """Three tasks a, b, c, once over gRPC and once over rdma."""
-    import tensorflow as tf
-
-    tf.compat.v1.disable_eager_execution()
     made = {protocol: Cluster({"a": 1, "b": 1, "c": 1}, protocol) for protocol in ("grpc", "rdma")}
     yield made
     for cluster in made.values():

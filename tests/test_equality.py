@@ -1,5 +1,6 @@
 """What arrives is what was sent: the same graph over gRPC and over rdma gives the same bits."""
 
+import functools
 import threading
 from typing import Any
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.support.cluster import Cluster
+from bench.support.cluster import Cluster, running
 from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, same_bits, v1
 
 pytestmark = pytest.mark.timeout(120)
@@ -203,6 +204,18 @@ def test_slices_of_what_was_received_are_not_written_in_place(clusters: Clusters
     assert_equal_over_both(clusters, build, steps=5)
 
 
+def test_an_empty_tensor_beside_a_reference_variable(clusters: Clusters) -> None:
+    def build() -> Any:
+        with tf.device(A):
+            variable = v1.get_variable("v", [3], use_resource=False)
+            with tf.control_dependencies([v1.assign_add(variable, [1.0, 2.0, 3.0])]):
+                empty = tf.identity(tf.zeros([0], tf.float16))
+        with tf.device(B):
+            return tf.identity(empty)
+
+    assert_equal_over_both(clusters, build, steps=3)
+
+
 def test_tensors_bounced_between_tasks(clusters: Clusters) -> None:
     def build() -> Any:
         with tf.device(A):
@@ -287,18 +300,21 @@ def test_several_sessions_and_steps_at_once(clusters: Clusters) -> None:
     assert all(same_bits(over_grpc[key], over_rdma[key]) for key in over_grpc)
 
 
-@pytest.mark.parametrize("gibibytes", [2.5, 4.5])
-def test_tensors_beyond_two_and_four_gibibytes(rdma: Cluster, gibibytes: float) -> None:
-    length = int(gibibytes * 2**30) + 5
-
-    def build() -> Any:
+def test_tensors_beyond_two_and_four_gibibytes() -> None:
+    def build(length: int) -> Any:
         with tf.device(A):
-            big = tf.tile(tf.range(251, dtype=tf.int32), [length // 251 // 4 + 1])
+            big = tf.range(length, dtype=tf.int32)
         with tf.device(B):
-            return [tf.size(big, tf.int64), big[-7:], big[length // 8 : length // 8 + 5]]
+            return [tf.size(big, tf.int64), big[-7:], big[length // 2 : length // 2 + 5]]
 
-    with Graph(rdma, build) as graph:
-        size, end, middle = graph.run()
-    assert size * 4 >= length
-    assert end.tolist() == list(range(244, 251))
-    assert middle.tolist() == [(length // 8 + i) % 251 for i in range(5)]
+    # A busy machine takes its time to provide, and to map, that much memory.
+    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_PEER_TIMEOUT": "60s"}) as cluster:
+        for gibibytes in (4, 2):  # the smaller one finds the larger one's memory
+            length = gibibytes * 2**30 // 4 + 5
+            with Graph(cluster, functools.partial(build, length)) as graph:
+                size, end, middle = graph.run()
+            assert size == length
+            assert end.tolist() == list(range(length - 7, length))
+            assert middle.tolist() == list(range(length // 2, length // 2 + 5))
+        sent = cluster["a", 0].stats()["sent"]["static"]
+        assert (sent["tensors"], sent["bytes"]) == (2, 6 * 2**30 + 2 * 20)

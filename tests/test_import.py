@@ -18,7 +18,8 @@ PLUGIN = "rdma_transport/lib/librdma_transport_tensorflow.so"
 def python(code: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | (environment or {}),
+        # As users import TensorFlow, with Keras.
+        env=os.environ | {"TF_USE_LEGACY_KERAS": "0"} | (environment or {}),
         capture_output=True,
         text=True,
         timeout=80,

@@ -148,8 +148,8 @@ def test_forbidden_fallback_is_an_error_and_nothing_goes_by_grpc() -> None:
 
 @pytest.mark.parametrize("fallback", ["allow", "forbid"])
 def test_a_peer_with_stock_tensorflow(fallback: str) -> None:
-    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_FALLBACK": fallback}) as cluster:
-        cluster["b", 0].end()
+    environment = {"RDMA_TRANSPORT_FALLBACK": fallback}
+    with running({"a": 1, "b": 1}, environment=environment, without=[("b", 0)]) as cluster:
         stock = Task("b", 0, "grpc", cluster.spec)
         cluster.tasks["b", 0] = stock
         stock.wait_ready()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,23 @@ TASK = Path(__file__).with_name("task.py")
 START_SECONDS = 60
 
 
+_claims: list[socket.socket] = []  # until this process ends: nobody else is given these ports
+
+
 def free_port() -> int:
     """Return a port that nobody listens on; taken from below the range of outgoing connections."""
     while True:
         port = 10000 + int.from_bytes(os.urandom(2), "big") % 20000
+        claim = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe:
             try:
+                claim.bind(f"\0bench.support.cluster.port.{port}")
                 probe.bind(("127.0.0.1", port))
             except OSError:
+                claim.close()
                 continue
-            return port
+        _claims.append(claim)
+        return port
 
 
 class Task:
@@ -111,10 +118,14 @@ class Task:
 
 
 class Cluster:
-    """Tasks by (job, index), and how to reach them."""
+    """Tasks by (job, index), and how to reach them; those of `without` somebody else starts."""
 
     def __init__(
-        self, jobs: dict[str, int], protocol: str, environment: dict[str, str] | None = None
+        self,
+        jobs: dict[str, int],
+        protocol: str,
+        environment: dict[str, str] | None = None,
+        without: Collection[tuple[str, int]] = (),
     ) -> None:
         self.protocol = protocol
         self.environment = environment
@@ -125,6 +136,7 @@ class Cluster:
             (job, index): Task(job, index, protocol, self.spec, environment)
             for job, count in jobs.items()
             for index in range(count)
+            if (job, index) not in without
         }
         try:
             for task in self.tasks.values():
@@ -154,9 +166,12 @@ class Cluster:
 
 @contextmanager
 def running(
-    jobs: dict[str, int], protocol: str = "rdma", environment: dict[str, str] | None = None
+    jobs: dict[str, int],
+    protocol: str = "rdma",
+    environment: dict[str, str] | None = None,
+    without: Collection[tuple[str, int]] = (),
 ) -> Iterator[Cluster]:
-    cluster = Cluster(jobs, protocol, environment)
+    cluster = Cluster(jobs, protocol, environment, without)
     try:
         yield cluster
     finally:

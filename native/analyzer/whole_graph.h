@@ -19,9 +19,7 @@ struct Request {
 
 // `graph_def`: a serialized GraphDef. InvalidArgument, with a sentence that says what to do, for
 // what cannot be analysed. Time and memory are linear in the graph with its functions inlined,
-// which is refused beyond kMostNodes.
+// which graph_checks.h limits.
 Status Analyze(std::string_view graph_def, const Request& request, Plan* plan);
-
-constexpr uint64_t kMostNodes = 1'000'000;
 
 }  // namespace rdma_transport::analyzer

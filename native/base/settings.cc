@@ -209,9 +209,9 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                "rounded up to 4.096us times a power of two",
                retry_timeout),
       retry_timeout, &ParseDuration));
-  rows->push_back(Integer("RETRIES", 0, 7, "7",
+  rows->push_back(Integer("RETRIES", 0, 7, "6",
                           "how often the card sends a packet again before the peer counts as "
-                          "unreachable",
+                          "unreachable; Soft-RoCE takes 7 for ever",
                           [](Settings* s) -> int& { return s->verbs.retries; }));
   rows->push_back(Integer("QUEUE_PAIRS", 1, 8, "1", "queue pairs to each peer",
                           [](Settings* s) -> int& { return s->verbs.queue_pairs; }));

@@ -44,6 +44,8 @@ Status Split(std::string_view address, std::vector<Entry>* entries) {
   return OkStatus();
 }
 
+Status NotConnected() { return Status(Code::kUnavailable, "the channel is not connected"); }
+
 }  // namespace
 
 // Before Connect() a channel of every member, so that the peer can choose; afterwards one.
@@ -85,21 +87,23 @@ class CombinedChannel final : public Channel {
   bool MapsPeer() const override { return chosen()->MapsPeer(); }
   bool Copies() const override { return chosen()->Copies(); }
   bool MayLose() const override { return chosen()->MayLose(); }
-  Status Share(uint64_t key) override { return chosen()->Share(key); }
+  Status Share(uint64_t key) override {
+    return chosen() == nullptr ? NotConnected() : chosen()->Share(key);
+  }
   bool Locate(const void* data, RemoteSpan* span) const override {
     return chosen()->Locate(data, span);
   }
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override {
-    if (chosen() == nullptr) return Status(Code::kUnavailable, "the channel is not connected");
+    if (chosen() == nullptr) return NotConnected();
     return chosen()->Notify(parts, count, urgency, number);
   }
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override {
-    return chosen()->Read(source, destination, cookie);
+    return chosen() == nullptr ? NotConnected() : chosen()->Read(source, destination, cookie);
   }
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override {
-    return chosen()->Write(source, destination, cookie);
+    return chosen() == nullptr ? NotConnected() : chosen()->Write(source, destination, cookie);
   }
-  Status Flush() override { return chosen()->Flush(); }
+  Status Flush() override { return chosen() == nullptr ? NotConnected() : chosen()->Flush(); }
   MappedSpan Map(const RemoteSpan& span) override { return chosen()->Map(span); }
   bool Owns(const void* data, RemoteSpan* span) const override {
     return chosen() != nullptr && chosen()->Owns(data, span);

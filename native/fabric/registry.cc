@@ -45,7 +45,10 @@ Status OpenDevice(const Settings& settings, std::unique_ptr<Device>* device) {
       return Status(opened.code(),
                     std::string("RDMA_TRANSPORT_FABRIC=") + kind.name + ": " + opened.message());
     }
-    Log(LogLevel::kDebug, std::string("no ") + kind.name + ": " + opened.message());
+    // A host without cards needs no line about it; one whose card cannot be used does.
+    const bool none = opened.code() == Code::kNotFound || opened.code() == Code::kUnimplemented;
+    Log(none ? LogLevel::kDebug : LogLevel::kWarning,
+        std::string("no ") + kind.name + ": " + opened.message());
     absent.push_back({kind.name, opened});
   }
   if (members.empty()) return absent.front().reason;

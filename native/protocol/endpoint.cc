@@ -169,6 +169,7 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
   }
   std::shared_ptr<Link> link;
   if (status.ok()) {
+    ProbeLinks(request.from);  // perhaps it asks because one of them is broken
     link = NewLink();
     status = link->Open();
   }
@@ -218,10 +219,17 @@ void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& statu
     peer->OnLinkDown(link, status);
   }
   // Tensors come on the peer's links and are waited for on this task's own; one end of a life ends
-  // both.
+  // both. Where a link may break while its peer lives, another one may be a new one.
   if (!was_up) return;
+  if (link->channel()->MayLose()) return ProbeLinks(link->remote());
   for (const auto& other : AllLinks()) {
     if (other->remote().incarnation == link->remote().incarnation) other->channel()->Close(status);
+  }
+}
+
+void Endpoint::ProbeLinks(const Identity& remote) {
+  for (const auto& link : AllLinks()) {
+    if (link->up() && link->remote().incarnation == remote.incarnation) link->Probe();
   }
 }
 

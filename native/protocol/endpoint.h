@@ -78,6 +78,7 @@ class Endpoint final : public LinkOwner {
  private:
   void Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter);
   std::vector<std::shared_ptr<Link>> AllLinks() const;
+  void ProbeLinks(const Identity& remote);
   std::vector<Peer*> PeersNamed(const std::string& task) const;
 
   Runtime* const runtime_;

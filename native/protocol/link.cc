@@ -56,7 +56,10 @@ Status Link::Open() {
 
 SendOutcome Link::Send(Outgoing* tensor) {
   if (frozen_.load(std::memory_order_relaxed)) {
-    return {Status(Code::kUnavailable, "peer " + remote_.task + " does not answer")};
+    SendOutcome outcome;
+    outcome.status = Status(Code::kUnavailable, "peer " + remote_.task + " does not answer");
+    outcome.silent = true;
+    return outcome;
   }
   if (tensor->key.size() > kMaxKeyLength || tensor->rank > kMaxRank) {
     return {OkStatus(), "a key or shape too long for a notification"};
@@ -124,8 +127,9 @@ void Link::SendPull(int64_t step, std::string_view key, const std::string& reaso
 
 bool Link::KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
   std::lock_guard<std::mutex> lock(unconfirmed_mu_);
+  if (number <= delivered_) return true;
   if (ended_) return false;
-  if (number == 0 || number > delivered_) unconfirmed_.emplace_back(number, std::move(*tensor));
+  unconfirmed_.emplace_back(number, std::move(*tensor));
   return true;
 }
 
@@ -321,8 +325,7 @@ void Link::OnDelivered(uint64_t number) {
   std::lock_guard<std::mutex> lock(unconfirmed_mu_);
   delivered_ = number;
   // Senders on several threads come in any order, so the first may hide others for a while.
-  while (!unconfirmed_.empty() && unconfirmed_.front().first != 0 &&
-         unconfirmed_.front().first <= number) {
+  while (!unconfirmed_.empty() && unconfirmed_.front().first <= number) {
     confirmed.push_back(std::move(unconfirmed_.front().second));
     unconfirmed_.pop_front();
   }
@@ -351,6 +354,10 @@ void Link::OnTransfer(uint64_t cookie, const Status& status) {
 }
 
 // --- Life and death ---
+
+void Link::Probe() {
+  NotifyControl(channel_.get(), MessageType::kPing, 0, fabric::Urgency::kWake).IgnoreError();
+}
 
 void Link::OnConnected() {
   heard_ = true;
@@ -381,7 +388,7 @@ void Link::OnClosed(const Status& status) {
     std::lock_guard<std::mutex> lock(unconfirmed_mu_);
     ended_ = true;
     for (auto& [number, tensor] : unconfirmed_) {
-      if (number == 0 || number > delivered_) unconfirmed.push_back(std::move(tensor));
+      if (number > delivered_) unconfirmed.push_back(std::move(tensor));
     }
     unconfirmed_.clear();
   }

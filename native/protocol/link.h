@@ -73,8 +73,8 @@ class Link final : public fabric::ChannelHandler,
 
   SendOutcome Send(Outgoing* tensor);
   // Keeps a tensor that was sent until the peer certainly has word of it, if the channel may lose
-  // such words; what is left when the link ends goes to LinkOwner::OnLost(). `number`: of Send(),
-  // or 0 if it could not even be sent. False, and `tensor` untouched: the link has ended already.
+  // such words; what is left when the link ends goes to LinkOwner::OnLost(). `number`: of Send().
+  // False, and `tensor` untouched: the link has ended already.
   bool KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor);
   // Tells the receiver that the tensor waits here for TensorFlow's own transport.
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
@@ -91,6 +91,9 @@ class Link final : public fabric::ChannelHandler,
   bool AddWaiter(const std::shared_ptr<Waiter>& waiter, Status* reason) {
     return waiters_.Add(waiter, reason);
   }
+
+  // Says something to the peer, so that a link that is broken without knowing it ends.
+  void Probe();
 
   // On the polling thread: looks after deadlines. True while there is something to look after.
   // `excuse`: this process itself was not running, so nobody's silence counts.

@@ -41,14 +41,14 @@ Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, ByGrpc*
   if (may_lose) kept = {tensor->step, std::string(tensor->key), tensor->bytes, nullptr};
   const SendOutcome outcome = link->Send(tensor);
   if (outcome.elsewhere != nullptr) return SendElsewhere(*tensor, outcome.elsewhere, by_grpc);
-  const bool broken = may_lose && outcome.status.code() == Code::kUnavailable;
+  const bool broken = may_lose && !outcome.silent && outcome.status.code() == Code::kUnavailable;
   if (!outcome.status.ok() && !broken) {
     return Status(outcome.status.code(),
                   "sending to peer " + task_ + ": " + outcome.status.message());
   }
   if (!may_lose) return OkStatus();
   kept.tensor = by_grpc->Keep(/*copy=*/changes);
-  if (!link->KeepUntilDelivered(outcome.number, &kept)) SendLost(std::move(kept));
+  if (broken || !link->KeepUntilDelivered(outcome.number, &kept)) SendLost(std::move(kept));
   return OkStatus();
 }
 
@@ -104,11 +104,13 @@ void Peer::Flush(std::vector<Parked> parked) {
       link = state_ == State::kLinked ? link_ : nullptr;
       reason = why_.message();
     }
-    // The step learns of an error where it waits: here nobody listens any more.
     const Status status = link != nullptr
                               ? SendOn(link, &entry.tensor, entry.by_grpc.get())
                               : SendElsewhere(entry.tensor, reason, entry.by_grpc.get());
-    if (!status.ok()) Log(LogLevel::kWarning, status.message());
+    if (status.ok()) continue;
+    // Whoever sent it has gone on.
+    Log(LogLevel::kWarning, status.message());
+    entry.by_grpc->Fail(status);
   }
 }
 

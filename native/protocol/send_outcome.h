@@ -6,11 +6,13 @@
 
 namespace rdma_transport {
 
-// How a send went. `elsewhere`: the fabric cannot carry it, and why; nothing was sent.
+// How a send went. `elsewhere`: the fabric cannot carry it, and why; nothing was sent. `silent`:
+// neither was anything, because the peer does not answer; the link may come back to life.
 struct SendOutcome {
   Status status;
   const char* elsewhere = nullptr;
   uint64_t number = 0;  // of the notification that tells of the tensor
+  bool silent = false;
 };
 
 }  // namespace rdma_transport

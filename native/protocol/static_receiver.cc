@@ -54,7 +54,9 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
       arena->Free(static_cast<char*>(const_cast<void*>(held)));
     });
     if (!channel_->Locate(memory, &slot.span)) return OkStatus();
-    RDMA_RETURN_IF_ERROR(channel_->Share(slot.span.key));
+    const Status shared = channel_->Share(slot.span.key);
+    if (shared.code() == Code::kResourceExhausted) return OkStatus();  // it cannot be registered
+    RDMA_RETURN_IF_ERROR(shared);
     slot.generation = 1;
     SlotMessage message = {};
     message.type = MessageType::kSlot;

@@ -361,8 +361,16 @@ bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
   slot->busy = true;
   outcome->status = channel_->Write(tensor->data, slot->span, cookie);
   if (!outcome->status.ok()) {
-    OnWritten(cookie);
-    return true;
+    slot->busy = false;
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      tensor->owner = std::move(writing_[cookie]);
+      writing_.erase(cookie);
+    }
+    if (outcome->status.code() != Code::kResourceExhausted) return true;
+    outcome->status = OkStatus();
+    Miss(variant, "its memory cannot be registered");
+    return false;
   }
   ++variant->hits;
   GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);

@@ -101,7 +101,9 @@ void DetachSentOutputs(OpKernelContext* context, tensorflow::Allocator* allocato
     if (tensorflow::IsRefType(context->expected_output_dtype(i))) continue;
     Tensor* output = context->mutable_output(i);
     if (output == nullptr || !output->IsInitialized() || !DMAHelper::CanUseDMA(output)) continue;
-    if (!MutableBuffers::Get().Contains(DMAHelper::buffer(output)->root_buffer()->data())) continue;
+    TensorBuffer* buffer = DMAHelper::buffer(output);
+    if (buffer == nullptr) continue;  // a tensor without elements may have none
+    if (!MutableBuffers::Get().Contains(buffer->root_buffer()->data())) continue;
     *output = CopyOf(*output, allocator);
     GlobalCounters().staged_tensors.fetch_add(1, std::memory_order_relaxed);
   }

@@ -1,1 +1,369 @@
+// Flow control and order of the verbs fabric under load, the sharing of completion queues,
+// sleeping, and memory that is registered only when it is needed.
+
 #include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "fabric/combined.h"
+#include "fabric/shm/device.h"
+#include "fabric/verbs/device.h"
+#include "verbs_pair.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+using testing::ExpectHas;
+using testing::Fake;
+using testing::FakeStats;
+using testing::OnFake;
+using testing::Recorder;
+using testing::SetFake;
+using testing::VerbsSide;
+
+// --- Order ---
+
+// What one side of a flood says. A write is told of by the notification that follows it, and its
+// place is used again when the peer has said that it looked.
+struct Message {
+  uint64_t number = 0;
+  uint64_t seed = 0;
+  uint64_t length = 0;  // of the write; 0: none
+  uint32_t place = 0;
+  uint32_t looked_at = 0;  // writes of the peer
+};
+
+constexpr uint64_t kPlaces = 4;
+constexpr uint64_t kPlace = 1 << 20;
+
+char At(uint64_t seed, uint64_t i) { return static_cast<char>(seed * 37 + i * 11 + i / 4096); }
+
+// One side of a flood, and what the other one must find.
+class Flooder final : public ChannelHandler {
+ public:
+  Flooder(uint64_t count, uint64_t largest, int seed)
+      : count_(count), largest_(largest), random_(seed) {}
+
+  void OnConnected() override { connected_ = true; }
+  void OnDelivered(uint64_t number) override { delivered_ = number; }
+  void OnTransfer(uint64_t, const Status& status) override {
+    EXPECT_TRUE(status.ok()) << status.message();
+    ++transferred_;
+  }
+  void OnClosed(const Status& status) override { ADD_FAILURE() << status.message(); }
+  void OnNotify(const char* data, size_t length) override {
+    if (length == sizeof(key_)) return std::memcpy(&key_, data, sizeof(key_)), void();
+    Message message;
+    ASSERT_GE(length, sizeof(message));
+    std::memcpy(&message, data, sizeof(message));
+    ASSERT_EQ(message.number, ++received_) << "lost, or out of order";
+    seen_ = message.looked_at;
+    const char* place = region_->address() + message.place * kPlace;
+    for (uint64_t i = 0; i < message.length; i += i + 97 < message.length ? 97 : 1) {
+      ASSERT_EQ(place[i], At(message.seed, i)) << "told of before it was there";
+    }
+    if (message.length > 0) ++looked_;
+  }
+
+  void Begin(Device* device, Channel* channel) {
+    channel_ = channel;
+    ASSERT_TRUE(
+        device->Allocate(2 * kPlaces * kPlace, Access::kRemoteReadWrite, nullptr, &region_).ok());
+    ASSERT_TRUE(channel->Share(region_->key()).ok());
+    const uint64_t key = region_->key();
+    const iovec part = {const_cast<uint64_t*>(&key), sizeof(key)};
+    ASSERT_TRUE(channel->Notify(&part, 1, Urgency::kWake).ok());
+  }
+  bool connected() const { return connected_; }
+  bool ready() const { return key_ != 0; }
+  bool done() const { return sent_ == count_ && received_ == count_ && delivered_ == count_ + 1; }
+
+  // One notification, perhaps with a write before it. Nothing if all is said.
+  void Say() {
+    if (sent_ == count_) return;
+    Message message;
+    message.number = ++sent_;
+    message.looked_at = looked_;
+    if (written_ - seen_ < kPlaces && transferred_ == written_ && random_() % 3 == 0) {
+      message.seed = sent_;
+      message.length = 1 + random_() % (random_() % 8 == 0 ? largest_ : 9000);
+      message.place = static_cast<uint32_t>(written_++ % kPlaces);
+      char* source = region_->address() + (kPlaces + message.place) * kPlace;
+      for (uint64_t i = 0; i < message.length; ++i) source[i] = At(message.seed, i);
+      const RemoteSpan span = {key_, message.place * kPlace, message.length};
+      ASSERT_TRUE(channel_->Write(source, span, sent_).ok());
+    }
+    const size_t more = random_() % (random_() % 16 == 0 ? 60000 : 300);
+    const iovec parts[] = {{&message, sizeof(message)}, {filler_.data(), more}};
+    // The last word is awaited, so that the end of all is told.
+    const bool lazy = sent_ < count_ && random_() % 2 == 0;
+    const Urgency urgency = lazy ? Urgency::kLazy : Urgency::kWake;
+    ASSERT_TRUE(channel_->Notify(parts, 2, urgency).ok());
+  }
+
+ private:
+  const uint64_t count_;
+  const uint64_t largest_;
+  std::mt19937_64 random_;
+  Channel* channel_ = nullptr;
+  std::unique_ptr<Region> region_;  // the places of the peer's writes, then the sources of ours
+  std::vector<char> filler_ = std::vector<char>(60000, '.');
+  bool connected_ = false;
+  uint64_t key_ = 0;  // of the peer's region
+  uint64_t sent_ = 0;
+  uint64_t received_ = 0;
+  uint64_t delivered_ = 0;
+  uint64_t written_ = 0;
+  uint64_t transferred_ = 0;
+  uint64_t seen_ = 0;    // of our writes, by the peer
+  uint32_t looked_ = 0;  // at the peer's writes
+};
+
+class VerbsFlowTest : public testing::VerbsPairTest {
+ protected:
+  // Floods in both directions; each side now and then does not poll for a while.
+  void Flood(const Settings& settings, uint64_t count, uint64_t largest) {
+    ASSERT_NO_FATAL_FAILURE(OpenDevices(settings));
+    auto a = std::make_shared<Flooder>(count, largest, 1);
+    auto b = std::make_shared<Flooder>(count, largest, 2);
+    std::shared_ptr<Channel> to_b, to_a;
+    ASSERT_TRUE(a_.device->Open(a, &to_b).ok());
+    ASSERT_TRUE(b_.device->Open(b, &to_a).ok());
+    ASSERT_TRUE(to_a->Connect(to_b->Address(), Role::kPassive).ok());
+    ASSERT_TRUE(to_b->Connect(to_a->Address(), Role::kActive).ok());
+    ASSERT_TRUE(PollUntil([&] { return a->connected() && b->connected(); }));
+    a->Begin(a_.device.get(), to_b.get());
+    b->Begin(b_.device.get(), to_a.get());
+    ASSERT_TRUE(PollUntil([&] { return a->ready() && b->ready(); }));
+    std::mt19937 random(3);
+    const Nanos deadline = Now() + 60 * kSecond;
+    while (!HasFatalFailure() && !HasNonfatalFailure() && !(a->done() && b->done())) {
+      ASSERT_LT(Now(), deadline);
+      const unsigned turn = random() % 6;
+      const unsigned times = random() % 60;
+      for (unsigned i = 0; i < times; ++i) {
+        if (turn != 0) a->Say();
+        if (turn != 1) b->Say();
+        if (turn != 2) a_.device->Poll();
+        if (turn != 3) b_.device->Poll();
+      }
+    }
+    const FakeIbverbsStats stats = FakeStats();
+    EXPECT_EQ(stats.rnr_naks_sent, 0u);
+    EXPECT_EQ(stats.cq_overruns, 0u);
+    EXPECT_LE(stats.highest_cq_fill, kCapacity);
+  }
+
+  static constexpr uint64_t kCapacity = 240;
+};
+
+TEST_F(VerbsFlowTest, FloodsBothWaysKeepTheOrderOfWritesAndNotifications) {
+  SetFake("delay_us", "20");
+  SetFake("max_cqe", std::to_string(kCapacity));
+  Flood(OnFake(), 3000, 40000);
+}
+
+TEST_F(VerbsFlowTest, AlsoWhereWritesAreSpreadOverThreeQueuePairs) {
+  SetFake("delay_us", "20");
+  SetFake("max_cqe", std::to_string(kCapacity));
+  Settings settings = OnFake();
+  settings.verbs.queue_pairs = 3;
+  settings.verbs.chunk = 64 << 10;
+  Flood(settings, 1500, kPlace - 1);
+}
+
+TEST_F(VerbsFlowTest, AlsoWithTheLargestRing) {
+  Settings settings = OnFake();
+  settings.verbs.ring = 64 << 20;
+  Flood(settings, 3000, 9000);
+}
+
+TEST_F(VerbsFlowTest, ADeviceOfShortQueuesGetsFewerBatches) {
+  SetFake("max_qp_wr", "60");
+  Settings settings = OnFake();
+  settings.verbs.queue_depth = 256;
+  Flood(settings, 1000, 9000);
+}
+
+TEST_F(VerbsFlowTest, WhoIsNotReadIsKeptUpToTheLimit) {
+  ConnectedPair();
+  const std::string text(90000, '.');
+  uint64_t taken = 0;
+  Status status;
+  while ((status = a_.Notify(text)).ok()) ++taken;
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_GT(taken * text.size(), uint64_t{255} << 20);
+  EXPECT_EQ(a_.handler->closes, 0);
+  EXPECT_EQ(a_.Notify(std::string(200000, '.')).code(), Code::kInvalidArgument) << "never fits";
+  size_t come = 0;
+  const auto all_came = [&] {
+    come += b_.handler->notes.size();
+    b_.handler->notes.clear();
+    return come == taken;
+  };
+  ASSERT_TRUE(PollUntil(all_came, 40 * kSecond)) << come << " of " << taken;
+  ASSERT_TRUE(a_.Notify("again").ok());
+  EXPECT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
+}
+
+// All that was sent has arrived, and there is no room for more: only a question can fail.
+TEST_F(VerbsFlowTest, WhoWaitsForRoomLearnsThatThePeerIsGone) {
+  for (const bool asleep : {false, true}) {
+    ConnectedPair();
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(a_.Notify("no more than 16 batches leave").ok());
+    const Nanos deadline = Now() + 10 * kSecond;
+    while (a_.handler->delivered < 15 && Now() < deadline) a_.device->Poll();  // and the greeting
+    Fake().break_path(true);  // after which b is silent
+    const Nanos begin = Now();
+    while (a_.handler->closes == 0 && Now() < deadline) {
+      if (a_.device->Poll() == 0 && asleep && a_.device->Rest()) a_.device->Sleep(deadline);
+    }
+    EXPECT_LT(Now() - begin, 3 * kSecond);
+    ExpectHas(a_.handler->reason, "IBV_WC_RETRY_EXC_ERR");
+    Fake().break_path(false);
+    Drop();
+  }
+}
+
+// --- Completion queues ---
+
+TEST_F(VerbsFlowTest, ChannelsThatComeAndGoShareTheQueues) {
+  OpenDevices();
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_NO_FATAL_FAILURE(Connect());
+    ASSERT_TRUE(a_.Notify("hello").ok());
+    ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
+    if (i % 2 == 0) b_.channel->Close(Status(Code::kAborted, "enough"));
+    Drop();
+  }
+  EXPECT_EQ(FakeStats().cqs, 2u) << "one of each device";
+  EXPECT_EQ(FakeStats().mrs, 0u);
+}
+
+TEST_F(VerbsFlowTest, ManyChannelsGetAsManyQueuesAsTheyNeed) {
+  SetFake("max_cqe", "160");  // two channels each
+  OpenDevices();
+  std::vector<std::pair<VerbsSide, VerbsSide>> channels;
+  for (int i = 0; i < 25; ++i) {
+    ASSERT_NO_FATAL_FAILURE(Connect());
+    auto& [a, b] = channels.emplace_back();
+    a.handler = std::move(a_.handler);
+    b.handler = std::move(b_.handler);
+    a.channel = std::move(a_.channel);
+    b.channel = std::move(b_.channel);
+  }
+  EXPECT_EQ(FakeStats().cqs, 26u);
+  for (int i = 0; i < 100; ++i) {
+    for (auto& [a, b] : channels) ASSERT_TRUE(a.Notify(std::to_string(i)).ok());
+  }
+  ASSERT_TRUE(PollUntil([&] {
+    for (auto& [a, b] : channels) {
+      if (b.handler->notes.size() < 100) return false;
+    }
+    return true;
+  }));
+  for (auto& [a, b] : channels) EXPECT_EQ(b.handler->notes.back(), "99");
+  EXPECT_LE(FakeStats().highest_cq_fill, 160u);
+  channels.clear();
+  ASSERT_TRUE(PollUntil([] { return FakeStats().qps == 0; }));
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  EXPECT_EQ(FakeStats().cqs, 26u) << "their entries are free again";
+}
+
+// --- Sleeping ---
+
+// Two threads that play ping-pong and sleep whenever nothing has come. A wake-up that got lost
+// would show as a sleep until its deadline.
+TEST_F(VerbsFlowTest, NothingIsLostBetweenRestAndSleep) {
+  constexpr size_t kRounds = 2000;
+  SetFake("delay_us", "30");
+  ConnectedPair();
+  const auto play = [&](VerbsSide* side, bool first) {
+    std::mt19937 random(first);
+    const Nanos deadline = Now() + 40 * kSecond;
+    const std::vector<std::string>& heard = side->handler->notes;
+    size_t said = 0;
+    while ((heard.size() < kRounds || said < kRounds) && Now() < deadline) {
+      for (; said < std::min(kRounds, heard.size() + (first ? 1 : 0)); ++said) {
+        const Urgency urgency = random() % 4 == 0 ? Urgency::kLazy : Urgency::kWake;
+        EXPECT_TRUE(side->Notify("ping", urgency).ok());
+      }
+      if (side->device->Poll() > 0 || !side->device->Rest()) continue;
+      const Nanos before = Now();
+      side->device->Sleep(before + 5 * kSecond);
+      EXPECT_LT(Now() - before, 4 * kSecond) << "overslept";
+    }
+    while (side->device->Poll() > 0 || !side->device->Rest()) {
+    }
+  };
+  std::thread other([&] { play(&b_, false); });
+  play(&a_, true);
+  other.join();
+  EXPECT_EQ(a_.handler->notes.size(), kRounds);
+  EXPECT_EQ(b_.handler->notes.size(), kRounds);
+  EXPECT_GT(FakeStats().completion_events, 100u) << "they did sleep";
+}
+
+TEST_F(VerbsFlowTest, WakeEndsASleepBeforeAndAfterItBegins) {
+  ConnectedPair();
+  for (int i = 0; i < 50; ++i) {
+    while (a_.device->Poll() > 0 || !a_.device->Rest()) {
+    }
+    std::thread waker([&] { a_.device->Wake(); });
+    if (i % 2 == 0) std::this_thread::yield();
+    const Nanos before = Now();
+    a_.device->Sleep(before + 5 * kSecond);
+    EXPECT_LT(Now() - before, 4 * kSecond);
+    waker.join();
+  }
+}
+
+// --- Memory that the card learns of only when it must ---
+
+TEST_F(VerbsFlowTest, MemoryOfAnotherFabricIsRegisteredWhenAVerbsPeerNeedsIt) {
+  OpenDevices();
+  Settings settings = OnFake();
+  std::vector<Member> members(2);
+  members[0].name = "shm";
+  members[1].name = "verbs";
+  ASSERT_TRUE(shm::ShmDevice::Create(settings, &members[0].device).ok());
+  ASSERT_TRUE(VerbsDevice::Create(settings, &members[1].device).ok());
+  a_.device = std::make_unique<CombinedDevice>(std::move(members), std::vector<Absent>());
+  const uint64_t before = FakeStats().registrations;
+  auto shared = Allocate(a_);
+  auto local = Allocate(a_);
+  EXPECT_EQ(FakeStats().registrations, before) << "nobody needs it";
+  Connect();  // b has nothing but verbs
+  EXPECT_STREQ(a_.channel->fabric(), "verbs");
+  const uint64_t connected = FakeStats().registrations;
+  Fake().fail("reg_mr", 1, ENOMEM);
+  const Status refused = a_.channel->Share(shared->key());
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  ExpectHas(refused, "fake_0:1");
+  EXPECT_EQ(a_.handler->closes, 0);
+  ASSERT_TRUE(a_.channel->Share(shared->key()).ok());
+  ASSERT_TRUE(a_.channel->Share(shared->key()).ok());
+  EXPECT_EQ(FakeStats().registrations, connected + 1);
+  const auto remote = Shared(b_);
+  const RemoteSpan span = {remote->key(), 0, 100};
+  Fake().fail("reg_mr", 1, ENOMEM);
+  EXPECT_EQ(a_.channel->Write(local->address(), span, 1).code(), Code::kResourceExhausted);
+  Fake().fail("reg_mr", 1, ENOMEM);
+  ASSERT_TRUE(a_.channel->Read(span, local->address(), 2).ok());
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == 1; }));
+  EXPECT_EQ(a_.handler->transfers[0].second.code(), Code::kResourceExhausted);
+  ASSERT_TRUE(a_.channel->Read(span, local->address(), 3).ok());
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == 2; }));
+  EXPECT_TRUE(a_.handler->transfers[1].second.ok());
+  const uint64_t mrs = FakeStats().mrs;
+  shared.reset();
+  local.reset();
+  EXPECT_EQ(FakeStats().mrs, mrs - 2);
+}
+
+}  // namespace
+}  // namespace rdma_transport::fabric::verbs

@@ -165,6 +165,7 @@ class VerbsPairTest : public ::testing::Test {
     }
     if (a_.device == nullptr || b_.device == nullptr) return;
     EXPECT_TRUE(PollUntil([] { return FakeStats().qps == 0; })) << FakeStats().qps << " left";
+    Poll();
   }
   void ExpectNothingLeft() {
     Drop();
@@ -174,7 +175,8 @@ class VerbsPairTest : public ::testing::Test {
     ASSERT_NO_FATAL_FAILURE(Connect());
     ASSERT_TRUE(a_.Notify("there").ok());
     ASSERT_TRUE(b_.Notify("back").ok());
-    EXPECT_TRUE(PollUntil([&] { return a_.handler->notes.size() + b_.handler->notes.size() == 2; }));
+    EXPECT_TRUE(
+        PollUntil([&] { return a_.handler->notes.size() + b_.handler->notes.size() == 2; }));
   }
 
   void Poll() {

@@ -63,7 +63,6 @@ TEST(Bootstrap, SurvivesTheTripAndRefusesNonsense) {
   BootstrapRequest request;
   request.version = 9;
   request.from = {"/job:a/replica:0/task:3", 0x1234567890abcdef};
-  request.fabric = "shm";
   request.channel = std::string("with\0null", 9);
   const std::string good = request.Encode();
   BootstrapRequest back;

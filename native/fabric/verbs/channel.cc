@@ -16,8 +16,8 @@ namespace {
 
 // What may wait for room in the peer's ring before Notify() refuses.
 constexpr size_t kPendingLimit = size_t{256} << 20;
-// Receives kept for credits, of which at most eight are on their way: see ring.cc.
-constexpr int kCreditReceives = 16;
+// Receives kept for credits: ring.cc says how many are on their way at most.
+constexpr int kCreditReceives = 40;
 // A transfer is spread over the queue pairs if each gets that much.
 constexpr uint64_t kLeastShare = uint64_t{256} << 10;
 constexpr uint64_t kPage = 4096;
@@ -49,11 +49,13 @@ Status VerbsChannel::Open() {
   RDMA_RETURN_IF_ERROR(adapter.Register(ring_->address(), ring_->length(),
                                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
                                         &ring_registration_));
-  reader_.Attach(ring_->address(), ring_->length(), static_cast<uint32_t>(settings.queue_depth));
+  // A device with shorter queues gets fewer batches, so that each still finds a receive.
+  const int most = adapter.port().attributes.max_qp_wr - kCreditReceives;
+  depth_ = std::max(std::min(settings.queue_depth, most), 1);
+  reader_.Attach(ring_->address(), ring_->length(), static_cast<uint32_t>(depth_));
   for (int i = 0; i < settings.queue_pairs; ++i) {
     pairs_.push_back(std::make_unique<QueuePair>(&adapter, tag_ + static_cast<uint32_t>(i)));
-    const int receives = i == 0 ? settings.queue_depth + kCreditReceives : 0;
-    RDMA_RETURN_IF_ERROR(pairs_.back()->Create(settings.queue_depth, receives));
+    RDMA_RETURN_IF_ERROR(pairs_.back()->Create(depth_, i == 0 ? depth_ + kCreditReceives : 0));
   }
   return OkStatus();
 }
@@ -73,7 +75,7 @@ std::string VerbsChannel::Address() const {
   address.ring_address = reinterpret_cast<uint64_t>(ring_->address());
   address.ring_size = ring_->length();
   address.ring_rkey = ring_registration_->rkey();
-  address.most_batches = static_cast<uint32_t>(device_->adapter().settings().queue_depth);
+  address.most_batches = static_cast<uint32_t>(depth_);
   address.token = token_;
   return address.Encode();
 }
@@ -130,6 +132,7 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view token) {
     }
     state_.store(State::kConnected);
   }
+  greeted_ = true;
   handler->OnConnected();
   return OkStatus();
 }
@@ -231,14 +234,12 @@ void VerbsChannel::FlushPending() {
   if (moved) CloseBatch();
 }
 
-void VerbsChannel::SendCredit() {
-  if (!credit_due_) return;
-  credit_due_ = false;
+void VerbsChannel::SendCredit(const Immediate& credit) {
   Work work;
   work.kind = Work::Kind::kCredit;
   work.remote = peer_ring_;
   work.rkey = peer_ring_rkey_;
-  work.immediate = credit_.Encode();
+  work.immediate = credit.Encode();
   pairs_.front()->Push(work);
 }
 
@@ -260,10 +261,20 @@ Status VerbsChannel::Flush() {
   return OkStatus();
 }
 
-void VerbsChannel::BeforeRest() {
+bool VerbsChannel::BeforeRest() {
   std::lock_guard<std::mutex> lock(mu_);
-  if (!Serving(state_.load())) return;
+  if (!Serving(state_.load())) return false;
   CloseBatch();
+  Pump();
+  return WaitsForRoom();
+}
+
+void VerbsChannel::Probe() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!Serving(state_.load()) || !WaitsForRoom() || pairs_.front()->AnswerDue()) return;
+  Work nothing;
+  nothing.awaited = true;
+  pairs_.front()->Push(nothing);
   Pump();
 }
 
@@ -271,6 +282,9 @@ void VerbsChannel::BeforeRest() {
 
 Status VerbsChannel::Share(uint64_t key) {
   std::lock_guard<std::mutex> lock(mu_);
+  if (state_.load() != State::kConnected) {
+    return Status(Code::kUnavailable, "the channel is not connected");
+  }
   if (shared_.count(key) != 0) return OkStatus();
   RegionRecord record = {};
   RDMA_RETURN_IF_ERROR(device_->Describe(key, &record));
@@ -374,6 +388,8 @@ void VerbsChannel::EndTransfer(size_t index, const Work& work) {
 // --- Completions ---
 
 int VerbsChannel::OnCompletion(const ibv_wc& completion) {
+  // Where the card broke a queue pair off by itself, its event says why.
+  if (IsFlush(completion.status) && Serving(state_.load())) device_->HandleDescriptors();
   const size_t index = QueuePair::TagOf(completion.wr_id) - tag_;
   if (QueuePair::IsReceive(completion.wr_id)) return OnReceive(completion);
   OnSent(index, completion);
@@ -432,13 +448,15 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
     status = writer_.OnCredit(immediate);
     FlushPending();
     CloseBatch();
-  } else {
+  } else if (!deaf_) {
     status = HandleBatch(immediate);
   }
+  if (!status.ok()) deaf_ = true;
   std::lock_guard<std::mutex> lock(mu_);
-  if (!status.ok()) {
-    BreakLocked(status);
-    return 1;
+  if (status.code() == Code::kUnavailable) {
+    BreakLocked(status);  // the peer's own last word
+  } else if (!status.ok()) {
+    PartLocked(status);
   }
   if (!Serving(state_.load())) return 1;
   const Status replenished = pairs_.front()->Replenish();
@@ -446,8 +464,8 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
     BreakLocked(replenished);
     return 1;
   }
-  if (!credit_due_) credit_due_ = reader_.TakeCredit(&credit_);
-  SendCredit();
+  Immediate credit;
+  while (reader_.TakeCredit(&credit)) SendCredit(credit);
   Pump();
   return 1;
 }
@@ -466,15 +484,13 @@ Status VerbsChannel::HandleBatch(const Immediate& immediate) {
 
 Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
   switch (kind) {
-    case RecordKind::kNotification: {
-      const State state = state_.load();
-      // While this side parts nobody listens; what came before a break still counts.
-      if (state == State::kParting) return OkStatus();
-      if (state == State::kConnecting) break;
+    case RecordKind::kNotification:
+      if (!greeted_) break;
+      // Also while this side parts: the peer's card was told that it has arrived.
       if (const auto handler = handler_.lock()) handler->OnNotify(record.data(), record.size());
       return OkStatus();
-    }
     case RecordKind::kRegion:
+      if (!greeted_) break;
       return HandleRegion(record);
     case RecordKind::kForget: {
       uint64_t key = 0;
@@ -527,21 +543,23 @@ void VerbsChannel::Attend() { needs_service_.store(true, std::memory_order_relax
 void VerbsChannel::Close(const Status& reason) {
   {
     std::lock_guard<std::mutex> lock(mu_);
-    const State state = state_.load();
-    if (state == State::kParting || state == State::kBroken || state == State::kFinished) return;
-    close_reason_ = reason;
-    deadline_ = Now() + kPartingPatience;
-    if (state == State::kConnected) {
-      const iovec words = {const_cast<char*>(reason.message().data()),
-                           std::min<size_t>(reason.message().size(), 1024)};
-      AddRecord(RecordKind::kBye, &words, 1, 0, /*awaited=*/true).IgnoreError();
-      if (state_.load() != State::kBroken) state_.store(State::kParting);
-    } else {
-      BreakLocked(reason);
-    }
-    Attend();
+    PartLocked(reason);
   }
   device_->Wake();
+}
+
+// Tells the peer why, and breaks when that has arrived.
+void VerbsChannel::PartLocked(const Status& reason) {
+  const State state = state_.load();
+  if (state == State::kParting || state == State::kBroken || state == State::kFinished) return;
+  if (state == State::kNew) return BreakLocked(reason);
+  close_reason_ = reason;
+  deadline_ = Now() + kPartingPatience;
+  const iovec words = {const_cast<char*>(reason.message().data()),
+                       std::min<size_t>(reason.message().size(), 1024)};
+  AddRecord(RecordKind::kBye, &words, 1, 0, /*awaited=*/true).IgnoreError();
+  if (state_.load() != State::kBroken) state_.store(State::kParting);
+  Attend();
 }
 
 void VerbsChannel::Fail(const Status& reason) {
@@ -563,7 +581,7 @@ void VerbsChannel::BreakLocked(const Status& reason) {
 }
 
 bool VerbsChannel::Service() {
-  if (handler_.expired()) Fail(Status(Code::kCancelled, "nobody wants this channel any more"));
+  if (handler_.expired()) Close(Status(Code::kCancelled, "nobody wants this channel any more"));
   DeliverNews();
   bool over = false;
   {
@@ -575,7 +593,7 @@ bool VerbsChannel::Service() {
       Pump();
     }
     if (state == State::kParting) {
-      const bool said = pending_.empty() && pairs_.front()->Idle();
+      const bool said = pending_.empty() && writer_.AllWritten();
       if (said || Now() > deadline_) BreakLocked(close_reason_);
       Attend();
     } else if (state == State::kBroken) {

@@ -54,10 +54,16 @@ class VerbsChannel final : public Channel {
   int OnCompletion(const ibv_wc& completion);
   // What is due besides completions: returns false when nothing is left to do for it, ever.
   bool Service();
-  bool NeedsService() const { return needs_service_.load(std::memory_order_relaxed); }
+  bool NeedsService() const {
+    return needs_service_.load(std::memory_order_relaxed) || handler_.expired();
+  }
   bool finished() const { return state_.load() == State::kFinished; }
-  // The device sleeps from now on: what was kept back must leave.
-  void BeforeRest();
+  // The device sleeps from now on: what was kept back must leave. Returns whether Probe() is to be
+  // called after a while.
+  bool BeforeRest();
+  // A side that waits for room has nothing under way that could fail: sees whether the peer's card
+  // still answers.
+  void Probe();
   // An error that no completion tells.
   void Fail(const Status& reason);
   void ForgetRegion(uint64_t key);
@@ -93,12 +99,14 @@ class VerbsChannel final : public Channel {
                  bool awaited);
   void CloseBatch();
   void FlushPending();
-  void SendCredit();
+  void SendCredit(const Immediate& credit);
   void Pump();
+  bool WaitsForRoom() const { return !pending_.empty() || writer_.HasOpenBatch(); }
   void PumpOne(size_t index);
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
   void PushShare(size_t index, const Work& whole, uint64_t from, uint64_t length);
   void EndTransfer(size_t index, const Work& work);
+  void PartLocked(const Status& reason);
   void BreakLocked(const Status& reason);
 
   // On the polling thread.
@@ -124,6 +132,7 @@ class VerbsChannel final : public Channel {
   std::string peer_token_;
   std::string route_;
   bool passive_ = false;
+  int depth_ = 0;  // work requests per queue pair, and batches that the peer may send
 
   // The mirror of the peer's ring, and the ring that the peer writes.
   std::unique_ptr<host::MemoryRegion> mirror_;
@@ -131,6 +140,9 @@ class VerbsChannel final : public Channel {
   std::unique_ptr<Registration> mirror_registration_;
   std::unique_ptr<Registration> ring_registration_;
   RingReader reader_;
+  // The polling thread's.
+  bool greeted_ = false;
+  bool deaf_ = false;  // what follows in the ring is not listened to
 
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};
@@ -140,8 +152,6 @@ class VerbsChannel final : public Channel {
   uint32_t peer_ring_rkey_ = 0;
   std::deque<Pending> pending_;
   size_t pending_bytes_ = 0;
-  Immediate credit_;
-  bool credit_due_ = false;
   uint64_t notified_ = 0;
   uint64_t delivered_ = 0;
   uint64_t told_ = 0;      // of delivered_, to the handler

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,12 +13,30 @@
 #include "base/log.h"
 #include "fabric/host/region.h"
 #include "fabric/verbs/errors.h"
+#include "fabric/verbs/memlock.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
 constexpr Nanos kDescriptorInterval = 100 * kMillisecond;  // while busy, for asynchronous events
+constexpr Nanos kProbeInterval = 100 * kMillisecond;
+constexpr uint64_t kFirstMemory = uint64_t{8} << 20;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
+
+// A channel's queue pairs have tags in a row.
+uint32_t ChannelTag(uint32_t tag) { return tag / kMostQueuePairs * kMostQueuePairs; }
+
+// Of the queue pair that an event ends; 0: of none.
+uint32_t TagOf(const ibv_async_event& event) {
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+      return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.element.qp->qp_context));
+    default:
+      return 0;
+  }
+}
 
 bool IsIpv4(const uint8_t* gid) {
   static constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -38,10 +57,16 @@ Status VerbsDevice::Init(const Settings& settings) {
   memory_ = std::make_unique<RegisteredMemory>(adapter_.get());
   chunk_ = std::min(kLargestChunk, std::max<uint64_t>(adapter_->port().largest_message, 4096));
   if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
+  // The first slab of the arena, and the rings of one peer.
+  RDMA_RETURN_IF_ERROR(CheckMemlock(kFirstMemory + 2 * settings.verbs.ring, MemlockLimit()));
   epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   wake_ = host::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_.valid() || !wake_.valid()) return StatusFromErrno(errno, "epoll_create1 or eventfd");
+  timer_ = host::FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!epoll_.valid() || !wake_.valid() || !timer_.valid()) {
+    return StatusFromErrno(errno, "epoll_create1, eventfd or timerfd_create");
+  }
   RDMA_RETURN_IF_ERROR(Watch(wake_.get()));
+  RDMA_RETURN_IF_ERROR(Watch(timer_.get()));
   RDMA_RETURN_IF_ERROR(Watch(adapter_->completion_events()));
   return Watch(adapter_->async_events());
 }
@@ -167,8 +192,7 @@ void VerbsDevice::RefreshSnapshot() {
 int VerbsDevice::Route(const ibv_wc* completions, int count) {
   int handled = 0;
   for (int i = 0; i < count; ++i) {
-    const uint32_t tag = QueuePair::TagOf(completions[i].wr_id);
-    const uint32_t channel = tag / kMostQueuePairs * kMostQueuePairs;
+    const uint32_t channel = ChannelTag(QueuePair::TagOf(completions[i].wr_id));
     auto found = snapshot_.find(channel);
     if (found == snapshot_.end()) {  // opened a moment ago
       RefreshSnapshot();
@@ -189,6 +213,7 @@ int VerbsDevice::PollQueue(CompletionQueue* queue) {
     if (count < 0) {
       FailAll(Status(Code::kInternal, "ibv_poll_cq failed on " + adapter_->Name() +
                                           ": its completion queue is broken"));
+      queue->Release(released);
       return handled;
     }
     handled += Route(completions, count);
@@ -202,9 +227,13 @@ int VerbsDevice::Poll() {
   if (!Usable()) return 0;
   asleep_.store(false);
   RefreshSnapshot();
-  if (woken_.load(std::memory_order_relaxed) ||
-      Now() - descriptors_checked_ > kDescriptorInterval) {
+  const Nanos now = Now();
+  if (woken_.load(std::memory_order_relaxed) || now - descriptors_checked_ > kDescriptorInterval) {
     HandleDescriptors();
+  }
+  if (now - probed_ >= kProbeInterval) {
+    probed_ = now;
+    for (const auto& [tag, channel] : snapshot_) channel->Probe();
   }
   int handled = Route(met_, std::exchange(met_count_, 0));
   for (CompletionQueue* queue : adapter_->Queues()) handled += PollQueue(queue);
@@ -225,7 +254,13 @@ int VerbsDevice::Poll() {
 bool VerbsDevice::Rest() {
   if (!Usable()) return true;
   asleep_.store(true);
-  for (const auto& [tag, channel] : snapshot_) channel->BeforeRest();
+  bool probe = false;
+  for (const auto& [tag, channel] : snapshot_) probe |= channel->BeforeRest();
+  if (probe) {
+    itimerspec when = {};
+    when.it_value.tv_nsec = kProbeInterval;
+    timerfd_settime(timer_.get(), 0, &when, nullptr);
+  }
   for (CompletionQueue* queue : adapter_->Queues()) {
     const int error = ibv_req_notify_cq(queue->get(), 0);
     if (error != 0) {
@@ -260,26 +295,40 @@ void VerbsDevice::HandleDescriptors() {
   descriptors_checked_ = Now();
   woken_.store(false);
   uint64_t count = 0;
-  [[maybe_unused]] const ssize_t taken = read(wake_.get(), &count, sizeof(count));
+  [[maybe_unused]] ssize_t taken = read(wake_.get(), &count, sizeof(count));
+  taken = read(timer_.get(), &count, sizeof(count));
   adapter_->DrainCompletionEvents();
   ibv_async_event event;
   while (adapter_->NextAsyncEvent(&event)) {
-    HandleAsyncEvent(event);
+    const uint32_t tag = TagOf(event);
+    // First: a queue pair that ends waits for it.
     adapter_->library().ack_async_event(&event);
+    HandleAsyncEvent(event, tag);
   }
 }
 
-void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event) {
+void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
   const std::string sentence = adapter_->Name() + ": " + EventSentence(event.event_type);
   switch (event.event_type) {
     case IBV_EVENT_DEVICE_FATAL:
     case IBV_EVENT_CQ_ERR:
       Log(LogLevel::kError, sentence);
       return FailAll(Status(Code::kUnavailable, sentence));
-    case IBV_EVENT_PORT_ERR:
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
-    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR: {
+      Log(LogLevel::kWarning, sentence);
+      std::shared_ptr<VerbsChannel> channel;
+      {
+        std::lock_guard<std::mutex> lock(channels_mu_);
+        const auto found = channels_.find(ChannelTag(tag));
+        if (found != channels_.end()) channel = found->second.lock();
+      }
+      // Of a queue pair with nothing under way no completion tells.
+      if (channel != nullptr) channel->Fail(Status(Code::kUnavailable, sentence));
+      return;
+    }
+    case IBV_EVENT_PORT_ERR:
     case IBV_EVENT_PATH_MIG_ERR:
     case IBV_EVENT_GID_CHANGE:
       // Completions tell which channel it breaks, if any.

@@ -47,6 +47,8 @@ class VerbsDevice final : public Device {
     return memory_->LocalKey(data, length, lkey);
   }
   Status Describe(uint64_t key, RegionRecord* record) { return memory_->Describe(key, record); }
+  // On the polling thread, without a channel's lock.
+  void HandleDescriptors();
 
  private:
   static constexpr int kBatch = 32;  // completions taken at a time
@@ -55,8 +57,7 @@ class VerbsDevice final : public Device {
   Status Init(const Settings& settings);
   Status Watch(int fd);
   void OnRegionEnd(uint64_t key);
-  void HandleDescriptors();
-  void HandleAsyncEvent(const ibv_async_event& event);
+  void HandleAsyncEvent(const ibv_async_event& event, uint32_t tag);
   std::vector<std::shared_ptr<VerbsChannel>> Channels() const;
   void RefreshSnapshot();
   int PollQueue(CompletionQueue* queue);
@@ -68,9 +69,11 @@ class VerbsDevice final : public Device {
   uint64_t chunk_ = 0;
   host::FileDescriptor epoll_;
   host::FileDescriptor wake_;
+  host::FileDescriptor timer_;  // ends a sleep in which a channel is to be probed
   std::atomic<bool> asleep_{false};
   std::atomic<bool> woken_{false};
   Nanos descriptors_checked_ = 0;
+  Nanos probed_ = 0;
   // Completions that Rest() met, for the next Poll().
   ibv_wc met_[kBatch];
   int met_count_ = 0;

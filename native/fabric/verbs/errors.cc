@@ -39,7 +39,9 @@ constexpr Completion kCompletions[] = {
      "buffer that waited for it",
      "a smaller RDMA_TRANSPORT_CHUNK may help; otherwise report it"},
     {IBV_WC_LOC_QP_OP_ERR, "IBV_WC_LOC_QP_OP_ERR", Code::kInternal,
-     "this side's queue pair refused the work request as inconsistent", kBugHint},
+     "this side's queue pair refused the work request as inconsistent",
+     "Soft-RoCE says this when its interface is down: look at `ip link`; a card does not, then it "
+     "is a fault of rdma_transport or of its driver: report it"},
     {IBV_WC_LOC_EEC_OP_ERR, "IBV_WC_LOC_EEC_OP_ERR", Code::kInternal,
      "an end-to-end context of this side refused the work request", kUnusedHint},
     {IBV_WC_LOC_PROT_ERR, "IBV_WC_LOC_PROT_ERR", Code::kInternal,
@@ -117,7 +119,7 @@ constexpr char kRouteHint[] =
     "peer's address answers to ping from the interface of this port";
 
 Meaning MeaningOf(int error, std::string_view verb) {
-  const bool connects = verb == "ibv_modify_qp";
+  const bool connects = verb.rfind("ibv_modify_qp", 0) == 0;  // "ibv_modify_qp to RTR"
   const bool opens = verb == "ibv_open_device" || verb == "ibv_get_device_list";
   switch (error) {
     case EPERM:

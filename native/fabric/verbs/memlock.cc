@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
+#include <string>
 
 #include "fabric/verbs/errors.h"
 
@@ -21,9 +23,33 @@ std::string Bytes(uint64_t bytes) {
   return text;
 }
 
+// Whether the capability IPC_LOCK is effective: the kernel then does not look at the limit.
+bool MayLockAnyMemory() {
+  constexpr int kIpcLock = 14;
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word) {
+    if (word != "CapEff:") continue;
+    uint64_t capabilities = 0;
+    status >> std::hex >> capabilities;
+    return (capabilities >> kIpcLock & 1) != 0;
+  }
+  return false;
+}
+
 }  // namespace
 
+Status CheckMemlock(uint64_t needed, uint64_t limit) {
+  if (limit >= needed) return OkStatus();
+  return Status(Code::kResourceExhausted,
+                "only " + Bytes(limit) + " of memory may be locked (RLIMIT_MEMLOCK), " +
+                    Bytes(needed) +
+                    " are needed to begin with, and what tensors take in the arena beyond that. " +
+                    MemlockHelp());
+}
+
 uint64_t MemlockLimit() {
+  if (MayLockAnyMemory()) return kNoMemlockLimit;
   rlimit limit = {};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
     return kNoMemlockLimit;

@@ -13,8 +13,11 @@ namespace rdma_transport::fabric::verbs {
 
 constexpr uint64_t kNoMemlockLimit = std::numeric_limits<uint64_t>::max();
 
-// Of this process, in bytes.
+// Of this process, in bytes; a process with the capability IPC_LOCK has none.
 uint64_t MemlockLimit();
+
+// ResourceExhausted, with what to do, unless `needed` bytes fit.
+Status CheckMemlock(uint64_t needed, uint64_t limit);
 
 // Whether a refusal of `needed` bytes in all with `error` comes from `limit`.
 bool MemlockExplains(int error, uint64_t needed, uint64_t limit);

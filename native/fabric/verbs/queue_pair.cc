@@ -47,6 +47,7 @@ Status QueuePair::Create(int depth, int receives) {
   reserved_ = depth + receives;
   RDMA_RETURN_IF_ERROR(adapter_->ReserveCompletions(reserved_, &queue_));
   ibv_qp_init_attr wanted = {};
+  wanted.qp_context = reinterpret_cast<void*>(uintptr_t{tag_});
   wanted.send_cq = queue_->get();
   wanted.recv_cq = queue_->get();
   wanted.qp_type = IBV_QPT_RC;
@@ -132,7 +133,7 @@ Status QueuePair::Connect(const ChannelAddress& peer, int index) {
 bool QueuePair::MayLeave(const Work& work,
                          const std::array<uint32_t, kMostQueuePairs>& ended) const {
   if (work.kind != Work::Kind::kBatch) return true;
-  for (int i = 0; i < kMostQueuePairs; ++i) {
+  for (int i = 1; i < kMostQueuePairs; ++i) {
     // Counters go round.
     if (static_cast<int32_t>(work.after[i] - ended[i]) > 0) return false;
   }
@@ -238,6 +239,16 @@ void QueuePair::Break() {
   const int error = adapter_->library().modify_qp(pair_, &attributes, IBV_QP_STATE);
   if (error != 0) {
     Log(LogLevel::kDebug, VerbError(error, "ibv_modify_qp to ERR", adapter_->Name()).message());
+  }
+  if (unsignalled_ == 0) return;
+  // What succeeded without a signal is told by the completion of this one, which is flushed.
+  ibv_send_wr last;
+  Fill(Work(), &last, nullptr);
+  last.wr_id = uint64_t{tag_} << 32 | (++sequence_ & kSequenceMask);
+  last.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  if (ibv_post_send(pair_, &last, &bad) == 0) {
+    posted_.push_back({Work(), sequence_ & kSequenceMask});
   }
 }
 

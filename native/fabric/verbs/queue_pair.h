@@ -49,8 +49,9 @@ class QueuePair {
   // Posts what may be posted, in order. `ended`: how many transfers ended on each queue pair of the
   // channel.
   Status Pump(const std::array<uint32_t, kMostQueuePairs>& ended);
-  bool Idle() const { return waiting_.empty() && posted_.empty(); }
   bool HasWaiting() const { return !waiting_.empty(); }
+  // Whether a completion will come without anything more being pushed.
+  bool AnswerDue() const { return HasWaiting() || (!posted_.empty() && unsignalled_ == 0); }
 
   // The work requests that a completion says have ended, in order: until false. `itself`: this is
   // the one that it is of; those before it succeeded in any case.

@@ -9,8 +9,8 @@ namespace {
 uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 // What both ends reckon with: the receiver returns a credit when this much was consumed. A credit
-// thus stands for a quarter of the ring or of the receives, so that never more than eight are on
-// their way.
+// thus stands for a quarter of the receives, or of a ring of up to 8 MiB, so that never more than
+// eight are on their way; with the largest ring, of 64 MiB, 36.
 uint64_t CreditBytes(uint64_t ring) { return std::min(ring / 4, kMostUnits / 2 * kUnit); }
 
 }  // namespace
@@ -50,7 +50,7 @@ RingWriter::Room RingWriter::Append(RecordKind kind, const iovec* parts, int cou
   std::memcpy(out, &header, sizeof(header));
   out += sizeof(header);
   for (int i = 0; i < count; ++i) {
-    std::memcpy(out, parts[i].iov_base, parts[i].iov_len);
+    if (parts[i].iov_len > 0) std::memcpy(out, parts[i].iov_base, parts[i].iov_len);
     out += parts[i].iov_len;
   }
   batch_.end = start + needed;

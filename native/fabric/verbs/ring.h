@@ -7,6 +7,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -32,7 +33,7 @@ class RingWriter {
   // `mirror`: memory of `size` bytes, the source of all writes.
   void Attach(char* mirror, uint64_t size, uint32_t most_batches);
 
-  size_t LargestRecord() const { return size_ / 8 * 3 - 2 * kUnit; }
+  size_t LargestRecord() const { return std::min(size_ / 8 * 3, kMostUnits * kUnit) - 2 * kUnit; }
 
   enum class Room { kTaken, kFull, kCloseFirst };
   // Adds a record to the open batch, beginning one if there is none. Nothing is added unless
@@ -49,6 +50,7 @@ class RingWriter {
   Status OnCredit(const Immediate& credit);
   // The write of a batch ended: the mirror up to `end` may change.
   void OnWritten(uint64_t end) { written_ = end; }
+  bool AllWritten() const { return !open_ && written_ == tail_; }
 
  private:
   uint64_t Used() const;

@@ -51,7 +51,7 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   if (bytes.size() != sizeof(fixed)) return malformed;
   std::memcpy(&fixed, bytes.data(), sizeof(fixed));
   if (fixed.queue_pairs == 0 || fixed.queue_pairs > kMostQueuePairs ||
-      fixed.ring_size % kUnit != 0 || fixed.ring_size < kUnit || fixed.most_batches == 0 ||
+      fixed.ring_size % kUnit != 0 || fixed.ring_size < 16 * kUnit || fixed.most_batches == 0 ||
       fixed.ring_size > uint64_t{1} << 30 || fixed.most_batches > kMostBatches) {
     return malformed;
   }

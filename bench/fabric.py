@@ -1,0 +1,333 @@
+"""The fabric by itself, between two processes: bandwidth, latency and notifications by size.
+
+As perftest does it: bandwidth with up to 128 transfers under way, by total bytes and time; the
+latency of a notification, and of a write with the notification that tells of it, as half of a round
+trip; that of a read as the whole of it. On shared memory memcpy() takes turns with the fabric in
+the same run. Bandwidths are medians of ROUNDS turns.
+
+usage: python -m bench.fabric [--fabric verbs] [--sizes 64,4KiB…4MiB] [--json]
+       python -m bench.fabric --listen HOST:PORT     on one host,
+       python -m bench.fabric --connect HOST:PORT    on the other, which prints
+"""
+
+import ctypes
+import json
+import math
+import re
+import select
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from bench.edges import size_name
+from bench.support.ending import leave
+from bench.support.machine import describe
+from rdma_transport._fabric import FabricError, Meter
+
+SIZES = "64,4KiB…4MiB"
+ROUNDS = 5
+STREAMED = 5  # transfers of a bandwidth per iteration of a latency
+MOST_BYTES = 2**28  # that one measurement moves, if it is of a few transfers at least
+FEW = 8
+WARM_UP = 20  # iterations
+LARGEST_NOTE = 2**16
+RATE_BYTES = 64
+PATIENCE = 20.0  # seconds, with a peer that has come
+NOBODY_CAME = 4
+
+
+class OtherSideError(Exception):
+    """The other process failed, or is gone."""
+
+
+class GoneError(OtherSideError):
+    """It ended."""
+
+
+class Wire:
+    """Lines of JSON to the other process, beside the fabric."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.connection.settimeout(PATIENCE)
+        self.rest = b""
+
+    def tell(self, **message: Any) -> None:
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def hear(self, seconds: float = PATIENCE) -> dict[str, Any]:
+        """The next line; OtherSideError if there is none, or if it is an error."""
+        self.connection.settimeout(seconds)
+        while b"\n" not in self.rest:
+            try:
+                more = self.connection.recv(65536)
+            except TimeoutError:
+                raise OtherSideError("the other process does not answer") from None
+            except ConnectionError:
+                more = b""
+            if not more or len(self.rest) > 2**20:
+                raise GoneError("the other process ended")
+            self.rest += more
+        line, _, self.rest = self.rest.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        if "error" in message:
+            raise OtherSideError(f"the other process: {message['error']}")
+        return message
+
+
+def serve(wire: Wire) -> None:
+    """The passive side, until the other one leaves."""
+    try:
+        wish = wire.hear()
+        meter = Meter(wish["fabric"], wish["largest"])
+        meter.connect(bytes.fromhex(wish["address"]), active=False)
+        wire.tell(address=meter.address().hex(), device=meter.summary(), machine=describe())
+        meter.introduce(PATIENCE)
+        while True:
+            wish = wire.hear(3 * PATIENCE)
+            meter.serve(wish["test"], wish["nbytes"], wish["iterations"], PATIENCE)
+    except GoneError:
+        return
+    except (FabricError, KeyError, ValueError) as error:
+        wire.tell(error=str(error) or repr(error))
+        raise
+
+
+class Bench:
+    """The active side."""
+
+    def __init__(self, wire: Wire, fabric: str, largest: int) -> None:
+        self.wire = wire
+        self.meter = Meter(fabric, largest)
+        wire.tell(fabric=fabric, largest=largest, address=self.meter.address().hex())
+        self.peer = wire.hear()
+        self.meter.connect(bytes.fromhex(self.peer["address"]), active=True)
+        self.meter.introduce(PATIENCE)
+
+    def run(self, test: str, nbytes: int, iterations: int) -> list[float]:
+        """Seconds; what the other process says went wrong counts more than what that caused."""
+        self.wire.tell(test=test, nbytes=nbytes, iterations=iterations)
+        try:
+            return self.meter.run(test, nbytes, iterations, PATIENCE)
+        except FabricError:
+            if select.select([self.wire.connection], [], [], 1)[0]:
+                self.wire.hear()  # raises
+            raise
+
+    def latency(self, test: str, nbytes: int, iterations: int) -> dict[str, float]:
+        self.run(test, nbytes, WARM_UP)
+        samples = sorted(1e6 * sample for sample in self.run(test, nbytes, iterations))
+        last = len(samples) - 1
+        names = (("minimum", 0.0), ("p50", 0.5), ("p99", 0.99))
+        return {name: samples[math.ceil(last * part)] for name, part in names}
+
+    def row(self, nbytes: int, iterations: int) -> dict[str, Any]:
+        """Bandwidths in GB/s, latencies in microseconds."""
+        most = max(MOST_BYTES // nbytes, FEW)
+        streamed = min(iterations * STREAMED, most)
+        tests: dict[str, Callable[[int], list[float]]] = {
+            "write": lambda count: self.run("write_bandwidth", nbytes, count),
+            "read": lambda count: self.run("read_bandwidth", nbytes, count),
+        }
+        if self.meter.fabric() == "shm":
+            tests["memcpy"] = lambda count: self.meter.copy(nbytes, count)
+        rates: dict[str, list[float]] = {name: [] for name in tests}
+        for test in tests.values():
+            test(min(WARM_UP, streamed))
+        for _ in range(ROUNDS):
+            for name, test in tests.items():
+                rates[name].append(nbytes * streamed / sum(test(streamed)) / 1e9)
+        row: dict[str, Any] = {"bytes": nbytes}
+        row |= {f"{name}_gbps": statistics.median(values) for name, values in rates.items()}
+        for name in ("write", "read", "notify"):
+            if name != "notify" or nbytes <= LARGEST_NOTE:
+                measured = self.latency(f"{name}_latency", nbytes, min(iterations, most))
+                row[f"{name}_us"] = measured
+        return row
+
+    def notifications(self, iterations: int) -> float:
+        """A second, of RATE_BYTES."""
+        count = max(iterations * STREAMED, FEW)
+        self.run("notify_rate", RATE_BYTES, WARM_UP)
+        return statistics.median(
+            count / sum(self.run("notify_rate", RATE_BYTES, count)) for _ in range(ROUNDS)
+        )
+
+    def report(self, sizes: list[int], iterations: int, quiet: bool) -> dict[str, Any]:
+        console = Console(stderr=True, quiet=quiet)
+        return {
+            "machine": describe(),
+            "peer_machine": self.peer["machine"],
+            "fabric": self.meter.fabric(),
+            "route": self.meter.route(),
+            "device": self.meter.summary(),
+            "peer_device": self.peer["device"],
+            "iterations": iterations,
+            "rows": [
+                self.row(size, iterations) for size in track(sizes, "measuring", console=console)
+            ],
+            "notifications_per_second": self.notifications(iterations),
+        }
+
+
+def parse_size(text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*(?:([kmg])(?:i?b)?|b)?\s*", text, re.IGNORECASE)
+    if found is None or int(found[1]) == 0:
+        raise typer.BadParameter(f"'{text}' is not a size such as 64, 4KiB or 1MiB")
+    return int(found[1]) * 2 ** (10 * (" kmg".index((found[2] or " ").lower())))
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Sizes with commas; A…B, or A..B, goes from A to B by factors of four."""
+    sizes = []
+    for part in text.split(","):
+        first, *rest = re.split(r"…|\.{2,3}", part)
+        size = parse_size(first)
+        last = parse_size(rest[0]) if rest else size
+        while size <= last:
+            sizes.append(size)
+            size *= 4
+    return sizes
+
+
+def parse_place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdigit():
+        raise typer.BadParameter(f"'{text}' is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    console.width = max(console.width, 100)
+    ends = {"here": ("machine", "device"), "peer": ("peer_machine", "peer_device")}
+    for name, (machine, device) in ends.items():
+        console.print(f"{name}: {report[machine]}", highlight=False)
+        console.print(f"      {report[device]}", highlight=False)
+    console.print(f"fabric: {report['fabric']}, {report['route']}")
+    table = Table(title=f"{report['iterations']} iterations")
+    headings = ["size", "write\nGB/s", "read\nGB/s", "memcpy\nGB/s"]
+    headings += ["write\np50 us", "\np99 us", "read\np50 us", "\np99 us"]
+    headings += ["notify\np50 us", "\np99 us"]
+    if report["fabric"] != "shm":
+        headings.remove("memcpy\nGB/s")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in report["rows"]:
+        rates = [row.get(f"{name}_gbps") for name in ("write", "read", "memcpy")]
+        cells = [f"{rate:.2f}" for rate in rates if rate is not None]
+        for name in ("write", "read", "notify"):
+            latency = row.get(f"{name}_us")
+            cells += [f"{latency[p]:.4g}" if latency else "-" for p in ("p50", "p99")]
+        table.add_row(size_name(row["bytes"]), *cells)
+    console.print(table)
+    console.print(
+        f"notifications of {RATE_BYTES} bytes: "
+        f"{report['notifications_per_second'] / 1e6:.2f} million a second. "
+        f"write: with the notification that tells of it."
+    )
+
+
+@contextmanager
+def own_peer() -> Iterator[Wire]:
+    """A process on this host that serves; ended at the end."""
+    here, there = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.fabric", "--serve", str(there.fileno())],
+        pass_fds=[there.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd=Path(__file__).parent.parent,
+        process_group=0,  # Ctrl-C is for the parent, which ends it
+    )
+    there.close()
+    try:
+        with here:
+            yield Wire(here)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def connected(host: str, port: int, seconds: float) -> Iterator[Wire]:
+    """To the process that listens there, once it does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            connection = socket.create_connection((host, port), 2)
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                print(f"nobody listens on {host}:{port}: {error}", file=sys.stderr)
+                raise typer.Exit(NOBODY_CAME) from None
+            time.sleep(0.1)
+    with connection:
+        yield Wire(connection)
+
+
+def listen(host: str, port: int, seconds: float) -> None:
+    """Serve the first one who connects."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family) as server:
+        server.settimeout(seconds)
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            print(f"nobody connected to {host}:{port}", file=sys.stderr)
+            raise typer.Exit(NOBODY_CAME) from None
+    with connection:
+        serve(Wire(connection))
+
+
+def main(
+    fabric: Annotated[
+        str, typer.Option(help="auto, shm or verbs; by default RDMA_TRANSPORT_FABRIC")
+    ] = "",
+    sizes: Annotated[str, typer.Option(help="with commas; A…B: by factors of four")] = SIZES,
+    iterations: Annotated[int, typer.Option(help="of each latency", min=10)] = 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+    listen_on: Annotated[str, typer.Option("--listen", help="HOST:PORT; be the other side")] = "",
+    connect_to: Annotated[str, typer.Option("--connect", help="HOST:PORT that listens")] = "",
+    wait: Annotated[float, typer.Option(help="seconds until the other side must be there")] = 60,
+    serve_on: Annotated[int, typer.Option("--serve", hidden=True)] = -1,
+) -> None:
+    """Measure the fabric between two processes; exit code 4 if the other one never comes."""
+    if listen_on and connect_to:
+        raise typer.BadParameter("either --listen or --connect")
+    wanted = parse_sizes(sizes)
+    try:
+        if serve_on >= 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without its parent
+            return serve(Wire(socket.socket(fileno=serve_on)))
+        if listen_on:
+            return listen(*parse_place(listen_on), wait)
+        peer = connected(*parse_place(connect_to), wait) if connect_to else own_peer()
+        with peer as wire:
+            bench = Bench(wire, fabric, max(*wanted, RATE_BYTES, 1))
+            try:
+                report = bench.report(wanted, iterations, quiet=as_json)
+            finally:
+                bench.meter.close()
+    except (FabricError, OtherSideError, OSError) as error:
+        print(f"{error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        show(report, Console())
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(main))

@@ -1,0 +1,56 @@
+"""Time per edge between this task and one on another host, gRPC and rdma in turns; prints JSON.
+
+The other host runs `python -m bench.support.member 1 THIS OTHER`.
+
+usage: python -m bench.remote_edges THIS OTHER [--sizes 4096,65536] [--repeat 9]
+"""
+
+import json
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from bench.edges import Chain
+from bench.support.ending import leave
+from bench.support.member import PROTOCOLS, serve
+from bench.support.timing import summarize
+
+HOPS = (6,)  # a network's edge is slow enough to stand out
+DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
+
+
+def main(
+    this: str,
+    other: str,
+    sizes: Annotated[str, typer.Option(help="bytes, with commas")] = "4096,65536,1048576",
+    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 9,
+) -> None:
+    """Print {"rows": [{"bytes", "wrong", "grpc", "rdma"}], "sent": ...}, times in microseconds."""
+    import tensorflow as tf
+
+    import rdma_transport
+
+    tf.compat.v1.disable_eager_execution()
+    wanted = [int(size) for size in sizes.split(",")]
+    servers = serve(0, [this, other])
+    rows = []
+    with ExitStack() as stack:
+        chains = {
+            protocol: Chain(stack, servers[protocol].target, DEVICES, wanted, HOPS, "identity")
+            for protocol in PROTOCOLS
+        }
+        for size in wanted:
+            wrong = sum(chain.choose_length(size)[1] for chain in chains.values())
+            edges: dict[str, list[float]] = {protocol: [] for protocol in PROTOCOLS}
+            for _ in range(repeat):
+                for protocol, chain in chains.items():
+                    edges[protocol].append(1e6 * chain.measure(size, HOPS[0])[0])
+            times = {protocol: summarize(edges[protocol]).as_dict() for protocol in PROTOCOLS}
+            rows.append({"bytes": size, "wrong": wrong, **times})
+        stats = rdma_transport.stats()
+    print(json.dumps({"rows": rows, "sent": stats["sent"], "peers": stats["peers"]}))
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(main))

@@ -1,0 +1,162 @@
+"""The verbs fabric on Soft-RoCE between two emulated hosts, beside perftest, and TensorFlow's edges
+over it beside gRPC over the same link; all in one boot, in turns.
+
+The hosts are emulated on this machine's processors, so only what is compared inside one run means
+anything: a card is a hundred times faster.
+
+usage: python -m bench.verbs [--rounds 3] [--json FILE]
+"""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench.edges import size_name
+from bench.support.ending import leave
+from bench.support.machine import describe
+from tools.guest.guest import PYTHON, Guest
+from tools.guest.machine import booted
+from tools.guest.packages import UnavailableError
+
+SIZES = [64, 4096, 65536, 1048576, 4194304]
+EDGE_SIZES = [4096, 65536, 1048576, 4194304]
+MOST_BYTES = 24 << 20  # that one bandwidth moves
+PORT = 7100
+GID_INDEX = "1"  # of a guest's IPv4 address
+# perftest's program, its column of interest, and what one unit of it is in ours.
+PERFTEST = {
+    "write_gbps": ("ib_write_bw", 3, 1 / 8),
+    "read_gbps": ("ib_read_bw", 3, 1 / 8),
+    "latency_us": ("ib_write_lat", 4, 1.0),
+}
+
+Figures = dict[int, dict[str, float]]
+
+
+def perftest(server: Guest, client: Guest, name: str, size: int) -> float:
+    """One figure: GB/s, or half a round trip in microseconds."""
+    program, column, unit = PERFTEST[name]
+    count = max(min(MOST_BYTES // size, 1000), 6)
+    argv = [program, "-d", "rxe0", "-x", GID_INDEX, "-s", str(size), "-n", str(count), "-F"]
+    if name != "latency_us":
+        argv.append("--report_gbits")
+    serving = server.start(["stdbuf", "-oL", *argv])
+    serving.wait_for("Waiting for client", 60)
+    result = client.run([*argv, server.address], 180).check()
+    serving.wait(60).check()
+    for line in result.stdout.splitlines():
+        words = line.split()
+        if words and words[0] == str(size):
+            return float(words[column]) * unit
+    raise ValueError(f"{program} printed no row for {size} bytes:\n{result.stdout}")
+
+
+def fabric(server: Guest, client: Guest) -> tuple[Figures, str]:
+    """The same figures of ours, and the route."""
+    program = [str(PYTHON), "-m", "bench.fabric"]
+    place = f"{server.address}:{PORT}"
+    serving = server.start([*program, "--listen", place])
+    sizes = ",".join(map(str, SIZES))
+    options = ["--fabric", "verbs", "--sizes", sizes, "--iterations", "200", "--rounds", "1"]
+    options += ["--most", str(MOST_BYTES), "--json"]
+    result = client.run([*program, "--connect", place, *options], 400).check()
+    serving.wait(30)
+    report = json.loads(result.stdout)
+    figures = {}
+    for row in report["rows"]:
+        latency = row.get("notify_us") or row["write_us"]
+        figures[row["bytes"]] = {
+            "write_gbps": row["write_gbps"],
+            "read_gbps": row["read_gbps"],
+            "latency_us": latency["p50"],
+        }
+    return figures, report["route"]
+
+
+def edges(guests: list[Guest], repeat: int) -> dict[str, Any]:
+    """What bench.remote_edges printed."""
+    first, second = guests
+    addresses = [first.address, second.address]
+    member = second.start([PYTHON, "-m", "bench.support.member", "1", *addresses])
+    sizes = ",".join(map(str, EDGE_SIZES))
+    options = ["--sizes", sizes, "--repeat", str(repeat)]
+    result = first.run([PYTHON, "-m", "bench.remote_edges", *addresses, *options], 1200).check()
+    member.kill()
+    report: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return report
+
+
+def show_fabric(console: Console, ours: list[Figures], theirs: list[Figures], route: str) -> None:
+    table = Table(title=f"fabric, {route}; medians of {len(ours)}")
+    for heading in ("size", "write\nMB/s", "ib_write_bw\nMB/s", "\nratio", "read\nMB/s"):
+        table.add_column(heading, justify="right")
+    for heading in ("ib_read_bw\nMB/s", "\nratio", "latency\nus", "ib_write_lat\nus", "\nratio"):
+        table.add_column(heading, justify="right")
+    for size in SIZES:
+        cells = []
+        for name, scale in (("write_gbps", 1e3), ("read_gbps", 1e3), ("latency_us", 1.0)):
+            mine, other = (
+                statistics.median(f[size][name] for f in side) for side in (ours, theirs)
+            )
+            cells += [f"{mine * scale:.4g}", f"{other * scale:.4g}", f"{mine / other:.2f}"]
+        table.add_row(size_name(size), *cells)
+    console.print(table)
+
+
+def show_edges(console: Console, report: dict[str, Any]) -> None:
+    table = Table(title="TensorFlow, time per edge, medians")
+    for heading in ("size", "gRPC, us", "rdma, us", "gRPC / rdma", "wrong"):
+        table.add_column(heading, justify="right")
+    for row in report["rows"]:
+        grpc, rdma = row["grpc"]["median"], row["rdma"]["median"]
+        cells = [f"{grpc:.0f}", f"{rdma:.0f}", f"{grpc / rdma:.1f}x", str(row["wrong"])]
+        table.add_row(size_name(row["bytes"]), *cells)
+    console.print(table)
+
+
+def main(
+    rounds: Annotated[int, typer.Option(help="turns of perftest and ours", min=1)] = 3,
+    repeat: Annotated[int, typer.Option(help="measurements of each edge", min=6)] = 7,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures here")] = None,
+) -> None:
+    """Print bandwidth and latency beside perftest's, and time per edge beside gRPC's."""
+    ours: list[Figures] = []
+    theirs: list[Figures] = []
+    try:
+        with booted(2) as guests, Progress(transient=True) as progress:
+            task = progress.add_task(
+                "measuring", total=rounds * (len(SIZES) * len(PERFTEST) + 5) + 60
+            )
+            second, first = guests
+            for _ in range(rounds):
+                figures: Figures = {}
+                for size in SIZES:
+                    figures[size] = {}
+                    for name in PERFTEST:
+                        figures[size][name] = perftest(second, first, name, size)
+                        progress.advance(task)
+                theirs.append(figures)
+                mine, route = fabric(second, first)
+                ours.append(mine)
+                progress.advance(task, 5)
+            report = edges(guests, repeat)
+    except UnavailableError as error:
+        print(f"no guests here: {error}")
+        raise typer.Exit(1) from None
+    console = Console()
+    console.print(f"two emulated hosts with Soft-RoCE on {describe()}", highlight=False)
+    show_fabric(console, ours, theirs, route)
+    show_edges(console, report)
+    if json_file is not None:
+        figures_by_name = {"ours": ours, "perftest": theirs, "edges": report}
+        json_file.write_text(json.dumps({"machine": describe(), **figures_by_name}, indent=2))
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(main))

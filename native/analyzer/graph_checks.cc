@@ -1,0 +1,139 @@
+#include "analyzer/graph_checks.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "analyzer/plan.h"
+#include "analyzer/refusal.h"
+#include "tensorflow/core/framework/function.pb.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+
+namespace rdma_transport::analyzer {
+namespace {
+
+namespace tf = tensorflow;
+
+// How many nodes a graph has when its functions are inlined; a call of itself has no end.
+class ExpandedSize {
+ public:
+  explicit ExpandedSize(const tf::GraphDef& graph) {
+    for (const tf::FunctionDef& function : graph.library().function()) {
+      functions_[function.signature().name()] = &function;
+    }
+  }
+
+  Status Of(const tf::GraphDef& graph, uint64_t* total) { return Sum(graph.node(), total, 0); }
+
+ private:
+  static constexpr int kDeepest = 200;
+
+  template <typename Nodes>
+  Status Sum(const Nodes& nodes, uint64_t* total, int depth) {
+    *total = static_cast<uint64_t>(nodes.size());
+    for (const tf::NodeDef& node : nodes) {
+      RDMA_RETURN_IF_ERROR(Call(node.op(), total, depth));
+      for (const auto& [name, value] : node.attr()) {
+        if (value.has_func()) RDMA_RETURN_IF_ERROR(Call(value.func().name(), total, depth));
+        for (const tf::NameAttrList& function : value.list().func()) {
+          RDMA_RETURN_IF_ERROR(Call(function.name(), total, depth));
+        }
+      }
+      if (*total > kMostNodes) {
+        return Invalid("the graph has more than " + std::to_string(kMostNodes) +
+                       " nodes when its functions are inlined; analyse a part of it");
+      }
+    }
+    return OkStatus();
+  }
+
+  Status Call(const std::string& name, uint64_t* total, int depth) {
+    const auto function = functions_.find(name);
+    if (function == functions_.end()) return OkStatus();
+    const auto known = sizes_.find(name);
+    if (known != sizes_.end()) {
+      *total += known->second;
+      return OkStatus();
+    }
+    if (depth > kDeepest || !open_.insert(name).second) {
+      return Invalid("function " + name + " calls itself, or is nested too deeply");
+    }
+    uint64_t size = 0;
+    RDMA_RETURN_IF_ERROR(Sum(function->second->node_def(), &size, depth + 1));
+    open_.erase(name);
+    sizes_[name] = size;
+    *total += size;
+    return OkStatus();
+  }
+
+  std::unordered_map<std::string, const tf::FunctionDef*> functions_;
+  std::unordered_map<std::string, uint64_t> sizes_;
+  std::set<std::string> open_;
+};
+
+using Nodes = google::protobuf::RepeatedPtrField<tf::NodeDef>;
+
+// TensorFlow ends the process where a loop's Merge has more inputs than the two that it must have.
+Status CheckMerges(const Nodes& nodes) {
+  std::unordered_map<std::string, const tf::NodeDef*> by_name;
+  for (const tf::NodeDef& node : nodes) by_name[node.name()] = &node;
+  for (const tf::NodeDef& node : nodes) {
+    if (node.op() != "Merge" && node.op() != "RefMerge") continue;
+    int inputs = 0;
+    bool loop = false;
+    for (const std::string& input : node.input()) {
+      if (input.empty() || input[0] == '^') continue;
+      ++inputs;
+      const auto source = by_name.find(input.substr(0, input.find(':')));
+      loop |= source != by_name.end() && (source->second->op() == "NextIteration" ||
+                                          source->second->op() == "RefNextIteration");
+    }
+    if (loop && inputs != 2) {
+      return Invalid("the loop's Merge " + node.name() + " has " + std::to_string(inputs) +
+                     " inputs instead of two; the graph is corrupt");
+    }
+  }
+  return OkStatus();
+}
+
+// A constant that says few values for a large shape would be written out in full as soon as shape
+// inference looks at it.
+constexpr uint64_t kLargestConstant = uint64_t{1} << 24;
+
+void TameConstants(Nodes* nodes) {
+  for (tf::NodeDef& node : *nodes) {
+    if (node.op() != "Const") continue;
+    const auto value = node.attr().find("value");
+    if (value == node.attr().end()) continue;
+    const tf::TensorProto& tensor = value->second.tensor();
+    uint64_t elements = 1;
+    for (const auto& dim : tensor.tensor_shape().dim()) {
+      elements = SaturatingMul(elements, static_cast<uint64_t>(std::max<int64_t>(dim.size(), 0)));
+    }
+    if (elements <= kLargestConstant || tensor.ByteSizeLong() >= elements) continue;
+    tf::AttrValue shape;
+    *shape.mutable_shape() = tensor.tensor_shape();
+    node.set_op("Placeholder");
+    node.mutable_attr()->erase("value");
+    (*node.mutable_attr())["shape"] = std::move(shape);
+  }
+}
+
+}  // namespace
+
+Status CheckGraph(tf::GraphDef* graph) {
+  if (graph->node_size() == 0) return Invalid("the graph has no nodes");
+  uint64_t size = 0;
+  RDMA_RETURN_IF_ERROR(ExpandedSize(*graph).Of(*graph, &size));
+  RDMA_RETURN_IF_ERROR(CheckMerges(graph->node()));
+  TameConstants(graph->mutable_node());
+  for (tf::FunctionDef& function : *graph->mutable_library()->mutable_function()) {
+    RDMA_RETURN_IF_ERROR(CheckMerges(function.node_def()));
+    TameConstants(function.mutable_node_def());
+  }
+  return OkStatus();
+}
+
+}  // namespace rdma_transport::analyzer

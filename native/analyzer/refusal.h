@@ -1,0 +1,21 @@
+// Why a graph cannot be analysed, as a status.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/status.h"
+
+namespace rdma_transport::analyzer {
+
+inline Status Invalid(const std::string& sentence) {
+  return Status(Code::kInvalidArgument, sentence);
+}
+
+// `what` was refused by TensorFlow; of what it says the first line is kept.
+inline Status Refused(const std::string& what, const absl::Status& status) {
+  const std::string message(status.message());
+  return Invalid(what + ": " + message.substr(0, message.find('\n')));
+}
+
+}  // namespace rdma_transport::analyzer

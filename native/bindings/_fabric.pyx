@@ -1,0 +1,401 @@
+# cython: language_level=3
+"""The fabric. Thin: `rdma_transport.fabric` gives it its Python shape and says what it means."""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_CheckSignals
+from cython.operator cimport dereference
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr, unique_ptr
+from libcpp.string cimport string
+from libcpp.string_view cimport string_view
+
+from fabric cimport (
+    CMeter, Code, Driver, FabricDevice, Line, Measured, Memory, Now, OpenFabric, Plan, Role,
+    Settings, Status, Test, Transfer,
+)
+
+# A wait looks this often for signals, such as Ctrl-C; nanoseconds.
+cdef int64_t SLICE = 100_000_000
+
+
+class FabricError(Exception):
+    """What went wrong on the fabric, as a sentence. All errors of the fabric are of this kind."""
+
+
+class FabricStateError(FabricError, RuntimeError):
+    """It cannot be done now, here, or at all: not connected, closed, forked, internal."""
+
+
+class FabricConnectionError(FabricError, ConnectionError):
+    """The peer cannot be reached, or the channel has ended; the sentence says why."""
+
+
+class FabricTimeoutError(FabricError, TimeoutError):
+    """It did not happen within the time given."""
+
+
+class FabricValueError(FabricError, ValueError):
+    """An argument is wrong: a stretch outside of its region, a malformed address."""
+
+
+class FabricAccessError(FabricError, PermissionError):
+    """The memory, or the device, does not allow it to this process."""
+
+
+class FabricResourceError(FabricError, OSError):
+    """There is not enough of something: memory, locked memory, room for notifications."""
+
+
+class RegionGoneError(FabricError, LookupError):
+    """The peer has given the region back."""
+
+
+for _error in (
+    FabricError, FabricStateError, FabricConnectionError, FabricTimeoutError, FabricValueError,
+    FabricAccessError, FabricResourceError, RegionGoneError,
+):
+    _error.__module__ = "rdma_transport.fabric"
+
+
+cdef object error_of(Status status, str context):
+    """The exception for `status`; `context` goes before its sentence."""
+    cdef Code code = status.code()
+    text = context + status.message().decode(errors="replace")
+    if code == Code.kInvalidArgument:
+        return FabricValueError(text)
+    if code == Code.kDeadlineExceeded:
+        return FabricTimeoutError(text)
+    if code == Code.kNotFound:
+        return RegionGoneError(text)
+    if code == Code.kPermissionDenied:
+        return FabricAccessError(text)
+    if code == Code.kResourceExhausted:
+        return FabricResourceError(text)
+    if code in (Code.kCancelled, Code.kAborted, Code.kUnavailable, Code.kDataLoss):
+        return FabricConnectionError(text)
+    return FabricStateError(text)
+
+
+cdef int check(Status status, str context="") except -1:
+    if not status.ok():
+        raise error_of(status, context)
+    return 0
+
+
+cdef int64_t deadline_in(timeout) except -1:
+    if timeout is None:
+        return INT64_MAX
+    if not timeout >= 0:
+        raise FabricValueError(f"a timeout of {timeout} seconds")
+    return Now() + <int64_t>(min(timeout, 1e9) * 1e9)
+
+
+cdef int64_t slice_of(int64_t deadline) noexcept:
+    return min(deadline, Now() + SLICE)
+
+
+cdef cbool again(Status status, int64_t deadline) except? True:
+    """Whether a wait that ended like this goes on; runs the handlers of signals that came."""
+    PyErr_CheckSignals()
+    return status.code() == Code.kDeadlineExceeded and Now() < deadline
+
+
+cdef class Region:
+    """Registered memory with the buffer protocol: `np.frombuffer(region, np.float32)` is a view.
+
+    The memory lives while the region or a view of it does, also after its device was closed.
+    """
+
+    cdef shared_ptr[Memory] memory
+
+    def __init__(self) -> None:
+        raise TypeError("regions are made by Device.allocate()")
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.memory.get().data(), self.memory.get().length(), 0,
+                          flags)
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __repr__(self) -> str:
+        access = "writable by peers" if self.writable_by_peers else "readable by peers"
+        return f"<Region of {self.nbytes} bytes, {access}>"
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.get().length()
+
+    @property
+    def key(self) -> int:
+        return self.memory.get().key()
+
+    @property
+    def writable_by_peers(self) -> bool:
+        return self.memory.get().writable()
+
+
+cdef class Ticket:
+    """A read or write under way."""
+
+    cdef shared_ptr[Line] line
+    cdef shared_ptr[Transfer] transfer
+
+    def __init__(self) -> None:
+        raise TypeError("tickets are made by a channel's start_read() and start_write()")
+
+    @property
+    def done(self) -> bool:
+        return self.line.get().Done(self.transfer)
+
+    def wait(self, timeout=None) -> None:
+        cdef int64_t deadline = deadline_in(timeout)
+        cdef int64_t until
+        cdef Status status
+        while True:
+            until = slice_of(deadline)
+            with nogil:
+                status = self.line.get().Wait(self.transfer, until)
+            if not again(status, deadline):
+                break
+        check(status)
+
+
+cdef class RawChannel:
+    """A channel; keeps its device open."""
+
+    cdef shared_ptr[Line] line
+    cdef RawDevice device
+
+    def __init__(self) -> None:
+        raise TypeError("channels are made by Device.open_channel()")
+
+    def __dealloc__(self):
+        if self.line:
+            self.line.get().Close(b"its channel was dropped")
+
+    def address(self) -> bytes:
+        cdef string address
+        check(self.line.get().Address(&address))
+        return address
+
+    def connect(self, peer_address: bytes, active: bool) -> None:
+        cdef string peer = peer_address
+        cdef cbool first = active
+        cdef Status status
+        with nogil:
+            status = self.line.get().Connect(peer, first)
+        check(status)
+
+    def fabric(self) -> str:
+        return self.line.get().FabricName().decode()
+
+    def route(self) -> str:
+        return self.line.get().Route().decode(errors="replace")
+
+    def wait_connected(self, timeout) -> None:
+        cdef int64_t deadline = deadline_in(timeout)
+        cdef int64_t until
+        cdef Status status
+        while True:
+            until = slice_of(deadline)
+            with nogil:
+                status = self.line.get().WaitConnected(until)
+            if not again(status, deadline):
+                break
+        check(status, "connecting: ")
+
+    def share(self, Region region not None) -> None:
+        check(self.line.get().Share(region.memory))
+
+    def wait_remote(self, key: int, timeout) -> None:
+        cdef uint64_t name = key
+        cdef int64_t deadline = deadline_in(timeout)
+        cdef int64_t until
+        cdef shared_ptr[Memory] scratch
+        cdef Status status
+        check(self.device.driver.get().Scratch(&scratch))
+        while True:
+            until = slice_of(deadline)
+            with nogil:
+                status = self.line.get().WaitRemote(name, scratch, until)
+            if not again(status, deadline):
+                break
+        check(status, "the peer's region: ")
+
+    def start(self, write: bool, Region region not None, at: int, key: int, offset: int,
+              nbytes: int) -> Ticket:
+        cdef Ticket ticket = Ticket.__new__(Ticket)
+        cdef cbool writes = write
+        cdef uint64_t local = at, name = key, there = offset, length = nbytes
+        cdef Status status
+        if length == 0 or local > region.nbytes or length > region.nbytes - local:
+            raise FabricValueError(
+                f"{nbytes} bytes at {at} are not inside a region of {region.nbytes} bytes"
+            )
+        ticket.line = self.line
+        with nogil:
+            status = self.line.get().Start(writes, region.memory, local, name, there, length,
+                                           &ticket.transfer)
+        check(status)
+        return ticket
+
+    def notify(self, message: bytes) -> None:
+        cdef string_view view = string_view(<const char*>message, <size_t>len(message))
+        check(self.line.get().Notify(view))
+
+    def receive(self, timeout) -> bytes:
+        cdef int64_t deadline = deadline_in(timeout)
+        cdef int64_t until
+        cdef string note
+        cdef Status status
+        while True:
+            until = slice_of(deadline)
+            with nogil:
+                status = self.line.get().Receive(until, &note)
+            if not again(status, deadline):
+                break
+        check(status, "no notification: " if status.code() == Code.kDeadlineExceeded else "")
+        return note
+
+    def close(self, reason: str) -> None:
+        self.line.get().Close(reason.encode())
+
+
+cdef class RawDevice:
+    """A device and its polling thread."""
+
+    cdef shared_ptr[Driver] driver
+    cdef object __weakref__
+
+    def __init__(self, fabric: str) -> None:
+        cdef string name = fabric.encode()
+        cdef Status status
+        with nogil:
+            status = Driver.Open(name, &self.driver)
+        check(status)
+
+    def __dealloc__(self):
+        with nogil:
+            self.driver.reset()
+
+    def summary(self) -> str:
+        return self.driver.get().summary().decode(errors="replace")
+
+    def allocate(self, nbytes: int, writable_by_peers: bool) -> Region:
+        cdef Region region = Region.__new__(Region)
+        cdef cbool writable = writable_by_peers
+        cdef Status status
+        if nbytes < 0:
+            raise FabricValueError(f"a region cannot have {nbytes} bytes")
+        cdef size_t length = nbytes
+        with nogil:
+            status = self.driver.get().Allocate(length, writable, &region.memory)
+        check(status)
+        return region
+
+    def open_channel(self) -> RawChannel:
+        cdef RawChannel channel = RawChannel.__new__(RawChannel)
+        cdef Status status
+        with nogil:
+            status = self.driver.get().OpenLine(&channel.line)
+        check(status)
+        channel.device = self
+        return channel
+
+    def close(self) -> None:
+        with nogil:
+            self.driver.get().Close()
+
+
+cdef dict TESTS = {
+    "notify_latency": <int>Test.kNotifyLatency,
+    "write_latency": <int>Test.kWriteLatency,
+    "read_latency": <int>Test.kReadLatency,
+    "write_bandwidth": <int>Test.kWriteBandwidth,
+    "read_bandwidth": <int>Test.kReadBandwidth,
+    "notify_rate": <int>Test.kNotifyRate,
+}
+
+
+cdef class Meter:
+    """One end of a measurement, on a device of its own that only these calls poll."""
+
+    cdef unique_ptr[FabricDevice] device
+    cdef shared_ptr[CMeter] meter
+
+    def __init__(self, fabric: str, largest: int) -> None:
+        cdef Settings settings
+        check(OpenFabric(fabric.encode(), &settings, &self.device))
+        check(CMeter.Open(self.device.get(), largest, &self.meter))
+
+    def __dealloc__(self):
+        # The channel before the device that it is of.
+        self.meter.reset()
+        self.device.reset()
+
+    def summary(self) -> str:
+        return dereference(self.device).Summary().decode(errors="replace")
+
+    def address(self) -> bytes:
+        return self.meter.get().Address()
+
+    def fabric(self) -> str:
+        return (<bytes>self.meter.get().fabric()).decode()
+
+    def route(self) -> str:
+        return self.meter.get().Route().decode(errors="replace")
+
+    def connect(self, peer_address: bytes, active: bool) -> None:
+        cdef string peer = peer_address
+        cdef Role role = Role.kActive if active else Role.kPassive
+        check(self.meter.get().Connect(<string_view>peer, role))
+
+    def introduce(self, timeout: float) -> None:
+        cdef int64_t patience = <int64_t>(timeout * 1e9)
+        cdef Status status
+        with nogil:
+            status = self.meter.get().Introduce(patience)
+        check(status, "connecting: ")
+
+    cdef Plan plan(self, test, nbytes, iterations, timeout) except *:
+        cdef Plan plan
+        if test:
+            plan.test = <Test><int>TESTS[test]
+        plan.bytes = nbytes
+        plan.iterations = iterations
+        plan.patience = <int64_t>(timeout * 1e9)
+        return plan
+
+    def run(self, test: str, nbytes: int, iterations: int, timeout: float) -> list:
+        """Seconds: one per iteration for a latency, one in all for the others."""
+        cdef Plan plan = self.plan(test, nbytes, iterations, timeout)
+        cdef Measured measured
+        cdef Status status
+        with nogil:
+            status = self.meter.get().Run(plan, &measured)
+        check(status, f"{test} of {nbytes} bytes: ")
+        if measured.samples.empty():
+            return [measured.elapsed / 1e9]
+        return [sample / 1e9 for sample in measured.samples]
+
+    def serve(self, test: str, nbytes: int, iterations: int, timeout: float) -> None:
+        cdef Plan plan = self.plan(test, nbytes, iterations, timeout)
+        cdef Status status
+        with nogil:
+            status = self.meter.get().Serve(plan)
+        check(status, f"{test} of {nbytes} bytes: ")
+
+    def copy(self, nbytes: int, iterations: int) -> list:
+        cdef Plan plan = self.plan("", nbytes, iterations, 0.0)
+        cdef Measured measured
+        cdef Status status
+        with nogil:
+            status = self.meter.get().Copy(plan, &measured)
+        check(status)
+        return [measured.elapsed / 1e9]
+
+    def close(self) -> None:
+        with nogil:
+            self.meter.get().Close()

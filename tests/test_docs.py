@@ -1,0 +1,50 @@
+"""The documentation names the settings and the make targets that there are, and no others."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import rdma_transport
+
+REPOSITORY = Path(__file__).parent.parent
+ROW = re.compile(r"^\| `(RDMA_TRANSPORT_\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
+
+
+def settings_rows() -> list[tuple[str, str, str, str]]:
+    """Name, type, default and meaning of each row of the settings table."""
+    text = (REPOSITORY / "docs" / "operations.md").read_text()
+    section = text.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    rows = ROW.findall(section)
+    # All of them: a row that ROW does not understand would be one that is not compared.
+    assert len(rows) == len(re.findall(r"^\|.*RDMA_TRANSPORT_", section, re.MULTILINE))
+    return rows
+
+
+def test_the_settings_table_is_that_of_the_library() -> None:
+    documented = [(name, kind, default) for name, kind, default, _ in settings_rows()]
+    declared = [
+        (setting.name, setting.type.replace("|", ", "), setting.default or "empty")
+        for setting in rdma_transport.settings()
+    ]
+    assert sorted(documented) == sorted(declared)
+
+
+def test_every_setting_has_a_meaning() -> None:
+    assert [name for name, _, _, meaning in settings_rows() if not meaning.strip()] == []
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "docs/operations.md"])
+def test_settings_that_are_mentioned_exist(document: str) -> None:
+    mentioned = re.findall(r"\bRDMA_TRANSPORT_\w+", (REPOSITORY / document).read_text())
+    assert set(mentioned) <= {setting.name for setting in rdma_transport.settings()}
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "docs/operations.md"])
+def test_make_targets_that_are_named_exist(document: str) -> None:
+    text = (REPOSITORY / document).read_text()
+    code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
+    named = re.findall(r"(?:^|`)make ([\w-]+)", code, re.MULTILINE)
+    targets = re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    assert set(named) <= set(targets)
+    assert named or document != "README.md"

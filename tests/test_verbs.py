@@ -1,0 +1,161 @@
+"""TensorFlow over the verbs fabric, on a library without a card: the same bits as over gRPC, what a
+broken link costs, and what cannot be used says why. tests/verbs has a real kernel's verbs."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from bench.support.cluster import Cluster, eventually, running
+from tests.support.fake_verbs import environment, tell
+from tests.support.graphs import A, B, Graph, v1
+from tests.test_equality import (  # noqa: F401
+    test_a_source_overwritten_right_after_the_send,
+    test_a_variable_that_was_assigned_a_received_tensor_is_its_own,
+    test_an_empty_tensor_beside_a_reference_variable,
+    test_branches_not_taken_are_dead_on_other_tasks,
+    test_every_type_and_shape,
+    test_several_sessions_and_steps_at_once,
+    test_shapes_that_change_between_steps,
+    test_slices_of_what_was_received_are_not_written_in_place,
+    test_strings_and_lists_cross_as_they_always_did,
+    test_tensors_bounced_between_tasks,
+    test_while_loop_across_tasks,
+)
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("verbs")]
+JOBS = {"a": 1, "b": 1, "c": 1}
+FAILS_WITHIN = 5.0
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[dict[str, Cluster]]:
+    """As the fixture for all tests, but over verbs; small queues, so that they run full."""
+    v1.disable_eager_execution()
+    verbs = environment(QUEUE_DEPTH="16", CHUNK="64KiB", FALLBACK="allow")
+    with running(JOBS, "rdma", verbs) as rdma, running(JOBS, "grpc") as grpc:
+        yield {"grpc": grpc, "rdma": rdma}
+
+
+def there_and_back(elements: int = 30_000) -> list[tf.Tensor]:
+    with tf.device(A):
+        data = tf.random.stateless_uniform([elements], seed=[1, 2])
+    with tf.device(B):
+        there = tf.negative(data)
+    with tf.device(A):
+        return [tf.reduce_max(tf.abs(there + data))]
+
+
+def test_static_edges_are_written_into_their_slots(clusters: dict[str, Cluster]) -> None:
+    task = clusters["rdma"]["a", 0]
+    with Graph(clusters["rdma"], there_and_back) as graph:
+        for _ in range(5):
+            graph.run()
+        before = task.stats()
+        for _ in range(10):
+            assert graph.run() == [0.0]
+        after = task.stats()
+    assert after["sent"]["static"]["tensors"] - before["sent"]["static"]["tensors"] == 10
+    for counter in ("copied_bytes", "staged_tensors", "registrations"):
+        assert after[counter] == before[counter], counter
+    (peer,) = [p for p in after["peers"] if p["task"].startswith("/job:b")]
+    assert peer["path"] == "verbs"
+    assert tell(task.pid, "stats")["writes"] > 0
+
+
+def test_nothing_ran_over(clusters: dict[str, Cluster]) -> None:
+    """After all of the above, with queues of 16."""
+    for job in JOBS:
+        stats = tell(clusters["rdma"][job, 0].pid, "stats")
+        assert stats["rnr_naks_sent"] == stats["cq_overruns"] == 0
+
+
+def test_a_broken_link_fails_the_step_and_is_rebuilt() -> None:
+    with running({"a": 1, "b": 1}, "rdma", environment()) as cluster:
+        task = cluster["a", 0]
+        with Graph(cluster, there_and_back) as graph:
+            graph.run()
+            tell(task.pid, "break_path 1")
+            begun = time.monotonic()
+            with pytest.raises(tf.errors.UnavailableError, match="IBV_WC_RETRY_EXC_ERR"):
+                run_until_it_fails(graph)
+            assert time.monotonic() - begun < FAILS_WITHIN
+            # Meanwhile gRPC serves; what was under way by the other direction may fail once more.
+            assert eventually(lambda: succeeds(graph), 2 * FAILS_WITHIN)
+            assert task.stats()["peers"][0]["path"] in ("grpc", "connecting")
+            tell(task.pid, "break_path 0")
+
+            def by_verbs() -> bool:
+                return succeeds(graph) and task.stats()["peers"][0]["path"] == "verbs"
+
+            assert eventually(by_verbs, 30)
+
+
+def run_until_it_fails(graph: Graph) -> None:
+    deadline = time.monotonic() + 2 * FAILS_WITHIN
+    while time.monotonic() < deadline:
+        graph.run()
+
+
+def succeeds(graph: Graph) -> bool:
+    try:
+        return bool(graph.run() == [0.0])
+    except tf.errors.UnavailableError:
+        return False
+
+
+def test_where_gRPC_is_forbidden_a_broken_link_is_an_error() -> None:
+    with running({"a": 1, "b": 1}, "rdma", environment(FALLBACK="forbid")) as cluster:
+        with Graph(cluster, there_and_back) as graph:
+            graph.run()
+            tell(cluster["b", 0].pid, "break_path 1")
+            begun = time.monotonic()
+            with pytest.raises(tf.errors.OpError):
+                run_until_it_fails(graph)
+            assert time.monotonic() - begun < 2 * FAILS_WITHIN
+            tell(cluster["b", 0].pid, "break_path 0")
+            assert eventually(lambda: succeeds(graph), 30)
+            assert cluster["a", 0].stats()["sent"]["grpc"]["tensors"] == 0
+
+
+def test_a_killed_peer_is_an_error_that_names_it() -> None:
+    with running({"a": 1, "b": 1}, "rdma", environment()) as cluster:
+        with Graph(cluster, there_and_back) as graph:
+            graph.run()
+            cluster["b", 0].process.kill()
+            begun = time.monotonic()
+            with pytest.raises(tf.errors.UnavailableError, match="job:b"):
+                graph.run()
+            assert time.monotonic() - begun < FAILS_WITHIN
+
+
+@pytest.mark.parametrize(
+    ("fake", "settings", "reason"),
+    [
+        ("", {"LIBIBVERBS": "libnowhere.so.1"}, "libnowhere.so.1.*install"),
+        ("", {"DEVICES": "mlx5_7"}, "mlx5_7.*fake_0"),
+        ("port_state=down", {}, "DOWN"),
+        ("open_error=EACCES", {}, "/dev/infiniband"),
+        ("gids=none", {}, "GID"),
+        ("", {"GID_INDEX": "77"}, "GID_INDEX"),
+        ("devices=", {}, "no RDMA device"),
+    ],
+)
+def test_what_cannot_be_used_says_why(fake: str, settings: dict[str, str], reason: str) -> None:
+    program = "from rdma_transport.fabric import Device; print(Device.open().summary)"
+    for fabric in ("verbs", "auto"):
+        made = environment(fabric, fake, **settings)
+        run = subprocess.run(
+            [sys.executable, "-c", program], env=made, capture_output=True, text=True, timeout=60
+        )
+        assert re.search(reason, run.stdout + run.stderr, re.DOTALL), run
+        assert (run.returncode == 0) == (fabric == "auto")
+
+
+def test_a_server_that_must_have_verbs_says_at_its_start_why_it_has_none() -> None:
+    with pytest.raises(AssertionError, match=r"NotFoundError.*libnowhere"):
+        Cluster({"a": 1}, "rdma", environment(LIBIBVERBS="libnowhere.so.1"))

@@ -1,0 +1,1 @@
+"""Tests on real libibverbs, in guests with Soft-RoCE."""

@@ -1,0 +1,102 @@
+"""TensorFlow on two hosts: the same bits as over gRPC, and what happens when the way or the other
+host is gone. One run of TensorFlow for all of it: its import takes a minute in a guest."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.verbs.conftest import Machines, Pair
+from tools.guest.guest import PYTHON, Process
+from tools.guest.image import REPOSITORY
+from tools.guest.packages import UnavailableError
+
+pytestmark = pytest.mark.timeout(420, func_only=True)
+PROGRAMS = REPOSITORY / "tests" / "verbs" / "programs"
+# A step that waits fails within 5 s; an emulated host needs longer to say so.
+FAILS_WITHIN = 8.0
+
+
+class Run:
+    """The trainer's events, as they come."""
+
+    def __init__(self, guests: Pair) -> None:
+        self.guests = guests
+        addresses = [guest.address for guest in guests]
+        module = [str(PYTHON), "-m", "bench.support.member", "1", *addresses]
+        self.member: Process = guests[1].start(module)
+        self.trainer: Process = guests[0].start(
+            [str(PYTHON), "-m", "tests.verbs.programs.trainer", *addresses]
+        )
+        self.seen = 0
+
+    def events(self) -> list[dict[str, Any]]:
+        lines = self.trainer.output()[0].splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def next(self, event: str, seconds: float) -> dict[str, Any]:
+        """The next event of this name; those before it are passed over."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for position, found in enumerate(self.events()[self.seen :]):
+                if found["event"] == event:
+                    self.seen += position + 1
+                    return found
+            assert self.trainer.poll() is None, "".join(self.trainer.output())
+            time.sleep(0.2)
+        raise AssertionError(
+            f"no {event!r} within {seconds} s\n{''.join(self.trainer.output())[-6000:]}"
+            f"\nmember:\n{''.join(self.member.output())[-3000:]}"
+        )
+
+
+@pytest.fixture(scope="module")
+def run(machines: Machines) -> Iterator[Run]:
+    try:
+        yield Run(machines.pair())
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+def test_training_has_the_bits_of_grpc_and_all_tensors_go_by_verbs(run: Run) -> None:
+    grpc = run.next("trained by grpc", 380)
+    rdma = run.next("trained by rdma", 120)
+    assert grpc["losses"] == rdma["losses"]
+    assert rdma["sent"]["grpc"]["tensors"] == rdma["received"]["grpc"]["tensors"] == 0
+    assert rdma["received"]["static"]["tensors"] > 0
+    assert rdma["errors"] == {}
+    (peer,) = rdma["peers"]
+    assert peer["path"] == "verbs"
+    assert "10.7.0.1 -> 10.7.0.2" in peer["reason"]
+
+
+def test_a_short_loss_of_the_link_loses_nothing(run: Run) -> None:
+    run.next("ok by verbs", 60)
+    seen = run.seen
+    # In one command, because it must be over before the card's retries are: half a second.
+    change = "tc qdisc replace dev eth0 root"
+    loss = f"{change} netem loss 100%; sleep 0.1; {change} pfifo_fast"
+    run.guests[0].run(["sh", "-c", loss]).check()
+    time.sleep(2)
+    assert run.events()[seen:] == []
+
+
+def test_a_link_that_stays_down_is_an_error_and_then_mends_itself(run: Run) -> None:
+    run.guests[0].link(False)
+    begun = time.monotonic()
+    failed = run.next("failed", 30)
+    assert time.monotonic() - begun < 2 * FAILS_WITHIN
+    assert failed["seconds"] < FAILS_WITHIN
+    assert failed["error"] == "UnavailableError", failed
+    assert "/job:worker/replica:0/task:1" in failed["message"]
+    run.guests[0].link(True)
+    run.next("ok by verbs", 90)
+
+
+def test_a_killed_peer_is_an_error_that_names_it(run: Run) -> None:
+    run.member.kill()
+    failed = run.next("failed", 30)
+    assert failed["error"] == "UnavailableError", failed
+    assert failed["seconds"] < FAILS_WITHIN

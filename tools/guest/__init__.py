@@ -1,0 +1,1 @@
+"""Guests with Soft-RoCE: real libibverbs on machines without an RDMA card."""

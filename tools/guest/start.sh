@@ -1,0 +1,36 @@
+#!/bin/sh
+# The guest's first process once it has its root: network, rxe0, and the agent.
+set -e
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/root LANG=C.UTF-8
+cd "$guest_repository"
+mkdir /dev/pts /dev/shm
+mount -t devpts -o mode=620,ptmxmode=666 devpts /dev/pts
+mount -t tmpfs -o mode=1777 shm /dev/shm
+ln -s /proc/self/fd /dev/fd
+ln -s /proc/self/fd/0 /dev/stdin
+ln -s /proc/self/fd/1 /dev/stdout
+ln -s /proc/self/fd/2 /dev/stderr
+
+echo "guest$guest_number" >/proc/sys/kernel/hostname
+printf '10.7.0.1 guest1\n10.7.0.2 guest2\n' >>/etc/hosts
+echo 1 >/proc/sys/net/ipv6/conf/all/keep_addr_on_down
+ip link set lo up
+ip link set eth0 mtu 4200 up
+ip address add "10.7.0.$guest_number/24" dev eth0
+ip address add "fd00:7::$guest_number/64" dev eth0 nodad
+rdma link add rxe0 type rxe netdev eth0
+
+# Other users must reach the repository and its Python, wherever the host keeps them.
+set --
+for path in "$guest_repository/." "$(readlink -f .venv/bin/python)"; do
+  while path=${path%/*} && [ -n "$path" ]; do
+    set -- "$@" "$path"
+  done
+done
+chmod o+x "$@"
+
+echo "$guest_share/core.%e.%p" >/proc/sys/kernel/core_pattern
+ulimit -c unlimited
+ulimit -l unlimited
+/usr/bin/python3 -I -S tools/guest/agent.py
