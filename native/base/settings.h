@@ -18,19 +18,19 @@ enum class FabricChoice { kAuto, kShm, kVerbs, kGrpc };
 // Of the verbs fabric. What a port or a device can do is less than some of these may ask for: the
 // smaller one counts.
 struct VerbsSettings {
-  std::string library;         // what dlopen() takes
-  std::string devices;         // NCCL's grammar; empty: all
-  int gid_index = -1;          // -1: RoCE v2 preferred, IPv4 before IPv6
-  uint32_t mtu = 0;            // bytes; 0: the port's active one
-  int service_level = 0;       // 0 to 15
-  int traffic_class = 0;       // 0 to 255
-  int pkey = -1;               // the partition key's 15 bits; -1: the first full one
-  Nanos retry_timeout = 0;     // of one attempt; rounded up to 4.096 us * 2^n
-  int retries = 0;             // 0 to 7
-  int queue_pairs = 0;         // per peer, 1 to 8
-  int queue_depth = 0;         // work requests per queue pair
-  uint64_t chunk = 0;          // bytes of one work request; 0: the device's largest message
-  uint64_t ring = 0;           // bytes for notifications on their way, per peer
+  std::string library;      // what dlopen() takes
+  std::string devices;      // NCCL's grammar; empty: all
+  int gid_index = -1;       // -1: RoCE v2 preferred, IPv4 before IPv6
+  uint32_t mtu = 0;         // bytes; 0: the port's active one
+  int service_level = 0;    // 0 to 15
+  int traffic_class = 0;    // 0 to 255
+  int pkey = -1;            // the partition key's 15 bits; -1: the first full one
+  Nanos retry_timeout = 0;  // of one attempt; rounded up to 4.096 us * 2^n
+  int retries = 0;          // 0 to 7
+  int queue_pairs = 0;      // per peer, 1 to 8
+  int queue_depth = 0;      // work requests per queue pair
+  uint64_t chunk = 0;       // bytes of one work request; 0: the device's largest message
+  uint64_t ring = 0;        // bytes for notifications on their way, per peer
   bool relaxed_ordering = true;
 };
 

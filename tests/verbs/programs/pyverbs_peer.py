@@ -94,13 +94,12 @@ class Peer:
         publish(folder / "theirs", struct.pack("<H5sH", 5, b"verbs", len(mine)) + mine)
 
     def gid_index(self, address: str) -> int:
-        """Of RoCE v2 for this IPv4 address."""
+        """Of this IPv4 address; Soft-RoCE has RoCE v2 alone."""
         wanted = bytes(10) + b"\xff\xff" + socket.inet_aton(address)
-        for entry in self.context.query_gid_table(64):
-            raw = bytes.fromhex(str(entry.gid).replace(":", ""))
-            if raw == wanted and entry.gid_type == e._IBV_GID_TYPE_ROCE_V2:
-                return int(entry.gid_index)
-        raise LookupError(f"no RoCE v2 GID of {address}")
+        for index in range(4):
+            if bytes.fromhex(str(self.context.query_gid(1, index)).replace(":", "")) == wanted:
+                return index
+        raise LookupError(f"no GID of {address}")
 
     def receive(self) -> RecvWR:
         """For an immediate value; pyverbs wants a buffer all the same."""
