@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-verbs lint format bench clean
+.PHONY: help venv run test test-python test-native test-verbs bench-verbs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -15,6 +15,7 @@ help:
 	@echo "make test   linters, C++ tests (plain, ASan+UBSan, TSan), Python tests"
 	@echo "make test-verbs   tests on libibverbs, in virtual machines with Soft-RoCE"
 	@echo "make bench  time per edge, rdma beside gRPC"
+	@echo "make bench-verbs  verbs beside perftest and gRPC, in virtual machines with Soft-RoCE"
 	@echo "make venv   only the set-up;  make lint, make format, make clean"
 
 $(STAMPS)/system: tools/system_packages.sh
@@ -42,6 +43,9 @@ run: venv
 
 bench: venv
 	@$(PYTHON) -m bench.edges
+
+bench-verbs: venv
+	@$(PYTHON) -m bench.verbs
 
 lint: $(STAMPS)/packages
 	@ruff check .

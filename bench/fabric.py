@@ -3,7 +3,7 @@
 As perftest does it: bandwidth with up to 128 transfers under way, by total bytes and time; the
 latency of a notification, and of a write with the notification that tells of it, as half of a round
 trip; that of a read as the whole of it. On shared memory memcpy() takes turns with the fabric in
-the same run. Bandwidths are medians of ROUNDS turns.
+the same run. Bandwidths are medians of some turns.
 
 usage: python -m bench.fabric [--fabric verbs] [--sizes 64,4KiB…4MiB] [--json]
        python -m bench.fabric --listen HOST:PORT     on one host,
@@ -37,9 +37,8 @@ from bench.support.machine import describe
 from rdma_transport._fabric import FabricError, Meter
 
 SIZES = "64,4KiB…4MiB"
-ROUNDS = 5
 STREAMED = 5  # transfers of a bandwidth per iteration of a latency
-MOST_BYTES = 2**28  # that one measurement moves, if it is of a few transfers at least
+MOST = "256MiB"
 FEW = 8
 WARM_UP = 20  # iterations
 LARGEST_NOTE = 2**16
@@ -108,8 +107,8 @@ def serve(wire: Wire) -> None:
 class Bench:
     """The active side."""
 
-    def __init__(self, wire: Wire, fabric: str, largest: int) -> None:
-        self.wire = wire
+    def __init__(self, wire: Wire, fabric: str, largest: int, rounds: int, most: int) -> None:
+        self.wire, self.rounds, self.most = wire, rounds, most
         self.meter = Meter(fabric, largest)
         wire.tell(fabric=fabric, largest=largest, address=self.meter.address().hex())
         self.peer = wire.hear()
@@ -127,7 +126,7 @@ class Bench:
             raise
 
     def latency(self, test: str, nbytes: int, iterations: int) -> dict[str, float]:
-        self.run(test, nbytes, WARM_UP)
+        self.run(test, nbytes, min(WARM_UP, iterations // 4 + 1))
         samples = sorted(1e6 * sample for sample in self.run(test, nbytes, iterations))
         last = len(samples) - 1
         names = (("minimum", 0.0), ("p50", 0.5), ("p99", 0.99))
@@ -135,7 +134,7 @@ class Bench:
 
     def row(self, nbytes: int, iterations: int) -> dict[str, Any]:
         """Bandwidths in GB/s, latencies in microseconds."""
-        most = max(MOST_BYTES // nbytes, FEW)
+        most = max(self.most // nbytes, FEW)
         streamed = min(iterations * STREAMED, most)
         tests: dict[str, Callable[[int], list[float]]] = {
             "write": lambda count: self.run("write_bandwidth", nbytes, count),
@@ -145,8 +144,8 @@ class Bench:
             tests["memcpy"] = lambda count: self.meter.copy(nbytes, count)
         rates: dict[str, list[float]] = {name: [] for name in tests}
         for test in tests.values():
-            test(min(WARM_UP, streamed))
-        for _ in range(ROUNDS):
+            test(min(WARM_UP, streamed // 4 + 1))
+        for _ in range(self.rounds):
             for name, test in tests.items():
                 rates[name].append(nbytes * streamed / sum(test(streamed)) / 1e9)
         row: dict[str, Any] = {"bytes": nbytes}
@@ -162,7 +161,7 @@ class Bench:
         count = max(iterations * STREAMED, FEW)
         self.run("notify_rate", RATE_BYTES, WARM_UP)
         return statistics.median(
-            count / sum(self.run("notify_rate", RATE_BYTES, count)) for _ in range(ROUNDS)
+            count / sum(self.run("notify_rate", RATE_BYTES, count)) for _ in range(self.rounds)
         )
 
     def report(self, sizes: list[int], iterations: int, quiet: bool) -> dict[str, Any]:
@@ -297,6 +296,8 @@ def main(
     ] = "",
     sizes: Annotated[str, typer.Option(help="with commas; A…B: by factors of four")] = SIZES,
     iterations: Annotated[int, typer.Option(help="of each latency", min=10)] = 1000,
+    rounds: Annotated[int, typer.Option(help="turns of each bandwidth", min=1)] = 5,
+    most: Annotated[str, typer.Option(help="that one bandwidth moves, of a few transfers")] = MOST,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
     listen_on: Annotated[str, typer.Option("--listen", help="HOST:PORT; be the other side")] = "",
     connect_to: Annotated[str, typer.Option("--connect", help="HOST:PORT that listens")] = "",
@@ -315,7 +316,7 @@ def main(
             return listen(*parse_place(listen_on), wait)
         peer = connected(*parse_place(connect_to), wait) if connect_to else own_peer()
         with peer as wire:
-            bench = Bench(wire, fabric, max(*wanted, RATE_BYTES, 1))
+            bench = Bench(wire, fabric, max(*wanted, RATE_BYTES, 1), rounds, parse_size(most))
             try:
                 report = bench.report(wanted, iterations, quiet=as_json)
             finally:

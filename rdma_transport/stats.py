@@ -44,8 +44,8 @@ def stats() -> dict[str, Any]:
     ``errors``
         kinds of errors, and how many
     ``peers``
-        per remote task ``task``, ``incarnation``, ``path`` (``shm``, ``grpc``, ``unreachable``,
-        ``connecting``, ``idle``), ``reason``, ``lost``
+        per remote task ``task``, ``incarnation``, ``path`` (``shm``, ``verbs``, ``grpc``,
+        ``unreachable``, ``connecting``, ``idle``), ``reason``, ``lost``
 
     Thread-safe; takes microseconds.
     """
