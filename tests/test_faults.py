@@ -13,7 +13,7 @@ from bench.support.cluster import Cluster, Task, eventually, free_port, running
 from tests.support.graphs import A, B, C, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)
-SLACK = 2.0  # seconds for a busy machine, on top of the guarantee
+SLACK = 4.0  # seconds for a machine busy with other tests, on top of the guarantee
 
 
 def exchange(task: str = B, elements: int = 30000) -> Any:

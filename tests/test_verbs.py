@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bench.support.cluster import Cluster, eventually, running
 from tests.support.fake_verbs import environment, tell
-from tests.support.graphs import A, B, Graph, v1
+from tests.support.graphs import A, B, Graph
 from tests.test_equality import (  # noqa: F401
     test_a_source_overwritten_right_after_the_send,
     test_a_variable_that_was_assigned_a_received_tensor_is_its_own,
@@ -35,7 +35,6 @@ FAILS_WITHIN = 5.0
 @pytest.fixture(scope="module")
 def clusters() -> Iterator[dict[str, Cluster]]:
     """As the fixture for all tests, but over verbs; small queues, so that they run full."""
-    v1.disable_eager_execution()
     verbs = environment(QUEUE_DEPTH="16", CHUNK="64KiB", FALLBACK="allow")
     with running(JOBS, "rdma", verbs) as rdma, running(JOBS, "grpc") as grpc:
         yield {"grpc": grpc, "rdma": rdma}
