@@ -75,6 +75,22 @@ class ExpandedSize {
 
 using Nodes = google::protobuf::RepeatedPtrField<tf::NodeDef>;
 
+// TensorFlow ends the process where a shape depends on a constant whose value is of another type
+// than its node says.
+template <typename Nodes>
+Status CheckConstants(const Nodes& nodes) {
+  for (const tf::NodeDef& node : nodes) {
+    const auto type = node.attr().find("dtype");
+    const auto value = node.attr().find("value");
+    if (type == node.attr().end() || value == node.attr().end()) continue;
+    if (!value->second.has_tensor() || value->second.tensor().dtype() == type->second.type()) {
+      continue;
+    }
+    return Invalid("the constant " + node.name() + " holds a value of another type than its own");
+  }
+  return OkStatus();
+}
+
 // TensorFlow ends the process where a loop's Merge has more inputs than the two that it must have.
 Status CheckMerges(const Nodes& nodes) {
   std::unordered_map<std::string, const tf::NodeDef*> by_name;
@@ -128,9 +144,11 @@ Status CheckGraph(tf::GraphDef* graph) {
   uint64_t size = 0;
   RDMA_RETURN_IF_ERROR(ExpandedSize(*graph).Of(*graph, &size));
   RDMA_RETURN_IF_ERROR(CheckMerges(graph->node()));
+  RDMA_RETURN_IF_ERROR(CheckConstants(graph->node()));
   TameConstants(graph->mutable_node());
   for (tf::FunctionDef& function : *graph->mutable_library()->mutable_function()) {
     RDMA_RETURN_IF_ERROR(CheckMerges(function.node_def()));
+    RDMA_RETURN_IF_ERROR(CheckConstants(function.node_def()));
     TameConstants(function.mutable_node_def());
   }
   return OkStatus();
