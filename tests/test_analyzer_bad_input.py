@@ -119,6 +119,18 @@ def loop_that_merges_three() -> Graph:
     return graph
 
 
+def constant_of_two_types() -> Graph:
+    """Says one type and holds another; a shape depends on it."""
+    graph = two_tasks()
+    axis = add(graph.node, "axis", "Const")
+    axis.attr["dtype"].type = INT32
+    axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, tf.int64))
+    concat = add(graph.node, "concat", "ConcatV2", "x", "x", "axis")
+    concat.attr["N"].i = 2
+    concat.attr["Tidx"].type = INT32
+    return graph
+
+
 def add_function(graph: Graph, name: str, *calls: str) -> None:
     """A function that calls others one after the other, or else negates."""
     function = graph.library.function.add()
@@ -298,7 +310,7 @@ IN_A_PROCESS = """
 
 
 def test_graphs_on_which_tensorflow_itself_aborts(tmp_path: Path) -> None:
-    builds = (unfinished_function, loop_that_merges_three)
+    builds = (unfinished_function, loop_that_merges_three, constant_of_two_types)
     paths = [tmp_path / f"{build.__name__}.pb" for build in builds]
     for path, build in zip(paths, builds, strict=True):
         path.write_bytes(build().SerializeToString())
