@@ -72,6 +72,42 @@ void Endpoint::Forget(int64_t step, std::string_view key, const Waiter* waiter) 
 void Endpoint::EndStep(int64_t step) {
   mailbox_.EndStep(step);
   ledger_.EndStep(step);
+  ForgetAnnouncements(step);
+}
+
+void Endpoint::ClearStep(int64_t step) {
+  mailbox_.ClearStep(step);
+  ledger_.EndStep(step);
+  ForgetAnnouncements(step);
+}
+
+void Endpoint::Announce(int64_t step, const std::string& key, const std::string& text) {
+  const Announcement announcement = {key, text};
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    announcements_[step].push_back(announcement);
+  }
+  for (const auto& link : AllLinks()) {
+    if (link->up()) Tell(link.get(), step, announcement);
+  }
+}
+
+// A peer that cannot be told is lost, or hears of it when it answers again.
+void Endpoint::Tell(Link* link, int64_t step, const Announcement& announcement) {
+  Outgoing outgoing;
+  outgoing.step = step;
+  outgoing.key = announcement.key;
+  outgoing.data = announcement.text.data();
+  outgoing.bytes = announcement.text.size();
+  outgoing.awaited = true;
+  const SendOutcome outcome = link->Send(&outgoing);
+  if (!outcome.status.ok())
+    Log(LogLevel::kDebug, announcement.key + ": " + outcome.status.message());
+}
+
+void Endpoint::ForgetAnnouncements(int64_t step) {
+  std::lock_guard<std::mutex> lock(mu_);
+  announcements_.erase(step);
 }
 
 void Endpoint::OnArrival(int64_t step, const KeyId& key, Arrival arrival) {
@@ -202,6 +238,14 @@ void Endpoint::OnLinkUp(const std::shared_ptr<Link>& link) {
     for (Peer* named : PeersNamed(task)) named->Reconsider();
   }
   for (const auto& [step, key] : ledger_.For(task)) link->SendPull(step, key, "sent before");
+  std::map<int64_t, std::vector<Announcement>> announcements;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    announcements = announcements_;
+  }
+  for (const auto& [step, all] : announcements) {
+    for (const Announcement& announcement : all) Tell(link.get(), step, announcement);
+  }
 }
 
 void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) {

@@ -47,6 +47,10 @@ class Endpoint final : public LinkOwner {
   void Forget(int64_t step, std::string_view key, const Waiter* waiter);
   // The step is over on this task: what is left of it is thrown away.
   void EndStep(int64_t step);
+  // The same for a step that may begin anew.
+  void ClearStep(int64_t step);
+  // Tells all peers, also those whose links come up before the step ends.
+  void Announce(int64_t step, const std::string& key, const std::string& text);
   // A RecvTensor call has fetched it.
   void Fetched(int64_t step, std::string_view key) { ledger_.Fetched(step, key); }
 
@@ -86,7 +90,15 @@ class Endpoint final : public LinkOwner {
   Mailbox mailbox_;
   Ledger ledger_;
 
+  struct Announcement {
+    std::string key;
+    std::string text;
+  };
+  static void Tell(Link* link, int64_t step, const Announcement& announcement);
+  void ForgetAnnouncements(int64_t step);
+
   mutable std::mutex mu_;
+  std::map<int64_t, std::vector<Announcement>> announcements_;  // by step
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Peer>> peers_;
   std::map<std::shared_ptr<Link>, Peer*> links_;  // null: the remote task asked for it
 };

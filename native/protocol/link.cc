@@ -16,8 +16,9 @@ struct Lease {
   std::shared_ptr<Link> link;
   MessageType type;
   uint64_t value;
+  fabric::Urgency urgency;
   std::shared_ptr<const void> memory;
-  ~Lease() { link->Return(type, value); }
+  ~Lease() { link->Return(type, value, urgency); }
   static void Delete(void* lease) { delete static_cast<Lease*>(lease); }
 };
 
@@ -31,10 +32,13 @@ TensorHeader HeaderOf(const Outgoing& tensor, MessageType type) {
   return header;
 }
 
+// TensorFlow ends the process over a tensor that lies otherwise.
+constexpr uint64_t kTensorAlignment = 64;
+
 // Memory for received bytes that no fabric needs to reach.
 char* AllocateAnywhere(uint64_t bytes, OwnerRef* owner) {
-  constexpr uint64_t kAlignment = 64;
-  void* memory = std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment);
+  void* memory =
+      std::aligned_alloc(kTensorAlignment, (bytes / kTensorAlignment + 1) * kTensorAlignment);
   if (memory != nullptr) *owner = OwnerRef(memory, &std::free);
   return static_cast<char*>(memory);
 }
@@ -66,7 +70,7 @@ SendOutcome Link::Send(Outgoing* tensor) {
   }
   if (tensor->bytes <= context_.settings->inline_max) return SendInline(*tensor);
   SendOutcome outcome;
-  if (static_sender_->Send(tensor, &outcome)) return outcome;
+  if (!tensor->awaited && static_sender_->Send(tensor, &outcome)) return outcome;
   return SendDescriptor(tensor);
 }
 
@@ -84,6 +88,7 @@ SendOutcome Link::SendInline(const Outgoing& tensor) {
 
 SendOutcome Link::SendDescriptor(Outgoing* tensor) {
   TensorHeader header = HeaderOf(*tensor, MessageType::kDescriptor);
+  if (tensor->awaited) header.flags |= kAwaited;
   fabric::RemoteSpan span;
   if (!tensor->mutable_source && channel_->Owns(tensor->data, &span)) {
     header.flags |= kHome;
@@ -133,13 +138,9 @@ bool Link::KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
   return true;
 }
 
-void Link::Return(MessageType type, uint64_t value) {
-  // A sender may have no other slot; a loan only holds memory.
-  const bool urgent = type == MessageType::kCredit;
+void Link::Return(MessageType type, uint64_t value, fabric::Urgency urgency) {
   // To a peer that is gone nothing needs to be returned.
-  NotifyControl(channel_.get(), type, value,
-                urgent ? fabric::Urgency::kWake : fabric::Urgency::kLazy)
-      .IgnoreError();
+  NotifyControl(channel_.get(), type, value, urgency).IgnoreError();
 }
 
 // --- Receiving ---
@@ -241,14 +242,20 @@ Status Link::TakeInline(const TensorMessage& message, Arrival* arrival) {
   return OkStatus();
 }
 
-OwnerRef Link::MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) {
-  return OwnerRef(new Lease{shared_from_this(), MessageType::kRelease, lend_id, std::move(mapping)},
+OwnerRef Link::MakeLease(MessageType type, uint64_t value, fabric::Urgency urgency,
+                         std::shared_ptr<const void> memory) {
+  return OwnerRef(new Lease{shared_from_this(), type, value, urgency, std::move(memory)},
                   &Lease::Delete);
 }
 
+// Nobody waits for a loan: it only holds memory.
+OwnerRef Link::MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) {
+  return MakeLease(MessageType::kRelease, lend_id, fabric::Urgency::kLazy, std::move(mapping));
+}
+
+// The sender may have no other slot.
 OwnerRef Link::MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) {
-  return OwnerRef(new Lease{shared_from_this(), MessageType::kCredit, credit, std::move(memory)},
-                  &Lease::Delete);
+  return MakeLease(MessageType::kCredit, credit, fabric::Urgency::kWake, std::move(memory));
 }
 
 Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
@@ -257,29 +264,36 @@ Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
   delivery.path = Path::kDynamic;
   const fabric::RemoteSpan span = {header.region_key, header.region_offset, header.bytes};
   const bool home = (header.flags & kHome) != 0;
-  if (!home && (!context_.settings->zero_copy || !channel_->MapsPeer())) {
+  const bool awaited = (header.flags & kAwaited) != 0;
+  const fabric::Urgency urgency = awaited ? fabric::Urgency::kWake : fabric::Urgency::kLazy;
+  const bool aligned = header.region_offset % kTensorAlignment == 0;
+  if (!home && (!context_.settings->zero_copy || !channel_->MapsPeer() || !aligned)) {
     arrival->channel = channel_;
     arrival->source = span;
     // The region must be known before the read, and only this thread may look for it.
     channel_->Map(span);
-    delivery.lease = MakeLoan(header.lend_id, nullptr);
+    delivery.lease = MakeLease(MessageType::kRelease, header.lend_id, urgency, nullptr);
     return OkStatus();
   }
   fabric::MappedSpan mapped = home ? context_.device->MapOwn(span) : channel_->Map(span);
-  if (mapped.data == nullptr || reinterpret_cast<uintptr_t>(mapped.data) % 64 != 0) {
+  if (mapped.data == nullptr ||
+      (!awaited && reinterpret_cast<uintptr_t>(mapped.data) % kTensorAlignment != 0)) {
     delivery.status = Status(Code::kResourceExhausted,
                              "a tensor of peer " + remote_.task +
                                  " cannot be mapped here (limits on memory or open files?)");
-    Return(MessageType::kRelease, header.lend_id);
+    Return(MessageType::kRelease, header.lend_id, urgency);
     return OkStatus();
   }
   delivery.data = mapped.data;
-  delivery.lease = MakeLoan(header.lend_id, std::move(mapped.holder));
+  delivery.lease =
+      MakeLease(MessageType::kRelease, header.lend_id, urgency, std::move(mapped.holder));
   return OkStatus();
 }
 
-// Memory that the channel can read into.
-char* Link::AllocateFor(uint64_t bytes, OwnerRef* owner) {
+// Memory that the channel can read into: the waiter's own, if possible.
+char* Link::DestinationFor(Waiter* waiter, uint64_t bytes, OwnerRef* owner) {
+  char* wanted = waiter->Destination(bytes);
+  if (wanted != nullptr && (channel_->Copies() || context_.arena->Contains(wanted))) return wanted;
   if (channel_->Copies()) return AllocateAnywhere(bytes, owner);
   char* memory = context_.arena->Allocate(bytes);
   if (memory == nullptr) return nullptr;
@@ -296,7 +310,7 @@ char* Link::AllocateFor(uint64_t bytes, OwnerRef* owner) {
 void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter) {
   Delivery delivery = std::move(arrival.delivery);
   OwnerRef memory;
-  char* destination = AllocateFor(delivery.bytes, &memory);
+  char* destination = DestinationFor(waiter.get(), delivery.bytes, &memory);
   uint64_t cookie = 0;
   if (destination != nullptr) {
     std::lock_guard<std::mutex> lock(readings_mu_);

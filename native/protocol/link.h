@@ -79,7 +79,7 @@ class Link final : public fabric::ChannelHandler,
   // Tells the receiver that the tensor waits here for TensorFlow's own transport.
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
   // Gives a loan or a slot back to the peer. Never blocks.
-  void Return(MessageType type, uint64_t value);
+  void Return(MessageType type, uint64_t value, fabric::Urgency urgency);
 
   StaticSender& static_edges() { return *static_sender_; }
 
@@ -121,8 +121,10 @@ class Link final : public fabric::ChannelHandler,
   Status TakeDescriptor(const TensorMessage& message, Arrival* arrival);
   SendOutcome SendInline(const Outgoing& tensor);
   SendOutcome SendDescriptor(Outgoing* tensor);
-  char* AllocateFor(uint64_t bytes, OwnerRef* owner);
+  char* DestinationFor(Waiter* waiter, uint64_t bytes, OwnerRef* owner);
   OwnerRef MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) override;
+  OwnerRef MakeLease(MessageType type, uint64_t value, fabric::Urgency urgency,
+                     std::shared_ptr<const void> memory);
   OwnerRef MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) override;
   void Freeze(Nanos silence);
   void Thaw();

@@ -70,8 +70,12 @@ void Mailbox::Remove(int64_t step, const KeyId& key, const Waiter* waiter) {
   if (boxes->second.empty()) shard.steps.erase(boxes);
 }
 
-void Mailbox::EndStep(int64_t step) {
-  Step leftovers;  // let go after the lock: that sends releases
+// What is let go of sends releases, and so that needs to be after the lock.
+void Mailbox::EndStep(int64_t step) { TakeOut(step, /*ended=*/true); }
+void Mailbox::ClearStep(int64_t step) { TakeOut(step, /*ended=*/false); }
+
+Mailbox::Step Mailbox::TakeOut(int64_t step, bool ended) {
+  Step leftovers;
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
@@ -79,12 +83,13 @@ void Mailbox::EndStep(int64_t step) {
     leftovers = std::move(boxes->second);
     shard.steps.erase(boxes);
   }
-  if (!shard.ended.insert(step).second) return;
+  if (!ended || !shard.ended.insert(step).second) return leftovers;
   shard.ended_order.push_back(step);
   if (shard.ended_order.size() > kRememberedSteps) {
     shard.ended.erase(shard.ended_order.front());
     shard.ended_order.pop_front();
   }
+  return leftovers;
 }
 
 size_t Mailbox::kept() const {

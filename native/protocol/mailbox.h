@@ -39,6 +39,8 @@ class Mailbox {
   std::shared_ptr<Waiter> Put(int64_t step, const KeyId& key, Arrival* arrival);
   void Remove(int64_t step, const KeyId& key, const Waiter* waiter);
   void EndStep(int64_t step);
+  // The same, but the step may begin anew.
+  void ClearStep(int64_t step);
   size_t kept() const;
 
  private:
@@ -47,6 +49,7 @@ class Mailbox {
     std::deque<std::shared_ptr<Waiter>> waiters;
   };
   using Step = std::unordered_map<KeyId, Box, KeyIdHash>;
+  Step TakeOut(int64_t step, bool ended);
   struct Shard {
     mutable std::mutex mu;
     std::unordered_map<int64_t, Step> steps;

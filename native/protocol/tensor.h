@@ -27,6 +27,9 @@ struct Outgoing {
   OwnerRef owner;                     // keeps `data` alive and unchanged
   bool mutable_source = false;        // somebody may overwrite `data` all the same: copy it now
   const char* not_carried = nullptr;  // why the fabric cannot carry it; null: it can
+  // The sender waits for `owner` to be let go: the receiver shall not dawdle. Never a static
+  // edge's.
+  bool awaited = false;
 };
 
 // Hands a tensor to TensorFlow's own transport, where the receiver's call finds it.

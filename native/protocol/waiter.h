@@ -21,6 +21,9 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
   // At most once, before OnDelivery(): the tensor is not coming by the fabric alone; fetch it by
   // TensorFlow's transport, and complete this waiter by Claim() when it is there.
   virtual void OnUseGrpc(const std::string& reason) = 0;
+  // Where `bytes` bytes should be read to, if they must be read anyway; null: anywhere. Called by
+  // whoever claimed this, before OnDelivery().
+  virtual char* Destination(uint64_t /*bytes*/) { return nullptr; }
 
   // True for exactly one caller. Afterwards no link fails this waiter any more.
   bool Claim();

@@ -34,7 +34,8 @@ enum TensorFlags : uint8_t {
   kDead = 1,  // the producer's branch was not taken
   kHome = 2,  // the bytes lie in a region of the receiver itself
   kSink = 4,  // of kEdge, kSlot: the receiver provides the slots, and the sender writes into them
-  kOddTail = 8,  // of kStatic: the key ends otherwise than with kUsualTail
+  kOddTail = 8,   // of kStatic: the key ends otherwise than with kUsualTail
+  kAwaited = 16,  // of kDescriptor: the sender waits for the release
 };
 
 struct TensorHeader {

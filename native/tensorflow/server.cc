@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "protocol/endpoint.h"
 #include "protocol/runtime.h"
+#include "tensorflow/collective_mgr.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
@@ -69,6 +70,17 @@ class RdmaServer final : public tf::GrpcServer {
     if (!status.ok()) return status;
     *cache = new WorkerCache(std::unique_ptr<tf::WorkerCacheInterface>(inner), endpoint_,
                              options.cluster_def);
+    newest_cache_ = *cache;
+    return absl::OkStatus();
+  }
+
+  // TensorFlow's puts a manager of collectives of its own into the place of ours.
+  absl::Status UpdateServerDef(const tf::ServerDef& server_def) override {
+    const absl::Status status = GrpcServer::UpdateServerDef(server_def);
+    if (!status.ok()) return status;
+    worker_env()->collective_executor_mgr.reset(MakeCollectiveMgr(
+        server_def.default_session_config(), worker_env(), newest_cache_, endpoint_));
+    master_env()->collective_executor_mgr = worker_env()->collective_executor_mgr.get();
     return absl::OkStatus();
   }
 
@@ -113,6 +125,10 @@ class RdmaServer final : public tf::GrpcServer {
     options.worker_func = [this](tf::WorkerEnv* env, const tf::ConfigProto& config) {
       return std::make_unique<Worker>(env, config, endpoint_);
     };
+    options.collective_mgr_func = [this](const tf::ConfigProto& config, const tf::WorkerEnv* env,
+                                         tf::WorkerCacheInterface* cache) {
+      return MakeCollectiveMgr(config, env, cache, endpoint_);
+    };
     status = Init(options);
     if (!status.ok()) return status;
     static auto* pool = new InlinePool(worker_env()->compute_pool);
@@ -124,6 +140,7 @@ class RdmaServer final : public tf::GrpcServer {
 
   Runtime* const runtime_;
   Endpoint* endpoint_ = nullptr;  // lives as long as the process
+  tf::WorkerCacheInterface* newest_cache_ = nullptr;
   std::unique_ptr<tf::DeviceMgr> devices_;
 };
 

@@ -1,9 +1,11 @@
 #include "tensorflow/worker.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "tensorflow/bootstrap_call.h"
+#include "tensorflow/collective_steps.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
 #include "tensorflow/core/distributed_runtime/session_mgr.h"
@@ -11,6 +13,7 @@
 #include "tensorflow/core/protobuf/worker.pb.h"
 #include "tensorflow/graph_passes.h"
 #include "tensorflow/graph_plans.h"
+#include "tensorflow/run_request.h"
 
 namespace rdma_transport {
 namespace {
@@ -46,10 +49,18 @@ void Worker::GrpcRecvTensorAsync(tensorflow::CallOptions* opts,
 void Worker::RecvBufAsync(tensorflow::CallOptions* opts, const tensorflow::RecvBufRequest* request,
                           tensorflow::RecvBufResponse* response, tensorflow::StatusCallback done) {
   if (!endpoint_->settings().allow_fallback) return done(Forbidden("a collective's buffer"));
-  // Collectives are carried by TensorFlow's transport, and counted as such.
-  GlobalCounters().Sent(Path::kGrpc).Add(static_cast<uint64_t>(request->num_bytes()));
-  GlobalCounters().fallback_reasons.Add("a collective's buffer");
+  endpoint_->Fetched(StepOfCollectives(request->step_id()), request->buf_rendezvous_key());
   GrpcWorker::RecvBufAsync(opts, request, response, std::move(done));
+}
+
+void Worker::RunGraphAsync(tensorflow::CallOptions* opts,
+                           tensorflow::RunGraphRequestWrapper* request,
+                           tensorflow::MutableRunGraphResponseWrapper* response,
+                           tensorflow::StatusCallback done) {
+  auto distinct = std::make_shared<RunRequest>(request);
+  GrpcWorker::RunGraphAsync(
+      opts, distinct.get(), response,
+      [distinct, done = std::move(done)](const absl::Status& status) { done(status); });
 }
 
 void Worker::RegisterGraphAsync(const tensorflow::RegisterGraphRequest* request,

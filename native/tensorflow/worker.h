@@ -23,6 +23,9 @@ class Worker final : public tensorflow::GrpcWorker {
                     tensorflow::RecvBufResponse* response,
                     tensorflow::StatusCallback done) override;
 
+  void RunGraphAsync(tensorflow::CallOptions* opts, tensorflow::RunGraphRequestWrapper* request,
+                     tensorflow::MutableRunGraphResponseWrapper* response,
+                     tensorflow::StatusCallback done) override;
   void RegisterGraphAsync(const tensorflow::RegisterGraphRequest* request,
                           tensorflow::RegisterGraphResponse* response,
                           tensorflow::StatusCallback done) override;

@@ -1,0 +1,85 @@
+// How TensorFlow's collectives reach other tasks: a buffer that is posted is announced to the peer
+// at once, which reads it from where it lies.
+//
+// What cannot go by the fabric goes by TensorFlow's own RecvBuf call. A step that is aborted here
+// says so to all peers, because they may wait for what will not be posted any more.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/endpoint.h"
+#include "tensorflow/collective_transfer.h"
+#include "tensorflow/core/distributed_runtime/collective_rma_distributed.h"
+
+namespace rdma_transport {
+
+// One step's.
+class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistributed {
+ public:
+  CollectiveAccess(const tensorflow::DeviceMgr* devices,
+                   tensorflow::DeviceResolverInterface* resolver,
+                   std::shared_ptr<tensorflow::UnboundedWorkQueue> queue,
+                   tensorflow::WorkerCacheInterface* cache, int64_t step, std::string task,
+                   Endpoint* endpoint);
+  ~CollectiveAccess() override;
+
+  void RecvFromPeer(const std::string& peer_device, const std::string& peer_task,
+                    bool peer_is_local, const std::string& key, tensorflow::Device* to_device,
+                    tensorflow::DeviceContext* to_device_ctx,
+                    const tensorflow::AllocatorAttributes& to_alloc_attr,
+                    tensorflow::Tensor* to_tensor, const tensorflow::DeviceLocality& locality,
+                    int dev_to_dev_stream_index, tensorflow::CancellationManager* cancellation,
+                    const tensorflow::StatusCallback& done) override;
+  void PostToPeer(const std::string& peer_device, const std::string& peer_task,
+                  const std::string& key, tensorflow::Device* from_device,
+                  tensorflow::DeviceContext* from_device_ctx,
+                  const tensorflow::AllocatorAttributes& from_alloc_attr,
+                  const tensorflow::Tensor* from_tensor, const tensorflow::DeviceLocality& locality,
+                  tensorflow::CancellationManager* cancellation,
+                  const tensorflow::StatusCallback& done) override;
+  void StartAbort(const absl::Status& status) override;
+
+ private:
+  friend class CollectiveTransfer;
+  friend class CollectiveFetch;
+  friend class CollectivePost;
+  class AbortWatch;
+
+  int64_t step() const;
+  Peer* PeerFor(const std::string& task);
+  BootstrapCall CallFor(const Peer* peer);
+  // TensorFlow's own transport.
+  void FetchByGrpc(const CollectiveTransferArgs& args, tensorflow::Tensor* tensor,
+                   tensorflow::CancellationManager* cancellation,
+                   const tensorflow::StatusCallback& done);
+  void PostByGrpc(const CollectiveTransferArgs& args, const tensorflow::Tensor* tensor,
+                  const tensorflow::StatusCallback& done);
+
+  // Not OK: the step was aborted, here or by that peer, and nothing begins any more.
+  absl::Status Track(const std::shared_ptr<CollectiveTransfer>& transfer, const std::string& peer);
+  void Untrack(const std::shared_ptr<CollectiveTransfer>& transfer);
+  // Sees to it that the transfers with `peer` end when it aborts the step.
+  void WatchForAbort(Peer* peer);
+  // Returns what ends with it.
+  std::vector<std::shared_ptr<CollectiveTransfer>> OnPeerAborted(const std::string& task,
+                                                                 const absl::Status& status);
+
+  Endpoint* const endpoint_;
+
+  std::mutex mu_;
+  absl::Status aborted_;
+  struct Known {
+    Peer* peer = nullptr;  // null: this task itself
+    std::shared_ptr<AbortWatch> watch;
+    absl::Status aborted;
+  };
+  std::map<std::string, Known> peers_;  // by task
+  std::set<std::shared_ptr<CollectiveTransfer>> transfers_;
+};
+
+}  // namespace rdma_transport

@@ -1,0 +1,213 @@
+#include "tensorflow/collective_transfer.h"
+
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "protocol/runtime.h"
+#include "tensorflow/collective_access.h"
+#include "tensorflow/status_conversion.h"
+
+namespace rdma_transport {
+
+namespace tf = tensorflow;
+
+namespace {
+
+// Copying more than this takes longer than handing the polling to another thread.
+constexpr uint64_t kLongCopy = 64 << 10;
+
+char* DataOf(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
+
+}  // namespace
+
+// --- Both ---
+
+bool CollectiveTransfer::Begin() {
+  const auto self = std::static_pointer_cast<CollectiveTransfer>(shared_from_this());
+  const absl::Status aborted = access_->Track(self, args_.peer_task);
+  if (!aborted.ok()) {
+    if (Claim()) args_.done(aborted);
+    return false;
+  }
+  if (args_.cancellation == nullptr) return true;
+  token_ = args_.cancellation->get_cancellation_token();
+  const bool live = args_.cancellation->RegisterCallback(token_, [self] {
+    self->Cancel(absl::CancelledError("a collective's transfer was cancelled"));
+  });
+  if (!live) Cancel(absl::CancelledError("a collective's transfer was cancelled"));
+  return live;
+}
+
+void CollectiveTransfer::Finish(const absl::Status& status) {
+  // A callback that is running finds this claimed.
+  if (token_ != tf::CancellationManager::kInvalidToken) {
+    args_.cancellation->TryDeregisterCallback(token_);
+  }
+  access_->Untrack(std::static_pointer_cast<CollectiveTransfer>(shared_from_this()));
+  args_.done(status);  // `access_` may be gone afterwards
+}
+
+// --- Fetching ---
+
+void CollectiveFetch::Run(const std::shared_ptr<CollectiveFetch>& fetch, Peer* peer) {
+  if (!fetch->Begin()) return;
+  // The access may go as soon as the transfer has ended.
+  Endpoint* endpoint = fetch->access_->endpoint_;
+  const int64_t step = fetch->access_->step();
+  endpoint->Receive(peer, step, fetch->args_.key, fetch, fetch->access_->CallFor(peer));
+  if (fetch->claimed()) endpoint->Forget(step, fetch->args_.key, fetch.get());
+}
+
+void CollectiveFetch::Cancel(const absl::Status& status) {
+  if (!Claim()) return;
+  access_->endpoint_->Forget(access_->step(), args_.key, this);
+  Delivery cancelled;
+  cancelled.status = FromTensorFlow(status);
+  OnDelivery(std::move(cancelled));
+}
+
+char* CollectiveFetch::Destination(uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  return !calling_ && bytes == tensor_->TotalBytes() ? DataOf(*tensor_) : nullptr;
+}
+
+void CollectiveFetch::OnDelivery(Delivery delivery) {
+  delivery_ = std::move(delivery);
+  EndUnlessCalling();
+}
+
+void CollectiveFetch::OnUseGrpc(const std::string&) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (calling_ || over_) return;
+    calling_ = true;
+  }
+  access_->FetchByGrpc(args_, tensor_, &call_, [self = Self()](const absl::Status& status) {
+    const bool first = self->Claim();
+    if (first) {
+      CollectiveAccess* access = self->access_;
+      access->endpoint_->Forget(access->step(), self->args_.key, self.get());
+      if (status.ok()) GlobalCounters().Received(Path::kGrpc).Add(self->tensor_->TotalBytes());
+      return self->Finish(status);
+    }
+    bool end;
+    {
+      std::lock_guard<std::mutex> lock(self->mu_);
+      self->calling_ = false;
+      end = self->over_;
+    }
+    if (end) self->End();
+  });
+  if (claimed()) call_.StartCancel();
+}
+
+void CollectiveFetch::EndUnlessCalling() {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    over_ = true;
+    if (!calling_) return End();
+  }
+  call_.StartCancel();
+}
+
+void CollectiveFetch::End() {
+  std::function<void()> end = [self = Self()] { self->Finish(self->Copy()); };
+  if (!delivery_.status.ok() || !Runtime::Defer(&end)) end();
+}
+
+absl::Status CollectiveFetch::Copy() {
+  const Delivery delivery = std::move(delivery_);  // its lease ends here
+  if (!delivery.status.ok()) return ToTensorFlow(delivery.status);
+  if (delivery.bytes != tensor_->TotalBytes()) {
+    return absl::InternalError("a collective's peer sent " + std::to_string(delivery.bytes) +
+                               " bytes where " + std::to_string(tensor_->TotalBytes()) +
+                               " were expected: " + args_.key);
+  }
+  char* destination = DataOf(*tensor_);
+  if (delivery.bytes == 0 || delivery.data == destination) return absl::OkStatus();
+  if (delivery.bytes > kLongCopy) Runtime::LongWorkAhead();
+  std::memcpy(destination, delivery.data, delivery.bytes);
+  GlobalCounters().copied_bytes.fetch_add(delivery.bytes, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+// --- Posting ---
+
+// TensorFlow's own way for a buffer; refers to the post, which lives at least as long.
+class CollectivePost::ByGrpcOnce final : public ByGrpc {
+ public:
+  explicit ByGrpcOnce(std::shared_ptr<CollectivePost> post) : post_(std::move(post)) {}
+  Status Send() override {
+    post_->SendByGrpc();
+    return OkStatus();
+  }
+  std::unique_ptr<ByGrpc> Keep(bool) override { return std::make_unique<ByGrpcOnce>(post_); }
+  void Fail(const Status& status) override { post_->End(ToTensorFlow(status)); }
+
+ private:
+  const std::shared_ptr<CollectivePost> post_;
+};
+
+absl::Status CollectivePost::StatusOf(const Delivery& delivery) {
+  return ToTensorFlow(delivery.status);
+}
+
+void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer) {
+  if (!post->Begin()) return;
+  const Status sent = post->Send(peer);
+  if (!sent.ok()) return post->End(ToTensorFlow(sent));
+  bool released;
+  {
+    std::lock_guard<std::mutex> lock(post->mu_);
+    post->sending_ = false;
+    released = post->released_ && !post->by_grpc_;
+  }
+  if (released) return post->End(absl::OkStatus());
+  peer->Watch(post);
+}
+
+Status CollectivePost::Send(Peer* peer) {
+  using Holder = std::shared_ptr<CollectivePost>;
+  Outgoing outgoing;
+  outgoing.step = access_->step();
+  outgoing.key = args_.key;
+  outgoing.bytes = tensor_.TotalBytes();
+  outgoing.data = DataOf(tensor_);
+  outgoing.owner = OwnerRef(new Holder(Self()), [](void* held) {
+    const std::unique_ptr<Holder> holder(static_cast<Holder*>(held));
+    (*holder)->Released();
+  });
+  outgoing.awaited = true;
+  ByGrpcOnce by_grpc(Self());
+  return peer->Send(std::move(outgoing), access_->CallFor(peer), &by_grpc);
+}
+
+void CollectivePost::SendByGrpc() {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    by_grpc_ = true;
+  }
+  if (claimed()) return;
+  access_->PostByGrpc(args_, &tensor_,
+                      [self = Self()](const absl::Status& status) { self->End(status); });
+}
+
+void CollectivePost::Released() {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    released_ = true;
+    if (sending_ || by_grpc_) return;
+  }
+  End(absl::OkStatus());
+}
+
+void CollectivePost::Cancel(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (by_grpc_) return;  // TensorFlow cancels what it has
+  }
+  End(status);
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,121 @@
+// One buffer of a collective on its way to or from another task. Each tells TensorFlow exactly once
+// that it has ended: by the fabric, by gRPC, with the peer's loss, by cancellation or by the abort
+// of its step, whichever comes first.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "protocol/peer.h"
+#include "protocol/waiter.h"
+#include "tensorflow/core/framework/collective.h"
+
+namespace rdma_transport {
+
+class CollectiveAccess;
+
+// What TensorFlow says of a transfer. The pointers are valid until `done` is called.
+struct CollectiveTransferArgs {
+  std::string peer_device;
+  std::string peer_task;
+  std::string key;
+  tensorflow::Device* device = nullptr;
+  tensorflow::DeviceContext* context = nullptr;
+  tensorflow::AllocatorAttributes attributes;
+  tensorflow::DeviceLocality locality;
+  int stream = 0;
+  tensorflow::CancellationManager* cancellation = nullptr;  // may be null
+  tensorflow::StatusCallback done;
+};
+
+class CollectiveTransfer : public Waiter {
+ public:
+  // Ends it with an error, if it has not ended.
+  virtual void Cancel(const absl::Status& status) = 0;
+  const std::string& peer_task() const { return args_.peer_task; }
+
+ protected:
+  // `access` outlives the call of `done`.
+  CollectiveTransfer(CollectiveAccess* access, CollectiveTransferArgs args)
+      : access_(access), args_(std::move(args)) {}
+
+  // False: it was cancelled before, and has ended.
+  bool Begin();
+  // Only for who claimed this.
+  void Finish(const absl::Status& status);
+
+  CollectiveAccess* const access_;
+  const CollectiveTransferArgs args_;
+
+ private:
+  tensorflow::CancellationToken token_ = tensorflow::CancellationManager::kInvalidToken;
+};
+
+// Waits for a peer's buffer and puts it into `tensor`.
+class CollectiveFetch final : public CollectiveTransfer {
+ public:
+  CollectiveFetch(CollectiveAccess* access, CollectiveTransferArgs args, tensorflow::Tensor* tensor)
+      : CollectiveTransfer(access, std::move(args)), tensor_(tensor) {}
+
+  static void Run(const std::shared_ptr<CollectiveFetch>& fetch, Peer* peer);
+
+  void Cancel(const absl::Status& status) override;
+  char* Destination(uint64_t bytes) override;
+  void OnDelivery(Delivery delivery) override;
+  void OnUseGrpc(const std::string& reason) override;
+
+ private:
+  std::shared_ptr<CollectiveFetch> Self() {
+    return std::static_pointer_cast<CollectiveFetch>(shared_from_this());
+  }
+  // With the end in `delivery_`, as soon as nobody else writes into `tensor_`.
+  void EndUnlessCalling();
+  void End();
+  absl::Status Copy();
+
+  tensorflow::Tensor* const tensor_;
+  std::mutex mu_;
+  bool calling_ = false;  // gRPC, which may write into `tensor_`
+  bool over_ = false;
+  Delivery delivery_;
+  tensorflow::CancellationManager call_;
+};
+
+// Offers a buffer to a peer, until it has let go of it.
+class CollectivePost final : public CollectiveTransfer {
+ public:
+  CollectivePost(CollectiveAccess* access, CollectiveTransferArgs args,
+                 const tensorflow::Tensor& tensor)
+      : CollectiveTransfer(access, std::move(args)), tensor_(tensor) {}
+
+  static void Run(const std::shared_ptr<CollectivePost>& post, Peer* peer);
+
+  void Cancel(const absl::Status& status) override;
+  void OnDelivery(Delivery delivery) override { Finish(StatusOf(delivery)); }
+  void OnUseGrpc(const std::string&) override {}
+
+ private:
+  class ByGrpcOnce;
+  static absl::Status StatusOf(const Delivery& delivery);
+
+  std::shared_ptr<CollectivePost> Self() {
+    return std::static_pointer_cast<CollectivePost>(shared_from_this());
+  }
+  Status Send(Peer* peer);
+  void SendByGrpc();
+  void Released();
+  void End(const absl::Status& status) {
+    if (Claim()) Finish(status);
+  }
+
+  // Keeps the bytes alive and, because nobody writes into a tensor that is not his alone, as they
+  // are, also when TensorFlow has heard of an error and the peer still reads.
+  const tensorflow::Tensor tensor_;
+  std::mutex mu_;
+  bool sending_ = true;
+  bool released_ = false;
+  bool by_grpc_ = false;
+};
+
+}  // namespace rdma_transport
