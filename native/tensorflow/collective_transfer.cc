@@ -128,7 +128,9 @@ absl::Status CollectiveFetch::Copy() {
   if (delivery.bytes == 0 || delivery.data == destination) return absl::OkStatus();
   if (delivery.bytes > kLongCopy) Runtime::LongWorkAhead();
   std::memcpy(destination, delivery.data, delivery.bytes);
-  GlobalCounters().copied_bytes.fetch_add(delivery.bytes, std::memory_order_relaxed);
+  if (delivery.path != Path::kInline) {
+    GlobalCounters().copied_bytes.fetch_add(delivery.bytes, std::memory_order_relaxed);
+  }
   return absl::OkStatus();
 }
 

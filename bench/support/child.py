@@ -1,0 +1,62 @@
+"""A Python process that answers one JSON line for each it is given."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+
+class Child:
+    """Signals go to `pid`; `say()` and `read()` talk to it; its standard error is kept."""
+
+    def __init__(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
+        self.name = name
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
+            process_group=0,  # Ctrl-C is for the parent
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def say(self, command: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def read(self, seconds: float = 30) -> Any:
+        """Return the next answer; raise with the child's log if none comes."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            raise TimeoutError(f"{self.name} does not answer\n{self.logged()}")
+        line = self.process.stdout.readline()
+        if not line:
+            raise EOFError(f"{self.name} ended\n{self.logged()}")
+        return json.loads(line)
+
+    def logged(self) -> str:
+        self.log.flush()
+        with open(f"/proc/self/fd/{self.log.fileno()}") as again:
+            return again.read()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.log):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,107 @@
+"""TensorFlow's collectives over the fabric: the same bits as over gRPC, and bounded ends."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bench.support.collective_cluster import CollectiveCluster
+from tests.support.fake_verbs import environment as fake_verbs
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("collectives")]
+
+COMMON = ("float16", "float32", "float64", "int32", "int64")
+DTYPES = {  # what TensorFlow's operations take
+    "all_reduce": ("bfloat16", *COMMON),
+    "all_gather": COMMON,
+    "all_to_all": ("bfloat16", *COMMON),
+    "broadcast": ("bool", *COMMON),
+}
+BYTES = {"bool": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+STRICT = {"RDMA_TRANSPORT_FALLBACK": "forbid"}
+ENDS_WITHIN = 5.0
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[dict[str, CollectiveCluster]]:
+    with CollectiveCluster(3, "rdma", STRICT) as rdma, CollectiveCluster(3, "grpc") as grpc:
+        yield {"grpc": grpc, "rdma": rdma}
+
+
+def digests(cluster: CollectiveCluster, op: str, size: int, dtype: str, count: int) -> list[str]:
+    return [answer["digest"] for answer in cluster.run(op, size, count, dtype)]
+
+
+@pytest.mark.parametrize(("op", "dtype"), [(op, d) for op, each in DTYPES.items() for d in each])
+def test_the_same_bits_as_over_grpc(
+    clusters: dict[str, CollectiveCluster], op: str, dtype: str
+) -> None:
+    """Buffers within a notification, odd ones, and long ones."""
+    for elements in (3, 3 * 1001, 3 * 100_001):
+        size = elements * BYTES[dtype]
+        answers = {
+            protocol: digests(cluster, op, size, dtype, count=2)
+            for protocol, cluster in clusters.items()
+        }
+        assert answers["rdma"] == answers["grpc"]
+        assert op == "all_to_all" or len(set(answers["rdma"])) == 1
+
+
+def test_every_byte_went_by_the_fabric(clusters: dict[str, CollectiveCluster]) -> None:
+    cluster = clusters["rdma"]
+    cluster.run("all_reduce", 3 << 20)
+    before = [cluster.stats(index) for index in range(3)]
+    cluster.run("all_reduce", 3 << 20)
+    after = [cluster.stats(index) for index in range(3)]
+    for old, new in zip(before, after, strict=True):
+        assert new["sent"]["grpc"]["tensors"] == 0
+        # A ring of three sends each of three parts on twice, but for the last of each pass; the
+        # parts are a little uneven.
+        sent = new["sent"]["dynamic"]["bytes"] - old["sent"]["dynamic"]["bytes"]
+        assert abs(sent - (4 << 20)) < 1024
+        assert new["staged_tensors"] == old["staged_tensors"]
+
+
+def assert_as_over_grpc(other: CollectiveCluster, grpc: CollectiveCluster) -> None:
+    for op in DTYPES:
+        for elements in (3, 3 * 20_001):
+            answers = [digests(c, op, 4 * elements, "float32", count=3) for c in (other, grpc)]
+            assert answers[0] == answers[1]
+
+
+def test_one_without_the_fabric_among_others(clusters: dict[str, CollectiveCluster]) -> None:
+    with CollectiveCluster(3, "rdma", other_protocol=[1]) as mixed:
+        assert_as_over_grpc(mixed, clusters["grpc"])
+        stats = mixed.stats(0)
+        assert stats["sent"]["grpc"]["tensors"] > 0
+        assert stats["sent"]["dynamic"]["tensors"] > 0
+
+
+def test_over_verbs(clusters: dict[str, CollectiveCluster]) -> None:
+    """There the bytes are read into TensorFlow's own buffer."""
+    with CollectiveCluster(3, "rdma", fake_verbs() | STRICT) as verbs:
+        assert_as_over_grpc(verbs, clusters["grpc"])
+        stats = verbs.stats(0)
+        assert stats["sent"]["dynamic"]["tensors"] > 0
+        assert stats["copied_bytes"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_loss_of_one_ends_the_collective_of_all(number: signal.Signals) -> None:
+    with CollectiveCluster(3, "rdma", {"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}) as cluster:
+        cluster.run("all_reduce", 3 << 20)
+        # Worker 2 never begins; workers 0 and 1 wait for it and, around the ring, for each other.
+        for worker in cluster.workers[:2]:
+            worker.say({"op": "all_reduce", "bytes": 3 << 20, "count": 1, "dtype": "float32"})
+        time.sleep(0.5)
+        cluster.workers[2].signal(number)
+        begun = time.monotonic()
+        for worker in cluster.workers[:2]:
+            answer = worker.read()
+            assert answer["error"] == "UnavailableError", answer
+            assert "task:2" in answer["message"]
+        assert time.monotonic() - begun < ENDS_WITHIN
+        if number == signal.SIGSTOP:
+            os.kill(cluster.workers[2].pid, signal.SIGCONT)
