@@ -22,7 +22,7 @@ GROUP = 7
 
 
 class Collectives:
-    """Functions of one tensor; each repeats one collective, each repetition on the last's result."""
+    """Functions of one tensor that repeat a collective, each time on the last result."""
 
     def __init__(self, index: int, size: int) -> None:
         self.index, self.size = index, size

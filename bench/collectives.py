@@ -1,0 +1,110 @@
+"""Time of TensorFlow's collectives, ring algorithm, over gRPC and over rdma in turns.
+
+A function that repeats the collective a few times is timed beside one that repeats it often, in all
+workers at once, so what TensorFlow takes to call a function cancels out.
+
+usage: python -m bench.collectives [--ops all_reduce,all_gather] [--sizes 1048576] [--json FILE]
+"""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from bench.edges import size_name
+from bench.support.collective_cluster import CollectiveCluster
+from bench.support.ending import leave
+from bench.support.machine import describe
+from bench.support.timing import Summary, ratio, summarize
+
+PROTOCOLS = ("grpc", "rdma")
+OPS = "all_reduce,all_gather,all_to_all,broadcast"
+SIZES = "4096,65536,1048576,16777216"
+FEW, OFTEN = 2, 12
+
+
+def seconds(cluster: CollectiveCluster, op: str, size: int, count: int) -> tuple[float, list[str]]:
+    """Of the slowest worker; and the digests of all results."""
+    answers = cluster.run(op, size, count)
+    for answer in answers:
+        if "error" in answer:
+            raise RuntimeError(f"{op} of {size} bytes: {answer['message']}")
+    return max(answer["seconds"] for answer in answers), [answer["digest"] for answer in answers]
+
+
+def measure(ops: list[str], sizes: list[int], workers: int, repeat: int) -> list[dict[str, Any]]:
+    """Rows in microseconds; `equal`: whether both protocols gave the same bits."""
+    rows = []
+    with ExitStack() as stack:
+        clusters = {
+            protocol: stack.enter_context(CollectiveCluster(workers, protocol))
+            for protocol in PROTOCOLS
+        }
+        for op, size in track([(op, size) for op in ops for size in sizes], "measuring"):
+            times: dict[str, list[float]] = {protocol: [] for protocol in PROTOCOLS}
+            results: dict[str, list[str]] = {}
+            for cluster in clusters.values():  # traced, connected
+                for count in (FEW, OFTEN):
+                    seconds(cluster, op, size, count)
+            for _ in range(repeat):
+                for protocol, cluster in clusters.items():
+                    short, _ = seconds(cluster, op, size, FEW)
+                    long, results[protocol] = seconds(cluster, op, size, OFTEN)
+                    times[protocol].append(1e6 * (long - short) / (OFTEN - FEW))
+            row: dict[str, Any] = {"op": op, "bytes": size}
+            row |= {protocol: summarize(times[protocol]) for protocol in PROTOCOLS}
+            rows.append(row | {"equal": results["grpc"] == results["rdma"]})
+    return rows
+
+
+def show(rows: list[dict[str, Any]], title: str) -> Table:
+    table = Table(title=title)
+    for heading in ("collective", "size", "gRPC", "rdma", "gRPC/rdma", "bits"):
+        table.add_column(heading, justify="left" if heading == "collective" else "right")
+    for row in rows:
+        table.add_row(
+            row["op"],
+            size_name(row["bytes"]),
+            *(f"{row[protocol].median:.0f}" for protocol in PROTOCOLS),
+            ratio(row["grpc"], row["rdma"]),
+            "equal" if row["equal"] else "DIFFER",
+        )
+    return table
+
+
+def main(
+    ops: Annotated[str, typer.Option(help="with commas")] = OPS,
+    sizes: Annotated[str, typer.Option(help="bytes of a worker's tensor, with commas")] = SIZES,
+    workers: Annotated[int, typer.Option(min=2)] = 2,
+    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 9,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
+) -> None:
+    """Print the time per collective of gRPC and of rdma."""
+    unknown = set(ops.split(",")) - set(OPS.split(","))
+    if unknown:
+        raise typer.BadParameter(f"--ops knows {OPS}, not {', '.join(sorted(unknown))}")
+    try:
+        rows = measure(ops.split(","), [int(size) for size in sizes.split(",")], workers, repeat)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    console = Console()
+    console.print(describe())
+    console.print(show(rows, f"time per collective, us, {workers} workers, median of {repeat}"))
+    if json_file is not None:
+        plain = [
+            {k: v.as_dict() if isinstance(v, Summary) else v for k, v in row.items()}
+            for row in rows
+        ]
+        report = {"machine": describe(), "workers": workers, "repeat": repeat, "rows": plain}
+        json_file.write_text(json.dumps(report, indent=2))
+    if not all(row["equal"] for row in rows):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(main))
