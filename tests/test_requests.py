@@ -1,4 +1,4 @@
-"""Requests to a worker, written by hand: what TensorFlow's clients send only once in 40,000 steps."""
+"""Requests to a worker, written by hand, which TensorFlow sends only once in a long training."""
 
 from collections.abc import Iterator
 
