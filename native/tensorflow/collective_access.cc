@@ -182,14 +182,16 @@ void CollectiveAccess::Untrack(const std::shared_ptr<CollectiveTransfer>& transf
 
 void CollectiveAccess::WatchForAbort(Peer* peer) {
   const std::string& task = peer->task();
-  std::shared_ptr<AbortWatch> watch;
+  std::shared_ptr<AbortWatch> watch, past;
   {
     std::lock_guard<std::mutex> lock(mu_);
     Known& known = peers_[task];
     // One that was claimed is of a life of the peer that has ended.
     if (known.watch != nullptr && !known.watch->claimed()) return;
-    watch = known.watch = std::make_shared<AbortWatch>(this, task);
+    past = std::exchange(known.watch, std::make_shared<AbortWatch>(this, task));
+    watch = known.watch;
   }
+  if (past != nullptr) endpoint_->Forget(step(), AbortKeyOf(task), past.get());
   endpoint_->Receive(peer, step(), AbortKeyOf(task), watch, CallFor(peer));
 }
 

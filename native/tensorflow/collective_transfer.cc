@@ -25,21 +25,38 @@ char* DataOf(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_
 
 bool CollectiveTransfer::Begin() {
   const auto self = std::static_pointer_cast<CollectiveTransfer>(shared_from_this());
+  const auto cancel = [self] {
+    self->Cancel(absl::CancelledError("a collective's transfer was cancelled"));
+  };
   const absl::Status aborted = access_->Track(self, args_.peer_task);
   if (!aborted.ok()) {
-    if (Claim()) args_.done(aborted);
-    return false;
+    Cancel(aborted);
+  } else if (args_.cancellation != nullptr) {
+    token_ = args_.cancellation->get_cancellation_token();
+    if (!args_.cancellation->RegisterCallback(token_, cancel)) cancel();
   }
-  if (args_.cancellation == nullptr) return true;
-  token_ = args_.cancellation->get_cancellation_token();
-  const bool live = args_.cancellation->RegisterCallback(token_, [self] {
-    self->Cancel(absl::CancelledError("a collective's transfer was cancelled"));
-  });
-  if (!live) Cancel(absl::CancelledError("a collective's transfer was cancelled"));
-  return live;
+  std::optional<absl::Status> ended;
+  {
+    std::lock_guard<std::mutex> lock(begin_mu_);
+    begun_ = true;
+    ended = early_end_;
+  }
+  if (ended.has_value()) TellTensorFlow(*ended);
+  return !ended.has_value();
 }
 
 void CollectiveTransfer::Finish(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(begin_mu_);
+    if (!begun_) {
+      early_end_ = status;
+      return;
+    }
+  }
+  TellTensorFlow(status);
+}
+
+void CollectiveTransfer::TellTensorFlow(const absl::Status& status) {
   // A callback that is running finds this claimed.
   if (token_ != tf::CancellationManager::kInvalidToken) {
     args_.cancellation->TryDeregisterCallback(token_);
@@ -61,7 +78,6 @@ void CollectiveFetch::Run(const std::shared_ptr<CollectiveFetch>& fetch, Peer* p
 
 void CollectiveFetch::Cancel(const absl::Status& status) {
   if (!Claim()) return;
-  access_->endpoint_->Forget(access_->step(), args_.key, this);
   Delivery cancelled;
   cancelled.status = FromTensorFlow(status);
   OnDelivery(std::move(cancelled));
@@ -73,6 +89,8 @@ char* CollectiveFetch::Destination(uint64_t bytes) {
 }
 
 void CollectiveFetch::OnDelivery(Delivery delivery) {
+  // Then it may wait in the mailbox still.
+  if (!delivery.status.ok()) access_->endpoint_->Forget(access_->step(), args_.key, this);
   delivery_ = std::move(delivery);
   EndUnlessCalling();
 }

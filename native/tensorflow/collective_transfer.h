@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "protocol/peer.h"
@@ -40,7 +41,7 @@ class CollectiveTransfer : public Waiter {
   CollectiveTransfer(CollectiveAccess* access, CollectiveTransferArgs args)
       : access_(access), args_(std::move(args)) {}
 
-  // False: it was cancelled before, and has ended.
+  // Lets abort and cancellation end this from here on. False: it has ended already.
   bool Begin();
   // Only for who claimed this.
   void Finish(const absl::Status& status);
@@ -49,7 +50,12 @@ class CollectiveTransfer : public Waiter {
   const CollectiveTransferArgs args_;
 
  private:
+  void TellTensorFlow(const absl::Status& status);
+
   tensorflow::CancellationToken token_ = tensorflow::CancellationManager::kInvalidToken;
+  std::mutex begin_mu_;
+  bool begun_ = false;
+  std::optional<absl::Status> early_end_;  // while `args_` was still being used to begin
 };
 
 // Waits for a peer's buffer and puts it into `tensor`.
