@@ -1,0 +1,196 @@
+"""Runs a script as every task of a cluster on this host, each task a process with its TF_CONFIG.
+
+usage: python -m examples.launch [--protocol grpc|rdma] [--job ps=1 --job worker=2] SCRIPT [ARGS]
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.support.cluster import free_port
+
+TAIL_LINES = 40
+GRACE_SECONDS = 10.0  # for the others, once a task failed: many would wait for it for ever
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Task:
+    """A task's process and, unless it writes to the launcher's own output, its last `lines`."""
+
+    def __init__(
+        self, name: str, command: list[str], environment: dict[str, str], plain: bool, verbose: bool
+    ) -> None:
+        self.name = name
+        self.lines: deque[str] = deque(maxlen=1000)
+        self.verbose = verbose
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=None if plain else subprocess.PIPE,
+            stderr=None if plain else subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+            process_group=0,  # Ctrl-C is for the launcher, which ends its tasks
+        )
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self.lines.append(line.rstrip("\n"))
+            if self.verbose:
+                print(f"[{self.name}] {line}", end="", flush=True)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code as a shell has it, None while the process runs."""
+        code = self.process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def end(self) -> None:
+        """Kill the process if it still runs, and have all its `lines`."""
+        self.process.kill()
+        self.process.wait()
+        self.reader.join(2)
+
+
+class LocalCluster:
+    """The tasks by their names ("worker:0"); a context, which kills those that still run.
+
+    To be made in a thread that lives as long as the tasks shall: they die with it.
+    """
+
+    def __init__(
+        self,
+        script: str | Path,
+        jobs: dict[str, int],
+        protocol: str = "rdma",
+        arguments: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        plain: str = "",
+        verbose: bool = False,
+    ) -> None:
+        self.command = [sys.executable, str(script), *arguments]
+        self.environment = os.environ | {"PYTHONUNBUFFERED": "1"} | (environment or {})
+        self.protocol, self.plain, self.verbose = protocol, plain, verbose
+        self.spec = {
+            job: [f"127.0.0.1:{free_port()}" for _ in range(count)] for job, count in jobs.items()
+        }
+        self.tasks: dict[str, Task] = {}
+        for job, count in jobs.items():
+            for index in range(count):
+                self.start(job, index)
+
+    def start(self, job: str, index: int) -> Task:
+        """Start a task, which may have run before."""
+        name = f"{job}:{index}"
+        config = {
+            "cluster": self.spec,
+            "task": {"type": job, "index": index},
+            "rpc_layer": self.protocol,
+        }
+        environment = self.environment | {"TF_CONFIG": json.dumps(config)}
+        task = Task(name, self.command, environment, name == self.plain, self.verbose)
+        self.tasks[name] = task
+        return task
+
+    def failed(self) -> list[Task]:
+        return [task for task in self.tasks.values() if task.code]
+
+    def wait(self, until: Collection[str] = ()) -> int:
+        """Wait for the tasks or jobs `until`, all but job "ps" if none; return the first bad code.
+
+        Once a task failed, the others have 10 seconds.
+        """
+        awaited = [
+            task
+            for name, task in self.tasks.items()
+            if ({name, name.partition(":")[0]} & set(until) if until else name[:3] != "ps:")
+        ]
+        code, deadline = 0, float("inf")
+        while time.monotonic() < deadline:
+            if not code and (failed := self.failed()):
+                code = failed[0].code or 0
+                deadline = time.monotonic() + GRACE_SECONDS
+            if all(task.code is not None for task in awaited):
+                break
+            time.sleep(0.02)
+        return code
+
+    def end(self) -> None:
+        for task in self.tasks.values():
+            task.process.kill()
+        for task in self.tasks.values():
+            task.end()
+
+    def __enter__(self) -> "LocalCluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def parsed(jobs: list[str]) -> dict[str, int]:
+    """{"ps": 1} of ["ps=1"]."""
+    counts = {}
+    for text in jobs:
+        job, _, count = text.partition("=")
+        if not job or not count.isdigit() or int(count) == 0:
+            raise typer.BadParameter(f"{text!r} is not like worker=2", param_hint="--job")
+        counts[job] = int(count)
+    return counts
+
+
+def launch(
+    script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="what to run")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="what to give it")] = None,
+    protocol: Annotated[str, typer.Option(help='TF_CONFIG\'s "rpc_layer"')] = "rdma",
+    job: Annotated[list[str], typer.Option(help="a job and the number of its tasks")] = [  # noqa: B006
+        "ps=1",
+        "worker=2",
+    ],
+    until: Annotated[
+        list[str] | None,
+        typer.Option(help="jobs or tasks (worker:0) whose end is the end  [default: all but ps]"),
+    ] = None,
+    verbose: Annotated[bool, typer.Option(help="show what all tasks write, by name")] = False,
+) -> None:
+    """Run SCRIPT as every task of a cluster on this host; show what the first worker writes.
+
+    The exit code is that of the first task that failed, whose last lines are shown.
+    """
+    jobs = parsed(job)
+    first = next((name for name in ("chief", "worker") if name in jobs), next(iter(jobs)))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    with LocalCluster(script, jobs, protocol, arguments or [], None, f"{first}:0", verbose) as made:
+        code = made.wait(until or ())
+        failed = made.failed()
+    for task in failed:
+        print(f"{task.name} ended with code {task.code}", file=sys.stderr)
+        for line in list(task.lines)[-TAIL_LINES:] if not verbose else []:
+            print(f"[{task.name}] {line}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"allow_interspersed_args": False})(launch)
+    app()
+
+
+if __name__ == "__main__":
+    main()
