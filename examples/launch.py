@@ -175,7 +175,6 @@ def launch(
     """
     jobs = parsed(job)
     first = next((name for name in ("chief", "worker") if name in jobs), next(iter(jobs)))
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     with LocalCluster(script, jobs, protocol, arguments or [], None, f"{first}:0", verbose) as made:
         code = made.wait(until or ())
         failed = made.failed()
