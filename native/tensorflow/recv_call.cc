@@ -63,6 +63,8 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
 }
 
 void RecvCall::StartAbort(const absl::Status& status) {
+  // TensorFlow holds no reference, and Claim() may drop the last one.
+  const std::shared_ptr<RecvCall> self = Self();
   std::shared_ptr<GrpcFetch> fetch;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -71,7 +73,7 @@ void RecvCall::StartAbort(const absl::Status& status) {
   }
   if (!Claim()) return;
   // Not here: the caller holds locks that the callback needs.
-  tf::Env::Default()->SchedClosure([self = Self(), fetch] {
+  tf::Env::Default()->SchedClosure([self, fetch] {
     self->rendezvous_->endpoint_->Forget(self->rendezvous_->step_id_, self->key_.FullKey(),
                                          self.get());
     if (fetch != nullptr) fetch->options.StartCancel();
