@@ -5,7 +5,6 @@ The chief, every worker and every server run this script, each with its own TF_C
 
 import argparse
 
-import keras
 import tensorflow as tf
 
 FEATURES, HIDDEN, BATCH = 64, 256, 64
@@ -29,6 +28,8 @@ def serve(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> None:
 
 
 def train(resolver: tf.distribute.cluster_resolver.ClusterResolver, steps: int) -> None:
+    import keras  # which workers and servers do without
+
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     keras.utils.set_random_seed(7)
