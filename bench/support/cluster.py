@@ -49,6 +49,7 @@ class Task:
         cluster: dict[str, list[str]],
         environment: dict[str, str] | None = None,
         file_size_limit: int | None = None,
+        program: Path = TASK,
     ) -> None:
         self.job, self.index = job, index
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -58,7 +59,7 @@ class Task:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_size_limit, file_size_limit))
 
         self.process = subprocess.Popen(
-            [sys.executable, str(TASK), protocol, job, str(index), json.dumps(cluster)],
+            [sys.executable, str(program), protocol, job, str(index), json.dumps(cluster)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -90,10 +91,13 @@ class Task:
     def wait_ready(self) -> dict[str, Any]:
         return self.read(START_SECONDS)
 
-    def ask(self) -> dict[str, Any]:
+    def tell(self, command: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write("report\n")
+        self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
+
+    def ask(self) -> dict[str, Any]:
+        self.tell("report")
         return self.read()
 
     def stats(self) -> dict[str, Any]:

@@ -1,0 +1,146 @@
+"""Time of a step of Keras `fit` under TensorFlow 2's strategies, over gRPC and over rdma.
+
+An MLP with 32 MiB of weights and batches of 4, so that a step is mostly communication. Mirrored:
+two workers, whose gradients are summed by TensorFlow's collectives; the losses must be equal bit
+for bit. Parameter server: one server, two workers, which take steps without waiting for each other,
+so that losses depend on their order. Both protocols take turns.
+
+usage: python -m bench.keras_fit [--turns 4] [--epochs 3] [--steps 4] [--json FILE]
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.support.cluster import Cluster, Task
+from bench.support.ending import leave
+from bench.support.machine import describe
+from bench.support.timing import ratio, summarize
+
+PROTOCOLS = ("grpc", "rdma")
+FITTING = Path(__file__).parent / "support" / "fitting.py"
+TURN_SECONDS = 120
+MIB = 2**20
+# Of each strategy the jobs, and the job whose tasks call `fit`.
+STRATEGIES = {
+    "mirrored": ({"worker": 2}, "worker"),
+    "parameter server": ({"ps": 1, "worker": 2, "chief": 1}, "chief"),
+}
+
+
+@dataclass
+class Side:
+    """One protocol's cluster, and what its turns came to."""
+
+    cluster: Cluster
+    fitting: Sequence[Task]
+    milliseconds: list[float] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+    steps: int = 0
+    sent: dict[str, int] = field(default_factory=dict)
+
+    def turn(self, epochs: int, steps: int) -> None:
+        for task in self.fitting:
+            task.tell(f"{epochs} {steps}")
+        answers = [task.read(TURN_SECONDS) for task in self.fitting]
+        self.milliseconds += answers[0]["ms"]
+        self.losses += answers[0]["losses"]
+        self.steps += (epochs + 1) * steps
+        served = [task.stats() for task in self.cluster.tasks.values()]
+        self.sent = {}
+        for stats in [*served, *(answer["stats"] for answer in answers)]:
+            for path, count in stats["sent"].items():
+                self.sent[path] = self.sent.get(path, 0) + count["bytes"]
+
+
+def started(strategy: str, protocol: str, stack: ExitStack) -> Side:
+    jobs, fits = STRATEGIES[strategy]
+    apart = [(fits, index) for index in range(jobs[fits])]
+    cluster = Cluster(jobs, protocol, without=apart)
+    stack.callback(cluster.end)
+    tasks = []
+    for job, index in apart:
+        config = {"cluster": cluster.spec, "task": {"type": job, "index": index}}
+        environment = {"TF_CONFIG": json.dumps(config | {"rpc_layer": protocol})}
+        tasks.append(Task(job, index, protocol, cluster.spec, environment, program=FITTING))
+        stack.callback(tasks[-1].end)
+    for task in tasks:
+        assert task.wait_ready() == {"ready": True}
+    return Side(cluster, tasks)
+
+
+def measure(strategy: str, turns: int, epochs: int, steps: int) -> dict[str, Any]:
+    """One strategy's row; times in ms."""
+    with ExitStack() as stack:
+        sides = {protocol: started(strategy, protocol, stack) for protocol in PROTOCOLS}
+        for side in sides.values():
+            side.turn(1, steps)
+            side.milliseconds.clear()  # made functions and, over rdma, agreed on places
+        for _ in range(turns):
+            for side in sides.values():
+                side.turn(epochs, steps)
+    losses = {protocol: side.losses for protocol, side in sides.items()}
+    return {
+        "strategy": strategy,
+        "ms": {protocol: summarize(side.milliseconds) for protocol, side in sides.items()},
+        "mib_per_step": {p: n / sides["rdma"].steps / MIB for p, n in sides["rdma"].sent.items()},
+        "equal": losses["grpc"] == losses["rdma"],
+        "finite": all(math.isfinite(float.fromhex(x)) for both in losses.values() for x in both),
+        "losses": losses,
+    }
+
+
+def show(rows: list[dict[str, Any]], samples: int) -> Table:
+    table = Table(title=f"step of Keras fit with 2 workers, ms, median of {samples}")
+    for heading in ("", "gRPC", "rdma", "gRPC/rdma", "MiB per step over rdma, by path", "equal?"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for row in rows:
+        grpc, rdma = row["ms"]["grpc"], row["ms"]["rdma"]
+        paths = ", ".join(f"{path} {mib:.1f}" for path, mib in row["mib_per_step"].items() if mib)
+        equal = ("yes" if row["equal"] else "NO") if row["strategy"] == "mirrored" else "-"
+        times = (f"{grpc.median:.1f}", f"{rdma.median:.1f}", ratio(grpc, rdma))
+        table.add_row(row["strategy"], *times, paths, equal)
+    return table
+
+
+def main(
+    strategies: Annotated[str, typer.Option(help="names, with commas")] = ",".join(STRATEGIES),
+    turns: Annotated[int, typer.Option(help="of each protocol", min=1)] = 4,
+    epochs: Annotated[int, typer.Option(help="measured in a turn", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="in an epoch", min=1)] = 4,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
+) -> None:
+    """Print the time of a step of `fit` under each strategy over both protocols."""
+    chosen = [name.strip() for name in strategies.split(",")]
+    if unknown := [name for name in chosen if name not in STRATEGIES]:
+        raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(STRATEGIES)}")
+    if turns * epochs < 6:
+        raise typer.BadParameter("turns times epochs must be 6 or more")
+    console = Console()
+    console.print(describe())
+    try:
+        rows = [measure(name, turns, epochs, steps) for name in chosen]
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    console.print(show(rows, turns * epochs))
+    if json_file is not None:
+        plain = [
+            row | {"ms": {name: value.as_dict() for name, value in row["ms"].items()}}
+            for row in rows
+        ]
+        json_file.write_text(json.dumps({"machine": describe(), "rows": plain}, indent=2))
+    unequal = [row for row in rows if row["strategy"] == "mirrored" and not row["equal"]]
+    if unequal or not all(row["finite"] for row in rows):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(main))
