@@ -17,6 +17,10 @@ def stats() -> dict[str, Any]:
     ``sent``, ``received``
         per path (``static``, ``dynamic``, ``inline``, ``grpc``) the number of ``tensors`` and of
         their ``bytes``
+    ``data_service``
+        of tf.data service, ``sent`` by a worker here and ``received`` by a reader here: the number
+        of replies without an error (``elements``; the end of a sequence is one), and their
+        ``bytes``
     ``copied_bytes``, ``staged_tensors``
         payload bytes that the transport copied beside what rides in notifications, and the tensors
         among them that were copied at the send

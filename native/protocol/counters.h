@@ -53,6 +53,8 @@ struct PlanCounters {
 struct Counters {
   PathCounter sent[kPathCount];
   PathCounter received[kPathCount];
+  PathCounter replies_sent;  // of exchanges: elements of the data service
+  PathCounter replies_received;
   std::atomic<uint64_t> copied_bytes{0};         // payload copied beside the fabric's own work
   std::atomic<uint64_t> staged_tensors{0};       // copied at the send, into the arena
   std::atomic<uint64_t> inline_copied_bytes{0};  // into and out of notifications

@@ -27,6 +27,13 @@ std::string Paths(const PathCounter* counters) {
   return json.End();
 }
 
+std::string Replies(const PathCounter& counter) {
+  return Json('{')
+      .Count("elements", counter.tensors.load())
+      .Count("bytes", counter.bytes.load())
+      .End();
+}
+
 std::string Named(const NamedCounter& counter) {
   Json json('{');
   for (const auto& [name, count] : counter.Get()) json.Count(name, count);
@@ -118,6 +125,10 @@ std::string StatsJson() {
       .Flag("loaded", runtime != nullptr)
       .Field("sent", Paths(counters.sent))
       .Field("received", Paths(counters.received))
+      .Field("data_service", Json('{')
+                                 .Field("sent", Replies(counters.replies_sent))
+                                 .Field("received", Replies(counters.replies_received))
+                                 .End())
       .Count("copied_bytes", counters.copied_bytes.load())
       .Count("staged_tensors", counters.staged_tensors.load())
       .Count("inline_copied_bytes", counters.inline_copied_bytes.load())

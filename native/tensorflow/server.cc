@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
 #include "protocol/endpoint.h"
 #include "protocol/runtime.h"
 #include "tensorflow/collective_mgr.h"
@@ -14,11 +13,11 @@
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
 #include "tensorflow/core/platform/env.h"
-#include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/cpu_device.h"
 #include "tensorflow/inline_pool.h"
+#include "tensorflow/log.h"
 #include "tensorflow/rendezvous.h"
 #include "tensorflow/status_conversion.h"
 #include "tensorflow/worker.h"
@@ -28,23 +27,6 @@ namespace rdma_transport {
 namespace {
 
 namespace tf = tensorflow;
-
-void WriteToTensorFlowLog(LogLevel level, const std::string& line) {
-  switch (level) {
-    case LogLevel::kDebug:
-      VLOG(1) << line;
-      break;
-    case LogLevel::kInfo:
-      LOG(INFO) << line;
-      break;
-    case LogLevel::kWarning:
-      LOG(WARNING) << line;
-      break;
-    default:
-      LOG(ERROR) << line;
-      break;
-  }
-}
 
 class RdmaServer final : public tf::GrpcServer {
  public:

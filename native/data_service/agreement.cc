@@ -1,0 +1,50 @@
+#include "data_service/agreement.h"
+
+#include <unistd.h>
+
+#include <vector>
+
+#include "base/settings.h"
+#include "protocol/runtime.h"
+
+namespace rdma_transport {
+namespace {
+
+constexpr char kReady[] = "rdma_transport exchange";
+constexpr char kRefusal[] = "rdma_transport refuses: ";
+
+}  // namespace
+
+Status PrepareTransfer(exchange::Context* context) {
+  Runtime* runtime = nullptr;
+  const Status made = Runtime::Get(&runtime);
+  if (!made.ok()) return Status(Code::kFailedPrecondition, made.message());
+  if (runtime->device() == nullptr) {
+    return Status(Code::kFailedPrecondition, "no fabric: " + runtime->no_fabric_reason());
+  }
+  *context = {runtime->device(), runtime->arena(), runtime->sink(), &runtime->settings()};
+  return OkStatus();
+}
+
+bool MayUseGrpc() {
+  Settings settings;
+  std::vector<std::string> warnings;
+  const Status loaded = LoadSettings(environ, &settings, &warnings);
+  return !loaded.ok() || settings.allow_fallback;
+}
+
+std::string Announcement(const Status& prepared) {
+  return prepared.ok() ? kReady : kRefusal + prepared.message();
+}
+
+Status CheckAnnouncement(const std::string& announcement) {
+  if (announcement == kReady) return OkStatus();
+  const std::string refusal = kRefusal;
+  if (announcement.compare(0, refusal.size(), refusal) == 0) {
+    return Status(Code::kFailedPrecondition,
+                  "the worker has " + announcement.substr(refusal.size()));
+  }
+  return Status(Code::kFailedPrecondition, "the worker's protocol 'rdma' is somebody else's");
+}
+
+}  // namespace rdma_transport

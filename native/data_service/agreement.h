@@ -1,0 +1,20 @@
+// Whether this process can transfer elements by the fabric, and how worker and client agree on it.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "exchange/context.h"
+
+namespace rdma_transport {
+
+// FailedPrecondition: there is no fabric here, and why.
+Status PrepareTransfer(exchange::Context* context);
+// What RDMA_TRANSPORT_FALLBACK says.
+bool MayUseGrpc();
+
+// What a worker announces to its clients, and what a client makes of it.
+std::string Announcement(const Status& prepared);
+Status CheckAnnouncement(const std::string& announcement);
+
+}  // namespace rdma_transport

@@ -1,0 +1,133 @@
+// The reader's side of data_transfer_protocol="rdma": asks a worker for elements.
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "data_service/agreement.h"
+#include "data_service/element.h"
+#include "data_service/transfer.h"
+#include "exchange/caller.h"
+#include "google/protobuf/message.h"
+#include "protocol/counters.h"
+#include "tensorflow/log.h"
+#include "tensorflow/status_conversion.h"
+
+namespace rdma_transport {
+namespace {
+
+namespace tf = tensorflow;
+
+// TensorFlow holds locks while it waits for a client to be made.
+constexpr Nanos kConnectPatience = 2 * kSecond;
+
+// Thread-safe. Unavailable makes TensorFlow try again; what is not transient makes it use gRPC, if
+// the worker allows it.
+class TransferClient final : public tf::data::DataTransferClient {
+ public:
+  TransferClient(const exchange::Context& context, std::string address)
+      : context_(context), address_(std::move(address)) {}
+
+  ~TransferClient() override {
+    if (caller_ != nullptr) caller_->Leave();
+  }
+
+  // Connects, because TensorFlow can still choose gRPC here without having lost anything.
+  absl::Status CheckCompatibility(const std::string& announcement) const override {
+    Status status = CheckAnnouncement(announcement);
+    std::shared_ptr<exchange::Caller> caller;
+    if (status.ok()) status = Connected(&caller);
+    if (!status.ok()) ReportFallback(status);
+    return ToTensorFlow(status);
+  }
+
+  absl::Status GetElement(const tf::data::GetElementRequest& request,
+                          tf::data::GetElementResult& result) override {
+    std::shared_ptr<exchange::Caller> caller;
+    const Status connected = Connected(&caller);
+    if (!connected.ok()) return ToTensorFlow(GiveUpAfterAWhile(connected));
+    const auto& message = reinterpret_cast<const google::protobuf::Message&>(request);
+    exchange::Answer answer = caller->Call(message.SerializeAsString());
+    if (!answer.status.ok()) return ToTensorFlow(answer.status);
+    return DecodeElement(std::move(answer), &result);
+  }
+
+  void TryCancel() override {
+    cancelled_.store(true);
+    std::lock_guard<std::mutex> lock(mu_);
+    if (caller_ != nullptr) caller_->Cancel();
+  }
+
+ private:
+  Status Connected(std::shared_ptr<exchange::Caller>* caller) const {
+    std::lock_guard<std::mutex> connecting(connect_mu_);
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (cancelled_.load()) return Status(Code::kCancelled, "the client was cancelled");
+      if (caller_ != nullptr && !caller_->lost()) {
+        *caller = caller_;
+        return OkStatus();
+      }
+    }
+    const Nanos patience = std::min(context_.settings->connect_timeout, kConnectPatience);
+    RDMA_RETURN_IF_ERROR(
+        exchange::Caller::Connect(context_, address_, Now() + patience, &cancelled_, caller));
+    std::lock_guard<std::mutex> lock(mu_);
+    caller_ = *caller;
+    unreachable_since_ = 0;
+    if (cancelled_.load()) caller_->Cancel();
+    return OkStatus();
+  }
+
+  // A worker that came back elsewhere is not found here any more, but perhaps by gRPC.
+  Status GiveUpAfterAWhile(const Status& status) {
+    if (status.code() == Code::kCancelled) return status;
+    std::lock_guard<std::mutex> lock(mu_);
+    const Nanos now = Now();
+    if (unreachable_since_ == 0) unreachable_since_ = now;
+    if (now - unreachable_since_ < context_.settings->connect_timeout) {
+      return Status(Code::kUnavailable, status.message());
+    }
+    ReportFallback(status);
+    return Status(Code::kFailedPrecondition, status.message());
+  }
+
+  void ReportFallback(const Status& status) const {
+    GlobalCounters().fallback_reasons.Add("data service: " + status.message());
+    Log(LogLevel::kWarning,
+        "data service worker at " + address_ + " is not read by rdma: " + status.message());
+  }
+
+  const exchange::Context context_;
+  const std::string address_;
+  std::atomic<bool> cancelled_{false};
+  mutable std::mutex connect_mu_;  // before mu_
+  mutable std::mutex mu_;
+  mutable std::shared_ptr<exchange::Caller> caller_;
+  mutable Nanos unreachable_since_ = 0;
+};
+
+[[maybe_unused]] const bool registered = [] {
+  tf::data::DataTransferClient::Register(
+      "rdma", [](const tf::data::DataTransferClient::Config& config,
+                 std::unique_ptr<tf::data::DataTransferClient>* client) {
+        SetLogSink(&WriteToTensorFlowLog);
+        exchange::Context context;
+        const Status prepared = PrepareTransfer(&context);
+        if (!prepared.ok()) {
+          GlobalCounters().fallback_reasons.Add("data service: " + prepared.message());
+          return ToTensorFlow(prepared);
+        }
+        *client = std::make_unique<TransferClient>(context, config.address);
+        return absl::OkStatus();
+      });
+  return true;
+}();
+
+}  // namespace
+}  // namespace rdma_transport

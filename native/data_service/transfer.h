@@ -1,0 +1,84 @@
+// TensorFlow's interface for data transfer protocols of tf.data service, declared here because the
+// wheel exports its functions but not its header.
+//
+// Invariant: names, layouts and the order of virtual functions are those of the TensorFlow that is
+// loaded. They are 2.21's; the guard below stops a build against another one, and the shim does not
+// load the plugin into one. To carry this to another version compare with its
+// tensorflow/core/data/service/data_transfer.h, and with the library:
+//   - the mangled names of both Register() hold all types of the factories (nm -D);
+//   - the relocations of the vtable of DataTransferClient name its functions in order;
+//   - DataTransferServer has no vtable in the library: its order is that of the indirect calls in
+//     WorkerGrpcDataServer::MaybeStartAlternativeDataTransferServer;
+//   - Config is what DataServiceWorkerClient::EnsureInitialized builds on its stack.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/protobuf/service_config.pb.h"
+
+static_assert(std::string_view(RDMA_TRANSPORT_TF_VERSION).substr(0, 5) == "2.21.",
+              "data_service/transfer.h describes TensorFlow 2.21");
+
+namespace tensorflow::data {
+
+// A generated message of TensorFlow's, whose header is not in the wheel either. Its only base is
+// google::protobuf::Message, so that a reference to one is a reference to the other.
+class GetElementRequest;
+
+// Exactly one holds: `components` is not empty, `end_of_sequence`, `skip`.
+struct GetElementResult {
+  std::vector<Tensor> components;
+  int64_t element_index = 0;
+  bool end_of_sequence = false;
+  bool skip = false;
+};
+static_assert(sizeof(GetElementResult) == 40);
+
+class DataTransferClient {
+ public:
+  struct Config {
+    absl::string_view protocol;
+    std::string address;
+    const DeviceBase::AcceleratorDeviceInfo* accelerator_device_info;
+    Allocator* allocator;
+  };
+  using ClientFactoryT = std::function<absl::Status(Config, std::unique_ptr<DataTransferClient>*)>;
+
+  virtual ~DataTransferClient() = default;
+  virtual absl::Status GetElement(const GetElementRequest& request, GetElementResult& result) = 0;
+  virtual void TryCancel() = 0;
+  virtual absl::StatusOr<std::string> GetCompatibilityInfo() const { return std::string(); }
+  virtual absl::Status CheckCompatibility(const std::string& server_compatibility_info) const {
+    return absl::OkStatus();
+  }
+
+  static void Register(std::string name, ClientFactoryT factory);
+};
+
+class DataTransferServer {
+ public:
+  using GetElementT = std::function<absl::Status(const GetElementRequest*, GetElementResult*)>;
+  using ServerFactoryT =
+      std::function<absl::Status(GetElementT, std::shared_ptr<DataTransferServer>*)>;
+
+  virtual ~DataTransferServer() = default;
+  virtual absl::Status Start(const experimental::WorkerConfig& config) = 0;
+  virtual int Port() const = 0;
+  virtual absl::StatusOr<std::string> GetCompatibilityInfo() const { return std::string(); }
+  virtual bool FallBackToGrpcAtClientCreationTime() const { return true; }
+  virtual bool FallBackToGrpcAtGetElementTime() const { return true; }
+
+  static void Register(std::string name, ServerFactoryT factory);
+};
+
+}  // namespace tensorflow::data

@@ -1,0 +1,280 @@
+#include "exchange/caller.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "exchange/block.h"
+#include "exchange/door.h"
+#include "protocol/bootstrap.h"
+#include "protocol/counters.h"
+
+namespace rdma_transport::exchange {
+namespace {
+
+constexpr Nanos kSlice = 20 * kMillisecond;  // how soon a cancellation is seen
+constexpr uint64_t kShrinks = 4;             // places this many times too large are given up
+
+std::chrono::nanoseconds Nanoseconds(Nanos nanos) { return std::chrono::nanoseconds(nanos); }
+
+Status Broken(const char* what) { return Status(Code::kDataLoss, what); }
+
+Status NotWanted() { return Status(Code::kCancelled, "the client was cancelled"); }
+
+}  // namespace
+
+// --- Connecting ---
+
+Status Caller::Connect(const Context& context, const std::string& address, Nanos deadline,
+                       const std::atomic<bool>* cancelled, std::shared_ptr<Caller>* caller) {
+  auto made = std::make_shared<Caller>(context);
+  RDMA_RETURN_IF_ERROR(context.device->Open(made, &made->channel_));
+  Status status = made->Bootstrap(address, deadline, cancelled);
+  if (status.ok()) status = made->AwaitConnected(deadline, cancelled);
+  if (!status.ok()) {
+    made->channel_->Close(status);
+    return status;
+  }
+  *caller = std::move(made);
+  return OkStatus();
+}
+
+Status Caller::Bootstrap(const std::string& address, Nanos deadline,
+                         const std::atomic<bool>* cancelled) {
+  BootstrapRequest request;
+  request.version = kVersion;
+  request.channel = channel_->Address();
+  std::string bytes;
+  RDMA_RETURN_IF_ERROR(Knock(address, request.Encode(), deadline, cancelled, &bytes));
+  BootstrapReply reply;
+  RDMA_RETURN_IF_ERROR(BootstrapReply::Decode(bytes, &reply));
+  if (reply.channel.empty()) {
+    return Status(Code::kFailedPrecondition, address + " refuses: " + reply.refusal);
+  }
+  return channel_->Connect(reply.channel, fabric::Role::kActive);
+}
+
+Status Caller::AwaitConnected(Nanos deadline, const std::atomic<bool>* cancelled) {
+  std::unique_lock<std::mutex> lock(mu_);
+  while (!connected_ && !closed_) {
+    if (cancelled->load()) return NotWanted();
+    if (Now() > deadline) return Status(Code::kUnavailable, "the channel does not come up");
+    changed_.wait_for(lock, Nanoseconds(kSlice));
+  }
+  return closed_ ? EndedLocked() : OkStatus();
+}
+
+// --- Calling ---
+
+Answer Caller::Call(std::string_view request) {
+  Answer answer;
+  auto call = std::make_shared<Pending>();
+  std::vector<uint64_t> foreseen;
+  uint64_t number = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (closed_ || cancelled_) {
+      answer.status = closed_ ? EndedLocked() : NotWanted();
+      return answer;
+    }
+    if (calls_.empty() && !silent_) heard_ = Now();
+    number = ++last_call_;
+    calls_.emplace(number, call);
+    foreseen = foreseen_;
+  }
+  call->landings = MakeLandings(foreseen);
+  answer.status = Send(Type::kRequest, number, call->landings, request);
+  if (answer.status.ok()) {
+    answer.status = AwaitReply(number, call);
+  } else {
+    std::lock_guard<std::mutex> lock(mu_);
+    calls_.erase(number);  // the peer knows nothing of it
+  }
+  if (!answer.status.ok()) return answer;
+  answer.status = Take(call, &answer);
+  return answer;
+}
+
+std::vector<Caller::Landing> Caller::MakeLandings(const std::vector<uint64_t>& sizes) {
+  std::vector<Landing> landings(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    Landing& landing = landings[i];
+    landing.data = AllocateBlock(context_.sink, sizes[i], &landing.owner);
+    fabric::RemoteSpan span;
+    if (landing.data != nullptr && channel_->Locate(landing.data, &span) &&
+        channel_->Share(span.key).ok()) {
+      landing.place = {span.key, span.offset, sizes[i]};
+    }
+  }
+  return landings;
+}
+
+Status Caller::Send(Type type, uint64_t number, const std::vector<Landing>& landings,
+                    std::string_view request) {
+  std::vector<Place> places;
+  for (const Landing& landing : landings) places.push_back(landing.place);
+  Header header = {};
+  header.type = type;
+  header.call = number;
+  header.count = static_cast<uint32_t>(places.size());
+  header.length = request.size();
+  const Frame frame(&header, places.data(), places.size() * sizeof(Place), request);
+  return channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
+}
+
+Status Caller::AwaitReply(uint64_t number, const std::shared_ptr<Pending>& call) {
+  const Nanos interval = std::min(context_.settings->peer_timeout / 4, kSecond);
+  std::unique_lock<std::mutex> lock(mu_);
+  while (!call->done) {
+    if (closed_) return EndedLocked();
+    if (cancelled_) return NotWanted();
+    if (!call->wanted.empty()) {
+      const std::vector<uint64_t> wanted = std::exchange(call->wanted, {});
+      lock.unlock();
+      call->landings = MakeLandings(wanted);
+      RDMA_RETURN_IF_ERROR(Send(Type::kLanding, number, call->landings, {}));
+      lock.lock();
+      continue;
+    }
+    const Nanos slept_since = Now();
+    const bool timed_out =
+        changed_.wait_for(lock, Nanoseconds(interval)) == std::cv_status::timeout;
+    if (!timed_out || call->done) continue;
+    // A process that itself did not run blames nobody.
+    if (Now() - slept_since > interval + kSecond) heard_ = Now();
+    silent_ = Now() - heard_ > context_.settings->peer_timeout;
+    const bool silent = silent_;
+    lock.unlock();
+    Send(silent ? Type::kCancel : Type::kPing, number, {}, {}).IgnoreError();
+    if (silent) return Status(Code::kUnavailable, "the worker does not answer");
+    lock.lock();
+  }
+  return OkStatus();
+}
+
+Status Caller::Take(const std::shared_ptr<Pending>& call, Answer* answer) {
+  RDMA_RETURN_IF_ERROR(DecodeReply(std::move(call->text), answer));
+  uint64_t bytes = 0;
+  for (Arrived& arrived : answer->payloads) {
+    bytes += arrived.bytes;
+    if (arrived.place == 0) continue;
+    if (arrived.place > call->landings.size()) return Broken("a payload in no place");
+    Landing& landing = call->landings[arrived.place - 1];
+    if (!landing.owner || arrived.bytes > landing.place.length) {
+      return Broken("a payload in a place that does not hold it");
+    }
+    arrived.data = landing.data;
+    arrived.owner = std::move(landing.owner);
+  }
+  Foresee(answer->payloads);
+  if (answer->status.ok()) GlobalCounters().replies_received.Add(bytes);
+  return answer->status;
+}
+
+// The next reply probably is like the last ones.
+void Caller::Foresee(const std::vector<Arrived>& payloads) {
+  std::vector<uint64_t> sizes;
+  for (const Arrived& arrived : payloads) {
+    if (arrived.place != 0) sizes.push_back(arrived.bytes);
+  }
+  if (sizes.empty()) return;
+  std::lock_guard<std::mutex> lock(mu_);
+  foreseen_.resize(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const bool shrinks = foreseen_[i] / kShrinks > sizes[i];
+    foreseen_[i] = shrinks ? sizes[i] : std::max(foreseen_[i], sizes[i]);
+  }
+}
+
+// --- Ending ---
+
+bool Caller::lost() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return closed_;
+}
+
+Status Caller::EndedLocked() const {
+  return Status(Code::kUnavailable, "the worker was lost: " + reason_.message());
+}
+
+void Caller::Cancel() {
+  std::vector<uint64_t> numbers;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (cancelled_) return;
+    cancelled_ = true;
+    for (const auto& [number, call] : calls_) numbers.push_back(number);
+    changed_.notify_all();
+  }
+  for (const uint64_t number : numbers) Send(Type::kCancel, number, {}, {}).IgnoreError();
+}
+
+void Caller::Leave() {
+  Cancel();
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (closed_) return;
+    if (!calls_.empty()) {
+      self_ = shared_from_this();
+      return;
+    }
+  }
+  channel_->Close(Status(Code::kCancelled, "the reader has gone"));
+}
+
+// --- On the polling thread ---
+
+void Caller::OnConnected() {
+  std::lock_guard<std::mutex> lock(mu_);
+  connected_ = true;
+  changed_.notify_all();
+}
+
+void Caller::OnNotify(const char* data, size_t length) {
+  Message message;
+  Status status = Parse(data, length, &message);
+  if (status.ok()) status = Dispatch(message);
+  if (!status.ok()) channel_->Close(status);
+}
+
+Status Caller::Dispatch(const Message& message) {
+  bool last = false;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    heard_ = Now();
+    silent_ = false;
+    if (message.header.type == Type::kPong) return OkStatus();
+    const auto found = calls_.find(message.header.call);
+    if (found == calls_.end()) return Broken("a reply to no call");
+    Pending& call = *found->second;
+    if (message.header.type == Type::kSizes) {
+      call.wanted = message.sizes;
+    } else if (message.header.type != Type::kPart) {
+      return Broken("an unexpected notification");
+    } else if (message.header.total < call.text.size() ||
+               message.bytes.size() > message.header.total - call.text.size()) {
+      return Broken("a reply longer than stated");
+    } else {
+      call.text.append(message.bytes);
+      call.done = call.text.size() == message.header.total;
+    }
+    if (call.done) calls_.erase(found);
+    last = calls_.empty() && self_ != nullptr;
+    changed_.notify_all();
+  }
+  if (last) channel_->Close(Status(Code::kCancelled, "the reader has gone"));
+  return OkStatus();
+}
+
+void Caller::OnClosed(const Status& status) {
+  std::map<uint64_t, std::shared_ptr<Pending>> calls;
+  std::shared_ptr<Caller> self;  // both go after the lock
+  std::lock_guard<std::mutex> lock(mu_);
+  closed_ = true;
+  self.swap(self_);
+  reason_ = status;
+  calls.swap(calls_);
+  changed_.notify_all();
+}
+
+}  // namespace rdma_transport::exchange

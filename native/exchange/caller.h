@@ -1,0 +1,93 @@
+// The calling end of one channel.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "exchange/context.h"
+#include "exchange/message.h"
+#include "exchange/wire.h"
+#include "fabric/fabric.h"
+
+namespace rdma_transport::exchange {
+
+// Thread-safe; any number of calls at once.
+class Caller final : public fabric::ChannelHandler, public std::enable_shared_from_this<Caller> {
+ public:
+  explicit Caller(const Context& context) : context_(context) {}
+
+  // Connects to the responder whose door is at `address`. Unavailable: nobody is there, or no
+  // fabric reaches it; FailedPrecondition: it refuses; Cancelled: `*cancelled` became true.
+  static Status Connect(const Context& context, const std::string& address, Nanos deadline,
+                        const std::atomic<bool>* cancelled, std::shared_ptr<Caller>* caller);
+
+  // Waits for the reply. Unavailable: the responder is gone, or is silent; Cancelled: after
+  // Cancel().
+  Answer Call(std::string_view request);
+  // Ends all calls, also later ones, at once.
+  void Cancel();
+  // Must be the last call of the owner: closes the channel, as soon as nothing lands any more.
+  void Leave();
+  // The channel has ended: another one is needed.
+  bool lost() const;
+  // "shm", "verbs".
+  const char* fabric() const { return channel_->fabric(); }
+
+  // ChannelHandler, on the polling thread.
+  void OnConnected() override;
+  void OnNotify(const char* data, size_t length) override;
+  void OnTransfer(uint64_t, const Status&) override {}
+  void OnClosed(const Status& status) override;
+
+ private:
+  // Memory in which a payload may land.
+  struct Landing {
+    char* data = nullptr;
+    OwnerRef owner;
+    Place place = {};
+  };
+  // Guarded by mu_, except that the landings are the calling thread's while it waits. They belong
+  // to the peer until its reply has come, or the channel has ended.
+  struct Pending {
+    std::vector<Landing> landings;
+    std::vector<uint64_t> wanted;  // sizes that the landings do not fit
+    std::string text;
+    bool done = false;
+  };
+
+  Status Bootstrap(const std::string& address, Nanos deadline, const std::atomic<bool>* cancelled);
+  Status AwaitConnected(Nanos deadline, const std::atomic<bool>* cancelled);
+  std::vector<Landing> MakeLandings(const std::vector<uint64_t>& sizes);
+  Status Send(Type type, uint64_t number, const std::vector<Landing>& landings,
+              std::string_view request);
+  Status AwaitReply(uint64_t number, const std::shared_ptr<Pending>& call);
+  Status Take(const std::shared_ptr<Pending>& call, Answer* answer);
+  void Foresee(const std::vector<Arrived>& payloads);
+  Status Dispatch(const Message& message);
+  Status EndedLocked() const;
+
+  const Context context_;
+  std::shared_ptr<fabric::Channel> channel_;
+
+  mutable std::mutex mu_;  // never held while the channel is called
+  std::condition_variable changed_;
+  bool connected_ = false;
+  bool cancelled_ = false;
+  bool closed_ = false;
+  Status reason_;                 // why it closed
+  std::shared_ptr<Caller> self_;  // after Leave(), while something may still land
+  std::map<uint64_t, std::shared_ptr<Pending>> calls_;
+  uint64_t last_call_ = 0;
+  std::vector<uint64_t> foreseen_;  // sizes for which the next reply will want places
+  Nanos heard_ = 0;
+  bool silent_ = false;
+};
+
+}  // namespace rdma_transport::exchange

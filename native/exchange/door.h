@@ -1,0 +1,48 @@
+// How two processes that share nothing yet meet: one message each way over TCP, by which they learn
+// each other's channel addresses.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "fabric/host/file_descriptor.h"
+
+namespace rdma_transport::exchange {
+
+// Listens on all interfaces. Who connects has a few seconds to say something, of bounded length,
+// and what he does keeps nobody else waiting.
+class Door {
+ public:
+  // Gives the reply to a request, on the door's thread. With no request, now and then: for whatever
+  // is to be looked after.
+  using Porter = std::function<std::string(const std::string* request)>;
+
+  ~Door() { Close(); }
+  // `port` 0: any that is free.
+  Status Open(int port, Porter porter);
+  int port() const { return port_; }
+  // Afterwards the porter is not called any more.
+  void Close();
+
+ private:
+  void Serve();
+
+  fabric::host::FileDescriptor listener_;
+  fabric::host::FileDescriptor wake_;
+  int port_ = 0;
+  Porter porter_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+// Asks the door at "host:port", "[address]:port". Unavailable: nobody is there, or does not answer
+// until `deadline`; Cancelled: `*cancelled` became true.
+Status Knock(const std::string& address, const std::string& request, Nanos deadline,
+             const std::atomic<bool>* cancelled, std::string* reply);
+
+}  // namespace rdma_transport::exchange

@@ -1,0 +1,73 @@
+#include "exchange/responder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "protocol/bootstrap.h"
+
+namespace rdma_transport::exchange {
+namespace {
+
+constexpr size_t kMostSessions = 1024;
+
+}  // namespace
+
+Responder::Responder(const Context& context, Handler handler)
+    : context_(context), handler_(std::move(handler)) {}
+
+std::string Responder::Meet(const std::string* request) {
+  LookAfterSessions();
+  if (request == nullptr) return std::string();
+  BootstrapReply reply;
+  reply.version = kVersion;
+  const Status status = Admit(*request, &reply.channel);
+  if (!status.ok()) {
+    reply.channel.clear();
+    reply.refusal = status.message();
+  }
+  return reply.Encode();
+}
+
+Status Responder::Admit(const std::string& request, std::string* channel) {
+  BootstrapRequest asked;
+  RDMA_RETURN_IF_ERROR(BootstrapRequest::Decode(request, &asked));
+  if (asked.version != kVersion) {
+    return Status(Code::kFailedPrecondition, "it speaks version " + std::to_string(kVersion) +
+                                                 " of the exchange, this process version " +
+                                                 std::to_string(asked.version));
+  }
+  std::lock_guard<std::mutex> lock(mu_);
+  if (sessions_.size() >= kMostSessions) {
+    return Status(Code::kResourceExhausted, "it serves too many already");
+  }
+  auto session = std::make_shared<Session>(
+      context_, handler_, [crew = crew_](auto work) { crew->Run(std::move(work)); });
+  RDMA_RETURN_IF_ERROR(session->Open(asked.channel, channel));
+  sessions_.push_back(std::move(session));
+  return OkStatus();
+}
+
+void Responder::LookAfterSessions() {
+  std::vector<std::shared_ptr<Session>> ended;
+  const Nanos now = Now();
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto open = std::partition(sessions_.begin(), sessions_.end(),
+                                   [](const auto& session) { return !session->closed(); });
+  ended.assign(open, sessions_.end());
+  sessions_.erase(open, sessions_.end());
+  for (const auto& session : sessions_) {
+    if (session->Overdue(now)) session->Close("the caller did not come");
+  }
+}
+
+void Responder::Stop() {
+  door_.Close();
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const auto& session : sessions_) session->Quit();
+  crew_->Disband();
+  for (const auto& session : sessions_) session->Close("the worker stopped");
+  sessions_.clear();
+}
+
+}  // namespace rdma_transport::exchange
