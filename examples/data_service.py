@@ -12,6 +12,7 @@ import multiprocessing as mp
 import os
 import time
 import zlib
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -41,10 +42,8 @@ def work(pipe: Connection, dispatcher: str, protocol: str) -> None:
 
 
 def wait_for_end(pipe: Connection) -> None:
-    try:
+    with suppress(EOFError):
         pipe.recv()
-    except EOFError:
-        pass
 
 
 def start(target: Any, *arguments: Any) -> tuple[mp.Process, Connection, Any]:
@@ -71,7 +70,7 @@ def dataset(elements: int, kib: int) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Read a dataset that other processes prepare.")
     parser.add_argument("--protocol", default="grpc", help="how elements are transferred")
     parser.add_argument("--elements", type=int, default=200)
     parser.add_argument("--kib", type=int, default=1024, help="size of an element")
@@ -90,6 +89,7 @@ def main() -> None:
             processing_mode=service.ShardingPolicy.DYNAMIC,
             service=f"grpc://{address}",
             data_transfer_protocol=options.protocol,
+            compression=None,
         )
     )
     count = checksum = size = 0

@@ -51,7 +51,9 @@ Status Caller::Bootstrap(const std::string& address, Nanos deadline,
   if (reply.channel.empty()) {
     return Status(Code::kFailedPrecondition, address + " refuses: " + reply.refusal);
   }
-  return channel_->Connect(reply.channel, fabric::Role::kActive);
+  RDMA_RETURN_IF_ERROR(channel_->Connect(reply.channel, fabric::Role::kActive));
+  context_.device->Wake();  // so that somebody polls, who may not have begun to
+  return OkStatus();
 }
 
 Status Caller::AwaitConnected(Nanos deadline, const std::atomic<bool>* cancelled) {

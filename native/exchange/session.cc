@@ -31,6 +31,7 @@ Status Session::Open(std::string_view address, std::string* own) {
   RDMA_RETURN_IF_ERROR(context_.device->Open(weak_from_this(), &channel_));
   RDMA_RETURN_IF_ERROR(channel_->Connect(address, fabric::Role::kPassive));
   *own = channel_->Address();
+  context_.device->Wake();  // so that somebody polls, who may not have begun to
   return OkStatus();
 }
 

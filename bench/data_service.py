@@ -1,0 +1,123 @@
+"""Throughput of tf.data service: elements of a worker in another process, gRPC beside rdma.
+
+The worker repeats an element that it holds in memory: what is measured is the way to the reader.
+Both protocols take turns in one run, over the same worker and without compression.
+
+usage: python -m bench.data_service [--sizes 4096,1048576] [--repeat 9] [--json FILE]
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from bench.edges import size_name
+from bench.support.data_service import DataService
+from bench.support.ending import leave
+from bench.support.machine import describe
+from bench.support.timing import Summary, ratio, summarize
+
+SIZES = "4096,65536,1048576,16777216"
+PROTOCOLS = ("grpc", "rdma")
+TURN_SECONDS = 0.4
+WARM_UP = 5
+
+
+def reader(served: DataService, protocol: str, size: int) -> Iterator[Any]:
+    """An endless iterator over elements of `size` bytes."""
+    import tensorflow as tf
+
+    service = tf.data.experimental.service
+    dataset = tf.data.Dataset.from_tensors(tf.zeros([size], tf.uint8)).repeat()
+    return iter(
+        dataset.apply(
+            service.distribute(
+                processing_mode=service.ShardingPolicy.OFF,
+                service=f"grpc://{served.dispatcher}",
+                data_transfer_protocol=protocol,
+                compression=None,
+            )
+        )
+    )
+
+
+def seconds_of(elements: Iterator[Any], count: int) -> float:
+    """Seconds per element."""
+    start = time.perf_counter()
+    for _ in range(count):
+        next(elements)
+    return (time.perf_counter() - start) / count
+
+
+def measure(sizes: list[int], repeat: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows in microseconds per element, and what the worker's transport counted."""
+    rows = []
+    served = DataService(1).wait_ready()
+    try:
+        for size in track(sizes, "measuring"):
+            times: dict[str, list[float]] = {protocol: [] for protocol in PROTOCOLS}
+            for _ in range(repeat):
+                # Made anew for each turn: a reader reads ahead while another one is measured.
+                for protocol in PROTOCOLS:
+                    elements = reader(served, protocol, size)
+                    warm = seconds_of(elements, WARM_UP)
+                    warm = min(warm, seconds_of(elements, WARM_UP))
+                    count = max(10, min(1000, int(TURN_SECONDS / warm)))
+                    times[protocol].append(1e6 * seconds_of(elements, count))
+                    del elements
+            row: dict[str, Any] = {"bytes": size}
+            rows.append(row | {protocol: summarize(times[protocol]) for protocol in PROTOCOLS})
+        return rows, served.stats()["data_service"]
+    finally:
+        served.end()
+
+
+def show(rows: list[dict[str, Any]], repeat: int) -> Table:
+    table = Table(title=f"time per element, us, median of {repeat}")
+    for heading in ("size", "gRPC", "(min, p90)", "MiB/s", "rdma", "(min, p90)", "MiB/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("gRPC/rdma", justify="right", no_wrap=True)
+
+    def cells(value: Summary, size: int) -> list[str]:
+        rate = size / 2**20 / (value.median / 1e6)
+        return [f"{value.median:.0f}", f"({value.minimum:.0f}, {value.p90:.0f})", f"{rate:.0f}"]
+
+    for row in rows:
+        grpc, rdma = row["grpc"], row["rdma"]
+        both = [*cells(grpc, row["bytes"]), *cells(rdma, row["bytes"])]
+        table.add_row(size_name(row["bytes"]), *both, ratio(grpc, rdma))
+    return table
+
+
+def main(
+    sizes: Annotated[str, typer.Option(help="bytes, with commas")] = SIZES,
+    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 9,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
+) -> None:
+    """Print the time per element of gRPC and of rdma."""
+    try:
+        rows, counted = measure([int(size) for size in sizes.split(",")], repeat)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    console = Console()
+    console.width = max(console.width, 100)
+    console.print(describe())
+    console.print(f"by rdma, sent by the worker: {counted['sent']}")
+    console.print(show(rows, repeat))
+    if json_file is not None:
+        plain = [
+            {k: v.as_dict() if isinstance(v, Summary) else v for k, v in row.items()}
+            for row in rows
+        ]
+        report = {"machine": describe(), "repeat": repeat, "sent_by_rdma": counted["sent"]}
+        json_file.write_text(json.dumps(report | {"rows": plain}, indent=2))
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(main))
