@@ -214,7 +214,7 @@ bool Session::Land(const Payload& payload, const Place& place,
                    const std::shared_ptr<Reply>& reply) {
   if (place.length < payload.bytes) return false;
   const fabric::RemoteSpan span = {place.key, place.offset, payload.bytes};
-  if (channel_->Copies()) return channel_->Write(payload.data, span, 0).ok();
+  if (channel_->Copies()) return channel_->Write(payload.data, span, fabric::kNobodyWaits).ok();
   const char* source = payload.data;
   OwnerRef owner;
   fabric::RemoteSpan own;

@@ -90,6 +90,9 @@ class ChannelHandler {
 // Whether a sleeping peer is woken for a notification, or finds it when it next looks.
 enum class Urgency { kWake, kLazy };
 
+// As the cookie of a Write(): its end need not be told, where the processor copies.
+constexpr uint64_t kNobodyWaits = 0;
+
 // Which side of the bootstrap this is: the asked task is passive, the asking one active.
 enum class Role { kActive, kPassive };
 

@@ -195,6 +195,7 @@ Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uin
     if (write) return status;
   } else if (write) {
     std::memcpy(mapping->writable_address() + span.offset, local, span.length);
+    if (cookie == kNobodyWaits) return status;
   } else {
     std::memcpy(local, mapping->address() + span.offset, span.length);
   }
