@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>  // environ
 
 #include <algorithm>
 #include <chrono>
@@ -10,8 +11,6 @@
 
 #include "base/log.h"
 #include "fabric/registry.h"
-
-extern char** environ;
 
 namespace rdma_transport::bindings {
 namespace {

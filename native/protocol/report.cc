@@ -1,5 +1,7 @@
 #include "protocol/report.h"
 
+#include <unistd.h>  // environ
+
 #include <cstdlib>
 #include <map>
 #include <vector>
@@ -10,8 +12,6 @@
 #include "protocol/counters.h"
 #include "protocol/endpoint.h"
 #include "protocol/runtime.h"
-
-extern char** environ;
 
 namespace rdma_transport {
 namespace {

@@ -13,8 +13,6 @@
 #include "fabric/registry.h"
 #include "protocol/endpoint.h"
 
-extern char** environ;
-
 namespace rdma_transport {
 namespace {
 

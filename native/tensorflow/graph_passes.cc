@@ -42,7 +42,7 @@ class EdgePass final : public tf::GraphOptimizationPass {
   }
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool passes_registered = [] {
   auto* registry = tf::OptimizationPassRegistry::Global();
   registry->Register(tf::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, kPhase,
                      std::make_unique<ShapePass>());

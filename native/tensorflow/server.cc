@@ -138,7 +138,7 @@ class RdmaServerFactory final : public tf::ServerFactory {
   }
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool server_registered = [] {
   tf::ServerFactory::Register("RDMA_SERVER", new RdmaServerFactory);
   return true;
 }();

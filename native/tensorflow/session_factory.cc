@@ -42,7 +42,7 @@ class RdmaSessionFactory final : public tensorflow::SessionFactory {
   }
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool session_registered = [] {
   tensorflow::SessionFactory::Register("RDMA_SESSION", new RdmaSessionFactory);
   return true;
 }();
