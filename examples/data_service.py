@@ -14,6 +14,7 @@ import time
 import zlib
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 WORKERS = 2
@@ -46,7 +47,7 @@ def wait_for_end(pipe: Connection) -> None:
         pipe.recv()
 
 
-def start(target: Any, *arguments: Any) -> tuple[mp.Process, Connection, Any]:
+def start(target: Any, *arguments: Any) -> tuple[BaseProcess, Connection, Any]:
     """A process that runs `target`, our end of its pipe, and what it says when it is ready."""
     context = mp.get_context("spawn")
     ours, its = context.Pipe()
