@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-verbs bench-verbs lint format bench clean
+.PHONY: help venv run test test-python test-native test-verbs test-upstream bench-verbs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -14,6 +14,7 @@ help:
 	@echo "make run    train on handwritten digits over gRPC and over rdma, and compare"
 	@echo "make test   linters, C++ tests (plain, ASan+UBSan, TSan), Python tests"
 	@echo "make test-verbs   tests on libibverbs, in virtual machines with Soft-RoCE"
+	@echo "make test-upstream   TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
 	@echo "make bench  time per edge, rdma beside gRPC"
 	@echo "make bench-verbs  verbs beside perftest and gRPC, in virtual machines with Soft-RoCE"
 	@echo "make venv   only the set-up;  make lint, make format, make clean"
@@ -74,6 +75,9 @@ test-python: venv
 test-verbs: venv
 	@preset=debug; $(BUILD_PRESET)
 	@$(PYTHON) -m pytest -rs tests/verbs
+
+test-upstream: venv
+	@$(PYTHON) -m tests.upstream
 
 test: venv lint test-native test-python
 

@@ -1,0 +1,1 @@
+"""TensorFlow's own tests of its distributed parts, run with its servers' protocol replaced."""
