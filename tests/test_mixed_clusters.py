@@ -21,13 +21,12 @@ from tests.support.scripts import (
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("strategies")]
 
-PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", "rdma"])
 EPOCHS_WITHOUT_END = ("--epochs", "1000000")
 
 
-@pytest.mark.parametrize("without", [("chief:0", "worker:1"), ("ps:0",)], ids="+".join)
-def test_a_parameter_server_strategy_of_which_some_have_no_plugin(without: tuple[str, ...]) -> None:
+def test_a_parameter_server_strategy_of_which_some_have_no_plugin() -> None:
     script = ("parameter_server_loop.py", PARAMETER_SERVER)
+    without = ("chief:0", "worker:1")
     exceptions = tuple((name, "grpc") for name in without)
     result = outcome(*script, "rdma", exceptions=exceptions)
     assert result.losses == outcome(*script, "grpc").losses
@@ -51,10 +50,10 @@ def test_mirrored_workers_of_which_one_has_no_plugin() -> None:
 
 
 @contextmanager
-def training(script: str, jobs: dict[str, int], protocol: str) -> Iterator[LocalCluster]:
+def training(script: str, jobs: dict[str, int]) -> Iterator[LocalCluster]:
     """A cluster whose first task has trained for some epochs, and would do so for ever."""
     path = STRATEGIES / script
-    with LocalCluster(path, jobs, protocol, EPOCHS_WITHOUT_END, ENVIRONMENT) as cluster:
+    with LocalCluster(path, jobs, "rdma", EPOCHS_WITHOUT_END, ENVIRONMENT) as cluster:
         wait_for_epochs(next(iter(cluster.tasks.values())), 3)
         yield cluster
 
@@ -79,27 +78,24 @@ def ended_by_an_error(task: Task, seconds: float = 90) -> str:
     return tail(task, 1000)
 
 
-@PROTOCOLS
-def test_a_mirrored_worker_that_dies_is_an_error_for_the_other(protocol: str) -> None:
-    with training("mirrored_fit.py", dict(MIRRORED), protocol) as cluster:
+def test_a_mirrored_worker_that_dies_is_an_error_for_the_other() -> None:
+    with training("mirrored_fit.py", dict(MIRRORED)) as cluster:
         cluster.tasks["worker:1"].process.send_signal(signal.SIGKILL)
         said = ended_by_an_error(cluster.tasks["worker:0"])
         assert "UnavailableError" in said
         assert "/job:worker/replica:0/task:1" in said
 
 
-@PROTOCOLS
-def test_a_coordinator_outlives_a_worker_but_not_its_parameter_server(protocol: str) -> None:
+def test_a_coordinator_outlives_a_worker_but_not_its_parameter_server() -> None:
     jobs = {"chief": 1, "worker": 2, "ps": 1}
-    with training("parameter_server_fit.py", jobs, protocol) as cluster:
+    with training("parameter_server_fit.py", jobs) as cluster:
         chief = cluster.tasks["chief:0"]
         cluster.tasks["worker:1"].process.send_signal(signal.SIGKILL)
         wait_for_epochs(chief, 20)
         again = cluster.start("worker", 1)
         wait_for_epochs(chief, 20)
-        if protocol == "rdma":
-            # The coordinator gives it work again, and its gradients go by the fabric.
-            assert eventually(lambda: sent_by_fabric(again) > 0, 60), tail(again)
+        # The coordinator gives it work again, and its gradients go by the fabric.
+        assert eventually(lambda: sent_by_fabric(again) > 0, 60), tail(again)
         cluster.tasks["ps:0"].process.send_signal(signal.SIGKILL)
         said = ended_by_an_error(chief)
         assert "UnavailableError" in said
