@@ -19,11 +19,13 @@ from typing import Annotated
 import typer
 
 from bench.support.cluster import free_port
+from bench.support.ending import INTERRUPTED
 
 TAIL_LINES = 40
 GRACE_SECONDS = 10.0  # for the others, once a task failed: many would wait for it for ever
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
+app = typer.Typer(add_completion=False)
 
 
 class Task:
@@ -122,14 +124,14 @@ class LocalCluster:
             if ({name, name.partition(":")[0]} & set(until) if until else name[:3] != "ps:")
         ]
         code, deadline = 0, float("inf")
-        while time.monotonic() < deadline:
+        while True:
+            ended = all(task.code is not None for task in awaited)
             if not code and (failed := self.failed()):
                 code = failed[0].code or 0
                 deadline = time.monotonic() + GRACE_SECONDS
-            if all(task.code is not None for task in awaited):
-                break
+            if ended or time.monotonic() > deadline:
+                return code
             time.sleep(0.02)
-        return code
 
     def end(self) -> None:
         for task in self.tasks.values():
@@ -155,14 +157,15 @@ def parsed(jobs: list[str]) -> dict[str, int]:
     return counts
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
 def launch(
     script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="what to run")],
     arguments: Annotated[list[str] | None, typer.Argument(help="what to give it")] = None,
     protocol: Annotated[str, typer.Option(help='TF_CONFIG\'s "rpc_layer"')] = "rdma",
-    job: Annotated[list[str], typer.Option(help="a job and the number of its tasks")] = [  # noqa: B006
-        "ps=1",
-        "worker=2",
-    ],
+    job: Annotated[
+        list[str] | None,
+        typer.Option(help="a job and the number of its tasks  [default: ps=1, worker=2]"),
+    ] = None,
     until: Annotated[
         list[str] | None,
         typer.Option(help="jobs or tasks (worker:0) whose end is the end  [default: all but ps]"),
@@ -173,23 +176,25 @@ def launch(
 
     The exit code is that of the first task that failed, whose last lines are shown.
     """
-    jobs = parsed(job)
+    jobs = parsed(job or ["ps=1", "worker=2"])
     first = next((name for name in ("chief", "worker") if name in jobs), next(iter(jobs)))
-    with LocalCluster(script, jobs, protocol, arguments or [], None, f"{first}:0", verbose) as made:
-        code = made.wait(until or ())
-        failed = made.failed()
+    try:
+        with LocalCluster(
+            script, jobs, protocol, arguments or [], plain=f"{first}:0", verbose=verbose
+        ) as cluster:
+            if unknown := set(until or ()) - {*cluster.spec, *cluster.tasks}:
+                raise typer.BadParameter(f"no such task: {min(unknown)}", param_hint="--until")
+            code = cluster.wait(until or ())
+            failed = cluster.failed()
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
     for task in failed:
         print(f"{task.name} ended with code {task.code}", file=sys.stderr)
-        for line in list(task.lines)[-TAIL_LINES:] if not verbose else []:
-            print(f"[{task.name}] {line}", file=sys.stderr)
+        if not verbose:
+            for line in list(task.lines)[-TAIL_LINES:]:
+                print(f"[{task.name}] {line}", file=sys.stderr)
     raise typer.Exit(code)
 
 
-def main() -> None:
-    app = typer.Typer(add_completion=False)
-    app.command(context_settings={"allow_interspersed_args": False})(launch)
-    app()
-
-
 if __name__ == "__main__":
-    main()
+    app()

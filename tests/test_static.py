@@ -1,8 +1,5 @@
 """Tensors whose place is agreed on before they are there."""
 
-import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -278,45 +275,3 @@ def test_what_lies_in_a_slot_is_not_written_into(
                 return [*results, tf.identity(received)]
 
     assert_equal_over_both({"grpc": clusters["grpc"], "rdma": cluster}, build, steps=8)
-
-
-FUNCTION = """
-import json, sys
-import tensorflow as tf
-protocol, addresses = sys.argv[1], sys.argv[2:]
-tf.config.experimental_connect_to_cluster(
-    tf.train.ClusterSpec({"w": addresses}), job_name="chief", protocol=protocol)
-with tf.device("/job:w/task:0"):
-    weights = tf.Variable(tf.random.stateless_uniform([300, 300], [1, 2]))
-
-@tf.function
-def step(scale):
-    with tf.device("/job:w/task:0"):
-        read = weights * scale
-    with tf.device("/job:w/task:1"):
-        product = tf.matmul(read, read)
-    with tf.device("/job:w/task:0"):
-        weights.assign_sub(0.001 * product)
-        return tf.reduce_sum(weights)
-
-sums = [step(tf.constant(1.0)).numpy().tobytes().hex() for _ in range(12)]
-print(json.dumps(sums))
-sys.stdout.flush()
-import os; os._exit(0)
-"""
-
-
-def test_functions_across_tasks_become_static() -> None:
-    sums = {}
-    for protocol in ("grpc", "rdma"):
-        with running({"w": 2}, protocol=protocol) as cluster:
-            ran = subprocess.run(
-                [sys.executable, "-c", FUNCTION, protocol, *cluster.spec["w"]],
-                capture_output=True, text=True, timeout=90, check=False,
-            )  # fmt: skip
-            assert ran.returncode == 0, ran.stderr[-3000:]
-            sums[protocol] = json.loads(ran.stdout.splitlines()[-1])
-            if protocol == "rdma":
-                sent = cluster["w", 0].stats()["sent"]
-    assert sums["grpc"] == sums["rdma"]
-    assert sent["static"]["tensors"] >= 8

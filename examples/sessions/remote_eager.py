@@ -39,6 +39,8 @@ def train(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     for variable, gradient in zip(
         (encoder, decoder), tape.gradient(loss, (encoder, decoder)), strict=True
     ):
+        with tf.device(WORKERS[1]):
+            gradient = tf.debugging.check_numerics(gradient, "a gradient")
         variable.assign_sub(10.0 * gradient)
     with tf.device(WORKERS[1]):
         return loss, tf.strings.format("loss {}", loss)
@@ -49,6 +51,12 @@ for _ in range(STEPS):
     loss, text = train(inputs)
     losses.append(float(loss))
     print(text.numpy().decode())
+
+# An error of one task comes here, and ends what the others wait for. The cluster goes on.
+try:
+    train(inputs * float("nan"))
+except tf.errors.InvalidArgumentError as error:
+    print("a bad batch:", "a gradient : Tensor had NaN values" in error.message)
 with tf.device(WORKERS[0]):
     difference = tf.reduce_sum(tf.abs(encoder - decoder))  # the decoder comes to task 0
 print("losses", *(value.hex() for value in losses), float(difference).hex())

@@ -1,0 +1,109 @@
+"""The launcher of the examples, with a script that needs no TensorFlow."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import typer
+
+from bench.support.cluster import eventually
+from examples.launch import parsed
+
+pytestmark = pytest.mark.timeout(60)
+SCRIPT = """
+import json, os, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+task = "{type}:{index}".format(**config["task"])
+print(task, os.getpid(), config["rpc_layer"], sorted(config["cluster"]), *sys.argv[1:], flush=True)
+if task in sys.argv:
+    sys.exit(f"{task} has had enough")
+if task.startswith("ps") or "wait" in sys.argv:
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def launched(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "examples.launch", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+    )
+
+
+def test_it_shows_the_first_worker_and_ends_the_parameter_servers(script: str) -> None:
+    launcher = launched("--protocol", "grpc", script, "--steps", "3")
+    out, err = launcher.communicate()
+    assert (launcher.returncode, err) == (0, "")
+    (line,) = out.splitlines()
+    assert line.startswith("worker:0 ")
+    assert line.endswith(" grpc ['ps', 'worker'] --steps 3")
+
+
+def test_verbose_shows_the_others_by_name(script: str) -> None:
+    out, _ = launched("--job", "chief=1", "--job", "worker=2", "--verbose", script).communicate()
+    starts = sorted(line.split()[:2] for line in out.splitlines())
+    assert [start[0] for start in starts] == ["[worker:0]", "[worker:1]", "chief:0"]
+
+
+def test_the_end_of_one_task_may_be_the_end(script: str) -> None:
+    launcher = launched("--job", "ps=2", "--until", "ps:1", script, "ps:1")
+    _, err = launcher.communicate()
+    assert launcher.returncode == 1
+    assert "ps:1 ended with code 1" in err
+    assert "[ps:1] ps:1 has had enough" in err
+
+
+def test_a_failure_shows_what_the_task_wrote(script: str) -> None:
+    launcher = launched(script, "worker:1")
+    out, err = launcher.communicate()
+    assert launcher.returncode == 1
+    assert "worker:1" not in out.split()[0]
+    assert "worker:1 ended with code 1\n" in err
+    assert "[worker:1] worker:1 has had enough" in err
+
+
+def test_an_unknown_task_to_wait_for(script: str) -> None:
+    launcher = launched("--until", "chief", script)
+    _, err = launcher.communicate()
+    assert launcher.returncode == 2
+    assert "no such task: chief" in err
+
+
+def test_jobs() -> None:
+    assert parsed(["ps=1", "worker=12"]) == {"ps": 1, "worker": 12}
+    for text in ("worker", "worker=0", "=1", "worker=two"):
+        with pytest.raises(typer.BadParameter):
+            parsed([text])
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_the_tasks_end_with_the_launcher(script: str, number: signal.Signals, code: int) -> None:
+    launcher = launched(script, "wait")
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline().startswith("worker:0 ")
+    tasks = psutil.Process(launcher.pid).children()
+    assert len(tasks) == 3
+    os.kill(launcher.pid, number)
+    launcher.communicate()
+    assert launcher.returncode == code
+    assert eventually(lambda: all(gone(task) for task in tasks))
