@@ -101,6 +101,7 @@ def interrupted(protocol: str, directory: Path) -> str:
         worker = cluster.start("worker", 0)
         reach(worker, last + 25)
         cluster.tasks["ps:0"].end()
+        assert worker.code is None
         server = cluster.start("ps", 0)
         assert cluster.wait(["worker"]) == 0, list(worker.lines)[-40:]
         if protocol == "rdma":
@@ -108,9 +109,10 @@ def interrupted(protocol: str, directory: Path) -> str:
 
     made = steps(worker)
     assert 20 < made[0] <= last + 1, "a new worker goes on from the checkpoint"
-    (back,) = [after for before, after in pairwise(made) if after != before + 1]
-    assert made[0] < back, "the worker goes on from a later checkpoint"
-    assert {made[0] % 20, back % 20} == {1}
+    # Not back at all where the server died just after a checkpoint.
+    back = [after for before, after in pairwise(made) if after != before + 1]
+    assert len(back) <= 1
+    assert {step % 20 for step in (made[0], *back)} == {1}
     assert made[-1] == 300
     return last_line(worker)
 
