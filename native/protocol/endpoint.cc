@@ -79,6 +79,9 @@ void Endpoint::ClearStep(int64_t step) {
   mailbox_.ClearStep(step);
   ledger_.EndStep(step);
   ForgetAnnouncements(step);
+  for (const auto& link : AllLinks()) {
+    if (link->up()) link->SendForget(step);
+  }
 }
 
 void Endpoint::Announce(int64_t step, const std::string& key, const std::string& text) {

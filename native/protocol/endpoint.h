@@ -47,7 +47,7 @@ class Endpoint final : public LinkOwner {
   void Forget(int64_t step, std::string_view key, const Waiter* waiter);
   // The step is over on this task: what is left of it is thrown away.
   void EndStep(int64_t step);
-  // The same for a step that may begin anew.
+  // The same for a step that may begin anew. Peers throw away what this task sent for it.
   void ClearStep(int64_t step);
   // Tells all peers, also those whose links come up before the step ends.
   void Announce(int64_t step, const std::string& key, const std::string& text);
@@ -77,6 +77,7 @@ class Endpoint final : public LinkOwner {
   void OnLinkUp(const std::shared_ptr<Link>& link) override;
   void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) override;
   void OnArrival(int64_t step, const KeyId& key, Arrival arrival) override;
+  void OnForget(const Link* link, int64_t step) override { mailbox_.Forget(step, link); }
   void OnLost(const std::shared_ptr<Link>& link, std::vector<UnconfirmedTensor> tensors) override;
 
  private:

@@ -138,6 +138,13 @@ bool Link::KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
   return true;
 }
 
+// To a peer that is gone nothing needs to be said.
+void Link::SendForget(int64_t step) {
+  NotifyControl(channel_.get(), MessageType::kForget, static_cast<uint64_t>(step),
+                fabric::Urgency::kWake)
+      .IgnoreError();
+}
+
 void Link::Return(MessageType type, uint64_t value, fabric::Urgency urgency) {
   // To a peer that is gone nothing needs to be returned.
   NotifyControl(channel_.get(), type, value, urgency).IgnoreError();
@@ -175,6 +182,9 @@ Status Link::Dispatch(const char* data, size_t length) {
     case MessageType::kRetire:
       static_receiver_->OnRetire(message.value);
       return OkStatus();
+    case MessageType::kForget:
+      owner_->OnForget(this, static_cast<int64_t>(message.value));
+      return OkStatus();
     case MessageType::kPing:
       return NotifyControl(channel_.get(), MessageType::kPong, message.value,
                            fabric::Urgency::kWake);
@@ -189,6 +199,7 @@ Status Link::HandleTensor(const char* data, size_t length) {
   TensorMessage message;
   RDMA_RETURN_IF_ERROR(ParseTensor(data, length, &message));
   Arrival arrival;
+  arrival.origin = this;
   Delivery& delivery = arrival.delivery;
   delivery.dtype = message.header.dtype;
   delivery.dead = (message.header.flags & kDead) != 0;

@@ -51,6 +51,8 @@ class LinkOwner {
   virtual void OnLinkDown(const std::shared_ptr<class Link>& link, const Status& status,
                           bool was_up) = 0;
   virtual void OnArrival(int64_t step, const KeyId& key, Arrival arrival) = 0;
+  // What came of that link for the step counts no more.
+  virtual void OnForget(const class Link* link, int64_t step) = 0;
   // After OnLinkDown(): what may not have arrived.
   virtual void OnLost(const std::shared_ptr<class Link>& link,
                       std::vector<UnconfirmedTensor> tensors) = 0;
@@ -78,6 +80,8 @@ class Link final : public fabric::ChannelHandler,
   bool KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor);
   // Tells the receiver that the tensor waits here for TensorFlow's own transport.
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
+  // Takes back what was sent for a step and not received yet.
+  void SendForget(int64_t step);
   // Gives a loan or a slot back to the peer. Never blocks.
   void Return(MessageType type, uint64_t value, fabric::Urgency urgency);
 

@@ -1,7 +1,9 @@
 #include "protocol/mailbox.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 namespace rdma_transport {
 namespace {
@@ -90,6 +92,25 @@ Mailbox::Step Mailbox::TakeOut(int64_t step, bool ended) {
     shard.ended_order.pop_front();
   }
   return leftovers;
+}
+
+void Mailbox::Forget(int64_t step, const void* origin) {
+  std::vector<Arrival> forgotten;  // let go after the lock
+  Shard& shard = ShardOf(step);
+  std::lock_guard<std::mutex> lock(shard.mu);
+  const auto boxes = shard.steps.find(step);
+  if (boxes == shard.steps.end()) return;
+  for (auto entry = boxes->second.begin(); entry != boxes->second.end();) {
+    auto& arrivals = entry->second.arrivals;
+    const auto kept = std::stable_partition(
+        arrivals.begin(), arrivals.end(),
+        [origin](const Arrival& arrival) { return arrival.origin != origin; });
+    std::move(kept, arrivals.end(), std::back_inserter(forgotten));
+    arrivals.erase(kept, arrivals.end());
+    const bool empty = arrivals.empty() && entry->second.waiters.empty();
+    entry = empty ? boxes->second.erase(entry) : std::next(entry);
+  }
+  if (boxes->second.empty()) shard.steps.erase(boxes);
 }
 
 size_t Mailbox::kept() const {

@@ -23,7 +23,8 @@ namespace rdma_transport {
 struct Arrival {
   Delivery delivery;
   bool pull = false;
-  std::string reason;  // of a pull
+  std::string reason;            // of a pull
+  const void* origin = nullptr;  // the link that brought it, only to tell it from others
   // Set when the bytes are not readable here yet: they must be read at `source` first.
   std::shared_ptr<fabric::Channel> channel;
   fabric::RemoteSpan source;
@@ -41,6 +42,8 @@ class Mailbox {
   void EndStep(int64_t step);
   // The same, but the step may begin anew.
   void ClearStep(int64_t step);
+  // Throws away what came from `origin` for a step.
+  void Forget(int64_t step, const void* origin);
   size_t kept() const;
 
  private:

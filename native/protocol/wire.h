@@ -28,6 +28,7 @@ enum class MessageType : uint8_t {
   kStatic = 9,   // a tensor of a static edge is in that slot
   kCredit = 10,  // the receiver is done with a slot of its own
   kRetire = 11,  // the sender has done with an edge
+  kForget = 12,  // the sender begins a step anew: what it sent for it before counts no more
 };
 
 enum TensorFlags : uint8_t {
@@ -88,7 +89,8 @@ inline std::string_view WithoutTail(std::string_view key) { return key.substr(0,
 
 constexpr uint64_t CreditOf(uint32_t edge, uint16_t slot) { return uint64_t{edge} << 16 | slot; }
 
-// kRelease: a lend id; kPing, kPong: the ping's number; kCredit: CreditOf(); kRetire: the edge
+// kRelease: a lend id; kPing, kPong: the ping's number; kCredit: CreditOf(); kRetire: the edge;
+// kForget: the step
 struct ControlMessage {
   MessageType type;
   uint8_t reserved[7];

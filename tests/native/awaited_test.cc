@@ -122,5 +122,18 @@ TEST_F(AwaitedTest, AClearedStepBeginsAnewWithoutItsLeftovers) {
   EXPECT_TRUE(Payload::Matches(delivery.data, kLength, 2));
 }
 
+TEST_F(AwaitedTest, WhoBeginsAStepAnewTakesBackWhatHeSentForIt) {
+  Task a("a"), b("b"), c("c");
+  ASSERT_TRUE(SendAwaited(a, c, "of a", Bytes(kLength, 1, &a.arena())).ok());
+  ASSERT_TRUE(SendAwaited(b, c, "of b", Bytes(kLength, 2, &b.arena())).ok());
+  ASSERT_TRUE(Eventually([&] { return c.endpoint().kept_arrivals() == 2; }));
+  a.endpoint().ClearStep(1);
+  EXPECT_TRUE(Eventually([&] { return a.arena().Stats().used_bytes == 0; }));
+  EXPECT_EQ(c.endpoint().kept_arrivals(), 1u);
+  ASSERT_TRUE(SendAwaited(a, c, "of a", Bytes(kLength, 3, &a.arena())).ok());
+  EXPECT_TRUE(Payload::Matches(Receive(c, a, 1, "of a")->Get().data, kLength, 3));
+  EXPECT_TRUE(Payload::Matches(Receive(c, b, 1, "of b")->Get().data, kLength, 2));
+}
+
 }  // namespace
 }  // namespace rdma_transport
