@@ -20,6 +20,7 @@ import typer
 
 from bench.support.cluster import free_port
 from bench.support.ending import INTERRUPTED
+from bench.support.python import Process
 
 TAIL_LINES = 40
 GRACE_SECONDS = 10.0  # for the others, once a task failed: many would wait for it for ever
@@ -37,7 +38,12 @@ class Task:
         self.name = name
         self.lines: deque[str] = deque(maxlen=1000)
         self.verbose = verbose
-        self.process = subprocess.Popen(
+        self.process = self.begin(command, environment, plain)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def begin(self, command: list[str], environment: dict[str, str], plain: bool) -> Process:
+        return subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -48,8 +54,6 @@ class Task:
             preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
             process_group=0,  # Ctrl-C is for the launcher, which ends its tasks
         )
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
 
     def _read(self) -> None:
         for line in self.process.stdout or ():
@@ -75,6 +79,8 @@ class LocalCluster:
 
     To be made in a thread that lives as long as the tasks shall: they die with it.
     """
+
+    task_type = Task
 
     def __init__(
         self,
@@ -106,7 +112,7 @@ class LocalCluster:
             "rpc_layer": self.protocol,
         }
         environment = self.environment | {"TF_CONFIG": json.dumps(config)}
-        task = Task(name, self.command, environment, name == self.plain, self.verbose)
+        task = self.task_type(name, self.command, environment, name == self.plain, self.verbose)
         self.tasks[name] = task
         return task
 

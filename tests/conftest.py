@@ -1,4 +1,4 @@
-"""Fixtures: clusters that several tests share, because importing TensorFlow takes seconds."""
+"""Clusters that several tests share, and how tasks start: without importing TensorFlow again."""
 
 import os
 import sys
@@ -12,7 +12,11 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # no Keras: half of the time of importing TensorFlow
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.support import python
 from bench.support.cluster import Cluster
+from tests.support import forked
+
+python.starter = forked.start
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bench.support.cluster import eventually
-from examples.launch import LocalCluster, Task
+from examples.launch import Task
 from rdma_transport.live import LiveServer
+from tests.support.scripts import ForkedCluster
 
 pytestmark = pytest.mark.timeout(120)
 SESSIONS = Path(__file__).parent.parent / "examples" / "sessions"
@@ -32,8 +33,8 @@ def outcomes(
     """The last lines of the tasks `until` by protocol; over rdma all but strings went by rdma."""
     script = SESSIONS / f"{name}.py"
     with (
-        LocalCluster(script, jobs, "grpc", environment=environment) as grpc,
-        LocalCluster(script, jobs, "rdma", environment=environment) as rdma,
+        ForkedCluster(script, jobs, "grpc", environment=environment) as grpc,
+        ForkedCluster(script, jobs, "rdma", environment=environment) as rdma,
     ):
         for cluster in (grpc, rdma):
             code = cluster.wait(until)
@@ -92,7 +93,7 @@ def reach(task: Task, step: int) -> None:
 def interrupted(protocol: str, directory: Path) -> str:
     """What comes of training when first the worker and then the parameter server is killed."""
     script, jobs = SESSIONS / "recovery.py", {"ps": 1, "worker": 1}
-    with LocalCluster(script, jobs, protocol, [str(directory), "300"]) as cluster:
+    with ForkedCluster(script, jobs, protocol, [str(directory), "300"]) as cluster:
         worker = cluster.tasks["worker:0"]
         reach(worker, 25)
         worker.end()

@@ -1,9 +1,6 @@
 """The names people type, and TensorFlow 2's ways to a cluster."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bench.support.cluster import Cluster, running
+from tests.support import forked
 from tests.support.graphs import A, B, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)
@@ -91,14 +89,7 @@ os._exit(0)
 def script(tmp_path: Path, code: str, *arguments: str) -> str:
     path = tmp_path / "script.py"
     path.write_text(code)
-    result = subprocess.run(
-        [sys.executable, str(path), *arguments],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    result = forked.run([str(path), *arguments], timeout=90)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout.strip().splitlines()[-1]
 

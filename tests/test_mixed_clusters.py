@@ -8,12 +8,13 @@ from contextlib import contextmanager
 import pytest
 
 from bench.support.cluster import eventually
-from examples.launch import LocalCluster, Task
+from examples.launch import Task
 from tests.support.scripts import (
     ENVIRONMENT,
     MIRRORED,
     PARAMETER_SERVER,
     STRATEGIES,
+    ForkedCluster,
     outcome,
     stats_of,
     tail,
@@ -50,10 +51,10 @@ def test_mirrored_workers_of_which_one_has_no_plugin() -> None:
 
 
 @contextmanager
-def training(script: str, jobs: dict[str, int]) -> Iterator[LocalCluster]:
+def training(script: str, jobs: dict[str, int]) -> Iterator[ForkedCluster]:
     """A cluster whose first task has trained for some epochs, and would do so for ever."""
     path = STRATEGIES / script
-    with LocalCluster(path, jobs, "rdma", EPOCHS_WITHOUT_END, ENVIRONMENT) as cluster:
+    with ForkedCluster(path, jobs, "rdma", EPOCHS_WITHOUT_END, ENVIRONMENT) as cluster:
         wait_for_epochs(next(iter(cluster.tasks.values())), 3)
         yield cluster
 

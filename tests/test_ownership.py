@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from bench.support.cluster import Cluster, running
+from tests.support import forked
 from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, v1
 
 pytestmark = pytest.mark.timeout(120)
@@ -329,10 +328,7 @@ def test_python_functions_may_spoil_what_they_are_given(tmp_path: Path) -> None:
     script = tmp_path / "chief.py"
     script.write_text(PY_FUNC)
     with running({"w": 1, "chief": 1}, without=[("chief", 0)]) as cluster:  # that is the script
-        result = subprocess.run(
-            [sys.executable, str(script), "rdma", json.dumps(cluster.spec)],
-            capture_output=True, text=True, timeout=90, check=False,
-        )  # fmt: skip
+        result = forked.run([str(script), "rdma", json.dumps(cluster.spec)], timeout=90)
         assert result.returncode == 0, result.stderr[-3000:]
         summaries = json.loads(result.stdout.splitlines()[-1])
         assert cluster["w", 0].stats()["sent"]["static"]["tensors"] > 0

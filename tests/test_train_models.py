@@ -1,16 +1,21 @@
 """The measurement of the models runs, compares what it must and says all of it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bench.models import MODELS
+from tests.support import forked
 
 ROOT = Path(__file__).parent.parent
+MAIN = """
+import runpy
+from bench.support import python
+from tests.support import forked
+python.starter = forked.start
+runpy.run_module("bench.train_models", run_name="__main__", alter_sys=True)
+"""
 PATHS = {"static", "dynamic", "inline", "grpc"}
 PLAN = {"hits", "misses", "slot_allocations", "promotions", "demotions"}
 ROW = {
@@ -25,15 +30,7 @@ ROW = {
 def test_a_model_is_measured_over_both_protocols(tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     words = ["--models", "gru", "--repeat", "6", "--json", str(answer)]
-    ran = subprocess.run(
-        [sys.executable, "-m", "bench.train_models", *words],
-        cwd=ROOT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ran = forked.run(["-c", MAIN, *words], directory=ROOT, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
     assert "gru" in ran.stdout
 

@@ -4,10 +4,10 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import tempfile
 from typing import Any
+
+from bench.support.python import start
 
 
 class Child:
@@ -16,15 +16,7 @@ class Child:
     def __init__(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
         self.name = name
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
-            process_group=0,  # Ctrl-C is for the parent
-        )
+        self.process = start(arguments, environment, self.log)
 
     @property
     def pid(self) -> int:

@@ -2,18 +2,17 @@
 
 import json
 import os
-import resource
 import select
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from bench.support.python import start
 
 TASK = Path(__file__).with_name("task.py")
 START_SECONDS = 60
@@ -53,20 +52,11 @@ class Task:
     ) -> None:
         self.job, self.index = job, index
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-
-        def limit() -> None:
-            if file_size_limit is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_size_limit, file_size_limit))
-
-        self.process = subprocess.Popen(
-            [sys.executable, str(program), protocol, job, str(index), json.dumps(cluster)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | (environment or {}),
-            preexec_fn=limit,
-            process_group=0,  # Ctrl-C is for the parent, which ends its tasks after its sessions
+        self.process = start(
+            [str(program), protocol, job, str(index), json.dumps(cluster)],
+            environment,
+            self.log,
+            file_size_limit,
         )
 
     @property

@@ -7,12 +7,12 @@ in a line of JSON, then answers each line it reads with what its transport did; 
 """
 
 import json
-import os
 import select
-import subprocess
 import sys
 import tempfile
 from typing import Any
+
+from bench.support.python import start
 
 START_SECONDS = 60.0
 
@@ -29,14 +29,8 @@ class DataService:
     ) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         arguments = [str(workers), str(port), *([dispatcher] if dispatcher else [])]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.support.data_service", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | (environment or {}),
-            process_group=0,
+        self.process = start(
+            ["-m", "bench.support.data_service", *arguments], environment, self.log
         )
 
     def wait_ready(self) -> "DataService":

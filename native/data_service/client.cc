@@ -112,7 +112,7 @@ class TransferClient final : public tf::data::DataTransferClient {
   mutable Nanos unreachable_since_ = 0;
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool client_registered = [] {
   tf::data::DataTransferClient::Register(
       "rdma", [](const tf::data::DataTransferClient::Config& config,
                  std::unique_ptr<tf::data::DataTransferClient>* client) {

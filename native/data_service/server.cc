@@ -105,7 +105,7 @@ class TransferServer final : public tf::data::DataTransferServer {
   std::unique_ptr<exchange::Responder> responder_;
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool server_registered = [] {
   tf::data::DataTransferServer::Register(
       "rdma", [](tf::data::DataTransferServer::GetElementT get_element,
                  std::shared_ptr<tf::data::DataTransferServer>* server) {

@@ -12,7 +12,8 @@
 namespace rdma_transport::exchange {
 namespace {
 
-constexpr uint64_t kShrinks = 4;  // places this many times too large are given up
+constexpr Nanos kCallSlice = 20 * kMillisecond;  // how soon a cancellation is seen
+constexpr uint64_t kShrinks = 4;                 // places this many times too large are given up
 
 std::chrono::nanoseconds Nanoseconds(Nanos nanos) { return std::chrono::nanoseconds(nanos); }
 
@@ -60,7 +61,7 @@ Status Caller::AwaitConnected(Nanos deadline, const std::atomic<bool>* cancelled
   while (!connected_ && !closed_) {
     if (cancelled->load()) return NotWanted();
     if (Now() > deadline) return Status(Code::kUnavailable, "the channel does not come up");
-    changed_.wait_for(lock, Nanoseconds(kCancellationSlice));
+    changed_.wait_for(lock, Nanoseconds(kCallSlice));
   }
   return closed_ ? EndedLocked() : OkStatus();
 }

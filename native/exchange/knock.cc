@@ -16,6 +16,8 @@ namespace {
 
 using fabric::host::FileDescriptor;
 
+constexpr Nanos kKnockSlice = 20 * kMillisecond;  // how soon a cancellation is seen
+
 Status Late(const std::string& address) {
   return Status(Code::kUnavailable, "no answer from " + address + " in time");
 }
@@ -40,7 +42,7 @@ Status Await(int fd, short events, const std::string& address, Nanos deadline,
     const Nanos left = deadline - Now();
     if (left <= 0) return Late(address);
     pollfd descriptor = {fd, events, 0};
-    const auto slice = static_cast<int>(std::min(left, kCancellationSlice) / kMillisecond + 1);
+    const auto slice = static_cast<int>(std::min(left, kKnockSlice) / kMillisecond + 1);
     if (poll(&descriptor, 1, slice) > 0) return OkStatus();
   }
   return Status(Code::kCancelled, "not wanted any more");

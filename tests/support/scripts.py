@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import threading
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.support.cluster import eventually
+from bench.support.python import Process
 from examples.launch import LocalCluster, Task
 from rdma_transport.live import LiveServer
+from tests.support import forked
 
 STRATEGIES = Path(__file__).parent.parent.parent / "examples" / "strategies"
 PARAMETER_SERVER = (("chief", 1), ("ps", 1), ("worker", 2))
@@ -19,7 +22,23 @@ ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "1"}
 FABRIC = ("static", "dynamic", "inline")
 
 
-class MixedCluster(LocalCluster):
+class ForkedTask(Task):
+    def begin(self, command: list[str], environment: dict[str, str], plain: bool) -> Process:
+        assert not plain
+        return forked.Process(
+            command[1:],
+            environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            modules=forked.KERAS_2,
+        )
+
+
+class ForkedCluster(LocalCluster):
+    task_type = ForkedTask
+
+
+class MixedCluster(ForkedCluster):
     """Tasks of which those in `exceptions` have another protocol, and no plugin if it is gRPC."""
 
     def __init__(self, *arguments: Any, exceptions: dict[str, str], **keywords: Any) -> None:
