@@ -91,7 +91,7 @@ class ChannelHandler {
 enum class Urgency { kWake, kLazy };
 
 // As the cookie of a Write(): its end need not be told, where the processor copies.
-constexpr uint64_t kNobodyWaits = 0;
+constexpr uint64_t kNobodyWaits = ~uint64_t{0};
 
 // Which side of the bootstrap this is: the asked task is passive, the asking one active.
 enum class Role { kActive, kPassive };
