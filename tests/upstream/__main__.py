@@ -39,46 +39,7 @@ FILES = (
     "distribute/coordinator/fault_tolerance_coordination_service_test.py",
     "distribute/integration_test/mwms_peer_failure_test.py",
 )
-
-
-Report = dict[str, dict[str, Result]]  # by file, by protocol
-
-
-def failures(results: dict[str, Result]) -> list[dict[str, str]]:
-    """The tests of a file that failed; per protocol, what happened, "" where it passed."""
-    tests = sorted({test for result in results.values() for test in result.outcomes})
-    return [
-        {"test": test} | {protocol: result.failure(test) for protocol, result in results.items()}
-        for test in tests
-        if any(result.failure(test) for result in results.values())
-    ]
-
-
-def show(report: Report, console: Console) -> int:
-    """Print the tables, and return how many tests failed under rdma only."""
-    overview = Table("file", "tests", "passed", "skipped", "failed: both", *PROTOCOLS, "by fabric")
-    details = Table("test that failed", *PROTOCOLS)
-    alone = 0
-    for file, results in report.items():
-        failed = failures(results)
-        only = [sum(1 for f in failed if not all(f[p] for p in results) and f[q]) for q in results]
-        alone += only[-1] if "rdma" in results and len(results) > 1 else 0
-        last = list(results.values())[-1]
-        sent = sum(last.tensors.values())
-        overview.add_row(
-            file,
-            str(len(last.outcomes)),
-            str(sum(o == "OK" for o in last.outcomes.values())),
-            str(sum(o == "SKIPPED" for o in last.outcomes.values())),
-            str(len(failed) - sum(only)),
-            *map(str, only),
-            f"{sent - last.tensors.get('grpc', 0)} of {sent}",
-        )
-        for failure in failed:
-            details.add_row(f"{file}\n{failure['test']}", *(failure[p] for p in results))
-    console.print(overview)
-    console.print(details)
-    return alone
+HEADINGS = ("file", "protocol", "passed", "skipped", "failed", "s", "by fabric", "by gRPC: why")
 
 
 def main(
@@ -89,30 +50,37 @@ def main(
     names: Annotated[list[str] | None, typer.Argument(help="parts of the files' names")] = None,
     protocol: Annotated[list[str], typer.Option(help="over these")] = [*PROTOCOLS],  # noqa: B006
     patience: Annotated[float, typer.Option(help="seconds that a test may take")] = 120,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write all outcomes here")
-    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write all outcomes")] = None,
     logs: Annotated[Path, typer.Option(help="for what the tests print")] = Path("results/upstream"),
 ) -> None:
     """Exit with 1 where a test failed under rdma that passed under gRPC."""
     logs.mkdir(parents=True, exist_ok=True)
     console = Console()
-    report: Report = {}
+    overview, failed = Table(*HEADINGS), Table("test that failed", *protocol)
+    report: dict[str, dict[str, Result]] = {}
+    alone = 0
     for file in FILES:
         if not (tests / file).is_file() or not any(name in file for name in names or [""]):
             continue
-        results = report[file] = {}
+        over = report[file] = {}
         for each in protocol:
             log = logs / f"{Path(file).stem}.{each}.log"
             log.unlink(missing_ok=True)
-            results[each] = run_file(tests / file, each, patience, log)
-            console.print(f"{file} over {each}: {results[each]}")
+            result = over[each] = run_file(tests / file, each, patience, log)
+            console.print(f"{file} over {each}: {result.counts()}")
+            overview.add_row(file, each, *result.row())
+        for test in sorted({test for result in over.values() for test in result.outcomes}):
+            failures = {each: result.failure(test) for each, result in over.items()}
+            if any(failures.values()):
+                failed.add_row(test, *failures.values())
+                alone += bool(failures.get("rdma")) and not failures.get("grpc", "unknown")
         if json_file is not None:
             plain = {f: {p: asdict(r) for p, r in each.items()} for f, each in report.items()}
             json_file.write_text(json.dumps(plain, indent=2))
     if not report:
         raise typer.BadParameter(f"none of the files is in {tests}")
-    if show(report, console):
+    console.print(overview, failed, f"{alone} failed under rdma only", sep="\n")
+    if alone:
         raise typer.Exit(1)
 
 

@@ -1,7 +1,7 @@
 """Runs one of TensorFlow's test files as a program, with the protocol of all servers replaced.
 
 Every way to a server (`Server`, `connect_to_cluster`, strategies, `TF_CONFIG`, a server definition
-that a test makes itself) ends in one of four calls into TensorFlow's library, which take a
+that a test makes itself) ends in one of five calls into TensorFlow's library, which take a
 `ServerDef`. Only that is rewritten, and only where it says "grpc": the tests, and TensorFlow's
 Python, stay as they are.
 """
@@ -31,6 +31,7 @@ TAKES_SERVER_DEF = {
     pywrap_tf_session: ("TF_NewServer",),
     pywrap_tfe: (
         "TFE_ContextSetServerDef",
+        "TFE_ContextSetServerDefWithTimeoutAndRetries",
         "TFE_ContextUpdateServerDef",
         "TFE_EnableCollectiveOps",
     ),
@@ -85,7 +86,7 @@ def leave_out(done: set[str]) -> None:
     def others(loader: unittest.TestLoader, case: Any) -> Any:
         return [n for n in names(loader, case) if f"{case.__name__}.{n}" not in done]
 
-    unittest.TestLoader.getTestCaseNames = others  # type: ignore[method-assign]
+    unittest.TestLoader.getTestCaseNames = others  # type: ignore[assignment]
 
 
 def run(test: str, protocol: str, stats: str, done: list[str]) -> None:

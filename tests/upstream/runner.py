@@ -46,11 +46,16 @@ class Result:
         outcome = self.outcomes.get(test, "MISSING")
         return "" if outcome in PASSED else f"{outcome} {self.reasons.get(test, '')}"
 
-    def __str__(self) -> str:
-        counts = Counter(self.outcomes.values())
-        return ", ".join(f"{count} {name}" for name, count in counts.items()) + (
-            f"; {self.seconds:.0f} s; tensors sent {self.tensors} {self.fallbacks}"
-        )
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(self.outcomes.values()))
+
+    def row(self) -> list[str]:
+        """Passed, skipped, failed, seconds, tensors by the fabric, and by gRPC and why."""
+        ok, skipped = (self.counts().get(outcome, 0) for outcome in PASSED)
+        fabric = sum(self.tensors.values()) - self.tensors.get("grpc", 0)
+        numbers = (ok, skipped, len(self.outcomes) - ok - skipped, round(self.seconds), fabric)
+        why = ", ".join(f"{count} {reason}" for reason, count in self.fallbacks.items())
+        return [*map(str, numbers), why]
 
 
 def run_file(test: Path, protocol: str, patience: float, log: Path) -> Result:
