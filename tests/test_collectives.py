@@ -88,6 +88,24 @@ def test_over_verbs(clusters: dict[str, CollectiveCluster]) -> None:
         assert stats["copied_bytes"] == 0
 
 
+def test_they_begin_anew_after_an_abort() -> None:
+    """What is left of the aborted ones, on its way or unread, is not for those after."""
+    with CollectiveCluster(3, "rdma", STRICT) as cluster:
+        for size in (12, 4 * 3 * 20_001):
+            before = digests(cluster, "all_reduce", size, "float32", count=1)
+            for index in (0, 2):  # post what worker 1 never reads
+                cluster.workers[index].say({"op": "all_reduce", "bytes": size, "count": 1})
+            time.sleep(0.5)
+            cluster.workers[1].say("abort")
+            assert cluster.workers[1].read() == {"done": True}
+            for index in (0, 2):
+                assert "aborted on purpose" in cluster.workers[index].read()["message"]
+            for worker in cluster.workers:
+                worker.say("anew")
+            assert [worker.read() for worker in cluster.workers] == [{"done": True}] * 3
+            assert digests(cluster, "all_reduce", size, "float32", count=1) == before
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_loss_of_one_ends_the_collective_of_all(number: signal.Signals) -> None:
     with CollectiveCluster(3, "rdma", {"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}) as cluster:

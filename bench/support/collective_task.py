@@ -4,7 +4,8 @@ usage: collective_task.py TF_CONFIG
 
 Reads one JSON command a line: {"op", "bytes", "count", "dtype", "seed"}, and answers each with
 {"seconds": of the whole function, "digest": of what it returned} or {"error", "message"}.
-"stats" is answered with the transport's counters.
+"stats" is answered with the transport's counters. "abort" aborts all collectives, and "anew" resets
+TensorFlow's executor of them; both are answered with {"done": true}.
 """
 
 import ctypes
@@ -123,6 +124,17 @@ def answer(collectives: Collectives, command: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - start, "digest": digest(result)}
 
 
+def reset(command: str) -> None:
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import errors
+
+    current = context.context()
+    if command == "abort":
+        current.abort_collective_ops(errors.UNAVAILABLE, "aborted on purpose")
+    else:
+        current.enable_collective_ops(current._collective_ops_server_def)
+
+
 def main() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive the parent
     os.environ["TF_CONFIG"] = sys.argv[1]
@@ -138,6 +150,9 @@ def main() -> None:
             import rdma_transport
 
             print(json.dumps(rdma_transport.stats()), flush=True)
+        elif command in ("abort", "anew"):
+            reset(command)
+            print(json.dumps({"done": True}), flush=True)
         else:
             print(json.dumps(answer(collectives, command)), flush=True)
     os._exit(0)  # TensorFlow's own shutdown waits for workers that may be gone

@@ -9,6 +9,7 @@
 #include "protocol/endpoint.h"
 #include "protocol/runtime.h"
 #include "tensorflow/collective_mgr.h"
+#include "tensorflow/collective_steps.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
@@ -63,6 +64,8 @@ class RdmaServer final : public tf::GrpcServer {
     worker_env()->collective_executor_mgr.reset(MakeCollectiveMgr(
         server_def.default_session_config(), worker_env(), newest_cache_, endpoint_));
     master_env()->collective_executor_mgr = worker_env()->collective_executor_mgr.get();
+    // An abort that a peer announced to the former manager is not for this one.
+    endpoint_->ClearStep(StepOfCollectives(0));
     return absl::OkStatus();
   }
 

@@ -24,7 +24,6 @@ FILES = (
     "eager/remote_test.py",
     "eager/remote_cluster_test.py",
     "eager/remote_execution_test.py",
-    "kernel_tests/collective_ops_test.py",
     "kernel_tests/collective_ops_multi_worker_test.py",
     "distribute/cross_device_ops_test.py",
     "distribute/collective_all_reduce_strategy_test.py",
