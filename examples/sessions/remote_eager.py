@@ -59,4 +59,4 @@ except tf.errors.InvalidArgumentError as error:
     print("a bad batch:", "a gradient : Tensor had NaN values" in error.message)
 with tf.device(WORKERS[0]):
     difference = tf.reduce_sum(tf.abs(encoder - decoder))  # the decoder comes to task 0
-print("losses", *(value.hex() for value in losses), float(difference).hex())
+print("losses " + " ".join(value.hex() for value in [*losses, float(difference)]))

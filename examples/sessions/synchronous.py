@@ -59,4 +59,4 @@ with v1.train.MonitoredTrainingSession(
         value, _ = session.run([loss, train], {x: batch, y: batch @ teacher})
         losses.append(float(value))
         print(f"worker {worker}: loss {value:.4f}")
-print("losses", *(value.hex() for value in losses))
+    print("losses " + " ".join(value.hex() for value in losses))
