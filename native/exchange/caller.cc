@@ -240,7 +240,7 @@ void Caller::OnNotify(const char* data, size_t length) {
 }
 
 Status Caller::Dispatch(const Message& message) {
-  bool last = false;
+  std::shared_ptr<Caller> leaving;  // goes at the end
   {
     std::lock_guard<std::mutex> lock(mu_);
     heard_ = Now();
@@ -261,10 +261,10 @@ Status Caller::Dispatch(const Message& message) {
       call.done = call.text.size() == message.header.total;
     }
     if (call.done) calls_.erase(found);
-    last = calls_.empty() && self_ != nullptr;
+    if (calls_.empty()) leaving.swap(self_);
     changed_.notify_all();
   }
-  if (last) channel_->Close(Status(Code::kCancelled, "the reader has gone"));
+  if (leaving != nullptr) channel_->Close(Status(Code::kCancelled, "the reader has gone"));
   return OkStatus();
 }
 
