@@ -62,6 +62,19 @@ sys.stdout.flush()
 os._exit(0)
 """
 
+NAMESAKES = """
+import os, sys, tensorflow as tf
+# Its own name, /job:localhost/task:0, is also what the client is called in the cluster it makes.
+server = tf.distribute.Server({"localhost": ["localhost:0"]}, protocol="rdma")
+tf.config.experimental_connect_to_cluster(
+    tf.train.ClusterSpec({"worker": [server.target[len("grpc://"):]]}), protocol="rdma")
+for size in (2, 300):
+    with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
+        product = tf.matmul(tf.ones([size, size]), tf.ones([size, size]))
+    print(float(tf.reduce_sum(product)), flush=True)
+os._exit(0)
+"""
+
 PARAMETER_SERVER = """
 import json, os, sys, tensorflow as tf
 os.environ["TF_CONFIG"] = sys.argv[1]
@@ -100,6 +113,10 @@ def test_a_function_that_fails_in_one_task_leaves_the_others_alive(tmp_path: Pat
         assert script(tmp_path, FAILURE, *cluster.spec["w"]) == "lives (64, 64) 64.0"
         for task in cluster.tasks.values():
             assert task.stats()["loaded"]
+
+
+def test_a_client_with_the_name_of_its_server(tmp_path: Path) -> None:
+    assert script(tmp_path, NAMESAKES) == str(300.0**3)
 
 
 def test_parameter_server_strategy_by_rpc_layer(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class RdmaServer final : public tf::GrpcServer {
     const absl::Status status = GrpcServer::WorkerCacheFactory(options, &inner);
     if (!status.ok()) return status;
     *cache = new WorkerCache(std::unique_ptr<tf::WorkerCacheInterface>(inner), endpoint_,
-                             options.cluster_def);
+                             TaskName(options.job_name, options.task_index), options.cluster_def);
     newest_cache_ = *cache;
     return absl::OkStatus();
   }
@@ -73,9 +73,11 @@ class RdmaServer final : public tf::GrpcServer {
   RdmaServer(const tf::ServerDef& server_def, Runtime* runtime)
       : GrpcServer(server_def, tf::Env::Default()), runtime_(runtime) {}
 
+  static std::string TaskName(const std::string& job, int index) {
+    return "/job:" + job + "/replica:0/task:" + std::to_string(index);
+  }
   static std::string TaskName(const tf::ServerDef& server_def) {
-    return "/job:" + server_def.job_name() +
-           "/replica:0/task:" + std::to_string(server_def.task_index());
+    return TaskName(server_def.job_name(), server_def.task_index());
   }
 
   static absl::Status Explain(const absl::Status& status, const tf::ServerDef& server_def) {

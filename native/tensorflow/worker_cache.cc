@@ -138,8 +138,11 @@ class RemoteWorker final : public tf::WorkerInterface {
 }  // namespace
 
 WorkerCache::WorkerCache(std::unique_ptr<tf::WorkerCacheInterface> inner, Endpoint* endpoint,
-                         const tf::ClusterDef& cluster)
-    : WorkerCacheWrapper(inner.get()), inner_(std::move(inner)), endpoint_(endpoint) {
+                         std::string self, const tf::ClusterDef& cluster)
+    : WorkerCacheWrapper(inner.get()),
+      inner_(std::move(inner)),
+      endpoint_(endpoint),
+      self_(std::move(self)) {
   for (const auto& job : cluster.job()) {
     for (const auto& task : job.tasks()) {
       addresses_["/job:" + job.name() + "/replica:0/task:" + std::to_string(task.first)] =
@@ -150,7 +153,7 @@ WorkerCache::WorkerCache(std::unique_ptr<tf::WorkerCacheInterface> inner, Endpoi
 
 tf::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& target) {
   tf::WorkerInterface* worker = inner_->GetOrCreateWorker(target);
-  if (worker == nullptr || target == endpoint_->identity().task) return worker;
+  if (worker == nullptr || target == self_) return worker;
   const auto address = addresses_.find(target);
   return new RemoteWorker(
       worker,

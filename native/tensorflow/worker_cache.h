@@ -15,9 +15,10 @@ namespace rdma_transport {
 
 class WorkerCache final : public tensorflow::WorkerCacheWrapper {
  public:
-  // Owns `inner`. `cluster` gives the address of each task.
+  // Owns `inner`. `cluster` gives the address of each task; in it this task is called `self`, which
+  // need not be what the server was called.
   WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface> inner, Endpoint* endpoint,
-              const tensorflow::ClusterDef& cluster);
+              std::string self, const tensorflow::ClusterDef& cluster);
 
   tensorflow::WorkerInterface* GetOrCreateWorker(const std::string& target) override;
   void ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) override;
@@ -25,6 +26,7 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
  private:
   std::unique_ptr<tensorflow::WorkerCacheInterface> inner_;
   Endpoint* const endpoint_;
+  const std::string self_;
   std::map<std::string, std::string> addresses_;
 };
 
