@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 
@@ -20,6 +21,9 @@ constexpr int kPausesPerYield = 32;
 // One leads; while it runs work of its own a second one leads, and a third still sleeps.
 constexpr int kThreads = 3;
 constexpr std::chrono::seconds kStopPatience(2);
+// What wakes a follower goes on waking it until the leader has seen to it, and the leader may need
+// the very processor that the follower runs on.
+constexpr std::chrono::microseconds kNap(20);
 
 // Of a thread that runs deferred work, and that has not handed the polling over yet.
 thread_local Runtime* t_polls_soon = nullptr;
@@ -223,7 +227,11 @@ void Runtime::Loop() {
   while (!stop_.load(std::memory_order_relaxed)) {
     SleepAsFollower();
     std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
-    if (leadership.owns_lock()) Lead(std::move(leadership));
+    if (leadership.owns_lock()) {
+      Lead(std::move(leadership));
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
   }
   std::lock_guard<std::mutex> lock(mu_);
   --running_;
