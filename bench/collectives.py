@@ -20,7 +20,7 @@ from bench.edges import size_name
 from bench.support.collective_cluster import CollectiveCluster
 from bench.support.ending import leave
 from bench.support.machine import describe
-from bench.support.timing import Summary, ratio, summarize
+from bench.support.timing import plain, ratio, summarize
 
 PROTOCOLS = ("grpc", "rdma")
 OPS = "all_reduce,all_gather,all_to_all,broadcast"
@@ -96,11 +96,7 @@ def main(
     console.print(describe())
     console.print(show(rows, f"time per collective, us, {workers} workers, median of {repeat}"))
     if json_file is not None:
-        plain = [
-            {k: v.as_dict() if isinstance(v, Summary) else v for k, v in row.items()}
-            for row in rows
-        ]
-        report = {"machine": describe(), "workers": workers, "repeat": repeat, "rows": plain}
+        report = {"machine": describe(), "workers": workers, "repeat": repeat, "rows": plain(rows)}
         json_file.write_text(json.dumps(report, indent=2))
     if not all(row["equal"] for row in rows):
         raise typer.Exit(1)

@@ -21,7 +21,7 @@ from bench.edges import size_name
 from bench.support.data_service import DataService
 from bench.support.ending import leave
 from bench.support.machine import describe
-from bench.support.timing import Summary, ratio, summarize
+from bench.support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4096,65536,1048576,16777216"
 PROTOCOLS = ("grpc", "rdma")
@@ -111,12 +111,8 @@ def main(
     console.print(f"by rdma, sent by the worker: {counted['sent']}")
     console.print(show(rows, repeat))
     if json_file is not None:
-        plain = [
-            {k: v.as_dict() if isinstance(v, Summary) else v for k, v in row.items()}
-            for row in rows
-        ]
         report = {"machine": describe(), "repeat": repeat, "sent_by_rdma": counted["sent"]}
-        json_file.write_text(json.dumps(report | {"rows": plain}, indent=2))
+        json_file.write_text(json.dumps(report | {"rows": plain(rows)}, indent=2))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from rich.table import Table
 from bench.support.cluster import Cluster
 from bench.support.ending import leave
 from bench.support.machine import describe
-from bench.support.timing import Summary, ratio, summarize
+from bench.support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4,64,4096,65536,1048576,4194304,16777216"
 CLUSTERS: dict[str, tuple[str, dict[str, str]]] = {
@@ -226,12 +226,8 @@ def main(
         "< and >: noise hides more than this bound (95 %)."
     )
     if json_file is not None:
-        plain = [
-            {k: v.as_dict() if isinstance(v, Summary) else v for k, v in row.items()}
-            for row in rows
-        ]
         report = {"machine": describe(), "op": op, "repeat": repeat, "tensors_by_path": paths}
-        json_file.write_text(json.dumps(report | {"rows": plain}, indent=2))
+        json_file.write_text(json.dumps(report | {"rows": plain(rows)}, indent=2))
     if any(row["wrong"] for row in rows):
         raise typer.Exit(1)
 

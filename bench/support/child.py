@@ -1,4 +1,4 @@
-"""A Python process that answers one JSON line for each it is given."""
+"""A Python process that answers each line it is given with a line of JSON."""
 
 import json
 import os
@@ -11,26 +11,40 @@ from bench.support.python import start
 
 
 class Child:
-    """Signals go to `pid`; `say()` and `read()` talk to it; its standard error is kept."""
+    """Signals go to `pid`; `tell()`, `say()` and `read()` talk to it; its standard error is kept.
 
-    def __init__(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
-        self.name = name
+    An answer may take `patience` seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: list[str],
+        environment: dict[str, str] | None = None,
+        file_size_limit: int | None = None,
+        patience: float = 30,
+    ) -> None:
+        self.name, self.patience = name, patience
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = start(arguments, environment, self.log)
+        self.process = start(arguments, environment, self.log, file_size_limit)
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    def say(self, command: Any) -> None:
+    def tell(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def read(self, seconds: float = 30) -> Any:
+    def say(self, command: Any) -> None:
+        self.tell(json.dumps(command))
+
+    def read(self, seconds: float | None = None) -> Any:
         """Return the next answer; raise with the child's log if none comes."""
         assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], seconds)[0]:
+        wait = self.patience if seconds is None else seconds
+        if not select.select([self.process.stdout], [], [], wait)[0]:
             raise TimeoutError(f"{self.name} does not answer\n{self.logged()}")
         line = self.process.stdout.readline()
         if not line:

@@ -2,17 +2,14 @@
 
 import json
 import os
-import select
-import signal
 import socket
-import tempfile
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.support.python import start
+from bench.support.child import Child
 
 TASK = Path(__file__).with_name("task.py")
 START_SECONDS = 60
@@ -37,8 +34,8 @@ def free_port() -> int:
         return port
 
 
-class Task:
-    """A task's process; `ask()` and `exit()` talk to it, signals go to `pid`."""
+class Task(Child):
+    """A task's process; `ask()` and `stats()` say what it holds."""
 
     def __init__(
         self,
@@ -51,64 +48,26 @@ class Task:
         program: Path = TASK,
     ) -> None:
         self.job, self.index = job, index
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = start(
+        super().__init__(
+            f"/job:{job}/replica:0/task:{index}",
             [str(program), protocol, job, str(index), json.dumps(cluster)],
             environment,
-            self.log,
             file_size_limit,
+            patience=20,
         )
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def name(self) -> str:
-        return f"/job:{self.job}/replica:0/task:{self.index}"
-
-    def read(self, seconds: float = 20) -> dict[str, Any]:
-        """Return the next answer; raise with the task's log if none comes."""
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], seconds)[0]:
-            raise TimeoutError(f"{self.name} does not answer\n{self.logged()}")
-        line = self.process.stdout.readline()
-        if not line:
-            raise EOFError(f"{self.name} ended\n{self.logged()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
     def wait_ready(self) -> dict[str, Any]:
-        return self.read(START_SECONDS)
-
-    def tell(self, command: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
+        answer: dict[str, Any] = self.read(START_SECONDS)
+        return answer
 
     def ask(self) -> dict[str, Any]:
         self.tell("report")
-        return self.read()
+        answer: dict[str, Any] = self.read()
+        return answer
 
     def stats(self) -> dict[str, Any]:
         stats: dict[str, Any] = self.ask()["stats"]
         return stats
-
-    def logged(self) -> str:
-        self.log.flush()
-        with open(f"/proc/self/fd/{self.log.fileno()}") as again:
-            return again.read()
-
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.log):
-            if pipe is not None:
-                pipe.close()
 
 
 class Cluster:

@@ -7,17 +7,15 @@ in a line of JSON, then answers each line it reads with what its transport did; 
 """
 
 import json
-import select
 import sys
-import tempfile
 from typing import Any
 
-from bench.support.python import start
+from bench.support.child import Child
 
 START_SECONDS = 60.0
 
 
-class DataService:
+class DataService(Child):
     """Such a process; `dispatcher` is "host:port"."""
 
     def __init__(
@@ -27,45 +25,27 @@ class DataService:
         environment: dict[str, str] | None = None,
         port: int = 0,
     ) -> None:
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         arguments = [str(workers), str(port), *([dispatcher] if dispatcher else [])]
-        self.process = start(
-            ["-m", "bench.support.data_service", *arguments], environment, self.log
+        super().__init__(
+            "the data service",
+            ["-m", "bench.support.data_service", *arguments],
+            environment,
+            patience=20,
         )
 
     def wait_ready(self) -> "DataService":
-        self.dispatcher: str = self._read(START_SECONDS)["dispatcher"]
+        self.dispatcher: str = self.read(START_SECONDS)["dispatcher"]
         return self
 
     def stats(self) -> dict[str, Any]:
         """What `rdma_transport.stats()` says there."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("stats\n")
-        self.process.stdin.flush()
-        return self._read(20)
-
-    def _read(self, seconds: float) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        ready = select.select([self.process.stdout], [], [], seconds)[0]
-        line = self.process.stdout.readline() if ready else ""
-        if not line:
-            raise RuntimeError(f"the data service does not answer\n{self.logged()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def logged(self) -> str:
-        with open(f"/proc/self/fd/{self.log.fileno()}") as again:
-            return again.read()
+        self.tell("stats")
+        stats: dict[str, Any] = self.read()
+        return stats
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-
-    def end(self) -> None:
-        self.kill()
-        for pipe in (self.process.stdin, self.process.stdout, self.log):
-            if pipe is not None:
-                pipe.close()
 
 
 def main() -> None:

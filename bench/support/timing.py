@@ -2,8 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,13 @@ def summarize(samples: Sequence[float]) -> Summary:
         ordered[max(away - 1, 0)],
         ordered[min(n - away, n - 1)],
     )
+
+
+def plain(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with summaries as dictionaries, for JSON."""
+    return [
+        {k: v.as_dict() if isinstance(v, Summary) else v for k, v in row.items()} for row in rows
+    ]
 
 
 def ratio(slow: Summary, fast: Summary) -> str:
