@@ -92,7 +92,14 @@ void CollectiveFetch::OnDelivery(Delivery delivery) {
   // Then it may wait in the mailbox still.
   if (!delivery.status.ok()) access_->endpoint_->Forget(access_->step(), args_.key, this);
   delivery_ = std::move(delivery);
-  EndUnlessCalling();
+  bool calling;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    over_ = true;
+    calling = calling_;
+  }
+  if (!calling) return End();
+  call_.StartCancel();  // its end is this one's too
 }
 
 void CollectiveFetch::OnUseGrpc(const std::string&) {
@@ -118,15 +125,6 @@ void CollectiveFetch::OnUseGrpc(const std::string&) {
     if (end) self->End();
   });
   if (claimed()) call_.StartCancel();
-}
-
-void CollectiveFetch::EndUnlessCalling() {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    over_ = true;
-    if (!calling_) return End();
-  }
-  call_.StartCancel();
 }
 
 void CollectiveFetch::End() {
@@ -169,9 +167,7 @@ class CollectivePost::ByGrpcOnce final : public ByGrpc {
   const std::shared_ptr<CollectivePost> post_;
 };
 
-absl::Status CollectivePost::StatusOf(const Delivery& delivery) {
-  return ToTensorFlow(delivery.status);
-}
+void CollectivePost::OnDelivery(Delivery delivery) { Finish(ToTensorFlow(delivery.status)); }
 
 void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer) {
   if (!post->Begin()) return;

@@ -75,8 +75,7 @@ class CollectiveFetch final : public CollectiveTransfer {
   std::shared_ptr<CollectiveFetch> Self() {
     return std::static_pointer_cast<CollectiveFetch>(shared_from_this());
   }
-  // With the end in `delivery_`, as soon as nobody else writes into `tensor_`.
-  void EndUnlessCalling();
+  // With what is in `delivery_`; nobody else writes into `tensor_`.
   void End();
   absl::Status Copy();
 
@@ -98,12 +97,11 @@ class CollectivePost final : public CollectiveTransfer {
   static void Run(const std::shared_ptr<CollectivePost>& post, Peer* peer);
 
   void Cancel(const absl::Status& status) override;
-  void OnDelivery(Delivery delivery) override { Finish(StatusOf(delivery)); }
+  void OnDelivery(Delivery delivery) override;  // of the peer's loss
   void OnUseGrpc(const std::string&) override {}
 
  private:
   class ByGrpcOnce;
-  static absl::Status StatusOf(const Delivery& delivery);
 
   std::shared_ptr<CollectivePost> Self() {
     return std::static_pointer_cast<CollectivePost>(shared_from_this());

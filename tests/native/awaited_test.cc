@@ -10,7 +10,6 @@
 namespace rdma_transport {
 namespace {
 
-using testing::Catcher;
 using testing::Eventually;
 using testing::Payload;
 using testing::ProtocolTest;
