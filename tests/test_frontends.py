@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, running
+from bench.support.cluster import Cluster, free_port, running
 from tests.support import forked
 from tests.support.graphs import A, B, Graph, v1
 
@@ -75,6 +75,27 @@ for size in (2, 300):
 os._exit(0)
 """
 
+REPLACED = """
+import os, sys, tensorflow as tf
+from tensorflow.core.protobuf.tensorflow_server_pb2 import ServerDef
+from tensorflow.python.eager import context
+
+own, *addresses = sys.argv[1:]
+
+def connect(how, address):
+    server = ServerDef(job_name="chief", task_index=0, protocol="rdma")
+    for job, task in (("chief", own), ("worker", address)):
+        server.cluster.job.add(name=job).tasks[0] = task
+    how(server)
+
+for how, address in zip((context.set_server_def, context.update_server_def), addresses):
+    connect(how, address)
+    with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
+        product = tf.matmul(tf.ones([300, 300]), tf.ones([300, 300]))
+    print(float(product.numpy().sum()), flush=True)
+os._exit(0)
+"""
+
 PARAMETER_SERVER = """
 import json, os, sys, tensorflow as tf
 os.environ["TF_CONFIG"] = sys.argv[1]
@@ -117,6 +138,16 @@ def test_a_function_that_fails_in_one_task_leaves_the_others_alive(tmp_path: Pat
 
 def test_a_client_with_the_name_of_its_server(tmp_path: Path) -> None:
     assert script(tmp_path, NAMESAKES) == str(300.0**3)
+
+
+def test_a_client_reads_from_the_task_that_replaced_another(tmp_path: Path) -> None:
+    """The client's rendezvous of eager tensors is the same before and after."""
+    with running({"w": 1}) as first, running({"w": 1}) as second:
+        addresses = [cluster.spec["w"][0] for cluster in (first, second)]
+        own = f"127.0.0.1:{free_port()}"
+        assert script(tmp_path, REPLACED, own, *addresses) == str(300.0**3)
+        for cluster in (first, second):
+            assert cluster["w", 0].stats()["sent"]["dynamic"]["tensors"] > 0
 
 
 def test_parameter_server_strategy_by_rpc_layer(tmp_path: Path) -> None:

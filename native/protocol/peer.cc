@@ -242,7 +242,10 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
                   Again::kNever);
   }
   if (!status.ok()) {
-    return Decide(State::kUnreachable, Status(Code::kUnavailable, status.message()), Again::kSoon);
+    // What follows its first line names fields in an order that changes: no key for a counter.
+    const std::string& text = status.message();
+    return Decide(State::kUnreachable, Status(Code::kUnavailable, text.substr(0, text.find('\n'))),
+                  Again::kSoon);
   }
   BootstrapReply reply;
   const Status decoded = BootstrapReply::Decode(bytes, &reply);

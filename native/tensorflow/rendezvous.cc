@@ -141,15 +141,19 @@ void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvo
 }
 
 Peer* Rendezvous::PeerFor(absl::string_view device) {
+  tf::WorkerSession* session = this->session();
+  if (session == nullptr) return nullptr;
   const absl::string_view task = WorkerOf(device);
+  const std::shared_ptr<tf::WorkerCacheInterface> cache = session->GetSharedWorkerCache();
   std::lock_guard<std::mutex> lock(mu_);
+  if (peers_of_.owner_before(cache) || cache.owner_before(peers_of_)) {
+    peers_.clear();
+    peers_of_ = cache;
+  }
   for (const auto& [known, peer] : peers_) {
     if (known == task) return peer;
   }
-  tf::WorkerSession* session = this->session();
-  if (session == nullptr) return nullptr;
   const std::string name(task);
-  const std::shared_ptr<tf::WorkerCacheInterface> cache = session->GetSharedWorkerCache();
   tf::WorkerInterface* worker = cache->GetOrCreateWorker(name);
   if (worker == nullptr) return nullptr;
   Peer* peer = PeerOf(worker);

@@ -1,6 +1,7 @@
 // Where TensorFlow's _Send and _Recv between tasks meet the transport.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -61,6 +62,9 @@ class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
 
   std::mutex mu_;
   absl::Status aborted_;
+  // A client's rendezvous of eager tensors outlives an update of its cluster, which brings another
+  // cache with other peers under the same names.
+  std::weak_ptr<tensorflow::WorkerCacheInterface> peers_of_;
   std::vector<std::pair<std::string, Peer*>> peers_;
 };
 
