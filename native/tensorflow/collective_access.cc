@@ -64,11 +64,12 @@ class CollectiveAccess::AbortWatch final : public Waiter {
 CollectiveAccess::CollectiveAccess(const tf::DeviceMgr* devices,
                                    tf::DeviceResolverInterface* resolver,
                                    std::shared_ptr<tf::UnboundedWorkQueue> queue,
-                                   tf::WorkerCacheInterface* cache, int64_t step, std::string task,
-                                   Endpoint* endpoint)
-    : CollectiveRemoteAccessDistributed(devices, resolver, std::move(queue), cache, step,
+                                   std::shared_ptr<tf::WorkerCacheInterface> cache, int64_t step,
+                                   std::string task, Endpoint* endpoint)
+    : CollectiveRemoteAccessDistributed(devices, resolver, std::move(queue), cache.get(), step,
                                         std::move(task)),
-      endpoint_(endpoint) {}
+      endpoint_(endpoint),
+      cache_(std::move(cache)) {}
 
 CollectiveAccess::~CollectiveAccess() {
   for (const auto& [task, known] : peers_) {
@@ -133,19 +134,18 @@ Peer* CollectiveAccess::PeerFor(const std::string& task) {
   std::lock_guard<std::mutex> lock(mu_);
   const auto [entry, created] = peers_.try_emplace(task);
   if (created && task != task_name_) {
-    tf::WorkerInterface* worker = worker_cache_->GetOrCreateWorker(task);
+    tf::WorkerInterface* worker = cache_->GetOrCreateWorker(task);
     if (worker != nullptr) {
       entry->second.peer = PeerOf(worker);
-      worker_cache_->ReleaseWorker(task, worker);
+      cache_->ReleaseWorker(task, worker);
     }
   }
   return entry->second.peer;
 }
 
 BootstrapCall CollectiveAccess::CallFor(const Peer* peer) {
-  // The cache lives as long as the server, and this perhaps not until the call.
-  const std::shared_ptr<tf::WorkerCacheInterface> cache(std::shared_ptr<void>(), worker_cache_);
-  return [cache, peer, device = dev_mgr_->ListDevices().front()](
+  // This may be gone when the call ends.
+  return [cache = cache_, peer, device = dev_mgr_->ListDevices().front()](
              std::string request, Nanos timeout, std::function<void(Status, std::string)> done) {
     CallBootstrap(cache, peer->task(), device, std::move(request), timeout, std::move(done));
   };

@@ -24,8 +24,8 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
   CollectiveAccess(const tensorflow::DeviceMgr* devices,
                    tensorflow::DeviceResolverInterface* resolver,
                    std::shared_ptr<tensorflow::UnboundedWorkQueue> queue,
-                   tensorflow::WorkerCacheInterface* cache, int64_t step, std::string task,
-                   Endpoint* endpoint);
+                   std::shared_ptr<tensorflow::WorkerCacheInterface> cache, int64_t step,
+                   std::string task, Endpoint* endpoint);
   ~CollectiveAccess() override;
 
   void RecvFromPeer(const std::string& peer_device, const std::string& peer_task,
@@ -70,6 +70,8 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
                                                                  const absl::Status& status);
 
   Endpoint* const endpoint_;
+  // What the base class points to: the server may get another one meanwhile.
+  const std::shared_ptr<tensorflow::WorkerCacheInterface> cache_;
 
   std::mutex mu_;
   absl::Status aborted_;

@@ -10,6 +10,8 @@
 #include "tensorflow/core/distributed_runtime/collective_param_resolver_distributed.h"
 #include "tensorflow/core/distributed_runtime/device_resolver_distributed.h"
 #include "tensorflow/core/distributed_runtime/rpc_collective_executor_mgr.h"
+#include "tensorflow/core/distributed_runtime/session_mgr.h"
+#include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/nccl/collective_communicator.h"
 
 namespace rdma_transport {
@@ -24,9 +26,11 @@ class CollectiveMgr final : public tf::RpcCollectiveExecutorMgr {
                 std::unique_ptr<tf::DeviceResolverDistributed> device_resolver,
                 std::unique_ptr<tf::CollectiveParamResolverDistributed> param_resolver,
                 std::unique_ptr<tf::NcclCommunicatorInterface> nccl,
-                tf::WorkerCacheInterface* cache, const std::string& task, Endpoint* endpoint)
+                tf::WorkerCacheInterface* cache, const std::string& task, const tf::WorkerEnv* env,
+                Endpoint* endpoint)
       : RpcCollectiveExecutorMgr(config, devices, std::move(device_resolver),
                                  std::move(param_resolver), std::move(nccl), cache, task),
+        env_(env),
         endpoint_(endpoint) {}
 
   void Cleanup(int64_t step) override {
@@ -41,12 +45,14 @@ class CollectiveMgr final : public tf::RpcCollectiveExecutorMgr {
 
  protected:
   tf::CollectiveExecutor* Create(int64_t step) override {
-    auto* access = new CollectiveAccess(dev_mgr_, dev_resolver_.get(), work_queue_, worker_cache_,
+    auto* access = new CollectiveAccess(dev_mgr_, dev_resolver_.get(), work_queue_,
+                                        env_->session_mgr->LegacySession()->GetSharedWorkerCache(),
                                         step, task_name_, endpoint_);
     return new tf::BaseCollectiveExecutor(this, access, step, dev_mgr_, work_queue_);
   }
 
  private:
+  const tf::WorkerEnv* const env_;
   Endpoint* const endpoint_;
 };
 
@@ -62,7 +68,7 @@ tf::CollectiveExecutorMgrInterface* MakeCollectiveMgr(const tf::ConfigProto& con
   auto params = std::make_unique<tf::CollectiveParamResolverDistributed>(
       config, env->device_mgr, devices.get(), nccl.get(), cache, task);
   return new CollectiveMgr(config, env->device_mgr, std::move(devices), std::move(params),
-                           std::move(nccl), cache, task, endpoint);
+                           std::move(nccl), cache, task, env, endpoint);
 }
 
 }  // namespace rdma_transport

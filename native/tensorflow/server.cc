@@ -13,6 +13,8 @@
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
+#include "tensorflow/core/distributed_runtime/session_mgr.h"
+#include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorflow/core/public/session_options.h"
@@ -53,7 +55,6 @@ class RdmaServer final : public tf::GrpcServer {
     if (!status.ok()) return status;
     *cache = new WorkerCache(std::unique_ptr<tf::WorkerCacheInterface>(inner), endpoint_,
                              TaskName(options.job_name, options.task_index), options.cluster_def);
-    newest_cache_ = *cache;
     return absl::OkStatus();
   }
 
@@ -61,8 +62,9 @@ class RdmaServer final : public tf::GrpcServer {
   absl::Status UpdateServerDef(const tf::ServerDef& server_def) override {
     const absl::Status status = GrpcServer::UpdateServerDef(server_def);
     if (!status.ok()) return status;
-    worker_env()->collective_executor_mgr.reset(MakeCollectiveMgr(
-        server_def.default_session_config(), worker_env(), newest_cache_, endpoint_));
+    worker_env()->collective_executor_mgr.reset(
+        MakeCollectiveMgr(server_def.default_session_config(), worker_env(),
+                          worker_env()->session_mgr->LegacySession()->worker_cache(), endpoint_));
     master_env()->collective_executor_mgr = worker_env()->collective_executor_mgr.get();
     // An abort that a peer announced to the former manager is not for this one.
     endpoint_->ClearStep(StepOfCollectives(0));
@@ -127,7 +129,6 @@ class RdmaServer final : public tf::GrpcServer {
 
   Runtime* const runtime_;
   Endpoint* endpoint_ = nullptr;  // lives as long as the process
-  tf::WorkerCacheInterface* newest_cache_ = nullptr;
   std::unique_ptr<tf::DeviceMgr> devices_;
 };
 
