@@ -1,11 +1,12 @@
 """Time of a step of Keras `fit` under TensorFlow 2's strategies, over gRPC and over rdma.
 
-An MLP with 32 MiB of weights and batches of 4, so that a step is mostly communication. Mirrored:
+An MLP with 32 MiB of weights: with batches of 4 a step is mostly communication, with batches of 512
+mostly arithmetic. Mirrored:
 two workers, whose gradients are summed by TensorFlow's collectives; the losses must be equal bit
 for bit. Parameter server: one server, two workers, which take steps without waiting for each other,
 so that losses depend on their order. Both protocols take turns.
 
-usage: python -m bench.keras_fit [--turns 4] [--epochs 3] [--steps 4] [--json FILE]
+usage: python -m bench.keras_fit [--turns 4] [--epochs 3] [--steps 4] [--batch 4] [--json FILE]
 """
 
 import json
@@ -47,9 +48,9 @@ class Side:
     steps: int = 0
     sent: dict[str, int] = field(default_factory=dict)
 
-    def turn(self, epochs: int, steps: int) -> None:
+    def turn(self, epochs: int, steps: int, batch: int) -> None:
         for task in self.fitting:
-            task.tell(f"{epochs} {steps}")
+            task.tell(f"{epochs} {steps} {batch}")
         answers = [task.read(TURN_SECONDS) for task in self.fitting]
         self.milliseconds += answers[0]["ms"]
         self.losses += answers[0]["losses"]
@@ -77,16 +78,16 @@ def started(strategy: str, protocol: str, stack: ExitStack) -> Side:
     return Side(cluster, tasks)
 
 
-def measure(strategy: str, turns: int, epochs: int, steps: int) -> dict[str, Any]:
+def measure(strategy: str, turns: int, epochs: int, steps: int, batch: int) -> dict[str, Any]:
     """One strategy's row; times in ms."""
     with ExitStack() as stack:
         sides = {protocol: started(strategy, protocol, stack) for protocol in PROTOCOLS}
         for side in sides.values():
-            side.turn(1, steps)
+            side.turn(1, steps, batch)
             side.milliseconds.clear()  # made functions and, over rdma, agreed on places
         for _ in range(turns):
             for side in sides.values():
-                side.turn(epochs, steps)
+                side.turn(epochs, steps, batch)
     losses = {protocol: side.losses for protocol, side in sides.items()}
     return {
         "strategy": strategy,
@@ -98,8 +99,9 @@ def measure(strategy: str, turns: int, epochs: int, steps: int) -> dict[str, Any
     }
 
 
-def show(rows: list[dict[str, Any]], samples: int) -> Table:
-    table = Table(title=f"step of Keras fit with 2 workers, ms, median of {samples}")
+def show(rows: list[dict[str, Any]], samples: int, batch: int) -> Table:
+    title = f"step of Keras fit with 2 workers and batches of {batch}, ms, median of {samples}"
+    table = Table(title=title)
     for heading in ("", "gRPC", "rdma", "gRPC/rdma", "MiB per step over rdma, by path", "equal?"):
         table.add_column(heading, justify="left" if not heading else "right")
     for row in rows:
@@ -116,6 +118,7 @@ def main(
     turns: Annotated[int, typer.Option(help="of each protocol", min=1)] = 4,
     epochs: Annotated[int, typer.Option(help="measured in a turn", min=1)] = 3,
     steps: Annotated[int, typer.Option(help="in an epoch", min=1)] = 4,
+    batch: Annotated[int, typer.Option(help="rows for each worker and step", min=1)] = 4,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
 ) -> None:
     """Print the time of a step of `fit` under each strategy over both protocols."""
@@ -127,16 +130,18 @@ def main(
     console = Console()
     console.print(describe())
     try:
-        rows = [measure(name, turns, epochs, steps) for name in chosen]
+        rows = [measure(name, turns, epochs, steps, batch) for name in chosen]
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    console.print(show(rows, turns * epochs))
+    console.print(show(rows, turns * epochs, batch))
     if json_file is not None:
         plain = [
             row | {"ms": {name: value.as_dict() for name, value in row["ms"].items()}}
             for row in rows
         ]
-        json_file.write_text(json.dumps({"machine": describe(), "rows": plain}, indent=2))
+        json_file.write_text(
+            json.dumps({"machine": describe(), "batch": batch, "rows": plain}, indent=2)
+        )
     unequal = [row for row in rows if row["strategy"] == "mirrored" and not row["equal"]]
     if unequal or not all(row["finite"] for row in rows):
         raise typer.Exit(1)

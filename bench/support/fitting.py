@@ -1,7 +1,7 @@
 """A task of TF_CONFIG that fits a Keras model whenever it is told to.
 
-Reads a line "EPOCHS STEPS" for each turn; answers with JSON: milliseconds per step and the loss,
-all bits, of each epoch but the first, which prepares; and what the transport counted so far.
+Reads a line "EPOCHS STEPS BATCH" for each turn; answers with JSON: milliseconds per step and the
+loss, all bits, of each epoch but the first, which prepares; and what the transport counted so far.
 """
 
 import json
@@ -11,7 +11,6 @@ from typing import Any
 
 WIDTH = 2048
 LAYERS = 2  # each of WIDTH x WIDTH float32, 16 MiB
-BATCH = 4  # small, so that communication and not arithmetic is measured
 
 
 def build(strategy: Any) -> Any:
@@ -25,11 +24,11 @@ def build(strategy: Any) -> Any:
     return model
 
 
-def batches(_: Any = None) -> Any:
+def batches(rows: int) -> Any:
     """One batch, again and again."""
     import tensorflow as tf
 
-    x = tf.random.stateless_normal([BATCH, WIDTH], [1, 2])
+    x = tf.random.stateless_normal([rows, WIDTH], [1, 2])
     return tf.data.Dataset.from_tensors((x, tf.tanh(x[:, ::-1]))).repeat()
 
 
@@ -60,20 +59,23 @@ def main() -> None:
     import tensorflow as tf
     import tf_keras as keras
 
+    def data(rows: int) -> Any:
+        if resolver.task_type == "chief":
+            return keras.utils.experimental.DatasetCreator(lambda _: batches(rows))
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return batches(rows).with_options(options)
+
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type == "chief":
         strategy = tf.distribute.ParameterServerStrategy(resolver)
-        data = keras.utils.experimental.DatasetCreator(batches)
     else:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        data = batches().with_options(options)
     model = build(strategy)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        epochs, steps = map(int, line.split())
-        print(json.dumps(turn(model, data, epochs, steps)), flush=True)
+        epochs, steps, rows = map(int, line.split())
+        print(json.dumps(turn(model, data(rows), epochs, steps)), flush=True)
 
 
 if __name__ == "__main__":
