@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-verbs test-upstream bench-verbs lint format bench clean
+.PHONY: help venv run test test-python test-native test-verbs test-upstream bench-verbs paper lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -17,6 +17,7 @@ help:
 	@echo "make test-upstream   TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
 	@echo "make bench  time per edge, rdma beside gRPC"
 	@echo "make bench-verbs  verbs beside perftest and gRPC, in virtual machines with Soft-RoCE"
+	@echo "make paper  the paper's evaluation, into docs/benchmarks.md (about 15 minutes)"
 	@echo "make venv   only the set-up;  make lint, make format, make clean"
 
 $(STAMPS)/system: tools/system_packages.sh
@@ -47,6 +48,9 @@ bench: venv
 
 bench-verbs: venv
 	@$(PYTHON) -m bench.verbs
+
+paper: venv
+	@$(PYTHON) -m bench.paper
 
 lint: $(STAMPS)/packages
 	@ruff check .

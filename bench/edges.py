@@ -13,7 +13,7 @@ usage: python -m bench.edges [--sizes 4,4096] [--op identity|negative] [--json F
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +29,8 @@ from bench.support.machine import describe
 from bench.support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4,64,4096,65536,1048576,4194304,16777216"
-CLUSTERS: dict[str, tuple[str, dict[str, str]]] = {
+Way = tuple[str, dict[str, str]]  # a protocol, and settings
+CLUSTERS: dict[str, Way] = {
     "grpc": ("grpc", {}),
     "rdma": ("rdma", {}),
     "dynamic": ("rdma", {"RDMA_TRANSPORT_STATIC": "off"}),
@@ -135,14 +136,16 @@ def size_name(size: int) -> str:
     return f"{size} B"
 
 
-def measure(sizes: list[int], repeat: int, hops: int, op: str) -> tuple[list[dict], dict]:
+def measure(
+    sizes: list[int], repeat: int, hops: int, op: str, ways: Mapping[str, Way] = CLUSTERS
+) -> tuple[list[dict], dict]:
     """Rows in microseconds, and task a's tensors by path; `wrong` counts wrong values."""
     lengths = (hops,) if hops else LONG_HOPS
     tasks = ["/job:a/task:0", "/job:b/task:0"]
     rows = []
     with ExitStack() as stack:
         clusters = {}
-        for name, (protocol, environment) in CLUSTERS.items():
+        for name, (protocol, environment) in ways.items():
             clusters[name] = Cluster({"a": 1, "b": 1}, protocol, environment)
             stack.callback(clusters[name].end)
         # Entered after the clusters, so closed before them.

@@ -34,7 +34,7 @@ from bench.support.timing import Summary, summarize
 PROTOCOLS = ("grpc", "rdma")
 PATHS = ("static", "dynamic", "inline", "grpc")
 SERVERS = ["/job:ps/task:0"]
-WORKERS = ["/job:worker/task:0", "/job:worker/task:1"]
+WORKERS = 2
 WARM_UP = 6  # edges become static after a few equal steps
 FEWEST = 6  # of which bench.support.timing makes a summary
 SETTLE_SECONDS = 0.5  # beside longer steps, what the other protocol's turn leaves is nothing
@@ -144,20 +144,22 @@ def measure(
     seconds: float,
     warm_up: int,
     say: Callable[[str], None],
+    workers: int = WORKERS,
 ) -> dict[str, Any]:
     """One model's row; times in ms."""
     from bench.models.training import training_graph
     from bench.support.session import config, opened
 
     say("making the graph")
-    made = training_graph(model, batch=batch, workers=WORKERS, servers=SERVERS)
+    tasks = [f"/job:worker/task:{index}" for index in range(workers)]
+    made = training_graph(model, batch=batch, workers=tasks, servers=SERVERS)
     fetches = [made.losses, made.train]
     sides: dict[str, Side] = {}
     with ExitStack() as stack:
         clusters = {}
         for protocol in PROTOCOLS:
-            say(f"{protocol}: starting 3 tasks")
-            clusters[protocol] = Cluster({"ps": 1, "worker": 2}, protocol)
+            say(f"{protocol}: starting {1 + workers} tasks")
+            clusters[protocol] = Cluster({"ps": 1, "worker": workers}, protocol)
             stack.callback(clusters[protocol].end)
             stack.callback(watched(clusters[protocol]))
         for protocol, cluster in clusters.items():

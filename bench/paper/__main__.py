@@ -1,0 +1,60 @@
+"""Runs the paper's evaluation, and writes its tables and plots.
+
+usage: python -m bench.paper [--only models,convergence] [--quick] [--out docs]
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from bench.paper import document, experiments, pictures
+from bench.support.ending import leave
+from bench.support.machine import describe
+
+EXPERIMENTS = {name: getattr(experiments, name) for name in document.SECTIONS}
+
+
+def main(
+    only: Annotated[str, typer.Option(help="experiments, with commas")] = ",".join(EXPERIMENTS),
+    quick: Annotated[bool, typer.Option("--quick", help="a little of each, to try it")] = False,
+    out: Annotated[Path, typer.Option(help="folder of the page")] = Path("docs"),
+) -> None:
+    """Write benchmarks.md, benchmarks.json and images/paper_*.svg into a folder.
+
+    What is not run again is taken from the benchmarks.json that is there, if it is of the same
+    machine.
+    """
+    chosen = [name.strip() for name in only.split(",")]
+    if unknown := [name for name in chosen if name not in EXPERIMENTS]:
+        raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(EXPERIMENTS)}")
+    import tensorflow as tf
+
+    tf.compat.v1.disable_eager_execution()
+    console = Console(stderr=True)
+    machine = describe()
+    record = out / "benchmarks.json"
+    results: dict[str, Any] = {}
+    if record.exists():
+        before = json.loads(record.read_text())
+        results = before["results"] if before["machine"] == machine else {}
+    effort = experiments.QUICK if quick else experiments.Effort()
+    (out / "images").mkdir(parents=True, exist_ok=True)
+    for name in chosen:
+        with console.status("", refresh_per_second=2) as status:
+            results[name] = EXPERIMENTS[name](
+                effort, lambda what, name=name: status.update(f"{name}: {what}")
+            )
+        pictures.draw(name, results[name], out / "images" / f"paper_{name}.svg")
+        record.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+        (out / "benchmarks.md").write_text(document.write(machine, results))
+        console.print(f"{name}: done")
+    typer.echo(out / "benchmarks.md")
+    if any(not row["equal"] for name in ("models", "scaling") for row in results.get(name, [])):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(main))

@@ -1,0 +1,207 @@
+"""docs/benchmarks.md, from what was measured; says nothing that the numbers do not."""
+
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from statistics import mean
+from typing import Any
+
+from bench.edges import size_name
+from bench.paper.pictures import SMOOTHED
+
+Rows = list[dict[str, Any]]
+
+HEAD = """# Benchmarks: the paper's evaluation, run again
+
+"RPC Considered Harmful: Fast Distributed Deep Learning on RDMA" (Xue et al., EuroSys 2019), with
+gRPC and rdma in turns in one run. This page, its pictures and `benchmarks.json` are written by
+
+```
+make paper
+```
+
+on {machine}.
+
+## What this machine can say, and what it cannot
+
+Both protocols ran between processes of one host: gRPC through TCP on the loopback interface,
+rdma through shared memory. So this compares the two *mechanisms*: what is asked for, serialised,
+copied and agreed on for each tensor. It does not compare networks. There was no InfiniBand or
+RoCE card, no GPU, and two processors for all tasks and all arithmetic, so
+
+- a ratio says how much of a step was the cost of gRPC's way, not what a card would give;
+- loopback flatters gRPC, which has no wire to wait for; shared memory flatters rdma in the same
+  way, and large tensors most of all: nothing moves;
+- with more workers than processors, adding workers adds waiting: no speed-up can be seen, only
+  how the cost of moving tensors grows;
+- arithmetic on processors hides communication that would stand out beside a GPU.
+
+What verbs do between hosts, as far as Soft-RoCE can tell, is in the README (`make bench-verbs`)."""
+
+MESSAGE_SIZES = """
+## Message sizes
+
+A tensor between two tasks, median time of one edge in µs (`python -m bench.edges` explains how).
+Each of the two ideas of the paper is switched off in turn: *zero copy*
+(`RDMA_TRANSPORT_ZERO_COPY=off`: tensors are copied out of the place where they arrive) and
+*static placement* (`RDMA_TRANSPORT_STATIC=off`: each transfer needs a descriptor). "<": below
+what the noise lets see.
+
+{table}
+
+![time per edge by size](images/paper_message_sizes.svg)
+"""
+
+MODELS = """
+## Models
+
+A synchronous training step of the paper's models, one parameter server and two workers, batch 2,
+after 20 steps of warm-up. The losses of both protocols are compared bit for bit. Static: share
+of the bytes that went by edges placed before the step.
+
+{table}
+
+![time per step of each model](images/paper_models.svg)
+"""
+
+SCALING = """
+## More workers
+
+One parameter server, batch 2 for each worker, on two processors.
+
+{table}
+
+![time per step by workers](images/paper_scaling.svg)
+"""
+
+CONVERGENCE = """
+## Convergence
+
+A convolutional network with 8 MiB of weights learns scikit-learn's handwritten digits, with two
+workers and a batch of 64 for each; equal seeds, equal batches; the protocols take turns of
+{turn} steps. {outcome}
+
+{table}
+
+![loss against time](images/paper_convergence.svg)
+"""
+
+PAPER = """
+## The paper's figures beside ours
+
+The paper's abstract gives two figures, measured on a cluster with RDMA cards. Its per-model
+figures were not at hand, so they are not quoted.
+
+{table}
+"""
+
+
+def write(machine: str, results: dict[str, Rows]) -> str:
+    """Return the page for what `results` has; other sections are left out."""
+    parts = [HEAD.format(machine=machine)]
+    parts += [SECTIONS[name](results[name]) for name in SECTIONS if name in results]
+    if "models" in results:
+        best = max(results["models"], key=lambda row: row["ratio"])
+        ours = f"{best['ratio']:.1f}x ({best['model']}, a whole step)"
+        lines = [
+            ("most that a benchmark gained over gRPC", "25x", ours),
+            (
+                "most that one gained over an RPC that uses RDMA",
+                "2.7x (169 % more)",
+                "not measured: TensorFlow 2.21 has none",
+            ),
+        ]
+        parts.append(PAPER.format(table=table(("", "paper", "here"), lines)))
+    return "".join(parts)
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _message_sizes(rows: Rows) -> str:
+    ways = ("grpc", "rdma", "copying", "dynamic", "local")
+    heads = ("tensor", "gRPC", "rdma", "zero copy off", "static off", "one process", "gRPC / rdma")
+
+    def cell(value: dict[str, Any]) -> str:
+        return f"{value['median']:.1f}" if value["resolved"] else f"< {max(value['high'], 0):.0f}"
+
+    def ratio(row: dict[str, Any]) -> str:
+        slow, fast = row["grpc"], row["rdma"]
+        return f"{slow['median'] / fast['median']:.1f}x" if fast["resolved"] else "not resolved"
+
+    lines = ([size_name(r["bytes"]), *(cell(r[way]) for way in ways), ratio(r)] for r in rows)
+    return MESSAGE_SIZES.format(table=table(heads, lines))
+
+
+def _times(row: dict[str, Any]) -> list[str]:
+    times = [f"{row['ms'][protocol]['median']:.1f}" for protocol in ("grpc", "rdma")]
+    return [*times, f"{row['ratio']:.2f}x"]
+
+
+def _mib(row: dict[str, Any]) -> str:
+    return f"{row['total_mib_per_step']:.0f}"
+
+
+def _equal(row: dict[str, Any]) -> str:
+    return "equal" if row["equal"] else "NOT EQUAL"
+
+
+def _models(rows: Rows) -> str:
+    heads = ("model", "variables, MiB", "gRPC, ms", "rdma, ms", "gRPC / rdma", "MiB per step")
+    lines = (
+        (
+            *(row["model"], f"{row['variables_mib']:.0f}", *_times(row)),
+            *(_mib(row), f"{100 * row['static_share']:.2f} %", _equal(row)),
+        )
+        for row in rows
+    )
+    return MODELS.format(table=table((*heads, "static", "losses"), lines))
+
+
+def _scaling(rows: Rows) -> str:
+    heads = ("model", "workers", "gRPC, ms", "rdma, ms", "gRPC / rdma", "MiB per step", "losses")
+    lines = (
+        (row["model"], str(row["workers"]), *_times(row), _mib(row), _equal(row)) for row in rows
+    )
+    return SCALING.format(table=table(heads, lines))
+
+
+def _convergence(rows: Rows) -> str:
+    from bench.paper.experiments import STEPS_IN_A_TURN
+
+    by_protocol = {row["protocol"]: row for row in rows}
+    grpc, rdma = by_protocol["grpc"], by_protocol["rdma"]
+    equal = grpc["losses"] == rdma["losses"]
+    outcome = f"The losses of all {len(grpc['losses'])} steps are "
+    outcome += "equal bit for bit, so the curves differ in time only." if equal else "NOT equal."
+    lines = []
+    for goal in (1.0, 0.5, 0.25, 0.1):
+        reached = {p: _seconds_to(row, goal) for p, row in by_protocol.items()}
+        slow, fast = reached["grpc"], reached["rdma"]
+        if slow is not None and fast is not None:
+            lines.append([f"loss {goal}", f"{slow:.2f}", f"{fast:.2f}", f"{slow / fast:.2f}x"])
+    total = {protocol: sum(row["seconds"]) for protocol, row in by_protocol.items()}
+    lines.append(
+        [f"all steps, {100 * rdma['accuracy']:.1f} % right on test images"]
+        + [f"{total[protocol]:.2f}" for protocol in ("grpc", "rdma")]
+        + [f"{total['grpc'] / total['rdma']:.2f}x"]
+    )
+    heads = ("seconds until", "gRPC", "rdma", "gRPC / rdma")
+    return CONVERGENCE.format(turn=STEPS_IN_A_TURN, outcome=outcome, table=table(heads, lines))
+
+
+def _seconds_to(row: dict[str, Any], goal: float) -> float | None:
+    for step, seconds in enumerate(accumulate(row["seconds"]), 1):
+        if step >= SMOOTHED and mean(row["losses"][step - SMOOTHED : step]) <= goal:
+            return seconds
+    return None
+
+
+SECTIONS: dict[str, Callable[[Rows], str]] = {
+    "message_sizes": _message_sizes,
+    "models": _models,
+    "scaling": _scaling,
+    "convergence": _convergence,
+}

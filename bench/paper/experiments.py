@@ -1,0 +1,126 @@
+"""What is measured, over gRPC and over rdma in turns; each function returns plain numbers."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from bench import edges, train_models
+from bench.models import MODELS
+from bench.support.cluster import Cluster
+from bench.support.timing import plain
+
+Say = Callable[[str], None]
+Rows = list[dict[str, Any]]
+
+# Everything, and everything but one of what the design has over an RPC.
+WAYS: dict[str, edges.Way] = {
+    "grpc": ("grpc", {}),
+    "rdma": ("rdma", {}),
+    "copying": ("rdma", {"RDMA_TRANSPORT_ZERO_COPY": "off"}),
+    "dynamic": ("rdma", {"RDMA_TRANSPORT_STATIC": "off"}),
+}
+PROTOCOLS = ("grpc", "rdma")
+STEPS_IN_A_TURN = 10
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much of everything."""
+
+    sizes: tuple[int, ...] = (4, 64, 2**10, 2**14, 2**18, 2**20, 2**22, 2**24)
+    repeat: int = 12
+    models: tuple[str, ...] = tuple(MODELS)
+    model_steps: int = 8
+    scaled: tuple[str, ...] = ("fcn5", "gru")
+    workers: tuple[int, ...] = (1, 2, 4)
+    steps: int = 200
+
+
+QUICK = Effort((4, 2**16), 6, ("gru",), 6, ("gru",), (1, 2), 30)
+
+
+def message_sizes(effort: Effort, say: Say) -> Rows:
+    """Microseconds per edge by bytes, for each of WAYS, and inside one process."""
+    say(f"{len(effort.sizes)} sizes, {len(WAYS)} ways")
+    rows, _ = edges.measure(list(effort.sizes), effort.repeat, 0, "identity", WAYS)
+    return plain(rows)
+
+
+def models(effort: Effort, say: Say) -> Rows:
+    """Milliseconds per step of each model, with two workers."""
+    return [_model(name, 2, effort, say) for name in effort.models]
+
+
+def scaling(effort: Effort, say: Say) -> Rows:
+    """The same for a growing number of workers."""
+    return [
+        _model(name, workers, effort, say) for name in effort.scaled for workers in effort.workers
+    ]
+
+
+def _model(name: str, workers: int, effort: Effort, say: Say) -> dict[str, Any]:
+    def say_more(what: str) -> None:
+        say(f"{name}, {workers} workers: {what}")
+
+    row = train_models.measure(
+        MODELS[name],
+        batch=2,
+        repeat=effort.model_steps,
+        seconds=30,
+        warm_up=20,
+        say=say_more,
+        workers=workers,
+    )
+    kept = ["model", "variables_mib", "measured", "ratio", "equal", "finite"]
+    kept += ["total_mib_per_step", "static_share", "not_copied_share", "registrations"]
+    return {
+        "workers": workers,
+        "ms": {protocol: times.as_dict() for protocol, times in row["ms"].items()},
+        **{key: row[key] for key in kept},
+    }
+
+
+def convergence(effort: Effort, say: Say) -> Rows:
+    """Losses of a network that learns handwritten digits, and the seconds each step took."""
+    import numpy as np
+    import tensorflow as tf
+
+    from bench.support.session import opened
+    from examples import digits_model
+
+    images, labels, test_images, test_labels = digits_model.data()
+    graph = tf.Graph()
+    with graph.as_default():
+        model = digits_model.build(digits_model.SPREAD)
+    rows: dict[str, dict[str, Any]] = {p: {"losses": [], "seconds": []} for p in PROTOCOLS}
+    orders = {protocol: np.random.default_rng(digits_model.SEED) for protocol in PROTOCOLS}
+    with ExitStack() as stack:
+        sessions = {}
+        for protocol in PROTOCOLS:
+            cluster = Cluster({"ps": 1, "worker": 2}, protocol)
+            stack.callback(cluster.end)
+            sessions[protocol] = stack.enter_context(opened(cluster.target("worker"), graph))
+            sessions[protocol].run(model.initializer)
+        for done in range(0, effort.steps, STEPS_IN_A_TURN):
+            say(f"{done} of {effort.steps} steps")
+            for protocol, session in sessions.items():
+                for _ in range(STEPS_IN_A_TURN):
+                    feed: dict[Any, Any] = {}
+                    for image, label in zip(model.images, model.labels, strict=True):
+                        batch = orders[protocol].integers(0, len(labels), digits_model.BATCH)
+                        feed |= {image: images[batch], label: labels[batch]}
+                    loss, seconds = _timed(session, [model.loss, model.train], feed)
+                    rows[protocol]["losses"].append(loss)
+                    rows[protocol]["seconds"].append(seconds)
+        for protocol, session in sessions.items():
+            guesses = session.run(model.predictions, {model.test_images: test_images})
+            rows[protocol]["accuracy"] = float(np.mean(guesses == test_labels))
+    return [{"protocol": protocol, **row} for protocol, row in rows.items()]
+
+
+def _timed(session: Any, fetches: Any, feed: Any) -> tuple[float, float]:
+    start = time.perf_counter()
+    loss, _ = session.run(fetches, feed)
+    return float(loss), time.perf_counter() - start

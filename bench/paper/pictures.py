@@ -1,0 +1,96 @@
+"""Plots of what was measured, as SVG files."""
+
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Rows = list[dict[str, Any]]
+NAMES = {
+    "grpc": "gRPC",
+    "rdma": "rdma",
+    "copying": "rdma, zero copy off",
+    "dynamic": "rdma, static placement off",
+    "local": "one process",
+}
+COLOURS = {
+    "grpc": "#c94f45",
+    "rdma": "#2f8f6f",
+    "copying": "#e3a02f",
+    "dynamic": "#5b8fd0",
+    "local": "#66717f",
+}
+SMOOTHED = 10  # losses in a mean
+
+
+def draw(name: str, rows: Rows, path: Path) -> None:
+    """Draw the experiment `name` into the file `path`."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    # The same numbers give the same file.
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e3e7ec")
+        axes.set_axisbelow(True)
+        DRAWN[name](axes, rows)
+        axes.legend(frameon=False)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def message_sizes(axes: "Axes", rows: Rows) -> None:
+    sizes = [row["bytes"] for row in rows]
+    for way in NAMES:
+        axes.plot(
+            sizes,
+            [row[way]["median"] if row[way]["resolved"] else np.nan for row in rows],
+            label=NAMES[way],
+            color=COLOURS[way],
+            marker="o",
+        )
+    axes.set(xscale="log", yscale="log", xlabel="bytes of the tensor", ylabel="us per edge")
+
+
+def models(axes: "Axes", rows: Rows) -> None:
+    _bars(axes, rows, [row["model"] for row in rows])
+    axes.set(ylabel="ms per step")
+
+
+def scaling(axes: "Axes", rows: Rows) -> None:
+    _bars(axes, rows, [f"{row['model']}\n{row['workers']} workers" for row in rows])
+    axes.set(ylabel="ms per step")
+
+
+def _bars(axes: "Axes", rows: Rows, names: list[str]) -> None:
+    places = np.arange(len(rows))
+    for side, protocol in ((-0.2, "grpc"), (0.2, "rdma")):
+        times = [row["ms"][protocol]["median"] for row in rows]
+        bars = axes.bar(places + side, times, 0.38, label=NAMES[protocol], color=COLOURS[protocol])
+        axes.bar_label(bars, fmt="%.0f", fontsize=7)
+    axes.set_xticks(places, names, fontsize=8)
+
+
+def convergence(axes: "Axes", rows: Rows) -> None:
+    for row in rows:
+        times = list(accumulate(row["seconds"]))[SMOOTHED - 1 :]
+        losses = np.convolve(row["losses"], np.ones(SMOOTHED) / SMOOTHED, "valid")
+        protocol = row["protocol"]
+        axes.plot(times, losses, label=NAMES[protocol], color=COLOURS[protocol])
+    axes.set(yscale="log", xlabel="seconds of training", ylabel=f"loss, mean of {SMOOTHED} steps")
+
+
+DRAWN: dict[str, Callable[["Axes", Rows], None]] = {
+    "message_sizes": message_sizes,
+    "models": models,
+    "scaling": scaling,
+    "convergence": convergence,
+}
