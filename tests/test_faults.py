@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from bench.support.cluster import Cluster, Task, eventually, free_port, running
 from tests.support.graphs import A, B, C, Graph, v1
@@ -59,6 +60,20 @@ class Background:
         self.thread.join(limit)
         assert not self.thread.is_alive(), "the step hangs"
         return self.ended - moment
+
+
+@pytest.mark.parametrize("job", ["ps", "worker"])
+def test_a_coordinator_tells_whose_loss_it_was(job: str) -> None:
+    """gRPC's calls to a task that is stopped do not fail: what is seen is the fabric's error."""
+    settings = {"RDMA_TRANSPORT_PEER_TIMEOUT": "1s"}
+    with running({"a": 1, job: 1}, environment=settings) as cluster:
+        with Graph(cluster, lambda: endless(f"/job:{job}/task:0")) as graph:
+            step = Background(graph)
+            time.sleep(1)
+            cluster[job, 0].signal(signal.SIGSTOP)
+            step.seconds_after(time.monotonic(), 30)
+            assert cluster_coordinator._is_ps_failure(step.error) == (job == "ps"), step.error
+            assert cluster_coordinator._is_worker_failure(step.error) == (job == "worker")
 
 
 def test_a_killed_peer_is_an_error_that_names_it_and_others_go_on() -> None:

@@ -72,7 +72,8 @@ Status Peer::HandToGrpc(int64_t step, std::string_view key, uint64_t bytes,
                       "), and RDMA_TRANSPORT_FALLBACK=forbid; edge: " + std::string(key));
   }
   counters.Sent(Path::kGrpc).Add(bytes);
-  counters.fallback_reasons.Add(reason);
+  // gRPC's further lines name fields in an order that changes: no key for a counter.
+  counters.fallback_reasons.Add(reason.substr(0, reason.find('\n')));
   // In this order: a link that comes up later finds the ledger, one that is up gets the notice.
   endpoint_->ledger().Add(task_, step, key);
   const Status status = by_grpc->Send();
@@ -242,10 +243,7 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
                   Again::kNever);
   }
   if (!status.ok()) {
-    // What follows its first line names fields in an order that changes: no key for a counter.
-    const std::string& text = status.message();
-    return Decide(State::kUnreachable, Status(Code::kUnavailable, text.substr(0, text.find('\n'))),
-                  Again::kSoon);
+    return Decide(State::kUnreachable, Status(Code::kUnavailable, status.message()), Again::kSoon);
   }
   BootstrapReply reply;
   const Status decoded = BootstrapReply::Decode(bytes, &reply);

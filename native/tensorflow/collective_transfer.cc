@@ -134,7 +134,7 @@ void CollectiveFetch::End() {
 
 absl::Status CollectiveFetch::Copy() {
   const Delivery delivery = std::move(delivery_);  // its lease ends here
-  if (!delivery.status.ok()) return ToTensorFlow(delivery.status);
+  if (!delivery.status.ok()) return ToTensorFlow(delivery.status, peer_task());
   if (delivery.bytes != tensor_->TotalBytes()) {
     return absl::InternalError("a collective's peer sent " + std::to_string(delivery.bytes) +
                                " bytes where " + std::to_string(tensor_->TotalBytes()) +
@@ -161,18 +161,20 @@ class CollectivePost::ByGrpcOnce final : public ByGrpc {
     return OkStatus();
   }
   std::unique_ptr<ByGrpc> Keep(bool) override { return std::make_unique<ByGrpcOnce>(post_); }
-  void Fail(const Status& status) override { post_->End(ToTensorFlow(status)); }
+  void Fail(const Status& status) override { post_->End(ToTensorFlow(status, post_->peer_task())); }
 
  private:
   const std::shared_ptr<CollectivePost> post_;
 };
 
-void CollectivePost::OnDelivery(Delivery delivery) { Finish(ToTensorFlow(delivery.status)); }
+void CollectivePost::OnDelivery(Delivery delivery) {
+  Finish(ToTensorFlow(delivery.status, peer_task()));
+}
 
 void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer) {
   if (!post->Begin()) return;
   const Status sent = post->Send(peer);
-  if (!sent.ok()) return post->End(ToTensorFlow(sent));
+  if (!sent.ok()) return post->End(ToTensorFlow(sent, post->peer_task()));
   bool released;
   {
     std::lock_guard<std::mutex> lock(post->mu_);

@@ -102,7 +102,7 @@ void RecvCall::OnDelivery(Delivery delivery) {
   if (fetch != nullptr) fetch->options.StartCancel();
   tf::Tensor tensor;
   const bool dead = delivery.dead;
-  absl::Status status = ToTensorFlow(delivery.status);
+  absl::Status status = ToTensorFlow(delivery.status, WorkerOf(key_.src_device));
   if (status.ok()) {
     status = TensorFrom(&delivery, &tensor);
   } else {

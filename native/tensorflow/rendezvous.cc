@@ -33,7 +33,9 @@ class SendNow final : public ByGrpc {
     return FromTensorFlow(rendezvous_->SendByGrpc(key_, args_, tensor_, dead_));
   }
   std::unique_ptr<ByGrpc> Keep(bool copy) override;
-  void Fail(const Status& status) override { rendezvous_->StartAbort(ToTensorFlow(status)); }
+  void Fail(const Status& status) override {
+    rendezvous_->StartAbort(ToTensorFlow(status, WorkerOf(key_.dst_device)));
+  }
 
  private:
   Rendezvous* const rendezvous_;
@@ -59,7 +61,9 @@ class SendLater final : public ByGrpc {
   std::unique_ptr<ByGrpc> Keep(bool) override {
     return std::make_unique<SendLater>(rendezvous_, key_, args_, tensor_, dead_);
   }
-  void Fail(const Status& status) override { rendezvous_->StartAbort(ToTensorFlow(status)); }
+  void Fail(const Status& status) override {
+    rendezvous_->StartAbort(ToTensorFlow(status, WorkerOf(key_.dst_device)));
+  }
 
  private:
   Rendezvous* const rendezvous_;
@@ -124,7 +128,7 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
     outgoing.owner = OwnerRef(buffer, &UnrefBuffer);
   }
   SendNow by_grpc(this, key, args, tensor, is_dead);
-  return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), &by_grpc));
+  return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), &by_grpc), peer->task());
 }
 
 void Rendezvous::StartAbort(const absl::Status& status) {

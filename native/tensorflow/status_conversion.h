@@ -1,6 +1,9 @@
 // The project's Status as TensorFlow's, and back.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "base/status.h"
 
@@ -8,6 +11,19 @@ namespace rdma_transport {
 
 inline absl::Status ToTensorFlow(const Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+}
+
+// The same for an error about `peer`, a task: with the line that gRPC adds to those of its calls.
+// By it TensorFlow's ClusterCoordinator tells the loss of a parameter server, which it reports,
+// from that of a worker, which it waits for.
+inline absl::Status ToTensorFlow(const Status& status, std::string_view peer) {
+  constexpr std::string_view kFrom = "GRPC error information from remote target ";
+  const std::string line = std::string(kFrom).append(peer);
+  if (status.code() != Code::kUnavailable || status.message().find(line) != std::string::npos) {
+    return ToTensorFlow(status);
+  }
+  return absl::UnavailableError(status.message() + "\nAdditional " + line +
+                                ": none, it is of the fabric");
 }
 
 inline Status FromTensorFlow(const absl::Status& status) {

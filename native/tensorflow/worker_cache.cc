@@ -15,7 +15,7 @@ namespace tf = tensorflow;
 // for ever.
 class RunGraphWatch final : public Waiter {
  public:
-  explicit RunGraphWatch(tf::CallOptions* options) : options_(options) {}
+  RunGraphWatch(tf::CallOptions* options, const Peer* peer) : options_(options), peer_(peer) {}
 
   void OnDelivery(Delivery delivery) override {
     std::lock_guard<std::mutex> lock(mu_);
@@ -30,12 +30,13 @@ class RunGraphWatch final : public Waiter {
     std::lock_guard<std::mutex> lock(mu_);
     finished_ = true;  // `options_` is about to go
     if (undisturbed || status.ok() || lost_.ok()) return status;
-    return ToTensorFlow(lost_);
+    return ToTensorFlow(lost_, peer_->task());
   }
 
  private:
   std::mutex mu_;
   tf::CallOptions* const options_;
+  const Peer* const peer_;
   bool finished_ = false;
   Status lost_;
 };
@@ -52,7 +53,7 @@ class RemoteWorker final : public tf::WorkerInterface {
                      tf::MutableRunGraphResponseWrapper* response,
                      tf::StatusCallback done) override {
     if (opts == nullptr) return inner_->RunGraphAsync(opts, request, response, std::move(done));
-    auto watch = std::make_shared<RunGraphWatch>(opts);
+    auto watch = std::make_shared<RunGraphWatch>(opts, peer_);
     inner_->RunGraphAsync(opts, request, response,
                           [watch, done = std::move(done)](const absl::Status& status) {
                             done(watch->Finish(status));
