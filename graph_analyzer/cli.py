@@ -133,11 +133,11 @@ def plan(
 
         draw(made, picture)
     if as_json:
-        _print_json(made.as_dict() | ({"advice": advised.as_dict()} if advised else {}))
+        print_json(made.as_dict() | ({"advice": advised.as_dict()} if advised else {}))
         return
     from graph_analyzer import report
 
-    console = _console()
+    console = make_console()
     report.print_plan(made, console, rows)
     if advised:
         console.print(report.advice_table(advised))
@@ -185,11 +185,11 @@ def capacity(
         for n, m in counts
     ]  # fmt: skip
     if as_json:
-        _print_json({"version": VERSION, "capacity": [one.as_dict() for one in found]})
+        print_json({"version": VERSION, "capacity": [one.as_dict() for one in found]})
         return
     from graph_analyzer.report import capacity_table
 
-    _console().print(capacity_table(found))
+    make_console().print(capacity_table(found))
 
 
 @app.command()
@@ -211,11 +211,11 @@ def advice(
     made = _plan(graph, cluster, None, None, default_device, tags)
     advised = advise(made, batch=batch, workers=workers, servers=servers, colocated=colocated)
     if as_json:
-        _print_json({"version": VERSION, "advice": advised.as_dict()})
+        print_json({"version": VERSION, "advice": advised.as_dict()})
         return
     from graph_analyzer.report import advice_table
 
-    _console().print(advice_table(advised))
+    make_console().print(advice_table(advised))
 
 
 def _show_live(which: str, as_json: bool) -> None:
@@ -232,14 +232,14 @@ def _show_live(which: str, as_json: bool) -> None:
     except ConnectionError as error:
         raise AnalysisError(str(error)) from error
     if as_json:
-        _print_json({"version": VERSION, "live": {str(pid): one for pid, one in plans.items()}})
+        print_json({"version": VERSION, "live": {str(pid): one for pid, one in plans.items()}})
         return
     from graph_analyzer.report import live_table
 
     for pid, one in plans.items():
         table = live_table(one)
         table.title = f"what process {pid} sends"
-        _console().print(table)
+        make_console().print(table)
 
 
 def _plan(
@@ -281,12 +281,14 @@ def _mib(mib: float | None) -> int:
     return round(mib * 2**20)
 
 
-def _print_json(value: dict[str, Any]) -> None:
+def print_json(value: dict[str, Any]) -> None:
+    """Write JSON, and nothing else, to stdout."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
-def _console() -> Any:
+def make_console() -> Any:
+    """Return a console for stdout, wide enough for tables in a pipe."""
     from rich.console import Console
 
     console = Console()

@@ -1,11 +1,17 @@
 """The command ``rdma-transport``."""
 
 from graph_analyzer import cli as graph_analyzer
+from rdma_transport.config import config
+from rdma_transport.doctor.command import doctor
+from rdma_transport.info import info
 
 app = graph_analyzer.make_app("One-sided tensor transport for stock TensorFlow.")
 app.command("plan")(graph_analyzer.plan)
 app.command("capacity")(graph_analyzer.capacity)
 app.command("advice")(graph_analyzer.advice)
+app.command("doctor")(doctor)
+app.command("info")(info)
+app.command("config")(config)
 
 
 @app.callback()

@@ -3,3 +3,6 @@ from libcpp.string cimport string
 cdef extern from "protocol/report.h" namespace "rdma_transport" nogil:
     string StatsJson()
     string SettingsJson()
+
+cdef extern from "fabric/verbs/survey.h" namespace "rdma_transport::fabric::verbs" nogil:
+    string SurveyJson()

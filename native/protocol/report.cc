@@ -167,10 +167,13 @@ std::string SettingsJson() {
                  .Text("value", given == nullptr ? row.default_text : given)
                  .End());
   }
-  Json problems('[');
-  if (!status.ok()) problems.Add(Quote(status.message()));
-  for (const std::string& warning : warnings) problems.Add(Quote(warning));
-  return Json('{').Field("settings", rows.End()).Field("problems", problems.End()).End();
+  Json warned('[');
+  for (const std::string& warning : warnings) warned.Add(Quote(warning));
+  return Json('{')
+      .Field("settings", rows.End())
+      .Text("error", status.message())
+      .Field("warnings", warned.End())
+      .End();
 }
 
 }  // namespace rdma_transport

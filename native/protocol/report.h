@@ -8,8 +8,10 @@ namespace rdma_transport {
 // Paths, bytes, copies, regions, peers. Zeros when nothing ran. Any thread.
 std::string StatsJson();
 
-// Every setting: name, type, default, meaning, source ("default" or "environment"), value; and what
-// is wrong with the environment, if anything is.
+// Every setting: name, type, default, meaning, source ("default" or "environment"), value; the
+// first value that cannot be used ("error", empty if there is none), and names that are no
+// setting's
+// ("warnings").
 std::string SettingsJson();
 
 }  // namespace rdma_transport

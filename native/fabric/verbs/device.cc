@@ -20,7 +20,6 @@ namespace {
 
 constexpr Nanos kDescriptorInterval = 100 * kMillisecond;  // while busy, for asynchronous events
 constexpr Nanos kProbeInterval = 100 * kMillisecond;
-constexpr uint64_t kFirstMemory = uint64_t{8} << 20;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 
 // A channel's queue pairs have tags in a row.
@@ -57,8 +56,7 @@ Status VerbsDevice::Init(const Settings& settings) {
   memory_ = std::make_unique<RegisteredMemory>(adapter_.get());
   chunk_ = std::min(kLargestChunk, std::max<uint64_t>(adapter_->port().largest_message, 4096));
   if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
-  // The first slab of the arena, and the rings of one peer.
-  RDMA_RETURN_IF_ERROR(CheckMemlock(kFirstMemory + 2 * settings.verbs.ring, MemlockLimit()));
+  RDMA_RETURN_IF_ERROR(CheckMemlock(MemoryToBeginWith(settings.verbs.ring), MemlockLimit()));
   epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   wake_ = host::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   timer_ = host::FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));

@@ -51,6 +51,7 @@ const char* Resolve(void* handle, Library* library) {
   Find(handle, "_ibv_query_gid_ex", &library->query_gid_ex);
   Find(handle, "ibv_reg_mr_iova2", &library->reg_mr_iova2);
   Find(handle, "ibv_reg_dmabuf_mr", &library->reg_dmabuf_mr);
+  Find(handle, "ibv_is_fork_initialized", &library->is_fork_initialized);
   return nullptr;
 }
 

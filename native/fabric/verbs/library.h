@@ -50,6 +50,7 @@ struct Library {
                       size_t entry_size);
   ibv_mr* (*reg_mr_iova2)(ibv_pd*, void*, size_t, uint64_t iova, unsigned int access);
   ibv_mr* (*reg_dmabuf_mr)(ibv_pd*, uint64_t offset, size_t, uint64_t iova, int fd, int access);
+  int (*is_fork_initialized)();  // an ibv_fork_status
 
   std::string path;  // as it was asked for
 };

@@ -13,6 +13,10 @@ namespace rdma_transport::fabric::verbs {
 
 constexpr uint64_t kNoMemlockLimit = std::numeric_limits<uint64_t>::max();
 
+// What a server locks before its first tensor: the first slab of the arena, and the rings (of
+// `ring` bytes) of one peer.
+constexpr uint64_t MemoryToBeginWith(uint64_t ring) { return (uint64_t{8} << 20) + 2 * ring; }
+
 // Of this process, in bytes; a process with the capability IPC_LOCK has none.
 uint64_t MemlockLimit();
 

@@ -15,6 +15,7 @@
 #include "fabric/verbs/device_list.h"
 #include "fabric/verbs/errors.h"
 #include "fabric/verbs/port_choice.h"
+#include "fabric/verbs/survey.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
@@ -257,6 +258,21 @@ Status ChoosePort(const Library& library, const VerbsSettings& settings, Port* p
             " has active: " + std::to_string(MtuBytes(choice.mtu)) + " is used");
   }
   return OkStatus();
+}
+
+Status SurveyPorts(const Library& library, const VerbsSettings& settings,
+                   std::vector<PortCandidate>* candidates, PortChoice* choice,
+                   std::vector<std::string>* left_out) {
+  DeviceList list;
+  RDMA_RETURN_IF_ERROR(ParseDeviceList(settings.devices, &list));
+  Devices devices(library);
+  if (const int error = devices.Read(); error != 0) {
+    return VerbError(error, "ibv_get_device_list", "this host");
+  }
+  if (devices.count() == 0) return NoDevices();
+  std::vector<Place> places;
+  ReadCandidates(library, list, &devices, candidates, &places);
+  return ChooseAmong(*candidates, list, settings, choice, left_out);
 }
 
 }  // namespace rdma_transport::fabric::verbs

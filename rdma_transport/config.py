@@ -1,0 +1,92 @@
+"""The command ``rdma-transport config``: every setting, and what is wrong with the environment."""
+
+import dataclasses
+import difflib
+import sys
+from typing import Annotated
+
+import typer
+
+from graph_analyzer.cli import BAD_INPUT, AsJson, print_json, reported
+from graph_analyzer.errors import AnalysisError
+from rdma_transport.settings import Environment, Setting, read
+
+VERSION = 1
+PREFIX = "RDMA_TRANSPORT_"
+
+
+@reported
+def config(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="one setting, with or without its prefix")
+    ] = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="only what the environment sets")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings: type, default, source and value in force.
+
+    Exit codes: 0, 2 if the environment has a value or a name that cannot be used.
+    """
+    environment = read()
+    rows = list(environment.settings)
+    if name is not None:
+        rows = [_named(rows, name)]
+    if changed:
+        rows = [row for row in rows if row.source != "default"]
+    if as_json:
+        print_json(
+            {
+                "version": VERSION,
+                "settings": [dataclasses.asdict(row) for row in rows],
+                "error": environment.error,
+                "warnings": list(environment.warnings),
+            }
+        )
+    elif name is not None:
+        _show_one(rows)
+    else:
+        _show(rows)
+    if _complain(environment):
+        raise typer.Exit(BAD_INPUT)
+
+
+def _named(rows: list[Setting], name: str) -> Setting:
+    wanted = name.upper()
+    full = wanted if wanted.startswith(PREFIX) else PREFIX + wanted
+    for row in rows:
+        if row.name == full:
+            return row
+    near = difflib.get_close_matches(full, [row.name for row in rows], n=1, cutoff=0)
+    raise AnalysisError(f"{name} is no setting; did you mean {near[0]}?")
+
+
+def _show(rows: list[Setting]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from graph_analyzer.cli import make_console
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("setting", "value", "source", "default", "type", "meaning"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "setting")
+    for row in rows:
+        style = "" if row.source == "default" else "bold"
+        cells = (row.name, row.value or "(empty)", row.source, row.default or "(empty)", row.type)
+        table.add_row(*(Text(cell, style) for cell in cells), Text(row.meaning))
+    make_console().print(table)
+
+
+def _show_one(rows: list[Setting]) -> None:
+    for row in rows:
+        for field, text in dataclasses.asdict(row).items():
+            typer.echo(f"{field + ':':<9} {text}".rstrip())
+
+
+def _complain(environment: Environment) -> bool:
+    """Say on stderr what is wrong; whether anything is."""
+    problems = [environment.error] if environment.error else []
+    for problem in (*problems, *environment.warnings):
+        print(f"error: {problem}", file=sys.stderr)
+    return bool(problems or environment.warnings)

@@ -1,0 +1,133 @@
+"""The command ``rdma-transport doctor``."""
+
+import socket
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graph_analyzer.cli import AsJson, print_json, reported
+from graph_analyzer.errors import AnalysisError
+
+_LONGEST_WAIT = 600.0
+
+
+class Fabric(StrEnum):
+    """What can be required."""
+
+    SHM = "shm"
+    VERBS = "verbs"
+
+
+@reported
+def doctor(
+    plan: Annotated[
+        Path | None, typer.Option(help="what `rdma-transport plan ... --json` wrote: its need")
+    ] = None,
+    task: Annotated[
+        str, typer.Option(help="of the plan, as /job:ps/task:0; by default the neediest")
+    ] = "",
+    peer: Annotated[
+        str, typer.Option(help="HOST:PORT of a task that runs, or of another doctor")
+    ] = "",
+    listen: Annotated[
+        str, typer.Option(help="[HOST:]PORT; be the other doctor, for one visitor")
+    ] = "",
+    fabric: Annotated[
+        Fabric | None, typer.Option(help="it must be there: exit code 3 if it is not")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="do not start TensorFlow")] = False,
+    wait: Annotated[
+        float, typer.Option(min=0.1, max=_LONGEST_WAIT, help="seconds, for a peer or a visitor")
+    ] = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Check what a job needs of this host, and say what mends what is wrong.
+
+    Exit codes: 0 nothing failed, 1 a check failed, 2 wrong usage, 3 the fabric that --fabric
+    names is not available, 4 the peer or the visitor did not come, 130 Ctrl-C.
+    """
+    from rdma_transport.doctor import peer as peers
+    from rdma_transport.doctor.case import Case, need_of, require
+
+    if task and plan is None:
+        raise AnalysisError("--task names a task of a plan: give that as --plan plan.json")
+    if listen and (peer or plan):
+        raise AnalysisError(
+            "--listen serves a visitor and checks nothing else: leave the others out"
+        )
+    if peer:
+        try:
+            peers.place(peer)
+        except ValueError as error:
+            raise AnalysisError(str(error)) from None
+    if fabric:
+        require(fabric.value)
+    if listen:
+        raise typer.Exit(_listen(listen, wait, as_json))
+    case = Case(
+        required=fabric.value if fabric else "",
+        need=need_of(plan, task) if plan else None,
+        peer=peer,
+        quick=quick,
+        wait=wait,
+    )
+    raise typer.Exit(_examine(case, as_json))
+
+
+def _examine(case: "Case", as_json: bool) -> int:  # type: ignore[name-defined] # noqa: F821
+    from rdma_transport.doctor.examination import as_dict, examine, exit_code
+
+    if as_json:
+        results = [result for _, result in examine(case)]
+        code = exit_code(results, case.required)
+        print_json(as_dict(results, code))
+        return code
+    from rich.console import Console
+
+    from rdma_transport.doctor.report import show
+
+    return exit_code(show(examine(case), Console(), case.surroundings.container()), case.required)
+
+
+def _listen(place: str, wait: float, as_json: bool) -> int:
+    from rdma_transport.doctor import examination
+    from rdma_transport.doctor.meeting import receive
+
+    host, _, port = place.rpartition(":")
+    host = host.strip("[]")
+    if not port.isdigit() or int(port) > 65535:
+        raise AnalysisError(f"--listen {place}: this is not PORT or HOST:PORT")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        server = socket.create_server((host, int(port)), family=family)
+    except OSError as error:
+        raise AnalysisError(f"--listen {place}: {error.strerror or error}") from None
+    with server:
+        there = server.getsockname()[1]
+        print(
+            f"listening; on the other host: rdma-transport doctor --peer "
+            f"{host or socket.gethostname()}:{there}",
+            file=sys.stderr,
+            flush=True,
+        )
+        server.settimeout(wait)
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            print(f"error: no visitor came within {wait:g} s (--wait)", file=sys.stderr)
+            return examination.NO_PEER
+    with connection:
+        result = receive(connection)
+    code = examination.exit_code([result], "")
+    if as_json:
+        print_json(examination.as_dict([result], code))
+        return code
+    from rich.console import Console
+
+    from rdma_transport.doctor.report import show
+
+    show([("the visitor", result)], Console(), "")
+    return code

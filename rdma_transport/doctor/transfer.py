@@ -1,0 +1,79 @@
+"""Bytes really written and read, one-sided, and compared: within this process, or with a peer."""
+
+import hashlib
+import time
+from dataclasses import dataclass
+
+from rdma_transport.doctor.result import FAIL, PASS, Result
+from rdma_transport.fabric import Channel, Device, FabricError, Region, RemoteRegion
+
+NBYTES = 1 << 20
+PATIENCE = 10.0  # seconds, of each step
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What was measured: seconds for ``NBYTES`` each way, the first time."""
+
+    fabric: str
+    route: str
+    write_seconds: float
+    read_seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{NBYTES >> 20} MiB written in {1e3 * self.write_seconds:.2f} ms and read back in "
+            f"{1e3 * self.read_seconds:.2f} ms, and compared: {self.fabric}, {self.route}"
+        )
+
+
+def pattern() -> bytes:
+    """Bytes in which no stretch looks like another."""
+    return hashlib.shake_128(b"rdma_transport doctor").digest(NBYTES)
+
+
+def write_and_read(device: Device, channel: Channel, remote: RemoteRegion) -> Moved:
+    """Write to the peer's region, read it back, and compare.
+
+    Raise ``FabricError`` where it does not work, ``ValueError`` where other bytes come back.
+    """
+    sent, back = device.allocate(NBYTES), device.allocate(NBYTES)
+    memoryview(sent).cast("B")[:NBYTES] = pattern()
+    began = time.perf_counter()
+    channel.write(remote, source=sent, nbytes=NBYTES, timeout=PATIENCE)
+    written = time.perf_counter()
+    channel.read(remote, into=back, nbytes=NBYTES, timeout=PATIENCE)
+    ended = time.perf_counter()
+    if not holds_pattern(back):
+        raise ValueError("what was read back is not what was written")
+    return Moved(channel.fabric, channel.route, written - began, ended - written)
+
+
+def holds_pattern(region: Region) -> bool:
+    """Whether a region begins with what ``write_and_read`` writes."""
+    return bytes(memoryview(region).cast("B")[:NBYTES]) == pattern()
+
+
+def loopback(fabric: str) -> Moved:
+    """Do it between two devices of this process."""
+    with Device.open(fabric) as here, Device.open(fabric) as there:
+        active, passive = here.open_channel(), there.open_channel()
+        passive.connect(active.address, active=False)
+        active.connect(passive.address, active=True)
+        active.wait_connected(PATIENCE)
+        passive.wait_connected(PATIENCE)
+        target = there.allocate(NBYTES, writable_by_peers=True)
+        moved = write_and_read(here, active, active.remote(passive.share(target), PATIENCE))
+        if not holds_pattern(target):
+            raise ValueError("the memory that was written to holds something else")
+        return moved
+
+
+def check_transfer(fabric: str, mend: dict[str, str]) -> Result:
+    """Say how ``loopback`` went."""
+    name = f"{fabric}_transfer"
+    try:
+        return Result(name, PASS, str(loopback(fabric)))
+    except (FabricError, ValueError) as error:
+        first = str(error).split("\n")[0]
+        return Result(name, FAIL, first, f"the fabric '{fabric}' was opened and tried", mend)

@@ -1,0 +1,138 @@
+"""The command ``rdma-transport info``: versions, fabrics, devices, and servers that run here."""
+
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graph_analyzer.cli import AsJson, print_json, reported
+
+VERSION = 1
+SYSFS = "/sys/class/infiniband"
+FABRICS = ("shm", "verbs")
+
+
+@reported
+def info(
+    fabrics: Annotated[
+        bool, typer.Option("--fabrics/--no-fabrics", help="open each fabric to see if it works")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show versions, fabrics, RDMA devices with ports and GIDs, and the servers of this user."""
+    found = gather(fabrics)
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+
+
+def gather(open_fabrics: bool = True) -> dict[str, Any]:
+    """Return what ``info --json`` prints; ``info_schema.json`` describes it."""
+    from rdma_transport import _native, live
+
+    survey = json.loads(_native.survey_json())
+    return {
+        "version": VERSION,
+        "versions": versions(survey),
+        "fabrics": [_fabric(name) for name in FABRICS] if open_fabrics else [],
+        "library": survey["library"],
+        "devices": devices(survey),
+        "servers": [{"pid": one.pid, "user": one.user} for one in live.servers()],
+    }
+
+
+def versions(survey: dict[str, Any]) -> dict[str, str]:
+    """Return what is installed and what the plugin was built for; ``none`` where it is missing."""
+    import rdma_transport
+    from rdma_transport import _native
+    from rdma_transport.doctor.software import installed_tensorflow
+
+    installed = installed_tensorflow()
+    file = survey["library"].get("file", "")
+    return {
+        "rdma_transport": rdma_transport.__version__,
+        "protocol": str(_native.PROTOCOL_VERSION),
+        "built for TensorFlow": _native.TENSORFLOW_VERSION,
+        "TensorFlow": " ".join(installed) if installed else "none",
+        "Python": f"{platform.python_version()} ({sys.executable})",
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "libibverbs": os.path.realpath(file) if file else "none",
+    }
+
+
+def _fabric(name: str) -> dict[str, Any]:
+    """Open it; say what it is, or why it is not there."""
+    from rdma_transport.fabric import Device, FabricError
+
+    try:
+        with Device.open(name) as device:
+            return {"name": name, "available": True, "about": device.summary}
+    except FabricError as error:
+        about = str(error).removeprefix(f"RDMA_TRANSPORT_FABRIC={name}: ")
+        return {"name": name, "available": False, "about": about}
+
+
+def devices(survey: dict[str, Any], root: Path = Path("/")) -> list[dict[str, Any]]:
+    """Return each RDMA device that the kernel or libibverbs has, with its ports."""
+    from rdma_transport.doctor.surroundings import Surroundings
+
+    surroundings = Surroundings(root)
+    named = {port["device"] for port in survey["ports"]} | set(surroundings.names(SYSFS))
+    return [
+        {
+            "name": name,
+            "firmware": surroundings.text(f"{SYSFS}/{name}/fw_ver"),
+            "board": surroundings.text(f"{SYSFS}/{name}/board_id"),
+            "ports": [
+                _port(surroundings, port) for port in survey["ports"] if port["device"] == name
+            ],
+        }
+        for name in sorted(named)
+    ]
+
+
+def _port(surroundings: Any, port: dict[str, Any]) -> dict[str, Any]:
+    directory = f"{SYSFS}/{port['device']}/ports/{port['port']}"
+    rate = surroundings.text(f"{directory}/rate")
+    interfaces = {
+        text
+        for index in surroundings.names(f"{directory}/gid_attrs/ndevs")
+        if (text := surroundings.text(f"{directory}/gid_attrs/ndevs/{index}"))
+    }
+    return port | {"rate": rate, "interfaces": sorted(interfaces)}
+
+
+def _show(found: dict[str, Any]) -> None:
+    width = max(len(name) for name in found["versions"])
+    for name, version in found["versions"].items():
+        typer.echo(f"{name:<{width}}  {version}")
+    for fabric in found["fabrics"]:
+        state = "available" if fabric["available"] else "not available"
+        typer.echo(f"\nfabric {fabric['name']}: {state}: {fabric['about']}")
+    if not found["devices"]:
+        typer.echo("\nno RDMA device on this host")
+    for device in found["devices"]:
+        about = " ".join(part for part in (device["board"], device["firmware"]) if part)
+        typer.echo(f"\ndevice {device['name']}" + (f" ({about})" if about else ""))
+        for port in device["ports"]:
+            _show_port(port)
+    for server in found["servers"]:
+        typer.echo(f"\nserver: process {server['pid']} of user {server['user']}")
+    if not found["servers"]:
+        typer.echo("\nno server with protocol='rdma' of this user runs here")
+
+
+def _show_port(port: dict[str, Any]) -> None:
+    words = [str(port[key]) for key in ("link_layer", "state", "rate") if port.get(key)]
+    words += [f"MTU {port['mtu']}"] if "mtu" in port else []
+    words += port["interfaces"]
+    use = "tasks use it" if port["chosen"] else f"not used: {port['reason']}"
+    typer.echo(f"  port {port['name']}: {', '.join([*words, use])}")
+    for gid in port.get("gids", []):
+        used = "  <- used" if gid["index"] == port.get("used_gid") else ""
+        typer.echo(f"    GID {gid['index']}: {gid['type']}, {gid['address']}{used}")
