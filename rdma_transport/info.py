@@ -34,7 +34,9 @@ def info(
 def gather(open_fabrics: bool = True) -> dict[str, Any]:
     """Return what ``info --json`` prints; ``info_schema.json`` describes it."""
     from rdma_transport import _native, live
+    from rdma_transport.settings import silence
 
+    silence()
     survey = json.loads(_native.survey_json())
     return {
         "version": VERSION,

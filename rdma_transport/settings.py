@@ -1,6 +1,7 @@
 """The settings of the transport, from the table in the native library."""
 
 import json
+import os
 from dataclasses import dataclass
 
 from rdma_transport import _native
@@ -50,3 +51,10 @@ def settings() -> list[Setting]:
     if problems:
         raise ValueError("; ".join(problems))
     return list(found.settings)
+
+
+def silence() -> None:
+    """Keep the native library from logging in this process: for tools that say themselves what is
+    wrong. After ``read()``, which then would not see the user's level.
+    """
+    os.environ["RDMA_TRANSPORT_LOG_LEVEL"] = "off"

@@ -79,11 +79,7 @@ class Case:
     quick: bool = False
     wait: float = 10.0
     surroundings: Surroundings = field(default_factory=Surroundings)
-
-    @cached_property
-    def environment(self) -> Environment:
-        """The settings in force."""
-        return read()
+    environment: Environment = field(default_factory=read)
 
     @cached_property
     def survey(self) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import typer
 from graph_analyzer.cli import AsJson, print_json, reported
 from graph_analyzer.errors import AnalysisError
 
-_LONGEST_WAIT = 600.0
+_LONGEST_WAIT = 3600.0
+_FOR_PEER, _FOR_VISITOR = 10.0, 300.0
 
 
 class Fabric(StrEnum):
@@ -40,8 +41,9 @@ def doctor(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="do not start TensorFlow")] = False,
     wait: Annotated[
-        float, typer.Option(min=0.1, max=_LONGEST_WAIT, help="seconds, for a peer or a visitor")
-    ] = 10.0,
+        float | None,
+        typer.Option(max=_LONGEST_WAIT, help="seconds: for a peer 10, for a visitor 300"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check what a job needs of this host, and say what mends what is wrong.
@@ -51,6 +53,7 @@ def doctor(
     """
     from rdma_transport.doctor import peer as peers
     from rdma_transport.doctor.case import Case, need_of, require
+    from rdma_transport.settings import silence
 
     if task and plan is None:
         raise AnalysisError("--task names a task of a plan: give that as --plan plan.json")
@@ -63,17 +66,21 @@ def doctor(
             peers.place(peer)
         except ValueError as error:
             raise AnalysisError(str(error)) from None
+    if wait is not None and wait <= 0:
+        raise AnalysisError(f"--wait {wait:g}: give a number of seconds above 0")
     if fabric:
         require(fabric.value)
     if listen:
-        raise typer.Exit(_listen(listen, wait, as_json))
+        silence()
+        raise typer.Exit(_listen(listen, _FOR_VISITOR if wait is None else wait, as_json))
     case = Case(
         required=fabric.value if fabric else "",
         need=need_of(plan, task) if plan else None,
         peer=peer,
         quick=quick,
-        wait=wait,
+        wait=_FOR_PEER if wait is None else wait,
     )
+    silence()
     raise typer.Exit(_examine(case, as_json))
 
 

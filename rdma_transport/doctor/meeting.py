@@ -7,7 +7,14 @@ from typing import Any
 
 import rdma_transport
 from rdma_transport.doctor.result import FAIL, PASS, Result
-from rdma_transport.doctor.transfer import NBYTES, PATIENCE, Moved, holds_pattern, write_and_read
+from rdma_transport.doctor.transfer import (
+    NBYTES,
+    PATIENCE,
+    CorruptedError,
+    Moved,
+    holds_pattern,
+    write_and_read,
+)
 from rdma_transport.fabric import Device, FabricError
 
 GREETING = "rdma_transport_doctor"
@@ -89,7 +96,7 @@ def receive(connection: socket.socket) -> Result:
 def visit(wire: Wire, greeting: dict[str, Any]) -> tuple[Moved, str]:
     """The side that connects; return what was measured, and the other side's device.
 
-    Raise ``MeetingError``, ``FabricError``, or ``ValueError`` where other bytes came back.
+    Raise ``MeetingError``, ``FabricError``, or ``CorruptedError``.
     """
     with Device.open() as device:
         channel = device.open_channel()
@@ -100,5 +107,5 @@ def visit(wire: Wire, greeting: dict[str, Any]) -> tuple[Moved, str]:
         moved = write_and_read(device, channel, remote)
         wire.tell(done=True)
         if wire.hear().get("good") is not True:
-            raise ValueError("the other side's memory holds something else than was written")
+            raise CorruptedError("the other side's memory holds something else than was written")
         return moved, str(greeting.get("device", ""))

@@ -11,6 +11,7 @@ from rdma_transport import _native
 from rdma_transport.doctor.case import Case
 from rdma_transport.doctor.meeting import GREETING, MeetingError, Wire, visit
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result, setting
+from rdma_transport.doctor.transfer import CorruptedError
 from rdma_transport.doctor.worker_service import NoAnswerError, RefusedError, WorkerService
 from rdma_transport.fabric import Channel, Device, FabricError
 
@@ -79,10 +80,13 @@ def _with_doctor(case: Case, wire: Wire, greeting: dict[str, Any]) -> Iterator[R
     yield Result("peer_plugin", SKIP, "not known: no task runs there")
     try:
         moved, device = visit(wire, greeting)
-    except (FabricError, MeetingError, ValueError, OSError) as error:
+    except (FabricError, MeetingError, OSError) as error:
         yield _by_grpc(case, str(error).split("\n")[0])
-        why = "the two sides did not get to moving bytes"
-        yield Result("peer_transfer", FAIL, "nothing was moved", why, _look())
+        yield Result("peer_transfer", SKIP, "not tried: there is no path for it")
+        return
+    except CorruptedError as error:
+        why = "do not use this path: see firmware, drivers and memory of both hosts"
+        yield Result("peer_transfer", FAIL, str(error), why, _look())
         return
     yield _path(case, moved.fabric, f"{moved.fabric}, {moved.route}; there: {device}")
     yield Result("peer_transfer", PASS, str(moved))

@@ -11,6 +11,10 @@ NBYTES = 1 << 20
 PATIENCE = 10.0  # seconds, of each step
 
 
+class CorruptedError(Exception):
+    """Other bytes came than were sent."""
+
+
 @dataclass(frozen=True)
 class Moved:
     """What was measured: seconds for ``NBYTES`` each way, the first time."""
@@ -35,7 +39,7 @@ def pattern() -> bytes:
 def write_and_read(device: Device, channel: Channel, remote: RemoteRegion) -> Moved:
     """Write to the peer's region, read it back, and compare.
 
-    Raise ``FabricError`` where it does not work, ``ValueError`` where other bytes come back.
+    Raise ``FabricError`` where it does not work, ``CorruptedError`` where other bytes come back.
     """
     sent, back = device.allocate(NBYTES), device.allocate(NBYTES)
     memoryview(sent).cast("B")[:NBYTES] = pattern()
@@ -45,7 +49,7 @@ def write_and_read(device: Device, channel: Channel, remote: RemoteRegion) -> Mo
     channel.read(remote, into=back, nbytes=NBYTES, timeout=PATIENCE)
     ended = time.perf_counter()
     if not holds_pattern(back):
-        raise ValueError("what was read back is not what was written")
+        raise CorruptedError("what was read back is not what was written")
     return Moved(channel.fabric, channel.route, written - began, ended - written)
 
 
@@ -65,7 +69,7 @@ def loopback(fabric: str) -> Moved:
         target = there.allocate(NBYTES, writable_by_peers=True)
         moved = write_and_read(here, active, active.remote(passive.share(target), PATIENCE))
         if not holds_pattern(target):
-            raise ValueError("the memory that was written to holds something else")
+            raise CorruptedError("the memory that was written to holds something else")
         return moved
 
 
@@ -74,6 +78,7 @@ def check_transfer(fabric: str, mend: dict[str, str]) -> Result:
     name = f"{fabric}_transfer"
     try:
         return Result(name, PASS, str(loopback(fabric)))
-    except (FabricError, ValueError) as error:
-        first = str(error).split("\n")[0]
-        return Result(name, FAIL, first, f"the fabric '{fabric}' was opened and tried", mend)
+    except (FabricError, CorruptedError) as error:
+        found, _, advice = str(error).partition("; ")
+        why = advice or f"the fabric '{fabric}' was opened and tried"
+        return Result(name, FAIL, found.split("\n")[0], why, mend)

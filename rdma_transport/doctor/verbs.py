@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+from typing import Any
 
 from graph_analyzer.units import format_bytes
 from rdma_transport.doctor import mending
@@ -62,31 +63,43 @@ def _none(name: str, case: Case) -> Result:
     return Result(name, SKIP, what)
 
 
+def _reasons(ports: list[dict[str, Any]]) -> str:
+    return "; ".join(f"{port['name']}: {port['reason']}" for port in ports if port["reason"])
+
+
 def check_port(case: Case) -> Result:
-    """A port is up and is one that the fabric can use; says why the others are not."""
-    if not case.survey["ports"]:
+    """A port is up and may be used; says why the others are not."""
+    ports: list[dict[str, Any]] = case.survey["ports"]
+    if not ports:
         return _none("rdma_port", case)
-    ports = case.survey["ports"]
-    others = "; ".join(f"{port['name']}: {port['reason']}" for port in ports if port["reason"])
-    port = case.port
-    if port is None:
+    active = [port for port in ports if port["active"]]
+    if not active:
         why = "the verbs fabric is left out: other hosts are reached by gRPC"
-        return Result("rdma_port", FAIL, others or case.survey["error"], why, mending.PORT)
-    found = f"{port['name']} is {port['state']} ({port['link_layer']})"
-    return Result("rdma_port", PASS, found + (f"; not used: {others}" if others else ""))
+        return Result("rdma_port", FAIL, _reasons(ports), why, _mend_port(ports))
+    best = case.port or active[0]
+    found = f"{best['name']} is {best['state']} ({best['link_layer']})"
+    others = _reasons([port for port in ports if port is not best])
+    found += f"; not used: {others}" if others else ""
+    named = {port["name"] for port in ports}
+    missing = [line for line in case.survey["left_out"] if line.partition(": ")[0] not in named]
+    if missing:
+        why = "; ".join(missing)
+        return Result("rdma_port", WARN, found, why, setting("DEVICES", ",".join(sorted(named))))
+    return Result("rdma_port", PASS, found)
+
+
+def _mend_port(ports: list[dict[str, Any]]) -> dict[str, str]:
+    reasons = _reasons(ports)
+    if "RDMA_TRANSPORT_DEVICES" in reasons:
+        return setting("DEVICES", ",".join(port["name"] for port in ports))
+    return mending.NODES if "/dev/infiniband" in reasons else mending.PORT
 
 
 def check_gid(case: Case) -> Result:
     """The port has an address that peers can reach."""
     port = case.port
     if port is None:
-        bare = [port for port in case.survey["ports"] if "GID" in port["reason"]]
-        if not bare:
-            return _none("gid", case)
-        why = "GIDs come from the IP addresses of the port's interface in this network namespace"
-        found = "; ".join(f"{each['name']}: {each['reason']}" for each in bare)
-        mend = setting("GID_INDEX", "auto") if "GID_INDEX" in found else mending.NETWORK
-        return Result("gid", FAIL, found, why, mend)
+        return _without_gid(case)
     if port["link_layer"] == "InfiniBand":
         return Result("gid", PASS, f"LID {port['lid']} (InfiniBand is reached by it)")
     gid = next(each for each in port["gids"] if each["index"] == port["used_gid"])
@@ -98,6 +111,21 @@ def check_gid(case: Case) -> Result:
         why = "RoCE v1 is not routed: it reaches only the same Ethernet segment"
         return Result("gid", WARN, found, why, mending.NETWORK)
     return Result("gid", PASS, found)
+
+
+def _without_gid(case: Case) -> Result:
+    """No port is used: because of a GID or a partition key, or for another check's reason."""
+    active = [port for port in case.survey["ports"] if port["active"]]
+    for name in ("GID_INDEX", "PKEY"):
+        wrong = [port for port in active if f"RDMA_TRANSPORT_{name}" in port["reason"]]
+        if wrong:
+            why = "the setting names an entry that the port's table does not have"
+            return Result("gid", FAIL, _reasons(wrong), why, setting(name, "auto"))
+    bare = [port for port in active if "GID" in port["reason"]]
+    if not bare:
+        return _none("gid", case)
+    why = "GIDs come from the IP addresses of the port's interface in this network namespace"
+    return Result("gid", FAIL, _reasons(bare), why, mending.NETWORK)
 
 
 def check_mtu(case: Case) -> Result:

@@ -59,8 +59,7 @@ std::string Describe(const PortCandidate& port, const PortChoice* chosen,
       .Count("port", port.number)
       .Flag("chosen", chosen != nullptr)
       .Text("reason", reason)
-      .Flag("usable",
-            chosen != nullptr || (port.problem.ok() && port.attributes.state == IBV_PORT_ACTIVE));
+      .Flag("active", port.problem.ok() && port.attributes.state == IBV_PORT_ACTIVE);
   // Zero in what was never read.
   const bool read = port.problem.ok() && port.attributes.state != IBV_PORT_NOP;
   if (read) {
@@ -108,9 +107,12 @@ std::string SurveyJson() {
     const bool chosen = status.ok() && i == choice.candidate;
     described.Add(Describe(ports[i], chosen ? &choice : nullptr, left_out));
   }
+  Json reasons('[');
+  for (const std::string& reason : left_out) reasons.Add(Quote(reason));
   return Json('{')
       .Field("library", known.End())
       .Field("ports", described.End())
+      .Field("left_out", reasons.End())
       .Text("error", status.message())
       .Field("memlock", Memlock(settings.verbs))
       .End();
