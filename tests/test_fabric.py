@@ -260,6 +260,16 @@ def test_memory_that_may_only_be_read(device: Device, peer: Peer, local: Region)
     assert isinstance(caught.value, PermissionError)
 
 
+def test_a_device_that_sleeps_when_its_first_channel_is_made_hears_at_once(fabric: str) -> None:
+    with Device.open() as here, Device.open() as there:
+        time.sleep(0.1)  # longer than it spins, shorter than it sleeps
+        active, passive = here.open_channel(), there.open_channel()
+        passive.connect(active.address, active=False)
+        active.connect(passive.address, active=True)
+        active.wait_connected(0.5)
+        passive.wait_connected(0.5)
+
+
 def test_tokens(pair: Pair, device: Device, peer: Peer, local: Region) -> None:
     with pytest.raises(FabricValueError):
         pair.channel.remote(b"what?")

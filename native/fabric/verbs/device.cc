@@ -150,9 +150,13 @@ Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<
   }
   auto made = std::make_shared<VerbsChannel>(this, std::move(handler), tag);
   RDMA_RETURN_IF_ERROR(made->Open());
-  std::lock_guard<std::mutex> lock(channels_mu_);
-  channels_[tag] = made;
-  channels_version_.fetch_add(1);
+  {
+    std::lock_guard<std::mutex> lock(channels_mu_);
+    channels_[tag] = made;
+    channels_version_.fetch_add(1);
+  }
+  // Who sleeps has asked no completion queue for events that was made for this channel.
+  Wake();
   *channel = std::move(made);
   return OkStatus();
 }
