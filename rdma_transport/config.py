@@ -44,8 +44,6 @@ def config(
                 "warnings": list(environment.warnings),
             }
         )
-    elif name is not None:
-        _show_one(rows)
     else:
         _show(rows)
     if _complain(environment):
@@ -63,25 +61,18 @@ def _named(rows: list[Setting], name: str) -> Setting:
 
 
 def _show(rows: list[Setting]) -> None:
-    from rich.table import Table
+    from rich.console import Console
     from rich.text import Text
 
-    from graph_analyzer.cli import make_console
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("setting", "value", "source", "default", "type", "meaning"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "setting")
+    console = Console()
     for row in rows:
-        style = "" if row.source == "default" else "bold"
-        cells = (row.name, row.value or "(empty)", row.source, row.default or "(empty)", row.type)
-        table.add_row(*(Text(cell, style) for cell in cells), Text(row.meaning))
-    make_console().print(table)
-
-
-def _show_one(rows: list[Setting]) -> None:
-    for row in rows:
-        for field, text in dataclasses.asdict(row).items():
-            typer.echo(f"{field + ':':<9} {text}".rstrip())
+        given = row.source != "default"
+        about = f"{row.source}; {row.type}" + (
+            f"; default {row.default or 'empty'}" if given else ""
+        )
+        head = (f"{row.name} = {row.value}".rstrip(), "bold yellow" if given else "bold")
+        console.print(Text.assemble(head, f"  ({about})"), soft_wrap=True)
+        console.print(Text(f"    {row.meaning}"), soft_wrap=True)
 
 
 def _complain(environment: Environment) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import rdma_transport
+from rdma_transport.doctor import mending
 from rdma_transport.doctor.result import FAIL, PASS, Result
 from rdma_transport.doctor.transfer import (
     NBYTES,
@@ -84,13 +85,16 @@ def receive(connection: socket.socket) -> Result:
             found = f"{NBYTES >> 20} MiB came: {channel.fabric}, {channel.route}"
             if good:
                 return Result("peer_transfer", PASS, found)
-            return Result("peer_transfer", FAIL, found, "but other bytes than were sent")
+            why = "but other bytes than were sent: see firmware, drivers and memory of both hosts"
+            return Result("peer_transfer", FAIL, found, why, mending.COMPARE)
     except FabricError as error:
         with connection:
             wire.tell(error=str(error).split("\n")[0])
-        return Result("peer_transfer", FAIL, str(error), "the fabric was tried with the visitor")
+        why = "the fabric was tried with the visitor"
+        return Result("peer_transfer", FAIL, str(error), why, mending.COMPARE)
     except (MeetingError, OSError) as error:
-        return Result("peer_transfer", FAIL, str(error), "the visitor did not finish")
+        mend = {"shell": "rdma-transport doctor --peer HOST:PORT    # on the visitor's host"}
+        return Result("peer_transfer", FAIL, str(error), "the visitor did not finish", mend)
 
 
 def visit(wire: Wire, greeting: dict[str, Any]) -> tuple[Moved, str]:

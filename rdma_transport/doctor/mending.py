@@ -61,6 +61,11 @@ THREADS = _limit("u", "NPROC", "nproc") | {
     "docker": "docker run --pids-limit=-1 ...",
     "kubernetes": "podPidsLimit: -1 in the kubelet's configuration",
 }
+COMPARE = {
+    "shell": "rdma-transport info    # on both hosts: compare fabrics, users, ports and GIDs",
+    "docker": "docker run --network=host --device=/dev/infiniband --ulimit memlock=-1 ...",
+    "kubernetes": "hostNetwork: true in the pod's spec, and IPC_LOCK in the securityContext",
+}
 CLOCK = {
     "shell": "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource    "
     "# as root; virtual machines: kvm-clock or hyperv_clocksource_tsc_page",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rdma_transport import _native
+from rdma_transport.doctor import mending
 from rdma_transport.doctor.case import Case
 from rdma_transport.doctor.meeting import GREETING, MeetingError, Wire, visit
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result, setting
@@ -86,7 +87,7 @@ def _with_doctor(case: Case, wire: Wire, greeting: dict[str, Any]) -> Iterator[R
         return
     except CorruptedError as error:
         why = "do not use this path: see firmware, drivers and memory of both hosts"
-        yield Result("peer_transfer", FAIL, str(error), why, _look())
+        yield Result("peer_transfer", FAIL, str(error), why, mending.COMPARE)
         return
     yield _path(case, moved.fabric, f"{moved.fabric}, {moved.route}; there: {device}")
     yield Result("peer_transfer", PASS, str(moved))
@@ -166,7 +167,7 @@ def _connected(case: Case, channel: Channel, reply: dict[str, Any]) -> Iterator[
         seconds = round_trips(channel)
     except FabricError as error:
         why = "the connection came up, and then nothing passed"
-        yield Result("peer_path", FAIL, str(error).split("\n")[0], why, _look())
+        yield Result("peer_path", FAIL, str(error).split("\n")[0], why, mending.COMPARE)
         return
     found = f"{channel.fabric}, {channel.route}; "
     found += f"there and back in {1e6 * statistics.median(seconds):.1f} µs (median of {PINGS})"
@@ -202,12 +203,4 @@ def _by_grpc(case: Case, reason: str, mend: dict[str, str] | None = None) -> Res
     why = "tensors to it are serialised and copied, as without the plugin"
     if "RDMA_TRANSPORT_FABRIC=grpc" in reason:
         mend = setting("FABRIC", "auto")
-    return Result("peer_path", _worst(case), found, why, mend or _look())
-
-
-def _look() -> dict[str, str]:
-    return {
-        "shell": "rdma-transport info    # on both hosts: compare fabrics, users, ports and GIDs",
-        "docker": "docker run --network=host --device=/dev/infiniband --ulimit memlock=-1 ...",
-        "kubernetes": "hostNetwork: true in the pod's spec, and IPC_LOCK in the securityContext",
-    }
+    return Result("peer_path", _worst(case), found, why, mend or mending.COMPARE)
