@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rdma_transport.doctor import host as local
 from rdma_transport.doctor import room, software, verbs
 from rdma_transport.doctor.case import Case, Need
 from rdma_transport.doctor.examination import exit_code
@@ -360,3 +361,17 @@ def test_the_advice_on_locked_memory_is_that_of_the_documentation() -> None:
     for word in ("ulimit -l unlimited", "LimitMEMLOCK=infinity", "--ulimit memlock=-1", "IPC_LOCK"):
         assert any(word in line for line in mend.values())
         assert word in text
+
+
+def test_a_clock_that_asks_the_kernel_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "sys__devices__system__clocksource__clocksource0__current_clocksource"
+    assert checks_clock(host(tmp_path / "a", **{path: "tsc"})) == PASS
+    assert checks_clock(host(tmp_path / "b", **{path: "hpet"})) == WARN
+    monkeypatch.setattr(local, "cost", lambda call: 10.0 if call is tuple else 900.0)
+    assert checks_clock(host(tmp_path / "c", **{path: "tsc"})) == WARN
+
+
+def checks_clock(there: Surroundings) -> str:
+    return local.check_clock(case(there)).status
