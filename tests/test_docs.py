@@ -1,13 +1,20 @@
 """The documentation names the settings and the make targets that there are, and no others."""
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
 import rdma_transport
+from graph_analyzer import capacity
+from graph_analyzer.units import format_bytes, format_seconds
 
 REPOSITORY = Path(__file__).parent.parent
+DOCUMENTS = (
+    *("README.md", "docs/architecture.md", "docs/operations.md"),
+    *("docs/scaling.md", "docs/threat_model.md"),
+)
 ROW = re.compile(r"^\| `(RDMA_TRANSPORT_\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 
 
@@ -34,13 +41,13 @@ def test_every_setting_has_a_meaning() -> None:
     assert [name for name, _, _, meaning in settings_rows() if not meaning.strip()] == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "docs/operations.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_settings_that_are_mentioned_exist(document: str) -> None:
     mentioned = re.findall(r"\bRDMA_TRANSPORT_\w+", (REPOSITORY / document).read_text())
     assert set(mentioned) <= {setting.name for setting in rdma_transport.settings()}
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "docs/operations.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_make_targets_that_are_named_exist(document: str) -> None:
     text = (REPOSITORY / document).read_text()
     code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
@@ -48,3 +55,31 @@ def test_make_targets_that_are_named_exist(document: str) -> None:
     targets = re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
     assert set(named) <= set(targets)
     assert named or document != "README.md"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_that_are_named_exist(document: str) -> None:
+    named = re.findall(r"`?rdma-transport ([a-z]+)", (REPOSITORY / document).read_text())
+    cli = importlib.import_module("rdma_transport.cli")
+    assert set(named) <= {command.name for command in cli.app.registered_commands}
+
+
+def test_the_tables_of_clusters_are_those_of_the_command() -> None:
+    text = (REPOSITORY / "docs" / "scaling.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \| (.*) \|$", text, re.MULTILINE)
+    tables = [row for row in rows if int(row[0]) == int(row[1]) + int(row[2])]
+    assert [int(tasks) for tasks, *_ in tables] == [8, 64, 512, 4096, 64, 512, 4096]
+    for _, workers, servers, rest in tables:
+        need = capacity(
+            512 << 20, int(workers), int(servers), bandwidth=12.5e9, queue_pairs_per_peer=2
+        )
+        assert rest.split(" | ") == [
+            format_bytes(need.server_registered),
+            format_bytes(need.worker_registered),
+            str(need.server_queue_pairs),
+            str(need.worker_queue_pairs),
+            str(need.total_queue_pairs),
+            format_bytes(need.server_port_bytes),
+            format_seconds(need.seconds_overlapped),
+            format_seconds(need.seconds_synchronous),
+        ]

@@ -14,7 +14,7 @@ SLAB = 256 << 20
 SMALLEST_WINDOW = 4 << 30
 LARGEST_WINDOW = 256 << 30
 """Address space for peers' memory; less is tried where a limit forbids it."""
-DESCRIPTORS_PER_PEER = 4 * CHANNELS_PER_PEER  # two of each channel, and gRPC's connections
+DESCRIPTORS_PER_PEER = 2 * CHANNELS_PER_PEER + 2  # and gRPC's connections, one each way
 OTHER_DESCRIPTORS = 256  # TensorFlow's, Python's, the device's
 THREADS = 256  # TensorFlow's pools on a host of many cores; the plugin's own are four
 _OVERCOMMIT_NEVER = 2
