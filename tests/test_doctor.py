@@ -300,6 +300,14 @@ def test_a_terminal_and_a_pipe_show_the_same_lines() -> None:
     assert ran.stdout.splitlines()[-1] == "15 passed, 1 failed, 4 skipped"
 
 
+def test_the_lines_for_the_place_where_it_runs_come_first() -> None:
+    settings = fake("gids=none,none") | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    lines = run("doctor", "--quick", settings=settings).stdout.splitlines()
+    failed = next(number for number, line in enumerate(lines) if line.startswith("FAIL  gid"))
+    assert lines[failed + 1].startswith("      why: ")
+    assert lines[failed + 2].startswith("      kubernetes: hostNetwork: true")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -93,11 +93,6 @@ class Case:
         return self.environment.value("FABRIC").lower()
 
     @property
-    def wants_verbs(self) -> bool:
-        """Whether tasks would use verbs if they could."""
-        return self.fabric in ("auto", "verbs")
-
-    @property
     def port(self) -> dict[str, Any] | None:
         """The port that tasks would use, as the survey describes it."""
         return next((port for port in self.survey["ports"] if port["chosen"]), None)
