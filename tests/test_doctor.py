@@ -154,6 +154,8 @@ def test_too_little_address_space_fails_the_real_transfer_too() -> None:
     ("settings", "check", "status", "sentence"),
     [
         ({"RDMA_TRANSPORT_SPIN": "5"}, "settings", FAIL, "RDMA_TRANSPORT_SPIN: '5'"),
+        ({"RDMA_TRANSPORT_FABRIC": "ib"}, "settings", FAIL, "'ib' is not one of"),
+        ({"RDMA_TRANSPORT_PEER_TIMEOUT": "0"}, "settings", FAIL, "must be above 0"),
         ({"RDMA_TRANSPORT_SPIM": "5us"}, "settings", WARN, "did you mean RDMA_TRANSPORT_SPIN?"),
         ({"RDMA_TRANSPORT_DISABLE": "1"}, "plugin", FAIL, "RDMA_TRANSPORT_DISABLE is set"),
     ],
@@ -161,8 +163,17 @@ def test_too_little_address_space_fails_the_real_transfer_too() -> None:
 def test_faults_of_the_environment(
     settings: dict[str, str], check: str, status: str, sentence: str
 ) -> None:
-    found = doctor(settings=ALONE | settings)[check]
-    assert (found["status"], sentence in found["found"]) == (status, True)
+    found = doctor(settings=ALONE | settings)
+    assert (found[check]["status"], sentence in found[check]["found"]) == (status, True)
+    # One bad value hides nothing else.
+    assert found["shm_transfer"]["status"] == PASS
+
+
+def test_a_malformed_list_of_devices() -> None:
+    found = doctor(settings=fake(DEVICES="^^fake"))
+    assert found["settings"]["status"] == FAIL
+    assert "RDMA_TRANSPORT_DEVICES='^^fake'" in found["settings"]["found"]
+    assert {found[name]["status"] for name in ("rdma_devices", "rdma_port", "gid")} == {SKIP}
 
 
 def test_tensorflow_really_makes_a_server() -> None:

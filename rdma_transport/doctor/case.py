@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -71,7 +72,10 @@ def _named(plan: Plan, task: str) -> Task:
 
 @dataclass(frozen=True)
 class Case:
-    """One examination. ``required``: the fabric that must be there, or empty."""
+    """One examination. ``required``: the fabric that must be there, or empty.
+
+    ``given`` are the settings as the user has them, ``environment`` what is examined with.
+    """
 
     required: str = ""
     need: Need | None = None
@@ -79,6 +83,7 @@ class Case:
     quick: bool = False
     wait: float = 10.0
     surroundings: Surroundings = field(default_factory=Surroundings)
+    given: Environment = field(default_factory=read)
     environment: Environment = field(default_factory=read)
 
     @cached_property
@@ -91,6 +96,13 @@ class Case:
     def fabric(self) -> str:
         """``auto``, ``shm``, ``verbs`` or ``grpc``."""
         return self.environment.value("FABRIC").lower()
+
+    @property
+    def malformed_devices(self) -> str:
+        """What is wrong with RDMA_TRANSPORT_DEVICES, which only the fabric understands."""
+        error: str = self.survey["error"]
+        known = self.survey["ports"] or not error.startswith("RDMA_TRANSPORT_DEVICES=")
+        return "" if known else error
 
     @property
     def port(self) -> dict[str, Any] | None:
@@ -118,6 +130,22 @@ class Case:
         total = self.surroundings.meminfo("MemTotal")
         limit = self.surroundings.seen_memory_limit()
         return (total if limit is None else min(total, limit)) // 4 * 3
+
+
+def set_aside(given: Environment) -> Environment:
+    """Take values that cannot be used out of this process's environment; return what is left.
+
+    So that one bad value, which its own check reports, does not hide what else is wrong.
+    """
+    left = given
+    while left.error:
+        names = re.findall(r"RDMA_TRANSPORT_\w+", left.error.partition("'")[0])
+        if not names:
+            break
+        for name in names:
+            os.environ.pop(name, None)
+        left = read()
+    return left
 
 
 def require(fabric: str) -> None:

@@ -4,12 +4,15 @@ import socket
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graph_analyzer.cli import AsJson, print_json, reported
 from graph_analyzer.errors import AnalysisError
+
+if TYPE_CHECKING:
+    from rdma_transport.doctor.case import Case
 
 _LONGEST_WAIT = 3600.0
 _FOR_PEER, _FOR_VISITOR = 10.0, 300.0
@@ -52,8 +55,8 @@ def doctor(
     names is not available, 4 the peer or the visitor did not come, 130 Ctrl-C.
     """
     from rdma_transport.doctor import peer as peers
-    from rdma_transport.doctor.case import Case, need_of, require
-    from rdma_transport.settings import silence
+    from rdma_transport.doctor.case import Case, need_of, require, set_aside
+    from rdma_transport.settings import read, silence
 
     if task and plan is None:
         raise AnalysisError("--task names a task of a plan: give that as --plan plan.json")
@@ -73,7 +76,10 @@ def doctor(
     if listen:
         silence()
         raise typer.Exit(_listen(listen, _FOR_VISITOR if wait is None else wait, as_json))
+    given = read()
     case = Case(
+        given=given,
+        environment=set_aside(given),
         required=fabric.value if fabric else "",
         need=need_of(plan, task) if plan else None,
         peer=peer,
@@ -84,7 +90,7 @@ def doctor(
     raise typer.Exit(_examine(case, as_json))
 
 
-def _examine(case: "Case", as_json: bool) -> int:  # type: ignore[name-defined] # noqa: F821
+def _examine(case: "Case", as_json: bool) -> int:
     from rdma_transport.doctor.examination import as_dict, examine, exit_code
 
     if as_json:

@@ -111,11 +111,13 @@ def check_plugin(case: Case) -> Result:
 
 def check_settings(case: Case) -> Result:
     """Every RDMA_TRANSPORT_* variable is a setting with a value that makes sense."""
-    environment = case.environment
+    environment = case.given
     mend = {"shell": "rdma-transport config    # every setting, its type and its default"}
-    if environment.error:
-        why = "a server with protocol='rdma' does not start with it"
-        return Result("settings", FAIL, environment.error, why, mend)
+    error = environment.error or case.malformed_devices
+    if error:
+        why = "a server with protocol='rdma' does not start, or not with verbs, with this value"
+        why += "; what follows is about the default" if environment.error else ""
+        return Result("settings", FAIL, error, why, mend)
     if environment.warnings:
         why = "such a variable has no effect"
         return Result("settings", WARN, "; ".join(environment.warnings), why, mend)

@@ -33,6 +33,8 @@ def check_devices(case: Case) -> Result:
     kernel = case.surroundings.names("/sys/class/infiniband")
     nodes = [name for name in case.surroundings.names(NODES) if name.startswith("uverbs")]
     library = sorted({port["device"] for port in case.survey["ports"]})
+    if case.malformed_devices:
+        return _none("rdma_devices", case)
     if not kernel and not library:
         status = FAIL if case.fabric == "verbs" else SKIP
         why = case.survey["error"]
@@ -60,6 +62,8 @@ def _may_use(case: Case, node: str) -> bool:
 def _none(name: str, case: Case) -> Result:
     """What a check says that has no port to look at."""
     what = "no port can be used" if case.has_hardware else "no RDMA device on this host"
+    if case.malformed_devices:
+        what = "not looked at: RDMA_TRANSPORT_DEVICES is malformed"
     return Result(name, SKIP, what)
 
 
