@@ -107,7 +107,11 @@ def test_locked_memory_is_compared_with_the_plans_need(tmp_path: Path) -> None:
     plan = plan_file(tmp_path)
     largest = max(SAMPLE["tasks"], key=lambda task: task["slot_bytes"] + task["source_bytes"])
     few = {resource.RLIMIT_MEMLOCK: 1 << 20}
-    check = doctor("--plan", plan, settings=fake(), limits=few)["memlock"]
+    found = doctor("--plan", plan, settings=fake(), limits=few)
+    check = found["memlock"]
+    tried = found["verbs_transfer"]
+    assert tried["found"].startswith("only 1 MiB of memory may be locked")
+    assert tried["mend"] == check["mend"]
     assert check["status"] == FAIL
     assert check["found"].startswith("1.00 MiB; the plan needs")
     assert largest["name"] in check["found"]

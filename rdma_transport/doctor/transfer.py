@@ -4,6 +4,7 @@ import hashlib
 import time
 from dataclasses import dataclass
 
+from rdma_transport.doctor.mending import from_help
 from rdma_transport.doctor.result import FAIL, PASS, Result
 from rdma_transport.fabric import Channel, Device, FabricError, Region, RemoteRegion
 
@@ -79,6 +80,7 @@ def check_transfer(fabric: str, mend: dict[str, str]) -> Result:
     try:
         return Result(name, PASS, str(loopback(fabric)))
     except (FabricError, CorruptedError) as error:
-        found, _, advice = str(error).partition("; ")
+        text = str(error).removeprefix(f"RDMA_TRANSPORT_FABRIC={fabric}: ")
+        found, _, advice = text.split("\n")[0].partition("; ")
         why = advice or f"the fabric '{fabric}' was opened and tried"
-        return Result(name, FAIL, found.split("\n")[0], why, mend)
+        return Result(name, FAIL, found.split(". Raise")[0], why, from_help(text) or mend)
