@@ -7,6 +7,7 @@ usage: python -m bench.collectives [--ops all_reduce,all_gather] [--sizes 104857
 """
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +17,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.edges import size_name
 from bench.support.collective_cluster import CollectiveCluster
+from bench.support.counters import sent_since
 from bench.support.ending import leave
 from bench.support.machine import describe
+from bench.support.sizes import size_name
 from bench.support.timing import plain, ratio, summarize
 
 PROTOCOLS = ("grpc", "rdma")
@@ -39,26 +41,45 @@ def seconds(cluster: CollectiveCluster, op: str, size: int, count: int) -> tuple
 
 def measure(ops: list[str], sizes: list[int], workers: int, repeat: int) -> list[dict[str, Any]]:
     """Rows in microseconds; `equal`: whether both protocols gave the same bits."""
-    rows = []
     with ExitStack() as stack:
         clusters = {
             protocol: stack.enter_context(CollectiveCluster(workers, protocol))
             for protocol in PROTOCOLS
         }
-        for op, size in track([(op, size) for op in ops for size in sizes], "measuring"):
-            times: dict[str, list[float]] = {protocol: [] for protocol in PROTOCOLS}
-            results: dict[str, list[str]] = {}
-            for cluster in clusters.values():  # traced, connected
-                for count in (FEW, OFTEN):
-                    seconds(cluster, op, size, count)
-            for _ in range(repeat):
-                for protocol, cluster in clusters.items():
-                    short, _ = seconds(cluster, op, size, FEW)
-                    long, results[protocol] = seconds(cluster, op, size, OFTEN)
-                    times[protocol].append(1e6 * (long - short) / (OFTEN - FEW))
-            row: dict[str, Any] = {"op": op, "bytes": size}
-            row |= {protocol: summarize(times[protocol]) for protocol in PROTOCOLS}
-            rows.append(row | {"equal": results["grpc"] == results["rdma"]})
+        return measure_on(clusters, ops, sizes, repeat)
+
+
+def measure_on(
+    clusters: Mapping[str, CollectiveCluster],
+    ops: list[str],
+    sizes: list[int],
+    repeat: int,
+    track: Callable[..., Iterable[tuple[str, int]]] = track,
+) -> list[dict[str, Any]]:
+    """Rows in microseconds for each of the running clusters, by its protocol.
+
+    `equal`: whether all protocols gave the same bits; `digests` are of the workers' results, and
+    `…_sent` is what all workers sent by path for the row, None over gRPC.
+    """
+    rows = []
+    for op, size in track([(op, size) for op in ops for size in sizes], "measuring"):
+        before = {protocol: cluster.counted() for protocol, cluster in clusters.items()}
+        times: dict[str, list[float]] = {protocol: [] for protocol in clusters}
+        results: dict[str, list[str]] = {}
+        for cluster in clusters.values():  # traced, connected
+            for count in (FEW, OFTEN):
+                seconds(cluster, op, size, count)
+        for _ in range(repeat):
+            for protocol, cluster in clusters.items():
+                short, _ = seconds(cluster, op, size, FEW)
+                long, results[protocol] = seconds(cluster, op, size, OFTEN)
+                times[protocol].append(1e6 * (long - short) / (OFTEN - FEW))
+        row: dict[str, Any] = {"op": op, "bytes": size, "digests": results}
+        row["equal"] = len({tuple(digests) for digests in results.values()}) == 1
+        for protocol, cluster in clusters.items():
+            row[protocol] = summarize(times[protocol])
+            row[f"{protocol}_sent"] = sent_since(before[protocol], cluster.counted())
+        rows.append(row)
     return rows
 
 

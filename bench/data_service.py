@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.edges import size_name
 from bench.support.data_service import DataService
 from bench.support.ending import leave
 from bench.support.machine import describe
+from bench.support.sizes import size_name
 from bench.support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4096,65536,1048576,16777216"

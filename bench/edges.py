@@ -13,7 +13,7 @@ usage: python -m bench.edges [--sizes 4,4096] [--op identity|negative] [--json F
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,8 +24,10 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.support.cluster import Cluster
+from bench.support.counters import sent_since
 from bench.support.ending import leave
 from bench.support.machine import describe
+from bench.support.sizes import size_name
 from bench.support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4,64,4096,65536,1048576,4194304,16777216"
@@ -129,31 +131,45 @@ class Chain:
         return (long + again - short - last) / 2 / (hops - SHORT_HOPS), (short + last) / 2
 
 
-def size_name(size: int) -> str:
-    for unit, factor in (("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor:
-            return f"{size // factor} {unit}"
-    return f"{size} B"
-
-
 def measure(
     sizes: list[int], repeat: int, hops: int, op: str, ways: Mapping[str, Way] = CLUSTERS
 ) -> tuple[list[dict], dict]:
     """Rows in microseconds, and task a's tensors by path; `wrong` counts wrong values."""
-    lengths = (hops,) if hops else LONG_HOPS
-    tasks = ["/job:a/task:0", "/job:b/task:0"]
-    rows = []
     with ExitStack() as stack:
         clusters = {}
         for name, (protocol, environment) in ways.items():
             clusters[name] = Cluster({"a": 1, "b": 1}, protocol, environment)
             stack.callback(clusters[name].end)
-        # Entered after the clusters, so closed before them.
+        rows = measure_on(clusters, sizes, repeat, hops, op)
+        sent = clusters["rdma"]["a", 0].stats()["sent"]
+    return rows, {path: count["tensors"] for path, count in sent.items()}
+
+
+def measure_on(
+    clusters: Mapping[str, Cluster],
+    sizes: list[int],
+    repeat: int,
+    hops: int = 0,
+    op: str = "identity",
+    jobs: tuple[str, str] = ("a", "b"),
+    track: Callable[..., Iterable[int]] = track,
+) -> list[dict[str, Any]]:
+    """Rows in microseconds for each of the running clusters, by its name, and for "local".
+
+    Edges are between the first tasks of the two jobs. `wrong` counts wrong values, and `…_sent` is
+    what all tasks of a cluster sent by path for its row, None over gRPC.
+    """
+    lengths = (hops,) if hops else LONG_HOPS
+    tasks = [f"/job:{job}/task:0" for job in jobs]
+    rows = []
+    with ExitStack() as stack:
         chains = {
-            p: Chain(stack, c.target("a"), tasks, sizes, lengths, op) for p, c in clusters.items()
+            name: Chain(stack, cluster.target(jobs[0]), tasks, sizes, lengths, op)
+            for name, cluster in clusters.items()
         }
         chains["local"] = Chain(stack, "", ["/cpu:0", "/cpu:1"], sizes, lengths, op)
         for size in track(sizes, "measuring"):
+            before = {name: cluster.counted() for name, cluster in clusters.items()}
             chosen = {name: chain.choose_length(size) for name, chain in chains.items()}
             edges: dict[str, list[float]] = {name: [] for name in chains}
             steps: dict[str, list[float]] = {name: [] for name in chains}
@@ -167,9 +183,10 @@ def measure(
                 row[name] = summarize(edges[name])
                 row[f"{name}_hops"] = chosen[name][0]
                 row[f"{name}_short_step"] = statistics.median(steps[name])
+            for name, cluster in clusters.items():
+                row[f"{name}_sent"] = sent_since(before[name], cluster.counted())
             rows.append(row)
-        sent = clusters["rdma"]["a", 0].stats()["sent"]
-    return rows, {path: count["tensors"] for path, count in sent.items()}
+    return rows
 
 
 def show(rows: list[dict], title: str) -> Table:

@@ -13,16 +13,15 @@ usage: python -m bench.fabric [--fabric verbs] [--sizes 64,4KiB…4MiB] [--json]
 import ctypes
 import json
 import math
-import re
 import select
 import signal
 import socket
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,9 +30,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.edges import size_name
 from bench.support.ending import leave
 from bench.support.machine import describe
+from bench.support.meeting import NobodyCameError, listening, reach, received
+from bench.support.sizes import parse_place, parse_size, parse_sizes, size_name
 from rdma_transport._fabric import FabricError, Meter
 
 SIZES = "64,4KiB…4MiB"
@@ -129,8 +129,9 @@ class Bench:
         self.run(test, nbytes, min(WARM_UP, iterations // 4 + 1))
         samples = sorted(1e6 * sample for sample in self.run(test, nbytes, iterations))
         last = len(samples) - 1
-        names = (("minimum", 0.0), ("p50", 0.5), ("p99", 0.99))
-        return {name: samples[math.ceil(last * part)] for name, part in names}
+        names = (("minimum", 0.0), ("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("maximum", 1.0))
+        found = {name: samples[math.ceil(last * part)] for name, part in names}
+        return found | {"mean": statistics.fmean(samples), "iterations": len(samples)}
 
     def row(self, nbytes: int, iterations: int) -> dict[str, Any]:
         """Bandwidths in GB/s, latencies in microseconds."""
@@ -148,7 +149,7 @@ class Bench:
         for _ in range(self.rounds):
             for name, test in tests.items():
                 rates[name].append(nbytes * streamed / sum(test(streamed)) / 1e9)
-        row: dict[str, Any] = {"bytes": nbytes}
+        row: dict[str, Any] = {"bytes": nbytes, "transfers": streamed}
         row |= {f"{name}_gbps": statistics.median(values) for name, values in rates.items()}
         for name in ("write", "read", "notify"):
             if name != "notify" or nbytes <= LARGEST_NOTE:
@@ -164,8 +165,9 @@ class Bench:
             count / sum(self.run("notify_rate", RATE_BYTES, count)) for _ in range(self.rounds)
         )
 
-    def report(self, sizes: list[int], iterations: int, quiet: bool) -> dict[str, Any]:
-        console = Console(stderr=True, quiet=quiet)
+    def report(
+        self, sizes: list[int], iterations: int, track: Callable[..., Iterable[int]] = track
+    ) -> dict[str, Any]:
         return {
             "machine": describe(),
             "peer_machine": self.peer["machine"],
@@ -174,38 +176,9 @@ class Bench:
             "device": self.meter.summary(),
             "peer_device": self.peer["device"],
             "iterations": iterations,
-            "rows": [
-                self.row(size, iterations) for size in track(sizes, "measuring", console=console)
-            ],
+            "rows": [self.row(size, iterations) for size in track(sizes, "measuring")],
             "notifications_per_second": self.notifications(iterations),
         }
-
-
-def parse_size(text: str) -> int:
-    found = re.fullmatch(r"\s*(\d+)\s*(?:([kmg])(?:i?b)?|b)?\s*", text, re.IGNORECASE)
-    if found is None or int(found[1]) == 0:
-        raise typer.BadParameter(f"'{text}' is not a size such as 64, 4KiB or 1MiB")
-    return int(found[1]) * 2 ** (10 * (" kmg".index((found[2] or " ").lower())))
-
-
-def parse_sizes(text: str) -> list[int]:
-    """Sizes with commas; A…B, or A..B, goes from A to B by factors of four."""
-    sizes = []
-    for part in text.split(","):
-        first, *rest = re.split(r"…|\.{2,3}", part)
-        size = parse_size(first)
-        last = parse_size(rest[0]) if rest else size
-        while size <= last:
-            sizes.append(size)
-            size *= 4
-    return sizes
-
-
-def parse_place(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdigit():
-        raise typer.BadParameter(f"'{text}' is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def show(report: dict[str, Any], console: Console) -> None:
@@ -259,35 +232,17 @@ def own_peer() -> Iterator[Wire]:
         process.wait()
 
 
+def listen(host: str, port: int, seconds: float) -> None:
+    """Serve the first one who connects."""
+    with listening(host, port) as server, received(server, seconds) as connection:
+        serve(Wire(connection))
+
+
 @contextmanager
 def connected(host: str, port: int, seconds: float) -> Iterator[Wire]:
     """To the process that listens there, once it does."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            connection = socket.create_connection((host, port), 2)
-            break
-        except OSError as error:
-            if time.monotonic() > deadline:
-                print(f"nobody listens on {host}:{port}: {error}", file=sys.stderr)
-                raise typer.Exit(NOBODY_CAME) from None
-            time.sleep(0.1)
-    with connection:
+    with reach(host, port, seconds) as connection:
         yield Wire(connection)
-
-
-def listen(host: str, port: int, seconds: float) -> None:
-    """Serve the first one who connects."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family) as server:
-        server.settimeout(seconds)
-        try:
-            connection, _ = server.accept()
-        except TimeoutError:
-            print(f"nobody connected to {host}:{port}", file=sys.stderr)
-            raise typer.Exit(NOBODY_CAME) from None
-    with connection:
-        serve(Wire(connection))
 
 
 def main(
@@ -318,9 +273,13 @@ def main(
         with peer as wire:
             bench = Bench(wire, fabric, max(*wanted, RATE_BYTES, 1), rounds, parse_size(most))
             try:
-                report = bench.report(wanted, iterations, quiet=as_json)
+                console = Console(stderr=True, quiet=as_json)
+                report = bench.report(wanted, iterations, partial(track, console=console))
             finally:
                 bench.meter.close()
+    except NobodyCameError as error:
+        print(f"{error}", file=sys.stderr)
+        raise typer.Exit(NOBODY_CAME) from None
     except (FabricError, OtherSideError, OSError) as error:
         print(f"{error}", file=sys.stderr)
         raise typer.Exit(1) from None

@@ -14,7 +14,7 @@ usage: python -m bench.train_models [--models alexnet,gru] [--repeat 8] [--batch
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -27,21 +27,20 @@ from rich.table import Table
 
 from bench.models import MODELS, Model
 from bench.support.cluster import Cluster
+from bench.support.counters import PATHS, Counts, above_zero, combine
 from bench.support.ending import leave, watched
 from bench.support.machine import describe
+from bench.support.places import Layout, everything_here
 from bench.support.timing import Summary, summarize
 
 PROTOCOLS = ("grpc", "rdma")
-PATHS = ("static", "dynamic", "inline", "grpc")
 SERVERS = ["/job:ps/task:0"]
-WORKERS = 2
+WORKERS = ["/job:worker/task:0", "/job:worker/task:1"]
 WARM_UP = 6  # edges become static after a few equal steps
 FEWEST = 6  # of which bench.support.timing makes a summary
 SETTLE_SECONDS = 0.5  # beside longer steps, what the other protocol's turn leaves is nothing
 SHOWN = 5  # names in the notes below the table; the JSON has all
 MIB = 2**20
-
-Counts = dict[str, Any]  # numbers, and further Counts
 
 
 @dataclass
@@ -59,46 +58,6 @@ class Side:
         taken = time.perf_counter() - start
         self.losses.append([float(loss).hex() for loss in losses])
         return taken
-
-
-def counts_of(stats: Counts) -> Counts:
-    """The counters in what a task reports; not the states, names and lists."""
-    kept: Counts = {}
-    for name, value in stats.items():
-        if isinstance(value, dict):
-            kept[name] = counts_of(value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            kept[name] = value
-    return kept
-
-
-def combine(first: Counts, second: Counts, sign: int) -> Counts:
-    """The sum, or the difference, of all numbers; what one side lacks is zero there."""
-    result: Counts = {}
-    for name in first | second:
-        one, other = first.get(name), second.get(name)
-        if isinstance(one, dict) or isinstance(other, dict):
-            result[name] = combine(one or {}, other or {}, sign)
-        else:
-            result[name] = (one or 0) + sign * (other or 0)
-    return result
-
-
-def counted(cluster: Cluster) -> Counts:
-    """The sum of the counters of all tasks."""
-    total: Counts = {}
-    for task in cluster.tasks.values():
-        stats = task.stats()
-        if stats is None or not stats["loaded"]:
-            raise RuntimeError(f"{task.name} runs without the plugin")
-        total = combine(total, counts_of(stats), 1)
-    return total
-
-
-def above_zero(counts: Counts | int) -> Counts:
-    """By name, without those that are zero; a mere number is one without a name."""
-    named = counts if isinstance(counts, dict) else {"all": counts}
-    return {name: count for name, count in named.items() if count}
 
 
 def traffic(difference: Counts, steps: int) -> dict[str, Any]:
@@ -137,33 +96,66 @@ def traffic(difference: Counts, steps: int) -> dict[str, Any]:
     }
 
 
-def measure(
+@dataclass
+class Steps:
+    """What was measured of one model; `steps` counts all of them, with those that warm up."""
+
+    sides: dict[str, Side]
+    steps: int
+    measured: int
+    unmeasured: int  # steps between, to forget the other protocol's turn
+    counted: dict[str, Counts | None]  # by protocol, over what was measured and what was between
+    routes: list[str]  # how rdma's tasks reached each other
+
+    @property
+    def equal(self) -> bool:
+        """Whether the losses of all protocols are equal bit for bit."""
+        first, *others = (side.losses for side in self.sides.values())
+        return all(other == first for other in others)
+
+    @property
+    def finite(self) -> bool:
+        losses = (side.losses for side in self.sides.values())
+        return all(
+            math.isfinite(float.fromhex(loss)) for each in losses for step in each for loss in step
+        )
+
+
+Say = Callable[[str, float], None]  # what is being done, and the part that is done
+
+
+def measure_steps(
     model: Model,
+    protocols: Sequence[str],
     batch: int,
     repeat: int,
     seconds: float,
     warm_up: int,
-    say: Callable[[str], None],
-    workers: int = WORKERS,
-) -> dict[str, Any]:
-    """One model's row; times in ms."""
+    say: Say,
+    layout: Layout = everything_here,
+    environment: dict[str, str] | None = None,
+) -> Steps:
+    """Take `repeat` steps over each protocol in turns, in clusters of the model's own."""
     from bench.models.training import training_graph
     from bench.support.session import config, opened
 
-    say("making the graph")
-    tasks = [f"/job:worker/task:{index}" for index in range(workers)]
-    made = training_graph(model, batch=batch, workers=tasks, servers=SERVERS)
+    def progress(what: str, step: int) -> None:
+        say(what, step / (warm_up + repeat))
+
+    progress("making the graph", 0)
+    made = training_graph(model, batch=batch, workers=WORKERS, servers=SERVERS)
     fetches = [made.losses, made.train]
     sides: dict[str, Side] = {}
     with ExitStack() as stack:
         clusters = {}
-        for protocol in PROTOCOLS:
-            say(f"{protocol}: starting {1 + workers} tasks")
-            clusters[protocol] = Cluster({"ps": 1, "worker": workers}, protocol)
+        for protocol in protocols:
+            progress(f"{protocol}: starting 3 tasks", 0)
+            jobs = {"ps": len(SERVERS), "worker": len(WORKERS)}
+            clusters[protocol] = Cluster(jobs, protocol, environment, layout=layout)
             stack.callback(clusters[protocol].end)
             stack.callback(watched(clusters[protocol]))
         for protocol, cluster in clusters.items():
-            say(f"{protocol}: initial values")
+            progress(f"{protocol}: initial values", 0)
             target = cluster.target("worker")
             session = stack.enter_context(opened(target, made.graph, config()))
             session.run(made.initializer)
@@ -171,36 +163,57 @@ def measure(
 
         slowest = 0.0
         for step in range(warm_up):
-            say(f"warming up {step + 1}/{warm_up}")
+            progress(f"warming up {step + 1}/{warm_up}", step)
             slowest = max(side.step(fetches) for side in sides.values())
-        settle = slowest < SETTLE_SECONDS
-        before = counted(clusters["rdma"])
+        settle = len(sides) > 1 and slowest < SETTLE_SECONDS
+        before = {protocol: cluster.counted() for protocol, cluster in clusters.items()}
         deadline = time.perf_counter() + seconds
         measured = 0
         while measured < repeat and (measured < FEWEST or time.perf_counter() < deadline):
-            say(f"measuring {measured + 1}/{repeat}")
+            progress(f"measuring {measured + 1}/{repeat}", warm_up + measured)
             for side in sides.values():
                 if settle:
                     side.step(fetches)
                 side.milliseconds.append(1e3 * side.step(fetches))
             measured += 1
-        difference = combine(counted(clusters["rdma"]), before, -1)
+        after = {protocol: cluster.counted() for protocol, cluster in clusters.items()}
+        routes = clusters["rdma"].routes() if after.get("rdma") else []
+    differences = {
+        protocol: None if now is None or then is None else combine(now, then, -1)
+        for (protocol, now), then in zip(after.items(), before.values(), strict=True)
+    }
+    unmeasured = measured * settle
+    steps = warm_up + measured + unmeasured
+    return Steps(sides, steps, measured, unmeasured, differences, routes)
 
-    times = {protocol: summarize(side.milliseconds) for protocol, side in sides.items()}
-    losses = {protocol: side.losses for protocol, side in sides.items()}
+
+def measure(
+    model: Model,
+    batch: int,
+    repeat: int,
+    seconds: float,
+    warm_up: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """One model's row; times in ms."""
+    done = measure_steps(
+        model, PROTOCOLS, batch, repeat, seconds, warm_up, lambda what, part: say(what)
+    )
+    difference = done.counted["rdma"]
+    if difference is None:
+        raise RuntimeError("a task runs without the plugin")
+    times = {protocol: summarize(side.milliseconds) for protocol, side in done.sides.items()}
     return {
         "model": model.name,
         "variables_mib": model.mib,
-        "steps": warm_up + measured * (1 + settle),
-        "measured": measured,
+        "steps": done.steps,
+        "measured": done.measured,
         "ms": times,
         "ratio": times["grpc"].median / times["rdma"].median,
-        "equal": losses["grpc"] == losses["rdma"],
-        "finite": all(
-            math.isfinite(float.fromhex(loss)) for step in losses["grpc"] for loss in step
-        ),
-        "losses": losses,
-        **traffic(difference, measured * (1 + settle)),
+        "equal": done.equal,
+        "finite": done.finite,
+        "losses": {protocol: side.losses for protocol, side in done.sides.items()},
+        **traffic(difference, done.measured + done.unmeasured),
     }
 
 

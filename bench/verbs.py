@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.edges import size_name
 from bench.support.ending import leave
 from bench.support.machine import describe
+from bench.support.sizes import size_name
 from tools.guest.guest import PYTHON, Guest
 from tools.guest.machine import booted
 from tools.guest.packages import UnavailableError

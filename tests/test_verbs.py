@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, eventually, running
+from bench.support.cluster import Cluster, NotStartedError, eventually, running
 from tests.support.fake_verbs import environment, tell
 from tests.support.graphs import A, B, Graph
 from tests.test_equality import (  # noqa: F401
@@ -156,5 +156,5 @@ def test_what_cannot_be_used_says_why(fake: str, settings: dict[str, str], reaso
 
 
 def test_a_server_that_must_have_verbs_says_at_its_start_why_it_has_none() -> None:
-    with pytest.raises(AssertionError, match=r"NotFoundError.*libnowhere"):
+    with pytest.raises(NotStartedError, match=r"NotFoundError.*libnowhere"):
         Cluster({"a": 1}, "rdma", environment(LIBIBVERBS="libnowhere.so.1"))

@@ -7,7 +7,7 @@ import signal
 import tempfile
 from typing import Any
 
-from bench.support.python import start
+from bench.support.places import HERE, Place
 
 
 class Child:
@@ -23,10 +23,11 @@ class Child:
         environment: dict[str, str] | None = None,
         file_size_limit: int | None = None,
         patience: float = 30,
+        place: Place = HERE,
     ) -> None:
         self.name, self.patience = name, patience
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = start(arguments, environment, self.log, file_size_limit)
+        self.process = place.start(arguments, environment, self.log, file_size_limit)
 
     @property
     def pid(self) -> int:

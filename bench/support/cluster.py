@@ -1,8 +1,6 @@
 """Clusters of real processes."""
 
 import json
-import os
-import socket
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -10,28 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from bench.support.child import Child
+from bench.support.counters import Counts, routes_of, summed
+from bench.support.places import HERE, Layout, Place, everything_here
+from bench.support.ports import free_port
+
+__all__ = ["Cluster", "NotStartedError", "Task", "eventually", "free_port", "running"]
 
 TASK = Path(__file__).with_name("task.py")
 START_SECONDS = 60
 
 
-_claims: list[socket.socket] = []  # until this process ends: nobody else is given these ports
+class NotStartedError(RuntimeError):
+    """A task said why it could not start; `error` is the name of TensorFlow's error."""
 
-
-def free_port() -> int:
-    """Return a port that nobody listens on; taken from below the range of outgoing connections."""
-    while True:
-        port = 10000 + int.from_bytes(os.urandom(2), "big") % 20000
-        claim = socket.socket(socket.AF_UNIX)
-        with socket.socket() as probe:
-            try:
-                claim.bind(f"\0bench.support.cluster.port.{port}")
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                claim.close()
-                continue
-        _claims.append(claim)
-        return port
+    def __init__(self, task: str, answer: dict[str, Any]) -> None:
+        self.error, self.message = answer["error"], answer["message"]
+        super().__init__(f"{task}: {self.error}: {self.message}")
 
 
 class Task(Child):
@@ -46,6 +38,7 @@ class Task(Child):
         environment: dict[str, str] | None = None,
         file_size_limit: int | None = None,
         program: Path = TASK,
+        place: Place = HERE,
     ) -> None:
         self.job, self.index = job, index
         super().__init__(
@@ -54,6 +47,7 @@ class Task(Child):
             environment,
             file_size_limit,
             patience=20,
+            place=place,
         )
 
     def wait_ready(self) -> dict[str, Any]:
@@ -71,7 +65,10 @@ class Task(Child):
 
 
 class Cluster:
-    """Tasks by (job, index), and how to reach them; those of `without` somebody else starts."""
+    """Tasks by (job, index), and how to reach them; those of `without` somebody else starts.
+
+    `layout` says on which host each task runs.
+    """
 
     def __init__(
         self,
@@ -79,22 +76,24 @@ class Cluster:
         protocol: str,
         environment: dict[str, str] | None = None,
         without: Collection[tuple[str, int]] = (),
+        layout: Layout = everything_here,
     ) -> None:
         self.protocol = protocol
         self.environment = environment
+        self.layout = layout
         self.spec = {
-            job: [f"127.0.0.1:{free_port()}" for _ in range(count)] for job, count in jobs.items()
+            job: [layout(job, index).address() for index in range(count)]
+            for job, count in jobs.items()
         }
         self.tasks = {
-            (job, index): Task(job, index, protocol, self.spec, environment)
+            (job, index): self._start(job, index)
             for job, count in jobs.items()
             for index in range(count)
             if (job, index) not in without
         }
         try:
             for task in self.tasks.values():
-                answer = task.wait_ready()
-                assert answer == {"ready": True}, answer
+                self._ready(task)
         except BaseException:
             self.end()
             raise
@@ -107,10 +106,30 @@ class Cluster:
 
     def restart(self, job: str, index: int) -> Task:
         self.tasks[job, index].end()
-        task = Task(job, index, self.protocol, self.spec, self.environment)
-        self.tasks[job, index] = task
-        assert task.wait_ready() == {"ready": True}
+        task = self.tasks[job, index] = self._start(job, index)
+        self._ready(task)
         return task
+
+    def _ready(self, task: Task) -> None:
+        answer = task.wait_ready()
+        if "error" in answer:
+            raise NotStartedError(task.name, answer)
+
+    def _start(self, job: str, index: int) -> Task:
+        place = self.layout(job, index)
+        return Task(job, index, self.protocol, self.spec, self.environment, place=place)
+
+    def counted(self) -> Counts | None:
+        """The counters of all tasks together; None over gRPC."""
+        return summed(task.stats() for task in self.tasks.values())
+
+    def routes(self) -> list[str]:
+        """How each task reached each of its peers."""
+        return [
+            route
+            for (job, index), task in self.tasks.items()
+            for route in routes_of(f"/job:{job}/task:{index}", task.stats())
+        ]
 
     def end(self) -> None:
         for task in self.tasks.values():

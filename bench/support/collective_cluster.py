@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.support.child import Child
-from bench.support.cluster import free_port
+from bench.support.cluster import NotStartedError
+from bench.support.counters import Counts, routes_of, summed
+from bench.support.places import Layout, everything_here
 
 TASK = Path(__file__).with_name("collective_task.py")
 START_SECONDS = 90
@@ -21,9 +23,11 @@ class CollectiveCluster:
         protocol: str,
         environment: dict[str, str] | None = None,
         other_protocol: Collection[int] = (),
+        layout: Layout = everything_here,
     ) -> None:
         """The workers in `other_protocol` name "grpc", whatever the others do."""
-        self.spec = [f"127.0.0.1:{free_port()}" for _ in range(size)]
+        self.layout = layout
+        self.spec = [layout("worker", index).address() for index in range(size)]
         self.environment = {"TF_USE_LEGACY_KERAS": "1"} | (environment or {})
         self.workers = [
             self._start(index, "grpc" if index in other_protocol else protocol)
@@ -32,7 +36,8 @@ class CollectiveCluster:
         try:
             for worker in self.workers:
                 answer = worker.read(START_SECONDS)
-                assert answer == {"ready": True}, answer
+                if "error" in answer:
+                    raise NotStartedError(worker.name, answer)
         except BaseException:
             self.end()
             raise
@@ -43,7 +48,12 @@ class CollectiveCluster:
             "task": {"type": "worker", "index": index},
             "rpc_layer": protocol,
         }
-        return Child(f"worker {index}", [str(TASK), json.dumps(config)], self.environment)
+        return Child(
+            f"worker {index}",
+            [str(TASK), json.dumps(config)],
+            self.environment,
+            place=self.layout("worker", index),
+        )
 
     def run(
         self, op: str, size: int, count: int = 1, dtype: str = "float32", seconds: float = 60
@@ -61,6 +71,18 @@ class CollectiveCluster:
         self.workers[index].say("stats")
         stats: dict[str, Any] = self.workers[index].read()
         return stats
+
+    def counted(self) -> Counts | None:
+        """The counters of all workers together; None over gRPC."""
+        return summed(self.stats(index) for index in range(len(self.workers)))
+
+    def routes(self) -> list[str]:
+        """How each worker reached each of its peers."""
+        return [
+            route
+            for index in range(len(self.workers))
+            for route in routes_of(f"/job:worker/task:{index}", self.stats(index))
+        ]
 
     def end(self) -> None:
         for worker in self.workers:

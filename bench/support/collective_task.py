@@ -141,7 +141,11 @@ def main() -> None:
     config = json.loads(sys.argv[1])
     import tensorflow as tf
 
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    except Exception as error:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
+        os._exit(3)
     collectives = Collectives(config["task"]["index"], strategy.num_replicas_in_sync)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

@@ -2,20 +2,44 @@
 
 import os
 import platform
+import socket
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown processor"
+
+
+def facts() -> dict[str, Any]:
+    """Host, processor, cores, kernel, versions, settings that differ from the defaults."""
+    given = {k: v for k, v in sorted(os.environ.items()) if k.startswith("RDMA_TRANSPORT_")}
+    return {
+        "host": socket.gethostname(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "tensorflow": version("tensorflow"),
+        "rdma_transport": version("rdma_transport"),
+        "settings": given,
+    }
+
+
+def in_a_line(known: dict[str, Any]) -> str:
+    """Such facts, for people."""
+    settings = " ".join(f"{name}={value}" for name, value in known["settings"].items())
+    return (
+        f"{known['processor']}, {known['cores']} cores, Linux {known['kernel']}, "
+        f"TensorFlow {known['tensorflow']}, rdma_transport {known['rdma_transport']}, "
+        f"settings: {settings or 'defaults'}"
+    )
 
 
 def describe() -> str:
-    """One line: processor, cores, kernel, versions, settings that differ from the defaults."""
-    model = "unknown processor"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
-    given = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("RDMA_TRANSPORT_")]
-    return (
-        f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, "
-        f"TensorFlow {version('tensorflow')}, rdma_transport {version('rdma_transport')}, "
-        f"settings: {' '.join(given) or 'defaults'}"
-    )
+    """This machine in one line."""
+    return in_a_line(facts())

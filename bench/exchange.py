@@ -1,0 +1,291 @@
+"""The three micro-benchmarks of TF-gRPC-Bench, with TensorFlow's own tasks in place of bare RPCs
+(Biswas, Lu, Panda: Designing a Micro-Benchmark Suite to Evaluate gRPC for TensorFlow, 1804.01138).
+
+A call: a worker sends a message of several buffers to a parameter server, which answers when it has
+all of them: with all of them (`latency`) or with one byte (`bandwidth`, `throughput`). Calls follow
+each other inside one step, and the worker notes the time between them, so each call is timed by
+itself and without what TensorFlow takes to start a step. The first of a step is not counted.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.payloads import Payload
+from bench.report import GB, Result, Row, times_of
+from bench.support.cluster import Cluster
+from bench.support.counters import Counts, combine, reasons_since, sent_since
+from bench.support.places import Layout, everything_here
+from bench.support.progress import QUIET, Bar
+
+KINDS = ("latency", "bandwidth", "throughput")
+HEADLINES = {"latency": "p50", "bandwidth": "gbps", "throughput": "per_second"}
+TITLES = {
+    "latency": "point-to-point latency: a message to the server and back",
+    "bandwidth": "point-to-point bandwidth: a message to the server, and its acknowledgement",
+    "throughput": "parameter-server throughput: every worker calls every server",
+}
+TURNS = 5  # of each protocol
+STEP_BYTES = 64 * 2**20  # about as much is sent in a step
+FEWEST_CALLS, MOST_CALLS = 3, 50
+_names = itertools.count()
+
+
+class Calls:
+    """A session on `cluster` with the calls of one kind and one payload."""
+
+    def __init__(
+        self, stack: ExitStack, cluster: Cluster, kind: str, payload: Payload, serialised: bool
+    ) -> None:
+        import tensorflow as tf
+
+        from bench.support.session import config, opened, v1
+
+        self.tick = 0
+        self.workers = [f"/job:worker/task:{i}" for i in range(len(cluster.spec["worker"]))]
+        self.servers = [f"/job:ps/task:{i}" for i in range(len(cluster.spec["ps"]))]
+        sent = payload.bytes * len(self.servers) * len(self.workers)
+        self.count = min(max(STEP_BYTES // sent, FEWEST_CALLS), MOST_CALLS)
+        self.echo, self.serialised = kind == "latency", serialised
+        self.variables: list[Any] = []
+        graph = tf.Graph()
+        with graph.as_default():
+            self.ticks = v1.placeholder(tf.int32, [])
+            chains = [self._chain(worker, payload) for worker in self.workers]
+            self.stamps = [stamps for stamps, _ in chains]
+            self.equal = [equal for _, comparisons in chains for equal in comparisons]
+            self.advance = tf.group(*(v.assign_add(tf.ones_like(v)) for v in self.variables))
+            initializer = v1.global_variables_initializer()
+        self.session = stack.enter_context(opened(cluster.target("worker"), graph, config()))
+        self.session.run(initializer)
+
+    def _chain(self, worker: str, payload: Payload) -> tuple[list[Any], list[Any]]:
+        """The times between a worker's calls, and whether each value was what it should be."""
+        import tensorflow as tf
+
+        seeds = [[index, size] for index, size in enumerate(payload.sizes)]
+        with tf.device(worker):
+            sources = [
+                self._source(size, seed) for size, seed in zip(payload.sizes, seeds, strict=True)
+            ]
+            expected = [self._expected(*each) for each in zip(payload.sizes, seeds, strict=True)]
+            with tf.control_dependencies(sources):
+                stamps = [tf.timestamp()]
+        equal = []
+        for _ in range(1 + self.count):
+            with tf.control_dependencies([stamps[-1]]), tf.device(worker):
+                message = [self._packed(source) for source in sources]
+            answers = []
+            for server in self.servers:
+                with tf.device(server):
+                    arrived = [self._unpacked(part) for part in message]
+                    with tf.control_dependencies(arrived):
+                        if self.echo:
+                            answer = [self._packed(part) for part in arrived]
+                        else:
+                            answer = [tf.constant([1], tf.uint8)]
+                    if not self.echo:
+                        there = [self._expected(*e) for e in zip(payload.sizes, seeds, strict=True)]
+                        equal += [_same(*pair) for pair in zip(arrived, there, strict=True)]
+                with tf.device(worker):
+                    if self.echo:
+                        back = [self._unpacked(part) for part in answer]
+                        equal += [_same(*pair) for pair in zip(back, expected, strict=True)]
+                    else:
+                        back = [tf.identity(part) for part in answer]
+                    answers += back
+            with tf.control_dependencies(answers), tf.device(worker):
+                stamps.append(tf.timestamp())
+        return stamps, equal
+
+    def _source(self, size: int, seed: Sequence[int]) -> Any:
+        import tensorflow as tf
+
+        from bench.support.session import v1
+
+        variable = v1.get_variable(
+            f"buffer{next(_names)}", initializer=_bytes(size, seed), use_resource=True
+        )
+        self.variables.append(variable)
+        return tf.identity(variable.read_value())
+
+    def _expected(self, size: int, seed: Sequence[int]) -> Any:
+        """What a source holds after so many ticks; made anew where it is compared."""
+        import tensorflow as tf
+
+        return _bytes(size, seed) + tf.cast(self.ticks, tf.uint8)
+
+    def _packed(self, value: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.io.serialize_tensor(value) if self.serialised else tf.identity(value)
+
+    def _unpacked(self, value: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.io.parse_tensor(value, tf.uint8) if self.serialised else tf.identity(value)
+
+    def step(self) -> list[list[float]]:
+        """Seconds of each call, by worker."""
+        stamps = self.session.run(self.stamps)
+        return [[float(b - a) for a, b in itertools.pairwise(each)][1:] for each in stamps]
+
+    def wrong(self) -> int:
+        """Change all that is sent, and count what arrives otherwise than it should."""
+        self.session.run(self.advance)
+        self.tick += 1
+        equal = self.session.run(self.equal, {self.ticks: self.tick % 256})
+        return sum(not each for each in equal)
+
+
+def _bytes(size: int, seed: Sequence[int]) -> Any:
+    import tensorflow as tf
+
+    return tf.cast(tf.random.stateless_uniform([size], seed, 0, 256, tf.int32), tf.uint8)
+
+
+def _same(value: Any, expected: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.reduce_all(tf.equal(value, expected))
+
+
+@dataclass
+class Side:
+    """One protocol's calls, and what they came to."""
+
+    calls: Calls
+    cluster: Cluster
+    wrong: int = 0
+    by_worker: list[list[float]] = field(default_factory=list)
+    sent: Counts | None = None
+    reasons: Counts = field(default_factory=dict)
+
+    def turn(self, seconds: float, bar: Bar, what: str) -> None:
+        self.calls.step()  # bears what the other protocol's turn left behind
+        before = self.cluster.counted()
+        for _ in bar.timed(seconds, what):
+            for samples, new in zip(self.by_worker, self.calls.step(), strict=True):
+                samples += new
+        after = self.cluster.counted()
+        sent = sent_since(before, after)
+        if sent is not None:
+            self.sent = combine(self.sent or {}, sent, 1)
+            self.reasons = combine(self.reasons, reasons_since(before, after), 1)
+
+
+@contextmanager
+def clusters(
+    protocols: Sequence[str],
+    workers: int = 1,
+    servers: int = 1,
+    layout: Layout = everything_here,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[dict[str, Cluster]]:
+    """A cluster for each protocol, with jobs "worker" and "ps"."""
+    with ExitStack() as stack:
+        made = {}
+        for protocol in protocols:
+            jobs = {"worker": workers, "ps": servers}
+            made[protocol] = Cluster(jobs, protocol, dict(environment or {}), layout=layout)
+            stack.callback(made[protocol].end)
+        yield made
+
+
+def measure(
+    kind: str,
+    payloads: Sequence[Payload],
+    by_protocol: Mapping[str, Cluster],
+    *,
+    serialised: bool = False,
+    seconds: float = 10.0,
+    warm_up: float = 2.0,
+    bar: Bar = QUIET,
+) -> Result:
+    """Rows for each payload and protocol, which take turns; `seconds` are of each."""
+    some = next(iter(by_protocol.values()))
+    options = {
+        "workers": len(some.spec["worker"]),
+        "servers": len(some.spec["ps"]),
+        "serialised": serialised,
+        "seconds": seconds,
+        "warm_up": warm_up,
+        "buffers": {payload.name: list(payload.sizes) for payload in payloads},
+    }
+    result = Result(kind, TITLES[kind], options, HEADLINES[kind])
+    for index, payload in enumerate(payloads):
+        part = bar.section(index, len(payloads))
+        result.rows += _rows(kind, payload, by_protocol, serialised, seconds, warm_up, part, result)
+    if "rdma" in by_protocol:
+        result.peers = by_protocol["rdma"].routes()
+    if serialised:
+        result.notes.append(
+            "Serialised tensors are strings, which have no plain bytes: rdma sends them by gRPC."
+        )
+    elif any(" shm" in peer for peer in result.peers):
+        result.notes.append(
+            "On shared memory rdma's receiver uses the bytes where the sender has them: they do "
+            "not move, and the rate is how soon they can be used."
+        )
+    result.compare()
+    return result
+
+
+def _rows(
+    kind: str,
+    payload: Payload,
+    by_protocol: Mapping[str, Cluster],
+    serialised: bool,
+    seconds: float,
+    warm_up: float,
+    bar: Bar,
+    result: Result,
+) -> list[Row]:
+    with ExitStack() as stack:
+        sides = {
+            protocol: Side(Calls(stack, cluster, kind, payload, serialised), cluster)
+            for protocol, cluster in by_protocol.items()
+        }
+        done = 0.0
+        total = (warm_up + seconds) * len(sides) or 1.0
+
+        def ahead(length: float) -> Bar:
+            nonlocal done
+            start, done = done / total, done + length
+            return Bar(lambda part, what: bar.at(start + part * length / total, what))
+
+        for protocol, side in sides.items():
+            side.wrong += side.calls.wrong()
+            side.by_worker = [[] for _ in side.calls.workers]
+            for _ in ahead(warm_up).timed(warm_up, f"{payload.name}: {protocol} warms up"):
+                side.calls.step()
+        for turn in range(TURNS):
+            for protocol, side in sides.items():
+                what = f"{payload.name}: {protocol}, turn {turn + 1}/{TURNS}"
+                side.turn(seconds / TURNS, ahead(seconds / TURNS), what)
+        for side in sides.values():
+            side.wrong += side.calls.wrong()
+            result.reasons = combine(result.reasons, side.reasons, 1)
+        return [_row(kind, payload, protocol, side) for protocol, side in sides.items()]
+
+
+def _row(kind: str, payload: Payload, protocol: str, side: Side) -> Row:
+    servers = len(side.calls.servers)
+    samples = [sample for worker in side.by_worker for sample in worker]
+    # The slowest worker's time counts, for all begin together.
+    slowest = max(sum(worker) for worker in side.by_worker)
+    rate = len(samples) * servers / slowest
+    return Row(
+        test=kind,
+        name=payload.name,
+        bytes=payload.bytes,
+        protocol=protocol,
+        iterations=len(samples) * servers,
+        times=times_of([1e6 * sample for sample in samples]),
+        gbps=rate * payload.bytes / GB if kind != "latency" else None,
+        per_second=rate if kind != "latency" else None,
+        wrong=side.wrong,
+        sent=side.sent,
+    )

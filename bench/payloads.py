@@ -1,0 +1,65 @@
+"""Messages of several buffers, as TF-gRPC-Bench makes them (Biswas, Lu, Panda, arXiv 1804.01138).
+
+Buffers are small (10 B), medium (10 KiB) or large (1 MiB). A mix has all three: `uniform` as many
+of each, `random` by chance, `skewed` 60 % large, 30 % medium and 10 % small ones.
+"""
+
+import random
+from dataclasses import dataclass
+
+import typer
+
+from bench.support.sizes import parse_size, size_name
+
+SMALL, MEDIUM, LARGE = 10, 10 * 2**10, 2**20
+CATEGORIES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
+MIXES = ("uniform", "random", "skewed")
+SKEW = ((LARGE, 0.6), (MEDIUM, 0.3), (SMALL, 0.1))
+BUFFERS = 10
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One message; `sizes` are its buffers' bytes."""
+
+    name: str
+    sizes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.sizes)
+
+
+def payload(name: str, buffers: int = BUFFERS, seed: int = 1) -> Payload:
+    """The mix, the category, or else the size that `name` is, of so many buffers."""
+    if name in MIXES:
+        return Payload(name, _mixed(name, buffers, seed))
+    size = CATEGORIES.get(name) or parse_size(name)
+    return Payload(name if name in CATEGORIES else size_name(size), (size,) * buffers)
+
+
+def _mixed(mix: str, buffers: int, seed: int) -> tuple[int, ...]:
+    all_sizes = tuple(CATEGORIES.values())
+    if mix == "uniform":
+        return tuple(all_sizes[i % 3] for i in range(buffers))
+    if mix == "random":
+        chance = random.Random(seed)
+        return tuple(chance.choice(all_sizes) for _ in range(buffers))
+    found: list[int] = []
+    for size, share in SKEW[:-1]:
+        found += [size] * round(share * buffers)
+    return tuple(found[:buffers] + [SMALL] * (buffers - len(found)))
+
+
+def parse_payloads(text: str, buffers: int, seed: int) -> list[Payload]:
+    """Names and sizes, with commas."""
+    found = []
+    for name in text.split(","):
+        try:
+            found.append(payload(name.strip(), buffers, seed))
+        except typer.BadParameter:
+            known = ", ".join((*CATEGORIES, *MIXES))
+            raise typer.BadParameter(
+                f"'{name}' is neither {known} nor a size such as 64KiB", param_hint="--payloads"
+            ) from None
+    return found
