@@ -180,6 +180,7 @@ def measure_on(
                     steps[name].append(1e6 * step)
             row: dict[str, Any] = {"bytes": size, "wrong": sum(w for _, w in chosen.values())}
             for name in chains:
+                row[f"{name}_wrong"] = chosen[name][1]
                 row[name] = summarize(edges[name])
                 row[f"{name}_hops"] = chosen[name][0]
                 row[f"{name}_short_step"] = statistics.median(steps[name])

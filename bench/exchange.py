@@ -8,8 +8,8 @@ itself and without what TensorFlow takes to start a step. The first of a step is
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,6 @@ from bench.payloads import Payload
 from bench.report import GB, Result, Row, times_of
 from bench.support.cluster import Cluster
 from bench.support.counters import Counts, combine, reasons_since, sent_since
-from bench.support.places import Layout, everything_here
 from bench.support.progress import QUIET, Bar
 
 KINDS = ("latency", "bandwidth", "throughput")
@@ -176,24 +175,6 @@ class Side:
             self.reasons = combine(self.reasons, reasons_since(before, after), 1)
 
 
-@contextmanager
-def clusters(
-    protocols: Sequence[str],
-    workers: int = 1,
-    servers: int = 1,
-    layout: Layout = everything_here,
-    environment: Mapping[str, str] | None = None,
-) -> Iterator[dict[str, Cluster]]:
-    """A cluster for each protocol, with jobs "worker" and "ps"."""
-    with ExitStack() as stack:
-        made = {}
-        for protocol in protocols:
-            jobs = {"worker": workers, "ps": servers}
-            made[protocol] = Cluster(jobs, protocol, dict(environment or {}), layout=layout)
-            stack.callback(made[protocol].end)
-        yield made
-
-
 def measure(
     kind: str,
     payloads: Sequence[Payload],
@@ -219,12 +200,12 @@ def measure(
         part = bar.section(index, len(payloads))
         result.rows += _rows(kind, payload, by_protocol, serialised, seconds, warm_up, part, result)
     if "rdma" in by_protocol:
-        result.peers = by_protocol["rdma"].routes()
+        result.routes = by_protocol["rdma"].routes()
     if serialised:
         result.notes.append(
             "Serialised tensors are strings, which have no plain bytes: rdma sends them by gRPC."
         )
-    elif any(" shm" in peer for peer in result.peers):
+    elif any(route["path"] == "shm" for route in result.routes):
         result.notes.append(
             "On shared memory rdma's receiver uses the bytes where the sender has them: they do "
             "not move, and the rate is how soon they can be used."

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.support.counters import PATHS, Counts
-from bench.support.machine import in_a_line
-from bench.support.sizes import size_name
 
 VERSION = 1
 GB = 1e9
@@ -88,9 +86,12 @@ class Result:
     options: dict[str, Any]
     headline: str
     rows: list[Row] = field(default_factory=list)
-    peers: list[str] = field(default_factory=list)  # how the tasks really reached each other
+    routes: list[Counts] = field(default_factory=list)  # how tasks really reached each other
     reasons: Counts = field(default_factory=dict)  # why what was asked as rdma went by gRPC
+    devices: list[str] = field(default_factory=list)  # this host's and the peer's, of the fabric
     notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # why this is no good measurement
+    fallback: bool = False  # gRPC took what was asked as rdma
 
     @property
     def by_grpc(self) -> tuple[int, int]:
@@ -124,10 +125,7 @@ class Result:
         return after / before if before > 0 else None
 
     def as_dict(self) -> dict[str, Any]:
-        kept = ("benchmark", "title", "options", "headline", "peers", "reasons", "notes")
-        return {name: getattr(self, name) for name in kept} | {
-            "rows": [row.as_dict() for row in self.rows]
-        }
+        return vars(self) | {"rows": [row.as_dict() for row in self.rows]}
 
 
 def figure(row: Row, headline: str) -> float | None:
@@ -155,34 +153,3 @@ def as_json(machines: list[dict[str, Any]], command: str, results: list[Result])
         "results": [result.as_dict() for result in results],
     }
     return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
-
-
-def header(machines: list[dict[str, Any]], command: str) -> list[str]:
-    """Where it was measured, and how, for people."""
-    return [f"# {command}", *(f"# {each['host']}: {in_a_line(each)}" for each in machines)]
-
-
-def number(value: float | None) -> str:
-    """Three significant digits or more; "-" for what there is not."""
-    if value is None:
-        return "-"
-    places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 4
-    return f"{value:.{places}f}"
-
-
-def paths(rows: Sequence[Row]) -> str:
-    """How rdma's tensors went, by bytes; empty if nobody counted."""
-    counts = [row.sent for row in rows if row.sent and row.protocol == "rdma"]
-    sums = {path: sum(count[path]["bytes"] for count in counts) for path in PATHS}
-    total = sum(sums.values())
-    if not total:
-        return ""
-    tensors = sum(count[path]["tensors"] for count in counts for path in PATHS)
-    shares = [f"{path} {percent(part / total)}" for path, part in sums.items() if part]
-    return f"{', '.join(shares)} of {size_name(total)} in {tensors} tensors"
-
-
-def percent(share: float) -> str:
-    """Rounded down, so that 100 % is all of it and 0 % none."""
-    rounded = math.floor(1e4 * share) / 100
-    return f"{rounded:g} %" if rounded or not share else "< 0.01 %"

@@ -1,5 +1,6 @@
 """The command ``rdma-transport``."""
 
+from bench import cli as bench
 from graph_analyzer import cli as graph_analyzer
 from rdma_transport.config import config
 from rdma_transport.doctor.command import doctor
@@ -12,6 +13,7 @@ app.command("advice")(graph_analyzer.advice)
 app.command("doctor")(doctor)
 app.command("info")(info)
 app.command("config")(config)
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback()

@@ -123,7 +123,7 @@ class Cluster:
         """The counters of all tasks together; None over gRPC."""
         return summed(task.stats() for task in self.tasks.values())
 
-    def routes(self) -> list[str]:
+    def routes(self) -> list[Counts]:
         """How each task reached each of its peers."""
         return [
             route

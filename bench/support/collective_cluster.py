@@ -76,7 +76,7 @@ class CollectiveCluster:
         """The counters of all workers together; None over gRPC."""
         return summed(self.stats(index) for index in range(len(self.workers)))
 
-    def routes(self) -> list[str]:
+    def routes(self) -> list[Counts]:
         """How each worker reached each of its peers."""
         return [
             route

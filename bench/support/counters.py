@@ -5,6 +5,7 @@ from typing import Any
 
 Counts = dict[str, Any]  # numbers, and further Counts
 PATHS = ("static", "dynamic", "inline", "grpc")
+NOTHING = {"tensors": 0, "bytes": 0}  # of a path
 
 
 def counts_of(stats: Counts) -> Counts:
@@ -51,7 +52,7 @@ def sent_since(before: Counts | None, after: Counts | None) -> Counts | None:
     if before is None or after is None:
         return None
     sent = combine(after["sent"], before["sent"], -1)
-    return {path: sent.get(path, {"tensors": 0, "bytes": 0}) for path in PATHS}
+    return {path: sent.get(path, NOTHING) for path in PATHS}
 
 
 def reasons_since(before: Counts | None, after: Counts | None) -> Counts:
@@ -61,10 +62,14 @@ def reasons_since(before: Counts | None, after: Counts | None) -> Counts:
     return above_zero(combine(after["fallback_reasons"], before["fallback_reasons"], -1))
 
 
-def routes_of(name: str, stats: Counts) -> list[str]:
-    """How a task reached its peers, as its transport says."""
+def routes_of(name: str, stats: Counts) -> list[Counts]:
+    """How a task reached its peers, as its transport says: from, to, path, reason."""
     return [
-        f"{name} -> {peer['task'].replace('/replica:0', '')} {peer['path']}"
-        + (f" ({peer['reason']})" if peer["reason"] else "")
+        {
+            "from": name,
+            "to": peer["task"].replace("/replica:0", ""),
+            "path": peer["path"],
+            "reason": peer["reason"],
+        }
         for peer in stats["peers"]
     ]

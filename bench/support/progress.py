@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -45,8 +45,8 @@ QUIET = Bar(lambda part, what: None)
 
 
 @contextmanager
-def shown() -> Iterator[Bar]:
-    """A bar, drawn if standard error is a terminal."""
+def shown() -> Iterator[tuple[Bar, Callable[[], AbstractContextManager[None]]]]:
+    """A bar, drawn if standard error is a terminal, and a context in which it is not there."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -57,8 +57,24 @@ def shown() -> Iterator[Bar]:
         TimeRemainingColumn(compact=True),
         TextColumn("left  {task.description}"),
     )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("starting", total=1.0)
-        yield Bar(lambda part, what: progress.update(task, completed=part, description=what))
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+    def start() -> None:
+        progress.start()
+        console.show_cursor(True)  # who is killed could not show it again
+
+    @contextmanager
+    def hidden() -> Iterator[None]:
+        progress.stop()
+        yield
+        start()
+
+    task = progress.add_task("starting", total=1.0)
+    start()
+    try:
+        yield (
+            Bar(lambda part, what: progress.update(task, completed=part, description=what)),
+            hidden,
+        )
+    finally:
+        progress.stop()

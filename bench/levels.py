@@ -1,0 +1,293 @@
+"""Each benchmark of the command line: measures, and gives its result in the one form of reports."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.payloads import Payload
+from bench.report import GB, Result, Row, Times, times_of
+from bench.support.places import Layout, There, everything_here
+from bench.support.progress import QUIET, Bar
+from bench.support.sizes import size_name
+from bench.support.timing import Summary
+
+
+class NotAvailableError(Exception):
+    """The transport that was asked for cannot be had; says why."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """What is compared, and on which hosts; `others` are hosts where an agent waits."""
+
+    protocols: tuple[str, ...] = ("rdma",)
+    fabric: str = ""  # by default what RDMA_TRANSPORT_FABRIC says
+    layout: Layout = everything_here
+    others: Sequence[There] = ()
+    bar: Bar = QUIET
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all tasks."""
+        return {"RDMA_TRANSPORT_FABRIC": self.fabric} if self.fabric else {}
+
+
+def fabric(
+    where: Where, sizes: Sequence[int], iterations: int = 1000, rounds: int = 5, most: int = 2**28
+) -> Result:
+    """Rows of the fabric alone, between two processes: bandwidths, latencies, notifications."""
+    from bench.fabric import RATE_BYTES, Bench, GoneError, OtherSideError, Wire, own_peer
+    from rdma_transport._fabric import FabricError
+
+    options = {"iterations": iterations, "rounds": rounds, "most": most}
+    with ExitStack() as stack:
+        if where.others:
+            connection = stack.enter_context(where.others[-1].ask("fabric"))
+            wire = Wire(connection)
+        else:
+            wire = stack.enter_context(own_peer())
+        try:
+            bench = Bench(wire, where.fabric, max(*sizes, RATE_BYTES), rounds, most)
+        except GoneError:
+            raise
+        except (FabricError, OtherSideError) as error:
+            raise NotAvailableError(str(error)) from error
+        stack.enter_context(closing(bench.meter))
+        report = bench.report(list(sizes), iterations, where.bar.track)
+    name = report["fabric"]
+    result = Result("fabric", "one-sided operations between two processes", options, "gbps")
+    result.routes = [
+        {"from": "this host", "to": "the peer", "path": name, "reason": report["route"]}
+    ]
+    result.devices = [report["device"], report["peer_device"]]
+    for row in report["rows"]:
+        result.rows += _fabric_rows(row, name)
+    rate = report["notifications_per_second"]
+    count = max(iterations * 5, 8)
+    result.rows.append(
+        Row("notify_rate", size_name(RATE_BYTES), RATE_BYTES, name, count, per_second=rate)
+    )
+    result.notes.append(
+        "write_lat (with the notification that tells of it) and notify_lat are half of a round "
+        "trip, read_lat is the whole of it."
+    )
+    return result
+
+
+def _fabric_rows(row: dict[str, Any], fabric: str) -> list[Row]:
+    size, rows = row["bytes"], []
+    for test in ("write", "read", "memcpy"):
+        rate = row.get(f"{test}_gbps")
+        if rate is not None:
+            name, whose = ("memcpy", "cpu") if test == "memcpy" else (f"{test}_bw", fabric)
+            count = row["transfers"]
+            made = Row(name, size_name(size), size, whose, count, gbps=rate)
+            rows.append(replace(made, per_second=rate * GB / size))
+    for test in ("write", "read", "notify"):
+        known = row.get(f"{test}_us")
+        if known:
+            count = known["iterations"]
+            times = Times(
+                min=known["minimum"],
+                p50=known["p50"],
+                mean=known["mean"],
+                p99=known["p99"] if count >= 100 else None,
+                p999=known["p99.9"] if count >= 1000 else None,
+                max=known["maximum"],
+            )
+            rows.append(Row(f"{test}_lat", size_name(size), size, fabric, count, times))
+    return rows
+
+
+@contextmanager
+def _pairs(where: Where, workers: int = 1, servers: int = 1) -> Iterator[dict[str, Any]]:
+    """A cluster for each protocol, with jobs "worker" and "ps"; if a task dies, so does this."""
+    from bench.support.cluster import Cluster
+    from bench.support.ending import watched
+
+    with ExitStack() as stack:
+        made = {}
+        for protocol in where.protocols:
+            where.bar.at(0, f"{protocol}: starting {workers + servers} tasks")
+            jobs = {"worker": workers, "ps": servers}
+            made[protocol] = Cluster(jobs, protocol, where.environment, layout=where.layout)
+            stack.callback(made[protocol].end)
+            stack.callback(watched(made[protocol]))
+        yield made
+
+
+def exchange(
+    where: Where,
+    kinds: Sequence[str],
+    payloads: Sequence[Payload],
+    workers: int = 1,
+    servers: int = 1,
+    serialised: bool = False,
+    seconds: float = 10.0,
+    warm_up: float = 2.0,
+) -> Iterator[Result]:
+    """One result for each of the kinds of `bench.exchange`, all in the same clusters."""
+    from bench import exchange as calls
+
+    with _pairs(where, workers, servers) as clusters:
+        for index, kind in enumerate(kinds):
+            yield calls.measure(
+                kind,
+                payloads,
+                clusters,
+                serialised=serialised,
+                seconds=seconds,
+                warm_up=warm_up,
+                bar=where.bar.section(index, len(kinds)),
+            )
+
+
+def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
+    """Time per edge between two tasks, and between two devices of one process."""
+    from bench.edges import measure_on
+
+    result = Result("edges", "time per edge inside a step", {"repeat": repeat}, "p50")
+    with _pairs(where) as clusters:
+        measured = measure_on(
+            clusters, list(sizes), repeat, jobs=("worker", "ps"), track=where.bar.track
+        )
+        if "rdma" in clusters:
+            result.routes = clusters["rdma"].routes()
+            result.reasons = _reasons(clusters["rdma"].counted())
+    for row in measured:
+        for name in (*where.protocols, "local"):
+            summary: Summary = row[name]
+            result.rows.append(
+                Row(
+                    test="edge",
+                    name=size_name(row["bytes"]),
+                    bytes=row["bytes"],
+                    protocol=name,
+                    iterations=repeat,
+                    times=_difference(summary),
+                    wrong=row[f"{name}_wrong"],
+                    sent=row.get(f"{name}_sent"),
+                )
+            )
+    result.notes.append(
+        "A time is the difference between a long and a short chain of edges, by their number. "
+        "local: between two CPU devices of one process."
+    )
+    result.compare()
+    return result
+
+
+def all_reduce(where: Where, sizes: Sequence[int], workers: int = 2, repeat: int = 9) -> Result:
+    """TensorFlow's ring all-reduce between workers."""
+    from bench.collectives import measure_on
+    from bench.support.collective_cluster import CollectiveCluster
+
+    options = {"workers": workers, "repeat": repeat}
+    result = Result("all-reduce", f"ring all-reduce of {workers} workers", options, "p50")
+    with ExitStack() as stack:
+        clusters = {}
+        for protocol in where.protocols:
+            where.bar.at(0, f"{protocol}: starting {workers} workers")
+            clusters[protocol] = stack.enter_context(
+                CollectiveCluster(workers, protocol, where.environment, layout=where.layout)
+            )
+        measured = measure_on(clusters, ["all_reduce"], list(sizes), repeat, where.bar.track)
+        if "rdma" in clusters:
+            result.routes = clusters["rdma"].routes()
+            result.reasons = _reasons(clusters["rdma"].counted())
+    for row in measured:
+        right = row["digests"][where.protocols[0]][0]
+        for protocol in where.protocols:
+            times = _difference(row[protocol])
+            result.rows.append(
+                Row(
+                    test="all-reduce",
+                    name=size_name(row["bytes"]),
+                    bytes=row["bytes"],
+                    protocol=protocol,
+                    iterations=repeat,
+                    times=times,
+                    gbps=row["bytes"] / times.p50 / 1e3 if row[protocol].resolved else None,
+                    wrong=sum(digest != right for digest in row["digests"][protocol]),
+                    sent=row[f"{protocol}_sent"],
+                )
+            )
+    result.notes.append(
+        "A time is the difference between functions that repeat it often and a few times, of the "
+        "slowest worker. GB/s: the tensor's bytes by p50. #wrong: results with other bits."
+    )
+    result.compare()
+    return result
+
+
+def train(
+    where: Where,
+    models: Sequence[str],
+    batch: int = 2,
+    steps: int = 8,
+    seconds: float = 30.0,
+    warm_up: int = 6,
+) -> Result:
+    """Training steps of `bench.models`, with one parameter server and two workers."""
+    from bench.models import MODELS
+    from bench.steps import measure_steps
+    from bench.support.counters import NOTHING, PATHS, above_zero, combine
+
+    options = {"batch": batch, "steps": steps, "seconds": seconds, "warm_up": warm_up}
+    result = Result("train", "training step of 1 parameter server and 2 workers", options, "p50")
+    for index, name in enumerate(models):
+        bar = where.bar.section(index, len(models))
+        done = measure_steps(
+            MODELS[name],
+            where.protocols,
+            batch,
+            steps,
+            seconds,
+            warm_up,
+            _named(name, bar),
+            where.layout,
+            where.environment,
+        )
+        result.routes = result.routes or done.routes
+        if not done.finite:
+            result.problems.append(f"{name}: a loss is not finite")
+        first = next(iter(done.sides.values())).losses
+        for protocol, side in done.sides.items():
+            counted = done.counted[protocol]
+            if counted is not None:
+                reasons = above_zero(counted.get("fallback_reasons", {}))
+                result.reasons = combine(result.reasons, reasons, 1)
+            different = sum(a != b for a, b in zip(side.losses, first, strict=True))
+            result.rows.append(
+                Row(
+                    test="step",
+                    name=name,
+                    bytes=round(MODELS[name].mib * 2**20),
+                    protocol=protocol,
+                    iterations=done.measured,
+                    times=times_of([1e3 * each for each in side.milliseconds]),
+                    per_second=1e3 * done.measured / sum(side.milliseconds),
+                    wrong=different if len(done.sides) > 1 else None,
+                    sent=counted and {path: counted["sent"].get(path, NOTHING) for path in PATHS},
+                )
+            )
+    result.notes.append(
+        "#bytes: of the variables. #wrong: steps whose losses differ in a bit between protocols."
+    )
+    result.compare()
+    return result
+
+
+def _named(name: str, bar: Bar) -> Callable[[str, float], None]:
+    return lambda what, part: bar.at(part, f"{name}: {what}")
+
+
+def _difference(summary: Summary) -> Times:
+    return Times(min=summary.minimum, p50=summary.median, low=summary.low, high=summary.high)
+
+
+def _reasons(counted: dict[str, Any] | None) -> dict[str, Any]:
+    from bench.support.counters import above_zero
+
+    return above_zero(counted["fallback_reasons"]) if counted else {}

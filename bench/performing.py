@@ -1,0 +1,209 @@
+"""How a benchmark of the command line runs, what it prints, and how it ends: always, and soon.
+
+It runs in a thread, because the main thread must hear Ctrl-C while TensorFlow waits for a peer. The
+process ends by `os._exit` (see `bench.support.ending`) with one of the exit codes below.
+"""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.levels import NotAvailableError, Where
+from bench.report import Result, as_json
+from bench.support import agent
+from bench.support.cluster import NotStartedError
+from bench.support.ending import INTERRUPTED, leave
+from bench.support.machine import facts
+from bench.support.meeting import NobodyCameError
+from bench.support.places import Here, There, spread
+from bench.support.progress import shown
+from rdma_transport._fabric import FabricError
+
+OK, FAILED, BAD_INPUT, NOT_AVAILABLE, NOBODY_CAME = 0, 1, 2, 3, 4
+LOG_LINES = 10
+Measure = Callable[[Where], Iterable[Result]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What all benchmarks are asked alike."""
+
+    command: str
+    where: Where
+    hosts: tuple[tuple[str, int], ...] = ()
+    role: int = 0
+    connect_timeout: float = 60.0
+    json: bool = False
+    plot: Path | None = None
+
+
+def perform(asked: Asked, measure: Measure) -> None:
+    """Measure and print, or wait for the host that measures; ends the process."""
+    if asked.role:
+        host, port = asked.hosts[asked.role]
+        leave(lambda: _guarded(lambda: agent.wait(host, port, asked.connect_timeout, _say)))
+    else:
+        leave(lambda: _guarded(lambda: _interruptible(lambda: _measured(asked, measure))))
+
+
+def _measured(asked: Asked, measure: Measure) -> int:
+    results, machines = [], [facts()]
+    with ExitStack() as stack:
+        where = asked.where
+        if asked.hosts:
+            _say("connecting to " + ", ".join(f"{host}:{port}" for host, port in asked.hosts[1:]))
+            others = [_other(stack, *host, asked.connect_timeout) for host in asked.hosts[1:]]
+            machines += [other.machine for other in others]
+            layout = spread([Here(*asked.hosts[0]), *others])
+            where = replace(where, others=tuple(others), layout=layout)
+        _print_header(asked, machines)
+        for result in _with_a_bar(where, measure):
+            results.append(result)
+            _judge(result)
+            _print_result(asked, result)
+    if asked.json:
+        _print(as_json(machines, asked.command, results))
+    if asked.plot is not None:
+        from bench.plot import draw
+
+        draw(results, asked.plot)
+        _say(f"drew {asked.plot}")
+    return _code(results)
+
+
+def _other(stack: ExitStack, host: str, port: int, seconds: float) -> There:
+    other = There(host, port, seconds)
+    stack.callback(other.end)
+    return other
+
+
+def _with_a_bar(where: Where, measure: Measure) -> Iterator[Result]:
+    """The results; the bar is not there while one is printed."""
+    with shown() as (bar, hidden):
+        for result in measure(replace(where, bar=bar)):
+            with hidden():
+                yield result
+
+
+def _judge(result: Result) -> None:
+    """Add what makes it no measurement of what was asked for."""
+    if result.wrong:
+        result.problems.append(f"{result.wrong} values arrived otherwise than they were sent")
+    grpc, total = result.by_grpc
+    if grpc and not result.options.get("serialised"):
+        why = "; ".join(f"{reason} ({count})" for reason, count in result.reasons.items())
+        result.problems.append(
+            f"{grpc} of {total} bytes that were asked as rdma went by gRPC: {why or 'no reason'}"
+        )
+        result.fallback = True
+
+
+def _code(results: list[Result]) -> int:
+    for result in results:
+        for problem in result.problems:
+            _say(f"error: {result.benchmark}: {problem}")
+    if any(result.wrong for result in results):
+        return FAILED
+    if any(result.fallback for result in results):
+        return NOT_AVAILABLE
+    return FAILED if any(result.problems for result in results) else OK
+
+
+def _print_header(asked: Asked, machines: list[dict[str, Any]]) -> None:
+    if not asked.json:
+        from bench.table import console, header
+
+        for line in header(machines, asked.command):
+            console().print(line)
+
+
+def _print_result(asked: Asked, result: Result) -> None:
+    if not asked.json:
+        from bench.table import console, details, table
+
+        out = console()
+        out.print()
+        out.print(table(result))
+        for line in details(result):
+            out.print(line)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _interruptible(work: Callable[[], int]) -> int:
+    """Run it in a thread; Ctrl-C does not wait for it, but ends what it started."""
+    ended = threading.Event()
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            outcome.append(error)
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        while not ended.wait(3600):
+            pass
+    except KeyboardInterrupt:
+        _end_children()
+        if sys.stderr.isatty():
+            _say("")  # below the bar
+        raise
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    code: int = outcome[0]
+    return code
+
+
+def _end_children() -> None:
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def _guarded(work: Callable[[], int | None]) -> int:
+    """The exit code; what went wrong is a sentence on standard error."""
+    try:
+        return work() or OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader had enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return FAILED
+    except NotAvailableError as error:
+        return _failed(NOT_AVAILABLE, f"not available: {error}")
+    except (NobodyCameError, TimeoutError) as error:
+        return _failed(NOBODY_CAME, str(error))
+    except NotStartedError as error:
+        port_in_use = error.error == "UnknownError"
+        return _failed(FAILED if port_in_use else NOT_AVAILABLE, str(error))
+    except (FabricError, EOFError, OSError, RuntimeError, agent.LostError) as error:
+        return _failed(FAILED, str(error))
+    except Exception as error:
+        if type(error).__module__.startswith("tensorflow"):
+            return _failed(FAILED, " ".join(f"{type(error).__name__}: {error}".split())[:600])
+        traceback.print_exc()
+        return FAILED
+
+
+def _failed(code: int, text: str) -> int:
+    """The first line, and the last ones if there is a log below it."""
+    first, *log = text.splitlines() or ["no reason was given"]
+    _say("\n".join([f"error: {first}", *log[-LOG_LINES:]]))
+    return code

@@ -1,0 +1,132 @@
+"""Training steps of a model over several protocols in turns, each in clusters of its own.
+
+One parameter server and two workers. All protocols run the same graph with the same seed, and the
+losses of both workers are fetched in every step.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.models import Model
+from bench.support.cluster import Cluster
+from bench.support.counters import Counts, combine
+from bench.support.ending import watched
+from bench.support.places import Layout, everything_here
+
+SERVERS = ["/job:ps/task:0"]
+WORKERS = ["/job:worker/task:0", "/job:worker/task:1"]
+WARM_UP = 6  # edges become static after a few equal steps
+FEWEST = 6  # of which bench.support.timing makes a summary
+SETTLE_SECONDS = 0.5  # beside longer steps, what the other protocol's turn leaves is nothing
+
+
+@dataclass
+class Side:
+    """One protocol's cluster, and what its steps came to."""
+
+    cluster: Cluster
+    session: Any
+    milliseconds: list[float] = field(default_factory=list)
+    losses: list[list[str]] = field(default_factory=list)  # per step and worker, all bits
+
+    def step(self, fetches: Any) -> float:
+        start = time.perf_counter()
+        losses, _ = self.session.run(fetches)
+        taken = time.perf_counter() - start
+        self.losses.append([float(loss).hex() for loss in losses])
+        return taken
+
+
+@dataclass
+class Steps:
+    """What was measured of one model; `steps` counts all of them, with those that warm up."""
+
+    sides: dict[str, Side]
+    steps: int
+    measured: int
+    unmeasured: int  # steps between, to forget the other protocol's turn
+    counted: dict[str, Counts | None]  # by protocol, over what was measured and what was between
+    routes: list[Counts]  # how rdma's tasks reached each other
+
+    @property
+    def equal(self) -> bool:
+        """Whether the losses of all protocols are equal bit for bit."""
+        first, *others = (side.losses for side in self.sides.values())
+        return all(other == first for other in others)
+
+    @property
+    def finite(self) -> bool:
+        losses = (side.losses for side in self.sides.values())
+        return all(
+            math.isfinite(float.fromhex(loss)) for each in losses for step in each for loss in step
+        )
+
+
+Say = Callable[[str, float], None]  # what is being done, and the part that is done
+
+
+def measure_steps(
+    model: Model,
+    protocols: Sequence[str],
+    batch: int,
+    repeat: int,
+    seconds: float,
+    warm_up: int,
+    say: Say,
+    layout: Layout = everything_here,
+    environment: dict[str, str] | None = None,
+) -> Steps:
+    """Take `repeat` steps over each protocol in turns, in clusters of the model's own."""
+    from bench.models.training import training_graph
+    from bench.support.session import config, opened
+
+    def progress(what: str, step: int) -> None:
+        say(what, step / (warm_up + repeat))
+
+    progress("making the graph", 0)
+    made = training_graph(model, batch=batch, workers=WORKERS, servers=SERVERS)
+    fetches = [made.losses, made.train]
+    sides: dict[str, Side] = {}
+    with ExitStack() as stack:
+        clusters = {}
+        for protocol in protocols:
+            progress(f"{protocol}: starting 3 tasks", 0)
+            jobs = {"ps": len(SERVERS), "worker": len(WORKERS)}
+            clusters[protocol] = Cluster(jobs, protocol, environment, layout=layout)
+            stack.callback(clusters[protocol].end)
+            stack.callback(watched(clusters[protocol]))
+        for protocol, cluster in clusters.items():
+            progress(f"{protocol}: initial values", 0)
+            target = cluster.target("worker")
+            session = stack.enter_context(opened(target, made.graph, config()))
+            session.run(made.initializer)
+            sides[protocol] = Side(cluster, session)
+
+        slowest = 0.0
+        for step in range(warm_up):
+            progress(f"warming up {step + 1}/{warm_up}", step)
+            slowest = max(side.step(fetches) for side in sides.values())
+        settle = len(sides) > 1 and slowest < SETTLE_SECONDS
+        before = {protocol: cluster.counted() for protocol, cluster in clusters.items()}
+        deadline = time.perf_counter() + seconds
+        measured = 0
+        while measured < repeat and (measured < FEWEST or time.perf_counter() < deadline):
+            progress(f"measuring {measured + 1}/{repeat}", warm_up + measured)
+            for side in sides.values():
+                if settle:
+                    side.step(fetches)
+                side.milliseconds.append(1e3 * side.step(fetches))
+            measured += 1
+        after = {protocol: cluster.counted() for protocol, cluster in clusters.items()}
+        routes = clusters["rdma"].routes() if after.get("rdma") else []
+    differences = {
+        protocol: None if now is None or then is None else combine(now, then, -1)
+        for (protocol, now), then in zip(after.items(), before.values(), strict=True)
+    }
+    unmeasured = measured * settle
+    steps = warm_up + measured + unmeasured
+    return Steps(sides, steps, measured, unmeasured, differences, routes)
