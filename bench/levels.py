@@ -105,7 +105,10 @@ def _pairs(where: Where, workers: int = 1, servers: int = 1) -> Iterator[dict[st
     """A cluster for each protocol, with jobs "worker" and "ps"; if a task dies, so does this."""
     from bench.support.cluster import Cluster
     from bench.support.ending import watched
+    from bench.support.quiet import import_tensorflow
 
+    where.bar.at(0, "importing TensorFlow")
+    import_tensorflow()
     with ExitStack() as stack:
         made = {}
         for protocol in where.protocols:
@@ -233,7 +236,10 @@ def train(
     from bench.models import MODELS
     from bench.steps import measure_steps
     from bench.support.counters import NOTHING, PATHS, above_zero, combine
+    from bench.support.quiet import import_tensorflow
 
+    where.bar.at(0, "importing TensorFlow")
+    import_tensorflow()
     options = {"batch": batch, "steps": steps, "seconds": seconds, "warm_up": warm_up}
     result = Result("train", "training step of 1 parameter server and 2 workers", options, "p50")
     for index, name in enumerate(models):

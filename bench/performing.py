@@ -4,6 +4,7 @@ It runs in a thread, because the main thread must hear Ctrl-C while TensorFlow w
 process ends by `os._exit` (see `bench.support.ending`) with one of the exit codes below.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -191,15 +192,26 @@ def _guarded(work: Callable[[], int | None]) -> int:
     except (NobodyCameError, TimeoutError) as error:
         return _failed(NOBODY_CAME, str(error))
     except NotStartedError as error:
-        port_in_use = error.error == "UnknownError"
-        return _failed(FAILED if port_in_use else NOT_AVAILABLE, str(error))
-    except (FabricError, EOFError, OSError, RuntimeError, agent.LostError) as error:
+        return _not_started(error)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return _failed(BAD_INPUT, f"cannot write the answer: {error.strerror}")
+        return _failed(FAILED, str(error))
+    except (FabricError, EOFError, RuntimeError, agent.LostError) as error:
         return _failed(FAILED, str(error))
     except Exception as error:
         if type(error).__module__.startswith("tensorflow"):
             return _failed(FAILED, " ".join(f"{type(error).__name__}: {error}".split())[:600])
         traceback.print_exc()
         return FAILED
+
+
+def _not_started(error: NotStartedError) -> int:
+    if "No server factory registered" in error.message:
+        why = "is rdma_transport installed there, and RDMA_TRANSPORT_DISABLE not set?"
+        return _failed(NOT_AVAILABLE, f"{error.task} runs without the plugin: {why}")
+    port_in_use = error.error == "UnknownError"
+    return _failed(FAILED if port_in_use else NOT_AVAILABLE, str(error))
 
 
 def _failed(code: int, text: str) -> int:

@@ -22,6 +22,7 @@ class NotStartedError(RuntimeError):
     """A task said why it could not start; `error` is the name of TensorFlow's error."""
 
     def __init__(self, task: str, answer: dict[str, Any]) -> None:
+        self.task = task
         self.error, self.message = answer["error"], answer["message"]
         super().__init__(f"{task}: {self.error}: {self.message}")
 

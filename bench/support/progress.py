@@ -1,5 +1,6 @@
 """Progress bars with the time left, on standard error and in terminals only."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -50,7 +51,8 @@ def shown() -> Iterator[tuple[Bar, Callable[[], AbstractContextManager[None]]]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    # of its own, because standard error is somewhere else while TensorFlow is imported
+    console = Console(file=os.fdopen(os.dup(2), "w"))
     columns = (
         BarColumn(bar_width=24),
         TextColumn("{task.percentage:>3.0f} %"),
