@@ -47,7 +47,7 @@ PATIENCE = 20.0  # seconds, with a peer that has come
 NOBODY_CAME = 4
 
 
-class OtherSideError(Exception):
+class OtherSideError(ConnectionError):
     """The other process failed, or is gone."""
 
 
@@ -280,7 +280,7 @@ def main(
     except NobodyCameError as error:
         print(f"{error}", file=sys.stderr)
         raise typer.Exit(NOBODY_CAME) from None
-    except (FabricError, OtherSideError, OSError) as error:
+    except (FabricError, OSError) as error:
         print(f"{error}", file=sys.stderr)
         raise typer.Exit(1) from None
     if as_json:

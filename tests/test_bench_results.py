@@ -1,0 +1,160 @@
+"""What the measurements find and say: values, paths, percentiles, and what must not be hidden."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import jsonschema
+import pytest
+
+from bench import exchange, levels, performing
+from bench.levels import Where
+from bench.payloads import parse_payloads, payload
+from bench.report import Result, Row, Times, as_json, schema, times_of
+from bench.support.cluster import Cluster, running
+from bench.support.machine import facts
+from bench.table import percent, sent, table
+
+pytestmark = pytest.mark.timeout(60)
+JOBS = {"worker": 1, "ps": 1}
+QUICK = {"seconds": 0.1, "warm_up": 0.02}
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Iterator[dict[str, Cluster]]:
+    with running(JOBS, "grpc") as grpc, running(JOBS, "rdma") as rdma:
+        yield {"grpc": grpc, "rdma": rdma}
+
+
+def valid(*results: Result) -> None:
+    document = json.loads(as_json([facts()], "rdma-transport bench", list(results)))
+    jsonschema.Draft202012Validator(schema()).validate(document)
+
+
+def test_payloads_are_those_of_the_paper() -> None:
+    assert payload("small").sizes == (10,) * 10
+    assert payload("medium", 3).sizes == (10240,) * 3
+    assert payload("large", 1).bytes == 2**20
+    assert payload("64KiB", 2).sizes == (65536, 65536)
+    assert sorted(payload("skewed").sizes) == [10] + [10240] * 3 + [2**20] * 6
+    assert {payload("uniform", 9).sizes.count(size) for size in (10, 10240, 2**20)} == {3}
+    assert payload("random", seed=3) == payload("random", seed=3)
+    assert payload("random", 50, seed=3) != payload("random", 50, seed=4)
+    assert [each.name for each in parse_payloads("small, 4k", 1, 1)] == ["small", "4 KiB"]
+
+
+def test_percentiles_need_samples_beyond_them() -> None:
+    few = times_of([3.0, 1.0, 2.0])
+    assert (few.min, few.p50, few.mean, few.max, few.p99) == (1.0, 2.0, 2.0, 3.0, None)
+    many = times_of([float(i) for i in range(1, 1001)])
+    assert (many.p50, many.p99, many.p999, many.max) == (500.5, 990.0, 999.0, 1000.0)
+    assert times_of([1.0] * 999).p999 is None
+
+
+@pytest.mark.parametrize("kind", exchange.KINDS)
+def test_a_message_of_many_buffers_over_both(kind: str, pairs: dict[str, Cluster]) -> None:
+    messages = parse_payloads("small,skewed", 10, 1)
+    result = exchange.measure(kind, messages, pairs, **QUICK)
+    performing._judge(result)
+    valid(result)
+    assert [(row.name, row.protocol) for row in result.rows] == [
+        (name, protocol) for name in ("small", "skewed") for protocol in ("grpc", "rdma")
+    ]
+    assert performing._code([result]) == performing.OK
+    for row in result.rows:
+        assert row.wrong == 0
+        assert row.iterations >= 3
+        assert row.times is not None
+        assert 0 < row.times.min <= row.times.p50
+        assert (row.ratio is not None) == (row.protocol == "rdma")
+        assert (row.sent is not None) == (row.protocol == "rdma")
+        assert (row.gbps is None) == (kind == "latency")
+    _, small, _, skewed = (row.sent for row in result.rows)
+    assert small is not None
+    assert skewed is not None
+    assert small["inline"]["tensors"] == sum(path["tensors"] for path in small.values()) > 0
+    assert skewed["static"]["bytes"] > skewed["inline"]["bytes"] > 0
+    assert {route["path"] for route in result.routes} == {"shm"}
+    assert "shared memory" in result.notes[0]
+
+
+def test_every_worker_calls_every_server() -> None:
+    with running({"worker": 2, "ps": 2}) as cluster:
+        result = exchange.measure("throughput", [payload("4KiB", 2)], {"rdma": cluster}, **QUICK)
+    (row,) = result.rows
+    assert row.wrong == 0
+    # 50 counted calls of each worker to each server in each step
+    assert row.iterations % (50 * 2 * 2) == 0
+    assert row.per_second is not None
+    assert row.gbps == pytest.approx(row.per_second * 8192 / 1e9)
+    assert row.ratio is None
+
+
+@pytest.mark.parametrize("kind", ["latency", "bandwidth"])
+def test_values_that_are_not_those_sent_are_counted(kind: str, pairs: dict[str, Cluster]) -> None:
+    with ExitStack() as stack:
+        calls = exchange.Calls(stack, pairs["rdma"], kind, payload("small", 2), False)
+        assert calls.wrong() == 0
+        calls.tick += 1  # so other values are expected than are sent
+        assert calls.wrong() == 2 * (1 + calls.count)
+    result = Result(kind, "", {}, "p50", [Row("t", "n", 1, "rdma", 1, wrong=3)])
+    performing._judge(result)
+    assert performing._code([result]) == performing.FAILED
+
+
+def test_serialised_buffers_go_by_grpc_and_it_says_so(pairs: dict[str, Cluster]) -> None:
+    result = exchange.measure("latency", [payload("medium", 2)], pairs, serialised=True, **QUICK)
+    performing._judge(result)
+    valid(result)
+    rdma = result.rows[1]
+    assert rdma.wrong == 0
+    assert rdma.sent is not None
+    assert rdma.sent["grpc"]["tensors"] > 0
+    assert "strings" in result.notes[0]
+    assert performing._code([result]) == performing.OK
+
+
+def test_what_was_asked_as_rdma_and_went_by_grpc_is_exit_code_3(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    where = Where(fabric="grpc")
+    (result,) = levels.exchange(where, ["latency"], [payload("medium", 1)], **QUICK)
+    performing._judge(result)
+    valid(result)
+    assert result.fallback
+    assert performing._code([result]) == performing.NOT_AVAILABLE
+    assert "went by gRPC: " in capsys.readouterr().err
+
+
+def test_edges_all_reduce_and_steps_have_the_same_form() -> None:
+    both = Where(("grpc", "rdma"))
+    edges = levels.edges(both, [65536], repeat=6)
+    reduced = levels.all_reduce(both, [65536], repeat=6)
+    trained = levels.train(Where(), ["gru"], steps=6, warm_up=1)
+    for result in (edges, reduced, trained):
+        performing._judge(result)
+        assert result.problems == []
+    valid(edges, reduced, trained)
+    assert [row.protocol for row in edges.rows] == ["grpc", "rdma", "local"]
+    grpc, rdma = reduced.rows
+    assert grpc.times is not None
+    assert rdma.times is not None
+    assert rdma.ratio == pytest.approx(grpc.times.p50 / rdma.times.p50)
+    assert rdma.wrong == 0
+    (step,) = trained.rows
+    assert (step.iterations, step.wrong) == (6, None)
+    assert step.sent is not None
+    assert step.sent["grpc"]["bytes"] == 0
+
+
+def test_a_table_leaves_out_what_nobody_measured() -> None:
+    times = Times(min=1.0, p50=2.0)
+    plain = Row("edge", "64 B", 64, "rdma", 7, times)
+    headings = [
+        str(column.header) for column in table(Result("edges", "", {}, "p50", [plain])).columns
+    ]
+    assert headings == ["over", "#bytes", "#iter", "min", "p50"]
+    assert percent(1.0) == "100 %"
+    assert percent(0.999999) == "99.99 %"
+    assert percent(0.000001) == "< 0.01 %"
+    assert sent([plain]) == ""
