@@ -28,51 +28,47 @@ TITLES = {
 }
 TURNS = 5  # of each protocol
 STEP_BYTES = 64 * 2**20  # about as much is sent in a step
-FEWEST_CALLS, MOST_CALLS = 3, 50
+FEWEST_CALLS, MOST_CALLS = 3, 25
 _names = itertools.count()
 
 
-class Calls:
-    """A session on `cluster` with the calls of one kind and one payload."""
+class Program:
+    """The graph of one kind of calls with one payload, for tasks of jobs "worker" and "ps"."""
 
     def __init__(
-        self, stack: ExitStack, cluster: Cluster, kind: str, payload: Payload, serialised: bool
+        self, kind: str, payload: Payload, workers: int, servers: int, serialised: bool
     ) -> None:
         import tensorflow as tf
 
-        from bench.support.session import config, opened, v1
+        from bench.support.session import v1
 
-        self.tick = 0
-        self.workers = [f"/job:worker/task:{i}" for i in range(len(cluster.spec["worker"]))]
-        self.servers = [f"/job:ps/task:{i}" for i in range(len(cluster.spec["ps"]))]
-        sent = payload.bytes * len(self.servers) * len(self.workers)
-        self.count = min(max(STEP_BYTES // sent, FEWEST_CALLS), MOST_CALLS)
+        self.workers = [f"/job:worker/task:{index}" for index in range(workers)]
+        self.servers = [f"/job:ps/task:{index}" for index in range(servers)]
+        sent = payload.bytes * workers * servers
+        self.count = min(max(STEP_BYTES // sent, FEWEST_CALLS), MOST_CALLS)  # in a step
         self.echo, self.serialised = kind == "latency", serialised
         self.variables: list[Any] = []
-        graph = tf.Graph()
-        with graph.as_default():
+        self.equal: list[Any] = []
+        self.graph = tf.Graph()
+        with self.graph.as_default():
             self.ticks = v1.placeholder(tf.int32, [])
-            chains = [self._chain(worker, payload) for worker in self.workers]
-            self.stamps = [stamps for stamps, _ in chains]
-            self.equal = [equal for _, comparisons in chains for equal in comparisons]
+            self.stamps = [self._chain(worker, payload) for worker in self.workers]
             self.advance = tf.group(*(v.assign_add(tf.ones_like(v)) for v in self.variables))
-            initializer = v1.global_variables_initializer()
-        self.session = stack.enter_context(opened(cluster.target("worker"), graph, config()))
-        self.session.run(initializer)
+            self.initializer = v1.global_variables_initializer()
 
-    def _chain(self, worker: str, payload: Payload) -> tuple[list[Any], list[Any]]:
-        """The times between a worker's calls, and whether each value was what it should be."""
+    def _chain(self, worker: str, payload: Payload) -> list[Any]:
+        """The times between a worker's calls."""
         import tensorflow as tf
 
-        seeds = [[index, size] for index, size in enumerate(payload.sizes)]
+        buffers = [(size, [index, size]) for index, size in enumerate(payload.sizes)]
         with tf.device(worker):
-            sources = [
-                self._source(size, seed) for size, seed in zip(payload.sizes, seeds, strict=True)
-            ]
-            expected = [self._expected(*each) for each in zip(payload.sizes, seeds, strict=True)]
+            sources = [self._source(*each) for each in buffers]
             with tf.control_dependencies(sources):
                 stamps = [tf.timestamp()]
-        equal = []
+        expected: dict[str, list[Any]] = {}  # on the device that compares
+        for place in [worker] if self.echo else self.servers:
+            with tf.device(place):
+                expected[place] = [self._expected(*each) for each in buffers]
         for _ in range(1 + self.count):
             with tf.control_dependencies([stamps[-1]]), tf.device(worker):
                 message = [self._packed(source) for source in sources]
@@ -85,19 +81,19 @@ class Calls:
                             answer = [self._packed(part) for part in arrived]
                         else:
                             answer = [tf.constant([1], tf.uint8)]
-                    if not self.echo:
-                        there = [self._expected(*e) for e in zip(payload.sizes, seeds, strict=True)]
-                        equal += [_same(*pair) for pair in zip(arrived, there, strict=True)]
                 with tf.device(worker):
                     if self.echo:
-                        back = [self._unpacked(part) for part in answer]
-                        equal += [_same(*pair) for pair in zip(back, expected, strict=True)]
+                        answers += [self._unpacked(part) for part in answer]
                     else:
-                        back = [tf.identity(part) for part in answer]
-                    answers += back
+                        answers += [tf.identity(part) for part in answer]
+                got = answers[-len(buffers) :] if self.echo else arrived
+                place = worker if self.echo else server
+                with tf.device(place):
+                    pairs = zip(got, expected[place], strict=True)
+                    self.equal += [tf.reduce_all(tf.equal(*pair)) for pair in pairs]
             with tf.control_dependencies(answers), tf.device(worker):
                 stamps.append(tf.timestamp())
-        return stamps, equal
+        return stamps
 
     def _source(self, size: int, seed: Sequence[int]) -> Any:
         import tensorflow as tf
@@ -126,18 +122,6 @@ class Calls:
 
         return tf.io.parse_tensor(value, tf.uint8) if self.serialised else tf.identity(value)
 
-    def step(self) -> list[list[float]]:
-        """Seconds of each call, by worker."""
-        stamps = self.session.run(self.stamps)
-        return [[float(b - a) for a, b in itertools.pairwise(each)][1:] for each in stamps]
-
-    def wrong(self) -> int:
-        """Change all that is sent, and count what arrives otherwise than it should."""
-        self.session.run(self.advance)
-        self.tick += 1
-        equal = self.session.run(self.equal, {self.ticks: self.tick % 256})
-        return sum(not each for each in equal)
-
 
 def _bytes(size: int, seed: Sequence[int]) -> Any:
     import tensorflow as tf
@@ -145,10 +129,28 @@ def _bytes(size: int, seed: Sequence[int]) -> Any:
     return tf.cast(tf.random.stateless_uniform([size], seed, 0, 256, tf.int32), tf.uint8)
 
 
-def _same(value: Any, expected: Any) -> Any:
-    import tensorflow as tf
+class Calls:
+    """A session that runs a program on a cluster, until `stack` ends."""
 
-    return tf.reduce_all(tf.equal(value, expected))
+    def __init__(self, stack: ExitStack, cluster: Cluster, program: Program) -> None:
+        from bench.support.session import config, opened
+
+        self.program, self.tick = program, 0
+        target = cluster.target("worker")
+        self.session = stack.enter_context(opened(target, program.graph, config()))
+        self.session.run(program.initializer)
+
+    def step(self) -> list[list[float]]:
+        """Seconds of each call, by worker."""
+        stamps = self.session.run(self.program.stamps)
+        return [[float(b - a) for a, b in itertools.pairwise(each)][1:] for each in stamps]
+
+    def wrong(self) -> int:
+        """Change all that is sent, and count what arrives otherwise than it should."""
+        self.session.run(self.program.advance)
+        self.tick += 1
+        equal = self.session.run(self.program.equal, {self.program.ticks: self.tick % 256})
+        return sum(not each for each in equal)
 
 
 @dataclass
@@ -224,9 +226,12 @@ def _rows(
     bar: Bar,
     result: Result,
 ) -> list[Row]:
+    some = next(iter(by_protocol.values())).spec
+    bar.at(0, f"{payload.name}: making the graph")
+    program = Program(kind, payload, len(some["worker"]), len(some["ps"]), serialised)
     with ExitStack() as stack:
         sides = {
-            protocol: Side(Calls(stack, cluster, kind, payload, serialised), cluster)
+            protocol: Side(Calls(stack, cluster, program), cluster)
             for protocol, cluster in by_protocol.items()
         }
         done = 0.0
@@ -239,7 +244,7 @@ def _rows(
 
         for protocol, side in sides.items():
             side.wrong += side.calls.wrong()
-            side.by_worker = [[] for _ in side.calls.workers]
+            side.by_worker = [[] for _ in program.workers]
             for _ in ahead(warm_up).timed(warm_up, f"{payload.name}: {protocol} warms up"):
                 side.calls.step()
         for turn in range(TURNS):
@@ -253,7 +258,7 @@ def _rows(
 
 
 def _row(kind: str, payload: Payload, protocol: str, side: Side) -> Row:
-    servers = len(side.calls.servers)
+    servers = len(side.calls.program.servers)
     samples = [sample for worker in side.by_worker for sample in worker]
     # The slowest worker's time counts, for all begin together.
     slowest = max(sum(worker) for worker in side.by_worker)

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import jsonschema
 import pytest
 
+import bench.edges
 from bench import exchange, levels, performing
 from bench.levels import Where
 from bench.payloads import parse_payloads, payload
@@ -18,6 +19,12 @@ from bench.table import percent, sent, table
 pytestmark = pytest.mark.timeout(60)
 JOBS = {"worker": 1, "ps": 1}
 QUICK = {"seconds": 0.1, "warm_up": 0.02}
+
+
+@pytest.fixture(autouse=True)
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MOST_CALLS", 4)
+    monkeypatch.setattr(bench.edges, "LONG_HOPS", (6,))
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +90,8 @@ def test_every_worker_calls_every_server() -> None:
         result = exchange.measure("throughput", [payload("4KiB", 2)], {"rdma": cluster}, **QUICK)
     (row,) = result.rows
     assert row.wrong == 0
-    # 50 counted calls of each worker to each server in each step
-    assert row.iterations % (50 * 2 * 2) == 0
+    # 4 counted calls of each worker to each server in each step
+    assert row.iterations % (4 * 2 * 2) == 0
     assert row.per_second is not None
     assert row.gbps == pytest.approx(row.per_second * 8192 / 1e9)
     assert row.ratio is None
@@ -93,10 +100,11 @@ def test_every_worker_calls_every_server() -> None:
 @pytest.mark.parametrize("kind", ["latency", "bandwidth"])
 def test_values_that_are_not_those_sent_are_counted(kind: str, pairs: dict[str, Cluster]) -> None:
     with ExitStack() as stack:
-        calls = exchange.Calls(stack, pairs["rdma"], kind, payload("small", 2), False)
+        program = exchange.Program(kind, payload("small", 2), 1, 1, serialised=False)
+        calls = exchange.Calls(stack, pairs["rdma"], program)
         assert calls.wrong() == 0
         calls.tick += 1  # so other values are expected than are sent
-        assert calls.wrong() == 2 * (1 + calls.count)
+        assert calls.wrong() == 2 * (1 + program.count)
     result = Result(kind, "", {}, "p50", [Row("t", "n", 1, "rdma", 1, wrong=3)])
     performing._judge(result)
     assert performing._code([result]) == performing.FAILED
@@ -139,7 +147,8 @@ def test_edges_all_reduce_and_steps_have_the_same_form() -> None:
     grpc, rdma = reduced.rows
     assert grpc.times is not None
     assert rdma.times is not None
-    assert rdma.ratio == pytest.approx(grpc.times.p50 / rdma.times.p50)
+    resolved = all(row.times.low > 0 for row in (grpc, rdma))  # noise may hide what they are
+    assert (rdma.ratio == pytest.approx(grpc.times.p50 / rdma.times.p50)) == resolved
     assert rdma.wrong == 0
     (step,) = trained.rows
     assert (step.iterations, step.wrong) == (6, None)
