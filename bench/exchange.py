@@ -203,7 +203,7 @@ def measure(
         result.rows += _rows(kind, payload, by_protocol, serialised, seconds, warm_up, part, result)
     if "rdma" in by_protocol:
         result.routes = by_protocol["rdma"].routes()
-    if serialised:
+    if serialised and "rdma" in by_protocol:
         result.notes.append(
             "Serialised tensors are strings, which have no plain bytes: rdma sends them by gRPC."
         )

@@ -6,6 +6,7 @@ process ends by `os._exit` (see `bench.support.ending`) with one of the exit cod
 
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -217,5 +218,6 @@ def _not_started(error: NotStartedError) -> int:
 def _failed(code: int, text: str) -> int:
     """The first line, and the last ones if there is a log below it."""
     first, *log = text.splitlines() or ["no reason was given"]
+    log = [line for line in log if not re.match(r"I\d{4} |WARNING: All log messages", line)]
     _say("\n".join([f"error: {first}", *log[-LOG_LINES:]]))
     return code

@@ -13,6 +13,7 @@ from bench.support.machine import in_a_line
 from bench.support.sizes import size_name
 
 LEAST_COLUMNS = 100  # a narrower terminal wraps, which loses nothing
+MOST_PAIRS = 4  # of tasks; the JSON has all
 PIPE_COLUMNS = 200  # without a terminal there is no width to fit into
 COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("#bytes", lambda row: str(row.bytes)),
@@ -25,7 +26,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("GB/s", lambda row: number(row.gbps)),
     ("1/s", lambda row: number(row.per_second)),
     ("#wrong", lambda row: None if row.wrong is None else str(row.wrong)),
-    ("gRPC", lambda row: None if row.ratio is None else f"{number(row.ratio)}x"),
+    ("vs gRPC", lambda row: None if row.ratio is None else f"{number(row.ratio)}x"),
 )
 
 
@@ -88,7 +89,12 @@ def ways(routes: Sequence[Counts]) -> list[str]:
     for route in routes:
         way = route["path"] + (f" ({route['reason']})" if route["reason"] else "")
         taken.setdefault(way, []).append(f"{route['from']} -> {route['to']}")
-    return [f"path {way}: {', '.join(pairs)}" for way, pairs in taken.items()]
+    return [f"path {way}: {_some(pairs)}" for way, pairs in taken.items()]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_PAIRS
+    return ", ".join(names[:MOST_PAIRS]) + (f", and {more} more" if more > 0 else "")
 
 
 ENDS = ("this host", "the peer")
