@@ -152,6 +152,7 @@ def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
 
     result = Result("edges", "time per edge inside a step", {"repeat": repeat}, "p50")
     with _pairs(where) as clusters:
+        where.bar.at(0, "making the graphs")
         measured = measure_on(
             clusters, list(sizes), repeat, jobs=("worker", "ps"), track=where.bar.track
         )

@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,14 @@ from rdma_transport._fabric import FabricError
 OK, FAILED, BAD_INPUT, NOT_AVAILABLE, NOBODY_CAME = 0, 1, 2, 3, 4
 LOG_LINES = 10
 Measure = Callable[[Where], Iterable[Result]]
+
+
+class UnwritableError(Exception):
+    """The answer cannot be written."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 @dataclass(frozen=True)
@@ -122,8 +130,9 @@ def _print_header(asked: Asked, machines: list[dict[str, Any]]) -> None:
     if not asked.json:
         from bench.table import console, header
 
-        for line in header(machines, asked.command):
-            console().print(line)
+        with _writing():
+            for line in header(machines, asked.command):
+                console().print(line)
 
 
 def _print_result(asked: Asked, result: Result) -> None:
@@ -131,15 +140,27 @@ def _print_result(asked: Asked, result: Result) -> None:
         from bench.table import console, details, table
 
         out = console()
-        out.print()
-        out.print(table(result))
-        for line in details(result):
-            out.print(line)
+        with _writing():
+            out.print()
+            out.print(table(result))
+            for line in details(result):
+                out.print(line)
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    with _writing():
+        sys.stdout.write(text + "\n")
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """What cannot be written to standard output is an UnwritableError."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # what is left in it goes nowhere
+        raise UnwritableError(error) from None
 
 
 def _say(text: str) -> None:
@@ -185,20 +206,17 @@ def _guarded(work: Callable[[], int | None]) -> int:
         return work() or OK
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader had enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        return FAILED
+    except UnwritableError as error:
+        if error.cause.errno == errno.EPIPE:  # the reader had enough
+            return FAILED
+        return _failed(BAD_INPUT, f"cannot write the answer: {error.cause.strerror}")
     except NotAvailableError as error:
         return _failed(NOT_AVAILABLE, f"not available: {error}")
     except (NobodyCameError, TimeoutError) as error:
         return _failed(NOBODY_CAME, str(error))
     except NotStartedError as error:
         return _not_started(error)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return _failed(BAD_INPUT, f"cannot write the answer: {error.strerror}")
-        return _failed(FAILED, str(error))
-    except (FabricError, EOFError, RuntimeError, agent.LostError) as error:
+    except (FabricError, OSError, EOFError, RuntimeError, agent.LostError) as error:
         return _failed(FAILED, str(error))
     except Exception as error:
         if type(error).__module__.startswith("tensorflow"):

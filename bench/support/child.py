@@ -35,8 +35,11 @@ class Child:
 
     def tell(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise EOFError(f"{self.name} ended\n{self.logged()}") from None
 
     def say(self, command: Any) -> None:
         self.tell(json.dumps(command))

@@ -98,7 +98,8 @@ class There:
 
     def end(self) -> None:
         """Let the agent go; it ends what it started."""
-        self._session.sendall(b'{"program": "bye"}\n')
+        with contextlib.suppress(OSError):  # it may be gone
+            self._session.sendall(b'{"program": "bye"}\n')
         self._session.close()
 
 
