@@ -5,22 +5,16 @@ available, or gRPC took what was asked as rdma; 4 a peer did not come in time; 1
 """
 
 import functools
-import inspect
-import sys
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from bench.options import alone, beside_grpc, once, performed
 from graph_analyzer.cli import make_app, run
 
 if TYPE_CHECKING:
-    from bench.levels import Where
-    from bench.performing import Asked, Measure
-    from bench.report import Result
+    from bench.performing import Measure
 
 HELP = """Measure the transport, alone or beside gRPC; without a command: a short run of all.
 
@@ -28,6 +22,9 @@ The fabric by itself (fabric), and TensorFlow's tasks over it: an edge of a grap
 micro-benchmarks of TF-gRPC-Bench (latency, bandwidth, ps), all-reduce, and training steps (train).
 One command starts all processes on this host. Across hosts give every host the same command with
 --hosts, and each its --role; role 0 measures and prints.
+
+Exit codes: 1 a measurement failed or a value was wrong, 2 usage, 3 the fabric is not there or gRPC
+took what was asked as rdma, 4 a host was not there in time, 130 Ctrl-C.
 """
 
 
@@ -42,120 +39,6 @@ class AllByDefault(TyperGroup):
 
 
 app = make_app(HELP, AllByDefault)
-
-
-def _command() -> str:
-    """What was typed, by the name that works everywhere."""
-    words = sys.argv[1:]
-    return " ".join(["rdma-transport", "bench", *(words[1:] if words[:1] == ["bench"] else words)])
-
-
-def _hosts(text: str, role: int) -> tuple[tuple[str, int], ...]:
-    from bench.support.sizes import parse_place
-
-    if not text:
-        if role:
-            raise typer.BadParameter("needs --hosts", param_hint="--role")
-        return ()
-    places = tuple(parse_place(each.strip()) for each in text.split(","))
-    if len(places) < 2 or not all(host for host, _ in places):
-        raise typer.BadParameter(f"'{text}' is not HOST:PORT,HOST:PORT", param_hint="--hosts")
-    if role >= len(places):
-        raise typer.BadParameter(f"{role} is not one of {len(places)} hosts", param_hint="--role")
-    return places
-
-
-def _check_plot(path: Path) -> None:
-    if path.suffix not in (".png", ".svg"):
-        raise typer.BadParameter(f"'{path}' is neither .png nor .svg", param_hint="--plot")
-    if not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--plot")
-    if find_spec("matplotlib") is None:
-        raise typer.BadParameter("pip install matplotlib first", param_hint="--plot")
-
-
-def alone(
-    fabric: Annotated[
-        Literal["auto", "shm", "verbs"] | None,
-        typer.Option(help="which one, or exit code 3  [default: RDMA_TRANSPORT_FABRIC]"),
-    ] = None,
-    hosts: Annotated[
-        str, typer.Option(help="HOST:PORT,HOST:PORT of each role; servers take the ports after it")
-    ] = "",
-    role: Annotated[int, typer.Option(min=0, help="of this host; 0 measures")] = 0,
-    connect_timeout: Annotated[
-        float, typer.Option(min=0, help="seconds until the others must be there, or exit code 4")
-    ] = 60.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="only JSON on stdout; its schema: bench/schema.json")
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="draw into this .png or .svg; needs matplotlib")
-    ] = None,
-    protocols: tuple[str, ...] = (),
-) -> "Asked":
-    """The options that all commands have; typer.BadParameter says what is wrong with them."""
-    from bench.levels import Where
-    from bench.performing import Asked
-
-    if plot is not None:
-        _check_plot(plot)
-    places = _hosts(hosts, role)
-    where = Where(protocols, fabric or "")
-    return Asked(_command(), where, places, role, connect_timeout, as_json, plot)
-
-
-def beside_grpc(
-    protocol: Annotated[Literal["rdma", "grpc"], typer.Option(help="what the tasks use")] = "rdma",
-    compare: Annotated[
-        Literal["none", "grpc"],
-        typer.Option(help="grpc: measure that too, in turns in the same run, and give the ratio"),
-    ] = "none",
-    **values: Any,
-) -> "Asked":
-    """Those that all commands with TensorFlow's tasks have."""
-    wanted = dict.fromkeys(name for name in (compare, protocol) if name != "none")
-    return alone(**values, protocols=tuple(wanted))
-
-
-def measured(
-    name: str, options: Callable[..., "Asked"]
-) -> Callable[[Callable[..., "Measure"]], Callable[..., "Measure"]]:
-    """A command with its function's options and those of `options`; performs what it returns."""
-
-    def decorate(function: Callable[..., "Measure"]) -> Callable[..., "Measure"]:
-        own = inspect.signature(function).parameters
-        shared = dict(inspect.signature(options).parameters)
-        if shared.pop("values", None):
-            shared |= inspect.signature(alone).parameters
-        shared.pop("protocols", None)
-
-        @functools.wraps(function)
-        def command(**values: Any) -> None:
-            from bench.performing import perform
-
-            measure = function(**{option: values.pop(option) for option in own})
-            perform(options(**values), measure)
-
-        parameters = [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in (*own.values(), *shared.values())
-        ]
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
-        app.command(name)(command)
-        return function
-
-    return decorate
-
-
-def once(measure: Callable[["Where"], "Result"]) -> "Measure":
-    """What gives one result."""
-
-    def results(where: "Where") -> "Iterator[Result]":
-        yield measure(where)
-
-    return results
 
 
 Sizes = Annotated[str, typer.Option(help="with commas; A…B or A..B: by factors of four")]
@@ -183,7 +66,8 @@ Workers = Annotated[int, typer.Option(min=1, max=64)]
 Servers = Annotated[int, typer.Option(min=1, max=64)]
 
 
-@measured("all", functools.partial(alone, protocols=("grpc", "rdma")))
+@app.command("all")
+@performed(functools.partial(alone, protocols=("grpc", "rdma")))
 def everything() -> "Measure":
     """A short run of all, beside gRPC; the default.
 
@@ -194,7 +78,8 @@ def everything() -> "Measure":
     return overview
 
 
-@measured("fabric", alone)
+@app.command("fabric")
+@performed(alone)
 def fabric(
     sizes: Sizes = "64,4KiB…4MiB",
     iterations: Annotated[int, typer.Option(help="of each latency", min=10)] = 1000,
@@ -215,7 +100,8 @@ def fabric(
     return once(lambda where: levels.fabric(where, wanted, iterations, rounds, bytes_at_most))
 
 
-@measured("edges", beside_grpc)
+@app.command("edges")
+@performed(beside_grpc)
 def edges(sizes: Sizes = "4,64,4KiB…16MiB", repeat: Repeat = 15) -> "Measure":
     """Time of one edge between two tasks.
 
@@ -228,7 +114,8 @@ def edges(sizes: Sizes = "4,64,4KiB…16MiB", repeat: Repeat = 15) -> "Measure":
     return once(lambda where: levels.edges(where, wanted, repeat))
 
 
-@measured("latency", beside_grpc)
+@app.command("latency")
+@performed(beside_grpc)
 def latency(
     payloads: Payloads = MIXES,
     buffers: Buffers = 10,
@@ -251,7 +138,8 @@ def latency(
     return lambda where: levels.exchange(where, ["latency"], messages, 1, 1, *options)
 
 
-@measured("bandwidth", beside_grpc)
+@app.command("bandwidth")
+@performed(beside_grpc)
 def bandwidth(
     payloads: Payloads = MIXES,
     buffers: Buffers = 10,
@@ -273,7 +161,8 @@ def bandwidth(
     return lambda where: levels.exchange(where, ["bandwidth"], messages, 1, 1, *options)
 
 
-@measured("ps", beside_grpc)
+@app.command("ps")
+@performed(beside_grpc)
 def ps(
     payloads: Payloads = MIXES,
     buffers: Buffers = 10,
@@ -297,7 +186,8 @@ def ps(
     return lambda where: levels.exchange(where, ["throughput"], messages, *options)
 
 
-@measured("all-reduce", beside_grpc)
+@app.command("all-reduce")
+@performed(beside_grpc)
 def all_reduce(
     sizes: Sizes = "4KiB…16MiB",
     workers: Annotated[int, typer.Option(min=2, max=64)] = 2,
@@ -311,7 +201,8 @@ def all_reduce(
     return once(lambda where: levels.all_reduce(where, wanted, workers, repeat))
 
 
-@measured("train", beside_grpc)
+@app.command("train")
+@performed(beside_grpc)
 def train(
     models: Annotated[str, typer.Option(help="names, with commas, or all")] = "all",
     batch: Annotated[int, typer.Option(help="examples per worker", min=1)] = 2,

@@ -6,7 +6,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import jsonschema
 import psutil
 import pytest
 
-from bench import cli
+from bench import cli, options
 from bench.report import schema
 from bench.support.cluster import eventually, free_port
 from tests.support import forked
@@ -25,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 BENCH = [sys.executable, "-m", "rdma_transport.cli", "bench"]
 QUICK = ["fabric", "--sizes", "64,4KiB", "--iterations", "20", "--rounds", "1"]
 ENDLESS = ["fabric", "--sizes", "64", "--iterations", "100000000"]
+SOON = 30.0
 NO_VERBS = os.environ | {"RDMA_TRANSPORT_LIBIBVERBS": "libnowhere.so.1"}
 
 pytestmark = pytest.mark.timeout(60)
@@ -55,6 +55,11 @@ def valid(text: str) -> dict[str, Any]:
 def two_hosts() -> tuple[str, str]:
     first, second = free_port(), free_port()
     return "--hosts", f"127.0.0.1:{first},127.0.0.1:{second}"
+
+
+def measures(pid: int) -> bool:
+    """Whether it took more processor time than its start does."""
+    return sum(psutil.Process(pid).cpu_times()[:2]) > 1.0
 
 
 class Terminal:
@@ -180,7 +185,7 @@ def test_without_matplotlib_there_is_advice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", "fabric", "--plot", "out.png"])
-    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
@@ -203,9 +208,9 @@ def test_a_host_that_never_comes_is_exit_code_4(role: str) -> None:
 
 def test_ctrl_c_ends_all_processes() -> None:
     terminal = Terminal(*ENDLESS)
-    assert eventually(lambda: len(terminal.children()) == 1)
-    time.sleep(0.5)  # into the measurement
+    assert eventually(lambda: len(terminal.children()) == 1, SOON)
     children = terminal.children()
+    assert eventually(lambda: measures(terminal.pid), SOON)
     terminal.press_ctrl_c()
     code, text = terminal.end()
     assert code == 130
@@ -251,9 +256,9 @@ def test_when_one_of_two_commands_dies_the_other_ends(dies: str) -> None:
         started(*ENDLESS, *hosts, "--role", "1") as waiting,
         started(*ENDLESS, *hosts) as measuring,
     ):
-        assert eventually(lambda: len(psutil.Process(waiting.pid).children()) == 1)
+        assert eventually(lambda: len(psutil.Process(waiting.pid).children()) == 1, SOON)
         child = psutil.Process(waiting.pid).children()[0]
-        time.sleep(0.5)
+        assert eventually(lambda: measures(measuring.pid), SOON)
         victim, other = (measuring, waiting) if dies == "measuring" else (waiting, measuring)
         victim.kill()
         _, errors = other.communicate(timeout=30)

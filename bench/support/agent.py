@@ -5,9 +5,11 @@ a program, whose standard input and output it then is. Only the programs below c
 like TensorFlow's own servers the agent asks nobody who he is: use it in networks that are trusted.
 """
 
+import ctypes
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +33,9 @@ PROGRAMS = {
 HEAD_SECONDS = 5.0
 TAIL = 2000  # characters of a log that are shown
 LOOK_SECONDS = 0.2
+
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 Say = Callable[[str], None]
 
@@ -147,5 +152,6 @@ def _started(connection: socket.socket) -> Started | None:
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | given,
         cwd=SUPPORT.parent.parent,
         process_group=0,  # Ctrl-C is for the agent, which ends it
+        preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
     )
     return Started(program.stem, process, connection, log)

@@ -1,0 +1,132 @@
+"""The options that all commands of the measurements have, and how a command gets them."""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from bench.levels import Where
+    from bench.performing import Asked, Measure
+    from bench.report import Result
+
+
+def _command() -> str:
+    """What was typed, by the name that works everywhere."""
+    words = sys.argv[1:]
+    return " ".join(["rdma-transport", "bench", *(words[1:] if words[:1] == ["bench"] else words)])
+
+
+def _hosts(text: str, role: int) -> tuple[tuple[str, int], ...]:
+    from bench.support.sizes import parse_place
+
+    if not text:
+        if role:
+            raise typer.BadParameter("needs --hosts", param_hint="--role")
+        return ()
+    places = tuple(parse_place(each.strip()) for each in text.split(","))
+    if len(places) < 2 or not all(host for host, _ in places):
+        raise typer.BadParameter(f"'{text}' is not HOST:PORT,HOST:PORT", param_hint="--hosts")
+    if role >= len(places):
+        raise typer.BadParameter(f"{role} is not one of {len(places)} hosts", param_hint="--role")
+    return places
+
+
+def _check_plot(path: Path) -> None:
+    if path.suffix not in (".png", ".svg"):
+        raise typer.BadParameter(f"'{path}' is neither .png nor .svg", param_hint="--plot")
+    if not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--plot")
+    if find_spec("matplotlib") is None:
+        raise typer.BadParameter("pip install matplotlib first", param_hint="--plot")
+
+
+def alone(
+    fabric: Annotated[
+        Literal["auto", "shm", "verbs"] | None,
+        typer.Option(help="which one, or exit code 3  [default: RDMA_TRANSPORT_FABRIC]"),
+    ] = None,
+    hosts: Annotated[
+        str, typer.Option(help="HOST:PORT,HOST:PORT of each role; servers take the ports after it")
+    ] = "",
+    role: Annotated[int, typer.Option(min=0, help="of this host; 0 measures")] = 0,
+    connect_timeout: Annotated[
+        float, typer.Option(min=0, help="seconds until the others must be there, or exit code 4")
+    ] = 60.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="only JSON on stdout; its schema: bench/schema.json")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw into this .png or .svg; needs matplotlib")
+    ] = None,
+    protocols: tuple[str, ...] = (),
+) -> "Asked":
+    """The options that all commands have; typer.BadParameter says what is wrong with them."""
+    from bench.levels import Where
+    from bench.performing import Asked
+
+    if plot is not None:
+        _check_plot(plot)
+    places = _hosts(hosts, role)
+    where = Where(protocols, fabric or "")
+    return Asked(_command(), where, places, role, connect_timeout, as_json, plot)
+
+
+def beside_grpc(
+    protocol: Annotated[Literal["rdma", "grpc"], typer.Option(help="what the tasks use")] = "rdma",
+    compare: Annotated[
+        Literal["none", "grpc"],
+        typer.Option(help="grpc: measure that too, in turns in the same run, and give the ratio"),
+    ] = "none",
+    **values: Any,
+) -> "Asked":
+    """Those that all commands with TensorFlow's tasks have."""
+    wanted = dict.fromkeys(name for name in (compare, protocol) if name != "none")
+    return alone(**values, protocols=tuple(wanted))
+
+
+def performed(
+    options: Callable[..., "Asked"],
+) -> Callable[[Callable[..., "Measure"]], Callable[..., None]]:
+    """Make a command of a function that returns what is to be measured.
+
+    The command has the function's own options, and those of `options`.
+    """
+
+    def decorate(function: Callable[..., "Measure"]) -> Callable[..., None]:
+        own = inspect.signature(function).parameters
+        shared = dict(inspect.signature(options).parameters)
+        if shared.pop("values", None):
+            shared |= inspect.signature(alone).parameters
+        shared.pop("protocols", None)
+
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            from bench.performing import perform
+
+            measure = function(**{option: values.pop(option) for option in own})
+            perform(options(**values), measure)
+
+        parameters = [
+            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in (*own.values(), *shared.values())
+        ]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
+
+
+def once(measure: Callable[["Where"], "Result"]) -> "Measure":
+    """What gives one result."""
+
+    def results(where: "Where") -> "Iterator[Result]":
+        yield measure(where)
+
+    return results
