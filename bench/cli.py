@@ -49,7 +49,7 @@ Payloads = Annotated[
         "a uniform, random or skewed (60 % large, 30 % medium, 10 % small) mix; or any size"
     ),
 ]
-Buffers = Annotated[int, typer.Option(min=1, max=1000, help="of a message")]
+Buffers = Annotated[int, typer.Option(min=1, max=100, help="of a message")]
 Seed = Annotated[int, typer.Option(help="of the random mix")]
 Serialised = Annotated[
     bool,

@@ -28,6 +28,7 @@ TITLES = {
 }
 TURNS = 5  # of each protocol
 STEP_BYTES = 64 * 2**20  # about as much is sent in a step
+STEP_TENSORS = 2000  # about as many: building a graph takes time
 FEWEST_CALLS, MOST_CALLS = 3, 25
 _names = itertools.count()
 
@@ -44,8 +45,10 @@ class Program:
 
         self.workers = [f"/job:worker/task:{index}" for index in range(workers)]
         self.servers = [f"/job:ps/task:{index}" for index in range(servers)]
-        sent = payload.bytes * workers * servers
-        self.count = min(max(STEP_BYTES // sent, FEWEST_CALLS), MOST_CALLS)  # in a step
+        pairs = workers * servers
+        by_size = STEP_BYTES // (payload.bytes * pairs)
+        by_number = STEP_TENSORS // (len(payload.sizes) * pairs)
+        self.count = max(min(by_size, by_number, MOST_CALLS), FEWEST_CALLS)  # in a step
         self.echo, self.serialised = kind == "latency", serialised
         self.variables: list[Any] = []
         self.equal: list[Any] = []

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import Result, Row
+from bench.report import Result, Row, figure
 
 FIGURES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
-    ("p50, us", lambda row: None if row.times is None else row.times.p50),
+    ("p50, us", lambda row: figure(row, "p50")),
     ("GB/s", lambda row: row.gbps),
     ("a second", lambda row: row.per_second),
 )
+COLOURS = {"grpc": "C0", "rdma": "C1", "local": "C2"}
 WIDTH, HEIGHT = 5.0, 3.6  # inches, of one pair of axes
 PAPER = 150  # dots per inch
 
@@ -23,15 +24,15 @@ def draw(results: Sequence[Result], path: Path) -> None:
     from matplotlib import pyplot
 
     wanted = [
-        [(label, figure) for label, figure in FIGURES if any(map(figure, result.rows))]
+        [(label, read) for label, read in FIGURES if any(map(read, result.rows))]
         for result in results
     ]
     columns = max(len(figures) for figures in wanted)
     size = (WIDTH * columns, HEIGHT * len(results))
     picture, grid = pyplot.subplots(len(results), columns, figsize=size, squeeze=False)
     for result, figures, axes in zip(results, wanted, grid, strict=True):
-        for each, (label, figure) in zip(axes, figures, strict=False):
-            _lines(each, result, label, figure)
+        for each, (label, read) in zip(axes, figures, strict=False):
+            _lines(each, result, label, read)
         for empty in axes[len(figures) :]:
             empty.set_axis_off()
     picture.tight_layout()
@@ -39,16 +40,18 @@ def draw(results: Sequence[Result], path: Path) -> None:
     pyplot.close(picture)
 
 
-def _lines(axes: Any, result: Result, label: str, figure: Callable[[Row], float | None]) -> None:
-    points: dict[str, list[tuple[int, float]]] = {}
-    several = len({row.test for row in result.rows}) > 1
+def _lines(axes: Any, result: Result, label: str, read: Callable[[Row], float | None]) -> None:
+    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for row in result.rows:
-        value = figure(row)
+        value = read(row)
         if value is not None and value > 0:
-            line = f"{row.test}, {row.protocol}" if several else row.protocol
-            points.setdefault(line, []).append((row.bytes, value))
-    for line, found in points.items():
-        axes.plot(*zip(*sorted(found), strict=True), marker="o", markersize=4, label=line)
+            points.setdefault((row.test, row.protocol), []).append((row.bytes, value))
+    several = len({test for test, _ in points}) > 1
+    for (test, protocol), found in points.items():
+        name = f"{test}, {protocol}" if several else protocol
+        colour = None if several else COLOURS.get(protocol)
+        line = zip(*sorted(found), strict=True)
+        axes.plot(*line, marker="o", markersize=4, label=name, color=colour)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("bytes")

@@ -111,7 +111,7 @@ class Result:
         grpc = {(row.test, row.name): row for row in self.rows if row.protocol == "grpc"}
         self.rows = [
             replace(row, ratio=self._ratio(grpc[row.test, row.name], row))
-            if row.protocol != "grpc" and (row.test, row.name) in grpc
+            if row.protocol == "rdma" and (row.test, row.name) in grpc
             else row
             for row in self.rows
         ]
