@@ -18,7 +18,7 @@ from bench.support.ending import watched
 from bench.support.places import Layout, everything_here
 
 SERVERS = ["/job:ps/task:0"]
-WORKERS = ["/job:worker/task:0", "/job:worker/task:1"]
+WORKERS = 2
 WARM_UP = 6  # edges become static after a few equal steps
 FEWEST = 6  # of which bench.support.timing makes a summary
 SETTLE_SECONDS = 0.5  # beside longer steps, what the other protocol's turn leaves is nothing
@@ -79,6 +79,7 @@ def measure_steps(
     say: Say,
     layout: Layout = everything_here,
     environment: dict[str, str] | None = None,
+    workers: int = WORKERS,
 ) -> Steps:
     """Take `repeat` steps over each protocol in turns, in clusters of the model's own."""
     from bench.models.training import training_graph
@@ -88,14 +89,15 @@ def measure_steps(
         say(what, step / (warm_up + repeat))
 
     progress("making the graph", 0)
-    made = training_graph(model, batch=batch, workers=WORKERS, servers=SERVERS)
+    towers = [f"/job:worker/task:{index}" for index in range(workers)]
+    made = training_graph(model, batch=batch, workers=towers, servers=SERVERS)
     fetches = [made.losses, made.train]
     sides: dict[str, Side] = {}
     with ExitStack() as stack:
         clusters = {}
         for protocol in protocols:
-            progress(f"{protocol}: starting 3 tasks", 0)
-            jobs = {"ps": len(SERVERS), "worker": len(WORKERS)}
+            progress(f"{protocol}: starting {len(SERVERS) + workers} tasks", 0)
+            jobs = {"ps": len(SERVERS), "worker": workers}
             clusters[protocol] = Cluster(jobs, protocol, environment, layout=layout)
             stack.callback(clusters[protocol].end)
             stack.callback(watched(clusters[protocol]))

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.models import MODELS, Model
-from bench.steps import FEWEST, WARM_UP, measure_steps
+from bench.steps import FEWEST, WARM_UP, WORKERS, measure_steps
 from bench.support.counters import PATHS, Counts, above_zero
 from bench.support.ending import leave
 from bench.support.machine import describe
@@ -77,10 +77,18 @@ def measure(
     seconds: float,
     warm_up: int,
     say: Callable[[str], None],
+    workers: int = WORKERS,
 ) -> dict[str, Any]:
     """One model's row; times in ms."""
     done = measure_steps(
-        model, PROTOCOLS, batch, repeat, seconds, warm_up, lambda what, part: say(what)
+        model,
+        PROTOCOLS,
+        batch,
+        repeat,
+        seconds,
+        warm_up,
+        lambda what, part: say(what),
+        workers=workers,
     )
     difference = done.counted["rdma"]
     if difference is None:
