@@ -1,9 +1,11 @@
-"""The servers of this user that run on this host, and what their transports did."""
+"""The servers of this user that run on this host, and what their transports did and do."""
 
 import json
 import os
 import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from rdma_transport.stats import readable
 
 _NAME = re.compile(r"@rdma_transport\.status\.(\d+)\.(\d+)$")
 _PATIENCE_SECONDS = 5.0
+_MOST_AT_A_TIME = 32
 
 
 @dataclass(frozen=True)
@@ -20,35 +23,150 @@ class LiveServer:
     pid: int
     user: int
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, patience: float = _PATIENCE_SECONDS) -> dict[str, Any]:
         """Return what ``rdma_transport.stats()`` gives there.
 
         Raises ``ConnectionError`` where the process is gone, is another user's, or does not answer
-        within 5 seconds.
+        within ``patience`` seconds.
         """
+        with self._connect(patience) as connection:
+            text = self._ask(connection, "stats", to_the_end=True)
+        return readable(json.loads(text))
+
+    def trace(self, events: int) -> "Recording":
+        """Begin to keep single transfers there, up to that many events; two to three a transfer.
+
+        It ends with the ``Recording``, at the latest with this process. Raises as ``stats()``, and
+        ``ConnectionError`` if somebody else records there.
+        """
+        connection = self._connect(_PATIENCE_SECONDS)
+        try:
+            answer = json.loads(self._ask(connection, f"trace {events}", to_the_end=False))
+            if "error" in answer:
+                raise ConnectionError(f"process {self.pid}: {answer['error']}; try again later")
+        except BaseException:
+            connection.close()
+            raise
+        return Recording(self, connection)
+
+    def _connect(self, patience: float) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(patience)
+            connection.connect(f"\0rdma_transport.status.{self.user}.{self.pid}")
+        except OSError as error:
+            connection.close()
+            raise self._silence(error) from error
+        return connection
+
+    def _ask(self, connection: socket.socket, request: str, to_the_end: bool) -> bytes:
         text = b""
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(_PATIENCE_SECONDS)
-                connection.connect(f"\0rdma_transport.status.{self.user}.{self.pid}")
-                while part := connection.recv(1 << 16):
-                    text += part
+            # one that refuses may have closed already
+            with suppress(BrokenPipeError):
+                connection.sendall(request.encode() + b"\n")
+            while part := connection.recv(1 << 16):
+                text += part
+                if not to_the_end and part.endswith(b"\n"):
+                    break
         except OSError as error:
-            raise ConnectionError(
-                f"process {self.pid} does not answer ({error}); has it ended, or is it stopped?"
-            ) from error
+            raise self._silence(error) from error
         if not text:
-            raise ConnectionError(f"process {self.pid} is another user's, and answers only to him")
-        return readable(json.loads(text))
+            raise self._silence(None)
+        return text
+
+    def _silence(self, error: OSError | None) -> ConnectionError:
+        if isinstance(error, ConnectionRefusedError):
+            return ConnectionError(f"process {self.pid} has no rdma server any more: it has ended")
+        if isinstance(error, TimeoutError):
+            return ConnectionError(f"process {self.pid} does not answer: is it stopped?")
+        if os.geteuid() not in (self.user, 0):
+            return ConnectionError(
+                f"process {self.pid} is of user {self.user}, and answers only to that user and root"
+            )
+        why = f" ({error})" if error else ""
+        return ConnectionError(f"process {self.pid} ended before it had answered{why}")
+
+
+class Recording:
+    """A timeline that is being kept in a process; ``end()`` yields it."""
+
+    def __init__(self, server: LiveServer, connection: socket.socket) -> None:
+        self.server = server
+        self._connection = connection
+
+    def end(self) -> dict[str, Any]:
+        """Return what was kept, as ``native/protocol/trace.h`` writes it; times are nanoseconds.
+
+        Raises ``ConnectionError`` if the process ended meanwhile, or does not answer.
+        """
+        text = bytearray()
+        with self._connection as connection:
+            try:
+                connection.shutdown(socket.SHUT_WR)
+                while part := connection.recv(1 << 20):
+                    text += part
+            except OSError as error:
+                raise self.server._silence(error) from error
+        try:
+            kept: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise self.server._silence(None) from error
+        return kept
+
+    def cancel(self) -> None:
+        """End it and forget what was kept."""
+        self._connection.close()
 
 
 def servers() -> list[LiveServer]:
     """Return the servers whose status can be asked for, by pid; Linux's list of local sockets."""
+    mine = [one for one in _all_servers() if one.user == os.geteuid() or os.geteuid() == 0]
+    return sorted(mine, key=lambda server: server.pid)
+
+
+def find(which: str) -> list[LiveServer]:
+    """Return the servers that a person means by ``all`` or a process id.
+
+    Raises ``LookupError`` with what is the matter if there is none, ``ValueError`` if it is neither.
+    """
+    if which != "all" and not (which.isascii() and which.isdigit()):
+        raise ValueError(f"{which!r} is neither a process id nor 'all'")
+    found = servers() if which == "all" else [s for s in _all_servers() if str(s.pid) == which]
+    if found:
+        return found
+    if which == "all":
+        raise LookupError(
+            "no task of this user has an rdma server here. Start one with protocol='rdma' "
+            "(or \"rpc_layer\": \"rdma\" in TF_CONFIG); tasks in a container are seen in there"
+        )
+    if not os.path.exists(f"/proc/{which}"):
+        raise LookupError(f"there is no process {which}")
+    raise LookupError(f"process {which} has no rdma server, or not yet; without a pid all are shown")
+
+
+def ask(
+    asked: list[LiveServer], patience: float = _PATIENCE_SECONDS
+) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+    """Return the stats of those that answer, and why the others do not, by pid; all at once."""
+    answers: dict[int, dict[str, Any]] = {}
+    silent: dict[int, str] = {}
+    if not asked:
+        return answers, silent
+    with ThreadPoolExecutor(min(len(asked), _MOST_AT_A_TIME)) as pool:
+        for server, answer in [(one, pool.submit(one.stats, patience)) for one in asked]:
+            try:
+                answers[server.pid] = answer.result()
+            except ConnectionError as error:
+                silent[server.pid] = str(error)
+    return answers, silent
+
+
+def _all_servers() -> set[LiveServer]:
     found = set()
     with open("/proc/net/unix") as sockets:
         for line in sockets:
             match = _NAME.search(line.strip())
             if match:
                 found.add(LiveServer(pid=int(match[2]), user=int(match[1])))
-    mine = [server for server in found if server.user == os.geteuid() or os.geteuid() == 0]
-    return sorted(mine, key=lambda server: server.pid)
+    return found

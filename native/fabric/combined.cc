@@ -97,6 +97,7 @@ class CombinedChannel final : public Channel {
     if (chosen() == nullptr) return NotConnected();
     return chosen()->Notify(parts, count, urgency, number);
   }
+  Backlog backlog() const override { return chosen() == nullptr ? Backlog() : chosen()->backlog(); }
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override {
     return chosen() == nullptr ? NotConnected() : chosen()->Read(source, destination, cookie);
   }

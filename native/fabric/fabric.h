@@ -93,6 +93,13 @@ enum class Urgency { kWake, kLazy };
 // As the cookie of a Write(): its end need not be told, where the processor copies.
 constexpr uint64_t kNobodyWaits = ~uint64_t{0};
 
+// Where notifications wait for a peer that has not taken them yet, in bytes.
+struct Backlog {
+  uint64_t ring_bytes = 0;     // the room that the peer gave
+  uint64_t used_bytes = 0;     // of it
+  uint64_t waiting_bytes = 0;  // in this process, for room
+};
+
 // Which side of the bootstrap this is: the asked task is passive, the asking one active.
 enum class Role { kActive, kPassive };
 
@@ -133,6 +140,8 @@ class Channel {
   // `number` gets the place of this one in the order of all notifications, from 1.
   virtual Status Notify(const iovec* parts, int count, Urgency urgency,
                         uint64_t* number = nullptr) = 0;
+  // Any thread, also before and after the connection.
+  virtual Backlog backlog() const = 0;
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
   // May wait for the next Notify() of this channel, or for Flush(), before it leaves. A write whose
   // destination is refused at once is not under way: no OnTransfer() follows.

@@ -1,11 +1,14 @@
-// What the transport did, counted where it happens. One set for the process; relaxed atomics.
+// What the transport did, counted where it happens; relaxed atomics. What went to and came from
+// each peer is counted for itself, all else once for the process.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace rdma_transport {
 
@@ -50,9 +53,41 @@ struct PlanCounters {
   NamedCounter misses;                        // why a tensor of a static edge went another way
 };
 
+// What went between a task of this process and one elsewhere, on whatever links. The threads that
+// send and the one that receives write to cache lines of their own.
+struct Traffic {
+  Traffic(std::string local_task, std::string remote_task)
+      : local(std::move(local_task)), remote(std::move(remote_task)) {}
+
+  const std::string local;
+  const std::string remote;
+  alignas(64) PathCounter sent[kPathCount];
+  alignas(64) PathCounter received[kPathCount];
+
+  PathCounter& Sent(Path path) { return sent[static_cast<int>(path)]; }
+  PathCounter& Received(Path path) { return received[static_cast<int>(path)]; }
+};
+
+// All there ever was, which lives as long as the process, so that sums never shrink.
+class Traffics {
+ public:
+  Traffic* Make(const std::string& local, const std::string& remote) {
+    std::lock_guard<std::mutex> lock(mu_);
+    return &all_.emplace_back(local, remote);
+  }
+  template <typename Visitor>
+  void ForEach(Visitor visit) const {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (const Traffic& traffic : all_) visit(traffic);
+  }
+
+ private:
+  mutable std::mutex mu_;
+  std::deque<Traffic> all_;
+};
+
 struct Counters {
-  PathCounter sent[kPathCount];
-  PathCounter received[kPathCount];
+  Traffics traffics;
   PathCounter replies_sent;  // of exchanges: elements of the data service
   PathCounter replies_received;
   std::atomic<uint64_t> copied_bytes{0};         // payload copied beside the fabric's own work
@@ -63,9 +98,6 @@ struct Counters {
   PlanCounters plan;
   NamedCounter fallback_reasons;
   NamedCounter errors;
-
-  PathCounter& Sent(Path path) { return sent[static_cast<int>(path)]; }
-  PathCounter& Received(Path path) { return received[static_cast<int>(path)]; }
 };
 
 Counters& GlobalCounters();

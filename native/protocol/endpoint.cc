@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "protocol/runtime.h"
+#include "protocol/trace.h"
 
 namespace rdma_transport {
 
@@ -23,17 +24,37 @@ memory::SlotPools* Endpoint::slots() const { return runtime_->slots(); }
 void Endpoint::ArmTimer() { runtime_->ArmTimer(); }
 
 Peer* Endpoint::GetPeer(const std::string& task, const std::string& address) {
+  Traffic* traffic = TrafficWith(task);
   std::lock_guard<std::mutex> lock(mu_);
   std::unique_ptr<Peer>& peer = peers_[{task, address}];
-  if (peer == nullptr) peer = std::make_unique<Peer>(this, task);
+  if (peer == nullptr) peer = std::make_unique<Peer>(this, task, address, traffic);
   return peer.get();
 }
 
-std::vector<PeerStats> Endpoint::Stats() const {
-  std::vector<PeerStats> stats;
+Traffic* Endpoint::TrafficWith(const std::string& task) {
   std::lock_guard<std::mutex> lock(mu_);
-  for (const auto& [name, peer] : peers_) stats.push_back(peer->Stats());
-  return stats;
+  Traffic*& traffic = traffic_[task];
+  if (traffic == nullptr) traffic = GlobalCounters().traffics.Make(identity_.task, task);
+  return traffic;
+}
+
+std::vector<PeerStats> Endpoint::Stats() const {
+  std::vector<Peer*> peers;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (const auto& [name, peer] : peers_) peers.push_back(peer.get());
+  }
+  std::vector<PeerStats> all;
+  for (const Peer* peer : peers) {
+    PeerStats stats = peer->Stats();
+    const bool again = !all.empty() && all.back().traffic == stats.traffic;
+    if (!again) {
+      all.push_back(std::move(stats));
+    } else if (stats.linked || !all.back().linked) {
+      all.back() = std::move(stats);
+    }
+  }
+  return all;
 }
 
 void Endpoint::Unplan(const std::string& owner) {
@@ -134,9 +155,10 @@ void Endpoint::Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter) {
   }
   if (!waiter->Claim()) return;
   if (arrival.delivery.status.ok()) {
-    GlobalCounters().Received(arrival.delivery.path).Add(arrival.delivery.bytes);
+    arrival.traffic->Received(arrival.delivery.path).Add(arrival.delivery.bytes);
   }
   if (arrival.channel == nullptr || !arrival.delivery.status.ok()) {
+    Trace::HandedOver(arrival.delivery.arrival);
     waiter->OnDelivery(std::move(arrival.delivery));
     return;
   }
@@ -153,8 +175,9 @@ void Endpoint::Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter) {
 
 // --- Links ---
 
-std::shared_ptr<Link> Endpoint::NewLink() {
-  const LinkContext context = {device(), arena(), runtime_->slots(), runtime_->sink(), &settings()};
+std::shared_ptr<Link> Endpoint::NewLink(const std::string& task) {
+  const LinkContext context = {device(),         arena(),     runtime_->slots(),
+                               runtime_->sink(), &settings(), TrafficWith(task)};
   return std::make_shared<Link>(context, this, Now() + settings().connect_timeout);
 }
 
@@ -209,7 +232,7 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
   std::shared_ptr<Link> link;
   if (status.ok()) {
     ProbeLinks(request.from);  // perhaps it asks because one of them is broken
-    link = NewLink();
+    link = NewLink(request.from.task);
     status = link->Open();
   }
   if (status.ok()) {

@@ -57,6 +57,7 @@ class Endpoint final : public LinkOwner {
   // Answers a peer's bootstrap request.
   std::string HandleBootstrap(std::string_view request);
 
+  // One for each task: of several addresses of one, the one that is linked, or else the last.
   std::vector<PeerStats> Stats() const;
   void ReportEdges(std::vector<EdgeReport>* edges) const;
   size_t kept_arrivals() const { return mailbox_.kept(); }
@@ -65,7 +66,8 @@ class Endpoint final : public LinkOwner {
   // Sends the waiter to TensorFlow's transport, or fails it where that is forbidden.
   void UseGrpc(const std::string& from, const std::shared_ptr<Waiter>& waiter,
                const std::string& reason);
-  std::shared_ptr<Link> NewLink();
+  std::shared_ptr<Link> NewLink(const std::string& task);
+  Traffic* TrafficWith(const std::string& task);
   void AddLink(const std::shared_ptr<Link>& link, Peer* peer);
   void RemoveLink(const std::shared_ptr<Link>& link);
   std::vector<std::shared_ptr<Link>> LinksTo(const std::string& task) const;
@@ -101,6 +103,7 @@ class Endpoint final : public LinkOwner {
   mutable std::mutex mu_;
   std::map<int64_t, std::vector<Announcement>> announcements_;  // by step
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Peer>> peers_;
+  std::map<std::string, Traffic*> traffic_;       // by task
   std::map<std::shared_ptr<Link>, Peer*> links_;  // null: the remote task asked for it
 };
 

@@ -48,4 +48,9 @@ void LendTable::ReleaseAll() {
                                           std::memory_order_relaxed);
 }
 
+size_t LendTable::size() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return slots_.size() - free_.size();
+}
+
 }  // namespace rdma_transport

@@ -16,6 +16,7 @@ class LendTable {
   // False: no such loan. The owner is let go without the lock held.
   bool Release(uint64_t id);
   void ReleaseAll();
+  size_t size() const;
 
  private:
   struct Slot {
@@ -23,7 +24,7 @@ class LendTable {
     uint32_t generation = 0;
   };
 
-  std::mutex mu_;
+  mutable std::mutex mu_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
 };

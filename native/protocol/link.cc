@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "protocol/control.h"
 #include "protocol/staging.h"
+#include "protocol/trace.h"
 
 namespace rdma_transport {
 namespace {
@@ -48,7 +49,8 @@ char* AllocateAnywhere(uint64_t bytes, OwnerRef* owner) {
 Status Link::Open() {
   RDMA_RETURN_IF_ERROR(context_.device->Open(weak_from_this(), &channel_));
   static_sender_ = std::make_unique<StaticSender>(
-      StaticSender::Context{context_.device, context_.arena, context_.slots, context_.settings},
+      StaticSender::Context{context_.device, context_.arena, context_.slots, context_.settings,
+                            context_.traffic},
       channel_.get(), &lent_);
   static_receiver_ = std::make_unique<StaticReceiver>(
       StaticReceiver::Context{context_.device, context_.sink, context_.settings}, channel_,
@@ -68,6 +70,17 @@ SendOutcome Link::Send(Outgoing* tensor) {
   if (tensor->key.size() > kMaxKeyLength || tensor->rank > kMaxRank) {
     return {OkStatus(), "a key or shape too long for a notification"};
   }
+  if (!Trace::On()) return SendBest(tensor);
+  const Nanos begin = Now();
+  const SendOutcome outcome = SendBest(tensor);
+  if (outcome.status.ok() && outcome.elsewhere == nullptr) {
+    Trace::Sent(*context_.traffic, begin, tensor->step, tensor->key, tensor->bytes, outcome.path,
+                outcome.handle);
+  }
+  return outcome;
+}
+
+SendOutcome Link::SendBest(Outgoing* tensor) {
   if (tensor->bytes <= context_.settings->inline_max) return SendInline(*tensor);
   SendOutcome outcome;
   if (!tensor->awaited && static_sender_->Send(tensor, &outcome)) return outcome;
@@ -78,7 +91,7 @@ SendOutcome Link::SendInline(const Outgoing& tensor) {
   TensorHeader header = HeaderOf(tensor, MessageType::kInline);
   const TensorFrame frame(&header, tensor.dims, tensor.rank, tensor.key, tensor.data, tensor.bytes);
   // Counted first: once it is sent, the receiver may ask at once.
-  GlobalCounters().Sent(Path::kInline).Add(tensor.bytes);
+  context_.traffic->Sent(Path::kInline).Add(tensor.bytes);
   GlobalCounters().inline_copied_bytes.fetch_add(tensor.bytes, std::memory_order_relaxed);
   SendOutcome outcome;
   outcome.status =
@@ -112,8 +125,10 @@ SendOutcome Link::SendDescriptor(Outgoing* tensor) {
   }
   header.lend_id = lent_.Lend(std::move(tensor->owner));
   const TensorFrame frame(&header, tensor->dims, tensor->rank, tensor->key, nullptr, 0);
-  GlobalCounters().Sent(Path::kDynamic).Add(tensor->bytes);
+  context_.traffic->Sent(Path::kDynamic).Add(tensor->bytes);
   SendOutcome outcome;
+  outcome.path = Path::kDynamic;
+  outcome.handle = header.lend_id;
   outcome.status =
       channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake, &outcome.number);
   if (!outcome.status.ok()) lent_.Release(header.lend_id);
@@ -176,8 +191,10 @@ Status Link::Dispatch(const char* data, size_t length) {
       if (!lent_.Release(message.value)) {
         return Status(Code::kDataLoss, "the peer released what it was not lent");
       }
+      Trace::Released(*context_.traffic, message.value);
       return OkStatus();
     case MessageType::kCredit:
+      Trace::Released(*context_.traffic, message.value | Trace::kCreditBit);
       return static_sender_->OnCredit(message.value);
     case MessageType::kRetire:
       static_receiver_->OnRetire(message.value);
@@ -196,10 +213,12 @@ Status Link::Dispatch(const char* data, size_t length) {
 }
 
 Status Link::HandleTensor(const char* data, size_t length) {
+  const Nanos begin = Trace::On() ? Now() : 0;
   TensorMessage message;
   RDMA_RETURN_IF_ERROR(ParseTensor(data, length, &message));
   Arrival arrival;
   arrival.origin = this;
+  arrival.traffic = context_.traffic;
   Delivery& delivery = arrival.delivery;
   delivery.dtype = message.header.dtype;
   delivery.dead = (message.header.flags & kDead) != 0;
@@ -213,6 +232,10 @@ Status Link::HandleTensor(const char* data, size_t length) {
     arrival.reason = "the sender cannot send it by the fabric";
   }
   delivery.dims = std::move(message.dims);
+  if (begin != 0 && !arrival.pull) {
+    delivery.arrival = Trace::Arrived(*context_.traffic, begin, message.header.step, message.key,
+                                      /*tail=*/{}, delivery.bytes, delivery.path);
+  }
   owner_->OnArrival(message.header.step, KeyId::Of(message.key), std::move(arrival));
   return OkStatus();
 }
@@ -230,12 +253,19 @@ Status Link::HandleEdge(MessageType type, const char* data, size_t length) {
 }
 
 Status Link::HandleStatic(const char* data, size_t length) {
+  const Nanos begin = Trace::On() ? Now() : 0;
   StaticMessage message;
   std::string_view tail;
   RDMA_RETURN_IF_ERROR(ParseStatic(data, length, &message, &tail));
   Arrival arrival;
+  arrival.traffic = context_.traffic;
   KeyId key;
   RDMA_RETURN_IF_ERROR(static_receiver_->OnStatic(message, tail, &arrival, &key));
+  if (begin != 0) {
+    arrival.delivery.arrival = Trace::Arrived(
+        *context_.traffic, begin, message.step, static_receiver_->NameOf(message.edge),
+        tail.empty() ? kUsualTail : tail, arrival.delivery.bytes, Path::kStatic);
+  }
   owner_->OnArrival(message.step, key, std::move(arrival));
   return OkStatus();
 }
@@ -375,6 +405,7 @@ void Link::OnTransfer(uint64_t cookie, const Status& status) {
   if (status.ok() && channel_->Copies()) {
     GlobalCounters().copied_bytes.fetch_add(reading.delivery.bytes, std::memory_order_relaxed);
   }
+  Trace::HandedOver(reading.delivery.arrival);
   reading.waiter->OnDelivery(std::move(reading.delivery));
 }
 

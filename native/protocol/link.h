@@ -33,6 +33,7 @@ struct LinkContext {
   memory::SlotPools* slots;
   memory::Arena* sink;
   const Settings* settings;
+  Traffic* traffic;  // with that peer
 };
 
 // A tensor of which the peer may not have heard.
@@ -86,6 +87,8 @@ class Link final : public fabric::ChannelHandler,
   void Return(MessageType type, uint64_t value, fabric::Urgency urgency);
 
   StaticSender& static_edges() { return *static_sender_; }
+  // Tensors that the peer may still read here.
+  size_t lent() const { return lent_.size(); }
 
   // Reads the bytes of `arrival` into memory of this process, then completes the waiter, which the
   // caller has claimed.
@@ -123,6 +126,7 @@ class Link final : public fabric::ChannelHandler,
   Status HandleEdge(MessageType type, const char* data, size_t length);
   Status TakeInline(const TensorMessage& message, Arrival* arrival);
   Status TakeDescriptor(const TensorMessage& message, Arrival* arrival);
+  SendOutcome SendBest(Outgoing* tensor);
   SendOutcome SendInline(const Outgoing& tensor);
   SendOutcome SendDescriptor(Outgoing* tensor);
   char* DestinationFor(Waiter* waiter, uint64_t bytes, OwnerRef* owner);

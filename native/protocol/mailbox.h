@@ -25,6 +25,7 @@ struct Arrival {
   bool pull = false;
   std::string reason;            // of a pull
   const void* origin = nullptr;  // the link that brought it, only to tell it from others
+  Traffic* traffic = nullptr;    // with whom it came
   // Set when the bytes are not readable here yet: they must be read at `source` first.
   std::shared_ptr<fabric::Channel> channel;
   fabric::RemoteSpan source;

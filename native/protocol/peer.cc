@@ -1,11 +1,13 @@
 #include "protocol/peer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/log.h"
 #include "protocol/endpoint.h"
 #include "protocol/staging.h"
+#include "protocol/trace.h"
 
 namespace rdma_transport {
 namespace {
@@ -71,12 +73,14 @@ Status Peer::HandToGrpc(int64_t step, std::string_view key, uint64_t bytes,
                   "a tensor for peer " + task_ + " would leave the fabric (" + reason +
                       "), and RDMA_TRANSPORT_FALLBACK=forbid; edge: " + std::string(key));
   }
-  counters.Sent(Path::kGrpc).Add(bytes);
+  traffic_->Sent(Path::kGrpc).Add(bytes);
   // gRPC's further lines name fields in an order that changes: no key for a counter.
   counters.fallback_reasons.Add(reason.substr(0, reason.find('\n')));
   // In this order: a link that comes up later finds the ledger, one that is up gets the notice.
   endpoint_->ledger().Add(task_, step, key);
+  const Nanos begin = Trace::On() ? Now() : 0;
   const Status status = by_grpc->Send();
+  if (begin != 0) Trace::Sent(*traffic_, begin, step, key, bytes, Path::kGrpc, /*handle=*/0);
   for (const auto& link : endpoint_->LinksTo(task_)) link->SendPull(step, key, reason);
   return status;
 }
@@ -194,6 +198,12 @@ void Peer::Watch(const std::shared_ptr<Waiter>& waiter) {
   endpoint_->ArmTimer();
 }
 
+void Peer::ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin) {
+  traffic_->Received(Path::kGrpc).Add(bytes);
+  if (!Trace::On()) return;
+  Trace::HandedOver(Trace::Arrived(*traffic_, begin, step, key, /*tail=*/{}, bytes, Path::kGrpc));
+}
+
 // --- Deciding ---
 
 // Whoever finds nothing decided, or a decision that should be taken anew, makes it so that he is
@@ -221,7 +231,7 @@ void Peer::Resolve(const BootstrapCall& call) {
     return Decide(State::kGrpc, Status(Code::kFailedPrecondition, endpoint_->no_fabric_reason()),
                   Again::kNever);
   }
-  std::shared_ptr<Link> link = endpoint_->NewLink();
+  std::shared_ptr<Link> link = endpoint_->NewLink(task_);
   const Status opened = link->Open();
   if (!opened.ok()) return Decide(State::kGrpc, opened, Again::kLater);
   BootstrapRequest request;
@@ -267,7 +277,9 @@ void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     link_ = link;
-    was_linked_ = true;
+    ++links_;
+    linked_at_ =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     for (const auto& [owner, edges] : planned_) {
       planned.insert(planned.end(), edges.begin(), edges.end());
     }
@@ -292,6 +304,7 @@ void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
       state_ = State::kIdle;
       link_ = nullptr;
       why_ = status;
+      last_error_ = status.message();
     } else {
       was_trying = trying_;
     }
@@ -317,6 +330,7 @@ void Peer::Decide(State state, const Status& status, Again again) {
     std::lock_guard<std::mutex> lock(mu_);
     state_ = state;
     why_ = status;
+    if (!status.ok()) last_error_ = status.message();
     trying_ = false;
     pause_ = again == Again::kLater ? std::clamp(2 * pause_, kRetryInterval, kLongestPause)
                                     : kRetryInterval;
@@ -349,14 +363,29 @@ void Peer::Decide(State state, const Status& status, Again again) {
 
 PeerStats Peer::Stats() const {
   static constexpr const char* kNames[] = {"idle", "connecting", "", "grpc", "unreachable"};
-  std::lock_guard<std::mutex> lock(mu_);
   PeerStats stats;
+  stats.local = traffic_->local;
   stats.task = task_;
-  const bool linked = state_ == State::kLinked;
-  stats.path = linked ? link_->channel()->fabric() : kNames[static_cast<int>(state_)];
-  stats.reason = linked ? link_->channel()->Route() : why_.message();
-  stats.lost = was_linked_ && state_ != State::kLinked;
-  if (link_ != nullptr) stats.incarnation = link_->remote().incarnation;
+  stats.address = address_;
+  stats.traffic = traffic_;
+  std::shared_ptr<Link> link;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    stats.linked = state_ == State::kLinked;
+    link = stats.linked ? link_ : nullptr;
+    stats.path = kNames[static_cast<int>(state_)];
+    stats.reason = why_.message();
+    stats.lost = links_ > 0 && !stats.linked;
+    stats.links = links_;
+    stats.linked_at = linked_at_;
+    stats.last_error = last_error_;
+  }
+  if (link == nullptr) return stats;
+  stats.path = link->channel()->fabric();
+  stats.reason = link->channel()->Route();
+  stats.incarnation = link->remote().incarnation;
+  stats.lent = link->lent();
+  stats.backlog = link->channel()->backlog();
   return stats;
 }
 

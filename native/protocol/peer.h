@@ -22,16 +22,29 @@ namespace rdma_transport {
 class Endpoint;
 
 struct PeerStats {
+  std::string local;  // the task here
   std::string task;
+  std::string address;
   uint64_t incarnation = 0;
   std::string path;  // "idle", "connecting", the fabric's name, "grpc", "unreachable"
   std::string reason;
-  bool lost = false;  // was linked once, and lost since
+  bool linked = false;
+  bool lost = false;       // was linked once, and lost since
+  uint64_t links = 0;      // that came up
+  double linked_at = 0;    // when the last of them did: seconds since 1970; 0: never
+  std::string last_error;  // why the last link ended, or did not come up
+  const Traffic* traffic = nullptr;
+  uint64_t lent = 0;  // tensors that the peer may still read here
+  fabric::Backlog backlog;
 };
 
 class Peer {
  public:
-  Peer(Endpoint* endpoint, std::string task) : endpoint_(endpoint), task_(std::move(task)) {}
+  Peer(Endpoint* endpoint, std::string task, std::string address, Traffic* traffic)
+      : endpoint_(endpoint),
+        task_(std::move(task)),
+        address_(std::move(address)),
+        traffic_(traffic) {}
 
   const std::string& task() const { return task_; }
 
@@ -41,6 +54,9 @@ class Peer {
   void Wait(const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call);
   // The same for a peer that is linked or about to be; does nothing otherwise.
   void Watch(const std::shared_ptr<Waiter>& waiter);
+
+  // TensorFlow's transport brought a tensor, asked for at `begin`.
+  void ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin);
 
   // Makes those of `edges` static that have bytes, as soon as there is a link, to which it sees,
   // and again with each new one. Unplan() forgets all of them, also those that were promoted since.
@@ -95,6 +111,8 @@ class Peer {
 
   Endpoint* const endpoint_;
   const std::string task_;
+  const std::string address_;
+  Traffic* const traffic_;
 
   mutable std::mutex mu_;
   State state_ = State::kIdle;
@@ -102,7 +120,9 @@ class Peer {
   Nanos retry_at_ = 0;   // 0: never
   Nanos pause_ = 0;      // before the next attempt; doubles
   bool trying_ = false;  // an attempt is under way, in whatever state
-  bool was_linked_ = false;
+  uint64_t links_ = 0;   // that came up
+  double linked_at_ = 0;
+  std::string last_error_;
   std::shared_ptr<Link> link_;
   std::vector<Parked> parked_;
   std::map<std::string, std::vector<PlannedEdge>> planned_;  // by owner

@@ -2,7 +2,9 @@
 
 #include <unistd.h>  // environ
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <vector>
 
@@ -16,15 +18,36 @@
 namespace rdma_transport {
 namespace {
 
-std::string Paths(const PathCounter* counters) {
-  Json json('{');
-  for (int i = 0; i < kPathCount; ++i) {
-    json.Field(PathName(static_cast<Path>(i)), Json('{')
-                                                   .Count("tensors", counters[i].tensors.load())
-                                                   .Count("bytes", counters[i].bytes.load())
-                                                   .End());
+// What went by each path, of one peer or of several together.
+class Paths {
+ public:
+  void Add(const PathCounter* counters) {
+    for (int i = 0; i < kPathCount; ++i) {
+      sums_[i].tensors += counters[i].tensors.load(std::memory_order_relaxed);
+      sums_[i].bytes += counters[i].bytes.load(std::memory_order_relaxed);
+    }
   }
-  return json.End();
+  std::string Text() const {
+    Json json('{');
+    for (int i = 0; i < kPathCount; ++i) {
+      json.Field(PathName(static_cast<Path>(i)),
+                 Json('{').Count("tensors", sums_[i].tensors).Count("bytes", sums_[i].bytes).End());
+    }
+    return json.End();
+  }
+
+ private:
+  struct Sum {
+    uint64_t tensors = 0;
+    uint64_t bytes = 0;
+  };
+  Sum sums_[kPathCount];
+};
+
+std::string PathsOf(const PathCounter* counters) {
+  Paths paths;
+  paths.Add(counters);
+  return paths.Text();
 }
 
 std::string Replies(const PathCounter& counter) {
@@ -87,18 +110,43 @@ std::string Plan(const PlanCounters& counters, const memory::SlotPoolStats& pool
       .End();
 }
 
-std::string Peers(const std::vector<PeerStats>& peers) {
-  Json json('[');
-  for (const PeerStats& peer : peers) {
-    json.Add(Json('{')
-                 .Text("task", peer.task)
-                 .Text("incarnation", Hex(peer.incarnation))
-                 .Text("path", peer.path)
-                 .Text("reason", peer.reason)
-                 .Flag("lost", peer.lost)
-                 .End());
+std::string Ring(const fabric::Backlog& backlog) {
+  return Json('{')
+      .Count("capacity_bytes", backlog.ring_bytes)
+      .Count("used_bytes", backlog.used_bytes)
+      .Count("waiting_bytes", backlog.waiting_bytes)
+      .End();
+}
+
+// The slots of the static edges to a peer, and those at the peer that it has not given back.
+std::string Slots(const std::vector<EdgeReport>& edges) {
+  uint64_t agreed = 0, busy = 0;
+  for (const EdgeReport& edge : edges) {
+    agreed += edge.slots;
+    busy += edge.busy;
   }
-  return json.End();
+  return Json('{').Count("agreed", agreed).Count("busy", busy).End();
+}
+
+std::string PeerText(const PeerStats& peer, const std::vector<EdgeReport>& edges) {
+  return Json('{')
+      .Text("task", peer.task)
+      .Text("local", peer.local)
+      .Text("address", peer.address)
+      .Text("incarnation", Hex(peer.incarnation))
+      .Text("path", peer.path)
+      .Text("reason", peer.reason)
+      .Flag("linked", peer.linked)
+      .Flag("lost", peer.lost)
+      .Count("links", peer.links)
+      .Field("linked_at", peer.links == 0 ? "null" : std::to_string(peer.linked_at))
+      .Text("last_error", peer.last_error)
+      .Field("sent", PathsOf(peer.traffic->sent))
+      .Field("received", PathsOf(peer.traffic->received))
+      .Count("lent_tensors", peer.lent)
+      .Field("slots", Slots(edges))
+      .Field("ring", Ring(peer.backlog))
+      .End();
 }
 
 }  // namespace
@@ -107,7 +155,12 @@ std::string StatsJson() {
   const Counters& counters = GlobalCounters();
   Runtime* runtime = Runtime::IfMade();
   memory::ArenaStats arena;
-  std::vector<PeerStats> peers;
+  Paths sent, received;
+  counters.traffics.ForEach([&](const Traffic& traffic) {
+    sent.Add(traffic.sent);
+    received.Add(traffic.received);
+  });
+  Json tasks('['), peers('[');
   std::vector<EdgeReport> edges;
   memory::SlotPoolStats pools;
   uint64_t kept = 0;
@@ -115,16 +168,24 @@ std::string StatsJson() {
     if (runtime->arena() != nullptr) arena = runtime->arena()->Stats();
     if (runtime->slots() != nullptr) pools = runtime->slots()->Stats();
     for (const Endpoint* endpoint : runtime->Endpoints()) {
-      const std::vector<PeerStats> some = endpoint->Stats();
-      peers.insert(peers.end(), some.begin(), some.end());
+      tasks.Add(Quote(endpoint->identity().task));
+      std::vector<EdgeReport> some;
+      endpoint->ReportEdges(&some);
+      for (const PeerStats& peer : endpoint->Stats()) {
+        std::vector<EdgeReport> its;
+        std::copy_if(some.begin(), some.end(), std::back_inserter(its),
+                     [&](const EdgeReport& edge) { return edge.peer == peer.task; });
+        peers.Add(PeerText(peer, its));
+      }
       kept += endpoint->kept_arrivals();
-      endpoint->ReportEdges(&edges);
+      edges.insert(edges.end(), some.begin(), some.end());
     }
   }
   return Json('{')
       .Flag("loaded", runtime != nullptr)
-      .Field("sent", Paths(counters.sent))
-      .Field("received", Paths(counters.received))
+      .Field("tasks", tasks.End())
+      .Field("sent", sent.Text())
+      .Field("received", received.Text())
       .Field("data_service", Json('{')
                                  .Field("sent", Replies(counters.replies_sent))
                                  .Field("received", Replies(counters.replies_received))
@@ -147,7 +208,7 @@ std::string StatsJson() {
       .Field("plan", Plan(counters.plan, pools, edges))
       .Field("fallback_reasons", Named(counters.fallback_reasons))
       .Field("errors", Named(counters.errors))
-      .Field("peers", Peers(peers))
+      .Field("peers", peers.End())
       .End();
 }
 

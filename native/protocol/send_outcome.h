@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "protocol/counters.h"
 
 namespace rdma_transport {
 
@@ -13,6 +14,9 @@ struct SendOutcome {
   const char* elsewhere = nullptr;
   uint64_t number = 0;  // of the notification that tells of the tensor
   bool silent = false;
+  // For a timeline: the way it went, and what the receiver gives back.
+  Path path = Path::kInline;
+  uint64_t handle = 0;
 };
 
 }  // namespace rdma_transport

@@ -8,6 +8,7 @@
 #include "protocol/control.h"
 #include "protocol/counters.h"
 #include "protocol/staging.h"
+#include "protocol/trace.h"
 
 namespace rdma_transport {
 namespace {
@@ -236,7 +237,9 @@ bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor
   const uint64_t lend_id = lent_->Lend(std::move(tensor->owner));
   ++variant->hits;
   GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
-  GlobalCounters().Sent(Path::kStatic).Add(tensor->bytes);
+  context_.traffic->Sent(Path::kStatic).Add(tensor->bytes);
+  outcome->path = Path::kStatic;
+  outcome->handle = lend_id;
   outcome->status = NotifyTensor(*variant, static_cast<size_t>(slot - variant->slots.data()),
                                  lend_id, *tensor, &outcome->number);
   if (!outcome->status.ok()) lent_->Release(lend_id);
@@ -374,11 +377,14 @@ bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
   }
   ++variant->hits;
   GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
-  GlobalCounters().Sent(Path::kStatic).Add(tensor->bytes);
+  context_.traffic->Sent(Path::kStatic).Add(tensor->bytes);
   if (channel_->Copies()) {
     GlobalCounters().copied_bytes.fetch_add(tensor->bytes, std::memory_order_relaxed);
   }
-  outcome->status = NotifyTensor(*variant, static_cast<size_t>(slot - variant->slots.begin()),
+  const auto number = static_cast<uint16_t>(slot - variant->slots.begin());
+  outcome->path = Path::kStatic;
+  outcome->handle = CreditOf(variant->number, number) | Trace::kCreditBit;
+  outcome->status = NotifyTensor(*variant, number,
                                  /*lend_id=*/0, *tensor, &outcome->number);
   return true;
 }

@@ -39,6 +39,7 @@ class StaticSender {
     memory::Arena* arena;
     memory::SlotPools* slots;
     const Settings* settings;
+    Traffic* traffic;  // with that peer
   };
   // Cookies of Write() have this bit.
   static constexpr uint64_t kCookieBit = uint64_t{1} << 63;

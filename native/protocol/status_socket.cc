@@ -1,5 +1,6 @@
 #include "protocol/status_socket.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -8,21 +9,35 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 
+#include "base/json.h"
 #include "protocol/report.h"
+#include "protocol/trace.h"
 
 namespace rdma_transport {
 namespace {
 
-// A reader that does not read must not keep the others waiting for long.
+// Who neither asks nor reads must not keep the others waiting for long.
 constexpr timeval kPatience = {2, 0};
+constexpr size_t kLongestRequest = 64;
 
 bool IsSameUser(int socket) {
   ucred credentials;
   socklen_t length = sizeof(credentials);
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 &&
          (credentials.uid == geteuid() || credentials.uid == 0);
+}
+
+// One line, without its end; what comes otherwise is no request that is known.
+std::string ReadRequest(int socket) {
+  std::string request;
+  char next = 0;
+  while (request.size() < kLongestRequest && recv(socket, &next, 1, 0) == 1 && next != '\n') {
+    request += next;
+  }
+  return request;
 }
 
 void SendAll(int socket, const std::string& text) {
@@ -68,17 +83,46 @@ void StatusSocket::Stop() {
 
 void StatusSocket::Serve() {
   while (!stop_.load()) {
+    pollfd awaited[] = {{listener_, POLLIN, 0}, {tracer_, POLLIN, 0}};
+    if (poll(awaited, 2, -1) < 0) continue;
+    if (awaited[1].revents != 0) EndTrace();
+    if (awaited[0].revents == 0) continue;
     const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (connection < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (stop_.load() || errno == EINVAL || errno == EBADF) return;
+      if (stop_.load() || errno == EINVAL || errno == EBADF) break;
       usleep(100'000);  // no descriptor left, say; the reader tries again
       continue;
     }
-    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
-    if (IsSameUser(connection)) SendAll(connection, StatsJson());
-    close(connection);
+    Answer(connection);
   }
+  if (tracer_ >= 0) EndTrace();
+}
+
+void StatusSocket::Answer(int connection) {
+  setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
+  setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
+  static constexpr char kTrace[] = "trace ";
+  const std::string request = IsSameUser(connection) ? ReadRequest(connection) : "";
+  if (request == "stats") {
+    SendAll(connection, StatsJson());
+  } else if (request.rfind(kTrace, 0) == 0) {
+    const Status started =
+        Trace::Start(std::strtoull(request.c_str() + sizeof(kTrace) - 1, nullptr, 10));
+    if (started.ok()) {
+      SendAll(connection, Json('{').Flag("tracing", true).End() + "\n");
+      tracer_ = connection;
+      return;
+    }
+    SendAll(connection, Json('{').Text("error", started.message()).End() + "\n");
+  }
+  close(connection);
+}
+
+void StatusSocket::EndTrace() {
+  SendAll(tracer_, Trace::StopJson());
+  close(tracer_);
+  tracer_ = -1;
 }
 
 }  // namespace rdma_transport

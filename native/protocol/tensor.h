@@ -55,6 +55,7 @@ struct Delivery {
   OwnerRef lease;          // keeps `data` readable; letting go tells the producer
   bool exclusive = false;  // nobody else reads or writes `data`
   Path path = Path::kInline;
+  uint64_t arrival = 0;  // of Trace::Arrived()
 };
 
 }  // namespace rdma_transport

@@ -69,6 +69,7 @@ void CollectiveTransfer::TellTensorFlow(const absl::Status& status) {
 
 void CollectiveFetch::Run(const std::shared_ptr<CollectiveFetch>& fetch, Peer* peer) {
   if (!fetch->Begin()) return;
+  fetch->peer_ = peer;
   // The access may go as soon as the transfer has ended.
   Endpoint* endpoint = fetch->access_->endpoint_;
   const int64_t step = fetch->access_->step();
@@ -108,12 +109,16 @@ void CollectiveFetch::OnUseGrpc(const std::string&) {
     if (calling_ || over_) return;
     calling_ = true;
   }
-  access_->FetchByGrpc(args_, tensor_, &call_, [self = Self()](const absl::Status& status) {
+  const Nanos begin = Now();
+  access_->FetchByGrpc(args_, tensor_, &call_, [self = Self(), begin](const absl::Status& status) {
     const bool first = self->Claim();
     if (first) {
       CollectiveAccess* access = self->access_;
       access->endpoint_->Forget(access->step(), self->args_.key, self.get());
-      if (status.ok()) GlobalCounters().Received(Path::kGrpc).Add(self->tensor_->TotalBytes());
+      if (status.ok()) {
+        self->peer_->ReceivedByGrpc(access->step(), self->args_.key, self->tensor_->TotalBytes(),
+                                    begin);
+      }
       return self->Finish(status);
     }
     bool end;

@@ -80,6 +80,7 @@ class CollectiveFetch final : public CollectiveTransfer {
   absl::Status Copy();
 
   tensorflow::Tensor* const tensor_;
+  Peer* peer_ = nullptr;
   std::mutex mu_;
   bool calling_ = false;  // gRPC, which may write into `tensor_`
   bool over_ = false;

@@ -47,6 +47,7 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
       rendezvous->session()->device_mgr()->LookupDevice(call->key_.dst_device, &call->device_);
   if (!found.ok()) return fail(found);
   Peer* peer = rendezvous->PeerFor(call->key_.src_device);
+  call->peer_ = peer;
   if (peer == nullptr) {
     return fail(absl::InternalError("no worker known as " + std::string(call->key_.src_device)));
   }
@@ -163,13 +164,16 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
   // Until the call ends it may be cancelled by StartAbort(), also from inside this call.
   fetch->worker->RecvTensorAsync(
       &fetch->options, &fetch->request, &fetch->response,
-      [self, fetch](const absl::Status& status) {
+      [self, fetch, begin = Now()](const absl::Status& status) {
         fetch->cache->ReleaseWorker(fetch->task, fetch->worker);
         if (!self->Claim()) return;
         Rendezvous* rendezvous = self->rendezvous_;
         rendezvous->endpoint_->Forget(rendezvous->step_id_, self->key_.FullKey(), self.get());
         const tf::Tensor& tensor = fetch->response.tensor();
-        if (status.ok()) GlobalCounters().Received(Path::kGrpc).Add(tensor.TotalBytes());
+        if (status.ok()) {
+          self->peer_->ReceivedByGrpc(rendezvous->step_id_, self->key_.FullKey(),
+                                      tensor.TotalBytes(), begin);
+        }
         self->Finish(status, tensor, fetch->response.metadata().is_dead());
       });
   // An abort that came before the call could be cancelled would otherwise be lost on it.

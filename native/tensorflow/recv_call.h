@@ -46,6 +46,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public Waiter {
   const tensorflow::Rendezvous::Args args_;
   tensorflow::Rendezvous::DoneCallback done_;
   tensorflow::Device* device_ = nullptr;
+  Peer* peer_ = nullptr;
 
   mutable std::mutex mu_;
   absl::Status status_;

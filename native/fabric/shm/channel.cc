@@ -164,6 +164,13 @@ Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64
   return OkStatus();
 }
 
+Backlog ShmChannel::backlog() const {
+  if (state_.load(std::memory_order_acquire) != State::kConnected) return {};
+  std::lock_guard<std::mutex> lock(send_mu_);
+  // The consumer writes one of the two numbers, and need not be trusted.
+  return {kRingCapacity, std::min<uint64_t>(outgoing_.Used(), kRingCapacity), pending_bytes_};
+}
+
 void ShmChannel::RingIfLazy() {
   if (unrung_.load(std::memory_order_relaxed) && unrung_.exchange(false)) peer_doorbell_.Ring();
 }

@@ -37,6 +37,7 @@ class ShmChannel final : public Channel {
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override;
+  Backlog backlog() const override;
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   MappedSpan Map(const RemoteSpan& span) override;
@@ -85,7 +86,7 @@ class ShmChannel final : public Channel {
   Doorbell peer_doorbell_;
   std::atomic<bool> unrung_{false};
 
-  std::mutex send_mu_;
+  mutable std::mutex send_mu_;
   RingProducer outgoing_;
   std::deque<std::string> pending_;
   size_t pending_bytes_ = 0;

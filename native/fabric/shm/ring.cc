@@ -71,9 +71,13 @@ bool RingConsumer::TakeProducerWaits() {
   return waits.load(std::memory_order_relaxed) != 0 && waits.exchange(0) != 0;
 }
 
+uint64_t RingProducer::Used() const {
+  return tail_ - mapping_.header()->head.load(std::memory_order_acquire);
+}
+
 bool RingProducer::Push(const iovec* parts, int count, size_t length) {
   const size_t size = RecordSize(length);
-  const uint64_t used = tail_ - mapping_.header()->head.load(std::memory_order_acquire);
+  const uint64_t used = Used();
   if (used > kRingCapacity || size > kRingCapacity - used) return false;
   char* out = mapping_.data() + tail_ % kRingCapacity;
   const uint64_t stated = length;

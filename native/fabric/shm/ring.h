@@ -72,6 +72,8 @@ class RingProducer {
   bool Push(const iovec* parts, int count, size_t length);
   // Asks the consumer to ring when there is room again. Try Push() once more afterwards.
   void WaitForRoom();
+  // Bytes that the consumer has not taken.
+  uint64_t Used() const;
 
  private:
   RingMapping mapping_;

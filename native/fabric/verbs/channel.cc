@@ -308,6 +308,11 @@ bool VerbsChannel::Locate(const void* data, RemoteSpan* span) const {
 
 // --- One-sided operations ---
 
+Backlog VerbsChannel::backlog() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return {writer_.size(), writer_.Used(), pending_bytes_};
+}
+
 Status VerbsChannel::Read(const RemoteSpan& source, char* destination, uint64_t cookie) {
   return Transfer(Work::Kind::kRead, source, destination, cookie);
 }

@@ -51,10 +51,11 @@ class RingWriter {
   // The write of a batch ended: the mirror up to `end` may change.
   void OnWritten(uint64_t end) { written_ = end; }
   bool AllWritten() const { return !open_ && written_ == tail_; }
-
- private:
+  uint64_t size() const { return size_; }
+  // Bytes that may not be written anew yet.
   uint64_t Used() const;
 
+ private:
   char* mirror_ = nullptr;
   uint64_t size_ = 0;
   uint32_t most_batches_ = 0;

@@ -1,0 +1,204 @@
+#include "protocol/trace.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/json.h"
+
+namespace rdma_transport {
+namespace {
+
+// The end of a key tells edges apart; its beginning names the two devices.
+constexpr size_t kKeptOfKey = 112;
+
+enum class EventKind : uint8_t { kSent = 0, kReleased, kArrived, kHandedOver };
+
+struct Event {
+  Nanos begin;
+  Nanos end;
+  const Traffic* traffic;  // null: of kHandedOver
+  uint64_t handle;         // the same in both events of a pair
+  int64_t step;
+  uint64_t bytes;
+  EventKind kind;
+  Path path;
+  uint8_t key_length;
+  char key[kKeptOfKey];
+};
+
+struct FreeMemory {
+  void operator()(Event* events) const { std::free(events); }
+};
+
+std::mutex g_mu;                                // of Start() and StopJson()
+std::unique_ptr<Event[], FreeMemory> g_events;  // each is written once
+uint64_t g_room = 0;
+uint64_t g_arrivals = 0;  // handles of arrivals are above it, those of earlier traces are not
+Nanos g_began = 0;
+std::atomic<uint64_t> g_taken{0};
+std::atomic<int> g_writers{0};
+
+// A place for an event, which nobody reads or frees while this lives; null: it is off, or full.
+class Place {
+ public:
+  explicit Place(const std::atomic<bool>& on) {
+    g_writers.fetch_add(1);
+    if (!on.load()) return;  // after the line above, so that StopJson() waits for who sees it on
+    const uint64_t number = g_taken.fetch_add(1, std::memory_order_relaxed);
+    if (number < g_room) event_ = &g_events[number];
+  }
+  ~Place() { g_writers.fetch_sub(1); }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+
+  Event* operator->() const { return event_; }
+  explicit operator bool() const { return event_ != nullptr; }
+  uint64_t number() const { return static_cast<uint64_t>(event_ - g_events.get()); }
+
+  void SetKey(std::string_view key, std::string_view tail) const {
+    tail = tail.substr(tail.size() - std::min(tail.size(), kKeptOfKey));
+    key = key.substr(key.size() - std::min(key.size(), kKeptOfKey - tail.size()));
+    std::copy(key.begin(), key.end(), event_->key);
+    std::copy(tail.begin(), tail.end(), event_->key + key.size());
+    event_->key_length = static_cast<uint8_t>(key.size() + tail.size());
+  }
+
+ private:
+  Event* event_ = nullptr;
+};
+
+// Numbers things by the order in which they are first met.
+template <typename Thing>
+class Numbering {
+ public:
+  size_t Of(const Thing& thing) {
+    const auto [entry, added] = numbers_.try_emplace(thing, numbers_.size());
+    if (added) order_.push_back(thing);
+    return entry->second;
+  }
+  const std::vector<Thing>& order() const { return order_; }
+
+ private:
+  std::map<Thing, size_t> numbers_;
+  std::vector<Thing> order_;
+};
+
+std::string Row(const Event& event, Numbering<const Traffic*>* peers,
+                Numbering<std::string>* keys) {
+  const size_t peer = event.traffic == nullptr ? 0 : peers->Of(event.traffic);
+  const size_t key = keys->Of(std::string(event.key, event.key_length));
+  std::string row = "[" + std::to_string(static_cast<int>(event.kind));
+  for (const std::string& number :
+       {std::to_string(event.begin), std::to_string(event.end), std::to_string(peer),
+        std::to_string(event.handle), std::to_string(event.step), std::to_string(event.bytes),
+        Quote(PathName(event.path)), std::to_string(key)}) {
+    row += ", " + number;
+  }
+  return row + "]";
+}
+
+}  // namespace
+
+std::atomic<bool> Trace::on_{false};
+
+Status Trace::Start(uint64_t most_events) {
+  std::lock_guard<std::mutex> lock(g_mu);
+  if (on_.load()) return Status(Code::kFailedPrecondition, "a timeline is being taken already");
+  g_room = std::clamp<uint64_t>(most_events, 1, kMostEvents);
+  // Pages of it are there when they are first written.
+  g_events.reset(static_cast<Event*>(std::calloc(g_room, sizeof(Event))));
+  if (g_events == nullptr) return Status(Code::kResourceExhausted, "no memory for a timeline");
+  g_arrivals += g_taken.exchange(0);
+  g_began = Now();
+  on_.store(true);
+  return OkStatus();
+}
+
+std::string Trace::StopJson() {
+  std::lock_guard<std::mutex> lock(g_mu);
+  on_.store(false);
+  while (g_writers.load() > 0) std::this_thread::yield();
+  const uint64_t taken = g_taken.load();
+  const uint64_t kept = g_events == nullptr ? 0 : std::min(taken, g_room);
+  Numbering<const Traffic*> met;
+  Numbering<std::string> names;
+  std::string events = "[";
+  for (uint64_t i = 0; i < kept; ++i) {
+    if (i > 0) events += ", ";
+    events += Row(g_events[i], &met, &names);
+  }
+  events += "]";
+  g_events.reset();
+  Json peers('[');
+  for (const Traffic* traffic : met.order()) {
+    peers.Add(Json('{').Text("local", traffic->local).Text("remote", traffic->remote).End());
+  }
+  Json keys('[');
+  for (const std::string& name : names.order()) keys.Add(Quote(name));
+  return Json('{')
+      .Count("began", g_began)
+      .Count("ended", Now())
+      .Count("dropped", taken - kept)
+      .Field("peers", peers.End())
+      .Field("keys", keys.End())
+      .Field("events", events)
+      .End();
+}
+
+void Trace::Sent(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
+                 uint64_t bytes, Path path, uint64_t handle) {
+  const Place event(on_);
+  if (!event) return;
+  event->begin = begin;
+  event->end = Now();
+  event->traffic = &traffic;
+  event->handle = handle;
+  event->step = step;
+  event->bytes = bytes;
+  event->kind = EventKind::kSent;
+  event->path = path;
+  event.SetKey(key, {});
+}
+
+void Trace::Released(const Traffic& traffic, uint64_t handle) {
+  if (!On()) return;
+  const Place event(on_);
+  if (!event) return;
+  event->begin = event->end = Now();
+  event->traffic = &traffic;
+  event->handle = handle;
+  event->kind = EventKind::kReleased;
+}
+
+uint64_t Trace::Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
+                        std::string_view tail, uint64_t bytes, Path path) {
+  const Place event(on_);
+  if (!event) return 0;
+  event->begin = begin;
+  event->end = Now();
+  event->traffic = &traffic;
+  event->handle = g_arrivals + event.number() + 1;
+  event->step = step;
+  event->bytes = bytes;
+  event->kind = EventKind::kArrived;
+  event->path = path;
+  event.SetKey(key, tail);
+  return event->handle;
+}
+
+void Trace::HandedOver(uint64_t arrival) {
+  if (arrival == 0 || !On()) return;
+  const Place event(on_);
+  if (!event) return;
+  event->begin = event->end = Now();
+  event->handle = arrival;
+  event->kind = EventKind::kHandedOver;
+}
+
+}  // namespace rdma_transport
