@@ -137,7 +137,7 @@ def plan(
         return
     from graph_analyzer import report
 
-    console = _console()
+    console = make_console()
     report.print_plan(made, console, rows)
     if advised:
         console.print(report.advice_table(advised))
@@ -189,7 +189,7 @@ def capacity(
         return
     from graph_analyzer.report import capacity_table
 
-    _console().print(capacity_table(found))
+    make_console().print(capacity_table(found))
 
 
 @app.command()
@@ -215,7 +215,7 @@ def advice(
         return
     from graph_analyzer.report import advice_table
 
-    _console().print(advice_table(advised))
+    make_console().print(advice_table(advised))
 
 
 def _show_live(which: str, as_json: bool) -> None:
@@ -239,7 +239,7 @@ def _show_live(which: str, as_json: bool) -> None:
     for pid, one in plans.items():
         table = live_table(one)
         table.title = f"what process {pid} sends"
-        _console().print(table)
+        make_console().print(table)
 
 
 def _plan(
@@ -287,7 +287,8 @@ def print_json(value: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _console() -> Any:
+def make_console() -> Any:
+    """Return a console for stdout, wide enough for tables in a pipe."""
     from rich.console import Console
 
     console = Console()

@@ -5,6 +5,7 @@ from graph_analyzer import cli as graph_analyzer
 from rdma_transport.config import config
 from rdma_transport.doctor.command import doctor
 from rdma_transport.info import info
+from rdma_transport.observe import cli as observe
 
 app = graph_analyzer.make_app("One-sided tensor transport for stock TensorFlow.")
 app.command("plan")(graph_analyzer.plan)
@@ -14,6 +15,9 @@ app.command("doctor")(doctor)
 app.command("info")(info)
 app.command("config")(config)
 app.add_typer(bench.app, name="bench")
+app.command("status")(observe.status)
+app.command("metrics")(observe.metrics)
+app.command("timeline")(observe.timeline)
 
 
 @app.callback()

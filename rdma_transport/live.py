@@ -13,6 +13,7 @@ from rdma_transport.stats import readable
 
 _NAME = re.compile(r"@rdma_transport\.status\.(\d+)\.(\d+)$")
 _PATIENCE_SECONDS = 5.0
+_RECORDING_PATIENCE_SECONDS = 60.0  # millions of events take a while to write down
 _MOST_AT_A_TIME = 32
 
 
@@ -103,6 +104,7 @@ class Recording:
         text = bytearray()
         with self._connection as connection:
             try:
+                connection.settimeout(_RECORDING_PATIENCE_SECONDS)
                 connection.shutdown(socket.SHUT_WR)
                 while part := connection.recv(1 << 20):
                     text += part
@@ -128,7 +130,7 @@ def servers() -> list[LiveServer]:
 def find(which: str) -> list[LiveServer]:
     """Return the servers that a person means by ``all`` or a process id.
 
-    Raises ``LookupError`` with what is the matter if there is none, ``ValueError`` if it is neither.
+    Raises ``ValueError`` if it is neither, ``LookupError`` with a sentence if none is there.
     """
     if which != "all" and not (which.isascii() and which.isdigit()):
         raise ValueError(f"{which!r} is neither a process id nor 'all'")
@@ -138,11 +140,13 @@ def find(which: str) -> list[LiveServer]:
     if which == "all":
         raise LookupError(
             "no task of this user has an rdma server here. Start one with protocol='rdma' "
-            "(or \"rpc_layer\": \"rdma\" in TF_CONFIG); tasks in a container are seen in there"
+            '(or "rpc_layer": "rdma" in TF_CONFIG); tasks in a container are seen in there'
         )
     if not os.path.exists(f"/proc/{which}"):
         raise LookupError(f"there is no process {which}")
-    raise LookupError(f"process {which} has no rdma server, or not yet; without a pid all are shown")
+    raise LookupError(
+        f"process {which} has no rdma server, or not yet; 'rdma-transport status' shows who has"
+    )
 
 
 def ask(

@@ -18,6 +18,9 @@
 namespace rdma_transport {
 namespace {
 
+// Grows when a key goes or changes its meaning; rdma_transport/observe/samples.py reads this one.
+constexpr int kStatsFormat = 1;
+
 // What went by each path, of one peer or of several together.
 class Paths {
  public:
@@ -182,6 +185,7 @@ std::string StatsJson() {
     }
   }
   return Json('{')
+      .Count("format", kStatsFormat)
       .Flag("loaded", runtime != nullptr)
       .Field("tasks", tasks.End())
       .Field("sent", sent.Text())

@@ -61,7 +61,7 @@ class StatusSocketTest : public ::testing::Test {
 TEST_F(StatusSocketTest, StatsAreAnswered) {
   Client client;
   client.Say("stats\n");
-  EXPECT_EQ(client.Rest().rfind("{\"loaded\": false", 0), 0u);
+  EXPECT_EQ(client.Rest().rfind("{\"format\": 1, \"loaded\": false", 0), 0u);
 }
 
 TEST_F(StatusSocketTest, WhatIsNoRequestGetsNoAnswer) {

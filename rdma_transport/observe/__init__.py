@@ -1,0 +1,1 @@
+"""Looking at running jobs from outside: status, metrics, timelines. Needs no TensorFlow."""

@@ -1,0 +1,18 @@
+"""The status as a picture of a terminal."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rdma_transport.observe.table import render
+
+_COLUMNS = 124
+
+
+def draw(status: dict[str, Any], path: Path) -> None:
+    """Write what a terminal would show into an SVG file; ``OSError`` if it cannot be written."""
+    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(render(status, _COLUMNS))
+    path.write_text(console.export_svg(title="rdma-transport status"), encoding="utf-8")

@@ -1,0 +1,115 @@
+"""What live servers say at two moments, and what happened between them."""
+
+import json
+import socket
+import time
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from rdma_transport import live
+
+VERSION = 1
+_STATS_FORMAT = 1
+_PATIENCE_SECONDS = 2.0  # a process that is stopped must not hold up the others for long
+_WHOLE = (
+    "copied_bytes", "staged_tensors", "inline_copied_bytes", "registrations", "live_regions",
+    "region_bytes", "lent_tensors", "kept_arrivals", "late_arrivals", "arena", "fallback_reasons",
+    "errors", "data_service",
+)  # fmt: skip
+_OF_PLAN = ("hits", "misses", "promotions", "demotions", "slot_allocations")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What each process answered at ``clock`` (monotonic seconds), and why others did not."""
+
+    clock: float
+    answers: dict[int, dict[str, Any]]
+    silent: dict[int, str]
+
+
+def take(servers: list[live.LiveServer]) -> Sample:
+    """Ask them all."""
+    clock = time.monotonic()
+    answers, silent = live.ask(servers, _PATIENCE_SECONDS)
+    for pid, stats in list(answers.items()):
+        if stats.get("format") != _STATS_FORMAT:
+            del answers[pid]
+            silent[pid] = f"process {pid} has another version of rdma_transport: use that one's"
+    return Sample(clock, answers, silent)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of what ``describe`` returns."""
+    text = resources.files("rdma_transport.observe").joinpath("status.schema.json").read_text()
+    result: dict[str, Any] = json.loads(text)
+    return result
+
+
+def describe(after: Sample, before: Sample | None) -> dict[str, Any]:
+    """Return the status of all processes; rates are null for what ``before`` does not know."""
+    processes = []
+    for pid, stats in sorted(after.answers.items()):
+        earlier = before.answers.get(pid) if before else None
+        seconds = after.clock - before.clock if before and earlier else None
+        processes.append(_process(pid, stats, earlier, seconds))
+    return {
+        "version": VERSION,
+        "host": socket.gethostname(),
+        "time": time.time(),
+        "processes": processes,
+        "silent": [{"pid": pid, "reason": why} for pid, why in sorted(after.silent.items())],
+    }
+
+
+def _process(
+    pid: int, stats: dict[str, Any], earlier: dict[str, Any] | None, seconds: float | None
+) -> dict[str, Any]:
+    known = {_name(peer): peer for peer in earlier["peers"]} if earlier else {}
+    return {
+        "pid": pid,
+        "tasks": [short(task) for task in stats["tasks"]],
+        "interval_seconds": seconds,
+        **_traffic(stats, earlier, seconds),
+        **{key: stats[key] for key in _WHOLE},
+        "plan": {key: stats["plan"][key] for key in _OF_PLAN},
+        "peers": [_peer(peer, known.get(_name(peer)), seconds) for peer in stats["peers"]],
+    }
+
+
+def _name(peer: dict[str, Any]) -> tuple[str, str]:
+    return peer["local"], peer["task"]
+
+
+def _peer(
+    peer: dict[str, Any], earlier: dict[str, Any] | None, seconds: float | None
+) -> dict[str, Any]:
+    return {
+        **peer,
+        "task": short(peer["task"]),
+        "local": short(peer["local"]),
+        **_traffic(peer, earlier, seconds),
+    }
+
+
+def _traffic(
+    one: dict[str, Any], earlier: dict[str, Any] | None, seconds: float | None
+) -> dict[str, Any]:
+    rates = None
+    if earlier is not None and seconds:
+        rates = {
+            f"{way}_{unit}_per_second": (_sum(one[way], unit) - _sum(earlier[way], unit)) / seconds
+            for way in ("sent", "received")
+            for unit in ("tensors", "bytes")
+        }
+    return {"sent": one["sent"], "received": one["received"], "rates": rates}
+
+
+def _sum(paths: dict[str, Any], unit: str) -> int:
+    return sum(path[unit] for path in paths.values())
+
+
+def short(task: str) -> str:
+    """``/job:ps/task:0`` for ``/job:ps/replica:0/task:0``, as people write it."""
+    return task.replace("/replica:0", "")

@@ -1,0 +1,193 @@
+"""The status of processes as tables, for a terminal or a pipe."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rich.console import Group, JustifyMethod, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from graph_analyzer.report import short
+from graph_analyzer.units import format_bytes
+
+_PATHS = ("static", "dynamic", "inline", "grpc")
+_WIDE = 118  # columns that all of a peer needs
+_STYLES = {
+    "shm": "green", "verbs": "green", "grpc": "yellow", "unreachable": "red",
+    "connecting": "cyan", "idle": "dim",
+}  # fmt: skip
+
+
+def render(status: dict[str, Any], width: int) -> Group:
+    """Return what a person wants to see of ``samples.describe()``, for that many columns."""
+    parts: list[RenderableType] = []
+    for process in status["processes"]:
+        parts += [_facts(process), _peers(process, width >= _WIDE), *_remarks(process), Text()]
+    parts += [Text(one["reason"], style="red") for one in status["silent"]]
+    return Group(*parts)
+
+
+def _facts(process: dict[str, Any]) -> Table:
+    tasks = ", ".join(map(short, process["tasks"])) or "no task"
+    table = Table(
+        box=None, show_header=False, padding=(0, 2, 0, 0), title_justify="left", title_style="bold",
+        title=f"{tasks}  (process {process['pid']})",
+    )  # fmt: skip
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, text in _lines(process):
+        table.add_row(f"  {name}", text)
+    return table
+
+
+def _lines(process: dict[str, Any]) -> Iterable[tuple[str, Text]]:
+    arena, plan = process["arena"], process["plan"]
+    yield (
+        "memory",
+        Text(
+            f"{format_bytes(arena['used_bytes'])} used of {format_bytes(arena['limit_bytes'])}; "
+            f"registered {format_bytes(process['region_bytes'])} "
+            f"in {counted(process['live_regions'], 'region')}, "
+            f"{process['registrations']:,} registrations so far"
+        ),
+    )
+    if arena["refused"]:
+        yield "", Text(f"{arena['refused']:,} allocations refused: the arena is full", style="red")
+    misses = sum(plan["misses"].values())
+    yield (
+        "plan",
+        Text(f"{plan['hits']:,} hits, {misses:,} misses{_reasons(plan['misses'])}"),
+    )
+    copied = process["copied_bytes"] + process["inline_copied_bytes"]
+    yield "copied", Text(f"{format_bytes(copied)}, {process['staged_tensors']:,} tensors at a send")
+    for way in ("sent", "received"):
+        replies = process["data_service"][way]
+        if replies["elements"]:
+            text = f"{way} {replies['elements']:,} elements, {format_bytes(replies['bytes'])}"
+            yield "tf.data", Text(text)
+    if process["fallback_reasons"]:
+        yield "by gRPC", Text(_reasons(process["fallback_reasons"])[2:], style="yellow")
+    errors = process["errors"]
+    yield "errors", Text(_reasons(errors)[2:], style="red") if errors else Text("none")
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ": " * bool(ordered) + "; ".join(f"{reason} {count:,}" for reason, count in ordered)
+
+
+def _peers(process: dict[str, Any], wide: bool) -> RenderableType:
+    if not process["peers"]:
+        return Padding(Text("no peer so far", style="dim"), (0, 2), expand=False)
+    columns: dict[str, Callable[[dict[str, Any]], str | Text]] = {
+        "from": lambda peer: short(peer["local"]),
+        "peer": lambda peer: short(peer["task"]),
+        "path": lambda peer: Text(peer["path"], style=_STYLES[peer["path"]]),
+        "link": _link,
+        ">sends": lambda peer: _rate(peer, "sent"),
+        ">receives": lambda peer: _rate(peer, "received"),
+        ">sent": lambda peer: format_bytes(_bytes(peer["sent"])),
+        ">received": lambda peer: format_bytes(_bytes(peer["received"])),
+        "tensors went": _ways,
+        ">lent": lambda peer: f"{peer['lent_tensors']:,}",
+        ">slots": _slots,
+        ">ring": _ring,
+    }
+    if len(process["tasks"]) < 2:
+        del columns["from"]
+    if not any(peer["rates"] for peer in process["peers"]):
+        del columns[">sends"], columns[">receives"]
+    if not wide:
+        del columns[">lent"], columns[">slots"], columns[">ring"]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in columns:
+        right = name.startswith(">")
+        justify: JustifyMethod = "right" if right else "left"
+        table.add_column(name.lstrip(">"), justify=justify, no_wrap=right)
+    for peer in process["peers"]:
+        table.add_row(*(cell(peer) for cell in columns.values()))
+    return Padding(table, (0, 2), expand=False)
+
+
+def _bytes(paths: dict[str, Any]) -> int:
+    return int(sum(path["bytes"] for path in paths.values()))
+
+
+def _rate(peer: dict[str, Any], way: str) -> str:
+    rates = peer["rates"]
+    return f"{format_bytes(rates[f'{way}_bytes_per_second'])}/s" if rates else "–"
+
+
+def _ways(peer: dict[str, Any]) -> Text:
+    """The share of each path in the tensors of both directions."""
+    counts = {
+        path: peer["sent"][path]["tensors"] + peer["received"][path]["tensors"] for path in _PATHS
+    }
+    whole = sum(counts.values())
+    if not whole:
+        return Text("–", style="dim")
+    ways = Text(", ").join(
+        Text(f"{path} {_percent(count / whole)}", style="yellow" if path == "grpc" else "")
+        for path, count in counts.items()
+        if count
+    )
+    return ways
+
+
+def _percent(share: float) -> str:
+    """Neither 0 nor 100 % for what is not quite that."""
+    if 0 < share < 0.001:
+        return "<0.1 %"
+    if 0.999 < share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.1f} %".replace(".0 %", " %")
+
+
+def _slots(peer: dict[str, Any]) -> Text:
+    slots = peer["slots"]
+    if not slots["agreed"]:
+        return Text("–", style="dim")
+    free = slots["agreed"] - slots["busy"]
+    return Text(f"{free}/{slots['agreed']}", style="" if free else "yellow")
+
+
+def _ring(peer: dict[str, Any]) -> Text:
+    ring = peer["ring"]
+    if not ring["capacity_bytes"]:
+        return Text("–", style="dim")
+    if ring["waiting_bytes"]:
+        return Text(f"full, {format_bytes(ring['waiting_bytes'])} wait", style="yellow")
+    return Text(f"{100 * ring['used_bytes'] / ring['capacity_bytes']:.0f} %")
+
+
+def _link(peer: dict[str, Any]) -> Text:
+    if not peer["linked"]:
+        return Text("lost", style="red") if peer["lost"] else Text("–", style="dim")
+    anew = f", anew {peer['links'] - 1}×" if peer["links"] > 1 else ""
+    return Text(f"up {duration(time.time() - peer['linked_at'])}{anew}")
+
+
+def _remarks(process: dict[str, Any]) -> Iterable[Text]:
+    """What must not be overlooked, in whole sentences."""
+    for peer in process["peers"]:
+        why = peer["reason"] if peer["path"] in ("grpc", "unreachable") else ""
+        if why:
+            how = "goes by gRPC" if peer["path"] == "grpc" else "cannot be reached"
+            yield Text(f"  {short(peer['task'])} {how}: {why}", style="yellow")
+        if peer["last_error"] and peer["last_error"] != why:
+            yield Text(f"  {short(peer['task'])}, last error: {peer['last_error']}", style="dim")
+
+
+def counted(count: int, what: str) -> str:
+    """``1 region``, ``1,200 regions``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """``5 s``, ``119 s``, ``12 min``, ``3 h``, ``2 days``."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
