@@ -4,6 +4,7 @@ import json
 import os
 import re
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -127,26 +128,35 @@ def servers() -> list[LiveServer]:
     return sorted(mine, key=lambda server: server.pid)
 
 
-def find(which: str) -> list[LiveServer]:
-    """Return the servers that a person means by ``all`` or a process id.
+def find(which: Sequence[str]) -> list[LiveServer]:
+    """Return the servers that a person means by process ids, or by ``all`` or nothing.
 
-    Raises ``ValueError`` if it is neither, ``LookupError`` with a sentence if none is there.
+    Those that have none are left out. Raises ``ValueError`` for what is no process id, and
+    ``LookupError`` with a sentence if nobody is left.
     """
-    if which != "all" and not (which.isascii() and which.isdigit()):
-        raise ValueError(f"{which!r} is neither a process id nor 'all'")
-    found = servers() if which == "all" else [s for s in _all_servers() if str(s.pid) == which]
-    if found:
-        return found
-    if which == "all":
-        raise LookupError(
+    for one in which:
+        if one != "all" and not (one.isascii() and one.isdigit()):
+            raise ValueError(f"{one!r} is neither a process id nor 'all'")
+    if not which or "all" in which:
+        found = servers()
+        why = (
             "no task of this user has an rdma server here. Start one with protocol='rdma' "
             '(or "rpc_layer": "rdma" in TF_CONFIG); tasks in a container are seen in there'
         )
-    if not os.path.exists(f"/proc/{which}"):
-        raise LookupError(f"there is no process {which}")
-    raise LookupError(
-        f"process {which} has no rdma server, or not yet; 'rdma-transport status' shows who has"
-    )
+    else:
+        found = sorted(
+            (one for one in _all_servers() if str(one.pid) in which), key=lambda one: one.pid
+        )
+        why = "; ".join(_absence(one) for one in which)
+    if not found:
+        raise LookupError(why)
+    return found
+
+
+def _absence(pid: str) -> str:
+    if not os.path.exists(f"/proc/{pid}"):
+        return f"there is no process {pid}"
+    return f"process {pid} has no rdma server, or not yet; 'rdma-transport status' shows who has"
 
 
 def ask(

@@ -12,8 +12,12 @@ def stats() -> dict[str, Any]:
 
     Counts are since the process began. The keys:
 
+    ``format``
+        a number that grows when a key goes or changes its meaning
     ``loaded``
         whether an ``rdma`` server was made in this process
+    ``tasks``
+        of the cluster, that this process is
     ``sent``, ``received``
         per path (``static``, ``dynamic``, ``inline``, ``grpc``) the number of ``tensors`` and of
         their ``bytes``
@@ -48,8 +52,15 @@ def stats() -> dict[str, Any]:
     ``errors``
         kinds of errors, and how many
     ``peers``
-        per remote task ``task``, ``incarnation``, ``path`` (``shm``, ``verbs``, ``grpc``,
-        ``unreachable``, ``connecting``, ``idle``), ``reason``, ``lost``
+        per remote ``task``, and the task here (``local``) that knows it: ``address``,
+        ``incarnation``, ``path`` (``shm``, ``verbs``, ``grpc``, ``unreachable``, ``connecting``,
+        ``idle``) and its ``reason``; ``linked``, ``lost`` (was linked, and is not now), ``links``
+        (that came up; above 1: connected anew), ``linked_at`` (when the last one did, in seconds
+        since 1970, or None), ``last_error`` (why one ended or did not come up); ``sent`` and
+        ``received`` as above, of which the totals are the sums; ``lent_tensors``; ``slots`` of
+        static edges to it, ``agreed`` on and, of those in its memory, ``busy`` (not given back);
+        and the ``ring`` for notifications to it: ``capacity_bytes``, ``used_bytes`` (not taken
+        yet) and ``waiting_bytes`` (for room)
 
     Thread-safe; takes microseconds.
     """

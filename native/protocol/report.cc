@@ -2,9 +2,7 @@
 
 #include <unistd.h>  // environ
 
-#include <algorithm>
 #include <cstdlib>
-#include <iterator>
 #include <map>
 #include <vector>
 
@@ -121,10 +119,11 @@ std::string Ring(const fabric::Backlog& backlog) {
       .End();
 }
 
-// The slots of the static edges to a peer, and those at the peer that it has not given back.
-std::string Slots(const std::vector<EdgeReport>& edges) {
+// The slots of the static edges to a task, and those in its memory that it has not given back.
+std::string Slots(const std::vector<EdgeReport>& edges, const std::string& task) {
   uint64_t agreed = 0, busy = 0;
   for (const EdgeReport& edge : edges) {
+    if (edge.peer != task) continue;
     agreed += edge.slots;
     busy += edge.busy;
   }
@@ -147,7 +146,7 @@ std::string PeerText(const PeerStats& peer, const std::vector<EdgeReport>& edges
       .Field("sent", PathsOf(peer.traffic->sent))
       .Field("received", PathsOf(peer.traffic->received))
       .Count("lent_tensors", peer.lent)
-      .Field("slots", Slots(edges))
+      .Field("slots", Slots(edges, peer.task))
       .Field("ring", Ring(peer.backlog))
       .End();
 }
@@ -174,12 +173,7 @@ std::string StatsJson() {
       tasks.Add(Quote(endpoint->identity().task));
       std::vector<EdgeReport> some;
       endpoint->ReportEdges(&some);
-      for (const PeerStats& peer : endpoint->Stats()) {
-        std::vector<EdgeReport> its;
-        std::copy_if(some.begin(), some.end(), std::back_inserter(its),
-                     [&](const EdgeReport& edge) { return edge.peer == peer.task; });
-        peers.Add(PeerText(peer, its));
-      }
+      for (const PeerStats& peer : endpoint->Stats()) peers.Add(PeerText(peer, some));
       kept += endpoint->kept_arrivals();
       edges.insert(edges.end(), some.begin(), some.end());
     }

@@ -16,12 +16,14 @@ from rdma_transport import live
 
 NOTHING_THERE = 1
 
-Which = Annotated[str, typer.Argument(metavar="[PID|all]", help="which server's process")]
+Which = Annotated[
+    list[str] | None, typer.Argument(metavar="[PID]...", help="processes; all if none is named")
+]
 
 
 @reported
 def status(
-    which: Which = "all",
+    which: Which = None,
     interval: Annotated[
         float, typer.Option(min=0, max=3600, help="seconds over which rates are measured; 0: none")
     ] = 1.0,
@@ -38,7 +40,7 @@ def status(
     console = make_console()
     refreshes = sys.stdout.isatty() and not console.is_dumb_terminal
     if refreshes and not (once or as_json or picture):
-        _watch(which, max(interval, 0.1), console)
+        _watch(which or [], max(interval, 0.1), console)
         return
     before = samples.take(servers) if interval else None
     time.sleep(interval)
@@ -106,7 +108,7 @@ def metrics(
 
 @reported
 def timeline(
-    which: Which = "all",
+    which: Which = None,
     seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="how long to record")] = 5.0,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="file for Perfetto; - is standard output")
@@ -152,16 +154,16 @@ def _check_writable(path: Path) -> None:
         _fail(f"cannot write {path}: permission denied", BAD_INPUT)
 
 
-def _servers(which: str) -> list[live.LiveServer]:
+def _servers(which: list[str] | None) -> list[live.LiveServer]:
     try:
-        return live.find(which)
+        return live.find(which or [])
     except LookupError as error:
         _fail(str(error.args[0]), NOTHING_THERE)
     except ValueError as error:
         _fail(str(error), BAD_INPUT)
 
 
-def _watch(which: str, interval: float, console: Any) -> None:
+def _watch(which: list[str], interval: float, console: Any) -> None:
     """Refresh until Ctrl-C, or until nobody is left."""
     from rich.live import Live
 
@@ -178,8 +180,7 @@ def _watch(which: str, interval: float, console: Any) -> None:
             shown.update(render(samples.describe(after, before), console.width), refresh=True)
             before = after
             time.sleep(interval)
-    ended = "all servers have" if which == "all" else f"process {which} has"
-    typer.echo(f"{ended} ended; above is the last of it", err=True)
+    typer.echo("all have ended; above is the last that was seen", err=True)
 
 
 def _fail(why: str, code: int) -> NoReturn:

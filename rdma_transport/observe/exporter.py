@@ -1,8 +1,9 @@
 """What running tasks do as metrics for Prometheus: at an address, as text, or in a file."""
 
 import ipaddress
+import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -92,10 +93,9 @@ class Servers(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of all that answer."""
         sample = take(live.servers())
-        up = GaugeMetricFamily(_PREFIX + "up", "Whether the process answered.", labels=["pid"])
-        for pid in (*sample.answers, *sample.silent):
-            up.add_metric([str(pid)], float(pid in sample.answers))
-        yield up
+        asked = (*sample.answers, *sample.silent)
+        up = (((str(pid),), pid in sample.answers) for pid in asked)
+        yield _family("up", "Whether the process answered.", ("pid",), up)
         processes: Labelled = [
             ((str(pid), ",".join(map(short, stats["tasks"]))), stats)
             for pid, stats in sample.answers.items()
@@ -110,56 +110,67 @@ class Servers(Collector):
         )
 
 
-Labelled = list[tuple[tuple[str, ...], dict[str, Any]]]
+Labels = tuple[str, ...]
+Labelled = list[tuple[Labels, dict[str, Any]]]
 
 
 def _of_processes(processes: Labelled) -> Iterable[Metric]:
     for name, (where, meaning) in _WHOLE.items():
-        family = _family(name, meaning, _OF_PROCESS)
-        for labels, stats in processes:
-            family.add_metric(labels, _at(stats, where))
-        yield family
+        values = ((labels, _at(stats, where)) for labels, stats in processes)
+        yield _family(name, meaning, _OF_PROCESS, values)
     for name, (where, label, meaning) in _NAMED.items():
-        family = _family(name, meaning, (*_OF_PROCESS, label))
-        for labels, stats in processes:
-            for key, count in _at(stats, where).items():
-                family.add_metric((*labels, key), count)
-        yield family
+        values = (
+            ((*labels, key), count)
+            for labels, stats in processes
+            for key, count in _at(stats, where).items()
+        )
+        yield _family(name, meaning, (*_OF_PROCESS, label), values)
     for way in _WAYS:
         for unit in ("elements", "bytes"):
-            name = f"data_service_{way}_{unit}_total"
-            family = _family(name, f"Of tf.data service, {unit} {way}.", _OF_PROCESS)
-            for labels, stats in processes:
-                family.add_metric(labels, stats["data_service"][way][unit])
-            yield family
+            meaning = f"Of tf.data service, {unit} {way}."
+            values = ((labels, stats["data_service"][way][unit]) for labels, stats in processes)
+            yield _family(f"data_service_{way}_{unit}_total", meaning, _OF_PROCESS, values)
 
 
 def _of_peers(peers: Labelled) -> Iterable[Metric]:
     for way in _WAYS:
         for unit in ("tensors", "bytes"):
             meaning = f"{unit.capitalize()} {way}, by peer and path."
-            family = _family(f"{way}_{unit}_total", meaning, (*_OF_PEER, "path"))
-            for labels, peer in peers:
-                for path, counts in peer[way].items():
-                    family.add_metric((*labels, path), counts[unit])
-            yield family
+            values = (
+                ((*labels, path), counts[unit])
+                for labels, peer in peers
+                for path, counts in peer[way].items()
+            )
+            yield _family(f"{way}_{unit}_total", meaning, (*_OF_PEER, "path"), values)
     for name, (where, meaning) in _PEER.items():
-        family = _family(name, meaning, _OF_PEER)
-        for labels, peer in peers:
-            family.add_metric(labels, _at(peer, where))
-        yield family
-    linked = _family("peer_linked", "Whether a fabric reaches the peer.", (*_OF_PEER, "path"))
-    since = _family("peer_linked_timestamp_seconds", "When the last link came up.", _OF_PEER)
-    for labels, peer in peers:
-        linked.add_metric((*labels, peer["path"]), float(peer["linked"]))
-        if peer["linked"]:
-            since.add_metric(labels, peer["linked_at"])
-    yield from (linked, since)
+        values = ((labels, _at(peer, where)) for labels, peer in peers)
+        yield _family(name, meaning, _OF_PEER, values)
+    linked = (((*labels, peer["path"]), peer["linked"]) for labels, peer in peers)
+    meaning = "Whether a fabric reaches the peer."
+    yield _family("peer_linked", meaning, (*_OF_PEER, "path"), linked, max)
+    lost = ((labels, peer["lost"]) for labels, peer in peers)
+    yield _family("peer_lost", "Whether it was linked, and is not now.", _OF_PEER, lost, max)
+    since = ((labels, peer["linked_at"]) for labels, peer in peers if peer["linked"])
+    meaning = "When the last link to the peer came up."
+    yield _family("peer_linked_timestamp_seconds", meaning, _OF_PEER, since, max)
 
 
-def _family(name: str, meaning: str, labels: tuple[str, ...]) -> Any:
+def _family(
+    name: str,
+    meaning: str,
+    names: Labels,
+    values: Iterable[tuple[Labels, float]],
+    together: Callable[[float, float], float] = operator.add,
+) -> Metric:
+    """Make one; servers of one name in one process are taken together, for labels come once."""
+    merged: dict[Labels, float] = {}
+    for labels, value in values:
+        merged[labels] = together(merged[labels], value) if labels in merged else value
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    return kind(_PREFIX + name.removesuffix("_total"), meaning, labels=labels)
+    family = kind(_PREFIX + name.removesuffix("_total"), meaning, labels=names)
+    for labels, value in merged.items():
+        family.add_metric(labels, value)
+    return family
 
 
 def _at(stats: dict[str, Any], where: str) -> Any:

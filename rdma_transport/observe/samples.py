@@ -3,6 +3,8 @@
 import json
 import socket
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -66,7 +68,7 @@ def describe(after: Sample, before: Sample | None) -> dict[str, Any]:
 def _process(
     pid: int, stats: dict[str, Any], earlier: dict[str, Any] | None, seconds: float | None
 ) -> dict[str, Any]:
-    known = {_name(peer): peer for peer in earlier["peers"]} if earlier else {}
+    known = dict(_named(earlier["peers"])) if earlier else {}
     return {
         "pid": pid,
         "tasks": [short(task) for task in stats["tasks"]],
@@ -74,12 +76,17 @@ def _process(
         **_traffic(stats, earlier, seconds),
         **{key: stats[key] for key in _WHOLE},
         "plan": {key: stats["plan"][key] for key in _OF_PLAN},
-        "peers": [_peer(peer, known.get(_name(peer)), seconds) for peer in stats["peers"]],
+        "peers": [_peer(peer, known.get(name), seconds) for name, peer in _named(stats["peers"])],
     }
 
 
-def _name(peer: dict[str, Any]) -> tuple[str, str]:
-    return peer["local"], peer["task"]
+def _named(peers: list[dict[str, Any]]) -> Iterable[tuple[tuple[str, str, int], dict[str, Any]]]:
+    """Number those of equal names: a process may have had several servers of one name."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for peer in peers:
+        name = peer["local"], peer["task"]
+        seen[name] += 1
+        yield (*name, seen[name]), peer
 
 
 def _peer(

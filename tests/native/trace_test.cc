@@ -186,6 +186,22 @@ TEST_F(TraceTest, PeersAreCountedEachForItself) {
   EXPECT_EQ(peers[1].last_error, "");
 }
 
+TEST_F(TraceTest, WhatAPeerDoesNotTakeIsSeen) {
+  Task a("a"), b("b");
+  Transfer(a, b, 1, "k;0:0", 64);
+  EXPECT_TRUE(Eventually([&] { return a.endpoint().Stats()[0].backlog.used_bytes == 0; }));
+  b.Stop();
+  const std::vector<int64_t> dims = {4000};
+  for (int i = 0; i < 400; ++i) {
+    ASSERT_TRUE(Send(a, b, Tensor(2, "k" + std::to_string(i) + ";0:0", Bytes(4000, 1), dims)).ok());
+  }
+  const fabric::Backlog backlog = a.endpoint().Stats()[0].backlog;
+  EXPECT_GT(backlog.used_bytes, backlog.ring_bytes / 2);
+  EXPECT_LE(backlog.used_bytes, backlog.ring_bytes);
+  EXPECT_GT(backlog.waiting_bytes, 0u);
+  EXPECT_GE(backlog.used_bytes + backlog.waiting_bytes, 400u * 4000);
+}
+
 TEST_F(TraceTest, ALostPeerSaysWhyAndCountsItsLinks) {
   Task a("a");
   auto first = std::make_unique<Task>("b");

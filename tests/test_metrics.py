@@ -1,0 +1,179 @@
+"""`rdma-transport metrics`: what Prometheus gets."""
+
+import os
+import re
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.support.cluster import Cluster, free_port, running
+from rdma_transport.observe import exporter
+from tests.support.graphs import Graph
+from tests.support.observing import WIDE, job, run, start, wide_and_small
+
+pytestmark = pytest.mark.timeout(60)
+OPERATIONS = Path(__file__).parent.parent / "docs" / "operations.md"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running({"a": 1, "b": 1}) as made:
+        with Graph(made, wide_and_small) as graph:
+            graph.run()
+        yield made
+
+
+class Scrape:
+    """The samples of one text, by name and labels."""
+
+    def __init__(self, text: str) -> None:
+        self.families = list(text_string_to_metric_families(text))
+        self.values = {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in self.families
+            for sample in family.samples
+        }
+        assert len(self.values) == sum(len(family.samples) for family in self.families)
+
+    def __call__(self, name: str, cluster: Cluster, **labels: str) -> float:
+        """Of task a."""
+        known = {"pid": str(cluster["a", 0].pid), "task": "/job:a/task:0"} | labels
+        return self.values[("rdma_transport_" + name, *sorted(known.items()))]
+
+
+def test_every_number_is_that_of_the_process(cluster: Cluster) -> None:
+    ran = run("metrics", "--once")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    scrape, stats = Scrape(ran.stdout), cluster["a", 0].stats()
+    for path, counts in stats["sent"].items():
+        labels = {"peer": "/job:b/task:0", "path": path}
+        assert scrape("sent_tensors_total", cluster, **labels) == counts["tensors"]
+        assert scrape("sent_bytes_total", cluster, **labels) == counts["bytes"]
+    assert stats["sent"]["inline"]["bytes"] > 0
+    assert scrape("registrations_total", cluster) == stats["registrations"] > 0
+    assert scrape("arena_limit_bytes", cluster) == stats["arena"]["limit_bytes"]
+    assert scrape("plan_hits_total", cluster) == stats["plan"]["hits"]
+    peer = {"peer": "/job:b/task:0"}
+    assert scrape("peer_linked", cluster, path="shm", **peer) == 1
+    assert scrape("peer_lost", cluster, **peer) == 0
+    assert scrape("peer_links_total", cluster, **peer) == 1
+    assert scrape("peer_linked_timestamp_seconds", cluster, **peer) <= time.time()
+    assert scrape("peer_slots", cluster, **peer) == stats["peers"][0]["slots"]["agreed"]
+    up = scrape.values["rdma_transport_up", ("pid", str(cluster["a", 0].pid))]
+    assert up == 1
+
+
+def test_reasons_and_errors_are_labels() -> None:
+    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_FABRIC": "grpc"}) as cluster:
+        with Graph(cluster, wide_and_small) as graph:
+            graph.run()
+        scrape = Scrape(run("metrics", "--once").stdout)
+        peer = {"peer": "/job:b/task:0"}
+        assert scrape("sent_bytes_total", cluster, path="grpc", **peer) == WIDE + 4
+        assert scrape("fallbacks_total", cluster, reason="RDMA_TRANSPORT_FABRIC=grpc") == 2
+        assert scrape("peer_linked", cluster, path="grpc", **peer) == 0
+
+
+def test_names_follow_the_conventions_and_all_have_a_meaning(cluster: Cluster) -> None:
+    text = run("metrics", "--once").stdout
+    for family in Scrape(text).families:
+        assert re.fullmatch(r"rdma_transport_[a-z_]+", family.name)
+        assert family.documentation.endswith(".")
+        assert family.type == ("counter" if f"{family.name}_total" in text else "gauge")
+
+
+def test_two_servers_of_one_name_in_one_process_are_one_series() -> None:
+    values = [(("1", "a"), 2.0), (("1", "b"), 3.0), (("1", "a"), 5.0)]
+    family = exporter._family("sent_bytes_total", "Bytes.", ("pid", "task"), values)
+    assert [sample.value for sample in family.samples] == [7, 3]
+
+
+def test_steady_steps_register_nothing(cluster: Cluster) -> None:
+    with job(cluster):
+        first = Scrape(exporter.text())
+        time.sleep(0.3)
+        second = Scrape(exporter.text())
+    assert second("plan_hits_total", cluster) > first("plan_hits_total", cluster)
+    assert second("registrations_total", cluster) == first("registrations_total", cluster)
+
+
+def test_it_is_scraped_until_ctrl_c(cluster: Cluster) -> None:
+    process = start("metrics", "--listen", "127.0.0.1:0")
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    match = re.fullmatch(r"metrics at (http://127\.0\.0\.1:\d+/metrics); Ctrl-C ends\n", line)
+    assert match, line
+    for _ in range(2):
+        with urllib.request.urlopen(match[1], timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain")
+            assert Scrape(answer.read().decode())("registrations_total", cluster) > 0
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=10)
+    assert (process.returncode, out, error) == (130, "", "")
+
+
+def test_who_listens_to_all_is_warned() -> None:
+    process = start("metrics", "--listen", "0.0.0.0:0")
+    assert process.stderr is not None
+    try:
+        assert "can be reached from other hosts" in process.stderr.readline()
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def test_node_exporters_directory(cluster: Cluster, tmp_path: Path) -> None:
+    ran = run("metrics", "--textfile", tmp_path, "--once")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert os.listdir(tmp_path) == [exporter.FILE_NAME]
+    assert Scrape((tmp_path / exporter.FILE_NAME).read_text())("registrations_total", cluster) > 0
+    ran = run("metrics", "--textfile", tmp_path / "none", "--once")
+    assert ran.returncode == 2
+    assert ran.stderr == f"error: cannot write into {tmp_path}/none: No such file or directory\n"
+
+
+def test_what_it_cannot_listen_on_is_a_sentence() -> None:
+    for address in ("9449", "localhost:port", "127.0.0.1:70000"):
+        ran = run("metrics", "--listen", address)
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert f"'{address}' is not an address with a port, such as 127.0.0.1:9449" in ran.stderr
+    taken = free_port()
+    process = start("metrics", "--listen", f"127.0.0.1:{taken}")
+    assert process.stderr is not None
+    try:
+        process.stderr.readline()
+        ran = run("metrics", "--listen", f"127.0.0.1:{taken}")
+        assert ran.returncode == 2
+        assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in ran.stderr
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "loopback"),
+    [
+        ("127.0.0.1:9449", "127.0.0.1", 9449, True),
+        ("localhost:1", "localhost", 1, True),
+        ("[::1]:9449", "::1", 9449, True),
+        (":9449", "0.0.0.0", 9449, False),
+        ("10.0.0.1:80", "10.0.0.1", 80, False),
+        ("gpu7:80", "gpu7", 80, False),
+    ],
+)
+def test_addresses(text: str, host: str, port: int, loopback: bool) -> None:
+    address = exporter.parse_address(text)
+    assert (address.host, address.port, address.loopback) == (host, port, loopback)
+
+
+def test_the_documentation_names_metrics_that_there_are(cluster: Cluster) -> None:
+    named = set(re.findall(r"\brdma_transport_[a-z_]+", OPERATIONS.read_text()))
+    text = run("metrics", "--once").stdout
+    exported = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    assert len(named & exported) >= 5
+    assert {name for name in named if name.endswith(("_total", "_bytes"))} <= exported

@@ -1,0 +1,275 @@
+"""`rdma-transport status`, and what each peer is counted with."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from bench.support.cluster import Cluster, running
+from rdma_transport import live
+from rdma_transport.observe import samples, table
+from tests.support.graphs import Graph
+from tests.support.observing import WIDE, Terminal, job, run, start, wide_and_small
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running({"a": 1, "b": 1}) as made:
+        yield made
+
+
+def pid(cluster: Cluster, name: str = "a") -> int:
+    return cluster[name, 0].pid
+
+
+def peer(cluster: Cluster, name: str = "a") -> dict[str, Any]:
+    (found,) = live.LiveServer(pid(cluster, name), os.geteuid()).stats()["peers"]
+    return dict(found)
+
+
+def bytes_of(paths: dict[str, Any]) -> int:
+    return int(sum(path["bytes"] for path in paths.values()))
+
+
+def valid(text: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(text)
+    jsonschema.Draft202012Validator(samples.schema()).validate(document)
+    return document
+
+
+def test_each_peer_has_counters_of_which_the_totals_are_the_sums(cluster: Cluster) -> None:
+    with Graph(cluster, wide_and_small) as graph:
+        graph.run()
+        before = peer(cluster)
+        for _ in range(10):
+            graph.run()
+        after, other = peer(cluster), peer(cluster, "b")
+    assert bytes_of(after["sent"]) - bytes_of(before["sent"]) == 10 * (WIDE + 4)
+    assert after["task"] == "/job:b/replica:0/task:0" == other["local"]
+    assert (after["sent"], after["received"]) == (other["received"], other["sent"])
+    stats = cluster["a", 0].stats()
+    assert stats["sent"] == after["sent"]
+    assert stats["tasks"] == ["/job:a/replica:0/task:0"]
+    assert after["linked"]
+    assert not after["lost"]
+    assert after["links"] == 1
+    assert time.time() - 60 < after["linked_at"] <= time.time()
+    assert after["address"] == cluster.spec["b"][0]
+    assert after["slots"]["agreed"] >= 1
+    assert 0 <= after["ring"]["used_bytes"] <= after["ring"]["capacity_bytes"]
+    assert after["last_error"] == ""
+
+
+def test_a_peer_that_is_restarted_shows_it() -> None:
+    with running({"a": 1, "b": 1}) as cluster:
+        with Graph(cluster, wide_and_small) as graph:
+            graph.run()
+        cluster.restart("b", 0)
+        lost = peer(cluster)
+        assert lost["lost"]
+        assert "is lost" in lost["last_error"]
+        with Graph(cluster, wide_and_small) as graph:
+            graph.run()
+        again = peer(cluster)
+        assert (again["links"], again["linked"], again["lost"]) == (2, True, False)
+        assert bytes_of(again["sent"]) == 2 * (WIDE + 4)
+        shown = run("status", pid(cluster), "--interval", 0).stdout
+        assert "anew 1×" in shown
+        assert "last error: peer /job:b/replica:0/task:0 is lost" in shown
+
+
+def test_in_a_pipe_it_is_one_plain_table(cluster: Cluster) -> None:
+    with job(cluster):
+        ran = run("status", pid(cluster), "--interval", 0.3)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "\x1b" not in ran.stdout
+    assert f"a:0  (process {pid(cluster)})" in ran.stdout
+    (row,) = re.findall(r"^ +b:0 .*$", ran.stdout, re.MULTILINE)
+    assert re.search(r"shm +up \d+ s +[\d.]+ [KM]iB/s +0 B/s ", row), row
+    assert re.search(r"static [\d.]+ %, .*inline [\d.]+ %", row), row
+    assert re.search(r"errors +none", ran.stdout)
+    without = run("status", pid(cluster), "--interval", 0).stdout
+    assert "/s" not in without  # nothing was measured
+
+
+def test_json_is_what_the_schema_says_and_rates_are_measured(cluster: Cluster) -> None:
+    jsonschema.Draft202012Validator.check_schema(samples.schema())
+    with job(cluster):
+        ran = run("status", pid(cluster), pid(cluster, "b"), "--json", "--interval", 0.5)
+    document = valid(ran.stdout)
+    assert ran.stderr == ""
+    a, b = sorted(document["processes"], key=lambda process: process["tasks"])
+    assert (a["tasks"], b["tasks"]) == (["/job:a/task:0"], ["/job:b/task:0"])
+    sent = a["peers"][0]["rates"]["sent_bytes_per_second"]
+    assert sent > 0
+    assert sent / a["peers"][0]["rates"]["sent_tensors_per_second"] == pytest.approx((WIDE + 4) / 2)
+    assert b["peers"][0]["rates"]["received_bytes_per_second"] == pytest.approx(sent, rel=0.5)
+    assert 0.5 <= a["interval_seconds"] < 5
+    document = valid(run("status", pid(cluster), "--json", "--interval", 0).stdout)
+    assert document["processes"][0]["rates"] is document["processes"][0]["interval_seconds"] is None
+    assert not jsonschema.Draft202012Validator(samples.schema()).is_valid(document | {"more": 1})
+
+
+def test_the_picture_shows_the_same(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "status.svg"
+    ran = run("status", pid(cluster), "--interval", 0, "--picture", path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert f"(process&#160;{pid(cluster)})" in path.read_text()
+    ran = run("status", pid(cluster), "--picture", tmp_path / "status.png")
+    assert (ran.returncode, "is an .svg" in ran.stderr) == (2, True)
+
+
+def test_in_a_terminal_it_refreshes_until_ctrl_c(cluster: Cluster) -> None:
+    with job(cluster), Terminal(["status", pid(cluster), "--interval", "0.2"]) as terminal:
+        first = terminal.wait_for("B/s")
+        assert "ring" in first
+        hits = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) hits", first)]
+        terminal.read(1)
+        later = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) hits", terminal.screen())]
+        assert len(hits) == len(later) == 1
+        assert later[0] > hits[0]
+        terminal.interrupt()
+        assert terminal.end() == 130
+        assert b"Traceback" not in terminal.raw
+        assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")  # the cursor
+
+
+def test_a_narrow_terminal_shows_less_but_whole_words(cluster: Cluster) -> None:
+    with Terminal(["status", pid(cluster), "--once"], columns=80) as terminal:
+        assert terminal.end() == 0
+        screen = terminal.screen()
+    assert "ring" not in screen
+    assert re.search(r"^ +b:0 +shm +up", screen, re.MULTILINE)
+
+
+def test_it_ends_with_the_process_that_it_watches() -> None:
+    with running({"a": 1}) as alone, Terminal(["status", pid(alone)]) as terminal:
+        terminal.wait_for("no peer so far")
+        alone["a", 0].end()
+        assert terminal.end() == 0
+        assert "all have ended; above is the last that was seen" in terminal.screen()
+        assert f"(process {pid(alone)})" in terminal.screen()
+
+
+def test_who_does_not_answer_is_named(cluster: Cluster) -> None:
+    with running({"a": 1}) as other:
+        os.kill(pid(other), signal.SIGSTOP)
+        try:
+            ran = run("status", pid(other), "--interval", 0)
+            assert (ran.returncode, ran.stdout) == (1, "")
+            assert ran.stderr == f"error: process {pid(other)} does not answer: is it stopped?\n"
+            both = valid(run("status", pid(other), pid(cluster), "--json", "--interval", 0).stdout)
+        finally:
+            os.kill(pid(other), signal.SIGCONT)
+    assert [one["pid"] for one in both["processes"]] == [pid(cluster)]
+    assert [one["pid"] for one in both["silent"]] == [pid(other)]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["999999999"], 1, "there is no process 999999999"),
+        (["1"], 1, "process 1 has no rdma server, or not yet"),
+        (["worker"], 2, "'worker' is neither a process id nor 'all'"),
+        (["--interval", "soon"], 2, "--interval"),
+        (["--interval", "-1"], 2, "--interval"),
+    ],
+)
+def test_what_cannot_be_shown_is_a_sentence(words: list[str], code: int, sentence: str) -> None:
+    ran = run("status", *words)
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert sentence in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_all_servers", set)
+    with pytest.raises(LookupError, match="no task of this user has an rdma server here"):
+        live.find([])
+
+
+def answering(answer: bytes) -> tuple[int, threading.Thread]:
+    """A process that answers so, once; of a user of its own, that others do not look at."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0rdma_transport.status.{os.geteuid()}.{os.getpid()}")
+    listener.listen()
+
+    def serve() -> None:
+        with listener:
+            connection, _ = listener.accept()
+            with connection:
+                if answer:
+                    connection.recv(100)
+                    connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return os.getpid(), thread
+
+
+def test_another_version_is_said_to_be_one() -> None:
+    number, thread = answering(b'{"loaded": true, "plan": {"edges": []}}')
+    ran = run("status", number, "--interval", 0)
+    thread.join()
+    assert ran.returncode == 1
+    assert f"process {number} has another version of rdma_transport" in ran.stderr
+
+
+def test_another_users_process_answers_only_to_that_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    number, thread = answering(b"")
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with pytest.raises(ConnectionError, match=f"is of user {user}, and answers only to that user"):
+        live.LiveServer(number, user).stats()
+    thread.join()
+
+
+def test_a_reader_that_has_enough_is_no_error(cluster: Cluster) -> None:
+    shell = f"{sys.executable} -m rdma_transport.cli status {pid(cluster)} --interval 0 | head -1"
+    ran = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=20)
+    assert ran.stdout.startswith("a:0  (process")
+    assert ran.stderr == ""
+
+
+def test_no_command_of_these_needs_tensorflow() -> None:
+    code = (
+        "import sys; import rdma_transport.cli; from rdma_transport.observe import exporter, "
+        "picture, recording, samples, table; sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=20).returncode == 0
+
+
+def test_ctrl_c_while_it_measures_leaves_nothing_behind(cluster: Cluster) -> None:
+    process = start("status", pid(cluster), "--interval", 30)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=10)
+    assert (process.returncode, out, error) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (119.4, "119 s"),
+        (120, "2 min"),
+        (7199, "120 min"),
+        (7200, "2 h"),
+        (4e5, "5 days"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert table.duration(seconds) == text

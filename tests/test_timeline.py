@@ -1,0 +1,227 @@
+"""`rdma-transport timeline`: single transfers, on both sides."""
+
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.support.cluster import Cluster, running
+from rdma_transport import live
+from rdma_transport.observe import recording
+from tests.support.graphs import Graph
+from tests.support.observing import WIDE, job, run, start, wide_and_small
+
+pytestmark = pytest.mark.timeout(60)
+MANY = 100_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running({"a": 1, "b": 1}) as made:
+        yield made
+
+
+def server(cluster: Cluster, name: str) -> live.LiveServer:
+    return live.LiveServer(cluster[name, 0].pid, os.geteuid())
+
+
+def checked(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """The slices, after what a viewer relies on was looked at."""
+    assert json.loads(json.dumps(trace)) == trace
+    names = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] in ("thread_name", "process_name")
+    }
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    by_lane = defaultdict(list)
+    for event in slices:
+        assert event["ts"] >= 0
+        assert event["dur"] >= 0
+        assert names[event["pid"], event["tid"]].split()[0] in ("to", "from")
+        assert (event["pid"], 0) in names
+        by_lane[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for lane in by_lane.values():
+        lane.sort()
+        for (_, end), (begin, _) in pairwise(lane):
+            assert begin >= end - 1e-3  # a nanosecond, in rounding
+    arrows: dict[int, dict[str, Any]] = defaultdict(dict)
+    for event in trace["traceEvents"]:
+        if event["ph"] in "sf":
+            arrows[event["id"]][event["ph"]] = event
+            # It starts and ends at the beginning of a slice.
+            assert any(s["ts"] == event["ts"] and s["tid"] == event["tid"] for s in slices)
+    for pair in arrows.values():
+        assert pair["s"]["pid"] != pair["f"]["pid"]
+        assert pair["s"]["ts"] <= pair["f"]["ts"]
+        assert pair["f"]["bp"] == "e"
+    assert {event["ph"] for event in trace["traceEvents"]} <= set("MXsf")
+    return slices
+
+
+def test_a_known_transfer_is_on_both_sides_with_equal_bytes(cluster: Cluster) -> None:
+    servers = [server(cluster, "a"), server(cluster, "b")]
+    with Graph(cluster, wide_and_small) as graph:
+        for _ in range(5):
+            graph.run()
+        recordings = [one.trace(MANY) for one in servers]
+        for _ in range(3):
+            graph.run()
+        time.sleep(0.1)  # for releases, which nobody waits for
+        kept = {one.server.pid: one.end() for one in recordings}
+    trace = recording.build(kept)
+    slices = checked(trace)
+    sides = {
+        side: [event for event in slices if event["cat"].split(",")[0] == side]
+        for side in ("send", "receive")
+    }
+    for side, task in (("send", "a"), ("receive", "b")):
+        found = sides[side]
+        assert {event["pid"] for event in found} == {cluster[task, 0].pid}
+        assert Counter(event["args"]["bytes"] for event in found) == {WIDE: 3, 4: 3}
+        assert {event["args"]["peer"] for event in found} == {"b:0" if task == "a" else "a:0"}
+        assert all(re.fullmatch(r"edge_\d+_(wide|small)\S*", event["name"]) for event in found)
+        assert len({event["args"]["step"] for event in found}) == 3
+    paths = {(event["args"]["bytes"], event["args"]["path"]) for event in slices}
+    assert paths == {(WIDE, "static"), (4, "inline")}
+    assert all(event["args"]["handed_over"] for event in sides["receive"])
+    assert sum(event["args"]["released"] for event in sides["send"]) >= 5
+    assert sum(event["ph"] == "s" for event in trace["traceEvents"]) == 6
+    for arrow in (event for event in trace["traceEvents"] if event["ph"] == "s"):
+        (send,) = [s for s in sides["send"] if (s["ts"], s["tid"]) == (arrow["ts"], arrow["tid"])]
+        (end,) = [e for e in trace["traceEvents"] if e["ph"] == "f" and e["id"] == arrow["id"]]
+        (receipt,) = [r for r in sides["receive"] if (r["ts"], r["tid"]) == (end["ts"], end["tid"])]
+        for same in ("bytes", "path", "step"):
+            assert send["args"][same] == receipt["args"][same]
+        assert send["name"] == receipt["name"]
+
+
+def test_what_goes_by_grpc_is_there_too() -> None:
+    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_FABRIC": "grpc"}) as cluster:
+        with Graph(cluster, wide_and_small) as graph:
+            graph.run()
+            recordings = [server(cluster, name).trace(MANY) for name in "ab"]
+            graph.run()
+            kept = {one.server.pid: one.end() for one in recordings}
+    slices = checked(recording.build(kept))
+    assert Counter((e["cat"], e["args"]["bytes"]) for e in slices) == {
+        (f"{side},grpc", size): 1 for side in ("send", "receive") for size in (WIDE, 4)
+    }
+
+
+def test_the_command_writes_a_file(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    pids = [cluster[name, 0].pid for name in "ab"]
+    with job(cluster):
+        ran = run("timeline", *pids, "--seconds", "0.3", "-o", path)
+        assert (ran.returncode, ran.stdout) == (0, "")
+        assert re.search(r"sides of transfers, [\d,]+ of them pairs, of 2 processes", ran.stderr)
+        assert checked(json.loads(path.read_text()))
+        ran = run("timeline", pids[0], "--seconds", "0.2", "-o", "-", "--events", 10)
+    assert "had no room for" in ran.stderr
+    one_sided = json.loads(ran.stdout)
+    assert len(checked(one_sided)) <= 10
+    assert one_sided["otherData"]["dropped_events"] > 0
+
+
+def test_nothing_moves(cluster: Cluster, tmp_path: Path) -> None:
+    pid = cluster["a", 0].pid
+    ran = run("timeline", pid, "--seconds", "0.05", "-o", tmp_path / "t.json")
+    assert ran.returncode == 0
+    assert "no transfer began while it was recorded" in ran.stderr
+    assert checked(json.loads((tmp_path / "t.json").read_text())) == []
+
+
+def test_one_at_a_time_and_ctrl_c_ends_it(cluster: Cluster, tmp_path: Path) -> None:
+    pid = cluster["a", 0].pid
+    first = start("timeline", pid, "--seconds", "60", "-o", tmp_path / "first.json")
+    deadline = time.monotonic() + 20
+    while True:
+        assert time.monotonic() < deadline
+        second = run("timeline", pid, "--seconds", "0.01", "-o", tmp_path / "second.json")
+        if second.returncode == 1:
+            break
+    assert f"process {pid}: a timeline is being taken already; try again later" in second.stderr
+    assert "error: no process could be recorded" in second.stderr
+    first.send_signal(signal.SIGINT)
+    out, error = first.communicate(timeout=10)
+    assert (first.returncode, out, error) == (130, "", "")
+    assert not (tmp_path / "first.json").exists()
+    recorded, failed = recording.record([server(cluster, "a")], 0.01, 10)
+    assert (list(recorded), failed) == ([pid], [])
+
+
+def test_a_process_that_ends_meanwhile_is_named() -> None:
+    with running({"a": 1}) as alone:
+        pid = alone["a", 0].pid
+        kept = server(alone, "a").trace(MANY)
+        alone["a", 0].end()
+        with pytest.raises(ConnectionError, match=f"process {pid} ended before it had answered"):
+            kept.end()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["999999999"], 1, "there is no process 999999999"),
+        (["x"], 2, "'x' is neither a process id nor 'all'"),
+        (["PID", "-o", "/"], 2, "/ is a directory; name a file in it"),
+        (["PID", "-o", "/none/t.json"], 2, "there is no directory /none"),
+        (["PID", "--seconds", "0"], 2, "--seconds"),
+        (["PID", "--events", "0"], 2, "--events"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(
+    cluster: Cluster, words: list[str], code: int, sentence: str
+) -> None:
+    ran = run("timeline", *(word.replace("PID", str(cluster["a", 0].pid)) for word in words))
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert sentence in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def kept(events: list[list[Any]]) -> dict[str, Any]:
+    return {
+        "began": 1000, "ended": 9000, "dropped": 0,
+        "peers": [{"local": "/job:a/replica:0/task:0", "remote": "/job:b/replica:0/task:0"}],
+        "keys": ["x;edge;0:0", "x;loop;3:7", "a key"], "events": events,
+    }  # fmt: skip
+
+
+def sent(begin: int, handle: int, key: int = 0) -> list[Any]:
+    return [0, begin, begin + 5, 0, handle, 1, 64, "static", key]
+
+
+def released(at: int, handle: int) -> list[Any]:
+    return [1, at, at, 0, handle, 0, 0, "static", 0]
+
+
+def test_spans_end_with_what_ends_them() -> None:
+    found = recording.spans(
+        7,
+        kept([sent(2000, 4), released(1500, 4), sent(3000, 4), released(2500, 4), sent(4000, 0)]),
+    )
+    assert [(s.begin, s.end, s.ended) for s in found] == [
+        (2000, 2500, True),  # a release before it was of a send before the recording
+        (3000, 9000, False),  # its release never came
+        (4000, 4005, True),  # has nothing to give back
+    ]
+    found = recording.spans(7, kept([sent(2000, 0, key) for key in (0, 1, 2)]))
+    assert [span.name for span in found] == ["edge", "loop", "a key"]
+
+
+def test_overlapping_spans_are_on_lines_of_their_own() -> None:
+    trace = recording.build({7: kept([sent(2000, 4), sent(2001, 5), sent(8000, 6, key=1)])})
+    slices = checked(trace)
+    assert [event["tid"] for event in slices] == [1, 2, 3]
+    assert [event["args"].get("iteration") for event in slices] == [None, None, "3:7"]
+    names = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"]
+    assert names == ["to b:0", "to b:0 (2)", "to b:0 (3)"]
