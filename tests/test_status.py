@@ -164,6 +164,16 @@ def test_it_ends_with_the_process_that_it_watches() -> None:
         assert f"(process {pid(alone)})" in terminal.screen()
 
 
+def test_who_ended_is_named_while_others_are_watched(cluster: Cluster) -> None:
+    with running({"a": 1}) as other:
+        watched = ["status", pid(other), pid(cluster), "--interval", "0.2"]
+        with Terminal(watched, lines=60) as terminal:
+            terminal.wait_for(f"(process {pid(other)})")
+            other["a", 0].end()
+            screen = terminal.wait_for(f"process {pid(other)} has ended")
+            assert f"(process {pid(cluster)})" in screen
+
+
 def test_who_does_not_answer_is_named(cluster: Cluster) -> None:
     with running({"a": 1}) as other:
         os.kill(pid(other), signal.SIGSTOP)

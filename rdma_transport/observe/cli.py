@@ -35,8 +35,10 @@ def status(
     from rdma_transport.observe import samples
 
     servers = _servers(which)
-    if picture is not None and picture.suffix != ".svg":
-        _fail(f"{picture}: a picture of the status is an .svg", BAD_INPUT)
+    if picture is not None:
+        if picture.suffix != ".svg":
+            _fail(f"{picture}: a picture of the status is an .svg", BAD_INPUT)
+        _check_writable(picture)
     console = make_console()
     refreshes = sys.stdout.isatty() and not console.is_dumb_terminal
     if refreshes and not (once or as_json or picture):
@@ -165,19 +167,25 @@ def _servers(which: list[str] | None) -> list[live.LiveServer]:
 
 def _watch(which: list[str], interval: float, console: Any) -> None:
     """Refresh until Ctrl-C, or until nobody is left."""
+    from rich.console import Group
     from rich.live import Live
 
     from rdma_transport.observe import samples
     from rdma_transport.observe.table import render
 
     before = None
+    seen: set[int] = set()
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as shown:
         while True:
             try:
                 after = samples.take(live.find(which))
             except LookupError:
                 break
-            shown.update(render(samples.describe(after, before), console.width), refresh=True)
+            alive = after.answers.keys() | after.silent.keys()
+            seen |= alive
+            ended = [f"process {pid} has ended" for pid in sorted(seen - alive)]
+            table = render(samples.describe(after, before), console.width)
+            shown.update(Group(table, *ended), refresh=True)
             before = after
             time.sleep(interval)
     typer.echo("all have ended; above is the last that was seen", err=True)
