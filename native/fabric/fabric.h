@@ -96,7 +96,7 @@ constexpr uint64_t kNobodyWaits = ~uint64_t{0};
 // Where notifications wait for a peer that has not taken them yet, in bytes.
 struct Backlog {
   uint64_t ring_bytes = 0;     // the room that the peer gave
-  uint64_t used_bytes = 0;     // of it
+  uint64_t used_bytes = 0;     // of it; word of what was taken comes late, by a quarter at most
   uint64_t waiting_bytes = 0;  // in this process, for room
 };
 

@@ -71,7 +71,13 @@ TEST_F(TraceTest, BothSidesOfEachTransferAreKept) {
   const Nanos began = Now();
   Transfer(a, b, 2, "small;0:0", 100);
   for (int step = 3; step < 8; ++step) Transfer(a, b, step, "edge;0:0", 100000);
-  EXPECT_TRUE(Eventually([&] { return a.endpoint().Stats()[0].lent == 0; }));
+  EXPECT_TRUE(Eventually([&] {
+    std::vector<EdgeReport> edges;
+    a.endpoint().ReportEdges(&edges);
+    uint64_t busy = a.endpoint().Stats()[0].lent;
+    for (const EdgeReport& edge : edges) busy += edge.busy;
+    return busy == 0;
+  }));
   const std::string json = Trace::StopJson();
   const Nanos ended = Now();
   const std::vector<Row> rows = RowsOf(json), sent = Of(rows, kSent), arrived = Of(rows, kArrived);
@@ -101,7 +107,7 @@ TEST_F(TraceTest, BothSidesOfEachTransferAreKept) {
   size_t lent = 0;
   for (const Row& row : sent) lent += row.handle != 0 ? 1 : 0;
   EXPECT_EQ(lent, 5u);
-  EXPECT_GE(released.size(), 4u);  // a credit may be on its way
+  EXPECT_GE(released.size(), 4u);  // the last one is perhaps just being written
 }
 
 TEST_F(TraceTest, WhatDoesNotFitIsCounted) {
@@ -189,7 +195,8 @@ TEST_F(TraceTest, PeersAreCountedEachForItself) {
 TEST_F(TraceTest, WhatAPeerDoesNotTakeIsSeen) {
   Task a("a"), b("b");
   Transfer(a, b, 1, "k;0:0", 64);
-  EXPECT_TRUE(Eventually([&] { return a.endpoint().Stats()[0].backlog.used_bytes == 0; }));
+  const auto idle = [&] { return a.endpoint().Stats()[0].backlog; };
+  EXPECT_TRUE(Eventually([&] { return idle().used_bytes <= idle().ring_bytes / 4; }));
   b.Stop();
   const std::vector<int64_t> dims = {4000};
   for (int i = 0; i < 400; ++i) {
