@@ -67,6 +67,12 @@ class TraceTest : public ProtocolTest {
 TEST_F(TraceTest, BothSidesOfEachTransferAreKept) {
   Task a("task a"), b("task b");
   Transfer(a, b, 1, "before;0:0", 100000);
+  int before = 100;
+  const uint64_t hits = GlobalCounters().plan.hits.load();
+  ASSERT_TRUE(Eventually([&] {
+    Transfer(a, b, ++before, "edge;0:0", 100000);
+    return GlobalCounters().plan.hits.load() > hits;
+  }));
   ASSERT_TRUE(Trace::Start(1000).ok());
   const Nanos began = Now();
   Transfer(a, b, 2, "small;0:0", 100);
@@ -112,6 +118,7 @@ TEST_F(TraceTest, BothSidesOfEachTransferAreKept) {
 
 TEST_F(TraceTest, WhatDoesNotFitIsCounted) {
   Task a("a"), b("b");
+  Transfer(a, b, 100, "k;0:0", 64);  // from here on a send has ended before its tensor is received
   ASSERT_TRUE(Trace::Start(3).ok());
   for (int step = 1; step <= 4; ++step) Transfer(a, b, step, "k;0:0", 64);
   const std::string json = Trace::StopJson();
@@ -121,6 +128,7 @@ TEST_F(TraceTest, WhatDoesNotFitIsCounted) {
 
 TEST_F(TraceTest, OneAtATimeAndNothingIsLeftOfTheLast) {
   Task a("a"), b("b");
+  Transfer(a, b, 100, "k;0:0", 64);
   ASSERT_TRUE(Trace::Start(100).ok());
   EXPECT_EQ(Trace::Start(100).code(), Code::kFailedPrecondition);
   const std::vector<int64_t> dims = {64};
