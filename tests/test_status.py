@@ -99,7 +99,7 @@ def test_in_a_pipe_it_is_one_plain_table(cluster: Cluster) -> None:
     assert f"a:0  (process {pid(cluster)})" in ran.stdout
     (row,) = re.findall(r"^ +b:0 .*$", ran.stdout, re.MULTILINE)
     assert re.search(r"shm +up \d+ s +[\d.]+ [KM]iB/s +0 B/s ", row), row
-    assert re.search(r"static [\d.]+ %, .*inline [\d.]+ %", row), row
+    assert re.search(r"static [\d.]+%, .*inline [\d.]+%", row), row
     assert re.search(r"errors +none", ran.stdout)
     without = run("status", pid(cluster), "--interval", 0).stdout
     assert "/s" not in without  # nothing was measured

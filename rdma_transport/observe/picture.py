@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rdma_transport.observe.table import render
 
-_COLUMNS = 124
+_COLUMNS = 130
 
 
 def draw(status: dict[str, Any], path: Path) -> None:

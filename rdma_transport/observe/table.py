@@ -137,12 +137,12 @@ def _ways(peer: dict[str, Any]) -> Text:
 
 
 def _percent(share: float) -> str:
-    """Neither 0 nor 100 % for what is not quite that."""
+    """Neither 0 nor 100 % for what is not quite that; without a space, where a line would break."""
     if 0 < share < 0.001:
-        return "<0.1 %"
+        return "<0.1%"
     if 0.999 < share < 1:
-        return ">99.9 %"
-    return f"{100 * share:.1f} %".replace(".0 %", " %")
+        return ">99.9%"
+    return f"{100 * share:.1f}%".replace(".0%", "%")
 
 
 def _slots(peer: dict[str, Any]) -> Text:
