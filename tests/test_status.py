@@ -4,12 +4,11 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from bench.support.cluster import Cluster, running
 from rdma_transport import live
 from rdma_transport.observe import samples, table
 from tests.support.graphs import Graph
-from tests.support.observing import WIDE, Terminal, job, run, start, wide_and_small
+from tests.support.observing import WIDE, Terminal, job, run, wide_and_small
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -148,7 +147,7 @@ def test_in_a_terminal_it_refreshes_until_ctrl_c(cluster: Cluster) -> None:
 
 
 def test_a_narrow_terminal_shows_less_but_whole_words(cluster: Cluster) -> None:
-    with Terminal(["status", pid(cluster), "--once"], columns=80) as terminal:
+    with Terminal(["status", pid(cluster), "--once", "--interval", 0], columns=80) as terminal:
         assert terminal.end() == 0
         screen = terminal.screen()
     assert "ring" not in screen
@@ -211,40 +210,46 @@ def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         live.find([])
 
 
-def answering(answer: bytes) -> tuple[int, threading.Thread]:
-    """A process that answers so, once; of a user of its own, that others do not look at."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(f"\0rdma_transport.status.{os.geteuid()}.{os.getpid()}")
+ANSWERING = """
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(f"\\0rdma_transport.status.{os.geteuid()}.{os.getpid()}")
     listener.listen()
+    print("ready", flush=True)
+    while True:
+        with listener.accept()[0] as connection:
+            if sys.argv[1]:
+                connection.recv(100)
+                connection.sendall(sys.argv[1].encode())
+"""
 
-    def serve() -> None:
-        with listener:
-            connection, _ = listener.accept()
-            with connection:
-                if answer:
-                    connection.recv(100)
-                    connection.sendall(answer)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return os.getpid(), thread
+@contextmanager
+def answering(answer: str) -> Iterator[int]:
+    """A process that answers so; nothing: it hangs up."""
+    command = [sys.executable, "-c", ANSWERING, answer]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def test_another_version_is_said_to_be_one() -> None:
-    number, thread = answering(b'{"loaded": true, "plan": {"edges": []}}')
-    ran = run("status", number, "--interval", 0)
-    thread.join()
+    with answering('{"loaded": true, "plan": {"edges": []}}') as number:
+        ran = run("status", number, "--interval", 0)
     assert ran.returncode == 1
     assert f"process {number} has another version of rdma_transport" in ran.stderr
 
 
 def test_another_users_process_answers_only_to_that_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    number, thread = answering(b"")
     user = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with pytest.raises(ConnectionError, match=f"is of user {user}, and answers only to that user"):
-        live.LiveServer(number, user).stats()
-    thread.join()
+    with answering("") as number:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        with pytest.raises(ConnectionError, match=f"is of user {user}, and answers only to that"):
+            live.LiveServer(number, user).stats()
 
 
 def test_a_reader_that_has_enough_is_no_error(cluster: Cluster) -> None:
@@ -260,14 +265,6 @@ def test_no_command_of_these_needs_tensorflow() -> None:
         "picture, recording, samples, table; sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=20).returncode == 0
-
-
-def test_ctrl_c_while_it_measures_leaves_nothing_behind(cluster: Cluster) -> None:
-    process = start("status", pid(cluster), "--interval", 30)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=10)
-    assert (process.returncode, out, error) == (130, "", "")
 
 
 @pytest.mark.parametrize(
