@@ -36,7 +36,7 @@ class LiveServer:
         return readable(json.loads(text))
 
     def trace(self, events: int) -> "Recording":
-        """Begin to keep single transfers there, up to that many events; two to three a transfer.
+        """Begin to keep single transfers there, up to that many events, two for each tensor.
 
         It ends with the ``Recording``, at the latest with this process. Raises as ``stats()``, and
         ``ConnectionError`` if somebody else records there.
@@ -141,7 +141,7 @@ def find(which: Sequence[str]) -> list[LiveServer]:
         found = servers()
         why = (
             "no task of this user has an rdma server here. Start one with protocol='rdma' "
-            '(or "rpc_layer": "rdma" in TF_CONFIG); tasks in a container are seen in there'
+            '(or "rpc_layer": "rdma" in TF_CONFIG); tasks in a container are seen from inside it'
         )
     else:
         found = sorted(

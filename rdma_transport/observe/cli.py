@@ -17,7 +17,7 @@ from rdma_transport import live
 NOTHING_THERE = 1
 
 Which = Annotated[
-    list[str] | None, typer.Argument(metavar="[PID]...", help="processes; all if none is named")
+    list[str] | None, typer.Argument(metavar="PID", help="processes; all if none is named")
 ]
 
 
@@ -76,7 +76,7 @@ def metrics(
     ] = 15.0,
     once: Annotated[bool, typer.Option("--once", help="print (or write) them once")] = False,
 ) -> None:
-    """Export the same to Prometheus."""
+    """Export what running tasks do to Prometheus."""
     from rdma_transport.observe import exporter
 
     if textfile is not None:
@@ -117,7 +117,7 @@ def timeline(
     ] = Path("timeline.json"),
     events: Annotated[
         int,
-        typer.Option(min=1, max=4 << 20, help="most that a process keeps; 4 a tensor to and fro"),
+        typer.Option(min=1, max=4 << 20, help="most that a process keeps; two for each tensor"),
     ] = 400_000,
 ) -> None:
     """Record single transfers of running tasks, for Perfetto."""
