@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from bench.support.cluster import Cluster, running
+from bench.support.cluster import Cluster, eventually, running
 from rdma_transport import live
 from rdma_transport.observe import recording
+from tests.support import fake_verbs
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, job, run, start, wide_and_small
 
@@ -31,6 +32,12 @@ def cluster() -> Iterator[Cluster]:
 
 def server(cluster: Cluster, name: str) -> live.LiveServer:
     return live.LiveServer(cluster[name, 0].pid, os.geteuid())
+
+
+def all_is_back(cluster: Cluster) -> bool:
+    """Whether b has given back to a all that it got: nobody waits for that."""
+    (peer,) = server(cluster, "a").stats()["peers"]
+    return not peer["slots"]["busy"] and not peer["lent_tensors"]
 
 
 def checked(trace: dict[str, Any]) -> list[dict[str, Any]]:
@@ -75,7 +82,7 @@ def test_a_known_transfer_is_on_both_sides_with_equal_bytes(cluster: Cluster) ->
         recordings = [one.trace(MANY) for one in servers]
         for _ in range(3):
             graph.run()
-        time.sleep(0.1)  # for releases, which nobody waits for
+        assert eventually(lambda: all_is_back(cluster))
         kept = {one.server.pid: one.end() for one in recordings}
     trace = recording.build(kept)
     slices = checked(trace)
@@ -115,6 +122,28 @@ def test_what_goes_by_grpc_is_there_too() -> None:
     assert Counter((e["cat"], e["args"]["bytes"]) for e in slices) == {
         (f"{side},grpc", size): 1 for side in ("send", "receive") for size in (WIDE, 4)
     }
+
+
+def test_over_verbs_slots_of_the_receiver_come_back() -> None:
+    with running({"a": 1, "b": 1}, environment=fake_verbs.environment()) as cluster:
+        with Graph(cluster, wide_and_small) as graph:
+            for _ in range(10):
+                graph.run()
+            recordings = [server(cluster, name).trace(MANY) for name in "ab"]
+            for _ in range(5):
+                graph.run()
+            status = server(cluster, "a").stats()
+            assert eventually(lambda: all_is_back(cluster))
+            kept = {one.server.pid: one.end() for one in recordings}
+    (peer,) = status["peers"]
+    assert (peer["path"], peer["linked"]) == ("verbs", True)
+    assert peer["slots"]["agreed"] >= 2
+    slices = checked(recording.build(kept))
+    wide = [event for event in slices if event["args"]["bytes"] == WIDE]
+    assert len(wide) == 10
+    by_slot = [event for event in wide if event["args"]["path"] == "static"]
+    assert by_slot
+    assert all(event["args"].get("released", True) for event in by_slot)
 
 
 def test_the_command_writes_a_file(cluster: Cluster, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rdma_transport.observe.table import render
 
-_COLUMNS = 130
+_COLUMNS = 136
 
 
 def draw(status: dict[str, Any], path: Path) -> None:
