@@ -96,7 +96,11 @@ void StatusSocket::Serve() {
     }
     Answer(connection);
   }
-  if (tracer_ >= 0) EndTrace();
+  if (tracer_ < 0) return;
+  // The process ends: its reader is not waited for.
+  Trace::Stop();
+  close(tracer_);
+  tracer_ = -1;
 }
 
 void StatusSocket::Answer(int connection) {

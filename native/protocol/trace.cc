@@ -103,6 +103,12 @@ std::string Row(const Event& event, Numbering<const Traffic*>* peers,
   return row + "]";
 }
 
+// With g_mu held: nobody writes from here on.
+void SwitchOff(std::atomic<bool>* on) {
+  on->store(false);
+  while (g_writers.load() > 0) std::this_thread::yield();
+}
+
 }  // namespace
 
 std::atomic<bool> Trace::on_{false};
@@ -120,10 +126,15 @@ Status Trace::Start(uint64_t most_events) {
   return OkStatus();
 }
 
+void Trace::Stop() {
+  std::lock_guard<std::mutex> lock(g_mu);
+  SwitchOff(&on_);
+  g_events.reset();
+}
+
 std::string Trace::StopJson() {
   std::lock_guard<std::mutex> lock(g_mu);
-  on_.store(false);
-  while (g_writers.load() > 0) std::this_thread::yield();
+  SwitchOff(&on_);
   const uint64_t taken = g_taken.load();
   const uint64_t kept = g_events == nullptr ? 0 : std::min(taken, g_room);
   Numbering<const Traffic*> met;

@@ -28,6 +28,8 @@ class Trace {
   // Ends it and lets go of the memory. All that was kept, as rdma_transport/observe/timeline.py
   // reads it.
   static std::string StopJson();
+  // The same for nobody.
+  static void Stop();
 
   // The rest does nothing while it is off.
 
