@@ -60,8 +60,9 @@ def test_make_targets_that_are_named_exist(document: str) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_commands_that_are_named_exist(document: str) -> None:
     named = re.findall(r"`?rdma-transport ([a-z]+)", (REPOSITORY / document).read_text())
-    cli = importlib.import_module("rdma_transport.cli")
-    assert set(named) <= {command.name for command in cli.app.registered_commands}
+    app = importlib.import_module("rdma_transport.cli").app
+    commands = [*app.registered_commands, *app.registered_groups]
+    assert set(named) <= {command.name for command in commands}
 
 
 def test_the_tables_of_clusters_are_those_of_the_command() -> None:
