@@ -5,8 +5,9 @@ from itertools import accumulate
 from statistics import mean
 from typing import Any
 
-from bench.edges import size_name
 from bench.paper.pictures import SMOOTHED
+from bench.support.sizes import size_name
+from bench.train_models import percent
 
 Rows = list[dict[str, Any]]
 
@@ -99,9 +100,10 @@ def write(machine: str, results: dict[str, Rows]) -> str:
     """Return the page for what `results` has; other sections are left out."""
     parts = [HEAD.format(machine=machine)]
     parts += [SECTIONS[name](results[name]) for name in SECTIONS if name in results]
-    if "models" in results:
-        best = max(results["models"], key=lambda row: row["ratio"])
-        ours = f"{best['ratio']:.1f}x ({best['model']}, a whole step)"
+    steps = [row for name in ("models", "scaling") for row in results.get(name, [])]
+    if steps:
+        best = max(steps, key=lambda row: float(row["ratio"]))
+        ours = f"{best['ratio']:.1f}x (a step of {best['model']}, workers: {best['workers']})"
         lines = [
             ("most that a benchmark gained over gRPC", "25x", ours),
             (
@@ -153,7 +155,7 @@ def _models(rows: Rows) -> str:
     lines = (
         (
             *(row["model"], f"{row['variables_mib']:.0f}", *_times(row)),
-            *(_mib(row), f"{100 * row['static_share']:.2f} %", _equal(row)),
+            *(_mib(row), f"{percent(row['static_share'])} %", _equal(row)),
         )
         for row in rows
     )
