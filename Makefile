@@ -17,7 +17,7 @@ help:
 	@echo "make test-upstream   TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
 	@echo "make bench  time per edge, rdma beside gRPC"
 	@echo "make bench-verbs  verbs beside perftest and gRPC, in virtual machines with Soft-RoCE"
-	@echo "make paper  the paper's evaluation, into docs/benchmarks.md (about 15 minutes)"
+	@echo "make paper  the paper's evaluation, into docs/benchmarks.md (about 10 minutes)"
 	@echo "make venv   only the set-up;  make lint, make format, make clean"
 
 $(STAMPS)/system: tools/system_packages.sh

@@ -61,7 +61,9 @@ Serialised = Annotated[
 MIXES = "small,medium,large,uniform"
 Seconds = Annotated[float, typer.Option(min=0, help="measured for each payload and protocol")]
 WarmUp = Annotated[float, typer.Option(min=0, help="seconds before, uncounted")]
-Repeat = Annotated[int, typer.Option(min=6, help="measurements of each")]
+Repeat = Annotated[
+    int, typer.Option("--repeat", "--iterations", min=6, help="measurements of each")
+]
 Workers = Annotated[int, typer.Option(min=1, max=64)]
 Servers = Annotated[int, typer.Option(min=1, max=64)]
 
@@ -206,7 +208,9 @@ def all_reduce(
 def train(
     models: Annotated[str, typer.Option(help="names, with commas, or all")] = "all",
     batch: Annotated[int, typer.Option(help="examples per worker", min=1)] = 2,
-    steps: Annotated[int, typer.Option(help="measured, of each model", min=6)] = 8,
+    steps: Annotated[
+        int, typer.Option("--steps", "--iterations", help="measured, of each model", min=6)
+    ] = 8,
     seconds: Annotated[float, typer.Option(help="begin no step after this", min=0)] = 30.0,
     warm_up: Annotated[int, typer.Option(help="steps before, uncounted", min=1)] = 6,
 ) -> "Measure":
