@@ -12,7 +12,6 @@ usage: python -m bench.train_models [--models alexnet,gru] [--repeat 8] [--batch
 """
 
 import json
-import math
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +27,7 @@ from bench.support.counters import PATHS, Counts, above_zero
 from bench.support.ending import leave
 from bench.support.machine import describe
 from bench.support.timing import Summary, summarize
+from bench.table import percent
 
 PROTOCOLS = ("grpc", "rdma")
 SHOWN = 5  # names in the notes below the table; the JSON has all
@@ -108,18 +108,13 @@ def measure(
     }
 
 
-def percent(share: float) -> str:
-    """Rounded down: 100 only for all of it."""
-    return f"{math.floor(10000 * share) / 100:.2f}"
-
-
 def show(rows: list[dict[str, Any]], repeat: int) -> Table:
     title = f"training step of 1 parameter server and 2 workers, ms, median of {repeat}"
     table = Table(title=title)
     table.add_column("model", no_wrap=True)
-    for heading in ("gRPC", "rdma", "ratio", "MiB/step", "static %"):
+    for heading in ("gRPC", "rdma", "ratio", "MiB/step", "static"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("not\ncopied %", "registrations", "slot\nallocations", "equal?"):
+    for heading in ("not\ncopied", "registrations", "slot\nallocations", "equal?"):
         table.add_column(heading, justify="right")
     for row in rows:
         plan = row["plan"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.paper.pictures import SMOOTHED
 from bench.support.sizes import size_name
-from bench.train_models import percent
+from bench.table import percent
 
 Rows = list[dict[str, Any]]
 
@@ -155,7 +155,7 @@ def _models(rows: Rows) -> str:
     lines = (
         (
             *(row["model"], f"{row['variables_mib']:.0f}", *_times(row)),
-            *(_mib(row), f"{percent(row['static_share'])} %", _equal(row)),
+            *(_mib(row), percent(row["static_share"]), _equal(row)),
         )
         for row in rows
     )
