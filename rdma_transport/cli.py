@@ -1,5 +1,10 @@
 """The command ``rdma-transport``."""
 
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
 from bench import cli as bench
 from graph_analyzer import cli as graph_analyzer
 from rdma_transport.config import config
@@ -8,21 +13,30 @@ from rdma_transport.info import info
 from rdma_transport.observe import cli as observe
 
 app = graph_analyzer.make_app("One-sided tensor transport for stock TensorFlow.")
-app.command("plan")(graph_analyzer.plan)
-app.command("capacity")(graph_analyzer.capacity)
-app.command("advice")(graph_analyzer.advice)
-app.command("doctor")(doctor)
-app.command("info")(info)
-app.command("config")(config)
+for before_a_job in (doctor, info, config):
+    app.command()(before_a_job)
+for beside_a_job in (observe.status, observe.metrics, observe.timeline):
+    app.command()(beside_a_job)
 app.add_typer(bench.app, name="bench")
-app.command("status")(observe.status)
-app.command("metrics")(observe.metrics)
-app.command("timeline")(observe.timeline)
+for about_a_graph in (graph_analyzer.plan, graph_analyzer.capacity, graph_analyzer.advice):
+    app.command()(about_a_graph)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rdma_transport {version('rdma_transport')}")
+        raise typer.Exit
 
 
 @app.callback()
-def _group() -> None:
-    # keeps the commands' names needed, however many there are
+def _group(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
     pass
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
 import rdma_transport
 from graph_analyzer import capacity
@@ -61,8 +62,7 @@ def test_make_targets_that_are_named_exist(document: str) -> None:
 def test_commands_that_are_named_exist(document: str) -> None:
     named = re.findall(r"`?rdma-transport ([a-z]+)", (REPOSITORY / document).read_text())
     app = importlib.import_module("rdma_transport.cli").app
-    commands = [*app.registered_commands, *app.registered_groups]
-    assert set(named) <= {command.name for command in commands}
+    assert set(named) <= set(typer.main.get_command(app).commands)
 
 
 def test_the_tables_of_clusters_are_those_of_the_command() -> None:

@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -17,6 +18,11 @@ from tests.support.command import run, run_in_terminal, surroundings, valid, wor
 pytestmark = pytest.mark.timeout(60)
 
 ALONE = {"RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1"}
+
+
+def test_the_version() -> None:
+    ran = run("--version")
+    assert (ran.returncode, ran.stdout) == (0, f"rdma_transport {version('rdma_transport')}\n")
 
 
 def test_config_shows_every_setting() -> None:
