@@ -26,11 +26,15 @@ TAIL_LINES = 40
 GRACE_SECONDS = 10.0  # for the others, once a task failed: many would wait for it for ever
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
+_writing = threading.Lock()
 app = typer.Typer(add_completion=False)
 
 
 class Task:
-    """A task's process and, unless it writes to the launcher's own output, its last `lines`."""
+    """A task's process and, unless it writes to the launcher's own output, its last `lines`.
+
+    `plain`: what it writes is shown as it is. `verbose`: all is shown, by whole lines.
+    """
 
     def __init__(
         self, name: str, command: list[str], environment: dict[str, str], plain: bool, verbose: bool
@@ -38,7 +42,9 @@ class Task:
         self.name = name
         self.lines: deque[str] = deque(maxlen=1000)
         self.verbose = verbose
-        self.process = self.begin(command, environment, plain)
+        self.prefix = "" if plain else f"[{name}] "
+        # Beside others' lines its own would be written in pieces, between which theirs fit.
+        self.process = self.begin(command, environment, plain and not verbose)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -59,7 +65,8 @@ class Task:
         for line in self.process.stdout or ():
             self.lines.append(line.rstrip("\n"))
             if self.verbose:
-                print(f"[{self.name}] {line}", end="", flush=True)
+                with _writing:
+                    print(self.prefix + line, end="", flush=True)
 
     @property
     def code(self) -> int | None:
