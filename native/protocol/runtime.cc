@@ -25,8 +25,23 @@ constexpr std::chrono::seconds kStopPatience(2);
 // the very processor that the follower runs on.
 constexpr std::chrono::microseconds kNap(20);
 
-// Of a thread that runs deferred work, and that has not handed the polling over yet.
-thread_local Runtime* t_polls_soon = nullptr;
+// Deferred work runs here no longer than that: about what waking another thread takes.
+constexpr Nanos kShortWork = 50 * kMicrosecond;
+
+// Deferred work that a thread runs one by one, until something takes long.
+struct Batch {
+  Runtime* runtime;
+  Runtime::Pool* pool;
+  std::vector<std::function<void()>> work;
+  size_t next = 0;
+
+  void HandOut() {
+    while (next < work.size()) pool->Schedule(std::move(work[next++]));
+  }
+};
+
+// Of a thread that runs one, and that has not handed the polling over yet.
+thread_local Batch* t_batch = nullptr;
 
 // Of the thread that leads: what its deliveries made ready.
 thread_local std::vector<std::function<void()>>* t_deferred = nullptr;
@@ -159,29 +174,33 @@ bool Runtime::Defer(std::function<void()>* work) {
   return true;
 }
 
-// With leadership, which it gives up to run one piece of work here, if somebody else could poll
-// meanwhile; all other work goes to the pool. False: there was none.
+// With leadership, which it gives up to run the work here, if somebody else could poll meanwhile;
+// what is left when something takes long goes to the pool. False: there was none.
 bool Runtime::RunDeferred(std::unique_lock<std::mutex>* leadership) {
-  std::vector<std::function<void()>> work = std::exchange(*t_deferred, {});
+  Batch batch = {this, pool_.load(), std::exchange(*t_deferred, {})};
   t_deferred = nullptr;
-  if (work.empty()) return false;
-  Pool* pool = pool_.load();
-  std::function<void()> here;
-  if (sleepers_.load() > 0) {
-    here = std::move(work.front());
-    work.erase(work.begin());
+  if (batch.work.empty()) return false;
+  if (sleepers_.load() == 0) {
+    batch.HandOut();
+    return true;
   }
-  for (auto& other : work) pool->Schedule(std::move(other));
-  if (!here) return true;
   leadership->unlock();
-  t_polls_soon = this;
-  pool->RunHere(here);
-  t_polls_soon = nullptr;
+  t_batch = &batch;
+  const Nanos begin = Now();
+  while (batch.next < batch.work.size()) {
+    const std::function<void()> here = std::move(batch.work[batch.next++]);
+    batch.pool->RunHere(here);
+    if (Now() - begin > kShortWork) batch.HandOut();
+  }
+  t_batch = nullptr;
   return true;
 }
 
 void Runtime::LongWorkAhead() {
-  if (t_polls_soon != nullptr) std::exchange(t_polls_soon, nullptr)->HandOver();
+  if (t_batch == nullptr) return;
+  Batch* batch = std::exchange(t_batch, nullptr);
+  batch->HandOut();
+  batch->runtime->HandOver();
 }
 
 void Runtime::HandOver() {

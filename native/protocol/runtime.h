@@ -63,8 +63,8 @@ class Runtime {
   // when the deliveries at hand are done. False, and `work` untouched, on any other thread.
   static bool Defer(std::function<void()>* work);
   // Work that was deferred calls this before anything that takes longer than waking a thread: from
-  // here on somebody else polls. Until then peers need not wake anybody, because this thread will
-  // poll again at once.
+  // here on somebody else polls, and runs the other work that was deferred with it. Until then
+  // peers need not wake anybody, because this thread will poll again at once.
   static void LongWorkAhead();
 
  private:

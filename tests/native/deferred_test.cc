@@ -1,0 +1,124 @@
+// What a delivery makes ready runs once, here or on the pool, however long a piece of it takes.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "protocol_fixture.h"
+
+namespace rdma_transport {
+namespace {
+
+using testing::Eventually;
+using testing::Task;
+using testing::Tensor;
+
+constexpr int kTensors = 8;
+constexpr int kSteps = 50;
+
+// A thread for each piece.
+class Threads final : public Runtime::Pool {
+ public:
+  ~Threads() override {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void Schedule(std::function<void()> work) override {
+    std::lock_guard<std::mutex> lock(mu_);
+    threads_.emplace_back(std::move(work));
+  }
+  void RunHere(const std::function<void()>& work) override { work(); }
+
+ private:
+  std::mutex mu_;
+  std::vector<std::thread> threads_;
+};
+
+// Defers `work` when its tensor comes; the first one waits for the others to be sent.
+class Deferring final : public Waiter {
+ public:
+  Deferring(const std::atomic<bool>* all_sent, std::function<void()> work)
+      : all_sent_(all_sent), work_(std::move(work)) {}
+
+  void OnDelivery(Delivery delivery) override {
+    EXPECT_TRUE(delivery.status.ok()) << delivery.status.message();
+    while (!all_sent_->load()) std::this_thread::yield();
+    if (!Runtime::Defer(&work_)) work_();
+  }
+  void OnUseGrpc(const std::string&) override {}
+
+ private:
+  const std::atomic<bool>* const all_sent_;
+  std::function<void()> work_;
+};
+
+class DeferredTest : public testing::ProtocolTest {
+ protected:
+  // Each step has pieces that `work` is called with the number of; returns how often each ran.
+  void Step(int64_t step, const std::function<void(int)>& work) {
+    std::atomic<bool> all_sent{false};
+    std::vector<std::atomic<int>> runs(kTensors);
+    for (int i = 0; i < kTensors; ++i) {
+      const std::string key = "edge" + std::to_string(i);
+      auto waiter = std::make_shared<Deferring>(&all_sent, [&, i] {
+        work(i);
+        ++runs[i];
+      });
+      b_.endpoint().Receive(b_.PeerTo(a_), step, key, waiter, Task::CallTo(a_));
+    }
+    const auto payload = Bytes(64, 1);
+    for (int i = 0; i < kTensors; ++i) {
+      const std::string key = "edge" + std::to_string(i);
+      EXPECT_TRUE(Send(a_, b_, Tensor(step, key, payload, {64})).ok());
+    }
+    all_sent.store(true);
+    EXPECT_TRUE(Eventually([&] {
+      int sum = 0;
+      for (const auto& each : runs) sum += each.load();
+      return sum >= kTensors;
+    }));
+    for (const auto& each : runs) EXPECT_EQ(each.load(), 1);
+  }
+
+  Threads pool_;
+  Task a_{"/job:a"};
+  Task b_{"/job:b"};
+};
+
+TEST_F(DeferredTest, EachPieceRunsOnce) {
+  b_.runtime().SetPool(&pool_);
+  for (int step = 1; step <= kSteps; ++step) {
+    Step(step, [](int) {});
+  }
+}
+
+TEST_F(DeferredTest, WhatFollowsLongWorkDoesNotWaitForIt) {
+  b_.runtime().SetPool(&pool_);
+  for (int step = 1; step <= kSteps; ++step) {
+    std::atomic<int> others{0};
+    Step(step, [&](int piece) {
+      if (piece != 0) {
+        ++others;
+        return;
+      }
+      Runtime::LongWorkAhead();
+      EXPECT_TRUE(Eventually([&] { return others.load() == kTensors - 1; }));
+    });
+  }
+}
+
+TEST_F(DeferredTest, WorkThatDoesNotSayThatItIsLongKeepsTheRestForAMoment) {
+  b_.runtime().SetPool(&pool_);
+  for (int step = 1; step <= 5; ++step) {
+    Step(step, [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+  }
+}
+
+}  // namespace
+}  // namespace rdma_transport
