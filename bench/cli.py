@@ -116,6 +116,15 @@ def edges(sizes: Sizes = "4,64,4KiB…16MiB", repeat: Repeat = 15) -> "Measure":
     return once(lambda where: levels.edges(where, wanted, repeat))
 
 
+def _calls(kind: str, messages: tuple[str, int, int], *options: Any) -> "Measure":
+    """One of the micro-benchmarks; `options` are those of `levels.exchange` after the payloads."""
+    from bench import levels
+    from bench.payloads import parse_payloads
+
+    payloads = parse_payloads(*messages)
+    return lambda where: levels.exchange(where, [kind], payloads, *options)
+
+
 @app.command("latency")
 @performed(beside_grpc)
 def latency(
@@ -132,12 +141,8 @@ def latency(
     all buffers to a parameter server, which sends them back when it has all. Each round trip is
     timed by itself, inside a step.
     """
-    from bench import levels
-    from bench.payloads import parse_payloads
-
-    messages = parse_payloads(payloads, buffers, seed)
-    options = (serialised, seconds, warm_up)
-    return lambda where: levels.exchange(where, ["latency"], messages, 1, 1, *options)
+    messages = (payloads, buffers, seed)
+    return _calls("latency", messages, 1, 1, serialised, seconds, warm_up)
 
 
 @app.command("bandwidth")
@@ -155,12 +160,8 @@ def bandwidth(
     As TF-gRPC-Bench measures it (Biswas, Lu, Panda, arXiv 1804.01138): a worker sends
     all buffers to a parameter server, which answers with one byte when it has all.
     """
-    from bench import levels
-    from bench.payloads import parse_payloads
-
-    messages = parse_payloads(payloads, buffers, seed)
-    options = (serialised, seconds, warm_up)
-    return lambda where: levels.exchange(where, ["bandwidth"], messages, 1, 1, *options)
+    messages = (payloads, buffers, seed)
+    return _calls("bandwidth", messages, 1, 1, serialised, seconds, warm_up)
 
 
 @app.command("ps")
@@ -180,12 +181,8 @@ def ps(
     As TF-gRPC-Bench measures it (Biswas, Lu, Panda, arXiv 1804.01138): every worker
     sends a message to every server at once, and again when each has answered with one byte.
     """
-    from bench import levels
-    from bench.payloads import parse_payloads
-
-    messages = parse_payloads(payloads, buffers, seed)
-    options = (workers, servers, serialised, seconds, warm_up)
-    return lambda where: levels.exchange(where, ["throughput"], messages, *options)
+    messages = (payloads, buffers, seed)
+    return _calls("throughput", messages, workers, servers, serialised, seconds, warm_up)
 
 
 @app.command("all-reduce")

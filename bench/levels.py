@@ -1,6 +1,6 @@
 """Each benchmark of the command line: measures, and gives its result in the one form of reports."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -156,9 +156,7 @@ def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
         measured = measure_on(
             clusters, list(sizes), repeat, jobs=("worker", "ps"), track=where.bar.track
         )
-        if "rdma" in clusters:
-            result.routes = clusters["rdma"].routes()
-            result.reasons = _reasons(clusters["rdma"].counted())
+        _note_paths(result, clusters)
     for row in measured:
         for name in (*where.protocols, "local"):
             summary: Summary = row[name]
@@ -197,9 +195,7 @@ def all_reduce(where: Where, sizes: Sequence[int], workers: int = 2, repeat: int
                 CollectiveCluster(workers, protocol, where.environment, layout=where.layout)
             )
         measured = measure_on(clusters, ["all_reduce"], list(sizes), repeat, where.bar.track)
-        if "rdma" in clusters:
-            result.routes = clusters["rdma"].routes()
-            result.reasons = _reasons(clusters["rdma"].counted())
+        _note_paths(result, clusters)
     for row in measured:
         right = row["digests"][where.protocols[0]][0]
         for protocol in where.protocols:
@@ -294,7 +290,11 @@ def _difference(summary: Summary) -> Times:
     return Times(min=summary.minimum, p50=summary.median, low=summary.low, high=summary.high)
 
 
-def _reasons(counted: dict[str, Any] | None) -> dict[str, Any]:
+def _note_paths(result: Result, clusters: Mapping[str, Any]) -> None:
+    """How rdma's peers were reached, and why tensors went another way."""
     from bench.support.counters import above_zero
 
-    return above_zero(counted["fallback_reasons"]) if counted else {}
+    if "rdma" in clusters:
+        counted = clusters["rdma"].counted()
+        result.routes = clusters["rdma"].routes()
+        result.reasons = above_zero(counted["fallback_reasons"]) if counted else {}

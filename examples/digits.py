@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -47,19 +48,14 @@ def train(
     from bench.support.session import opened
     from examples import digits_model
 
-    images, labels, test_images, test_labels = digits_model.data()
+    _, _, test_images, test_labels = digits_model.data()
     graph = tf.Graph()
     with graph.as_default():
         model = digits_model.build(placement)
-    order = np.random.default_rng(digits_model.SEED)
     losses, seconds = [], []
     with opened(target, graph) as session:
         session.run(model.initializer)
-        for _ in range(steps):
-            feed: dict[Any, Any] = {}
-            for image_in, label_in in zip(model.images, model.labels, strict=True):
-                batch = order.integers(0, len(labels), digits_model.BATCH)
-                feed |= {image_in: images[batch], label_in: labels[batch]}
+        for feed in islice(digits_model.feeds(model), steps):
             start = time.perf_counter()
             loss, _ = session.run([model.loss, model.train], feed)
             seconds.append(time.perf_counter() - start)

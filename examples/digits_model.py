@@ -3,6 +3,7 @@
 Plain TensorFlow: nothing here knows how tensors travel.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,18 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     labels = digits.target[order].astype(np.int32)
     split = len(labels) - 360
     return images[:split], labels[:split], images[split:], labels[split:]
+
+
+def feeds(model: Model) -> Iterator[dict[Any, Any]]:
+    """A batch for each worker and step, without end; the same ones each time."""
+    images, labels, _, _ = data()
+    order = np.random.default_rng(SEED)
+    while True:
+        feed: dict[Any, Any] = {}
+        for image_in, label_in in zip(model.images, model.labels, strict=True):
+            batch = order.integers(0, len(labels), BATCH)
+            feed |= {image_in: images[batch], label_in: labels[batch]}
+        yield feed
 
 
 def build(placement: Placement) -> Model:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from bench import edges, train_models
@@ -90,12 +91,12 @@ def convergence(effort: Effort, say: Say) -> Rows:
     from bench.support.session import opened
     from examples import digits_model
 
-    images, labels, test_images, test_labels = digits_model.data()
+    _, _, test_images, test_labels = digits_model.data()
     graph = tf.Graph()
     with graph.as_default():
         model = digits_model.build(digits_model.SPREAD)
     rows: dict[str, dict[str, Any]] = {p: {"losses": [], "seconds": []} for p in PROTOCOLS}
-    orders = {protocol: np.random.default_rng(digits_model.SEED) for protocol in PROTOCOLS}
+    feeds = {protocol: digits_model.feeds(model) for protocol in PROTOCOLS}
     with ExitStack() as stack:
         sessions = {}
         for protocol in PROTOCOLS:
@@ -106,11 +107,7 @@ def convergence(effort: Effort, say: Say) -> Rows:
         for done in range(0, effort.steps, STEPS_IN_A_TURN):
             say(f"{done} of {effort.steps} steps")
             for protocol, session in sessions.items():
-                for _ in range(STEPS_IN_A_TURN):
-                    feed: dict[Any, Any] = {}
-                    for image, label in zip(model.images, model.labels, strict=True):
-                        batch = orders[protocol].integers(0, len(labels), digits_model.BATCH)
-                        feed |= {image: images[batch], label: labels[batch]}
+                for feed in islice(feeds[protocol], STEPS_IN_A_TURN):
                     loss, seconds = _timed(session, [model.loss, model.train], feed)
                     rows[protocol]["losses"].append(loss)
                     rows[protocol]["seconds"].append(seconds)

@@ -1,9 +1,15 @@
-// TensorFlow's names of devices.
+// TensorFlow's names of tasks and devices.
 #pragma once
+
+#include <string>
 
 #include "absl/strings/string_view.h"
 
 namespace rdma_transport {
+
+inline std::string TaskName(const std::string& job, int index) {
+  return "/job:" + job + "/replica:0/task:" + std::to_string(index);
+}
 
 // "/job:ps/replica:0/task:0" of "/job:ps/replica:0/task:0/device:CPU:0": the name under which a
 // worker cache knows a task.

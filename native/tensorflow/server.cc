@@ -19,6 +19,7 @@
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/cpu_device.h"
+#include "tensorflow/device_names.h"
 #include "tensorflow/inline_pool.h"
 #include "tensorflow/log.h"
 #include "tensorflow/rendezvous.h"
@@ -75,17 +76,14 @@ class RdmaServer final : public tf::GrpcServer {
   RdmaServer(const tf::ServerDef& server_def, Runtime* runtime)
       : GrpcServer(server_def, tf::Env::Default()), runtime_(runtime) {}
 
-  static std::string TaskName(const std::string& job, int index) {
-    return "/job:" + job + "/replica:0/task:" + std::to_string(index);
-  }
-  static std::string TaskName(const tf::ServerDef& server_def) {
+  static std::string TaskOf(const tf::ServerDef& server_def) {
     return TaskName(server_def.job_name(), server_def.task_index());
   }
 
   static absl::Status Explain(const absl::Status& status, const tf::ServerDef& server_def) {
     if (status.code() != absl::StatusCode::kUnknown) return status;
     return absl::Status(status.code(), std::string(status.message()) + " for " +
-                                           TaskName(server_def) +
+                                           TaskOf(server_def) +
                                            ": is its port in use by another process?");
   }
 
@@ -96,12 +94,12 @@ class RdmaServer final : public tf::GrpcServer {
     absl::Status status = GetHostAndPort(server_def(), &host, &port);
     if (!status.ok()) return status;
     // TensorFlow never destroys a server that has started, and its peers may call at any time.
-    endpoint_ = new Endpoint(runtime_, TaskName(server_def()));
+    endpoint_ = new Endpoint(runtime_, TaskOf(server_def()));
     if (local_devices == nullptr) {
       tf::SessionOptions options;
       options.config = server_def().default_session_config();
       std::vector<std::unique_ptr<tf::Device>> devices;
-      status = MakeDevices(options, TaskName(server_def()), runtime_, &devices);
+      status = MakeDevices(options, TaskOf(server_def()), runtime_, &devices);
       if (!status.ok()) return status;
       devices_ = std::make_unique<tf::StaticDeviceMgr>(std::move(devices));
       local_devices = devices_.get();

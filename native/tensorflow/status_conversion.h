@@ -17,11 +17,9 @@ inline absl::Status ToTensorFlow(const Status& status) {
 // By it TensorFlow's ClusterCoordinator tells the loss of a parameter server, which it reports,
 // from that of a worker, which it waits for.
 inline absl::Status ToTensorFlow(const Status& status, std::string_view peer) {
-  constexpr std::string_view kFrom = "GRPC error information from remote target ";
-  const std::string line = std::string(kFrom).append(peer);
-  if (status.code() != Code::kUnavailable || status.message().find(line) != std::string::npos) {
-    return ToTensorFlow(status);
-  }
+  if (status.code() != Code::kUnavailable) return ToTensorFlow(status);
+  const std::string line = std::string("GRPC error information from remote target ").append(peer);
+  if (status.message().find(line) != std::string::npos) return ToTensorFlow(status);
   return absl::UnavailableError(status.message() + "\nAdditional " + line +
                                 ": none, it is of the fabric");
 }

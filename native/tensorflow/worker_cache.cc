@@ -4,6 +4,7 @@
 
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
+#include "tensorflow/device_names.h"
 #include "tensorflow/status_conversion.h"
 
 namespace rdma_transport {
@@ -146,8 +147,7 @@ WorkerCache::WorkerCache(std::unique_ptr<tf::WorkerCacheInterface> inner, Endpoi
       self_(std::move(self)) {
   for (const auto& job : cluster.job()) {
     for (const auto& task : job.tasks()) {
-      addresses_["/job:" + job.name() + "/replica:0/task:" + std::to_string(task.first)] =
-          task.second;
+      addresses_[TaskName(job.name(), task.first)] = task.second;
     }
   }
 }

@@ -1,6 +1,6 @@
 """What a check finds."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PASS, WARN, FAIL, SKIP = "PASS", "WARN", "FAIL", "SKIP"
@@ -24,13 +24,7 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """The same as JSON values, as in ``schema.json``."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "found": self.found,
-            "why": self.why,
-            "mend": self.mend,
-        }
+        return asdict(self)
 
 
 def setting(name: str, value: str) -> dict[str, str]:

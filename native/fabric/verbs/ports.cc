@@ -203,6 +203,20 @@ void ReadCandidates(const Library& library, const DeviceList& list, Devices* dev
   }
 }
 
+// Of all candidates and of what is left out it tells also where none can be used.
+Status Choose(const Library& library, const VerbsSettings& settings, Devices* devices,
+              std::vector<PortCandidate>* candidates, std::vector<Place>* places,
+              PortChoice* choice, std::vector<std::string>* left_out) {
+  DeviceList list;
+  RDMA_RETURN_IF_ERROR(ParseDeviceList(settings.devices, &list));
+  if (const int error = devices->Read(); error != 0) {
+    return VerbError(error, "ibv_get_device_list", "this host");
+  }
+  if (devices->count() == 0) return NoDevices();
+  ReadCandidates(library, list, devices, candidates, places);
+  return ChooseAmong(*candidates, list, settings, choice, left_out);
+}
+
 }  // namespace
 
 std::string Gid::Text() const {
@@ -225,19 +239,12 @@ std::string Port::Text() const {
 
 Status ChoosePort(const Library& library, const VerbsSettings& settings, Port* port,
                   std::vector<std::string>* left_out) {
-  DeviceList list;
-  RDMA_RETURN_IF_ERROR(ParseDeviceList(settings.devices, &list));
   Devices devices(library);
-  if (const int error = devices.Read(); error != 0) {
-    return VerbError(error, "ibv_get_device_list", "this host");
-  }
-  if (devices.count() == 0) return NoDevices();
-
   std::vector<PortCandidate> candidates;
   std::vector<Place> places;
-  ReadCandidates(library, list, &devices, &candidates, &places);
   PortChoice choice;
-  RDMA_RETURN_IF_ERROR(ChooseAmong(candidates, list, settings, &choice, left_out));
+  RDMA_RETURN_IF_ERROR(
+      Choose(library, settings, &devices, &candidates, &places, &choice, left_out));
 
   const PortCandidate& chosen = candidates[choice.candidate];
   const Place& place = places[choice.candidate];
@@ -263,16 +270,9 @@ Status ChoosePort(const Library& library, const VerbsSettings& settings, Port* p
 Status SurveyPorts(const Library& library, const VerbsSettings& settings,
                    std::vector<PortCandidate>* candidates, PortChoice* choice,
                    std::vector<std::string>* left_out) {
-  DeviceList list;
-  RDMA_RETURN_IF_ERROR(ParseDeviceList(settings.devices, &list));
   Devices devices(library);
-  if (const int error = devices.Read(); error != 0) {
-    return VerbError(error, "ibv_get_device_list", "this host");
-  }
-  if (devices.count() == 0) return NoDevices();
   std::vector<Place> places;
-  ReadCandidates(library, list, &devices, candidates, &places);
-  return ChooseAmong(*candidates, list, settings, choice, left_out);
+  return Choose(library, settings, &devices, candidates, &places, choice, left_out);
 }
 
 }  // namespace rdma_transport::fabric::verbs
