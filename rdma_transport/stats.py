@@ -51,6 +51,8 @@ def stats() -> dict[str, Any]:
         why tensors went by gRPC, and how many
     ``errors``
         kinds of errors, and how many
+    ``tracing``
+        whether somebody records a timeline here
     ``peers``
         per remote ``task``, and the task here (``local``) that knows it: ``address``,
         ``incarnation``, ``path`` (``shm``, ``verbs``, ``grpc``, ``unreachable``, ``connecting``,

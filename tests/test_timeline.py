@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -171,13 +170,12 @@ def test_nothing_moves(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_one_at_a_time_and_ctrl_c_ends_it(cluster: Cluster, tmp_path: Path) -> None:
     pid = cluster["a", 0].pid
+    assert not server(cluster, "a").stats()["tracing"]
     first = start("timeline", pid, "--seconds", "60", "-o", tmp_path / "first.json")
-    deadline = time.monotonic() + 20
-    while True:
-        assert time.monotonic() < deadline
-        second = run("timeline", pid, "--seconds", "0.01", "-o", tmp_path / "second.json")
-        if second.returncode == 1:
-            break
+    assert eventually(lambda: server(cluster, "a").stats()["tracing"], seconds=20)
+    assert "is being recorded" in run("status", pid, "--interval", 0).stdout
+    second = run("timeline", pid, "--seconds", "0.01", "-o", tmp_path / "second.json")
+    assert second.returncode == 1
     assert f"process {pid}: a timeline is being taken already; try again later" in second.stderr
     assert "error: no process could be recorded" in second.stderr
     first.send_signal(signal.SIGINT)

@@ -12,6 +12,7 @@
 #include "protocol/counters.h"
 #include "protocol/endpoint.h"
 #include "protocol/runtime.h"
+#include "protocol/trace.h"
 
 namespace rdma_transport {
 namespace {
@@ -206,6 +207,7 @@ std::string StatsJson() {
       .Field("plan", Plan(counters.plan, pools, edges))
       .Field("fallback_reasons", Named(counters.fallback_reasons))
       .Field("errors", Named(counters.errors))
+      .Flag("tracing", Trace::On())
       .Field("peers", peers.End())
       .End();
 }

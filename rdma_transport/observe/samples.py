@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 2.0  # a process that is stopped must not hold up the others
 _WHOLE = (
     "copied_bytes", "staged_tensors", "inline_copied_bytes", "registrations", "live_regions",
     "region_bytes", "lent_tensors", "kept_arrivals", "late_arrivals", "arena", "fallback_reasons",
-    "errors", "data_service",
+    "errors", "data_service", "tracing",
 )  # fmt: skip
 _OF_PLAN = ("hits", "misses", "promotions", "demotions", "slot_allocations")
 

@@ -69,6 +69,8 @@ def _lines(process: dict[str, Any]) -> Iterable[tuple[str, Text]]:
             yield "tf.data", Text(text)
     if process["fallback_reasons"]:
         yield "by gRPC", Text(_reasons(process["fallback_reasons"])[2:], style="yellow")
+    if process["tracing"]:
+        yield "timeline", Text("is being recorded", style="cyan")
     errors = process["errors"]
     yield "errors", Text(_reasons(errors)[2:], style="red") if errors else Text("none")
 
