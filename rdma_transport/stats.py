@@ -54,15 +54,15 @@ def stats() -> dict[str, Any]:
     ``tracing``
         whether somebody records a timeline here
     ``peers``
-        per remote ``task``, and the task here (``local``) that knows it: ``address``,
-        ``incarnation``, ``path`` (``shm``, ``verbs``, ``grpc``, ``unreachable``, ``connecting``,
-        ``idle``) and its ``reason``; ``linked``, ``lost`` (was linked, and is not now), ``links``
-        (that came up; above 1: connected anew), ``linked_at`` (when the last one did, in seconds
-        since 1970, or None), ``last_error`` (why one ended or did not come up); ``sent`` and
-        ``received`` as above, of which the totals are the sums; ``lent_tensors``; ``slots`` of
-        static edges to it, ``agreed`` on and, of those in its memory, ``busy`` (not given back);
-        and the ``ring`` for notifications to it: ``capacity_bytes``, ``used_bytes`` (not taken
-        yet) and ``waiting_bytes`` (for room)
+        per remote ``task``, and the task here (``local``) that knows it: ``address`` (empty: no
+        cluster here names it, it came of its own), ``incarnation``, ``path`` (``shm``, ``verbs``,
+        ``grpc``, ``unreachable``, ``connecting``, ``idle``) and its ``reason``; ``linked``,
+        ``lost`` (was linked, and is not now), ``links`` (that came up; above 1: connected anew),
+        ``linked_at`` (when the last one did, in seconds since 1970, or None), ``last_error`` (why
+        one ended or did not come up); ``sent`` and ``received`` as above, of which
+        the totals are the sums; ``lent_tensors``; ``slots`` of static edges to it, ``agreed`` on
+        and, of those in its memory, ``busy`` (not given back); and the ``ring`` for notifications
+        to it: ``capacity_bytes``, ``used_bytes`` (not taken yet) and ``waiting_bytes`` (for room)
 
     Thread-safe; takes microseconds.
     """

@@ -66,6 +66,12 @@ struct Traffic {
 
   PathCounter& Sent(Path path) { return sent[static_cast<int>(path)]; }
   PathCounter& Received(Path path) { return received[static_cast<int>(path)]; }
+  bool Unused() const {
+    for (int i = 0; i < kPathCount; ++i) {
+      if (sent[i].tensors.load() != 0 || received[i].tensors.load() != 0) return false;
+    }
+    return true;
+  }
 };
 
 // All there ever was, which lives as long as the process, so that sums never shrink.

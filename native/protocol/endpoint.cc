@@ -40,9 +40,14 @@ Traffic* Endpoint::TrafficWith(const std::string& task) {
 
 std::vector<PeerStats> Endpoint::Stats() const {
   std::vector<Peer*> peers;
+  std::map<std::string, Traffic*> callers;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    for (const auto& [name, peer] : peers_) peers.push_back(peer.get());
+    callers = traffic_;
+    for (const auto& [name, peer] : peers_) {
+      peers.push_back(peer.get());
+      callers.erase(name.first);
+    }
   }
   std::vector<PeerStats> all;
   for (const Peer* peer : peers) {
@@ -54,7 +59,24 @@ std::vector<PeerStats> Endpoint::Stats() const {
       all.back() = std::move(stats);
     }
   }
+  for (const auto& [task, traffic] : callers) {
+    PeerStats stats = StatsOfCaller(traffic);
+    if (stats.linked || !traffic->Unused()) all.push_back(std::move(stats));
+  }
   return all;
+}
+
+PeerStats Endpoint::StatsOfCaller(const Traffic* traffic) const {
+  PeerStats stats;
+  stats.local = traffic->local;
+  stats.task = traffic->remote;
+  stats.traffic = traffic;
+  stats.path = "idle";
+  for (const auto& link : LinksTo(traffic->remote)) {
+    stats.Describe(*link);
+    stats.links = 1;
+  }
+  return stats;
 }
 
 void Endpoint::Unplan(const std::string& owner) {

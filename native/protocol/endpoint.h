@@ -57,7 +57,8 @@ class Endpoint final : public LinkOwner {
   // Answers a peer's bootstrap request.
   std::string HandleBootstrap(std::string_view request);
 
-  // One for each task: of several addresses of one, the one that is linked, or else the last.
+  // One for each task: of several addresses of one, the one that is linked, or else the last. Also
+  // for those that no cluster of this task names, but that linked themselves to it.
   std::vector<PeerStats> Stats() const;
   void ReportEdges(std::vector<EdgeReport>* edges) const;
   size_t kept_arrivals() const { return mailbox_.kept(); }
@@ -87,6 +88,7 @@ class Endpoint final : public LinkOwner {
   std::vector<std::shared_ptr<Link>> AllLinks() const;
   void ProbeLinks(const Identity& remote);
   std::vector<Peer*> PeersNamed(const std::string& task) const;
+  PeerStats StatsOfCaller(const Traffic* traffic) const;
 
   Runtime* const runtime_;
   const Identity identity_;

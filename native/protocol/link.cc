@@ -417,6 +417,8 @@ void Link::Probe() {
 
 void Link::OnConnected() {
   heard_ = true;
+  since_ =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   up_.store(true, std::memory_order_release);
   owner_->OnLinkUp(shared_from_this());
 }

@@ -73,6 +73,8 @@ class Link final : public fabric::ChannelHandler,
   void set_remote(Identity remote) { remote_ = std::move(remote); }
   const Identity& remote() const { return remote_; }
   bool up() const { return up_.load(std::memory_order_acquire); }
+  // When it came up: seconds since 1970.
+  double since() const { return since_; }
 
   SendOutcome Send(Outgoing* tensor);
   // Keeps a tensor that was sent until the peer certainly has word of it, if the channel may lose
@@ -142,6 +144,7 @@ class Link final : public fabric::ChannelHandler,
   const Nanos deadline_;  // for the connection to come up
   std::shared_ptr<fabric::Channel> channel_;
   Identity remote_;
+  double since_ = 0;  // before up_
   std::atomic<bool> up_{false};
   std::atomic<bool> frozen_{false};
 

@@ -1,7 +1,6 @@
 #include "protocol/peer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/log.h"
@@ -278,8 +277,7 @@ void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
     std::lock_guard<std::mutex> lock(mu_);
     link_ = link;
     ++links_;
-    linked_at_ =
-        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    linked_at_ = link->since();
     for (const auto& [owner, edges] : planned_) {
       planned.insert(planned.end(), edges.begin(), edges.end());
     }
@@ -380,13 +378,18 @@ PeerStats Peer::Stats() const {
     stats.linked_at = linked_at_;
     stats.last_error = last_error_;
   }
-  if (link == nullptr) return stats;
-  stats.path = link->channel()->fabric();
-  stats.reason = link->channel()->Route();
-  stats.incarnation = link->remote().incarnation;
-  stats.lent = link->lent();
-  stats.backlog = link->channel()->backlog();
+  if (link != nullptr) stats.Describe(*link);
   return stats;
+}
+
+void PeerStats::Describe(const Link& link) {
+  linked = true;
+  linked_at = link.since();
+  path = link.channel()->fabric();
+  reason = link.channel()->Route();
+  incarnation = link.remote().incarnation;
+  lent = link.lent();
+  backlog = link.channel()->backlog();
 }
 
 }  // namespace rdma_transport

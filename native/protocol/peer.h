@@ -36,6 +36,9 @@ struct PeerStats {
   const Traffic* traffic = nullptr;
   uint64_t lent = 0;  // tensors that the peer may still read here
   fabric::Backlog backlog;
+
+  // What is known of a link that is up.
+  void Describe(const Link& link);
 };
 
 class Peer {

@@ -200,6 +200,29 @@ TEST_F(TraceTest, PeersAreCountedEachForItself) {
   EXPECT_EQ(peers[1].last_error, "");
 }
 
+TEST_F(TraceTest, WhoOnlyComesHereIsSeenToo) {
+  Task b("b");
+  EXPECT_TRUE(b.endpoint().Stats().empty());
+  {
+    Task a("a");
+    const std::vector<int64_t> dims = {64};
+    ASSERT_TRUE(Send(a, b, Tensor(1, "k;0:0", Bytes(64, 1), dims)).ok());
+    ASSERT_TRUE(Eventually([&] { return !b.endpoint().Stats().empty(); }));
+    const PeerStats caller = b.endpoint().Stats()[0];
+    EXPECT_EQ(caller.task, "a");
+    EXPECT_EQ(caller.local, "b");
+    EXPECT_EQ(caller.path, "shm");
+    EXPECT_TRUE(caller.linked);
+    EXPECT_EQ(caller.links, 1u);
+    EXPECT_GT(caller.linked_at, 1.6e9);
+    EXPECT_GT(caller.backlog.ring_bytes, 0u);
+    EXPECT_EQ(caller.incarnation, a.endpoint().identity().incarnation);
+    // Once a cluster names it, it is that cluster's peer.
+    ASSERT_TRUE(Receive(b, a, 1, "k;0:0")->Get().status.ok());
+    EXPECT_EQ(b.endpoint().Stats().size(), 1u);
+  }
+}
+
 TEST_F(TraceTest, WhatAPeerDoesNotTakeIsSeen) {
   Task a("a"), b("b");
   Transfer(a, b, 1, "k;0:0", 64);
