@@ -14,26 +14,20 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-// What may wait for room in the peer's ring before Notify() refuses.
-constexpr size_t kPendingLimit = size_t{256} << 20;
 // Receives kept for credits: ring.cc says how many are on their way at most.
 constexpr int kCreditReceives = 40;
-// A transfer is spread over the queue pairs if each gets that much.
-constexpr uint64_t kLeastShare = uint64_t{256} << 10;
 constexpr uint64_t kPage = 4096;
 constexpr Nanos kPartingPatience = 200 * kMillisecond;
 constexpr Nanos kFlushPatience = 500 * kMillisecond;
 
-size_t TotalLength(const iovec* parts, int count) {
-  size_t length = 0;
-  for (int i = 0; i < count; ++i) length += parts[i].iov_len;
-  return length;
-}
-
 }  // namespace
 
 VerbsChannel::VerbsChannel(VerbsDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t tag)
-    : device_(device), handler_(std::move(handler)), tag_(tag), token_(RandomBytes(kTokenLength)) {}
+    : device_(device),
+      handler_(std::move(handler)),
+      tag_(tag),
+      token_(RandomBytes(kTokenLength)),
+      outbox_([this](Work batch) { PushBatch(batch); }) {}
 
 VerbsChannel::~VerbsChannel() {
   pairs_.clear();  // before the memory they write
@@ -88,11 +82,7 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   if (state_.load() != State::kNew) {
     return Status(Code::kFailedPrecondition, "the channel is connected or closed already");
   }
-  RDMA_RETURN_IF_ERROR(
-      host::MemoryRegion::Create(0, peer.ring_size, Access::kRemoteRead, nullptr, &mirror_));
-  RDMA_RETURN_IF_ERROR(
-      adapter.Register(mirror_->address(), mirror_->length(), 0, &mirror_registration_));
-  writer_.Attach(mirror_->address(), peer.ring_size, peer.most_batches);
+  RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
   peer_ring_ = peer.ring_address;
   peer_ring_rkey_ = peer.ring_rkey;
   peer_token_ = peer.token;
@@ -160,28 +150,9 @@ Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint
 // the polling thread comes by.
 Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number,
                                bool awaited) {
-  const size_t length = TotalLength(parts, count);
-  if (length > writer_.LargestRecord()) {
-    return Status(Code::kInvalidArgument,
-                  "a notification of " + std::to_string(length) +
-                      " bytes is too long for the peer's ring (RDMA_TRANSPORT_RING)");
-  }
-  if (!pending_.empty() || !TryAppend(kind, parts, count, length, number, awaited)) {
-    if (pending_bytes_ + length > kPendingLimit) {
-      return Status(Code::kResourceExhausted, "the peer does not take its notifications");
-    }
-    Pending pending = {kind, std::string(), number, awaited};
-    pending.bytes.reserve(length);
-    for (int i = 0; i < count; ++i) {
-      pending.bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-    }
-    pending_bytes_ += length;
-    pending_.push_back(std::move(pending));
-    Pump();
-    return OkStatus();
-  }
+  RDMA_RETURN_IF_ERROR(outbox_.Add(kind, parts, count, number, awaited));
   if (awaited || device_->asleep()) {
-    CloseBatch();
+    outbox_.Close();
     Pump();
   } else {
     Attend();
@@ -189,49 +160,10 @@ Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, u
   return OkStatus();
 }
 
-bool VerbsChannel::TryAppend(RecordKind kind, const iovec* parts, int count, size_t length,
-                             uint64_t number, bool awaited) {
-  RingWriter::Room room = writer_.Append(kind, parts, count, length);
-  if (room == RingWriter::Room::kCloseFirst) {
-    CloseBatch();
-    if (writer_.HasOpenBatch()) return false;
-    room = writer_.Append(kind, parts, count, length);
-  }
-  if (room != RingWriter::Room::kTaken) return false;
-  if (number != 0) appended_ = number;
-  writer_.Mark(appended_, awaited);
-  return true;
-}
-
-void VerbsChannel::CloseBatch() {
-  Batch batch;
-  if (!writer_.Close(&batch)) return;
-  Work work;
-  work.kind = Work::Kind::kBatch;
-  work.local = mirror_->address() + batch.offset;
-  work.length = batch.length;
-  work.lkey = mirror_registration_->lkey();
-  work.remote = peer_ring_ + batch.offset;
-  work.rkey = peer_ring_rkey_;
-  work.immediate = batch.immediate;
-  work.awaited = batch.awaited;
-  work.end = batch.end;
-  work.number = batch.last_number;
-  for (size_t i = 1; i < pairs_.size(); ++i) work.after[i] = begun_[i];
-  pairs_.front()->Push(work);
-}
-
-void VerbsChannel::FlushPending() {
-  bool moved = false;
-  while (!pending_.empty()) {
-    Pending& front = pending_.front();
-    const iovec part = {front.bytes.data(), front.bytes.size()};
-    if (!TryAppend(front.kind, &part, 1, front.bytes.size(), front.number, front.awaited)) break;
-    pending_bytes_ -= front.bytes.size();
-    pending_.pop_front();
-    moved = true;
-  }
-  if (moved) CloseBatch();
+// It leaves when the writes that came before it on other queue pairs have ended.
+void VerbsChannel::PushBatch(Work batch) {
+  batch.after = transfers_.begun();
+  pairs_.front()->Push(batch);
 }
 
 void VerbsChannel::SendCredit(const Immediate& credit) {
@@ -243,20 +175,18 @@ void VerbsChannel::SendCredit(const Immediate& credit) {
   pairs_.front()->Push(work);
 }
 
-void VerbsChannel::PumpOne(size_t index) {
-  if (!pairs_[index]->HasWaiting()) return;
-  const Status posted = pairs_[index]->Pump(ended_);
-  if (!posted.ok()) BreakLocked(posted);
-}
-
 void VerbsChannel::Pump() {
-  for (size_t i = pairs_.size(); i-- > 0 && state_.load() != State::kBroken;) PumpOne(i);
+  for (size_t i = pairs_.size(); i-- > 0 && state_.load() != State::kBroken;) {
+    if (!pairs_[i]->HasWaiting()) continue;
+    const Status posted = pairs_[i]->Pump(transfers_.ended());
+    if (!posted.ok()) BreakLocked(posted);
+  }
 }
 
 Status VerbsChannel::Flush() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return Status(Code::kUnavailable, "the channel is not connected");
-  CloseBatch();
+  outbox_.Close();
   Pump();
   return OkStatus();
 }
@@ -264,14 +194,14 @@ Status VerbsChannel::Flush() {
 bool VerbsChannel::BeforeRest() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return false;
-  CloseBatch();
+  outbox_.Close();
   Pump();
-  return WaitsForRoom();
+  return outbox_.WaitsForRoom();
 }
 
 void VerbsChannel::Probe() {
   std::lock_guard<std::mutex> lock(mu_);
-  if (!Serving(state_.load()) || !WaitsForRoom() || pairs_.front()->AnswerDue()) return;
+  if (!Serving(state_.load()) || !outbox_.WaitsForRoom() || pairs_.front()->AnswerDue()) return;
   Work nothing;
   nothing.awaited = true;
   pairs_.front()->Push(nothing);
@@ -310,7 +240,7 @@ bool VerbsChannel::Locate(const void* data, RemoteSpan* span) const {
 
 Backlog VerbsChannel::backlog() const {
   std::lock_guard<std::mutex> lock(mu_);
-  return {writer_.size(), writer_.Used(), pending_bytes_};
+  return outbox_.backlog();
 }
 
 Status VerbsChannel::Read(const RemoteSpan& source, char* destination, uint64_t cookie) {
@@ -333,61 +263,18 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
   if (state_.load() != State::kConnected) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
-  const auto region = peer_regions_.find(span.key);
-  if (refused.ok() && (region == peer_regions_.end() || span.offset > region->second.length ||
-                       span.length > region->second.length - span.offset)) {
-    refused = Status(Code::kInvalidArgument, "a one-sided operation outside the peer's memory");
-  } else if (refused.ok() && write && !region->second.writable) {
-    refused = Status(Code::kPermissionDenied, "a write to memory that the peer only lets be read");
-  }
+  if (refused.ok()) refused = transfers_.Aim(span, &work);
   if (!refused.ok()) {
     if (write) return refused;
-    done_.push_back({cookie, refused});
+    transfers_.Refuse(cookie, refused);
     Attend();
     device_->Wake();
     return OkStatus();
   }
-  work.remote = region->second.address + span.offset;
-  work.rkey = region->second.rkey;
-  const uint64_t pairs = pairs_.size();
-  if (pairs == 1 || span.length < pairs * kLeastShare) {
-    PushShare(0, work, 0, span.length);
-  } else {
-    spread_[cookie] = {static_cast<int>(pairs)};
-    const uint64_t share = (span.length / pairs + 4095) / 4096 * 4096;
-    for (uint64_t i = 0; i < pairs; ++i) {
-      const uint64_t from = i * share;
-      PushShare(i, work, from, i + 1 == pairs ? span.length - from : share);
-    }
-  }
+  transfers_.Begin(work, span.length, device_->chunk(), pairs_);
   // A write on one queue pair leaves with the notification that follows it.
-  if (!write || pairs > 1) Pump();
+  if (!write || pairs_.size() > 1) Pump();
   return OkStatus();
-}
-
-void VerbsChannel::PushShare(size_t index, const Work& whole, uint64_t from, uint64_t length) {
-  const uint64_t chunk = device_->chunk();
-  if (whole.kind == Work::Kind::kWrite) ++begun_[index];
-  uint64_t done = 0;
-  do {
-    Work work = whole;
-    work.local = whole.local + from + done;
-    work.remote = whole.remote + from + done;
-    work.length = static_cast<uint32_t>(std::min(chunk, length - done));
-    done += work.length;
-    work.last = done == length;
-    pairs_[index]->Push(work);
-  } while (done < length);
-}
-
-void VerbsChannel::EndTransfer(size_t index, const Work& work) {
-  if (work.kind == Work::Kind::kWrite) ++ended_[index];
-  const auto spread = spread_.find(work.cookie);
-  if (spread != spread_.end()) {
-    if (--spread->second.shares > 0) return;
-    spread_.erase(spread);
-  }
-  done_.push_back({work.cookie, OkStatus()});
 }
 
 // --- Completions ---
@@ -407,15 +294,13 @@ void VerbsChannel::OnSent(size_t index, const ibv_wc& completion) {
   Work work;
   bool itself = false;
   const bool failed = completion.status != IBV_WC_SUCCESS;
-  bool freed = false;
   while (pairs_[index]->TakeEnded(completion.wr_id, &work, &itself)) {
     if (itself && failed) break;
     if (work.kind == Work::Kind::kBatch) {
-      writer_.OnWritten(work.end);
+      outbox_.OnWritten(work);
       delivered_ = work.number;
-      freed = true;
     } else if (work.last) {
-      EndTransfer(index, work);
+      transfers_.OnEnded(index, work);
     }
     if (itself) break;
   }
@@ -430,7 +315,6 @@ void VerbsChannel::OnSent(size_t index, const ibv_wc& completion) {
     BreakLocked(CompletionError(completion.status, completion.vendor_err, operation, route_));
     return;
   }
-  if (freed && !pending_.empty()) FlushPending();
   Pump();
 }
 
@@ -450,9 +334,7 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
     status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
   } else if (immediate.credit) {
     std::lock_guard<std::mutex> lock(mu_);
-    status = writer_.OnCredit(immediate);
-    FlushPending();
-    CloseBatch();
+    status = outbox_.OnCredit(immediate);
   } else if (!deaf_) {
     status = HandleBatch(immediate);
   }
@@ -502,7 +384,7 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
       if (record.size() != sizeof(key)) break;
       std::memcpy(&key, record.data(), sizeof(key));
       std::lock_guard<std::mutex> lock(mu_);
-      peer_regions_.erase(key);
+      transfers_.Forget(key);
       return OkStatus();
     }
     case RecordKind::kHello:
@@ -521,23 +403,23 @@ Status VerbsChannel::HandleRegion(std::string_view bytes) {
   }
   std::memcpy(&record, bytes.data(), sizeof(record));
   std::lock_guard<std::mutex> lock(mu_);
-  peer_regions_[record.key] = {record.address, record.length, record.rkey, record.writable != 0};
+  transfers_.Learn(record);
   return OkStatus();
 }
 
 bool VerbsChannel::DeliverNews() {
-  std::vector<Done> done;
+  std::vector<Transfers::Ended> ended;
   uint64_t delivered = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    done.swap(done_);
+    ended = transfers_.TakeEnded();
     if (delivered_ != told_) delivered = told_ = delivered_;
   }
-  if (done.empty() && delivered == 0) return false;
+  if (ended.empty() && delivered == 0) return false;
   const auto handler = handler_.lock();
   if (handler == nullptr) return false;
   if (delivered != 0) handler->OnDelivered(delivered);
-  for (const Done& transfer : done) handler->OnTransfer(transfer.cookie, transfer.status);
+  for (const auto& transfer : ended) handler->OnTransfer(transfer.cookie, transfer.status);
   return true;
 }
 
@@ -580,7 +462,7 @@ void VerbsChannel::BreakLocked(const Status& reason) {
   state_.store(State::kBroken);
   deadline_ = Now() + kFlushPatience;
   for (const auto& pair : pairs_) pair->Break();
-  pending_.clear();
+  outbox_.Drop();
   Attend();
   device_->Wake();
 }
@@ -594,12 +476,11 @@ bool VerbsChannel::Service() {
     needs_service_.store(false, std::memory_order_relaxed);
     const State state = state_.load();
     if (Serving(state)) {
-      CloseBatch();
+      outbox_.Close();
       Pump();
     }
     if (state == State::kParting) {
-      const bool said = pending_.empty() && writer_.AllWritten();
-      if (said || Now() > deadline_) BreakLocked(close_reason_);
+      if (outbox_.AllWritten() || Now() > deadline_) BreakLocked(close_reason_);
       Attend();
     } else if (state == State::kBroken) {
       over = std::all_of(pairs_.begin(), pairs_.end(), [](const auto& p) { return p->Drained(); });

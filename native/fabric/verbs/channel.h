@@ -1,9 +1,6 @@
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -13,8 +10,10 @@
 #include "base/clock.h"
 #include "fabric/fabric.h"
 #include "fabric/host/region.h"
+#include "fabric/verbs/outbox.h"
 #include "fabric/verbs/queue_pair.h"
 #include "fabric/verbs/ring.h"
+#include "fabric/verbs/transfers.h"
 
 namespace rdma_transport::fabric::verbs {
 
@@ -73,40 +72,13 @@ class VerbsChannel final : public Channel {
   // kParting: the last record is on its way. kBroken: no operation succeeds any more, and what was
   // under way is being flushed.
   enum class State { kNew, kConnecting, kConnected, kParting, kBroken, kFinished };
-  struct PeerRegion {
-    uint64_t address;
-    uint64_t length;
-    uint32_t rkey;
-    bool writable;
-  };
-  struct Pending {
-    RecordKind kind;
-    std::string bytes;
-    uint64_t number;
-    bool awaited;
-  };
-  // A transfer that is spread over queue pairs.
-  struct Spread {
-    int shares;
-  };
-  struct Done {
-    uint64_t cookie;
-    Status status;
-  };
 
   // With mu_ held.
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool awaited);
-  bool TryAppend(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
-                 bool awaited);
-  void CloseBatch();
-  void FlushPending();
+  void PushBatch(Work batch);
   void SendCredit(const Immediate& credit);
   void Pump();
-  bool WaitsForRoom() const { return !pending_.empty() || writer_.HasOpenBatch(); }
-  void PumpOne(size_t index);
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
-  void PushShare(size_t index, const Work& whole, uint64_t from, uint64_t length);
-  void EndTransfer(size_t index, const Work& work);
   void PartLocked(const Status& reason);
   void BreakLocked(const Status& reason);
 
@@ -135,10 +107,8 @@ class VerbsChannel final : public Channel {
   bool passive_ = false;
   int depth_ = 0;  // work requests per queue pair, and batches that the peer may send
 
-  // The mirror of the peer's ring, and the ring that the peer writes.
-  std::unique_ptr<host::MemoryRegion> mirror_;
+  // What the peer writes.
   std::unique_ptr<host::MemoryRegion> ring_;
-  std::unique_ptr<Registration> mirror_registration_;
   std::unique_ptr<Registration> ring_registration_;
   RingReader reader_;
   // The polling thread's.
@@ -148,21 +118,14 @@ class VerbsChannel final : public Channel {
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};
   std::vector<std::unique_ptr<QueuePair>> pairs_;
-  RingWriter writer_;
+  Outbox outbox_;
+  Transfers transfers_;
   uint64_t peer_ring_ = 0;
   uint32_t peer_ring_rkey_ = 0;
-  std::deque<Pending> pending_;
-  size_t pending_bytes_ = 0;
   uint64_t notified_ = 0;
   uint64_t delivered_ = 0;
-  uint64_t told_ = 0;      // of delivered_, to the handler
-  uint64_t appended_ = 0;  // the last notification that is in the ring
-  std::array<uint32_t, kMostQueuePairs> begun_ = {};
-  std::array<uint32_t, kMostQueuePairs> ended_ = {};
-  std::map<uint64_t, Spread> spread_;
-  std::vector<Done> done_;
+  uint64_t told_ = 0;  // of delivered_, to the handler
   std::set<uint64_t> shared_;
-  std::map<uint64_t, PeerRegion> peer_regions_;
   Status close_reason_;
   Nanos deadline_ = 0;  // of kParting and kBroken
   uint64_t flushed_ = 0;
