@@ -202,12 +202,15 @@ def test_steps_that_overlap_keep_their_tensors_apart(clusters: Clusters) -> None
     assert not any(wrong)
 
 
-@pytest.fixture(scope="module", params=["receiver's slots", "little memory", "no static edges"])
+@pytest.fixture(
+    scope="module", params=["receiver's slots", "little memory", "no static edges", "checksums"]
+)
 def unusual(request: pytest.FixtureRequest) -> Iterator[tuple[str, Cluster]]:
     environment = {
         "receiver's slots": {"RDMA_TRANSPORT_ZERO_COPY": "off"},
         "little memory": {"RDMA_TRANSPORT_ARENA_SIZE": "8MiB"},
         "no static edges": {"RDMA_TRANSPORT_STATIC": "off"},
+        "checksums": {"RDMA_TRANSPORT_CHECKSUM": "on"},
     }[request.param]
     with running({"a": 1, "b": 1, "c": 1}, environment=environment) as cluster:
         yield request.param, cluster
@@ -229,6 +232,9 @@ def test_training_elsewhere_gives_the_same_bits(
             graph.run()
             placements = {e["placement"] for e in plan(cluster)["edges"] if e["planned"]}
         assert placements == {"receiver"}
+    elif kind == "checksums":
+        assert change["static_tensors"] > 0
+        assert cluster["b", 0].stats()["errors"] == {}
     elif kind == "no static edges":
         assert change["static_tensors"] == 0
         assert change["dynamic_tensors"] == 12 * 12

@@ -270,6 +270,11 @@ std::vector<SettingRow> MakeTable() {
                         "off: no tensor gets a place before it is sent; each needs a descriptor",
                         {{"on", [](Settings* s) { s->static_edges = true; }},
                          {"off", [](Settings* s) { s->static_edges = false; }}}));
+  rows.push_back(Choice("CHECKSUM", "off",
+                        "on: tensors that this task sends carry a checksum, and one that arrives "
+                        "changed is an error",
+                        {{"on", [](Settings* s) { s->checksum = true; }},
+                         {"off", [](Settings* s) { s->checksum = false; }}}));
   rows.push_back(Duration("SPIN", "50us",
                           "how long the polling thread spins after the last message before it "
                           "sleeps",

@@ -42,6 +42,7 @@ struct Settings {
   uint64_t inline_max = 0;
   bool zero_copy = true;
   bool static_edges = true;
+  bool checksum = false;
   Nanos spin = 0;
   Nanos peer_timeout = 0;
   Nanos connect_timeout = 0;

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "protocol/integrity.h"
 #include "protocol/runtime.h"
 #include "protocol/trace.h"
 
@@ -181,6 +182,7 @@ void Endpoint::Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter) {
   }
   if (arrival.channel == nullptr || !arrival.delivery.status.ok()) {
     Trace::HandedOver(arrival.delivery.arrival);
+    Verify(arrival.traffic->remote, &arrival.delivery);
     waiter->OnDelivery(std::move(arrival.delivery));
     return;
   }

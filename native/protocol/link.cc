@@ -4,8 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/log.h"
 #include "protocol/control.h"
+#include "protocol/integrity.h"
 #include "protocol/staging.h"
 #include "protocol/trace.h"
 
@@ -89,7 +91,15 @@ SendOutcome Link::SendBest(Outgoing* tensor) {
 
 SendOutcome Link::SendInline(const Outgoing& tensor) {
   TensorHeader header = HeaderOf(tensor, MessageType::kInline);
-  const TensorFrame frame(&header, tensor.dims, tensor.rank, tensor.key, tensor.data, tensor.bytes);
+  const char* data = tensor.data;
+  std::string copy;
+  if (context_.settings->checksum && tensor.bytes > 0) {
+    // The checksum must be of what is sent.
+    if (tensor.mutable_source) data = copy.assign(tensor.data, tensor.bytes).data();
+    header.flags |= kChecked;
+    header.checksum = ChecksumOf(data, tensor.bytes);
+  }
+  const TensorFrame frame(&header, tensor.dims, tensor.rank, tensor.key, data, tensor.bytes);
   // Counted first: once it is sent, the receiver may ask at once.
   context_.traffic->Sent(Path::kInline).Add(tensor.bytes);
   GlobalCounters().inline_copied_bytes.fetch_add(tensor.bytes, std::memory_order_relaxed);
@@ -122,6 +132,10 @@ SendOutcome Link::SendDescriptor(Outgoing* tensor) {
       return {OkStatus(), "its memory cannot be registered with the fabric"};
     }
     if (!shared.ok()) return {shared};
+  }
+  if (context_.settings->checksum) {
+    header.flags |= kChecked;
+    header.checksum = ChecksumOf(tensor->data, tensor->bytes);
   }
   header.lend_id = lent_.Lend(std::move(tensor->owner));
   const TensorFrame frame(&header, tensor->dims, tensor->rank, tensor->key, nullptr, 0);
@@ -223,6 +237,8 @@ Status Link::HandleTensor(const char* data, size_t length) {
   delivery.dtype = message.header.dtype;
   delivery.dead = (message.header.flags & kDead) != 0;
   delivery.bytes = message.header.bytes;
+  delivery.checked = (message.header.flags & kChecked) != 0;
+  delivery.checksum = message.header.checksum;
   if (message.header.type == MessageType::kInline) {
     RDMA_RETURN_IF_ERROR(TakeInline(message, &arrival));
   } else if (message.header.type == MessageType::kDescriptor) {
@@ -256,9 +272,12 @@ Status Link::HandleStatic(const char* data, size_t length) {
   const Nanos begin = Trace::On() ? Now() : 0;
   StaticMessage message;
   std::string_view tail;
-  RDMA_RETURN_IF_ERROR(ParseStatic(data, length, &message, &tail));
+  uint32_t checksum = 0;
+  RDMA_RETURN_IF_ERROR(ParseStatic(data, length, &message, &tail, &checksum));
   Arrival arrival;
   arrival.traffic = context_.traffic;
+  arrival.delivery.checked = (message.flags & kChecked) != 0;
+  arrival.delivery.checksum = checksum;
   KeyId key;
   RDMA_RETURN_IF_ERROR(static_receiver_->OnStatic(message, tail, &arrival, &key));
   if (begin != 0) {
@@ -406,6 +425,7 @@ void Link::OnTransfer(uint64_t cookie, const Status& status) {
     GlobalCounters().copied_bytes.fetch_add(reading.delivery.bytes, std::memory_order_relaxed);
   }
   Trace::HandedOver(reading.delivery.arrival);
+  Verify(remote_.task, &reading.delivery);
   reading.waiter->OnDelivery(std::move(reading.delivery));
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/log.h"
 #include "protocol/control.h"
 #include "protocol/counters.h"
@@ -348,10 +349,12 @@ bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
     return false;
   }
   fabric::RemoteSpan local;
-  if (!channel_->Copies() &&
-      (tensor->mutable_source || !channel_->Locate(tensor->data, &local) ||
-       local.length < tensor->bytes) &&
-      !StageFor(edge, variant, tensor)) {
+  // What the processor copies may change afterwards, but a checksum must be of what is copied.
+  const bool stage = channel_->Copies()
+                         ? tensor->mutable_source && context_.settings->checksum
+                         : tensor->mutable_source || !channel_->Locate(tensor->data, &local) ||
+                               local.length < tensor->bytes;
+  if (stage && !StageFor(edge, variant, tensor)) {
     Miss(variant, "no memory in the arena");
     return false;
   }
@@ -404,13 +407,20 @@ Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t 
     message.flags |= kOddTail;
     message.tail_length = static_cast<uint32_t>(tail.size());
   }
+  StaticChecksum sum = {};
+  if (context_.settings->checksum) {
+    message.flags |= kChecked;
+    sum.checksum = ChecksumOf(tensor.data, tensor.bytes);
+  }
   static constexpr char kZeros[8] = {};
   const iovec parts[] = {
       {&message, sizeof(message)},
       {const_cast<char*>(tail.data()), message.tail_length},
       {const_cast<char*>(kZeros), (8 - message.tail_length % 8) % 8},
+      {&sum, context_.settings->checksum ? sizeof(sum) : 0},
   };
-  return channel_->Notify(parts, message.tail_length == 0 ? 1 : 3, fabric::Urgency::kWake, number);
+  const bool bare = message.tail_length == 0 && !context_.settings->checksum;
+  return channel_->Notify(parts, bare ? 1 : 4, fabric::Urgency::kWake, number);
 }
 
 // --- What the receiver says ---

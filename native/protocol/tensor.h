@@ -54,6 +54,8 @@ struct Delivery {
   uint64_t bytes = 0;
   OwnerRef lease;          // keeps `data` readable; letting go tells the producer
   bool exclusive = false;  // nobody else reads or writes `data`
+  bool checked = false;    // `checksum` is what the sender made of its bytes
+  uint32_t checksum = 0;
   Path path = Path::kInline;
   uint64_t arrival = 0;  // of Trace::Arrived()
 };

@@ -14,7 +14,7 @@
 namespace rdma_transport {
 
 // Peers of another major version do not talk over the fabric.
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 
 enum class MessageType : uint8_t {
   kInline = 1,      // a tensor with its bytes
@@ -37,6 +37,7 @@ enum TensorFlags : uint8_t {
   kSink = 4,  // of kEdge, kSlot: the receiver provides the slots, and the sender writes into them
   kOddTail = 8,   // of kStatic: the key ends otherwise than with kUsualTail
   kAwaited = 16,  // of kDescriptor: the sender waits for the release
+  kChecked = 32,  // there is a checksum of the bytes
 };
 
 struct TensorHeader {
@@ -51,7 +52,7 @@ struct TensorHeader {
   uint64_t region_key;
   uint64_t region_offset;
   uint32_t key_length;
-  uint32_t reserved2;
+  uint32_t checksum;  // if kChecked
 };
 static_assert(sizeof(TensorHeader) == 56);
 
@@ -69,7 +70,7 @@ struct SlotMessage {
 static_assert(sizeof(SlotMessage) == 32);
 
 // A tensor in a slot. What follows is the part of its key that the edge does not know, unless that
-// is the usual one.
+// is the usual one, and a StaticChecksum if kChecked.
 struct StaticMessage {
   MessageType type;
   uint8_t flags;
@@ -81,6 +82,12 @@ struct StaticMessage {
   uint32_t tail_length;
 };
 static_assert(sizeof(StaticMessage) == 32);
+
+struct StaticChecksum {
+  uint32_t checksum;
+  uint32_t reserved;
+};
+static_assert(sizeof(StaticChecksum) == 8);
 
 // A rendezvous key ends with ";frame:iteration"; outside of loops that is always this.
 constexpr std::string_view kUsualTail = ";0:0";
@@ -113,8 +120,9 @@ MessageType TypeOf(const char* data, size_t length);
 Status ParseTensor(const char* data, size_t length, TensorMessage* message);
 Status ParseControl(const char* data, size_t length, ControlMessage* message);
 Status ParseSlot(const char* data, size_t length, SlotMessage* message);
-// `tail` points into the notification.
-Status ParseStatic(const char* data, size_t length, StaticMessage* message, std::string_view* tail);
+// `tail` points into the notification; `checksum` is set if kChecked.
+Status ParseStatic(const char* data, size_t length, StaticMessage* message, std::string_view* tail,
+                   uint32_t* checksum);
 
 // Lays out a tensor message without copying its parts; `header`, `dims`, `key` and `payload` must
 // outlive the use of `parts`.

@@ -104,6 +104,10 @@ void RecvCall::OnDelivery(Delivery delivery) {
   tf::Tensor tensor;
   const bool dead = delivery.dead;
   absl::Status status = ToTensorFlow(delivery.status, WorkerOf(key_.src_device));
+  if (absl::IsDataLoss(status)) {
+    status = absl::DataLossError(std::string(status.message()) +
+                                 "; edge: " + std::string(key_.FullKey()));
+  }
   if (status.ok()) {
     status = TensorFrom(&delivery, &tensor);
   } else {

@@ -76,5 +76,33 @@ TEST(Bootstrap, SurvivesTheTripAndRefusesNonsense) {
   EXPECT_TRUE(BootstrapRequest::Decode(good + "more", &back).ok());
 }
 
+TEST(Wire, AStaticTensorsPartsHaveTheLengthsThatItStates) {
+  StaticMessage message = {};
+  message.type = MessageType::kStatic;
+  const StaticChecksum sum = {0x12345678, 0};
+  const auto parse = [&](const std::string& behind, std::string_view* tail, uint32_t* checksum) {
+    std::string bytes(reinterpret_cast<const char*>(&message), sizeof(message));
+    bytes += behind;
+    StaticMessage parsed;
+    return ParseStatic(bytes.data(), bytes.size(), &parsed, tail, checksum).ok();
+  };
+  const std::string checked(reinterpret_cast<const char*>(&sum), sizeof(sum));
+  std::string_view tail;
+  uint32_t checksum = 0;
+  EXPECT_TRUE(parse("", &tail, &checksum));
+  EXPECT_EQ(tail, kUsualTail);
+  EXPECT_FALSE(parse(checked, &tail, &checksum));
+  message.flags = kChecked;
+  EXPECT_FALSE(parse("", &tail, &checksum));
+  EXPECT_TRUE(parse(checked, &tail, &checksum));
+  EXPECT_EQ(checksum, 0x12345678u);
+  message.flags = kChecked | kOddTail;
+  message.tail_length = 5;
+  EXPECT_FALSE(parse(std::string(";f:12") + checked, &tail, &checksum));  // not padded
+  checksum = 0;
+  EXPECT_TRUE(parse(std::string(";f:12\0\0\0", 8) + checked, &tail, &checksum));
+  EXPECT_EQ(checksum, 0x12345678u);
+}
+
 }  // namespace
 }  // namespace rdma_transport
