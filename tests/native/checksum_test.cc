@@ -151,6 +151,9 @@ TEST_F(ChecksumTest, WhatChangesInASlotIsAnError) {
 }
 
 TEST_F(ChecksumTest, WhatIsOverwrittenAllTheTimeIsCheckedAsItWasSent) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "TensorFlow's kernels race with the copy, and so does this test";
+#endif
   for (const bool zero_copy : {true, false}) {
     Settings settings = Checking();
     settings.zero_copy = zero_copy;
