@@ -13,6 +13,7 @@ from tensorflow.python.data.experimental.ops import data_service_ops
 import rdma_transport
 from bench.support.cluster import eventually
 from bench.support.data_service import DataService
+from bench.support.ports import free_port
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("data_service")]
 service = tf.data.experimental.service
@@ -182,6 +183,17 @@ def test_an_error_of_the_dataset_is_the_readers_error(served: DataService) -> No
             list(distributed(RANGE.map(fails), served, protocol))
 
 
+def test_an_error_of_one_element_is_the_readers_error(served: DataService) -> None:
+    """Its successors are sound: whoever asks again gets them, and never hears of the error."""
+
+    def fails(i: tf.Tensor) -> tf.Tensor:
+        return tf.debugging.check_numerics(1 / tf.cast(i - 3, tf.float32), "the fourth")
+
+    for protocol in ("grpc", "rdma"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="the fourth"):
+            list(distributed(RANGE.map(fails), served, protocol))
+
+
 def test_a_reader_that_stops_early_ends_at_once(served: DataService) -> None:
     endless = RANGE.repeat().map(lambda i: tf.fill([100000], i))
     before = time.monotonic()
@@ -213,6 +225,32 @@ def test_without_a_fabric_and_with_grpc_forbidden_the_reader_fails() -> None:
             read(distributed(RANGE, worker, "rdma"))
     finally:
         worker.end()
+
+
+def test_a_worker_that_comes_back_at_another_transfer_port_is_read_by_grpc() -> None:
+    dispatcher = DataService(0).wait_ready()
+    port = free_port()
+    first = DataService(1, dispatcher.dispatcher, port=port).wait_ready()
+    second = None
+    try:
+        endless = RANGE.repeat().map(lambda i: tf.fill([2000], i))
+        off = service.ShardingPolicy.OFF
+        reader = iter(distributed(endless, dispatcher, "rdma", sharding=off))
+        for _ in range(20):
+            next(reader)
+        first.kill()
+        second = DataService(1, dispatcher.dispatcher, port=port).wait_ready()
+        before = received()
+        for _ in range(50):
+            element = next(reader)
+            assert int(tf.reduce_min(element)) == int(tf.reduce_max(element))
+        assert received() - before < 50
+        reasons = rdma_transport.stats()["fallback_reasons"]
+        assert any("data service" in reason for reason in reasons), reasons
+    finally:
+        for process in (first, second, dispatcher):
+            if process is not None:
+                process.end()
 
 
 def test_a_worker_that_dies_and_comes_back(served: DataService) -> None:

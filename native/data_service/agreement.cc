@@ -10,7 +10,7 @@
 namespace rdma_transport {
 namespace {
 
-constexpr char kReady[] = "rdma_transport exchange";
+constexpr char kReady[] = "rdma_transport exchange, gRPC at ";
 constexpr char kRefusal[] = "rdma_transport refuses: ";
 
 }  // namespace
@@ -33,12 +33,16 @@ bool MayUseGrpc() {
   return !loaded.ok() || settings.allow_fallback;
 }
 
-std::string Announcement(const Status& prepared) {
-  return prepared.ok() ? kReady : kRefusal + prepared.message();
+std::string Announcement(const Status& prepared, const std::string& grpc_address) {
+  return prepared.ok() ? kReady + grpc_address : kRefusal + prepared.message();
 }
 
-Status CheckAnnouncement(const std::string& announcement) {
-  if (announcement == kReady) return OkStatus();
+Status CheckAnnouncement(const std::string& announcement, std::string* grpc_address) {
+  const std::string ready = kReady;
+  if (announcement.compare(0, ready.size(), ready) == 0) {
+    *grpc_address = announcement.substr(ready.size());
+    return OkStatus();
+  }
   const std::string refusal = kRefusal;
   if (announcement.compare(0, refusal.size(), refusal) == 0) {
     return Status(Code::kFailedPrecondition,

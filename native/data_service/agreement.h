@@ -13,8 +13,9 @@ Status PrepareTransfer(exchange::Context* context);
 // What RDMA_TRANSPORT_FALLBACK says.
 bool MayUseGrpc();
 
-// What a worker announces to its clients, and what a client makes of it.
-std::string Announcement(const Status& prepared);
-Status CheckAnnouncement(const std::string& announcement);
+// What a worker announces to its clients, and what a client makes of it. `grpc_address` is where
+// the worker answers by gRPC what cannot go by the fabric; empty: it does not, or does not know.
+std::string Announcement(const Status& prepared, const std::string& grpc_address);
+Status CheckAnnouncement(const std::string& announcement, std::string* grpc_address);
 
 }  // namespace rdma_transport

@@ -26,12 +26,12 @@ namespace tf = tensorflow;
 // TensorFlow holds locks while it waits for a client to be made.
 constexpr Nanos kConnectPatience = 2 * kSecond;
 
-// Thread-safe. Unavailable makes TensorFlow try again; what is not transient makes it use gRPC, if
-// the worker allows it.
+// Thread-safe. Unavailable makes TensorFlow try again; any other error is the reader's. A worker
+// that the fabric does not reach for long is asked by gRPC from then on, if it allows it.
 class TransferClient final : public tf::data::DataTransferClient {
  public:
-  TransferClient(const exchange::Context& context, std::string address)
-      : context_(context), address_(std::move(address)) {}
+  TransferClient(const exchange::Context& context, std::string address, tf::Allocator* allocator)
+      : context_(context), address_(std::move(address)), allocator_(allocator) {}
 
   ~TransferClient() override {
     if (caller_ != nullptr) caller_->Leave();
@@ -39,7 +39,12 @@ class TransferClient final : public tf::data::DataTransferClient {
 
   // Connects, because TensorFlow can still choose gRPC here without having lost anything.
   absl::Status CheckCompatibility(const std::string& announcement) const override {
-    Status status = CheckAnnouncement(announcement);
+    std::string grpc_address;
+    Status status = CheckAnnouncement(announcement, &grpc_address);
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      grpc_address_ = grpc_address;
+    }
     std::shared_ptr<exchange::Caller> caller;
     if (status.ok()) status = Connected(&caller);
     if (!status.ok()) ReportFallback(status);
@@ -48,11 +53,16 @@ class TransferClient final : public tf::data::DataTransferClient {
 
   absl::Status GetElement(const tf::data::GetElementRequest& request,
                           tf::data::GetElementResult& result) override {
+    if (tf::data::DataTransferClient* grpc = Grpc()) return grpc->GetElement(request, result);
     std::shared_ptr<exchange::Caller> caller;
     const Status connected = Connected(&caller);
-    if (!connected.ok()) return ToTensorFlow(GiveUpAfterAWhile(connected));
+    if (!connected.ok()) return Unreached(connected, request, result);
     const auto& message = reinterpret_cast<const google::protobuf::Message&>(request);
     exchange::Answer answer = caller->Call(message.SerializeAsString());
+    if (!answer.replied && !IsTransient(answer.status)) {
+      return Unreached(answer.status, request, result);
+    }
+    Reached();
     if (!answer.status.ok()) return ToTensorFlow(answer.status);
     return DecodeElement(std::move(answer), &result);
   }
@@ -61,9 +71,20 @@ class TransferClient final : public tf::data::DataTransferClient {
     cancelled_.store(true);
     std::lock_guard<std::mutex> lock(mu_);
     if (caller_ != nullptr) caller_->Cancel();
+    if (grpc_ != nullptr) grpc_->TryCancel();
   }
 
  private:
+  // TensorFlow tries again by itself, or ends.
+  static bool IsTransient(const Status& status) {
+    return status.code() == Code::kUnavailable || status.code() == Code::kCancelled;
+  }
+
+  tf::data::DataTransferClient* Grpc() const {
+    std::lock_guard<std::mutex> lock(mu_);
+    return grpc_.get();
+  }
+
   Status Connected(std::shared_ptr<exchange::Caller>* caller) const {
     std::lock_guard<std::mutex> connecting(connect_mu_);
     {
@@ -84,17 +105,43 @@ class TransferClient final : public tf::data::DataTransferClient {
     return OkStatus();
   }
 
-  // A worker that came back elsewhere is not found here any more, but perhaps by gRPC.
-  Status GiveUpAfterAWhile(const Status& status) {
-    if (status.code() == Code::kCancelled) return status;
+  void Reached() {
     std::lock_guard<std::mutex> lock(mu_);
-    const Nanos now = Now();
-    if (unreachable_since_ == 0) unreachable_since_ = now;
-    if (now - unreachable_since_ < context_.settings->connect_timeout) {
-      return Status(Code::kUnavailable, status.message());
+    unreachable_since_ = 0;
+  }
+
+  // A worker that came back elsewhere is not found here any more, but perhaps by gRPC.
+  absl::Status Unreached(const Status& status, const tf::data::GetElementRequest& request,
+                         tf::data::GetElementResult& result) {
+    if (status.code() == Code::kCancelled) return ToTensorFlow(status);
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      const Nanos now = Now();
+      if (unreachable_since_ == 0) unreachable_since_ = now;
+      if (now - unreachable_since_ < context_.settings->connect_timeout) {
+        return ToTensorFlow(Status(Code::kUnavailable, status.message()));
+      }
+      if (grpc_ == nullptr) {
+        const absl::Status made = UseGrpcLocked(status);
+        if (!made.ok()) return made;
+      }
     }
+    return Grpc()->GetElement(request, result);
+  }
+
+  absl::Status UseGrpcLocked(const Status& status) {
     ReportFallback(status);
-    return Status(Code::kFailedPrecondition, status.message());
+    if (grpc_address_.empty()) {
+      return ToTensorFlow(Status(Code::kFailedPrecondition,
+                                 status.message() +
+                                     "; gRPC cannot serve instead, because the worker forbids it "
+                                     "(RDMA_TRANSPORT_FALLBACK) or has no port of its own in its "
+                                     "WorkerConfig"));
+    }
+    const absl::Status made = tf::data::DataTransferClient::Build(
+        "grpc", {"grpc", grpc_address_, nullptr, allocator_}, &grpc_);
+    if (made.ok() && cancelled_.load()) grpc_->TryCancel();
+    return made;
   }
 
   void ReportFallback(const Status& status) const {
@@ -105,11 +152,14 @@ class TransferClient final : public tf::data::DataTransferClient {
 
   const exchange::Context context_;
   const std::string address_;
+  tf::Allocator* const allocator_;
   std::atomic<bool> cancelled_{false};
   mutable std::mutex connect_mu_;  // before mu_
   mutable std::mutex mu_;
   mutable std::shared_ptr<exchange::Caller> caller_;
   mutable Nanos unreachable_since_ = 0;
+  mutable std::string grpc_address_;
+  std::unique_ptr<tf::data::DataTransferClient> grpc_;  // once made, it stays
 };
 
 [[maybe_unused]] const bool client_registered = [] {
@@ -123,7 +173,7 @@ class TransferClient final : public tf::data::DataTransferClient {
           GlobalCounters().fallback_reasons.Add("data service: " + prepared.message());
           return ToTensorFlow(prepared);
         }
-        *client = std::make_unique<TransferClient>(context, config.address);
+        *client = std::make_unique<TransferClient>(context, config.address, config.allocator);
         return absl::OkStatus();
       });
   return true;

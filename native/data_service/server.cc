@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "base/log.h"
 #include "data_service/agreement.h"
 #include "data_service/element.h"
@@ -23,6 +24,8 @@ namespace {
 
 namespace tf = tensorflow;
 namespace pb = google::protobuf;
+
+constexpr char kPortPlaceholder[] = "%port%";
 
 // A tensorflow::data::GetElementRequest, made by its name.
 std::unique_ptr<pb::Message> NewRequest() {
@@ -44,6 +47,14 @@ int WantedPort(const tf::data::experimental::WorkerConfig& config) {
   return given ? port : 0;
 }
 
+// The worker's own address; empty if TensorFlow alone knows the port that it was given.
+std::string GrpcAddress(const tf::data::experimental::WorkerConfig& config) {
+  const bool known = config.port() != 0;
+  if (!known && absl::StrContains(config.worker_address(), kPortPlaceholder)) return {};
+  return absl::StrReplaceAll(config.worker_address(),
+                             {{kPortPlaceholder, std::to_string(config.port())}});
+}
+
 exchange::Reply Failed(const Status& status) {
   exchange::Reply reply;
   reply.status = status;
@@ -55,6 +66,7 @@ class TransferServer final : public tf::data::DataTransferServer {
   explicit TransferServer(GetElementT get_element) : get_element_(std::move(get_element)) {}
 
   absl::Status Start(const tf::data::experimental::WorkerConfig& config) override {
+    if (may_use_grpc_) grpc_address_ = GrpcAddress(config);
     exchange::Context context;
     prepared_ = PrepareTransfer(&context);
     if (!prepared_.ok()) {
@@ -72,10 +84,12 @@ class TransferServer final : public tf::data::DataTransferServer {
 
   int Port() const override { return responder_ == nullptr ? 0 : responder_->port(); }
   absl::StatusOr<std::string> GetCompatibilityInfo() const override {
-    return Announcement(prepared_);
+    return Announcement(prepared_, grpc_address_);
   }
   bool FallBackToGrpcAtClientCreationTime() const override { return may_use_grpc_; }
-  bool FallBackToGrpcAtGetElementTime() const override { return may_use_grpc_; }
+  // TensorFlow would ask by gRPC after an error of the dataset too, and so skip the element whose
+  // error it is. The client itself knows which errors are the transport's.
+  bool FallBackToGrpcAtGetElementTime() const override { return false; }
 
  private:
   exchange::Reply Answer(std::string_view bytes) {
@@ -102,6 +116,7 @@ class TransferServer final : public tf::data::DataTransferServer {
   const bool may_use_grpc_ = MayUseGrpc();
   std::atomic<bool> worker_stopped_{false};
   Status prepared_;
+  std::string grpc_address_;
   std::unique_ptr<exchange::Responder> responder_;
 };
 

@@ -63,6 +63,8 @@ class DataTransferClient {
   }
 
   static void Register(std::string name, ClientFactoryT factory);
+  static absl::Status Build(std::string name, Config config,
+                            std::unique_ptr<DataTransferClient>* out);
 };
 
 class DataTransferServer {

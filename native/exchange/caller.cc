@@ -93,6 +93,7 @@ Answer Caller::Call(std::string_view request) {
     calls_.erase(number);  // the peer knows nothing of it
   }
   if (!answer.status.ok()) return answer;
+  answer.replied = true;
   answer.status = Take(call, &answer);
   return answer;
 }

@@ -36,6 +36,7 @@ struct Arrived {
 
 struct Answer {
   Status status;
+  bool replied = false;  // the status is the peer's, or of what it replied
   std::string head;
   std::vector<Arrived> payloads;
   std::string text;  // in which those lie that did not land
