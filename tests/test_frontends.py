@@ -1,6 +1,7 @@
 """The names people type, and TensorFlow 2's ways to a cluster."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,40 @@ def test_the_names_of_older_transports(alias: str) -> None:
     with running({"a": 1, "b": 1}, protocol=alias) as cluster, Graph(cluster, across) as graph:
         assert graph.run() > 0
         assert cluster["a", 0].stats()["sent"]["static"]["tensors"] == 1
+
+
+def test_a_traced_step_lists_what_came_from_other_tasks(clusters: dict[str, Cluster]) -> None:
+    """`RecvTensor` in RunMetadata, which timelines show: edge, bytes and both devices."""
+
+    def chain() -> Any:
+        with tf.device(A):
+            data = tf.fill([30000], v1.placeholder_with_default(1.0, []))
+            small = tf.fill([3], v1.placeholder_with_default(2.0, []))
+        with tf.device(B):
+            text = tf.strings.as_string(small)
+            return tf.reduce_sum(data * 2), text
+
+    def traced(graph: Graph) -> set[tuple[str, str]]:
+        metadata = v1.RunMetadata()
+        options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+        graph.session.run(graph.fetches, options=options, run_metadata=metadata)
+        return {
+            (device.device, re.sub(r"\[\S+/s\] ", "", node.timeline_label))
+            for device in metadata.step_stats.dev_stats
+            for node in device.node_stats
+            if node.node_name == "RecvTensor"
+        }
+
+    labels: dict[str, set[tuple[str, str]]] = {}
+    for protocol, cluster in clusters.items():
+        with Graph(cluster, chain) as graph:
+            # A step does not wait until the other tasks know that it is traced.
+            seen = labels.setdefault(protocol, set())
+            for _ in range(500):
+                seen |= traced(graph)
+                if len(seen) == 4:
+                    break
+    assert labels["rdma"] == labels["grpc"]
 
 
 FAILURE = """

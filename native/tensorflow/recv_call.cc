@@ -46,11 +46,12 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
   absl::Status found =
       rendezvous->session()->device_mgr()->LookupDevice(call->key_.dst_device, &call->device_);
   if (!found.ok()) return fail(found);
-  Peer* peer = rendezvous->PeerFor(call->key_.src_device);
+  Peer* peer = rendezvous->PeerFor(call->key_.src_device, &call->receipts_);
   call->peer_ = peer;
   if (peer == nullptr) {
     return fail(absl::InternalError("no worker known as " + std::string(call->key_.src_device)));
   }
+  if (call->receipts_ != nullptr) call->begin_micros_ = tf::Env::Default()->NowMicros();
   Endpoint* endpoint = rendezvous->endpoint_;
   const int64_t step = rendezvous->step_id_;
   // The callback may let go of the rendezvous before this function ends.
@@ -110,6 +111,10 @@ void RecvCall::OnDelivery(Delivery delivery) {
   }
   if (status.ok()) {
     status = TensorFrom(&delivery, &tensor);
+    if (receipts_ != nullptr && status.ok()) {
+      receipts_->Add(rendezvous_->step_id_, key_, begin_micros_, tf::Env::Default()->NowMicros(),
+                     tensor.TotalBytes());
+    }
   } else {
     rendezvous_->endpoint_->Forget(rendezvous_->step_id_, key_.FullKey(), this);
   }

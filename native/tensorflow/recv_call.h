@@ -9,6 +9,7 @@
 #include "protocol/waiter.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
+#include "tensorflow/receipt_log.h"
 #include "tensorflow/rendezvous.h"
 
 namespace rdma_transport {
@@ -47,6 +48,8 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public Waiter {
   tensorflow::Rendezvous::DoneCallback done_;
   tensorflow::Device* device_ = nullptr;
   Peer* peer_ = nullptr;
+  std::shared_ptr<ReceiptLog> receipts_;  // null: nobody wants to know
+  int64_t begin_micros_ = 0;              // kept for them
 
   mutable std::mutex mu_;
   absl::Status status_;

@@ -144,7 +144,7 @@ void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvo
   RecvCall::Run(std::make_shared<RecvCall>(this, parsed, args, std::move(done)));
 }
 
-Peer* Rendezvous::PeerFor(absl::string_view device) {
+Peer* Rendezvous::PeerFor(absl::string_view device, std::shared_ptr<ReceiptLog>* receipts) {
   tf::WorkerSession* session = this->session();
   if (session == nullptr) return nullptr;
   const absl::string_view task = WorkerOf(device);
@@ -154,15 +154,20 @@ Peer* Rendezvous::PeerFor(absl::string_view device) {
     peers_.clear();
     peers_of_ = cache;
   }
-  for (const auto& [known, peer] : peers_) {
-    if (known == task) return peer;
+  for (const Known& known : peers_) {
+    if (known.task != task) continue;
+    if (receipts != nullptr && known.receipts->active()) *receipts = known.receipts;
+    return known.peer;
   }
   const std::string name(task);
   tf::WorkerInterface* worker = cache->GetOrCreateWorker(name);
   if (worker == nullptr) return nullptr;
   Peer* peer = PeerOf(worker);
+  std::shared_ptr<ReceiptLog> log = ReceiptsOf(worker);
   cache->ReleaseWorker(name, worker);
-  if (peer != nullptr) peers_.emplace_back(name, peer);
+  if (peer == nullptr) return nullptr;
+  if (receipts != nullptr && log->active()) *receipts = log;
+  peers_.push_back({name, peer, std::move(log)});
   return peer;
 }
 

@@ -9,6 +9,7 @@
 
 #include "protocol/endpoint.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
+#include "tensorflow/receipt_log.h"
 
 namespace rdma_transport {
 
@@ -54,8 +55,15 @@ class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
  private:
   friend class RecvCall;
 
+  struct Known {
+    std::string task;
+    Peer* peer;
+    std::shared_ptr<ReceiptLog> receipts;
+  };
+
   // The peer that a device of another task belongs to; null if the session's cluster has none.
-  Peer* PeerFor(absl::string_view device);
+  // `receipts` becomes where to note what comes from it, if somebody wants that noted.
+  Peer* PeerFor(absl::string_view device, std::shared_ptr<ReceiptLog>* receipts = nullptr);
   BootstrapCall CallFor(const Peer* peer);
 
   Endpoint* const endpoint_;
@@ -65,7 +73,7 @@ class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
   // A client's rendezvous of eager tensors outlives an update of its cluster, which brings another
   // cache with other peers under the same names.
   std::weak_ptr<tensorflow::WorkerCacheInterface> peers_of_;
-  std::vector<std::pair<std::string, Peer*>> peers_;
+  std::vector<Known> peers_;
 };
 
 }  // namespace rdma_transport

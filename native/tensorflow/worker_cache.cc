@@ -44,10 +44,12 @@ class RunGraphWatch final : public Waiter {
 
 class RemoteWorker final : public tf::WorkerInterface {
  public:
-  RemoteWorker(tf::WorkerInterface* inner, Peer* peer) : inner_(inner), peer_(peer) {}
+  RemoteWorker(tf::WorkerInterface* inner, Peer* peer, std::shared_ptr<ReceiptLog> receipts)
+      : inner_(inner), peer_(peer), receipts_(std::move(receipts)) {}
   ~RemoteWorker() override = default;
 
   Peer* peer() const { return peer_; }
+  const std::shared_ptr<ReceiptLog>& receipts() const { return receipts_; }
   tf::WorkerInterface* inner() const { return inner_; }
 
   void RunGraphAsync(tf::CallOptions* opts, tf::RunGraphRequestWrapper* request,
@@ -135,6 +137,7 @@ class RemoteWorker final : public tf::WorkerInterface {
  private:
   tf::WorkerInterface* const inner_;
   Peer* const peer_;
+  const std::shared_ptr<ReceiptLog> receipts_;
 };
 
 }  // namespace
@@ -158,7 +161,8 @@ tf::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& target) {
   const auto address = addresses_.find(target);
   return new RemoteWorker(
       worker,
-      endpoint_->GetPeer(target, address == addresses_.end() ? std::string() : address->second));
+      endpoint_->GetPeer(target, address == addresses_.end() ? std::string() : address->second),
+      receipts_);
 }
 
 void WorkerCache::ReleaseWorker(const std::string& target, tf::WorkerInterface* worker) {
@@ -168,9 +172,30 @@ void WorkerCache::ReleaseWorker(const std::string& target, tf::WorkerInterface* 
   delete remote;
 }
 
+void WorkerCache::SetLogging(bool active) {
+  receipts_->SetActive(active);
+  inner_->SetLogging(active);
+}
+
+void WorkerCache::ClearLogs() {
+  receipts_->Clear();
+  inner_->ClearLogs();
+}
+
+bool WorkerCache::RetrieveLogs(int64_t step_id, tf::StepStats* stats) {
+  const bool by_grpc = inner_->RetrieveLogs(step_id, stats);  // first: it replaces what is there
+  const bool by_fabric = receipts_->Take(step_id, stats);
+  return by_grpc || by_fabric;
+}
+
 Peer* PeerOf(tf::WorkerInterface* worker) {
   auto* remote = dynamic_cast<RemoteWorker*>(worker);
   return remote == nullptr ? nullptr : remote->peer();
+}
+
+std::shared_ptr<ReceiptLog> ReceiptsOf(tf::WorkerInterface* worker) {
+  auto* remote = dynamic_cast<RemoteWorker*>(worker);
+  return remote == nullptr ? nullptr : remote->receipts();
 }
 
 }  // namespace rdma_transport

@@ -10,6 +10,7 @@
 #include "tensorflow/core/distributed_runtime/worker_cache_wrapper.h"
 #include "tensorflow/core/distributed_runtime/worker_interface.h"
 #include "tensorflow/core/protobuf/cluster.pb.h"
+#include "tensorflow/receipt_log.h"
 
 namespace rdma_transport {
 
@@ -23,14 +24,21 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
   tensorflow::WorkerInterface* GetOrCreateWorker(const std::string& target) override;
   void ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) override;
 
+  void SetLogging(bool active) override;
+  void ClearLogs() override;
+  bool RetrieveLogs(int64_t step_id, tensorflow::StepStats* stats) override;
+
  private:
   std::unique_ptr<tensorflow::WorkerCacheInterface> inner_;
   Endpoint* const endpoint_;
   const std::string self_;
+  const std::shared_ptr<ReceiptLog> receipts_ = std::make_shared<ReceiptLog>();
   std::map<std::string, std::string> addresses_;
 };
 
 // The peer behind a stub that a WorkerCache made; null for the local task's.
 Peer* PeerOf(tensorflow::WorkerInterface* worker);
+// Where its cache notes what comes from that task; null for the local task's.
+std::shared_ptr<ReceiptLog> ReceiptsOf(tensorflow::WorkerInterface* worker);
 
 }  // namespace rdma_transport
