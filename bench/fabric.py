@@ -3,7 +3,8 @@
 As perftest does it: bandwidth with up to 128 transfers under way, by total bytes and time; the
 latency of a notification, and of a write with the notification that tells of it, as half of a round
 trip; that of a read as the whole of it. On shared memory memcpy() takes turns with the fabric in
-the same run. Bandwidths are medians of some turns.
+the same run. Bandwidths are medians of some turns. After each turn all bytes that it left are compared
+with what was sent, and those that differ are counted.
 
 usage: python -m bench.fabric [--fabric verbs] [--sizes 64,4KiB…4MiB] [--json]
        python -m bench.fabric --listen HOST:PORT     on one host,
@@ -12,13 +13,13 @@ usage: python -m bench.fabric [--fabric verbs] [--sizes 64,4KiB…4MiB] [--json]
 
 import ctypes
 import json
-import math
 import select
 import signal
 import socket
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +31,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.report import times_of
 from bench.support.ending import leave
 from bench.support.machine import describe
 from bench.support.meeting import NobodyCameError, listening, reach, received
@@ -109,6 +111,7 @@ class Bench:
 
     def __init__(self, wire: Wire, fabric: str, largest: int, rounds: int, most: int) -> None:
         self.wire, self.rounds, self.most = wire, rounds, most
+        self.wrong: Counter[tuple[str, int]] = Counter()  # bytes, by test and size
         self.meter = Meter(fabric, largest)
         wire.tell(fabric=fabric, largest=largest, address=self.meter.address().hex())
         self.peer = wire.hear()
@@ -119,19 +122,18 @@ class Bench:
         """Seconds; what the other process says went wrong counts more than what that caused."""
         self.wire.tell(test=test, nbytes=nbytes, iterations=iterations)
         try:
-            return self.meter.run(test, nbytes, iterations, PATIENCE)
+            seconds, wrong = self.meter.run(test, nbytes, iterations, PATIENCE)
         except FabricError:
             if select.select([self.wire.connection], [], [], 1)[0]:
                 self.wire.hear()  # raises
             raise
+        self.wrong[test, nbytes] += wrong
+        return seconds
 
-    def latency(self, test: str, nbytes: int, iterations: int) -> dict[str, float]:
+    def latency(self, test: str, nbytes: int, iterations: int) -> dict[str, Any]:
         self.run(test, nbytes, min(WARM_UP, iterations // 4 + 1))
-        samples = sorted(1e6 * sample for sample in self.run(test, nbytes, iterations))
-        last = len(samples) - 1
-        names = (("minimum", 0.0), ("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("maximum", 1.0))
-        found = {name: samples[math.ceil(last * part)] for name, part in names}
-        return found | {"mean": statistics.fmean(samples), "iterations": len(samples)}
+        samples = [1e6 * sample for sample in self.run(test, nbytes, iterations)]
+        return times_of(samples).as_dict() | {"iterations": len(samples)}
 
     def row(self, nbytes: int, iterations: int) -> dict[str, Any]:
         """Bandwidths in GB/s, latencies in microseconds."""
@@ -151,9 +153,12 @@ class Bench:
                 rates[name].append(nbytes * streamed / sum(test(streamed)) / 1e9)
         row: dict[str, Any] = {"bytes": nbytes, "transfers": streamed}
         row |= {f"{name}_gbps": statistics.median(values) for name, values in rates.items()}
+        for name in ("write", "read"):
+            row[f"{name}_wrong"] = self.wrong[f"{name}_bandwidth", nbytes]
         for name in ("write", "read", "notify"):
             if name != "notify" or nbytes <= LARGEST_NOTE:
                 measured = self.latency(f"{name}_latency", nbytes, min(iterations, most))
+                measured["wrong"] = self.wrong[f"{name}_latency", nbytes]
                 row[f"{name}_us"] = measured
         return row
 
@@ -178,6 +183,8 @@ class Bench:
             "iterations": iterations,
             "rows": [self.row(size, iterations) for size in track(sizes, "measuring")],
             "notifications_per_second": self.notifications(iterations),
+            "notifications_wrong": self.wrong["notify_rate", RATE_BYTES],
+            "wrong": self.wrong.total(),
         }
 
 
@@ -201,7 +208,8 @@ def show(report: dict[str, Any], console: Console) -> None:
         cells = [f"{rate:.2f}" for rate in rates if rate is not None]
         for name in ("write", "read", "notify"):
             latency = row.get(f"{name}_us")
-            cells += [f"{latency[p]:.4g}" if latency else "-" for p in ("p50", "p99")]
+            known = [latency and latency[part] for part in ("p50", "p99")]
+            cells += ["-" if time is None else f"{time:.4g}" for time in known]
         table.add_row(size_name(row["bytes"]), *cells)
     console.print(table)
     console.print(
@@ -209,6 +217,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         f"{report['notifications_per_second'] / 1e6:.2f} million a second. "
         f"write: with the notification that tells of it."
     )
+    console.print(f"bytes that arrived otherwise than they were sent: {report['wrong']}")
 
 
 @contextmanager
@@ -287,6 +296,9 @@ def main(
         print(json.dumps(report, indent=2))
     else:
         show(report, Console())
+    if report["wrong"]:
+        print(f"{report['wrong']} bytes arrived otherwise than they were sent", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

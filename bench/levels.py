@@ -66,11 +66,19 @@ def fabric(
     rate = report["notifications_per_second"]
     count = max(iterations * 5, 8)
     result.rows.append(
-        Row("notify_rate", size_name(RATE_BYTES), RATE_BYTES, name, count, per_second=rate)
+        Row(
+            "notify_rate",
+            size_name(RATE_BYTES),
+            RATE_BYTES,
+            name,
+            count,
+            per_second=rate,
+            wrong=report["notifications_wrong"],
+        )
     )
     result.notes.append(
         "write_lat (with the notification that tells of it) and notify_lat are half of a round "
-        "trip, read_lat is the whole of it."
+        "trip, read_lat is the whole of it. #wrong: bytes, of all that each turn left."
     )
     return result
 
@@ -82,21 +90,17 @@ def _fabric_rows(row: dict[str, Any], fabric: str) -> list[Row]:
         if rate is not None:
             name, whose = ("memcpy", "cpu") if test == "memcpy" else (f"{test}_bw", fabric)
             count = row["transfers"]
-            made = Row(name, size_name(size), size, whose, count, gbps=rate)
+            wrong = row.get(f"{test}_wrong")
+            made = Row(name, size_name(size), size, whose, count, gbps=rate, wrong=wrong)
             rows.append(replace(made, per_second=rate * GB / size))
     for test in ("write", "read", "notify"):
         known = row.get(f"{test}_us")
         if known:
             count = known["iterations"]
-            times = Times(
-                min=known["minimum"],
-                p50=known["p50"],
-                mean=known["mean"],
-                p99=known["p99"] if count >= 100 else None,
-                p999=known["p99.9"] if count >= 1000 else None,
-                max=known["maximum"],
-            )
-            rows.append(Row(f"{test}_lat", size_name(size), size, fabric, count, times))
+            figures = {name: known[name] for name in ("min", "p50", "mean", "p99", "max")}
+            times = Times(**figures, p999=known["p99.9"])
+            test, wrong = f"{test}_lat", known["wrong"]
+            rows.append(Row(test, size_name(size), size, fabric, count, times, wrong=wrong))
     return rows
 
 

@@ -109,6 +109,7 @@ def test_json_is_all_of_stdout_and_obeys_the_schema() -> None:
         assert 0 < times["min"] <= times["p50"] <= times["max"]
         assert times["p99"] is times["p99.9"] is None, "20 samples do not tell"
     assert rows["notify_rate", 64]["per_second"] > 0
+    assert {row["wrong"] for row in result["rows"] if row["protocol"] != "cpu"} == {0}
     assert result["routes"][0]["path"] == rows["write_bw", 64]["protocol"]
 
 

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import jsonschema
 import pytest
 
 import bench.edges
+import bench.fabric
 from bench import exchange, levels, performing
 from bench.levels import Where
 from bench.payloads import parse_payloads, payload
@@ -154,6 +156,29 @@ def test_edges_all_reduce_and_steps_have_the_same_form() -> None:
     assert (step.iterations, step.wrong) == (6, None)
     assert step.sent is not None
     assert step.sent["grpc"]["bytes"] == 0
+
+
+def test_the_fabric_counts_wrong_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    where, little = Where(fabric="shm"), {"iterations": 1000, "rounds": 2, "most": 2**20}
+    right = levels.fabric(where, [64], **little)
+    valid(right)
+    moves = [row for row in right.rows if row.test != "memcpy"]
+    assert [row.wrong for row in moves] == [0] * 6
+    for row in moves:
+        if row.times is not None:  # 99.9 % of 1000 are not all
+            assert row.times.p999 is not None
+            assert row.times.p999 <= row.times.max
+
+    class Wrong(bench.fabric.Meter):
+        def run(self, test: str, *plan: Any) -> tuple[list[float], int]:
+            seconds, wrong = super().run(test, *plan)
+            return seconds, wrong + 5 * (test == "write_bandwidth")
+
+    monkeypatch.setattr(bench.fabric, "Meter", Wrong)
+    result = levels.fabric(where, [64], **little)
+    assert {row.test: row.wrong for row in result.rows if row.wrong} == {"write_bw": 15}
+    performing._judge(result)
+    assert performing._code([result]) == performing.FAILED
 
 
 def test_a_table_leaves_out_what_nobody_measured() -> None:

@@ -368,8 +368,11 @@ cdef class Meter:
         plan.patience = <int64_t>(timeout * 1e9)
         return plan
 
-    def run(self, test: str, nbytes: int, iterations: int, timeout: float) -> list:
-        """Seconds: one per iteration for a latency, one in all for the others."""
+    def run(self, test: str, nbytes: int, iterations: int, timeout: float) -> tuple:
+        """Seconds: one per iteration for a latency, one in all for the others.
+
+        And how many bytes were found otherwise than they were sent.
+        """
         cdef Plan plan = self.plan(test, nbytes, iterations, timeout)
         cdef Measured measured
         cdef Status status
@@ -377,8 +380,8 @@ cdef class Meter:
             status = self.meter.get().Run(plan, &measured)
         check(status, f"{test} of {nbytes} bytes: ")
         if measured.samples.empty():
-            return [measured.elapsed / 1e9]
-        return [sample / 1e9 for sample in measured.samples]
+            return [measured.elapsed / 1e9], measured.wrong
+        return [sample / 1e9 for sample in measured.samples], measured.wrong
 
     def serve(self, test: str, nbytes: int, iterations: int, timeout: float) -> None:
         cdef Plan plan = self.plan(test, nbytes, iterations, timeout)

@@ -93,6 +93,7 @@ cdef extern from "fabric/measure.h" namespace "rdma_transport::fabric" nogil:
     cdef cppclass Measured:
         vector[int64_t] samples
         int64_t elapsed
+        uint64_t wrong
 
     cdef cppclass CMeter "rdma_transport::fabric::Meter":
         @staticmethod

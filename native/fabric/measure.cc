@@ -14,7 +14,7 @@ constexpr uint64_t kFloodWindow = 4096;  // notifications that may be under way
 constexpr uint64_t kFloodAck = kFloodWindow / 4;
 constexpr Nanos kClosePatience = kSecond;
 constexpr Nanos kNap = 100 * kMillisecond;
-constexpr char kPattern = 0x5a;
+constexpr uint64_t kActive = uint64_t{1} << 63;  // of the pattern of that side
 
 struct Introduction {
   uint64_t key;
@@ -22,8 +22,38 @@ struct Introduction {
 };
 
 bool IsNote(Test test) { return test == Test::kNotifyLatency || test == Test::kNotifyRate; }
+bool IsOneSided(Test test) { return !IsNote(test) && test != Test::kWriteLatency; }
 
 Status Wrong(const char* what) { return Status(Code::kDataLoss, what); }
+
+// Eight bytes of a pattern; those of other words and other patterns differ (splitmix64).
+uint64_t WordOf(uint64_t pattern, uint64_t index) {
+  uint64_t word = (pattern + index) * 0x9e3779b97f4a7c15;
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
+  return word ^ (word >> 31);
+}
+
+// With `flipped` bits instead: a byte that stays so was never written.
+void Fill(char* place, uint64_t bytes, uint64_t pattern, uint64_t flipped = 0) {
+  for (uint64_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+    const uint64_t word = WordOf(pattern, at / sizeof(word)) ^ flipped;
+    std::memcpy(place + at, &word, std::min(bytes - at, uint64_t{sizeof(word)}));
+  }
+}
+
+// Bytes that are not those of the pattern.
+uint64_t Differing(const char* place, uint64_t bytes, uint64_t pattern) {
+  uint64_t differing = 0;
+  for (uint64_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+    const uint64_t length = std::min(bytes - at, uint64_t{sizeof(uint64_t)});
+    const uint64_t word = WordOf(pattern, at / sizeof(word));
+    if (std::memcmp(place + at, &word, length) == 0) continue;
+    const char* const right = reinterpret_cast<const char*>(&word);
+    for (uint64_t i = 0; i < length; ++i) differing += place[at + i] != right[i];
+  }
+  return differing;
+}
 
 }  // namespace
 
@@ -47,7 +77,19 @@ void Meter::Close() {
 }
 
 void Meter::OnNotify(const char* data, size_t length) {
-  if (notes_++ == 0) first_.assign(data, length);
+  if (length > 1) {  // those of one byte say nothing
+    said_bytes_ = std::min(length, sizeof(said_));
+    std::memcpy(said_, data, said_bytes_);
+  }
+  const uint64_t number = notes_++;
+  if (number < stamped_begin_ || number >= stamped_end_) return;
+  const char stamp = static_cast<char>(number - stamped_begin_);
+  if (length != stamped_bytes_) {
+    wrong_ += std::max<uint64_t>(length, stamped_bytes_);
+  } else {
+    wrong_ += data[length - 1] != stamp;
+    if (number + 1 == stamped_end_) wrong_ += Differing(data, length - 1, target_pattern_);
+  }
 }
 
 void Meter::OnTransfer(uint64_t, const Status& status) {
@@ -90,6 +132,12 @@ Status Meter::Notify(uint64_t bytes) {
   return channel_->Notify(&part, 1, Urgency::kWake);
 }
 
+// Of this side's pattern, except that the last byte tells it from others.
+Status Meter::NotifyStamped(uint64_t bytes, uint64_t number) {
+  source()[bytes - 1] = static_cast<char>(number);
+  return Notify(bytes);
+}
+
 Status Meter::Introduce(Nanos patience) {
   RDMA_RETURN_IF_ERROR(Until(patience, [this] { return connected_; }));
   RDMA_RETURN_IF_ERROR(channel_->Share(region_->key()));
@@ -100,8 +148,9 @@ Status Meter::Introduce(Nanos patience) {
   plan.patience = patience;
   RDMA_RETURN_IF_ERROR(Expect(plan, 1));
   Introduction peer;
-  if (first_.size() != sizeof(peer)) return Wrong("the peer did not introduce its memory");
-  std::memcpy(&peer, first_.data(), sizeof(peer));
+  static_assert(sizeof(peer) == sizeof(said_));
+  if (said_bytes_ != sizeof(peer)) return Wrong("the peer did not introduce its memory");
+  std::memcpy(&peer, said_, sizeof(peer));
   peer_key_ = peer.key;
   peer_largest_ = peer.largest;
   channel_->Map(PeerTarget(1));  // a fabric that maps has it from here on
@@ -118,16 +167,40 @@ Status Meter::Check(const Plan& plan) const {
                                             " bytes, and at least 1 iteration");
 }
 
+// A new turn: this side's bytes, and none of the peer's.
+void Meter::Prepare(const Plan& plan, bool active) {
+  ++turn_;
+  wrong_ = 0;
+  said_bytes_ = 0;
+  source_pattern_ = active ? turn_ << 32 | kActive : turn_ << 32;
+  target_pattern_ = source_pattern_ ^ kActive;
+  Fill(source(), plan.bytes, source_pattern_);
+  Fill(target(), plan.bytes, target_pattern_, ~uint64_t{0});
+  if (plan.test == Test::kWriteLatency) target()[plan.bytes - 1] = static_cast<char>(-1);
+}
+
+// All notifications from here on, and one more that is not timed, bring the peer's bytes.
+void Meter::AwaitStamped(const Plan& plan) {
+  stamped_bytes_ = plan.bytes;
+  stamped_begin_ = expected_;
+  stamped_end_ = expected_ + plan.iterations + 1;
+}
+
+void Meter::CompareTarget(uint64_t bytes) { wrong_ += Differing(target(), bytes, target_pattern_); }
+
 Status Meter::Run(const Plan& plan, Measured* measured) {
   RDMA_RETURN_IF_ERROR(Check(plan));
   *measured = Measured();
   measured->samples.reserve(plan.iterations);
+  Prepare(plan, /*active=*/true);
   RDMA_RETURN_IF_ERROR(Expect(plan, 1));  // the peer is there
   switch (plan.test) {
     case Test::kNotifyLatency:
-      return NotifyBack(plan, /*active=*/true, measured);
+      RDMA_RETURN_IF_ERROR(NotifyBack(plan, /*active=*/true, measured));
+      break;
     case Test::kWriteLatency:
-      return WriteBack(plan, /*active=*/true, measured);
+      RDMA_RETURN_IF_ERROR(WriteBack(plan, /*active=*/true, measured));
+      break;
     case Test::kReadLatency:
       RDMA_RETURN_IF_ERROR(ReadOneByOne(plan, measured));
       break;
@@ -136,36 +209,49 @@ Status Meter::Run(const Plan& plan, Measured* measured) {
       RDMA_RETURN_IF_ERROR(Stream(plan, measured));
       break;
     case Test::kNotifyRate:
-      return Flood(plan, measured);
+      RDMA_RETURN_IF_ERROR(Flood(plan, measured));
+      break;
   }
-  // The passive side of one-sided operations hears only of their end, and says what it found.
-  RDMA_RETURN_IF_ERROR(Notify(1));
-  return Expect(plan, 1);
+  // The passive side of one-sided operations hears only of their end. It says what it found.
+  if (IsOneSided(plan.test)) RDMA_RETURN_IF_ERROR(Notify(1));
+  RDMA_RETURN_IF_ERROR(Expect(plan, 1));
+  if (said_bytes_ != sizeof(said_[0])) return Wrong("the peer did not say what it found");
+  measured->wrong = wrong_ + said_[0];
+  return OkStatus();
 }
 
 Status Meter::Serve(const Plan& plan) {
   RDMA_RETURN_IF_ERROR(Check(plan));
-  target()[plan.bytes - 1] = 0;
-  source()[plan.bytes - 1] = kPattern;
+  Prepare(plan, /*active=*/false);
+  if (IsNote(plan.test)) AwaitStamped(plan);
   RDMA_RETURN_IF_ERROR(Notify(1));
-  if (plan.test == Test::kNotifyLatency) return NotifyBack(plan, /*active=*/false, nullptr);
-  if (plan.test == Test::kWriteLatency) return WriteBack(plan, /*active=*/false, nullptr);
-  if (plan.test == Test::kNotifyRate) return TakeFlood(plan);
-  // One-sided: a processor that polled here would only be missed there.
-  RDMA_RETURN_IF_ERROR(Expect(plan, 1, /*sleeps=*/true));
-  if (plan.test == Test::kWriteBandwidth && target()[plan.bytes - 1] != kPattern) {
-    return Wrong("what was written is not there");
+  switch (plan.test) {
+    case Test::kNotifyLatency:
+      RDMA_RETURN_IF_ERROR(NotifyBack(plan, /*active=*/false, nullptr));
+      break;
+    case Test::kWriteLatency:
+      RDMA_RETURN_IF_ERROR(WriteBack(plan, /*active=*/false, nullptr));
+      break;
+    case Test::kNotifyRate:
+      RDMA_RETURN_IF_ERROR(TakeFlood(plan));
+      break;
+    default:
+      // One-sided: a processor that polled here would only be missed there.
+      RDMA_RETURN_IF_ERROR(Expect(plan, 1, /*sleeps=*/true));
+      if (plan.test == Test::kWriteBandwidth) CompareTarget(plan.bytes);
   }
-  return Notify(1);
+  const iovec found = {&wrong_, sizeof(wrong_)};
+  return channel_->Notify(&found, 1, Urgency::kWake);
 }
 
 Status Meter::NotifyBack(const Plan& plan, bool active, Measured* measured) {
-  for (uint64_t i = 0; i < plan.iterations; ++i) {
+  if (active) AwaitStamped(plan);
+  for (uint64_t i = 0; i <= plan.iterations; ++i) {
     const Nanos start = Now();
-    if (active) RDMA_RETURN_IF_ERROR(Notify(plan.bytes));
+    if (active) RDMA_RETURN_IF_ERROR(NotifyStamped(plan.bytes, i));
     RDMA_RETURN_IF_ERROR(Expect(plan, 1));
-    if (active) measured->samples.push_back((Now() - start) / 2);
-    if (!active) RDMA_RETURN_IF_ERROR(Notify(plan.bytes));
+    if (active && i < plan.iterations) measured->samples.push_back((Now() - start) / 2);
+    if (!active) RDMA_RETURN_IF_ERROR(NotifyStamped(plan.bytes, i));
   }
   return OkStatus();
 }
@@ -182,31 +268,34 @@ Status Meter::WriteBack(const Plan& plan, bool active, Measured* measured) {
     const Nanos start = Now();
     if (active) RDMA_RETURN_IF_ERROR(write(i));
     RDMA_RETURN_IF_ERROR(Expect(plan, 1));
-    if (target()[last] != static_cast<char>(i)) return Wrong("a notification overtook its write");
+    wrong_ += target()[last] != static_cast<char>(i);  // a notification overtook its write
     if (!active) RDMA_RETURN_IF_ERROR(write(i));
     if (active) measured->samples.push_back((Now() - start) / 2);
     // The source must stay as it is until then.
     RDMA_RETURN_IF_ERROR(Until(plan.patience, [&] { return transfers_ == i + 1; }));
   }
+  CompareTarget(last);
   return OkStatus();
 }
 
 Status Meter::ReadOneByOne(const Plan& plan, Measured* measured) {
-  target()[plan.bytes - 1] = 0;
+  char& last = target()[plan.bytes - 1];
+  const char never = last;
   transfers_ = 0;
   for (uint64_t i = 0; i < plan.iterations; ++i) {
+    wrong_ += i > 0 && last == never;
+    last = never;
     const Nanos start = Now();
     RDMA_RETURN_IF_ERROR(channel_->Read(PeerSource(plan.bytes), target(), i));
     RDMA_RETURN_IF_ERROR(Until(plan.patience, [&] { return transfers_ == i + 1; }));
     measured->samples.push_back(Now() - start);
   }
-  return target()[plan.bytes - 1] == kPattern ? OkStatus() : Wrong("what was read is not there");
+  CompareTarget(plan.bytes);
+  return OkStatus();
 }
 
 Status Meter::Stream(const Plan& plan, Measured* measured) {
   const bool write = plan.test == Test::kWriteBandwidth;
-  source()[plan.bytes - 1] = kPattern;
-  target()[plan.bytes - 1] = 0;
   transfers_ = 0;
   const Nanos start = Now();
   for (uint64_t begun = 0; begun < plan.iterations;) {
@@ -220,8 +309,8 @@ Status Meter::Stream(const Plan& plan, Measured* measured) {
     RDMA_RETURN_IF_ERROR(Until(plan.patience, [&] { return transfers_ >= enough; }));
   }
   measured->elapsed = Now() - start;
-  return write || target()[plan.bytes - 1] == kPattern ? OkStatus()
-                                                       : Wrong("what was read is not there");
+  if (!write) CompareTarget(plan.bytes);
+  return OkStatus();
 }
 
 Status Meter::Flood(const Plan& plan, Measured* measured) {
@@ -232,12 +321,12 @@ Status Meter::Flood(const Plan& plan, Measured* measured) {
       RDMA_RETURN_IF_ERROR(Expect(plan, 1));
       acked += kFloodAck;
     }
-    RDMA_RETURN_IF_ERROR(Notify(plan.bytes));
+    RDMA_RETURN_IF_ERROR(NotifyStamped(plan.bytes, i));
     if (i % 64 == 0) device_->Poll();
   }
   RDMA_RETURN_IF_ERROR(Expect(plan, plan.iterations / kFloodAck - acked / kFloodAck + 1));
   measured->elapsed = Now() - start;
-  return OkStatus();
+  return NotifyStamped(plan.bytes, plan.iterations);
 }
 
 Status Meter::TakeFlood(const Plan& plan) {
@@ -247,7 +336,8 @@ Status Meter::TakeFlood(const Plan& plan) {
     taken += step;
     if (step == kFloodAck) RDMA_RETURN_IF_ERROR(Notify(1));
   }
-  return Notify(1);
+  RDMA_RETURN_IF_ERROR(Notify(1));
+  return Expect(plan, 1);
 }
 
 Status Meter::Copy(const Plan& plan, Measured* measured) {

@@ -38,11 +38,15 @@ struct Measured {
   std::vector<Nanos> samples;
   // Of the others, from the first operation to the end of the last; the same for all `iterations`.
   Nanos elapsed = 0;
+  // Bytes that were found otherwise than they were sent, on both sides.
+  uint64_t wrong = 0;
 };
 
-// One end of a channel, with memory to move. Errors: DeadlineExceeded: the peer does nothing;
-// Unavailable and others of ChannelHandler::OnClosed(): the channel ended; DataLoss: something else
-// arrived than was sent.
+// One end of a channel, with memory to move. What a test leaves in a place is compared byte for byte
+// with what was sent, before or after the time that is taken; within it only the last byte of each
+// transfer, which tells them apart. A last notification, which is not timed, is compared in whole.
+// Errors: DeadlineExceeded: the peer does nothing; Unavailable and others of
+// ChannelHandler::OnClosed(): the channel ended; DataLoss: it is no such peer.
 class Meter final : public ChannelHandler {
  public:
   // With places of `largest` bytes. `device` must outlive it.
@@ -74,10 +78,14 @@ class Meter final : public ChannelHandler {
  private:
   Meter(Device* device, uint64_t largest) : device_(device), largest_(largest) {}
   Status Check(const Plan& plan) const;
+  void Prepare(const Plan& plan, bool active);
+  void AwaitStamped(const Plan& plan);
+  void CompareTarget(uint64_t bytes);
   template <typename Condition>
   Status Until(Nanos patience, Condition condition, bool sleeps = false);
   Status Expect(const Plan& plan, uint64_t notes, bool sleeps = false);
   Status Notify(uint64_t bytes);
+  Status NotifyStamped(uint64_t bytes, uint64_t number);
   Status NotifyBack(const Plan& plan, bool active, Measured* measured);
   Status WriteBack(const Plan& plan, bool active, Measured* measured);
   Status ReadOneByOne(const Plan& plan, Measured* measured);
@@ -102,10 +110,19 @@ class Meter final : public ChannelHandler {
   bool connected_ = false;
   bool closed_ = false;
   Status reason_;           // why it closed, or the first transfer that failed
-  std::string first_;       // notification: the peer's memory
+  uint64_t said_[2] = {};   // by the last notification that says something
+  size_t said_bytes_ = 0;
   uint64_t notes_ = 0;      // that came
   uint64_t expected_ = 0;   // of these, by Expect()
   uint64_t transfers_ = 0;  // that ended
+
+  uint64_t turn_ = 0;             // tests so far; each moves bytes of its own
+  uint64_t source_pattern_ = 0;   // of this side, and what
+  uint64_t target_pattern_ = 0;   // the peer's source has
+  uint64_t wrong_ = 0;            // bytes of this turn, on this side
+  uint64_t stamped_bytes_ = 0;    // of each of the notifications
+  uint64_t stamped_begin_ = 0;    // that count from here
+  uint64_t stamped_end_ = 0;      // to here, the last of which is compared in whole
 };
 
 }  // namespace rdma_transport::fabric
