@@ -1,5 +1,7 @@
 """tf.data service over rdma gives the elements that it gives over gRPC, and fails as it does."""
 
+import os
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,8 @@ import rdma_transport
 from bench.support.cluster import eventually
 from bench.support.data_service import DataService
 from bench.support.ports import free_port
+from rdma_transport import live
+from rdma_transport.observe import recording
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("data_service")]
 service = tf.data.experimental.service
@@ -66,6 +70,31 @@ def read(dataset: tf.data.Dataset) -> list[Any]:
 def received() -> int:
     elements: int = rdma_transport.stats()["data_service"]["received"]["elements"]
     return elements
+
+
+def test_elements_are_in_a_timeline(served: DataService) -> None:
+    large = tf.data.Dataset.range(6).map(lambda i: (tf.fill([50_000], i), i))
+    read(distributed(large, served, "rdma"))  # before it
+    recordings = [
+        live.LiveServer(pid, os.geteuid()).trace(10_000) for pid in (served.process.pid, os.getpid())
+    ]
+    assert len(read(distributed(large, served, "rdma"))) == 6
+    kept = {one.server.pid: one.end() for one in recordings}
+    trace = recording.build(kept)
+    elements = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    full = [event for event in elements if event["args"]["bytes"] == 50_000 * 8 + 8]
+    sides = {side: [e for e in full if e["cat"] == f"{side},dynamic"] for side in ("send", "receive")}
+    for side, pid in (("send", served.process.pid), ("receive", os.getpid())):
+        assert {(event["pid"], event["name"]) for event in sides[side]} == {(pid, "element")}
+        assert len(sides[side]) == 6
+    (reader,) = {event["args"]["peer"] for event in sides["send"]}
+    (worker,) = {event["args"]["peer"] for event in sides["receive"]}
+    assert reader == f"tf.data reader {socket.gethostname()}:{os.getpid()}"
+    assert worker == f"tf.data worker {socket.gethostname()}:{served.process.pid}"
+    assert {e["args"]["step"] for e in sides["send"]} == {e["args"]["step"] for e in sides["receive"]}
+    arrows = [event for event in trace["traceEvents"] if event["ph"] in "sf"]
+    begins = {(event["pid"], event["ts"]) for event in full}
+    assert len({e["id"] for e in arrows if (e["pid"], e["ts"]) in begins}) == 6
 
 
 RANGE = tf.data.Dataset.range(7)

@@ -13,16 +13,24 @@ namespace {
 constexpr char kReady[] = "rdma_transport exchange, gRPC at ";
 constexpr char kRefusal[] = "rdma_transport refuses: ";
 
+// The same in both timelines of a transfer, and of no other process.
+std::string NameOf(const char* role) {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  return std::string("tf.data ") + role + " " + host + ":" + std::to_string(getpid());
+}
+
 }  // namespace
 
-Status PrepareTransfer(exchange::Context* context) {
+Status PrepareTransfer(const char* role, exchange::Context* context) {
   Runtime* runtime = nullptr;
   const Status made = Runtime::Get(&runtime);
   if (!made.ok()) return Status(Code::kFailedPrecondition, made.message());
   if (runtime->device() == nullptr) {
     return Status(Code::kFailedPrecondition, "no fabric: " + runtime->no_fabric_reason());
   }
-  *context = {runtime->device(), runtime->arena(), runtime->sink(), &runtime->settings()};
+  *context = {NameOf(role),     "element",       runtime->device(),
+              runtime->arena(), runtime->sink(), &runtime->settings()};
   return OkStatus();
 }
 

@@ -8,8 +8,8 @@
 
 namespace rdma_transport {
 
-// FailedPrecondition: there is no fabric here, and why.
-Status PrepareTransfer(exchange::Context* context);
+// FailedPrecondition: there is no fabric here, and why. `role` is "worker" or "reader".
+Status PrepareTransfer(const char* role, exchange::Context* context);
 // What RDMA_TRANSPORT_FALLBACK says.
 bool MayUseGrpc();
 

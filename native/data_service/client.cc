@@ -168,7 +168,7 @@ class TransferClient final : public tf::data::DataTransferClient {
                  std::unique_ptr<tf::data::DataTransferClient>* client) {
         SetLogSink(&WriteToTensorFlowLog);
         exchange::Context context;
-        const Status prepared = PrepareTransfer(&context);
+        const Status prepared = PrepareTransfer("reader", &context);
         if (!prepared.ok()) {
           GlobalCounters().fallback_reasons.Add("data service: " + prepared.message());
           return ToTensorFlow(prepared);

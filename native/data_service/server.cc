@@ -68,7 +68,7 @@ class TransferServer final : public tf::data::DataTransferServer {
   absl::Status Start(const tf::data::experimental::WorkerConfig& config) override {
     if (may_use_grpc_) grpc_address_ = GrpcAddress(config);
     exchange::Context context;
-    prepared_ = PrepareTransfer(&context);
+    prepared_ = PrepareTransfer("worker", &context);
     if (!prepared_.ok()) {
       // Clients must find this protocol announced, or they could not fall back.
       Log(LogLevel::kWarning, "data service worker: " + prepared_.message() +

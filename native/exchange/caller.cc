@@ -8,12 +8,16 @@
 #include "exchange/door.h"
 #include "protocol/bootstrap.h"
 #include "protocol/counters.h"
+#include "protocol/trace.h"
 
 namespace rdma_transport::exchange {
 namespace {
 
 constexpr Nanos kCallSlice = 20 * kMillisecond;  // how soon a cancellation is seen
 constexpr uint64_t kShrinks = 4;                 // places this many times too large are given up
+
+// Of this process, so that a number and two processes name a call.
+std::atomic<uint64_t> g_last_call{0};
 
 std::chrono::nanoseconds Nanoseconds(Nanos nanos) { return std::chrono::nanoseconds(nanos); }
 
@@ -43,6 +47,7 @@ Status Caller::Bootstrap(const std::string& address, Nanos deadline,
                          const std::atomic<bool>* cancelled) {
   BootstrapRequest request;
   request.version = kVersion;
+  request.from.task = context_.name;
   request.channel = channel_->Address();
   std::string bytes;
   RDMA_RETURN_IF_ERROR(Knock(address, request.Encode(), deadline, cancelled, &bytes));
@@ -51,6 +56,7 @@ Status Caller::Bootstrap(const std::string& address, Nanos deadline,
   if (reply.channel.empty()) {
     return Status(Code::kFailedPrecondition, address + " refuses: " + reply.refusal);
   }
+  responder_ = reply.from.task;
   RDMA_RETURN_IF_ERROR(channel_->Connect(reply.channel, fabric::Role::kActive));
   context_.device->Wake();  // so that somebody polls, who may not have begun to
   return OkStatus();
@@ -80,7 +86,7 @@ Answer Caller::Call(std::string_view request) {
       return answer;
     }
     if (calls_.empty() && !silent_) heard_ = Now();
-    number = ++last_call_;
+    number = ++g_last_call;
     calls_.emplace(number, call);
     foreseen = foreseen_;
   }
@@ -94,7 +100,7 @@ Answer Caller::Call(std::string_view request) {
   }
   if (!answer.status.ok()) return answer;
   answer.replied = true;
-  answer.status = Take(call, &answer);
+  answer.status = Take(number, call, &answer);
   return answer;
 }
 
@@ -155,9 +161,10 @@ Status Caller::AwaitReply(uint64_t number, const std::shared_ptr<Pending>& call)
   return OkStatus();
 }
 
-Status Caller::Take(const std::shared_ptr<Pending>& call, Answer* answer) {
+Status Caller::Take(uint64_t number, const std::shared_ptr<Pending>& call, Answer* answer) {
   RDMA_RETURN_IF_ERROR(DecodeReply(std::move(call->text), answer));
   uint64_t bytes = 0;
+  bool landed = false;
   for (Arrived& arrived : answer->payloads) {
     bytes += arrived.bytes;
     if (arrived.place == 0) continue;
@@ -168,10 +175,17 @@ Status Caller::Take(const std::shared_ptr<Pending>& call, Answer* answer) {
     }
     arrived.data = landing.data;
     arrived.owner = std::move(landing.owner);
+    landed = true;
   }
   Foresee(answer->payloads);
-  if (answer->status.ok()) GlobalCounters().replies_received.Add(bytes);
-  return answer->status;
+  if (!answer->status.ok()) return answer->status;
+  GlobalCounters().replies_received.Add(bytes);
+  if (call->came != 0 && Trace::On()) {
+    Trace::HandedOver(Trace::Arrived(Trace::Ends(context_.name, responder_), call->came,
+                                     static_cast<int64_t>(number), context_.brings, /*tail=*/{},
+                                     bytes, landed ? Path::kDynamic : Path::kInline));
+  }
+  return OkStatus();
 }
 
 // The next reply probably is like the last ones.
@@ -260,6 +274,7 @@ Status Caller::Dispatch(const Message& message) {
     } else {
       call.text.append(message.bytes);
       call.done = call.text.size() == message.header.total;
+      if (call.done && Trace::On()) call.came = heard_;
     }
     if (call.done) calls_.erase(found);
     if (calls_.empty()) leaving.swap(self_);

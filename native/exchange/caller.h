@@ -60,6 +60,7 @@ class Caller final : public fabric::ChannelHandler, public std::enable_shared_fr
     std::vector<uint64_t> wanted;  // sizes that the landings do not fit
     std::string text;
     bool done = false;
+    Nanos came = 0;  // when it was done, for a timeline
   };
 
   Status Bootstrap(const std::string& address, Nanos deadline, const std::atomic<bool>* cancelled);
@@ -68,12 +69,13 @@ class Caller final : public fabric::ChannelHandler, public std::enable_shared_fr
   Status Send(Type type, uint64_t number, const std::vector<Landing>& landings,
               std::string_view request);
   Status AwaitReply(uint64_t number, const std::shared_ptr<Pending>& call);
-  Status Take(const std::shared_ptr<Pending>& call, Answer* answer);
+  Status Take(uint64_t number, const std::shared_ptr<Pending>& call, Answer* answer);
   void Foresee(const std::vector<Arrived>& payloads);
   Status Dispatch(const Message& message);
   Status EndedLocked() const;
 
   const Context context_;
+  std::string responder_;  // what the other end is called
   std::shared_ptr<fabric::Channel> channel_;
 
   mutable std::mutex mu_;  // never held while the channel is called
@@ -84,7 +86,6 @@ class Caller final : public fabric::ChannelHandler, public std::enable_shared_fr
   Status reason_;                 // why it closed
   std::shared_ptr<Caller> self_;  // after Leave(), while something may still land
   std::map<uint64_t, std::shared_ptr<Pending>> calls_;
-  uint64_t last_call_ = 0;
   std::vector<uint64_t> foreseen_;  // sizes for which the next reply will want places
   Nanos heard_ = 0;
   bool silent_ = false;

@@ -1,6 +1,8 @@
 // What exchanges work with; all outlive them.
 #pragma once
 
+#include <string>
+
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "memory/arena.h"
@@ -8,6 +10,9 @@
 namespace rdma_transport::exchange {
 
 struct Context {
+  // In timelines: what this process is, "tf.data worker host:4242", and what each reply brings.
+  std::string name;
+  std::string brings;
   fabric::Device* device;
   memory::Arena* arena;  // where the responder stages what its fabric cannot reach
   memory::Arena* sink;   // where the caller lets payloads land

@@ -21,6 +21,7 @@ std::string Responder::Meet(const std::string* request) {
   if (request == nullptr) return std::string();
   BootstrapReply reply;
   reply.version = kVersion;
+  reply.from.task = context_.name;
   const Status status = Admit(*request, &reply.channel);
   if (!status.ok()) {
     reply.channel.clear();
@@ -42,7 +43,7 @@ Status Responder::Admit(const std::string& request, std::string* channel) {
     return Status(Code::kResourceExhausted, "it serves too many already");
   }
   auto session = std::make_shared<Session>(
-      context_, handler_, [crew = crew_](auto work) { crew->Run(std::move(work)); });
+      context_, asked.from.task, handler_, [crew = crew_](auto work) { crew->Run(std::move(work)); });
   RDMA_RETURN_IF_ERROR(session->Open(asked.channel, channel));
   sessions_.push_back(std::move(session));
   return OkStatus();

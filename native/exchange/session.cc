@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "exchange/block.h"
 #include "protocol/counters.h"
+#include "protocol/trace.h"
 
 namespace rdma_transport::exchange {
 namespace {
@@ -159,6 +160,7 @@ void Session::OnClosed(const Status& /*status*/) {
 
 void Session::Answer(uint64_t number, const std::shared_ptr<Call>& call) {
   const auto reply = std::make_shared<Reply>(handler_(call->request));
+  const Nanos began = Trace::On() ? Now() : 0;
   std::vector<uint64_t> sizes;  // of what does not ride in the text
   for (const Payload& payload : reply->payloads) {
     if (payload.bytes > context_.settings->inline_max) sizes.push_back(payload.bytes);
@@ -168,15 +170,24 @@ void Session::Answer(uint64_t number, const std::shared_ptr<Call>& call) {
   if (!AskForPlaces(number, call, sizes)) return;
   std::vector<uint64_t> places(reply->payloads.size(), 0);
   size_t next = 0;
+  bool landed = false;
   uint64_t bytes = 0;
   for (size_t i = 0; i < reply->payloads.size(); ++i) {
     bytes += reply->payloads[i].bytes;
     if (!lands || reply->payloads[i].bytes <= context_.settings->inline_max) continue;
     const Place& place = call->places[next++];
-    if (Land(reply->payloads[i], place, reply)) places[i] = next;
+    if (!Land(reply->payloads[i], place, reply)) continue;
+    places[i] = next;
+    landed = true;
   }
   SendText(number, EncodeReply(*reply, places));
-  if (reply->status.ok()) GlobalCounters().replies_sent.Add(bytes);
+  if (reply->status.ok()) {
+    GlobalCounters().replies_sent.Add(bytes);
+    if (began != 0) {
+      Trace::Sent(Trace::Ends(context_.name, caller_), began, static_cast<int64_t>(number),
+                  context_.brings, bytes, landed ? Path::kDynamic : Path::kInline, /*handle=*/0);
+    }
+  }
   std::lock_guard<std::mutex> lock(mu_);
   calls_.erase(number);
 }

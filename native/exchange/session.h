@@ -24,8 +24,13 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
   // Runs work that may block.
   using Run = std::function<void(std::function<void()>)>;
 
-  Session(const Context& context, Handler handler, Run run)
-      : context_(context), handler_(std::move(handler)), run_(std::move(run)), born_(Now()) {}
+  // `caller` is what the other end is called.
+  Session(const Context& context, std::string caller, Handler handler, Run run)
+      : context_(context),
+        caller_(std::move(caller)),
+        handler_(std::move(handler)),
+        run_(std::move(run)),
+        born_(Now()) {}
 
   // Prepares to be connected by the channel of that address; `own` gets this side's.
   Status Open(std::string_view address, std::string* own);
@@ -68,6 +73,7 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
   void MapPlaces(const std::vector<Place>& places);
 
   const Context context_;
+  const std::string caller_;
   const Handler handler_;
   const Run run_;
   const Nanos born_;

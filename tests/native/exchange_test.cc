@@ -11,6 +11,7 @@
 
 #include "exchange/caller.h"
 #include "exchange/responder.h"
+#include "protocol/trace.h"
 #include "task.h"
 
 namespace rdma_transport::exchange {
@@ -25,7 +26,8 @@ const std::atomic<bool> kNotCancelled{false};
 
 Context ContextOf(Task& task) {
   Runtime& runtime = task.runtime();
-  return {runtime.device(), runtime.arena(), runtime.sink(), &runtime.settings()};
+  return {task.endpoint().identity().task, "reply", runtime.device(), runtime.arena(), runtime.sink(),
+          &runtime.settings()};
 }
 
 // Replies with as many bytes as each number in the request says.
@@ -227,6 +229,30 @@ TEST_F(ExchangeTest, StrangersAtTheDoorAreRefusedAndKeepNobodyWaiting) {
   ASSERT_EQ(Connect().message(), "");
   EXPECT_TRUE(caller_->Call("1").status.ok());
   close(idle);
+}
+
+TEST_F(ExchangeTest, BothSidesOfACallAreInATimeline) {
+  Serve(&SizesInRequest);
+  ASSERT_EQ(Connect().message(), "");
+  ASSERT_TRUE(caller_->Call("100000").status.ok());  // before it
+  ASSERT_TRUE(Trace::Start(100).ok());
+  ASSERT_TRUE(caller_->Call("100000,7").status.ok());
+  ASSERT_TRUE(caller_->Call("7").status.ok());
+  responder_->Stop();  // what sent a reply has written that down
+  const std::string json = Trace::StopJson();
+  EXPECT_NE(json.find(R"({"local": "worker", "remote": "client"})"), std::string::npos) << json;
+  EXPECT_NE(json.find(R"({"local": "client", "remote": "worker"})"), std::string::npos) << json;
+  EXPECT_NE(json.find(R"("keys": ["reply")"), std::string::npos) << json;
+  const auto count = [&json](const std::string& text) {
+    size_t found = 0;
+    for (size_t at = 0; (at = json.find(text, at)) != std::string::npos; at += text.size()) ++found;
+    return found;
+  };
+  EXPECT_EQ(count(R"(, 100007, "dynamic", )"), 2u) << json;
+  EXPECT_EQ(count(R"(, 7, "inline", )"), 2u) << json;
+  EXPECT_EQ(count("[0, "), 2u) << json;
+  EXPECT_EQ(count("[2, "), 2u) << json;
+  EXPECT_EQ(count("[3, "), 2u) << json;
 }
 
 // --- The wire ---
