@@ -3,8 +3,8 @@
 As perftest does it: bandwidth with up to 128 transfers under way, by total bytes and time; the
 latency of a notification, and of a write with the notification that tells of it, as half of a round
 trip; that of a read as the whole of it. On shared memory memcpy() takes turns with the fabric in
-the same run. Bandwidths are medians of some turns. After each turn all bytes that it left are compared
-with what was sent, and those that differ are counted.
+the same run. Bandwidths are medians of some turns. After each turn all bytes that it left are
+compared with what was sent, and those that differ are counted.
 
 usage: python -m bench.fabric [--fabric verbs] [--sizes 64,4KiB…4MiB] [--json]
        python -m bench.fabric --listen HOST:PORT     on one host,

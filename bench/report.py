@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.support.counters import PATHS, Counts
+from graph_analyzer.cli import json_text
 
 VERSION = 1
 GB = 1e9
@@ -152,4 +153,4 @@ def as_json(machines: list[dict[str, Any]], command: str, results: list[Result])
         "machines": machines,
         "results": [result.as_dict() for result in results],
     }
-    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+    return json_text(document)

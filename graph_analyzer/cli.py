@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from graph_analyzer import streams
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import VERSION, Plan
 
@@ -283,8 +284,14 @@ def _mib(mib: float | None) -> int:
 
 def print_json(value: dict[str, Any]) -> None:
     """Write JSON, and nothing else, to stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
+
+
+def json_text(value: dict[str, Any]) -> str:
+    """Return JSON in letters that stdout has."""
+    utf = sys.stdout.encoding.lower().startswith("utf")
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=not utf)
 
 
 def make_console() -> Any:
@@ -299,10 +306,15 @@ def run(application: typer.Typer, name: str) -> None:
     """Run a command line under its name; ends the process with the exit codes above."""
     # its lines about this machine's processor are no answer to what was asked
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    streams.repair()
     try:
         application(prog_name=name)
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:  # of --help and of usage; commands report theirs
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # what is left in it goes nowhere
+        typer.echo(f"error: cannot write the answer: {error.strerror or error}", err=True)
+        sys.exit(BAD_INPUT)
 
 
 def main() -> None:

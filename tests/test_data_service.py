@@ -76,14 +76,17 @@ def test_elements_are_in_a_timeline(served: DataService) -> None:
     large = tf.data.Dataset.range(6).map(lambda i: (tf.fill([50_000], i), i))
     read(distributed(large, served, "rdma"))  # before it
     recordings = [
-        live.LiveServer(pid, os.geteuid()).trace(10_000) for pid in (served.process.pid, os.getpid())
+        live.LiveServer(pid, os.geteuid()).trace(10_000)
+        for pid in (served.process.pid, os.getpid())
     ]
     assert len(read(distributed(large, served, "rdma"))) == 6
     kept = {one.server.pid: one.end() for one in recordings}
     trace = recording.build(kept)
     elements = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     full = [event for event in elements if event["args"]["bytes"] == 50_000 * 8 + 8]
-    sides = {side: [e for e in full if e["cat"] == f"{side},dynamic"] for side in ("send", "receive")}
+    sides = {
+        side: [e for e in full if e["cat"] == f"{side},dynamic"] for side in ("send", "receive")
+    }
     for side, pid in (("send", served.process.pid), ("receive", os.getpid())):
         assert {(event["pid"], event["name"]) for event in sides[side]} == {(pid, "element")}
         assert len(sides[side]) == 6
@@ -91,7 +94,9 @@ def test_elements_are_in_a_timeline(served: DataService) -> None:
     (worker,) = {event["args"]["peer"] for event in sides["receive"]}
     assert reader == f"tf.data reader {socket.gethostname()}:{os.getpid()}"
     assert worker == f"tf.data worker {socket.gethostname()}:{served.process.pid}"
-    assert {e["args"]["step"] for e in sides["send"]} == {e["args"]["step"] for e in sides["receive"]}
+    assert {e["args"]["step"] for e in sides["send"]} == {
+        e["args"]["step"] for e in sides["receive"]
+    }
     arrows = [event for event in trace["traceEvents"] if event["ph"] in "sf"]
     begins = {(event["pid"], event["ts"]) for event in full}
     assert len({e["id"] for e in arrows if (e["pid"], e["ts"]) in begins}) == 6

@@ -13,7 +13,8 @@ from graph_analyzer.report import short
 from graph_analyzer.units import format_bytes
 
 _PATHS = ("static", "dynamic", "inline", "grpc")
-_WIDE = 118  # columns that all of a peer needs
+_WIDE = 118  # columns that all of a peer needs; with fewer it has two rows, in tables of their own
+_Columns = dict[str, Callable[[dict[str, Any]], str | Text]]
 _STYLES = {
     "shm": "green", "verbs": "green", "grpc": "yellow", "unreachable": "red",
     "connecting": "cyan", "idle": "dim",
@@ -83,7 +84,7 @@ def _reasons(counts: dict[str, int]) -> str:
 def _peers(process: dict[str, Any], wide: bool) -> RenderableType:
     if not process["peers"]:
         return Padding(Text("no peer so far", style="dim"), (0, 2), expand=False)
-    columns: dict[str, Callable[[dict[str, Any]], str | Text]] = {
+    columns: _Columns = {
         "from": lambda peer: short(peer["local"]),
         "peer": lambda peer: short(peer["task"]),
         "path": lambda peer: Text(peer["path"], style=_STYLES[peer["path"]]),
@@ -101,14 +102,22 @@ def _peers(process: dict[str, Any], wide: bool) -> RenderableType:
         del columns["from"]
     if not any(peer["rates"] for peer in process["peers"]):
         del columns[">sends"], columns[">receives"]
-    if not wide:
-        del columns[">lent"], columns[">slots"], columns[">ring"]
+    if wide:
+        return _table(process["peers"], columns)
+    below = ("tensors went", ">lent", ">slots", ">ring")
+    names = ("from", "peer")
+    above = {name: cell for name, cell in columns.items() if name not in below}
+    rest = {name: cell for name, cell in columns.items() if name in (*names, *below)}
+    return Group(_table(process["peers"], above), _table(process["peers"], rest))
+
+
+def _table(peers: list[dict[str, Any]], columns: _Columns) -> Padding:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in columns:
         right = name.startswith(">")
         justify: JustifyMethod = "right" if right else "left"
         table.add_column(name.lstrip(">"), justify=justify, no_wrap=right)
-    for peer in process["peers"]:
+    for peer in peers:
         table.add_row(*(cell(peer) for cell in columns.values()))
     return Padding(table, (0, 2), expand=False)
 
