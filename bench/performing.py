@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,11 @@ def perform(asked: Asked, measure: Measure) -> None:
 
 
 def _measured(asked: Asked, measure: Measure) -> int:
+    if asked.where.protocols and find_spec("tensorflow") is None:
+        raise NotAvailableError(
+            f"{sys.executable} has no TensorFlow, which all but 'bench fabric' measures: "
+            "pip install 'tensorflow==2.21.*'"
+        )
     results, machines = [], [facts()]
     with ExitStack() as stack:
         where = asked.where

@@ -301,6 +301,30 @@ def test_a_full_disk_is_said() -> None:
     )
 
 
+def test_without_tensorflow_the_fabric_is_measured_and_the_rest_says_so(tmp_path: Path) -> None:
+    hidden = (
+        "import importlib.metadata, importlib.util, sys\n"
+        "sys.modules['tensorflow'] = None\n"
+        "find, version = importlib.util.find_spec, importlib.metadata.version\n"
+        "def no_spec(name, *more):\n"
+        "    return None if name == 'tensorflow' else find(name, *more)\n"
+        "def no_version(name):\n"
+        "    if name.startswith('tensorflow'): raise importlib.metadata.PackageNotFoundError(name)\n"
+        "    return version(name)\n"
+        "importlib.util.find_spec, importlib.metadata.version = no_spec, no_version\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(hidden)
+    without = os.environ | {"PYTHONPATH": str(tmp_path)}
+    ran = run(*QUICK, "--json", env=without)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert valid(ran.stdout)["machines"][0]["tensorflow"] == "not installed"
+    for words in (["latency", "--seconds", "0.1"], ["all-reduce"], []):
+        ran = run(*words, env=without)
+        assert (ran.returncode, ran.stdout) == (3, "")
+        assert ran.stderr.startswith(f"error: not available: {sys.executable} has no TensorFlow")
+        assert "pip install 'tensorflow==2.21.*'" in ran.stderr
+
+
 def test_help_and_the_fabric_do_not_load_tensorflow() -> None:
     code = (
         "import sys, os; sys.argv[0] = 'x'; end = os._exit\n"

@@ -7,6 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rdma_transport.doctor.software import installed_tensorflow
+
 
 def _processor() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -17,6 +19,7 @@ def _processor() -> str:
 
 def facts() -> dict[str, Any]:
     """Host, processor, cores, kernel, versions, settings that differ from the defaults."""
+    installed = installed_tensorflow()
     given = {k: v for k, v in sorted(os.environ.items()) if k.startswith("RDMA_TRANSPORT_")}
     return {
         "host": socket.gethostname(),
@@ -24,7 +27,7 @@ def facts() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "tensorflow": version("tensorflow"),
+        "tensorflow": installed[1] if installed else "not installed",
         "rdma_transport": version("rdma_transport"),
         "settings": given,
     }

@@ -229,9 +229,10 @@ def summary(trace: dict[str, Any], path: Path) -> str:
     sides = sum(event["ph"] == "X" for event in events)
     arrows = sum(event["ph"] == "s" for event in events)
     processes = len({event["pid"] for event in events})
+    whose = f"{processes} process{'' if processes == 1 else 'es'}"
     if not sides:
         return f"{path}: no transfer began while it was recorded; is the job training?"
     return (
-        f"{path}: {sides:,} sides of transfers, {arrows:,} of them pairs, of {processes} "
-        "processes; open it in https://ui.perfetto.dev or chrome://tracing"
+        f"{path}: {sides:,} sides of transfers, {arrows:,} of them pairs, of {whose}; "
+        "open it in https://ui.perfetto.dev or chrome://tracing"
     )

@@ -25,17 +25,15 @@ def render(status: dict[str, Any], width: int) -> Group:
     """Return what a person wants to see of ``samples.describe()``, for that many columns."""
     parts: list[RenderableType] = []
     for process in status["processes"]:
-        parts += [_facts(process), _peers(process, width >= _WIDE), *_remarks(process), Text()]
+        tasks = ", ".join(map(short, process["tasks"])) or "no task"
+        title = Text(f"{tasks}  (process {process['pid']})", style="bold")
+        parts += [title, _facts(process), _peers(process, width >= _WIDE), *_remarks(process), Text()]
     parts += [Text(one["reason"], style="red") for one in status["silent"]]
     return Group(*parts)
 
 
 def _facts(process: dict[str, Any]) -> Table:
-    tasks = ", ".join(map(short, process["tasks"])) or "no task"
-    table = Table(
-        box=None, show_header=False, padding=(0, 2, 0, 0), title_justify="left", title_style="bold",
-        title=f"{tasks}  (process {process['pid']})",
-    )  # fmt: skip
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for name, text in _lines(process):
@@ -51,7 +49,7 @@ def _lines(process: dict[str, Any]) -> Iterable[tuple[str, Text]]:
             f"{format_bytes(arena['used_bytes'])} used of {format_bytes(arena['limit_bytes'])}; "
             f"registered {format_bytes(process['region_bytes'])} "
             f"in {counted(process['live_regions'], 'region')}, "
-            f"{process['registrations']:,} registrations so far"
+            f"{counted(process['registrations'], 'registration')} so far"
         ),
     )
     if arena["refused"]:
