@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -42,6 +43,8 @@ def _check_plot(path: Path) -> None:
         raise typer.BadParameter(f"'{path}' is neither .png nor .svg", param_hint="--plot")
     if not path.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--plot")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise typer.BadParameter(f"'{path}' cannot be written", param_hint="--plot")
     if find_spec("matplotlib") is None:
         raise typer.BadParameter("pip install matplotlib first", param_hint="--plot")
 

@@ -37,8 +37,8 @@ Measure = Callable[[Where], Iterable[Result]]
 class UnwritableError(Exception):
     """The answer cannot be written."""
 
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(str(cause))
+    def __init__(self, cause: OSError, what: str = "the answer") -> None:
+        super().__init__(f"cannot write {what}: {cause.strerror or cause}")
         self.cause = cause
 
 
@@ -89,7 +89,10 @@ def _measured(asked: Asked, measure: Measure) -> int:
     if asked.plot is not None:
         from bench.plot import draw
 
-        draw(results, asked.plot)
+        try:
+            draw(results, asked.plot)
+        except OSError as error:
+            raise UnwritableError(error, str(asked.plot)) from None
         _say(f"drew {asked.plot}")
     return _code(results)
 
@@ -215,7 +218,7 @@ def _guarded(work: Callable[[], int | None]) -> int:
     except UnwritableError as error:
         if error.cause.errno == errno.EPIPE:  # the reader had enough
             return FAILED
-        return _failed(BAD_INPUT, f"cannot write the answer: {error.cause.strerror}")
+        return _failed(BAD_INPUT, str(error))
     except NotAvailableError as error:
         return _failed(NOT_AVAILABLE, f"not available: {error}")
     except (NobodyCameError, TimeoutError) as error:

@@ -182,6 +182,29 @@ def test_a_wrong_option_is_exit_code_2_and_a_sentence(
     assert sentence in said.err
 
 
+def test_a_picture_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    full = tmp_path / "full.png"
+    full.symlink_to("/dev/full")
+    ran = run(*QUICK, "--plot", str(full))
+    assert (ran.returncode, ran.stderr) == (
+        2,
+        f"error: cannot write {full}: No space left on device\n",
+    )
+
+
+def test_a_picture_that_may_not_be_written_is_said_before_the_measurement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "fabric", "--plot", str(tmp_path / "out.png")])
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert f"'{tmp_path}/out.png' cannot be written" in said.err
+
+
 def test_without_matplotlib_there_is_advice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
