@@ -77,9 +77,9 @@ void Meter::Close() {
 }
 
 void Meter::OnNotify(const char* data, size_t length) {
-  if (length > 1) {  // those of one byte say nothing
-    said_bytes_ = std::min(length, sizeof(said_));
-    std::memcpy(said_, data, said_bytes_);
+  if (length == sizeof(said_[0]) || length == sizeof(said_)) {  // others say nothing
+    said_bytes_ = length;
+    std::memcpy(said_, data, length);
   }
   const uint64_t number = notes_++;
   if (number < stamped_begin_ || number >= stamped_end_) return;
