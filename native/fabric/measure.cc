@@ -82,13 +82,12 @@ void Meter::OnNotify(const char* data, size_t length) {
     std::memcpy(said_, data, length);
   }
   const uint64_t number = notes_++;
-  if (number < stamped_begin_ || number >= stamped_end_) return;
-  const char stamp = static_cast<char>(number - stamped_begin_);
-  if (length != stamped_bytes_) {
-    wrong_ += std::max<uint64_t>(length, stamped_bytes_);
-  } else {
-    wrong_ += data[length - 1] != stamp;
-    if (number + 1 == stamped_end_) wrong_ += Differing(data, length - 1, target_pattern_);
+  if (number < awaited_begin_ || number >= awaited_end_) return;
+  if (length != awaited_bytes_) {
+    wrong_ += std::max<uint64_t>(length, awaited_bytes_);
+  } else if (number >= compared_begin_) {
+    wrong_ += data[length - 1] != static_cast<char>(number - compared_begin_);
+    wrong_ += Differing(data, length - 1, target_pattern_);
   }
 }
 
@@ -132,10 +131,13 @@ Status Meter::Notify(uint64_t bytes) {
   return channel_->Notify(&part, 1, Urgency::kWake);
 }
 
-// Of this side's pattern, except that the last byte tells it from others.
-Status Meter::NotifyStamped(uint64_t bytes, uint64_t number) {
-  source()[bytes - 1] = static_cast<char>(number);
-  return Notify(bytes);
+// Of this side's pattern, except that the last byte tells them apart.
+Status Meter::NotifyCompared(uint64_t bytes) {
+  for (uint64_t i = 0; i < kComparedNotes; ++i) {
+    source()[bytes - 1] = static_cast<char>(i);
+    RDMA_RETURN_IF_ERROR(Notify(bytes));
+  }
+  return OkStatus();
 }
 
 Status Meter::Introduce(Nanos patience) {
@@ -179,11 +181,13 @@ void Meter::Prepare(const Plan& plan, bool active) {
   if (plan.test == Test::kWriteLatency) target()[plan.bytes - 1] = static_cast<char>(-1);
 }
 
-// All notifications from here on, and one more that is not timed, bring the peer's bytes.
-void Meter::AwaitStamped(const Plan& plan) {
-  stamped_bytes_ = plan.bytes;
-  stamped_begin_ = expected_;
-  stamped_end_ = expected_ + plan.iterations + 1;
+// The notifications of a test, and after them, untimed, those that are looked at: a receiver that
+// read what it got would be slower than one that need not.
+void Meter::AwaitNotes(const Plan& plan) {
+  awaited_bytes_ = plan.bytes;
+  awaited_begin_ = expected_;
+  compared_begin_ = expected_ + plan.iterations;
+  awaited_end_ = compared_begin_ + kComparedNotes;
 }
 
 void Meter::CompareTarget(uint64_t bytes) { wrong_ += Differing(target(), bytes, target_pattern_); }
@@ -223,7 +227,7 @@ Status Meter::Run(const Plan& plan, Measured* measured) {
 Status Meter::Serve(const Plan& plan) {
   RDMA_RETURN_IF_ERROR(Check(plan));
   Prepare(plan, /*active=*/false);
-  if (IsNote(plan.test)) AwaitStamped(plan);
+  if (IsNote(plan.test)) AwaitNotes(plan);
   RDMA_RETURN_IF_ERROR(Notify(1));
   switch (plan.test) {
     case Test::kNotifyLatency:
@@ -245,15 +249,17 @@ Status Meter::Serve(const Plan& plan) {
 }
 
 Status Meter::NotifyBack(const Plan& plan, bool active, Measured* measured) {
-  if (active) AwaitStamped(plan);
-  for (uint64_t i = 0; i <= plan.iterations; ++i) {
+  if (active) AwaitNotes(plan);
+  for (uint64_t i = 0; i < plan.iterations; ++i) {
     const Nanos start = Now();
-    if (active) RDMA_RETURN_IF_ERROR(NotifyStamped(plan.bytes, i));
+    if (active) RDMA_RETURN_IF_ERROR(Notify(plan.bytes));
     RDMA_RETURN_IF_ERROR(Expect(plan, 1));
-    if (active && i < plan.iterations) measured->samples.push_back((Now() - start) / 2);
-    if (!active) RDMA_RETURN_IF_ERROR(NotifyStamped(plan.bytes, i));
+    if (active) measured->samples.push_back((Now() - start) / 2);
+    if (!active) RDMA_RETURN_IF_ERROR(Notify(plan.bytes));
   }
-  return OkStatus();
+  if (active) RDMA_RETURN_IF_ERROR(NotifyCompared(plan.bytes));
+  RDMA_RETURN_IF_ERROR(Expect(plan, kComparedNotes));
+  return active ? OkStatus() : NotifyCompared(plan.bytes);
 }
 
 Status Meter::WriteBack(const Plan& plan, bool active, Measured* measured) {
@@ -321,12 +327,12 @@ Status Meter::Flood(const Plan& plan, Measured* measured) {
       RDMA_RETURN_IF_ERROR(Expect(plan, 1));
       acked += kFloodAck;
     }
-    RDMA_RETURN_IF_ERROR(NotifyStamped(plan.bytes, i));
+    RDMA_RETURN_IF_ERROR(Notify(plan.bytes));
     if (i % 64 == 0) device_->Poll();
   }
   RDMA_RETURN_IF_ERROR(Expect(plan, plan.iterations / kFloodAck - acked / kFloodAck + 1));
   measured->elapsed = Now() - start;
-  return NotifyStamped(plan.bytes, plan.iterations);
+  return NotifyCompared(plan.bytes);
 }
 
 Status Meter::TakeFlood(const Plan& plan) {
@@ -337,7 +343,7 @@ Status Meter::TakeFlood(const Plan& plan) {
     if (step == kFloodAck) RDMA_RETURN_IF_ERROR(Notify(1));
   }
   RDMA_RETURN_IF_ERROR(Notify(1));
-  return Expect(plan, 1);
+  return Expect(plan, kComparedNotes);
 }
 
 Status Meter::Copy(const Plan& plan, Measured* measured) {

@@ -42,10 +42,13 @@ struct Measured {
   uint64_t wrong = 0;
 };
 
+// After each notification test, so many more are compared with what was sent.
+constexpr uint64_t kComparedNotes = 16;
+
 // One end of a channel, with memory to move. What a test leaves in a place is compared byte for byte
-// with what was sent, before or after the time that is taken; within it only the last byte of each
-// transfer, which tells them apart. A last notification, which is not timed, is compared in whole.
-// Errors: DeadlineExceeded: the peer does nothing; Unavailable and others of
+// with what was sent, outside of the time that is taken; within it only the last byte of transfers
+// that come one by one, and the lengths of notifications. Some more notifications, untimed, are
+// compared in whole. Errors: DeadlineExceeded: the peer does nothing; Unavailable and others of
 // ChannelHandler::OnClosed(): the channel ended; DataLoss: it is no such peer.
 class Meter final : public ChannelHandler {
  public:
@@ -79,13 +82,13 @@ class Meter final : public ChannelHandler {
   Meter(Device* device, uint64_t largest) : device_(device), largest_(largest) {}
   Status Check(const Plan& plan) const;
   void Prepare(const Plan& plan, bool active);
-  void AwaitStamped(const Plan& plan);
+  void AwaitNotes(const Plan& plan);
   void CompareTarget(uint64_t bytes);
   template <typename Condition>
   Status Until(Nanos patience, Condition condition, bool sleeps = false);
   Status Expect(const Plan& plan, uint64_t notes, bool sleeps = false);
   Status Notify(uint64_t bytes);
-  Status NotifyStamped(uint64_t bytes, uint64_t number);
+  Status NotifyCompared(uint64_t bytes);
   Status NotifyBack(const Plan& plan, bool active, Measured* measured);
   Status WriteBack(const Plan& plan, bool active, Measured* measured);
   Status ReadOneByOne(const Plan& plan, Measured* measured);
@@ -120,9 +123,10 @@ class Meter final : public ChannelHandler {
   uint64_t source_pattern_ = 0;   // of this side, and what
   uint64_t target_pattern_ = 0;   // the peer's source has
   uint64_t wrong_ = 0;            // bytes of this turn, on this side
-  uint64_t stamped_bytes_ = 0;    // of each of the notifications
-  uint64_t stamped_begin_ = 0;    // that count from here
-  uint64_t stamped_end_ = 0;      // to here, the last of which is compared in whole
+  uint64_t awaited_bytes_ = 0;    // of each notification
+  uint64_t awaited_begin_ = 0;    // that counts from here
+  uint64_t compared_begin_ = 0;   // and is compared from here
+  uint64_t awaited_end_ = 0;      // to here
 };
 
 }  // namespace rdma_transport::fabric

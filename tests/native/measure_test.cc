@@ -163,9 +163,12 @@ TEST(MeasureTest, WhatArrivesAsItWasSentIsNotWrong) {
   }
 }
 
+// Of what each test compares, in the order of AllTests().
+const std::vector<uint64_t> kOneEach = {kComparedNotes, 1, 1, 1, 1, kComparedNotes};
+
 TEST(MeasureTest, OneWrongByteOfManyIsCounted) {
   for (const uint64_t bytes : {uint64_t{64}, uint64_t{4099}, kLargest}) {
-    EXPECT_EQ(WrongBytes(true, AllTests(bytes, 300)), std::vector<uint64_t>(6, 1)) << bytes;
+    EXPECT_EQ(WrongBytes(true, AllTests(bytes, 300)), kOneEach) << bytes;
   }
 }
 
@@ -174,7 +177,9 @@ TEST(MeasureTest, EachTurnIsComparedForItself) {
   std::vector<Plan> plans = AllTests(4099, 20);
   const std::vector<Plan> again = plans;
   plans.insert(plans.end(), again.begin(), again.end());
-  EXPECT_EQ(WrongBytes(true, plans), std::vector<uint64_t>(12, 1));
+  std::vector<uint64_t> wrong = kOneEach;
+  wrong.insert(wrong.end(), kOneEach.begin(), kOneEach.end());
+  EXPECT_EQ(WrongBytes(true, plans), wrong);
 }
 
 }  // namespace
