@@ -332,7 +332,8 @@ def test_without_tensorflow_the_fabric_is_measured_and_the_rest_says_so(tmp_path
         "def no_spec(name, *more):\n"
         "    return None if name == 'tensorflow' else find(name, *more)\n"
         "def no_version(name):\n"
-        "    if name.startswith('tensorflow'): raise importlib.metadata.PackageNotFoundError(name)\n"
+        "    if name.startswith('tensorflow'):\n"
+        "        raise importlib.metadata.PackageNotFoundError(name)\n"
         "    return version(name)\n"
         "importlib.util.find_spec, importlib.metadata.version = no_spec, no_version\n"
     )

@@ -42,8 +42,9 @@ Status Responder::Admit(const std::string& request, std::string* channel) {
   if (sessions_.size() >= kMostSessions) {
     return Status(Code::kResourceExhausted, "it serves too many already");
   }
-  auto session = std::make_shared<Session>(
-      context_, asked.from.task, handler_, [crew = crew_](auto work) { crew->Run(std::move(work)); });
+  auto session =
+      std::make_shared<Session>(context_, asked.from.task, handler_,
+                                [crew = crew_](auto work) { crew->Run(std::move(work)); });
   RDMA_RETURN_IF_ERROR(session->Open(asked.channel, channel));
   sessions_.push_back(std::move(session));
   return OkStatus();

@@ -45,11 +45,11 @@ struct Measured {
 // After each notification test, so many more are compared with what was sent.
 constexpr uint64_t kComparedNotes = 16;
 
-// One end of a channel, with memory to move. What a test leaves in a place is compared byte for byte
-// with what was sent, outside of the time that is taken; within it only the last byte of transfers
-// that come one by one, and the lengths of notifications. Some more notifications, untimed, are
-// compared in whole. Errors: DeadlineExceeded: the peer does nothing; Unavailable and others of
-// ChannelHandler::OnClosed(): the channel ended; DataLoss: it is no such peer.
+// One end of a channel, with memory to move. What a test leaves in a place is compared byte for
+// byte with what was sent, outside of the time that is taken; within it only the last byte of
+// transfers that come one by one, and the lengths of notifications. Some more notifications,
+// untimed, are compared in whole. Errors: DeadlineExceeded: the peer does nothing; Unavailable and
+// others of ChannelHandler::OnClosed(): the channel ended; DataLoss: it is no such peer.
 class Meter final : public ChannelHandler {
  public:
   // With places of `largest` bytes. `device` must outlive it.
@@ -112,21 +112,21 @@ class Meter final : public ChannelHandler {
 
   bool connected_ = false;
   bool closed_ = false;
-  Status reason_;           // why it closed, or the first transfer that failed
-  uint64_t said_[2] = {};   // by the last notification that says something
+  Status reason_;          // why it closed, or the first transfer that failed
+  uint64_t said_[2] = {};  // by the last notification that says something
   size_t said_bytes_ = 0;
   uint64_t notes_ = 0;      // that came
   uint64_t expected_ = 0;   // of these, by Expect()
   uint64_t transfers_ = 0;  // that ended
 
-  uint64_t turn_ = 0;             // tests so far; each moves bytes of its own
-  uint64_t source_pattern_ = 0;   // of this side, and what
-  uint64_t target_pattern_ = 0;   // the peer's source has
-  uint64_t wrong_ = 0;            // bytes of this turn, on this side
-  uint64_t awaited_bytes_ = 0;    // of each notification
-  uint64_t awaited_begin_ = 0;    // that counts from here
-  uint64_t compared_begin_ = 0;   // and is compared from here
-  uint64_t awaited_end_ = 0;      // to here
+  uint64_t turn_ = 0;            // tests so far; each moves bytes of its own
+  uint64_t source_pattern_ = 0;  // of this side, and what
+  uint64_t target_pattern_ = 0;  // the peer's source has
+  uint64_t wrong_ = 0;           // bytes of this turn, on this side
+  uint64_t awaited_bytes_ = 0;   // of each notification
+  uint64_t awaited_begin_ = 0;   // that counts from here
+  uint64_t compared_begin_ = 0;  // and is compared from here
+  uint64_t awaited_end_ = 0;     // to here
 };
 
 }  // namespace rdma_transport::fabric

@@ -131,9 +131,7 @@ const Traffic& Trace::Ends(const std::string& local, const std::string& remote) 
   static std::mutex mu;
   static auto* const known = new std::map<std::pair<std::string, std::string>, Traffic>;
   std::lock_guard<std::mutex> lock(mu);
-  return known
-      ->try_emplace(std::pair(local, remote), local, remote)
-      .first->second;
+  return known->try_emplace(std::pair(local, remote), local, remote).first->second;
 }
 
 void Trace::Stop() {

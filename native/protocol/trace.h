@@ -31,8 +31,8 @@ class Trace {
   // The same for nobody.
   static void Stop();
 
-  // Two ends whose traffic nobody counts, under names that both sides know them by. For who finds it
-  // on, as they stay for the life of the process: once for each pair of names.
+  // Two ends whose traffic nobody counts, under names that both sides know them by. For who finds
+  // it on, as they stay for the life of the process: once for each pair of names.
   static const Traffic& Ends(const std::string& local, const std::string& remote);
 
   // The rest does nothing while it is off.

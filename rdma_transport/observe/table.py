@@ -27,7 +27,8 @@ def render(status: dict[str, Any], width: int) -> Group:
     for process in status["processes"]:
         tasks = ", ".join(map(short, process["tasks"])) or "no task"
         title = Text(f"{tasks}  (process {process['pid']})", style="bold")
-        parts += [title, _facts(process), _peers(process, width >= _WIDE), *_remarks(process), Text()]
+        parts += [title, _facts(process), _peers(process, width >= _WIDE)]
+        parts += [*_remarks(process), Text()]
     parts += [Text(one["reason"], style="red") for one in status["silent"]]
     return Group(*parts)
 

@@ -26,7 +26,11 @@ const std::atomic<bool> kNotCancelled{false};
 
 Context ContextOf(Task& task) {
   Runtime& runtime = task.runtime();
-  return {task.endpoint().identity().task, "reply", runtime.device(), runtime.arena(), runtime.sink(),
+  return {task.endpoint().identity().task,
+          "reply",
+          runtime.device(),
+          runtime.arena(),
+          runtime.sink(),
           &runtime.settings()};
 }
 
