@@ -16,7 +16,9 @@ from graph_analyzer.cli import make_app, run
 if TYPE_CHECKING:
     from bench.performing import Measure
 
-HELP = """Measure the transport, alone or beside gRPC; without a command: a short run of all.
+HELP = """Measure the transport, alone or beside gRPC.
+
+Without a command: a short run of all.
 
 The fabric by itself (fabric), and TensorFlow's tasks over it: an edge of a graph (edges), the three
 micro-benchmarks of TF-gRPC-Bench (latency, bandwidth, ps), all-reduce, and training steps (train).

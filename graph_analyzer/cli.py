@@ -112,7 +112,10 @@ def plan(
     batch: Batch = None,
     rows: Annotated[int, typer.Option(min=0, help="edges to show, the largest; 0: all")] = 40,
 ) -> None:
-    """Show what crosses between tasks: edges, classes, bytes, allocation sites, slots, memory."""
+    """Show what crosses between tasks, why, and what it costs.
+
+    Edges with class, bytes, allocation site and slots; memory of each task.
+    """
     if (graph is None) == (live is None):
         raise AnalysisError("give either a graph to plan or --live with a pid, or with all")
     if live is not None:
@@ -165,7 +168,10 @@ def capacity(
     tags: Tags = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reckon memory, queue pairs, bytes and time per step for N workers and M servers."""
+    """Reckon what a step needs with N workers and M servers.
+
+    Memory, queue pairs, bytes and time.
+    """
     from graph_analyzer import capacity as reckon
     from graph_analyzer.units import parse_bandwidth
 
@@ -206,7 +212,10 @@ def advice(
     tags: Tags = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare parameter server, ring all-reduce and sufficient factors, per variable."""
+    """Compare what carries gradients, for each variable.
+
+    A parameter server, a ring all-reduce and sufficient factors.
+    """
     from graph_analyzer.advice import advise
 
     made = _plan(graph, cluster, None, None, default_device, tags)

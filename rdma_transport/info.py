@@ -23,7 +23,10 @@ def info(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Show versions, fabrics, RDMA devices with ports and GIDs, and the servers of this user."""
+    """Show versions, fabrics, RDMA devices and running servers.
+
+    Devices with their ports and GIDs, servers of this user.
+    """
     found = gather(fabrics)
     if as_json:
         print_json(found)

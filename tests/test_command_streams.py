@@ -51,6 +51,14 @@ def test_a_full_disk_is_said(words: list[str]) -> None:
     assert ran.stderr == "error: cannot write the answer: No space left on device\n"
 
 
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    for words in (["--help"], ["bench", "--help"]):
+        ran = shell(words, "")
+        _, commands = ran.stdout.split("Commands:\n")
+        assert all(line.endswith(".") for line in commands.splitlines())
+        assert "..." not in commands
+
+
 def test_letters_that_the_locale_lacks() -> None:
     code = (
         "from graph_analyzer import streams; streams.repair(); print('3–4 … 2× Ω')\n"

@@ -49,7 +49,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what a job needs of this host, and say what mends what is wrong.
+    """Check what a job needs of this host; say what mends it.
 
     Exit codes: 0 nothing failed, 1 a check failed, 2 wrong usage, 3 the fabric that --fabric
     names is not available, 4 the peer or the visitor did not come, 130 Ctrl-C.
