@@ -88,7 +88,7 @@ class Meter final : public ChannelHandler {
   Status Until(Nanos patience, Condition condition, bool sleeps = false);
   Status Expect(const Plan& plan, uint64_t notes, bool sleeps = false);
   Status Notify(uint64_t bytes);
-  Status NotifyCompared(uint64_t bytes);
+  Status NotifyCompared(uint64_t bytes, uint64_t number);
   Status NotifyBack(const Plan& plan, bool active, Measured* measured);
   Status WriteBack(const Plan& plan, bool active, Measured* measured);
   Status ReadOneByOne(const Plan& plan, Measured* measured);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <utility>
@@ -114,11 +115,14 @@ std::vector<uint64_t> WrongBytes(bool lossy, const std::vector<Plan>& plans) {
   EXPECT_TRUE(Meter::Open(devices[1].get(), kLargest, &passive).ok());
   EXPECT_TRUE(passive->Connect(active->Address(), Role::kPassive).ok());
   EXPECT_TRUE(active->Connect(passive->Address(), Role::kActive).ok());
+  std::atomic<size_t> ended{0};
   std::thread serving([&] {
     const Status met = passive->Introduce(20 * kSecond);
     EXPECT_TRUE(met.ok()) << met.message();
-    for (const Plan& plan : plans) {
-      const Status served = passive->Serve(plan);
+    for (size_t i = 0; i < plans.size(); ++i) {
+      // As between two processes, nobody polls here until the other side has all.
+      while (ended.load() < i) std::this_thread::yield();
+      const Status served = passive->Serve(plans[i]);
       EXPECT_TRUE(served.ok()) << served.message();
     }
   });
@@ -130,6 +134,7 @@ std::vector<uint64_t> WrongBytes(bool lossy, const std::vector<Plan>& plans) {
     const Status ran = active->Run(plan, &measured);
     EXPECT_TRUE(ran.ok()) << ran.message();
     wrong.push_back(measured.wrong);
+    ended.fetch_add(1);
   }
   serving.join();
   active->Close();
