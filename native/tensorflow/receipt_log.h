@@ -3,6 +3,7 @@
 // remote workers keep them for what came by gRPC.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -16,10 +17,13 @@ namespace rdma_transport {
 // A WorkerCache's. Thread-safe.
 class ReceiptLog {
  public:
-  // Counts: each call with true takes one with false.
+  // Counts: each call with true takes one with false. Where a call of the master was cancelled,
+  // false comes alone.
   void SetActive(bool active) {
     log_.SetLogging(active);
-    wanted_.fetch_add(active ? 1 : -1, std::memory_order_relaxed);
+    int wanted = wanted_.load();
+    while (!wanted_.compare_exchange_weak(wanted, active ? wanted + 1 : std::max(wanted - 1, 0))) {
+    }
   }
   bool active() const { return wanted_.load(std::memory_order_relaxed) > 0; }
 
