@@ -188,6 +188,24 @@ def unfinished_function() -> Graph:
     return graph
 
 
+def branch_that_gives_nothing() -> Graph:
+    """A branch without the output that its If has."""
+    graph = two_tasks()
+    for name in ("then", "else"):
+        add_function(graph, name)
+    del graph.library.function[0].signature.output_arg[:]
+    add(graph.node, "p", "Placeholder").attr["dtype"].type = types_pb2.DT_BOOL
+    choice = graph.node.add(name="choice", op="If", input=["p", "x"], device=PS)
+    choice.attr["Tcond"].type = types_pb2.DT_BOOL
+    choice.attr["Tin"].list.type.append(FLOAT)
+    choice.attr["Tout"].list.type.append(FLOAT)
+    choice.attr["then_branch"].func.name = "then"
+    choice.attr["else_branch"].func.name = "else"
+    choice.attr["_lower_using_switch_merge"].b = True
+    add(graph.node, "after", "Neg", "choice")
+    return graph
+
+
 BAD: dict[str, tuple[Callable[[], Graph], str]] = {
     "without devices": (without_devices, "placed"),
     "unknown task": (lambda: with_device("/job:worker/task:2"), "/job:worker/task:2"),
@@ -310,7 +328,12 @@ IN_A_PROCESS = """
 
 
 def test_graphs_on_which_tensorflow_itself_aborts(tmp_path: Path) -> None:
-    builds = (unfinished_function, loop_that_merges_three, constant_of_two_types)
+    builds = (
+        unfinished_function,
+        loop_that_merges_three,
+        constant_of_two_types,
+        branch_that_gives_nothing,
+    )
     paths = [tmp_path / f"{build.__name__}.pb" for build in builds]
     for path, build in zip(paths, builds, strict=True):
         path.write_bytes(build().SerializeToString())
@@ -338,9 +361,12 @@ FUZZ = """
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     from pathlib import Path
     from graph_analyzer import AnalysisError, analyze
+    from tests.test_analyzer_bad_input import of_all_kinds
 
-    graph, last, count = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]), int(sys.argv[3])
-    random = random.Random(int(sys.argv[4]))
+    # Made here: names count up with all that a process made before.
+    graph = of_all_kinds().as_graph_def().SerializeToString(deterministic=True)
+    last, count = Path(sys.argv[1]), int(sys.argv[2])
+    random = random.Random(int(sys.argv[3]))
 
     def mutant(kind):
         data = bytearray(graph)
@@ -410,9 +436,8 @@ def of_all_kinds() -> tf.Graph:
 
 
 def test_corrupt_graphs_never_crash(tmp_path: Path) -> None:
-    path, last = tmp_path / "graph.pb", tmp_path / "last.pb"
-    path.write_bytes(of_all_kinds().as_graph_def().SerializeToString())
-    ended = in_a_process(FUZZ, str(path), str(last), "1000", "1")
+    last = tmp_path / "last.pb"
+    ended = in_a_process(FUZZ, str(last), "1000", "1")
     assert ended.returncode == 0, (str(last), ended.stderr[-3000:])
     found = json.loads(ended.stdout)
     assert found["plan"] + found["error"] == 1000

@@ -114,6 +114,82 @@ Status CheckMerges(const Nodes& nodes) {
   return OkStatus();
 }
 
+// TensorFlow ends the process where a branch or a body takes or gives another number of tensors
+// than the node that runs it.
+class BranchCheck {
+ public:
+  explicit BranchCheck(const tf::FunctionDefLibrary& library) {
+    for (const tf::FunctionDef& function : library.function()) {
+      const tf::OpDef& signature = function.signature();
+      arity_[signature.name()] = {Count(signature.input_arg()), Count(signature.output_arg())};
+    }
+  }
+
+  Status Of(const Nodes& nodes) const {
+    for (const tf::NodeDef& node : nodes) {
+      const bool stateless = node.op().rfind("Stateless", 0) == 0;
+      const std::string op = stateless ? node.op().substr(9) : node.op();
+      if (op == "If" || op == "Case") {
+        const Arity needed = {Types(node, "Tin"), Types(node, "Tout")};
+        RDMA_RETURN_IF_ERROR(Compare(node, "then_branch", needed));
+        RDMA_RETURN_IF_ERROR(Compare(node, "else_branch", needed));
+        RDMA_RETURN_IF_ERROR(Compare(node, "branches", needed));
+      } else if (op == "While") {
+        const int state = Types(node, "T");
+        RDMA_RETURN_IF_ERROR(Compare(node, "cond", {state, 1}));
+        RDMA_RETURN_IF_ERROR(Compare(node, "body", {state, state}));
+      } else if (op == "PartitionedCall" || op == "StatefulPartitionedCall") {
+        RDMA_RETURN_IF_ERROR(Compare(node, "f", {Types(node, "Tin"), Types(node, "Tout")}));
+      }
+    }
+    return OkStatus();
+  }
+
+ private:
+  static constexpr int kUnknown = -1;  // an attribute says it
+  struct Arity {
+    int in;
+    int out;
+  };
+
+  template <typename Arguments>
+  static int Count(const Arguments& arguments) {
+    for (const tf::OpDef::ArgDef& argument : arguments) {
+      if (!argument.number_attr().empty() || !argument.type_list_attr().empty()) return kUnknown;
+    }
+    return arguments.size();
+  }
+
+  static int Types(const tf::NodeDef& node, const char* name) {
+    const auto found = node.attr().find(name);
+    return found == node.attr().end() ? kUnknown : found->second.list().type_size();
+  }
+
+  Status Compare(const tf::NodeDef& node, const char* attribute, Arity needed) const {
+    const auto found = node.attr().find(attribute);
+    if (found == node.attr().end()) return OkStatus();
+    RDMA_RETURN_IF_ERROR(Compare(node, found->second.func(), needed));
+    for (const tf::NameAttrList& function : found->second.list().func()) {
+      RDMA_RETURN_IF_ERROR(Compare(node, function, needed));
+    }
+    return OkStatus();
+  }
+
+  Status Compare(const tf::NodeDef& node, const tf::NameAttrList& function, Arity needed) const {
+    const auto found = arity_.find(function.name());
+    if (found == arity_.end()) return OkStatus();
+    const auto differ = [](int has, int needs) {
+      return has != kUnknown && needs != kUnknown && has != needs;
+    };
+    const Arity& has = found->second;
+    if (!differ(has.in, needed.in) && !differ(has.out, needed.out)) return OkStatus();
+    return Invalid(node.op() + " " + node.name() + " runs " + function.name() +
+                   ", which takes or gives another number of tensors; the graph is corrupt");
+  }
+
+  std::unordered_map<std::string, Arity> arity_;
+};
+
 // A constant that says few values for a large shape would be written out in full as soon as shape
 // inference looks at it.
 constexpr uint64_t kLargestConstant = uint64_t{1} << 24;
@@ -143,10 +219,13 @@ Status CheckGraph(tf::GraphDef* graph) {
   if (graph->node_size() == 0) return Invalid("the graph has no nodes");
   uint64_t size = 0;
   RDMA_RETURN_IF_ERROR(ExpandedSize(*graph).Of(*graph, &size));
+  const BranchCheck branches(graph->library());
+  RDMA_RETURN_IF_ERROR(branches.Of(graph->node()));
   RDMA_RETURN_IF_ERROR(CheckMerges(graph->node()));
   RDMA_RETURN_IF_ERROR(CheckConstants(graph->node()));
   TameConstants(graph->mutable_node());
   for (tf::FunctionDef& function : *graph->mutable_library()->mutable_function()) {
+    RDMA_RETURN_IF_ERROR(branches.Of(function.node_def()));
     RDMA_RETURN_IF_ERROR(CheckMerges(function.node_def()));
     RDMA_RETURN_IF_ERROR(CheckConstants(function.node_def()));
     TameConstants(function.mutable_node_def());
