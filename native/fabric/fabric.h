@@ -142,6 +142,8 @@ class Channel {
                         uint64_t* number = nullptr) = 0;
   // Any thread, also before and after the connection.
   virtual Backlog backlog() const = 0;
+  // Of this and Write(), where MapsPeer(): the polling thread must have called Map() for the
+  // region, when the peer's word of it had come. Otherwise that word may lie unread.
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
   // May wait for the next Notify() of this channel, or for Flush(), before it leaves. A write whose
   // destination is refused at once is not under way: no OnTransfer() follows.

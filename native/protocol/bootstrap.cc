@@ -47,6 +47,8 @@ class Reader {
     return value;
   }
 
+  bool AtEnd() const { return rest_.empty(); }
+
   // Later versions may add fields, so what is left over is no error.
   Status Finish() const {
     return ok_ ? OkStatus() : Status(Code::kInvalidArgument, "a malformed bootstrap message");
@@ -92,6 +94,7 @@ std::string BootstrapReply::Encode() const {
   PutNumber(from.incarnation, &bytes);
   Put(channel, &bytes);
   Put(refusal, &bytes);
+  PutNumber(static_cast<uint8_t>(again), &bytes);
   return bytes;
 }
 
@@ -103,6 +106,8 @@ Status BootstrapReply::Decode(std::string_view bytes, BootstrapReply* reply) {
   reply->from.incarnation = reader.GetNumber<uint64_t>();
   reply->channel = reader.Get();
   reply->refusal = reader.Get();
+  // A task of an earlier build of this version does not say.
+  reply->again = !reader.AtEnd() && reader.GetNumber<uint8_t>() != 0;
   return reader.Finish();
 }
 

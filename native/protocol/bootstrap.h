@@ -31,6 +31,7 @@ struct BootstrapReply {
   Identity from;
   std::string channel;  // empty: refused
   std::string refusal;  // why
+  bool again = false;   // of a refusal: it was for want of something that may be there later
 
   std::string Encode() const;
   static Status Decode(std::string_view bytes, BootstrapReply* reply);

@@ -8,11 +8,16 @@
 
 namespace rdma_transport {
 
-inline Status NotifyControl(fabric::Channel* channel, MessageType type, uint64_t value,
-                            fabric::Urgency urgency) {
+inline ControlMessage ControlOf(MessageType type, uint64_t value) {
   ControlMessage message = {};
   message.type = type;
   message.value = value;
+  return message;
+}
+
+inline Status NotifyControl(fabric::Channel* channel, MessageType type, uint64_t value,
+                            fabric::Urgency urgency) {
+  ControlMessage message = ControlOf(type, value);
   const iovec part = {&message, sizeof(message)};
   return channel->Notify(&part, 1, urgency);
 }

@@ -1,5 +1,6 @@
 #include "protocol/endpoint.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -139,7 +140,8 @@ void Endpoint::Announce(int64_t step, const std::string& key, const std::string&
   }
 }
 
-// A peer that cannot be told is lost, or hears of it when it answers again.
+// A peer that cannot be told is lost, or hears of it when it answers again. One that takes nothing
+// must not wait on for what has failed.
 void Endpoint::Tell(Link* link, int64_t step, const Announcement& announcement) {
   Outgoing outgoing;
   outgoing.step = step;
@@ -150,6 +152,7 @@ void Endpoint::Tell(Link* link, int64_t step, const Announcement& announcement) 
   const SendOutcome outcome = link->Send(&outgoing);
   if (!outcome.status.ok())
     Log(LogLevel::kDebug, announcement.key + ": " + outcome.status.message());
+  if (outcome.status.code() == Code::kResourceExhausted) link->channel()->Close(outcome.status);
 }
 
 void Endpoint::ForgetAnnouncements(int64_t step) {
@@ -258,12 +261,15 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
     ProbeLinks(request.from);  // perhaps it asks because one of them is broken
     link = NewLink(request.from.task);
     status = link->Open();
+    reply.again = !status.ok();
   }
   if (status.ok()) {
     link->set_remote(request.from);
     AddLink(link, nullptr);
     status = link->channel()->Connect(request.channel, fabric::Role::kPassive);
     if (!status.ok()) RemoveLink(link);
+    // Unavailable: that address is out of reach, and stays so.
+    reply.again = !status.ok() && status.code() != Code::kUnavailable;
   }
   if (status.ok()) {
     reply.channel = link->channel()->Address();
@@ -312,12 +318,37 @@ void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& statu
     Log(LogLevel::kInfo, status.message());
     peer->OnLinkDown(link, status);
   }
+  const bool gone = status.code() == Code::kUnavailable;
+  if (!gone && link->InUse()) KeepInUse(link);
+  if (gone && was_up && !link->channel()->MayLose()) ReleaseInUse(link->remote());
   // Tensors come on the peer's links and are waited for on this task's own; one end of a life ends
   // both. Where a link may break while its peer lives, another one may be a new one.
   if (!was_up) return;
   if (link->channel()->MayLose()) return ProbeLinks(link->remote());
   for (const auto& other : AllLinks()) {
     if (other->remote().incarnation == link->remote().incarnation) other->channel()->Close(status);
+  }
+}
+
+// With the link its loans and its slots would go, and be overwritten, or overwrite what comes there
+// next.
+void Endpoint::KeepInUse(const std::shared_ptr<Link>& link) {
+  std::lock_guard<std::mutex> lock(mu_);
+  in_use_.push_back(link);
+}
+
+void Endpoint::ReleaseInUse(const Identity& dead) {
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    links = in_use_;
+    const auto of_another = [&](const auto& link) {
+      return link->remote().incarnation != dead.incarnation;
+    };
+    in_use_.erase(std::stable_partition(in_use_.begin(), in_use_.end(), of_another), in_use_.end());
+  }
+  for (const auto& link : links) {
+    if (link->remote().incarnation == dead.incarnation) link->ReleaseLent();
   }
 }
 

@@ -73,10 +73,10 @@ class Endpoint final : public LinkOwner {
   void RemoveLink(const std::shared_ptr<Link>& link);
   std::vector<std::shared_ptr<Link>> LinksTo(const std::string& task) const;
   Ledger& ledger() { return ledger_; }
-  void ArmTimer();
   bool Tick(Nanos now, bool excuse);
 
   // LinkOwner.
+  void ArmTimer() override;
   void OnLinkUp(const std::shared_ptr<Link>& link) override;
   void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) override;
   void OnArrival(int64_t step, const KeyId& key, Arrival arrival) override;
@@ -87,6 +87,8 @@ class Endpoint final : public LinkOwner {
   void Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter);
   std::vector<std::shared_ptr<Link>> AllLinks() const;
   void ProbeLinks(const Identity& remote);
+  void KeepInUse(const std::shared_ptr<Link>& link);
+  void ReleaseInUse(const Identity& dead);
   std::vector<Peer*> PeersNamed(const std::string& task) const;
   PeerStats StatsOfCaller(const Traffic* traffic) const;
 
@@ -107,6 +109,8 @@ class Endpoint final : public LinkOwner {
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Peer>> peers_;
   std::map<std::string, Traffic*> traffic_;       // by task
   std::map<std::shared_ptr<Link>, Peer*> links_;  // null: the remote task asked for it
+  // That ended while their peers live, and may still read and write here: until these die.
+  std::vector<std::shared_ptr<Link>> in_use_;
 };
 
 }  // namespace rdma_transport

@@ -12,6 +12,7 @@ namespace rdma_transport {
 // Thread-safe. An id is used once: a release that comes twice, or is made up, is refused.
 class LendTable {
  public:
+  ~LendTable() { ReleaseAll(); }
   uint64_t Lend(OwnerRef owner);
   // False: no such loan. The owner is let go without the lock held.
   bool Release(uint64_t id);

@@ -52,7 +52,10 @@ Status Link::Open() {
   RDMA_RETURN_IF_ERROR(context_.device->Open(weak_from_this(), &channel_));
   static_sender_ = std::make_unique<StaticSender>(
       StaticSender::Context{context_.device, context_.arena, context_.slots, context_.settings,
-                            context_.traffic},
+                            context_.traffic,
+                            [this](MessageType type, uint64_t value) {
+                              Return(type, value, fabric::Urgency::kLazy);
+                            }},
       channel_.get(), &lent_);
   static_receiver_ = std::make_unique<StaticReceiver>(
       StaticReceiver::Context{context_.device, context_.sink, context_.settings}, channel_,
@@ -154,9 +157,8 @@ void Link::SendPull(int64_t step, std::string_view key, const std::string& reaso
   header.type = MessageType::kPull;
   header.step = step;
   const TensorFrame frame(&header, nullptr, 0, key, nullptr, 0);
-  const Status status = channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
-  // A peer that cannot be told is lost, and its waiters learn that.
-  if (!status.ok()) Log(LogLevel::kDebug, "pull notice (" + reason + "): " + status.message());
+  Log(LogLevel::kDebug, "pull notice: " + reason);
+  Insist(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
 bool Link::KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
@@ -167,16 +169,44 @@ bool Link::KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
   return true;
 }
 
-// To a peer that is gone nothing needs to be said.
+// To a peer that is gone nothing needs to be said; one that takes nothing must not take what comes
+// after it either.
 void Link::SendForget(int64_t step) {
-  NotifyControl(channel_.get(), MessageType::kForget, static_cast<uint64_t>(step),
-                fabric::Urgency::kWake)
-      .IgnoreError();
+  const Status said = NotifyControl(channel_.get(), MessageType::kForget,
+                                    static_cast<uint64_t>(step), fabric::Urgency::kWake);
+  if (said.code() == Code::kResourceExhausted) channel_->Close(said);
 }
 
 void Link::Return(MessageType type, uint64_t value, fabric::Urgency urgency) {
-  // To a peer that is gone nothing needs to be returned.
-  NotifyControl(channel_.get(), type, value, urgency).IgnoreError();
+  const ControlMessage message = ControlOf(type, value);
+  const iovec part = {const_cast<ControlMessage*>(&message), sizeof(message)};
+  Insist(&part, 1, urgency);
+}
+
+void Link::Insist(const iovec* parts, int count, fabric::Urgency urgency) {
+  // A peer that is gone needs nothing, and its waiters learn that it is.
+  if (channel_->Notify(parts, count, urgency).code() != Code::kResourceExhausted) return;
+  std::string record;
+  for (int i = 0; i < count; ++i) {
+    record.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
+  }
+  {
+    std::lock_guard<std::mutex> lock(owed_mu_);
+    owed_.emplace_back(std::move(record), urgency);
+  }
+  owner_->ArmTimer();
+}
+
+// True: there is still no room for all of it.
+bool Link::SayOwed() {
+  std::lock_guard<std::mutex> lock(owed_mu_);
+  while (!owed_.empty()) {
+    auto& [record, urgency] = owed_.front();
+    const iovec part = {record.data(), record.size()};
+    if (channel_->Notify(&part, 1, urgency).code() == Code::kResourceExhausted) return true;
+    owed_.pop_front();
+  }
+  return false;
 }
 
 // --- Receiving ---
@@ -217,8 +247,10 @@ Status Link::Dispatch(const char* data, size_t length) {
       owner_->OnForget(this, static_cast<int64_t>(message.value));
       return OkStatus();
     case MessageType::kPing:
-      return NotifyControl(channel_.get(), MessageType::kPong, message.value,
-                           fabric::Urgency::kWake);
+      // Without room for it, the peer has more than enough to hear.
+      NotifyControl(channel_.get(), MessageType::kPong, message.value, fabric::Urgency::kWake)
+          .IgnoreError();
+      return OkStatus();
     case MessageType::kPong:
       return OkStatus();
     default:
@@ -460,7 +492,7 @@ void Link::OnClosed(const Status& status) {
   static_sender_->Abandon();
   // A peer that lives may still read what it was lent, so that stays as it is.
   if (status.code() == Code::kUnavailable) lent_.ReleaseAll();
-  owner_->OnLinkDown(self, lost, was_up);
+  owner_->OnLinkDown(self, Status(status.code(), lost.message()), was_up);
   std::vector<UnconfirmedTensor> unconfirmed;
   {
     std::lock_guard<std::mutex> lock(unconfirmed_mu_);
@@ -481,9 +513,10 @@ bool Link::Tick(Nanos now, bool excuse) {
     }
     return true;
   }
+  const bool owes = SayOwed();
   if (waiters_.size() == 0) {
     idle_ = true;
-    return false;
+    return owes;
   }
   if (idle_ || heard_ || excuse) {
     idle_ = heard_ = pinged_ = false;

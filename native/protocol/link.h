@@ -48,12 +48,15 @@ class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
   virtual void OnLinkUp(const std::shared_ptr<class Link>& link) = 0;
-  // `was_up`: OnLinkUp() came before.
+  // `was_up`: OnLinkUp() came before. Unless the code is Unavailable the peer may live, and the
+  // link be InUse().
   virtual void OnLinkDown(const std::shared_ptr<class Link>& link, const Status& status,
                           bool was_up) = 0;
   virtual void OnArrival(int64_t step, const KeyId& key, Arrival arrival) = 0;
   // What came of that link for the step counts no more.
   virtual void OnForget(const class Link* link, int64_t step) = 0;
+  // Tick() has something to look after.
+  virtual void ArmTimer() = 0;
   // After OnLinkDown(): what may not have arrived.
   virtual void OnLost(const std::shared_ptr<class Link>& link,
                       std::vector<UnconfirmedTensor> tensors) = 0;
@@ -85,12 +88,18 @@ class Link final : public fabric::ChannelHandler,
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
   // Takes back what was sent for a step and not received yet.
   void SendForget(int64_t step);
-  // Gives a loan or a slot back to the peer. Never blocks.
+  // Gives a loan or a slot back to the peer: as soon as there is room for the word of it. Never
+  // blocks.
   void Return(MessageType type, uint64_t value, fabric::Urgency urgency);
 
   StaticSender& static_edges() { return *static_sender_; }
   // Tensors that the peer may still read here.
   size_t lent() const { return lent_.size(); }
+  // Whether a peer that lives may still read what it was lent, or write into its slots here. The
+  // polling thread's.
+  bool InUse() const { return lent_.size() != 0 || static_receiver_->HasSinkSlots(); }
+  // The peer has died.
+  void ReleaseLent() { lent_.ReleaseAll(); }
 
   // Reads the bytes of `arrival` into memory of this process, then completes the waiter, which the
   // caller has claimed.
@@ -122,6 +131,9 @@ class Link final : public fabric::ChannelHandler,
     OwnerRef loan;
   };
 
+  // A notification that must not be lost, and whose order does not matter.
+  void Insist(const iovec* parts, int count, fabric::Urgency urgency);
+  bool SayOwed();
   Status Dispatch(const char* data, size_t length);
   Status HandleTensor(const char* data, size_t length);
   Status HandleStatic(const char* data, size_t length);
@@ -156,6 +168,9 @@ class Link final : public fabric::ChannelHandler,
   std::mutex readings_mu_;
   std::map<uint64_t, Reading> readings_;
   uint64_t next_cookie_ = 1;
+
+  std::mutex owed_mu_;
+  std::deque<std::pair<std::string, fabric::Urgency>> owed_;  // that found no room
 
   std::mutex unconfirmed_mu_;
   std::deque<std::pair<uint64_t, UnconfirmedTensor>> unconfirmed_;  // by number

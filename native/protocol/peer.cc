@@ -258,7 +258,8 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
   const Status decoded = BootstrapReply::Decode(bytes, &reply);
   if (!decoded.ok()) return Decide(State::kGrpc, decoded, Again::kNever);
   if (reply.channel.empty()) {
-    return Decide(State::kGrpc, Status(Code::kFailedPrecondition, reply.refusal), Again::kNever);
+    return Decide(State::kGrpc, Status(Code::kFailedPrecondition, reply.refusal),
+                  reply.again ? Again::kLater : Again::kNever);
   }
   link->set_remote({task_, reply.from.incarnation});
   endpoint_->AddLink(link, this);

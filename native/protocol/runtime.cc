@@ -97,13 +97,20 @@ Status Runtime::Start() {
     no_fabric_reason_ = "RDMA_TRANSPORT_FABRIC=grpc";
     return OkStatus();
   }
-  const Status opened = fabric::OpenDevice(settings_, &device_);
+  std::unique_ptr<fabric::Device> device;
+  const Status opened = fabric::OpenDevice(settings_, &device);
   if (!opened.ok()) {
     if (settings_.fabric != FabricChoice::kAuto) return opened;
     no_fabric_reason_ = opened.message();
     Log(LogLevel::kWarning, "no fabric: " + opened.message() + "; tensors go by gRPC");
     return OkStatus();
   }
+  StartOn(std::move(device));
+  return OkStatus();
+}
+
+void Runtime::StartOn(std::unique_ptr<fabric::Device> device) {
+  device_ = std::move(device);
   const uint64_t size =
       settings_.arena_size != 0 ? settings_.arena_size : fabric::host::TotalMemory() / 4 * 3;
   arena_ = std::make_unique<memory::Arena>(device_.get(), size);
@@ -114,7 +121,6 @@ Status Runtime::Start() {
     threads_.emplace_back([this] { Loop(); });
     pthread_setname_np(threads_.back().native_handle(), "rdma_poll");
   }
-  return OkStatus();
 }
 
 void Runtime::Stop() {

@@ -34,6 +34,8 @@ class Runtime {
   // With a fabric that cannot be opened: an error if the settings ask for it by name, otherwise the
   // runtime works without one.
   Status Start();
+  // The same with a device that is open already.
+  void StartOn(std::unique_ptr<fabric::Device> device);
   void Stop();
 
   const Settings& settings() const { return settings_; }

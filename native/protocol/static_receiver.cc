@@ -1,5 +1,6 @@
 #include "protocol/static_receiver.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/counters.h"
@@ -43,6 +44,12 @@ void StaticReceiver::OnRetire(uint64_t number) {
   --live_;
 }
 
+bool StaticReceiver::HasSinkSlots() const {
+  return std::any_of(edges_.begin(), edges_.end(), [](const auto& edge) {
+    return edge != nullptr && edge->at_sink && !edge->slots.empty();
+  });
+}
+
 // As many as there is memory for; with none the edge stays on the dynamic path.
 Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count) {
   memory::Arena* arena = context_.sink;
@@ -66,9 +73,11 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
     message.region_key = slot.span.key;
     message.region_offset = slot.span.offset;
     message.generation = slot.generation;
-    edge->slots.push_back(std::move(slot));
     const iovec part = {&message, sizeof(message)};
-    RDMA_RETURN_IF_ERROR(channel_->Notify(&part, 1, fabric::Urgency::kLazy));
+    const Status told = channel_->Notify(&part, 1, fabric::Urgency::kLazy);
+    if (told.code() == Code::kResourceExhausted) return OkStatus();  // too much waits for the peer
+    RDMA_RETURN_IF_ERROR(told);
+    edge->slots.push_back(std::move(slot));
   }
   return OkStatus();
 }

@@ -34,6 +34,8 @@ class StaticReceiver {
   // What the notification announces, and for whom.
   Status OnStatic(const StaticMessage& message, std::string_view tail, Arrival* arrival,
                   KeyId* key);
+  // Whether there is memory here that the sender writes into.
+  bool HasSinkSlots() const;
   // The key without a tail, of an edge for which OnStatic() was right.
   std::string_view NameOf(uint32_t number) const { return edges_[number]->spec.key; }
 

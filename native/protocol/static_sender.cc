@@ -6,7 +6,6 @@
 
 #include "base/checksum.h"
 #include "base/log.h"
-#include "protocol/control.h"
 #include "protocol/counters.h"
 #include "protocol/staging.h"
 #include "protocol/trace.h"
@@ -137,8 +136,7 @@ Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t 
 void StaticSender::Demote(Variant* variant) {
   GlobalCounters().plan.demotions.fetch_add(1, std::memory_order_relaxed);
   // A peer that cannot be told is lost, and with it the edge.
-  NotifyControl(channel_, MessageType::kRetire, variant->number, fabric::Urgency::kLazy)
-      .IgnoreError();
+  context_.insist(MessageType::kRetire, variant->number);
   {
     std::lock_guard<std::mutex> lock(mu_);
     numbered_.erase(variant->number);
@@ -184,9 +182,11 @@ void StaticSender::Forget(const std::string& key) {
 
 void StaticSender::Abandon() {
   decltype(edges_) gone;
+  decltype(writing_) written;
   {
     std::lock_guard<std::mutex> lock(mu_);
     gone.swap(edges_);
+    written.swap(writing_);
     numbered_.clear();
   }
   for (const auto& [id, edge] : gone) {
@@ -308,9 +308,8 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
   for (Slot& known : variant->slots) {
     if (known.data == data && known.home == home) slot = &known;  // the same place, mapped anew
   }
-  if (slot == nullptr && variant->slots.size() < kMostSlots) {
-    slot = &variant->slots.emplace_back();
-  }
+  const bool made = slot == nullptr && variant->slots.size() < kMostSlots;
+  if (made) slot = &variant->slots.emplace_back();
   if (slot == nullptr) {
     slot = &*std::min_element(variant->slots.begin(), variant->slots.end(),
                               [](const Slot& a, const Slot& b) { return a.used < b.used; });
@@ -329,7 +328,8 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
   message.generation = slot->generation;
   const iovec part = {&message, sizeof(message)};
   if (!channel_->Notify(&part, 1, fabric::Urgency::kLazy).ok()) {
-    slot->data = nullptr;  // matches nothing
+    slot->data = nullptr;                 // matches nothing
+    if (made) variant->slots.pop_back();  // the receiver knows slots by counting them
     return nullptr;
   }
   GlobalCounters().plan.slot_allocations.fetch_add(1, std::memory_order_relaxed);
@@ -389,6 +389,8 @@ bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
   outcome->handle = CreditOf(variant->number, number) | Trace::kCreditBit;
   outcome->status = NotifyTensor(*variant, number,
                                  /*lend_id=*/0, *tensor, &outcome->number);
+  // Nobody will give it back. What is written there next comes after what was written now.
+  if (!outcome->status.ok()) slot->busy = false;
   return true;
 }
 
@@ -441,6 +443,8 @@ Status StaticSender::OnSlot(const SlotMessage& message) {
     }
     Slot& slot = variant.slots.emplace_back();
     slot.span = {message.region_key, message.region_offset, variant.bytes};
+    // The region must be known before the first write, and only this thread may look for it.
+    channel_->Map(slot.span);
     slot.generation = message.generation;
     GlobalCounters().plan.slot_allocations.fetch_add(1, std::memory_order_relaxed);
   }

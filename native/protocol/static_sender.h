@@ -10,6 +10,7 @@
 // the sender writes into them.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -40,6 +41,8 @@ class StaticSender {
     memory::SlotPools* slots;
     const Settings* settings;
     Traffic* traffic;  // with that peer
+    // Says it to the peer sooner or later, whatever waits for room now.
+    std::function<void(MessageType type, uint64_t value)> insist;
   };
   // Cookies of Write() have this bit.
   static constexpr uint64_t kCookieBit = uint64_t{1} << 63;
@@ -52,7 +55,7 @@ class StaticSender {
   // Its graph is gone.
   void Forget(const std::string& key);
 
-  // The link is gone: gives all pools back.
+  // The link is gone: gives all pools back, and lets go of what was being written.
   void Abandon();
 
   // True: it was sent by its edge, or could not be, as `outcome` says. False: it is the dynamic

@@ -28,10 +28,16 @@ inline Settings TestSettings() {
 
 class Task {
  public:
-  explicit Task(const std::string& name, const Settings& settings = TestSettings())
+  // On `device`, or else on the one that the settings name.
+  explicit Task(const std::string& name, const Settings& settings = TestSettings(),
+                std::unique_ptr<fabric::Device> device = nullptr)
       : runtime_(std::make_unique<Runtime>(settings)) {
     SetLogLevel(LogLevel::kOff);
-    EXPECT_TRUE(runtime_->Start().ok());
+    if (device != nullptr) {
+      runtime_->StartOn(std::move(device));
+    } else {
+      EXPECT_TRUE(runtime_->Start().ok());
+    }
     endpoint_ = std::make_unique<Endpoint>(runtime_.get(), name);
   }
   ~Task() {

@@ -105,6 +105,9 @@ Status ShmChannel::BecomeConnected() {
 
 Status ShmChannel::Share(uint64_t key) {
   std::lock_guard<std::mutex> lock(socket_mu_);
+  if (closed() || !socket_.valid()) {
+    return Status(Code::kUnavailable, "the channel is not connected");
+  }
   if (shared_.count(key) != 0) return OkStatus();
   RegionMessage message = {};
   message.type = MessageType::kRegion;
@@ -208,6 +211,8 @@ Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uin
   }
   {
     std::lock_guard<std::mutex> lock(state_mu_);
+    // After the end nobody would tell it.
+    if (closed()) return Status(Code::kUnavailable, "the channel is not connected");
     completions_.push_back({cookie, std::move(status)});
     has_completions_.store(true);
   }

@@ -106,7 +106,12 @@ Status ReceiveMessage(int socket, Message* message) {
   header.msg_iovlen = 1;
   header.msg_control = control;
   header.msg_controllen = sizeof(control);
-  const ssize_t got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  ssize_t got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  // The peer closed its end and had not read all. That is told once and first, but what the peer
+  // said before it closed is still there: perhaps that it lives.
+  if (got < 0 && errno == ECONNRESET) {
+    got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  }
   if (got < 0) {
     if (errno == EAGAIN || errno == EINTR) return Status(Code::kNotFound, "nothing there");
     return StatusFromErrno(errno, "receiving from the peer's local socket");

@@ -1,0 +1,272 @@
+// What goes wrong at one certain moment, over a fabric that fails as it is told (faulty_fabric/).
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "faulty_fabric/faulty_task.h"
+#include "protocol/counters.h"
+
+namespace rdma_transport::testing {
+namespace {
+
+constexpr size_t kBytes = 40000;
+const std::vector<int64_t> kDims = {static_cast<int64_t>(kBytes)};
+const std::string kEdge = "/job:a;1;/job:b;edge";
+const std::string kKey = kEdge + ";0:0";
+const Status kNoRoom(Code::kResourceExhausted, "the peer does not take its notifications");
+
+class FaultsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    GlobalCounters().lent_tensors.store(0);
+    Violations::Take();
+  }
+  void TearDown() override {
+    for (const std::string& violation : Violations::Take()) ADD_FAILURE() << violation;
+  }
+
+  static Settings WithZeroCopy(bool zero_copy) {
+    Settings settings = TestSettings();
+    settings.zero_copy = zero_copy;
+    return settings;
+  }
+  void Make(bool zero_copy, const Faults& faults = {}) {
+    a_ = std::make_unique<FaultyTask>("/job:a", WithZeroCopy(zero_copy), faults);
+    b_ = std::make_unique<FaultyTask>("/job:b", WithZeroCopy(zero_copy), faults);
+  }
+  Task& a() { return *a_; }
+  Task& b() { return *b_; }
+
+  std::shared_ptr<Payload> Bytes(int seed, size_t length = kBytes) {
+    return std::make_shared<Payload>(length, seed, &a().arena());
+  }
+  Status Send(int64_t step, const std::shared_ptr<Payload>& payload,
+              const std::string& key = kKey) {
+    CountingGrpc by_grpc(&grpc_sends_);
+    const std::vector<int64_t> dims = {static_cast<int64_t>(payload->length())};
+    return a().PeerTo(b())->Send(Tensor(step, key, payload, dims), Task::CallTo(b()), &by_grpc);
+  }
+  std::shared_ptr<Catcher> Receive(int64_t step, const std::string& key = kKey) {
+    auto catcher = std::make_shared<Catcher>();
+    b().endpoint().Receive(b().PeerTo(a()), step, key, catcher, Task::CallTo(a()));
+    return catcher;
+  }
+  Delivery Pass(int seed) {
+    const auto catcher = Receive(++step_);
+    const Status sent = Send(step_, Bytes(seed));
+    EXPECT_TRUE(sent.ok()) << sent.message();
+    Delivery delivery = catcher->Get();
+    EXPECT_TRUE(delivery.status.ok()) << delivery.status.message();
+    EXPECT_TRUE(!delivery.status.ok() || Payload::Matches(delivery.data, kBytes, seed));
+    return delivery;
+  }
+  void WarmUp() {
+    for (int i = 0; i < 8; ++i) {
+      Pass(i);
+      ASSERT_TRUE(Eventually([&] { return Lent() == 0 && Busy() == 0; }));
+    }
+    ASSERT_EQ(Pass(9).path, Path::kStatic);
+    ASSERT_TRUE(Eventually([&] { return Lent() == 0 && Busy() == 0; }));
+  }
+  uint64_t Lent() {
+    uint64_t lent = 0;
+    for (const PeerStats& peer : a().endpoint().Stats()) lent += peer.lent;
+    return lent;
+  }
+  uint64_t Busy() {
+    std::vector<EdgeReport> edges;
+    a().endpoint().ReportEdges(&edges);
+    uint64_t busy = 0;
+    for (const EdgeReport& edge : edges) busy += edge.busy;
+    return busy;
+  }
+
+  std::unique_ptr<FaultyTask> a_;
+  std::unique_ptr<FaultyTask> b_;
+  int64_t step_ = 0;
+  std::atomic<int> grpc_sends_{0};
+};
+
+TEST_F(FaultsTest, ASlotAtTheSinkIsLookedForBeforeItIsWritten) {
+  // The decorator sees to it: a write to a region that Map() did not look for is a violation, and
+  // was refused when the region's announcement still lay in the socket.
+  Make(/*zero_copy=*/false);
+  WarmUp();
+}
+
+TEST_F(FaultsTest, ASlotWhoseTensorWasRefusedIsFreeAgain) {
+  Make(/*zero_copy=*/false);
+  WarmUp();
+  a_->dice().Order(Fault::kNotify, 0, kNoRoom);
+  const auto catcher = Receive(++step_);
+  EXPECT_EQ(Send(step_, Bytes(1)).code(), Code::kResourceExhausted);
+  EXPECT_EQ(Busy(), 0u);
+  EXPECT_TRUE(catcher->Claim());
+  b().endpoint().EndStep(step_);
+  for (int i = 0; i < 20; ++i) Pass(i);
+}
+
+TEST_F(FaultsTest, ALoanComesBackThoughTheFirstWordOfItFoundNoRoom) {
+  Make(/*zero_copy=*/true);
+  Delivery delivery = Pass(1);
+  ASSERT_NE(delivery.path, Path::kInline);
+  b_->dice().Order(Fault::kNotify, 0, kNoRoom);
+  b_->dice().Order(Fault::kNotify, 0, kNoRoom);
+  delivery = Delivery();
+  EXPECT_TRUE(Eventually([&] { return Lent() == 0; }));
+}
+
+TEST_F(FaultsTest, ASlotComesBackThoughTheFirstWordOfItFoundNoRoom) {
+  Make(/*zero_copy=*/false);
+  WarmUp();
+  Delivery delivery = Pass(1);
+  ASSERT_EQ(delivery.path, Path::kStatic);
+  b_->dice().Order(Fault::kNotify, 0, kNoRoom);
+  delivery = Delivery();
+  EXPECT_TRUE(Eventually([&] { return Busy() == 0; }));
+}
+
+TEST_F(FaultsTest, ATensorThatWaitsForGrpcIsToldThoughTheFirstWordOfItFoundNoRoom) {
+  Make(/*zero_copy=*/true);
+  Pass(1);
+  auto catcher = Receive(2, "strings");
+  // It would be said on each of both tasks' links.
+  for (int i = 0; i < 2; ++i) a_->dice().Order(Fault::kNotify, 0, kNoRoom);
+  Outgoing strings;
+  strings.step = 2;
+  strings.key = "strings";
+  strings.not_carried = "a string tensor";
+  CountingGrpc by_grpc(&grpc_sends_);
+  ASSERT_TRUE(a().PeerTo(b())->Send(std::move(strings), Task::CallTo(b()), &by_grpc).ok());
+  EXPECT_TRUE(Eventually([&] { return catcher->grpc_asks() == 1; }));
+  EXPECT_TRUE(catcher->Claim());
+}
+
+TEST_F(FaultsTest, ASlotThatCouldNotBeToldIsNotCounted) {
+  if (OnVerbs()) GTEST_SKIP() << "slots at the source need mapped memory";
+  Make(/*zero_copy=*/true);
+  for (int i = 0; i < 2; ++i) Pass(i);
+  // The third tensor of a shape makes the edge static: the edge is told, then its first slot.
+  a_->dice().Order(Fault::kNotify, 1, kNoRoom);
+  for (int i = 0; i < 20; ++i) Pass(i);
+  EXPECT_EQ(a_->device().breaks() + b_->device().breaks(), 0u);
+  EXPECT_EQ(a().endpoint().Stats().front().links, 1u) << "a slot out of order ends the channel";
+}
+
+TEST_F(FaultsTest, APeerThatLacksSomethingForALinkIsAskedAgain) {
+  Make(/*zero_copy=*/true);
+  b_->dice().Order(Fault::kOpen, 0, Status(Code::kResourceExhausted, "too many open files"));
+  ASSERT_TRUE(Send(1, Bytes(1)).ok());
+  EXPECT_EQ(grpc_sends_.load(), 1);
+  int64_t step = 1;
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_TRUE(Send(++step, Bytes(1)).ok());
+    return a().endpoint().Stats().front().linked;
+  }));
+}
+
+TEST_F(FaultsTest, WhatALivingPeerMayReadStaysThoughItsLinkEnded) {
+  if (OnVerbs()) GTEST_SKIP() << "a card's peers map nothing";
+  Make(/*zero_copy=*/true);
+  auto payload = Bytes(5);
+  const std::weak_ptr<Payload> alive = payload;
+  const auto catcher = Receive(1);
+  ASSERT_TRUE(Send(1, payload).ok());
+  payload.reset();
+  const Delivery delivery = catcher->Get();
+  ASSERT_TRUE(delivery.status.ok());
+  ASSERT_FALSE(delivery.exclusive);
+  for (const bool first : {true, false}) {
+    (first ? a_ : b_)->device().BreakAll(Status(Code::kAborted, "broken"));
+    ASSERT_TRUE(Eventually([&] { return a().endpoint().LinksTo("/job:b").empty(); }));
+  }
+  // Whoever gets the memory next would write there.
+  EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, 5));
+  std::vector<std::shared_ptr<Payload>> others;
+  for (int i = 0; i < 50; ++i) others.push_back(Bytes(77));
+  EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, 5));
+  EXPECT_FALSE(alive.expired());
+}
+
+TEST_F(FaultsTest, ALivingPeerWritesIntoNobodyElsesSlotsWhenItsLinkEnded) {
+  if (OnVerbs()) GTEST_SKIP() << "a card's peers cannot write any more";
+  Make(/*zero_copy=*/false);
+  WarmUp();
+  memory::Arena& sink = *b().runtime().sink();
+  const uint64_t slots = sink.Stats().used_bytes;
+  ASSERT_GT(slots, 0u);
+  b_->device().BreakAll(Status(Code::kAborted, "broken"));
+  ASSERT_TRUE(Eventually([&] {
+    return b().endpoint().LinksTo("/job:a").empty() && a().endpoint().LinksTo("/job:b").empty();
+  }));
+  EXPECT_EQ(sink.Stats().used_bytes, slots);
+  for (int i = 0; i < 8; ++i) Pass(i);
+}
+
+// Two connected channels without a protocol.
+class ChannelEndTest : public ::testing::Test {
+ protected:
+  struct Handler : fabric::ChannelHandler {
+    void OnConnected() override { connected = true; }
+    void OnNotify(const char*, size_t) override {}
+    void OnTransfer(uint64_t, const Status&) override { EXPECT_FALSE(closed); }
+    void OnClosed(const Status& status) override {
+      closed = true;
+      reason = status;
+    }
+    bool connected = false;
+    bool closed = false;
+    Status reason;
+  };
+
+  void SetUp() override {
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(fabric::OpenDevice(FabricSettings(), &devices_[i]).ok());
+      handlers_[i] = std::make_shared<Handler>();
+      ASSERT_TRUE(devices_[i]->Open(handlers_[i], &channels_[i]).ok());
+    }
+    ASSERT_TRUE(channels_[0]->Connect(channels_[1]->Address(), fabric::Role::kPassive).ok());
+    ASSERT_TRUE(channels_[1]->Connect(channels_[0]->Address(), fabric::Role::kActive).ok());
+    ASSERT_TRUE(PollUntil([&] { return handlers_[0]->connected && handlers_[1]->connected; }));
+    const size_t length = devices_[0]->RegionGranule();
+    ASSERT_TRUE(devices_[0]->Allocate(length, fabric::Access::kRemoteRead, nullptr, &region_).ok());
+  }
+  template <typename Condition>
+  bool PollUntil(Condition condition) {
+    return Eventually([&] {
+      for (auto& device : devices_) device->Poll();
+      return condition();
+    });
+  }
+
+  std::unique_ptr<fabric::Device> devices_[2];
+  std::unique_ptr<fabric::Region> region_;
+  std::shared_ptr<Handler> handlers_[2];
+  std::shared_ptr<fabric::Channel> channels_[2];
+};
+
+TEST_F(ChannelEndTest, WhatBeginsAfterItIsRefused) {
+  channels_[0]->Close(Status(Code::kAborted, "over"));
+  ASSERT_TRUE(PollUntil([&] { return handlers_[0]->closed && handlers_[1]->closed; }));
+  // Otherwise its end would be waited for, and OnClosed() was the last call.
+  EXPECT_EQ(channels_[0]->Read({1, 0, 64}, region_->address(), 1).code(), Code::kUnavailable);
+  EXPECT_EQ(channels_[0]->Share(region_->key()).code(), Code::kUnavailable);
+}
+
+TEST_F(ChannelEndTest, APeerThatLivesIsNotTakenForDeadBecauseItHadNotReadAll) {
+  if (OnVerbs()) GTEST_SKIP() << "there Unavailable is all that is said, and it is true";
+  ASSERT_TRUE(channels_[0]->Share(region_->key()).ok());
+  channels_[1]->Close(Status(Code::kAborted, "over"));
+  ASSERT_TRUE(Eventually([&] {
+    devices_[1]->Poll();
+    return handlers_[1]->closed;
+  }));
+  ASSERT_TRUE(PollUntil([&] { return handlers_[0]->closed; }));
+  EXPECT_EQ(handlers_[0]->reason.code(), Code::kAborted) << handlers_[0]->reason.message();
+}
+
+}  // namespace
+}  // namespace rdma_transport::testing
