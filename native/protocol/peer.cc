@@ -87,8 +87,11 @@ Status Peer::HandToGrpc(int64_t step, std::string_view key, uint64_t bytes,
 // With mu_ held.
 void Peer::Park(Outgoing tensor, ByGrpc* by_grpc) {
   const bool changes = tensor.mutable_source;
-  if (changes && tensor.bytes > 0)
-    Stage(endpoint_->arena(), endpoint_->slots(), /*site=*/{}, &tensor);
+  // Where it cannot be copied, what `by_grpc` keeps is all that is left of it.
+  if (changes && tensor.bytes > 0 &&
+      !Stage(endpoint_->arena(), endpoint_->slots(), /*site=*/{}, &tensor)) {
+    tensor.not_carried = "no memory in the arena for a copy";
+  }
   Parked parked;
   parked.key = std::string(tensor.key);
   parked.dims.assign(tensor.dims, tensor.dims + tensor.rank);

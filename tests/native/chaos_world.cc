@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -31,6 +32,22 @@ bool Matches(const char* data, size_t length, uint64_t content) {
     if (std::memcmp(data + at, &word, std::min<size_t>(8, length - at)) != 0) return false;
   }
   return true;
+}
+
+// Where the first difference lies, and what is there: 0xdd is memory that was let go.
+std::string Difference(const char* data, size_t length, uint64_t content) {
+  size_t first = length;
+  size_t different = 0;
+  for (size_t at = 0; at < length; at += 8) {
+    if (Matches(data + at, std::min<size_t>(8, length - at), content * (2 * at + 1))) continue;
+    first = std::min(first, at);
+    ++different;
+  }
+  char text[100];
+  std::snprintf(text, sizeof(text), "%zu words from %zu on, there %02x %02x", different, first,
+                first < length ? data[first] & 0xff : 0,
+                first + 1 < length ? data[first + 1] & 0xff : 0);
+  return text;
 }
 
 std::string Name(int64_t step, size_t edge) {
@@ -185,7 +202,8 @@ class ChaosReceive final : public Waiter {
     if (!holds()) return;
     if (!Matches(delivery_.data, delivery_.bytes, ContentOf(step_, edge_))) {
       world_->complaints_.Add(Here() + " had other bytes when it " + when + ", by path " +
-                              PathName(delivery_.path));
+                              PathName(delivery_.path) + ": " +
+                              Difference(delivery_.data, delivery_.bytes, ContentOf(step_, edge_)));
     }
   }
   void LetGo() { delivery_ = Delivery(); }

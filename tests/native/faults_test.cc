@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -166,6 +167,22 @@ TEST_F(FaultsTest, APeerThatLacksSomethingForALinkIsAskedAgain) {
     EXPECT_TRUE(Send(++step, Bytes(1)).ok());
     return a().endpoint().Stats().front().linked;
   }));
+}
+
+TEST_F(FaultsTest, ATensorThatMayChangeIsNotReadWhenTheLinkIsThere) {
+  Make(/*zero_copy=*/true);
+  // No memory for a copy while the peer is asked; there is some when the link comes up.
+  for (int i = 0; i < 2; ++i) a_->dice().Order(Fault::kAllocate, 0, kNoRoom);
+  const auto payload = std::make_shared<Payload>(kBytes, 3);
+  Outgoing tensor = Tensor(1, kKey, payload, kDims);
+  tensor.mutable_source = true;
+  CountingGrpc by_grpc(&grpc_sends_);
+  ASSERT_TRUE(a().PeerTo(b())->Send(std::move(tensor), Task::CallTo(b()), &by_grpc).ok());
+  std::fill(payload->data(), payload->data() + kBytes, 'x');
+  const auto catcher = Receive(1);
+  ASSERT_TRUE(Eventually([&] { return catcher->grpc_asks() + catcher->deliveries() > 0; }));
+  EXPECT_EQ(catcher->deliveries(), 0) << "with the bytes that it has by now";
+  EXPECT_TRUE(catcher->Claim());
 }
 
 TEST_F(FaultsTest, WhatALivingPeerMayReadStaysThoughItsLinkEnded) {
