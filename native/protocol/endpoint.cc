@@ -167,7 +167,10 @@ void Endpoint::OnArrival(int64_t step, const KeyId& key, Arrival arrival) {
 
 void Endpoint::UseGrpc(const std::string& from, const std::shared_ptr<Waiter>& waiter,
                        const std::string& reason) {
-  if (settings().allow_fallback) return waiter->OnUseGrpc(reason);
+  if (settings().allow_fallback) {
+    if (waiter->AskGrpc()) waiter->OnUseGrpc(reason);
+    return;
+  }
   GlobalCounters().errors.Add("fallback_forbidden");
   FailAll({waiter},
           Status(Code::kFailedPrecondition, "a tensor of " + from + " would leave the fabric (" +

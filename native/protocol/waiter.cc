@@ -19,6 +19,11 @@ bool Waiter::claimed() const {
   return claimed_;
 }
 
+bool Waiter::AskGrpc() {
+  std::lock_guard<std::mutex> lock(mu_);
+  return !claimed_ && !std::exchange(grpc_asked_, true);
+}
+
 bool WaiterList::Add(const std::shared_ptr<Waiter>& waiter, Status* shut_reason) {
   std::lock_guard<std::mutex> waiter_lock(waiter->mu_);
   if (waiter->claimed_) return true;

@@ -28,12 +28,16 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
   // True for exactly one caller. Afterwards no link fails this waiter any more.
   bool Claim();
   bool claimed() const;
+  // True for the first caller, unless this is claimed: he calls OnUseGrpc(). A peer that is decided
+  // for gRPC, and its word that a tensor waits there, may both say so.
+  bool AskGrpc();
 
  private:
   friend class WaiterList;
 
   mutable std::mutex mu_;
   bool claimed_ = false;
+  bool grpc_asked_ = false;
   class WaiterList* list_ = nullptr;
   uint64_t epoch_ = 0;  // of the list when it took this in
   std::list<std::shared_ptr<Waiter>>::iterator position_;
