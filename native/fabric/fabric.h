@@ -111,6 +111,7 @@ class Channel {
   virtual std::string Address() const = 0;
   // Connects to the channel whose Address() is given. Success means "under way":
   // OnConnected() or OnClosed() follows. Unavailable: that address cannot be reached from here.
+  // Aborted: the channel was closed before. Once.
   virtual Status Connect(std::string_view peer_address, Role role) = 0;
 
   // Lets the peer reach the device's region of that key. Must come before the first notification

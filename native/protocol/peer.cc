@@ -270,7 +270,10 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
   if (!connected.ok()) {
     endpoint_->RemoveLink(link);
     link->channel()->Close(connected);
-    return Decide(State::kGrpc, connected, Again::kLater);
+    // Another link to this peer broke meanwhile, and took this one with it.
+    const bool closed = connected.code() == Code::kAborted;
+    return closed ? Decide(State::kUnreachable, connected, Again::kSoon)
+                  : Decide(State::kGrpc, connected, Again::kLater);
   }
   endpoint_->ArmTimer();  // OnLinkUp() or OnLinkDown() follows
 }

@@ -132,6 +132,23 @@ TEST_P(FabricTest, NotificationsComeInOrderHoweverManyThereAre) {
   }
 }
 
+TEST_P(FabricTest, WhatWasClosedBeforehandDoesNotConnect) {
+  Side from, to;
+  from.device = std::move(a_.device);
+  to.device = std::move(b_.device);
+  ASSERT_TRUE(from.device->Open(from.handler, &from.channel).ok());
+  ASSERT_TRUE(to.device->Open(to.handler, &to.channel).ok());
+  from.channel->Close(Status(Code::kAborted, "another link broke"));
+  ASSERT_TRUE(to.channel->Connect(from.channel->Address(), Role::kPassive).ok());
+  EXPECT_FALSE(from.channel->Connect(to.channel->Address(), Role::kActive).ok());
+  a_.device = std::move(from.device);
+  b_.device = std::move(to.device);
+  EXPECT_TRUE(PollUntil([&] { return from.handler->closed; }));
+  for (int i = 0; i < 100; ++i) PollUntil([] { return true; });
+  EXPECT_FALSE(from.handler->connected);
+  EXPECT_FALSE(to.handler->connected);
+}
+
 TEST_P(FabricTest, SendersOnManyThreadsLoseNothing) {
   std::vector<std::thread> threads;
   std::atomic<int> running{4};

@@ -41,7 +41,7 @@ Status ShmChannel::Connect(std::string_view peer_address, Role role) {
   peer_token_ = address.token;
   passive_ = role == Role::kPassive;
   if (passive_) {
-    state_.store(State::kConnecting);
+    RDMA_RETURN_IF_ERROR(Advance(State::kNew, State::kConnecting));
     device_->Expect(this);
     return OkStatus();
   }
@@ -52,7 +52,8 @@ Status ShmChannel::Connect(std::string_view peer_address, Role role) {
     std::lock_guard<std::mutex> lock(socket_mu_);
     socket_ = std::move(socket);
   }
-  state_.store(State::kConnecting);
+  // Nothing is said on behalf of a channel that was closed meanwhile without a word to the peer.
+  RDMA_RETURN_IF_ERROR(Advance(State::kNew, State::kConnecting));
   RDMA_RETURN_IF_ERROR(SendEnds(MessageType::kHello));
   return device_->Watch(this);
 }
@@ -90,15 +91,25 @@ Status ShmChannel::Attach(host::FileDescriptor socket, Message* hello) {
     std::lock_guard<std::mutex> lock(socket_mu_);
     socket_ = std::move(socket);
   }
+  if (closed()) return CloseReason();
   RDMA_RETURN_IF_ERROR(SendEnds(MessageType::kAccept));
   return BecomeConnected();
+}
+
+Status ShmChannel::Advance(State from, State to) {
+  return state_.compare_exchange_strong(from, to) ? OkStatus() : CloseReason();
+}
+
+Status ShmChannel::CloseReason() const {
+  std::lock_guard<std::mutex> lock(state_mu_);
+  return Status(Code::kAborted, "the channel was closed: " + close_reason_.message());
 }
 
 Status ShmChannel::BecomeConnected() {
   incoming_.CloseFile();
   const auto handler = handler_.lock();
   if (handler == nullptr) return Status(Code::kCancelled, "nobody wants this channel any more");
-  state_.store(State::kConnected);
+  RDMA_RETURN_IF_ERROR(Advance(State::kConnecting, State::kConnected));
   handler->OnConnected();
   return OkStatus();
 }

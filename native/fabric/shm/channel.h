@@ -63,6 +63,9 @@ class ShmChannel final : public Channel {
  private:
   enum class State { kNew, kConnecting, kConnected, kClosed };
 
+  // Not OK: the channel was closed meanwhile.
+  Status Advance(State from, State to);
+  Status CloseReason() const;
   Status SendEnds(MessageType type);
   Status TakePeerEnds(Message* message);
   Status BecomeConnected();

@@ -91,7 +91,10 @@ Status SendMessage(int socket, std::string_view bytes, const std::vector<int>& d
     rights->cmsg_len = CMSG_LEN(size);
     std::memcpy(CMSG_DATA(rights), descriptors.data(), size);
   }
-  if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+  ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  // Of an earlier moment, and told once: see ReceiveMessage().
+  if (sent < 0 && errno == ECONNRESET) sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
     return StatusFromErrno(errno, "sending to the peer's local socket");
   }
   return OkStatus();

@@ -80,7 +80,7 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   Adapter& adapter = device_->adapter();
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kNew) {
-    return Status(Code::kFailedPrecondition, "the channel is connected or closed already");
+    return Status(Code::kAborted, "the channel was closed: " + close_reason_.message());
   }
   RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
   peer_ring_ = peer.ring_address;
