@@ -15,6 +15,13 @@
 namespace rdma_transport::testing {
 namespace {
 
+// Sanitizers take their time.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kSeeds = 2;
+#else
+constexpr uint64_t kSeeds = 4;
+#endif
+
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
@@ -40,7 +47,7 @@ TEST_P(ChaosTest, WhateverHappensValuesAreRightAndEverybodyHears) {
   if (weather.card && OnVerbs()) GTEST_SKIP() << "verbs is a card itself";
   const uint64_t first = FromEnvironment("CHAOS_SEED", 1);
   const uint64_t count =
-      FromEnvironment("CHAOS_SEEDS", std::getenv("CHAOS_SEED") != nullptr ? 1 : 4);
+      FromEnvironment("CHAOS_SEEDS", std::getenv("CHAOS_SEED") != nullptr ? 1 : kSeeds);
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("CHAOS_SEED=" + std::to_string(seed));
     ChaosWorld world({seed, weather.card, weather.refusals, weather.breaks});

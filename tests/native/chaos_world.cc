@@ -132,7 +132,7 @@ class ChaosByGrpc final : public ByGrpc {
   }
   void Fail(const Status& status) override {
     if (status.ok()) world_->complaints_.Add("a failure without an error");
-    world_->FailStep(step_);
+    world_->FailStep(step_, Name(step_, edge_) + ": " + status.message());
   }
 
  private:
@@ -165,7 +165,7 @@ class ChaosReceive final : public Waiter {
         world_->complaints_.Add(Here() +
                                 " failed without a sentence: " + delivery.status.message());
       }
-      world_->FailStep(step_);
+      world_->FailStep(step_, Here() + ": " + delivery.status.message());
     }
     delivery_ = std::move(delivery);
     Check("arrived");
@@ -274,6 +274,8 @@ ChaosWorld::ChaosWorld(const ChaosPlan& plan) : plan_(plan) {
   Settings settings = TestSettings();
   constexpr uint64_t kArenas[] = {8, 16, 64};
   settings.arena_size = kArenas[random() % 3] << 20;
+  // What was lent over a link that broke is kept until the peer dies, so there must be more.
+  if (plan.breaks && !plan.card) settings.arena_size = uint64_t{256} << 20;
   settings.zero_copy = random() % 2 == 0;
   settings.static_edges = random() % 4 != 0;
   settings.allow_fallback = random() % 4 != 0;
@@ -342,8 +344,9 @@ uint64_t ChaosWorld::Breaks() {
   return breaks;
 }
 
-void ChaosWorld::FailStep(int64_t number) {
+void ChaosWorld::FailStep(int64_t number, const std::string& why) {
   std::lock_guard<std::mutex> lock(mu_);
+  last_failure_ = why;
   const auto found = steps_.find(number);
   if (found != steps_.end()) found->second->failed.store(true);
 }
@@ -373,7 +376,7 @@ void ChaosWorld::SendOne(Step* step, size_t index) {
   const Status sent = from.PeerTo(to)->Send(std::move(tensor), Task::CallTo(to), &by_grpc);
   if (edge.is_mutable) payload->Overwrite(0xaa);
   if (sent.ok()) return;
-  step->failed.store(true);
+  FailStep(step->number, Name(step->number, index) + ": " + sent.message());
   if (sent.code() == Code::kInternal || sent.message().empty()) {
     complaints_.Add(Name(step->number, index) +
                     " was refused without a sentence: " + sent.message());
@@ -547,7 +550,7 @@ std::string ChaosWorld::Summary() {
                         " edges; " + std::to_string(arrived_.load()) + " arrived, " +
                         std::to_string(by_grpc_.load()) + " by gRPC, " +
                         std::to_string(failed_.load()) + " steps failed, " +
-                        std::to_string(Breaks()) + " breaks";
+                        std::to_string(Breaks()) + " breaks\n  last failure: " + last_failure_;
   for (size_t i = 0; i < tasks_.size(); ++i) {
     summary += "\n  task " + std::to_string(i) + ": " + tasks_[i]->dice().Summary();
   }

@@ -102,7 +102,7 @@ class ChaosWorld {
   void SendOne(Step* step, size_t edge);
   void ReceiveOne(Step* step, size_t edge);
   void Finish(Step* step, bool abort);
-  void FailStep(int64_t step);
+  void FailStep(int64_t step, const std::string& why);
   uint64_t Breaks();
   void CheckQuiet();
   void CheckEverythingIsBack();
@@ -118,6 +118,7 @@ class ChaosWorld {
   std::atomic<uint64_t> failed_{0};
 
   std::mutex mu_;
+  std::string last_failure_;
   std::map<int64_t, std::shared_ptr<Step>> steps_;
   std::deque<std::shared_ptr<ChaosReceive>> held_;
 };

@@ -396,6 +396,7 @@ void FaultyChannel::Tell(const Event& event) {
       return handler->OnTransfer(event.number, event.status);
     case Event::Kind::kClosed:
       closed_told_ = true;
+      device_->CountBreak();
       return handler->OnClosed(event.status);
   }
 }

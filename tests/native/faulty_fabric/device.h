@@ -50,6 +50,7 @@ class FaultyDevice final : public fabric::Device {
   Dice& dice() { return dice_; }
   // All channels break at the next Poll().
   void BreakAll(const Status& reason);
+  // Moments at which a channel broke, or its end was told.
   uint64_t breaks() const { return breaks_.load(); }
 
   // For channels.
