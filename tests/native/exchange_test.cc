@@ -66,8 +66,12 @@ class ExchangeTest : public ::testing::Test {
                            &caller_);
   }
   void TearDown() override {
+    const std::weak_ptr<Caller> caller = caller_;
     if (caller_ != nullptr) caller_->Leave();
     if (responder_ != nullptr) responder_->Stop();
+    caller_.reset();
+    // One whose call was cancelled stays until the responder's last word, which must be polled.
+    EXPECT_TRUE(testing::Eventually([&] { return caller.expired(); }));
   }
 
   Task worker_{"worker"}, client_{"client"};
