@@ -161,14 +161,6 @@ void Link::SendPull(int64_t step, std::string_view key, const std::string& reaso
   Insist(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
-bool Link::KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
-  std::lock_guard<std::mutex> lock(unconfirmed_mu_);
-  if (number <= delivered_) return true;
-  if (ended_) return false;
-  unconfirmed_.emplace_back(number, std::move(*tensor));
-  return true;
-}
-
 // To a peer that is gone nothing needs to be said; one that takes nothing must not take what comes
 // after it either.
 void Link::SendForget(int64_t step) {
@@ -184,29 +176,7 @@ void Link::Return(MessageType type, uint64_t value, fabric::Urgency urgency) {
 }
 
 void Link::Insist(const iovec* parts, int count, fabric::Urgency urgency) {
-  // A peer that is gone needs nothing, and its waiters learn that it is.
-  if (channel_->Notify(parts, count, urgency).code() != Code::kResourceExhausted) return;
-  std::string record;
-  for (int i = 0; i < count; ++i) {
-    record.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-  }
-  {
-    std::lock_guard<std::mutex> lock(owed_mu_);
-    owed_.emplace_back(std::move(record), urgency);
-  }
-  owner_->ArmTimer();
-}
-
-// True: there is still no room for all of it.
-bool Link::SayOwed() {
-  std::lock_guard<std::mutex> lock(owed_mu_);
-  while (!owed_.empty()) {
-    auto& [record, urgency] = owed_.front();
-    const iovec part = {record.data(), record.size()};
-    if (channel_->Notify(&part, 1, urgency).code() == Code::kResourceExhausted) return true;
-    owed_.pop_front();
-  }
-  return false;
+  if (!owed_.Say(channel_.get(), parts, count, urgency)) owner_->ArmTimer();
 }
 
 // --- Receiving ---
@@ -426,17 +396,6 @@ void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter) {
   if (!started.ok()) OnTransfer(cookie, started);
 }
 
-void Link::OnDelivered(uint64_t number) {
-  std::vector<UnconfirmedTensor> confirmed;  // let go without the lock
-  std::lock_guard<std::mutex> lock(unconfirmed_mu_);
-  delivered_ = number;
-  // Senders on several threads come in any order, so the first may hide others for a while.
-  while (!unconfirmed_.empty() && unconfirmed_.front().first <= number) {
-    confirmed.push_back(std::move(unconfirmed_.front().second));
-    unconfirmed_.pop_front();
-  }
-}
-
 void Link::OnTransfer(uint64_t cookie, const Status& status) {
   if ((cookie & StaticSender::kCookieBit) != 0) {
     static_sender_->OnWritten(cookie);
@@ -493,16 +452,8 @@ void Link::OnClosed(const Status& status) {
   // A peer that lives may still read what it was lent, so that stays as it is.
   if (status.code() == Code::kUnavailable) lent_.ReleaseAll();
   owner_->OnLinkDown(self, Status(status.code(), lost.message()), was_up);
-  std::vector<UnconfirmedTensor> unconfirmed;
-  {
-    std::lock_guard<std::mutex> lock(unconfirmed_mu_);
-    ended_ = true;
-    for (auto& [number, tensor] : unconfirmed_) {
-      if (number > delivered_) unconfirmed.push_back(std::move(tensor));
-    }
-    unconfirmed_.clear();
-  }
-  if (!unconfirmed.empty()) owner_->OnLost(self, std::move(unconfirmed));
+  std::vector<UnconfirmedTensor> lost_ones = unconfirmed_.TakeAll();
+  if (!lost_ones.empty()) owner_->OnLost(self, std::move(lost_ones));
 }
 
 bool Link::Tick(Nanos now, bool excuse) {
@@ -513,7 +464,7 @@ bool Link::Tick(Nanos now, bool excuse) {
     }
     return true;
   }
-  const bool owes = SayOwed();
+  const bool owes = !owed_.SaySome(channel_.get());
   if (waiters_.size() == 0) {
     idle_ = true;
     return owes;

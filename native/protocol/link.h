@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,10 +16,12 @@
 #include "protocol/bootstrap.h"
 #include "protocol/lend_table.h"
 #include "protocol/mailbox.h"
+#include "protocol/owed.h"
 #include "protocol/send_outcome.h"
 #include "protocol/static_receiver.h"
 #include "protocol/static_sender.h"
 #include "protocol/tensor.h"
+#include "protocol/unconfirmed.h"
 #include "protocol/waiter.h"
 #include "protocol/wire.h"
 
@@ -34,14 +35,6 @@ struct LinkContext {
   memory::Arena* sink;
   const Settings* settings;
   Traffic* traffic;  // with that peer
-};
-
-// A tensor of which the peer may not have heard.
-struct UnconfirmedTensor {
-  int64_t step = 0;
-  std::string key;
-  uint64_t bytes = 0;
-  std::unique_ptr<ByGrpc> tensor;
 };
 
 class LinkOwner {
@@ -83,7 +76,9 @@ class Link final : public fabric::ChannelHandler,
   // Keeps a tensor that was sent until the peer certainly has word of it, if the channel may lose
   // such words; what is left when the link ends goes to LinkOwner::OnLost(). `number`: of Send().
   // False, and `tensor` untouched: the link has ended already.
-  bool KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor);
+  bool KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
+    return unconfirmed_.Keep(number, tensor);
+  }
   // Tells the receiver that the tensor waits here for TensorFlow's own transport.
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
   // Takes back what was sent for a step and not received yet.
@@ -120,7 +115,7 @@ class Link final : public fabric::ChannelHandler,
   // ChannelHandler, on the polling thread.
   void OnConnected() override;
   void OnNotify(const char* data, size_t length) override;
-  void OnDelivered(uint64_t number) override;
+  void OnDelivered(uint64_t number) override { unconfirmed_.OnDelivered(number); }
   void OnTransfer(uint64_t cookie, const Status& status) override;
   void OnClosed(const Status& status) override;
 
@@ -133,7 +128,6 @@ class Link final : public fabric::ChannelHandler,
 
   // A notification that must not be lost, and whose order does not matter.
   void Insist(const iovec* parts, int count, fabric::Urgency urgency);
-  bool SayOwed();
   Status Dispatch(const char* data, size_t length);
   Status HandleTensor(const char* data, size_t length);
   Status HandleStatic(const char* data, size_t length);
@@ -169,13 +163,8 @@ class Link final : public fabric::ChannelHandler,
   std::map<uint64_t, Reading> readings_;
   uint64_t next_cookie_ = 1;
 
-  std::mutex owed_mu_;
-  std::deque<std::pair<std::string, fabric::Urgency>> owed_;  // that found no room
-
-  std::mutex unconfirmed_mu_;
-  std::deque<std::pair<uint64_t, UnconfirmedTensor>> unconfirmed_;  // by number
-  uint64_t delivered_ = 0;
-  bool ended_ = false;
+  Owed owed_;
+  Unconfirmed unconfirmed_;
 
   // The polling thread's.
   bool heard_ = false;
