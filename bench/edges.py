@@ -40,17 +40,19 @@ CLUSTERS: dict[str, Way] = {
 SHORT_HOPS = 2
 LONG_HOPS = (22, 102, 402, 1002)
 STEP_SECONDS = 0.25  # the longest chain whose step takes at most this long
+# And whose tensors take at most this much: where they are copied, each edge has slots of its own.
+CHAIN_BYTES = 2**31
 
 
 class Chain:
-    """Steps of SHORT_HOPS and of each of `lengths` edges, for each size in bytes."""
+    """Steps of SHORT_HOPS and of each of `lengths` edges that carry `size` bytes."""
 
     def __init__(
         self,
         stack: ExitStack,
         target: str,
         devices: list[str],
-        sizes: list[int],
+        size: int,
         lengths: tuple[int, ...],
         op: str,
     ):
@@ -62,20 +64,18 @@ class Chain:
         self.lengths = lengths
         graph = tf.Graph()
         with graph.as_default():
-            self.runs: dict[int, dict[int, Any]] = {}
-            for size in sizes:
-                with tf.device(devices[0]):
-                    source = v1.get_variable(
-                        f"source{size}", [max(size // 4, 1)], use_resource=True
-                    ).read_value()
-                self.runs[size] = {
-                    n: self._build(tf, step, source, devices, n) for n in (SHORT_HOPS, *lengths)
-                }
+            with tf.device(devices[0]):
+                source = v1.get_variable(
+                    "source", [max(size // 4, 1)], use_resource=True
+                ).read_value()
+            self.runs = {
+                n: self._build(tf, step, source, devices, n) for n in (SHORT_HOPS, *lengths)
+            }
             initializer = v1.global_variables_initializer()
         options = config(1 if target else 2)
         self.session = stack.enter_context(opened(target, graph, options))
         self.session.run(initializer)
-        self._check_edges(v1, sizes[0])
+        self._check_edges(v1)
 
     @staticmethod
     def _build(tf: Any, step: Any, source: Any, devices: list[str], hops: int) -> Any:
@@ -87,12 +87,12 @@ class Chain:
             # What is timed touches one element; what is checked, outside of that, touches all.
             return value[:1].op, tf.reduce_all(tf.equal(value, source))
 
-    def _check_edges(self, v1: Any, size: int) -> None:
+    def _check_edges(self, v1: Any) -> None:
         """See in the partitions that were run that every hop really is an edge."""
         metadata = v1.RunMetadata()
         options = v1.RunOptions(output_partition_graphs=True)
         hops = self.lengths[0]
-        self.session.run(self.runs[size][hops][0], options=options, run_metadata=metadata)
+        self.session.run(self.runs[hops][0], options=options, run_metadata=metadata)
         sends = sum(
             node.op in ("_Send", "_HostSend")
             for part in metadata.partition_graphs
@@ -101,18 +101,18 @@ class Chain:
         if sends < hops:
             raise RuntimeError(f"TensorFlow kept {sends} of {hops} edges")
 
-    def step_seconds(self, size: int, hops: int) -> float:
+    def step_seconds(self, hops: int) -> float:
         start = time.perf_counter()
-        self.session.run(self.runs[size][hops][0])
+        self.session.run(self.runs[hops][0])
         return time.perf_counter() - start
 
-    def choose_length(self, size: int) -> tuple[int, int]:
+    def choose_length(self) -> tuple[int, int]:
         """The hops to measure with, and how many values came back wrong; warms up."""
         wrong, chosen = 0, self.lengths[0]
         for hops in self.lengths:
             for _ in range(3):
-                wrong += int(not self.session.run(self.runs[size][hops][1]))
-            step = min(self.step_seconds(size, hops) for _ in range(3))
+                wrong += int(not self.session.run(self.runs[hops][1]))
+            step = min(self.step_seconds(hops) for _ in range(3))
             if step > STEP_SECONDS and hops != self.lengths[0]:
                 break
             chosen = hops
@@ -121,12 +121,12 @@ class Chain:
                 break
         return chosen, wrong
 
-    def measure(self, size: int, hops: int) -> tuple[float, float]:
+    def measure(self, hops: int) -> tuple[float, float]:
         """Seconds of one edge, and of a whole step of SHORT_HOPS."""
         for warm_up in (hops, SHORT_HOPS):
-            self.step_seconds(size, warm_up)
+            self.step_seconds(warm_up)
         short, long, again, last = (
-            self.step_seconds(size, n) for n in (SHORT_HOPS, hops, hops, SHORT_HOPS)
+            self.step_seconds(n) for n in (SHORT_HOPS, hops, hops, SHORT_HOPS)
         )
         return (long + again - short - last) / 2 / (hops - SHORT_HOPS), (short + last) / 2
 
@@ -162,20 +162,21 @@ def measure_on(
     lengths = (hops,) if hops else LONG_HOPS
     tasks = [f"/job:{job}/task:0" for job in jobs]
     rows = []
-    with ExitStack() as stack:
-        chains = {
-            name: Chain(stack, cluster.target(jobs[0]), tasks, sizes, lengths, op)
-            for name, cluster in clusters.items()
-        }
-        chains["local"] = Chain(stack, "", ["/cpu:0", "/cpu:1"], sizes, lengths, op)
-        for size in track(sizes, "measuring"):
+    for size in track(sizes, "measuring"):
+        fitting = tuple(n for n in lengths if n * size <= CHAIN_BYTES) or lengths[:1]
+        with ExitStack() as stack:
+            chains = {
+                name: Chain(stack, cluster.target(jobs[0]), tasks, size, fitting, op)
+                for name, cluster in clusters.items()
+            }
+            chains["local"] = Chain(stack, "", ["/cpu:0", "/cpu:1"], size, fitting, op)
             before = {name: cluster.counted() for name, cluster in clusters.items()}
-            chosen = {name: chain.choose_length(size) for name, chain in chains.items()}
+            chosen = {name: chain.choose_length() for name, chain in chains.items()}
             edges: dict[str, list[float]] = {name: [] for name in chains}
             steps: dict[str, list[float]] = {name: [] for name in chains}
             for _ in range(repeat):
                 for name, chain in chains.items():
-                    edge, step = chain.measure(size, chosen[name][0])
+                    edge, step = chain.measure(chosen[name][0])
                     edges[name].append(1e6 * edge)
                     steps[name].append(1e6 * step)
             row: dict[str, Any] = {"bytes": size, "wrong": sum(w for _, w in chosen.values())}

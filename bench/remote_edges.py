@@ -35,20 +35,20 @@ def main(
     wanted = [int(size) for size in sizes.split(",")]
     servers = serve(0, [this, other])
     rows = []
-    with ExitStack() as stack:
-        chains = {
-            protocol: Chain(stack, servers[protocol].target, DEVICES, wanted, HOPS, "identity")
-            for protocol in PROTOCOLS
-        }
-        for size in wanted:
-            wrong = sum(chain.choose_length(size)[1] for chain in chains.values())
+    for size in wanted:
+        with ExitStack() as stack:
+            chains = {
+                protocol: Chain(stack, servers[protocol].target, DEVICES, size, HOPS, "identity")
+                for protocol in PROTOCOLS
+            }
+            wrong = sum(chain.choose_length()[1] for chain in chains.values())
             edges: dict[str, list[float]] = {protocol: [] for protocol in PROTOCOLS}
             for _ in range(repeat):
                 for protocol, chain in chains.items():
-                    edges[protocol].append(1e6 * chain.measure(size, HOPS[0])[0])
+                    edges[protocol].append(1e6 * chain.measure(HOPS[0])[0])
             times = {protocol: summarize(edges[protocol]).as_dict() for protocol in PROTOCOLS}
             rows.append({"bytes": size, "wrong": wrong, **times})
-        stats = rdma_transport.stats()
+    stats = rdma_transport.stats()
     print(json.dumps({"rows": rows, "sent": stats["sent"], "peers": stats["peers"]}))
 
 
