@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -261,52 +262,43 @@ def test_without_a_fabric_and_with_grpc_forbidden_the_reader_fails() -> None:
         worker.end()
 
 
-def test_a_worker_that_comes_back_at_another_transfer_port_is_read_by_grpc() -> None:
-    dispatcher = DataService(0).wait_ready()
-    port = free_port()
-    first = DataService(1, dispatcher.dispatcher, port=port).wait_ready()
-    second = None
-    try:
-        endless = RANGE.repeat().map(lambda i: tf.fill([2000], i))
+@contextmanager
+def replaced_worker(elements: int, port: int = 0) -> Iterator[int]:
+    """An endless reader's worker was killed and another one came; the reader has read on.
+
+    Yields how many replies came by the fabric before the reader went on.
+    """
+    with ExitStack() as stack:
+
+        def started(made: DataService) -> DataService:
+            stack.callback(made.end)
+            return made.wait_ready()
+
+        dispatcher = started(DataService(0))
+        first = started(DataService(1, dispatcher.dispatcher, port=port))
+        endless = RANGE.repeat().map(lambda i: tf.fill([elements], i))
         off = service.ShardingPolicy.OFF
         reader = iter(distributed(endless, dispatcher, "rdma", sharding=off))
         for _ in range(20):
             next(reader)
         first.kill()
-        second = DataService(1, dispatcher.dispatcher, port=port).wait_ready()
+        started(DataService(1, dispatcher.dispatcher, port=port))
         before = received()
         for _ in range(50):
             element = next(reader)
             assert int(tf.reduce_min(element)) == int(tf.reduce_max(element))
+        yield before
+
+
+def test_a_worker_that_comes_back_at_another_transfer_port_is_read_by_grpc() -> None:
+    with replaced_worker(2000, free_port()) as before:
         assert received() - before < 50
         reasons = rdma_transport.stats()["fallback_reasons"]
         assert any("data service" in reason for reason in reasons), reasons
-    finally:
-        for process in (first, second, dispatcher):
-            if process is not None:
-                process.end()
 
 
 def test_a_worker_that_dies_and_comes_back(served: DataService) -> None:
     """The reader sees neither an error nor a hang, and reads by rdma again."""
-    dispatcher = DataService(0).wait_ready()
-    first = DataService(1, dispatcher.dispatcher).wait_ready()
-    second = None
-    try:
-        endless = RANGE.repeat().map(lambda i: tf.fill([50000], i))
-        off = service.ShardingPolicy.OFF
-        reader = iter(distributed(endless, dispatcher, "rdma", sharding=off))
-        for _ in range(20):
-            next(reader)
-        first.kill()
-        second = DataService(1, dispatcher.dispatcher).wait_ready()
-        before = received()
-        for _ in range(50):
-            element = next(reader)
-            assert int(tf.reduce_min(element)) == int(tf.reduce_max(element))
+    with replaced_worker(50000) as before:
         assert eventually(lambda: received() >= before + 20)
         assert rdma_transport.stats()["peers"] == []
-    finally:
-        for process in (first, second, dispatcher):
-            if process is not None:
-                process.end()
