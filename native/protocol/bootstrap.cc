@@ -106,7 +106,7 @@ Status BootstrapReply::Decode(std::string_view bytes, BootstrapReply* reply) {
   reply->from.incarnation = reader.GetNumber<uint64_t>();
   reply->channel = reader.Get();
   reply->refusal = reader.Get();
-  // A task of an earlier build of this version does not say.
+  // A task of an earlier version does not say, and must still be heard to refuse.
   reply->again = !reader.AtEnd() && reader.GetNumber<uint8_t>() != 0;
   return reader.Finish();
 }

@@ -1,6 +1,7 @@
 #include "protocol/endpoint.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -341,18 +342,16 @@ void Endpoint::KeepInUse(const std::shared_ptr<Link>& link) {
 }
 
 void Endpoint::ReleaseInUse(const Identity& dead) {
-  std::vector<std::shared_ptr<Link>> links;
+  std::vector<std::shared_ptr<Link>> released;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    links = in_use_;
-    const auto of_another = [&](const auto& link) {
+    const auto first = std::partition(in_use_.begin(), in_use_.end(), [&](const auto& link) {
       return link->remote().incarnation != dead.incarnation;
-    };
-    in_use_.erase(std::stable_partition(in_use_.begin(), in_use_.end(), of_another), in_use_.end());
+    });
+    released.assign(std::make_move_iterator(first), std::make_move_iterator(in_use_.end()));
+    in_use_.erase(first, in_use_.end());
   }
-  for (const auto& link : links) {
-    if (link->remote().incarnation == dead.incarnation) link->ReleaseLent();
-  }
+  for (const auto& link : released) link->ReleaseLent();
 }
 
 void Endpoint::ProbeLinks(const Identity& remote) {

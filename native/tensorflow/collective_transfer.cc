@@ -106,7 +106,7 @@ void CollectiveFetch::OnDelivery(Delivery delivery) {
 void CollectiveFetch::OnUseGrpc(const std::string&) {
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (calling_ || over_) return;
+    if (over_) return;
     calling_ = true;
   }
   const Nanos begin = Now();

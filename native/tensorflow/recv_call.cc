@@ -155,7 +155,7 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
   auto fetch = std::make_shared<GrpcFetch>();
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (fetch_ != nullptr || !status_.ok()) return;
+    if (!status_.ok()) return;
     fetch_ = fetch;
   }
   const std::shared_ptr<RecvCall> self = Self();

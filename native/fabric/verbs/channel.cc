@@ -27,7 +27,7 @@ VerbsChannel::VerbsChannel(VerbsDevice* device, std::weak_ptr<ChannelHandler> ha
       handler_(std::move(handler)),
       tag_(tag),
       token_(RandomBytes(kTokenLength)),
-      outbox_([this](Work batch) { PushBatch(batch); }) {}
+      outbox_([this](Work work) { Push(work); }) {}
 
 VerbsChannel::~VerbsChannel() {
   pairs_.clear();  // before the memory they write
@@ -83,8 +83,6 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
     return Status(Code::kAborted, "the channel was closed: " + close_reason_.message());
   }
   RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
-  peer_ring_ = peer.ring_address;
-  peer_ring_rkey_ = peer.ring_rkey;
   peer_token_ = peer.token;
   passive_ = role == Role::kPassive;
   // Both ends use as many as both have.
@@ -160,18 +158,9 @@ Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, u
   return OkStatus();
 }
 
-// It leaves when the writes that came before it on other queue pairs have ended.
-void VerbsChannel::PushBatch(Work batch) {
-  batch.after = transfers_.begun();
-  pairs_.front()->Push(batch);
-}
-
-void VerbsChannel::SendCredit(const Immediate& credit) {
-  Work work;
-  work.kind = Work::Kind::kCredit;
-  work.remote = peer_ring_;
-  work.rkey = peer_ring_rkey_;
-  work.immediate = credit.Encode();
+// A batch leaves when the writes that came before it on other queue pairs have ended.
+void VerbsChannel::Push(Work work) {
+  if (work.kind == Work::Kind::kBatch) work.after = transfers_.begun();
   pairs_.front()->Push(work);
 }
 
@@ -352,7 +341,7 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
     return 1;
   }
   Immediate credit;
-  while (reader_.TakeCredit(&credit)) SendCredit(credit);
+  while (reader_.TakeCredit(&credit)) outbox_.SendCredit(credit);
   Pump();
   return 1;
 }

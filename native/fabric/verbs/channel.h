@@ -75,8 +75,7 @@ class VerbsChannel final : public Channel {
 
   // With mu_ held.
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool awaited);
-  void PushBatch(Work batch);
-  void SendCredit(const Immediate& credit);
+  void Push(Work work);
   void Pump();
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
   void PartLocked(const Status& reason);
@@ -120,8 +119,6 @@ class VerbsChannel final : public Channel {
   std::vector<std::unique_ptr<QueuePair>> pairs_;
   Outbox outbox_;
   Transfers transfers_;
-  uint64_t peer_ring_ = 0;
-  uint32_t peer_ring_rkey_ = 0;
   uint64_t notified_ = 0;
   uint64_t delivered_ = 0;
   uint64_t told_ = 0;  // of delivered_, to the handler

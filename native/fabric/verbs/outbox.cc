@@ -81,6 +81,15 @@ void Outbox::Close() {
   push_(work);
 }
 
+void Outbox::SendCredit(const Immediate& credit) {
+  Work work;
+  work.kind = Work::Kind::kCredit;
+  work.remote = peer_ring_;
+  work.rkey = peer_rkey_;
+  work.immediate = credit.Encode();
+  push_(work);
+}
+
 Status Outbox::OnCredit(const Immediate& credit) {
   const Status status = writer_.OnCredit(credit);
   Refill();

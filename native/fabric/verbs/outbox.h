@@ -25,8 +25,8 @@ namespace rdma_transport::fabric::verbs {
 // Thread-compatible: the channel's lock guards it.
 class Outbox {
  public:
-  // `push` gets the write of each batch that is closed, in order.
-  explicit Outbox(std::function<void(Work batch)> push) : push_(std::move(push)) {}
+  // `push` gets the write of each batch that is closed and of each credit, in order.
+  explicit Outbox(std::function<void(Work)> push) : push_(std::move(push)) {}
 
   // Before all else: memory to write to the peer's ring from.
   Status Attach(Adapter* adapter, const ChannelAddress& peer);
@@ -36,6 +36,8 @@ class Outbox {
   Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool awaited);
   // Ends the open batch, unless the peer has no receive left for it.
   void Close();
+  // Gives the peer room back in the ring that it writes.
+  void SendCredit(const Immediate& credit);
 
   // Word of the peer, and of the card, that gives room.
   Status OnCredit(const Immediate& credit);
