@@ -1,18 +1,19 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-verbs test-upstream bench-verbs paper lint format bench clean
+.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream bench-verbs paper lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMPS := build/stamps
 SOURCES := $(shell find native rdma_transport -type f -not -name '*.pyc' 2>/dev/null)
-CXX_FILES := $(shell find native tests/native -name '*.h' -o -name '*.cc' 2>/dev/null)
+CXX_FILES := $(shell find native tests/native tests/fuzz -name '*.h' -o -name '*.cc' 2>/dev/null)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 help:
 	@echo "make run    train on handwritten digits over gRPC and over rdma, and compare"
-	@echo "make test   linters, C++ tests (plain, ASan+UBSan, TSan), Python tests"
+	@echo "make test   linters, C++ tests (plain, ASan+UBSan, TSan), fuzzing in brief, Python tests"
+	@echo "make fuzz   each fuzz target for SECONDS=60"
 	@echo "make test-verbs   tests on libibverbs, in virtual machines with Soft-RoCE"
 	@echo "make test-upstream   TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
 	@echo "make bench  time per edge, rdma beside gRPC"
@@ -73,6 +74,16 @@ test-native: $(STAMPS)/packages
 	  ctest --preset $$preset || exit 1; \
 	done
 
+SECONDS ?= 60
+fuzz: $(STAMPS)/packages
+	@preset=fuzz; $(BUILD_PRESET)
+	@tools/fuzz.sh $(SECONDS)
+
+# The corpora are replayed by test-native, too, by the programs that gcc makes.
+test-fuzz: $(STAMPS)/packages
+	@preset=fuzz; $(BUILD_PRESET)
+	@tools/fuzz.sh 2
+
 test-python: venv
 	@$(PYTHON) -m pytest tests --ignore=tests/verbs -n 2 --dist loadgroup
 
@@ -83,7 +94,7 @@ test-verbs: venv
 test-upstream: venv
 	@$(PYTHON) -m tests.upstream
 
-test: venv lint test-native test-python
+test: venv lint test-native test-fuzz test-python
 
 clean:
 	rm -rf build $(VENV)

@@ -60,6 +60,7 @@ __all__ = [
     "Ticket",
 ]
 
+MIN_KEY = 32  # bytes of what two channels authenticate each other by
 TIMEOUT = 30.0  # of calls that are given none
 _TOKEN = struct.Struct("<4sQQ?")
 _MAGIC = b"rgn1"
@@ -110,14 +111,19 @@ class Channel:
         """What the peer's ``connect()`` wants; opaque."""
         return self._raw.address()
 
-    def connect(self, peer_address: bytes, active: bool) -> None:
+    def connect(self, peer_address: bytes, active: bool, key: bytes = b"") -> None:
         """Begin to connect, actively on one side; on the other side not, and earlier.
 
         So: the active side tells its address; the other one connects to it and answers with its
-        own; the active one connects. Raise ``FabricConnectionError`` if no fabric reaches that
-        address from here, and ``FabricValueError`` if it is none.
+        own; the active one connects. `key` is a secret of the two, of at least 32 bytes or none:
+        each shows the other that it has it, and the addresses, without showing them.
+
+        Raise ``FabricConnectionError`` if no fabric reaches that address from here, and
+        ``FabricValueError`` if it is none.
         """
-        self._raw.connect(peer_address, active)
+        if key and len(key) < MIN_KEY:
+            raise FabricValueError(f"a key of {len(key)} bytes; it needs at least {MIN_KEY}")
+        self._raw.connect(peer_address, active, key)
 
     def wait_connected(self, timeout: float | None = TIMEOUT) -> None:
         """Wait until both sides are there: ``FabricTimeoutError``, ``FabricConnectionError``."""

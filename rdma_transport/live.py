@@ -4,7 +4,9 @@ import json
 import os
 import re
 import socket
-from collections.abc import Sequence
+import struct
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,11 +18,19 @@ _NAME = re.compile(r"@rdma_transport\.status\.(\d+)\.(\d+)$")
 _PATIENCE_SECONDS = 5.0
 _RECORDING_PATIENCE_SECONDS = 60.0  # millions of events take a while to write down
 _MOST_AT_A_TIME = 32
+_MOST_STATS_BYTES = 64 << 20  # of a hundred thousand edges
+_MOST_EVENT_BYTES = 1 << 10
+_MOST_LINE_BYTES = 1 << 16
+_UCRED = struct.Struct("3i")  # of the process that listens: its id, its user, its group
 
 
 @dataclass(frozen=True)
 class LiveServer:
-    """A process with an ``rdma`` server; ``pid`` is its own, ``user`` the number of its user."""
+    """A process with an ``rdma`` server; ``pid`` is its own, ``user`` the number of its user.
+
+    Any local user can bind the name of another one's status socket. So an answer counts only if the
+    kernel says that it comes from that user, or from root, and never waits or grows without bound.
+    """
 
     pid: int
     user: int
@@ -28,12 +38,18 @@ class LiveServer:
     def stats(self, patience: float = _PATIENCE_SECONDS) -> dict[str, Any]:
         """Return what ``rdma_transport.stats()`` gives there.
 
-        Raises ``ConnectionError`` where the process is gone, is another user's, or does not answer
-        within ``patience`` seconds.
+        Raises ``ConnectionError`` where the process is gone, is another user's, does not answer
+        within ``patience`` seconds, or answers what is no status.
         """
-        with self._connect(patience) as connection:
-            text = self._ask(connection, "stats", to_the_end=True)
-        return readable(json.loads(text))
+        with _Conversation(self, patience) as conversation:
+            conversation.request("stats")
+            answer = conversation.read(_MOST_STATS_BYTES)
+        try:
+            return readable(answer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConnectionError(
+                f"process {self.pid} has another version of rdma_transport: use that one's"
+            ) from error
 
     def trace(self, events: int) -> "Recording":
         """Begin to keep single transfers there, up to that many events, two for each tensor.
@@ -41,85 +57,171 @@ class LiveServer:
         It ends with the ``Recording``, at the latest with this process. Raises as ``stats()``, and
         ``ConnectionError`` if somebody else records there.
         """
-        connection = self._connect(_PATIENCE_SECONDS)
+        conversation = _Conversation(self, _PATIENCE_SECONDS)
         try:
-            answer = json.loads(self._ask(connection, f"trace {events}", to_the_end=False))
+            conversation.request(f"trace {events}")
+            answer = conversation.read_line(_MOST_LINE_BYTES)
             if "error" in answer:
                 raise ConnectionError(f"process {self.pid}: {answer['error']}; try again later")
         except BaseException:
-            connection.close()
+            conversation.close()
             raise
-        return Recording(self, connection)
+        return Recording(self, conversation, _MOST_STATS_BYTES + events * _MOST_EVENT_BYTES)
 
-    def _connect(self, patience: float) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+class _Conversation:
+    """A connection to a server's status socket; all until ``renew()`` ends within ``patience``.
+
+    Everything that goes wrong is a ``ConnectionError`` that names the process.
+    """
+
+    def __init__(self, server: LiveServer, patience: float) -> None:
+        self._server = server
+        self.renew(patience)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(patience)
-            connection.connect(f"\0rdma_transport.status.{self.user}.{self.pid}")
+            self._connect(f"\0rdma_transport.status.{server.user}.{server.pid}")
+            self._check_user()
         except OSError as error:
-            connection.close()
-            raise self._silence(error) from error
-        return connection
+            self.close()
+            raise self._failure(error) from error
+        except BaseException:
+            self.close()
+            raise
 
-    def _ask(self, connection: socket.socket, request: str, to_the_end: bool) -> bytes:
-        text = b""
+    def __enter__(self) -> "_Conversation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def renew(self, patience: float) -> None:
+        self._deadline = time.monotonic() + patience
+
+    def request(self, line: str) -> None:
         try:
+            self._limit()
             # one that refuses may have closed already
             with suppress(BrokenPipeError):
-                connection.sendall(request.encode() + b"\n")
-            while part := connection.recv(1 << 16):
-                text += part
-                if not to_the_end and part.endswith(b"\n"):
-                    break
+                self._socket.sendall(line.encode() + b"\n")
         except OSError as error:
-            raise self._silence(error) from error
-        if not text:
-            raise self._silence(None)
-        return text
+            raise self._failure(error) from error
 
-    def _silence(self, error: OSError | None) -> ConnectionError:
+    def finish(self) -> None:
+        """Ask for what was kept."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def read(self, most: int) -> dict[str, Any]:
+        return self._object(b"".join(self._parts(most)))
+
+    def read_line(self, most: int) -> dict[str, Any]:
+        text = b""
+        for part in self._parts(most):
+            text += part
+            if part.endswith(b"\n"):
+                break
+        return self._object(text)
+
+    def _connect(self, name: str) -> None:
+        while True:
+            self._limit()
+            try:
+                self._socket.connect(name)
+                return
+            except BlockingIOError:  # others are waiting there, and there is no room for more
+                time.sleep(0.02)
+
+    def _check_user(self) -> None:
+        told = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        _, user, _ = _UCRED.unpack(told)
+        if user not in (self._server.user, 0):
+            raise ConnectionError(
+                f"the status socket of process {self._server.pid} was opened by user {user}, not "
+                f"by user {self._server.user}: its answer is not trusted"
+            )
+
+    def _limit(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+
+    def _parts(self, most: int) -> Iterator[bytes]:
+        size = 0
+        try:
+            while True:
+                self._limit()
+                part = self._socket.recv(1 << 20)
+                if not part:
+                    return
+                size += len(part)
+                if size > most:
+                    raise ConnectionError(
+                        f"process {self._server.pid} answers more than {most >> 20} MiB, which is "
+                        "no status of rdma_transport"
+                    )
+                yield part
+        except (TimeoutError, ConnectionResetError) as error:
+            raise self._failure(error) from error
+
+    def _object(self, text: bytes) -> dict[str, Any]:
+        if not text:
+            raise self._failure(None)
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError) as error:  # among them bytes that are no UTF-8
+            what = "not text" if isinstance(error, UnicodeDecodeError) else "not JSON"
+            raise ConnectionError(
+                f"process {self._server.pid} answers what is {what}: it ended meanwhile, or it is "
+                "no rdma server"
+            ) from error
+        if not isinstance(answer, dict):
+            raise ConnectionError(f"process {self._server.pid} answers what is no status")
+        return answer
+
+    def _failure(self, error: OSError | None) -> ConnectionError:
+        pid, user = self._server.pid, self._server.user
+        if isinstance(error, ConnectionError) and error.errno is None:
+            return error  # a sentence already
         if isinstance(error, ConnectionRefusedError):
-            return ConnectionError(f"process {self.pid} has no rdma server any more: it has ended")
+            return ConnectionError(f"process {pid} has no rdma server any more: it has ended")
         if isinstance(error, TimeoutError):
-            return ConnectionError(f"process {self.pid} does not answer: is it stopped?")
-        if os.geteuid() not in (self.user, 0):
+            return ConnectionError(f"process {pid} does not answer: is it stopped?")
+        if os.geteuid() not in (user, 0):
             return ConnectionError(
-                f"process {self.pid} is of user {self.user}, and answers only to that user and root"
+                f"process {pid} is of user {user}, and answers only to that user and root"
             )
         why = f" ({error})" if error else ""
-        return ConnectionError(f"process {self.pid} ended before it had answered{why}")
+        return ConnectionError(f"process {pid} ended before it had answered{why}")
 
 
 class Recording:
     """A timeline that is being kept in a process; ``end()`` yields it."""
 
-    def __init__(self, server: LiveServer, connection: socket.socket) -> None:
+    def __init__(self, server: LiveServer, conversation: _Conversation, most: int) -> None:
         self.server = server
-        self._connection = connection
+        self._conversation = conversation
+        self._most = most
 
     def end(self) -> dict[str, Any]:
         """Return what was kept, as ``native/protocol/trace.h`` writes it; times are nanoseconds.
 
         Raises ``ConnectionError`` if the process ended meanwhile, or does not answer.
         """
-        text = bytearray()
-        with self._connection as connection:
-            try:
-                connection.settimeout(_RECORDING_PATIENCE_SECONDS)
-                connection.shutdown(socket.SHUT_WR)
-                while part := connection.recv(1 << 20):
-                    text += part
-            except OSError as error:
-                raise self.server._silence(error) from error
-        try:
-            kept: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise self.server._silence(None) from error
-        return kept
+        with self._conversation as conversation:
+            conversation.renew(_RECORDING_PATIENCE_SECONDS)
+            conversation.finish()
+            return conversation.read(self._most)
 
     def cancel(self) -> None:
         """End it and forget what was kept."""
-        self._connection.close()
+        self._conversation.close()
 
 
 def servers() -> list[LiveServer]:

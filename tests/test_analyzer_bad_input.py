@@ -270,7 +270,7 @@ def test_a_large_graph_takes_bounded_time() -> None:
     data = graph.SerializeToString()
     start = time.monotonic()
     plan = analyze(data, CLUSTER)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
     assert plan.nodes == 200_001
     assert [(edge.name, edge.bytes) for edge in plan.edges] == [("x:0", 8192)]
 
@@ -282,7 +282,7 @@ def test_many_edges_take_bounded_time() -> None:
         last = add(graph.node, f"n{index}", "Neg", last, device=(PS, W0)[index % 2]).name
     start = time.monotonic()
     plan = analyze(graph, CLUSTER)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
     assert len(plan.edges) == 8_000 - 1  # x and n0 are on the same task
 
 

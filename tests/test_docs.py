@@ -14,7 +14,7 @@ from graph_analyzer.units import format_bytes, format_seconds
 REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = (
     *("README.md", "docs/architecture.md", "docs/operations.md"),
-    *("docs/scaling.md", "docs/threat_model.md"),
+    *("docs/scaling.md", "docs/threat_model.md", "docs/fuzzing.md"),
 )
 ROW = re.compile(r"^\| `(RDMA_TRANSPORT_\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 

@@ -76,7 +76,9 @@ def test_versions_of_tensorflow(
     assert software.check_tensorflow(Case()).status == status
 
 
-def test_memory_limits_of_containers_are_found_wherever_they_are_set(tmp_path: Path) -> None:
+def test_memory_limits_of_containers_are_found_wherever_they_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside = host(tmp_path / "a", proc__self__cgroup="0::/", sys__fs__cgroup__memory__max="x")
     (tmp_path / "a/sys/fs/cgroup/memory.max").write_text(f"{2 * GIB}\n")
     assert inside.memory_limit() == (2 * GIB, "/sys/fs/cgroup/memory.max")
@@ -84,12 +86,16 @@ def test_memory_limits_of_containers_are_found_wherever_they_are_set(tmp_path: P
     assert room.check_memory(case(inside)).status == PASS
     assert room.check_memory(case(inside, 3 * GIB)).status == FAIL
 
-    # Outside a container the limit is that of a slice, which the arena does not see.
+    # Outside a container the limit is that of a slice.
     unit = host(tmp_path / "b", proc__self__cgroup="0::/system.slice/job.service")
     limit = tmp_path / "b/sys/fs/cgroup/system.slice/memory.max"
     limit.parent.mkdir(parents=True)
     limit.write_text(f"{2 * GIB}\n")
-    found = room.check_memory(case(unit))
+    assert case(unit).arena_limit == 2 * GIB * 3 // 4
+    assert room.check_memory(case(unit)).status == PASS
+    with monkeypatch.context() as environment:
+        environment.setenv("RDMA_TRANSPORT_ARENA_SIZE", "3GiB")
+        found = room.check_memory(case(unit))
     assert found.status == WARN
     assert "export RDMA_TRANSPORT_ARENA_SIZE=1536MiB" in found.mend["shell"]
 

@@ -179,9 +179,11 @@ def test_another_version_of_the_protocol() -> None:
 
 def test_what_bootstrap_messages_are_made_of() -> None:
     with pytest.raises(ValueError, match="not a bootstrap message"):
-        _native.bootstrap_reply(b"nonsense")
+        _native.AskingBootstrap("task", "").reply(b"nonsense")
+    handshake = _native.AskingBootstrap("task", "")
+    request = handshake.request("", 1, b"")
     with pytest.raises(ValueError, match="malformed"):
-        _native.bootstrap_reply(_native.bootstrap_request("", 1, b"")[:30])
+        handshake.reply(request[:30])
     assert not _native.is_pong(_native.ping())
 
 

@@ -1,5 +1,6 @@
 """A peer that dies, freezes or restarts, and a step that fails, end in errors within bounds."""
 
+import os
 import signal
 import threading
 import time
@@ -197,6 +198,13 @@ def test_a_process_ends_with_transfers_pending() -> None:
         assert time.monotonic() - start < 5 + SLACK
         assert step.seconds_after(start, 20) < 6 + SLACK
         assert step.error is not None
+
+
+def test_tasks_on_one_host_share_its_memory() -> None:
+    with running({"a": 1, "b": 2}) as cluster:
+        total = sum(task.stats()["arena"]["limit_bytes"] for task in cluster.tasks.values())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < total <= memory * 3 // 4
 
 
 @pytest.mark.parametrize("limit", ["file size", "arena size"])

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,21 @@ def lines_of_ours(result: subprocess.CompletedProcess) -> list[str]:
     return [line for line in result.stderr.splitlines() if line.startswith("rdma_transport:")]
 
 
-@pytest.mark.parametrize("plugin", ["broken", "missing"])
-def test_a_plugin_that_cannot_be_loaded(tmp_path: Path, plugin: str) -> None:
-    """A second copy of the guard, beside a plugin that cannot be loaded."""
-    (tmp_path / SHIM).parent.mkdir()
-    (tmp_path / PLUGIN).parent.mkdir(parents=True)
-    shutil.copy(SITE / SHIM, tmp_path / SHIM)
-    if plugin == "broken":
-        (tmp_path / PLUGIN).write_text("this is no library")
+def copied(directory: Path) -> Path:
+    """A second copy of the guard, beside copies of the libraries that it loads."""
+    (directory / SHIM).parent.mkdir()
+    shutil.copy(SITE / SHIM, directory / SHIM)
+    shutil.copytree((SITE / PLUGIN).parent, (directory / PLUGIN).parent)
+    return (directory / PLUGIN).parent
+
+
+@pytest.mark.parametrize("damage", ["cut short", "missing"])
+def test_a_plugin_that_cannot_be_loaded(tmp_path: Path, damage: str) -> None:
+    library = copied(tmp_path) / Path(PLUGIN).name
+    if damage == "missing":
+        library.unlink()
+    else:
+        os.truncate(library, library.stat().st_size // 3)
     result = python(
         "import tensorflow as tf; print(tf.constant(1).numpy())",
         {"TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(tmp_path / SHIM)},
@@ -49,11 +57,82 @@ def test_a_plugin_that_cannot_be_loaded(tmp_path: Path, plugin: str) -> None:
     assert "pip install" in line
 
 
-def test_another_version_of_tensorflow(tmp_path: Path) -> None:
-    source = tmp_path / "version.c"
-    source.write_text('const char* TF_Version(void) { return "2.99.0"; }')
-    library = tmp_path / "version.so"
+def version_library(directory: Path, version: str) -> Path:
+    """Of TensorFlow no more than what says its version."""
+    source, library = directory / "version.c", directory / "version.so"
+    source.write_text(f'const char* TF_Version(void) {{ return "{version}"; }}')
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+def cut(at: float) -> Callable[[Path], None]:
+    return lambda path: os.truncate(path, int(path.stat().st_size * at))
+
+
+def overwrite(by: Callable[[int], bytes], at: float) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.seek(int(path.stat().st_size * at))
+            file.write(by(min(8192, path.stat().st_size - file.tell())))
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a byte short": (lambda path: os.truncate(path, path.stat().st_size - 1), "instead of"),
+    "half": (cut(0.5), "instead of"),
+    "one page": (lambda path: os.truncate(path, 4096), "instead of"),
+    "part of a header": (lambda path: os.truncate(path, 40), "instead of"),
+    "empty": (cut(0), "has 0 bytes instead of"),
+    "text": (lambda path: path.write_text("this is no library"), "has 18 bytes instead of"),
+    "a longer one": (lambda path: os.truncate(path, path.stat().st_size + 1), "instead of"),
+    "zeros first": (overwrite(bytes, 0), "was changed after it was installed"),
+    "zeros within": (overwrite(bytes, 0.4), "was changed after it was installed"),
+    "garbage within": (overwrite(os.urandom, 0.1), "was changed after it was installed"),
+    "missing": (Path.unlink, "cannot be read"),
+    "a directory": (lambda path: (path.unlink(), path.mkdir()), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", ["core", "analyzer", "tensorflow"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_library_is_not_loaded(tmp_path: Path, name: str, damage: str) -> None:
+    libraries = copied(tmp_path)
+    change, sentence = DAMAGES[damage]
+    change(libraries / f"librdma_transport_{name}.so")
+    assert_refused(tmp_path, f"librdma_transport_{name}.so", sentence)
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "half", "zeros first"])
+def test_without_the_list_of_libraries_none_is_loaded(tmp_path: Path, damage: str) -> None:
+    record = copied(tmp_path) / "libraries.crc32"
+    DAMAGES[damage][0](record)
+    assert_refused(tmp_path, "libraries.crc32", "")
+
+
+def assert_refused(directory: Path, name: str, sentence: str) -> None:
+    """Loading the guard into a process that claims to be TensorFlow is one line, and no crash."""
+    version = version_library(directory, "2.21.0")
+    code = (
+        "import ctypes, sys; ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)\n"
+        "ctypes.CDLL(sys.argv[2]); print('lives')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, version, directory / SHIM],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (0, "lives\n"), result
+    (line,) = lines_of_ours(result)
+    assert name in line
+    assert sentence in line
+    assert line.endswith("is the disk full? pip install --force-reinstall rdma_transport")
+
+
+def test_another_version_of_tensorflow(tmp_path: Path) -> None:
+    library = version_library(tmp_path, "2.99.0")
     result = python(
         "import tensorflow as tf; print(tf.constant(1).numpy())", {"LD_PRELOAD": str(library)}
     )

@@ -149,7 +149,7 @@ def test_no_command_imports_tensorflow_and_each_starts_at_once(arguments: list[s
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert ran.stdout.endswith("light\n"), ran.stderr
     # Processor time, because others use this machine too.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
 
 
 def test_the_package_has_the_schemas_where_they_are_looked_for() -> None:

@@ -4,17 +4,19 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+import rdma_transport
 from bench.support.cluster import Cluster, running
 from rdma_transport import live
 from rdma_transport.observe import samples, table
@@ -215,23 +217,40 @@ def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ANSWERING = """
-import os, socket, sys
+import os, socket, sys, time
+answer, pause, user = bytes.fromhex(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+owner = os.geteuid()
+os.seteuid(user)
 with socket.socket(socket.AF_UNIX) as listener:
-    listener.bind(f"\\0rdma_transport.status.{os.geteuid()}.{os.getpid()}")
-    listener.listen()
+    listener.bind(f"\\0rdma_transport.status.{owner}.{os.getpid()}")
+    listener.listen(1)
     print("ready", flush=True)
-    while True:
+    while sys.argv[4] == "True":
         with listener.accept()[0] as connection:
-            if sys.argv[1]:
-                connection.recv(100)
-                connection.sendall(sys.argv[1].encode())
+            try:
+                if answer:
+                    connection.recv(100)
+                    connection.sendall(answer)
+                while pause >= 0:
+                    time.sleep(pause)
+                    connection.sendall(answer)
+            except OSError:
+                pass
+    time.sleep(60)
 """
 
 
 @contextmanager
-def answering(answer: str) -> Iterator[int]:
-    """A process that answers so; nothing: it hangs up."""
-    command = [sys.executable, "-c", ANSWERING, answer]
+def answering(
+    answer: bytes, pause: float = -1, user: int | None = None, listens: bool = True
+) -> Iterator[int]:
+    """A process that answers so, with a `pause` again and again; nothing: it hangs up.
+
+    The socket has the name of this user's, and is opened by `user`.
+    """
+    opener = os.geteuid() if user is None else user
+    words = [answer.hex(), str(pause), str(opener), str(listens)]
+    command = [sys.executable, "-c", ANSWERING, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -242,15 +261,89 @@ def answering(answer: str) -> Iterator[int]:
 
 
 def test_another_version_is_said_to_be_one() -> None:
-    with answering('{"loaded": true, "plan": {"edges": []}}') as number:
+    with answering(b'{"loaded": true, "plan": {"edges": []}}') as number:
         ran = run("status", number, "--interval", 0)
     assert ran.returncode == 1
     assert f"process {number} has another version of rdma_transport" in ran.stderr
 
 
+def odd(name: str) -> bytes:
+    known = json.dumps(rdma_transport.stats()).encode()
+    return {
+        "no JSON": b"once upon a time",
+        "half of it": known[: len(known) // 2],
+        "no text": b'{"format": "\xff\xfe"}',
+        "nested": b"[" * 20_000,
+        "a list": b"[1, 2]",
+        "no plan": b'{"format": 1}',
+        "odd peers": known.replace(b'"peers": []', b'"peers": [{"task": 7}]'),
+        "nothing": b"",
+    }[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("no JSON", "answers what is not JSON"),
+        ("half of it", "answers what is not JSON"),
+        ("no text", "answers what is not text"),
+        ("nested", "answers what is not JSON"),
+        ("a list", "answers what is no status"),
+        ("no plan", "has another version of rdma_transport"),
+        ("odd peers", "has another version of rdma_transport"),
+        ("nothing", "ended before it had answered"),
+    ],
+)
+def test_an_odd_answer_does_not_hide_the_others(cluster: Cluster, name: str, sentence: str) -> None:
+    with answering(odd(name)) as number:
+        ran = run("status", number, pid(cluster), "--json", "--interval", 0)
+    document = valid(ran.stdout)
+    assert [one["pid"] for one in document["processes"]] == [pid(cluster)]
+    (silent,) = document["silent"]
+    assert (silent["pid"], sentence in silent["reason"]) == (number, True), silent
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+    """By its size, or if each part comes in time, by the time that all may take."""
+    monkeypatch.setattr(live, "_MOST_STATS_BYTES", 1 << 20)
+    sentence = "does not answer" if pause else "answers more than 1 MiB"
+    with answering(b'{"x": 1, ' * 5_000, pause) as number:
+        start = time.monotonic()
+        with pytest.raises(ConnectionError, match=sentence):
+            live.LiveServer(number, os.geteuid()).stats(patience=0.5 if pause else 30)
+        assert time.monotonic() - start < 20
+
+
+def test_a_full_queue_is_waited_for_only_so_long() -> None:
+    with answering(b"", listens=False) as number:
+        waiting = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+        try:
+            for one in waiting:
+                one.setblocking(False)
+                with suppress(BlockingIOError):
+                    one.connect(f"\0rdma_transport.status.{os.geteuid()}.{number}")
+            with pytest.raises(ConnectionError, match="does not answer"):
+                live.LiveServer(number, os.geteuid()).stats(patience=0.3)
+        finally:
+            for one in waiting:
+                one.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_name_that_another_user_took_is_not_trusted(cluster: Cluster) -> None:
+    known = json.dumps(rdma_transport.stats()).encode()
+    with answering(known, user=65534) as number:
+        ran = run("status", number, pid(cluster), "--json", "--interval", 0)
+    document = valid(ran.stdout)
+    assert [one["pid"] for one in document["processes"]] == [pid(cluster)]
+    (silent,) = document["silent"]
+    assert "was opened by user 65534, not by user 0" in silent["reason"]
+
+
 def test_another_users_process_answers_only_to_that_user(monkeypatch: pytest.MonkeyPatch) -> None:
     user = os.geteuid()
-    with answering("") as number:
+    with answering(b"") as number:
         monkeypatch.setattr(os, "geteuid", lambda: user + 1)
         with pytest.raises(ConnectionError, match=f"is of user {user}, and answers only to that"):
             live.LiveServer(number, user).stats()

@@ -27,4 +27,26 @@ void Log(LogLevel level, const std::string& message) {
   if (LogEnabled(level)) g_sink.load()(level, "rdma: " + message);
 }
 
+void LogLimiter::LogAt(Nanos now, const std::string& message) {
+  uint64_t left_out = 0;
+  bool last = false;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (began_ == 0 || now - began_ >= interval_) {
+      left_out = lines_ > most_ ? lines_ - most_ : 0;
+      began_ = now;
+      lines_ = 0;
+    }
+    if (++lines_ > most_) return;
+    last = lines_ == most_;
+  }
+  const std::string seconds = std::to_string(interval_ / kSecond) + " s";
+  if (left_out > 0) {
+    rdma_transport::Log(level_,
+                        std::to_string(left_out) + " lines like the next one were left out");
+  }
+  rdma_transport::Log(level_,
+                      message + (last ? " (no more lines like this for " + seconds + ")" : ""));
+}
+
 }  // namespace rdma_transport

@@ -215,7 +215,7 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                           [](Settings* s) -> int& { return s->verbs.retries; }));
   rows->push_back(Integer("QUEUE_PAIRS", 1, 8, "1", "queue pairs to each peer",
                           [](Settings* s) -> int& { return s->verbs.queue_pairs; }));
-  rows->push_back(Integer("QUEUE_DEPTH", 16, 4096, "256",
+  rows->push_back(Integer("QUEUE_DEPTH", 16, VerbsSettings::kMostQueueDepth, "256",
                           "most work requests under way on one queue pair",
                           [](Settings* s) -> int& { return s->verbs.queue_depth; }));
   const auto chunk = [](Settings* s) -> uint64_t& { return s->verbs.chunk; };
@@ -237,6 +237,17 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                          "off: the card may not reorder its writes to memory on the PCIe bus",
                          {{"on", [](Settings* s) { s->verbs.relaxed_ordering = true; }},
                           {"off", [](Settings* s) { s->verbs.relaxed_ordering = false; }}}));
+  const auto isolation = [](Isolation level) {
+    return [level](Settings* s) { s->verbs.isolation = level; };
+  };
+  rows->push_back(Choice("ISOLATION", "address",
+                         "how memory is protected from peers; address: its addresses are random; "
+                         "peer: also, each peer's keys work for that peer alone, by memory windows "
+                         "where the card has them; off: for cards that map memory only at its own "
+                         "address",
+                         {{"off", isolation(Isolation::kOff)},
+                          {"address", isolation(Isolation::kAddress)},
+                          {"peer", isolation(Isolation::kPeer)}}));
 }
 
 std::vector<SettingRow> MakeTable() {
@@ -252,8 +263,8 @@ std::vector<SettingRow> MakeTable() {
                         {{"allow", [](Settings* s) { s->allow_fallback = true; }},
                          {"forbid", [](Settings* s) { s->allow_fallback = false; }}}));
   rows.push_back(OrAuto(Size("ARENA_SIZE", "auto",
-                             "most memory the arena may take; auto: three quarters of what this "
-                             "process may use",
+                             "most memory that tensors and slots may take; auto: three quarters of "
+                             "what may be used here, shared by the cluster's tasks on this host",
                              &Settings::arena_size),
                         [](Settings* s) { s->arena_size = 0; }));
   rows.push_back(Size("ARENA_MIN_TENSOR", "4KiB",
@@ -291,6 +302,10 @@ std::vector<SettingRow> MakeTable() {
                          {"warning", [](Settings* s) { s->log_level = LogLevel::kWarning; }},
                          {"error", [](Settings* s) { s->log_level = LogLevel::kError; }},
                          {"off", [](Settings* s) { s->log_level = LogLevel::kOff; }}}));
+  rows.push_back(Text("SECRET_FILE", "",
+                      "file with the secret that all tasks of the job hold, by which they "
+                      "authenticate each other; empty: they do not",
+                      &Settings::secret_file));
   AddVerbsRows(&rows);
   // Read by the autoload guard before this library exists in the process.
   rows.push_back(Choice("DISABLE", "0", "1: the plugin is not loaded at all",

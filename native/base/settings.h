@@ -15,9 +15,17 @@ namespace rdma_transport {
 
 enum class FabricChoice { kAuto, kShm, kVerbs, kGrpc };
 
+// What keeps peers from memory that they were not given, from the least to the most.
+enum class Isolation { kOff, kAddress, kPeer };
+
 // Of the verbs fabric. What a port or a device can do is less than some of these may ask for: the
 // smaller one counts.
 struct VerbsSettings {
+  // What RING and QUEUE_DEPTH may be; what a peer asks for is held to the same bounds.
+  static constexpr uint64_t kLeastRing = uint64_t{256} << 10;
+  static constexpr uint64_t kMostRing = uint64_t{64} << 20;
+  static constexpr int kMostQueueDepth = 4096;
+
   std::string library;      // what dlopen() takes
   std::string devices;      // NCCL's grammar; empty: all
   int gid_index = -1;       // -1: RoCE v2 preferred, IPv4 before IPv6
@@ -32,12 +40,13 @@ struct VerbsSettings {
   uint64_t chunk = 0;       // bytes of one work request; 0: the device's largest message
   uint64_t ring = 0;        // bytes for notifications on their way, per peer
   bool relaxed_ordering = true;
+  Isolation isolation = Isolation::kAddress;
 };
 
 struct Settings {
   FabricChoice fabric = FabricChoice::kAuto;
   bool allow_fallback = true;
-  uint64_t arena_size = 0;  // bytes; 0: three quarters of the memory this process may use
+  uint64_t arena_size = 0;  // bytes; 0: auto
   uint64_t arena_min_tensor = 0;
   uint64_t inline_max = 0;
   bool zero_copy = true;
@@ -47,6 +56,7 @@ struct Settings {
   Nanos peer_timeout = 0;
   Nanos connect_timeout = 0;
   LogLevel log_level = LogLevel::kInfo;
+  std::string secret_file;  // empty: the job has no secret
   VerbsSettings verbs;
 };
 

@@ -180,12 +180,13 @@ cdef class RawChannel:
         check(self.line.get().Address(&address))
         return address
 
-    def connect(self, peer_address: bytes, active: bool) -> None:
+    def connect(self, peer_address: bytes, active: bool, key: bytes) -> None:
         cdef string peer = peer_address
+        cdef string secret = key
         cdef cbool first = active
         cdef Status status
         with nogil:
-            status = self.line.get().Connect(peer, first)
+            status = self.line.get().Connect(peer, first, secret)
         check(status)
 
     def fabric(self) -> str:

@@ -2,14 +2,20 @@
 """The core's reports, as JSON texts. Thin: `rdma_transport` gives them their Python shape."""
 
 from libc.string cimport memset
+from libcpp.memory cimport unique_ptr
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
+from libcpp.vector cimport vector
 
 from bootstrap cimport (
+    AnsweringHandshake,
+    AskingHandshake,
     BootstrapReply,
     BootstrapRequest,
     ControlMessage,
     MessageType,
+    ReadSecrets,
+    SecretFile,
     Status,
     TypeOf,
     kProtocolVersion,
@@ -38,29 +44,109 @@ def survey_json() -> str:
     return SurveyJson().decode()
 
 
-def bootstrap_request(task: str, incarnation: int, channel: bytes) -> bytes:
-    """What a task asks another one first; `channel` is the address of the asker's channel."""
-    cdef BootstrapRequest request
-    request.version = kProtocolVersion
-    request.sender.task = task.encode()
-    request.sender.incarnation = incarnation
-    request.channel = channel
-    return request.Encode()
-
-
-def bootstrap_reply(reply: bytes) -> dict[str, object]:
-    """`version`, `task`, `channel` (empty: refused) and `refusal`; ValueError if it is none."""
-    cdef BootstrapReply read
-    cdef string data = reply
-    cdef Status status = BootstrapReply.Decode(string_view(data.data(), data.size()), &read)
+def read_secrets(path: str) -> tuple[int, str]:
+    """How many secrets a file has, and a warning or nothing; ValueError says what is wrong."""
+    cdef vector[string] secrets
+    cdef string warning
+    cdef Status status = ReadSecrets(path.encode(), &secrets, &warning)
     if not status.ok():
-        raise ValueError(status.message().decode())
-    return {
-        "version": read.version,
-        "task": read.sender.task.decode(),
-        "channel": read.channel,
-        "refusal": read.refusal.decode(errors="replace"),
-    }
+        raise ValueError(status.message().decode(errors="replace"))
+    return secrets.size(), warning.decode(errors="replace")
+
+
+cdef string_view view(const string& text) noexcept:
+    return string_view(text.data(), text.size())
+
+
+cdef class AskingBootstrap:
+    """The asking side of one bootstrap: request(), then reply(), once each.
+
+    `service` is what is asked ("task"), `secret_file` the path of the job's secrets or "".
+    """
+
+    cdef string service
+    cdef unique_ptr[SecretFile] file
+    cdef unique_ptr[AskingHandshake] handshake
+
+    def __init__(self, service: str, secret_file: str) -> None:
+        self.service = service.encode()
+        self.file.reset(new SecretFile(secret_file.encode()))
+        self.handshake.reset(new AskingHandshake(self.file.get(), view(self.service)))
+
+    def request(self, task: str, incarnation: int, channel: bytes) -> bytes:
+        """What is sent; `channel` is the address of the asker's channel."""
+        cdef BootstrapRequest request
+        request.version = kProtocolVersion
+        request.sender.task = task.encode()
+        request.sender.incarnation = incarnation
+        request.channel = channel
+        cdef Status status = self.handshake.get().Sign(&request)
+        if not status.ok():
+            raise ValueError(status.message().decode(errors="replace"))
+        return request.Encode()
+
+    def reply(self, reply: bytes) -> dict[str, object]:
+        """`version`, `task`, `channel` (empty: refused), `refusal`, and the channel's `key`.
+
+        ValueError if it is none; PermissionError if its sender does not prove the secret.
+        """
+        cdef BootstrapReply read
+        cdef string data = reply
+        cdef Status status = BootstrapReply.Decode(view(data), &read)
+        if not status.ok():
+            raise ValueError(status.message().decode())
+        status = self.handshake.get().Check(read)
+        if not status.ok():
+            raise PermissionError(status.message().decode())
+        return {
+            "version": read.version,
+            "task": read.sender.task.decode(errors="replace"),
+            "channel": read.channel,
+            "refusal": read.refusal.decode(errors="replace"),
+            "key": self.handshake.get().channel_key(),
+        }
+
+
+cdef class AnsweringBootstrap:
+    """The asked side of one bootstrap: check(), then reply()."""
+
+    cdef string service
+    cdef unique_ptr[SecretFile] file
+    cdef unique_ptr[AnsweringHandshake] handshake
+
+    def __init__(self, service: str, secret_file: str) -> None:
+        self.service = service.encode()
+        self.file.reset(new SecretFile(secret_file.encode()))
+        self.handshake.reset(new AnsweringHandshake(self.file.get(), view(self.service)))
+
+    def check(self, request: bytes) -> dict[str, object]:
+        """`version`, `channel` (the asker's), and this side's `key`.
+
+        ValueError if it is none; PermissionError, with what to tell the asker, if it does not
+        prove the secret.
+        """
+        cdef BootstrapRequest read
+        cdef string data = request
+        cdef Status status = BootstrapRequest.Decode(view(data), &read)
+        if not status.ok():
+            raise ValueError(status.message().decode())
+        status = self.handshake.get().Check(read)
+        if not status.ok():
+            raise PermissionError(status.message().decode())
+        return {
+            "version": read.version,
+            "channel": read.channel,
+            "key": self.handshake.get().channel_key(),
+        }
+
+    def reply(self, channel: bytes, refusal: str) -> bytes:
+        """What is sent back: the address of this side's channel, or why there is none."""
+        cdef BootstrapReply reply
+        reply.version = kProtocolVersion
+        reply.channel = channel
+        reply.refusal = refusal.encode()
+        self.handshake.get().Sign(&reply)
+        return reply.Encode()
 
 
 def ping() -> bytes:

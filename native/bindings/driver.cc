@@ -105,7 +105,7 @@ Status Line::Address(std::string* address) const {
   return OkStatus();
 }
 
-Status Line::Connect(const std::string& peer_address, bool active) {
+Status Line::Connect(const std::string& peer_address, bool active, const std::string& key) {
   RDMA_RETURN_IF_ERROR(CheckOurs());
   std::shared_ptr<fabric::Channel> channel;
   {
@@ -118,6 +118,7 @@ Status Line::Connect(const std::string& peer_address, bool active) {
     channel = channel_;
   }
   const auto role = active ? fabric::Role::kActive : fabric::Role::kPassive;
+  channel->Authenticate(key);
   const Status status = channel->Connect(peer_address, role);
   if (!status.ok()) {
     OnClosed(status);

@@ -82,7 +82,8 @@ class Line final : public Owned, public fabric::ChannelHandler {
   explicit Line(std::shared_ptr<fabric::Device> device) : device_(std::move(device)) {}
 
   Status Address(std::string* address) const;
-  Status Connect(const std::string& peer_address, bool active);
+  // `key`: for Channel::Authenticate(); may be empty.
+  Status Connect(const std::string& peer_address, bool active, const std::string& key);
   // "" before Connect().
   std::string FabricName() const;
   std::string Route() const;

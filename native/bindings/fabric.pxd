@@ -51,7 +51,7 @@ cdef extern from "bindings/driver.h" namespace "rdma_transport::bindings" nogil:
 
     cdef cppclass Line:
         Status Address(string* address)
-        Status Connect(const string& peer_address, cbool active)
+        Status Connect(const string& peer_address, cbool active, const string& key)
         string FabricName()
         string Route()
         Status WaitConnected(int64_t deadline)

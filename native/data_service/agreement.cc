@@ -29,8 +29,9 @@ Status PrepareTransfer(const char* role, exchange::Context* context) {
   if (runtime->device() == nullptr) {
     return Status(Code::kFailedPrecondition, "no fabric: " + runtime->no_fabric_reason());
   }
-  *context = {NameOf(role),     "element",       runtime->device(),
-              runtime->arena(), runtime->sink(), &runtime->settings()};
+  *context = {NameOf(role),          "element",       runtime->device(),
+              runtime->arena(),      runtime->sink(), &runtime->settings(),
+              runtime->secret_file()};
   return OkStatus();
 }
 

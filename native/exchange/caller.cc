@@ -8,6 +8,7 @@
 #include "exchange/door.h"
 #include "protocol/bootstrap.h"
 #include "protocol/counters.h"
+#include "protocol/handshake.h"
 #include "protocol/trace.h"
 
 namespace rdma_transport::exchange {
@@ -49,6 +50,8 @@ Status Caller::Bootstrap(const std::string& address, Nanos deadline,
   request.version = kVersion;
   request.from.task = context_.name;
   request.channel = channel_->Address();
+  AskingHandshake handshake(context_.secret_file, kService);
+  RDMA_RETURN_IF_ERROR(handshake.Sign(&request));
   std::string bytes;
   RDMA_RETURN_IF_ERROR(Knock(address, request.Encode(), deadline, cancelled, &bytes));
   BootstrapReply reply;
@@ -56,7 +59,10 @@ Status Caller::Bootstrap(const std::string& address, Nanos deadline,
   if (reply.channel.empty()) {
     return Status(Code::kFailedPrecondition, address + " refuses: " + reply.refusal);
   }
+  const Status checked = handshake.Check(reply);
+  if (!checked.ok()) return Status(checked.code(), address + ": " + checked.message());
   responder_ = reply.from.task;
+  channel_->Authenticate(handshake.channel_key());
   RDMA_RETURN_IF_ERROR(channel_->Connect(reply.channel, fabric::Role::kActive));
   context_.device->Wake();  // so that somebody polls, who may not have begun to
   return OkStatus();
@@ -293,6 +299,18 @@ void Caller::OnClosed(const Status& status) {
   reason_ = status;
   calls.swap(calls_);
   changed_.notify_all();
+  if (status.code() == Code::kUnavailable || calls.empty()) return;
+  // A worker that lives may still write.
+  ended_.swap(calls);
+  self_ = shared_from_this();
+}
+
+void Caller::OnReleased() {
+  std::map<uint64_t, std::shared_ptr<Pending>> ended;
+  std::shared_ptr<Caller> self;  // both go after the lock
+  std::lock_guard<std::mutex> lock(mu_);
+  self.swap(self_);
+  ended.swap(ended_);
 }
 
 }  // namespace rdma_transport::exchange

@@ -45,6 +45,7 @@ class Caller final : public fabric::ChannelHandler, public std::enable_shared_fr
   void OnNotify(const char* data, size_t length) override;
   void OnTransfer(uint64_t, const Status&) override {}
   void OnClosed(const Status& status) override;
+  void OnReleased() override;
 
  private:
   // Memory in which a payload may land.
@@ -54,7 +55,7 @@ class Caller final : public fabric::ChannelHandler, public std::enable_shared_fr
     Place place = {};
   };
   // Guarded by mu_, except that the landings are the calling thread's while it waits. They belong
-  // to the peer until its reply has come, or the channel has ended.
+  // to the peer until its reply has come, or it has let go of the channel.
   struct Pending {
     std::vector<Landing> landings;
     std::vector<uint64_t> wanted;  // sizes that the landings do not fit
@@ -86,6 +87,7 @@ class Caller final : public fabric::ChannelHandler, public std::enable_shared_fr
   Status reason_;                 // why it closed
   std::shared_ptr<Caller> self_;  // after Leave(), while something may still land
   std::map<uint64_t, std::shared_ptr<Pending>> calls_;
+  std::map<uint64_t, std::shared_ptr<Pending>> ended_;  // that may still land
   std::vector<uint64_t> foreseen_;  // sizes for which the next reply will want places
   Nanos heard_ = 0;
   bool silent_ = false;

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/secret_file.h"
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "memory/arena.h"
@@ -17,6 +18,7 @@ struct Context {
   memory::Arena* arena;  // where the responder stages what its fabric cannot reach
   memory::Arena* sink;   // where the caller lets payloads land
   const Settings* settings;
+  SecretFile* secret_file;
 };
 
 }  // namespace rdma_transport::exchange

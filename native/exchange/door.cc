@@ -5,12 +5,13 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "exchange/stream.h"
 
 namespace rdma_transport::exchange {
@@ -20,6 +21,8 @@ using fabric::host::FileDescriptor;
 
 constexpr Nanos kKnockPatience = 5 * kSecond;
 constexpr size_t kMostKnocking = 64;
+constexpr int kAcceptsAtOnce = 16;
+constexpr Nanos kAcceptPause = 100 * kMillisecond;  // while there is no descriptor for a connection
 constexpr int kLookAfterMs = 500;
 
 // IPv6 with IPv4 in it, or IPv4 alone where there is no IPv6.
@@ -93,6 +96,25 @@ void Door::Close() {
   listener_.Reset();
 }
 
+// Whoever comes has something to say at once; who does not gives way to those who come later.
+void Door::Accept(Nanos now, std::vector<Stream>* streams) {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket.valid()) {
+      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      // It waits in the listener's queue, and those who are here are served meanwhile.
+      accept_after_ = now + kAcceptPause;
+      if (!std::exchange(accept_failed_logged_, true)) {
+        Log(LogLevel::kWarning, "port " + std::to_string(port_) + " takes no connections now: " +
+                                    strerror(errno) + " (limit on open files: ulimit -n)");
+      }
+      return;
+    }
+    if (streams->size() >= kMostKnocking) streams->erase(streams->begin());
+    streams->emplace_back(std::move(socket), now + kKnockPatience);
+  }
+}
+
 void Door::Serve() {
   std::vector<Stream> streams;
   while (!stop_.load()) {
@@ -101,8 +123,10 @@ void Door::Serve() {
       descriptors.push_back(
           {stream.fd(), static_cast<short>(stream.sending() ? POLLOUT : POLLIN), 0});
     }
-    if (streams.size() < kMostKnocking) descriptors.push_back({listener_.get(), POLLIN, 0});
-    poll(descriptors.data(), descriptors.size(), kLookAfterMs);
+    const bool paused = Now() < accept_after_;
+    if (!paused) descriptors.push_back({listener_.get(), POLLIN, 0});
+    poll(descriptors.data(), descriptors.size(),
+         paused ? kAcceptPause / kMillisecond : kLookAfterMs);
     const Nanos now = Now();
     std::vector<Stream> left;
     for (size_t i = 0; i < streams.size(); ++i) {
@@ -110,14 +134,7 @@ void Door::Serve() {
       if (alive && now < streams[i].deadline()) left.push_back(std::move(streams[i]));
     }
     streams = std::move(left);
-    while (streams.size() < kMostKnocking) {
-      FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!socket.valid()) {
-        if (errno == EMFILE || errno == ENFILE) usleep(100'000);  // who knocks tries again
-        break;
-      }
-      streams.emplace_back(std::move(socket), now + kKnockPatience);
-    }
+    if (now >= accept_after_) Accept(now, &streams);
     porter_(nullptr);
   }
 }

@@ -7,9 +7,11 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "exchange/stream.h"
 #include "fabric/host/file_descriptor.h"
 
 namespace rdma_transport::exchange {
@@ -31,12 +33,16 @@ class Door {
 
  private:
   void Serve();
+  void Accept(Nanos now, std::vector<Stream>* streams);
 
   fabric::host::FileDescriptor listener_;
   fabric::host::FileDescriptor wake_;
   int port_ = 0;
   Porter porter_;
   std::atomic<bool> stop_{false};
+  // The door's thread's.
+  Nanos accept_after_ = 0;
+  bool accept_failed_logged_ = false;
   std::thread thread_;
 };
 

@@ -7,14 +7,9 @@
 #include "protocol/bootstrap.h"
 
 namespace rdma_transport::exchange {
-namespace {
 
-constexpr size_t kMostSessions = 1024;
-
-}  // namespace
-
-Responder::Responder(const Context& context, Handler handler)
-    : context_(context), handler_(std::move(handler)) {}
+Responder::Responder(const Context& context, Handler handler, size_t most_sessions)
+    : context_(context), handler_(std::move(handler)), most_sessions_(most_sessions) {}
 
 std::string Responder::Meet(const std::string* request) {
   LookAfterSessions();
@@ -22,15 +17,18 @@ std::string Responder::Meet(const std::string* request) {
   BootstrapReply reply;
   reply.version = kVersion;
   reply.from.task = context_.name;
-  const Status status = Admit(*request, &reply.channel);
+  AnsweringHandshake handshake(context_.secret_file, kService);
+  const Status status = Admit(*request, &handshake, &reply.channel);
   if (!status.ok()) {
     reply.channel.clear();
     reply.refusal = status.message();
   }
+  handshake.Sign(&reply);
   return reply.Encode();
 }
 
-Status Responder::Admit(const std::string& request, std::string* channel) {
+Status Responder::Admit(const std::string& request, AnsweringHandshake* handshake,
+                        std::string* channel) {
   BootstrapRequest asked;
   RDMA_RETURN_IF_ERROR(BootstrapRequest::Decode(request, &asked));
   if (asked.version != kVersion) {
@@ -38,16 +36,33 @@ Status Responder::Admit(const std::string& request, std::string* channel) {
                                                  " of the exchange, this process version " +
                                                  std::to_string(asked.version));
   }
+  RDMA_RETURN_IF_ERROR(handshake->Check(asked));
   std::lock_guard<std::mutex> lock(mu_);
-  if (sessions_.size() >= kMostSessions) {
+  if (sessions_.size() >= most_sessions_ && !MakeRoomLocked()) {
     return Status(Code::kResourceExhausted, "it serves too many already");
   }
   auto session =
       std::make_shared<Session>(context_, asked.from.task, handler_,
                                 [crew = crew_](auto work) { crew->Run(std::move(work)); });
-  RDMA_RETURN_IF_ERROR(session->Open(asked.channel, channel));
+  RDMA_RETURN_IF_ERROR(session->Open(asked.channel, handshake->channel_key(), channel));
   sessions_.push_back(std::move(session));
   return OkStatus();
+}
+
+// False: all of them are in use.
+bool Responder::MakeRoomLocked() {
+  auto idlest = sessions_.end();
+  Nanos since = 0;
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    const Nanos idle = (*it)->IdleSince();
+    if (idle == 0 || (since != 0 && idle >= since)) continue;
+    idlest = it;
+    since = idle;
+  }
+  if (idlest == sessions_.end() || !(*idlest)->QuitIfIdle()) return false;
+  (*idlest)->Close("it was idle, and others needed its place");
+  sessions_.erase(idlest);
+  return true;
 }
 
 void Responder::LookAfterSessions() {

@@ -12,12 +12,17 @@
 #include "exchange/door.h"
 #include "exchange/message.h"
 #include "exchange/session.h"
+#include "protocol/handshake.h"
 
 namespace rdma_transport::exchange {
 
 class Responder {
  public:
-  Responder(const Context& context, Handler handler);
+  static constexpr size_t kMostSessions = 1024;
+
+  // Beyond `most_sessions`, who comes takes the place of the one that has been idle for longest,
+  // which connects again when it next asks.
+  Responder(const Context& context, Handler handler, size_t most_sessions = kMostSessions);
   ~Responder() { Stop(); }
 
   // `port` 0: any that is free.
@@ -30,11 +35,13 @@ class Responder {
 
  private:
   std::string Meet(const std::string* request);
-  Status Admit(const std::string& request, std::string* channel);
+  Status Admit(const std::string& request, AnsweringHandshake* handshake, std::string* channel);
   void LookAfterSessions();
+  bool MakeRoomLocked();
 
   const Context context_;
   const Handler handler_;
+  const size_t most_sessions_;
   const std::shared_ptr<Crew> crew_ = std::make_shared<Crew>();
   std::mutex mu_;
   std::vector<std::shared_ptr<Session>> sessions_;

@@ -28,8 +28,9 @@ Header HeaderOf(Type type, uint64_t call) {
 
 }  // namespace
 
-Status Session::Open(std::string_view address, std::string* own) {
+Status Session::Open(std::string_view address, const std::string& channel_key, std::string* own) {
   RDMA_RETURN_IF_ERROR(context_.device->Open(weak_from_this(), &channel_));
+  channel_->Authenticate(channel_key);
   RDMA_RETURN_IF_ERROR(channel_->Connect(address, fabric::Role::kPassive));
   *own = channel_->Address();
   context_.device->Wake();  // so that somebody polls, who may not have begun to
@@ -38,6 +39,12 @@ Status Session::Open(std::string_view address, std::string* own) {
 
 void Session::Close(const std::string& reason) {
   channel_->Close(Status(Code::kCancelled, reason));
+}
+
+bool Session::QuitIfIdle() {
+  std::lock_guard<std::mutex> lock(mu_);
+  quitting_ |= connected_ && calls_.empty();
+  return quitting_;
 }
 
 void Session::Quit() {
@@ -58,11 +65,17 @@ bool Session::Overdue(Nanos now) const {
   return !connected_ && now - born_ > context_.settings->connect_timeout;
 }
 
+Nanos Session::IdleSince() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return connected_ && calls_.empty() ? used_at_ : 0;
+}
+
 // --- On the polling thread ---
 
 void Session::OnConnected() {
   std::lock_guard<std::mutex> lock(mu_);
   connected_ = true;
+  used_at_ = Now();
 }
 
 void Session::OnNotify(const char* data, size_t length) {
@@ -106,6 +119,7 @@ Status Session::Begin(const Message& message) {
   call->places = message.places;
   {
     std::lock_guard<std::mutex> lock(mu_);
+    if (EndsLocked()) return OkStatus();  // the caller hears of it, and nothing was taken for it
     if (calls_.size() >= kMostCalls) return Broken("too many calls at once");
     if (!calls_.emplace(number, call).second) return Broken("a call of a number that is in use");
   }
@@ -128,6 +142,7 @@ void Session::Cancel(uint64_t number) {
     if (found == calls_.end() || found->second->writing) return;
     found->second->cancelled = true;
     calls_.erase(found);
+    used_at_ = Now();
     changed_.notify_all();
   }
   Reply cancelled;
@@ -190,6 +205,7 @@ void Session::Answer(uint64_t number, const std::shared_ptr<Call>& call) {
   }
   std::lock_guard<std::mutex> lock(mu_);
   calls_.erase(number);
+  used_at_ = Now();
 }
 
 // Until there are places for those sizes. False: nobody wants the reply any more.

@@ -33,14 +33,18 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
         born_(Now()) {}
 
   // Prepares to be connected by the channel of that address; `own` gets this side's.
-  Status Open(std::string_view address, std::string* own);
+  Status Open(std::string_view address, const std::string& channel_key, std::string* own);
   // Calls under way end without a reply as soon as their handlers return.
   void Quit();
+  // The same, unless a call is under way. Whether it quits.
+  bool QuitIfIdle();
   // When no call is under way: nothing is written any more.
   void Close(const std::string& reason);
   bool closed() const;
   // Nobody came within the time for it.
   bool Overdue(Nanos now) const;
+  // Since when the caller has asked for nothing; 0: a call is under way, or it has yet to connect.
+  Nanos IdleSince() const;
 
   // ChannelHandler, on the polling thread.
   void OnConnected() override;
@@ -82,6 +86,7 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
   mutable std::mutex mu_;
   std::condition_variable changed_;
   bool connected_ = false;
+  Nanos used_at_ = 0;  // when the last call began or ended
   bool quitting_ = false;
   bool closed_ = false;
   std::map<uint64_t, std::shared_ptr<Call>> calls_;

@@ -15,7 +15,9 @@
 namespace rdma_transport::exchange {
 
 // Peers of another version do not talk over the fabric.
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
+// For the bootstrap's handshake.
+inline constexpr std::string_view kService = "exchange";
 constexpr size_t kMaxRequest = 4096;
 constexpr size_t kMaxPlaces = 1024;
 // What one notification carries of a reply's text.

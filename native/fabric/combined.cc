@@ -65,6 +65,13 @@ class CombinedChannel final : public Channel {
     return address;
   }
 
+  void Authenticate(std::string key) override {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (const auto& channel : candidates_) {
+      if (channel != nullptr) channel->Authenticate(key);
+    }
+  }
+
   Status Connect(std::string_view peer_address, Role role) override {
     size_t member = 0;
     std::string_view inner;
@@ -86,7 +93,6 @@ class CombinedChannel final : public Channel {
   std::string Route() const override { return chosen() == nullptr ? "" : chosen()->Route(); }
   bool MapsPeer() const override { return chosen()->MapsPeer(); }
   bool Copies() const override { return chosen()->Copies(); }
-  bool MayLose() const override { return chosen()->MayLose(); }
   Status Share(uint64_t key) override {
     return chosen() == nullptr ? NotConnected() : chosen()->Share(key);
   }
@@ -97,6 +103,7 @@ class CombinedChannel final : public Channel {
     if (chosen() == nullptr) return NotConnected();
     return chosen()->Notify(parts, count, urgency, number);
   }
+  uint64_t Delivered() const override { return chosen() == nullptr ? 0 : chosen()->Delivered(); }
   Backlog backlog() const override { return chosen() == nullptr ? Backlog() : chosen()->backlog(); }
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override {
     return chosen() == nullptr ? NotConnected() : chosen()->Read(source, destination, cookie);
@@ -106,6 +113,9 @@ class CombinedChannel final : public Channel {
   }
   Status Flush() override { return chosen() == nullptr ? NotConnected() : chosen()->Flush(); }
   MappedSpan Map(const RemoteSpan& span) override { return chosen()->Map(span); }
+  std::shared_ptr<const void> Hold() const override {
+    return chosen() == nullptr ? nullptr : chosen()->Hold();
+  }
   bool Owns(const void* data, RemoteSpan* span) const override {
     return chosen() != nullptr && chosen()->Owns(data, span);
   }

@@ -78,13 +78,16 @@ class ChannelHandler {
   virtual void OnConnected() = 0;
   // One notification, in the order in which the peer sent them. `data` is valid during the call.
   virtual void OnNotify(const char* data, size_t length) = 0;
-  // All notifications up to this number have certainly reached the peer.
+  // All notifications up to this number need not be sent again: they have certainly reached the
+  // peer, or it has died.
   virtual void OnDelivered(uint64_t /*number*/) {}
   // A Read() or Write() ended; `cookie` is the caller's.
   virtual void OnTransfer(uint64_t cookie, const Status& status) = 0;
-  // The last call on this handler. Unavailable: the peer reads and writes nothing here any more;
-  // any other code: the channel ended, but the peer may live and read what it has mapped.
+  // Nothing comes any more. Unavailable: the peer reads and writes nothing here any more, and this
+  // is the last call. Any other code: the peer may live, read what it has mapped and write into
+  // what it was given, until OnReleased().
   virtual void OnClosed(const Status& status) = 0;
+  virtual void OnReleased() {}
 };
 
 // Whether a sleeping peer is woken for a notification, or finds it when it next looks.
@@ -109,6 +112,9 @@ class Channel {
 
   // What the peer must know to connect; opaque bytes.
   virtual std::string Address() const = 0;
+  // Before Connect(): a key that nobody but the two ends can know. Each shows the other first that
+  // it has it, and the addresses, without showing them. Without a key the addresses alone count.
+  virtual void Authenticate(std::string key) = 0;
   // Connects to the channel whose Address() is given. Success means "under way":
   // OnConnected() or OnClosed() follows. Unavailable: that address cannot be reached from here.
   // Aborted: the channel was closed before. Once.
@@ -132,28 +138,32 @@ class Channel {
   // and Write() has read it when it returns. Otherwise it must lie in a region of the device, and
   // stay as it is until OnTransfer().
   virtual bool Copies() const = 0;
-  // Whether notifications can be lost while both processes live. Then OnDelivered() tells which
-  // were not.
-  virtual bool MayLose() const = 0;
 
   // Delivers the concatenated parts after all earlier writes and notifications of this channel.
-  // Never blocks: what the peer has no room for is kept, up to a limit (ResourceExhausted).
+  // Never blocks: what the peer has no room for is kept, up to a limit (ResourceExhausted). It may
+  // be lost although both processes live, when the channel ends; OnDelivered() tells what was not.
   // `number` gets the place of this one in the order of all notifications, from 1.
   virtual Status Notify(const iovec* parts, int count, Urgency urgency,
                         uint64_t* number = nullptr) = 0;
+  // What OnDelivered() would tell by now, as far as that is known without polling.
+  virtual uint64_t Delivered() const { return 0; }
   // Any thread, also before and after the connection.
   virtual Backlog backlog() const = 0;
   // Of this and Write(), where MapsPeer(): the polling thread must have called Map() for the
   // region, when the peer's word of it had come. Otherwise that word may lie unread.
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
   // May wait for the next Notify() of this channel, or for Flush(), before it leaves. A write whose
-  // destination is refused at once is not under way: no OnTransfer() follows.
+  // destination is refused at once is not under way: no OnTransfer() follows. PermissionDenied: the
+  // peer shared that region for reads only.
   virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;
   virtual Status Flush() { return OkStatus(); }
 
   // The peer's memory in this address space, read-only; empty where the fabric cannot.
   // Call from the polling thread.
   virtual MappedSpan Map(const RemoteSpan& span) = 0;
+  // While it lives, the peer hears no OnReleased(), as while a MappedSpan of Map() does. For what
+  // else the peer must leave as it is.
+  virtual std::shared_ptr<const void> Hold() const { return nullptr; }
   // Whether `data` lies in memory of the peer that Map() showed here, and which.
   virtual bool Owns(const void* data, RemoteSpan* span) const = 0;
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 
@@ -18,12 +19,11 @@ constexpr uint64_t kLargestSlab = uint64_t{256}
 
 }  // namespace
 
-Arena::Arena(fabric::Device* device, uint64_t limit, fabric::Access access)
+Arena::Arena(fabric::Device* device, std::shared_ptr<Budget> budget, fabric::Access access)
     : device_(device),
-      limit_(limit / device->RegionGranule() * device->RegionGranule()),
-      access_(access) {
-  stats_.limit_bytes = limit_;
-}
+      budget_(std::move(budget)),
+      limit_(budget_->limit() / device->RegionGranule() * device->RegionGranule()),
+      access_(access) {}
 
 bool Arena::ReserveLocked() {
   if (base_.load() != ~uintptr_t{0}) return true;
@@ -53,49 +53,111 @@ bool Arena::TakePlaceLocked(size_t length, char** place) {
   return reinterpret_cast<uintptr_t>(candidate) + length <= base_.load() + limit_;
 }
 
-void Arena::ReleaseEmptySlabsLocked() {
+// Out of the books at once; the memory goes when the caller lets go of it.
+std::vector<Arena::Slab> Arena::TakeEmptySlabsLocked() {
+  std::vector<Slab> empty;
   for (auto it = slabs_.begin(); it != slabs_.end();) {
     if (it->second.used == 0 && extents_.RemoveRange(it->first)) {
       stats_.capacity_bytes -= it->second.region->length();
+      empty.push_back(std::move(it->second));
       it = slabs_.erase(it);
     } else {
       ++it;
     }
   }
+  return empty;
 }
 
-bool Arena::GrowLocked(size_t length) {
-  if (!ReserveLocked()) return false;
+// With grow_mu_, so that nobody takes the place before it is free.
+void Arena::ReleaseEmptySlabs() {
+  std::vector<Slab> released;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    released = TakeEmptySlabsLocked();
+  }
+  for (Slab& slab : released) {
+    const uint64_t length = slab.region->length();
+    slab.region = nullptr;
+    budget_->Give(length);
+  }
+}
+
+void Arena::ReleaseEmptySlabsIfIdle() {
+  const std::unique_lock<std::mutex> growing(grow_mu_, std::try_to_lock);
+  if (growing.owns_lock()) ReleaseEmptySlabs();
+}
+
+// Takes as much of the budget as a slab for `needed` bytes may have; 0: there is no room for it.
+uint64_t Arena::ReserveSlab(uint64_t needed) {
+  const size_t granule = device_->RegionGranule();
+  uint64_t capacity = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    capacity = stats_.capacity_bytes;
+  }
+  uint64_t wanted = std::clamp<uint64_t>(capacity / 2, kFirstSlab, kLargestSlab);
+  wanted = std::max<uint64_t>(wanted / granule * granule, needed);
+  const uint64_t most = access_ == fabric::Access::kRemoteReadWrite ? budget_->limit() / 2 : ~0ull;
+  if (capacity + needed > most) return 0;
+  if (capacity + wanted <= most && budget_->Take(wanted)) return wanted;
+  return budget_->Take(needed) ? needed : 0;
+}
+
+// What takes long is done without mu_, so that others are served meanwhile from what there is.
+// Only the thread that grows takes a place, so that it stays free until the slab is in the books.
+bool Arena::Grow(size_t length) {
   const size_t granule = device_->RegionGranule();
   const size_t needed = (length + granule - 1) / granule * granule;
-  if (needed > limit_ || needed < length) return false;
-  uint64_t wanted = std::clamp<uint64_t>(stats_.capacity_bytes / 2, kFirstSlab, kLargestSlab);
-  wanted = std::max<uint64_t>(wanted / granule * granule, needed);
-  if (stats_.capacity_bytes + wanted > limit_) wanted = needed;
-  if (stats_.capacity_bytes + wanted > limit_) ReleaseEmptySlabsLocked();
-  if (stats_.capacity_bytes + wanted > limit_) return false;
-  char* place = nullptr;
-  if (!TakePlaceLocked(wanted, &place)) return false;
-  Slab slab;
-  Status status = device_->Allocate(wanted, access_, place, &slab.region);
-  if (!status.ok() && wanted > needed) {
-    wanted = needed;
-    status = device_->Allocate(wanted, access_, place, &slab.region);
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (!ReserveLocked() || needed > limit_ || needed < length) return false;
   }
+  uint64_t wanted = ReserveSlab(needed);
+  if (wanted == 0) {
+    ReleaseEmptySlabs();
+    if (neighbor_ != nullptr) neighbor_->ReleaseEmptySlabsIfIdle();
+    wanted = ReserveSlab(needed);
+  }
+  if (wanted == 0) return false;
+  std::unique_ptr<fabric::Region> region;
+  const Status status = MakeSlab(needed, &wanted, &region);
+  std::lock_guard<std::mutex> lock(mu_);
   if (!status.ok()) {
-    if (!growth_failed_logged_) {
-      growth_failed_logged_ = true;
-      Log(LogLevel::kWarning, "the arena cannot grow beyond " +
-                                  std::to_string(stats_.capacity_bytes) +
-                                  " bytes: " + status.message());
-    }
+    LogFailedGrowthLocked(status);
     return false;
   }
+  char* place = region->address();
   extents_.AddRange(place, wanted);
-  slabs_.emplace(place, std::move(slab));
+  slabs_[place].region = std::move(region);
   stats_.capacity_bytes += wanted;
   ++stats_.registrations;
   return true;
+}
+
+// Of `*length` bytes, or as few as are needed; what was reserved for nothing goes back.
+Status Arena::MakeSlab(uint64_t needed, uint64_t* length, std::unique_ptr<fabric::Region>* region) {
+  Status status(Code::kResourceExhausted, "its address range has no gap that is long enough");
+  for (const uint64_t attempt : {*length, needed}) {
+    char* place = nullptr;
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (!TakePlaceLocked(attempt, &place)) continue;
+    }
+    status = device_->Allocate(attempt, access_, place, region);
+    if (!status.ok()) continue;
+    budget_->Give(*length - attempt);
+    *length = attempt;
+    return status;
+  }
+  budget_->Give(*length);
+  return status;
+}
+
+void Arena::LogFailedGrowthLocked(const Status& status) {
+  if (growth_failed_logged_) return;
+  growth_failed_logged_ = true;
+  Log(LogLevel::kWarning, "the arena cannot grow beyond " + std::to_string(stats_.capacity_bytes) +
+                              " bytes: " + status.message());
 }
 
 Arena::Slab* Arena::SlabOfLocked(const char* address) {
@@ -103,20 +165,32 @@ Arena::Slab* Arena::SlabOfLocked(const char* address) {
   return &std::prev(after)->second;
 }
 
-char* Arena::Allocate(size_t length) {
-  if (length == 0 || !device_->Usable()) return nullptr;
-  std::lock_guard<std::mutex> lock(mu_);
+char* Arena::TakeLocked(size_t length) {
   char* address = extents_.Allocate(length);
-  if (address == nullptr && GrowLocked(length)) address = extents_.Allocate(length);
-  if (address == nullptr) {
-    ++stats_.refused;
-    return nullptr;
-  }
+  if (address == nullptr) return nullptr;
   const uint64_t rounded = (length + ExtentAllocator::kAlignment - 1) /
                            ExtentAllocator::kAlignment * ExtentAllocator::kAlignment;
   SlabOfLocked(address)->used += rounded;
   stats_.used_bytes += rounded;
   return address;
+}
+
+char* Arena::TakeIfThere(size_t length) {
+  std::lock_guard<std::mutex> lock(mu_);
+  return TakeLocked(length);
+}
+
+char* Arena::Allocate(size_t length) {
+  if (length == 0 || !device_->Usable()) return nullptr;
+  if (char* address = TakeIfThere(length)) return address;
+  std::lock_guard<std::mutex> growing(grow_mu_);
+  char* address = TakeIfThere(length);  // another thread may have grown it
+  // What was added may be taken by others before it is taken here.
+  while (address == nullptr && Grow(length)) address = TakeIfThere(length);
+  if (address != nullptr) return address;
+  std::lock_guard<std::mutex> lock(mu_);
+  ++stats_.refused;
+  return nullptr;
 }
 
 void Arena::Free(char* address) {
@@ -136,6 +210,7 @@ ArenaStats Arena::Stats() const {
   std::lock_guard<std::mutex> lock(mu_);
   ArenaStats stats = stats_;
   stats.slabs = slabs_.size();
+  stats.limit_bytes = budget_->limit();
   return stats;
 }
 

@@ -8,15 +8,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "base/status.h"
 #include "fabric/fabric.h"
+#include "memory/budget.h"
 #include "memory/extent_allocator.h"
 
 namespace rdma_transport::memory {
 
 struct ArenaStats {
-  uint64_t limit_bytes = 0;     // what it may take
+  uint64_t limit_bytes = 0;     // what it may take, with others of the same budget
   uint64_t capacity_bytes = 0;  // what it has taken, in slabs
   uint64_t used_bytes = 0;      // what is allocated
   uint64_t slabs = 0;
@@ -24,12 +26,19 @@ struct ArenaStats {
   uint64_t refused = 0;        // allocations that found no memory
 };
 
-// Thread-safe.
+// Thread-safe. While one thread waits for more memory, others allocate and free what is there.
 class Arena {
  public:
-  // `device` must outlive the arena. `limit` in bytes, rounded down to the device's granule.
-  Arena(fabric::Device* device, uint64_t limit,
+  // `device` must outlive the arena. It takes memory from `budget`, whose limit may sink later but
+  // not rise. Memory that peers write, which is for slots, takes at most half of it: an edge
+  // without a slot is dynamic, but a tensor without memory is an error.
+  Arena(fabric::Device* device, std::shared_ptr<Budget> budget,
         fabric::Access access = fabric::Access::kRemoteRead);
+  // With a budget of its own, in bytes.
+  Arena(fabric::Device* device, uint64_t limit) : Arena(device, std::make_shared<Budget>(limit)) {}
+  // Another arena with the same budget, which gives back what it does not use when this one needs
+  // it. Before either is used.
+  void SetNeighbor(Arena* neighbor) { neighbor_ = neighbor; }
 
   // Memory of at least `length` bytes, aligned to 64; null when there is none.
   char* Allocate(size_t length);
@@ -50,17 +59,28 @@ class Arena {
   };
 
   bool ReserveLocked();
-  bool GrowLocked(size_t length);
   bool TakePlaceLocked(size_t length, char** place);
-  void ReleaseEmptySlabsLocked();
+  uint64_t ReserveSlab(uint64_t needed);
+  void ReleaseEmptySlabs();
+  void ReleaseEmptySlabsIfIdle();
+  std::vector<Slab> TakeEmptySlabsLocked();
+  Status MakeSlab(uint64_t needed, uint64_t* length, std::unique_ptr<fabric::Region>* region);
+  void LogFailedGrowthLocked(const Status& status);
+  char* TakeLocked(size_t length);
+  char* TakeIfThere(size_t length);
+  // With grow_mu_.
+  bool Grow(size_t length);
   Slab* SlabOfLocked(const char* address);
 
   fabric::Device* const device_;
-  const uint64_t limit_;
+  const std::shared_ptr<Budget> budget_;
+  const uint64_t limit_;  // of the address range
   const fabric::Access access_;
+  Arena* neighbor_ = nullptr;
   std::atomic<uintptr_t> base_{~uintptr_t{0}};
 
-  mutable std::mutex mu_;
+  std::mutex grow_mu_;     // who grows; before mu_
+  mutable std::mutex mu_;  // the books; never held while the device works
   bool reserve_failed_ = false;
   bool growth_failed_logged_ = false;
   ExtentAllocator extents_;

@@ -12,12 +12,10 @@ std::vector<char*> SlotPool::Blocks() const {
   return blocks_;
 }
 
-bool SlotPools::GrowLocked(SlotPool* pool) {
+// False: the pool has as many as it may.
+bool SlotPools::AddLocked(SlotPool* pool, char* block) {
   if (pool->blocks_.size() >= kMostBlocks) return false;
-  char* block = arena_->Allocate(pool->bytes_);
-  if (block == nullptr) return false;
   pool->blocks_.push_back(block);
-  pool->free_.push_back(block);
   blocks_[block] = pool;
   ++stats_.blocks;
   ++stats_.blocks_ever;
@@ -25,21 +23,36 @@ bool SlotPools::GrowLocked(SlotPool* pool) {
   return true;
 }
 
+// Without the lock while the arena may grow.
+void SlotPools::Fill(SlotPool* pool, size_t count) {
+  while (true) {
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (pool->blocks_.size() >= std::min(count, kMostBlocks)) return;
+    }
+    char* block = arena_->Allocate(pool->bytes_);
+    if (block == nullptr) return;
+    std::lock_guard<std::mutex> lock(mu_);
+    if (!AddLocked(pool, block)) return arena_->Free(block);
+    pool->free_.push_back(block);
+  }
+}
+
 std::shared_ptr<SlotPool> SlotPools::Reserve(std::string_view site, size_t bytes, size_t count) {
   std::shared_ptr<SlotPool> pool;  // let go without the lock, if it comes to that
-  std::lock_guard<std::mutex> lock(mu_);
-  std::weak_ptr<SlotPool>& known = pools_[{bytes, std::string(site)}];
-  pool = known.lock();
-  if (pool == nullptr) {
-    pool.reset(new SlotPool(this, std::string(site), bytes));
-    known = pool;
-    by_bytes_[bytes].push_back(pool.get());
-    ++stats_.pools;
-    active_.store(true);
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    std::weak_ptr<SlotPool>& known = pools_[{bytes, std::string(site)}];
+    pool = known.lock();
+    if (pool == nullptr) {
+      pool.reset(new SlotPool(this, std::string(site), bytes));
+      known = pool;
+      by_bytes_[bytes].push_back(pool.get());
+      ++stats_.pools;
+      active_.store(true);
+    }
   }
-  while (pool->blocks_.size() < std::min(count, kMostBlocks)) {
-    if (!GrowLocked(pool.get())) break;
-  }
+  Fill(pool.get(), count);
   return pool;
 }
 
@@ -53,18 +66,33 @@ void SlotPools::Join(SlotPool* pool, char* address) {
 }
 
 char* SlotPools::Allocate(std::string_view site, size_t bytes) {
-  std::lock_guard<std::mutex> lock(mu_);
-  const auto found = by_bytes_.find(bytes);
-  if (found == by_bytes_.end()) return nullptr;
-  for (SlotPool* pool : found->second) {
-    if (pool->site_ != site) continue;
-    if (pool->free_.empty() && !GrowLocked(pool)) return nullptr;
-    // The one that was freed last is still in the cache.
-    char* block = pool->free_.back();
-    pool->free_.pop_back();
-    return block;
+  std::shared_ptr<SlotPool> empty;  // let go without the lock, if it comes to that
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    SlotPool* pool = FindLocked(site, bytes);
+    if (pool == nullptr) return nullptr;
+    if (!pool->free_.empty()) {
+      // The one that was freed last is still in the cache.
+      char* block = pool->free_.back();
+      pool->free_.pop_back();
+      return block;
+    }
+    if (pool->blocks_.size() >= kMostBlocks) return nullptr;
+    empty = pool->weak_from_this().lock();
   }
-  return nullptr;
+  char* block = empty == nullptr ? nullptr : arena_->Allocate(bytes);
+  if (block == nullptr) return nullptr;
+  std::lock_guard<std::mutex> lock(mu_);
+  AddLocked(empty.get(), block);  // or it is the arena's, as any other
+  return block;
+}
+
+SlotPool* SlotPools::FindLocked(std::string_view site, size_t bytes) const {
+  const auto same = by_bytes_.find(bytes);
+  if (same == by_bytes_.end()) return nullptr;
+  const auto found = std::find_if(same->second.begin(), same->second.end(),
+                                  [&](const SlotPool* pool) { return pool->site_ == site; });
+  return found == same->second.end() ? nullptr : *found;
 }
 
 bool SlotPools::Free(char* address) {

@@ -23,7 +23,7 @@ class SlotPools;
 
 // Holds a site's blocks; the last holder gives those that are free back to the arena at once, and
 // the others when they are freed.
-class SlotPool {
+class SlotPool : public std::enable_shared_from_this<SlotPool> {
  public:
   ~SlotPool();
   const std::string& site() const { return site_; }
@@ -99,7 +99,9 @@ class SlotPools {
     }
   };
 
-  bool GrowLocked(SlotPool* pool);
+  bool AddLocked(SlotPool* pool, char* block);
+  void Fill(SlotPool* pool, size_t count);
+  SlotPool* FindLocked(std::string_view site, size_t bytes) const;
   void Retire(SlotPool* pool);
 
   Arena* const arena_;

@@ -8,12 +8,7 @@ namespace {
 constexpr char kMagic[] = "rdma_transport";
 constexpr size_t kMaxField = 4096;
 
-// Fields are a 32-bit length and the bytes.
-void Put(std::string_view field, std::string* out) {
-  const auto length = static_cast<uint32_t>(field.size());
-  out->append(reinterpret_cast<const char*>(&length), sizeof(length));
-  out->append(field);
-}
+void Put(std::string_view field, std::string* out) { PutField(field, out); }
 
 template <typename T>
 void PutNumber(T value, std::string* out) {
@@ -48,6 +43,12 @@ class Reader {
   }
 
   bool AtEnd() const { return rest_.empty(); }
+  // What a task of an earlier version does not say.
+  void GetAuthentication(std::string* nonce, std::string* mac) {
+    if (AtEnd()) return;
+    *nonce = Get();
+    *mac = Get();
+  }
 
   // Later versions may add fields, so what is left over is no error.
   Status Finish() const {
@@ -66,13 +67,26 @@ class Reader {
 
 }  // namespace
 
-std::string BootstrapRequest::Encode() const {
+void PutField(std::string_view field, std::string* out) {
+  const auto length = static_cast<uint32_t>(field.size());
+  out->append(reinterpret_cast<const char*>(&length), sizeof(length));
+  out->append(field);
+}
+
+std::string BootstrapRequest::Fields() const {
   std::string bytes;
   Put(kMagic, &bytes);
   PutNumber(version, &bytes);
   Put(from.task, &bytes);
   PutNumber(from.incarnation, &bytes);
   Put(channel, &bytes);
+  Put(nonce, &bytes);
+  return bytes;
+}
+
+std::string BootstrapRequest::Encode() const {
+  std::string bytes = Fields();
+  Put(mac, &bytes);
   return bytes;
 }
 
@@ -83,10 +97,11 @@ Status BootstrapRequest::Decode(std::string_view bytes, BootstrapRequest* reques
   request->from.task = reader.Get();
   request->from.incarnation = reader.GetNumber<uint64_t>();
   request->channel = reader.Get();
+  reader.GetAuthentication(&request->nonce, &request->mac);
   return reader.Finish();
 }
 
-std::string BootstrapReply::Encode() const {
+std::string BootstrapReply::Fields() const {
   std::string bytes;
   Put(kMagic, &bytes);
   PutNumber(version, &bytes);
@@ -95,6 +110,13 @@ std::string BootstrapReply::Encode() const {
   Put(channel, &bytes);
   Put(refusal, &bytes);
   PutNumber(static_cast<uint8_t>(again), &bytes);
+  Put(nonce, &bytes);
+  return bytes;
+}
+
+std::string BootstrapReply::Encode() const {
+  std::string bytes = Fields();
+  Put(mac, &bytes);
   return bytes;
 }
 
@@ -108,6 +130,7 @@ Status BootstrapReply::Decode(std::string_view bytes, BootstrapReply* reply) {
   reply->refusal = reader.Get();
   // A task of an earlier version does not say, and must still be heard to refuse.
   reply->again = !reader.AtEnd() && reader.GetNumber<uint8_t>() != 0;
+  reader.GetAuthentication(&reply->nonce, &reply->mac);
   return reader.Finish();
 }
 

@@ -17,11 +17,17 @@ struct Identity {
   uint64_t incarnation = 0;
 };
 
+// A 32-bit length and the bytes, so that what follows cannot be mistaken for a part of it.
+void PutField(std::string_view field, std::string* out);
+
 struct BootstrapRequest {
   uint32_t version = 0;
   Identity from;
   std::string channel;  // the asker's channel address
+  std::string nonce;    // both empty where the asker has no secret: see handshake.h
+  std::string mac;
 
+  std::string Fields() const;  // all but `mac`
   std::string Encode() const;
   static Status Decode(std::string_view bytes, BootstrapRequest* request);
 };
@@ -32,7 +38,10 @@ struct BootstrapReply {
   std::string channel;  // empty: refused
   std::string refusal;  // why
   bool again = false;   // of a refusal: it was for want of something that may be there later
+  std::string nonce;
+  std::string mac;
 
+  std::string Fields() const;  // all but `mac`
   std::string Encode() const;
   static Status Decode(std::string_view bytes, BootstrapReply* reply);
 };

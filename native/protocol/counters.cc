@@ -2,6 +2,39 @@
 
 namespace rdma_transport {
 
+namespace {
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsOfWord(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+// A number that belongs to a word, as in "mlx5_0", stays.
+std::string WithoutNumbers(const std::string& text) {
+  std::string result;
+  bool in_word = false;
+  for (const char c : text.substr(0, NamedCounter::kLongestName)) {
+    in_word = IsOfWord(c) || (in_word && IsDigit(c));
+    if (in_word || !IsDigit(c)) {
+      result += c;
+    } else if (result.empty() || result.back() != 'N') {
+      result += 'N';
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void NamedCounter::Add(const std::string& name) {
+  const std::string key = WithoutNumbers(name);
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto known = counts_.find(key);
+  if (known != counts_.end()) {
+    ++known->second;
+  } else {
+    ++counts_[counts_.size() < kMostNames ? key : kOther];
+  }
+}
+
 const char* PathName(Path path) {
   switch (path) {
     case Path::kStatic:

@@ -28,12 +28,16 @@ struct PathCounter {
 };
 
 // Counts under names that are not known beforehand: reasons, kinds of errors. Not for hot paths.
+//
+// Numbers in a name, such as sizes and addresses, become "N", so that one reason stays one name. Of
+// names there are at most kMostNames, and kOther for all that come later.
 class NamedCounter {
  public:
-  void Add(const std::string& name) {
-    std::lock_guard<std::mutex> lock(mu_);
-    ++counts_[name];
-  }
+  static constexpr size_t kMostNames = 64;
+  static constexpr size_t kLongestName = 256;
+  static constexpr char kOther[] = "other";
+
+  void Add(const std::string& name);
   std::map<std::string, uint64_t> Get() const {
     std::lock_guard<std::mutex> lock(mu_);
     return counts_;

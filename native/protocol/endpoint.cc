@@ -2,15 +2,29 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
 #include "base/random.h"
+#include "protocol/handshake.h"
 #include "protocol/integrity.h"
 #include "protocol/runtime.h"
 #include "protocol/trace.h"
 
 namespace rdma_transport {
+namespace {
+
+// What callers of the bootstrap may make this task hold: more than honest tasks ever need.
+constexpr size_t kMaxPendingLinks = 1024;
+constexpr size_t kMaxLinksPerTask = 16;
+constexpr size_t kMaxTasks = 16384;
+
+Status RefuseForNow(const std::string& what) {
+  return Status(Code::kResourceExhausted, "it has " + what + "; try again later");
+}
+
+}  // namespace
 
 Endpoint::Endpoint(Runtime* runtime, std::string task)
     : runtime_(runtime), identity_{std::move(task), Random64()} {
@@ -22,6 +36,7 @@ Endpoint::~Endpoint() { runtime_->RemoveEndpoint(this); }
 const Settings& Endpoint::settings() const { return runtime_->settings(); }
 fabric::Device* Endpoint::device() const { return runtime_->device(); }
 const std::string& Endpoint::no_fabric_reason() const { return runtime_->no_fabric_reason(); }
+SecretFile* Endpoint::secret_file() const { return runtime_->secret_file(); }
 memory::Arena* Endpoint::arena() const { return runtime_->arena(); }
 memory::SlotPools* Endpoint::slots() const { return runtime_->slots(); }
 void Endpoint::ArmTimer() { runtime_->ArmTimer(); }
@@ -103,11 +118,79 @@ void Endpoint::ReportEdges(std::vector<EdgeReport>* edges) const {
 
 void Endpoint::Receive(Peer* peer, int64_t step, std::string_view key,
                        const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call) {
+  if (Hold(peer, step, key, waiter) || Enter(*peer, step, key, waiter)) peer->Wait(waiter, call);
+}
+
+void Endpoint::Watch(Peer* peer, int64_t step, std::string_view key,
+                     const std::shared_ptr<Waiter>& waiter) {
+  if (Hold(peer, step, key, waiter) || Enter(*peer, step, key, waiter)) peer->Watch(waiter);
+}
+
+bool Endpoint::ConfirmedLocked(const Traffic* traffic, int64_t step) const {
+  return std::none_of(links_.begin(), links_.end(), [&](const auto& entry) {
+    const Link& link = *entry.first;
+    return link.traffic() == traffic && link.up() && link.AwaitsRestarted(step);
+  });
+}
+
+bool Endpoint::Hold(Peer* peer, int64_t step, std::string_view key,
+                    const std::shared_ptr<Waiter>& waiter) {
+  if (!restarted_.load(std::memory_order_relaxed)) return false;
+  std::lock_guard<std::mutex> lock(mu_);
+  if (ConfirmedLocked(peer->traffic(), step)) return false;
+  held_.push_back({peer, step, std::string(key), waiter});
+  return true;
+}
+
+// A link to that peer has confirmed the restart, or ended.
+void Endpoint::ReleaseHeld(const Traffic* traffic, int64_t step) {
+  std::vector<Held> released;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (!ConfirmedLocked(traffic, step)) return;
+    const auto first = std::stable_partition(held_.begin(), held_.end(), [&](const Held& held) {
+      return held.step != step || held.peer->traffic() != traffic;
+    });
+    released.assign(std::make_move_iterator(first), std::make_move_iterator(held_.end()));
+    held_.erase(first, held_.end());
+  }
+  for (const Held& held : released) {
+    Enter(*held.peer, held.step, held.key, held.waiter);
+    // Its owner could not take out what was not in yet.
+    if (held.waiter->claimed()) Forget(held.step, held.key, held.waiter.get());
+  }
+}
+
+bool Endpoint::Enter(const Peer& peer, int64_t step, std::string_view key,
+                     const std::shared_ptr<Waiter>& waiter) {
   Arrival arrival;
-  if (mailbox_.TakeOrWait(step, KeyId::Of(key), waiter, &arrival)) {
-    Deliver(std::move(arrival), waiter);
-  } else {
-    peer->Wait(waiter, call);
+  const KeyId id = KeyId::Of(key);
+  switch (mailbox_.TakeOrWait(step, id, peer.traffic(), waiter, &arrival)) {
+    case Mailbox::Taken::kArrival:
+      Deliver(std::move(arrival), waiter);
+      return false;
+    case Mailbox::Taken::kEnded:
+      FailAll({waiter}, Status(Code::kAborted, "the step has ended on this task"));
+      return false;
+    case Mailbox::Taken::kWaiting:
+      break;
+  }
+  // After it waits: an abort that comes now finds it there.
+  const auto error = aborts_.ErrorOf(peer.traffic(), step);
+  if (!error.has_value()) return true;
+  mailbox_.Remove(step, id, waiter.get());
+  FailAborted({waiter}, peer.task(), *error);
+  return false;
+}
+
+void Endpoint::FailAborted(std::list<std::shared_ptr<Waiter>> waiters, const std::string& task,
+                           const std::string& error) {
+  for (const auto& waiter : waiters) {
+    if (!waiter->Claim()) continue;
+    Delivery delivery;
+    delivery.status = Status(Code::kAborted, "peer " + task + " aborted the step");
+    delivery.error = error;
+    waiter->OnDelivery(std::move(delivery));
   }
 }
 
@@ -118,48 +201,49 @@ void Endpoint::Forget(int64_t step, std::string_view key, const Waiter* waiter) 
 void Endpoint::EndStep(int64_t step) {
   mailbox_.EndStep(step);
   ledger_.EndStep(step);
-  ForgetAnnouncements(step);
+  aborts_.End(step);
+  for (const auto& link : AllLinks()) link->Confirm();
 }
 
-void Endpoint::ClearStep(int64_t step) {
-  mailbox_.ClearStep(step);
+void Endpoint::RestartStep(int64_t step) {
+  restarted_.store(true);
+  const auto waiters = mailbox_.TakeAllWaiters(step);
   ledger_.EndStep(step);
-  ForgetAnnouncements(step);
+  const uint32_t generation = aborts_.Restart(step);
+  std::set<const void*> up;
   for (const auto& link : AllLinks()) {
-    if (link->up()) link->SendForget(step);
+    if (!link->up()) continue;
+    up.insert(link.get());
+    link->SendRestart(step, generation);
   }
+  mailbox_.Forget(step, [&up](const void* origin) { return up.count(origin) == 0; });
+  FailAll(waiters, Status(Code::kAborted, "the step was restarted on this task"));
 }
 
-void Endpoint::Announce(int64_t step, const std::string& key, const std::string& text) {
-  const Announcement announcement = {key, text};
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    announcements_[step].push_back(announcement);
-  }
+// A link that comes up meanwhile finds the abort: see OnLinkUp().
+void Endpoint::AbortStep(int64_t step, std::string error) {
+  if (mailbox_.HasEnded(step) || !aborts_.Abort(step, std::move(error))) return;
   for (const auto& link : AllLinks()) {
-    if (link->up()) Tell(link.get(), step, announcement);
+    if (!link->up()) continue;
+    if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);
   }
 }
 
-// A peer that cannot be told is lost, or hears of it when it answers again. One that takes nothing
-// must not wait on for what has failed.
-void Endpoint::Tell(Link* link, int64_t step, const Announcement& announcement) {
-  Outgoing outgoing;
-  outgoing.step = step;
-  outgoing.key = announcement.key;
-  outgoing.data = announcement.text.data();
-  outgoing.bytes = announcement.text.size();
-  outgoing.awaited = true;
-  const SendOutcome outcome = link->Send(&outgoing);
-  if (!outcome.status.ok())
-    Log(LogLevel::kDebug, announcement.key + ": " + outcome.status.message());
-  if (outcome.status.code() == Code::kResourceExhausted) link->channel()->Close(outcome.status);
+void Endpoint::OnAbort(Link* link, StepAbort abort) {
+  const Identity& remote = link->remote();
+  if (!aborts_.OnPeerAbort(link->traffic(), remote.incarnation, abort)) return;
+  FailAborted(mailbox_.TakeWaiters(abort.step, link->traffic()), remote.task, abort.error);
 }
 
-void Endpoint::ForgetAnnouncements(int64_t step) {
-  std::lock_guard<std::mutex> lock(mu_);
-  announcements_.erase(step);
+// An abort of this task that the peer got before it restarted the step counted for its former
+// generation. The new one waits in vain as well, until this task restarts the step too.
+void Endpoint::OnRestart(Link* link, int64_t step, uint32_t generation) {
+  mailbox_.Forget(step, [link](const void* origin) { return origin == link; });
+  aborts_.OnPeerRestart(link->traffic(), link->remote().incarnation, step, generation);
+  if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);
 }
+
+void Endpoint::OnRestarted(Link* link, int64_t step) { ReleaseHeld(link->traffic(), step); }
 
 void Endpoint::OnArrival(int64_t step, const KeyId& key, Arrival arrival) {
   const std::shared_ptr<Waiter> waiter = mailbox_.Put(step, key, &arrival);
@@ -246,6 +330,32 @@ std::vector<Peer*> Endpoint::PeersNamed(const std::string& task) const {
   return found;
 }
 
+// Whether one more link that this task asks for may be made.
+Status Endpoint::Admit(const std::string& task) const {
+  size_t pending = 0;
+  std::vector<std::shared_ptr<Link>> same;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (traffic_.size() >= kMaxTasks && traffic_.count(task) == 0) {
+      return RefuseForNow("as many peers as it admits (" + std::to_string(kMaxTasks) + ")");
+    }
+    for (const auto& [link, peer] : links_) {
+      if (peer != nullptr) continue;
+      if (!link->up()) ++pending;
+      if (link->remote().task == task) same.push_back(link);
+    }
+  }
+  if (pending >= kMaxPendingLinks) {
+    return RefuseForNow(std::to_string(pending) + " connections that are not up yet");
+  }
+  if (same.size() < kMaxLinksPerTask) return OkStatus();
+  // Those of a task that was restarted end when something is sent on them.
+  for (const auto& link : same) {
+    if (link->up()) link->Probe();
+  }
+  return RefuseForNow(std::to_string(same.size()) + " connections of " + task);
+}
+
 std::string Endpoint::HandleBootstrap(std::string_view bytes) {
   BootstrapReply reply;
   reply.version = kProtocolVersion;
@@ -257,10 +367,20 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
                     "it speaks version " + std::to_string(kProtocolVersion) +
                         " of the protocol, this task version " + std::to_string(request.version));
   }
+  AnsweringHandshake handshake(secret_file(), kTaskService);
+  if (status.ok()) {
+    status = handshake.Check(request);
+    reply.again = !status.ok();  // a file can be put right while the job runs
+  }
   if (status.ok() && device() == nullptr) {
     status = Status(Code::kFailedPrecondition, "it has no fabric: " + no_fabric_reason());
   }
   std::shared_ptr<Link> link;
+  if (status.ok()) {
+    status = Admit(request.from.task);
+    reply.again = !status.ok();
+    if (!status.ok()) GlobalCounters().errors.Add("connection_refused");
+  }
   if (status.ok()) {
     ProbeLinks(request.from);  // perhaps it asks because one of them is broken
     link = NewLink(request.from.task);
@@ -270,6 +390,7 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
   if (status.ok()) {
     link->set_remote(request.from);
     AddLink(link, nullptr);
+    link->channel()->Authenticate(handshake.channel_key());
     status = link->channel()->Connect(request.channel, fabric::Role::kPassive);
     if (!status.ok()) RemoveLink(link);
     // Unavailable: that address is out of reach, and stays so.
@@ -281,6 +402,7 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
   } else {
     reply.refusal = status.message();
   }
+  handshake.Sign(&reply);
   return reply.Encode();
 }
 
@@ -292,20 +414,15 @@ void Endpoint::OnLinkUp(const std::shared_ptr<Link>& link) {
     if (found != links_.end()) peer = found->second;
   }
   const std::string& task = link->remote().task;
+  aborts_.OnPeerUp(link->traffic(), link->remote().incarnation);
+  for (const auto& [step, generation] : aborts_.Restarted()) link->SendRestart(step, generation);
+  for (const StepAbort& abort : aborts_.AllFor(link->traffic())) link->SendAbort(abort);
   if (peer != nullptr) {
     peer->OnLinkUp(link);
   } else {
     for (Peer* named : PeersNamed(task)) named->Reconsider();
   }
   for (const auto& [step, key] : ledger_.For(task)) link->SendPull(step, key, "sent before");
-  std::map<int64_t, std::vector<Announcement>> announcements;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    announcements = announcements_;
-  }
-  for (const auto& [step, all] : announcements) {
-    for (const Announcement& announcement : all) Tell(link.get(), step, announcement);
-  }
 }
 
 void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) {
@@ -322,16 +439,11 @@ void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& statu
     Log(LogLevel::kInfo, status.message());
     peer->OnLinkDown(link, status);
   }
-  const bool gone = status.code() == Code::kUnavailable;
-  if (!gone && link->InUse()) KeepInUse(link);
-  if (gone && was_up && !link->channel()->MayLose()) ReleaseInUse(link->remote());
-  // Tensors come on the peer's links and are waited for on this task's own; one end of a life ends
-  // both. Where a link may break while its peer lives, another one may be a new one.
-  if (!was_up) return;
-  if (link->channel()->MayLose()) return ProbeLinks(link->remote());
-  for (const auto& other : AllLinks()) {
-    if (other->remote().incarnation == link->remote().incarnation) other->channel()->Close(status);
-  }
+  for (const auto& [step, generation] : aborts_.Restarted()) ReleaseHeld(link->traffic(), step);
+  if (status.code() != Code::kUnavailable && link->InUse()) KeepInUse(link);
+  // Tensors come on the peer's links and are waited for on this task's own: what ended one may have
+  // ended the other.
+  if (was_up) ProbeLinks(link->remote());
 }
 
 // With the link its loans and its slots would go, and be overwritten, or overwrite what comes there
@@ -341,17 +453,12 @@ void Endpoint::KeepInUse(const std::shared_ptr<Link>& link) {
   in_use_.push_back(link);
 }
 
-void Endpoint::ReleaseInUse(const Identity& dead) {
-  std::vector<std::shared_ptr<Link>> released;
+void Endpoint::OnLinkReleased(const std::shared_ptr<Link>& link) {
   {
     std::lock_guard<std::mutex> lock(mu_);
-    const auto first = std::partition(in_use_.begin(), in_use_.end(), [&](const auto& link) {
-      return link->remote().incarnation != dead.incarnation;
-    });
-    released.assign(std::make_move_iterator(first), std::make_move_iterator(in_use_.end()));
-    in_use_.erase(first, in_use_.end());
+    in_use_.erase(std::remove(in_use_.begin(), in_use_.end(), link), in_use_.end());
   }
-  for (const auto& link : released) link->ReleaseLent();
+  link->ReleaseLent();
 }
 
 void Endpoint::ProbeLinks(const Identity& remote) {

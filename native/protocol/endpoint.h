@@ -3,6 +3,8 @@
 // This is what the TensorFlow layer sees of the protocol, together with Peer and Waiter.
 #pragma once
 
+#include <atomic>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,11 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/secret_file.h"
 #include "protocol/bootstrap.h"
 #include "protocol/ledger.h"
 #include "protocol/link.h"
 #include "protocol/mailbox.h"
 #include "protocol/peer.h"
+#include "protocol/step_aborts.h"
 
 namespace rdma_transport {
 
@@ -30,6 +34,7 @@ class Endpoint final : public LinkOwner {
   const Settings& settings() const;
   fabric::Device* device() const;  // null: no fabric, and no_fabric_reason() says why
   const std::string& no_fabric_reason() const;
+  SecretFile* secret_file() const;
   memory::Arena* arena() const;
   memory::SlotPools* slots() const;
 
@@ -40,17 +45,25 @@ class Endpoint final : public LinkOwner {
   // Ends what Peer::Plan() began for the owners whose names begin with `owner`.
   void Unplan(const std::string& owner);
 
-  // Completes `waiter` with the tensor of that step and key, which `peer` sends.
+  // Completes `waiter` with the tensor of that step and key, which `peer` sends; with the error of
+  // the peer's AbortStep() if that comes first.
   void Receive(Peer* peer, int64_t step, std::string_view key,
                const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call);
+  // For a waiter that no tensor will complete: it gets the error when `peer` is lost or aborts the
+  // step, if its owner does not claim and Forget() it before. `key` is for that alone.
+  void Watch(Peer* peer, int64_t step, std::string_view key, const std::shared_ptr<Waiter>& waiter);
   // Forgets a waiter that its owner has claimed.
   void Forget(int64_t step, std::string_view key, const Waiter* waiter);
   // The step is over on this task: what is left of it is thrown away.
   void EndStep(int64_t step);
-  // The same for a step that may begin anew. Peers throw away what this task sent for it.
-  void ClearStep(int64_t step);
-  // Tells all peers, also those whose links come up before the step ends.
-  void Announce(int64_t step, const std::string& key, const std::string& text);
+  // Begins a step anew, in a new generation. Whoever waits in it fails, and peers throw away what
+  // this task sent for it. What peers have sent stays, until they restart the step themselves: they
+  // may have done so before.
+  void RestartStep(int64_t step);
+  // The step failed on this task, which sends nothing more for it. All peers are notified, also
+  // those whose links come up before the step ends: whoever waits there for a tensor of this task
+  // gets `error`. Only the first call for a step counts, and none after its end.
+  void AbortStep(int64_t step, std::string error);
   // A RecvTensor call has fetched it.
   void Fetched(int64_t step, std::string_view key) { ledger_.Fetched(step, key); }
 
@@ -79,16 +92,27 @@ class Endpoint final : public LinkOwner {
   void ArmTimer() override;
   void OnLinkUp(const std::shared_ptr<Link>& link) override;
   void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) override;
+  void OnLinkReleased(const std::shared_ptr<Link>& link) override;
   void OnArrival(int64_t step, const KeyId& key, Arrival arrival) override;
-  void OnForget(const Link* link, int64_t step) override { mailbox_.Forget(step, link); }
+  void OnRestart(Link* link, int64_t step, uint32_t generation) override;
+  void OnRestarted(Link* link, int64_t step) override;
+  void OnAbort(Link* link, StepAbort abort) override;
   void OnLost(const std::shared_ptr<Link>& link, std::vector<UnconfirmedTensor> tensors) override;
 
  private:
+  // Whether one more caller of the bootstrap may make this task open a channel.
+  Status Admit(const std::string& task) const;
+  // False: the tensor was there, or will never be, and the waiter has it, or the error.
+  bool Enter(const Peer& peer, int64_t step, std::string_view key,
+             const std::shared_ptr<Waiter>& waiter);
+  bool Hold(Peer* peer, int64_t step, std::string_view key, const std::shared_ptr<Waiter>& waiter);
+  void ReleaseHeld(const Traffic* traffic, int64_t step);
   void Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter);
+  static void FailAborted(std::list<std::shared_ptr<Waiter>> waiters, const std::string& task,
+                          const std::string& error);
   std::vector<std::shared_ptr<Link>> AllLinks() const;
   void ProbeLinks(const Identity& remote);
   void KeepInUse(const std::shared_ptr<Link>& link);
-  void ReleaseInUse(const Identity& dead);
   std::vector<Peer*> PeersNamed(const std::string& task) const;
   PeerStats StatsOfCaller(const Traffic* traffic) const;
 
@@ -96,20 +120,25 @@ class Endpoint final : public LinkOwner {
   const Identity identity_;
   Mailbox mailbox_;
   Ledger ledger_;
+  StepAborts aborts_;
 
-  struct Announcement {
+  // Waits for a tensor of a step that this task restarted, until the peer has confirmed that: what
+  // lies in the mailbox may still be of the peer's former generation, and so may its abort.
+  struct Held {
+    Peer* peer;
+    int64_t step;
     std::string key;
-    std::string text;
+    std::shared_ptr<Waiter> waiter;
   };
-  static void Tell(Link* link, int64_t step, const Announcement& announcement);
-  void ForgetAnnouncements(int64_t step);
+  bool ConfirmedLocked(const Traffic* traffic, int64_t step) const;
+  std::atomic<bool> restarted_{false};  // any step ever
 
   mutable std::mutex mu_;
-  std::map<int64_t, std::vector<Announcement>> announcements_;  // by step
+  std::vector<Held> held_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Peer>> peers_;
   std::map<std::string, Traffic*> traffic_;       // by task
   std::map<std::shared_ptr<Link>, Peer*> links_;  // null: the remote task asked for it
-  // That ended while their peers live, and may still read and write here: until these die.
+  // That ended while their peers live, and may still read and write here, until OnLinkReleased().
   std::vector<std::shared_ptr<Link>> in_use_;
 };
 

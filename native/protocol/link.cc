@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "protocol/control.h"
 #include "protocol/integrity.h"
+#include "protocol/map_home.h"
 #include "protocol/staging.h"
 #include "protocol/trace.h"
 
@@ -163,10 +164,25 @@ void Link::SendPull(int64_t step, std::string_view key, const std::string& reaso
 
 // To a peer that is gone nothing needs to be said; one that takes nothing must not take what comes
 // after it either.
-void Link::SendForget(int64_t step) {
-  const Status said = NotifyControl(channel_.get(), MessageType::kForget,
-                                    static_cast<uint64_t>(step), fabric::Urgency::kWake);
-  if (said.code() == Code::kResourceExhausted) channel_->Close(said);
+void Link::SendRestart(int64_t step, uint32_t generation) {
+  {
+    std::lock_guard<std::mutex> lock(restarts_mu_);
+    restarts_[step] = generation;
+  }
+  const Status sent =
+      NotifyControl(channel_.get(), MessageType::kForget, static_cast<uint64_t>(step),
+                    fabric::Urgency::kWake, generation);
+  if (sent.code() == Code::kResourceExhausted) channel_->Close(sent);
+}
+
+bool Link::AwaitsRestarted(int64_t step) const {
+  std::lock_guard<std::mutex> lock(restarts_mu_);
+  return restarts_.count(step) != 0;
+}
+
+void Link::SendAbort(const StepAbort& abort) {
+  const AbortFrame frame(abort.step, abort.generation, abort.peer_generation, abort.error);
+  Insist(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
 void Link::Return(MessageType type, uint64_t value, fabric::Urgency urgency) {
@@ -198,6 +214,7 @@ Status Link::Dispatch(const char* data, size_t length) {
   if (type == MessageType::kEdge || type == MessageType::kSlot) {
     return HandleEdge(type, data, length);
   }
+  if (type == MessageType::kAbort) return HandleAbort(data, length);
   ControlMessage message;
   RDMA_RETURN_IF_ERROR(ParseControl(data, length, &message));
   switch (type) {
@@ -214,7 +231,10 @@ Status Link::Dispatch(const char* data, size_t length) {
       static_receiver_->OnRetire(message.value);
       return OkStatus();
     case MessageType::kForget:
-      owner_->OnForget(this, static_cast<int64_t>(message.value));
+      HandleRestart(message);
+      return OkStatus();
+    case MessageType::kRestarted:
+      HandleRestarted(message);
       return OkStatus();
     case MessageType::kPing:
       // Without room for it, the peer has more than enough to hear.
@@ -268,6 +288,35 @@ Status Link::HandleEdge(MessageType type, const char* data, size_t length) {
   RDMA_RETURN_IF_ERROR(ParseSlot(data, length, &message));
   return (message.flags & kSink) != 0 ? static_sender_->OnSlot(message)
                                       : static_receiver_->OnSlot(message);
+}
+
+Status Link::HandleAbort(const char* data, size_t length) {
+  AbortMessage message;
+  std::string_view error;
+  RDMA_RETURN_IF_ERROR(ParseAbort(data, length, &message, &error));
+  owner_->OnAbort(this,
+                  {message.step, message.generation, message.peer_generation, std::string(error)});
+  return OkStatus();
+}
+
+// The answer comes behind an abort that the owner may send again.
+void Link::HandleRestart(const ControlMessage& message) {
+  owner_->OnRestart(this, static_cast<int64_t>(message.value), message.generation);
+  const ControlMessage answer =
+      ControlOf(MessageType::kRestarted, message.value, message.generation);
+  const iovec part = {const_cast<ControlMessage*>(&answer), sizeof(answer)};
+  Insist(&part, 1, fabric::Urgency::kWake);
+}
+
+void Link::HandleRestarted(const ControlMessage& message) {
+  const auto step = static_cast<int64_t>(message.value);
+  {
+    std::lock_guard<std::mutex> lock(restarts_mu_);
+    const auto found = restarts_.find(step);
+    if (found == restarts_.end() || found->second != message.generation) return;
+    restarts_.erase(found);
+  }
+  owner_->OnRestarted(this, step);
 }
 
 Status Link::HandleStatic(const char* data, size_t length) {
@@ -337,7 +386,8 @@ Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
     delivery.lease = MakeLease(MessageType::kRelease, header.lend_id, urgency, nullptr);
     return OkStatus();
   }
-  fabric::MappedSpan mapped = home ? context_.device->MapOwn(span) : channel_->Map(span);
+  fabric::MappedSpan mapped =
+      home ? MapHome(context_.device, *channel_, span) : channel_->Map(span);
   if (mapped.data == nullptr ||
       (!awaited && reinterpret_cast<uintptr_t>(mapped.data) % kTensorAlignment != 0)) {
     delivery.status = Status(Code::kResourceExhausted,
@@ -449,6 +499,7 @@ void Link::OnClosed(const Status& status) {
     reading.waiter->OnDelivery(std::move(reading.delivery));
   }
   static_sender_->Abandon();
+  static_receiver_->Abandon();
   // A peer that lives may still read what it was lent, so that stays as it is.
   if (status.code() == Code::kUnavailable) lent_.ReleaseAll();
   owner_->OnLinkDown(self, Status(status.code(), lost.message()), was_up);

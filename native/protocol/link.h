@@ -20,6 +20,7 @@
 #include "protocol/send_outcome.h"
 #include "protocol/static_receiver.h"
 #include "protocol/static_sender.h"
+#include "protocol/step_aborts.h"
 #include "protocol/tensor.h"
 #include "protocol/unconfirmed.h"
 #include "protocol/waiter.h"
@@ -45,9 +46,14 @@ class LinkOwner {
   // link be InUse().
   virtual void OnLinkDown(const std::shared_ptr<class Link>& link, const Status& status,
                           bool was_up) = 0;
+  // After OnLinkDown() of a peer that may live: the link is not InUse() any more.
+  virtual void OnLinkReleased(const std::shared_ptr<class Link>& link) = 0;
   virtual void OnArrival(int64_t step, const KeyId& key, Arrival arrival) = 0;
-  // What came of that link for the step counts no more.
-  virtual void OnForget(const class Link* link, int64_t step) = 0;
+  // The peer restarted the step: what came of that link for it before counts no more.
+  virtual void OnRestart(class Link* link, int64_t step, uint32_t generation) = 0;
+  // The peer knows that this task restarted the step: what it sent before has come.
+  virtual void OnRestarted(class Link* link, int64_t step) = 0;
+  virtual void OnAbort(class Link* link, StepAbort abort) = 0;
   // Tick() has something to look after.
   virtual void ArmTimer() = 0;
   // After OnLinkDown(): what may not have arrived.
@@ -68,21 +74,30 @@ class Link final : public fabric::ChannelHandler,
   // The peer's name and life; set before Connect().
   void set_remote(Identity remote) { remote_ = std::move(remote); }
   const Identity& remote() const { return remote_; }
+  const Traffic* traffic() const { return context_.traffic; }
   bool up() const { return up_.load(std::memory_order_acquire); }
   // When it came up: seconds since 1970.
   double since() const { return since_; }
 
   SendOutcome Send(Outgoing* tensor);
-  // Keeps a tensor that was sent until the peer certainly has word of it, if the channel may lose
-  // such words; what is left when the link ends goes to LinkOwner::OnLost(). `number`: of Send().
-  // False, and `tensor` untouched: the link has ended already.
+  // Keeps a tensor that was sent until the peer certainly has word of it; what is left when the
+  // link ends goes to LinkOwner::OnLost(). `number`: of Send(). False, and `tensor` untouched: the
+  // link has ended already.
   bool KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
+    Confirm();
     return unconfirmed_.Keep(number, tensor);
   }
+  // Lets go of what was kept and is there by now.
+  void Confirm() { unconfirmed_.OnDelivered(channel_->Delivered()); }
   // Tells the receiver that the tensor waits here for TensorFlow's own transport.
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
-  // Takes back what was sent for a step and not received yet.
-  void SendForget(int64_t step);
+  // Takes back what was sent for a step and not received yet: a new generation of it begins here.
+  void SendRestart(int64_t step, uint32_t generation);
+  // Whether the peer has not confirmed the last SendRestart() for the step yet.
+  bool AwaitsRestarted(int64_t step) const;
+  // Notifies the peer of a step that was aborted here, as soon as there is room. Also one that does
+  // not answer: when it goes on, it must not wait for what was not sent to it.
+  void SendAbort(const StepAbort& abort);
   // Gives a loan or a slot back to the peer: as soon as there is room for the word of it. Never
   // blocks.
   void Return(MessageType type, uint64_t value, fabric::Urgency urgency);
@@ -93,7 +108,7 @@ class Link final : public fabric::ChannelHandler,
   // Whether a peer that lives may still read what it was lent, or write into its slots here. The
   // polling thread's.
   bool InUse() const { return lent_.size() != 0 || static_receiver_->HasSinkSlots(); }
-  // The peer has died.
+  // The peer reads nothing here any more.
   void ReleaseLent() { lent_.ReleaseAll(); }
 
   // Reads the bytes of `arrival` into memory of this process, then completes the waiter, which the
@@ -118,6 +133,7 @@ class Link final : public fabric::ChannelHandler,
   void OnDelivered(uint64_t number) override { unconfirmed_.OnDelivered(number); }
   void OnTransfer(uint64_t cookie, const Status& status) override;
   void OnClosed(const Status& status) override;
+  void OnReleased() override { owner_->OnLinkReleased(shared_from_this()); }
 
  private:
   struct Reading {
@@ -132,6 +148,9 @@ class Link final : public fabric::ChannelHandler,
   Status HandleTensor(const char* data, size_t length);
   Status HandleStatic(const char* data, size_t length);
   Status HandleEdge(MessageType type, const char* data, size_t length);
+  Status HandleAbort(const char* data, size_t length);
+  void HandleRestart(const ControlMessage& message);
+  void HandleRestarted(const ControlMessage& message);
   Status TakeInline(const TensorMessage& message, Arrival* arrival);
   Status TakeDescriptor(const TensorMessage& message, Arrival* arrival);
   SendOutcome SendBest(Outgoing* tensor);
@@ -162,6 +181,9 @@ class Link final : public fabric::ChannelHandler,
   std::mutex readings_mu_;
   std::map<uint64_t, Reading> readings_;
   uint64_t next_cookie_ = 1;
+
+  mutable std::mutex restarts_mu_;
+  std::map<int64_t, uint32_t> restarts_;  // that the peer has not confirmed, by step
 
   Owed owed_;
   Unconfirmed unconfirmed_;

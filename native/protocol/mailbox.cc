@@ -14,22 +14,23 @@ constexpr size_t kRememberedSteps = 1024;
 
 }  // namespace
 
-bool Mailbox::TakeOrWait(int64_t step, const KeyId& key, const std::shared_ptr<Waiter>& waiter,
-                         Arrival* arrival) {
+Mailbox::Taken Mailbox::TakeOrWait(int64_t step, const KeyId& key, const Traffic* source,
+                                   const std::shared_ptr<Waiter>& waiter, Arrival* arrival) {
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
+  if (shard.ended.count(step) != 0) return Taken::kEnded;
   Step& boxes = shard.steps[step];
   const auto [entry, created] = boxes.try_emplace(key);
   Box& box = entry->second;
   if (box.arrivals.empty()) {
-    box.waiters.push_back(waiter);
-    return false;
+    box.waiters.push_back({waiter, source});
+    return Taken::kWaiting;
   }
   *arrival = std::move(box.arrivals.front());
   box.arrivals.pop_front();
   if (box.arrivals.empty()) boxes.erase(entry);
   if (boxes.empty()) shard.steps.erase(step);
-  return true;
+  return Taken::kArrival;
 }
 
 std::shared_ptr<Waiter> Mailbox::Put(int64_t step, const KeyId& key, Arrival* arrival) {
@@ -39,7 +40,7 @@ std::shared_ptr<Waiter> Mailbox::Put(int64_t step, const KeyId& key, Arrival* ar
   if (boxes != shard.steps.end()) {
     const auto entry = boxes->second.find(key);
     if (entry != boxes->second.end() && !entry->second.waiters.empty()) {
-      std::shared_ptr<Waiter> waiter = std::move(entry->second.waiters.front());
+      std::shared_ptr<Waiter> waiter = std::move(entry->second.waiters.front().waiter);
       entry->second.waiters.pop_front();
       if (entry->second.waiters.empty()) boxes->second.erase(entry);
       if (boxes->second.empty()) shard.steps.erase(boxes);
@@ -64,20 +65,50 @@ void Mailbox::Remove(int64_t step, const KeyId& key, const Waiter* waiter) {
   if (entry == boxes->second.end()) return;
   auto& waiters = entry->second.waiters;
   const auto found = std::find_if(waiters.begin(), waiters.end(),
-                                  [&](const auto& kept) { return kept.get() == waiter; });
+                                  [&](const auto& kept) { return kept.waiter.get() == waiter; });
   if (found == waiters.end()) return;
-  removed = std::move(*found);
+  removed = std::move(found->waiter);
   waiters.erase(found);
   if (waiters.empty() && entry->second.arrivals.empty()) boxes->second.erase(entry);
   if (boxes->second.empty()) shard.steps.erase(boxes);
 }
 
-// What is let go of sends releases, and so that needs to be after the lock.
-void Mailbox::EndStep(int64_t step) { TakeOut(step, /*ended=*/true); }
-void Mailbox::ClearStep(int64_t step) { TakeOut(step, /*ended=*/false); }
+template <typename Chosen>
+std::list<std::shared_ptr<Waiter>> Mailbox::TakeWaitersIf(int64_t step, Chosen chosen) {
+  std::list<std::shared_ptr<Waiter>> taken;
+  Shard& shard = ShardOf(step);
+  std::lock_guard<std::mutex> lock(shard.mu);
+  const auto boxes = shard.steps.find(step);
+  if (boxes == shard.steps.end()) return taken;
+  for (auto entry = boxes->second.begin(); entry != boxes->second.end();) {
+    auto& waiters = entry->second.waiters;
+    const auto first = std::stable_partition(waiters.begin(), waiters.end(),
+                                             [&](const Waiting& kept) { return !chosen(kept); });
+    for (auto it = first; it != waiters.end(); ++it) taken.push_back(std::move(it->waiter));
+    waiters.erase(first, waiters.end());
+    const bool empty = waiters.empty() && entry->second.arrivals.empty();
+    entry = empty ? boxes->second.erase(entry) : std::next(entry);
+  }
+  if (boxes->second.empty()) shard.steps.erase(boxes);
+  return taken;
+}
 
-Mailbox::Step Mailbox::TakeOut(int64_t step, bool ended) {
-  Step leftovers;
+std::list<std::shared_ptr<Waiter>> Mailbox::TakeWaiters(int64_t step, const Traffic* source) {
+  return TakeWaitersIf(step, [source](const Waiting& kept) { return kept.source == source; });
+}
+
+std::list<std::shared_ptr<Waiter>> Mailbox::TakeAllWaiters(int64_t step) {
+  return TakeWaitersIf(step, [](const Waiting&) { return true; });
+}
+
+bool Mailbox::HasEnded(int64_t step) const {
+  const Shard& shard = ShardOf(step);
+  std::lock_guard<std::mutex> lock(shard.mu);
+  return shard.ended.count(step) != 0;
+}
+
+void Mailbox::EndStep(int64_t step) {
+  Step leftovers;  // what is let go of sends releases, and so that needs to be after the lock
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
@@ -85,16 +116,15 @@ Mailbox::Step Mailbox::TakeOut(int64_t step, bool ended) {
     leftovers = std::move(boxes->second);
     shard.steps.erase(boxes);
   }
-  if (!ended || !shard.ended.insert(step).second) return leftovers;
+  if (!shard.ended.insert(step).second) return;
   shard.ended_order.push_back(step);
   if (shard.ended_order.size() > kRememberedSteps) {
     shard.ended.erase(shard.ended_order.front());
     shard.ended_order.pop_front();
   }
-  return leftovers;
 }
 
-void Mailbox::Forget(int64_t step, const void* origin) {
+void Mailbox::Forget(int64_t step, const std::function<bool(const void* origin)>& gone) {
   std::vector<Arrival> forgotten;  // let go after the lock
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
@@ -102,9 +132,9 @@ void Mailbox::Forget(int64_t step, const void* origin) {
   if (boxes == shard.steps.end()) return;
   for (auto entry = boxes->second.begin(); entry != boxes->second.end();) {
     auto& arrivals = entry->second.arrivals;
-    const auto kept = std::stable_partition(
-        arrivals.begin(), arrivals.end(),
-        [origin](const Arrival& arrival) { return arrival.origin != origin; });
+    const auto kept =
+        std::stable_partition(arrivals.begin(), arrivals.end(),
+                              [&gone](const Arrival& arrival) { return !gone(arrival.origin); });
     std::move(kept, arrivals.end(), std::back_inserter(forgotten));
     arrivals.erase(kept, arrivals.end());
     const bool empty = arrivals.empty() && entry->second.waiters.empty();

@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,26 +36,40 @@ struct Arrival {
 // Thread-safe.
 class Mailbox {
  public:
-  // True: it has come, into `arrival`. False: `waiter` is kept until Put() or Remove().
-  bool TakeOrWait(int64_t step, const KeyId& key, const std::shared_ptr<Waiter>& waiter,
-                  Arrival* arrival);
+  enum class Taken {
+    kArrival,  // it has come
+    kWaiting,  // the waiter is kept until Put(), Remove() or TakeWaiters()
+    kEnded,    // nothing comes for this step any more, and nothing was kept
+  };
+  // `source` is the task that sends it.
+  Taken TakeOrWait(int64_t step, const KeyId& key, const Traffic* source,
+                   const std::shared_ptr<Waiter>& waiter, Arrival* arrival);
   // Who waits for it; null: nobody yet, and it is kept (or thrown away when its step has ended).
   std::shared_ptr<Waiter> Put(int64_t step, const KeyId& key, Arrival* arrival);
   void Remove(int64_t step, const KeyId& key, const Waiter* waiter);
+  // Takes out those who wait in this step for a tensor from `source`.
+  std::list<std::shared_ptr<Waiter>> TakeWaiters(int64_t step, const Traffic* source);
   void EndStep(int64_t step);
-  // The same, but the step may begin anew.
-  void ClearStep(int64_t step);
-  // Throws away what came from `origin` for a step.
-  void Forget(int64_t step, const void* origin);
+  // Whether EndStep() was called for it lately.
+  bool HasEnded(int64_t step) const;
+  // Takes out all who wait in this step.
+  std::list<std::shared_ptr<Waiter>> TakeAllWaiters(int64_t step);
+  // Throws away what came for a step from the origins that are `gone`.
+  void Forget(int64_t step, const std::function<bool(const void* origin)>& gone);
   size_t kept() const;
 
  private:
+  struct Waiting {
+    std::shared_ptr<Waiter> waiter;
+    const Traffic* source;
+  };
   struct Box {
     std::deque<Arrival> arrivals;
-    std::deque<std::shared_ptr<Waiter>> waiters;
+    std::deque<Waiting> waiters;
   };
   using Step = std::unordered_map<KeyId, Box, KeyIdHash>;
-  Step TakeOut(int64_t step, bool ended);
+  template <typename Chosen>
+  std::list<std::shared_ptr<Waiter>> TakeWaitersIf(int64_t step, Chosen chosen);
   struct Shard {
     mutable std::mutex mu;
     std::unordered_map<int64_t, Step> steps;
@@ -61,9 +77,11 @@ class Mailbox {
     std::deque<int64_t> ended_order;
   };
 
-  Shard& ShardOf(int64_t step) {
-    return shards_[static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15 >> 60];
+  static size_t ShardIndex(int64_t step) {
+    return static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15 >> 60;
   }
+  Shard& ShardOf(int64_t step) { return shards_[ShardIndex(step)]; }
+  const Shard& ShardOf(int64_t step) const { return shards_[ShardIndex(step)]; }
 
   std::array<Shard, 16> shards_;
 };

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "protocol/endpoint.h"
+#include "protocol/handshake.h"
 #include "protocol/staging.h"
 #include "protocol/trace.h"
 
@@ -36,18 +37,15 @@ Status Peer::Send(Outgoing tensor, const BootstrapCall& call, ByGrpc* by_grpc) {
 
 Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, ByGrpc* by_grpc) {
   if (tensor->not_carried != nullptr) return SendElsewhere(*tensor, tensor->not_carried, by_grpc);
-  const bool may_lose = link->channel()->MayLose();
   const bool changes = tensor->mutable_source;
-  UnconfirmedTensor kept;
-  if (may_lose) kept = {tensor->step, std::string(tensor->key), tensor->bytes, nullptr};
+  UnconfirmedTensor kept = {tensor->step, std::string(tensor->key), tensor->bytes, nullptr};
   const SendOutcome outcome = link->Send(tensor);
   if (outcome.elsewhere != nullptr) return SendElsewhere(*tensor, outcome.elsewhere, by_grpc);
-  const bool broken = may_lose && !outcome.silent && outcome.status.code() == Code::kUnavailable;
+  const bool broken = !outcome.silent && outcome.status.code() == Code::kUnavailable;
   if (!outcome.status.ok() && !broken) {
     return Status(outcome.status.code(),
                   "sending to peer " + task_ + ": " + outcome.status.message());
   }
-  if (!may_lose) return OkStatus();
   kept.tensor = by_grpc->Keep(/*copy=*/changes);
   if (broken || !link->KeepUntilDelivered(outcome.number, &kept)) SendLost(std::move(kept));
   return OkStatus();
@@ -240,14 +238,17 @@ void Peer::Resolve(const BootstrapCall& call) {
   request.version = kProtocolVersion;
   request.from = endpoint_->identity();
   request.channel = link->channel()->Address();
+  auto handshake = std::make_shared<AskingHandshake>(endpoint_->secret_file(), kTaskService);
+  const Status ready = handshake->Sign(&request);
+  if (!ready.ok()) return Decide(State::kGrpc, ready, Again::kLater);
   call(request.Encode(), endpoint_->settings().connect_timeout,
-       [this, link](const Status& status, const std::string& reply) {
-         OnReply(link, status, reply);
+       [this, link, handshake](const Status& status, const std::string& reply) {
+         OnReply(link, handshake.get(), status, reply);
        });
 }
 
-void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
-                   const std::string& bytes) {
+void Peer::OnReply(const std::shared_ptr<Link>& link, AskingHandshake* handshake,
+                   const Status& status, const std::string& bytes) {
   if (status.code() == Code::kInvalidArgument || status.code() == Code::kUnimplemented ||
       status.code() == Code::kInternal) {
     return Decide(State::kGrpc,
@@ -260,12 +261,15 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, const Status& status,
   BootstrapReply reply;
   const Status decoded = BootstrapReply::Decode(bytes, &reply);
   if (!decoded.ok()) return Decide(State::kGrpc, decoded, Again::kNever);
+  const Status checked = handshake->Check(reply);
+  if (!checked.ok()) return Decide(State::kGrpc, checked, Again::kLater);
   if (reply.channel.empty()) {
     return Decide(State::kGrpc, Status(Code::kFailedPrecondition, reply.refusal),
                   reply.again ? Again::kLater : Again::kNever);
   }
   link->set_remote({task_, reply.from.incarnation});
   endpoint_->AddLink(link, this);
+  link->channel()->Authenticate(handshake->channel_key());
   const Status connected = link->channel()->Connect(reply.channel, fabric::Role::kActive);
   if (!connected.ok()) {
     endpoint_->RemoveLink(link);
@@ -316,7 +320,7 @@ void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
   }
   if (!was_trying) return;
   // The peer answered the bootstrap: it lives, only the way to it does not work.
-  if (link->channel()->MayLose() && endpoint_->settings().allow_fallback) {
+  if (endpoint_->settings().allow_fallback) {
     Decide(State::kGrpc, status, Again::kLater);
   } else {
     Decide(State::kUnreachable, status, Again::kSoon);
@@ -331,8 +335,10 @@ void Peer::Reconsider() {
 void Peer::Decide(State state, const Status& status, Again again) {
   std::vector<Parked> parked;
   std::shared_ptr<Link> link;
+  bool news = true;
   {
     std::lock_guard<std::mutex> lock(mu_);
+    news = state_ != state || why_.message() != status.message();
     state_ = state;
     why_ = status;
     if (!status.ok()) last_error_ = status.message();
@@ -347,7 +353,8 @@ void Peer::Decide(State state, const Status& status, Again again) {
     Log(LogLevel::kInfo, "peer " + task_ + " path=" + link->channel()->fabric() + " (" +
                              link->channel()->Route() + ")");
   } else if (state == State::kGrpc) {
-    Log(LogLevel::kInfo, "peer " + task_ + " path=grpc: " + status.message());
+    Log(news ? LogLevel::kInfo : LogLevel::kDebug,
+        "peer " + task_ + " path=grpc: " + status.message());
   } else {
     Log(LogLevel::kDebug, "peer " + task_ + " cannot be reached: " + status.message());
   }

@@ -19,6 +19,7 @@
 
 namespace rdma_transport {
 
+class AskingHandshake;
 class Endpoint;
 
 struct PeerStats {
@@ -50,6 +51,7 @@ class Peer {
         traffic_(traffic) {}
 
   const std::string& task() const { return task_; }
+  const Traffic* traffic() const { return traffic_; }
 
   // Sends now, or as soon as the path is known. Returns the error that the step must see.
   Status Send(Outgoing tensor, const BootstrapCall& call, ByGrpc* by_grpc);
@@ -108,7 +110,8 @@ class Peer {
   bool NeedsResolvingLocked() const;
   bool HasPlanLocked(const std::string& key) const;
   void Resolve(const BootstrapCall& call);
-  void OnReply(const std::shared_ptr<Link>& link, const Status& status, const std::string& reply);
+  void OnReply(const std::shared_ptr<Link>& link, AskingHandshake* handshake, const Status& status,
+               const std::string& reply);
   void Decide(State state, const Status& status, Again again);
   void Flush(std::vector<Parked> parked);
 

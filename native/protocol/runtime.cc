@@ -87,12 +87,15 @@ Runtime* Runtime::IfMade() { return g_runtime.load(); }
 
 Runtime::Runtime(const Settings& settings)
     : settings_(settings),
+      secret_file_(settings.secret_file),
       tick_interval_(
           std::clamp(settings.peer_timeout / 16, 10 * kMillisecond, 500 * kMillisecond)) {}
 
 Runtime::~Runtime() { Stop(); }
 
 Status Runtime::Start() {
+  std::vector<std::string> secrets;
+  RDMA_RETURN_IF_ERROR(secret_file_.Get(&secrets));
   if (settings_.fabric == FabricChoice::kGrpc) {
     no_fabric_reason_ = "RDMA_TRANSPORT_FABRIC=grpc";
     return OkStatus();
@@ -111,11 +114,14 @@ Status Runtime::Start() {
 
 void Runtime::StartOn(std::unique_ptr<fabric::Device> device) {
   device_ = std::move(device);
-  const uint64_t size =
+  whole_budget_ =
       settings_.arena_size != 0 ? settings_.arena_size : fabric::host::TotalMemory() / 4 * 3;
-  arena_ = std::make_unique<memory::Arena>(device_.get(), size);
+  budget_ = std::make_shared<memory::Budget>(whole_budget_);
+  arena_ = std::make_unique<memory::Arena>(device_.get(), budget_);
   slots_ = std::make_unique<memory::SlotPools>(arena_.get());
-  sink_ = std::make_unique<memory::Arena>(device_.get(), size, fabric::Access::kRemoteReadWrite);
+  sink_ = std::make_unique<memory::Arena>(device_.get(), budget_, fabric::Access::kRemoteReadWrite);
+  arena_->SetNeighbor(sink_.get());
+  sink_->SetNeighbor(arena_.get());
   running_ = kThreads;
   for (int i = 0; i < kThreads; ++i) {
     threads_.emplace_back([this] { Loop(); });
@@ -153,11 +159,21 @@ void Runtime::AddEndpoint(Endpoint* endpoint) {
 void Runtime::RemoveEndpoint(Endpoint* endpoint) {
   std::lock_guard<std::mutex> lock(mu_);
   endpoints_.erase(std::remove(endpoints_.begin(), endpoints_.end(), endpoint), endpoints_.end());
+  tasks_on_host_.erase(endpoint);
 }
 
 std::vector<Endpoint*> Runtime::Endpoints() const {
   std::lock_guard<std::mutex> lock(mu_);
   return endpoints_;
+}
+
+void Runtime::ShareMemory(const Endpoint* endpoint, size_t tasks_on_host) {
+  if (budget_ == nullptr || settings_.arena_size != 0) return;
+  std::lock_guard<std::mutex> lock(mu_);
+  tasks_on_host_[endpoint] = tasks_on_host;
+  size_t all = tasks_on_host_.size();
+  for (const auto& [known, tasks] : tasks_on_host_) all = std::max(all, tasks);
+  budget_->SetLimit(whole_budget_ / all * tasks_on_host_.size());
 }
 
 void Runtime::ArmTimer() {
@@ -225,11 +241,15 @@ void Runtime::Lead(std::unique_lock<std::mutex> leadership) {
     t_deferred = nullptr;
     if (ran && !leadership.owns_lock() && !leadership.try_lock()) return;
     const Nanos now = Now();
+    // Whatever the load: a peer that never pauses must not suspend the timeouts of the others.
+    if (armed_.load(std::memory_order_relaxed) &&
+        now >= next_tick_.load(std::memory_order_relaxed)) {
+      Tick(now);
+    }
     if (handled > 0) {
       last_work = now;
       continue;
     }
-    if (armed_.load() && now >= next_tick_.load()) Tick(now);
     if (now - last_work < settings_.spin) {
       for (int i = 0; i < kPausesPerYield; ++i) Pause();
       sched_yield();

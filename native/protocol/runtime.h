@@ -4,12 +4,14 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/secret_file.h"
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "memory/arena.h"
@@ -44,10 +46,15 @@ class Runtime {
   memory::SlotPools* slots() const { return slots_.get(); }
   memory::Arena* sink() const { return sink_.get(); }
   const std::string& no_fabric_reason() const { return no_fabric_reason_; }
+  SecretFile* secret_file() { return &secret_file_; }
 
   void AddEndpoint(Endpoint* endpoint);
   void RemoveEndpoint(Endpoint* endpoint);
   std::vector<Endpoint*> Endpoints() const;
+
+  // With ARENA_SIZE=auto: so many tasks of the endpoint's cluster, with itself, are on this host.
+  // All of them get an equal share of its memory.
+  void ShareMemory(const Endpoint* endpoint, size_t tasks_on_host);
 
   // Sees to it that Endpoint::Tick() runs regularly until it finds nothing to look after.
   void ArmTimer();
@@ -78,8 +85,11 @@ class Runtime {
   void Tick(Nanos now);
 
   const Settings settings_;
+  SecretFile secret_file_;
   const Nanos tick_interval_;
   std::unique_ptr<fabric::Device> device_;
+  uint64_t whole_budget_ = 0;  // of all tasks on this host
+  std::shared_ptr<memory::Budget> budget_;
   std::unique_ptr<memory::Arena> arena_;
   std::unique_ptr<memory::SlotPools> slots_;
   std::unique_ptr<memory::Arena> sink_;  // the slots that peers write into
@@ -103,6 +113,7 @@ class Runtime {
   std::condition_variable loop_ended_;
   int running_ = 0;
   std::vector<Endpoint*> endpoints_;
+  std::map<const Endpoint*, size_t> tasks_on_host_;
 };
 
 }  // namespace rdma_transport

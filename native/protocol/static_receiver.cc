@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "protocol/counters.h"
+#include "protocol/map_home.h"
 
 namespace rdma_transport {
 namespace {
 
 constexpr size_t kAlignment = 64;
+constexpr size_t kMostDescribedBytes = size_t{64} << 20;
 
 Status Broken(const char* what) { return Status(Code::kDataLoss, what); }
 
@@ -16,20 +18,19 @@ Status Broken(const char* what) { return Status(Code::kDataLoss, what); }
 
 Status StaticReceiver::OnEdge(const TensorMessage& message) {
   const uint64_t number = message.header.lend_id;
-  // Numbers count up; those of edges that came and went are not used again.
-  if (number == 0 || number > edges_.size() + kMostEdges) {
-    return Broken("an edge of an impossible number");
-  }
+  if (number == 0 || number > UINT32_MAX) return Broken("an edge of an impossible number");
   if (Edge* known = Find(static_cast<uint32_t>(number)); known != nullptr) {
     // The sender ran out of slots.
     if (!known->at_sink) return Broken("an edge that was declared already");
     return ProvideSlots(static_cast<uint32_t>(number), known, 1);
   }
-  if (live_ >= kMostEdges) return Broken("too many static edges");
-  if (number >= edges_.size()) edges_.resize(number + 1);
-  ++live_;
-  edges_[number] = std::make_unique<Edge>();
-  Edge& edge = *edges_[number];
+  if (edges_.size() >= kMostEdges) return Broken("too many static edges");
+  const size_t bytes = message.key.size() + message.dims.size() * sizeof(int64_t);
+  if (described_bytes_ + bytes > kMostDescribedBytes) {
+    return Broken("static edges with keys and shapes of an impossible length");
+  }
+  described_bytes_ += bytes;
+  Edge& edge = edges_[static_cast<uint32_t>(number)];
   edge.spec = {message.key, message.header.dtype, message.dims, message.header.bytes};
   edge.key = KeyId::OfEdge(message.key);
   edge.usual_key = edge.key.WithTail(kUsualTail);
@@ -39,14 +40,23 @@ Status StaticReceiver::OnEdge(const TensorMessage& message) {
 }
 
 void StaticReceiver::OnRetire(uint64_t number) {
-  if (number >= edges_.size() || edges_[number] == nullptr) return;
-  edges_[number] = nullptr;
-  --live_;
+  if (number > UINT32_MAX) return;
+  const auto found = edges_.find(static_cast<uint32_t>(number));
+  if (found == edges_.end()) return;
+  const EdgeSpec& spec = found->second.spec;
+  described_bytes_ -= spec.key.size() + spec.dims.size() * sizeof(int64_t);
+  edges_.erase(found);
+}
+
+void StaticReceiver::Abandon() {
+  for (auto& [number, edge] : edges_) {
+    for (Slot& slot : edge.slots) slot.mapped = {};
+  }
 }
 
 bool StaticReceiver::HasSinkSlots() const {
-  return std::any_of(edges_.begin(), edges_.end(), [](const auto& edge) {
-    return edge != nullptr && edge->at_sink && !edge->slots.empty();
+  return std::any_of(edges_.begin(), edges_.end(), [](const auto& entry) {
+    return entry.second.at_sink && !entry.second.slots.empty();
   });
 }
 
@@ -93,8 +103,8 @@ Status StaticReceiver::OnSlot(const SlotMessage& message) {
   Slot& slot = edge.slots[message.slot];
   slot.generation = message.generation;
   slot.span = {message.region_key, message.region_offset, edge.spec.bytes};
-  slot.mapped =
-      (message.flags & kHome) != 0 ? context_.device->MapOwn(slot.span) : channel_->Map(slot.span);
+  slot.mapped = (message.flags & kHome) != 0 ? MapHome(context_.device, *channel_, slot.span)
+                                             : channel_->Map(slot.span);
   if (slot.mapped.data == nullptr ||
       reinterpret_cast<uintptr_t>(slot.mapped.data) % kAlignment != 0) {
     slot.mapped = {};  // tensors in it will be refused

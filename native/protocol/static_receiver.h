@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/settings.h"
@@ -34,10 +35,12 @@ class StaticReceiver {
   // What the notification announces, and for whom.
   Status OnStatic(const StaticMessage& message, std::string_view tail, Arrival* arrival,
                   KeyId* key);
+  // The link is gone: lets go of the sender's memory, but not of what the sender writes into.
+  void Abandon();
   // Whether there is memory here that the sender writes into.
   bool HasSinkSlots() const;
   // The key without a tail, of an edge for which OnStatic() was right.
-  std::string_view NameOf(uint32_t number) const { return edges_[number]->spec.key; }
+  std::string_view NameOf(uint32_t number) const { return edges_.at(number).spec.key; }
 
  private:
   struct Slot {
@@ -60,10 +63,13 @@ class StaticReceiver {
   const Context context_;
   const std::shared_ptr<fabric::Channel>& channel_;
   LeaseMaker* const leases_;
-  Edge* Find(uint32_t number) { return number < edges_.size() ? edges_[number].get() : nullptr; }
+  Edge* Find(uint32_t number) {
+    const auto found = edges_.find(number);
+    return found == edges_.end() ? nullptr : &found->second;
+  }
 
-  std::vector<std::unique_ptr<Edge>> edges_;  // by number; null: retired, or never declared
-  size_t live_ = 0;
+  std::unordered_map<uint32_t, Edge> edges_;  // by number
+  size_t described_bytes_ = 0;                // of their keys and shapes
 };
 
 }  // namespace rdma_transport

@@ -22,6 +22,7 @@ constexpr uint32_t kMostStrange = 256;  // buffers in a row that were no slot: t
 constexpr uint32_t kStarvedBeforeMore = 3;
 constexpr size_t kMostCandidates = 4096;
 constexpr int kTracedAllocations = 4096;
+constexpr size_t kMostNews = 2 * kMostSlots * kMostVariants;
 
 bool Same(uint32_t dtype, const std::vector<int64_t>& known, uint32_t other, const int64_t* dims,
           int rank) {
@@ -206,6 +207,7 @@ bool StaticSender::Send(Outgoing* tensor, SendOutcome* outcome) {
   if (!context_.settings->static_edges) return false;
   const std::shared_ptr<Edge> edge = EdgeOf(WithoutTail(tensor->key));
   std::lock_guard<std::mutex> lock(edge->mu);
+  Learn(edge.get());
   Variant* variant = Choose(edge.get(), *tensor);
   if (variant == nullptr) return false;
   if (variant->number == 0 && !Promote(edge, variant)) return false;
@@ -428,47 +430,77 @@ Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t 
 // --- What the receiver says ---
 
 Status StaticSender::OnSlot(const SlotMessage& message) {
-  std::shared_ptr<Edge> edge;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const auto found = numbered_.find(message.edge);
-    if (found == numbered_.end()) return OkStatus();  // retired meanwhile
-    edge = found->second;
-  }
-  std::lock_guard<std::mutex> lock(edge->mu);
-  for (Variant& variant : edge->variants) {
-    if (variant.number != message.edge) continue;
-    if (!AtSink() || message.slot != variant.slots.size() || message.slot >= kMostSlots) {
-      return Status(Code::kDataLoss, "a slot that was not asked for");
-    }
-    Slot& slot = variant.slots.emplace_back();
-    slot.span = {message.region_key, message.region_offset, variant.bytes};
-    // The region must be known before the first write, and only this thread may look for it.
-    channel_->Map(slot.span);
-    slot.generation = message.generation;
-    GlobalCounters().plan.slot_allocations.fetch_add(1, std::memory_order_relaxed);
-  }
-  return OkStatus();
+  // The region must be known before the first write, and only this thread may look for it.
+  channel_->Map({message.region_key, message.region_offset, 0});
+  News news;
+  news.number = message.edge;
+  news.slot = message.slot;
+  news.generation = message.generation;
+  news.span = {message.region_key, message.region_offset, 0};
+  return Take(news);
 }
 
 Status StaticSender::OnCredit(uint64_t credit) {
+  News news;
+  news.number = static_cast<uint32_t>(credit >> 16);
+  news.slot = credit & 0xffff;
+  news.credit = true;
+  return Take(news);
+}
+
+// Whoever holds the edge's lock may be copying a tensor, for which the polling thread does not
+// wait.
+Status StaticSender::Take(const News& news) {
   std::shared_ptr<Edge> edge;
-  const auto number = static_cast<uint32_t>(credit >> 16);
   {
     std::lock_guard<std::mutex> lock(mu_);
-    const auto found = numbered_.find(number);
+    const auto found = numbered_.find(news.number);
     if (found == numbered_.end()) return OkStatus();  // retired meanwhile
     edge = found->second;
   }
-  std::lock_guard<std::mutex> lock(edge->mu);
-  for (Variant& variant : edge->variants) {
-    if (variant.number != number) continue;
-    const size_t slot = credit & 0xffff;
-    if (slot >= variant.slots.size() || !variant.slots[slot].busy) {
-      return Status(Code::kDataLoss, "a credit for a slot that is not in use");
-    }
-    variant.slots[slot].busy = false;
+  {
+    std::lock_guard<std::mutex> lock(edge->news_mu);
+    if (edge->news.size() >= kMostNews) return Status(Code::kDataLoss, "too many credits at once");
+    edge->news.push_back(news);
   }
+  const std::unique_lock<std::mutex> lock(edge->mu, std::try_to_lock);
+  if (lock.owns_lock()) Learn(edge.get());  // else whoever sends next by the edge does
+  return OkStatus();
+}
+
+// What the receiver has said since, in its order.
+void StaticSender::Learn(Edge* edge) const {
+  std::vector<News> all;
+  {
+    std::lock_guard<std::mutex> lock(edge->news_mu);
+    all.swap(edge->news);
+  }
+  for (const News& news : all) {
+    for (Variant& variant : edge->variants) {
+      if (variant.number != news.number) continue;
+      const Status taken = news.credit ? TakeCredit(news, &variant) : TakeSlot(news, &variant);
+      if (!taken.ok()) return channel_->Close(taken);
+    }
+  }
+}
+
+Status StaticSender::TakeSlot(const News& news, Variant* variant) const {
+  if (!AtSink() || news.slot != variant->slots.size() || news.slot >= kMostSlots) {
+    return Status(Code::kDataLoss, "a slot that was not asked for");
+  }
+  Slot& slot = variant->slots.emplace_back();
+  slot.span = news.span;
+  slot.span.length = variant->bytes;
+  slot.generation = news.generation;
+  GlobalCounters().plan.slot_allocations.fetch_add(1, std::memory_order_relaxed);
+  return OkStatus();
+}
+
+Status StaticSender::TakeCredit(const News& news, Variant* variant) {
+  if (news.slot >= variant->slots.size() || !variant->slots[news.slot].busy) {
+    return Status(Code::kDataLoss, "a credit for a slot that is not in use");
+  }
+  variant->slots[news.slot].busy = false;
   return OkStatus();
 }
 
@@ -489,6 +521,7 @@ void StaticSender::Report(std::vector<EdgeReport>* reports) const {
   }
   for (const auto& edge : edges) {
     std::lock_guard<std::mutex> lock(edge->mu);
+    Learn(edge.get());
     for (const Variant& variant : edge->variants) {
       EdgeReport report;
       report.hits = variant.hits;

@@ -32,7 +32,8 @@
 namespace rdma_transport {
 
 // Thread-safe. What goes over the channel for one edge goes in the order in which it was decided,
-// because the edge's lock is held until it is sent.
+// because the edge's lock is held until it is sent. The polling thread does not wait for that lock
+// while the link is up.
 class StaticSender {
  public:
   struct Context {
@@ -100,16 +101,30 @@ class StaticSender {
     uint64_t staged_bytes = 0;
     std::string site;  // as planned, for people
   };
+  // What the receiver said of a slot: that there is one more, or that it may be written again.
+  struct News {
+    uint32_t number = 0;  // of the edge
+    size_t slot = 0;
+    uint32_t generation = 0;
+    bool credit = false;
+    fabric::RemoteSpan span;
+  };
   struct Edge {
     std::mutex mu;
     std::string key;
     std::list<Variant> variants;  // the last used one first
+    std::mutex news_mu;           // after `mu`; never held for long
+    std::vector<News> news;
   };
 
   bool AtSink() const;
   std::shared_ptr<Edge> EdgeOf(std::string_view key);
   void ForgetCandidatesLocked();
+  Status Take(const News& news);
   // With the edge's lock.
+  void Learn(Edge* edge) const;
+  Status TakeSlot(const News& news, Variant* variant) const;
+  static Status TakeCredit(const News& news, Variant* variant);
   Variant* VariantOf(Edge* edge, uint32_t dtype, const int64_t* dims, int rank, uint64_t bytes);
   Variant* Choose(Edge* edge, const Outgoing& tensor);
   bool Promote(const std::shared_ptr<Edge>& edge, Variant* variant);

@@ -47,6 +47,7 @@ class ByGrpc {
 // What a receiver gets, exactly once.
 struct Delivery {
   Status status;
+  std::string error;  // if the peer aborted the step: what its Endpoint::AbortStep() was given
   uint32_t dtype = 0;
   bool dead = false;
   std::vector<int64_t> dims;

@@ -1,5 +1,7 @@
 #include "protocol/unconfirmed.h"
 
+#include <algorithm>
+
 namespace rdma_transport {
 
 bool Unconfirmed::Keep(uint64_t number, UnconfirmedTensor* tensor) {
@@ -13,9 +15,9 @@ bool Unconfirmed::Keep(uint64_t number, UnconfirmedTensor* tensor) {
 void Unconfirmed::OnDelivered(uint64_t number) {
   std::vector<UnconfirmedTensor> confirmed;  // let go without the lock
   std::lock_guard<std::mutex> lock(mu_);
-  delivered_ = number;
+  delivered_ = std::max(delivered_, number);
   // Senders on several threads come in any order, so the first may hide others for a while.
-  while (!tensors_.empty() && tensors_.front().first <= number) {
+  while (!tensors_.empty() && tensors_.front().first <= delivered_) {
     confirmed.push_back(std::move(tensors_.front().second));
     tensors_.pop_front();
   }

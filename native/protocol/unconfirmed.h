@@ -1,5 +1,5 @@
-// Tensors that were sent over a channel that may lose what is on its way, until the peer certainly
-// has word of them.
+// Tensors that were sent over a channel, which may lose what is on its way, until the peer
+// certainly has word of them.
 #pragma once
 
 #include <cstdint>

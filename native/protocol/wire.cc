@@ -59,6 +59,17 @@ Status ParseSlot(const char* data, size_t length, SlotMessage* message) {
   return OkStatus();
 }
 
+Status ParseAbort(const char* data, size_t length, AbortMessage* message, std::string_view* error) {
+  if (length < sizeof(*message)) return Malformed("shorter than its header");
+  std::memcpy(message, data, sizeof(*message));
+  const size_t stated = message->error_length;
+  if (stated > kMaxErrorLength || length != sizeof(*message) + stated + PaddingOf(stated)) {
+    return Malformed("an error of another length than stated");
+  }
+  *error = std::string_view(data + sizeof(*message), stated);
+  return OkStatus();
+}
+
 Status ParseStatic(const char* data, size_t length, StaticMessage* message, std::string_view* tail,
                    uint32_t* checksum) {
   if (length < sizeof(*message)) return Malformed("shorter than its header");
@@ -73,6 +84,19 @@ Status ParseStatic(const char* data, size_t length, StaticMessage* message, std:
   const bool odd = (message->flags & kOddTail) != 0;
   *tail = odd ? std::string_view(data + sizeof(*message), tail_length) : kUsualTail;
   return OkStatus();
+}
+
+AbortFrame::AbortFrame(int64_t step, uint32_t generation, uint32_t peer_generation,
+                       std::string_view error) {
+  error = error.substr(0, kMaxErrorLength);
+  message_.type = MessageType::kAbort;
+  message_.error_length = static_cast<uint32_t>(error.size());
+  message_.step = step;
+  message_.generation = generation;
+  message_.peer_generation = peer_generation;
+  parts_[0] = Part(&message_, sizeof(message_));
+  parts_[1] = Part(error.data(), error.size());
+  parts_[2] = Part(kZeros, PaddingOf(error.size()));
 }
 
 TensorFrame::TensorFrame(TensorHeader* header, const int64_t* dims, int rank, std::string_view key,

@@ -14,7 +14,7 @@
 namespace rdma_transport {
 
 // Peers of another major version do not talk over the fabric.
-constexpr uint32_t kProtocolVersion = 4;
+constexpr uint32_t kProtocolVersion = 5;
 
 enum class MessageType : uint8_t {
   kInline = 1,      // a tensor with its bytes
@@ -28,7 +28,9 @@ enum class MessageType : uint8_t {
   kStatic = 9,   // a tensor of a static edge is in that slot
   kCredit = 10,  // the receiver is done with a slot of its own
   kRetire = 11,  // the sender has done with an edge
-  kForget = 12,  // the sender begins a step anew: what it sent for it before counts no more
+  kForget = 12,  // the sender restarts a step: what it sent for it before counts no more
+  kAbort = 13,   // the sender aborted a step: nothing more comes for it
+  kRestarted = 14,  // the sender knows of a restart, and what it sent before is in front of this
 };
 
 enum TensorFlags : uint8_t {
@@ -97,16 +99,29 @@ inline std::string_view WithoutTail(std::string_view key) { return key.substr(0,
 constexpr uint64_t CreditOf(uint32_t edge, uint16_t slot) { return uint64_t{edge} << 16 | slot; }
 
 // kRelease: a lend id; kPing, kPong: the ping's number; kCredit: CreditOf(); kRetire: the edge;
-// kForget: the step
+// kForget, kRestarted: the step
 struct ControlMessage {
   MessageType type;
-  uint8_t reserved[7];
+  uint8_t reserved[3];
+  uint32_t generation;  // of kForget, kRestarted: the one of the step that begins
   uint64_t value;
 };
 static_assert(sizeof(ControlMessage) == 16);
 
+// What follows is the error: see StepAbort.
+struct AbortMessage {
+  MessageType type;
+  uint8_t reserved[3];
+  uint32_t error_length;
+  int64_t step;
+  uint32_t generation;
+  uint32_t peer_generation;
+};
+static_assert(sizeof(AbortMessage) == 24);
+
 constexpr int kMaxRank = 254;
 constexpr size_t kMaxKeyLength = 16384;
+constexpr size_t kMaxErrorLength = 16384;
 
 // A tensor message, checked and taken apart. `payload` points into the notification.
 struct TensorMessage {
@@ -120,9 +135,23 @@ MessageType TypeOf(const char* data, size_t length);
 Status ParseTensor(const char* data, size_t length, TensorMessage* message);
 Status ParseControl(const char* data, size_t length, ControlMessage* message);
 Status ParseSlot(const char* data, size_t length, SlotMessage* message);
+// `error` points into the notification.
+Status ParseAbort(const char* data, size_t length, AbortMessage* message, std::string_view* error);
 // `tail` points into the notification; `checksum` is set if kChecked.
 Status ParseStatic(const char* data, size_t length, StaticMessage* message, std::string_view* tail,
                    uint32_t* checksum);
+
+// Lays out an abort; `error` must outlive the use of `parts`. What is too long of it is cut off.
+class AbortFrame {
+ public:
+  AbortFrame(int64_t step, uint32_t generation, uint32_t peer_generation, std::string_view error);
+  const iovec* parts() const { return parts_; }
+  int count() const { return 3; }
+
+ private:
+  AbortMessage message_ = {};
+  iovec parts_[3];
+};
 
 // Lays out a tensor message without copying its parts; `header`, `dims`, `key` and `payload` must
 // outlive the use of `parts`.

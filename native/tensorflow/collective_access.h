@@ -2,7 +2,7 @@
 // at once, which reads it from where it lies.
 //
 // What cannot go by the fabric goes by TensorFlow's own RecvBuf call. A step that is aborted here
-// says so to all peers, because they may wait for what will not be posted any more.
+// is aborted in the protocol too, so that peers do not wait for what will not be posted any more.
 #pragma once
 
 #include <map>
@@ -10,7 +10,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "protocol/endpoint.h"
 #include "tensorflow/collective_transfer.h"
@@ -26,7 +25,6 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
                    std::shared_ptr<tensorflow::UnboundedWorkQueue> queue,
                    std::shared_ptr<tensorflow::WorkerCacheInterface> cache, int64_t step,
                    std::string task, Endpoint* endpoint);
-  ~CollectiveAccess() override;
 
   void RecvFromPeer(const std::string& peer_device, const std::string& peer_task,
                     bool peer_is_local, const std::string& key, tensorflow::Device* to_device,
@@ -48,7 +46,6 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
   friend class CollectiveTransfer;
   friend class CollectiveFetch;
   friend class CollectivePost;
-  class AbortWatch;
 
   int64_t step() const;
   Peer* PeerFor(const std::string& task);
@@ -60,27 +57,17 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
   void PostByGrpc(const CollectiveTransferArgs& args, const tensorflow::Tensor* tensor,
                   const tensorflow::StatusCallback& done);
 
-  // Not OK: the step was aborted, here or by that peer, and nothing begins any more.
-  absl::Status Track(const std::shared_ptr<CollectiveTransfer>& transfer, const std::string& peer);
+  // Not OK: the step was aborted here, and nothing begins any more.
+  absl::Status Track(const std::shared_ptr<CollectiveTransfer>& transfer);
   void Untrack(const std::shared_ptr<CollectiveTransfer>& transfer);
-  // Sees to it that the transfers with `peer` end when it aborts the step.
-  void WatchForAbort(Peer* peer);
-  // Returns what ends with it.
-  std::vector<std::shared_ptr<CollectiveTransfer>> OnPeerAborted(const std::string& task,
-                                                                 const absl::Status& status);
 
   Endpoint* const endpoint_;
-  // What the base class points to: the server may get another one meanwhile.
+  // What the base class points to.
   const std::shared_ptr<tensorflow::WorkerCacheInterface> cache_;
 
   std::mutex mu_;
   absl::Status aborted_;
-  struct Known {
-    Peer* peer = nullptr;  // null: this task itself
-    std::shared_ptr<AbortWatch> watch;
-    absl::Status aborted;
-  };
-  std::map<std::string, Known> peers_;  // by task
+  std::map<std::string, Peer*> peers_;  // by task; null: this task itself
   std::set<std::shared_ptr<CollectiveTransfer>> transfers_;
 };
 

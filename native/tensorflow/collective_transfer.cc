@@ -7,6 +7,7 @@
 #include "protocol/runtime.h"
 #include "tensorflow/collective_access.h"
 #include "tensorflow/status_conversion.h"
+#include "tensorflow/step_errors.h"
 
 namespace rdma_transport {
 
@@ -28,7 +29,7 @@ bool CollectiveTransfer::Begin() {
   const auto cancel = [self] {
     self->Cancel(absl::CancelledError("a collective's transfer was cancelled"));
   };
-  const absl::Status aborted = access_->Track(self, args_.peer_task);
+  const absl::Status aborted = access_->Track(self);
   if (!aborted.ok()) {
     Cancel(aborted);
   } else if (args_.cancellation != nullptr) {
@@ -139,7 +140,7 @@ void CollectiveFetch::End() {
 
 absl::Status CollectiveFetch::Copy() {
   const Delivery delivery = std::move(delivery_);  // its lease ends here
-  if (!delivery.status.ok()) return ToTensorFlow(delivery.status, peer_task());
+  if (!delivery.status.ok()) return ErrorOf(delivery, peer_task());
   if (delivery.bytes != tensor_->TotalBytes()) {
     return absl::InternalError("a collective's peer sent " + std::to_string(delivery.bytes) +
                                " bytes where " + std::to_string(tensor_->TotalBytes()) +
@@ -172,12 +173,26 @@ class CollectivePost::ByGrpcOnce final : public ByGrpc {
   const std::shared_ptr<CollectivePost> post_;
 };
 
+void CollectivePost::StopWatching() {
+  access_->endpoint_->Forget(access_->step(), WatchKey(), this);
+}
+
+void CollectivePost::End(const absl::Status& status) {
+  if (!Claim()) return;
+  StopWatching();
+  Finish(status);
+}
+
 void CollectivePost::OnDelivery(Delivery delivery) {
-  Finish(ToTensorFlow(delivery.status, peer_task()));
+  StopWatching();
+  Finish(ErrorOf(delivery, peer_task()));
 }
 
 void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer) {
   if (!post->Begin()) return;
+  // The access may go as soon as the transfer has ended.
+  Endpoint* endpoint = post->access_->endpoint_;
+  const int64_t step = post->access_->step();
   const Status sent = post->Send(peer);
   if (!sent.ok()) return post->End(ToTensorFlow(sent, post->peer_task()));
   bool released;
@@ -187,7 +202,8 @@ void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer
     released = post->released_ && !post->by_grpc_;
   }
   if (released) return post->End(absl::OkStatus());
-  peer->Watch(post);
+  endpoint->Watch(peer, step, post->WatchKey(), post);
+  if (post->claimed()) endpoint->Forget(step, post->WatchKey(), post.get());
 }
 
 Status CollectivePost::Send(Peer* peer) {

@@ -98,7 +98,7 @@ class CollectivePost final : public CollectiveTransfer {
   static void Run(const std::shared_ptr<CollectivePost>& post, Peer* peer);
 
   void Cancel(const absl::Status& status) override;
-  void OnDelivery(Delivery delivery) override;  // of the peer's loss
+  void OnDelivery(Delivery delivery) override;  // of the peer's loss, or of its abort
   void OnUseGrpc(const std::string&) override {}
 
  private:
@@ -110,9 +110,10 @@ class CollectivePost final : public CollectiveTransfer {
   Status Send(Peer* peer);
   void SendByGrpc();
   void Released();
-  void End(const absl::Status& status) {
-    if (Claim()) Finish(status);
-  }
+  void End(const absl::Status& status);
+  // Under which this waits for the peer's abort. Nothing is ever sent under it.
+  std::string WatchKey() const { return "posted: " + args_.key; }
+  void StopWatching();
 
   // Keeps the bytes alive and, because nobody writes into a tensor that is not his alone, as they
   // are, also when TensorFlow has heard of an error and the peer still reads.

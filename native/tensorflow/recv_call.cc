@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "protocol/tensor_bytes.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/distributed_runtime/request_id.h"
@@ -15,7 +16,7 @@
 #include "tensorflow/cpu_device.h"
 #include "tensorflow/device_names.h"
 #include "tensorflow/leased_buffer.h"
-#include "tensorflow/status_conversion.h"
+#include "tensorflow/step_errors.h"
 
 namespace rdma_transport {
 
@@ -104,7 +105,8 @@ void RecvCall::OnDelivery(Delivery delivery) {
   if (fetch != nullptr) fetch->options.StartCancel();
   tf::Tensor tensor;
   const bool dead = delivery.dead;
-  absl::Status status = ToTensorFlow(delivery.status, WorkerOf(key_.src_device));
+  absl::Status status;
+  if (!delivery.status.ok()) status = ErrorOf(delivery, WorkerOf(key_.src_device));
   if (absl::IsDataLoss(status)) {
     status = absl::DataLossError(std::string(status.message()) +
                                  "; edge: " + std::string(key_.FullKey()));
@@ -127,7 +129,7 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
   const absl::Status shaped = tf::TensorShape::BuildTensorShape(delivery->dims, &shape);
   if (!shaped.ok()) return shaped;
   if (!tf::DataType_IsValid(static_cast<int>(dtype)) || !tf::DataTypeCanUseMemcpy(dtype) ||
-      static_cast<uint64_t>(shape.num_elements()) * tf::DataTypeSize(dtype) != delivery->bytes) {
+      !HasBytes(delivery->dims, tf::DataTypeSize(dtype), delivery->bytes)) {
     return absl::DataLossError("a tensor whose type, shape and length contradict each other: " +
                                std::string(key_.FullKey()));
   }

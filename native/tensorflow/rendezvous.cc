@@ -15,6 +15,7 @@
 #include "tensorflow/mutable_buffers.h"
 #include "tensorflow/recv_call.h"
 #include "tensorflow/status_conversion.h"
+#include "tensorflow/step_errors.h"
 #include "tensorflow/worker_cache.h"
 
 namespace rdma_transport {
@@ -137,6 +138,10 @@ void Rendezvous::StartAbort(const absl::Status& status) {
     aborted_.Update(status);
   }
   BaseRemoteRendezvous::StartAbort(status);
+  // As the base marks it: errors that are derived from others must not hide their causes.
+  const bool derived = absl::IsCancelled(status) || absl::IsAborted(status);
+  endpoint_->AbortStep(step_id_,
+                       EncodeError(derived ? tsl::StatusGroup::MakeDerived(status) : status));
 }
 
 void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvous::Args& args,

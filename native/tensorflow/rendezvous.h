@@ -40,6 +40,8 @@ class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
   // Pushes a tensor for another task to it at once; the receiver does not ask.
   absl::Status Send(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
                     const tensorflow::Tensor& tensor, bool is_dead) override;
+  // Notifies peers too: over gRPC the calls fail by which they wait for tensors of this task; here
+  // there are no such calls.
   void StartAbort(const absl::Status& status) override;
 
   // TensorFlow's own Send(): keeps the tensor here for a RecvTensor call.

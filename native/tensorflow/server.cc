@@ -1,6 +1,8 @@
 // The server behind protocol='rdma': TensorFlow's gRPC server as the control plane, with this
 // transport's devices, rendezvous, worker service and worker stubs in it.
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,8 +15,6 @@
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
-#include "tensorflow/core/distributed_runtime/session_mgr.h"
-#include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
 #include "tensorflow/core/public/session_options.h"
@@ -31,6 +31,27 @@ namespace rdma_transport {
 namespace {
 
 namespace tf = tensorflow;
+
+// "host:port" without the port; loopback by any name is one host.
+std::string HostOf(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host == "127.0.0.1" || host == "[::1]") host = "localhost";
+  return host;
+}
+
+// Tasks with the same host in their address as this one, with itself.
+size_t TasksOnHost(const tf::ServerDef& server_def) {
+  std::string own;
+  std::map<std::string, size_t> tasks;
+  for (const tf::JobDef& job : server_def.cluster().job()) {
+    for (const auto& [index, address] : job.tasks()) {
+      ++tasks[HostOf(address)];
+      const bool self = job.name() == server_def.job_name() && index == server_def.task_index();
+      if (self) own = HostOf(address);
+    }
+  }
+  return std::max<size_t>(tasks[own], 1);
+}
 
 class RdmaServer final : public tf::GrpcServer {
  public:
@@ -63,12 +84,14 @@ class RdmaServer final : public tf::GrpcServer {
   absl::Status UpdateServerDef(const tf::ServerDef& server_def) override {
     const absl::Status status = GrpcServer::UpdateServerDef(server_def);
     if (!status.ok()) return status;
-    worker_env()->collective_executor_mgr.reset(
-        MakeCollectiveMgr(server_def.default_session_config(), worker_env(),
-                          worker_env()->session_mgr->LegacySession()->worker_cache(), endpoint_));
-    master_env()->collective_executor_mgr = worker_env()->collective_executor_mgr.get();
-    // An abort that a peer announced to the former manager is not for this one.
-    endpoint_->ClearStep(StepOfCollectives(0));
+    tf::CollectiveExecutorMgrInterface* collectives = nullptr;
+    const absl::Status made = NewCollectiveMgr(server_def, worker_env(), &collectives);
+    if (!made.ok()) return made;
+    worker_env()->collective_executor_mgr.reset(collectives);
+    master_env()->collective_executor_mgr = collectives;
+    ShareMemory(server_def);
+    // What the former manager has left, and aborts of it, are not for this one.
+    endpoint_->RestartStep(StepOfCollectives(0));
     return absl::OkStatus();
   }
 
@@ -80,11 +103,27 @@ class RdmaServer final : public tf::GrpcServer {
     return TaskName(server_def.job_name(), server_def.task_index());
   }
 
+  void ShareMemory(const tf::ServerDef& server_def) {
+    runtime_->ShareMemory(endpoint_, TasksOnHost(server_def));
+  }
+
   static absl::Status Explain(const absl::Status& status, const tf::ServerDef& server_def) {
     if (status.code() != absl::StatusCode::kUnknown) return status;
     return absl::Status(status.code(), std::string(status.message()) + " for " +
                                            TaskOf(server_def) +
                                            ": is its port in use by another process?");
+  }
+
+  // With a worker cache of its own for that cluster.
+  absl::Status NewCollectiveMgr(const tf::ServerDef& server_def, const tf::WorkerEnv* env,
+                                tf::CollectiveExecutorMgrInterface** mgr) {
+    tf::WorkerCacheInterface* cache = nullptr;
+    const absl::Status status =
+        WorkerCacheFactory(tf::WorkerCacheFactoryOptions(server_def), &cache);
+    if (!status.ok()) return status;
+    *mgr = MakeCollectiveMgr(server_def.default_session_config(), env->device_mgr,
+                             std::shared_ptr<tf::WorkerCacheInterface>(cache), endpoint_);
+    return absl::OkStatus();
   }
 
   absl::Status InitAll(tf::DeviceMgr* local_devices) {
@@ -95,6 +134,7 @@ class RdmaServer final : public tf::GrpcServer {
     if (!status.ok()) return status;
     // TensorFlow never destroys a server that has started, and its peers may call at any time.
     endpoint_ = new Endpoint(runtime_, TaskOf(server_def()));
+    ShareMemory(server_def());
     if (local_devices == nullptr) {
       tf::SessionOptions options;
       options.config = server_def().default_session_config();
@@ -112,11 +152,15 @@ class RdmaServer final : public tf::GrpcServer {
     options.worker_func = [this](tf::WorkerEnv* env, const tf::ConfigProto& config) {
       return std::make_unique<Worker>(env, config, endpoint_);
     };
-    options.collective_mgr_func = [this](const tf::ConfigProto& config, const tf::WorkerEnv* env,
-                                         tf::WorkerCacheInterface* cache) {
-      return MakeCollectiveMgr(config, env, cache, endpoint_);
+    absl::Status made_collectives;
+    options.collective_mgr_func = [&](const tf::ConfigProto&, const tf::WorkerEnv* env,
+                                      tf::WorkerCacheInterface*) {
+      tf::CollectiveExecutorMgrInterface* mgr = nullptr;
+      made_collectives = NewCollectiveMgr(server_def(), env, &mgr);
+      return mgr;
     };
     status = Init(options);
+    status.Update(made_collectives);
     if (!status.ok()) return status;
     static auto* pool = new InlinePool(worker_env()->compute_pool);
     static auto* inline_pool = new tsl::thread::ThreadPool(pool);

@@ -14,6 +14,7 @@
 #include "tensorflow/graph_passes.h"
 #include "tensorflow/graph_plans.h"
 #include "tensorflow/run_request.h"
+#include "tensorflow/step_errors.h"
 
 namespace rdma_transport {
 namespace {
@@ -60,7 +61,12 @@ void Worker::RunGraphAsync(tensorflow::CallOptions* opts,
   auto distinct = std::make_shared<RunRequest>(request);
   GrpcWorker::RunGraphAsync(
       opts, distinct.get(), response,
-      [distinct, done = std::move(done)](const absl::Status& status) { done(status); });
+      [this, distinct, response, done = std::move(done)](const absl::Status& status) {
+        // A graph that fails before its executors begin has no rendezvous that would abort.
+        const absl::Status failed = status.ok() ? response->status() : status;
+        if (!failed.ok()) endpoint_->AbortStep(distinct->step_id(), EncodeError(failed));
+        done(status);
+      });
 }
 
 void Worker::RegisterGraphAsync(const tensorflow::RegisterGraphRequest* request,

@@ -123,13 +123,16 @@ class Case:
 
     @property
     def arena_limit(self) -> int:
-        """Bytes that each of the two arenas may grow to: as the native library reckons it."""
+        """Bytes that tensors and slots may take together: as the native library computes it.
+
+        The doctor knows no cluster: with ``auto``, tasks on one host share this.
+        """
         given = self.size("ARENA_SIZE")
         if given:
             return given
         total = self.surroundings.meminfo("MemTotal")
-        limit = self.surroundings.seen_memory_limit()
-        return (total if limit is None else min(total, limit)) // 4 * 3
+        limit = self.surroundings.memory_limit()
+        return (total if limit is None else min(total, limit[0])) // 4 * 3
 
 
 def set_aside(given: Environment) -> Environment:

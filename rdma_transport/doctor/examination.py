@@ -13,13 +13,14 @@ NO_ANSWER = ("peer_address", "peer_server")
 
 def examine(case: Case) -> Iterator[tuple[str, Result]]:
     """Run every check; yield its family and what it found, as soon as it is known."""
-    from rdma_transport.doctor import host, room, software, verbs
+    from rdma_transport.doctor import host, room, secret, software, verbs
 
     for family, checks in (
         ("software", software.CHECKS),
         ("InfiniBand and RoCE", verbs.CHECKS),
         ("memory and limits", room.CHECKS),
         ("this host", host.CHECKS),
+        ("security", secret.CHECKS),
     ):
         for check in checks:
             yield family, check(case)

@@ -1,5 +1,6 @@
 """Two doctors on two hosts: lines of JSON over TCP, and one real transfer by the fabric."""
 
+import contextlib
 import json
 import socket
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 import rdma_transport
 from rdma_transport.doctor import mending
 from rdma_transport.doctor.result import FAIL, PASS, Result
+from rdma_transport.doctor.secret import SERVICE_OF_DOCTORS, answering, asking, fixes
 from rdma_transport.doctor.transfer import (
     NBYTES,
     PATIENCE,
@@ -74,8 +76,10 @@ def receive(connection: socket.socket) -> Result:
         with Device.open() as device:
             wire.tell(**{GREETING: rdma_transport.__version__, "device": device.summary})
             channel = device.open_channel()
-            channel.connect(wire.bytes_in(wire.hear(), "address"), active=False)
-            wire.tell(address=channel.address.hex())
+            handshake = answering(SERVICE_OF_DOCTORS)
+            asked = handshake.check(wire.bytes_in(wire.hear(), "request"))
+            channel.connect(asked["channel"], active=False, key=asked["key"])
+            wire.tell(reply=handshake.reply(channel.address, "").hex())
             channel.wait_connected(PATIENCE)
             region = device.allocate(NBYTES, writable_by_peers=True)
             wire.tell(token=channel.share(region).hex())
@@ -92,6 +96,11 @@ def receive(connection: socket.socket) -> Result:
             wire.tell(error=str(error).split("\n")[0])
         why = "the fabric was tried with the visitor"
         return Result("peer_transfer", FAIL, str(error), why, mending.COMPARE)
+    except (PermissionError, ValueError) as error:
+        with contextlib.suppress(OSError):
+            wire.tell(error=str(error))
+        why = "the visitor is not let in: the secrets of both must be the same"
+        return Result("peer_transfer", FAIL, f"told the visitor: {error}", why, fixes())
     except (MeetingError, OSError) as error:
         mend = {"shell": "rdma-transport doctor --peer HOST:PORT    # on the visitor's host"}
         return Result("peer_transfer", FAIL, str(error), "the visitor did not finish", mend)
@@ -100,12 +109,15 @@ def receive(connection: socket.socket) -> Result:
 def visit(wire: Wire, greeting: dict[str, Any]) -> tuple[Moved, str]:
     """The side that connects; return what was measured, and the other side's device.
 
-    Raise ``MeetingError``, ``FabricError``, or ``CorruptedError``.
+    Raise ``MeetingError``, ``FabricError``, ``CorruptedError``, or what ``asking`` and its calls
+    raise where the secrets differ.
     """
     with Device.open() as device:
         channel = device.open_channel()
-        wire.tell(address=channel.address.hex())
-        channel.connect(wire.bytes_in(wire.hear(), "address"), active=True)
+        handshake = asking(SERVICE_OF_DOCTORS)
+        wire.tell(request=handshake.request("", 0, channel.address).hex())
+        reply = handshake.reply(wire.bytes_in(wire.hear(), "reply"))
+        channel.connect(reply["channel"], active=True, key=reply["key"])
         channel.wait_connected(PATIENCE)
         remote = channel.remote(wire.bytes_in(wire.hear(), "token"), PATIENCE)
         moved = write_and_read(device, channel, remote)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rdma_transport import _native
-from rdma_transport.doctor import mending
+from rdma_transport.doctor import mending, secret
 from rdma_transport.doctor.case import Case
 from rdma_transport.doctor.meeting import GREETING, MeetingError, Wire, visit
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result, setting
@@ -81,7 +81,7 @@ def _with_doctor(case: Case, wire: Wire, greeting: dict[str, Any]) -> Iterator[R
     yield Result("peer_plugin", SKIP, "not known: no task runs there")
     try:
         moved, device = visit(wire, greeting)
-    except (FabricError, MeetingError, OSError) as error:
+    except (FabricError, MeetingError, OSError, ValueError) as error:
         yield _by_grpc(case, str(error).split("\n")[0])
         yield Result("peer_transfer", SKIP, "not tried: there is no path for it")
         return
@@ -140,6 +140,10 @@ def _with_task(case: Case, service: WorkerService) -> Iterator[Result]:
         except NoAnswerError as error:
             yield Result("peer_plugin", FAIL, str(error), "it answered before, and not to this")
             return
+        except (PermissionError, ValueError) as error:
+            yield Result("peer_plugin", SKIP, "there, and not to be trusted")
+            yield _by_grpc(case, str(error))
+            return
         yield _plugin(reply)
         yield from _connected(case, channel, reply)
 
@@ -158,7 +162,7 @@ def _connected(case: Case, channel: Channel, reply: dict[str, Any]) -> Iterator[
         yield _by_grpc(case, reply["refusal"])
         return
     try:
-        channel.connect(reply["channel"], active=True)
+        channel.connect(reply["channel"], active=True, key=reply["key"])
         channel.wait_connected(case.wait)
     except FabricError as error:
         yield _by_grpc(case, str(error).split("\n")[0])
@@ -203,4 +207,6 @@ def _by_grpc(case: Case, reason: str, mend: dict[str, str] | None = None) -> Res
     why = "tensors to it are serialised and copied, as without the plugin"
     if "RDMA_TRANSPORT_FABRIC=grpc" in reason:
         mend = setting("FABRIC", "auto")
+    if "RDMA_TRANSPORT_SECRET_FILE" in reason:
+        mend = secret.fixes()
     return Result("peer_path", _worst(case), found, why, mend or mending.COMPARE)

@@ -42,7 +42,7 @@ def check_memory(case: Case) -> Result:
         return Result("memory", FAIL, found, why, mending.memory(_gigabytes(2 * needed)))
     if bound < case.arena_limit:
         why = (
-            f"the arena may grow to {format_bytes(case.arena_limit)}, because it does not see this "
+            f"the arena may grow to {format_bytes(case.arena_limit)} (ARENA_SIZE), above this "
             "limit; the kernel would kill the task at it"
         )
         return Result(
@@ -61,11 +61,12 @@ def check_arena(case: Case) -> Result:
     """RDMA_TRANSPORT_ARENA_SIZE is enough for the plan."""
     limit = case.arena_limit
     given = case.environment.value("ARENA_SIZE")
-    found = f"up to {format_bytes(limit)} each for tensors and for slots (ARENA_SIZE is {given})"
+    found = f"up to {format_bytes(limit)} for tensors and slots (ARENA_SIZE is {given}"
+    found += "; tasks on one host share it)" if given == "auto" else ")"
     if case.need is None:
         return Result("arena", PASS, found)
-    needed = max(case.need.slots, case.need.sources)
-    found += f"; the plan needs {format_bytes(needed)} of one for {case.need.task}"
+    needed = case.need.tensors
+    found += f"; the plan needs {format_bytes(needed)} for {case.need.task}"
     if needed > limit:
         why = "tensors that find no room are copied, or go by gRPC"
         return Result("arena", FAIL, found, why, setting("ARENA_SIZE", f"{2 * needed >> 20}MiB"))

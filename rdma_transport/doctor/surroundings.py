@@ -43,11 +43,6 @@ class Surroundings:
                 return int(rest.split()[0]) * 1024
         return 0
 
-    def seen_memory_limit(self) -> int | None:
-        """The control group's limit where the native library looks for it, in bytes."""
-        paths = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-        return min(_limits(self.number(path) for path in paths), default=None)
-
     def memory_limit(self) -> tuple[int, str] | None:
         """The tightest limit on memory of this process's control groups, and its file."""
         return self._tightest("memory", "memory.max", "memory.limit_in_bytes")
@@ -83,10 +78,6 @@ class Surroundings:
         if (self.root / ".dockerenv").exists() or (self.root / "run/.containerenv").exists():
             return "docker"
         return "slurm" if "SLURM_JOB_ID" in os.environ else ""
-
-
-def _limits(numbers: Iterator[int | None]) -> list[int]:
-    return [number for number in numbers if number is not None and number < NO_LIMIT]
 
 
 def soft_limit(kind: int) -> int | None:

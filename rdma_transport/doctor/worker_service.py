@@ -5,7 +5,7 @@ import os
 import random
 from typing import Any
 
-from rdma_transport import _native
+from rdma_transport.doctor.secret import SERVICE_OF_TASKS, asking
 
 # Of native/tensorflow/bootstrap_call.h.
 BOOTSTRAP_KEY = "rdma_transport_bootstrap"
@@ -93,18 +93,20 @@ class WorkerService:
         raise RefusedError("it names no device")
 
     def bootstrap(self, channel: bytes, seconds: float) -> dict[str, Any]:
-        """Ask as a task does before it sends; return what ``_native.bootstrap_reply`` gives.
+        """Ask as a task does before it sends; return what ``AskingBootstrap.reply`` gives.
 
         ``channel`` is the address of a channel of this process. ``RefusedError``: a task without
-        the plugin.
+        the plugin. ``PermissionError``: one that does not prove the job's secret. ``ValueError``:
+        this side's secret cannot be read, or the reply is none.
         """
+        handshake = asking(SERVICE_OF_TASKS)
         request = _messages()["RecvTensorRequest"](rendezvous_key=BOOTSTRAP_KEY)
         request.request_id = random.getrandbits(62)
         request.transport_options.type_url = BOOTSTRAP_TYPE
-        request.transport_options.value = _native.bootstrap_request(
+        request.transport_options.value = handshake.request(
             VISITOR, random.getrandbits(63), channel
         )
         reply = self._call("RecvTensor", request, seconds).transport_options
         if reply.type_url != BOOTSTRAP_TYPE:
             raise RefusedError("no bootstrap in its reply")
-        return _native.bootstrap_reply(reply.value)
+        return handshake.reply(reply.value)

@@ -36,10 +36,19 @@ def take(servers: list[live.LiveServer]) -> Sample:
     clock = time.monotonic()
     answers, silent = live.ask(servers, _PATIENCE_SECONDS)
     for pid, stats in list(answers.items()):
-        if stats.get("format") != _STATS_FORMAT:
+        if not _is_known(stats):
             del answers[pid]
             silent[pid] = f"process {pid} has another version of rdma_transport: use that one's"
     return Sample(clock, answers, silent)
+
+
+def _is_known(stats: dict[str, Any]) -> bool:
+    """Whether a status can be made of it."""
+    try:
+        _process(0, stats, None, None)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+    return bool(stats["format"] == _STATS_FORMAT)
 
 
 def schema() -> dict[str, Any]:

@@ -1,5 +1,5 @@
 // What collectives need of the protocol: tensors whose sender waits for their release, and are read
-// into the receiver's own buffer; word to all peers; steps that begin anew.
+// into the receiver's own buffer; steps that are restarted.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -91,42 +91,12 @@ TEST_F(AwaitedTest, MayLieAnywhere) {
   }
 }
 
-TEST_F(AwaitedTest, AnAnnouncementReachesThoseLinkedBeforeAndAfter) {
-  Task a("a"), early("early"), late("late");
-  auto first = Receive(early, a, 1, "a says");
-  ASSERT_TRUE(Eventually([&] { return early.endpoint().LinksTo("a").size() == 1; }));
-  a.endpoint().Announce(1, "a says", "enough");
-  a.endpoint().Announce(2, "a says", "of an ended step");
-  a.endpoint().EndStep(2);
-  for (const auto& catcher : {first, Receive(late, a, 1, "a says")}) {
-    const Delivery delivery = catcher->Get();
-    ASSERT_TRUE(delivery.status.ok()) << delivery.status.message();
-    EXPECT_EQ(std::string(delivery.data, delivery.bytes), "enough");
-  }
-  auto ended = Receive(late, a, 2, "a says");
-  ASSERT_TRUE(Send(a, late, Tensor(2, "last", Bytes(10, 1), {})).ok());
-  EXPECT_TRUE(Receive(late, a, 2, "last")->Get().status.ok());
-  EXPECT_EQ(ended->deliveries(), 0);
-}
-
-TEST_F(AwaitedTest, AClearedStepBeginsAnewWithoutItsLeftovers) {
-  Task a("a"), b("b");
-  ASSERT_TRUE(SendAwaited(a, b, "k", Bytes(kLength, 1, &a.arena())).ok());
-  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
-  b.endpoint().ClearStep(1);
-  EXPECT_TRUE(Eventually([&] { return a.arena().Stats().used_bytes == 0; }));
-  ASSERT_TRUE(SendAwaited(a, b, "k", Bytes(kLength, 2, &a.arena())).ok());
-  const Delivery delivery = Receive(b, a, 1, "k")->Get();
-  ASSERT_TRUE(delivery.status.ok()) << delivery.status.message();
-  EXPECT_TRUE(Payload::Matches(delivery.data, kLength, 2));
-}
-
 TEST_F(AwaitedTest, WhoBeginsAStepAnewTakesBackWhatHeSentForIt) {
   Task a("a"), b("b"), c("c");
   ASSERT_TRUE(SendAwaited(a, c, "of a", Bytes(kLength, 1, &a.arena())).ok());
   ASSERT_TRUE(SendAwaited(b, c, "of b", Bytes(kLength, 2, &b.arena())).ok());
   ASSERT_TRUE(Eventually([&] { return c.endpoint().kept_arrivals() == 2; }));
-  a.endpoint().ClearStep(1);
+  a.endpoint().RestartStep(1);
   EXPECT_TRUE(Eventually([&] { return a.arena().Stats().used_bytes == 0; }));
   EXPECT_EQ(c.endpoint().kept_arrivals(), 1u);
   ASSERT_TRUE(SendAwaited(a, c, "of a", Bytes(kLength, 3, &a.arena())).ok());

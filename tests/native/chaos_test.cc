@@ -32,6 +32,7 @@ struct Weather {
   bool card;
   bool refusals;
   bool breaks;
+  bool stops;
 };
 
 class ChaosTest : public ::testing::TestWithParam<Weather> {
@@ -50,7 +51,7 @@ TEST_P(ChaosTest, WhateverHappensValuesAreRightAndEverybodyHears) {
       FromEnvironment("CHAOS_SEEDS", std::getenv("CHAOS_SEED") != nullptr ? 1 : kSeeds);
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("CHAOS_SEED=" + std::to_string(seed));
-    ChaosWorld world({seed, weather.card, weather.refusals, weather.breaks});
+    ChaosWorld world({seed, weather.card, weather.refusals, weather.breaks, weather.stops});
     world.Run();
     const auto complaints = world.complaints().Get();
     for (const std::string& complaint : complaints) ADD_FAILURE() << complaint;
@@ -64,12 +65,14 @@ TEST_P(ChaosTest, WhateverHappensValuesAreRightAndEverybodyHears) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Weather, ChaosTest,
-                         ::testing::Values(Weather{"Delays", false, false, false},
-                                           Weather{"Refusals", false, true, false},
-                                           Weather{"Breaks", false, true, true},
-                                           Weather{"CardDelays", true, false, false},
-                                           Weather{"CardRefusals", true, true, false},
-                                           Weather{"CardBreaks", true, true, true}),
+                         ::testing::Values(Weather{"Delays", false, false, false, false},
+                                           Weather{"Refusals", false, true, false, false},
+                                           Weather{"Breaks", false, true, true, false},
+                                           Weather{"Stops", false, false, false, true},
+                                           Weather{"CardDelays", true, false, false, false},
+                                           Weather{"CardRefusals", true, true, false, false},
+                                           Weather{"CardBreaks", true, true, true, false},
+                                           Weather{"CardStops", true, false, false, true}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -2,6 +2,7 @@
 // must hold all the same. See chaos_test.cc.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -24,6 +25,7 @@ struct ChaosPlan {
   bool card = false;
   bool refusals = false;  // calls are refused
   bool breaks = false;    // links break
+  bool stops = false;     // tasks stop for longer than their peers and connections wait
 };
 
 // What complains: all of it becomes one failure of the test.
@@ -91,11 +93,16 @@ class ChaosWorld {
   // One step, as its thread sees it.
   struct Step {
     int64_t number = 0;
-    std::atomic<bool> failed{false};  // an error was told to a sender or to a receiver
+    std::atomic<bool> failed{false};             // an error was told to a sender or to a receiver
+    std::atomic<bool> fails{false};              // an operation of one task fails
+    std::array<std::atomic<bool>, 4> aborted{};  // by task: it does nothing more for this step
     std::vector<std::shared_ptr<ChaosReceive>> receives;
-    uint64_t breaks_before = 0;
   };
 
+  // Whether a link ends while both of its tasks live.
+  bool LinksEnd() const { return plan_.breaks || plan_.stops; }
+  // Whether steps fail of which no operation does.
+  bool Faulty() const { return plan_.refusals || LinksEnd(); }
   void MakeEdges(std::mt19937_64* random);
   void RunSteps(int thread);
   void RunStep(int64_t number, std::mt19937_64* random, bool must_succeed, bool* succeeded);
@@ -103,6 +110,10 @@ class ChaosWorld {
   void ReceiveOne(Step* step, size_t edge);
   void Finish(Step* step, bool abort);
   void FailStep(int64_t step, const std::string& why);
+  // As a task does whose operation fails, or to which a peer's abort is delivered.
+  void AbortOn(size_t task, Step* step);
+  void OnAborted(const ChaosReceive& receive, const Delivery& delivery);
+  std::shared_ptr<Step> Find(int64_t step);
   uint64_t Breaks();
   void CheckQuiet();
   void CheckEverythingIsBack();

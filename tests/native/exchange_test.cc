@@ -1,7 +1,9 @@
 // Calls between two runtimes, as if they were two processes.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <future>
@@ -31,7 +33,8 @@ Context ContextOf(Task& task) {
           runtime.device(),
           runtime.arena(),
           runtime.sink(),
-          &runtime.settings()};
+          &runtime.settings(),
+          runtime.secret_file()};
 }
 
 // Replies with as many bytes as each number in the request says.
@@ -198,6 +201,8 @@ TEST_F(ExchangeTest, ASilentWorkerIsUnavailable) {
   responder_->Stop();
   EXPECT_TRUE(Eventually([&] { return caller->lost(); }));
   caller->Leave();
+  // What the worker may still write into is kept until its process ends, which it does not here.
+  caller->OnReleased();
 }
 
 // --- The door ---
@@ -237,6 +242,87 @@ TEST_F(ExchangeTest, StrangersAtTheDoorAreRefusedAndKeepNobodyWaiting) {
   ASSERT_EQ(Connect().message(), "");
   EXPECT_TRUE(caller_->Call("1").status.ok());
   close(idle);
+}
+
+TEST_F(ExchangeTest, ACrowdThatSaysNothingKeepsNobodyOut) {
+  Serve(&SizesInRequest);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(responder_->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<fabric::host::FileDescriptor> crowd;
+  for (int i = 0; i < 200; ++i) {
+    crowd.emplace_back(::socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(connect(crowd.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+              0);
+  }
+  // Well before the crowd's time is up.
+  const Status connected = Caller::Connect(ContextOf(client_), this->address(), Now() + 3 * kSecond,
+                                           &kNotCancelled, &caller_);
+  EXPECT_EQ(connected.message(), "");
+}
+
+TEST_F(ExchangeTest, WithoutDescriptorsWhoIsHereIsServedAndOthersWait) {
+  Serve(&SizesInRequest);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(responder_->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const auto* where = reinterpret_cast<sockaddr*>(&address);
+  const fabric::host::FileDescriptor here(::socket(AF_INET, SOCK_STREAM, 0));
+  const fabric::host::FileDescriptor late(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(connect(here.get(), where, sizeof(address)), 0);
+  const std::string garbage("\4\0\0\0abcd", 8);
+  ASSERT_EQ(send(here.get(), garbage.data(), 2, MSG_NOSIGNAL), 2);
+  // Whoever came later was heard, so this one is accepted.
+  EXPECT_NE(Say(responder_->port(), garbage), "");
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest = dup(here.get());  // of those that are free
+  close(lowest);
+  const rlimit none = {static_cast<rlim_t>(lowest), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(connect(late.get(), where, sizeof(address)), 0);
+  EXPECT_EQ(send(here.get(), garbage.data() + 2, 6, MSG_NOSIGNAL), 6);
+  const auto answered = [](int socket) {
+    char byte = 0;
+    return Eventually([&] { return recv(socket, &byte, 1, MSG_DONTWAIT) == 1; });
+  };
+  EXPECT_TRUE(answered(here.get()));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(send(late.get(), garbage.data(), 8, MSG_NOSIGNAL), 8);
+  EXPECT_TRUE(answered(late.get()));
+}
+
+TEST_F(ExchangeTest, WhoComesTakesThePlaceOfWhoIsIdle) {
+  std::atomic<bool> came{false};
+  std::promise<void> go;
+  const std::shared_future<void> gone = go.get_future().share();
+  responder_ = std::make_unique<Responder>(
+      ContextOf(worker_),
+      [gone, &came](std::string_view request) {
+        if (request == "1") {
+          came = true;
+          gone.wait();
+        }
+        return SizesInRequest(request);
+      },
+      /*most_sessions=*/2);
+  ASSERT_TRUE(responder_->Start(0).ok());
+  ASSERT_EQ(Connect().message(), "");
+  const std::shared_ptr<Caller> idle = caller_;
+  ASSERT_EQ(Connect().message(), "");
+  const std::shared_ptr<Caller> busy = caller_;
+  auto call = std::async(std::launch::async, [&] { return busy->Call("1").status; });
+  EXPECT_TRUE(idle->Call("2").status.ok());
+  EXPECT_TRUE(Eventually([&] { return came.load(); }));
+  ASSERT_EQ(Connect().message(), "");
+  EXPECT_TRUE(Eventually([&] { return idle->lost(); }));
+  EXPECT_TRUE(caller_->Call("3").status.ok());
+  go.set_value();
+  EXPECT_TRUE(call.get().ok());
+  idle->Leave();
+  busy->Leave();
 }
 
 TEST_F(ExchangeTest, BothSidesOfACallAreInATimeline) {

@@ -19,6 +19,18 @@ const std::string kEdge = "/job:a;1;/job:b;edge";
 const std::string kKey = kEdge + ";0:0";
 const Status kNoRoom(Code::kResourceExhausted, "the peer does not take its notifications");
 
+// Keeps a payload, as TensorFlow's transport would.
+class KeepingGrpc final : public ByGrpc {
+ public:
+  explicit KeepingGrpc(std::shared_ptr<Payload> payload) : payload_(std::move(payload)) {}
+  Status Send() override { return OkStatus(); }
+  std::unique_ptr<ByGrpc> Keep(bool) override { return std::make_unique<KeepingGrpc>(payload_); }
+  void Fail(const Status&) override {}
+
+ private:
+  const std::shared_ptr<Payload> payload_;
+};
+
 class FaultsTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -193,7 +205,7 @@ TEST_F(FaultsTest, WhatALivingPeerMayReadStaysThoughItsLinkEnded) {
   const auto catcher = Receive(1);
   ASSERT_TRUE(Send(1, payload).ok());
   payload.reset();
-  const Delivery delivery = catcher->Get();
+  Delivery delivery = catcher->Get();
   ASSERT_TRUE(delivery.status.ok());
   ASSERT_FALSE(delivery.exclusive);
   for (const bool first : {true, false}) {
@@ -206,6 +218,88 @@ TEST_F(FaultsTest, WhatALivingPeerMayReadStaysThoughItsLinkEnded) {
   for (int i = 0; i < 50; ++i) others.push_back(Bytes(77));
   EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, 5));
   EXPECT_FALSE(alive.expired());
+  others.clear();
+  delivery = Delivery();
+  EXPECT_TRUE(Eventually([&] { return alive.expired(); })) << "though the peer lives on";
+  EXPECT_EQ(GlobalCounters().lent_tensors.load(), 0);
+}
+
+TEST_F(FaultsTest, WhatIsSentHomeStaysThoughItsLinkEnded) {
+  if (OnVerbs()) GTEST_SKIP() << "a card's peers map nothing";
+  Make(/*zero_copy=*/true);
+  auto payload = Bytes(5);
+  const std::weak_ptr<Payload> alive = payload;
+  const auto out = Receive(1);
+  ASSERT_TRUE(Send(1, payload).ok());
+  payload.reset();
+  auto mapped = std::make_shared<Delivery>(out->Get());
+  ASSERT_TRUE(mapped->status.ok());
+  // Back to where it came from, and let go of there.
+  Outgoing tensor;
+  tensor.step = 1;
+  tensor.key = "home";
+  tensor.dims = kDims.data();
+  tensor.rank = 1;
+  tensor.data = mapped->data;
+  tensor.bytes = kBytes;
+  tensor.owner = OwnerRef::Holding(mapped);
+  auto home = std::make_shared<Catcher>();
+  a().endpoint().Receive(a().PeerTo(b()), 1, "home", home, Task::CallTo(b()));
+  CountingGrpc by_grpc(&grpc_sends_);
+  ASSERT_TRUE(b().PeerTo(a())->Send(std::move(tensor), Task::CallTo(a()), &by_grpc).ok());
+  Delivery delivery = home->Get();
+  ASSERT_TRUE(delivery.status.ok()) << delivery.status.message();
+  const std::weak_ptr<Delivery> lent = mapped;
+  mapped.reset();
+  for (FaultyTask* task : {a_.get(), b_.get()}) {
+    task->device().BreakAll(Status(Code::kAborted, "broken"));
+  }
+  ASSERT_TRUE(Eventually([&] {
+    return a().endpoint().LinksTo("/job:b").empty() && b().endpoint().LinksTo("/job:a").empty();
+  }));
+  EXPECT_FALSE(Eventually([&] { return alive.expired(); }, std::chrono::milliseconds(300)));
+  EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, 5));
+  delivery = Delivery();
+  EXPECT_TRUE(Eventually([&] { return lent.expired() && alive.expired(); }));
+}
+
+TEST_F(FaultsTest, ATensorOnABrokenLinkGoesByGrpc) {
+  if (testing::OnVerbs()) GTEST_SKIP() << "the peer's card takes it although the task does not";
+  Make(/*zero_copy=*/true);
+  Pass(1);
+  // The receiver takes nothing more, as if it were busy, when the link breaks.
+  b().Stop();
+  const auto catcher = Receive(2);
+  grpc_sends_.store(0);
+  ASSERT_TRUE(Send(2, Bytes(2)).ok());
+  EXPECT_EQ(grpc_sends_.load(), 0);
+  a_->device().BreakAll(Status(Code::kAborted, "broken"));
+  EXPECT_TRUE(Eventually([&] { return grpc_sends_.load() == 1; }));
+  catcher->Claim();
+}
+
+TEST_F(FaultsTest, SentTensorsAreNotKeptWhenThePeerHasThem) {
+  Make(/*zero_copy=*/true);
+  Pass(1);
+  const auto small = [&](int64_t step) {
+    auto payload = std::make_shared<Payload>(64, 1);
+    const std::weak_ptr<Payload> alive = payload;
+    const std::vector<int64_t> dims = {64};
+    KeepingGrpc by_grpc(payload);
+    const auto catcher = Receive(step);
+    EXPECT_TRUE(
+        a().PeerTo(b())->Send(Tensor(step, kKey, payload, dims), Task::CallTo(b()), &by_grpc).ok());
+    EXPECT_TRUE(catcher->Get().status.ok());
+    return alive;
+  };
+  std::vector<std::weak_ptr<Payload>> sent;
+  for (int64_t step = 10; step < 200; ++step) sent.push_back(small(step));
+  int64_t step = 200;
+  EXPECT_TRUE(Eventually([&] {
+    sent.push_back(small(step++));
+    return std::count_if(sent.begin(), sent.end(),
+                         [](const auto& payload) { return !payload.expired(); }) <= 2;
+  }));
 }
 
 TEST_F(FaultsTest, ALivingPeerWritesIntoNobodyElsesSlotsWhenItsLinkEnded) {
@@ -219,8 +313,23 @@ TEST_F(FaultsTest, ALivingPeerWritesIntoNobodyElsesSlotsWhenItsLinkEnded) {
   ASSERT_TRUE(Eventually([&] {
     return b().endpoint().LinksTo("/job:a").empty() && a().endpoint().LinksTo("/job:b").empty();
   }));
-  EXPECT_EQ(sink.Stats().used_bytes, slots);
   for (int i = 0; i < 8; ++i) Pass(i);
+  // They come back when the writer has ended its part, and not before.
+  a_->device().BreakAll(Status(Code::kAborted, "broken"));
+  EXPECT_TRUE(Eventually([&] { return sink.Stats().used_bytes == 0; }));
+}
+
+TEST_F(FaultsTest, SlotsStayWhileTheirWriterDoesNotKnowOfTheEnd) {
+  if (OnVerbs()) GTEST_SKIP() << "a card's peers cannot write any more";
+  Make(/*zero_copy=*/false);
+  WarmUp();
+  memory::Arena& sink = *b().runtime().sink();
+  const uint64_t slots = sink.Stats().used_bytes;
+  ASSERT_GT(slots, 0u);
+  a().Stop();
+  b_->device().BreakAll(Status(Code::kAborted, "broken"));
+  ASSERT_TRUE(Eventually([&] { return b().endpoint().LinksTo("/job:a").empty(); }));
+  EXPECT_EQ(sink.Stats().used_bytes, slots);
 }
 
 // Two connected channels without a protocol.

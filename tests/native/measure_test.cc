@@ -40,6 +40,7 @@ class LossyChannel final : public Channel {
   }
 
   std::string Address() const override { return channel_->Address(); }
+  void Authenticate(std::string key) override { channel_->Authenticate(std::move(key)); }
   Status Connect(std::string_view peer, Role role) override {
     return channel_->Connect(peer, role);
   }
@@ -51,7 +52,6 @@ class LossyChannel final : public Channel {
   std::string Route() const override { return channel_->Route(); }
   bool MapsPeer() const override { return channel_->MapsPeer(); }
   bool Copies() const override { return channel_->Copies(); }
-  bool MayLose() const override { return channel_->MayLose(); }
   Backlog backlog() const override { return channel_->backlog(); }
   Status Flush() override { return channel_->Flush(); }
   MappedSpan Map(const RemoteSpan& span) override { return channel_->Map(span); }

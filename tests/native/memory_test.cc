@@ -1,13 +1,19 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <map>
+#include <mutex>
 #include <random>
 #include <thread>
 
 #include "base/log.h"
 #include "fabric/registry.h"
+#include "forwarding_device.h"
 #include "memory/arena.h"
 #include "memory/extent_allocator.h"
 #include "memory/slot_pools.h"
@@ -79,6 +85,34 @@ TEST_F(ArenaTest, GrowsToItsLimitAndNotBeyond) {
   EXPECT_NE(second, nullptr);
   arena.Free(second);
   EXPECT_EQ(arena.Stats().used_bytes, 0u);
+}
+
+TEST_F(ArenaTest, TwoArenasOfOneBudgetTakeNoMoreThanThat) {
+  const auto budget = std::make_shared<Budget>(uint64_t{64} << 20);
+  Arena tensors(device_.get(), budget);
+  Arena slots(device_.get(), budget, fabric::Access::kRemoteReadWrite);
+  tensors.SetNeighbor(&slots);
+  slots.SetNeighbor(&tensors);
+  char* large = tensors.Allocate(40 << 20);
+  ASSERT_NE(large, nullptr);
+  EXPECT_EQ(slots.Allocate(40 << 20), nullptr);
+  char* small = slots.Allocate(20 << 20);
+  ASSERT_NE(small, nullptr);
+  // What one does not use any more the other one gets.
+  slots.Free(small);
+  char* second = tensors.Allocate(20 << 20);
+  EXPECT_NE(second, nullptr);
+  EXPECT_EQ(slots.Allocate(20 << 20), nullptr);
+  tensors.Free(second);
+  tensors.Free(large);
+  EXPECT_EQ(slots.Allocate(40 << 20), nullptr) << "more than half";
+  // As when other tasks get their share.
+  budget->SetLimit(uint64_t{32} << 20);
+  EXPECT_EQ(tensors.Stats().limit_bytes, uint64_t{32} << 20);
+  EXPECT_EQ(tensors.Allocate(40 << 20), nullptr);
+  small = tensors.Allocate(20 << 20);
+  EXPECT_NE(small, nullptr);
+  tensors.Free(small);
 }
 
 TEST_F(ArenaTest, ALimitOnFileSizesIsAnErrorAndNotASignal) {
@@ -167,6 +201,115 @@ TEST_F(ArenaTest, ThreadsDoNotDisturbEachOther) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(arena.Stats().used_bytes, 0u);
+}
+
+// A device whose memory takes as long to come as the test wants.
+class SlowDevice final : public testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Status Allocate(size_t length, fabric::Access access, void* place,
+                  std::unique_ptr<fabric::Region>* region) override {
+    std::unique_lock<std::mutex> lock(mu_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+    --waiting_;
+    lock.unlock();
+    return ForwardingDevice::Allocate(length, access, place, region);
+  }
+  void SetOpen(bool open) {
+    std::lock_guard<std::mutex> lock(mu_);
+    open_ = open;
+    changed_.notify_all();
+  }
+  void AwaitSomebody() {
+    std::unique_lock<std::mutex> lock(mu_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20), [this] { return waiting_ > 0; }));
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  bool open_ = true;
+  int waiting_ = 0;
+};
+
+class SlowArenaTest : public ArenaTest {
+ protected:
+  void SetUp() override {
+    ArenaTest::SetUp();
+    slow_ = std::make_unique<SlowDevice>(std::move(device_));
+    arena_ = std::make_unique<Arena>(slow_.get(), uint64_t{256} << 20);
+    pools_ = std::make_unique<SlotPools>(arena_.get());
+  }
+  // While `grow` waits for memory, `rest` must be done with.
+  void Meanwhile(const std::function<void()>& grow, const std::function<void()>& rest) {
+    slow_->SetOpen(false);
+    auto growing = std::async(std::launch::async, grow);
+    slow_->AwaitSomebody();
+    auto resting = std::async(std::launch::async, rest);
+    EXPECT_EQ(resting.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    slow_->SetOpen(true);
+    growing.get();
+    resting.get();
+  }
+  void UseWhatIsThere(char* block) {
+    arena_->Free(block);
+    char* another = arena_->Allocate(100000);
+    EXPECT_NE(another, nullptr);
+    EXPECT_GT(arena_->Stats().used_bytes, 0u);
+    arena_->Free(another);
+  }
+
+  std::unique_ptr<SlowDevice> slow_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<SlotPools> pools_;
+};
+
+TEST_F(SlowArenaTest, WhoNeedsMoreMemoryKeepsNobodyFromWhatIsThere) {
+  char* block = arena_->Allocate(100000);
+  Meanwhile(
+      [&] {
+        char* large = arena_->Allocate(30 << 20);
+        EXPECT_NE(large, nullptr);
+        arena_->Free(large);
+      },
+      [&] { UseWhatIsThere(block); });
+  EXPECT_EQ(arena_->Stats().used_bytes, 0u);
+}
+
+TEST_F(SlowArenaTest, APoolThatGrowsKeepsNobodyFromItsBlocks) {
+  const auto pool = pools_->Reserve("site", 100000, 1);
+  char* used = pools_->Allocate("site", 100000);
+  Meanwhile([&] { EXPECT_NE(pools_->Reserve("large", 30 << 20, 1), nullptr); },
+            [&] {
+              EXPECT_TRUE(pools_->Free(used));
+              used = pools_->Allocate("site", 100000);
+            });
+  EXPECT_TRUE(pools_->Free(used));
+  const auto large = pools_->Reserve("large", 30 << 20, 1);
+  char* first = pools_->Allocate("large", 30 << 20);
+  Meanwhile([&] { EXPECT_TRUE(pools_->Free(pools_->Allocate("large", 30 << 20))); },
+            [&] { EXPECT_TRUE(pools_->Free(first)); });
+  EXPECT_EQ(large->Blocks().size(), 2u);
+}
+
+// Slabs are taken and given back, over and over.
+TEST_F(SlowArenaTest, ThreadsThatGrowAtTheSameTimeShareTheLimit) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([this, t] {
+      for (int i = 0; i < 10; ++i) {
+        const size_t length = (t + 1) * (i % 3 + 1) * (size_t{9} << 20);
+        char* block = arena_->Allocate(length);
+        if (block != nullptr) arena_->Free(block);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  const ArenaStats stats = arena_->Stats();
+  EXPECT_EQ(stats.used_bytes, 0u);
+  EXPECT_LE(stats.capacity_bytes, stats.limit_bytes);
 }
 
 }  // namespace

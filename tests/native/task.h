@@ -171,8 +171,9 @@ inline Outgoing Tensor(int64_t step, std::string_view key, const std::shared_ptr
 
 // Waits for something that another thread brings about.
 template <typename Condition>
-bool Eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+bool Eventually(Condition condition,
+                std::chrono::milliseconds patience = std::chrono::seconds(20)) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -176,6 +176,15 @@ TEST_F(VerbsFlowTest, AlsoWhereWritesAreSpreadOverThreeQueuePairs) {
   Flood(settings, 1500, kPlace - 1);
 }
 
+TEST_F(VerbsFlowTest, AlsoByWindowsOnEachOfThem) {
+  SetFake("delay_us", "20");
+  Settings settings = OnFake();
+  settings.verbs.isolation = Isolation::kPeer;
+  settings.verbs.queue_pairs = 3;
+  settings.verbs.chunk = 64 << 10;
+  Flood(settings, 1500, kPlace - 1);
+}
+
 TEST_F(VerbsFlowTest, AlsoWithTheLargestRing) {
   Settings settings = OnFake();
   settings.verbs.ring = 64 << 20;
@@ -227,6 +236,42 @@ TEST_F(VerbsFlowTest, WhoWaitsForRoomLearnsThatThePeerIsGone) {
     Fake().break_path(false);
     Drop();
   }
+}
+
+// Nothing is under way on either side, nor ever will be.
+TEST_F(VerbsFlowTest, WhoHasNothingToSayLearnsThatThePeerIsGone) {
+  Settings settings = OnFake();
+  settings.peer_timeout = 300 * kMillisecond;
+  ConnectedPair(settings);
+  ASSERT_TRUE(a_.Notify("the last word").ok());
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == 1 && !b_.handler->notes.empty(); }));
+  Fake().break_path(true);
+  for (VerbsSide* side : {&b_, &a_}) {
+    const Nanos deadline = Now() + 20 * kSecond;
+    while (side->handler->closes == 0 && Now() < deadline) {
+      if (side->device->Poll() == 0 && side->device->Rest()) side->device->Sleep(deadline);
+    }
+    ExpectHas(side->handler->reason, "IBV_WC_RETRY_EXC_ERR");
+  }
+  Fake().break_path(false);
+}
+
+TEST_F(VerbsFlowTest, WhoIsThereIsAskedNowAndThenAndKept) {
+  Settings settings = OnFake();
+  settings.peer_timeout = 20 * kMillisecond;
+  ConnectedPair(settings);
+  int sleeps = 0;
+  const Nanos deadline = Now() + 20 * kSecond;
+  while (sleeps < 20 && Now() < deadline) {
+    b_.device->Poll();
+    if (a_.device->Poll() > 0 || !a_.device->Rest()) continue;
+    a_.device->Sleep(deadline);
+    ++sleeps;
+  }
+  EXPECT_EQ(sleeps, 20) << "it is not asked";
+  EXPECT_EQ(a_.handler->closes + b_.handler->closes, 0);
+  ASSERT_TRUE(a_.Notify("still there").ok());
+  EXPECT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
 }
 
 // --- Completion queues ---

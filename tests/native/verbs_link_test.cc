@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
@@ -319,6 +320,26 @@ TEST_F(VerbsLinkTest, ASilentPeerFailsWaitersAndSendsUntilItAnswersAgain) {
   EXPECT_TRUE(Receive(b, a, 504)->Get().status.ok());
   EXPECT_TRUE(Eventually([&] { return later->kept + confirmed->kept == 0; }));
   EXPECT_EQ(PathTo(a, "/job:b"), "verbs");
+}
+
+// A task that only receives says nothing that could fail.
+TEST_F(VerbsLinkTest, TheLinkOfATaskThatIsGoneGoesThoughNobodyUsesIt) {
+  Settings settings = MakeSettings();
+  settings.peer_timeout = 500 * kMillisecond;
+  Task a("/job:a", settings);
+  {
+    Task b("/job:b", settings);
+    ASSERT_TRUE(Pass(b, a, 100));
+    const auto linked = [&] {
+      const std::vector<PeerStats> all = a.endpoint().Stats();
+      return std::any_of(all.begin(), all.end(), [](const auto& stats) { return stats.linked; });
+    };
+    ASSERT_TRUE(linked());
+    Fake().break_path(true);
+    b.Stop();
+    EXPECT_TRUE(Eventually([&] { return !linked(); }));
+  }
+  Fake().break_path(false);
 }
 
 TEST_F(VerbsLinkTest, WithoutMemoryToReceiveIntoTheErrorSaysSo) {

@@ -203,14 +203,14 @@ TEST(Ring, NothingThatAPeerWritesIsReadOutsideOfTheRing) {
 TEST(Ring, AddressesThatMakeNoSenseAreRefused) {
   ChannelAddress address;
   address.queue_pairs = 1;
-  address.ring_size = 4096;
+  address.ring_size = VerbsSettings::kLeastRing;
   address.most_batches = 4;
   address.token = std::string(kTokenLength, 't');
   const std::string good = address.Encode();
   ASSERT_TRUE(ChannelAddress::Decode(good, &address).ok());
   EXPECT_FALSE(ChannelAddress::Decode(good.substr(1), &address).ok());
   EXPECT_FALSE(ChannelAddress::Decode(good + "x", &address).ok());
-  for (const uint64_t size : {uint64_t{0}, uint64_t{64}, uint64_t{4097}, ~uint64_t{63}}) {
+  for (const uint64_t size : {uint64_t{0}, uint64_t{64}, uint64_t{300001}, ~uint64_t{63}}) {
     ChannelAddress bad = address;
     bad.ring_size = size;
     EXPECT_FALSE(ChannelAddress::Decode(bad.Encode(), &bad).ok()) << size;
@@ -222,14 +222,44 @@ TEST(Ring, AddressesThatMakeNoSenseAreRefused) {
   }
 }
 
+// This side pins as much as a peer asks for.
+TEST(Ring, APeerMayAskForWhatTheSettingsAllowAndNoMore) {
+  ChannelAddress address;
+  address.queue_pairs = 1;
+  address.token = std::string(kTokenLength, 't');
+  const auto accepts = [&](uint64_t ring, uint32_t batches) {
+    address.ring_size = ring;
+    address.most_batches = batches;
+    ChannelAddress decoded;
+    return ChannelAddress::Decode(address.Encode(), &decoded).ok();
+  };
+  const auto may_be_set = [](const std::string& text) {
+    std::string entry = "RDMA_TRANSPORT_" + text;
+    char* environment[] = {entry.data(), nullptr};
+    Settings settings;
+    std::vector<std::string> warnings;
+    return LoadSettings(environment, &settings, &warnings).ok();
+  };
+  for (const uint64_t ring :
+       {VerbsSettings::kLeastRing - kUnit, VerbsSettings::kLeastRing, VerbsSettings::kMostRing,
+        VerbsSettings::kMostRing + kUnit, uint64_t{1} << 30}) {
+    EXPECT_EQ(accepts(ring, 16), may_be_set("RING=" + std::to_string(ring))) << ring;
+  }
+  for (const uint32_t batches : {4096u, 4097u, kMostBatches}) {
+    EXPECT_EQ(accepts(VerbsSettings::kLeastRing, batches),
+              may_be_set("QUEUE_DEPTH=" + std::to_string(batches)))
+        << batches;
+  }
+}
+
 // --- A peer that knows the address, but not the manners ---
 
 class Hostile : public testing::VerbsPairTest {
  protected:
   // A channel of b's whose peer is a bare queue pair.
-  void ConnectBare() {
-    ASSERT_TRUE(OpenDevice(OnFake(), &a_.device).ok());
-    ASSERT_TRUE(VerbsDevice::Create(OnFake(), &b_.device).ok());
+  void ConnectBare(int receives = 60) {
+    ASSERT_TRUE(OpenDevice(settings_, &a_.device).ok());
+    ASSERT_TRUE(VerbsDevice::Create(settings_, &b_.device).ok());
     ASSERT_TRUE(OpenChannel(&b_).ok());
     ASSERT_TRUE(ChannelAddress::Decode(b_.channel->Address(), &address_).ok());
     EndOptions options;
@@ -246,7 +276,7 @@ class Hostile : public testing::VerbsPairTest {
     ring_ = {address_.queue_pair[0].number, {}, address_.ring_address, address_.ring_rkey};
     std::memcpy(ring_.gid.raw, address_.gid.data(), address_.gid.size());
     ASSERT_EQ(end_->ToInit(), 0);
-    for (int i = 0; i < 60; ++i) ASSERT_EQ(end_->Receive(), 0);
+    for (int i = 0; i < receives; ++i) ASSERT_EQ(end_->Receive(), 0);
     ibv_qp_attr attributes = end_->RtrAttr(ring_);
     attributes.rq_psn = address_.queue_pair[0].first_psn;
     attributes.path_mtu = static_cast<ibv_mtu>(address_.mtu);
@@ -297,7 +327,8 @@ class Hostile : public testing::VerbsPairTest {
     return static_cast<uint32_t>(bytes.size() / kUnit);
   }
   void Greet() {
-    const std::string hello = Record(RecordKind::kHello, address_.token);
+    const Greeting greeting("", Role::kActive, std::string(kTokenLength, 'h'), address_.token);
+    const std::string hello = Record(RecordKind::kHello, greeting.own());
     Write(hello, 0, Units(hello));
     ASSERT_TRUE(PollUntil([&] { return b_.handler->connects == 1; }));
   }
@@ -307,6 +338,36 @@ class Hostile : public testing::VerbsPairTest {
     EXPECT_TRUE(b_.handler->notes.empty());
   }
 
+  // What this peer, connected to b itself, gets by a key that b gave to another one.
+  ibv_wc_status UseKeyOfAnother(Isolation isolation) {
+    settings_.verbs.isolation = isolation;
+    ConnectBare();
+    EXPECT_TRUE(VerbsDevice::Create(settings_, &a_.device).ok());
+    const auto own_channel = b_.channel;
+    const auto own_handler = b_.handler;
+    EXPECT_TRUE(PollUntil([&] { return testing::FakeStats().binds == testing::FakeStats().mws; }));
+    Greet();
+    Connect();
+    const auto region = Shared(b_);
+    FakeIbverbsMemory memory[100];
+    const auto list =
+        isolation == Isolation::kPeer ? testing::Fake().windows : testing::Fake().regions;
+    const int count = list(memory, 100);
+    for (int i = 0; i < count; ++i) {
+      if (memory[i].address != reinterpret_cast<uint64_t>(region->address())) continue;
+      EndAddress stolen = ring_;
+      stolen.addr = memory[i].iova;
+      stolen.rkey = memory[i].key;
+      EXPECT_EQ(end_->Send(IBV_WR_RDMA_READ, {end_->Piece(0, 64)}, stolen), 0);
+      ibv_wc done = {};
+      EXPECT_TRUE(
+          PollUntil([&] { return ibv_poll_cq(end_->cq, 1, &done) > 0 && done.wr_id == 1; }));
+      return done.status;
+    }
+    return IBV_WC_GENERAL_ERR;
+  }
+
+  Settings settings_ = OnFake();
   ChannelAddress address_;
   EndAddress ring_;
   std::unique_ptr<End> end_;
@@ -362,6 +423,68 @@ TEST_F(Hostile, ARegionDescribedInAWrongSize) {
   ExpectRefused("wrong size");
 }
 
+TEST_F(Hostile, MoreRegionsThanAnyArenaHas) {
+  ConnectBare();
+  Greet();
+  constexpr uint64_t kEach = 1000;
+  uint64_t key = 0;
+  uint64_t at = kUnit;
+  while (b_.handler->closes == 0 && key < 2 * Transfers::kMostRegions) {
+    std::string batch;
+    for (uint64_t i = 0; i < kEach; ++i) {
+      RegionRecord region = {};
+      region.key = ++key;
+      region.length = 4096;
+      const RecordHeader header = {sizeof(region), RecordKind::kRegion};
+      batch.append(reinterpret_cast<const char*>(&header), sizeof(header));
+      batch.append(reinterpret_cast<const char*>(&region), sizeof(region));
+    }
+    batch += Record(RecordKind::kNotification, "all read");
+    const bool wraps = at + batch.size() > address_.ring_size;
+    if (wraps) at = 0;
+    const Immediate immediate = {false, wraps, Units(batch), 0};
+    const size_t before = b_.handler->notes.size();
+    Write(batch, at, immediate.Encode());
+    at += batch.size();
+    for (int i = 0; i < 2; ++i) end_->Receive();  // for credits, unless enough are left
+    ASSERT_TRUE(
+        PollUntil([&] { return b_.handler->notes.size() > before || b_.handler->closes == 1; }));
+  }
+  EXPECT_LE(key, Transfers::kMostRegions + kEach);
+  ExpectHas(b_.handler->reason, "memory regions");
+}
+
+TEST_F(Hostile, AReasonOfAnyBytesIsMadePrintable) {
+  ConnectBare();
+  Greet();
+  const std::string bye =
+      Record(RecordKind::kBye, std::string("\x1b[2J\n\xff") + std::string(9000, 'x'));
+  Write(bye, kUnit, Units(bye));
+  ExpectRefused("?[2J??xxx");
+  EXPECT_LT(b_.handler->reason.message().size(), 2000u);
+}
+
+// What gives room back must not pile up here.
+TEST_F(Hostile, APeerThatTakesNoCredits) {
+  lacks_receives_ = true;
+  ConnectBare(/*receives=*/1);
+  Greet();
+  const std::string note = Record(RecordKind::kNotification, "");
+  for (int i = 0; i < 4096 && b_.handler->closes == 0; ++i) {
+    Write(note, (1 + i) % (address_.ring_size / kUnit) * kUnit, Units(note));
+  }
+  ASSERT_TRUE(PollUntil([&] { return b_.handler->closes == 1; }, 3 * kSecond));
+  ExpectHas(b_.handler->reason, "without taking the room");
+}
+
+TEST_F(Hostile, AKeyOfAnotherPeerServesOnlyThatOneWhereThereAreWindows) {
+  EXPECT_EQ(UseKeyOfAnother(Isolation::kPeer), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(Hostile, OtherwiseItServesAllWhoAreConnected) {
+  EXPECT_EQ(UseKeyOfAnother(Isolation::kAddress), IBV_WC_SUCCESS);
+}
+
 TEST_F(Hostile, RecordsOfRandomBytes) {
   std::mt19937_64 random(9);
   ConnectBare();
@@ -373,6 +496,24 @@ TEST_F(Hostile, RecordsOfRandomBytes) {
     Write(bytes, offset, static_cast<uint32_t>(random()) & 0xc0000fff);
   }
   EXPECT_TRUE(PollUntil([&] { return b_.handler->closes == 1; }, 3 * kSecond));
+}
+
+class Flood : public testing::VerbsPairTest {};
+
+// The polling thread serves the others, too.
+TEST_F(Flood, OnePollTakesABoundedNumberOfCompletions) {
+  Settings settings = OnFake();
+  settings.verbs.queue_depth = 2048;
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(settings));
+  constexpr size_t kNotes = 2000;
+  for (size_t i = 0; i < kNotes; ++i) ASSERT_TRUE(a_.Notify("x").ok());
+  const Nanos deadline = Now() + 10 * kSecond;
+  while (a_.handler->delivered < kNotes && Now() < deadline) a_.device->Poll();
+  ASSERT_EQ(a_.handler->delivered, kNotes);
+  EXPECT_TRUE(b_.handler->notes.empty());
+  b_.device->Poll();
+  EXPECT_LT(b_.handler->notes.size(), kNotes / 2);
+  EXPECT_TRUE(PollUntil([&] { return b_.handler->notes.size() == kNotes; }));
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "fabric/host/memory_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,14 +14,14 @@
 #include <limits>
 #include <string>
 
+#include "fabric/host/control_group.h"
+
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
 namespace rdma_transport::fabric::host {
 namespace {
-
-constexpr size_t kUnknown = std::numeric_limits<size_t>::max();
 
 size_t MeminfoBytes(const std::string& field) {
   std::ifstream file("/proc/meminfo");
@@ -30,38 +32,25 @@ size_t MeminfoBytes(const std::string& field) {
     if (name == field + ":") return kilobytes * 1024;
     std::getline(file, unit);
   }
-  return kUnknown;
+  return std::numeric_limits<size_t>::max();
 }
 
-// "max" and a missing file both mean that nothing is limited here.
-size_t NumberInFile(const std::string& path) {
-  std::ifstream file(path);
-  size_t value = 0;
-  return file >> value ? value : kUnknown;
-}
-
-size_t ControlGroupLimit() {
-  return std::min(NumberInFile("/sys/fs/cgroup/memory.max"),
-                  NumberInFile("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
-}
-
-size_t ControlGroupUsage() {
-  return std::min(NumberInFile("/sys/fs/cgroup/memory.current"),
-                  NumberInFile("/sys/fs/cgroup/memory/memory.usage_in_bytes"));
+// Kernels before 5.1 do not know it.
+bool SealsFutureWrites() {
+  static const bool known = [] {
+    const FileDescriptor probe(
+        memfd_create("rdma_transport_probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    return probe.valid() && fcntl(probe.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0;
+  }();
+  return known;
 }
 
 }  // namespace
 
-size_t TotalMemory() { return std::min(MeminfoBytes("MemTotal"), ControlGroupLimit()); }
+size_t TotalMemory() { return std::min(MeminfoBytes("MemTotal"), ControlGroupMemory().limit); }
 
 size_t AvailableMemory() {
-  size_t available = MeminfoBytes("MemAvailable");
-  const size_t limit = ControlGroupLimit();
-  const size_t usage = ControlGroupUsage();
-  if (limit != kUnknown && usage != kUnknown) {
-    available = std::min(available, limit > usage ? limit - usage : 0);
-  }
-  return available;
+  return std::min(MeminfoBytes("MemAvailable"), ControlGroupMemory().available);
 }
 
 Status CreateMemoryFile(const char* name, size_t length, FileDescriptor* file) {
@@ -104,17 +93,27 @@ Status SealAgainstNewWriters(int fd) {
   return OkStatus();
 }
 
-Status CheckMemoryFile(int fd, size_t length) {
+Status CheckMemoryFile(int fd, size_t length, bool writable) {
   const int seals = fcntl(fd, F_GET_SEALS);
-  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
-  if (seals < 0 || (seals & kNeeded) != kNeeded) {
-    return Status(Code::kPermissionDenied, "the peer sent shared memory whose size is not sealed");
+  // The last one also forbids the peer to punch holes.
+  const int needed =
+      F_SEAL_SHRINK | F_SEAL_GROW | (writable || !SealsFutureWrites() ? 0 : F_SEAL_FUTURE_WRITE);
+  if (seals < 0 || (seals & needed) != needed) {
+    return Status(Code::kPermissionDenied, "the peer sent shared memory that is not sealed");
+  }
+  // Huge pages can run out when they are touched.
+  struct statfs system;
+  if (fstatfs(fd, &system) != 0 || system.f_type != TMPFS_MAGIC) {
+    return Status(Code::kPermissionDenied, "the peer sent memory of another kind than it said");
   }
   struct stat stat_buffer;
   if (fstat(fd, &stat_buffer) != 0) return StatusFromErrno(errno, "fstat of shared memory");
   if (stat_buffer.st_size < 0 || static_cast<uint64_t>(stat_buffer.st_size) != length) {
     return Status(Code::kInvalidArgument,
                   "the peer sent shared memory of another size than it said");
+  }
+  if (static_cast<uint64_t>(stat_buffer.st_blocks) * 512 < length) {
+    return Status(Code::kInvalidArgument, "the peer sent shared memory whose pages are not there");
   }
   return OkStatus();
 }

@@ -16,10 +16,12 @@ Status CreateMemoryFile(const char* name, size_t length, FileDescriptor* file);
 // Forbids any process to map the file writable from now on; existing mappings stay.
 Status SealAgainstNewWriters(int fd);
 
-// Whether a file that a peer sent has exactly `length` bytes for good.
-Status CheckMemoryFile(int fd, size_t length);
+// Whether a file that a peer sent has exactly `length` bytes for good, all of them there: touching
+// them neither faults nor takes memory on this process's account. Of a file that is `writable` here
+// the peer may still give pages back, which a write here then takes anew.
+Status CheckMemoryFile(int fd, size_t length, bool writable);
 
-// How much more memory this process could take: of the host and of its control group.
+// How much more memory this process could take: of the host and of its control groups.
 size_t AvailableMemory();
 // How much memory it may use in all.
 size_t TotalMemory();

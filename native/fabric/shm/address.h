@@ -12,7 +12,7 @@ constexpr size_t kTokenLength = 16;
 
 struct ChannelAddress {
   std::string socket_name;  // abstract local socket of the process
-  std::string token;        // random; whoever shows it on the socket was told it by the bootstrap
+  std::string token;        // random; who knows it was told it by the bootstrap: see greeting.h
 
   std::string host;  // see host/identity.h
 

@@ -1,5 +1,7 @@
 #include "fabric/shm/channel.h"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -16,6 +18,13 @@ namespace {
 // What may wait for room in the peer's ring before Notify() refuses.
 constexpr size_t kPendingLimit = size_t{256} << 20;
 constexpr int kRecordsPerPoll = 64;
+// Messages of a socket that are handled before others get their turn.
+constexpr int kMessagesPerTurn = 64;
+// More than a socket holds that nobody has enlarged: what was sent before a notification is among
+// them.
+constexpr int kMessagesInSocket = 1024;
+// Of one channel. An arena of a terabyte in slabs of 256 MiB has as many.
+constexpr size_t kMaxRegions = 4096;
 
 size_t TotalLength(const iovec* parts, int count) {
   size_t length = 0;
@@ -23,12 +32,24 @@ size_t TotalLength(const iovec* parts, int count) {
   return length;
 }
 
+// All memory that a peer shares is there, so no more can be meant.
+uint64_t HostMemory() {
+  struct sysinfo info = {};
+  sysinfo(&info);
+  return (uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
+}
+
+Status NotConnected() { return Status(Code::kUnavailable, "the channel is not connected"); }
+
 }  // namespace
 
 ShmChannel::ShmChannel(ShmDevice* device, std::weak_ptr<ChannelHandler> handler, std::string token)
     : device_(device), handler_(std::move(handler)), token_(std::move(token)) {}
 
-ShmChannel::~ShmChannel() { device_->Unwatch(this); }
+ShmChannel::~ShmChannel() {
+  Close(Status(Code::kCancelled, "nobody wants this channel any more"));
+  Finish();
+}
 
 std::string ShmChannel::Address() const {
   return ChannelAddress{device_->socket_name(), token_, host::HostIdentity()}.Encode();
@@ -38,7 +59,7 @@ Status ShmChannel::Connect(std::string_view peer_address, Role role) {
   ChannelAddress address;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &address));
   RDMA_RETURN_IF_ERROR(incoming_.Create());
-  peer_token_ = address.token;
+  greeting_ = Greeting(key_, role, token_, address.token);
   passive_ = role == Role::kPassive;
   if (passive_) {
     RDMA_RETURN_IF_ERROR(Advance(State::kNew, State::kConnecting));
@@ -46,53 +67,59 @@ Status ShmChannel::Connect(std::string_view peer_address, Role role) {
     return OkStatus();
   }
   host::FileDescriptor socket;
+  pid_t process = 0;
   RDMA_RETURN_IF_ERROR(ConnectTo(address.socket_name, &socket));
-  RDMA_RETURN_IF_ERROR(CheckPeerUser(socket.get()));
-  {
-    std::lock_guard<std::mutex> lock(socket_mu_);
-    socket_ = std::move(socket);
-  }
+  RDMA_RETURN_IF_ERROR(CheckPeerUser(socket.get(), &process));
+  const auto end = TakeSocket(std::move(socket), process);
   // Nothing is said on behalf of a channel that was closed meanwhile without a word to the peer.
   RDMA_RETURN_IF_ERROR(Advance(State::kNew, State::kConnecting));
   RDMA_RETURN_IF_ERROR(SendEnds(MessageType::kHello));
-  return device_->Watch(this);
+  return device_->Watch(this, end->get());
 }
 
-// Shows the peer its own token, and hands over this side's ring and doorbell.
+std::shared_ptr<const SocketEnd> ShmChannel::TakeSocket(host::FileDescriptor socket,
+                                                        pid_t process) {
+  peer_process_.store(process);
+  auto end = std::make_shared<SocketEnd>(std::move(socket));
+  std::lock_guard<std::mutex> lock(socket_mu_);
+  socket_ = end;
+  presence_ = std::make_shared<Presence>(end);
+  return end;
+}
+
+// Shows the peer who this is, and hands over this side's ring.
 Status ShmChannel::SendEnds(MessageType type) {
   Hello hello = {};
   hello.type = type;
   hello.device_id = device_->id();
-  std::memcpy(hello.token, peer_token_.data(), sizeof(hello.token));
+  std::memcpy(hello.greeting, greeting_.own().data(), sizeof(hello.greeting));
   std::lock_guard<std::mutex> lock(socket_mu_);
-  return SendMessage(
-      socket_.get(), AsBytes(hello),
-      {incoming_.fd(), device_->doorbell().page_fd(), device_->doorbell().event_fd()});
+  if (socket_ == nullptr) return CloseReason();
+  return SendMessage(socket_->get(), AsBytes(hello), incoming_.fd());
 }
 
 Status ShmChannel::TakePeerEnds(Message* message) {
   Hello hello;
   RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &hello));
-  if (std::string_view(hello.token, sizeof(hello.token)) != token_ ||
-      message->descriptors.size() != 3) {
+  if (!greeting_.IsPeers(std::string_view(hello.greeting, sizeof(hello.greeting))) ||
+      message->descriptors.size() != 1) {
     return Status(Code::kPermissionDenied, "the peer did not prove that it is the one asked for");
   }
   peer_device_id_.store(hello.device_id);
-  RDMA_RETURN_IF_ERROR(host::CheckMemoryFile(message->descriptors[0].get(), kRingFileLength));
+  const int ring = message->descriptors[0].get();
+  RDMA_RETURN_IF_ERROR(host::CheckMemoryFile(ring, kRingFileLength, /*writable=*/true));
   std::lock_guard<std::mutex> lock(send_mu_);
-  RDMA_RETURN_IF_ERROR(outgoing_.Attach(message->descriptors[0].get()));
-  return peer_doorbell_.Attach(std::move(message->descriptors[1]),
-                               std::move(message->descriptors[2]));
+  RDMA_RETURN_IF_ERROR(outgoing_.Attach(ring));
+  attached_.store(true, std::memory_order_release);
+  return OkStatus();
 }
 
-Status ShmChannel::Attach(host::FileDescriptor socket, Message* hello) {
+Status ShmChannel::Attach(host::FileDescriptor socket, pid_t process, Message* hello) {
   RDMA_RETURN_IF_ERROR(TakePeerEnds(hello));
-  {
-    std::lock_guard<std::mutex> lock(socket_mu_);
-    socket_ = std::move(socket);
-  }
+  const auto end = TakeSocket(std::move(socket), process);
   if (closed()) return CloseReason();
   RDMA_RETURN_IF_ERROR(SendEnds(MessageType::kAccept));
+  RDMA_RETURN_IF_ERROR(device_->Watch(this, end->get()));
   return BecomeConnected();
 }
 
@@ -116,9 +143,7 @@ Status ShmChannel::BecomeConnected() {
 
 Status ShmChannel::Share(uint64_t key) {
   std::lock_guard<std::mutex> lock(socket_mu_);
-  if (closed() || !socket_.valid()) {
-    return Status(Code::kUnavailable, "the channel is not connected");
-  }
+  if (closed() || socket_ == nullptr) return NotConnected();
   if (shared_.count(key) != 0) return OkStatus();
   RegionMessage message = {};
   message.type = MessageType::kRegion;
@@ -129,7 +154,7 @@ Status ShmChannel::Share(uint64_t key) {
     return Status(Code::kInternal, "sharing a region that does not exist");
   }
   message.writable = access == Access::kRemoteReadWrite ? 1 : 0;
-  RDMA_RETURN_IF_ERROR(SendMessage(socket_.get(), AsBytes(message), {fd}));
+  RDMA_RETURN_IF_ERROR(SendMessage(socket_->get(), AsBytes(message), fd));
   shared_.insert(key);
   return OkStatus();
 }
@@ -153,7 +178,7 @@ Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64
   const size_t length = TotalLength(parts, count);
   if (length > kMaxRecord) return Status(Code::kInvalidArgument, "a notification too long");
   if (state_.load(std::memory_order_acquire) != State::kConnected || device_->Foreign()) {
-    return Status(Code::kUnavailable, "the channel is not connected");
+    return NotConnected();
   }
   {
     std::lock_guard<std::mutex> lock(send_mu_);
@@ -165,16 +190,16 @@ Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64
       Enqueue(parts, count, length);
       if (first) FlushPending();
     }
-    ++notified_;
-    if (number != nullptr) *number = notified_;
+    const uint64_t notified = notified_.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (number != nullptr) *number = notified;
   }
   if (urgency == Urgency::kWake) {
-    peer_doorbell_.Ring();
+    RingPeer();
     return OkStatus();
   }
   // The polling thread rings before it sleeps; if it sleeps already, this is the last chance.
   unrung_.store(true);
-  if (device_->doorbell().Asleep()) RingIfLazy();
+  if (device_->Asleep()) RingIfLazy();
   return OkStatus();
 }
 
@@ -186,7 +211,26 @@ Backlog ShmChannel::backlog() const {
 }
 
 void ShmChannel::RingIfLazy() {
-  if (unrung_.load(std::memory_order_relaxed) && unrung_.exchange(false)) peer_doorbell_.Ring();
+  if (unrung_.load(std::memory_order_relaxed) && unrung_.exchange(false)) RingPeer();
+}
+
+// A peer whose socket is full has something to read, so it does not sleep for long.
+void ShmChannel::RingPeer() {
+  if (!outgoing_.TakeConsumerSleeps()) return;
+  const Wake wake = {MessageType::kWake};
+  std::lock_guard<std::mutex> lock(socket_mu_);
+  if (socket_ != nullptr) SendMessage(socket_->get(), AsBytes(wake)).IgnoreError();
+}
+
+// The consumer need not be trusted.
+uint64_t ShmChannel::Delivered() const {
+  if (!attached_.load(std::memory_order_acquire)) return 0;
+  return std::min(outgoing_.Taken(), notified_.load(std::memory_order_relaxed));
+}
+
+std::shared_ptr<const void> ShmChannel::Hold() const {
+  std::lock_guard<std::mutex> lock(socket_mu_);
+  return presence_;
 }
 
 // With send_mu_ held. What does not fit waits until the consumer rings for room.
@@ -215,6 +259,9 @@ Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uin
     status = Status(Code::kInvalidArgument, "a one-sided operation outside the peer's memory");
     if (write) return status;
   } else if (write) {
+    if (mapping->writable_address() == nullptr) {
+      return Status(Code::kPermissionDenied, "a write to memory that the peer allows to read only");
+    }
     std::memcpy(mapping->writable_address() + span.offset, local, span.length);
     if (cookie == kNobodyWaits) return status;
   } else {
@@ -223,7 +270,7 @@ Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uin
   {
     std::lock_guard<std::mutex> lock(state_mu_);
     // After the end nobody would tell it.
-    if (closed()) return Status(Code::kUnavailable, "the channel is not connected");
+    if (closed()) return NotConnected();
     completions_.push_back({cookie, std::move(status)});
     has_completions_.store(true);
   }
@@ -249,9 +296,9 @@ MappedSpan ShmChannel::Map(const RemoteSpan& span) {
   std::shared_ptr<Mapping> mapping = FindMapping(span.key);
   if (mapping == nullptr) {
     // The region was sent before the notification that names it, so it is in the socket by now.
-    // An end of the connection is met again, and handled, in HandleSocket().
-    const Status drained = DrainSocket();
-    if (!drained.ok() && drained.code() != Code::kUnavailable) Close(drained);
+    // An end of the stream is met again, and handled, in HandleSocket().
+    const Status drained = DrainSocket(kMessagesInSocket);
+    if (!drained.ok() && drained.code() != Code::kUnavailable) EndAfterRing(drained);
     mapping = FindMapping(span.key);
   }
   if (mapping == nullptr || span.offset > mapping->length() ||
@@ -264,7 +311,7 @@ MappedSpan ShmChannel::Map(const RemoteSpan& span) {
 
 bool ShmChannel::Owns(const void* data, RemoteSpan* span) const {
   const Mapping* mapping = Window::Get().Find(data);
-  if (mapping == nullptr || mapping->owner() != peer_device_id_.load()) return false;
+  if (mapping == nullptr || !(mapping->owner() == peer())) return false;
   span->key = mapping->key();
   span->offset = static_cast<uint64_t>(static_cast<const char*>(data) - mapping->address());
   span->length = mapping->length() - span->offset;
@@ -272,31 +319,50 @@ bool ShmChannel::Owns(const void* data, RemoteSpan* span) const {
 }
 
 int ShmChannel::Poll() {
-  if (!HasWork() && !has_pending_.load(std::memory_order_relaxed)) return 0;
+  if (!HasWork() && !has_pending_.load(std::memory_order_relaxed) && Delivered() == confirmed_) {
+    return 0;
+  }
   const auto handler = handler_.lock();
   if (handler == nullptr) {
     Close(Status(Code::kCancelled, "nobody wants this channel any more"));
     return 0;
   }
-  int handled = 0;
-  if (has_completions_.load(std::memory_order_relaxed)) {
-    std::deque<Completion> completions;
-    {
-      std::lock_guard<std::mutex> lock(state_mu_);
-      completions.swap(completions_);
-      has_completions_.store(false);
-    }
-    for (const Completion& completion : completions) {
-      handler->OnTransfer(completion.cookie, completion.status);
-      ++handled;
-    }
+  int handled = PollCompletions(handler.get());
+  if (state_.load(std::memory_order_acquire) == State::kConnected) {
+    Confirm(handler.get());
+    handled += PollRing(handler.get());
   }
-  if (state_.load(std::memory_order_acquire) != State::kConnected) return handled;
+  if (ending_ && (incoming_.Empty() || incoming_.consumed() >= ending_at_)) Close(end_reason_);
+  return handled;
+}
+
+int ShmChannel::PollCompletions(ChannelHandler* handler) {
+  if (!has_completions_.load(std::memory_order_relaxed)) return 0;
+  std::deque<Completion> completions;
+  {
+    std::lock_guard<std::mutex> lock(state_mu_);
+    completions.swap(completions_);
+    has_completions_.store(false);
+  }
+  for (const Completion& completion : completions) {
+    handler->OnTransfer(completion.cookie, completion.status);
+  }
+  return static_cast<int>(completions.size());
+}
+
+void ShmChannel::Confirm(ChannelHandler* handler) {
+  const uint64_t delivered = Delivered();
+  if (delivered <= confirmed_) return;
+  confirmed_ = delivered;
+  handler->OnDelivered(delivered);
+}
+
+int ShmChannel::PollRing(ChannelHandler* handler) {
   if (has_pending_.load(std::memory_order_relaxed)) {
     std::lock_guard<std::mutex> lock(send_mu_);
     const size_t before = pending_.size();
     FlushPending();
-    if (pending_.size() != before) peer_doorbell_.Ring();
+    if (pending_.size() != before) RingPeer();
   }
   int records = 0;
   while (records < kRecordsPerPoll) {
@@ -305,43 +371,61 @@ int ShmChannel::Poll() {
     const Status status = incoming_.Peek(&data, &length);
     if (!status.ok()) {
       Close(status);
-      return handled;
+      return records;
     }
     if (data == nullptr) break;
     handler->OnNotify(data, length);
-    if (closed()) return handled;
+    // What ended the channel does not count as taken: the peer sends it again by another way.
+    if (closed()) return records;
     incoming_.Pop();
     ++records;
   }
-  if (records > 0 && incoming_.TakeProducerWaits()) peer_doorbell_.Ring();
-  return handled + records;
+  if (records > 0 && incoming_.TakeProducerWaits()) RingPeer();
+  return records;
 }
 
 bool ShmChannel::HasWork() const {
-  return closed() || has_completions_.load() ||
+  if (closed()) return !finished() && (!told_ || eof_.load());
+  return ending_ || has_completions_.load() ||
          (state_.load() == State::kConnected && !incoming_.Empty());
 }
 
-void ShmChannel::HandleSocket() {
-  const Status status = DrainSocket();
-  if (status.ok()) return;
-  // What a dead peer still wrote into the ring counts.
-  while (Poll() > 0) {
-  }
-  Close(status);
+void ShmChannel::HandleSocket(bool writable) {
+  if (writable) SayUnsent();
+  const Status status = DrainSocket(kMessagesPerTurn);
+  if (status.code() == Code::kUnavailable) HandleEndOfStream();
+  if (!status.ok()) EndAfterRing(status);
+  if (closed()) FinishClose();
 }
 
-// Handles the messages that are there; the first error ends it.
-Status ShmChannel::DrainSocket() {
-  while (!closed()) {
+void ShmChannel::HandleEndOfStream() {
+  std::lock_guard<std::mutex> lock(socket_mu_);
+  eof_.store(true);
+  if (socket_ != nullptr) device_->Unwatch(socket_->get());  // it would be readable for ever
+}
+
+// What the peer wrote into the ring before counts. A peer that goes on writing is not waited for.
+void ShmChannel::EndAfterRing(const Status& reason) {
+  if (closed() || ending_) return;
+  ending_ = true;
+  ending_at_ = incoming_.consumed() + kRingCapacity;
+  end_reason_ = reason;
+}
+
+// Handles the messages that are there; the first error ends it. OK with some left: `most` came.
+Status ShmChannel::DrainSocket(int most) {
+  while (most-- > 0 && !eof_.load()) {
+    const bool over = closed() || ending_;  // what comes now comes too late
     Message message;
     {
       std::lock_guard<std::mutex> lock(socket_mu_);
-      if (!socket_.valid()) return OkStatus();
-      const Status status = ReceiveMessage(socket_.get(), &message);
+      if (socket_ == nullptr) return OkStatus();
+      const Status status = ReceiveMessage(socket_->get(), &message);
       if (status.code() == Code::kNotFound) return OkStatus();
-      RDMA_RETURN_IF_ERROR(status);
+      if (!status.ok() && (!over || status.code() == Code::kUnavailable)) return status;
     }
+    // A wake has done its work; a region that Map() needs may lie behind it.
+    if (over || TypeOf(message.bytes) == MessageType::kWake) continue;
     RDMA_RETURN_IF_ERROR(HandleMessage(&message));
   }
   return OkStatus();
@@ -360,7 +444,10 @@ Status ShmChannel::HandleMessage(Message* message) {
       Forget forget;
       RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &forget));
       std::lock_guard<std::mutex> lock(state_mu_);
-      mappings_.erase(forget.key);
+      const auto found = mappings_.find(forget.key);
+      if (found == mappings_.end()) return OkStatus();
+      mapped_bytes_ -= found->second->length();
+      mappings_.erase(found);
       return OkStatus();
     }
     case MessageType::kBye: {
@@ -383,59 +470,130 @@ Status ShmChannel::AddMapping(Message* message) {
     return Status(Code::kDataLoss, "a region without its memory");
   }
   const int fd = message->descriptors[0].get();
-  RDMA_RETURN_IF_ERROR(host::CheckMemoryFile(fd, region.length));
+  const bool writable = region.writable != 0;
+  RDMA_RETURN_IF_ERROR(MayMap(region));
+  RDMA_RETURN_IF_ERROR(host::CheckMemoryFile(fd, region.length, writable));
   std::shared_ptr<Mapping> mapping;
-  RDMA_RETURN_IF_ERROR(Window::Get().Map(fd, region.length, region.writable != 0, region.key,
-                                         peer_device_id_.load(), &mapping));
+  RDMA_RETURN_IF_ERROR(
+      Window::Get().Map(fd, region.length, writable, region.key, peer(), Hold(), &mapping));
   std::lock_guard<std::mutex> lock(state_mu_);
+  mapped_bytes_ += region.length;
   mappings_[region.key] = std::move(mapping);
+  return OkStatus();
+}
+
+Status ShmChannel::MayMap(const RegionMessage& region) const {
+  static const uint64_t kHostMemory = HostMemory();
+  std::lock_guard<std::mutex> lock(state_mu_);
+  if (mappings_.count(region.key) != 0) {
+    return Status(Code::kDataLoss, "the peer shared a region twice");
+  }
+  if (mappings_.size() >= kMaxRegions || region.length > kHostMemory ||
+      mapped_bytes_ > kHostMemory - region.length) {
+    return Status(Code::kResourceExhausted,
+                  "the peer shares more than " + std::to_string(kMaxRegions) + " regions or " +
+                      std::to_string(kHostMemory) + " bytes, which is all memory of the host");
+  }
   return OkStatus();
 }
 
 void ShmChannel::ForgetRegion(uint64_t key) {
   std::lock_guard<std::mutex> lock(socket_mu_);
-  if (shared_.erase(key) == 0 || !socket_.valid()) return;
+  if (shared_.erase(key) == 0 || socket_ == nullptr || closed()) return;
   Forget forget = {};
   forget.type = MessageType::kForget;
   forget.key = key;
-  // A peer that does not hear it only keeps its mapping a while longer.
-  SendMessage(socket_.get(), AsBytes(forget), {}).IgnoreError();
+  SayLocked(AsBytes(forget));
 }
 
+// --- The end ---
+
+// Now, or when the peer has read what lies in the socket.
+void ShmChannel::SayLocked(std::string_view message) {
+  if (unsent_.empty()) {
+    const Status said = SendMessage(socket_->get(), message);
+    if (said.code() != Code::kResourceExhausted) return;  // a peer that is gone needs nothing
+    device_->WatchForRoom(this, socket_->get(), true);
+  }
+  unsent_.emplace_back(message);
+}
+
+void ShmChannel::SayUnsent() {
+  std::lock_guard<std::mutex> lock(socket_mu_);
+  while (!unsent_.empty()) {
+    const Status said = SendMessage(socket_->get(), unsent_.front());
+    if (said.code() == Code::kResourceExhausted) return;
+    unsent_.pop_front();
+  }
+  device_->WatchForRoom(this, socket_->get(), false);
+}
+
+// Unavailable is the fabric's word that the peer uses nothing here any more, so nobody else may
+// give it.
 void ShmChannel::Close(const Status& reason) {
+  const bool true_code = reason.code() != Code::kUnavailable || eof_.load();
   {
     std::lock_guard<std::mutex> lock(state_mu_);
     if (state_.exchange(State::kClosed) == State::kClosed) return;
-    close_reason_ = reason;
+    close_reason_ = true_code ? reason : Status(Code::kAborted, reason.message());
   }
   {
     std::lock_guard<std::mutex> lock(socket_mu_);
-    if (socket_.valid()) {
+    if (socket_ != nullptr && !device_->Foreign()) {
       Bye bye = {};
       bye.type = MessageType::kBye;
       bye.code = static_cast<int32_t>(reason.code());
       const size_t length = std::min(reason.message().size(), sizeof(bye.reason) - 1);
       std::memcpy(bye.reason, reason.message().data(), length);
-      SendMessage(socket_.get(), AsBytes(bye), {}).IgnoreError();
+      SayLocked(AsBytes(bye));
     }
   }
   device_->Wake();
 }
 
 void ShmChannel::FinishClose() {
+  if (finished()) return;
+  const auto handler = handler_.lock();
   Status reason;
+  decltype(mappings_) mappings;
   {
     std::lock_guard<std::mutex> lock(state_mu_);
-    if (finished_.exchange(true)) return;
     reason = close_reason_;
-    mappings_.clear();
+    mappings.swap(mappings_);
   }
-  device_->Unwatch(this);
+  mappings.clear();
+  const bool died = reason.code() == Code::kUnavailable;
+  if (!std::exchange(told_, true) && handler != nullptr) {
+    // A process that died needs nothing again.
+    handler->OnDelivered(died ? notified_.load() : Delivered());
+    handler->OnClosed(reason);
+  }
+  bool all_said = false;
+  const bool released = EndStream(&all_said);
+  // Without a handler nothing here is the peer's to use.
+  if (!released && (handler != nullptr || !all_said)) return;
+  if (handler != nullptr && !died) handler->OnReleased();
+  Finish();
+}
+
+// Lets go of the peer's memory when the peer has been told of the end. True: so has the peer.
+bool ShmChannel::EndStream(bool* all_said) {
+  std::shared_ptr<const void> presence;  // goes after the lock
+  std::lock_guard<std::mutex> lock(socket_mu_);
+  *all_said = unsent_.empty() || eof_.load();
+  if (*all_said) presence.swap(presence_);
+  return socket_ == nullptr || eof_.load();
+}
+
+void ShmChannel::Finish() {
+  std::shared_ptr<const SocketEnd> socket;
   {
     std::lock_guard<std::mutex> lock(socket_mu_);
-    socket_.Reset();
+    socket.swap(socket_);
   }
-  if (const auto handler = handler_.lock()) handler->OnClosed(reason);
+  if (socket != nullptr && !eof_.load()) device_->Unwatch(socket->get());
+  finished_.store(true);
+  device_->Forget(this);
 }
 
 }  // namespace rdma_transport::fabric::shm

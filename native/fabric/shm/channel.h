@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <deque>
 #include <map>
@@ -7,10 +9,13 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "fabric/fabric.h"
+#include "fabric/greeting.h"
 #include "fabric/host/file_descriptor.h"
-#include "fabric/shm/doorbell.h"
 #include "fabric/shm/messages.h"
 #include "fabric/shm/ring.h"
 #include "fabric/shm/socket.h"
@@ -21,19 +26,23 @@ namespace rdma_transport::fabric::shm {
 class ShmDevice;
 
 // Lock order: send_mu_ before socket_mu_. No lock is held while the handler runs.
+//
+// The end of the socket's stream says that the other side reads and writes nothing here any more.
+// A process that dies ends it at once. A process that closes the channel and lives says so (Bye)
+// and ends its stream when the last of the peer's memory has been let go of there (Presence). Until
+// then both sides keep the socket, and what the other side may still use.
 class ShmChannel final : public Channel {
  public:
   ShmChannel(ShmDevice* device, std::weak_ptr<ChannelHandler> handler, std::string token);
   ~ShmChannel() override;
 
   std::string Address() const override;
+  void Authenticate(std::string key) override { key_ = std::move(key); }
   Status Connect(std::string_view peer_address, Role role) override;
   const char* fabric() const override { return "shm"; }
   std::string Route() const override { return "same host"; }
   bool MapsPeer() const override { return true; }
   bool Copies() const override { return true; }
-  // What lies in the ring is read even if the peer dies; a ring that breaks ends a peer's life.
-  bool MayLose() const override { return false; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override;
@@ -42,22 +51,32 @@ class ShmChannel final : public Channel {
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   MappedSpan Map(const RemoteSpan& span) override;
   bool Owns(const void* data, RemoteSpan* span) const override;
+  uint64_t Delivered() const override;
+  std::shared_ptr<const void> Hold() const override;
   void Close(const Status& reason) override;
 
   const std::string& token() const { return token_; }
-  int socket_fd() const { return socket_.get(); }
+  // After Connect().
+  const Greeting& greeting() const { return greeting_; }
 
   // The rest is for the device, on the polling thread.
-  Status Attach(host::FileDescriptor socket, Message* hello);  // passive side: the peer has come
+  // Passive side: the peer has come.
+  Status Attach(host::FileDescriptor socket, pid_t process, Message* hello);
   int Poll();
   bool HasWork() const;
-  void HandleSocket();
+  // `writable`: what found no room may find some now.
+  void HandleSocket(bool writable);
+  // The peer can see the flag.
+  bool attached() const { return attached_.load(std::memory_order_acquire); }
+  void RaiseFlag() { incoming_.RaiseFlag(); }
+  void LowerFlag() { incoming_.LowerFlag(); }
   void RingIfLazy();
   void ForgetRegion(uint64_t key);
   bool closed() const { return state_.load() == State::kClosed; }
-  // Closed, and everybody has been told: nothing is left to do for it.
+  // Closed, and nothing is left to do or to wait for.
   bool finished() const { return finished_.load(); }
-  // After Close(): tells the handler, once, and lets go of the socket.
+  // After Close(), again and again until it has finished: tells the handler, lets go of the peer's
+  // memory, and waits until the peer has let go of this side's.
   void FinishClose();
 
  private:
@@ -66,42 +85,60 @@ class ShmChannel final : public Channel {
   // Not OK: the channel was closed meanwhile.
   Status Advance(State from, State to);
   Status CloseReason() const;
+  std::shared_ptr<const SocketEnd> TakeSocket(host::FileDescriptor socket, pid_t process);
   Status SendEnds(MessageType type);
   Status TakePeerEnds(Message* message);
   Status BecomeConnected();
   Status HandleMessage(Message* message);
   Status AddMapping(Message* message);
+  Status MayMap(const RegionMessage& region) const;
   std::shared_ptr<Mapping> FindMapping(uint64_t key);
-  Status DrainSocket();
+  Status DrainSocket(int most);
+  void EndAfterRing(const Status& reason);
+  int PollCompletions(ChannelHandler* handler);
+  int PollRing(ChannelHandler* handler);
+  void Confirm(ChannelHandler* handler);
   void FlushPending();
   void Enqueue(const iovec* parts, int count, size_t length);
+  void RingPeer();
+  void SayLocked(std::string_view message);
+  void SayUnsent();
+  void HandleEndOfStream();
+  bool EndStream(bool* all_said);
+  void Finish();
+  Owner peer() const { return {peer_device_id_.load(), peer_process_.load()}; }
   Status Transfer(const RemoteSpan& span, bool write, char* local, uint64_t cookie);
 
   ShmDevice* const device_;
   const std::weak_ptr<ChannelHandler> handler_;
   const std::string token_;
-  std::string peer_token_;
+  std::string key_;
+  Greeting greeting_;
   std::atomic<uint64_t> peer_device_id_{0};
+  std::atomic<pid_t> peer_process_{0};
   std::atomic<State> state_{State::kNew};
   bool passive_ = false;
 
   RingConsumer incoming_;
-  Doorbell peer_doorbell_;
+  std::atomic<bool> attached_{false};  // outgoing_ is
   std::atomic<bool> unrung_{false};
 
   mutable std::mutex send_mu_;
   RingProducer outgoing_;
   std::deque<std::string> pending_;
   size_t pending_bytes_ = 0;
-  uint64_t notified_ = 0;
+  std::atomic<uint64_t> notified_{0};
   std::atomic<bool> has_pending_{false};
 
-  std::mutex socket_mu_;
-  host::FileDescriptor socket_;
+  mutable std::mutex socket_mu_;
+  std::shared_ptr<const SocketEnd> socket_;
+  std::shared_ptr<const void> presence_;
+  std::deque<std::string> unsent_;  // messages that found no room
   std::set<uint64_t> shared_;
 
   mutable std::mutex state_mu_;
   std::map<uint64_t, std::shared_ptr<Mapping>> mappings_;
+  uint64_t mapped_bytes_ = 0;
   struct Completion {
     uint64_t cookie;
     Status status;
@@ -110,6 +147,14 @@ class ShmChannel final : public Channel {
   std::atomic<bool> has_completions_{false};
   Status close_reason_;
   std::atomic<bool> finished_{false};
+
+  // The polling thread's.
+  uint64_t confirmed_ = 0;  // notifications that the handler knows to be delivered
+  bool ending_ = false;     // closes with end_reason_ when the ring has been read
+  uint64_t ending_at_ = 0;  // or so many bytes of it
+  Status end_reason_;
+  std::atomic<bool> eof_{false};  // the peer's stream has ended; other threads may look
+  bool told_ = false;             // OnClosed() was called
 };
 
 }  // namespace rdma_transport::fabric::shm

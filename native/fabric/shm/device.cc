@@ -1,6 +1,9 @@
 #include "fabric/shm/device.h"
 
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +21,11 @@ namespace {
 
 constexpr Nanos kSocketInterval = kMillisecond;  // while busy; a sleeping device hears at once
 constexpr Nanos kStrangerPatience = 5 * kSecond;
+// Of this process's own user, so the bounds only keep one from the others' turn and descriptors.
+constexpr size_t kMaxStrangers = 64;
+constexpr int kAcceptsPerTurn = 16;
+// Without a free descriptor the listener would be readable again at once.
+constexpr long kListenerPauseMs = 100;
 
 }  // namespace
 
@@ -32,12 +40,17 @@ Status ShmDevice::Init() {
   generation_ = host::ForkGeneration();
   id_ = Random64() | 1;
   socket_name_ = "rdma_transport." + Hex(RandomBytes(16));
-  RDMA_RETURN_IF_ERROR(doorbell_.Create());
+  self_ = {id_, getpid()};
+  event_ = host::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event_.valid()) return StatusFromErrno(errno, "eventfd");
+  resume_timer_ = host::FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!resume_timer_.valid()) return StatusFromErrno(errno, "timerfd_create");
   RDMA_RETURN_IF_ERROR(Listen(socket_name_, &listener_));
   epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) return StatusFromErrno(errno, "epoll_create1");
   host::GuardDescriptor(listener_.get());
-  RDMA_RETURN_IF_ERROR(AddToEpoll(doorbell_.event_fd(), &doorbell_));
+  RDMA_RETURN_IF_ERROR(AddToEpoll(event_.get(), &event_));
+  RDMA_RETURN_IF_ERROR(AddToEpoll(resume_timer_.get(), &resume_timer_));
   return AddToEpoll(listener_.get(), &listener_);
 }
 
@@ -111,7 +124,9 @@ MappedSpan ShmDevice::MapOwn(const RemoteSpan& span) {
     std::shared_ptr<Mapping>& view = own_views_[span.key];
     if (view == nullptr) {
       const int fd = static_cast<const host::MemoryRegion&>(region).fd();
-      if (!Window::Get().Map(fd, region.length(), /*writable=*/false, span.key, id_, &view).ok()) {
+      if (!Window::Get()
+               .Map(fd, region.length(), /*writable=*/false, span.key, self_, nullptr, &view)
+               .ok()) {
         own_views_.erase(span.key);
         return;
       }
@@ -126,7 +141,7 @@ bool ShmDevice::Locate(const void* data, RemoteSpan* span) const {
   const auto address = reinterpret_cast<uintptr_t>(data);
   const Mapping* mapping = Window::Get().Find(data);
   if (mapping != nullptr) {
-    if (mapping->owner() != id_) return false;
+    if (!(mapping->owner() == self_)) return false;
     span->key = mapping->key();
     span->offset = address - reinterpret_cast<uintptr_t>(mapping->address());
     span->length = mapping->length() - span->offset;
@@ -162,27 +177,38 @@ void ShmDevice::Expect(ShmChannel* channel) {
   expected_[channel->token()] = channel;
 }
 
-Status ShmDevice::Watch(ShmChannel* channel) {
-  host::GuardDescriptor(channel->socket_fd());
-  return AddToEpoll(channel->socket_fd(), channel);
+Status ShmDevice::Watch(ShmChannel* channel, int socket) { return AddToEpoll(socket, channel); }
+
+void ShmDevice::Unwatch(int socket) {
+  if (!Foreign()) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
 }
 
-void ShmDevice::Unwatch(ShmChannel* channel) {
+void ShmDevice::WatchForRoom(ShmChannel* channel, int socket, bool on) {
+  epoll_event event = {};
+  event.events = on ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.ptr = channel;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event);
+}
+
+void ShmDevice::Forget(ShmChannel* channel) {
   std::lock_guard<std::mutex> lock(channels_mu_);
   expected_.erase(channel->token());
   channels_version_.fetch_add(1);
-  if (channel->socket_fd() < 0) return;
-  host::UnguardDescriptor(channel->socket_fd());
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, channel->socket_fd(), nullptr);
 }
 
 std::vector<std::shared_ptr<ShmChannel>> ShmDevice::Channels() const {
   std::vector<std::shared_ptr<ShmChannel>> channels;
-  std::lock_guard<std::mutex> lock(channels_mu_);
-  for (const auto& weak : channels_) {
-    auto channel = weak.lock();
-    if (channel != nullptr && !channel->finished()) channels.push_back(std::move(channel));
+  {
+    std::lock_guard<std::mutex> lock(channels_mu_);
+    for (const auto& weak : channels_) {
+      // Any of these may be the last reference, and must not go under the lock, which the
+      // channel's destructor takes.
+      if (auto channel = weak.lock()) channels.push_back(std::move(channel));
+    }
   }
+  channels.erase(std::remove_if(channels.begin(), channels.end(),
+                                [](const auto& channel) { return channel->finished(); }),
+                 channels.end());
   return channels;
 }
 
@@ -202,19 +228,14 @@ void ShmDevice::RefreshSnapshot() {
 // --- The polling thread ---
 
 int ShmDevice::Poll() {
-  doorbell_.LowerFlag();
+  if (asleep_.load(std::memory_order_relaxed)) SetFlags(false);
   if (woken_.load(std::memory_order_relaxed)) HandleSockets();
   RefreshSnapshot();
   int handled = 0;
-  bool closed_some = false;
   for (const auto& channel : snapshot_) {
     if (!channel->closed()) handled += channel->Poll();
-    if (channel->closed()) {
-      channel->FinishClose();
-      closed_some = true;
-    }
+    if (channel->closed()) channel->FinishClose();
   }
-  if (closed_some) snapshot_version_ = ~uint64_t{0};
   if (Now() - sockets_checked_ > kSocketInterval) HandleSockets();
   return handled;
 }
@@ -225,8 +246,17 @@ bool ShmDevice::HasWork() {
                      [](const auto& channel) { return channel->HasWork(); });
 }
 
+// A flag for each peer: none can lower another one's.
+void ShmDevice::SetFlags(bool asleep) {
+  asleep_.store(asleep);
+  for (const auto& channel : snapshot_) {
+    if (!channel->attached()) continue;
+    asleep ? channel->RaiseFlag() : channel->LowerFlag();
+  }
+}
+
 bool ShmDevice::Rest() {
-  doorbell_.RaiseFlag();
+  SetFlags(true);
   for (const auto& channel : snapshot_) channel->RingIfLazy();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return !HasWork();
@@ -243,65 +273,98 @@ void ShmDevice::Sleep(Nanos deadline) {
   if (epoll_wait(epoll_.get(), &event, 1, timeout_ms) > 0) woken_.store(true);
 }
 
-void ShmDevice::Wake() { doorbell_.RingAlways(); }
+// Fails only when the counter is full, and then nobody sleeps.
+void ShmDevice::Wake() {
+  const uint64_t one = 1;
+  if (!Foreign()) [[maybe_unused]]
+    const ssize_t written = write(event_.get(), &one, sizeof(one));
+}
 
 void ShmDevice::HandleSockets() {
   sockets_checked_ = Now();
   woken_.store(false);
+  RefreshSnapshot();
   epoll_event events[16];
   const int count = epoll_wait(epoll_.get(), events, 16, 0);
-  std::vector<std::shared_ptr<ShmChannel>> channels;
-  for (int i = 0; i < count; ++i) {
-    void* tag = events[i].data.ptr;
-    if (tag == &doorbell_) {
-      doorbell_.Drain();
-    } else if (tag == &listener_) {
-      AcceptStrangers();
-    } else if (strangers_.count(static_cast<Stranger*>(tag)) != 0) {
-      HandleStranger(static_cast<Stranger*>(tag));
-    } else {
-      if (channels.empty()) channels = Channels();
-      for (const auto& channel : channels) {
-        if (channel.get() == tag) channel->HandleSocket();
-      }
-    }
-  }
-  for (auto it = strangers_.begin(); it != strangers_.end();) {
-    Stranger* stranger = (it++)->first;
-    if (Now() - stranger->since > kStrangerPatience) DropStranger(stranger);
+  for (int i = 0; i < count; ++i) HandleEvent(events[i].data.ptr, events[i].events);
+  while (!strangers_.empty() && Now() - strangers_.front().since > kStrangerPatience) {
+    DropStranger(strangers_.begin());
   }
 }
 
+void ShmDevice::HandleEvent(void* tag, uint32_t events) {
+  if (tag == &event_) {
+    uint64_t wakes = 0;
+    [[maybe_unused]] const ssize_t got = read(event_.get(), &wakes, sizeof(wakes));
+    return;
+  }
+  if (tag == &listener_) return AcceptStrangers();
+  if (tag == &resume_timer_) return ResumeListening();
+  for (const auto& channel : snapshot_) {
+    if (channel.get() == tag) return channel->HandleSocket((events & EPOLLOUT) != 0);
+  }
+  for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++stranger) {
+    if (&*stranger == tag) return HandleStranger(stranger);
+  }
+}
+
+// What is left after this turn is still there at the next.
 void ShmDevice::AcceptStrangers() {
-  while (true) {
-    host::FileDescriptor socket;
-    const Status status = Accept(listener_.get(), &socket);
-    if (!status.ok()) {
-      if (status.code() != Code::kNotFound) Log(LogLevel::kWarning, status.message());
-      return;
-    }
-    const Status user = CheckPeerUser(socket.get());
-    if (!user.ok()) {
-      Log(LogLevel::kWarning, "refused a local connection: " + user.message());
-      continue;
-    }
-    auto stranger = std::make_unique<Stranger>(Stranger{std::move(socket), Now()});
-    if (!AddToEpoll(stranger->socket.get(), stranger.get()).ok()) continue;
-    Stranger* tag = stranger.get();
-    strangers_[tag] = std::move(stranger);
+  for (int i = 0; i < kAcceptsPerTurn && AcceptStranger(); ++i) {
   }
 }
 
-void ShmDevice::DropStranger(Stranger* stranger) {
+// False: there is none, or none can be taken now.
+bool ShmDevice::AcceptStranger() {
+  Stranger stranger = {{}, 0, Now()};
+  const Status accepted = Accept(listener_.get(), &stranger.socket);
+  if (accepted.code() == Code::kNotFound) return false;
+  if (!accepted.ok()) {
+    refusals_.Log(accepted.message());
+    PauseListening();
+    return false;
+  }
+  const Status user = CheckPeerUser(stranger.socket.get(), &stranger.process);
+  if (!user.ok()) {
+    refusals_.Log("refused a local connection: " + user.message());
+    return true;
+  }
+  if (strangers_.size() == kMaxStrangers) DropStranger(strangers_.begin());
+  strangers_.push_back(std::move(stranger));
+  const Status watched = AddToEpoll(strangers_.back().socket.get(), &strangers_.back());
+  if (!watched.ok()) strangers_.pop_back();
+  return true;
+}
+
+void ShmDevice::PauseListening() {
+  epoll_event none = {};
+  none.data.ptr = &listener_;
+  const itimerspec once = {{0, 0}, {0, kListenerPauseMs * kMillisecond}};
+  if (timerfd_settime(resume_timer_.get(), 0, &once, nullptr) != 0) return;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &none);
+}
+
+void ShmDevice::ResumeListening() {
+  uint64_t expirations = 0;
+  [[maybe_unused]] const ssize_t got = read(resume_timer_.get(), &expirations, sizeof(expirations));
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.ptr = &listener_;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+}
+
+void ShmDevice::DropStranger(std::list<Stranger>::iterator stranger) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->socket.get(), nullptr);
   strangers_.erase(stranger);
 }
 
-std::shared_ptr<ShmChannel> ShmDevice::TakeExpected(const std::string& token) {
+std::shared_ptr<ShmChannel> ShmDevice::TakeExpected(std::string_view greeting) {
   const ShmChannel* wanted = nullptr;
   {
     std::lock_guard<std::mutex> lock(channels_mu_);
-    const auto expected = expected_.find(token);
+    const auto expected = std::find_if(
+        expected_.begin(), expected_.end(),
+        [greeting](const auto& entry) { return entry.second->greeting().IsPeers(greeting); });
     if (expected == expected_.end()) return nullptr;
     wanted = expected->second;
     expected_.erase(expected);
@@ -312,7 +375,7 @@ std::shared_ptr<ShmChannel> ShmDevice::TakeExpected(const std::string& token) {
   return nullptr;
 }
 
-void ShmDevice::HandleStranger(Stranger* stranger) {
+void ShmDevice::HandleStranger(std::list<Stranger>::iterator stranger) {
   Message message;
   Status status = ReceiveMessage(stranger->socket.get(), &message);
   if (status.code() == Code::kNotFound) return;
@@ -323,19 +386,18 @@ void ShmDevice::HandleStranger(Stranger* stranger) {
   }
   std::shared_ptr<ShmChannel> channel;
   if (status.ok()) {
-    channel = TakeExpected(std::string(hello.token, sizeof(hello.token)));
+    channel = TakeExpected(std::string_view(hello.greeting, sizeof(hello.greeting)));
   }
   if (channel == nullptr) {
-    Log(LogLevel::kWarning, "refused a local connection that nobody asked for" +
-                                (status.ok() ? "" : ": " + status.message()));
-    DropStranger(stranger);
-    return;
+    refusals_.Log("refused a local connection that nobody asked for" +
+                  (status.ok() ? "" : ": " + status.message()));
+    return DropStranger(stranger);
   }
   host::FileDescriptor socket = std::move(stranger->socket);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+  const pid_t process = stranger->process;
   strangers_.erase(stranger);
-  status = channel->Attach(std::move(socket), &message);
-  if (status.ok()) status = Watch(channel.get());
+  status = channel->Attach(std::move(socket), process, &message);
   if (!status.ok()) channel->Close(status);
 }
 

@@ -2,19 +2,21 @@
 #pragma once
 
 #include <atomic>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/log.h"
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "fabric/host/file_descriptor.h"
 #include "fabric/host/region.h"
 #include "fabric/host/region_table.h"
 #include "fabric/shm/channel.h"
-#include "fabric/shm/doorbell.h"
 
 namespace rdma_transport::fabric::shm {
 
@@ -42,11 +44,16 @@ class ShmDevice final : public Device {
   // For channels.
   uint64_t id() const { return id_; }
   const std::string& socket_name() const { return socket_name_; }
-  Doorbell& doorbell() { return doorbell_; }
+  // The polling thread has said Rest(), and nothing has come since.
+  bool Asleep() const { return asleep_.load(); }
   bool FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const;
   void Expect(ShmChannel* channel);
-  Status Watch(ShmChannel* channel);
-  void Unwatch(ShmChannel* channel);
+  Status Watch(ShmChannel* channel, int socket);
+  void Unwatch(int socket);
+  // Whether the channel is also told when its socket has room for what it sends.
+  void WatchForRoom(ShmChannel* channel, int socket, bool on);
+  // It has finished.
+  void Forget(ShmChannel* channel);
   // Whether this device was opened by an ancestor of this process.
   bool Foreign() const;
 
@@ -54,6 +61,7 @@ class ShmDevice final : public Device {
   // A connection whose first message has not come yet.
   struct Stranger {
     host::FileDescriptor socket;
+    pid_t process;
     Nanos since;
   };
 
@@ -61,10 +69,15 @@ class ShmDevice final : public Device {
   Status Init();
   Status AddToEpoll(int fd, void* tag);
   void HandleSockets();
+  void HandleEvent(void* tag, uint32_t events);
   void AcceptStrangers();
-  void HandleStranger(Stranger* stranger);
-  void DropStranger(Stranger* stranger);
-  std::shared_ptr<ShmChannel> TakeExpected(const std::string& token);
+  bool AcceptStranger();
+  void PauseListening();
+  void ResumeListening();
+  void HandleStranger(std::list<Stranger>::iterator stranger);
+  void DropStranger(std::list<Stranger>::iterator stranger);
+  void SetFlags(bool asleep);
+  std::shared_ptr<ShmChannel> TakeExpected(std::string_view greeting);
   void OnRegionDestroyed(uint64_t key);
   std::vector<std::shared_ptr<ShmChannel>> Channels() const;
   void RefreshSnapshot();
@@ -72,10 +85,13 @@ class ShmDevice final : public Device {
 
   int generation_ = 0;
   uint64_t id_ = 0;  // random; never 0
+  Owner self_;
   std::string socket_name_;
   host::FileDescriptor listener_;
   host::FileDescriptor epoll_;
-  Doorbell doorbell_;
+  host::FileDescriptor event_;         // of Wake()
+  host::FileDescriptor resume_timer_;  // runs while the listener is paused
+  std::atomic<bool> asleep_{false};
   Nanos sockets_checked_ = 0;
   std::atomic<bool> woken_{false};  // a Sleep() ended by an event that nobody has handled yet
 
@@ -87,7 +103,8 @@ class ShmDevice final : public Device {
   uint64_t snapshot_version_ = ~uint64_t{0};
   std::map<std::string, ShmChannel*> expected_;  // by token, under channels_mu_
 
-  std::map<Stranger*, std::unique_ptr<Stranger>> strangers_;
+  std::list<Stranger> strangers_;  // the oldest first
+  LogLimiter refusals_{LogLevel::kWarning};
 
   host::RegionTable regions_;  // of host::MemoryRegion
   std::mutex own_views_mu_;

@@ -7,19 +7,20 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "fabric/greeting.h"
 
 namespace rdma_transport::fabric::shm {
 
-enum class MessageType : uint32_t { kHello = 1, kAccept, kRegion, kForget, kBye };
+enum class MessageType : uint32_t { kHello = 1, kAccept, kRegion, kForget, kBye, kWake };
 
-struct Hello {  // and kAccept; descriptors: ring, doorbell page, doorbell event
+struct Hello {  // and kAccept; descriptor: the ring
   MessageType type;
   uint32_t reserved;
   uint64_t device_id;  // the sender's, so that all its channels are known to lead to one memory
-  char token[16];
+  char greeting[kGreetingBytes];
 };
 
-struct RegionMessage {  // descriptors: the memory file
+struct RegionMessage {  // descriptor: the memory file
   MessageType type;
   uint32_t writable;
   uint64_t key;
@@ -31,10 +32,17 @@ struct Forget {
   uint64_t key;
 };
 
+// The sender has closed the channel. It may still read memory of the receiver, until its stream
+// ends.
 struct Bye {
   MessageType type;
   int32_t code;
   char reason[256];
+};
+
+// There is something in the ring of a consumer that sleeps.
+struct Wake {
+  MessageType type;
 };
 
 template <typename T>

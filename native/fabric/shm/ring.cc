@@ -61,6 +61,8 @@ Status RingConsumer::Peek(const char** data, size_t* length) {
 
 void RingConsumer::Pop() {
   head_ += record_size_;
+  // First: whoever sees the room sees that the record counts as taken.
+  mapping_.header()->taken.store(++taken_, std::memory_order_release);
   mapping_.header()->head.store(head_, std::memory_order_release);
 }
 
@@ -69,6 +71,13 @@ bool RingConsumer::TakeProducerWaits() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   auto& waits = mapping_.header()->producer_waits;
   return waits.load(std::memory_order_relaxed) != 0 && waits.exchange(0) != 0;
+}
+
+bool RingProducer::TakeConsumerSleeps() {
+  // Orders the store of `tail` before the look at the flag; pairs with RaiseFlag().
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  auto& asleep = mapping_.header()->asleep;
+  return asleep.load(std::memory_order_relaxed) != 0 && asleep.exchange(0) != 0;
 }
 
 uint64_t RingProducer::Used() const {

@@ -25,6 +25,8 @@ constexpr size_t kMaxRecord = kRingCapacity / 2 - 64;
 struct RingHeader {
   alignas(64) std::atomic<uint64_t> tail;  // bytes ever produced; written by the producer
   alignas(64) std::atomic<uint64_t> head;  // bytes ever consumed; written by the consumer
+  std::atomic<uint64_t> taken;             // records ever consumed; written by the consumer
+  std::atomic<uint32_t> asleep;            // the consumer must be woken; the producer lowers it
   alignas(64) std::atomic<uint32_t> producer_waits;
 };
 
@@ -56,11 +58,18 @@ class RingConsumer {
   void Pop();
   // Call after a batch of Pop(): whether the producer sleeps on the room that was made.
   bool TakeProducerWaits();
+  // Bytes ever consumed.
+  uint64_t consumed() const { return head_; }
+
+  // The consumer raises its flag, looks once more for records, and only then sleeps.
+  void RaiseFlag() { mapping_.header()->asleep.store(1); }
+  void LowerFlag() { mapping_.header()->asleep.store(0, std::memory_order_relaxed); }
 
  private:
   host::FileDescriptor file_;
   RingMapping mapping_;
   uint64_t head_ = 0;
+  uint64_t taken_ = 0;
   uint64_t record_size_ = 0;
 };
 
@@ -74,6 +83,10 @@ class RingProducer {
   void WaitForRoom();
   // Bytes that the consumer has not taken.
   uint64_t Used() const;
+  // Records that the consumer says it has taken.
+  uint64_t Taken() const { return mapping_.header()->taken.load(std::memory_order_acquire); }
+  // Call after a Push(): whether the consumer sleeps and must be woken, which one caller learns.
+  bool TakeConsumerSleeps();
 
  private:
   RingMapping mapping_;

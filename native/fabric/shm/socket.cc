@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "fabric/host/fork_guard.h"
+
 namespace rdma_transport::fabric::shm {
 namespace {
 
@@ -61,7 +63,7 @@ Status Accept(int listener, host::FileDescriptor* socket_out) {
   return OkStatus();
 }
 
-Status CheckPeerUser(int socket) {
+Status CheckPeerUser(int socket, pid_t* process) {
   ucred credentials;
   socklen_t length = sizeof(credentials);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
@@ -72,38 +74,40 @@ Status CheckPeerUser(int socket) {
                   "the peer runs as user " + std::to_string(credentials.uid) + ", this task as " +
                       std::to_string(geteuid()) + "; shared memory is for one user");
   }
+  *process = credentials.pid;
   return OkStatus();
 }
 
-Status SendMessage(int socket, std::string_view bytes, const std::vector<int>& descriptors) {
+Status SendMessage(int socket, std::string_view bytes, int descriptor) {
   iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr header = {};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    const size_t size = descriptors.size() * sizeof(int);
+  if (descriptor >= 0) {
     header.msg_control = control;
-    header.msg_controllen = CMSG_SPACE(size);
+    header.msg_controllen = sizeof(control);
     cmsghdr* rights = CMSG_FIRSTHDR(&header);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(size);
-    std::memcpy(CMSG_DATA(rights), descriptors.data(), size);
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
   }
+  // MSG_DONTWAIT: O_NONBLOCK belongs to the description, which a peer could share and change.
   ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   // Of an earlier moment, and told once: see ReceiveMessage().
   if (sent < 0 && errno == ECONNRESET) sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0) {
-    return StatusFromErrno(errno, "sending to the peer's local socket");
+  if (sent >= 0) return OkStatus();
+  if (errno == EAGAIN || errno == ETOOMANYREFS) {
+    return Status(Code::kResourceExhausted, "the peer does not read its local socket");
   }
-  return OkStatus();
+  return StatusFromErrno(errno, "sending to the peer's local socket");
 }
 
 Status ReceiveMessage(int socket, Message* message) {
   char buffer[kMaxMessage];
   iovec part = {buffer, sizeof(buffer)};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
   msghdr header = {};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
@@ -137,6 +141,26 @@ Status ReceiveMessage(int socket, Message* message) {
   }
   message->bytes.assign(buffer, static_cast<size_t>(got));
   return OkStatus();
+}
+
+SocketEnd::SocketEnd(host::FileDescriptor fd)
+    : fd_(std::move(fd)), generation_(host::ForkGeneration()) {
+  host::GuardDescriptor(fd_.get());
+}
+
+SocketEnd::~SocketEnd() {
+  if (Inherited()) {
+    fd_.Release();
+  } else {
+    host::UnguardDescriptor(fd_.get());
+  }
+}
+
+// Then it was closed at the fork, and its number may mean something else.
+bool SocketEnd::Inherited() const { return generation_ != host::ForkGeneration(); }
+
+void SocketEnd::EndStream() const {
+  if (!Inherited()) shutdown(fd_.get(), SHUT_WR);
 }
 
 }  // namespace rdma_transport::fabric::shm

@@ -11,6 +11,9 @@ namespace {
 // Address space only; smaller ones are tried where a limit (RLIMIT_AS) forbids it.
 constexpr size_t kLargestWindow = size_t{1} << 38;
 constexpr size_t kSmallestWindow = size_t{1} << 32;
+// Each takes an entry of the kernel's table of this process (vm.max_map_count, usually 65530),
+// which must not run out: peers choose how many regions they share.
+constexpr size_t kMaxMappings = 16384;
 
 }  // namespace
 
@@ -39,19 +42,23 @@ Status Window::ReserveLocked() {
 }
 
 Status Window::TakeLocked(size_t length, char** address) {
+  if (mappings_ >= kMaxMappings) {
+    return Status(Code::kResourceExhausted, "peers share too many regions with this process");
+  }
   for (auto range = free_.begin(); range != free_.end(); ++range) {
     if (range->second < length) continue;
     *address = range->first;
     const size_t rest = range->second - length;
     free_.erase(range);
     if (rest > 0) free_[*address + length] = rest;
+    ++mappings_;
     return OkStatus();
   }
   return Status(Code::kResourceExhausted, "no address space left to map peers' memory");
 }
 
-Status Window::Map(int fd, size_t length, bool writable, uint64_t key, uint64_t owner,
-                   std::shared_ptr<Mapping>* mapping) {
+Status Window::Map(int fd, size_t length, bool writable, uint64_t key, const Owner& owner,
+                   std::shared_ptr<const void> presence, std::shared_ptr<Mapping>* mapping) {
   if (length == 0 || length % kGranule != 0) {
     return Status(Code::kInvalidArgument, "a region of " + std::to_string(length) + " bytes");
   }
@@ -71,7 +78,7 @@ Status Window::Map(int fd, size_t length, bool writable, uint64_t key, uint64_t 
   // Page tables now rather than a fault per page in the first step; failing costs only that.
   madvise(address, length, MADV_POPULATE_READ);
 #endif
-  *mapping = std::make_shared<Mapping>(address, length, key, owner);
+  *mapping = std::make_shared<Mapping>(address, length, writable, key, owner, std::move(presence));
   for (size_t offset = 0; offset < length; offset += kGranule) {
     table_[GranuleOf(address + offset)].store(mapping->get(), std::memory_order_release);
   }
@@ -84,6 +91,7 @@ void Window::GiveBack(char* address, size_t length) {
   }
   mmap(address, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   std::lock_guard<std::mutex> lock(mu_);
+  --mappings_;
   auto next = free_.lower_bound(address);
   if (next != free_.end() && address + length == next->first) {
     length += next->second;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "fabric/host/fork_guard.h"
 #include "fabric/verbs/errors.h"
 
@@ -14,6 +15,33 @@ namespace rdma_transport::fabric::verbs {
 namespace {
 
 constexpr int kQueueEntries = 4096;
+// A card maps memory by large pages only where its address has the same place in such a page.
+constexpr uint64_t kIovaGranule = uint64_t{2} << 20;
+// Neither signed arithmetic nor the end of a region goes round.
+constexpr uint64_t kIovaLimit = uint64_t{1} << 62;
+
+// As many peers as may come at once where all have rings like this side's.
+constexpr int64_t kMaxPendingPeers = 512;
+// mlx5 cannot bind longer ones.
+constexpr uint64_t kLongestWindow = uint64_t{1} << 31;
+
+uint64_t AddressOf(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+
+uint64_t RandomIova(uint64_t address) {
+  return Random64() % kIovaLimit / kIovaGranule * kIovaGranule + address % kIovaGranule;
+}
+
+bool HasWindows(const Port& port) {
+  constexpr unsigned kTypes = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  const ibv_context_ops& verbs = port.context->ops;
+  return (port.attributes.device_cap_flags & kTypes) != 0 && verbs.alloc_mw != nullptr &&
+         verbs.dealloc_mw != nullptr;
+}
+
+// Whether a registration failed, perhaps, for the address that was asked for.
+bool MayBeTheIova(int error) {
+  return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS || error == ERANGE;
+}
 
 Status MakeNonBlocking(int fd) {
   const int flags = fcntl(fd, F_GETFL);
@@ -65,6 +93,7 @@ Status Adapter::Init(const VerbsSettings& settings) {
   host::GuardDescriptor(port_.context->async_fd);
   domain_ = library_->alloc_pd(port_.context);
   if (domain_ == nullptr) return VerbError(errno, "ibv_alloc_pd", Name());
+  DecideIsolation();
   events_ = library_->create_comp_channel(port_.context);
   if (events_ == nullptr) return VerbError(errno, "ibv_create_comp_channel", Name());
   host::GuardDescriptor(events_->fd);
@@ -91,21 +120,78 @@ Adapter::~Adapter() {
   }
 }
 
+void Adapter::DecideIsolation() {
+  if (settings_.isolation == Isolation::kOff) return;
+  random_addresses_ = library_->reg_mr_iova2 != nullptr;
+  if (!random_addresses_) {
+    Log(LogLevel::kInfo,
+        "verbs: peers can guess the addresses of memory: this libibverbs cannot choose them "
+        "(ibv_reg_mr_iova2 is of rdma-core 28)");
+  }
+  if (settings_.isolation != Isolation::kPeer) return;
+  windows_ = HasWindows(port_);
+  if (!windows_) {
+    Log(LogLevel::kWarning,
+        "verbs: " + Name() +
+            " has no memory windows of type 2: a key that one peer was told works for every "
+            "connected peer, as with RDMA_TRANSPORT_ISOLATION=address");
+  }
+}
+
 bool Adapter::Usable() const { return generation_ == host::ForkGeneration(); }
+
+ibv_mr* Adapter::RegisterAt(uint64_t iova, void* address, size_t length, int access) {
+  const bool relaxed = settings_.relaxed_ordering && library_->reg_mr_iova2 != nullptr;
+  // The newer entry drops optional flags that the kernel does not know.
+  if (relaxed || iova != AddressOf(address)) {
+    return library_->reg_mr_iova2(
+        domain_, address, length, iova,
+        static_cast<unsigned>(access) | (relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0));
+  }
+  return library_->reg_mr(domain_, address, length, access);
+}
 
 Status Adapter::Register(void* address, size_t length, int access,
                          std::unique_ptr<Registration>* registration) {
-  ibv_mr* region = nullptr;
-  // The newer entry drops optional flags that the kernel does not know.
-  if (settings_.relaxed_ordering && library_->reg_mr_iova2 != nullptr) {
-    region = library_->reg_mr_iova2(domain_, address, length, reinterpret_cast<uint64_t>(address),
-                                    static_cast<unsigned>(access) | IBV_ACCESS_RELAXED_ORDERING);
-  } else {
-    region = library_->reg_mr(domain_, address, length, access);
+  ibv_mr* region = RegisterAt(AddressOf(address), address, length, access);
+  if (region == nullptr) return RegistrationError(errno, length, registered_.load(), Name());
+  registered_.fetch_add(length);
+  registration->reset(new Registration(this, region, AddressOf(address)));
+  return OkStatus();
+}
+
+// 0: peers reach memory of that length directly.
+int Adapter::WindowAccess(size_t length, int access) {
+  if (!windows_) return 0;
+  if (length <= kLongestWindow) return access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
+  if (!told_of_long_region_.exchange(true)) {
+    Log(LogLevel::kInfo,
+        "verbs: memory windows end at 2 GiB: the keys of longer regions work for "
+        "every connected peer");
+  }
+  return 0;
+}
+
+Status Adapter::Expose(void* address, size_t length, int access,
+                       std::shared_ptr<Registration>* registration) {
+  const uint64_t own = AddressOf(address);
+  uint64_t iova = random_addresses_.load() ? RandomIova(own) : own;
+  const int window_access = WindowAccess(length, access);
+  if (window_access != 0) access = (access & ~window_access) | IBV_ACCESS_MW_BIND;
+  ibv_mr* region = RegisterAt(iova, address, length, access);
+  if (region == nullptr && iova != own && MayBeTheIova(errno)) {
+    iova = own;
+    region = RegisterAt(iova, address, length, access);
+    if (region != nullptr && random_addresses_.exchange(false)) {
+      Log(LogLevel::kInfo, "verbs: " + Name() +
+                               " maps memory only at its own address, which peers can guess "
+                               "(RDMA_TRANSPORT_ISOLATION)");
+    }
   }
   if (region == nullptr) return RegistrationError(errno, length, registered_.load(), Name());
   registered_.fetch_add(length);
-  registration->reset(new Registration(this, region));
+  registration->reset(new Registration(this, region, iova));
+  (*registration)->window_access_ = window_access;
   return OkStatus();
 }
 
@@ -125,8 +211,15 @@ Status Adapter::RegisterDmaBuf(int descriptor, uint64_t offset, size_t length, i
     return VerbError(errno, "ibv_reg_dmabuf_mr", Name());
   }
   registered_.fetch_add(length);
-  registration->reset(new Registration(this, region));
+  registration->reset(new Registration(this, region, offset));
   return OkStatus();
+}
+
+bool Adapter::ChargePending(int64_t bytes) {
+  const int64_t limit = kMaxPendingPeers * 2 * static_cast<int64_t>(settings_.ring);
+  if (pending_.fetch_add(bytes) + bytes <= limit || bytes < 0) return true;
+  pending_.fetch_sub(bytes);
+  return false;
 }
 
 Status Adapter::ReserveCompletions(int entries, CompletionQueue** queue) {

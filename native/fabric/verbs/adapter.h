@@ -40,7 +40,8 @@ class CompletionQueue {
   std::atomic<int> released_{0};
 };
 
-// Memory that is registered for this process's own use, or for peers.
+// Memory that is registered for this process's own use, or for peers. Both ends of an operation
+// name it by its iova, which need not be its address here.
 class Registration {
  public:
   ~Registration();
@@ -50,14 +51,23 @@ class Registration {
   uint32_t lkey() const { return region_->lkey; }
   uint32_t rkey() const { return region_->rkey; }
   char* address() const { return static_cast<char*>(region_->addr); }
+  uint64_t iova() const { return iova_; }
+  // From addresses here to those that the card knows.
+  uint64_t shift() const { return iova_ - reinterpret_cast<uint64_t>(address()); }
   size_t length() const { return region_->length; }
+  ibv_mr* region() const { return region_; }
+  // What a peer's windows over it may allow; 0: peers reach it by its own key.
+  int window_access() const { return window_access_; }
 
  private:
   friend class Adapter;
-  Registration(class Adapter* adapter, ibv_mr* region) : adapter_(adapter), region_(region) {}
+  Registration(class Adapter* adapter, ibv_mr* region, uint64_t iova)
+      : adapter_(adapter), region_(region), iova_(iova) {}
 
   class Adapter* const adapter_;
   ibv_mr* const region_;
+  const uint64_t iova_;
+  int window_access_ = 0;
 };
 
 // Thread-safe. Outlives everything that was made of it.
@@ -78,11 +88,20 @@ class Adapter {
   std::string Name() const { return port_.device + ":" + std::to_string(port_.number); }
 
   // `access`: flags of ibv_reg_mr().
+  // For operations of this side alone.
   Status Register(void* address, size_t length, int access,
                   std::unique_ptr<Registration>* registration);
+  // For peers: at an address that they cannot guess, and by windows alone, as far as the settings
+  // want it and the card can.
+  Status Expose(void* address, size_t length, int access,
+                std::shared_ptr<Registration>* registration);
   // Accelerator memory, by its DMA-BUF. Unimplemented where library or device cannot.
   Status RegisterDmaBuf(int descriptor, uint64_t offset, size_t length, int access,
                         std::unique_ptr<Registration>* registration);
+
+  // Locked memory for peers that have asked for a channel and not yet come. False: they have too
+  // much already. Taken back with a negative number.
+  bool ChargePending(int64_t bytes);
 
   // A completion queue with room for `entries` more; Release() them at the end.
   Status ReserveCompletions(int entries, CompletionQueue** queue);
@@ -100,6 +119,9 @@ class Adapter {
   friend class Registration;
   Adapter() = default;
   Status Init(const VerbsSettings& settings);
+  void DecideIsolation();
+  int WindowAccess(size_t length, int access);
+  ibv_mr* RegisterAt(uint64_t iova, void* address, size_t length, int access);
 
   int generation_ = 0;
   VerbsSettings settings_;
@@ -108,6 +130,10 @@ class Adapter {
   ibv_pd* domain_ = nullptr;
   ibv_comp_channel* events_ = nullptr;
   std::atomic<uint64_t> registered_{0};  // bytes
+  std::atomic<int64_t> pending_{0};      // bytes
+  std::atomic<bool> random_addresses_{false};
+  std::atomic<bool> told_of_long_region_{false};
+  bool windows_ = false;
 
   std::mutex queues_mu_;
   std::vector<std::unique_ptr<CompletionQueue>> queues_;

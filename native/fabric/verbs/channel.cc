@@ -17,8 +17,20 @@ namespace {
 // Receives kept for credits: ring.cc says how many are on their way at most.
 constexpr int kCreditReceives = 40;
 constexpr uint64_t kPage = 4096;
+constexpr uint64_t kRingKey = ~uint64_t{0};  // no region's
+constexpr Immediate kKnock = {true, false, 0, 0};
 constexpr Nanos kPartingPatience = 200 * kMillisecond;
 constexpr Nanos kFlushPatience = 500 * kMillisecond;
+constexpr size_t kMostReason = 1024;  // bytes of the reason why a channel is closed
+
+// What a peer wrote, for people: bounded, and without what could confuse a terminal or a log.
+std::string Printable(std::string_view bytes) {
+  std::string text(bytes.substr(0, kMostReason));
+  for (char& each : text) {
+    if (each < ' ' || each > '~') each = '?';
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -27,9 +39,12 @@ VerbsChannel::VerbsChannel(VerbsDevice* device, std::weak_ptr<ChannelHandler> ha
       handler_(std::move(handler)),
       tag_(tag),
       token_(RandomBytes(kTokenLength)),
+      windows_(&device->adapter()),
       outbox_([this](Work work) { Push(work); }) {}
 
 VerbsChannel::~VerbsChannel() {
+  SettlePending();
+  windows_.Clear();
   pairs_.clear();  // before the memory they write
 }
 
@@ -40,9 +55,10 @@ Status VerbsChannel::Open() {
   const VerbsSettings& settings = adapter.settings();
   RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(0, (settings.ring + kPage - 1) / kPage * kPage,
                                                   Access::kRemoteReadWrite, nullptr, &ring_));
-  RDMA_RETURN_IF_ERROR(adapter.Register(ring_->address(), ring_->length(),
-                                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
-                                        &ring_registration_));
+  RDMA_RETURN_IF_ERROR(adapter.Expose(ring_->address(), ring_->length(),
+                                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+                                      &ring_registration_));
+  RDMA_RETURN_IF_ERROR(OpenWindows(kRingKey, ring_registration_, 1));
   // A device with shorter queues gets fewer batches, so that each still finds a receive.
   const int most = adapter.port().attributes.max_qp_wr - kCreditReceives;
   depth_ = std::max(std::min(settings.queue_depth, most), 1);
@@ -66,10 +82,11 @@ std::string VerbsChannel::Address() const {
   for (size_t i = 0; i < pairs_.size(); ++i) {
     address.queue_pair[i] = {pairs_[i]->number(), pairs_[i]->first_psn()};
   }
-  address.ring_address = reinterpret_cast<uint64_t>(ring_->address());
+  address.ring_address = ring_registration_->iova();
   address.ring_size = ring_->length();
-  address.ring_rkey = ring_registration_->rkey();
+  address.ring_rkey = KeysOf(kRingKey, ring_registration_->rkey()).front();
   address.most_batches = static_cast<uint32_t>(depth_);
+  address.ring_window = !windows_.Of(kRingKey).empty();
   address.token = token_;
   return address.Encode();
 }
@@ -82,9 +99,10 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   if (state_.load() != State::kNew) {
     return Status(Code::kAborted, "the channel was closed: " + close_reason_.message());
   }
-  RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
-  peer_token_ = peer.token;
   passive_ = role == Role::kPassive;
+  if (passive_) RDMA_RETURN_IF_ERROR(ChargePending(peer.ring_size));
+  RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
+  greeting_ = Greeting(key_, role, token_, peer.token);
   // Both ends use as many as both have.
   if (pairs_.size() > peer.queue_pairs) pairs_.resize(peer.queue_pairs);
   Gid gid;
@@ -95,18 +113,44 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
     if (!connected.ok()) return Status(connected.code(), connected.message() + " (" + route_ + ")");
   }
   state_.store(State::kConnecting);
-  if (passive_) return OkStatus();
-  const iovec token = {peer_token_.data(), peer_token_.size()};
-  return AddRecord(RecordKind::kHello, &token, 1, 0, /*awaited=*/true);
+  // All that this side sends comes behind it, so a peer that has heard something may write.
+  BindWindows(kRingKey);
+  knock_due_ = true;
+  if (!passive_ && !peer.ring_window) return Greet(RecordKind::kHello);
+  if (!passive_) outbox_.SendCredit(kKnock);
+  Pump();
+  return OkStatus();
+}
+
+Status VerbsChannel::Greet(RecordKind kind) {
+  knock_due_ = false;
+  const std::string& shown = greeting_.own();
+  const iovec part = {const_cast<char*>(shown.data()), shown.size()};
+  return AddRecord(kind, &part, 1, 0, /*awaited=*/true);
+}
+
+// Anybody may ask for a channel, and says how large its ring is.
+Status VerbsChannel::ChargePending(uint64_t peer_ring) {
+  const auto bytes = static_cast<int64_t>(peer_ring + ring_->length());
+  if (!device_->adapter().ChargePending(bytes)) {
+    return Status(Code::kResourceExhausted,
+                  "too much memory waits for peers that have not connected yet; try again later");
+  }
+  pending_bytes_ = bytes;
+  return OkStatus();
+}
+
+void VerbsChannel::SettlePending() {
+  device_->adapter().ChargePending(-std::exchange(pending_bytes_, 0));
 }
 
 std::string VerbsChannel::Route() const { return route_; }
 
-Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view token) {
+Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
   if (state_.load() != State::kConnecting || passive_ != (kind == RecordKind::kHello)) {
     return Status(Code::kDataLoss, "a greeting at a wrong time");
   }
-  if (token != token_) {
+  if (!greeting_.IsPeers(shown)) {
     return Status(Code::kPermissionDenied, "the peer did not prove that it is the one asked for");
   }
   const auto handler = handler_.lock();
@@ -114,11 +158,9 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view token) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (state_.load() != State::kConnecting) return OkStatus();
-    if (passive_) {
-      const iovec answer = {peer_token_.data(), peer_token_.size()};
-      RDMA_RETURN_IF_ERROR(AddRecord(RecordKind::kAccept, &answer, 1, 0, /*awaited=*/true));
-    }
+    if (passive_) RDMA_RETURN_IF_ERROR(Greet(RecordKind::kAccept));
     state_.store(State::kConnected);
+    SettlePending();
   }
   greeted_ = true;
   handler->OnConnected();
@@ -188,9 +230,11 @@ bool VerbsChannel::BeforeRest() {
   return outbox_.WaitsForRoom();
 }
 
-void VerbsChannel::Probe() {
+void VerbsChannel::Probe(Nanos now) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (!Serving(state_.load()) || !outbox_.WaitsForRoom() || pairs_.front()->AnswerDue()) return;
+  if (!Serving(state_.load()) || pairs_.front()->AnswerDue()) return;
+  if (!outbox_.WaitsForRoom() && now - answered_at_ < device_->keepalive()) return;
+  answered_at_ = now;  // or this fails
   Work nothing;
   nothing.awaited = true;
   pairs_.front()->Push(nothing);
@@ -200,21 +244,65 @@ void VerbsChannel::Probe() {
 // --- Memory ---
 
 Status VerbsChannel::Share(uint64_t key) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (shared_.count(key) != 0) return OkStatus();
+  }
+  RegionRecord record = {};
+  std::shared_ptr<Registration> memory;
+  // Without the lock: it may pin pages.
+  RDMA_RETURN_IF_ERROR(device_->Describe(key, &record, &memory));
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
   if (shared_.count(key) != 0) return OkStatus();
-  RegionRecord record = {};
-  RDMA_RETURN_IF_ERROR(device_->Describe(key, &record));
-  const iovec part = {&record, sizeof(record)};
-  RDMA_RETURN_IF_ERROR(AddRecord(RecordKind::kRegion, &part, 1, 0, /*awaited=*/false));
-  shared_.insert(key);
-  return OkStatus();
+  RDMA_RETURN_IF_ERROR(OpenWindows(key, memory, pairs_.size()));
+  BindWindows(key);
+  std::vector<uint32_t> keys = KeysOf(key, record.rkey);
+  record.rkey = keys.front();
+  const iovec parts[] = {{&record, sizeof(record)},
+                         {keys.data() + 1, (keys.size() - 1) * sizeof(keys[0])}};
+  const Status added = AddRecord(RecordKind::kRegion, parts, 2, 0, /*awaited=*/false);
+  if (added.ok()) {
+    shared_.insert(key);
+  } else {
+    windows_.Revoke(key);
+  }
+  return added;
+}
+
+// None where memory is reached by its own key.
+Status VerbsChannel::OpenWindows(uint64_t key, const std::shared_ptr<Registration>& memory,
+                                 size_t count) {
+  return memory->window_access() == 0 ? OkStatus() : windows_.Make(key, memory, count);
+}
+
+// In front of all that is pushed later on its queue pair, and of all batches.
+void VerbsChannel::BindWindows(uint64_t key) {
+  const std::vector<Window*> windows = windows_.Of(key);
+  for (size_t i = 0; i < windows.size(); ++i) {
+    Work work;
+    work.kind = Work::Kind::kBind;
+    work.awaited = true;
+    work.window = windows[i];
+    windows_.OnBinding(windows[i]);
+    transfers_.BeginBind(i);
+    pairs_[i]->Push(work);
+  }
+}
+
+// Of each queue pair, or the one of all.
+std::vector<uint32_t> VerbsChannel::KeysOf(uint64_t key, uint32_t rkey) const {
+  std::vector<uint32_t> keys;
+  for (const Window* window : windows_.Of(key)) keys.push_back(window->rkey());
+  if (keys.empty()) keys.push_back(rkey);
+  return keys;
 }
 
 void VerbsChannel::ForgetRegion(uint64_t key) {
   std::lock_guard<std::mutex> lock(mu_);
+  windows_.Revoke(key);
   if (shared_.erase(key) == 0 || state_.load() != State::kConnected) return;
   const iovec part = {&key, sizeof(key)};
   // A peer that does not hear it uses a key that the card refuses.
@@ -247,12 +335,13 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
   work.kind = kind;
   work.cookie = cookie;
   work.local = local;
-  Status refused = device_->LocalKey(local, span.length, &work.lkey);
+  Status refused = device_->FindLocal(local, span.length, &work.local_end);
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
-  if (refused.ok()) refused = transfers_.Aim(span, &work);
+  Transfers::RemoteKeys keys = {};
+  if (refused.ok()) refused = transfers_.Aim(span, &work, &keys);
   if (!refused.ok()) {
     if (write) return refused;
     transfers_.Refuse(cookie, refused);
@@ -260,7 +349,7 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     device_->Wake();
     return OkStatus();
   }
-  transfers_.Begin(work, span.length, device_->chunk(), pairs_);
+  transfers_.Begin(work, keys, span.length, device_->chunk(), pairs_);
   // A write on one queue pair leaves with the notification that follows it.
   if (!write || pairs_.size() > 1) Pump();
   return OkStatus();
@@ -269,6 +358,7 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
 // --- Completions ---
 
 int VerbsChannel::OnCompletion(const ibv_wc& completion) {
+  if (completion.status == IBV_WC_SUCCESS) answered_at_ = device_->polled_at();
   // Where the card broke a queue pair off by itself, its event says why.
   if (IsFlush(completion.status) && Serving(state_.load())) device_->HandleDescriptors();
   const size_t index = QueuePair::TagOf(completion.wr_id) - tag_;
@@ -288,6 +378,9 @@ void VerbsChannel::OnSent(size_t index, const ibv_wc& completion) {
     if (work.kind == Work::Kind::kBatch) {
       outbox_.OnWritten(work);
       delivered_ = work.number;
+    } else if (work.kind == Work::Kind::kBind) {
+      windows_.OnBound(work.window);
+      transfers_.EndBind(index);
     } else if (work.last) {
       transfers_.OnEnded(index, work);
     }
@@ -298,7 +391,8 @@ void VerbsChannel::OnSent(size_t index, const ibv_wc& completion) {
       ++flushed_;
       if (state_.load() == State::kBroken) return;
     }
-    static constexpr const char* kNames[] = {"a write", "a read", "a notification", "a credit"};
+    static constexpr const char* kNames[] = {"a write", "a read", "a notification", "a credit",
+                                             "a memory window"};
     std::string operation = kNames[static_cast<int>(work.kind)];
     if (work.length > 0) operation += " of " + std::to_string(work.length) + " bytes";
     BreakLocked(CompletionError(completion.status, completion.vendor_err, operation, route_));
@@ -323,7 +417,7 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
     status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
   } else if (immediate.credit) {
     std::lock_guard<std::mutex> lock(mu_);
-    status = outbox_.OnCredit(immediate);
+    status = OnCredit(immediate);
   } else if (!deaf_) {
     status = HandleBatch(immediate);
   }
@@ -343,7 +437,21 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   Immediate credit;
   while (reader_.TakeCredit(&credit)) outbox_.SendCredit(credit);
   Pump();
+  if (pairs_.front()->waiting_credits() > kCreditReceives) {
+    PartLocked(Status(Code::kDataLoss, "the peer sends on without taking the room given back"));
+  }
   return 1;
+}
+
+// The first one of nothing asks, and answers, whether the passive side's ring can be written: an
+// empty write needs no key.
+Status VerbsChannel::OnCredit(const Immediate& credit) {
+  const bool knock =
+      credit.units == 0 && credit.batches == 0 && state_.load() == State::kConnecting;
+  if (!knock || !std::exchange(knock_due_, false)) return outbox_.OnCredit(credit);
+  if (!passive_) return Greet(RecordKind::kHello);
+  outbox_.SendCredit(kKnock);
+  return OkStatus();
 }
 
 Status VerbsChannel::HandleBatch(const Immediate& immediate) {
@@ -380,20 +488,23 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
     case RecordKind::kAccept:
       return HandleGreeting(kind, record);
     case RecordKind::kBye:
-      return Status(Code::kUnavailable, "the peer closed the channel: " + std::string(record));
+      return Status(Code::kUnavailable, "the peer closed the channel: " + Printable(record));
   }
   return Status(Code::kDataLoss, "an unexpected record in the ring of notifications");
 }
 
 Status VerbsChannel::HandleRegion(std::string_view bytes) {
   RegionRecord record;
-  if (bytes.size() != sizeof(record)) {
+  std::lock_guard<std::mutex> lock(mu_);
+  Transfers::RemoteKeys keys = {};
+  const size_t more_keys = (pairs_.size() - 1) * sizeof(keys[0]);
+  if (bytes.size() != sizeof(record) && bytes.size() != sizeof(record) + more_keys) {
     return Status(Code::kDataLoss, "a region described in a wrong size");
   }
   std::memcpy(&record, bytes.data(), sizeof(record));
-  std::lock_guard<std::mutex> lock(mu_);
-  transfers_.Learn(record);
-  return OkStatus();
+  keys.fill(record.rkey);
+  std::memcpy(keys.data() + 1, bytes.data() + sizeof(record), bytes.size() - sizeof(record));
+  return transfers_.Learn(record, keys);
 }
 
 bool VerbsChannel::DeliverNews() {
@@ -432,7 +543,7 @@ void VerbsChannel::PartLocked(const Status& reason) {
   close_reason_ = reason;
   deadline_ = Now() + kPartingPatience;
   const iovec words = {const_cast<char*>(reason.message().data()),
-                       std::min<size_t>(reason.message().size(), 1024)};
+                       std::min(reason.message().size(), kMostReason)};
   AddRecord(RecordKind::kBye, &words, 1, 0, /*awaited=*/true).IgnoreError();
   if (state_.load() != State::kBroken) state_.store(State::kParting);
   Attend();
@@ -486,8 +597,11 @@ void VerbsChannel::Finish() {
   {
     std::lock_guard<std::mutex> lock(mu_);
     state_.store(State::kFinished);
-    // With the queue pairs the peer's access ends: nothing here is read or written any more.
+    // With the queue pairs the peer's access ends: nothing here is read or written any more. Their
+    // windows are in use until they are gone themselves.
+    windows_.Clear();
     pairs_.clear();
+    SettlePending();
     reason = Status(Code::kUnavailable, close_reason_.message());
     if (flushed_ > 0) {
       Log(LogLevel::kDebug, route_ + ": " + std::to_string(flushed_) + " work requests flushed");

@@ -5,15 +5,18 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "fabric/fabric.h"
+#include "fabric/greeting.h"
 #include "fabric/host/region.h"
 #include "fabric/verbs/outbox.h"
 #include "fabric/verbs/queue_pair.h"
 #include "fabric/verbs/ring.h"
 #include "fabric/verbs/transfers.h"
+#include "fabric/verbs/windows.h"
 
 namespace rdma_transport::fabric::verbs {
 
@@ -31,12 +34,12 @@ class VerbsChannel final : public Channel {
   Status Open();
 
   std::string Address() const override;
+  void Authenticate(std::string key) override { key_ = std::move(key); }
   Status Connect(std::string_view peer_address, Role role) override;
   const char* fabric() const override { return "verbs"; }
   std::string Route() const override;
   bool MapsPeer() const override { return false; }
   bool Copies() const override { return false; }
-  bool MayLose() const override { return true; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override;
@@ -61,9 +64,9 @@ class VerbsChannel final : public Channel {
   // The device sleeps from now on: what was kept back must leave. Returns whether Probe() is to be
   // called after a while.
   bool BeforeRest();
-  // A side that waits for room has nothing under way that could fail: sees whether the peer's card
-  // still answers.
-  void Probe();
+  // A side that waits for room, or has nothing to say, has nothing under way that could fail: sees
+  // whether the peer's card still answers.
+  void Probe(Nanos now);
   // An error that no completion tells.
   void Fail(const Status& reason);
   void ForgetRegion(uint64_t key);
@@ -74,9 +77,15 @@ class VerbsChannel final : public Channel {
   enum class State { kNew, kConnecting, kConnected, kParting, kBroken, kFinished };
 
   // With mu_ held.
+  Status Greet(RecordKind kind);
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool awaited);
+  Status ChargePending(uint64_t peer_ring);
+  void SettlePending();
   void Push(Work work);
   void Pump();
+  Status OpenWindows(uint64_t key, const std::shared_ptr<Registration>& memory, size_t count);
+  void BindWindows(uint64_t key);
+  std::vector<uint32_t> KeysOf(uint64_t key, uint32_t rkey) const;
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
   void PartLocked(const Status& reason);
   void BreakLocked(const Status& reason);
@@ -84,9 +93,10 @@ class VerbsChannel final : public Channel {
   // On the polling thread.
   int OnReceive(const ibv_wc& completion);
   void OnSent(size_t index, const ibv_wc& completion);
+  Status OnCredit(const Immediate& credit);
   Status HandleBatch(const Immediate& immediate);
   Status HandleRecord(RecordKind kind, std::string_view record);
-  Status HandleGreeting(RecordKind kind, std::string_view token);
+  Status HandleGreeting(RecordKind kind, std::string_view shown);
   Status HandleRegion(std::string_view record);
   bool DeliverNews();
   void Finish();
@@ -101,22 +111,27 @@ class VerbsChannel final : public Channel {
   const std::weak_ptr<ChannelHandler> handler_;
   const uint32_t tag_;
   const std::string token_;
-  std::string peer_token_;
+  std::string key_;
+  Greeting greeting_;
   std::string route_;
   bool passive_ = false;
-  int depth_ = 0;  // work requests per queue pair, and batches that the peer may send
+  bool knock_due_ = false;     // nobody has yet seen that the passive side's ring can be written
+  int64_t pending_bytes_ = 0;  // charged for a peer that has not come yet
+  int depth_ = 0;              // work requests per queue pair, and batches that the peer may send
 
   // What the peer writes.
   std::unique_ptr<host::MemoryRegion> ring_;
-  std::unique_ptr<Registration> ring_registration_;
+  std::shared_ptr<Registration> ring_registration_;
   RingReader reader_;
   // The polling thread's.
   bool greeted_ = false;
-  bool deaf_ = false;  // what follows in the ring is not listened to
+  bool deaf_ = false;      // what follows in the ring is not listened to
+  Nanos answered_at_ = 0;  // when the peer's card was last known to be there
 
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};
   std::vector<std::unique_ptr<QueuePair>> pairs_;
+  Windows windows_;  // bound on these
   Outbox outbox_;
   Transfers transfers_;
   uint64_t notified_ = 0;

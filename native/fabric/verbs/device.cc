@@ -20,6 +20,7 @@ namespace {
 
 constexpr Nanos kDescriptorInterval = 100 * kMillisecond;  // while busy, for asynchronous events
 constexpr Nanos kProbeInterval = 100 * kMillisecond;
+constexpr int kBatchesPerPoll = 8;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 
 // A channel's queue pairs have tags in a row.
@@ -55,6 +56,7 @@ Status VerbsDevice::Init(const Settings& settings) {
   RDMA_RETURN_IF_ERROR(Adapter::Open(settings.verbs, &adapter_));
   memory_ = std::make_unique<RegisteredMemory>(adapter_.get());
   chunk_ = std::min(kLargestChunk, std::max<uint64_t>(adapter_->port().largest_message, 4096));
+  keepalive_ = settings.peer_timeout;
   if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
   RDMA_RETURN_IF_ERROR(CheckMemlock(MemoryToBeginWith(settings.verbs.ring), MemlockLimit()));
   epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
@@ -209,7 +211,8 @@ int VerbsDevice::Route(const ibv_wc* completions, int count) {
 int VerbsDevice::PollQueue(CompletionQueue* queue) {
   const int released = queue->TakeReleased();
   int handled = 0;
-  while (true) {
+  // No more than that: a peer that never pauses must not keep the polling thread here.
+  for (int batch = 0; batch < kBatchesPerPoll; ++batch) {
     ibv_wc completions[kBatch];
     const int count = ibv_poll_cq(queue->get(), kBatch, completions);
     if (count < 0) {
@@ -219,23 +222,27 @@ int VerbsDevice::PollQueue(CompletionQueue* queue) {
       return handled;
     }
     handled += Route(completions, count);
-    if (count < kBatch) break;
+    if (count < kBatch) {
+      if (released > 0) queue->Emptied(released);
+      return handled;
+    }
   }
-  if (released > 0) queue->Emptied(released);
-  return handled;
+  queue->Release(released);
+  // There may be more, even if nothing of this came to a channel.
+  return std::max(handled, 1);
 }
 
 int VerbsDevice::Poll() {
   if (!Usable()) return 0;
   asleep_.store(false);
   RefreshSnapshot();
-  const Nanos now = Now();
+  const Nanos now = polled_at_ = Now();
   if (woken_.load(std::memory_order_relaxed) || now - descriptors_checked_ > kDescriptorInterval) {
     HandleDescriptors();
   }
   if (now - probed_ >= kProbeInterval) {
     probed_ = now;
-    for (const auto& [tag, channel] : snapshot_) channel->Probe();
+    for (const auto& [tag, channel] : snapshot_) channel->Probe(now);
   }
   int handled = Route(met_, std::exchange(met_count_, 0));
   for (CompletionQueue* queue : adapter_->Queues()) handled += PollQueue(queue);
@@ -258,11 +265,7 @@ bool VerbsDevice::Rest() {
   asleep_.store(true);
   bool probe = false;
   for (const auto& [tag, channel] : snapshot_) probe |= channel->BeforeRest();
-  if (probe) {
-    itimerspec when = {};
-    when.it_value.tv_nsec = kProbeInterval;
-    timerfd_settime(timer_.get(), 0, &when, nullptr);
-  }
+  if (!snapshot_.empty()) WakeAfter(probe ? kProbeInterval : keepalive_);
   for (CompletionQueue* queue : adapter_->Queues()) {
     const int error = ibv_req_notify_cq(queue->get(), 0);
     if (error != 0) {
@@ -275,6 +278,17 @@ bool VerbsDevice::Rest() {
   return met_count_ == 0 && channels_version_.load() == snapshot_version_ &&
          std::none_of(snapshot_.begin(), snapshot_.end(),
                       [](const auto& entry) { return entry.second->NeedsService(); });
+}
+
+// No later than that; one that rings already by then is left as it is.
+void VerbsDevice::WakeAfter(Nanos interval) {
+  const Nanos due = polled_at_ + interval;
+  if (timer_due_ > polled_at_ && timer_due_ <= due) return;
+  timer_due_ = due;
+  itimerspec when = {};
+  when.it_value.tv_sec = interval / kSecond;
+  when.it_value.tv_nsec = interval % kSecond;
+  timerfd_settime(timer_.get(), 0, &when, nullptr);
 }
 
 void VerbsDevice::Sleep(Nanos deadline) {

@@ -43,10 +43,16 @@ class VerbsDevice final : public Device {
   // Whether nobody polls, so that nobody would come by to send what waits for company.
   bool asleep() const { return asleep_.load(); }
   uint64_t chunk() const { return chunk_; }
-  Status LocalKey(const void* data, uint64_t length, uint32_t* lkey) {
-    return memory_->LocalKey(data, length, lkey);
+  // A channel on which nothing has happened for so long asks whether its peer is still there.
+  Nanos keepalive() const { return keepalive_; }
+  // When the polling thread last looked.
+  Nanos polled_at() const { return polled_at_; }
+  Status FindLocal(const void* data, uint64_t length, LocalEnd* end) {
+    return memory_->FindLocal(data, length, end);
   }
-  Status Describe(uint64_t key, RegionRecord* record) { return memory_->Describe(key, record); }
+  Status Describe(uint64_t key, RegionRecord* record, std::shared_ptr<Registration>* registration) {
+    return memory_->Describe(key, record, registration);
+  }
   // On the polling thread, without a channel's lock.
   void HandleDescriptors();
 
@@ -63,10 +69,12 @@ class VerbsDevice final : public Device {
   int PollQueue(CompletionQueue* queue);
   int Route(const ibv_wc* completions, int count);
   void FailAll(const Status& reason);
+  void WakeAfter(Nanos interval);
 
   std::unique_ptr<Adapter> adapter_;
   std::unique_ptr<RegisteredMemory> memory_;
   uint64_t chunk_ = 0;
+  Nanos keepalive_ = 0;
   host::FileDescriptor epoll_;
   host::FileDescriptor wake_;
   host::FileDescriptor timer_;  // ends a sleep in which a channel is to be probed
@@ -74,6 +82,8 @@ class VerbsDevice final : public Device {
   std::atomic<bool> woken_{false};
   Nanos descriptors_checked_ = 0;
   Nanos probed_ = 0;
+  Nanos polled_at_ = 0;
+  Nanos timer_due_ = 0;
   // Completions that Rest() met, for the next Poll().
   ibv_wc met_[kBatch];
   int met_count_ = 0;

@@ -24,25 +24,48 @@ uint64_t RegisteredMemory::NewKey() {
 }
 
 Status RegisteredMemory::Add(Region* region, bool now) {
-  std::unique_lock<std::shared_mutex> lock(mu_);
   Entry entry;
   entry.region = region;
-  if (now) RDMA_RETURN_IF_ERROR(RegisterLocked(&entry));
+  if (now) RDMA_RETURN_IF_ERROR(Register(*region, &entry.registration));
   const auto address = reinterpret_cast<uintptr_t>(region->address());
+  std::unique_lock<std::shared_mutex> lock(mu_);
   by_address_[address] = std::move(entry);
   addresses_[region->key()] = address;
   return OkStatus();
 }
 
-Status RegisteredMemory::RegisterLocked(Entry* entry) {
-  return adapter_->Register(entry->region->address(), entry->region->length(),
-                            FlagsOf(entry->region->access()), &entry->registration);
+Status RegisteredMemory::Register(const Region& region,
+                                  std::shared_ptr<Registration>* registration) {
+  return adapter_->Expose(region.address(), region.length(), FlagsOf(region.access()),
+                          registration);
+}
+
+// Pins the pages of the region at `start` without the lock that all others need. The region stays,
+// because its end waits for `register_mu_` in Remove().
+Status RegisteredMemory::RegisterLate(uintptr_t start) {
+  std::lock_guard<std::mutex> registering(register_mu_);
+  Region* region = nullptr;
+  {
+    std::shared_lock<std::shared_mutex> lock(mu_);
+    const auto found = by_address_.find(start);
+    if (found == by_address_.end()) return Unknown();
+    if (found->second.registration != nullptr) return OkStatus();
+    region = found->second.region;
+  }
+  std::shared_ptr<Registration> registration;
+  RDMA_RETURN_IF_ERROR(Register(*region, &registration));
+  std::unique_lock<std::shared_mutex> lock(mu_);
+  by_address_[start].registration = std::move(registration);
+  return OkStatus();
 }
 
 void RegisteredMemory::Remove(uint64_t key) {
+  Entry removed;  // unpinned after the locks
+  std::lock_guard<std::mutex> registering(register_mu_);
   std::unique_lock<std::shared_mutex> lock(mu_);
   const auto found = addresses_.find(key);
   if (found == addresses_.end()) return;
+  removed = std::move(by_address_[found->second]);
   by_address_.erase(found->second);
   addresses_.erase(found);
 }
@@ -64,40 +87,48 @@ bool RegisteredMemory::Locate(const void* data, RemoteSpan* span) const {
   return true;
 }
 
-Status RegisteredMemory::LocalKey(const void* data, uint64_t length, uint32_t* lkey) {
+Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnd* end) {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  {
-    std::shared_lock<std::shared_mutex> lock(mu_);
-    const Entry* entry = FindLocked(address);
-    if (entry == nullptr) return Unknown();
-    const uint64_t offset = address - reinterpret_cast<uintptr_t>(entry->region->address());
-    if (length > entry->region->length() - offset) return Unknown();
-    if (entry->registration != nullptr) {
-      *lkey = entry->registration->lkey();
-      return OkStatus();
+  for (bool again = false;; again = true) {
+    uintptr_t start = 0;
+    {
+      std::shared_lock<std::shared_mutex> lock(mu_);
+      const Entry* entry = FindLocked(address);
+      if (entry == nullptr) return Unknown();
+      start = reinterpret_cast<uintptr_t>(entry->region->address());
+      if (length > entry->region->length() - (address - start)) return Unknown();
+      if (entry->registration != nullptr) {
+        *end = {entry->registration->lkey(), entry->registration->shift()};
+        return OkStatus();
+      }
     }
+    if (again) return Unknown();  // it ended, and another one took its place
+    RDMA_RETURN_IF_ERROR(RegisterLate(start));
   }
-  std::unique_lock<std::shared_mutex> lock(mu_);
-  auto* entry = const_cast<Entry*>(FindLocked(address));
-  if (entry == nullptr) return Unknown();
-  if (entry->registration == nullptr) RDMA_RETURN_IF_ERROR(RegisterLocked(entry));
-  *lkey = entry->registration->lkey();
-  return OkStatus();
 }
 
-Status RegisteredMemory::Describe(uint64_t key, RegionRecord* record) {
-  std::unique_lock<std::shared_mutex> lock(mu_);
-  const auto found = addresses_.find(key);
-  if (found == addresses_.end()) {
-    return Status(Code::kInternal, "sharing a region that does not exist");
+Status RegisteredMemory::Describe(uint64_t key, RegionRecord* record,
+                                  std::shared_ptr<Registration>* registration) {
+  const Status none(Code::kInternal, "sharing a region that does not exist");
+  uintptr_t start = 0;
+  {
+    std::shared_lock<std::shared_mutex> lock(mu_);
+    const auto found = addresses_.find(key);
+    if (found == addresses_.end()) return none;
+    start = found->second;
   }
-  Entry& entry = by_address_[found->second];
-  if (entry.registration == nullptr) RDMA_RETURN_IF_ERROR(RegisterLocked(&entry));
+  RDMA_RETURN_IF_ERROR(RegisterLate(start));
+  std::shared_lock<std::shared_mutex> lock(mu_);
+  const auto found = addresses_.find(key);
+  if (found == addresses_.end()) return none;
+  const Entry& entry = by_address_.at(found->second);
+  if (entry.registration == nullptr) return none;
   record->key = key;
-  record->address = found->second;
+  record->address = entry.registration->iova();
   record->length = entry.region->length();
   record->rkey = entry.registration->rkey();
   record->writable = entry.region->access() == Access::kRemoteReadWrite ? 1 : 0;
+  *registration = entry.registration;
   return OkStatus();
 }
 

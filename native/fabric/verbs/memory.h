@@ -13,6 +13,12 @@
 
 namespace rdma_transport::fabric::verbs {
 
+// How the card knows local memory: by `lkey`, and `shift` from its address here.
+struct LocalEnd {
+  uint32_t lkey = 0;
+  uint64_t shift = 0;
+};
+
 // Thread-safe. Holds no region alive.
 class RegisteredMemory {
  public:
@@ -25,21 +31,23 @@ class RegisteredMemory {
   void Remove(uint64_t key);
 
   bool Locate(const void* data, RemoteSpan* span) const;
-  Status LocalKey(const void* data, uint64_t length, uint32_t* lkey);
-  // What a peer must know of a region.
-  Status Describe(uint64_t key, RegionRecord* record);
+  Status FindLocal(const void* data, uint64_t length, LocalEnd* end);
+  // What a peer must know of a region, and the registration that windows are bound over.
+  Status Describe(uint64_t key, RegionRecord* record, std::shared_ptr<Registration>* registration);
 
  private:
   struct Entry {
     Region* region = nullptr;
-    std::unique_ptr<Registration> registration;
+    std::shared_ptr<Registration> registration;
   };
 
-  Status RegisterLocked(Entry* entry);
+  Status Register(const Region& region, std::shared_ptr<Registration>* registration);
+  Status RegisterLate(uintptr_t start);
   const Entry* FindLocked(uintptr_t address) const;
 
   Adapter* const adapter_;
-  mutable std::shared_mutex mu_;
+  std::mutex register_mu_;        // who registers late; before mu_
+  mutable std::shared_mutex mu_;  // never held while pages are pinned
   std::map<uintptr_t, Entry> by_address_;
   std::map<uint64_t, uintptr_t> addresses_;  // by key
   uint64_t last_key_ = 0;

@@ -37,7 +37,7 @@ Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t numb
 
 Status Outbox::Keep(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
                     bool awaited) {
-  if (waiting_bytes_ + length > kWaitingLimit) {
+  if (waiting_bytes_ + length + waiting_.size() * sizeof(Waiting) > kWaitingLimit) {
     return Status(Code::kResourceExhausted, "the peer does not take its notifications");
   }
   Waiting waiting = {kind, std::string(), number, awaited};
@@ -71,7 +71,7 @@ void Outbox::Close() {
   work.kind = Work::Kind::kBatch;
   work.local = mirror_->address() + batch.offset;
   work.length = batch.length;
-  work.lkey = registration_->lkey();
+  work.local_end.lkey = registration_->lkey();
   work.remote = peer_ring_ + batch.offset;
   work.rkey = peer_rkey_;
   work.immediate = batch.immediate;

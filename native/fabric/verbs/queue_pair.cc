@@ -157,17 +157,19 @@ void QueuePair::Fill(const Work& work, ibv_send_wr* request, ibv_sge* element) c
   static constexpr ibv_wr_opcode kOpcodes[] = {
       IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM};
   *request = {};
+  if (work.kind == Work::Kind::kBind) return work.window->FillBind(request);
   request->opcode = kOpcodes[static_cast<int>(work.kind)];
   request->imm_data = htonl(work.immediate);
   request->wr.rdma.remote_addr = work.remote;
   request->wr.rdma.rkey = work.rkey;
   if (work.length == 0) return;
-  *element = {reinterpret_cast<uint64_t>(work.local), work.length, work.lkey};
+  const bool inlined = work.length <= inline_max_ && work.kind != Work::Kind::kRead;
+  const auto local = reinterpret_cast<uint64_t>(work.local);
+  // What is sent inline the processor copies, from where it lies.
+  *element = {inlined ? local : local + work.local_end.shift, work.length, work.local_end.lkey};
   request->sg_list = element;
   request->num_sge = 1;
-  if (work.length <= inline_max_ && work.kind != Work::Kind::kRead) {
-    request->send_flags |= IBV_SEND_INLINE;
-  }
+  if (inlined) request->send_flags |= IBV_SEND_INLINE;
 }
 
 Status QueuePair::Pump(const std::array<uint32_t, kMostQueuePairs>& ended) {
@@ -189,6 +191,7 @@ Status QueuePair::Pump(const std::array<uint32_t, kMostQueuePairs>& ended) {
       }
       if (count > 0) requests[count - 1].next = &requests[count];
       posted_.push_back({work, sequence_ & kSequenceMask});
+      if (work.kind == Work::Kind::kCredit) --waiting_credits_;
       waiting_.pop_front();
       ++count;
     }
@@ -234,6 +237,7 @@ Status QueuePair::Replenish() {
 
 void QueuePair::Break() {
   waiting_.clear();
+  waiting_credits_ = 0;
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
   const int error = adapter_->library().modify_qp(pair_, &attributes, IBV_QP_STATE);

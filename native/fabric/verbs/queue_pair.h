@@ -7,25 +7,28 @@
 #include <string>
 
 #include "fabric/verbs/adapter.h"
+#include "fabric/verbs/memory.h"
+#include "fabric/verbs/windows.h"
 #include "fabric/verbs/wire.h"
 
 namespace rdma_transport::fabric::verbs {
 
 // A work request of ours.
 struct Work {
-  enum class Kind : uint8_t { kWrite, kRead, kBatch, kCredit };
+  enum class Kind : uint8_t { kWrite, kRead, kBatch, kCredit, kBind };
   Kind kind = Kind::kWrite;
   bool last = false;     // of its transfer on this queue pair: its completion is told
   bool awaited = false;  // its completion must come soon
   uint32_t length = 0;
-  uint32_t lkey = 0;
+  LocalEnd local_end;
   uint32_t rkey = 0;
   uint32_t immediate = 0;
   const char* local = nullptr;
   uint64_t remote = 0;
-  uint64_t cookie = 0;  // kWrite, kRead
-  uint64_t end = 0;     // kBatch: see Batch
-  uint64_t number = 0;  // kBatch: its last notification
+  uint64_t cookie = 0;             // kWrite, kRead
+  uint64_t end = 0;                // kBatch: see Batch
+  uint64_t number = 0;             // kBatch: its last notification
+  const Window* window = nullptr;  // kBind
   // kBatch: how many transfers of each other queue pair must have ended before it may leave.
   std::array<uint32_t, kMostQueuePairs> after = {};
 };
@@ -45,11 +48,15 @@ class QueuePair {
   uint32_t number() const { return pair_->qp_num; }
   uint32_t first_psn() const { return first_psn_; }
 
-  void Push(const Work& work) { waiting_.push_back(work); }
+  void Push(const Work& work) {
+    waiting_.push_back(work);
+    if (work.kind == Work::Kind::kCredit) ++waiting_credits_;
+  }
   // Posts what may be posted, in order. `ended`: how many transfers ended on each queue pair of the
   // channel.
   Status Pump(const std::array<uint32_t, kMostQueuePairs>& ended);
   bool HasWaiting() const { return !waiting_.empty(); }
+  int waiting_credits() const { return waiting_credits_; }
   // Whether a completion will come without anything more being pushed.
   bool AnswerDue() const { return HasWaiting() || (!posted_.empty() && unsignalled_ == 0); }
 
@@ -97,6 +104,7 @@ class QueuePair {
   uint64_t unsignalled_bytes_ = 0;
   uint64_t signal_bytes_ = 0;
   std::deque<Work> waiting_;
+  int waiting_credits_ = 0;  // among them
   std::deque<Posted> posted_;
 };
 

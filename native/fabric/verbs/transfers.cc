@@ -1,6 +1,7 @@
 #include "fabric/verbs/transfers.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace rdma_transport::fabric::verbs {
@@ -12,11 +13,16 @@ constexpr uint64_t kShareGranule = 4096;
 
 }  // namespace
 
-void Transfers::Learn(const RegionRecord& region) {
-  regions_[region.key] = {region.address, region.length, region.rkey, region.writable != 0};
+Status Transfers::Learn(const RegionRecord& region, const RemoteKeys& keys) {
+  if (regions_.size() >= kMostRegions && regions_.count(region.key) == 0) {
+    return Status(Code::kResourceExhausted, "the peer announces more than " +
+                                                std::to_string(kMostRegions) + " memory regions");
+  }
+  regions_[region.key] = {region.address, region.length, keys, region.writable != 0};
+  return OkStatus();
 }
 
-Status Transfers::Aim(const RemoteSpan& span, Work* work) const {
+Status Transfers::Aim(const RemoteSpan& span, Work* work, RemoteKeys* keys) const {
   const auto found = regions_.find(span.key);
   if (found == regions_.end() || span.offset > found->second.length ||
       span.length > found->second.length - span.offset) {
@@ -26,29 +32,33 @@ Status Transfers::Aim(const RemoteSpan& span, Work* work) const {
     return Status(Code::kPermissionDenied, "a write to memory that the peer only lets be read");
   }
   work->remote = found->second.address + span.offset;
-  work->rkey = found->second.rkey;
+  *keys = found->second.keys;
   return OkStatus();
 }
 
-void Transfers::Begin(const Work& work, uint64_t length, uint64_t chunk, const QueuePairs& pairs) {
+void Transfers::Begin(const Work& work, const RemoteKeys& keys, uint64_t length, uint64_t chunk,
+                      const QueuePairs& pairs) {
   const uint64_t count = pairs.size();
-  if (count == 1 || length < count * kLeastShare) return Push(0, work, 0, length, chunk, pairs);
+  if (count == 1 || length < count * kLeastShare) {
+    return Push(0, work, keys, 0, length, chunk, pairs);
+  }
   shares_[work.cookie] = static_cast<int>(count);
   const uint64_t share = (length / count + kShareGranule - 1) / kShareGranule * kShareGranule;
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t from = i * share;
-    Push(i, work, from, i + 1 == count ? length - from : share, chunk, pairs);
+    Push(i, work, keys, from, i + 1 == count ? length - from : share, chunk, pairs);
   }
 }
 
-void Transfers::Push(size_t index, const Work& whole, uint64_t from, uint64_t length,
-                     uint64_t chunk, const QueuePairs& pairs) {
+void Transfers::Push(size_t index, const Work& whole, const RemoteKeys& keys, uint64_t from,
+                     uint64_t length, uint64_t chunk, const QueuePairs& pairs) {
   if (whole.kind == Work::Kind::kWrite) ++begun_[index];
   uint64_t done = 0;
   do {
     Work work = whole;
     work.local = whole.local + from + done;
     work.remote = whole.remote + from + done;
+    work.rkey = keys[index];
     work.length = static_cast<uint32_t>(std::min(chunk, length - done));
     done += work.length;
     work.last = done == length;

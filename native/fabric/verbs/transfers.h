@@ -18,21 +18,27 @@ namespace rdma_transport::fabric::verbs {
 // Thread-compatible: the channel's lock guards it.
 class Transfers {
  public:
+  // More than the slabs of any arena.
+  static constexpr size_t kMostRegions = 16384;
+
   using Counts = std::array<uint32_t, kMostQueuePairs>;
+  using RemoteKeys = std::array<uint32_t, kMostQueuePairs>;
   using QueuePairs = std::vector<std::unique_ptr<QueuePair>>;
   struct Ended {
     uint64_t cookie;
     Status status;
   };
 
-  // What the peer lets be reached.
-  void Learn(const RegionRecord& region);
+  // What the peer lets be reached, by these keys on each queue pair. ResourceExhausted: it
+  // announced too many regions.
+  Status Learn(const RegionRecord& region, const RemoteKeys& keys);
   void Forget(uint64_t key) { regions_.erase(key); }
   // Directs `work` at a span of the peer's memory.
-  Status Aim(const RemoteSpan& span, Work* work) const;
+  Status Aim(const RemoteSpan& span, Work* work, RemoteKeys* keys) const;
 
   // Hands `length` bytes of `work` to the queue pairs, in pieces of at most `chunk` bytes.
-  void Begin(const Work& work, uint64_t length, uint64_t chunk, const QueuePairs& pairs);
+  void Begin(const Work& work, const RemoteKeys& keys, uint64_t length, uint64_t chunk,
+             const QueuePairs& pairs);
   // One that is not under way, and of which its owner hears with the others.
   void Refuse(uint64_t cookie, const Status& status) { told_.push_back({cookie, status}); }
   // A last piece has ended on queue pair `index`.
@@ -40,7 +46,11 @@ class Transfers {
   // Those that have ended since.
   std::vector<Ended> TakeEnded();
 
-  // Writes on each queue pair: all, and those that have ended.
+  // A window is bound on queue pair `index`, for what the peer will be told of.
+  void BeginBind(size_t index) { ++begun_[index]; }
+  void EndBind(size_t index) { ++ended_[index]; }
+
+  // Writes and bindings on each queue pair: all, and those that have ended.
   const Counts& begun() const { return begun_; }
   const Counts& ended() const { return ended_; }
 
@@ -48,12 +58,12 @@ class Transfers {
   struct PeerRegion {
     uint64_t address;
     uint64_t length;
-    uint32_t rkey;
+    RemoteKeys keys;
     bool writable;
   };
 
-  void Push(size_t index, const Work& whole, uint64_t from, uint64_t length, uint64_t chunk,
-            const QueuePairs& pairs);
+  void Push(size_t index, const Work& whole, const RemoteKeys& keys, uint64_t from, uint64_t length,
+            uint64_t chunk, const QueuePairs& pairs);
 
   std::map<uint64_t, PeerRegion> regions_;  // by key
   std::map<uint64_t, int> shares_;          // under way, of those that are spread; by cookie

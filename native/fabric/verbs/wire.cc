@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/settings.h"
+
 namespace rdma_transport::fabric::verbs {
 namespace {
 
@@ -16,7 +18,7 @@ struct Fixed {
   uint32_t queue_pairs;
   uint16_t lid;
   uint8_t ethernet;
-  uint8_t reserved;
+  uint8_t ring_window;
   uint8_t gid[16];
   uint32_t number[kMostQueuePairs];
   uint32_t first_psn[kMostQueuePairs];
@@ -36,6 +38,7 @@ std::string ChannelAddress::Encode() const {
   fixed.queue_pairs = queue_pairs;
   fixed.lid = lid;
   fixed.ethernet = ethernet ? 1 : 0;
+  fixed.ring_window = ring_window ? 1 : 0;
   std::memcpy(fixed.gid, gid.data(), gid.size());
   for (int i = 0; i < kMostQueuePairs; ++i) {
     fixed.number[i] = queue_pair[i].number;
@@ -50,9 +53,11 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   const Status malformed(Code::kInvalidArgument, "a malformed verbs address");
   if (bytes.size() != sizeof(fixed)) return malformed;
   std::memcpy(&fixed, bytes.data(), sizeof(fixed));
+  // This side pins a mirror as large as the ring.
   if (fixed.queue_pairs == 0 || fixed.queue_pairs > kMostQueuePairs ||
-      fixed.ring_size % kUnit != 0 || fixed.ring_size < 16 * kUnit || fixed.most_batches == 0 ||
-      fixed.ring_size > uint64_t{1} << 30 || fixed.most_batches > kMostBatches) {
+      fixed.ring_size % kUnit != 0 || fixed.ring_size < VerbsSettings::kLeastRing ||
+      fixed.ring_size > VerbsSettings::kMostRing || fixed.most_batches == 0 ||
+      fixed.most_batches > VerbsSettings::kMostQueueDepth) {
     return malformed;
   }
   address->ring_address = fixed.ring_address;
@@ -64,6 +69,7 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   address->queue_pairs = fixed.queue_pairs;
   address->lid = fixed.lid;
   address->ethernet = fixed.ethernet != 0;
+  address->ring_window = fixed.ring_window != 0;
   std::memcpy(address->gid.data(), fixed.gid, address->gid.size());
   for (int i = 0; i < kMostQueuePairs; ++i) {
     address->queue_pair[i] = {fixed.number[i], fixed.first_psn[i]};

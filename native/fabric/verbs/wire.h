@@ -41,7 +41,8 @@ struct ChannelAddress {
   uint64_t ring_size = 0;
   uint32_t ring_rkey = 0;
   uint32_t most_batches = 0;  // that it has receives for
-  std::string token;          // whoever shows it was told it by the bootstrap
+  bool ring_window = false;   // the ring can be written when a first credit of nothing was answered
+  std::string token;          // who knows it was told it by the bootstrap: see greeting.h
 
   std::string Encode() const;
   static Status Decode(std::string_view bytes, ChannelAddress* address);
@@ -56,7 +57,8 @@ struct RecordHeader {
 };
 constexpr uint32_t kNoMoreRecords = 0xffffffff;
 
-// A region that the receiver of this may reach from now on.
+// A region that the receiver of this may reach from now on. Behind it may be further keys of 32
+// bits, those of the queue pairs after the first; otherwise `rkey` is that of all.
 struct RegionRecord {
   uint64_t key;
   uint64_t address;

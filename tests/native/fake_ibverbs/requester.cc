@@ -30,6 +30,8 @@ ibv_wc_opcode CompletionOpcode(ibv_wr_opcode opcode) {
       return IBV_WC_SEND;
     case IBV_WR_RDMA_READ:
       return IBV_WC_RDMA_READ;
+    case IBV_WR_BIND_MW:
+      return IBV_WC_BIND_MW;
     default:
       return IBV_WC_RDMA_WRITE;
   }
@@ -46,6 +48,9 @@ void Count(FakeIbverbsStats* stats, const SendRequest& request) {
       ++stats->sends;
       stats->bytes_sent += request.length;
       break;
+    case IBV_WR_BIND_MW:
+      ++stats->binds;
+      break;
     default:
       ++(request.opcode == IBV_WR_RDMA_WRITE ? stats->writes : stats->writes_with_imm);
       stats->bytes_written += request.length;
@@ -61,7 +66,8 @@ void Finish(Fake* fake, Qp* qp, ibv_wc_status status) {
   // An answer may come after this queue pair had its turn.
   if (!qp->sends.empty()) fake->unsettled = true;
   if (status == IBV_WC_SUCCESS) {
-    qp->requester.psn = (qp->requester.psn + 1) & kPsnMask;
+    // A binding sends no packet.
+    if (request.opcode != IBV_WR_BIND_MW) qp->requester.psn = (qp->requester.psn + 1) & kPsnMask;
     Count(&fake->stats, request);
     if (!request.signaled) return;
   } else if (qp->now != IBV_QPS_ERR) {
@@ -227,6 +233,12 @@ Nanos StepRequester(Fake* fake, Qp* qp, Nanos now) {
       return 0;
     }
   }
+  const SendRequest& request = qp->sends.front();
+  if (request.opcode == IBV_WR_BIND_MW) {
+    const bool forced = request.forced != IBV_WC_SUCCESS;
+    Finish(fake, qp, forced ? request.forced : BindWindow(fake, qp, request));
+    return 0;
+  }
   const Nanos retry = fake->config.retry_ms * kMillisecond;
   if (requester.lost_since != 0 && now - requester.lost_since >= retry) {
     Finish(fake, qp, IBV_WC_RETRY_EXC_ERR);
@@ -240,7 +252,6 @@ Nanos StepRequester(Fake* fake, Qp* qp, Nanos now) {
     SendRequestFrame(fake, qp);
     return 0;
   }
-  const SendRequest& request = qp->sends.front();
   if (request.opcode == IBV_WR_RDMA_READ || requester.moved == request.length) return kNever;
   // With room again, the engine comes back by itself.
   if (!fake->wire.HasRoom(requester.link)) return kNever;

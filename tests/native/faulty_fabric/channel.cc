@@ -274,6 +274,19 @@ void FaultyChannel::OnClosed(const Status& status) {
   Put({Event::Kind::kClosed, 0, {}, 0, told});
 }
 
+void FaultyChannel::OnReleased() {
+  Expect(device_->OnPollingThread(), "OnReleased() outside of Poll()");
+  Expect(inner_closed_ && !released_, "OnReleased() twice, or before the end");
+  released_ = true;
+}
+
+int FaultyChannel::TellReleased() {
+  if (!std::exchange(released_, false) || unavailable_told_) return 0;
+  const auto handler = handler_.lock();
+  if (handler != nullptr) handler->OnReleased();
+  return 1;
+}
+
 // --- What the device makes of it ---
 
 // As a card: this side stops, says so, and waits for the peer to stop.
@@ -396,6 +409,7 @@ void FaultyChannel::Tell(const Event& event) {
       return handler->OnTransfer(event.number, event.status);
     case Event::Kind::kClosed:
       closed_told_ = true;
+      unavailable_told_ = event.status.code() == Code::kUnavailable;
       device_->CountBreak();
       return handler->OnClosed(event.status);
   }
@@ -403,7 +417,7 @@ void FaultyChannel::Tell(const Event& event) {
 
 int FaultyChannel::Advance(int most) {
   ++polls_;
-  if (closed_told_) return 0;
+  if (closed_told_) return TellReleased();
   if (handler_.expired() && !inner_closed_) {
     inner_->Close(Status(Code::kCancelled, "nobody wants this channel any more"));
   }
@@ -424,7 +438,7 @@ int FaultyChannel::Advance(int most) {
 }
 
 bool FaultyChannel::Busy() {
-  if (closed_told_) return false;
+  if (closed_told_) return released_;
   std::lock_guard<std::mutex> lock(mu_);
   return broken_ || !work_.empty() || !ordered_.empty() || (connected_ && !loose_.empty()) ||
          (parted_ && !inner_closed_) || (deadline_ != 0 && !inner_closed_);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fabric/fabric.h"
@@ -29,6 +30,7 @@ class FaultyChannel final : public fabric::Channel,
 
   // Channel.
   std::string Address() const override { return inner_->Address(); }
+  void Authenticate(std::string key) override { inner_->Authenticate(std::move(key)); }
   Status Connect(std::string_view peer_address, fabric::Role role) override;
   Status Share(uint64_t key) override;
   bool Locate(const void* data, fabric::RemoteSpan* span) const override {
@@ -38,7 +40,8 @@ class FaultyChannel final : public fabric::Channel,
   std::string Route() const override { return inner_->Route(); }
   bool MapsPeer() const override { return !card_ && inner_->MapsPeer(); }
   bool Copies() const override { return !card_ && inner_->Copies(); }
-  bool MayLose() const override { return card_ || inner_->MayLose(); }
+  uint64_t Delivered() const override { return card_ ? 0 : inner_->Delivered(); }
+  std::shared_ptr<const void> Hold() const override { return card_ ? nullptr : inner_->Hold(); }
   Status Notify(const iovec* parts, int count, fabric::Urgency urgency, uint64_t* number) override;
   fabric::Backlog backlog() const override { return inner_->backlog(); }
   Status Read(const fabric::RemoteSpan& source, char* destination, uint64_t cookie) override;
@@ -56,6 +59,7 @@ class FaultyChannel final : public fabric::Channel,
   void OnDelivered(uint64_t number) override;
   void OnTransfer(uint64_t cookie, const Status& status) override;
   void OnClosed(const Status& status) override;
+  void OnReleased() override;
 
   // The device's, on the polling thread but for Break() and Busy().
   Status Open();
@@ -98,6 +102,7 @@ class FaultyChannel final : public fabric::Channel,
   void SayBye(const Status& reason);
   void Tell(const Event& event);
   bool TakeDue(Event* event);
+  int TellReleased();
 
   FaultyDevice* const device_;
   const bool card_;
@@ -128,6 +133,8 @@ class FaultyChannel final : public fabric::Channel,
   bool inner_connected_ = false;
   bool inner_closed_ = false;
   bool closed_told_ = false;
+  bool unavailable_told_ = false;
+  bool released_ = false;
 };
 
 }  // namespace rdma_transport::testing

@@ -1,6 +1,7 @@
 #include "faulty_fabric/device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "faulty_fabric/channel.h"
@@ -51,12 +52,22 @@ std::vector<std::shared_ptr<FaultyChannel>> FaultyDevice::Channels() {
   return channels;
 }
 
+// The polling thread holds up all that it would do: the fabric's work, and the timers.
+void FaultyDevice::MayStall() {
+  const Faults& faults = dice_.faults();
+  if (stalls_ >= faults.most_stalls || !dice_.Roll(Fault::kStall)) return;
+  ++stalls_;
+  const auto stall = static_cast<int64_t>(dice_.Draw(static_cast<uint64_t>(faults.longest_stall)));
+  std::this_thread::sleep_for(std::chrono::nanoseconds(stall));
+}
+
 int FaultyDevice::Poll() {
   std::thread::id nobody{};
   if (!poller_.compare_exchange_strong(nobody, std::this_thread::get_id())) {
     Violations::Add("Poll() by two threads at a time");
     return 0;
   }
+  MayStall();
   inner_->Poll();
   int handled = 0;
   const bool short_poll = dice_.Roll(Fault::kShortPoll);

@@ -59,12 +59,14 @@ class FaultyDevice final : public fabric::Device {
   void CountBreak() { breaks_.fetch_add(1); }
 
  private:
+  void MayStall();
   std::vector<std::shared_ptr<FaultyChannel>> Channels();
 
   const std::unique_ptr<fabric::Device> inner_;
   Dice dice_;
   std::atomic<std::thread::id> poller_{};
   std::atomic<uint64_t> breaks_{0};
+  int stalls_ = 0;  // the polling thread's
   std::mutex mu_;
   std::vector<std::weak_ptr<FaultyChannel>> channels_;
 };

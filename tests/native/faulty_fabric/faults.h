@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace rdma_transport::testing {
@@ -32,6 +33,7 @@ enum class Fault : int {
   kLate,       // what has come is told some polls later
   kShortPoll,  // Poll() hands out one thing only
   kWakeUp,     // Sleep() returns for nothing
+  kStall,      // Poll() returns late, as in a process that was stopped: no timer runs either
   kCount,
 };
 
@@ -40,7 +42,9 @@ struct Faults {
   // Behaves like a card: maps and copies nothing, reads and writes when Poll() comes by, and loses
   // what was on its way when it breaks. What it stands on must copy.
   bool card = false;
-  int most_late = 20;                                             // polls
+  int most_late = 20;  // polls
+  Nanos longest_stall = 0;
+  int most_stalls = 0;                                            // over a device's life
   std::array<int, static_cast<int>(Fault::kCount)> chances = {};  // of 10000
 
   int& chance(Fault fault) { return chances[static_cast<int>(fault)]; }

@@ -4,6 +4,7 @@ native/fabric/verbs/wire.h by what is written there. For Debian's Python, withou
 usage: pyverbs_peer.py FOLDER ADDRESS   (addresses are exchanged through files in FOLDER)
 """
 
+import hmac
 import json
 import os
 import socket
@@ -137,8 +138,8 @@ class Peer:
             body = data[RECORD.size : RECORD.size + size]
             data = data[RECORD.size + -(-size // 8) * 8 :]
             if kind == HELLO:
-                assert body == self.token, "the token is not the one that was told"
-                self.post([(ACCEPT, self.peer_token)])
+                assert body == self.greeting("hello"), "the peer does not know the tokens"
+                self.post([(ACCEPT, self.greeting("accept"))])
                 self.greeted = True
             elif kind == ANNOUNCEMENT:
                 key, address, size, rkey, writable = REGION.unpack(body)
@@ -147,6 +148,11 @@ class Peer:
                 self.messages.append(body)
             else:
                 raise AssertionError(f"a record of kind {kind}")
+
+    def greeting(self, word: str) -> bytes:
+        """Proof that both tokens are known, without showing them: native/fabric/greeting.h."""
+        tokens = self.peer_token + self.token  # the active end's first
+        return hmac.digest(tokens, f"rdma_transport {word}".encode(), "sha256")
 
     def post(self, records: list[tuple[int, bytes]]) -> None:
         """One batch of records into the other side's ring."""

@@ -1,0 +1,34 @@
+// What the head of a reply says of an element of a dataset: everything but the bytes of its
+// tensors. No TensorFlow type; `dtype` is TensorFlow's number.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rdma_transport {
+
+struct ElementHead {
+  enum class Form : uint32_t {
+    kPlain = 1,       // the payload is the tensor's bytes
+    kSerialized = 2,  // the payload is a TensorProto
+  };
+  struct Component {
+    Form form = Form::kPlain;
+    uint32_t dtype = 0;
+    std::vector<int64_t> dims;
+  };
+
+  int64_t element_index = 0;
+  bool end_of_sequence = false;
+  bool skip = false;
+  std::vector<Component> components;
+
+  std::string Encode() const;
+  // False: not such a head, or not one of an element with `payloads` components.
+  static bool Decode(std::string_view bytes, size_t payloads, ElementHead* head);
+};
+
+}  // namespace rdma_transport

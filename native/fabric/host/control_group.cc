@@ -1,0 +1,85 @@
+#include "fabric/host/control_group.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+namespace rdma_transport::fabric::host {
+namespace {
+
+constexpr size_t kUnknown = std::numeric_limits<size_t>::max();
+
+// How one version calls its files.
+struct Names {
+  const char* mount;
+  const char* limit;
+  const char* usage;
+  const char* reclaimable;  // a field of memory.stat: pages of files that nobody uses now
+};
+constexpr Names kUnified = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
+constexpr Names kLegacy = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+                           "memory.usage_in_bytes", "total_inactive_file"};
+
+// "max" and a missing file both mean that nothing is limited here.
+size_t NumberInFile(const std::string& path) {
+  std::ifstream file(path);
+  size_t value = 0;
+  return file >> value ? value : kUnknown;
+}
+
+size_t Reclaimable(const std::string& path, const std::string& field) {
+  std::ifstream file(path);
+  std::string name;
+  size_t value = 0;
+  while (file >> name >> value) {
+    if (name == field) return value;
+  }
+  return 0;
+}
+
+void Tighten(const std::string& directory, const Names& names, MemoryBounds* bounds) {
+  const size_t limit = NumberInFile(directory + names.limit);
+  if (limit == kUnknown) return;
+  bounds->limit = std::min(bounds->limit, limit);
+  const size_t usage = NumberInFile(directory + names.usage);
+  if (usage == kUnknown) return;
+  const size_t used =
+      usage - std::min(usage, Reclaimable(directory + "memory.stat", names.reclaimable));
+  bounds->available = std::min(bounds->available, limit - std::min(limit, used));
+}
+
+bool HasMemory(const std::string& controllers) {
+  std::istringstream list(controllers);
+  for (std::string name; std::getline(list, name, ',');) {
+    if (name == "memory") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// A limit counts for all groups inside. In a container the path may be the host's, of which only
+// the last part, or nothing, is there to be seen.
+MemoryBounds ControlGroupMemory(const std::string& root) {
+  MemoryBounds bounds = {kUnknown, kUnknown};
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // number:controllers:path
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (!controllers.empty() && !HasMemory(controllers)) continue;
+    const Names& names = controllers.empty() ? kUnified : kLegacy;
+    std::string path = line.substr(second + 1);
+    while (true) {
+      while (!path.empty() && path.back() == '/') path.pop_back();
+      Tighten(root + names.mount + path + "/", names, &bounds);
+      if (path.empty()) break;
+      path.erase(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+    }
+  }
+  return bounds;
+}
+
+}  // namespace rdma_transport::fabric::host

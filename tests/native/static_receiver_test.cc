@@ -1,0 +1,61 @@
+// What a peer that declares static edges may make this task keep.
+#include "protocol/static_receiver.h"
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <memory>
+#include <string>
+
+namespace rdma_transport {
+namespace {
+
+class StaticReceiverTest : public ::testing::Test {
+ protected:
+  static TensorMessage Edge(uint64_t number, const std::string& key = "edge") {
+    TensorMessage message = {};
+    message.header.type = MessageType::kEdge;
+    message.header.dtype = 1;
+    message.header.bytes = 4096;
+    message.header.lend_id = number;
+    message.dims = {1024};
+    message.key = key;
+    return message;
+  }
+
+  const std::shared_ptr<fabric::Channel> channel_;
+  StaticReceiver receiver_{{nullptr, nullptr, nullptr}, channel_, nullptr};
+};
+
+TEST_F(StaticReceiverTest, WhatIsKeptDoesNotDependOnTheNumbers) {
+  const size_t before = mallinfo2().uordblks;
+  for (uint64_t number = 65536; number < 1000 * 65536; number += 65536) {
+    ASSERT_TRUE(receiver_.OnEdge(Edge(number)).ok());
+    receiver_.OnRetire(number);
+  }
+  EXPECT_LT(mallinfo2().uordblks, before + (size_t{16} << 20));
+  EXPECT_FALSE(receiver_.OnEdge(Edge(0)).ok());
+  EXPECT_FALSE(receiver_.OnEdge(Edge(uint64_t{1} << 32)).ok());
+  receiver_.OnRetire(uint64_t{1} << 40);
+}
+
+TEST_F(StaticReceiverTest, EdgesAndTheirKeysAreBounded) {
+  uint64_t number = 0;
+  while (receiver_.OnEdge(Edge(++number)).ok()) ASSERT_LE(number, kMostEdges);
+  EXPECT_GT(number, kMostEdges / 2);
+  for (uint64_t each = 1; each < number; ++each) receiver_.OnRetire(each);
+  const std::string longest(kMaxKeyLength, 'k');
+  number = 0;
+  while (receiver_.OnEdge(Edge(++number, longest)).ok()) ASSERT_LE(number, kMostEdges / 2);
+  for (uint64_t each = 1; each < number; ++each) receiver_.OnRetire(each);
+  EXPECT_TRUE(receiver_.OnEdge(Edge(1, longest)).ok());
+}
+
+TEST_F(StaticReceiverTest, TheOrderOfDeclarationsIsFree) {
+  EXPECT_TRUE(receiver_.OnEdge(Edge(6)).ok());
+  EXPECT_TRUE(receiver_.OnEdge(Edge(5)).ok());
+  EXPECT_FALSE(receiver_.OnEdge(Edge(6)).ok()) << "declared twice, and not at the sink";
+}
+
+}  // namespace
+}  // namespace rdma_transport

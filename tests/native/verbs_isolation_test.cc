@@ -1,0 +1,380 @@
+// What a peer may reach of this process over verbs: which rights each registration and queue pair
+// has, where memory seems to lie, and whom a key serves.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "fabric/verbs/device.h"
+#include "verbs_pair.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+using testing::ExpectHas;
+using testing::Fake;
+using testing::FakeStats;
+using testing::OnFake;
+using testing::Recorder;
+using testing::SetFake;
+using testing::VerbsSide;
+
+constexpr uint64_t kLargePage = uint64_t{2} << 20;
+constexpr uint32_t kLocal = IBV_ACCESS_LOCAL_WRITE;
+constexpr uint32_t kRead = IBV_ACCESS_REMOTE_READ;
+constexpr uint32_t kWrite = IBV_ACCESS_REMOTE_WRITE;
+
+Settings WithIsolation(Isolation isolation, int queue_pairs = 1) {
+  Settings settings = OnFake();
+  settings.verbs.isolation = isolation;
+  settings.verbs.queue_pairs = queue_pairs;
+  return settings;
+}
+
+// The lines of a block that have `part` in them.
+class LinesWith {
+ public:
+  explicit LinesWith(std::string part) {
+    part_ = std::move(part);
+    count_ = 0;
+    SetLogLevel(LogLevel::kInfo);
+    SetLogSink([](LogLevel, const std::string& line) {
+      count_ += line.find(part_) != std::string::npos ? 1 : 0;
+    });
+  }
+  ~LinesWith() {
+    SetLogSink(nullptr);
+    SetLogLevel(LogLevel::kOff);
+  }
+  int count() const { return count_; }
+
+ private:
+  static inline std::string part_;
+  static inline std::atomic<int> count_{0};
+};
+
+uint64_t AddressOf(const void* data) { return reinterpret_cast<uint64_t>(data); }
+
+class VerbsIsolationTest : public testing::VerbsPairTest {
+ protected:
+  using Memory = FakeIbverbsMemory;
+
+  static std::vector<Memory> Regions() { return ListOf(Fake().regions); }
+  static std::vector<Memory> Windows() { return ListOf(Fake().windows); }
+  static std::vector<FakeIbverbsQueuePair> QueuePairs() {
+    std::vector<FakeIbverbsQueuePair> pairs(1000);
+    pairs.resize(static_cast<size_t>(Fake().queue_pairs(pairs.data(), 1000)));
+    return pairs;
+  }
+  static Memory Find(const std::vector<Memory>& all, const void* address) {
+    for (const Memory& memory : all) {
+      if (memory.address == AddressOf(address)) return memory;
+    }
+    ADD_FAILURE() << "not there";
+    return {};
+  }
+  // Without what may be dropped.
+  static uint32_t Rights(const Memory& memory) {
+    return memory.access & ~static_cast<uint32_t>(IBV_ACCESS_OPTIONAL_RANGE);
+  }
+  static std::multiset<uint32_t> RightsOf(const std::vector<Memory>& all) {
+    std::multiset<uint32_t> rights;
+    for (const Memory& memory : all) rights.insert(Rights(memory));
+    return rights;
+  }
+  std::unique_ptr<Region> ReadOnly(VerbsSide& side) {
+    std::unique_ptr<Region> region;
+    EXPECT_TRUE(
+        side.device->Allocate(side.device->RegionGranule(), Access::kRemoteRead, nullptr, &region)
+            .ok());
+    return region;
+  }
+  // Both ways, small enough for inline and not, at the beginning and the end of both.
+  void ExpectToMove(const Region& local, const Region& remote) {
+    uint64_t cookie = 100;
+    for (const size_t length : {size_t{8}, size_t{5000}}) {
+      for (const uint64_t offset : {uint64_t{0}, uint64_t{remote.length() - length}}) {
+        std::memset(local.address() + offset, 'w', length);
+        std::memset(remote.address() + offset, '-', length);
+        const RemoteSpan span = {remote.key(), offset, length};
+        ASSERT_TRUE(a_.channel->Write(local.address() + offset, span, ++cookie).ok());
+        ASSERT_TRUE(a_.channel->Flush().ok());
+        ASSERT_TRUE(Ended(cookie));
+        EXPECT_EQ(std::string(remote.address() + offset, length), std::string(length, 'w'));
+        std::memset(local.address() + offset, '-', length);
+        ASSERT_TRUE(a_.channel->Read(span, local.address() + offset, ++cookie).ok());
+        ASSERT_TRUE(Ended(cookie));
+        EXPECT_EQ(std::string(local.address() + offset, length), std::string(length, 'w'));
+      }
+    }
+  }
+  bool Ended(uint64_t cookie) {
+    return PollUntil([&] {
+      for (const auto& [ended, status] : a_.handler->transfers) {
+        if (ended == cookie) return status.ok();
+      }
+      return false;
+    });
+  }
+
+ private:
+  static std::vector<Memory> ListOf(int (*list)(Memory*, int)) {
+    std::vector<Memory> all(1000);
+    all.resize(static_cast<size_t>(list(all.data(), 1000)));
+    return all;
+  }
+};
+
+// --- Addresses ---
+
+TEST_F(VerbsIsolationTest, MemoryOfPeersHasAddressesThatNobodyGuesses) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kAddress)));
+  const auto local = Allocate(a_);
+  const auto remote = Shared(b_);
+  std::set<uint64_t> shifts;
+  for (const Memory& memory : Regions()) {
+    if ((Rights(memory) & (kRead | kWrite)) == 0) continue;  // mirrors
+    EXPECT_NE(memory.iova, memory.address);
+    EXPECT_EQ(memory.iova % kLargePage, memory.address % kLargePage) << "large pages need that";
+    shifts.insert(memory.iova - memory.address);
+  }
+  EXPECT_EQ(shifts.size(), 4u) << "two rings, two regions, each for itself";
+  ExpectToMove(*local, *remote);
+}
+
+TEST_F(VerbsIsolationTest, TheyAreOthersEachTime) {
+  std::set<uint64_t> seen;
+  uint64_t changing = 0;
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kAddress)));
+  for (int i = 0; i < 32; ++i) {
+    const auto region = Allocate(a_);
+    const uint64_t iova = Find(Regions(), region->address()).iova;
+    if (!seen.empty()) changing |= iova ^ *seen.begin();
+    seen.insert(iova);
+    EXPECT_LT(iova, uint64_t{1} << 62);
+  }
+  EXPECT_EQ(seen.size(), 32u);
+  EXPECT_EQ(changing / kLargePage * kLargePage, (uint64_t{1} << 62) - kLargePage);
+}
+
+TEST_F(VerbsIsolationTest, TurnedOffTheyAreTheMemorysOwn) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kOff)));
+  const auto local = Allocate(a_);
+  const auto remote = Shared(b_);
+  for (const Memory& memory : Regions()) EXPECT_EQ(memory.iova, memory.address);
+  ExpectToMove(*local, *remote);
+}
+
+TEST_F(VerbsIsolationTest, ACardThatTakesNoOtherAddressIsSaidSoOnce) {
+  const LinesWith lines("only at its own address");
+  SetFake("iova", "same");
+  ConnectedPair(WithIsolation(Isolation::kAddress));
+  const auto local = Allocate(a_);
+  const auto remote = Shared(b_);
+  EXPECT_EQ(lines.count(), 2) << "one for each device";
+  ExpectToMove(*local, *remote);
+}
+
+// --- Rights ---
+
+TEST_F(VerbsIsolationTest, NothingHasMoreRightsThanItNeeds) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kAddress, 2)));
+  const auto readable = ReadOnly(a_);
+  const auto writable = Allocate(a_);
+  EXPECT_EQ(Rights(Find(Regions(), readable->address())), kLocal | kRead);
+  EXPECT_EQ(Rights(Find(Regions(), writable->address())), kLocal | kRead | kWrite);
+  const std::multiset<uint32_t> rights = RightsOf(Regions());
+  EXPECT_EQ(rights.count(kLocal | kWrite), 2u) << "rings";
+  EXPECT_EQ(rights.count(0), 2u) << "mirrors, which only this side's card reads";
+  EXPECT_EQ(rights.size(), 6u);
+  EXPECT_EQ(QueuePairs().size(), 4u);
+  for (const auto& pair : QueuePairs()) EXPECT_EQ(pair.access, kRead | kWrite) << "no atomics";
+}
+
+TEST_F(VerbsIsolationTest, WithWindowsNoRegionIsOpenByItself) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer, 2)));
+  const auto readable = ReadOnly(a_);
+  const auto writable = Shared(a_);
+  EXPECT_EQ(RightsOf(Windows()),
+            (std::multiset<uint32_t>{kWrite, kWrite, kRead | kWrite, kRead | kWrite}))
+      << "two rings, and one region on two queue pairs";
+  ASSERT_TRUE(a_.channel->Share(readable->key()).ok());
+  ASSERT_TRUE(a_.channel->Flush().ok());
+  ASSERT_TRUE(PollUntil([&] { return Windows().size() == 6; }));
+  for (const Memory& memory : Regions()) {
+    EXPECT_EQ(memory.access & (kRead | kWrite | IBV_ACCESS_REMOTE_ATOMIC), 0u);
+  }
+  std::map<uint64_t, std::set<uint32_t>> pairs;
+  for (const Memory& window : Windows()) {
+    if (window.address == AddressOf(readable->address())) {
+      EXPECT_EQ(Rights(window), kRead);
+    }
+    pairs[window.address].insert(window.queue_pair);
+  }
+  EXPECT_EQ(pairs[AddressOf(readable->address())].size(), 2u);
+  EXPECT_EQ(pairs[AddressOf(writable->address())].size(), 2u);
+}
+
+// --- Windows ---
+
+class EachCount : public VerbsIsolationTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(EachCount, WindowsMoveWhatKeysDid) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer, GetParam())));
+  const auto local = Allocate(a_);
+  const auto remote = Shared(b_);
+  ExpectToMove(*local, *remote);
+  // Spread over all queue pairs.
+  std::memset(remote->address(), 'r', remote->length());
+  ASSERT_TRUE(a_.channel->Read({remote->key(), 0, remote->length()}, local->address(), 1).ok());
+  ASSERT_TRUE(Ended(1));
+  EXPECT_EQ(std::memcmp(local->address(), remote->address(), remote->length()), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(QueuePairs, EachCount, ::testing::Values(1, 3, 8));
+
+TEST_F(VerbsIsolationTest, MemoryIsRegisteredOnceForAllPeers) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
+  const auto region = Shared(a_);
+  const FakeIbverbsStats one = FakeStats();
+  auto first_a = std::move(a_.channel);
+  auto first_b = std::move(b_.channel);
+  auto first_handlers = std::make_pair(a_.handler, b_.handler);
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  const FakeIbverbsStats connected = FakeStats();
+  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
+  ASSERT_TRUE(a_.Notify("shared").ok());
+  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
+  EXPECT_EQ(FakeStats().registrations, connected.registrations);
+  EXPECT_EQ(FakeStats().mws, one.mws + 3) << "two rings and the region";
+}
+
+TEST_F(VerbsIsolationTest, WindowsEndWithTheirChannelAndWithTheirMemory) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
+  auto first = Shared(a_);
+  const auto second = Shared(a_);
+  EXPECT_EQ(Windows().size(), 4u);
+  first.reset();
+  EXPECT_EQ(Windows().size(), 3u);
+  ASSERT_TRUE(a_.Notify("still there").ok());
+  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 3; }));
+  a_.channel->Close(Status(Code::kCancelled, "enough"));
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->closes + b_.handler->closes == 2; }));
+  EXPECT_EQ(FakeStats().mws, 0u) << "while memory and channels are still held";
+  EXPECT_NE(FakeStats().mrs, 0u);
+}
+
+TEST_F(VerbsIsolationTest, MemoryMayEndWhileItsWindowIsBeingBound) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer, 2)));
+  SetFake("delay_us", "2000");
+  for (int i = 0; i < 20; ++i) {
+    auto region = Allocate(a_);
+    ASSERT_TRUE(a_.channel->Share(region->key()).ok());
+    if (i % 2 == 0) {
+      ASSERT_TRUE(a_.channel->Flush().ok());
+    }
+    region.reset();
+  }
+  ASSERT_TRUE(a_.Notify("done").ok());
+  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
+  ASSERT_TRUE(PollUntil([&] { return FakeStats().mws == 2; })) << FakeStats().mws;
+  EXPECT_EQ(FakeStats().mrs, 4u) << "rings and mirrors";
+  EXPECT_EQ(a_.handler->closes + b_.handler->closes, 0);
+}
+
+TEST_F(VerbsIsolationTest, AlsoWhenTheChannelBreaksMeanwhile) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer, 2)));
+  SetFake("delay_us", "5000");
+  auto region = Allocate(a_);
+  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
+  ASSERT_TRUE(a_.channel->Flush().ok());
+  Fake().break_path(true);
+  region.reset();
+  ASSERT_TRUE(TalkUntilClosed());
+  EXPECT_EQ(FakeStats().mws, 0u);
+}
+
+TEST_F(VerbsIsolationTest, ACardWithoutWindowsServesByKeysAndItIsSaid) {
+  const LinesWith lines("has no memory windows");
+  SetFake("windows", "none");
+  ConnectedPair(WithIsolation(Isolation::kPeer));
+  EXPECT_EQ(lines.count(), 2) << "one for each device";
+  const auto local = Allocate(a_);
+  const auto remote = Shared(b_);
+  EXPECT_EQ(FakeStats().mws, 0u);
+  ExpectToMove(*local, *remote);
+}
+
+TEST_F(VerbsIsolationTest, AWindowThatCannotBeMadeIsAnErrorAndLeavesNothing) {
+  ASSERT_NO_FATAL_FAILURE(OpenDevices(WithIsolation(Isolation::kPeer, 2)));
+  Fake().fail("alloc_mw", 1, ENOMEM);
+  const Status refused = OpenChannel(&a_);
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  ExpectHas(refused, "ibv_alloc_mw");
+  EXPECT_EQ(FakeStats().mws + FakeStats().qps, 0u);
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  auto region = Allocate(a_);
+  Fake().fail("alloc_mw", 2, ENOMEM);  // the second queue pair's
+  EXPECT_EQ(a_.channel->Share(region->key()).code(), Code::kResourceExhausted);
+  EXPECT_EQ(FakeStats().mws, 2u);
+  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
+  ASSERT_TRUE(a_.Notify("shared").ok());
+  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
+}
+
+TEST_F(VerbsIsolationTest, AWindowThatCannotBeBoundEndsTheChannelWithTheReason) {
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
+  const auto region = Allocate(a_);
+  Fake().complete_with(IBV_WC_MW_BIND_ERR, 0, 1);
+  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
+  ASSERT_TRUE(TalkUntilClosed());
+  ExpectHas(a_.handler->reason, "RDMA_TRANSPORT_ISOLATION=address");
+  EXPECT_EQ(FakeStats().mws, 0u);
+}
+
+// --- What callers may take ---
+
+TEST_F(VerbsIsolationTest, CallersThatDoNotComeGetNoMoreMemoryThanABound) {
+  Settings large = OnFake();
+  large.verbs.ring = 64 << 20;
+  ASSERT_TRUE(fabric::OpenDevice(large, &a_.device).ok());
+  ASSERT_TRUE(fabric::OpenDevice(OnFake(), &b_.device).ok());
+  ASSERT_TRUE(OpenChannel(&a_).ok());
+  std::vector<VerbsSide> pending(4);
+  Status last;
+  for (VerbsSide& side : pending) {
+    side.handler = std::make_shared<Recorder>();
+    ASSERT_TRUE(b_.device->Open(side.handler, &side.channel).ok());
+    EXPECT_TRUE(last.ok()) << last.message();
+    last = side.channel->Connect(a_.channel->Address(), Role::kPassive);
+  }
+  EXPECT_EQ(last.code(), Code::kResourceExhausted);
+  ExpectHas(last, "try again later");
+  // One comes.
+  ASSERT_TRUE(a_.channel->Connect(pending[0].channel->Address(), Role::kActive).ok());
+  ASSERT_TRUE(PollUntil([&] { return pending[0].handler->connects == 1; }));
+  // One is given up.
+  pending[1].channel.reset();
+  pending[1].handler.reset();
+  ASSERT_TRUE(PollUntil([&] { return FakeStats().qps <= 4; }));
+  for (int i = 0; i < 2; ++i) {
+    VerbsSide side;
+    side.handler = std::make_shared<Recorder>();
+    ASSERT_TRUE(b_.device->Open(side.handler, &side.channel).ok());
+    const Status connected = side.channel->Connect(a_.channel->Address(), Role::kPassive);
+    EXPECT_TRUE(connected.ok()) << connected.message();
+    pending.push_back(std::move(side));
+  }
+  pending.clear();
+}
+
+}  // namespace
+}  // namespace rdma_transport::fabric::verbs

@@ -1,0 +1,241 @@
+"""Rounds of steps of which one operation fails: what the clients saw, and which do not end."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.support.child import Child
+from bench.support.cluster import Cluster, free_port
+
+CLIENT = Path(__file__).with_name("abort_client.py")
+START_SECONDS = 90
+HANG_SECONDS = 30.0  # a step takes milliseconds; a machine may be very busy
+MOST_OF_A_LOG = 3000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A front end of abort_client.py with its options, and the tasks of its cluster."""
+
+    front_end: str
+    jobs: dict[str, int]
+    options: dict[str, Any] = field(default_factory=dict)
+    message: str = ""  # what the error says, whichever task failed
+
+
+TWO, THREE = {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
+EACH, ALL = {"rounds": 1}, {"rounds": 10**9}  # how many share a session
+_SHAPE, _TOLD = "shapes of both tensors to match", "told to"
+CASES = {
+    "initializers-2-each": Case("Sessions", TWO, {"graph": "initializers"} | EACH, _SHAPE),
+    "initializers-2-one": Case("Sessions", TWO, {"graph": "initializers"} | ALL, _SHAPE),
+    "initializers-3-each": Case("Sessions", THREE, {"graph": "initializers"} | EACH, _SHAPE),
+    "initializers-3-one": Case("Sessions", THREE, {"graph": "initializers"} | ALL, _SHAPE),
+    "initializers-late": Case(
+        "Sessions", THREE, {"graph": "initializers", "delay": 300} | EACH, _SHAPE
+    ),
+    "crossing-each": Case("Sessions", THREE, {"graph": "crossing"} | EACH, _TOLD),
+    "crossing-one": Case("Sessions", THREE, {"graph": "crossing"} | ALL, _TOLD),
+    "crossing-late": Case("Sessions", THREE, {"graph": "crossing", "delay": 100} | ALL, _TOLD),
+    "registration": Case("Sessions", THREE, {"graph": "refused"} | EACH, "batch dimension"),
+    "random": Case("Sessions", THREE, {"graph": "random", "delay": 200, "rounds": 4}),
+    "eager": Case("Eager", THREE, {}, _TOLD),
+    "eager-async": Case("Eager", THREE, {"asynchronous": True}, _TOLD),
+    "functions": Case("Functions", THREE, {}, _TOLD),
+    "coordinator": Case("Coordinator", {"chief": 1, "ps": 1, "worker": 2}, {}, _TOLD),
+    "mirrored": Case("Mirrored", {"worker": 3}),
+}
+
+
+class HangError(AssertionError):
+    """A step did not end; the message says where each process is."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """By client: what became of the step that fails, and of the good one after it."""
+
+    failed: list[dict[str, Any]]
+    good: list[dict[str, Any]]
+
+    @property
+    def errors(self) -> list[str]:
+        return [answer["error"] for answer in self.failed]
+
+    @property
+    def digests(self) -> list[str]:
+        return [answer["digest"] for answer in self.good]
+
+    @property
+    def seconds(self) -> float:
+        return max(answer["seconds"] for answer in self.failed)
+
+
+class Players:
+    """The tasks and the clients of a case over one protocol."""
+
+    def __init__(
+        self,
+        case: Case,
+        protocol: str,
+        seed: int = 0,
+        environment: dict[str, str] | None = None,
+        stacks: bool = True,
+    ) -> None:
+        self.stacks = stacks  # whether a hang is looked into, which takes a while
+        self.cluster: Cluster | None = None
+        self.clients: list[Child] = []
+        options = case.options | {"protocol": protocol, "seed": seed}
+        environment = environment or {}
+        try:
+            if case.front_end == "Mirrored":
+                count = case.jobs["worker"]
+                spec = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(count)]}
+            else:
+                self.cluster = Cluster(
+                    case.jobs,
+                    protocol,
+                    environment,
+                    without=[("chief", 0)],  # that is the client
+                )
+                count, spec = 1, self.cluster.spec
+            for index in range(count):
+                given = json.dumps(options | {"spec": spec, "index": index})
+                name = f"client {index}"
+                self.clients.append(Child(name, [str(CLIENT), case.front_end, given], environment))
+            for client in self.clients:
+                client.read(START_SECONDS)
+        except BaseException:
+            self.end()
+            raise
+
+    def play(self, number: int, limit: float = HANG_SECONDS) -> Round:
+        """One round; raise HangError if a step does not end within `limit` seconds."""
+        failed = self._all(["fail", number], limit)
+        self._all(["reset", number], limit)
+        return Round(failed, self._all(["good", number], limit))
+
+    def _all(self, command: list[Any], limit: float) -> list[dict[str, Any]]:
+        for client in self.clients:
+            client.say(command)
+        deadline = time.monotonic() + limit
+        try:
+            return [client.read(max(deadline - time.monotonic(), 0)) for client in self.clients]
+        except TimeoutError:
+            what = f"{command[0]}, round {command[1]}: no end after {limit:.0f} s"
+            where = f"\n{self._whereabouts()}" if self.stacks else ""
+            raise HangError(what + where) from None
+
+    def _whereabouts(self) -> str:
+        for client in self.clients:
+            with contextlib.suppress(ProcessLookupError):
+                client.signal(signal.SIGUSR1)
+        time.sleep(0.5)
+        tasks = list(self.cluster.tasks.values()) if self.cluster else []
+        return "\n".join(
+            f"--- {one.name}\n{one.logged()[-MOST_OF_A_LOG:]}\n{_waiting(one.pid)}"
+            for one in (*self.clients, *tasks)
+        )
+
+    def end(self) -> None:
+        for client in self.clients:
+            client.end()
+        if self.cluster is not None:
+            self.cluster.end()
+
+
+def _waiting(pid: int) -> str:
+    """Where its threads are, idle ones left out; nothing if there is no gdb."""
+    command = ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "thread apply all -s -q bt 12"]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    threads = [one[:MOST_OF_A_LOG] for one in ran.stdout.split("\n\n")]
+    idle = ("EventLoop", "Waiter::", "WorkerLoop", "epoll_wait", "WaitForWork", "cq_next")
+    return "\n\n".join(one for one in threads if not any(word in one for word in idle))
+
+
+@contextlib.contextmanager
+def playing(case: Case, protocol: str, **keywords: Any) -> Iterator[Players]:
+    players = Players(case, protocol, **keywords)
+    try:
+        yield players
+    finally:
+        players.end()
+
+
+@dataclass
+class Tally:
+    """What many rounds came to."""
+
+    rounds: int = 0
+    hangs: int = 0
+    slowest: float = 0.0
+    errors: dict[str, int] = field(default_factory=dict)
+    good_failed: int = 0
+    bad_message: str = ""  # of a good step
+
+    def add(self, played: Round) -> None:
+        self.slowest = max(self.slowest, played.seconds)
+        for error in played.errors:
+            self.errors[error] = self.errors.get(error, 0) + 1
+        bad = [answer["message"] for answer in played.good if answer["error"]]
+        self.good_failed += len(bad) > 0
+        self.bad_message = self.bad_message or "".join(bad[:1])
+
+
+def tally(
+    case: Case,
+    protocol: str,
+    rounds: int,
+    seed: int,
+    limit: float,
+    hung: Callable[[HangError], None],
+    stacks: bool,
+) -> Tally:
+    """Play so many rounds; after one that hangs, with new processes."""
+    result = Tally()
+    while result.rounds < rounds:
+        with playing(case, protocol, seed=seed, stacks=stacks) as players:
+            try:
+                while result.rounds < rounds:
+                    result.rounds += 1
+                    result.add(players.play(result.rounds - 1, limit))
+            except HangError as error:
+                result.hangs += 1
+                hung(error)
+    return result
+
+
+@contextlib.contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """So many processes that compute all the time."""
+    spinning = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for one in spinning:
+            one.kill()
+            one.wait()
+
+
+@contextlib.contextmanager
+def stopping(players: Players, job: str, seconds: float) -> Iterator[None]:
+    """One task is stopped while the body runs, for at most `seconds`."""
+    assert players.cluster is not None
+    pid = players.cluster[job, 0].pid
+    os.kill(pid, signal.SIGSTOP)
+    # It shall go on even if the body waits for it.
+    waking = subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {pid}"])
+    try:
+        yield
+    finally:
+        waking.wait()
