@@ -1,12 +1,12 @@
 #include "protocol/handshake.h"
 
 #include <initializer_list>
-#include <mutex>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/hmac_sha256.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/random.h"
 #include "protocol/counters.h"
 
@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kNonceBytes = 16;
 constexpr size_t kMaxNameInLog = 128;
-constexpr Nanos kLogInterval = kSecond;
-constexpr Nanos kRepeatInterval = 60 * kSecond;
+constexpr uint64_t kRefusalsLogged = 1;  // of one interval
+constexpr Nanos kLogInterval = 60 * kSecond;
 
 std::string Mac(const std::string& secret, const char* what,
                 std::initializer_list<std::string_view> parts) {
@@ -41,30 +41,11 @@ std::string KeyOf(const std::string& secret, const std::string& service,
   return Mac(secret, "channel", {service, request_nonce, reply_nonce});
 }
 
-// A stranger chose it.
-std::string Printable(const std::string& name) {
-  std::string shown = name.substr(0, kMaxNameInLog);
-  for (char& c : shown) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return shown;
-}
-
-// One that tries again and again gets a line a minute, and strangers together one a second.
+// Each peer tries again and again, and logs why it was refused itself.
 void LogRefusal(const std::string& line) {
-  static std::mutex mu;
-  static auto* last_line = new std::string;
-  static Nanos last_time = 0;
+  static auto* limiter = new LogLimiter(LogLevel::kWarning, kRefusalsLogged, kLogInterval);
   GlobalCounters().errors.Add("authentication");
-  {
-    std::lock_guard<std::mutex> lock(mu);
-    const Nanos now = Now();
-    const Nanos interval = line == *last_line ? kRepeatInterval : kLogInterval;
-    if (last_time != 0 && now - last_time < interval) return;
-    *last_line = line;
-    last_time = now;
-  }
-  Log(LogLevel::kWarning, line);
+  limiter->Log(line);
 }
 
 Status Denied(const std::string& message) { return Status(Code::kPermissionDenied, message); }
@@ -94,7 +75,7 @@ Status AskingHandshake::Check(const BootstrapReply& reply) {
 
 Status AnsweringHandshake::Check(const BootstrapRequest& request) {
   std::vector<std::string> secrets;
-  const std::string peer = "refused peer " + Printable(request.from.task) + ": ";
+  const std::string peer = "refused peer " + Printable(request.from.task, kMaxNameInLog) + ": ";
   const Status read = file_->Get(&secrets);
   if (!read.ok()) {
     LogRefusal(peer + read.message());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/random.h"
 #include "fabric/verbs/device.h"
 #include "fabric/verbs/errors.h"
@@ -22,15 +23,6 @@ constexpr Immediate kKnock = {true, false, 0, 0};
 constexpr Nanos kPartingPatience = 200 * kMillisecond;
 constexpr Nanos kFlushPatience = 500 * kMillisecond;
 constexpr size_t kMostReason = 1024;  // bytes of the reason why a channel is closed
-
-// What a peer wrote, for people: bounded, and without what could confuse a terminal or a log.
-std::string Printable(std::string_view bytes) {
-  std::string text(bytes.substr(0, kMostReason));
-  for (char& each : text) {
-    if (each < ' ' || each > '~') each = '?';
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -488,7 +480,8 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
     case RecordKind::kAccept:
       return HandleGreeting(kind, record);
     case RecordKind::kBye:
-      return Status(Code::kUnavailable, "the peer closed the channel: " + Printable(record));
+      return Status(Code::kUnavailable,
+                    "the peer closed the channel: " + Printable(record, kMostReason));
   }
   return Status(Code::kDataLoss, "an unexpected record in the ring of notifications");
 }
