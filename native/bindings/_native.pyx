@@ -48,14 +48,19 @@ def read_secrets(path: str) -> tuple[int, str]:
     """How many secrets a file has, and a warning or nothing; ValueError says what is wrong."""
     cdef vector[string] secrets
     cdef string warning
-    cdef Status status = ReadSecrets(path.encode(), &secrets, &warning)
-    if not status.ok():
-        raise ValueError(status.message().decode(errors="replace"))
+    require_ok(ReadSecrets(path.encode(), &secrets, &warning), ValueError)
     return secrets.size(), warning.decode(errors="replace")
 
 
 cdef string_view view(const string& text) noexcept:
     return string_view(text.data(), text.size())
+
+
+cdef int require_ok(const Status& status, error: type) except -1:
+    """Raises `error` if the status is not OK."""
+    if not status.ok():
+        raise error(status.message().decode(errors="replace"))
+    return 0
 
 
 cdef class AskingBootstrap:
@@ -80,9 +85,7 @@ cdef class AskingBootstrap:
         request.sender.task = task.encode()
         request.sender.incarnation = incarnation
         request.channel = channel
-        cdef Status status = self.handshake.get().Sign(&request)
-        if not status.ok():
-            raise ValueError(status.message().decode(errors="replace"))
+        require_ok(self.handshake.get().Sign(&request), ValueError)
         return request.Encode()
 
     def reply(self, reply: bytes) -> dict[str, object]:
@@ -92,12 +95,8 @@ cdef class AskingBootstrap:
         """
         cdef BootstrapReply read
         cdef string data = reply
-        cdef Status status = BootstrapReply.Decode(view(data), &read)
-        if not status.ok():
-            raise ValueError(status.message().decode())
-        status = self.handshake.get().Check(read)
-        if not status.ok():
-            raise PermissionError(status.message().decode())
+        require_ok(BootstrapReply.Decode(view(data), &read), ValueError)
+        require_ok(self.handshake.get().Check(read), PermissionError)
         return {
             "version": read.version,
             "task": read.sender.task.decode(errors="replace"),
@@ -127,12 +126,8 @@ cdef class AnsweringBootstrap:
         """
         cdef BootstrapRequest read
         cdef string data = request
-        cdef Status status = BootstrapRequest.Decode(view(data), &read)
-        if not status.ok():
-            raise ValueError(status.message().decode())
-        status = self.handshake.get().Check(read)
-        if not status.ok():
-            raise PermissionError(status.message().decode())
+        require_ok(BootstrapRequest.Decode(view(data), &read), ValueError)
+        require_ok(self.handshake.get().Check(read), PermissionError)
         return {
             "version": read.version,
             "channel": read.channel,

@@ -8,11 +8,9 @@ namespace {
 constexpr char kMagic[] = "rdma_transport";
 constexpr size_t kMaxField = 4096;
 
-void Put(std::string_view field, std::string* out) { PutField(field, out); }
-
 template <typename T>
 void PutNumber(T value, std::string* out) {
-  Put(std::string_view(reinterpret_cast<const char*>(&value), sizeof(value)), out);
+  PutField(std::string_view(reinterpret_cast<const char*>(&value), sizeof(value)), out);
 }
 
 class Reader {
@@ -75,18 +73,18 @@ void PutField(std::string_view field, std::string* out) {
 
 std::string BootstrapRequest::Fields() const {
   std::string bytes;
-  Put(kMagic, &bytes);
+  PutField(kMagic, &bytes);
   PutNumber(version, &bytes);
-  Put(from.task, &bytes);
+  PutField(from.task, &bytes);
   PutNumber(from.incarnation, &bytes);
-  Put(channel, &bytes);
-  Put(nonce, &bytes);
+  PutField(channel, &bytes);
+  PutField(nonce, &bytes);
   return bytes;
 }
 
 std::string BootstrapRequest::Encode() const {
   std::string bytes = Fields();
-  Put(mac, &bytes);
+  PutField(mac, &bytes);
   return bytes;
 }
 
@@ -103,20 +101,20 @@ Status BootstrapRequest::Decode(std::string_view bytes, BootstrapRequest* reques
 
 std::string BootstrapReply::Fields() const {
   std::string bytes;
-  Put(kMagic, &bytes);
+  PutField(kMagic, &bytes);
   PutNumber(version, &bytes);
-  Put(from.task, &bytes);
+  PutField(from.task, &bytes);
   PutNumber(from.incarnation, &bytes);
-  Put(channel, &bytes);
-  Put(refusal, &bytes);
+  PutField(channel, &bytes);
+  PutField(refusal, &bytes);
   PutNumber(static_cast<uint8_t>(again), &bytes);
-  Put(nonce, &bytes);
+  PutField(nonce, &bytes);
   return bytes;
 }
 
 std::string BootstrapReply::Encode() const {
   std::string bytes = Fields();
-  Put(mac, &bytes);
+  PutField(mac, &bytes);
   return bytes;
 }
 

@@ -186,8 +186,11 @@ void Link::SendAbort(const StepAbort& abort) {
 }
 
 void Link::Return(MessageType type, uint64_t value, fabric::Urgency urgency) {
-  const ControlMessage message = ControlOf(type, value);
-  const iovec part = {const_cast<ControlMessage*>(&message), sizeof(message)};
+  InsistControl(ControlOf(type, value), urgency);
+}
+
+void Link::InsistControl(ControlMessage message, fabric::Urgency urgency) {
+  const iovec part = {&message, sizeof(message)};
   Insist(&part, 1, urgency);
 }
 
@@ -302,10 +305,8 @@ Status Link::HandleAbort(const char* data, size_t length) {
 // The answer comes behind an abort that the owner may send again.
 void Link::HandleRestart(const ControlMessage& message) {
   owner_->OnRestart(this, static_cast<int64_t>(message.value), message.generation);
-  const ControlMessage answer =
-      ControlOf(MessageType::kRestarted, message.value, message.generation);
-  const iovec part = {const_cast<ControlMessage*>(&answer), sizeof(answer)};
-  Insist(&part, 1, fabric::Urgency::kWake);
+  InsistControl(ControlOf(MessageType::kRestarted, message.value, message.generation),
+                fabric::Urgency::kWake);
 }
 
 void Link::HandleRestarted(const ControlMessage& message) {

@@ -144,6 +144,7 @@ class Link final : public fabric::ChannelHandler,
 
   // A notification that must not be lost, and whose order does not matter.
   void Insist(const iovec* parts, int count, fabric::Urgency urgency);
+  void InsistControl(ControlMessage message, fabric::Urgency urgency);
   Status Dispatch(const char* data, size_t length);
   Status HandleTensor(const char* data, size_t length);
   Status HandleStatic(const char* data, size_t length);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "base/status.h"
 
 namespace rdma_transport {
@@ -13,20 +14,23 @@ inline absl::Status ToTensorFlow(const Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
 }
 
-// Part of the line that gRPC adds to the errors of its calls to `peer`, a task. By it TensorFlow's
+// With the line that gRPC adds to the errors of its calls to `peer`, a task. By it TensorFlow's
 // ClusterCoordinator tells the loss of a parameter server, which it reports, from that of a worker,
 // which it waits for.
-inline std::string OriginLine(std::string_view peer) {
-  return std::string("GRPC error information from remote target ").append(peer);
+inline absl::Status WithOrigin(const absl::Status& status, std::string_view peer) {
+  const std::string line = std::string("GRPC error information from remote target ").append(peer);
+  if (status.message().find(line) != std::string_view::npos) return status;
+  absl::Status located(status.code(), std::string(status.message()) + "\nAdditional " + line +
+                                          ": none, it is of the fabric");
+  status.ForEachPayload(
+      [&](std::string_view url, const absl::Cord& payload) { located.SetPayload(url, payload); });
+  return located;
 }
 
-// The same for an error about `peer`, with that line if the peer is lost.
+// An error about `peer`, with that line if the peer is lost.
 inline absl::Status ToTensorFlow(const Status& status, std::string_view peer) {
-  if (status.code() != Code::kUnavailable) return ToTensorFlow(status);
-  const std::string line = OriginLine(peer);
-  if (status.message().find(line) != std::string::npos) return ToTensorFlow(status);
-  return absl::UnavailableError(status.message() + "\nAdditional " + line +
-                                ": none, it is of the fabric");
+  const absl::Status converted = ToTensorFlow(status);
+  return status.code() == Code::kUnavailable ? WithOrigin(converted, peer) : converted;
 }
 
 inline Status FromTensorFlow(const absl::Status& status) {

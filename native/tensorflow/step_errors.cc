@@ -19,17 +19,6 @@ absl::Status Decode(const std::string& error) {
   return status;
 }
 
-// With the line that gRPC adds to the errors of its calls.
-absl::Status WithOrigin(const absl::Status& status, absl::string_view peer) {
-  const std::string line = OriginLine(peer);
-  if (status.message().find(line) != absl::string_view::npos) return status;
-  absl::Status located(status.code(), absl::StrCat(status.message(), "\nAdditional ", line,
-                                                   ": none, it is of the fabric"));
-  status.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& payload) { located.SetPayload(url, payload); });
-  return located;
-}
-
 }  // namespace
 
 std::string EncodeError(const absl::Status& status) {
