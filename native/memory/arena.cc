@@ -19,11 +19,13 @@ constexpr uint64_t kLargestSlab = uint64_t{256}
 
 }  // namespace
 
-Arena::Arena(fabric::Device* device, std::shared_ptr<Budget> budget, fabric::Access access)
+Arena::Arena(fabric::Device* device, std::shared_ptr<Budget> budget, fabric::Access access,
+             double share)
     : device_(device),
       budget_(std::move(budget)),
       limit_(budget_->limit() / device->RegionGranule() * device->RegionGranule()),
-      access_(access) {}
+      access_(access),
+      share_(share) {}
 
 bool Arena::ReserveLocked() {
   if (base_.load() != ~uintptr_t{0}) return true;
@@ -97,7 +99,7 @@ uint64_t Arena::ReserveSlab(uint64_t needed) {
   }
   uint64_t wanted = std::clamp<uint64_t>(capacity / 2, kFirstSlab, kLargestSlab);
   wanted = std::max<uint64_t>(wanted / granule * granule, needed);
-  const uint64_t most = access_ == fabric::Access::kRemoteReadWrite ? budget_->limit() / 2 : ~0ull;
+  const auto most = static_cast<uint64_t>(share_ * static_cast<double>(budget_->limit()));
   if (capacity + needed > most) return 0;
   if (capacity + wanted <= most && budget_->Take(wanted)) return wanted;
   return budget_->Take(needed) ? needed : 0;

@@ -30,10 +30,9 @@ struct ArenaStats {
 class Arena {
  public:
   // `device` must outlive the arena. It takes memory from `budget`, whose limit may sink later but
-  // not rise. Memory that peers write, which is for slots, takes at most half of it: an edge
-  // without a slot is dynamic, but a tensor without memory is an error.
+  // not rise: at most this share of it, from 0 to 1.
   Arena(fabric::Device* device, std::shared_ptr<Budget> budget,
-        fabric::Access access = fabric::Access::kRemoteRead);
+        fabric::Access access = fabric::Access::kRemoteRead, double share = 1);
   // With a budget of its own, in bytes.
   Arena(fabric::Device* device, uint64_t limit) : Arena(device, std::make_shared<Budget>(limit)) {}
   // Another arena with the same budget, which gives back what it does not use when this one needs
@@ -76,6 +75,7 @@ class Arena {
   const std::shared_ptr<Budget> budget_;
   const uint64_t limit_;  // of the address range
   const fabric::Access access_;
+  const double share_;  // of the budget
   Arena* neighbor_ = nullptr;
   std::atomic<uintptr_t> base_{~uintptr_t{0}};
 

@@ -20,6 +20,9 @@ namespace {
 constexpr int kPausesPerYield = 32;
 // One leads; while it runs work of its own a second one leads, and a third still sleeps.
 constexpr int kThreads = 3;
+// The part of the budget that slots take at most: an edge without a slot is dynamic, but a tensor
+// without memory is an error.
+constexpr double kShareOfSlots = 0.5;
 constexpr std::chrono::seconds kStopPatience(2);
 // What wakes a follower goes on waking it until the leader has seen to it, and the leader may need
 // the very processor that the follower runs on.
@@ -119,7 +122,8 @@ void Runtime::StartOn(std::unique_ptr<fabric::Device> device) {
   budget_ = std::make_shared<memory::Budget>(whole_budget_);
   arena_ = std::make_unique<memory::Arena>(device_.get(), budget_);
   slots_ = std::make_unique<memory::SlotPools>(arena_.get());
-  sink_ = std::make_unique<memory::Arena>(device_.get(), budget_, fabric::Access::kRemoteReadWrite);
+  sink_ = std::make_unique<memory::Arena>(device_.get(), budget_, fabric::Access::kRemoteReadWrite,
+                                          kShareOfSlots);
   arena_->SetNeighbor(sink_.get());
   sink_->SetNeighbor(arena_.get());
   running_ = kThreads;

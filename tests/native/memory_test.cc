@@ -90,7 +90,7 @@ TEST_F(ArenaTest, GrowsToItsLimitAndNotBeyond) {
 TEST_F(ArenaTest, TwoArenasOfOneBudgetTakeNoMoreThanThat) {
   const auto budget = std::make_shared<Budget>(uint64_t{64} << 20);
   Arena tensors(device_.get(), budget);
-  Arena slots(device_.get(), budget, fabric::Access::kRemoteReadWrite);
+  Arena slots(device_.get(), budget, fabric::Access::kRemoteReadWrite, 0.5);
   tensors.SetNeighbor(&slots);
   slots.SetNeighbor(&tensors);
   char* large = tensors.Allocate(40 << 20);
