@@ -216,13 +216,15 @@ void Endpoint::RestartStep(int64_t step) {
     up.insert(link.get());
     link->SendRestart(step, generation);
   }
-  mailbox_.Forget(step, [&up](const void* origin) { return up.count(origin) == 0; });
+  mailbox_.Forget(step, [&up](const Arrival& came) { return up.count(came.origin) == 0; });
   FailAll(waiters, Status(Code::kAborted, "the step was restarted on this task"));
 }
 
-// A link that comes up meanwhile finds the abort: see OnLinkUp().
+// A link that comes up meanwhile finds the abort: see OnLinkUp(). What came is let go of now, since
+// a step whose master died never ends; but not what may be of a generation that begins elsewhere.
 void Endpoint::AbortStep(int64_t step, std::string error) {
   if (mailbox_.HasEnded(step) || !aborts_.Abort(step, std::move(error))) return;
+  mailbox_.Forget(step, [&](const Arrival&) { return !aborts_.EverRestarted(step); });
   for (const auto& link : AllLinks()) {
     if (!link->up()) continue;
     if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);
@@ -232,13 +234,15 @@ void Endpoint::AbortStep(int64_t step, std::string error) {
 void Endpoint::OnAbort(Link* link, StepAbort abort) {
   const Identity& remote = link->remote();
   if (!aborts_.OnPeerAbort(link->traffic(), remote.incarnation, abort)) return;
+  mailbox_.Forget(abort.step,
+                  [link](const Arrival& came) { return came.traffic == link->traffic(); });
   FailAborted(mailbox_.TakeWaiters(abort.step, link->traffic()), remote.task, abort.error);
 }
 
 // An abort of this task that the peer got before it restarted the step counted for its former
 // generation. The new one waits in vain as well, until this task restarts the step too.
 void Endpoint::OnRestart(Link* link, int64_t step, uint32_t generation) {
-  mailbox_.Forget(step, [link](const void* origin) { return origin == link; });
+  mailbox_.Forget(step, [link](const Arrival& came) { return came.origin == link; });
   aborts_.OnPeerRestart(link->traffic(), link->remote().incarnation, step, generation);
   if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);
 }

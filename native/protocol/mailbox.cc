@@ -124,7 +124,7 @@ void Mailbox::EndStep(int64_t step) {
   }
 }
 
-void Mailbox::Forget(int64_t step, const std::function<bool(const void* origin)>& gone) {
+void Mailbox::Forget(int64_t step, const std::function<bool(const Arrival&)>& unwanted) {
   std::vector<Arrival> forgotten;  // let go after the lock
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
@@ -134,7 +134,7 @@ void Mailbox::Forget(int64_t step, const std::function<bool(const void* origin)>
     auto& arrivals = entry->second.arrivals;
     const auto kept =
         std::stable_partition(arrivals.begin(), arrivals.end(),
-                              [&gone](const Arrival& arrival) { return !gone(arrival.origin); });
+                              [&](const Arrival& arrival) { return !unwanted(arrival); });
     std::move(kept, arrivals.end(), std::back_inserter(forgotten));
     arrivals.erase(kept, arrivals.end());
     const bool empty = arrivals.empty() && entry->second.waiters.empty();

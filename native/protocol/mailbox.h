@@ -54,8 +54,8 @@ class Mailbox {
   bool HasEnded(int64_t step) const;
   // Takes out all who wait in this step.
   std::list<std::shared_ptr<Waiter>> TakeAllWaiters(int64_t step);
-  // Throws away what came for a step from the origins that are `gone`.
-  void Forget(int64_t step, const std::function<bool(const void* origin)>& gone);
+  // Throws away what came for a step and is `unwanted`.
+  void Forget(int64_t step, const std::function<bool(const Arrival&)>& unwanted);
   size_t kept() const;
 
  private:

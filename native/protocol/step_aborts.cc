@@ -96,6 +96,16 @@ uint32_t StepAborts::Restart(int64_t step) {
   return ++own.generation;
 }
 
+bool StepAborts::EverRestarted(int64_t step) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = steps_.find(step);
+  if (found == steps_.end()) return false;
+  const auto& peers = found->second.peers;
+  return found->second.own.generation != 0 ||
+         std::any_of(peers.begin(), peers.end(),
+                     [](const auto& entry) { return entry.second.generation != 0; });
+}
+
 std::vector<std::pair<int64_t, uint32_t>> StepAborts::Restarted() const {
   std::vector<std::pair<int64_t, uint32_t>> restarted;
   std::lock_guard<std::mutex> lock(mu_);

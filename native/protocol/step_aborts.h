@@ -45,6 +45,8 @@ class StepAborts {
   void End(int64_t step);
   // Starts a new generation of the step here, and returns it.
   uint32_t Restart(int64_t step);
+  // Whether this task or a peer restarted the step.
+  bool EverRestarted(int64_t step) const;
   // The steps that were restarted here, with their generations.
   std::vector<std::pair<int64_t, uint32_t>> Restarted() const;
 

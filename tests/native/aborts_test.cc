@@ -83,12 +83,34 @@ TEST_F(AbortsTest, LeaveOtherStepsAndOtherTasksAlone) {
   EXPECT_TRUE(of_step_2->Get().status.ok());
 }
 
-TEST_F(AbortsTest, WhatWasSentBeforeIsStillThere) {
+// A step whose master died never ends: nothing of it may be kept for long.
+TEST_F(AbortsTest, LetGoOfWhatThePeerHadSent) {
   Task a("a"), b("b");
   Link(a, b);
   ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
   a.endpoint().AbortStep(1, "it failed");
   ExpectAborted(Receive(b, a, 1, "not sent"), "it failed");
+  EXPECT_EQ(b.endpoint().kept_arrivals(), 0U);
+  ExpectAborted(Receive(b, a, 1, "sent"), "it failed");
+}
+
+TEST_F(AbortsTest, LetGoOfWhatHadCome) {
+  Task a("a"), b("b");
+  Link(a, b);
+  ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+  b.endpoint().AbortStep(1, "its master died");
+  EXPECT_EQ(b.endpoint().kept_arrivals(), 0U);
+}
+
+TEST_F(AbortsTest, KeepWhatThePeerSentForItsNewGeneration) {
+  Task a("a"), b("b");
+  Link(a, b);
+  a.endpoint().RestartStep(1);
+  ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+  b.endpoint().AbortStep(1, "of its former generation");
+  b.endpoint().RestartStep(1);
   EXPECT_TRUE(Receive(b, a, 1, "sent")->Get().status.ok());
 }
 
