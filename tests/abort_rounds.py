@@ -11,8 +11,9 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 from bench.support import python
+from bench.support.load import busy
 from tests.support import forked
-from tests.support.aborts import CASES, HANG_SECONDS, HangError, Tally, busy, tally
+from tests.support.aborts import CASES, HANG_SECONDS, HangError, Tally, tally
 
 
 def main() -> int:

@@ -282,8 +282,38 @@ class Mirrored(_Plain):
         return self.step(tf.constant(fails), tf.constant(size)).numpy()
 
 
+class Keras(Mirrored):
+    """`fit` of a model on mirrored workers; one of its layers refuses what it is fed."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(options)
+        import tensorflow as tf
+
+        with self.strategy.scope():
+            self.model = tf.keras.Sequential(
+                [
+                    tf.keras.layers.Dense(300, input_shape=(30,), kernel_initializer="ones"),
+                    tf.keras.layers.Lambda(lambda x: tf.debugging.check_numerics(x, "told to")),
+                    tf.keras.layers.Dense(1, kernel_initializer="ones"),
+                ]
+            )
+            self.model.compile("sgd", "mse")
+        self.weights = self.model.get_weights()
+
+    def _run(self, number: int, fails: bool) -> Any:
+        import tensorflow as tf
+
+        self.model.set_weights(self.weights)
+        data = tf.fill([4, 30], float("nan") if fails else number / 1000)
+        batches = tf.data.Dataset.from_tensors((data, tf.ones([4, 1]))).repeat(2)
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        fitted = self.model.fit(batches.with_options(options), epochs=1, verbose=0)
+        return fitted.history["loss"], self.model.get_weights()
+
+
 FRONT_ENDS: dict[str, type[FrontEnd]] = {
-    made.__name__: made for made in (Sessions, Eager, Functions, Coordinator, Mirrored)
+    made.__name__: made for made in (Sessions, Eager, Functions, Coordinator, Mirrored, Keras)
 }
 
 

@@ -28,6 +28,7 @@ class Case:
     jobs: dict[str, int]
     options: dict[str, Any] = field(default_factory=dict)
     message: str = ""  # what the error says, whichever task failed
+    peers: bool = False  # each task is a client, as mirrored workers are
 
 
 TWO, THREE = {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
@@ -50,7 +51,8 @@ CASES = {
     "eager-async": Case("Eager", THREE, {"asynchronous": True}, _TOLD),
     "functions": Case("Functions", THREE, {}, _TOLD),
     "coordinator": Case("Coordinator", {"chief": 1, "ps": 1, "worker": 2}, {}, _TOLD),
-    "mirrored": Case("Mirrored", {"worker": 3}),
+    "mirrored": Case("Mirrored", {"worker": 3}, peers=True),
+    "keras": Case("Keras", {"worker": 2}, peers=True),
 }
 
 
@@ -95,7 +97,7 @@ class Players:
         options = case.options | {"protocol": protocol, "seed": seed}
         environment = environment or {}
         try:
-            if case.front_end == "Mirrored":
+            if case.peers:
                 count = case.jobs["worker"]
                 spec = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(count)]}
             else:
@@ -213,18 +215,6 @@ def tally(
                 result.hangs += 1
                 hung(error)
     return result
-
-
-@contextlib.contextmanager
-def busy(loops: int) -> Iterator[None]:
-    """So many processes that compute all the time."""
-    spinning = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(loops)]
-    try:
-        yield
-    finally:
-        for one in spinning:
-            one.kill()
-            one.wait()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,256 @@
+"""How soon a step ends after something goes wrong: killed, stopped and restarted tasks, and others.
+
+Two tasks pass a tensor to and fro inside one step; something happens to the second one. Over each
+protocol in turn. Times of gRPC end at the step's own timeout, --patience, where gRPC reports
+nothing.
+
+usage: python -m bench.bounds [--rounds 6] [--load 4] [--json FILE]
+"""
+
+import json
+import secrets
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench.support.cluster import Cluster, Task, running
+from bench.support.ending import leave
+from bench.support.load import busy
+from bench.support.machine import describe
+from bench.support.quiet import import_tensorflow
+
+JOBS = {"a": 1, "b": 1}
+PROTOCOLS = ("grpc", "rdma")
+UNDER_WAY = 0.3  # seconds that a step has run when something happens
+PAUSE = 0.05  # between two attempts
+
+
+@dataclass
+class Case:
+    """What was seen of one thing that went wrong, over one protocol."""
+
+    seconds: list[float] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def add(self, seconds: float, error: str) -> None:
+        self.seconds.append(seconds)
+        self.errors[error] += 1
+
+
+Results = dict[str, dict[str, Case]]  # by what happens, and by protocol
+
+
+class Steps:
+    """A session at the first task, and the steps that it runs."""
+
+    def __init__(self, stack: ExitStack, cluster: Cluster, patience: float) -> None:
+        import tensorflow as tf
+
+        from bench.support.session import config, opened, v1
+
+        self.errors = tf.errors.OpError
+        self.options = v1.RunOptions(timeout_in_ms=int(patience * 1000))
+        v1.disable_control_flow_v2()
+        graph = tf.Graph()
+        a, b = (f"/job:{job}/task:0" for job in JOBS)
+        with graph.as_default():
+            with tf.device(a):
+                data = tf.random.uniform([30_000])
+                self.told = v1.placeholder(tf.bool, [])
+            with tf.device(b):
+                there = tf.negative(data)
+                sign = tf.where(self.told, -1.0, 1.0)
+                checked = tf.debugging.check_numerics(tf.math.log(there * 0 + sign), "told to")
+            with tf.device(a):
+                self.short = tf.reduce_sum(there + data)
+                self.failing = tf.reduce_sum(checked)
+
+            def body(i: Any, x: Any) -> Any:
+                with tf.device(b):
+                    y = tf.negative(x)
+                with tf.device(a):
+                    return i + 1, tf.negative(y)
+
+            with tf.device(a):
+                self.endless = v1.while_loop(
+                    lambda i, _: i >= 0, body, [tf.constant(0), tf.zeros([30_000])]
+                )
+        self.session = stack.enter_context(opened(cluster.target("a"), graph, config()))
+
+    def run(self, fetches: Any, fails: bool = False) -> str:
+        """The name of the error that the step ends in; empty: none."""
+        try:
+            self.session.run(fetches, {self.told: fails}, options=self.options)
+        except self.errors as error:
+            return type(error).__name__
+        return ""
+
+
+def after(steps: Steps, happens: Callable[[], None], case: Case) -> None:
+    """Let something happen while an endless step runs, and time the step's end from then."""
+    ended: list[tuple[float, str]] = []
+
+    def run() -> None:
+        error = steps.run(steps.endless)
+        ended.append((time.monotonic(), error))
+
+    step = threading.Thread(target=run, daemon=True)
+    step.start()
+    time.sleep(UNDER_WAY)
+    begun = time.monotonic()
+    happens()
+    step.join()
+    case.add(ended[0][0] - begun, ended[0][1])
+
+
+def until_good(stack: ExitStack, cluster: Cluster, patience: float, case: Case) -> Steps:
+    """New sessions until a step succeeds; counts the steps that failed before it."""
+    begun = time.monotonic()
+    failed = 0
+    while True:
+        steps = Steps(stack, cluster, patience)
+        error = steps.run(steps.short)
+        if not error:
+            case.add(time.monotonic() - begun, "failed before" if failed else "")
+            return steps
+        failed += 1
+        if time.monotonic() - begun > patience:
+            raise RuntimeError(f"no step succeeds after a restart: {error}")
+        time.sleep(PAUSE)
+
+
+def life(results: Results, protocol: str, patience: float) -> None:
+    """One round on one cluster: first what it survives, then what kills its second task."""
+
+    def case(what: str) -> Case:
+        return results[what][protocol]
+
+    with ExitStack() as stack:
+        cluster = stack.enter_context(running(JOBS, protocol))
+        steps = Steps(stack, cluster, patience)
+        steps.run(steps.short)
+        for _ in range(3):
+            begun = time.monotonic()
+            error = steps.run(steps.failing, fails=True)
+            case("an operation fails").add(time.monotonic() - begun, error)
+        b = cluster["b", 0]
+        after(steps, lambda: b.signal(signal.SIGSTOP), case("the peer is stopped"))
+        b.signal(signal.SIGCONT)
+        begun = time.monotonic()
+        while steps.run(steps.short) and time.monotonic() - begun < patience:
+            time.sleep(PAUSE)
+        case("it goes on: the first good step").add(time.monotonic() - begun, "")
+        after(steps, lambda: b.signal(signal.SIGKILL), case("the peer is killed"))
+        cluster.restart("b", 0)
+        restarted = case("it is restarted: the first good step")
+        steps = until_good(stack, cluster, patience, restarted)
+        cluster["b", 0].signal(signal.SIGKILL)
+        begun = time.monotonic()
+        error = steps.run(steps.short)
+        case("it is killed between two steps").add(time.monotonic() - begun, error)
+
+
+def refusals(results: Results, patience: float) -> None:
+    """Two tasks with different secrets, and no gRPC instead."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        environments = []
+        for job in JOBS:
+            path = folder / job
+            path.touch(mode=0o600)
+            path.write_text(secrets.token_hex(32) + "\n")
+            environments.append(
+                {"RDMA_TRANSPORT_SECRET_FILE": str(path), "RDMA_TRANSPORT_FALLBACK": "forbid"}
+            )
+        without_b = running(JOBS, "rdma", environments[0], without=[("b", 0)])
+        cluster = stack.enter_context(without_b)
+        cluster.tasks["b", 0] = task = Task("b", 0, "rdma", cluster.spec, environments[1])
+        task.wait_ready()
+        steps = Steps(stack, cluster, patience)
+        for _ in range(3):
+            begun = time.monotonic()
+            error = steps.run(steps.short)
+            results["its secret is another one"]["rdma"].add(time.monotonic() - begun, error)
+
+
+CASES = (
+    "an operation fails",
+    "the peer is stopped",
+    "it goes on: the first good step",
+    "the peer is killed",
+    "it is killed between two steps",
+    "it is restarted: the first good step",
+    "its secret is another one",
+)
+
+
+def table(results: Results) -> Table:
+    made = Table(title="seconds until the step ends: median (worst) of rounds")
+    for heading in ("what happens", *PROTOCOLS, *(f"{each} reports" for each in PROTOCOLS)):
+        made.add_column(heading)
+    for what, cases in results.items():
+        times, errors = [], []
+        for each in cases.values():
+            said = ", ".join(f"{count} {error}" for error, count in each.errors.items() if error)
+            errors.append(said)
+            times.append(
+                f"{statistics.median(each.seconds):.2f} ({max(each.seconds):.2f})"
+                if each.seconds
+                else ""
+            )
+        made.add_row(what, *times, *errors)
+    return made
+
+
+def measure(
+    rounds: Annotated[int, typer.Option(min=1, help="of each protocol")] = 6,
+    load: Annotated[int, typer.Option(min=0, help="busy loops beside it")] = 0,
+    patience: Annotated[float, typer.Option(min=1, help="timeout of a step, in seconds")] = 20,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write all that was measured")
+    ] = None,
+) -> None:
+    """How soon a step ends after something goes wrong, over gRPC and over rdma.
+
+    A task is stopped and goes on, is killed and restarted, an operation fails, a secret differs.
+    """
+    import_tensorflow()
+    import tensorflow as tf
+
+    tf.compat.v1.disable_eager_execution()
+    results: Results = {what: {each: Case() for each in PROTOCOLS} for what in CASES}
+    console = Console()
+    console.width = max(console.width, 116)
+    with busy(load), Progress(console=console) as progress:
+        done = progress.add_task("rounds", total=rounds)
+        for number in range(rounds):
+            order = PROTOCOLS if number % 2 == 0 else PROTOCOLS[::-1]
+            for protocol in order:
+                life(results, protocol, patience)
+            refusals(results, patience)
+            progress.advance(done)
+    console.print(describe() + (f"; {load} busy loops beside it" if load else ""))
+    console.print(table(results))
+    if json_file is not None:
+        plain = {
+            what: {name: vars(case) for name, case in cases.items()}
+            for what, cases in results.items()
+        }
+        json_file.write_text(json.dumps(plain, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    leave(lambda: typer.run(measure))

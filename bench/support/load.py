@@ -1,0 +1,17 @@
+"""Processes that keep the processors busy beside a measurement or a test."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """So many processes that compute all the time, until the body ends."""
+    spinning = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for one in spinning:
+            one.kill()
+            one.wait()
