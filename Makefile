@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream bench-verbs paper lint format bench clean
+.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream bench-verbs paper docs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -12,14 +12,17 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 help:
 	@echo "make run    train on handwritten digits over gRPC and over rdma, and compare"
-	@echo "make test   linters, C++ tests (plain, ASan+UBSan, TSan), fuzzing in brief, Python tests"
-	@echo "make fuzz   each fuzz target for SECONDS=60"
-	@echo "make test-verbs   tests on libibverbs, in virtual machines with Soft-RoCE"
-	@echo "make test-upstream   TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
-	@echo "make bench  time per edge, rdma beside gRPC"
-	@echo "make bench-verbs  verbs beside perftest and gRPC, in virtual machines with Soft-RoCE"
-	@echo "make paper  the paper's evaluation, into docs/benchmarks.md (about 10 minutes)"
-	@echo "make venv   only the set-up;  make lint, make format, make clean"
+	@echo "make test   run linters, C++ tests (plain, ASan+UBSan, TSan), brief fuzzing, Python tests;"
+	@echo "            build the documentation"
+	@echo "make fuzz   run each fuzz target for SECONDS=60"
+	@echo "make test-verbs   test on libibverbs, in virtual machines with Soft-RoCE"
+	@echo "make test-upstream   run TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
+	@echo "make bench  measure the time per edge, rdma beside gRPC"
+	@echo "make bench-verbs  compare verbs with perftest and gRPC, in virtual machines with Soft-RoCE"
+	@echo "make paper  run the paper's evaluation, and write docs/benchmarks.md (about 10 minutes)"
+	@echo "make docs   build the documentation site into build/site"
+	@echo "make lint   run the linters;  make format   format the code"
+	@echo "make venv   set up only;      make clean    remove build/ and .venv"
 
 $(STAMPS)/system: tools/system_packages.sh
 	@mkdir -p $(@D)
@@ -37,6 +40,13 @@ $(STAMPS)/package: $(STAMPS)/packages CMakeLists.txt $(SOURCES)
 	@echo "building rdma_transport"
 	@$(PYTHON) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps \
 	    --force-reinstall --editable .
+	@touch $@
+
+# Only `make docs` needs these.
+$(STAMPS)/docs: $(STAMPS)/packages
+	@echo "installing Python packages for the documentation site"
+	@$(PYTHON) tools/requirements.py docs > build/requirements_docs.txt
+	@$(PYTHON) -m pip install -q --disable-pip-version-check -r build/requirements_docs.txt
 	@touch $@
 
 venv: $(STAMPS)/package
@@ -58,11 +68,17 @@ lint: $(STAMPS)/packages
 	@ruff format --check .
 	@mypy
 	@clang-format --dry-run --Werror $(CXX_FILES)
+	@$(PYTHON) tools/check_words.py
+	@$(PYTHON) tools/check_layers.py
 
 format: $(STAMPS)/packages
 	@ruff check --fix -q . || true
 	@ruff format -q .
 	@clang-format -i $(CXX_FILES)
+
+# The variable turns off a notice about the theme's successor.
+docs: $(STAMPS)/docs
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 BUILD_PRESET = { cmake --preset $$preset && cmake --build --preset $$preset; } \
     >build/$$preset.log || { cat build/$$preset.log; false; }
@@ -94,7 +110,7 @@ test-verbs: venv
 test-upstream: venv
 	@$(PYTHON) -m tests.upstream
 
-test: venv lint test-native test-fuzz test-python
+test: venv lint docs test-native test-fuzz test-python
 
 clean:
 	rm -rf build $(VENV)

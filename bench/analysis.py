@@ -1,9 +1,8 @@
-"""Time of the analysis of each model's training graph, and whether it is linear in the graph.
+"""Measures the time to analyze each model's training graph, and whether it is linear in its size.
 
-One parameter server and two workers. For linearity the graph of inception_v3 is put once, twice and
-four times into one graph, each under a name scope of its own. "analysis" is what the analyzer
-itself says it took; "in all" is `graph_analyzer.analyze()`, with serializing the graph before and
-reading the plan after.
+There are one parameter server and two workers. To test linearity, one graph contains one, two or
+four copies of inception_v3, each in its own name scope. "analysis" is the time that the analyzer
+reports; "in all" is `graph_analyzer.analyze()`, which also serializes the graph and reads the plan.
 
 usage: python -m bench.analysis [--repeat 7] [--json FILE]
 """
@@ -20,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.models import MODELS
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 from bench.support.timing import Summary, summarize
 
@@ -53,7 +52,7 @@ class Row:
 
 
 def definition(name: str) -> Any:
-    """The GraphDef of a model's training graph."""
+    """Return the GraphDef of a model's training graph."""
     from bench.models.training import training_graph
 
     made = training_graph(MODELS[name], batch=BATCH, workers=WORKERS, servers=[PS])
@@ -61,7 +60,7 @@ def definition(name: str) -> Any:
 
 
 def replicated(graph_def: Any, times: int) -> Any:
-    """Several copies of a graph in one, which have no edge to each other."""
+    """Return a graph with several unconnected copies of a graph."""
     if times == 1:
         return graph_def
     together = type(graph_def)()
@@ -87,7 +86,7 @@ def _scoped(scope: str, name: str) -> str:
 
 
 def measure(graphs: dict[str, Any], repeat: int) -> list[Row]:
-    """Analyse each graph several times, in turns, so that a slow moment is nobody's alone."""
+    """Analyze each graph several times, in turns, so that noise affects all graphs alike."""
     from graph_analyzer import analyze
 
     analysis: dict[str, list[float]] = {name: [] for name in graphs}
@@ -125,10 +124,12 @@ def table_of(title: str, rows: list[Row]) -> Table:
 
 
 def main(
-    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 7,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the result here")] = None,
+    repeat: Annotated[int, typer.Option(help="Measure each graph this many times.", min=6)] = 7,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
 ) -> None:
-    """Print the time of the analysis of each model, and of a graph that grows."""
+    """Print the analysis time of each model, and of a growing graph."""
     try:
         graphs = {name: definition(name) for name in MODELS}
         models = measure(graphs, repeat)
@@ -157,4 +158,4 @@ def main(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

@@ -1,8 +1,7 @@
-"""How soon a step ends after something goes wrong: killed, stopped and restarted tasks, and others.
+"""Measures how soon a step ends after a failure: a killed, stopped or restarted task, and others.
 
-Two tasks pass a tensor to and fro inside one step; something happens to the second one. Over each
-protocol in turn. Times of gRPC end at the step's own timeout, --patience, where gRPC reports
-nothing.
+Two tasks pass a tensor back and forth inside one step, and the second one fails. Both protocols run
+in turns. If gRPC does not report the failure, its time is the timeout of the step, --patience.
 
 usage: python -m bench.bounds [--rounds 6] [--load 4] [--json FILE]
 """
@@ -27,10 +26,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.support.cluster import Cluster, Task, running
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.load import busy
 from bench.support.machine import describe
-from bench.support.quiet import import_tensorflow
+from bench.support.tf_import import import_tensorflow
 
 JOBS = {"a": 1, "b": 1}
 PROTOCOLS = ("grpc", "rdma")
@@ -40,7 +39,7 @@ PAUSE = 0.05  # between two attempts
 
 @dataclass
 class Case:
-    """What was seen of one thing that went wrong, over one protocol."""
+    """The times and errors of one kind of failure over one protocol."""
 
     seconds: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
@@ -216,16 +215,20 @@ def table(results: Results) -> Table:
 
 
 def measure(
-    rounds: Annotated[int, typer.Option(min=1, help="of each protocol")] = 6,
-    load: Annotated[int, typer.Option(min=0, help="busy loops beside it")] = 0,
-    patience: Annotated[float, typer.Option(min=1, help="timeout of a step, in seconds")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Run this many rounds per protocol.")] = 6,
+    load: Annotated[
+        int, typer.Option(min=0, help="Run this many busy loops during the measurement.")
+    ] = 0,
+    patience: Annotated[
+        float, typer.Option(min=1, help="Set the timeout of a step in seconds.")
+    ] = 20,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="write all that was measured")
+        Path | None, typer.Option("--json", help="Write the results to this file.")
     ] = None,
 ) -> None:
-    """How soon a step ends after something goes wrong, over gRPC and over rdma.
+    """Measure how soon a step ends after a failure, over gRPC and over rdma.
 
-    A task is stopped and goes on, is killed and restarted, an operation fails, a secret differs.
+    A task is stopped and continued, or killed and restarted; an operation fails; a secret differs.
     """
     import_tensorflow()
     import tensorflow as tf
@@ -242,7 +245,7 @@ def measure(
                 life(results, protocol, patience)
             refusals(results, patience)
             progress.advance(done)
-    console.print(describe() + (f"; {load} busy loops beside it" if load else ""))
+    console.print(describe() + (f"; with {load} busy loops" if load else ""))
     console.print(table(results))
     if json_file is not None:
         plain = {
@@ -253,4 +256,4 @@ def measure(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(measure))
+    run_command(measure)

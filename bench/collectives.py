@@ -1,7 +1,7 @@
-"""Time of TensorFlow's collectives, ring algorithm, over gRPC and over rdma in turns.
+"""Measures the time of TensorFlow's ring collectives, over gRPC and over rdma in turns.
 
-A function that repeats the collective a few times is timed beside one that repeats it often, in all
-workers at once, so what TensorFlow takes to call a function cancels out.
+All workers time a function with few repetitions of the collective and one with many. The difference
+excludes the cost of calling a function.
 
 usage: python -m bench.collectives [--ops all_reduce,all_gather] [--sizes 1048576] [--json FILE]
 """
@@ -19,7 +19,7 @@ from rich.table import Table
 
 from bench.support.collective_cluster import CollectiveCluster
 from bench.support.counters import sent_since
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 from bench.support.sizes import size_name
 from bench.support.timing import plain, ratio, summarize
@@ -59,7 +59,7 @@ def measure_on(
     """Rows in microseconds for each of the running clusters, by its protocol.
 
     `equal`: whether all protocols gave the same bits; `digests` are of the workers' results, and
-    `…_sent` is what all workers sent by path for the row, None over gRPC.
+    `…_sent` is what all workers sent by mode for the row, None over gRPC.
     """
     rows = []
     for op, size in track([(op, size) for op in ops for size in sizes], "measuring"):
@@ -99,16 +99,22 @@ def show(rows: list[dict[str, Any]], title: str) -> Table:
 
 
 def main(
-    ops: Annotated[str, typer.Option(help="with commas")] = OPS,
-    sizes: Annotated[str, typer.Option(help="bytes of a worker's tensor, with commas")] = SIZES,
-    workers: Annotated[int, typer.Option(min=2)] = 2,
-    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 9,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
+    ops: Annotated[str, typer.Option(help="Measure these collectives, separated by commas.")] = OPS,
+    sizes: Annotated[
+        str, typer.Option(help="Set the bytes of a worker's tensor, separated by commas.")
+    ] = SIZES,
+    workers: Annotated[int, typer.Option(min=2, help="Start this many workers.")] = 2,
+    repeat: Annotated[int, typer.Option(help="Measure each row this many times.", min=6)] = 9,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
 ) -> None:
     """Print the time per collective of gRPC and of rdma."""
     unknown = set(ops.split(",")) - set(OPS.split(","))
     if unknown:
-        raise typer.BadParameter(f"--ops knows {OPS}, not {', '.join(sorted(unknown))}")
+        raise typer.BadParameter(
+            f"unknown collective {', '.join(sorted(unknown))}; use {OPS}", param_hint="--ops"
+        )
     try:
         rows = measure(ops.split(","), [int(size) for size in sizes.split(",")], workers, repeat)
     except KeyboardInterrupt:
@@ -124,4 +130,4 @@ def main(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

@@ -1,7 +1,7 @@
-"""Throughput of tf.data service: elements of a worker in another process, gRPC beside rdma.
+"""Measures the throughput of tf.data service from a worker process, over gRPC and over rdma.
 
-The worker repeats an element that it holds in memory: what is measured is the way to the reader.
-Both protocols take turns in one run, over the same worker and without compression.
+The worker repeats an element that is in its memory, so only the transfer to the reader is measured.
+Both protocols take turns in one run, with the same worker and without compression.
 
 usage: python -m bench.data_service [--sizes 4096,1048576] [--repeat 9] [--json FILE]
 """
@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.support.data_service import DataService
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 from bench.support.sizes import size_name
 from bench.support.timing import Summary, plain, ratio, summarize
@@ -96,9 +96,13 @@ def show(rows: list[dict[str, Any]], repeat: int) -> Table:
 
 
 def main(
-    sizes: Annotated[str, typer.Option(help="bytes, with commas")] = SIZES,
-    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 9,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
+    sizes: Annotated[
+        str, typer.Option(help="Set the bytes of an element, separated by commas.")
+    ] = SIZES,
+    repeat: Annotated[int, typer.Option(help="Measure each row this many times.", min=6)] = 9,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
 ) -> None:
     """Print the time per element of gRPC and of rdma."""
     try:
@@ -108,7 +112,7 @@ def main(
     console = Console()
     console.width = max(console.width, 100)
     console.print(describe())
-    console.print(f"by rdma, sent by the worker: {counted['sent']}")
+    console.print(f"sent by the worker over rdma: {counted['sent']}")
     console.print(show(rows, repeat))
     if json_file is not None:
         report = {"machine": describe(), "repeat": repeat, "sent_by_rdma": counted["sent"]}
@@ -116,4 +120,4 @@ def main(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

@@ -1,11 +1,11 @@
-"""Time per edge between two tasks: a tensor goes back and forth inside one step.
+"""Measures the time per edge between two tasks: a tensor goes back and forth inside one step.
 
-The time of a step with few hops is taken from that of a step with many, so TensorFlow's own cost of
-a step cancels out. gRPC, rdma, rdma without static edges, and an edge inside one process take turns
-in one run. After each
-turn's change a long and a short step warm up, and the measured four run short, long, long, short:
-else the first would bear the cold start, and the difference would come out too small. Each chain is
-as long as its edge is fast, so that the noise of a step is small beside what is measured.
+The time of a step with few hops is subtracted from that of a step with many hops, so TensorFlow's
+cost of a step cancels out. gRPC, rdma, rdma without static edges, and an edge inside one process
+take turns in one run. At the start of each turn a long and a short step warm up. The measured steps
+run in the order short, long, long, short. Otherwise the first step would include the cold start,
+and the difference would be too small. Fast edges use longer chains, so that the noise of a step is
+small in comparison.
 
 usage: python -m bench.edges [--sizes 4,4096] [--op identity|negative] [--json FILE]
 """
@@ -25,7 +25,7 @@ from rich.table import Table
 
 from bench.support.cluster import Cluster
 from bench.support.counters import sent_since
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 from bench.support.sizes import size_name
 from bench.support.timing import Summary, plain, ratio, summarize
@@ -134,7 +134,7 @@ class Chain:
 def measure(
     sizes: list[int], repeat: int, hops: int, op: str, ways: Mapping[str, Way] = CLUSTERS
 ) -> tuple[list[dict], dict]:
-    """Rows in microseconds, and task a's tensors by path; `wrong` counts wrong values."""
+    """Rows in microseconds, and task a's tensors by mode; `wrong` counts wrong values."""
     with ExitStack() as stack:
         clusters = {}
         for name, (protocol, environment) in ways.items():
@@ -142,7 +142,7 @@ def measure(
             stack.callback(clusters[name].end)
         rows = measure_on(clusters, sizes, repeat, hops, op)
         sent = clusters["rdma"]["a", 0].stats()["sent"]
-    return rows, {path: count["tensors"] for path, count in sent.items()}
+    return rows, {mode: count["tensors"] for mode, count in sent.items()}
 
 
 def measure_on(
@@ -157,7 +157,7 @@ def measure_on(
     """Rows in microseconds for each of the running clusters, by its name, and for "local".
 
     Edges are between the first tasks of the two jobs. `wrong` counts wrong values, and `…_sent` is
-    what all tasks of a cluster sent by path for its row, None over gRPC.
+    what all tasks of a cluster sent by mode for its row, None over gRPC.
     """
     lengths = (hops,) if hops else LONG_HOPS
     tasks = [f"/job:{job}/task:0" for job in jobs]
@@ -218,41 +218,51 @@ def show(rows: list[dict], title: str) -> Table:
 
 
 def main(
-    sizes: Annotated[str, typer.Option(help="bytes, with commas")] = SIZES,
-    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 15,
-    hops: Annotated[int, typer.Option(help="edges in the long chain; 0: by speed", min=0)] = 0,
-    op: Annotated[str, typer.Option(help="what each hop does: identity or negative")] = "identity",
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
+    sizes: Annotated[
+        str, typer.Option(help="Set the bytes of the tensor, separated by commas.")
+    ] = SIZES,
+    repeat: Annotated[int, typer.Option(help="Measure each row this many times.", min=6)] = 15,
+    hops: Annotated[
+        int, typer.Option(help="Set the edges of the long chain; 0 chooses by speed.", min=0)
+    ] = 0,
+    op: Annotated[
+        str, typer.Option(help="Run this operation in each hop: identity or negative.")
+    ] = "identity",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
 ) -> None:
     """Print the time per edge of gRPC, of rdma, and of an edge inside one process."""
     if op not in ("identity", "negative"):
-        raise typer.BadParameter("--op takes identity or negative")
+        raise typer.BadParameter(f"'{op}' is not identity or negative", param_hint="--op")
     if hops and (hops % 2 or hops < 4):
-        raise typer.BadParameter("--hops takes 0 or an even number from 4, so that values return")
+        raise typer.BadParameter(
+            f"{hops} is not 0 or an even number of at least 4", param_hint="--hops"
+        )
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
     try:
-        rows, paths = measure([int(size) for size in sizes.split(",")], repeat, hops, op)
+        rows, modes = measure([int(size) for size in sizes.split(",")], repeat, hops, op)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     console = Console()
     console.width = max(console.width, 116)
     console.print(describe())
-    console.print(f"rdma: tensors of task a by path: {paths}")
+    console.print(f"rdma: tensors sent by task a, by mode: {modes}")
     console.print(show(rows, f"time per edge, us, median of {repeat} ({op})"))
     console.print(
         "dynamic: rdma with RDMA_TRANSPORT_STATIC=off. "
         "local: between two CPU devices of one process. "
-        f"step: a whole step of {SHORT_HOPS} hops, us, with TensorFlow's own cost. "
-        "< and >: noise hides more than this bound (95 %)."
+        f"step: a whole step of {SHORT_HOPS} hops, us, including TensorFlow's own cost. "
+        "< and >: below the noise; the value is a 95 % bound."
     )
     if json_file is not None:
-        report = {"machine": describe(), "op": op, "repeat": repeat, "tensors_by_path": paths}
+        report = {"machine": describe(), "op": op, "repeat": repeat, "tensors_by_mode": modes}
         json_file.write_text(json.dumps(report | {"rows": plain(rows)}, indent=2))
     if any(row["wrong"] for row in rows):
         raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

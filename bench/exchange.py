@@ -1,10 +1,11 @@
-"""The three micro-benchmarks of TF-gRPC-Bench, with TensorFlow's own tasks in place of bare RPCs
-(Biswas, Lu, Panda: Designing a Micro-Benchmark Suite to Evaluate gRPC for TensorFlow, 1804.01138).
+"""The three micro-benchmarks of TF-gRPC-Bench, with TensorFlow tasks instead of bare RPCs.
 
-A call: a worker sends a message of several buffers to a parameter server, which answers when it has
-all of them: with all of them (`latency`) or with one byte (`bandwidth`, `throughput`). Calls follow
-each other inside one step, and the worker notes the time between them, so each call is timed by
-itself and without what TensorFlow takes to start a step. The first of a step is not counted.
+See Biswas, Lu, Panda: Designing a Micro-Benchmark Suite to Evaluate gRPC for TensorFlow, arXiv
+1804.01138. In a call, a worker sends a message of several buffers to a parameter server. After the
+server has received all buffers, it replies with all of them (`latency`) or with one byte
+(`bandwidth`, `throughput`). Several calls run in sequence inside one step, and the worker records
+the time between them. So each call is timed separately, without the cost of starting a step. The
+first call of a step is not counted.
 """
 
 import itertools
@@ -37,7 +38,7 @@ class Program:
     """The graph of one kind of calls with one payload, for tasks of jobs "worker" and "ps"."""
 
     def __init__(
-        self, kind: str, payload: Payload, workers: int, servers: int, serialised: bool
+        self, kind: str, payload: Payload, workers: int, servers: int, serialized: bool
     ) -> None:
         import tensorflow as tf
 
@@ -49,7 +50,7 @@ class Program:
         by_size = STEP_BYTES // (payload.bytes * pairs)
         by_number = STEP_TENSORS // (len(payload.sizes) * pairs)
         self.count = max(min(by_size, by_number, MOST_CALLS), FEWEST_CALLS)  # in a step
-        self.echo, self.serialised = kind == "latency", serialised
+        self.echo, self.serialized = kind == "latency", serialized
         self.variables: list[Any] = []
         self.equal: list[Any] = []
         self.graph = tf.Graph()
@@ -118,12 +119,12 @@ class Program:
     def _packed(self, value: Any) -> Any:
         import tensorflow as tf
 
-        return tf.io.serialize_tensor(value) if self.serialised else tf.identity(value)
+        return tf.io.serialize_tensor(value) if self.serialized else tf.identity(value)
 
     def _unpacked(self, value: Any) -> Any:
         import tensorflow as tf
 
-        return tf.io.parse_tensor(value, tf.uint8) if self.serialised else tf.identity(value)
+        return tf.io.parse_tensor(value, tf.uint8) if self.serialized else tf.identity(value)
 
 
 def _bytes(size: int, seed: Sequence[int]) -> Any:
@@ -185,7 +186,7 @@ def measure(
     payloads: Sequence[Payload],
     by_protocol: Mapping[str, Cluster],
     *,
-    serialised: bool = False,
+    serialized: bool = False,
     seconds: float = 10.0,
     warm_up: float = 2.0,
     bar: Bar = QUIET,
@@ -195,7 +196,7 @@ def measure(
     options = {
         "workers": len(some.spec["worker"]),
         "servers": len(some.spec["ps"]),
-        "serialised": serialised,
+        "serialized": serialized,
         "seconds": seconds,
         "warm_up": warm_up,
         "buffers": {payload.name: list(payload.sizes) for payload in payloads},
@@ -203,17 +204,17 @@ def measure(
     result = Result(kind, TITLES[kind], options, HEADLINES[kind])
     for index, payload in enumerate(payloads):
         part = bar.section(index, len(payloads))
-        result.rows += _rows(kind, payload, by_protocol, serialised, seconds, warm_up, part, result)
+        result.rows += _rows(kind, payload, by_protocol, serialized, seconds, warm_up, part, result)
     if "rdma" in by_protocol:
         result.routes = by_protocol["rdma"].routes()
-    if serialised and "rdma" in by_protocol:
+    if serialized and "rdma" in by_protocol:
         result.notes.append(
-            "Serialised tensors are strings, which have no plain bytes: rdma sends them by gRPC."
+            "Serialized tensors are strings, which have no plain bytes: they fall back to gRPC."
         )
-    elif any(route["path"] == "shm" for route in result.routes):
+    elif any(route["transport"] == "shm" for route in result.routes):
         result.notes.append(
-            "On shared memory rdma's receiver uses the bytes where the sender has them: they do "
-            "not move, and the rate is how soon they can be used."
+            "On shared memory the receiver uses the bytes in place: they do not move, and the rate "
+            "shows how soon they can be used."
         )
     result.compare()
     return result
@@ -223,7 +224,7 @@ def _rows(
     kind: str,
     payload: Payload,
     by_protocol: Mapping[str, Cluster],
-    serialised: bool,
+    serialized: bool,
     seconds: float,
     warm_up: float,
     bar: Bar,
@@ -231,7 +232,7 @@ def _rows(
 ) -> list[Row]:
     some = next(iter(by_protocol.values())).spec
     bar.at(0, f"{payload.name}: making the graph")
-    program = Program(kind, payload, len(some["worker"]), len(some["ps"]), serialised)
+    program = Program(kind, payload, len(some["worker"]), len(some["ps"]), serialized)
     with ExitStack() as stack:
         sides = {
             protocol: Side(Calls(stack, cluster, program), cluster)

@@ -1,10 +1,10 @@
-"""The fabric by itself, between two processes: bandwidth, latency and notifications by size.
+"""Measures the fabric alone, between two processes: bandwidth, latency and notifications by size.
 
-As perftest does it: bandwidth with up to 128 transfers under way, by total bytes and time; the
-latency of a notification, and of a write with the notification that tells of it, as half of a round
-trip; that of a read as the whole of it. On shared memory memcpy() takes turns with the fabric in
-the same run. Bandwidths are medians of some turns. After each turn all bytes that it left are
-compared with what was sent, and those that differ are counted.
+The tests are those of perftest. Bandwidth is total bytes over time, with up to 128 transfers in
+flight. The latency of a notification, and of a write with its notification, is half a round trip;
+that of a read is a full round trip. On shared memory, memcpy() takes turns with the fabric in the
+same run. Bandwidths are medians of several rounds. After each round all bytes are compared with
+those sent, and differences are counted.
 
 usage: python -m bench.fabric [--fabric verbs] [--sizes 64,4KiB…4MiB] [--json]
        python -m bench.fabric --listen HOST:PORT     on one host,
@@ -32,7 +32,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.report import times_of
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 from bench.support.meeting import NobodyCameError, listening, reach, received
 from bench.support.sizes import parse_place, parse_size, parse_sizes, size_name
@@ -50,11 +50,11 @@ NOBODY_CAME = 4
 
 
 class OtherSideError(ConnectionError):
-    """The other process failed, or is gone."""
+    """The other process failed or ended."""
 
 
 class GoneError(OtherSideError):
-    """It ended."""
+    """The other process ended."""
 
 
 class Wire:
@@ -214,10 +214,10 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(table)
     console.print(
         f"notifications of {RATE_BYTES} bytes: "
-        f"{report['notifications_per_second'] / 1e6:.2f} million a second. "
-        f"write: with the notification that tells of it."
+        f"{report['notifications_per_second'] / 1e6:.2f} million per second. "
+        f"write: with its notification."
     )
-    console.print(f"bytes that arrived otherwise than they were sent: {report['wrong']}")
+    console.print(f"bytes that differ from those sent: {report['wrong']}")
 
 
 @contextmanager
@@ -256,21 +256,36 @@ def connected(host: str, port: int, seconds: float) -> Iterator[Wire]:
 
 def main(
     fabric: Annotated[
-        str, typer.Option(help="auto, shm or verbs; by default RDMA_TRANSPORT_FABRIC")
+        str,
+        typer.Option(help="Use auto, shm or verbs.  [default: RDMA_TRANSPORT_FABRIC]"),
     ] = "",
-    sizes: Annotated[str, typer.Option(help="with commas; A…B: by factors of four")] = SIZES,
-    iterations: Annotated[int, typer.Option(help="of each latency", min=10)] = 1000,
-    rounds: Annotated[int, typer.Option(help="turns of each bandwidth", min=1)] = 5,
-    most: Annotated[str, typer.Option(help="that one bandwidth moves, of a few transfers")] = MOST,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
-    listen_on: Annotated[str, typer.Option("--listen", help="HOST:PORT; be the other side")] = "",
-    connect_to: Annotated[str, typer.Option("--connect", help="HOST:PORT that listens")] = "",
-    wait: Annotated[float, typer.Option(help="seconds until the other side must be there")] = 60,
+    sizes: Annotated[
+        str,
+        typer.Option(help="Measure these sizes, separated by commas; A…B: by factors of four."),
+    ] = SIZES,
+    iterations: Annotated[
+        int, typer.Option(help="Set the iterations per latency test.", min=10)
+    ] = 1000,
+    rounds: Annotated[int, typer.Option(help="Set the rounds per bandwidth test.", min=1)] = 5,
+    most: Annotated[
+        str, typer.Option(help="Limit the bytes that one bandwidth test moves.")
+    ] = MOST,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")] = False,
+    listen_on: Annotated[
+        str, typer.Option("--listen", help="Serve a --connect on HOST:PORT.")
+    ] = "",
+    connect_to: Annotated[
+        str, typer.Option("--connect", help="Connect to a --listen at HOST:PORT.")
+    ] = "",
+    wait: Annotated[float, typer.Option(help="Wait this many seconds for the other side.")] = 60,
     serve_on: Annotated[int, typer.Option("--serve", hidden=True)] = -1,
 ) -> None:
-    """Measure the fabric between two processes; exit code 4 if the other one never comes."""
+    """Measure the fabric between two processes.
+
+    Exit codes: 0 success; 1 a measurement failed; 2 wrong usage; 4 the other side did not connect.
+    """
     if listen_on and connect_to:
-        raise typer.BadParameter("either --listen or --connect")
+        raise typer.BadParameter("give either --listen or --connect", param_hint="--listen")
     wanted = parse_sizes(sizes)
     try:
         if serve_on >= 0:
@@ -287,19 +302,19 @@ def main(
             finally:
                 bench.meter.close()
     except NobodyCameError as error:
-        print(f"{error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(NOBODY_CAME) from None
     except (FabricError, OSError) as error:
-        print(f"{error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     if as_json:
         print(json.dumps(report, indent=2))
     else:
         show(report, Console())
     if report["wrong"]:
-        print(f"{report['wrong']} bytes arrived otherwise than they were sent", file=sys.stderr)
+        print(f"error: {report['wrong']} bytes differ from those sent", file=sys.stderr)
         raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

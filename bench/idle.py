@@ -1,27 +1,30 @@
-"""What a server costs that has nothing to do: processor time, and memory beside a gRPC server's.
+"""Measures the processor time and the memory of an idle server, over gRPC and over rdma.
 
 usage: python -m bench.idle [SECONDS]
 """
 
 import os
-import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from bench.support.cluster import Cluster, Task
+from bench.support.exit import run_command
 from bench.support.machine import describe
 
 
 def cpu_seconds(task: Task) -> float:
-    """Processor time of the process so far, user and system."""
+    """Return the processor time of the process so far, user and system."""
     fields = Path(f"/proc/{task.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mib(task: Task) -> float:
+    """Return the resident memory of the process in MiB."""
     for line in Path(f"/proc/{task.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) / 1024
@@ -29,7 +32,7 @@ def resident_mib(task: Task) -> float:
 
 
 def traffic(cluster: Cluster) -> None:
-    """A few steps with a tensor of 4 MiB back and forth."""
+    """Run a few steps that send a tensor of 4 MiB back and forth."""
     import tensorflow as tf
 
     from bench.support.session import config, v1
@@ -45,12 +48,16 @@ def traffic(cluster: Cluster) -> None:
                 session.run(value.op)
 
 
-def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10
+def main(
+    seconds: Annotated[
+        float, typer.Argument(min=0, help="Measure the processor time over this many seconds.")
+    ] = 10,
+) -> None:
+    """Print the processor time and the memory of an idle server over both protocols."""
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    table = Table(title=f"an idle server (processor time within {seconds:g} s)")
+    table = Table(title=f"idle server (processor time in {seconds:g} s)")
     for heading in ("", "resident, MiB", "CPU before traffic, s", "CPU after traffic, s"):
         table.add_column(heading, justify="right")
     for protocol in ("grpc", "rdma"):
@@ -75,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

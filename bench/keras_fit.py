@@ -1,10 +1,9 @@
-"""Time of a step of Keras `fit` under TensorFlow 2's strategies, over gRPC and over rdma.
+"""Measures a step of Keras `fit` with TensorFlow 2's strategies, over gRPC and over rdma.
 
-An MLP with 32 MiB of weights: with batches of 4 a step is mostly communication, with batches of 512
-mostly arithmetic. Mirrored:
-two workers, whose gradients are summed by TensorFlow's collectives; the losses must be equal bit
-for bit. Parameter server: one server, two workers, which take steps without waiting for each other,
-so that losses depend on their order. Both protocols take turns.
+The model is an MLP with 32 MiB of weights. With batches of 4 a step is mostly communication, with
+batches of 512 mostly arithmetic. Mirrored: TensorFlow's collectives sum the gradients of two
+workers, and the losses must be equal bit for bit. Parameter server: two workers use one server and
+do not wait for each other, so the losses depend on their order. Both protocols take turns.
 
 usage: python -m bench.keras_fit [--turns 4] [--epochs 3] [--steps 4] [--batch 4] [--json FILE]
 """
@@ -22,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.support.cluster import Cluster, Task
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 from bench.support.timing import ratio, summarize
 
@@ -58,8 +57,8 @@ class Side:
         served = [task.stats() for task in self.cluster.tasks.values()]
         self.sent = {}
         for stats in [*served, *(answer["stats"] for answer in answers)]:
-            for path, count in stats["sent"].items():
-                self.sent[path] = self.sent.get(path, 0) + count["bytes"]
+            for mode, count in stats["sent"].items():
+                self.sent[mode] = self.sent.get(mode, 0) + count["bytes"]
 
 
 def started(strategy: str, protocol: str, stack: ExitStack) -> Side:
@@ -102,31 +101,40 @@ def measure(strategy: str, turns: int, epochs: int, steps: int, batch: int) -> d
 def show(rows: list[dict[str, Any]], samples: int, batch: int) -> Table:
     title = f"step of Keras fit with 2 workers and batches of {batch}, ms, median of {samples}"
     table = Table(title=title)
-    for heading in ("", "gRPC", "rdma", "gRPC/rdma", "MiB per step over rdma, by path", "equal?"):
+    for heading in ("", "gRPC", "rdma", "gRPC/rdma", "MiB per step over rdma, by mode", "equal?"):
         table.add_column(heading, justify="left" if not heading else "right")
     for row in rows:
         grpc, rdma = row["ms"]["grpc"], row["ms"]["rdma"]
-        paths = ", ".join(f"{path} {mib:.1f}" for path, mib in row["mib_per_step"].items() if mib)
+        modes = ", ".join(f"{mode} {mib:.1f}" for mode, mib in row["mib_per_step"].items() if mib)
         equal = ("yes" if row["equal"] else "NO") if row["strategy"] == "mirrored" else "-"
         times = (f"{grpc.median:.1f}", f"{rdma.median:.1f}", ratio(grpc, rdma))
-        table.add_row(row["strategy"], *times, paths, equal)
+        table.add_row(row["strategy"], *times, modes, equal)
     return table
 
 
 def main(
-    strategies: Annotated[str, typer.Option(help="names, with commas")] = ",".join(STRATEGIES),
-    turns: Annotated[int, typer.Option(help="of each protocol", min=1)] = 4,
-    epochs: Annotated[int, typer.Option(help="measured in a turn", min=1)] = 3,
-    steps: Annotated[int, typer.Option(help="in an epoch", min=1)] = 4,
-    batch: Annotated[int, typer.Option(help="rows for each worker and step", min=1)] = 4,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
+    strategies: Annotated[
+        str, typer.Option(help="Measure these strategies, separated by commas.")
+    ] = ",".join(STRATEGIES),
+    turns: Annotated[int, typer.Option(help="Run this many turns per protocol.", min=1)] = 4,
+    epochs: Annotated[int, typer.Option(help="Measure this many epochs per turn.", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="Run this many steps per epoch.", min=1)] = 4,
+    batch: Annotated[int, typer.Option(help="Set the rows per worker and step.", min=1)] = 4,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
 ) -> None:
-    """Print the time of a step of `fit` under each strategy over both protocols."""
+    """Print the time of a step of `fit` with each strategy over both protocols."""
     chosen = [name.strip() for name in strategies.split(",")]
     if unknown := [name for name in chosen if name not in STRATEGIES]:
-        raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(STRATEGIES)}")
+        raise typer.BadParameter(
+            f"unknown strategy {', '.join(unknown)}; use {', '.join(STRATEGIES)}",
+            param_hint="--strategies",
+        )
     if turns * epochs < 6:
-        raise typer.BadParameter("turns times epochs must be 6 or more")
+        raise typer.BadParameter(
+            f"{turns} turns times {epochs} epochs are less than 6", param_hint="--turns"
+        )
     console = Console()
     console.print(describe())
     try:
@@ -148,4 +156,4 @@ def main(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

@@ -1,4 +1,4 @@
-"""The options that all commands of the measurements have, and how a command gets them."""
+"""The options that all benchmark commands share."""
 
 import functools
 import inspect
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from bench.levels import Where
-    from bench.performing import Asked, Measure
+    from bench.benchmarks import Where
     from bench.report import Result
+    from bench.runner import Asked, Measure
 
 
 def _command() -> str:
-    """What was typed, by the name that works everywhere."""
+    """Return the command line, by the name that works everywhere."""
     words = sys.argv[1:]
     return " ".join(["rdma-transport", "bench", *(words[1:] if words[:1] == ["bench"] else words)])
 
@@ -34,7 +34,10 @@ def _hosts(text: str, role: int) -> tuple[tuple[str, int], ...]:
     if len(places) < 2 or not all(host for host, _ in places):
         raise typer.BadParameter(f"'{text}' is not HOST:PORT,HOST:PORT", param_hint="--hosts")
     if role >= len(places):
-        raise typer.BadParameter(f"{role} is not one of {len(places)} hosts", param_hint="--role")
+        raise typer.BadParameter(
+            f"{role} is too large for {len(places)} hosts; give 0 to {len(places) - 1}",
+            param_hint="--role",
+        )
     return places
 
 
@@ -42,36 +45,48 @@ def _check_plot(path: Path) -> None:
     if path.suffix not in (".png", ".svg"):
         raise typer.BadParameter(f"'{path}' is neither .png nor .svg", param_hint="--plot")
     if not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--plot")
+        raise typer.BadParameter(f"there is no directory {path.parent}", param_hint="--plot")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise typer.BadParameter(f"'{path}' cannot be written", param_hint="--plot")
     if find_spec("matplotlib") is None:
-        raise typer.BadParameter("pip install matplotlib first", param_hint="--plot")
+        raise typer.BadParameter(
+            "matplotlib is not installed. Install it: pip install matplotlib", param_hint="--plot"
+        )
 
 
 def alone(
     fabric: Annotated[
         Literal["auto", "shm", "verbs"] | None,
-        typer.Option(help="which one, or exit code 3  [default: RDMA_TRANSPORT_FABRIC]"),
+        typer.Option(
+            help="Require this fabric: exit with code 3 if it is not available.  "
+            "[default: RDMA_TRANSPORT_FABRIC]"
+        ),
     ] = None,
     hosts: Annotated[
-        str, typer.Option(help="HOST:PORT,HOST:PORT of each role; servers take the ports after it")
+        str,
+        typer.Option(
+            help="Run on these hosts, in the order of roles: HOST:PORT,HOST:PORT. "
+            "Servers use the ports after PORT."
+        ),
     ] = "",
-    role: Annotated[int, typer.Option(min=0, help="of this host; 0 measures")] = 0,
+    role: Annotated[int, typer.Option(min=0, help="Set the role of this host; 0 measures.")] = 0,
     connect_timeout: Annotated[
-        float, typer.Option(min=0, help="seconds until the others must be there, or exit code 4")
+        float,
+        typer.Option(
+            min=0, help="Wait this many seconds for the other hosts; then exit with code 4."
+        ),
     ] = 60.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="only JSON on stdout; its schema: bench/schema.json")
+        bool, typer.Option("--json", help="Print only JSON to stdout (see bench/schema.json).")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="draw into this .png or .svg; needs matplotlib")
+        Path | None, typer.Option(help="Draw the results to this .png or .svg file.")
     ] = None,
     protocols: tuple[str, ...] = (),
 ) -> "Asked":
-    """The options that all commands have; typer.BadParameter says what is wrong with them."""
-    from bench.levels import Where
-    from bench.performing import Asked
+    """Options of all commands. Raises typer.BadParameter for an invalid value."""
+    from bench.benchmarks import Where
+    from bench.runner import Asked
 
     if plot is not None:
         _check_plot(plot)
@@ -81,14 +96,16 @@ def alone(
 
 
 def beside_grpc(
-    protocol: Annotated[Literal["rdma", "grpc"], typer.Option(help="what the tasks use")] = "rdma",
+    protocol: Annotated[
+        Literal["rdma", "grpc"], typer.Option(help="Set the protocol of the tasks.")
+    ] = "rdma",
     compare: Annotated[
         Literal["none", "grpc"],
-        typer.Option(help="grpc: measure that too, in turns in the same run, and give the ratio"),
+        typer.Option(help="Measure gRPC too, in turns in the same run, and print the ratio."),
     ] = "none",
     **values: Any,
 ) -> "Asked":
-    """Those that all commands with TensorFlow's tasks have."""
+    """Options of all commands that start TensorFlow tasks."""
     wanted = dict.fromkeys(name for name in (compare, protocol) if name != "none")
     return alone(**values, protocols=tuple(wanted))
 
@@ -96,9 +113,9 @@ def beside_grpc(
 def performed(
     options: Callable[..., "Asked"],
 ) -> Callable[[Callable[..., "Measure"]], Callable[..., None]]:
-    """Make a command of a function that returns what is to be measured.
+    """Make a command from a function that returns a `Measure`.
 
-    The command has the function's own options, and those of `options`.
+    The command has the options of the function, and those of `options`.
     """
 
     def decorate(function: Callable[..., "Measure"]) -> Callable[..., None]:
@@ -110,7 +127,7 @@ def performed(
 
         @functools.wraps(function)
         def command(**values: Any) -> None:
-            from bench.performing import perform
+            from bench.runner import perform
 
             measure = function(**{option: values.pop(option) for option in own})
             perform(options(**values), measure)
@@ -127,7 +144,7 @@ def performed(
 
 
 def once(measure: Callable[["Where"], "Result"]) -> "Measure":
-    """What gives one result."""
+    """Return a `Measure` with one result."""
 
     def results(where: "Where") -> "Iterator[Result]":
         yield measure(where)

@@ -1,11 +1,11 @@
-"""A short run of everything, at both levels."""
+"""A short run of all benchmarks."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bench import levels
+from bench import benchmarks
+from bench.benchmarks import Where
 from bench.exchange import KINDS
-from bench.levels import Where
 from bench.payloads import payload
 from bench.report import Result
 
@@ -18,9 +18,9 @@ def overview(where: Where) -> Iterator[Result]:
     def part(index: int) -> Where:
         return replace(where, bar=where.bar.section(index, PARTS))
 
-    yield levels.fabric(part(0), [64, 2**16, 2**20], iterations=500, rounds=3)
-    yield levels.edges(part(1), [64, 2**16, 2**20], repeat=6)
+    yield benchmarks.fabric(part(0), [64, 2**16, 2**20], iterations=500, rounds=3)
+    yield benchmarks.edges(part(1), [64, 2**16, 2**20], repeat=6)
     messages = [payload("small"), payload("uniform")]
-    yield from levels.exchange(part(2), KINDS, messages, seconds=1.0, warm_up=0.5)
-    yield levels.all_reduce(part(3), [2**20], repeat=6)
-    yield levels.train(part(4), ["gru"], steps=6)
+    yield from benchmarks.exchange(part(2), KINDS, messages, seconds=1.0, warm_up=0.5)
+    yield benchmarks.all_reduce(part(3), [2**20], repeat=6)
+    yield benchmarks.train(part(4), ["gru"], steps=6)

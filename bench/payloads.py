@@ -1,7 +1,7 @@
-"""Messages of several buffers, as TF-gRPC-Bench makes them (Biswas, Lu, Panda, arXiv 1804.01138).
+"""Messages of several buffers, as in TF-gRPC-Bench (Biswas, Lu, Panda, arXiv 1804.01138).
 
-Buffers are small (10 B), medium (10 KiB) or large (1 MiB). A mix has all three: `uniform` as many
-of each, `random` by chance, `skewed` 60 % large, 30 % medium and 10 % small ones.
+Buffers are small (10 B), medium (10 KiB) or large (1 MiB). A mix has all three: `uniform` has equal
+numbers, `random` is random, `skewed` has 60 % large, 30 % medium and 10 % small ones.
 """
 
 import random
@@ -60,6 +60,7 @@ def parse_payloads(text: str, buffers: int, seed: int) -> list[Payload]:
         except typer.BadParameter:
             known = ", ".join((*CATEGORIES, *MIXES))
             raise typer.BadParameter(
-                f"'{name}' is neither {known} nor a size such as 64KiB", param_hint="--payloads"
+                f"'{name}' is not one of {known}, and not a size such as 64KiB",
+                param_hint="--payloads",
             ) from None
     return found

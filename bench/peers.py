@@ -1,21 +1,21 @@
-"""What each peer costs a server: descriptors, threads, and memory of the transport that is mapped.
+"""Measures the cost of each peer for a server: descriptors, threads and mapped memory.
 
-One task exchanges tensors with 1, 2, 4... others. The fabric is what RDMA_TRANSPORT_FABRIC says.
+One task exchanges tensors with 1, 2, 4, ... others. RDMA_TRANSPORT_FABRIC sets the fabric.
 
-usage: python -m bench.peers [PEERS]     8 at most, by default
+usage: python -m bench.peers [PEERS]
 """
 
 import os
 import re
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from bench.support.cluster import Task, running
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 
 STEPS = 5
@@ -23,7 +23,7 @@ MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) .*/memfd:rdma_transport")
 
 
 def held(task: Task) -> dict[str, float]:
-    """What the process holds now."""
+    """Return the resources that the process holds now."""
     process = Path(f"/proc/{task.pid}")
     lines = (process / "maps").read_text().splitlines()
     mapped = sum(int(m[2], 16) - int(m[1], 16) for line in lines if (m := MAPPING.match(line)))
@@ -36,7 +36,7 @@ def held(task: Task) -> dict[str, float]:
 
 
 def exchange(peers: int) -> Any:
-    """A graph in which task a sends a tensor to each b, and gets one back."""
+    """Build a graph in which task a sends a tensor to each b and receives one back."""
     import tensorflow as tf
 
     back = []
@@ -51,7 +51,7 @@ def exchange(peers: int) -> Any:
 
 
 def measure(peers: int) -> tuple[set[str], dict[str, float], dict[str, float]]:
-    """The paths to the peers, and what the task held before it met them and after."""
+    """Return the transports to the peers, and the task's resources before and after connecting."""
     import tensorflow as tf
 
     from bench.support.session import config, opened
@@ -64,27 +64,31 @@ def measure(peers: int) -> tuple[set[str], dict[str, float], dict[str, float]]:
         with opened(cluster.target("a"), graph, config()) as session:
             for _ in range(STEPS):
                 session.run(step)
-            paths = {peer["path"] for peer in task.stats()["peers"]}
-            return paths, before, held(task)
+            transports = {peer["transport"] for peer in task.stats()["peers"]}
+            return transports, before, held(task)
 
 
-def main() -> None:
-    most = int(sys.argv[1]) if len(sys.argv) > 1 else 8
-    table = Table(title="what a server holds, with none of its peers met and with all")
+def main(
+    most: Annotated[
+        int, typer.Argument(metavar="PEERS", min=1, help="Measure up to this many peers.")
+    ] = 8,
+) -> None:
+    """Print the resources of a server before and after it connects to its peers."""
+    table = Table(title="resources of a server, before and after it connects to its peers")
     rows = []
     peers = 1
     while peers <= most:
         rows.append((peers, *measure(peers)))
         peers *= 2
-    for heading in ("peers", "path", *rows[0][2]):
+    for heading in ("peers", "transport", *rows[0][2]):
         table.add_column(heading, justify="right")
-    for peers, paths, before, after in rows:
+    for peers, transports, before, after in rows:
         cells = (f"{before[what]:.4g} → {after[what]:.4g}" for what in before)
-        table.add_row(str(peers), ", ".join(sorted(paths)), *cells)
+        table.add_row(str(peers), ", ".join(sorted(transports)), *cells)
     console = Console()
     console.print(describe(), highlight=False)
     console.print(table)
 
 
 if __name__ == "__main__":
-    leave(main)
+    run_command(main)

@@ -1,4 +1,4 @@
-"""Results as a picture: bytes against time, bandwidth or rate, a line for each protocol."""
+"""Plots of results: time, bandwidth or rate by bytes, with a line for each protocol."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,15 +9,15 @@ from bench.report import Result, Row, figure
 FIGURES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
     ("p50, us", lambda row: figure(row, "p50")),
     ("GB/s", lambda row: row.gbps),
-    ("a second", lambda row: row.per_second),
+    ("per second", lambda row: row.per_second),
 )
-COLOURS = {"grpc": "C0", "rdma": "C1", "local": "C2"}
+COLORS = {"grpc": "C0", "rdma": "C1", "local": "C2"}
 WIDTH, HEIGHT = 5.0, 3.6  # inches, of one pair of axes
 PAPER = 150  # dots per inch
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Write a .png or .svg with a row of axes for each result, logarithmic on both."""
+    """Write a .png or .svg with a row of log-log plots for each result."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -49,9 +49,9 @@ def _lines(axes: Any, result: Result, label: str, read: Callable[[Row], float | 
     several = len({test for test, _ in points}) > 1
     for (test, protocol), found in points.items():
         name = f"{test}, {protocol}" if several else protocol
-        colour = None if several else COLOURS.get(protocol)
+        color = None if several else COLORS.get(protocol)
         line = zip(*sorted(found), strict=True)
-        axes.plot(*line, marker="o", markersize=4, label=name, color=colour)
+        axes.plot(*line, marker="o", markersize=4, label=name, color=color)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("bytes")

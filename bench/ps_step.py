@@ -1,7 +1,7 @@
-"""Time of a training step with one parameter server and two workers, over gRPC and over rdma.
+"""Measures a training step with one parameter server and two workers, over gRPC and over rdma.
 
-An MLP with 32 MiB of weights on the parameter server. Each worker reads all weights and sends all
-gradients back, so about 128 MiB cross between processes in a step. Both protocols take turns.
+The parameter server holds an MLP with 32 MiB of weights. Each worker reads all weights and returns
+all gradients, so about 128 MiB cross between processes per step. Both protocols take turns.
 
 usage: python -m bench.ps_step [--repeat 20] [--json FILE]
 """
@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.support.cluster import Cluster
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 from bench.support.timing import Summary, ratio, summarize
 
@@ -71,7 +71,7 @@ def build() -> Graph:
 
 
 def sent_bytes(cluster: Cluster) -> dict[str, int] | None:
-    """Bytes that all tasks sent so far, by path; None where the plugin counts nothing."""
+    """Bytes that all tasks sent so far, by mode; None where the plugin counts nothing."""
     total: dict[str, int] = {"copied": 0}
     counted = False
     for task in cluster.tasks.values():
@@ -79,14 +79,14 @@ def sent_bytes(cluster: Cluster) -> dict[str, int] | None:
         if stats is None or not stats["loaded"]:
             continue
         counted = True
-        for path, count in stats["sent"].items():
-            total[path] = total.get(path, 0) + count["bytes"]
+        for mode, count in stats["sent"].items():
+            total[mode] = total.get(mode, 0) + count["bytes"]
         total["copied"] += stats["copied_bytes"]
     return total if counted else None
 
 
 def measure(repeat: int) -> tuple[dict[str, Summary], dict[str, dict[str, float] | None], bool]:
-    """Milliseconds of a step, MiB per step by path, and whether all losses were equal in bits."""
+    """Milliseconds of a step, MiB per step by mode, and whether all losses were equal in bits."""
     from bench.support.session import config, opened
 
     with ExitStack() as stack:
@@ -125,17 +125,19 @@ def measure(repeat: int) -> tuple[dict[str, Summary], dict[str, dict[str, float]
             per_step[protocol] = (
                 None
                 if then is None or now is None
-                else {path: (now[path] - then[path]) / (2 * repeat) / MIB for path in now}
+                else {mode: (now[mode] - then[mode]) / (2 * repeat) / MIB for mode in now}
             )
     summaries = {protocol: summarize(values) for protocol, values in seconds.items()}
     return summaries, per_step, losses["grpc"] == losses["rdma"]
 
 
 def main(
-    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 20,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the result here")] = None,
+    repeat: Annotated[int, typer.Option(help="Measure each protocol this many times.", min=6)] = 20,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
 ) -> None:
-    """Print the time of a step over both protocols, and how the bytes went."""
+    """Print the time of a step over both protocols, and the bytes by mode."""
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
@@ -146,17 +148,17 @@ def main(
     console = Console()
     console.print(describe())
     table = Table(title=f"step of 1 parameter server and 2 workers, ms, median of {repeat}")
-    for heading in ("", "median", "min", "p90", "MiB sent per step, by path"):
+    for heading in ("", "median", "min", "p90", "MiB sent per step, by mode"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, value in steps.items():
         went = traffic[name]
-        paths = (
+        modes = (
             "not counted"
             if went is None
-            else ", ".join(f"{path} {mib:.1f}" for path, mib in went.items() if mib) or "none"
+            else ", ".join(f"{mode} {mib:.1f}" for mode, mib in went.items() if mib) or "none"
         )
         times = (f"{number:.1f}" for number in (value.median, value.minimum, value.p90))
-        table.add_row(name, *times, paths)
+        table.add_row(name, *times, modes)
     table.add_section()
     table.add_row("gRPC/rdma", ratio(steps["grpc"], steps["rdma"]))
     console.print(table)
@@ -170,4 +172,4 @@ def main(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

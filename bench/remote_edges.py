@@ -1,4 +1,4 @@
-"""Time per edge between this task and one on another host, gRPC and rdma in turns; prints JSON.
+"""Measures the time per edge to a task on another host, over gRPC and rdma in turns; prints JSON.
 
 The other host runs `python -m bench.support.member 1 THIS OTHER`.
 
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from bench.edges import Chain
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.member import PROTOCOLS, serve
 from bench.support.timing import summarize
 
@@ -21,10 +21,12 @@ DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
 
 
 def main(
-    this: str,
-    other: str,
-    sizes: Annotated[str, typer.Option(help="bytes, with commas")] = "4096,65536,1048576",
-    repeat: Annotated[int, typer.Option(help="measurements of each", min=6)] = 9,
+    this: Annotated[str, typer.Argument(help="Use this address of this host.")],
+    other: Annotated[str, typer.Argument(help="Connect to this address of the other host.")],
+    sizes: Annotated[
+        str, typer.Option(help="Set the bytes of the tensor, separated by commas.")
+    ] = "4096,65536,1048576",
+    repeat: Annotated[int, typer.Option(help="Measure each row this many times.", min=6)] = 9,
 ) -> None:
     """Print {"rows": [{"bytes", "wrong", "grpc", "rdma"}], "sent": ...}, times in microseconds."""
     import tensorflow as tf
@@ -53,4 +55,4 @@ def main(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

@@ -1,6 +1,6 @@
-"""What every measurement of the command line gives: rows of one form, as a table and as JSON.
+"""The results of all benchmarks in one form, for tables and JSON.
 
-None is what was not measured, or what too few samples cannot tell.
+None means not measured, or too few samples.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.support.counters import PATHS, Counts
+from bench.support.counters import MODES, Counts
 from graph_analyzer.cli import json_text
 
 VERSION = 1
@@ -20,7 +20,7 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Times:
-    """Microseconds of single operations; `low` to `high` holds the median with about 95 %."""
+    """Microseconds of one operation; `low` to `high` is a 95 % interval of the median."""
 
     min: float
     p50: float
@@ -37,7 +37,7 @@ class Times:
 
 
 def times_of(samples: Sequence[float]) -> Times:
-    """Of single operations, each timed by itself; in microseconds."""
+    """Return the statistics of operations that were timed separately, in microseconds."""
     ordered = sorted(samples)
     return Times(
         min=ordered[0],
@@ -50,7 +50,7 @@ def times_of(samples: Sequence[float]) -> Times:
 
 
 def percentile(ordered: Sequence[float], part: float) -> float | None:
-    """By nearest rank; None unless there are enough samples for one beyond it."""
+    """Return the percentile by nearest rank; None if there are too few samples."""
     if len(ordered) * (1 - part) < 1 - 1e-9:
         return None
     return ordered[math.ceil(part * len(ordered)) - 1]
@@ -58,7 +58,7 @@ def percentile(ordered: Sequence[float], part: float) -> float | None:
 
 @dataclass(frozen=True)
 class Row:
-    """One line: so many `iterations` of `test`, each of `bytes`, over `protocol`."""
+    """One row: `iterations` of `test`, each with `bytes`, over `protocol`."""
 
     test: str
     name: str
@@ -69,7 +69,7 @@ class Row:
     gbps: float | None = None  # GB/s, of 10^9 bytes
     per_second: float | None = None
     wrong: int | None = None  # values that were not what was sent
-    sent: Counts | None = None  # by path; tensors and bytes, of all tasks, while this was measured
+    sent: Counts | None = None  # by mode; tensors and bytes, of all tasks, while this was measured
     ratio: float | None = None  # how many times as fast as gRPC in the same run
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Row:
 
 @dataclass
 class Result:
-    """One benchmark. `headline` names the figure of a row that counts: p50, gbps or per_second."""
+    """One benchmark. `headline` names the main figure of a row: p50, gbps or per_second."""
 
     benchmark: str
     title: str
@@ -88,7 +88,7 @@ class Result:
     headline: str
     rows: list[Row] = field(default_factory=list)
     routes: list[Counts] = field(default_factory=list)  # how tasks really reached each other
-    reasons: Counts = field(default_factory=dict)  # why what was asked as rdma went by gRPC
+    reasons: Counts = field(default_factory=dict)  # why rdma tensors fell back to gRPC
     devices: list[str] = field(default_factory=list)  # this host's and the peer's, of the fabric
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # why this is no good measurement
@@ -96,11 +96,11 @@ class Result:
 
     @property
     def by_grpc(self) -> tuple[int, int]:
-        """Bytes that went by gRPC though rdma was asked for, and all bytes asked as rdma."""
+        """The bytes that fell back from rdma to gRPC, and all bytes requested as rdma."""
         sent = [row.sent for row in self.rows if row.sent and row.protocol == "rdma"]
         return (
             sum(counts["grpc"]["bytes"] for counts in sent),
-            sum(counts[path]["bytes"] for counts in sent for path in PATHS),
+            sum(counts[mode]["bytes"] for counts in sent for mode in MODES),
         )
 
     @property
@@ -108,7 +108,7 @@ class Result:
         return sum(row.wrong or 0 for row in self.rows)
 
     def compare(self) -> None:
-        """Fill in the ratios, where gRPC was measured in the same run."""
+        """Set the ratios of rows for which gRPC was measured in the same run."""
         grpc = {(row.test, row.name): row for row in self.rows if row.protocol == "grpc"}
         self.rows = [
             replace(row, ratio=self._ratio(grpc[row.test, row.name], row))
@@ -130,7 +130,7 @@ class Result:
 
 
 def figure(row: Row, headline: str) -> float | None:
-    """What counts of a row; None also where noise hides it."""
+    """Return the main figure of a row; None if it is not measured or below the noise."""
     if headline == "p50":
         known = row.times is not None and (row.times.low is None or row.times.low > 0)
         return row.times.p50 if row.times and known else None
@@ -139,14 +139,14 @@ def figure(row: Row, headline: str) -> float | None:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of what `--json` prints."""
+    """Return the JSON schema of the output of `--json`."""
     text = Path(__file__).with_name("schema.json").read_text()
     read: dict[str, Any] = json.loads(text)
     return read
 
 
 def as_json(machines: list[dict[str, Any]], command: str, results: list[Result]) -> str:
-    """The whole answer; `machines` are `bench.support.machine.facts()`, this host first."""
+    """Return the JSON document; `machines` are `bench.support.machine.facts()`, by role."""
     document = {
         "version": VERSION,
         "command": command,

@@ -1,7 +1,7 @@
-"""Training steps of a model over several protocols in turns, each in clusters of its own.
+"""Runs training steps of a model over several protocols in turns, each with its own cluster.
 
-One parameter server and two workers. All protocols run the same graph with the same seed, and the
-losses of both workers are fetched in every step.
+There are one parameter server and two workers. All protocols run the same graph with the same seed.
+Every step fetches the losses of both workers.
 """
 
 import math
@@ -14,8 +14,8 @@ from typing import Any
 from bench.models import Model
 from bench.support.cluster import Cluster
 from bench.support.counters import Counts, combine
-from bench.support.ending import watched
-from bench.support.places import Layout, everything_here
+from bench.support.exit import watched
+from bench.support.hosts import Layout, everything_here
 
 SERVERS = ["/job:ps/task:0"]
 WORKERS = 2

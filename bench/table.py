@@ -1,4 +1,4 @@
-"""Results as tables in the manner of perftest and OSU, for people."""
+"""Results as tables in the style of perftest and the OSU micro-benchmarks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.report import Result, Row
-from bench.support.counters import PATHS, Counts
+from bench.support.counters import MODES, Counts
 from bench.support.machine import in_a_line
 from bench.support.sizes import size_name
 
-LEAST_COLUMNS = 100  # a narrower terminal wraps, which loses nothing
+LEAST_COLUMNS = 100  # a narrower terminal wraps
 MOST_PAIRS = 4  # of tasks; the JSON has all
-PIPE_COLUMNS = 200  # without a terminal there is no width to fit into
+PIPE_COLUMNS = 200  # the width without a terminal
 COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("#bytes", lambda row: str(row.bytes)),
     ("#iter", lambda row: str(row.iterations)),
@@ -31,7 +31,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
 
 
 def number(value: float | None) -> str | None:
-    """Three significant digits or more."""
+    """Format with at least three significant digits."""
     if value is None:
         return None
     places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 4
@@ -43,7 +43,7 @@ def _time(row: Row, name: str) -> str | None:
 
 
 def _median(row: Row) -> str | None:
-    """Only a bound where noise hides it."""
+    """Return the median, or an upper bound if it is below the noise."""
     times = row.times
     if times is not None and times.low is not None and times.low <= 0:
         return f"< {number(max(times.high or 0, 0))}"
@@ -51,7 +51,7 @@ def _median(row: Row) -> str | None:
 
 
 def table(result: Result) -> Table:
-    """Columns that say nothing are left out: where no row has a figure, or all tests are one."""
+    """Return the table, without columns that are empty or equal in all rows."""
     rows = result.rows
     title = f"{result.title}; times in us"
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
@@ -69,27 +69,27 @@ def table(result: Result) -> Table:
 
 
 def header(machines: Sequence[dict[str, Any]], command: str) -> list[str]:
-    """Where it is measured, and how."""
+    """Return lines with the command and the machines."""
     return [f"# {command}", *(f"# {each['host']}: {in_a_line(each)}" for each in machines)]
 
 
 def details(result: Result) -> list[str]:
-    """What the table has no column for."""
-    paths = sent(result.rows)
+    """Return the lines below the table."""
+    modes = sent(result.rows)
     lines = [f"fabric of {end}: {text}" for end, text in zip(ENDS, result.devices, strict=False)]
     lines += ways(result.routes)
-    lines += [f"rdma sent: {paths}"] if paths else []
-    lines += [f"by gRPC, because {why}: {count}" for why, count in result.reasons.items()]
+    lines += [f"rdma sent: {modes}"] if modes else []
+    lines += [f"gRPC fallback: {why}: {count}" for why, count in result.reasons.items()]
     return [f"# {line}" for line in (*lines, *result.notes)]
 
 
 def ways(routes: Sequence[Counts]) -> list[str]:
-    """The paths that were taken, and who took each."""
+    """Return the transports that were used, each with its pairs of tasks."""
     taken: dict[str, list[str]] = {}
     for route in routes:
-        way = route["path"] + (f" ({route['reason']})" if route["reason"] else "")
+        way = route["transport"] + (f" ({route['reason']})" if route["reason"] else "")
         taken.setdefault(way, []).append(f"{route['from']} -> {route['to']}")
-    return [f"path {way}: {_some(pairs)}" for way, pairs in taken.items()]
+    return [f"transport {way}: {_some(pairs)}" for way, pairs in taken.items()]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -101,25 +101,25 @@ ENDS = ("this host", "the peer")
 
 
 def sent(rows: Sequence[Row]) -> str:
-    """How rdma's tensors went, by bytes; empty if nobody counted."""
+    """Return the share of each mode in rdma's bytes; empty if they were not counted."""
     counts = [row.sent for row in rows if row.sent and row.protocol == "rdma"]
-    sums = {path: sum(count[path]["bytes"] for count in counts) for path in PATHS}
+    sums = {mode: sum(count[mode]["bytes"] for count in counts) for mode in MODES}
     total = sum(sums.values())
     if not total:
         return ""
-    tensors = sum(count[path]["tensors"] for count in counts for path in PATHS)
-    shares = [f"{path} {percent(part / total)}" for path, part in sums.items() if part]
+    tensors = sum(count[mode]["tensors"] for count in counts for mode in MODES)
+    shares = [f"{mode} {percent(part / total)}" for mode, part in sums.items() if part]
     return f"{', '.join(shares)} of {size_name(total)} in {tensors} tensors"
 
 
 def percent(share: float) -> str:
-    """Rounded down, so that 100 % is all of it and 0 % none."""
+    """Round down, so that 100 % means all and 0 % means none."""
     rounded = math.floor(1e4 * share) / 100
     return f"{rounded:g} %" if rounded or not share else "< 0.01 %"
 
 
 def console() -> Console:
-    """Of standard output; plain lines as wide as they are where it is no terminal."""
+    """Return a console for standard output that does not wrap lines in a pipe."""
     made = Console(highlight=False, markup=False, soft_wrap=True)
     made.width = max(made.width, LEAST_COLUMNS) if made.is_terminal else PIPE_COLUMNS
     return made

@@ -1,11 +1,11 @@
-"""Time of a training step of the paper's models, over gRPC and over rdma, and how rdma moved it.
+"""Measures a training step of the paper's models, over gRPC and over rdma, with rdma's counters.
 
-One parameter server and two workers, each a process. Both protocols run the same graph with the
-same seed and take turns, and the losses of both workers are fetched in every step and compared bit
-for bit. What rdma counted is counted over the measured steps only, so after the warm-up.
+One parameter server and two workers run as separate processes. Both protocols run the same graph
+with the same seed and take turns. Every step fetches the losses of both workers, which are compared
+bit for bit. The counters of rdma cover only the measured steps, after the warm-up.
 
-Every model gets clusters of its own: variables outlive the session that made them, and two models
-may give one name to different variables.
+Every model has its own clusters, because variables outlive the session that created them, and two
+models may use one name for different variables.
 
 usage: python -m bench.train_models [--models alexnet,gru] [--repeat 8] [--batch 2]
            [--seconds 30] [--warm-up 6] [--json FILE]
@@ -23,8 +23,8 @@ from rich.table import Table
 
 from bench.models import MODELS, Model
 from bench.steps import FEWEST, WARM_UP, WORKERS, measure_steps
-from bench.support.counters import PATHS, Counts, above_zero
-from bench.support.ending import leave
+from bench.support.counters import MODES, Counts, above_zero
+from bench.support.exit import run_command
 from bench.support.machine import describe
 from bench.support.timing import Summary, summarize
 from bench.table import percent
@@ -36,7 +36,7 @@ MIB = 2**20
 
 def traffic(difference: Counts, steps: int) -> dict[str, Any]:
     """What `steps` steps of rdma were, from the difference of the counters."""
-    sent = {path: count["bytes"] for path, count in difference["sent"].items()}
+    sent = {mode: count["bytes"] for mode, count in difference["sent"].items()}
     total = sum(sent.values())
     copied = difference["copied_bytes"]
     plan = difference.get("plan")
@@ -46,10 +46,10 @@ def traffic(difference: Counts, steps: int) -> dict[str, Any]:
         if kind.startswith("staged_bytes_by_")
     }
     return {
-        "mib_per_step": {path: sent.get(path, 0) / steps / MIB for path in PATHS},
+        "mib_per_step": {mode: sent.get(mode, 0) / steps / MIB for mode in MODES},
         "total_mib_per_step": total / steps / MIB,
         "static_share": sent.get("static", 0) / total if total else 0.0,
-        # Whatever goes by gRPC is copied, though not by the transport, which counts only its own.
+        # What falls back to gRPC is copied too; the transport counts only its own copies.
         "not_copied_share": 1 - (copied + sent.get("grpc", 0)) / total if total else 1.0,
         "copied_mib_per_step": copied / steps / MIB,
         "inline_copied_mib_per_step": difference["inline_copied_bytes"] / steps / MIB,
@@ -143,15 +143,15 @@ def notes(row: dict[str, Any], repeat: int) -> list[str]:
             parts.append(f"and {len(most) - SHOWN} more")
         return ", ".join(parts)
 
-    paths = {path: mib for path, mib in row["mib_per_step"].items() if mib and path != "static"}
-    found = {"MiB/step not static": listed(paths, ".3f")}
+    modes = {mode: mib for mode, mib in row["mib_per_step"].items() if mib and mode != "static"}
+    found = {"MiB/step not static": listed(modes, ".3f")}
     if row["plan"] is not None:
         found["misses of the plan"] = listed(row["plan"]["misses"], "d")
         changes = {name: row["plan"][name] for name in ("promotions", "demotions")}
         found["changes of the plan"] = listed(above_zero(changes), "d")
     for kind, staged in row["staged_mib_per_step"].items():
         found[f"MiB/step staged by {kind.removeprefix('staged_bytes_by_')}"] = listed(staged, ".3f")
-    found["by gRPC, because"] = listed(row["fallback_reasons"], "d")
+    found["gRPC fallback"] = listed(row["fallback_reasons"], "d")
     found["errors"] = listed(row["errors"], "d")
     lines = [f"{row['model']}: {name}: {text}" for name, text in found.items() if text]
     if row["measured"] < repeat:
@@ -170,26 +170,35 @@ def chosen(models: str) -> list[Model]:
     names = list(dict.fromkeys(name.strip() for name in models.split(",")))
     unknown = [name for name in names if name not in MODELS]
     if unknown:
-        raise typer.BadParameter(f"no model {', '.join(unknown)}; there are {', '.join(MODELS)}")
+        raise typer.BadParameter(
+            f"unknown model {', '.join(unknown)}; use {', '.join(MODELS)}", param_hint="--models"
+        )
     return [MODELS[name] for name in names]
 
 
 def main(
-    models: Annotated[str, typer.Option(help="names, with commas")] = ",".join(MODELS),
-    repeat: Annotated[int, typer.Option(help="measured steps of each", min=FEWEST)] = 8,
-    batch: Annotated[int, typer.Option(help="examples per worker", min=1)] = 2,
+    models: Annotated[
+        str, typer.Option(help="Train these models, separated by commas.")
+    ] = ",".join(MODELS),
+    repeat: Annotated[int, typer.Option(help="Measure this many steps per model.", min=FEWEST)] = 8,
+    batch: Annotated[int, typer.Option(help="Set the examples per worker.", min=1)] = 2,
     seconds: Annotated[
-        float, typer.Option(help=f"begin no step after this, but measure {FEWEST}", min=0)
+        float,
+        typer.Option(
+            help=f"Start no step after this many seconds, but measure at least {FEWEST}.", min=0
+        ),
     ] = 30,
-    warm_up: Annotated[int, typer.Option(help="steps before, uncounted", min=1)] = WARM_UP,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the rows here")] = None,
+    warm_up: Annotated[int, typer.Option(help="Warm up for this many steps.", min=1)] = WARM_UP,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
 ) -> None:
-    """Print the time of a training step of each model over both protocols, and how it went."""
+    """Print the time of a training step of each model over both protocols, and rdma's counters."""
     wanted = chosen(models)
     console = Console()
     console.width = max(console.width, 116)
     if find_spec("rdma_transport") is None:
-        console.print("rdma_transport is not installed: run `make venv` first")
+        typer.echo("error: rdma_transport is not installed: run `make venv` first", err=True)
         raise typer.Exit(3)
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
@@ -212,8 +221,8 @@ def main(
         raise typer.Exit(130) from None
     console.print(show(rows, repeat))
     console.print(
-        "From MiB/step on: what all tasks counted for rdma after the warm-up. Not copied: of the "
-        "bytes sent, those that neither the transport copied for sending nor gRPC took."
+        "The columns from MiB/step on are rdma's counters of all tasks after the warm-up. Not "
+        "copied: sent bytes that the transport did not copy and that did not fall back to gRPC."
     )
     for row in rows:
         for line in notes(row, repeat):
@@ -229,4 +238,4 @@ def main(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

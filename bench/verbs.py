@@ -1,14 +1,15 @@
-"""The verbs fabric on Soft-RoCE between two emulated hosts, beside perftest, and TensorFlow's edges
-over it beside gRPC over the same link; all in one boot, in turns.
+"""Measures the verbs fabric on Soft-RoCE between two emulated hosts, beside perftest and gRPC.
 
-The hosts are emulated on this machine's processors, so only what is compared inside one run means
-anything: a card is a hundred times faster.
+The fabric and perftest take turns, and so do TensorFlow's edges over the fabric and over gRPC, all
+on the same link in one boot. The hosts are emulated on this machine's processors, so only
+comparisons inside one run are meaningful: a card is a hundred times faster.
 
 usage: python -m bench.verbs [--rounds 3] [--json FILE]
 """
 
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 from bench.support.sizes import size_name
 from tools.guest.guest import PYTHON, Guest
@@ -119,10 +120,16 @@ def show_edges(console: Console, report: dict[str, Any]) -> None:
 
 
 def main(
-    rounds: Annotated[int, typer.Option(help="turns of perftest and ours", min=1)] = 3,
-    repeat: Annotated[int, typer.Option(help="measurements of each edge", min=6)] = 7,
-    with_edges: Annotated[bool, typer.Option("--edges/--no-edges", help="TensorFlow too")] = True,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures here")] = None,
+    rounds: Annotated[
+        int, typer.Option(help="Run this many rounds of perftest and of the fabric.", min=1)
+    ] = 3,
+    repeat: Annotated[int, typer.Option(help="Measure each edge this many times.", min=6)] = 7,
+    with_edges: Annotated[
+        bool, typer.Option("--edges/--no-edges", help="Measure TensorFlow's edges too.")
+    ] = True,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
 ) -> None:
     """Print bandwidth and latency beside perftest's, and time per edge beside gRPC's."""
     ours: list[Figures] = []
@@ -146,7 +153,7 @@ def main(
                 progress.advance(task, 5)
             report = edges(guests, repeat) if with_edges else {}
     except UnavailableError as error:
-        print(f"no guests here: {error}")
+        print(f"error: cannot start the emulated hosts: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     console = Console()
     console.width = max(console.width, 110)
@@ -160,4 +167,4 @@ def main(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

@@ -1,1 +1,1 @@
-"""Training jobs to try the transport with."""
+"""Example training jobs that use the transport."""

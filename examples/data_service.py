@@ -1,8 +1,7 @@
-"""A dataset that two other processes prepare, read by this one: tf.data service.
+"""Reads a dataset that two other processes prepare, with tf.data service.
 
-Starts a dispatcher and two workers, reads all that they prepare, and prints how much that was, its
-checksum, and how fast it came. The order in which two workers' elements come is not fixed, so the
-checksum does not depend on it.
+Starts a dispatcher and two workers, reads all elements, and prints their size, their checksum and
+the time. The order of the elements of two workers varies, so the checksum does not depend on it.
 
 usage: python -m examples.data_service [--protocol grpc|PROTOCOL] [--elements 200] [--kib 1024]
 """
@@ -21,7 +20,7 @@ WORKERS = 2
 
 
 def dispatch(pipe: Connection) -> None:
-    """Run a dispatcher until the pipe closes; says its address."""
+    """Run a dispatcher until the pipe closes; send its address through the pipe."""
     import tensorflow as tf
 
     service = tf.data.experimental.service
@@ -48,7 +47,7 @@ def wait_for_end(pipe: Connection) -> None:
 
 
 def start(target: Any, *arguments: Any) -> tuple[BaseProcess, Connection, Any]:
-    """A process that runs `target`, our end of its pipe, and what it says when it is ready."""
+    """Start a process that runs `target`; return it, our end of its pipe and its first message."""
     context = mp.get_context("spawn")
     ours, its = context.Pipe()
     process = context.Process(target=target, args=(its, *arguments), daemon=True)
@@ -58,7 +57,7 @@ def start(target: Any, *arguments: Any) -> tuple[BaseProcess, Connection, Any]:
 
 
 def dataset(elements: int, kib: int) -> Any:
-    """Images and labels, made from their numbers."""
+    """Return images and labels that are computed from their numbers."""
     import tensorflow as tf
 
     def make(number: Any) -> tuple[Any, Any]:
@@ -72,9 +71,9 @@ def dataset(elements: int, kib: int) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Read a dataset that other processes prepare.")
-    parser.add_argument("--protocol", default="grpc", help="how elements are transferred")
-    parser.add_argument("--elements", type=int, default=200)
-    parser.add_argument("--kib", type=int, default=1024, help="size of an element")
+    parser.add_argument("--protocol", default="grpc", help="Set the transfer protocol.")
+    parser.add_argument("--elements", type=int, default=200, help="Read this many elements.")
+    parser.add_argument("--kib", type=int, default=1024, help="Set the size of an element.")
     options = parser.parse_args()
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 

@@ -1,31 +1,31 @@
 """Trains on handwritten digits with one parameter server and two workers, over gRPC and over rdma.
 
-The same seed and the same synchronous steps: the losses must be equal bit for bit.
+Both runs use the same seed and the same synchronous steps, so the losses must be equal bit for bit.
 
 usage: python -m examples.digits [STEPS]
 """
 
 import statistics
-import sys
 import time
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from bench.support.cluster import Cluster
-from bench.support.ending import leave, watched
+from bench.support.exit import run_command, watched
 
 MIB = 2**20
 
 
 @dataclass
 class Result:
-    """What one protocol's run came to; times in seconds."""
+    """The results of one protocol; times in seconds."""
 
     losses: list[float] = field(default_factory=list)
     accuracy: float = 0.0
@@ -42,7 +42,7 @@ class Result:
 def train(
     target: str, placement: Any, steps: int, advance: Any
 ) -> tuple[list[float], float, float]:
-    """The losses, the median time of a step, and the accuracy on the test images."""
+    """Return the losses, the median time of a step, and the accuracy on the test images."""
     import tensorflow as tf
 
     from bench.support.session import opened
@@ -80,8 +80,8 @@ def run(protocol: str, steps: int, progress: Progress) -> Result:
         )
         for each in cluster.tasks.values():
             stats = each.stats()
-            for path, count in stats["sent"].items():
-                result.sent[path] = result.sent.get(path, 0) + count["bytes"]
+            for mode, count in stats["sent"].items():
+                result.sent[mode] = result.sent.get(mode, 0) + count["bytes"]
             result.copied += stats["copied_bytes"]
         progress.update(task, description=f"{protocol}: the same in one process")
         _, result.compute_seconds, _ = train(
@@ -114,10 +114,10 @@ def report(results: dict[str, Result], console: Console) -> bool:
         if r.communication_seconds > 0
         else f"below noise ({1e3 * r.communication_seconds:.1f})",
     )
-    for path in ("dynamic", "inline", "grpc"):
+    for mode in ("static", "dynamic", "inline", "grpc"):
         row(
-            f"sent by path {path}, MiB",
-            lambda r, path=path: f"{r.sent[path] / MIB:.1f}"
+            f"sent in mode {mode}, MiB",
+            lambda r, mode=mode: f"{r.sent[mode] / MIB:.1f}"
             if any(r.sent.values())
             else "not counted",
         )
@@ -129,7 +129,7 @@ def report(results: dict[str, Result], console: Console) -> bool:
     table.add_section()
     table.add_row("gRPC's step / rdma's", "", f"{grpc.step_seconds / rdma.step_seconds:.2f}x")
     console.print(table)
-    console.print("* the step less the same step with every operation in one process (medians)")
+    console.print("* step time minus the time of the same step in one process (medians)")
     equal = [x.hex() for x in grpc.losses] == [x.hex() for x in rdma.losses]
     console.print(
         f"losses of all {len(grpc.losses)} steps: "
@@ -138,14 +138,16 @@ def report(results: dict[str, Result], console: Console) -> bool:
     return equal
 
 
-def main() -> int:
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 120
+def main(
+    steps: Annotated[int, typer.Argument(min=2, help="Train for this many steps.")] = 120,
+) -> None:
+    """Train on handwritten digits over gRPC and over rdma, and compare."""
     console = Console()
     try:
         import rdma_transport  # noqa: F401
     except ImportError:
-        console.print("rdma_transport is not installed: run `make venv` first")
-        return 3
+        typer.echo("error: rdma_transport is not installed: run `make venv` first", err=True)
+        raise typer.Exit(3) from None
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
@@ -153,9 +155,10 @@ def main() -> int:
         with Progress(console=console) as progress:
             results = {protocol: run(protocol, steps, progress) for protocol in ("grpc", "rdma")}
     except KeyboardInterrupt:
-        return 130
-    return 0 if report(results, console) else 1
+        raise typer.Exit(130) from None
+    if not report(results, console):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    leave(main)
+    run_command(main)

@@ -1,4 +1,4 @@
-"""Runs a script as every task of a cluster on this host, each task a process with its TF_CONFIG.
+"""Runs a script as every task of a cluster on this host, each in its own process with a TF_CONFIG.
 
 usage: python -m examples.launch [--protocol grpc|rdma] [--job ps=1 --job worker=2] SCRIPT [ARGS]
 """
@@ -19,15 +19,16 @@ from typing import Annotated
 import typer
 
 from bench.support.cluster import free_port
-from bench.support.ending import INTERRUPTED
+from bench.support.exit import INTERRUPTED
 from bench.support.python import Process
+from graph_analyzer.cli import invoke, make_app
 
 TAIL_LINES = 40
 GRACE_SECONDS = 10.0  # for the others, once a task failed: many would wait for it for ever
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 _writing = threading.Lock()
-app = typer.Typer(add_completion=False)
+app = make_app("")
 
 
 class Task:
@@ -165,29 +166,43 @@ def parsed(jobs: list[str]) -> dict[str, int]:
     for text in jobs:
         job, _, count = text.partition("=")
         if not job or not count.isdigit() or int(count) == 0:
-            raise typer.BadParameter(f"{text!r} is not like worker=2", param_hint="--job")
+            raise typer.BadParameter(
+                f"{text!r} is not JOB=NUMBER, such as worker=2", param_hint="--job"
+            )
         counts[job] = int(count)
     return counts
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+)
 def launch(
-    script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="what to run")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="what to give it")] = None,
-    protocol: Annotated[str, typer.Option(help='TF_CONFIG\'s "rpc_layer"')] = "rdma",
+    script: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="Run this Python script.")
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Pass these arguments to the script.")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help='Set "rpc_layer" in TF_CONFIG.')] = "rdma",
     job: Annotated[
         list[str] | None,
-        typer.Option(help="a job and the number of its tasks  [default: ps=1, worker=2]"),
+        typer.Option(
+            help="Add a job with a number of tasks; repeatable.  [default: ps=1, worker=2]"
+        ),
     ] = None,
     until: Annotated[
         list[str] | None,
-        typer.Option(help="jobs or tasks (worker:0) whose end is the end  [default: all but ps]"),
+        typer.Option(
+            help="Wait for this job or task (worker:0); repeatable.  [default: all but ps]"
+        ),
     ] = None,
-    verbose: Annotated[bool, typer.Option(help="show what all tasks write, by name")] = False,
+    verbose: Annotated[
+        bool, typer.Option(help="Print the output of all tasks, with their names.")
+    ] = False,
 ) -> None:
-    """Run SCRIPT as every task of a cluster on this host; show what the first worker writes.
+    """Run SCRIPT as every task of a cluster on this host; print the output of the first worker.
 
-    The exit code is that of the first task that failed, whose last lines are shown.
+    If a task fails, exit with its exit code, and print its last lines.
     """
     jobs = parsed(job or ["ps=1", "worker=2"])
     first = next((name for name in ("chief", "worker") if name in jobs), next(iter(jobs)))
@@ -202,7 +217,7 @@ def launch(
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     for task in failed:
-        print(f"{task.name} ended with code {task.code}", file=sys.stderr)
+        print(f"error: {task.name} exited with code {task.code}", file=sys.stderr)
         if not verbose:
             for line in list(task.lines)[-TAIL_LINES:]:
                 print(f"[{task.name}] {line}", file=sys.stderr)
@@ -210,4 +225,4 @@ def launch(
 
 
 if __name__ == "__main__":
-    app()
+    sys.exit(invoke(app))

@@ -1,7 +1,7 @@
-"""Which tensors of a graph cross between tasks, and where the plan places them.
+"""Finds the tensors of a graph that cross between tasks, and plans where to place them.
 
-``analyze(graph, cluster)`` gives a ``Plan``; ``capacity`` and ``advise`` reckon with it;
-``python -m graph_analyzer`` prints all three.
+``analyze(graph, cluster)`` returns a ``Plan``. ``capacity`` and ``advise`` compute estimates from
+it. ``python -m graph_analyzer`` prints all three.
 """
 
 from graph_analyzer.advice import Advice, advise

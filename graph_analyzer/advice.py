@@ -1,18 +1,20 @@
-"""Per variable: parameter server, ring all-reduce or sufficient factors, whichever moves least.
+"""Finds the scheme that moves the fewest bytes, per variable.
+
+The schemes are a parameter server, a ring all-reduce and sufficient factors.
 
 The idea is Poseidon's: H. Zhang et al., "Poseidon: An Efficient Communication Architecture for
 Distributed Deep Learning on GPU Clusters", USENIX ATC 2017, its comparison of schemes for one fully
 connected layer (M x N weights, K samples per worker, P1 workers, P2 servers). The formulas are
 derived again at each function here; Poseidon counts values (floats), this module bytes.
 
-What is counted, for every scheme alike: per step and variable, at a node the bytes that leave its
-port plus those that enter it (``busiest`` is the node where this is most), and in the whole cluster
-each byte once (``total``). In all three schemes a node sends as much as it receives, so at full
-duplex the time is half of ``busiest`` over the bandwidth, and the order of the schemes is the same.
+All schemes are counted alike, per step and variable. ``busiest`` is the largest number of bytes
+that leave and enter the port of one node. ``total`` counts each byte in the whole cluster once. In
+all three schemes a node sends as much as it receives. So at full duplex the time is half of
+``busiest`` over the bandwidth, and the order of the schemes is the same.
 
-Parameters on servers are cut into equal shards, as Poseidon's key-value store does; a variable that
-stays whole on one server loads that server as if P2 were 1. Gradients are dense. Not counted: the
-work of multiplying the factors out, P1 K M N multiply-adds on each worker.
+Parameters on servers are split into equal shards, as in Poseidon's key-value store. A variable that
+stays whole on one server loads that server as if P2 were 1. Gradients are dense. The multiplication
+of the factors, P1 K M N multiply-adds on each worker, is not counted.
 """
 
 from collections.abc import Callable
@@ -76,7 +78,7 @@ def ring_all_reduce(size: int, workers: int) -> Cost:
 def sufficient_factors(rows: int, m: int, n: int, item_bytes: int, workers: int) -> Cost:
     """Return the cost of broadcasting the two factors of an M x N gradient.
 
-    The gradient of ``x @ w`` is xᵀ g with x of K x M and g of K x N, so K (M+N) values say all of
+    The gradient of ``x @ w`` is xᵀ g with x of K x M and g of K x N, so K (M+N) values determine
     it. A worker sends them to P1 - 1 others and receives theirs: Poseidon's 2 K (P1-1)(M+N) values;
     P1 (P1-1) K (M+N) cross all links. Idea of the factors: P. Xie et al., "Lighter-Communication
     Distributed Machine Learning via Sufficient Factor Broadcasting", UAI 2016.
@@ -99,24 +101,24 @@ def poseidon_rule(rows: int, m: int, n: int, workers: int, servers: int) -> bool
 
 @dataclass(frozen=True)
 class VariableAdvice:
-    """One variable and what each scheme that suits it would cost; ``rows`` is the K used."""
+    """One variable and the cost of each applicable scheme; ``rows`` is the K used."""
 
     variable: Variable
     rows: int | None
     costs: tuple[Cost, ...]
 
     def cost(self, scheme: str) -> Cost | None:
-        """Return the cost of one of ``SCHEMES``, ``None`` where it does not suit."""
+        """Return the cost of one of ``SCHEMES``; ``None`` if it does not apply."""
         return next((cost for cost in self.costs if cost.scheme == scheme), None)
 
     @property
     def cheapest(self) -> Cost:
-        """The scheme that loads its busiest node least; of equals the first of ``SCHEMES``."""
+        """The scheme with the lowest load on its busiest node; on ties the first of ``SCHEMES``."""
         return min(self.costs, key=lambda cost: cost.busiest)
 
     @property
     def cheapest_in_total(self) -> Cost:
-        """The scheme that moves least over all links; of equals the first of ``SCHEMES``."""
+        """The scheme with the fewest bytes over all links; on ties the first of ``SCHEMES``."""
         return min(self.costs, key=lambda cost: cost.total)
 
 
@@ -131,9 +133,9 @@ class Advice:
     variables: tuple[VariableAdvice, ...]
 
     def total(self, choose: Callable[[VariableAdvice], Cost]) -> Cost:
-        """Sum a choice over the variables; ``busiest`` is then an upper bound of one node's bytes.
+        """Sum the chosen costs over the variables. ``busiest`` is an upper bound for one node.
 
-        It is exact where the same kind of node is the busiest for every variable.
+        It is exact if the same kind of node is the busiest for every variable.
         """
         chosen = [choose(one) for one in self.variables]
         schemes = {cost.scheme for cost in chosen}
@@ -141,7 +143,7 @@ class Advice:
         return Cost(name, sum(cost.busiest for cost in chosen), sum(cost.total for cost in chosen))
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as JSON values, as in ``schema.json``."""
+        """Return JSON values, as in ``schema.json``."""
         return {
             "workers": self.workers,
             "servers": self.servers,
@@ -161,12 +163,13 @@ def advise(
 ) -> Advice:
     """Compare the three schemes for each variable of ``plan`` that other tasks read.
 
-    ``batch`` is K, the rows each worker multiplies with a weight; where ``None``, the plan's own,
-    per variable. ``workers`` and ``servers``: where ``None``, those of the plan: servers are the
-    tasks that hold such variables, workers those that get tensors from them. Factors suit weights
-    of a MatMul with known K only, and whole numbers (a step counter) only parameter servers.
+    ``batch`` is K, the rows that each worker multiplies with a weight; ``None`` means the plan's
+    own K of each variable. ``workers`` and ``servers`` default to those of the plan: servers are
+    the tasks that hold such variables, workers the tasks that receive tensors from them. Sufficient
+    factors apply only to MatMul weights with known K. Integers (a step counter) allow only a
+    parameter server.
 
-    Raises ``AnalysisError`` where the plan has no such variables or a number makes no sense.
+    Raises ``AnalysisError`` if the plan has no such variables or a number is out of range.
     """
     exchanged = plan.exchanged()
     homes = {variable.task for variable in exchanged}
@@ -175,14 +178,14 @@ def advise(
     servers = len(homes) if servers is None else servers
     if not exchanged:
         raise AnalysisError(
-            "no task of this plan reads a variable of another task: this is not a graph for "
-            "parameter servers, and there is nothing to compare"
+            "no task of this plan reads a variable of another task, so there is nothing to "
+            "compare. Give a training graph that uses parameter servers"
         )
     for name, number in (("workers", workers), ("servers", servers), ("batch", batch or 1)):
         if not 1 <= number <= MOST_TASKS:
             raise AnalysisError(f"{name}: {number} is not between 1 and {MOST_TASKS}")
     if batch is not None and batch < 1:
-        raise AnalysisError(f"a batch has at least 1 row, not {batch}")
+        raise AnalysisError(f"batch: {batch} is less than 1")
     ordered = sorted(exchanged, key=lambda variable: (-variable.bytes, variable.name))
     found = (_advise_one(variable, batch, workers, servers, colocated) for variable in ordered)
     return Advice(workers, servers, batch, colocated, tuple(found))

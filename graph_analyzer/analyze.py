@@ -1,4 +1,4 @@
-"""Ask the native analyzer for the plan of a graph."""
+"""Makes the plan of a graph, with the native analyzer."""
 
 import json
 from collections.abc import Collection
@@ -24,18 +24,17 @@ def analyze(
 
     ``graph``: a ``tf.Graph``, a GraphDef (message or serialized), a concrete function, a
     ``tf.function`` with one concrete function, or the path of a SavedModel directory, of a binary
-    ``.pb`` (GraphDef, MetaGraphDef, SavedModel), ``.meta`` or ``.pbtxt`` file. Of a SavedModel
-    with several meta graphs, ``tags`` chooses one.
+    ``.pb`` (GraphDef, MetaGraphDef, SavedModel), ``.meta`` or ``.pbtxt`` file. ``tags`` selects a
+    meta graph of a SavedModel that has several.
 
-    ``cluster``: job names to counts, or to lists of addresses, as a dict or JSON; a
-    ``tf.train.ClusterSpec``; the text ``ps=1,worker=2``; or the whole of a ``TF_CONFIG``.
+    ``cluster``: a dict or JSON from job names to counts or lists of addresses; a
+    ``tf.train.ClusterSpec``; a string such as ``ps=1,worker=2``; or a complete ``TF_CONFIG``.
 
-    ``arena_limit`` and ``inline_limit`` are bytes, or texts such as ``4GiB``; where ``None``, the
-    settings ``RDMA_TRANSPORT_ARENA_SIZE`` and ``RDMA_TRANSPORT_INLINE_MAX`` hold.
-    ``default_device`` is where ops without a device run, such as ``/job:worker/task:0``.
+    ``arena_limit`` and ``inline_limit`` are bytes or strings such as ``4GiB``. The defaults are the
+    settings ``RDMA_TRANSPORT_ARENA_SIZE`` and ``RDMA_TRANSPORT_INLINE_MAX``. Operations without a
+    device run on ``default_device``, such as ``/job:worker/task:0``.
 
-    Raises ``AnalysisError`` for anything that cannot be used; nothing is changed then. Files of
-    2 GiB or more are refused. TensorFlow is imported only for ``.pbtxt``.
+    Raises ``AnalysisError`` for invalid input. Files of 2 GiB or more are rejected.
     """
     request: dict[str, Any] = {"cluster": task_counts(cluster), "default_device": default_device}
     for name, limit in (("arena_limit", arena_limit), ("inline_limit", inline_limit)):

@@ -1,32 +1,33 @@
-"""What N workers and M parameter servers need: memory, queue pairs, bytes and time per step.
+"""Estimates memory, queue pairs, bytes and time per step for N workers and M parameter servers.
 
-The arithmetic of planning past one machine. Symbols: P model bytes, B_m the bytes of them on
-server m, N workers, M servers, s slots per edge, q queue pairs per connected pair of tasks.
+Symbols: P is the model size in bytes, B_m its bytes on server m. There are N workers, M servers,
+s slots per edge, and q queue pairs that a task has for each task it is connected with. Each side of
+a connected pair opens a channel when it first sends, so q is 2 times RDMA_TRANSPORT_QUEUE_PAIRS.
 
-Each step every worker reads every parameter and sends a gradient of the same size back (dense
+In each step every worker reads all parameters and returns a gradient of the same size (dense
 gradients, no compression), so
 
 * a link carries B_m each way;
 * the port of server m sends N B_m and receives N B_m, a worker's port sends P and receives P.
 
-Registered memory, as the plan lays it out: the sender's tensor lies in its arena, and every edge
-has s slots at the receiver. Hence
+Registered memory follows the plan: the sender's tensor is in its arena, and every edge has s slots
+at the receiver. So
 
 * server m: B_m (parameters, read in place by all workers) + s N B_m (a gradient per worker);
-* worker: s P (parameters received) + P (gradients born there).
+* worker: s P (received parameters) + P (gradients that it allocates).
 
-Every server is connected with every worker: a reliable connection is one queue pair at each end,
+Every server is connected with every worker. A reliable connection has one queue pair at each end,
 so a server has q N, a worker q M and the cluster 2 q N M queue pairs.
 
-Time: each direction of each port is a resource of ``bandwidth`` bytes per second (full duplex) and
-the network between is not the limit. Reading alone takes max_m(N B_m, P) / bandwidth, and so does
-sending the gradients back.
+Time: each direction of each port moves ``bandwidth`` bytes per second (full duplex), and the
+network in between is not the limit. Reading alone takes max_m(N B_m, P) / bandwidth, and so does
+returning the gradients.
 
 * ``seconds_overlapped``: both at once, in opposite directions of the same ports. No step can be
-  shorter; asynchronous workers come near.
-* ``seconds_synchronous``: first all reading, then all gradients: twice that.
+  shorter; asynchronous workers come close.
+* ``seconds_synchronous``: first all reads, then all gradients: twice that.
 
-Compute, headers, latency and tensors other than parameters and gradients are not in it.
+Compute, headers, latency and tensors other than parameters and gradients are not included.
 """
 
 import heapq
@@ -38,13 +39,14 @@ from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import Plan
 
 MOST_TASKS = 2**20
+QUEUE_PAIRS_PER_PEER = 2  # one channel from each side, with one queue pair each
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The needs of one cluster; see the module for the formulas. Bytes, and seconds per step.
+    """The estimate for one cluster, in bytes and seconds per step. Formulas: see the module.
 
-    ``shards`` are the parameter bytes B_m of each server; ``placement`` says where they are from.
+    ``shards`` are the parameter bytes B_m of each server; ``placement`` is how they were spread.
     """
 
     workers: int
@@ -68,7 +70,7 @@ class Capacity:
 
     @property
     def imbalance(self) -> float:
-        """The largest shard over the mean: 1 is even, M is all on one server."""
+        """The largest shard over the mean: 1 is even, M means all bytes on one server."""
         return self.largest_shard * self.servers / self.model_bytes
 
     @property
@@ -104,22 +106,22 @@ class Capacity:
 
     @property
     def server_port_bytes(self) -> int:
-        """N max_m B_m: per step out of the busiest server's port, and as much into it."""
+        """N max_m B_m: bytes per step that leave the busiest server's port, and that enter it."""
         return self.workers * self.largest_shard
 
     @property
     def worker_port_bytes(self) -> int:
-        """P: per step into a worker's port, and as much out of it."""
+        """P: bytes per step that enter a worker's port, and that leave it."""
         return self.model_bytes
 
     @property
     def total_bytes(self) -> int:
-        """2 N P: what crosses the network per step."""
+        """2 N P: bytes per step over the network."""
         return 2 * self.workers * self.model_bytes
 
     @property
     def busiest_port(self) -> str:
-        """``server`` or ``worker``: whose port takes longest."""
+        """``server`` or ``worker``: the port that takes longest."""
         return "server" if self.server_port_bytes >= self.worker_port_bytes else "worker"
 
     @property
@@ -134,13 +136,13 @@ class Capacity:
 
     @property
     def samples_per_second(self) -> float | None:
-        """N batch / ``seconds_overlapped``: the most the network allows; ``None`` without batch."""
+        """N batch / ``seconds_overlapped``: the network's upper bound; ``None`` without batch."""
         if self.batch is None:
             return None
         return self.workers * self.batch / self.seconds_overlapped
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything above as JSON values, as in ``schema.json``."""
+        """Return JSON values, as in ``schema.json``."""
         return {name: _json(getattr(self, name)) for name in _FIELDS}
 
 
@@ -165,17 +167,17 @@ def capacity(
     *,
     bandwidth: float,
     batch: int | None = None,
-    queue_pairs_per_peer: int = 1,
+    queue_pairs_per_peer: int = QUEUE_PAIRS_PER_PEER,
     slots: int = 2,
 ) -> Capacity:
-    """Return what ``workers`` and ``servers`` on hosts of their own need for ``model``.
+    """Estimate the needs of ``workers`` and ``servers``, each on its own host, for ``model``.
 
     ``model`` is a number of bytes, which is spread evenly, or a plan, whose exchanged variables
     stay whole and are placed greedily. ``bandwidth`` is bytes per second of one port in one
-    direction; ``batch`` samples per worker and step. Formulas: see the module.
+    direction; ``batch`` is samples per worker and step. Formulas: see the module.
 
-    Raises ``AnalysisError`` for numbers that make no cluster, and for a plan in which no task reads
-    another's variable.
+    Raises ``AnalysisError`` for numbers out of range, and for a plan in which no task reads a
+    variable of another task.
     """
     for name, number, least in (
         ("workers", workers, 1),
@@ -187,10 +189,10 @@ def capacity(
         if not least <= number <= MOST_TASKS:
             raise AnalysisError(f"{name}: {number} is not between {least} and {MOST_TASKS}")
     if not 0 < bandwidth < float("inf"):
-        raise AnalysisError(f"the bandwidth must be above 0 bytes per second, not {bandwidth}")
+        raise AnalysisError(f"the bandwidth {bandwidth} is not greater than 0 bytes per second")
     placement, shards = _place(model, servers)
     if sum(shards) == 0:
-        raise AnalysisError("there are no parameters to exchange: the model has 0 bytes")
+        raise AnalysisError("the model has 0 bytes, so there are no parameters to exchange")
     return Capacity(
         workers, servers, bandwidth, queue_pairs_per_peer, slots, batch, placement, tuple(shards)
     )
@@ -202,7 +204,7 @@ def _place(model: int | Plan, servers: int) -> tuple[str, list[int]]:
         if not exchanged:
             raise AnalysisError(
                 "no task of this plan reads a variable of another task, so there is no parameter "
-                "server; give the model's size instead (--mib)"
+                "server. Give the size of the model with --mib instead"
             )
         return "greedy", spread_greedily((variable.bytes for variable in exchanged), servers)
     if model < 0:
@@ -211,13 +213,13 @@ def _place(model: int | Plan, servers: int) -> tuple[str, list[int]]:
 
 
 def spread_evenly(model_bytes: int, servers: int) -> list[int]:
-    """Cut ``model_bytes`` into ``servers`` shards that differ by at most one byte."""
+    """Split ``model_bytes`` into ``servers`` shards that differ by at most one byte."""
     each, more = divmod(model_bytes, servers)
     return [each + (server < more) for server in range(servers)]
 
 
 def spread_greedily(sizes: Iterable[int], servers: int) -> list[int]:
-    """Give each whole variable, largest first, to the server with least so far; return the loads.
+    """Place each whole variable, largest first, on the least loaded server; return the loads.
 
     Graham's longest-processing-time rule: at most 4/3 - 1/(3M) times the best possible largest
     load ("Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17, 1969).

@@ -1,13 +1,16 @@
-"""The commands ``plan``, ``capacity`` and ``advice``; a first word that is none is a graph to plan.
+"""The commands ``plan``, ``capacity`` and ``advice``. ``plan`` is the default command.
 
-Exit codes: 0, 2 for bad input (a sentence on stderr), 130 after Ctrl-C.
+Exit codes: 0 success; 1 ``plan --live`` found no server or got no answer; 2 bad input; 130 Ctrl-C.
+Every error is one line on stderr that starts with ``error: ``.
 """
 
 import errno
 import functools
+import io
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,26 +20,31 @@ import typer
 from typer.core import TyperGroup
 
 from graph_analyzer import streams
+from graph_analyzer.capacity import QUEUE_PAIRS_PER_PEER
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import VERSION, Plan
 
-BAD_INPUT = 2
+FAILED, BAD_INPUT = 1, 2
 _PIPE_COLUMNS = 180
-"""Wide enough for most rows; without a terminal there is no width to fit into."""
+"""The width without a terminal: enough for most rows."""
+_ClickException: Any = next(
+    each for each in typer.BadParameter.__mro__ if "ClickException" in str(each)
+)
+"""The base class of usage errors; depending on its version, typer has a click of its own."""
 
 
 class PlanByDefault(TyperGroup):
-    """Takes ``FILE ...`` and ``--option ... FILE`` for ``plan FILE ...``."""
+    """Parses ``FILE ...`` and ``--option ... FILE`` as ``plan FILE ...``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put ``plan`` before arguments that begin with neither a command nor ``--help``."""
+        """Insert ``plan`` unless the arguments start with a command or ``--help``."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = ["plan", *args]
         return super().parse_args(ctx, args)
 
 
 def make_app(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
-    """Return an empty command line with the manners that all of this project's have."""
+    """Return an empty command line with the options that all command lines here share."""
     return typer.Typer(
         cls=cls,
         help=help,
@@ -48,29 +56,42 @@ def make_app(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
     )
 
 
-app = make_app("Which tensors of a graph cross between tasks, and what that costs.", PlanByDefault)
+app = make_app("Plan the tensors of a graph that cross between tasks.", PlanByDefault)
 
-GraphPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="GRAPH",
-        help="SavedModel directory, .pb, .meta or .pbtxt; or the .json of an earlier plan",
+_GRAPH_HELP = "Read a SavedModel directory, a .pb, .meta or .pbtxt file, or the .json of a plan."
+GraphPath = Annotated[Path, typer.Argument(metavar="GRAPH", help=_GRAPH_HELP)]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster", "-c", help="Set the cluster: ps=1,worker=2, JSON or a complete TF_CONFIG."
     ),
 ]
-Cluster = Annotated[
-    str, typer.Option("--cluster", "-c", help="ps=1,worker=2, or JSON, or a whole TF_CONFIG")
+ArenaLimit = Annotated[
+    str | None,
+    typer.Option(
+        help="Limit the planned memory per task, as 4GiB.  [default: RDMA_TRANSPORT_ARENA_SIZE]"
+    ),
 ]
-ArenaLimit = Annotated[str | None, typer.Option(help="most planned memory per task, as 4GiB")]
-InlineLimit = Annotated[str | None, typer.Option(help="tensors up to this size ride inline")]
-DefaultDevice = Annotated[str, typer.Option(help="where ops without a device run")]
-Tags = Annotated[str | None, typer.Option(help="which meta graph of a SavedModel: serve,gpu")]
-AsJson = Annotated[bool, typer.Option("--json", help="only JSON on stdout")]
-Batch = Annotated[int | None, typer.Option(help="rows per worker and step")]
-Colocated = Annotated[bool, typer.Option("--colocated", help="servers on the workers' hosts")]
+InlineLimit = Annotated[
+    str | None,
+    typer.Option(help="Send tensors up to this size inline.  [default: RDMA_TRANSPORT_INLINE_MAX]"),
+]
+DefaultDevice = Annotated[
+    str,
+    typer.Option(help="Place operations without a device here, as /job:worker/task:0."),
+]
+Tags = Annotated[
+    str | None, typer.Option(help="Choose the meta graph of a SavedModel by its tags: serve,gpu.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")]
+Batch = Annotated[int | None, typer.Option(help="Set the rows per worker and step.")]
+Colocated = Annotated[
+    bool, typer.Option("--colocated", help="Assume that servers run on the workers' hosts.")
+]
 
 
 def reported(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn an ``AnalysisError`` into its sentence on stderr and exit code 2."""
+    """Turn an ``AnalysisError`` into one line on stderr and exit code 2."""
 
     @functools.wraps(command)
     def run(*args: Any, **values: Any) -> None:
@@ -80,7 +101,7 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(BAD_INPUT) from None
         except OSError as error:
-            if error.errno == errno.EPIPE:  # the reader had enough; typer ends quietly
+            if error.errno == errno.EPIPE:  # the reader closed the pipe; typer exits silently
                 raise
             typer.echo(f"error: cannot write the answer: {error.strerror or error}", err=True)
             raise typer.Exit(BAD_INPUT) from None
@@ -91,33 +112,34 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
 @app.command()
 @reported
 def plan(
-    graph: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[GRAPH]",
-            help="SavedModel directory, .pb, .meta or .pbtxt; or the .json of an earlier plan",
-        ),
-    ] = None,
+    graph: Annotated[Path | None, typer.Argument(metavar="[GRAPH]", help=_GRAPH_HELP)] = None,
     cluster: Cluster = "",
     live: Annotated[
-        str | None, typer.Option(help="not a graph: the servers that run here; a pid, or all")
+        str | None,
+        typer.Option(help="Show the plan of a running server instead: a process id, or all."),
     ] = None,
     as_json: AsJson = False,
-    picture: Annotated[Path | None, typer.Option(help="draw into this .png or .svg")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the plan to this .png or .svg file.")
+    ] = None,
     arena_limit: ArenaLimit = None,
     inline_limit: InlineLimit = None,
     default_device: DefaultDevice = "",
     tags: Tags = None,
-    advice: Annotated[bool, typer.Option("--advice", help="compare schemes too")] = False,
+    advice: Annotated[
+        bool, typer.Option("--advice", help="Add the comparison of the command advice.")
+    ] = False,
     batch: Batch = None,
-    rows: Annotated[int, typer.Option(min=0, help="edges to show, the largest; 0: all")] = 40,
+    rows: Annotated[
+        int, typer.Option(min=0, help="Show this many of the largest edges; 0 shows all.")
+    ] = 40,
 ) -> None:
-    """Show what crosses between tasks, why, and what it costs.
+    """Show the tensors that cross between tasks, and their cost.
 
-    Edges with class, bytes, allocation site and slots; memory of each task.
+    Prints each edge with its mode, bytes, allocation site and slots, and the memory of each task.
     """
     if (graph is None) == (live is None):
-        raise AnalysisError("give either a graph to plan or --live with a pid, or with all")
+        raise AnalysisError("give either a graph, or --live with a process id or all")
     if live is not None:
         _show_live(live, as_json)
         return
@@ -127,6 +149,8 @@ def plan(
         check_suffix(picture)  # before the analysis, which may take a while
     assert graph is not None
     made = _plan(graph, cluster, arena_limit, inline_limit, default_device, tags)
+    if not made.tensors:
+        typer.echo(f"warning: {_NOTHING_CROSSES}", err=True)
     advised = None
     if advice:
         from graph_analyzer.advice import advise
@@ -152,40 +176,54 @@ def plan(
 def capacity(
     graph: Annotated[
         Path | None,
-        typer.Argument(metavar="[GRAPH]", help="a graph, or the .json of a plan; or else --mib"),
+        typer.Argument(
+            metavar="[GRAPH]", help="Read a graph or the .json of a plan, or use --mib."
+        ),
     ] = None,
-    mib: Annotated[float | None, typer.Option(help="parameters in MiB, spread evenly")] = None,
-    workers: Annotated[str, typer.Option(help="how many; several as 8,64,512")] = "8",
-    servers: Annotated[str, typer.Option(help="how many; several as 1,2,4")] = "1",
+    mib: Annotated[
+        float | None, typer.Option(help="Set the size of the parameters in MiB, spread evenly.")
+    ] = None,
+    workers: Annotated[
+        str, typer.Option(help="Set the number of workers, or several numbers: 8,64,512.")
+    ] = "8",
+    servers: Annotated[
+        str, typer.Option(help="Set the number of servers, or several numbers: 1,2,4.")
+    ] = "1",
     bandwidth: Annotated[
-        str, typer.Option(help="of a port in one direction: 100Gbit or 12.5GB/s")
+        str, typer.Option(help="Set the bandwidth of a port per direction: 100Gbit or 12.5GB/s.")
     ] = "100Gbit",
     batch: Batch = None,
-    queue_pairs: Annotated[int, typer.Option(help="per pair of connected tasks")] = 1,
-    slots: Annotated[int, typer.Option(help="receive buffers per edge")] = 2,
+    queue_pairs: Annotated[
+        int,
+        typer.Option(
+            help="Set the queue pairs that a task has per peer: two channels, one opened by each "
+            "side, times RDMA_TRANSPORT_QUEUE_PAIRS."
+        ),
+    ] = QUEUE_PAIRS_PER_PEER,
+    slots: Annotated[int, typer.Option(help="Set the receive buffers per edge.")] = 2,
     cluster: Cluster = "",
     default_device: DefaultDevice = "",
     tags: Tags = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reckon what a step needs with N workers and M servers.
+    """Estimate the needs of N workers and M servers.
 
-    Memory, queue pairs, bytes and time.
+    Prints memory, queue pairs, bytes and time per step.
     """
-    from graph_analyzer import capacity as reckon
+    from graph_analyzer import capacity as estimate
     from graph_analyzer.units import parse_bandwidth
 
     rate = parse_bandwidth(bandwidth)
     counts = itertools.product(_numbers(workers, "--workers"), _numbers(servers, "--servers"))
     model: int | Plan
     if (graph is None) == (mib is None):
-        raise AnalysisError("give either a graph or --mib, the size of the parameters in MiB")
+        raise AnalysisError("give either a graph, or the size of the parameters with --mib")
     if graph is not None:
         model = _plan(graph, cluster, None, None, default_device, tags)
     else:
         model = _mib(mib)
     found = [
-        reckon(
+        estimate(
             model, n, m,
             bandwidth=rate, batch=batch, queue_pairs_per_peer=queue_pairs, slots=slots,
         )
@@ -205,16 +243,20 @@ def advice(
     graph: GraphPath,
     cluster: Cluster = "",
     batch: Batch = None,
-    workers: Annotated[int | None, typer.Option(help="instead of the plan's")] = None,
-    servers: Annotated[int | None, typer.Option(help="instead of the plan's")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Set the number of workers.  [default: the plan's]")
+    ] = None,
+    servers: Annotated[
+        int | None, typer.Option(help="Set the number of servers.  [default: the plan's]")
+    ] = None,
     colocated: Colocated = False,
     default_device: DefaultDevice = "",
     tags: Tags = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what carries gradients, for each variable.
+    """Compare schemes to exchange gradients, for each variable.
 
-    A parameter server, a ring all-reduce and sufficient factors.
+    The schemes are a parameter server, a ring all-reduce and sufficient factors.
     """
     from graph_analyzer.advice import advise
 
@@ -231,16 +273,13 @@ def advice(
 def _show_live(which: str, as_json: bool) -> None:
     from rdma_transport import live
 
-    found = [one for one in live.servers() if which in ("all", str(one.pid))]
-    if not found:
-        raise AnalysisError(
-            f"no server to ask: {'none runs' if which == 'all' else f'process {which} is none'} "
-            "with protocol='rdma' on this host under this user"
-        )
     try:
-        plans = {server.pid: server.stats()["plan"] for server in found}
-    except ConnectionError as error:
-        raise AnalysisError(str(error)) from error
+        plans = {server.pid: server.stats()["plan"] for server in live.find([which])}
+    except ValueError as error:
+        raise AnalysisError(f"--live: {error}") from error
+    except (LookupError, ConnectionError) as error:
+        typer.echo(f"error: {error.args[0]}", err=True)
+        raise typer.Exit(FAILED) from None
     if as_json:
         print_json({"version": VERSION, "live": {str(pid): one for pid, one in plans.items()}})
         return
@@ -248,8 +287,15 @@ def _show_live(which: str, as_json: bool) -> None:
 
     for pid, one in plans.items():
         table = live_table(one)
-        table.title = f"what process {pid} sends"
+        table.title = f"edges that process {pid} sends"
         make_console().print(table)
+
+
+_NOTHING_CROSSES = (
+    "the graph has no crossing tensors, so the plan is empty: all operations are on one task. "
+    "The model has no device placement, as in a Keras export, or names no second task of the "
+    "cluster. Plan the training graph, with operations placed on tasks by tf.device"
+)
 
 
 def _plan(
@@ -265,7 +311,7 @@ def _plan(
 
         return Plan.from_json(read_text(graph))
     if not cluster:
-        raise AnalysisError("which cluster? Give it as --cluster ps=1,worker=2")
+        raise AnalysisError("a graph needs a cluster: add --cluster ps=1,worker=2")
     from graph_analyzer import analyze
 
     return analyze(
@@ -281,47 +327,61 @@ def _plan(
 def _numbers(text: str, option: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
-        raise AnalysisError(f"{option} {text!r}: give a number, or several as 8,64,512")
+        raise AnalysisError(f"{option} {text!r}: give a number, or several numbers: 8,64,512")
     return [int(part) for part in parts]
 
 
 def _mib(mib: float | None) -> int:
     if mib is None or not 0 < mib <= 2**40:
-        raise AnalysisError(f"--mib {mib}: the size of the parameters must be above 0")
+        raise AnalysisError(f"--mib {mib}: give a size greater than 0 and at most 2**40 MiB")
     return round(mib * 2**20)
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Write JSON, and nothing else, to stdout."""
+    """Write only JSON to stdout."""
     sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
 
 
 def json_text(value: dict[str, Any]) -> str:
-    """Return JSON in letters that stdout has."""
+    """Return JSON in the character set of stdout."""
     utf = sys.stdout.encoding.lower().startswith("utf")
     return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=not utf)
 
 
 def make_console() -> Any:
-    """Return a console for stdout, wide enough for tables in a pipe."""
+    """Return a console for stdout that is wide enough for tables in a pipe."""
     from rich.console import Console
 
     console = Console()
     return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
 
 
+def invoke(application: typer.Typer, name: str | None = None) -> int:
+    """Run a command line; return its exit code. Usage errors start with ``error: ``."""
+    try:
+        code = application(prog_name=name, standalone_mode=False)
+    except typer.Abort:
+        return FAILED
+    except _ClickException as error:
+        text = io.StringIO()
+        error.show(text)
+        sys.stderr.write(re.sub("^Error: ", "error: ", text.getvalue(), flags=re.MULTILINE))
+        return int(error.exit_code)
+    return code if isinstance(code, int) else 0
+
+
 def run(application: typer.Typer, name: str) -> None:
     """Run a command line under its name; ends the process with the exit codes above."""
-    # its lines about this machine's processor are no answer to what was asked
+    # hide TensorFlow's log lines about the processor
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     streams.repair()
     try:
-        application(prog_name=name)
+        sys.exit(invoke(application, name))
     except KeyboardInterrupt:
         sys.exit(130)
-    except OSError as error:  # of --help and of usage; commands report theirs
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # what is left in it goes nowhere
+    except OSError as error:  # from --help and usage; commands report their own
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # discards what is buffered
         typer.echo(f"error: cannot write the answer: {error.strerror or error}", err=True)
         sys.exit(BAD_INPUT)
 

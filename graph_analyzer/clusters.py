@@ -1,4 +1,4 @@
-"""From whatever describes a cluster to the number of tasks per job."""
+"""Converts descriptions of a cluster to the number of tasks per job."""
 
 import json
 import re
@@ -13,21 +13,21 @@ _FORMS = "ps=1,worker=2, or a dict or JSON from job names to counts or lists of 
 
 
 def task_counts(cluster: Any) -> dict[str, int]:
-    """Return job -> number of tasks; ``analyze`` says what ``cluster`` may be.
+    """Return the number of tasks per job. ``analyze`` documents the forms of ``cluster``.
 
-    A job that is given by task numbers reaches up to the highest. Raises ``AnalysisError``.
+    A job given by task numbers has tasks up to the highest number. Raises ``AnalysisError``.
     """
     if isinstance(cluster, str):
         cluster = _from_text(cluster)
     if hasattr(cluster, "as_dict"):
         cluster = cluster.as_dict()
     if not isinstance(cluster, Mapping):
-        raise AnalysisError(f"a cluster is {_FORMS}, not a {type(cluster).__name__}")
+        raise AnalysisError(f"the cluster is a {type(cluster).__name__}; give {_FORMS}")
     if not cluster:
         raise AnalysisError(f"the cluster has no tasks; give {_FORMS}")
     counts = {_job(job): _count(job, tasks) for job, tasks in cluster.items()}
     if sum(counts.values()) > MOST_TASKS:
-        raise AnalysisError(f"a cluster of more than {MOST_TASKS} tasks cannot be planned")
+        raise AnalysisError(f"the cluster has more than {MOST_TASKS} tasks, which is the maximum")
     return counts
 
 
@@ -38,13 +38,13 @@ def _from_text(text: str) -> Any:
         except (ValueError, RecursionError) as error:
             raise AnalysisError(f"the cluster is not JSON: {error}") from error
         inner = value.get("cluster")
-        # the whole of a TF_CONFIG is what many have at hand
+        # a complete TF_CONFIG
         return inner if isinstance(inner, dict) and "task" in value else value
     pairs: dict[str, int] = {}
     for part in text.split(","):
         job, found, count = (piece.strip() for piece in part.partition("="))
         if not found or not re.fullmatch(r"[0-9]{1,6}", count, re.ASCII):
-            raise AnalysisError(f"{part.strip()!r} in the cluster is not of the form {_FORMS}")
+            raise AnalysisError(f"the cluster has an invalid part {part.strip()!r}; give {_FORMS}")
         if job in pairs:
             raise AnalysisError(f"the cluster names the job {job!r} twice")
         pairs[job] = int(count)
@@ -53,7 +53,9 @@ def _from_text(text: str) -> Any:
 
 def _job(name: Any) -> str:
     if not isinstance(name, str) or not _JOB.fullmatch(name):
-        raise AnalysisError(f"{name!r} is not a job name: a letter, then letters, digits and _")
+        raise AnalysisError(
+            f"{name!r} is not a job name; use a letter, followed by letters, digits and _"
+        )
     return name
 
 

@@ -1,4 +1,4 @@
-"""Reading a plan from JSON that may be wrong, and the schema of the JSON that is printed."""
+"""Reads and validates a plan in JSON, and returns the schema of the printed JSON."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import (
-    CLASSES,
+    MODES,
     MUTABILITIES,
     SITE_KINDS,
     VERSION,
@@ -30,7 +30,7 @@ def schema() -> dict[str, Any]:
 
 
 class _Row:
-    """One JSON object, and where it stands, for messages."""
+    """One JSON object and its location, for error messages."""
 
     def __init__(self, value: Any, where: str) -> None:
         self.where = where
@@ -52,7 +52,7 @@ class _Row:
         return value
 
     def text(self, key: str) -> str:
-        return str(self.take(key, "a text", lambda v: isinstance(v, str)))
+        return str(self.take(key, "a string", lambda v: isinstance(v, str)))
 
     def one_of(self, key: str, known: tuple[str, ...]) -> str:
         return str(
@@ -62,13 +62,13 @@ class _Row:
         )
 
     def count(self, key: str) -> int:
-        return int(self.take(key, "a number that is not negative", _is_count))
+        return int(self.take(key, "a non-negative integer", _is_count))
 
     def count_or_none(self, key: str, least: int = 0) -> int | None:
         def accepts(value: Any) -> bool:
             return value is None or (_is_integer(value) and value >= least)
 
-        value: int | None = self.take(key, f"null or a whole number from {least}", accepts)
+        value: int | None = self.take(key, f"null or an integer of at least {least}", accepts)
         return value
 
     def flag(self, key: str) -> bool:
@@ -82,7 +82,7 @@ class _Row:
         return None if value is None else tuple(value)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(self.take(key, "a list of texts", _is_texts))
+        return tuple(self.take(key, "a list of strings", _is_texts))
 
     def rows(self, key: str) -> "list[_Row]":
         items = self.take(key, "a list", lambda v: isinstance(v, list))
@@ -118,16 +118,16 @@ def _is_shape(value: Any) -> bool:
 def read_plan(text: str | bytes) -> Plan:
     """See ``Plan.from_json``."""
     try:
-        top = _Row(json.loads(text, parse_constant=_refuse), "the top")
+        top = _Row(json.loads(text, parse_constant=_refuse), "the document")
     except (ValueError, RecursionError) as error:
         if isinstance(error, AnalysisError):
             raise
         raise AnalysisError(f"not a plan: this is not JSON ({error})") from error
-    version = top.take("version", "a number", _is_integer)
+    version = top.take("version", "an integer", _is_integer)
     if version != VERSION:
         raise AnalysisError(
-            f"the plan has version {version} and this program reads {VERSION}; "
-            "make the plan again with this program"
+            f"the plan has version {version}, but this program reads version {VERSION}. "
+            "Make the plan again with this program"
         )
     return Plan(
         arena_limit=top.count("arena_limit"),
@@ -168,7 +168,7 @@ def _edge(row: _Row) -> Edge:
         dtype=row.text("dtype"),
         shape=row.shape("shape"),
         bytes=row.count_or_none("bytes"),
-        edge_class=row.one_of("class", CLASSES),
+        mode=row.one_of("mode", MODES),
         reason=row.text("reason"),
         mutability=row.one_of("mutability", MUTABILITIES),
         site=_site(row.row("site")),

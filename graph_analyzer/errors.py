@@ -1,5 +1,5 @@
-"""The one error that callers of this package have to expect."""
+"""The exception that this package raises."""
 
 
 class AnalysisError(ValueError):
-    """Something given to the analyzer cannot be used; the message says what, and what to do."""
+    """The input is invalid. The message says what is wrong and how to fix it."""

@@ -1,7 +1,7 @@
-"""Where the boxes and links of a picture lie, in points (1/72 inch), y upwards.
+"""Computes the layout of a picture of a plan, in points (1/72 inch), y upwards.
 
-Jobs are columns, the one with most traffic in the middle; links leave and enter a box at ports of
-their own, so that no two lie on each other there.
+Jobs are columns; the job with the most traffic is in the middle. Each link has its own ports at its
+two boxes, so links do not overlap there.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from graph_analyzer.plan import Plan, Traffic, total
 from graph_analyzer.report import short
 
 MOST_TASKS_PER_JOB = 12
-"""More are drawn as one box: a picture of a thousand boxes shows nothing."""
+"""Further tasks of a job share one box."""
 MOST_LABELS = 16
 
 BOX_WIDTH, TITLE, LEGEND, MARGIN = 136.0, 74.0, 44.0, 44.0
@@ -28,7 +28,7 @@ Points = NDArray[np.float64]
 
 @dataclass(eq=False)
 class Box:
-    """One task, or the tasks of a job that have no box of their own; x and y are its middle."""
+    """One task, or the tasks of a job that share a box; x and y are its center."""
 
     name: str
     job: str
@@ -46,7 +46,7 @@ class Link:
 
     source: Box
     destination: Box
-    classes: dict[str, Traffic]
+    modes: dict[str, Traffic]
     width: float = THINNEST
     labelled: bool = False
     start: tuple[float, float] = (0, 0)
@@ -55,16 +55,16 @@ class Link:
 
     @property
     def whole(self) -> Traffic:
-        """The traffic of all classes."""
-        return total(self.classes)
+        """The traffic of all modes."""
+        return total(self.modes)
 
     @property
     def bends(self) -> bool:
-        """Whether both ends are in one column, so that the link leaves and comes back."""
+        """Whether both ends are in one column, so that the link is a curve on one side."""
         return self.source.column == self.destination.column
 
     def curve(self) -> Points:
-        """Points along the link's middle, from start to end."""
+        """Return points along the center of the link, from start to end."""
         (x0, y0), (x1, y1) = self.start, self.end
         reach = _BULGE if self.bends else (x1 - x0) / 2
         controls = np.array([(x0, y0), (x0 + reach, y0), (x1 + reach, y1), (x1, y1)])
@@ -130,12 +130,12 @@ def _boxes(plan: Plan) -> dict[str, Box]:
 
 def _links(plan: Plan, boxes: dict[str, Box]) -> list[Link]:
     merged: dict[tuple[Box, Box], Link] = {}
-    for (source, destination), classes in plan.by_link().items():
+    for (source, destination), modes in plan.by_link().items():
         ends = boxes[source], boxes[destination]
         link = merged.setdefault(ends, Link(*ends, {}))
-        for name, traffic in classes.items():
-            before = link.classes.get(name, Traffic())
-            link.classes[name] = total({"before": before, "more": traffic})
+        for name, traffic in modes.items():
+            before = link.modes.get(name, Traffic())
+            link.modes[name] = total({"before": before, "more": traffic})
     links = sorted(merged.values(), key=lambda link: -link.whole.bytes)
     most = max((link.whole.bytes for link in links), default=0) or 1
     for index, link in enumerate(links):

@@ -1,4 +1,4 @@
-"""The one door to the analysis, which is C++ and lies in ``native/analyzer/``."""
+"""The interface to the C++ analyzer in ``native/analyzer/``."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from graph_analyzer.units import parse_size
 def analyze(graph_def: bytes, request: str) -> str:
     """Return the plan as JSON text for a serialized GraphDef and a request in JSON.
 
-    The request: ``cluster`` (job name to number of tasks), ``default_device``, and, where the
-    settings are not to decide, ``arena_limit`` and ``inline_limit`` in bytes. Raises
-    ``AnalysisError`` with the analyzer's sentence, or where it was not built.
+    The request: ``cluster`` (job name to number of tasks), ``default_device``, and optionally
+    ``arena_limit`` and ``inline_limit`` in bytes, which default to the settings. Raises
+    ``AnalysisError`` with the analyzer's message, or if the analyzer cannot be loaded.
     """
     analyzer = _load()
     asked = json.loads(request)
@@ -47,7 +47,7 @@ def _load() -> ModuleType:
         from rdma_transport import _analyzer
     except ImportError as error:
         raise AnalysisError(
-            f"the native analyzer cannot be loaded ({error}); install rdma_transport or run "
+            f"the native analyzer cannot be loaded ({error}). Install rdma_transport, or run "
             "`make venv`"
         ) from error
     return _analyzer

@@ -1,4 +1,4 @@
-"""A picture of the tasks and the links between them; a link is as wide as its bytes."""
+"""Draws the tasks and the links between them; the width of a link shows its bytes."""
 
 import os
 from pathlib import Path
@@ -8,37 +8,40 @@ import numpy as np
 
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.layout import BOX_WIDTH, LEGEND, MARGIN, Box, Layout, Link, Points, lay_out
-from graph_analyzer.plan import CLASSES, Plan, Traffic
+from graph_analyzer.plan import MODES, Plan, Traffic
 from graph_analyzer.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg")
-COLOURS = {
+COLORS = {
     "static": "#2f8f6f",
     "dynamic": "#e3a02f",
     "inline": "#5b8fd0",
-    "unsupported": "#c94f45",
+    "grpc": "#c94f45",
 }
 _INK, _QUIET, _PAPER, _BOX, _FRAME = "#1d2530", "#66717f", "#ffffff", "#eef2f7", "#9aa7b8"
 _DOTS_PER_INCH = 150
 
 
 def check_suffix(path: str | os.PathLike[str]) -> Path:
-    """Return the path if its ending is one that can be drawn; else raise ``AnalysisError``."""
+    """Return the path if its suffix is supported; else raise ``AnalysisError``."""
     result = Path(path)
     if result.suffix.lower() not in SUFFIXES:
-        raise AnalysisError(f"{result}: a picture is {' or '.join(SUFFIXES)}, by its file's ending")
+        raise AnalysisError(
+            f"{result}: cannot draw this format; give a file name that ends in "
+            f"{' or '.join(SUFFIXES)}"
+        )
     return result
 
 
 def draw(plan: Plan, path: str | os.PathLike[str]) -> Path:
-    """Draw the plan into a ``.png`` or ``.svg`` file and return its path.
+    """Draw the plan to a ``.png`` or ``.svg`` file and return its path.
 
-    Jobs are columns, tasks boxes with the memory they register; a link's width grows with its
-    bytes per step and is divided by class. Raises ``AnalysisError`` for another suffix, a path that
-    cannot be written, or where matplotlib is missing.
+    Jobs are columns. Tasks are boxes with the memory that they register. The width of a link shows
+    its bytes per step, colored by mode. Raises ``AnalysisError`` for another suffix, a path that
+    cannot be written, or if matplotlib is missing.
     """
     target = check_suffix(path)
     try:
@@ -46,7 +49,7 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> Path:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        message = f"a picture needs matplotlib: pip install matplotlib ({error})"
+        message = f"a picture needs matplotlib ({error}). Install it: pip install matplotlib"
         raise AnalysisError(message) from error
     layout = lay_out(plan)
     figure = Figure(figsize=(layout.width / 72, layout.height / 72), facecolor=_PAPER)
@@ -114,10 +117,10 @@ def _draw_link(axes: "Axes", link: Link) -> None:
     for name, share in _shares(link):
         inner, outer = offset, offset + link.width * share
         ribbon = np.vstack([curve + normals * inner, (curve + normals * outer)[::-1]])
-        axes.fill(*ribbon.T, color=COLOURS[name], alpha=0.82, linewidth=0, zorder=2)
+        axes.fill(*ribbon.T, color=COLORS[name], alpha=0.82, linewidth=0, zorder=2)
         offset = outer
     dominant = max(_shares(link), key=lambda pair: pair[1])[0]
-    axes.fill(*head.T, color=COLOURS[dominant], linewidth=0, zorder=2)
+    axes.fill(*head.T, color=COLORS[dominant], linewidth=0, zorder=2)
 
 
 def _cut_for_head(link: Link) -> tuple[Points, Points]:
@@ -142,9 +145,9 @@ def _normals(curve: Points) -> Points:
 
 
 def _shares(link: Link) -> list[tuple[str, float]]:
-    """Return each class's part of the bytes, or of the tensors where no bytes are known."""
+    """Return each mode's part of the bytes, or of the tensors where no bytes are known."""
     whole = link.whole
-    found = [(name, link.classes[name]) for name in CLASSES if name in link.classes]
+    found = [(name, link.modes[name]) for name in MODES if name in link.modes]
     if whole.bytes:
         return [(name, traffic.bytes / whole.bytes) for name, traffic in found]
     return [(name, traffic.edges / whole.edges) for name, traffic in found]
@@ -164,10 +167,10 @@ def _draw_legend(axes: "Axes", plan: Plan, layout: Layout) -> None:
     from matplotlib.patches import Rectangle
 
     x = MARGIN
-    for name, traffic in plan.by_class().items():
+    for name, traffic in plan.by_mode().items():
         if traffic.edges == 0:
             continue
-        axes.add_patch(Rectangle((x, LEGEND / 2 - 5), 20, 10, color=COLOURS[name], linewidth=0))
+        axes.add_patch(Rectangle((x, LEGEND / 2 - 5), 20, 10, color=COLORS[name], linewidth=0))
         text = f"{name} ({traffic.edges})"
         axes.text(x + 26, LEGEND / 2, text, size=9, color=_INK, va="center")
         x += 44 + 5.6 * len(text)

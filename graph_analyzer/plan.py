@@ -1,4 +1,4 @@
-"""What the analyzer decided for a graph, as plain values that do not change."""
+"""The plan of a graph, as immutable values."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 from graph_analyzer.errors import AnalysisError
 
 VERSION = 1
-CLASSES = ("static", "dynamic", "inline", "unsupported")
+MODES = ("static", "dynamic", "inline", "grpc")
 MUTABILITIES = ("immutable", "variable", "reference variable")
 SITE_KINDS = ("kernel", "variable", "constant", "feed", "function argument", "received", "unknown")
 
@@ -17,7 +17,7 @@ SITE_KINDS = ("kernel", "variable", "constant", "feed", "function argument", "re
 class Site:
     """Where the buffer of a sent tensor is allocated.
 
-    ``through`` are the types of the ops that pass the buffer on, from the allocation to the send.
+    ``through`` are the types of the ops that forward the buffer, from the allocation to the send.
     """
 
     op: str
@@ -33,11 +33,11 @@ class Site:
 
 @dataclass(frozen=True)
 class Edge:
-    """One tensor (or, with ``control``, only an order) that goes from one task to another.
+    """A tensor that one task sends to another; with ``control``, only a control dependency.
 
-    ``shape`` is ``None`` where the rank is unknown, and a dimension is ``None`` where it is
-    unknown; ``bytes`` per step is ``None`` where the shape does not give it. ``slots`` buffers of
-    ``slot_bytes`` each wait at the destination. ``edge_class`` is ``class`` in JSON.
+    ``shape`` is ``None`` if the rank is unknown, and a dimension is ``None`` if it is unknown.
+    ``bytes`` is the size per step, or ``None`` if the shape does not determine it. The destination
+    has ``slots`` buffers for the tensor, of ``slot_bytes`` in total, which include alignment.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Edge:
     dtype: str
     shape: tuple[int | None, ...] | None
     bytes: int | None
-    edge_class: str
+    mode: str
     reason: str
     mutability: str
     site: Site
@@ -61,8 +61,9 @@ class Edge:
 class Task:
     """One task's memory and traffic, in bytes.
 
-    ``slot_bytes`` are registered for what it receives, ``source_bytes`` for what is born in its
-    arena to be sent; ``sent_bytes`` and ``received_bytes`` are those known per step.
+    ``slot_bytes`` are registered for the slots of tensors that it receives, ``source_bytes`` for
+    the buffers of tensors that it sends. ``sent_bytes`` and ``received_bytes`` are the known bytes
+    per step.
     """
 
     name: str
@@ -74,10 +75,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable, the task that holds it, and the ``readers``: how many other tasks read it.
+    """A variable, the task that holds it, and ``readers``, the number of other tasks that read it.
 
-    ``matmul_rows`` is K, the rows that one worker multiplies with it, where it is the weight of a
-    MatMul; -1 where it is such a weight and K is unknown before the step; else ``None``.
+    If it is the weight of a MatMul, ``matmul_rows`` is K, the rows that one worker multiplies with
+    it, or -1 if K is unknown before the step. Otherwise it is ``None``.
     """
 
     name: str
@@ -91,21 +92,21 @@ class Variable:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Tensors and their known bytes per step; ``unknown`` of the edges have no known bytes."""
+    """The number of edges and their known bytes per step; ``unknown`` edges have no known size."""
 
     edges: int = 0
     bytes: int = 0
     unknown: int = 0
 
     def plus(self, edge: Edge) -> "Traffic":
-        """This and one edge more."""
+        """Return the sum with one more edge."""
         unknown = self.unknown + (edge.bytes is None)
         return Traffic(self.edges + 1, self.bytes + (edge.bytes or 0), unknown)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the analyzer decided for a graph: edges, classes, slots, allocation sites, bytes."""
+    """The plan of a graph: edges, modes, slots, allocation sites and bytes."""
 
     arena_limit: int
     analysis_seconds: float
@@ -117,20 +118,20 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Plan":
-        """Read what ``to_json`` or the native analyzer wrote; keys it does not know are skipped.
+        """Read the output of ``to_json`` or of the native analyzer. Unknown keys are ignored.
 
-        Raises ``AnalysisError`` that names the first place that is wrong.
+        Raises ``AnalysisError`` that names the first error and its location.
         """
-        from graph_analyzer import codec  # which needs the classes above
+        from graph_analyzer import codec  # needs the classes above
 
         return codec.read_plan(text)
 
     def to_json(self, indent: int | None = None) -> str:
-        """Write JSON that satisfies ``schema.json``."""
+        """Return JSON that conforms to ``schema.json``."""
         return json.dumps(self.as_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what ``to_json`` writes, as JSON values."""
+        """Return the JSON values of ``to_json``."""
         return {
             "version": self.version,
             "arena_limit": self.arena_limit,
@@ -148,56 +149,53 @@ class Plan:
 
     @property
     def control_edges(self) -> tuple[Edge, ...]:
-        """The edges that carry only an order, and no byte."""
+        """The edges that carry only a control dependency and no bytes."""
         return tuple(edge for edge in self.edges if edge.control)
 
-    def of_class(self, edge_class: str) -> tuple[Edge, ...]:
-        """Return the tensors of one of ``CLASSES``; raise ``AnalysisError`` for another name."""
-        if edge_class not in CLASSES:
-            raise AnalysisError(f"unknown class {edge_class!r}; there are {', '.join(CLASSES)}")
-        return tuple(edge for edge in self.tensors if edge.edge_class == edge_class)
+    def of_mode(self, mode: str) -> tuple[Edge, ...]:
+        """Return the tensors of one mode; raise ``AnalysisError`` for an unknown mode."""
+        if mode not in MODES:
+            raise AnalysisError(f"unknown mode {mode!r}; use one of {', '.join(MODES)}")
+        return tuple(edge for edge in self.tensors if edge.mode == mode)
 
-    def by_class(self) -> dict[str, Traffic]:
-        """Return the traffic per class, in the order of ``CLASSES``; empty classes too."""
-        found = dict.fromkeys(CLASSES, Traffic())
+    def by_mode(self) -> dict[str, Traffic]:
+        """Return the traffic per mode, in the order of ``MODES``, including empty modes."""
+        found = dict.fromkeys(MODES, Traffic())
         for edge in self.tensors:
-            found[edge.edge_class] = found[edge.edge_class].plus(edge)
+            found[edge.mode] = found[edge.mode].plus(edge)
         return found
 
     def by_link(self) -> dict[tuple[str, str], dict[str, Traffic]]:
-        """Return the traffic per (source, destination) and class; links without tensors are out."""
+        """Return the traffic per (source, destination) and mode, without empty links."""
         links: dict[tuple[str, str], dict[str, Traffic]] = {}
         for edge in self.tensors:
             link = links.setdefault((edge.source, edge.destination), {})
-            link[edge.edge_class] = link.get(edge.edge_class, Traffic()).plus(edge)
+            link[edge.mode] = link.get(edge.mode, Traffic()).plus(edge)
         return links
 
     def total(self) -> Traffic:
         """Return the traffic of all tensors."""
-        return total(self.by_class())
+        return total(self.by_mode())
 
     @property
     def registered_bytes(self) -> int:
-        """Bytes of all tasks that the plan registers with the fabric."""
+        """The bytes that the plan registers with the fabric, over all tasks."""
         return sum(task.slot_bytes + task.source_bytes for task in self.tasks)
 
     def exchanged(self) -> tuple[Variable, ...]:
-        """Return the variables that other tasks read: those that cost traffic each step."""
+        """Return the variables that other tasks read, which cause traffic in each step."""
         return tuple(variable for variable in self.variables if variable.readers > 0)
 
 
-def total(classes: dict[str, Traffic]) -> Traffic:
-    """Sum the traffic of several classes."""
-    edges = sum(traffic.edges for traffic in classes.values())
-    known = sum(traffic.bytes for traffic in classes.values())
-    return Traffic(edges, known, sum(traffic.unknown for traffic in classes.values()))
+def total(modes: dict[str, Traffic]) -> Traffic:
+    """Sum the traffic of several modes."""
+    edges = sum(traffic.edges for traffic in modes.values())
+    known = sum(traffic.bytes for traffic in modes.values())
+    return Traffic(edges, known, sum(traffic.unknown for traffic in modes.values()))
 
 
 def _values(item: Any) -> dict[str, Any]:
-    return {
-        "class" if name == "edge_class" else name: _value(getattr(item, name))
-        for name in _names(item)
-    }
+    return {name: _value(getattr(item, name)) for name in _names(item)}
 
 
 def _value(value: Any) -> Any:

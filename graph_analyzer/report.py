@@ -9,31 +9,32 @@ from rich.text import Text
 
 from graph_analyzer.advice import RING, SCHEMES, Advice, Cost, VariableAdvice
 from graph_analyzer.capacity import Capacity
-from graph_analyzer.plan import CLASSES, Edge, Plan, Traffic, total
+from graph_analyzer.plan import MODES, Edge, Plan, Traffic, total
 from graph_analyzer.units import format_bandwidth, format_bytes, format_seconds
 
-CLASS_STYLES = {"static": "green", "dynamic": "yellow", "inline": "cyan", "unsupported": "red"}
+MODE_STYLES = {"static": "green", "dynamic": "yellow", "inline": "cyan", "grpc": "red"}
 
 
 def print_plan(plan: Plan, console: Console, rows: int = 0) -> None:
-    """Print the edges, the memory per task, the bytes per link and the totals by class.
+    """Print the edges, the memory per task, the bytes per link and the totals by mode.
 
-    At most ``rows`` edges, the largest; 0 means all.
+    Prints the ``rows`` largest edges; 0 means all.
     """
     console.print(edge_table(plan, rows))
     left = len(plan.tensors) - rows if rows else 0
     if left > 0:
-        console.print(f"{left} smaller edges are not shown (--rows 0 shows all)\n", style="dim")
+        smaller = "edge is" if left == 1 else "edges are"
+        console.print(f"{left} smaller {smaller} not shown (--rows 0 shows all)\n", style="dim")
     console.print(memory_table(plan))
     console.print(link_table(plan))
-    console.print(class_table(plan))
+    console.print(mode_table(plan))
     console.print(_summary(plan), style="dim", highlight=False)
 
 
 def edge_table(plan: Plan, rows: int = 0) -> Table:
-    """Return the tensors that cross, largest first and unknown sizes last."""
-    table = _table("Edges", "tensor", "from → to", "type", ">bytes", "class", ">slots")
-    _columns(table, "born at", "why")
+    """Return a table of the tensors that cross, largest first and unknown sizes last."""
+    table = _table("Edges", "tensor", "from → to", "type", ">bytes", "mode", ">slots")
+    _columns(table, "allocated by", "why")
     ordered = sorted(plan.tensors, key=lambda e: (e.bytes is None, -(e.bytes or 0), e.name))
     for edge in ordered[: rows or None]:
         _row(
@@ -42,18 +43,19 @@ def edge_table(plan: Plan, rows: int = 0) -> Table:
             f"{short(edge.source)} → {short(edge.destination)}",
             type_text(edge.dtype, edge.shape),
             format_bytes(edge.bytes),
-            _class(edge.edge_class),
-            f"{edge.slots} × {format_bytes(edge.slot_bytes)}" if edge.slots else "–",
-            _born(edge),
+            _mode(edge.mode),
+            # slot_bytes is the size of all slots
+            f"{edge.slots} × {format_bytes(edge.slot_bytes // edge.slots)}" if edge.slots else "–",
+            _site(edge),
             edge.reason,
         )
     return table
 
 
 def memory_table(plan: Plan) -> Table:
-    """Return what each task registers, sends and receives per step."""
+    """Return a table of the bytes that each task registers, sends and receives per step."""
     table = _table("Memory per task", "task", ">slots", ">sources", ">registered")
-    _columns(table, ">sends a step", ">receives a step")
+    _columns(table, ">sent per step", ">received per step")
     for task in plan.tasks:
         _row(
             table,
@@ -68,13 +70,13 @@ def memory_table(plan: Plan) -> Table:
 
 
 def link_table(plan: Plan) -> Table:
-    """Return the bytes per step from task to task, the busiest link first."""
+    """Return a table of the bytes per step from task to task, the busiest link first."""
     table = _table("Bytes per link and step", "link", ">tensors", ">bytes", ">unknown")
-    _columns(table, *(f">{name}" for name in CLASSES))
+    _columns(table, *(f">{name}" for name in MODES))
     links = sorted(plan.by_link().items(), key=lambda item: (-total(item[1]).bytes, item[0]))
-    for (source, destination), classes in links:
-        whole = total(classes)
-        parts = (classes.get(name, Traffic()) for name in CLASSES)
+    for (source, destination), modes in links:
+        whole = total(modes)
+        parts = (modes.get(name, Traffic()) for name in MODES)
         _row(
             table,
             f"{short(source)} → {short(destination)}",
@@ -86,21 +88,21 @@ def link_table(plan: Plan) -> Table:
     return table
 
 
-def class_table(plan: Plan) -> Table:
-    """Return the number and the known bytes per step of each class."""
-    table = _table("Totals", "class", ">tensors", ">bytes a step", ">share", ">unknown")
+def mode_table(plan: Plan) -> Table:
+    """Return a table of the number and the known bytes per step of each mode."""
+    table = _table("Totals", "mode", ">tensors", ">bytes per step", ">share", ">unknown")
     whole = plan.total()
-    for name, traffic in plan.by_class().items():
+    for name, traffic in plan.by_mode().items():
         share = f"{100 * traffic.bytes / whole.bytes:.1f} %" if whole.bytes else "–"
         cells = (str(traffic.edges), format_bytes(traffic.bytes), share, _or_dash(traffic.unknown))
-        _row(table, _class(name), *cells)
+        _row(table, _mode(name), *cells)
     table.add_section()
     _row(table, "all", str(whole.edges), format_bytes(whole.bytes), "", _or_dash(whole.unknown))
     return table
 
 
 def capacity_table(found: Sequence[Capacity]) -> Table:
-    """Return one row per cluster, and the busiest server's numbers where servers differ."""
+    """Return a table with one row per cluster. If servers differ, it shows the busiest one."""
     first = found[0]
     title = (
         f"{format_bytes(first.model_bytes)} of parameters, placed {_PLACED[first.placement]}; "
@@ -110,7 +112,7 @@ def capacity_table(found: Sequence[Capacity]) -> Table:
     _columns(table, ">queue pairs, server", ">worker", ">all", ">link, each way")
     _columns(table, ">server port, each way", ">step, overlapped", ">synchronous", "limit")
     batched = any(one.samples_per_second is not None for one in found)
-    _columns(table, *([">samples/s, at most"] if batched else []))
+    _columns(table, *([">max. samples/s"] if batched else []))
     for one in found:
         cells = [
             str(one.workers),
@@ -134,14 +136,14 @@ def capacity_table(found: Sequence[Capacity]) -> Table:
 
 
 def advice_table(advice: Advice) -> Table:
-    """Return, per variable, the bytes at the busiest node (in all) under each scheme."""
-    where = "on the workers' hosts" if advice.colocated else "on hosts of their own"
+    """Return a table of the bytes at the busiest node (and in total) per variable and scheme."""
+    where = "on the workers' hosts" if advice.colocated else "on their own hosts"
     title = (
         f"Bytes per step in and out of the busiest node (over all links): {advice.workers} "
         f"workers, {advice.servers} servers {where}"
     )
     table = _table(title, "variable", "type", ">rows K", *(f">{name}" for name in SCHEMES))
-    _columns(table, "least at a node", "least in all")
+    _columns(table, "best for busiest node", "best in total")
     for one in advice.variables:
         _row(
             table,
@@ -154,20 +156,20 @@ def advice_table(advice: Advice) -> Table:
         )
     table.add_section()
     sums = [advice.total(choice) for choice in (_first, _ring_or_first, _cheapest)]
-    names = (SCHEMES[0], f"{RING} where it suits", "the least for each")
+    names = (SCHEMES[0], f"{RING} where applicable", "best for each")
     for name, cost in zip(names, sums, strict=True):
         _row(table, "all", name, "", _cost(cost, cost))
     return table
 
 
 def live_table(stats: dict[str, Any]) -> Table:
-    """Return what a live server planned and what then happened.
+    """Return a table of the plan of a running server, with its hits and misses.
 
-    ``stats`` is ``rdma_transport.stats()["plan"]``; keys that are missing are shown as ``–``, since
-    the server may be of another version.
+    ``stats`` is ``rdma_transport.stats()["plan"]``. Missing keys are shown as ``–``, because the
+    server may have another version.
     """
-    table = _table("Plan of this server", "tensor", "from → to", "type", ">bytes", "class")
-    _columns(table, ">slots", ">hits", ">misses", ">staged", "born at", "why")
+    table = _table("Plan of this server", "tensor", "from → to", "type", ">bytes", "mode")
+    _columns(table, ">slots", ">hits", ">misses", ">staged", "allocated by", "why")
     edges = sorted(stats.get("edges", []), key=_live_order)
     for edge in edges:
         _row(
@@ -176,7 +178,7 @@ def live_table(stats: dict[str, Any]) -> Table:
             f"{short(str(edge.get('source', '–')))} → {short(str(edge.get('destination', '–')))}",
             type_text(str(edge.get("dtype", "–")), edge.get("shape")),
             format_bytes(edge.get("bytes")),
-            _class(str(edge.get("class", "–"))),
+            _mode(str(edge.get("mode", "–"))),
             *(str(edge.get(key, "–")) for key in ("slots", "hits", "misses")),
             format_bytes(edge.get("staged_bytes", 0)),
             str(edge.get("site", "–")),
@@ -196,8 +198,8 @@ def _live_caption(stats: dict[str, Any]) -> Text:
     )
     counts += f"; misses: {why}"
     sites = sorted(stats.get("staged_bytes_by_site", {}).items(), key=lambda item: -item[1])
-    staged = "; ".join(f"{site}: {format_bytes(size)}" for site, size in sites) or "nothing"
-    return Text(f"{counts}\nstaged by one copy, by allocation site: {staged}")
+    staged = "; ".join(f"{site}: {format_bytes(size)}" for site, size in sites) or "none"
+    return Text(f"{counts}\nbytes staged by one copy, by allocation site: {staged}")
 
 
 def _live_order(edge: dict[str, Any]) -> tuple[int, str]:
@@ -229,25 +231,28 @@ def _cost(cost: Cost | None, cheapest: Cost) -> Text:
 def _summary(plan: Plan) -> str:
     limit = format_bytes(plan.arena_limit)
     lines = f"{plan.nodes} nodes analyzed in {format_seconds(plan.analysis_seconds)}; "
-    lines += f"{format_bytes(plan.registered_bytes)} planned, at most {limit} per arena"
+    lines += f"{format_bytes(plan.registered_bytes)} planned, limit {limit} per arena"
     control = len(plan.control_edges)
-    return lines + (f"; {control} control edges carry no bytes" if control else "")
+    if not control:
+        return lines
+    edges = "edge carries" if control == 1 else "edges carry"
+    return f"{lines}; {control} control {edges} no bytes"
 
 
 def short(task: str) -> str:
-    """``ps:0`` for ``/job:ps/task:0``; other names as they are."""
+    """Return ``ps:0`` for ``/job:ps/task:0``; other names unchanged."""
     parts = dict(part.split(":", 1) for part in task.split("/") if ":" in part)
     return f"{parts['job']}:{parts['task']}" if "job" in parts and "task" in parts else task
 
 
 def type_text(dtype: str, shape: Iterable[int | None] | None) -> str:
-    """``float32[784, ?]``; ``float32[…]`` where the rank is unknown."""
+    """Return ``float32[784, ?]``, or ``float32[…]`` if the rank is unknown."""
     if shape is None:
         return f"{dtype}[…]"
     return f"{dtype}[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
-def _born(edge: Edge) -> str:
+def _site(edge: Edge) -> str:
     changed = "" if edge.mutability == "immutable" else f" [{edge.mutability}]"
     return f"{edge.site}{changed}"
 
@@ -256,8 +261,8 @@ def _or_dash(count: int) -> str:
     return str(count) if count else "–"
 
 
-def _class(name: str) -> Text:
-    return Text(name, style=CLASS_STYLES.get(name, ""))
+def _mode(name: str) -> Text:
+    return Text(name, style=MODE_STYLES.get(name, ""))
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -267,7 +272,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _columns(table: Table, *columns: str) -> None:
-    """Add columns; one whose name begins with ``>`` is for numbers."""
+    """Add columns. A name that starts with ``>`` is right-aligned."""
     for name in columns:
         if name.startswith(">"):
             table.add_column(name[1:], justify="right")

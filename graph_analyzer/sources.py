@@ -1,4 +1,4 @@
-"""From whatever holds a graph to the bytes of a GraphDef."""
+"""Reads the bytes of a GraphDef from any supported form of a graph."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from graph_analyzer.errors import AnalysisError
 MOST_BYTES = 2**31
 """Protobuf's own limit: no valid GraphDef is larger."""
 MOST_TEXT_BYTES = 2**28
-"""Text is parsed in Python, minutes per GiB; a larger graph belongs in a binary file."""
+"""Text is parsed in Python, which takes minutes per GiB. Use a binary file for larger graphs."""
 
 _FILES = "a SavedModel directory, or a .pb, .meta or .pbtxt file"
 _FORMS = f"a tf.Graph, a GraphDef, a concrete function, {_FILES}"
@@ -31,7 +31,7 @@ _FIRST_FIELD = re.compile(r"(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{]")
 
 
 def graph_def_bytes(graph: Any, tags: Collection[str] | None = None) -> bytes:
-    """Return the serialized GraphDef of ``graph``; ``analyze`` says what it may be.
+    """Return the serialized GraphDef of ``graph``. ``analyze`` documents its forms.
 
     Does not import TensorFlow, except for text files. Raises ``AnalysisError``.
     """
@@ -57,16 +57,16 @@ def _from_object(graph: Any, tags: Collection[str] | None) -> bytes:
         return _from_object(graph.graph, tags)
     if hasattr(graph, "get_concrete_function"):
         return _from_object(_only_concrete(graph), tags)
-    raise AnalysisError(f"cannot take a graph from a {type(graph).__name__}; give {_FORMS}")
+    raise AnalysisError(f"cannot read a graph from a {type(graph).__name__}; give {_FORMS}")
 
 
 def _only_concrete(function: Any) -> Any:
-    # the only list TensorFlow keeps; where a version has none, the sentence below still helps
+    # a private list; if a version has none, the message below still helps
     made: list[Any] = getattr(function, "_list_all_concrete_functions", list)()
     if len(made) != 1:
         raise AnalysisError(
-            f"this tf.function has {len(made)} concrete functions and the analyzer needs one; "
-            "give it function.get_concrete_function(...) for the arguments you mean"
+            f"this tf.function has {len(made)} concrete functions, but the analyzer needs one. "
+            "Give function.get_concrete_function(...) with the arguments of the step"
         )
     return made[0]
 
@@ -77,7 +77,7 @@ def _from_path(path: Path, tags: Collection[str] | None) -> bytes:
             return _from_directory(path, tags)
         if path.suffix not in (".pb", ".meta", ".pbtxt"):
             path.stat()
-            raise AnalysisError(f"{path}: unsupported kind of file; give {_FILES}")
+            raise AnalysisError(f"{path}: unsupported file type; give {_FILES}")
         if path.suffix == ".pbtxt":
             return _from_text(_read(path, MOST_TEXT_BYTES), path, tags)
         return _from_binary(memoryview(_read(path, MOST_BYTES)), str(path), tags)
@@ -100,7 +100,7 @@ def _from_directory(path: Path, tags: Collection[str] | None) -> bytes:
     for name in ("saved_model.pb", "saved_model.pbtxt"):
         if (path / name).exists():
             return _from_path(path / name, tags)
-    raise AnalysisError(f"{path}: a directory without saved_model.pb is not a SavedModel")
+    raise AnalysisError(f"{path}: not a SavedModel: the directory has no saved_model.pb")
 
 
 def _read(path: Path, most: int) -> bytes:
@@ -110,8 +110,8 @@ def _read(path: Path, most: int) -> bytes:
             raise AnalysisError(f"{path}: not a regular file")
         if info.st_size >= most:
             raise AnalysisError(
-                f"{path}: {info.st_size} bytes are more than the {most} a graph may have here; "
-                "keep weights in a checkpoint, and large graphs in a binary .pb"
+                f"{path}: the file has {info.st_size} bytes; the maximum is {most - 1}. "
+                "Keep weights in a checkpoint, and large graphs in a binary .pb"
             )
         return file.read(most)
 
@@ -121,13 +121,13 @@ def _from_text(data: bytes, path: Path, tags: Collection[str] | None) -> bytes:
     first = _FIRST_FIELD.match(text)
     kind = _TEXT_KINDS.get(first[1]) if first else None
     if kind is None:
-        raise AnalysisError(f"{path}: neither a GraphDef nor a MetaGraphDef nor a SavedModel")
+        raise AnalysisError(f"{path}: not a GraphDef, MetaGraphDef or SavedModel")
     try:
         from google.protobuf import text_format
         from tensorflow.core.framework import graph_pb2
         from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
     except ImportError as error:
-        raise AnalysisError(f"{path}: reading text needs TensorFlow: {error}") from error
+        raise AnalysisError(f"{path}: reading a text file needs TensorFlow: {error}") from error
 
     messages = {
         "GraphDef": graph_pb2.GraphDef,
@@ -137,7 +137,7 @@ def _from_text(data: bytes, path: Path, tags: Collection[str] | None) -> bytes:
     try:
         message = text_format.Parse(text, messages[kind]())
     except (text_format.ParseError, RecursionError) as error:
-        raise AnalysisError(f"{path}: not a {kind} in text form: {error}") from error
+        raise AnalysisError(f"{path}: not a {kind} in text format: {error}") from error
     return _from_binary(memoryview(message.SerializeToString()), str(path), tags)
 
 
@@ -148,9 +148,9 @@ def _from_binary(data: memoryview, name: str, tags: Collection[str] | None) -> b
         raise AnalysisError(f"{name}: corrupt, or not a graph: {error}") from error
     graph = found if isinstance(found, bytes) else _choose(found, tags, name).graph_def
     if not graph:
-        raise AnalysisError(f"{name}: holds no graph with nodes")
+        raise AnalysisError(f"{name}: has no graph, or a graph without nodes")
     if len(graph) >= MOST_BYTES:
-        raise AnalysisError(f"{name}: a GraphDef of {len(graph)} bytes; at most 2 GiB are allowed")
+        raise AnalysisError(f"{name}: the GraphDef has {len(graph)} bytes; the maximum is 2 GiB")
     return graph
 
 
@@ -169,6 +169,6 @@ def _choose(found: list[wire.MetaGraph], tags: Collection[str] | None, name: str
     have = "; ".join(",".join(one.tags) or "(no tags)" for one in found) or "none"
     wanted = "" if tags is None else f" with the tags {','.join(sorted(tags))}"
     raise AnalysisError(
-        f"{name}: there are {len(chosen)} meta graphs{wanted} and one is needed; "
-        f"choose by tags, of which there are: {have}"
+        f"{name}: there are {len(chosen)} meta graphs{wanted}, but the analyzer needs one. "
+        f"Choose one by its tags: {have}"
     )

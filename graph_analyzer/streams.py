@@ -1,4 +1,4 @@
-"""Standard streams as a command needs them, whatever it was started with."""
+"""Makes the standard streams safe for a command, however it was started."""
 
 import codecs
 import os
@@ -8,9 +8,9 @@ _PLAIN = {"–": "-", "…": "...", "×": "x", "→": "->", "µ": "u", "’": "'
 
 
 def repair() -> None:
-    """Open what is closed on nothing, and write what the locale has no letter for in others.
+    """Open closed streams on /dev/null, and replace characters that the locale does not have.
 
-    A file opened later would otherwise take the place of a closed stream, and be written to.
+    Otherwise a file that is opened later would take the descriptor of a closed stream.
     """
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(opened, True)
@@ -21,13 +21,13 @@ def repair() -> None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     codecs.register_error("plain", _plain)
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)  # none if somebody catches what is said
+        reconfigure = getattr(stream, "reconfigure", None)  # missing if the output is captured
         if reconfigure is not None:
             reconfigure(errors="plain")
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Of letters that are not in an encoding; those that tables are made of stay readable."""
+    """Replace characters that an encoding does not have; those in tables stay readable."""
     assert isinstance(error, UnicodeEncodeError)
     letters = error.object[error.start : error.end]
     return "".join(_PLAIN.get(letter, "?") for letter in letters), error.end

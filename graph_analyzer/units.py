@@ -1,4 +1,4 @@
-"""Sizes, bandwidths and times as people write and read them."""
+"""Parses and formats sizes, bandwidths and times."""
 
 import math
 import re
@@ -16,12 +16,12 @@ _MOST_BYTES = 2**62
 
 
 def parse_size(text: str | int) -> int:
-    """Return the bytes that ``4GiB``, ``512M``, ``1.5GB`` or ``4096`` stand for.
+    """Return the bytes of a size such as ``4GiB``, ``512M``, ``1.5GB`` or ``4096``.
 
     ``KiB``, ``K`` and ``Ki`` are 1024 bytes, ``KB`` is 1000. Raises ``AnalysisError``.
     """
     if isinstance(text, bool) or not isinstance(text, int | str):
-        raise AnalysisError(f"a size is a number of bytes or a text such as 4GiB, not {text!r}")
+        raise AnalysisError(f"{text!r} is not a size; give a number of bytes, or such as '4GiB'")
     size = text if isinstance(text, int) else _size_in(text)
     if not 0 <= size <= _MOST_BYTES:
         raise AnalysisError(f"the size {text!r} is out of range (0 to 4 EiB)")
@@ -50,7 +50,7 @@ def parse_bandwidth(text: str) -> float:
     scale = (1024 if binary else 1000) ** " KMGT".index(prefix or " ")
     rate = number * scale / (1 if what == "B" else 8)
     if rate <= 0 or not math.isfinite(rate):
-        raise AnalysisError(f"the bandwidth {text!r} must be above 0")
+        raise AnalysisError(f"the bandwidth {text!r} is not greater than 0")
     return rate
 
 
@@ -62,7 +62,7 @@ def _split(text: str, wanted: str) -> tuple[float, str]:
 
 
 def format_bytes(count: float | None) -> str:
-    """``12.25 MiB``, ``40 B``; ``?`` for an unknown number."""
+    """Return ``12.25 MiB`` or ``40 B``; ``?`` for ``None``."""
     if count is None:
         return "?"
     for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
@@ -73,7 +73,7 @@ def format_bytes(count: float | None) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """``1.50 s``, ``12.34 ms``, ``4.50 µs``."""
+    """Return ``1.50 s``, ``12.34 ms`` or ``4.50 µs``."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         # the larger unit already where rounding would reach it
         if seconds >= scale * (1 - 5e-6):
@@ -82,5 +82,5 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_bandwidth(rate: float) -> str:
-    """Bytes per second as ``100 Gbit/s``."""
+    """Return a number of bytes per second as ``100 Gbit/s``."""
     return f"{rate * 8 / 1e9:g} Gbit/s"

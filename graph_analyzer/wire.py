@@ -1,6 +1,6 @@
-"""As much of protobuf's wire format as tells which kind of graph file this is.
+"""Reads enough of protobuf's wire format to find the kind of a graph file.
 
-Importing TensorFlow for that would take seconds; the graph itself is parsed by the analyzer.
+Importing TensorFlow for this would take seconds. The analyzer parses the graph itself.
 Format: https://protobuf.dev/programming-guides/encoding/. Field numbers: TensorFlow's graph.proto,
 node_def.proto, meta_graph.proto and saved_model.proto.
 """
@@ -18,14 +18,14 @@ _OP_TYPE = re.compile(rb"[A-Za-z_][A-Za-z0-9_.>/-]*")
 
 @dataclass(frozen=True)
 class MetaGraph:
-    """One MetaGraphDef: the tags it is chosen by, and its serialized GraphDef."""
+    """One MetaGraphDef: its tags, and its serialized GraphDef."""
 
     tags: tuple[str, ...]
     graph_def: bytes
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """Yield (field number, value) of one message; raise ``AnalysisError`` where it is broken."""
+    """Yield (field number, value) of one message; raise ``AnalysisError`` if it is malformed."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -62,13 +62,13 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def is_saved_model(data: memoryview) -> bool:
-    """Whether this begins as a SavedModel does: with its version, which is a number."""
+    """Whether the data starts like a SavedModel: with a version number."""
     first = next(fields(data), None)
     return first is not None and first[0] == 1 and isinstance(first[1], int)
 
 
 def is_graph_def(data: memoryview) -> bool:
-    """Whether the first thing in field 1 is a node: it has a name and an op type."""
+    """Whether the first value of field 1 is a node, with a name and an op type."""
     for number, value in fields(data):
         if number == 1:
             return isinstance(value, memoryview) and _is_node(value)
@@ -97,7 +97,7 @@ def meta_graphs(data: memoryview) -> list[MetaGraph]:
 
 
 def meta_graph(data: memoryview) -> MetaGraph:
-    """Read one MetaGraphDef; ``graph_def`` is empty where it holds no graph."""
+    """Read one MetaGraphDef; ``graph_def`` is empty if it has no graph."""
     tags: list[str] = []
     graphs: list[memoryview] = []
     for number, value in fields(data):

@@ -2,7 +2,7 @@
 
 The transport itself needs no import: TensorFlow loads the plugin, and
 ``tf.distribute.Server(..., protocol="rdma")`` or ``"rpc_layer": "rdma"`` in ``TF_CONFIG`` uses it.
-This package is for looking at what it did.
+This package reports its settings and its counters.
 """
 
 from rdma_transport.settings import Setting, settings

@@ -1,10 +1,10 @@
-"""Where the command ``rdma-transport`` begins; the same as ``python -m rdma_transport``."""
+"""Entry point of the command ``rdma-transport``, and of ``python -m rdma_transport``."""
 
 import sys
 
 
 def main() -> None:
-    """Run it; Ctrl-C while it is being loaded ends it like any later one."""
+    """Run the command. Ctrl-C during the import ends it with exit code 130, as later on."""
     try:
         from rdma_transport import cli
     except KeyboardInterrupt:

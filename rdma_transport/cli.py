@@ -41,7 +41,7 @@ def _group(
 
 
 def main() -> None:
-    """Run the command line; exit code 2 for bad input, 130 after Ctrl-C."""
+    """Run the command line. Exits with 2 for bad input and with 130 after Ctrl-C."""
     graph_analyzer.run(app, "rdma-transport")
 
 

@@ -1,4 +1,4 @@
-"""The command ``rdma-transport config``: every setting, and what is wrong with the environment."""
+"""The command ``rdma-transport config``: all settings, and errors in the environment."""
 
 import dataclasses
 import difflib
@@ -18,16 +18,19 @@ PREFIX = "RDMA_TRANSPORT_"
 @reported
 def config(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="one setting, with or without its prefix")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Show only this setting. The prefix RDMA_TRANSPORT_ is optional."
+        ),
     ] = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="only what the environment sets")
+        bool, typer.Option("--changed", help="Show only settings that the environment sets.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings: type, default, source and value in force.
+    """Show each setting with its type, default, source and value.
 
-    Exit codes: 0, 2 if the environment has a value or a name that cannot be used.
+    Exit codes: 0 success; 2 the environment has an invalid value or an unknown name.
     """
     environment = read()
     rows = list(environment.settings)
@@ -57,7 +60,7 @@ def _named(rows: list[Setting], name: str) -> Setting:
         if row.name == full:
             return row
     near = difflib.get_close_matches(full, [row.name for row in rows], n=1, cutoff=0)
-    raise AnalysisError(f"{name} is no setting; did you mean {near[0]}?")
+    raise AnalysisError(f"there is no setting {name}; did you mean {near[0]}?")
 
 
 def _show(rows: list[Setting]) -> None:
@@ -76,7 +79,7 @@ def _show(rows: list[Setting]) -> None:
 
 
 def _complain(environment: Environment) -> bool:
-    """Say on stderr what is wrong; whether anything is."""
+    """Print each problem to stderr; return whether there is any."""
     problems = [environment.error] if environment.error else []
     for problem in (*problems, *environment.warnings):
         print(f"error: {problem}", file=sys.stderr)

@@ -1,26 +1,27 @@
-"""Remote memory by hand: the fabric under the transport, without TensorFlow.
+"""One-sided access to remote memory: the fabric under the transport, without TensorFlow.
 
-Two processes each open a device and a channel, exchange the channels' addresses by whatever means
-they have, and then read and write each other's memory, which NumPy sees as arrays::
+Each of two processes opens a device and a channel. The processes exchange the channels' addresses
+over any out-of-band connection. Then each reads and writes the other's memory, which NumPy can view
+as arrays::
 
     with Device.open() as device:
         channel = device.open_channel()
-        ...  # tell the peer channel.address; it connects with active=False and tells its own
+        ...  # send channel.address to the peer; it connects with active=False and sends its own
         channel.connect(peer_address, active=True)
         channel.wait_connected(timeout=10)
         region = device.allocate(1 << 20)
         array = np.frombuffer(region, np.float32)
         remote = channel.remote(channel.receive(timeout=10))  # the peer's channel.share(...)
-        channel.read(remote, into=region)  # array now holds what the peer's memory held
+        channel.read(remote, into=region)  # array now holds a copy of the peer's memory
 
-One thread per device, without Python, moves what must be moved. All calls may come from any thread;
-those that wait do so without the interpreter's lock, and Ctrl-C ends them. Timeouts are seconds,
-None is for ever. Offsets and lengths are bytes.
+Each device has one native thread that makes progress without the interpreter lock. All calls are
+thread-safe. Blocking calls release the interpreter lock, and Ctrl-C interrupts them. Timeouts are
+in seconds; None means no timeout. Offsets and lengths are in bytes.
 
-A process that is forked from one with an open device cannot use it (``FabricStateError``) and sees
-a copy of its regions; it opens a device of its own.
+A forked child cannot use a device that its parent opened (``FabricStateError``) and sees a copy of
+its regions. The child must open its own device.
 
-Errors are of ``FabricError``, and each is also of the built-in kind that fits.
+All errors are subclasses of ``FabricError`` and of the built-in exception that fits.
 """
 
 import atexit
@@ -60,8 +61,8 @@ __all__ = [
     "Ticket",
 ]
 
-MIN_KEY = 32  # bytes of what two channels authenticate each other by
-TIMEOUT = 30.0  # of calls that are given none
+MIN_KEY = 32  # bytes of the key with which two channels authenticate each other
+TIMEOUT = 30.0  # seconds, the default of calls with a timeout
 _TOKEN = struct.Struct("<4sQQ?")
 _MAGIC = b"rgn1"
 
@@ -70,14 +71,14 @@ _open: "weakref.WeakSet[RawDevice]" = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """End the threads, and tell the peers, while there still is an interpreter."""
+    """Stop the threads and notify the peers before the interpreter shuts down."""
     for device in list(_open):
         device.close()
 
 
 @dataclass(frozen=True)
 class RemoteRegion:
-    """A region of the peer, as ``Channel.remote()`` returns it: good for that channel."""
+    """A region of the peer, returned by ``Channel.remote()``. Valid only for that channel."""
 
     key: int
     nbytes: int
@@ -85,22 +86,22 @@ class RemoteRegion:
     channel: "Channel" = field(repr=False)
 
     def check(self, channel: "Channel", offset: int, nbytes: int) -> None:
-        """Raise ``FabricValueError`` unless it is the channel's and the stretch lies inside."""
+        """Raise ``FabricValueError`` if the channel differs or the range is out of bounds."""
         if channel is not self.channel:
-            raise FabricValueError("the region is of another channel")
+            raise FabricValueError("the region belongs to another channel")
         if nbytes < 1 or offset + nbytes > self.nbytes:
             raise FabricValueError(
-                f"{nbytes} bytes at {offset} are not inside the peer's region "
+                f"{nbytes} bytes at offset {offset} are not inside the peer's region "
                 f"of {self.nbytes} bytes"
             )
 
 
 class Channel:
-    """An ordered connection to one peer. Keeps its device open; closes when it is dropped.
+    """An ordered connection to one peer. Keeps its device open; closes when garbage-collected.
 
-    What ends it - the peer's close() or death, a failure of the network - is a
-    ``FabricConnectionError`` from then on, with the reason. Shared memory notices a peer's death at
-    once; verbs does when something is sent to it, after the time that the card keeps trying.
+    After the peer closes it or dies, or the network fails, all calls raise
+    ``FabricConnectionError`` with the reason. Shared memory detects a dead peer at once. Verbs
+    detects it when a transfer to it exceeds the card's retry limit.
     """
 
     def __init__(self, raw: RawChannel) -> None:
@@ -108,25 +109,30 @@ class Channel:
 
     @property
     def address(self) -> bytes:
-        """What the peer's ``connect()`` wants; opaque."""
+        """The opaque address that the peer passes to its ``connect()``."""
         return self._raw.address()
 
     def connect(self, peer_address: bytes, active: bool, key: bytes = b"") -> None:
-        """Begin to connect, actively on one side; on the other side not, and earlier.
+        """Start connecting. One side is active; the passive side must call this first.
 
-        So: the active side tells its address; the other one connects to it and answers with its
-        own; the active one connects. `key` is a secret of the two, of at least 32 bytes or none:
-        each shows the other that it has it, and the addresses, without showing them.
+        The active side sends its address. The passive side connects to it and replies with its own
+        address. Then the active side connects. `key` is a shared secret of at least 32 bytes, or
+        empty. With a key, each side proves to the other that it has the key and the addresses.
 
         Raise ``FabricConnectionError`` if no fabric reaches that address from here, and
-        ``FabricValueError`` if it is none.
+        ``FabricValueError`` if it is not an address.
         """
         if key and len(key) < MIN_KEY:
-            raise FabricValueError(f"a key of {len(key)} bytes; it needs at least {MIN_KEY}")
+            raise FabricValueError(
+                f"the key has {len(key)} bytes and needs at least {MIN_KEY}; give a longer one"
+            )
         self._raw.connect(peer_address, active, key)
 
     def wait_connected(self, timeout: float | None = TIMEOUT) -> None:
-        """Wait until both sides are there: ``FabricTimeoutError``, ``FabricConnectionError``."""
+        """Wait until both sides are connected.
+
+        Raise ``FabricTimeoutError`` or ``FabricConnectionError``.
+        """
         self._raw.wait_connected(timeout)
 
     @property
@@ -136,26 +142,26 @@ class Channel:
 
     @property
     def route(self) -> str:
-        """How it reaches the peer, for people; empty before ``connect()``."""
+        """Human-readable route to the peer; empty before ``connect()``."""
         return self._raw.route()
 
     def share(self, region: Region) -> bytes:
-        """Let the peer reach `region`, as far as the region allows; return the token that names it.
+        """Give the peer access to `region`; return a token that names it.
 
-        The token is for the peer's ``remote()`` and may travel by any means. What is shared stays
-        so until the region's end or the channel's.
+        The peer passes the token to ``remote()``; any connection can carry it. The peer can write
+        only if the region allows it. Access ends with the region or with the channel.
         """
         self._raw.share(region)
         return _TOKEN.pack(_MAGIC, region.key, region.nbytes, region.writable_by_peers)
 
     def remote(self, token: bytes, timeout: float | None = TIMEOUT) -> RemoteRegion:
-        """Return the peer's region that a token names, once it can be reached.
+        """Wait until the peer's region is accessible, and return it.
 
-        Raise ``FabricValueError`` if this is no token, ``FabricTimeoutError`` if the peer did not
-        share it with this channel. Trust only tokens of the peer.
+        Raise ``FabricValueError`` if the token is malformed, ``FabricTimeoutError`` if the peer did
+        not share the region with this channel. Accept tokens only from the peer.
         """
         if len(token) != _TOKEN.size or not token.startswith(_MAGIC):
-            raise FabricValueError("this is not the token of a region")
+            raise FabricValueError("the token of the region is malformed")
         _, key, nbytes, writable = _TOKEN.unpack(token)
         self._raw.wait_remote(key, timeout)
         return RemoteRegion(key, nbytes, writable, self)
@@ -169,10 +175,11 @@ class Channel:
         at: int = 0,
         nbytes: int | None = None,
     ) -> Ticket:
-        """Begin to copy `nbytes` of the peer's region from `offset` on to `into` from `at` on.
+        """Start copying `nbytes` from `offset` of the peer's region to `at` of `into`.
 
-        By default all that both have from there. `into` lives until the end of it; what it holds
-        is undefined until then. Raise ``FabricValueError`` for a stretch outside of either region.
+        By default as many bytes as both regions have from there. `into` stays alive until the
+        transfer completes; its contents are undefined until then. Raise ``FabricValueError`` if the
+        range is out of bounds in either region.
         """
         length = _stretch(remote, offset, into, at, nbytes)
         remote.check(self, offset, length)
@@ -188,10 +195,10 @@ class Channel:
         nbytes: int | None = None,
         timeout: float | None = TIMEOUT,
     ) -> None:
-        """``start_read()``, and wait for its end.
+        """Read as ``start_read()`` does, and wait for completion.
 
-        After a ``FabricTimeoutError`` it may still happen, until the channel is closed.
-        ``RegionGoneError``: the peer gave the region back.
+        After a ``FabricTimeoutError`` the read can still complete, until the channel is closed.
+        Raise ``RegionGoneError`` if the peer released the region.
         """
         self.start_read(remote, offset, into=into, at=at, nbytes=nbytes).wait(timeout)
 
@@ -204,15 +211,16 @@ class Channel:
         at: int = 0,
         nbytes: int | None = None,
     ) -> Ticket:
-        """Begin to copy `nbytes` of `source` from `at` on to the peer's region from `offset` on.
+        """Start copying `nbytes` from `at` of `source` to `offset` of the peer's region.
 
-        `source` must stay as it is until the end of it. A notification sent afterwards comes after
-        it. Raise as ``start_read()``, and ``FabricAccessError`` where the peer only lets read.
+        Do not modify `source` until the transfer completes. A notification that is sent afterwards
+        arrives after the data. Raise like ``start_read()``, and ``FabricAccessError`` if the peer's
+        region is read-only.
         """
         length = _stretch(remote, offset, source, at, nbytes)
         remote.check(self, offset, length)
         if not remote.writable:
-            raise FabricAccessError("a write to memory that the peer only lets be read")
+            raise FabricAccessError("cannot write: the peer's region is read-only")
         return self._raw.start(True, source, at, remote.key, offset, length)
 
     def write(
@@ -225,30 +233,34 @@ class Channel:
         nbytes: int | None = None,
         timeout: float | None = TIMEOUT,
     ) -> None:
-        """``start_write()``, and wait until the bytes are in the peer's memory.
+        """Write as ``start_write()`` does, and wait until the bytes are in the peer's memory.
 
-        After a ``FabricTimeoutError`` it may still happen, until the channel is closed.
-        ``RegionGoneError``: the peer gave the region back.
+        After a ``FabricTimeoutError`` the write can still complete, until the channel is closed.
+        Raise ``RegionGoneError`` if the peer released the region.
         """
         self.start_write(remote, offset, source=source, at=at, nbytes=nbytes).wait(timeout)
 
     def notify(self, message: bytes | bytearray | memoryview) -> None:
-        """Send a message, after all earlier writes and messages. Never waits.
+        """Send a message after all earlier writes and messages. Does not block.
 
-        About 96 KiB at most (``FabricValueError``). ``FabricResourceError``: the peer takes none,
-        and too much waits for it.
+        Raise ``FabricValueError`` if the message exceeds about 96 KiB, ``FabricResourceError`` if
+        the peer does not receive and too many messages are queued.
         """
         self._raw.notify(bytes(message))
 
     def receive(self, timeout: float | None = TIMEOUT) -> bytes:
         """Return the peer's next message.
 
-        Those that came before the channel's end are returned first, then ``FabricConnectionError``.
+        After the channel has closed, return the messages that are left, then raise
+        ``FabricConnectionError``.
         """
         return self._raw.receive(timeout)
 
     def close(self, reason: str = "closed by its owner") -> None:
-        """Tell the peer the reason; what is under way fails. Does not wait. Again: nothing."""
+        """Close the channel and send the reason to the peer. Does not block. Idempotent.
+
+        Transfers in progress fail.
+        """
         self._raw.close(reason)
 
     def __repr__(self) -> str:
@@ -256,9 +268,9 @@ class Channel:
 
 
 class Device:
-    """What this process has of a fabric, with one thread that serves it until ``close()``.
+    """A local endpoint of a fabric, with one thread that makes progress until ``close()``.
 
-    Idle, that thread sleeps; RDMA_TRANSPORT_SPIN says after how long.
+    When idle, the thread sleeps after the time that RDMA_TRANSPORT_SPIN sets.
     """
 
     def __init__(self, fabric: str | None = None) -> None:
@@ -267,33 +279,33 @@ class Device:
 
     @classmethod
     def open(cls, fabric: str | None = None) -> "Device":
-        """Open ``"auto"``, ``"shm"`` or ``"verbs"``; None: what RDMA_TRANSPORT_FABRIC says.
+        """Open ``"auto"``, ``"shm"`` or ``"verbs"``; None means RDMA_TRANSPORT_FABRIC.
 
-        All else is set by the RDMA_TRANSPORT_* settings. Raise ``FabricError`` with the reason if
-        there is none, or if a setting is wrong.
+        The other RDMA_TRANSPORT_* settings apply. Raise ``FabricError`` with the reason if the
+        fabric is not available or a setting is invalid.
         """
         return cls(fabric)
 
     @property
     def summary(self) -> str:
-        """What there is, for people: ``shm; no verbs: ...``."""
+        """Human-readable list of the fabrics: ``shm; no verbs: ...``."""
         return self._raw.summary()
 
     def allocate(self, nbytes: int, writable_by_peers: bool = False) -> Region:
-        """Return new registered memory, zeroed, which peers can reach once it is shared with them.
+        """Return new registered memory, zeroed. Peers can access it after ``Channel.share()``.
 
-        ``np.frombuffer(region, dtype)`` is a writable view of it. The region lives while views of
-        it do, also after the device was closed. Takes whole units of 2 MiB. Raise
-        ``FabricResourceError`` if there is not enough memory, or locked memory.
+        ``np.frombuffer(region, dtype)`` is a writable view of it. The region lives as long as its
+        views, even after the device is closed. Memory is allocated in units of 2 MiB. Raise
+        ``FabricResourceError`` if there is not enough memory or lockable memory.
         """
         return self._raw.allocate(nbytes, writable_by_peers)
 
     def open_channel(self) -> Channel:
-        """Return a channel that is not connected yet."""
+        """Return a new channel that is not connected yet."""
         return Channel(self._raw.open_channel())
 
     def close(self) -> None:
-        """Close the channels, tell the peers, end the thread; takes two seconds at most."""
+        """Close the channels, notify the peers and stop the thread. Takes at most two seconds."""
         self._raw.close()
 
     def __enter__(self) -> "Device":
@@ -309,7 +321,7 @@ class Device:
 
 
 def _stretch(remote: RemoteRegion, offset: int, region: Region, at: int, nbytes: int | None) -> int:
-    """Return how many bytes there are to move."""
+    """Return the number of bytes to move."""
     for place, length, whose in (
         (offset, remote.nbytes, "the peer's region"),
         (at, region.nbytes, "a region"),

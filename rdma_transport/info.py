@@ -1,4 +1,4 @@
-"""The command ``rdma-transport info``: versions, fabrics, devices, and servers that run here."""
+"""The command ``rdma-transport info``: versions, fabrics, RDMA devices and running servers."""
 
 import json
 import os
@@ -19,13 +19,13 @@ FABRICS = ("shm", "verbs")
 @reported
 def info(
     fabrics: Annotated[
-        bool, typer.Option("--fabrics/--no-fabrics", help="open each fabric to see if it works")
+        bool, typer.Option("--fabrics/--no-fabrics", help="Open each fabric to test it.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Show versions, fabrics, RDMA devices and running servers.
 
-    Devices with their ports and GIDs, servers of this user.
+    Lists each device with its ports and GIDs, and the servers of this user.
     """
     found = gather(fabrics)
     if as_json:
@@ -35,7 +35,7 @@ def info(
 
 
 def gather(open_fabrics: bool = True) -> dict[str, Any]:
-    """Return what ``info --json`` prints; ``info_schema.json`` describes it."""
+    """Return the document that ``info --json`` prints; see ``schemas/info.json``."""
     from rdma_transport import _native, live
     from rdma_transport.settings import silence
 
@@ -52,7 +52,7 @@ def gather(open_fabrics: bool = True) -> dict[str, Any]:
 
 
 def versions(survey: dict[str, Any]) -> dict[str, str]:
-    """Return what is installed and what the plugin was built for; ``none`` where it is missing."""
+    """Return the installed versions and those the plugin was built for; ``none`` if missing."""
     import rdma_transport
     from rdma_transport import _native
     from rdma_transport.doctor.software import installed_tensorflow
@@ -71,7 +71,7 @@ def versions(survey: dict[str, Any]) -> dict[str, str]:
 
 
 def _fabric(name: str) -> dict[str, Any]:
-    """Open it; say what it is, or why it is not there."""
+    """Open the fabric; return its summary, or why it is not available."""
     from rdma_transport.fabric import Device, FabricError
 
     try:
@@ -83,31 +83,29 @@ def _fabric(name: str) -> dict[str, Any]:
 
 
 def devices(survey: dict[str, Any], root: Path = Path("/")) -> list[dict[str, Any]]:
-    """Return each RDMA device that the kernel or libibverbs has, with its ports."""
-    from rdma_transport.doctor.surroundings import Surroundings
+    """Return each RDMA device that the kernel or libibverbs reports, with its ports."""
+    from rdma_transport.doctor.system import System
 
-    surroundings = Surroundings(root)
-    named = {port["device"] for port in survey["ports"]} | set(surroundings.names(SYSFS))
+    system = System(root)
+    named = {port["device"] for port in survey["ports"]} | set(system.names(SYSFS))
     return [
         {
             "name": name,
-            "firmware": surroundings.text(f"{SYSFS}/{name}/fw_ver"),
-            "board": surroundings.text(f"{SYSFS}/{name}/board_id"),
-            "ports": [
-                _port(surroundings, port) for port in survey["ports"] if port["device"] == name
-            ],
+            "firmware": system.text(f"{SYSFS}/{name}/fw_ver"),
+            "board": system.text(f"{SYSFS}/{name}/board_id"),
+            "ports": [_port(system, port) for port in survey["ports"] if port["device"] == name],
         }
         for name in sorted(named)
     ]
 
 
-def _port(surroundings: Any, port: dict[str, Any]) -> dict[str, Any]:
+def _port(system: Any, port: dict[str, Any]) -> dict[str, Any]:
     directory = f"{SYSFS}/{port['device']}/ports/{port['port']}"
-    rate = surroundings.text(f"{directory}/rate")
+    rate = system.text(f"{directory}/rate")
     interfaces = {
         text
-        for index in surroundings.names(f"{directory}/gid_attrs/ndevs")
-        if (text := surroundings.text(f"{directory}/gid_attrs/ndevs/{index}"))
+        for index in system.names(f"{directory}/gid_attrs/ndevs")
+        if (text := system.text(f"{directory}/gid_attrs/ndevs/{index}"))
     }
     return port | {"rate": rate, "interfaces": sorted(interfaces)}
 
@@ -129,14 +127,14 @@ def _show(found: dict[str, Any]) -> None:
     for server in found["servers"]:
         typer.echo(f"\nserver: process {server['pid']} of user {server['user']}")
     if not found["servers"]:
-        typer.echo("\nno server with protocol='rdma' of this user runs here")
+        typer.echo("\nno server with protocol='rdma' of this user runs on this host")
 
 
 def _show_port(port: dict[str, Any]) -> None:
     words = [str(port[key]) for key in ("link_layer", "state", "rate") if port.get(key)]
     words += [f"MTU {port['mtu']}"] if "mtu" in port else []
     words += port["interfaces"]
-    use = "tasks use it" if port["chosen"] else f"not used: {port['reason']}"
+    use = "used by tasks" if port["chosen"] else f"not used: {port['reason']}"
     typer.echo(f"  port {port['name']}: {', '.join([*words, use])}")
     for gid in port.get("gids", []):
         used = "  <- used" if gid["index"] == port.get("used_gid") else ""

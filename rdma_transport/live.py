@@ -1,4 +1,4 @@
-"""The servers of this user that run on this host, and what their transports did and do."""
+"""Running rdma servers on this host: find them, read their counters, record their transfers."""
 
 import json
 import os
@@ -16,30 +16,30 @@ from rdma_transport.stats import readable
 
 _NAME = re.compile(r"@rdma_transport\.status\.(\d+)\.(\d+)$")
 _PATIENCE_SECONDS = 5.0
-_RECORDING_PATIENCE_SECONDS = 60.0  # millions of events take a while to write down
+_RECORDING_PATIENCE_SECONDS = 60.0  # serializing millions of events takes a while
 _MOST_AT_A_TIME = 32
 _MOST_STATS_BYTES = 64 << 20  # of a hundred thousand edges
 _MOST_EVENT_BYTES = 1 << 10
 _MOST_LINE_BYTES = 1 << 16
-_UCRED = struct.Struct("3i")  # of the process that listens: its id, its user, its group
+_UCRED = struct.Struct("3i")  # pid, user and group of the listening process
 
 
 @dataclass(frozen=True)
 class LiveServer:
-    """A process with an ``rdma`` server; ``pid`` is its own, ``user`` the number of its user.
+    """A process with an ``rdma`` server: its ``pid`` and the numeric id of its ``user``.
 
-    Any local user can bind the name of another one's status socket. So an answer counts only if the
-    kernel says that it comes from that user, or from root, and never waits or grows without bound.
+    Any local user can bind the name of another user's status socket. So an answer is accepted only
+    if the kernel reports that it comes from that user or from root. Time and size are limited.
     """
 
     pid: int
     user: int
 
     def stats(self, patience: float = _PATIENCE_SECONDS) -> dict[str, Any]:
-        """Return what ``rdma_transport.stats()`` gives there.
+        """Return the result of ``rdma_transport.stats()`` in that process.
 
-        Raises ``ConnectionError`` where the process is gone, is another user's, does not answer
-        within ``patience`` seconds, or answers what is no status.
+        Raises ``ConnectionError`` if the process has ended, belongs to another user, does not
+        answer within ``patience`` seconds, or sends a malformed status.
         """
         with _Conversation(self, patience) as conversation:
             conversation.request("stats")
@@ -48,14 +48,15 @@ class LiveServer:
             return readable(answer)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConnectionError(
-                f"process {self.pid} has another version of rdma_transport: use that one's"
+                f"process {self.pid} has another version of rdma_transport. "
+                "Run the rdma-transport command of that version"
             ) from error
 
     def trace(self, events: int) -> "Recording":
-        """Begin to keep single transfers there, up to that many events, two for each tensor.
+        """Start recording transfers in that process, up to ``events`` events, two per tensor.
 
-        It ends with the ``Recording``, at the latest with this process. Raises as ``stats()``, and
-        ``ConnectionError`` if somebody else records there.
+        The recording stops with the ``Recording``, at the latest when this process ends. Raises
+        like ``stats()``, and ``ConnectionError`` if another client is recording there.
         """
         conversation = _Conversation(self, _PATIENCE_SECONDS)
         try:
@@ -70,9 +71,9 @@ class LiveServer:
 
 
 class _Conversation:
-    """A connection to a server's status socket; all until ``renew()`` ends within ``patience``.
+    """A connection to a server's status socket, with a deadline that ``renew()`` extends.
 
-    Everything that goes wrong is a ``ConnectionError`` that names the process.
+    Every failure is a ``ConnectionError`` that names the process.
     """
 
     def __init__(self, server: LiveServer, patience: float) -> None:
@@ -104,14 +105,14 @@ class _Conversation:
     def request(self, line: str) -> None:
         try:
             self._limit()
-            # one that refuses may have closed already
+            # a server that refuses may have closed already
             with suppress(BrokenPipeError):
                 self._socket.sendall(line.encode() + b"\n")
         except OSError as error:
             raise self._failure(error) from error
 
     def finish(self) -> None:
-        """Ask for what was kept."""
+        """Request the recorded events."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
@@ -134,12 +135,12 @@ class _Conversation:
             try:
                 self._socket.connect(name)
                 return
-            except BlockingIOError:  # others are waiting there, and there is no room for more
+            except BlockingIOError:  # the server's backlog is full
                 time.sleep(0.02)
 
     def _check_user(self) -> None:
-        told = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        _, user, _ = _UCRED.unpack(told)
+        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        _, user, _ = _UCRED.unpack(credentials)
         if user not in (self._server.user, 0):
             raise ConnectionError(
                 f"the status socket of process {self._server.pid} was opened by user {user}, not "
@@ -163,8 +164,8 @@ class _Conversation:
                 size += len(part)
                 if size > most:
                     raise ConnectionError(
-                        f"process {self._server.pid} answers more than {most >> 20} MiB, which is "
-                        "no status of rdma_transport"
+                        f"process {self._server.pid} sent more than {most >> 20} MiB: this is not "
+                        "a status of rdma_transport"
                     )
                 yield part
         except (TimeoutError, ConnectionResetError) as error:
@@ -175,14 +176,14 @@ class _Conversation:
             raise self._failure(None)
         try:
             answer = json.loads(text)
-        except (ValueError, RecursionError) as error:  # among them bytes that are no UTF-8
+        except (ValueError, RecursionError) as error:  # including invalid UTF-8
             what = "not text" if isinstance(error, UnicodeDecodeError) else "not JSON"
             raise ConnectionError(
-                f"process {self._server.pid} answers what is {what}: it ended meanwhile, or it is "
-                "no rdma server"
+                f"the answer of process {self._server.pid} is {what}: the process has ended, or it "
+                "is not an rdma server"
             ) from error
         if not isinstance(answer, dict):
-            raise ConnectionError(f"process {self._server.pid} answers what is no status")
+            raise ConnectionError(f"the answer of process {self._server.pid} is not a status")
         return answer
 
     def _failure(self, error: OSError | None) -> ConnectionError:
@@ -190,19 +191,19 @@ class _Conversation:
         if isinstance(error, ConnectionError) and error.errno is None:
             return error  # a sentence already
         if isinstance(error, ConnectionRefusedError):
-            return ConnectionError(f"process {pid} has no rdma server any more: it has ended")
+            return ConnectionError(f"process {pid} no longer has an rdma server: it has ended")
         if isinstance(error, TimeoutError):
-            return ConnectionError(f"process {pid} does not answer: is it stopped?")
+            return ConnectionError(f"process {pid} does not answer; check if it is stopped")
         if os.geteuid() not in (user, 0):
             return ConnectionError(
-                f"process {pid} is of user {user}, and answers only to that user and root"
+                f"process {pid} belongs to user {user} and answers only to that user and root"
             )
         why = f" ({error})" if error else ""
-        return ConnectionError(f"process {pid} ended before it had answered{why}")
+        return ConnectionError(f"process {pid} ended before it answered{why}")
 
 
 class Recording:
-    """A timeline that is being kept in a process; ``end()`` yields it."""
+    """A timeline that a process is recording; ``end()`` returns it."""
 
     def __init__(self, server: LiveServer, conversation: _Conversation, most: int) -> None:
         self.server = server
@@ -210,9 +211,9 @@ class Recording:
         self._most = most
 
     def end(self) -> dict[str, Any]:
-        """Return what was kept, as ``native/protocol/trace.h`` writes it; times are nanoseconds.
+        """Stop and return the events in the format of ``native/protocol/trace.h``, times in ns.
 
-        Raises ``ConnectionError`` if the process ended meanwhile, or does not answer.
+        Raises ``ConnectionError`` if the process has ended or does not answer.
         """
         with self._conversation as conversation:
             conversation.renew(_RECORDING_PATIENCE_SECONDS)
@@ -220,21 +221,24 @@ class Recording:
             return conversation.read(self._most)
 
     def cancel(self) -> None:
-        """End it and forget what was kept."""
+        """Stop and discard the events."""
         self._conversation.close()
 
 
 def servers() -> list[LiveServer]:
-    """Return the servers whose status can be asked for, by pid; Linux's list of local sockets."""
+    """Return the servers whose status this user may read, sorted by pid.
+
+    They are found in Linux's list of local sockets.
+    """
     mine = [one for one in _all_servers() if one.user == os.geteuid() or os.geteuid() == 0]
     return sorted(mine, key=lambda server: server.pid)
 
 
 def find(which: Sequence[str]) -> list[LiveServer]:
-    """Return the servers that a person means by process ids, or by ``all`` or nothing.
+    """Return the servers with the given process ids; all servers for ``all`` or an empty list.
 
-    Those that have none are left out. Raises ``ValueError`` for what is no process id, and
-    ``LookupError`` with a sentence if nobody is left.
+    Processes without a server are skipped. Raises ``ValueError`` for anything that is not a process
+    id, and ``LookupError`` with a message if no server is left.
     """
     for one in which:
         if one != "all" and not (one.isascii() and one.isdigit()):
@@ -242,8 +246,9 @@ def find(which: Sequence[str]) -> list[LiveServer]:
     if not which or "all" in which:
         found = servers()
         why = (
-            "no task of this user has an rdma server here. Start one with protocol='rdma' "
-            '(or "rpc_layer": "rdma" in TF_CONFIG); tasks in a container are seen from inside it'
+            "no task of this user has an rdma server on this host. Start one with protocol='rdma' "
+            '(or "rpc_layer": "rdma" in TF_CONFIG). For tasks in a container, run this command '
+            "in the container"
         )
     else:
         found = sorted(
@@ -258,13 +263,16 @@ def find(which: Sequence[str]) -> list[LiveServer]:
 def _absence(pid: str) -> str:
     if not os.path.exists(f"/proc/{pid}"):
         return f"there is no process {pid}"
-    return f"process {pid} has no rdma server, or not yet; 'rdma-transport status' shows who has"
+    return (
+        f"process {pid} has no rdma server, or has not started it yet. "
+        "List the processes that have one with: rdma-transport status"
+    )
 
 
 def ask(
     asked: list[LiveServer], patience: float = _PATIENCE_SECONDS
 ) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
-    """Return the stats of those that answer, and why the others do not, by pid; all at once."""
+    """Ask all servers in parallel; return the answers, and the errors of the others, by pid."""
     answers: dict[int, dict[str, Any]] = {}
     silent: dict[int, str] = {}
     if not asked:

@@ -1,4 +1,4 @@
-"""The settings of the transport, from the table in the native library."""
+"""The settings of the transport, read from the table in the native library."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from rdma_transport import _native
 
 @dataclass(frozen=True)
 class Setting:
-    """One ``RDMA_TRANSPORT_*`` setting, as the environment of this process has it."""
+    """One ``RDMA_TRANSPORT_*`` setting and its value in the environment of this process."""
 
     name: str
     type: str
@@ -21,10 +21,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Environment:
-    """Every setting, and what is wrong with the environment.
+    """All settings, and the errors in the environment.
 
-    ``error`` is the first value that cannot be used, or empty; a server would not start with it.
-    ``warnings`` are variables with this project's prefix that are no setting's.
+    ``error`` describes the first invalid value, or is empty; a server does not start with it.
+    ``warnings`` describe variables with the prefix that do not name a setting.
     """
 
     settings: tuple[Setting, ...]
@@ -32,20 +32,20 @@ class Environment:
     warnings: tuple[str, ...]
 
     def value(self, name: str) -> str:
-        """The text in force for a setting, named without its prefix."""
+        """Return the value in effect of a setting, named without its prefix."""
         full = f"RDMA_TRANSPORT_{name}"
         return next(setting.value for setting in self.settings if setting.name == full)
 
 
 def read() -> Environment:
-    """Return the settings as the environment has them now. Thread-safe; raises nothing."""
+    """Return the settings of the current environment. Thread-safe; does not raise."""
     report = json.loads(_native.settings_json())
     rows = tuple(Setting(**row) for row in report["settings"])
     return Environment(rows, report["error"], tuple(report["warnings"]))
 
 
 def settings() -> list[Setting]:
-    """Return every setting; raise ``ValueError`` where the environment cannot be understood."""
+    """Return all settings; raise ``ValueError`` if the environment has an invalid one."""
     found = read()
     problems = [found.error, *found.warnings] if found.error else list(found.warnings)
     if problems:
@@ -54,7 +54,8 @@ def settings() -> list[Setting]:
 
 
 def silence() -> None:
-    """Keep the native library from logging in this process: for tools that say themselves what is
-    wrong. After ``read()``, which then would not see the user's level.
+    """Turn off logging of the native library, for commands that report problems themselves.
+
+    Call it after ``read()``, which would otherwise not see the user's log level.
     """
     os.environ["RDMA_TRANSPORT_LOG_LEVEL"] = "off"

@@ -1,4 +1,4 @@
-"""What the transport of this process did."""
+"""Counters of the transport in this process."""
 
 import json
 import re
@@ -8,61 +8,63 @@ from rdma_transport import _native
 
 
 def stats() -> dict[str, Any]:
-    """Return the counters of this process; zeros where no ``rdma`` server was made.
+    """Return the counters of this process; all are zero if it has no ``rdma`` server.
 
-    Counts are since the process began. The keys:
+    Counters start at zero when the process starts. The keys:
 
     ``format``
-        a number that grows when a key goes or changes its meaning
+        a number that increases when a key is removed or changes its meaning
     ``loaded``
-        whether an ``rdma`` server was made in this process
+        whether this process created an ``rdma`` server
     ``tasks``
-        of the cluster, that this process is
+        the tasks of the cluster that run in this process
     ``sent``, ``received``
-        per path (``static``, ``dynamic``, ``inline``, ``grpc``) the number of ``tensors`` and of
-        their ``bytes``
+        the number of ``tensors`` and ``bytes`` per mode (``static``, ``dynamic``, ``inline``,
+        ``grpc``)
     ``data_service``
-        of tf.data service, ``sent`` by a worker here and ``received`` by a reader here: the number
-        of replies without an error (``elements``; the end of a sequence is one), and their
-        ``bytes``
+        tf.data service, ``sent`` by a worker and ``received`` by a reader in this process: the
+        number of replies without an error (``elements``; the end of a sequence counts as one) and
+        their ``bytes``
     ``copied_bytes``, ``staged_tensors``
-        payload bytes that the transport copied beside what rides in notifications, and the tensors
-        among them that were copied at the send
+        payload bytes that the transport copied, without those in notifications; tensors that the
+        sender copied to a staging buffer
     ``inline_copied_bytes``
         bytes copied into and out of notifications
     ``registrations``, ``live_regions``, ``region_bytes``
-        slabs ever registered with the fabric; slabs now, and their bytes
-    ``lent_tensors``
+        slabs ever registered with the fabric; slabs registered now, and their bytes
+    ``outstanding_tensors``
         tensors of this process that a peer may still read
-    ``kept_arrivals``, ``late_arrivals``
-        tensors that came and that nobody asked for yet; that came after their step had ended
+    ``unclaimed_tensors``, ``late_tensors``
+        tensors that arrived and are not requested yet; tensors that arrived after their step ended
     ``arena``
-        bytes: ``limit_bytes``, ``capacity_bytes``, ``used_bytes``; ``refused`` allocations
+        ``limit_bytes``, ``capacity_bytes``, ``used_bytes``, and the number of ``refused``
+        allocations
     ``plan``
-        static placement: ``hits`` (tensors that went by a slot), ``misses`` (why others of static
-        edges did not), ``promotions``, ``demotions``, ``slot_allocations`` (slots agreed on with a
-        peer), ``pools``, ``pool_blocks``, ``pool_bytes`` (memory set aside now),
-        ``pool_blocks_ever``, ``staged_bytes_by_site``, and per edge that this process sends
-        ``edges``: ``name``, ``source``, ``destination``, ``dtype``, ``shape``, ``bytes``,
-        ``class``, ``planned`` (from the graph), ``placement`` (whose memory the slots are),
+        static placement: ``hits`` (tensors sent through a slot), ``misses`` (other tensors of
+        static edges, by reason), ``promotions``, ``demotions``, ``slot_allocations`` (slots agreed
+        on with a peer), ``pools``, ``pool_blocks``, ``pool_bytes`` (memory reserved now),
+        ``pool_blocks_ever``, ``staged_bytes_by_site``, and ``edges``, one entry per edge that this
+        process sends: ``name``, ``source``, ``destination``, ``dtype``, ``shape``, ``bytes``,
+        ``mode``, ``planned`` (from the graph), ``placement`` (whose memory holds the slots),
         ``slots``, ``hits``, ``misses``, ``staged_bytes``, ``site`` (where its buffers are
         allocated), ``reason``
     ``fallback_reasons``
-        why tensors went by gRPC, and how many
+        the number of tensors that fell back to gRPC, by reason
     ``errors``
-        kinds of errors, and how many
+        the number of errors, by kind
     ``tracing``
-        whether somebody records a timeline here
+        whether a client is recording a timeline of this process
     ``peers``
-        per remote ``task``, and the task here (``local``) that knows it: ``address`` (empty: no
-        cluster here names it, it came of its own), ``incarnation``, ``path`` (``shm``, ``verbs``,
-        ``grpc``, ``unreachable``, ``connecting``, ``idle``) and its ``reason``; ``linked``,
-        ``lost`` (was linked, and is not now), ``links`` (that came up; above 1: connected anew),
-        ``linked_at`` (when the last one did, in seconds since 1970, or None), ``last_error`` (why
-        one ended or did not come up); ``sent`` and ``received`` as above, of which
-        the totals are the sums; ``lent_tensors``; ``slots`` of static edges to it, ``agreed`` on
-        and, of those in its memory, ``busy`` (not given back); and the ``ring`` for notifications
-        to it: ``capacity_bytes``, ``used_bytes`` (not taken yet) and ``waiting_bytes`` (for room)
+        one entry for each remote ``task``. ``local`` is the task of this process that has this
+        peer. ``address`` is empty if no cluster of this process names it. ``incarnation``;
+        ``transport`` (``shm``, ``verbs``, ``grpc``, ``unreachable``, ``connecting``, ``idle``) and
+        its ``reason``; ``linked``; ``lost`` (was linked and is not linked now); ``links``, the
+        number of links that came up (more than one: it reconnected); ``linked_at``, when the last
+        link came up, in seconds since 1970, or None; ``last_error``, why a link ended or did not
+        come up; ``sent`` and ``received`` as above, whose sums are the totals;
+        ``outstanding_tensors``; ``slots`` of static edges to it: ``agreed`` and, of those in its
+        memory, ``busy`` (not released yet); and the ``ring`` for notifications to it:
+        ``capacity_bytes``, ``used_bytes`` (not read yet) and ``waiting_bytes`` (waiting for space)
 
     Thread-safe; takes microseconds.
     """
@@ -79,14 +81,14 @@ _TYPES = {
 
 
 def readable(stats: dict[str, Any]) -> dict[str, Any]:
-    """Give the edges names for what the native library knows by number and key."""
+    """Replace the numbers and keys of the native library by names in the edges."""
     for edge in stats["plan"]["edges"]:
         source, _, destination, name = [*edge.pop("key").split(";"), "", "", ""][:4]
         edge["name"] = name
         edge["source"], edge["destination"] = _task(source), _task(destination)
         edge["dtype"] = _TYPES.get(edge["dtype"], f"type {edge['dtype']}")
         how = "planned from the graph" if edge["planned"] else "its shape has stayed the same"
-        edge["reason"] = how if edge["class"] == "static" else "its shape is not settled"
+        edge["reason"] = how if edge["mode"] == "static" else "its shape is not stable yet"
     return stats
 
 

@@ -30,7 +30,7 @@ def test_numbers_have_a_place_of_their_size(dtype: tf.DType) -> None:
         use(tensor)
 
     edge = only_edge(build)
-    assert (edge.edge_class, edge.dtype, edge.shape) == ("static", dtype.name, (3, 5000))
+    assert (edge.mode, edge.dtype, edge.shape) == ("static", dtype.name, (3, 5000))
     assert edge.bytes == 15000 * WIDTHS[dtype]
 
 
@@ -42,7 +42,7 @@ def test_what_has_no_plain_bytes_is_unsupported(dtype: tf.DType) -> None:
         use(tensor)
 
     edge = only_edge(build)
-    assert (edge.edge_class, edge.dtype, edge.bytes) == ("unsupported", dtype.name, None)
+    assert (edge.mode, edge.dtype, edge.bytes) == ("grpc", dtype.name, None)
     assert dtype.name in edge.reason
     assert (edge.slots, edge.slot_bytes) == (0, 0)
 
@@ -56,7 +56,7 @@ def test_a_handle_of_a_resource_is_unsupported() -> None:
             tf.raw_ops.IdentityN(input=[both[0]])
 
     edge = only_edge(build)
-    assert (edge.edge_class, edge.dtype, edge.bytes) == ("unsupported", "resource", None)
+    assert (edge.mode, edge.dtype, edge.bytes) == ("grpc", "resource", None)
     assert "resource" in edge.reason
 
 
@@ -68,7 +68,7 @@ def test_a_shape_that_only_the_step_knows_is_dynamic(shape: Any) -> None:
         use(tensor)
 
     edge = only_edge(build)
-    assert (edge.edge_class, edge.bytes, edge.slots) == ("dynamic", None, 0)
+    assert (edge.mode, edge.bytes, edge.slots) == ("dynamic", None, 0)
     assert edge.shape == (None if shape is None else tuple(shape))
     assert "shape" in edge.reason
 
@@ -83,7 +83,7 @@ def test_the_inline_limit_is_the_last_size_that_rides_inline(size: int, expected
         use(tensor)
 
     edge = only_edge(build)
-    assert (edge.edge_class, edge.bytes, edge.control) == (expected, size, False)
+    assert (edge.mode, edge.bytes, edge.control) == (expected, size, False)
     assert edge.slots >= 2 if expected == "static" else edge.slots == 0
 
 
@@ -95,7 +95,7 @@ def test_sizes_near_the_end_of_the_integers_do_not_fit(elements: int) -> None:
         use(tensor)
 
     edge = only_edge(build)
-    assert edge.edge_class == "dynamic"
+    assert edge.mode == "dynamic"
     assert (edge.slots, edge.slot_bytes) == (0, 0)
 
 
@@ -137,9 +137,9 @@ KIB = 1024
 def test_what_does_not_fit_is_left_out_the_largest_first(limit: int, left_out: set[str]) -> None:
     plan = plan_of(three_sizes, arena_limit=limit)
     assert plan.arena_limit == limit
-    assert {edge.name for edge in plan.of_class("dynamic")} == left_out
-    assert len(plan.of_class("static")) == 3 - len(left_out)
-    for edge in plan.of_class("dynamic"):
+    assert {edge.name for edge in plan.of_mode("dynamic")} == left_out
+    assert len(plan.of_mode("static")) == 3 - len(left_out)
+    for edge in plan.of_mode("dynamic"):
         assert (edge.slots, edge.slot_bytes) == (0, 0)
         assert edge.bytes is not None
         assert "did not fit" in edge.reason
@@ -159,6 +159,6 @@ def test_the_receivers_memory_counts_too() -> None:
             use(tensor, W1)
 
     plan = plan_of(build, arena_limit=2 * 2 * 100 * KIB)
-    assert len(plan.of_class("static")) == 2
-    (edge,) = plan.of_class("dynamic")
+    assert len(plan.of_mode("static")) == 2
+    (edge,) = plan.of_mode("dynamic")
     assert W1 in edge.reason

@@ -42,7 +42,7 @@ def test_what_either_branch_makes_is_only_known_in_the_step(control_flow: str) -
 
     edge = only_edge(build)
     assert (edge.source, edge.destination) == (PS, W0)
-    assert (edge.edge_class, edge.shape) == ("static", (SIDE, SIDE))
+    assert (edge.mode, edge.shape) == ("static", (SIDE, SIDE))
     assert edge.site.kind == "unknown"
 
 
@@ -65,7 +65,7 @@ def test_branches_on_another_task(control_flow: str) -> None:
     assert 1 <= len(there) <= 2
     for edge in there:
         assert (edge.site.op, edge.site.type, edge.site.kind) == ("m", "MatMul", "kernel")
-    assert {(edge.shape, edge.edge_class) for edge in matrices} == {((SIDE, SIDE), "static")}
+    assert {(edge.shape, edge.mode) for edge in matrices} == {((SIDE, SIDE), "static")}
 
 
 def loop_across_tasks() -> None:
@@ -97,7 +97,7 @@ def test_loops_across_tasks(control_flow: str) -> None:
     assert (last.site.type, last.site.kind) in {("AddV2", "kernel"), ("Merge", "unknown")}
     for edge in matrices:
         assert edge.shape in {None, (None, None), (SIDE, SIDE)}, "never a wrong one"
-        assert edge.edge_class == ("static" if edge.shape == (SIDE, SIDE) else "dynamic")
+        assert edge.mode == ("static" if edge.shape == (SIDE, SIDE) else "dynamic")
         assert edge.reason
 
 
@@ -113,7 +113,7 @@ def test_shapes_in_loops_follow_from_their_bodies(control_flow: str) -> None:
     plan = plan_of(loop_across_tasks)
     matrices = [edge for edge in plan.tensors if edge.dtype == "float32"]
     assert {edge.shape for edge in matrices} == {(SIDE, SIDE)}
-    assert {edge.edge_class for edge in matrices} == {"static"}
+    assert {edge.mode for edge in matrices} == {"static"}
 
 
 def spanning(x: Any) -> Any:
@@ -155,7 +155,7 @@ def test_calls_within_calls() -> None:
     plan = plan_of(build)
     # twice to W0, the first product back, the second on to W1
     assert links(plan.tensors) == {(PS, W0): 2, (W0, PS): 1, (W0, W1): 1}
-    assert {edge.edge_class for edge in plan.tensors} == {"static"}
+    assert {edge.mode for edge in plan.tensors} == {"static"}
 
 
 def test_a_call_on_one_task() -> None:
@@ -185,7 +185,7 @@ def test_shapes_go_through_bodies_that_were_traced_without_them() -> None:
         use(tensor)
 
     (edge,) = plan_of(build).tensors
-    assert (edge.shape, edge.edge_class) == ((128, 32), "static")
+    assert (edge.shape, edge.mode) == ((128, 32), "static")
 
 
 def test_concrete_functions() -> None:
@@ -195,7 +195,7 @@ def test_concrete_functions() -> None:
         # the result goes back to where the caller is
         assert links(plan.tensors) == {(PS, W0): 1, (W0, PS): 1}
         (there,) = (edge for edge in plan.tensors if edge.destination == W0)
-        assert (there.name, there.site.op, there.edge_class) == ("near:0", "near", "static")
+        assert (there.name, there.site.op, there.mode) == ("near:0", "near", "static")
 
 
 def test_saved_models_of_sessions(tmp_path: Path) -> None:

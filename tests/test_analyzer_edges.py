@@ -52,7 +52,7 @@ def test_a_tensor_without_elements_is_not_a_control_dependency() -> None:
     edge = only_edge(build)
     assert not edge.control
     assert (edge.name, edge.shape, edge.bytes) == ("empty:0", (0,), 0)
-    assert (edge.edge_class, edge.site.kind) == ("inline", "constant")
+    assert (edge.mode, edge.site.kind) == ("inline", "constant")
 
 
 def test_a_tensor_goes_once_to_each_task_that_needs_it() -> None:
@@ -95,7 +95,7 @@ def test_a_tensor_that_is_passed_on_by_the_task_that_received_it() -> None:
 
     plan = plan_of(build)
     assert links(plan.edges) == {(PS, W0): 1, (W0, W1): 1}
-    assert {edge.edge_class for edge in plan.edges} == {"static"}
+    assert {edge.mode for edge in plan.edges} == {"static"}
 
 
 def test_names_that_end_like_those_of_the_partitioner() -> None:
@@ -223,7 +223,7 @@ def test_random_graphs_have_the_edges_that_a_count_gives(
         for dimension in expected[edge.name, edge.source, edge.destination]:
             size *= dimension
         assert edge.bytes == size
-        assert edge.edge_class == ("inline" if size <= inline_limit else "static")
+        assert edge.mode == ("inline" if size <= inline_limit else "static")
         sent[edge.source] += size
         received[edge.destination] += size
     for task in plan.tasks:

@@ -53,18 +53,18 @@ def test_small_tensors_ride_inline_and_all_others_have_a_place(name: str) -> Non
     inline = [4 * size for size in sizes if 4 * size <= INLINE]
     static = [4 * size for size in sizes if 4 * size > INLINE]
     times = 2 * len(WORKERS)
-    found = {name: (one.edges, one.bytes, one.unknown) for name, one in plan.by_class().items()}
+    found = {name: (one.edges, one.bytes, one.unknown) for name, one in plan.by_mode().items()}
     assert found == {
         "static": (times * len(static), times * sum(static), 0),
         "dynamic": (0, 0, 0),
         "inline": (times * len(inline), times * sum(inline), 0),
-        "unsupported": (0, 0, 0),
+        "grpc": (0, 0, 0),
     }
     for edge in plan.edges:
         assert edge.bytes is not None
-        assert edge.edge_class == ("inline" if edge.bytes <= INLINE else "static")
+        assert edge.mode == ("inline" if edge.bytes <= INLINE else "static")
         assert edge.reason
-        if edge.edge_class == "static":
+        if edge.mode == "static":
             assert edge.slots >= 2
             assert edge.slot_bytes == edge.slots * aligned(edge.bytes)
         else:
@@ -141,8 +141,8 @@ def test_the_inline_limit_decides_between_inline_and_static(inline_limit: int) -
         inline_limit=inline_limit,
     )
     inline = sum(4 * size <= inline_limit for size in sizes)
-    assert len(plan.of_class("inline")) == 4 * inline
-    assert len(plan.of_class("static")) == 4 * (len(sizes) - inline)
+    assert len(plan.of_mode("inline")) == 4 * inline
+    assert len(plan.of_mode("static")) == 4 * (len(sizes) - inline)
 
 
 @functools.cache

@@ -110,7 +110,7 @@ def test_json_is_all_of_stdout_and_obeys_the_schema() -> None:
         assert times["p99"] is times["p99.9"] is None, "20 samples do not tell"
     assert rows["notify_rate", 64]["per_second"] > 0
     assert {row["wrong"] for row in result["rows"] if row["protocol"] != "cpu"} == {0}
-    assert result["routes"][0]["path"] == rows["write_bw", 64]["protocol"]
+    assert result["routes"][0]["transport"] == rows["write_bw", 64]["protocol"]
 
 
 def test_the_schema_refuses_what_is_no_report() -> None:
@@ -129,7 +129,7 @@ def test_a_table_in_a_pipe() -> None:
     assert first == "# rdma-transport bench " + " ".join(QUICK)
     assert "TensorFlow" in second
     assert "\x1b" not in ran.stdout
-    for word in ("write_bw", "#bytes", "p50", "GB/s", "# path shm (same host)"):
+    for word in ("write_bw", "#bytes", "p50", "GB/s", "# transport shm (same host)"):
         assert word in ran.stdout
 
 
@@ -157,14 +157,14 @@ def test_a_picture(tmp_path: Path) -> None:
         (["fabric", "--sizes", "4KiB..64"], "not a range"),
         (["fabric", "--fabric", "infiniband"], "--fabric"),
         (["fabric", "--plot", "out.gif"], "neither .png nor .svg"),
-        (["fabric", "--plot", "/nowhere/out.png"], "no folder /nowhere"),
+        (["fabric", "--plot", "/nowhere/out.png"], "no directory /nowhere"),
         (["edges", "--role", "1"], "--role: needs --hosts"),
         (["edges", "--hosts", "a:1"], "'a:1' is not HOST:PORT,HOST:PORT"),
         (["edges", "--hosts", "a:1,b"], "'b' is not HOST:PORT"),
-        (["edges", "--hosts", "a:1,b:2", "--role", "2"], "2 is not one of 2 hosts"),
-        (["latency", "--payloads", "small,huge"], "'huge' is neither small"),
+        (["edges", "--hosts", "a:1,b:2", "--role", "2"], "2 is too large for 2 hosts"),
+        (["latency", "--payloads", "small,huge"], "'huge' is not one of small"),
         (["latency", "--compare", "mpi"], "--compare"),
-        (["train", "--models", "gru,bert"], "no model bert; there are alexnet"),
+        (["train", "--models", "gru,bert"], "unknown model bert; use alexnet"),
         (["all-reduce", "--workers", "1"], "--workers"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_fabric_that_is_not_there_is_exit_code_3() -> None:
 def test_a_host_that_never_comes_is_exit_code_4(role: str) -> None:
     ran = run(*QUICK, *two_hosts(), "--role", role, "--connect-timeout", "0.3", "--json")
     assert (ran.returncode, ran.stdout) == (4, "")
-    assert "error: nobody " in ran.stderr
+    assert "error: no process " in ran.stderr
 
 
 def test_ctrl_c_ends_all_processes() -> None:
@@ -304,7 +304,7 @@ def test_two_commands_measure_tensorflow() -> None:
         (row,) = result["rows"]
         assert (row["protocol"], row["wrong"]) == ("rdma", 0)
         assert row["us"]["p50"] > 0
-        assert {route["path"] for route in result["routes"]} == {"shm"}
+        assert {route["transport"] for route in result["routes"]} == {"shm"}
         assert waiting.wait(10) == 0
 
 

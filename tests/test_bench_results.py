@@ -1,8 +1,11 @@
 """What the measurements find and say: values, paths, percentiles, and what must not be hidden."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -10,8 +13,8 @@ import pytest
 
 import bench.edges
 import bench.fabric
-from bench import exchange, levels, performing
-from bench.levels import Where
+from bench import benchmarks, exchange, runner
+from bench.benchmarks import Where
 from bench.payloads import parse_payloads, payload
 from bench.report import Result, Row, Times, as_json, schema, times_of
 from bench.support.cluster import Cluster, running
@@ -64,12 +67,12 @@ def test_percentiles_need_samples_beyond_them() -> None:
 def test_a_message_of_many_buffers_over_both(kind: str, pairs: dict[str, Cluster]) -> None:
     messages = parse_payloads("small,skewed", 10, 1)
     result = exchange.measure(kind, messages, pairs, **QUICK)
-    performing._judge(result)
+    runner._judge(result)
     valid(result)
     assert [(row.name, row.protocol) for row in result.rows] == [
         (name, protocol) for name in ("small", "skewed") for protocol in ("grpc", "rdma")
     ]
-    assert performing._code([result]) == performing.OK
+    assert runner._code([result]) == runner.OK
     for row in result.rows:
         assert row.wrong == 0
         assert row.iterations >= 3
@@ -83,7 +86,7 @@ def test_a_message_of_many_buffers_over_both(kind: str, pairs: dict[str, Cluster
     assert skewed is not None
     assert small["inline"]["tensors"] == sum(path["tensors"] for path in small.values()) > 0
     assert skewed["static"]["bytes"] > skewed["inline"]["bytes"] > 0
-    assert {route["path"] for route in result.routes} == {"shm"}
+    assert {route["transport"] for route in result.routes} == {"shm"}
     assert "shared memory" in result.notes[0]
 
 
@@ -102,47 +105,47 @@ def test_every_worker_calls_every_server() -> None:
 @pytest.mark.parametrize("kind", ["latency", "bandwidth"])
 def test_values_that_are_not_those_sent_are_counted(kind: str, pairs: dict[str, Cluster]) -> None:
     with ExitStack() as stack:
-        program = exchange.Program(kind, payload("small", 2), 1, 1, serialised=False)
+        program = exchange.Program(kind, payload("small", 2), 1, 1, serialized=False)
         calls = exchange.Calls(stack, pairs["rdma"], program)
         assert calls.wrong() == 0
         calls.tick += 1  # so other values are expected than are sent
         assert calls.wrong() == 2 * (1 + program.count)
     result = Result(kind, "", {}, "p50", [Row("t", "n", 1, "rdma", 1, wrong=3)])
-    performing._judge(result)
-    assert performing._code([result]) == performing.FAILED
+    runner._judge(result)
+    assert runner._code([result]) == runner.FAILED
 
 
-def test_serialised_buffers_go_by_grpc_and_it_says_so(pairs: dict[str, Cluster]) -> None:
-    result = exchange.measure("latency", [payload("medium", 2)], pairs, serialised=True, **QUICK)
-    performing._judge(result)
+def test_serialized_buffers_go_by_grpc_and_it_says_so(pairs: dict[str, Cluster]) -> None:
+    result = exchange.measure("latency", [payload("medium", 2)], pairs, serialized=True, **QUICK)
+    runner._judge(result)
     valid(result)
     rdma = result.rows[1]
     assert rdma.wrong == 0
     assert rdma.sent is not None
     assert rdma.sent["grpc"]["tensors"] > 0
     assert "strings" in result.notes[0]
-    assert performing._code([result]) == performing.OK
+    assert runner._code([result]) == runner.OK
 
 
 def test_what_was_asked_as_rdma_and_went_by_grpc_is_exit_code_3(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     where = Where(fabric="grpc")
-    (result,) = levels.exchange(where, ["latency"], [payload("medium", 1)], **QUICK)
-    performing._judge(result)
+    (result,) = benchmarks.exchange(where, ["latency"], [payload("medium", 1)], **QUICK)
+    runner._judge(result)
     valid(result)
     assert result.fallback
-    assert performing._code([result]) == performing.NOT_AVAILABLE
-    assert "went by gRPC: " in capsys.readouterr().err
+    assert runner._code([result]) == runner.NOT_AVAILABLE
+    assert "fell back from rdma to gRPC: " in capsys.readouterr().err
 
 
 def test_edges_all_reduce_and_steps_have_the_same_form() -> None:
     both = Where(("grpc", "rdma"))
-    edges = levels.edges(both, [65536], repeat=6)
-    reduced = levels.all_reduce(both, [65536], repeat=6)
-    trained = levels.train(Where(), ["gru"], steps=6, warm_up=1)
+    edges = benchmarks.edges(both, [65536], repeat=6)
+    reduced = benchmarks.all_reduce(both, [65536], repeat=6)
+    trained = benchmarks.train(Where(), ["gru"], steps=6, warm_up=1)
     for result in (edges, reduced, trained):
-        performing._judge(result)
+        runner._judge(result)
         assert result.problems == []
     valid(edges, reduced, trained)
     assert [row.protocol for row in edges.rows] == ["grpc", "rdma", "local"]
@@ -160,7 +163,7 @@ def test_edges_all_reduce_and_steps_have_the_same_form() -> None:
 
 def test_the_fabric_counts_wrong_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     where, little = Where(fabric="shm"), {"iterations": 1000, "rounds": 2, "most": 2**20}
-    right = levels.fabric(where, [64], **little)
+    right = benchmarks.fabric(where, [64], **little)
     valid(right)
     moves = [row for row in right.rows if row.test != "memcpy"]
     assert [row.wrong for row in moves] == [0] * 6
@@ -175,10 +178,10 @@ def test_the_fabric_counts_wrong_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
             return seconds, wrong + 5 * (test == "write_bandwidth")
 
     monkeypatch.setattr(bench.fabric, "Meter", Wrong)
-    result = levels.fabric(where, [64], **little)
+    result = benchmarks.fabric(where, [64], **little)
     assert {row.test: row.wrong for row in result.rows if row.wrong} == {"write_bw": 15}
-    performing._judge(result)
-    assert performing._code([result]) == performing.FAILED
+    runner._judge(result)
+    assert runner._code([result]) == runner.FAILED
 
 
 def test_a_table_leaves_out_what_nobody_measured() -> None:
@@ -192,3 +195,33 @@ def test_a_table_leaves_out_what_nobody_measured() -> None:
     assert percent(0.999999) == "99.99 %"
     assert percent(0.000001) == "< 0.01 %"
     assert sent([plain]) == ""
+
+
+PROGRAMS = sorted(
+    {
+        f"bench.{path.stem}"
+        for path in Path(bench.__file__).parent.glob("*.py")
+        if "run_command(" in path.read_text()
+    }
+    | {"bench.models", "bench.paper"}
+)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_has_help_and_the_same_usage_errors(name: str) -> None:
+    command = [sys.executable, "-m", name]
+    shown = subprocess.run([*command, "--help"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith(f"Usage: python -m {name}")
+    wrong = subprocess.run([*command, "--nonsense"], capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "\nerror: No such option: --nonsense" in wrong.stderr
+
+
+def test_no_program_is_without_help() -> None:
+    runnable = {
+        f"bench.{path.stem}"
+        for path in Path(bench.__file__).parent.glob("[!_]*.py")
+        if '__name__ == "__main__"' in path.read_text()
+    }
+    assert runnable <= set(PROGRAMS)

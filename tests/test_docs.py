@@ -13,8 +13,8 @@ from graph_analyzer.units import format_bytes, format_seconds
 
 REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = (
-    *("README.md", "docs/architecture.md", "docs/operations.md"),
-    *("docs/scaling.md", "docs/threat_model.md", "docs/fuzzing.md"),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/api.md", "docs/architecture.md"),
+    *("docs/operations.md", "docs/scaling.md", "docs/threat_model.md", "docs/fuzzing.md"),
 )
 ROW = re.compile(r"^\| `(RDMA_TRANSPORT_\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 
@@ -84,3 +84,34 @@ def test_the_tables_of_clusters_are_those_of_the_command() -> None:
             format_seconds(need.seconds_overlapped),
             format_seconds(need.seconds_synchronous),
         ]
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])
+def test_what_is_inside_of_a_list_item_is_indented_by_four_spaces(document: str) -> None:
+    # GitHub takes two, but the site's Markdown then ends the list.
+    text = re.sub("^```.*?^```", "", (REPOSITORY / document).read_text(), flags=re.M | re.S)
+    lists = re.findall(r"^ {1,3}(?:[-*]|\d+\.) .*", text, re.M)
+    blocks = re.findall(r"(?<=\n\n) {1,3}\S.*", text)
+    assert lists + blocks == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_that_are_named_exist(document: str) -> None:
+    code = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", (REPOSITORY / document).read_text())
+    folders = "native|rdma_transport|graph_analyzer|bench|examples|tests|tools|docs"
+    named = [name for name in code if re.fullmatch(rf"({folders})/[\w./]+", name)]
+    assert [name for name in named if "NAME" not in name and not (REPOSITORY / name).exists()] == []
+
+
+def test_the_hooks_run_what_make_lint_runs() -> None:
+    recipe = (REPOSITORY / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
+    hooks = (REPOSITORY / ".pre-commit-config.yaml").read_text()
+    lines = [line.strip("\t@").replace("$(PYTHON)", "python") for line in recipe.splitlines()[1:]]
+    programs = [line.removesuffix(" $(CXX_FILES)").removesuffix(" .") for line in lines]
+    assert "mypy" in programs
+    assert re.findall(r"entry: \.venv/bin/(.*?)(?: --force-exclude)?$", hooks, re.M) == programs
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    citation = (REPOSITORY / "CITATION.cff").read_text()
+    assert f"\nversion: {rdma_transport.__version__}\n" in citation

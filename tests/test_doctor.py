@@ -1,4 +1,4 @@
-"""`rdma-transport doctor`: each check sees its fault, says why, and says what mends it."""
+"""`rdma-transport doctor`: each check sees its fault, says why, and says what fixes it."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from rdma_transport.doctor.result import FAIL, PASS, PLACES, SKIP, WARN
 from tests.support import fake_verbs
-from tests.support.command import checks, run, run_in_terminal, surroundings, words
+from tests.support.command import checks, clean_environment, run, run_in_terminal, words
 from tests.test_graph_analyzer_plan import SAMPLE
 
 pytestmark = pytest.mark.timeout(90)
@@ -54,7 +54,7 @@ def test_a_card_that_works_is_seen_and_tried() -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
     found = checks(ran)
     assert found["gid"]["found"] == "index 3: RoCE v2, 10.0.0.1"
-    assert found["mtu"]["found"] == "1024 bytes a packet; 1024 active, 4096 at most"
+    assert found["mtu"]["found"] == "1024 bytes per packet; active 1024, maximum 4096"
     assert "verbs, fake_0:1 10.0.0.1 -> 10.0.0.1" in found["verbs_transfer"]["found"]
     assert found["shm_transfer"]["status"] == SKIP  # --fabric verbs is FABRIC=verbs
 
@@ -71,8 +71,8 @@ def test_a_card_that_works_is_seen_and_tried() -> None:
         ("", {"PKEY": "0x12"}, "gid", FAIL, "not in its table", "PKEY=auto"),
         ("gids=rocev1:10.0.0.1", {}, "gid", WARN, "RoCE v1", "ip addr add"),
         ("gids=rocev2:fe80::1", {}, "gid", WARN, "link-local", "ip addr add"),
-        ("active_mtu=512", {}, "mtu", WARN, "512 bytes a packet", "mtu 9000"),
-        ("", {"MTU": "4096"}, "mtu", WARN, "asks for more", "mtu 9000"),
+        ("active_mtu=512", {}, "mtu", WARN, "512 bytes per packet", "mtu 9000"),
+        ("", {"MTU": "4096"}, "mtu", WARN, "is larger than the active MTU", "mtu 9000"),
         ("fork=disabled", {}, "fork", WARN, "disabled", "RDMAV_FORK_SAFE=1"),
         ("memlock=100000", {}, "verbs_transfer", FAIL, "Cannot allocate memory", "dmesg"),
         ("break_path=1;retry_ms=50", {}, "verbs_transfer", FAIL, "did not answer", "ibv_devinfo"),
@@ -86,7 +86,7 @@ def test_faults_of_cards_ports_and_settings(
     found = checks(ran)
     assert found[check]["status"] == status
     assert sentence in found[check]["found"] + found[check]["why"]
-    assert any(line in mend for mend in found[check]["mend"].values())
+    assert any(line in fix for fix in found[check]["fix"].values())
     assert ran.returncode == (1 if status == FAIL else 0)
     others = {name for name, one in found.items() if one["status"] in (FAIL, WARN)}
     assert others == {check}
@@ -106,12 +106,12 @@ def test_locked_memory_is_compared_with_the_plans_need(tmp_path: Path) -> None:
     check = found["memlock"]
     tried = found["verbs_transfer"]
     assert tried["found"].startswith("only 1 MiB of memory may be locked")
-    assert tried["mend"] == check["mend"]
+    assert tried["fix"] == check["fix"]
     assert check["status"] == FAIL
     assert check["found"].startswith("1.00 MiB; the plan needs")
     assert largest["name"] in check["found"]
-    assert set(check["mend"]) == set(PLACES)
-    assert "ulimit -l unlimited" in check["mend"]["shell"]
+    assert set(check["fix"]) == set(PLACES)
+    assert "ulimit -l unlimited" in check["fix"]["shell"]
     named = doctor("--plan", plan, "--task", "/job:ps/task:0", settings=fake(), limits=few)
     assert "/job:ps" in named["memlock"]["found"]
 
@@ -127,7 +127,7 @@ def test_locked_memory_is_compared_with_the_plans_need(tmp_path: Path) -> None:
 def test_limits_of_the_process(limits: dict[int, int], check: str, status: str, line: str) -> None:
     found = doctor(settings=ALONE, limits=limits)[check]
     assert found["status"] == status
-    assert any(line in mend for mend in found["mend"].values())
+    assert any(line in fix for fix in found["fix"].values())
 
 
 def test_too_little_address_space_fails_the_real_transfer_too() -> None:
@@ -167,7 +167,7 @@ def test_tensorflow_really_makes_a_server() -> None:
     assert ran.returncode == 0
     found = checks(ran)["autoload"]
     assert found["status"] == PASS
-    assert "made a server with protocol='rdma'" in found["found"]
+    assert "created a server with protocol='rdma'" in found["found"]
 
 
 def test_a_terminal_and_a_pipe_show_the_same_lines() -> None:
@@ -202,13 +202,13 @@ def test_the_lines_for_the_place_where_it_runs_come_first() -> None:
     ("arguments", "sentence"),
     [
         (["--plan", "missing.json"], "missing.json: No such file"),
-        (["--plan", "{plan}", "--task", "/job:gpu/task:0"], "there are /job:"),
+        (["--plan", "{plan}", "--task", "/job:gpu/task:0"], "it has /job:"),
         (["--task", "/job:ps/task:0"], "--plan plan.json"),
-        (["--peer", "nowhere"], "not HOST:PORT"),
-        (["--peer", "host:99999"], "not HOST:PORT"),
-        (["--listen", "x"], "not PORT or HOST:PORT"),
-        (["--listen", "1", "--peer", "a:1"], "leave the others out"),
-        (["--wait", "0"], "above 0"),
+        (["--peer", "nowhere"], "give HOST:PORT"),
+        (["--peer", "host:99999"], "give HOST:PORT"),
+        (["--listen", "x"], "give PORT or HOST:PORT"),
+        (["--listen", "1", "--peer", "a:1"], "cannot be combined with --peer"),
+        (["--wait", "0"], "greater than 0"),
         (["--fabric", "tcp"], "'tcp'"),
     ],
 )
@@ -224,7 +224,7 @@ def test_bad_usage_is_exit_code_2_and_a_sentence(
 
 def test_ctrl_c_leaves_nothing_behind() -> None:
     process = subprocess.Popen(
-        words("doctor"), env=surroundings(ALONE), stdout=subprocess.PIPE, text=True
+        words("doctor"), env=clean_environment(ALONE), stdout=subprocess.PIPE, text=True
     )
     watched = psutil.Process(process.pid)
     deadline = time.monotonic() + 20
@@ -243,7 +243,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     with os.fdopen(write, "wb") as closed:
         ran = subprocess.run(
             words("doctor", "--quick"),
-            env=surroundings(ALONE),
+            env=clean_environment(ALONE),
             stdout=closed,
             stderr=subprocess.PIPE,
             text=True,

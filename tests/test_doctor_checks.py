@@ -7,28 +7,28 @@ from pathlib import Path
 import pytest
 
 from rdma_transport.doctor import host as local
-from rdma_transport.doctor import room, software, verbs
-from rdma_transport.doctor.case import Case, Need
-from rdma_transport.doctor.examination import exit_code
+from rdma_transport.doctor import limits, software, verbs
+from rdma_transport.doctor.context import Context, Need
 from rdma_transport.doctor.result import FAIL, PASS, PLACES, SKIP, WARN, Result
-from rdma_transport.doctor.surroundings import Surroundings
+from rdma_transport.doctor.run import exit_code
+from rdma_transport.doctor.system import System
 from tests.support.command import ROOT
 
 GIB = 2**30
 
 
-def host(root: Path, **files: str) -> Surroundings:
+def host(root: Path, **files: str) -> System:
     """Files of a host; in their names `__` is a slash."""
     files = {"proc__meminfo": "MemTotal: 8388608 kB\nMemAvailable: 6291456 kB"} | files
     for name, text in files.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    return Surroundings(root)
+    return System(root)
 
 
-def case(there: Surroundings, tensors: int = 0) -> Case:
-    return Case(surroundings=there, need=Need("/job:ps", tensors, 0, 3, 0) if tensors else None)
+def context(there: System, tensors: int = 0) -> Context:
+    return Context(system=there, need=Need("/job:ps", tensors, 0, 3, 0) if tensors else None)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def case(there: Surroundings, tensors: int = 0) -> Case:
 def test_a_limit_that_holds_the_plan_may_still_not_hold_the_arena(
     limit: int | None, tensors: int, status: str
 ) -> None:
-    asked = case(Surroundings(), tensors)
+    asked = context(System(), tensors)
     memlock = {"limit": limit, "begin": 10 << 20, "help": "  shell: ulimit -l unlimited"}
     asked.__dict__["survey"] = {"memlock": memlock, "ports": [{"name": "mlx5_0:1"}]}
     assert verbs.check_memlock(asked).status == status
@@ -57,7 +57,7 @@ def test_a_server_that_cannot_be_made(code: int, stdout: str, stderr: str, sente
     result = software._judge(subprocess.CompletedProcess([], code, stdout, stderr))
     assert result.status == FAIL
     assert sentence in result.found
-    assert result.mend
+    assert result.fix
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_versions_of_tensorflow(
     installed: tuple[str, str] | None, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(software, "installed_tensorflow", lambda: installed)
-    assert software.check_tensorflow(Case()).status == status
+    assert software.check_tensorflow(Context()).status == status
 
 
 def test_memory_limits_of_containers_are_found_wherever_they_are_set(
@@ -82,22 +82,22 @@ def test_memory_limits_of_containers_are_found_wherever_they_are_set(
     inside = host(tmp_path / "a", proc__self__cgroup="0::/", sys__fs__cgroup__memory__max="x")
     (tmp_path / "a/sys/fs/cgroup/memory.max").write_text(f"{2 * GIB}\n")
     assert inside.memory_limit() == (2 * GIB, "/sys/fs/cgroup/memory.max")
-    assert case(inside).arena_limit == 2 * GIB * 3 // 4
-    assert room.check_memory(case(inside)).status == PASS
-    assert room.check_memory(case(inside, 3 * GIB)).status == FAIL
+    assert context(inside).arena_limit == 2 * GIB * 3 // 4
+    assert limits.check_memory(context(inside)).status == PASS
+    assert limits.check_memory(context(inside, 3 * GIB)).status == FAIL
 
     # Outside a container the limit is that of a slice.
     unit = host(tmp_path / "b", proc__self__cgroup="0::/system.slice/job.service")
     limit = tmp_path / "b/sys/fs/cgroup/system.slice/memory.max"
     limit.parent.mkdir(parents=True)
     limit.write_text(f"{2 * GIB}\n")
-    assert case(unit).arena_limit == 2 * GIB * 3 // 4
-    assert room.check_memory(case(unit)).status == PASS
+    assert context(unit).arena_limit == 2 * GIB * 3 // 4
+    assert limits.check_memory(context(unit)).status == PASS
     with monkeypatch.context() as environment:
         environment.setenv("RDMA_TRANSPORT_ARENA_SIZE", "3GiB")
-        found = room.check_memory(case(unit))
+        found = limits.check_memory(context(unit))
     assert found.status == WARN
-    assert "export RDMA_TRANSPORT_ARENA_SIZE=1536MiB" in found.mend["shell"]
+    assert "export RDMA_TRANSPORT_ARENA_SIZE=1536MiB" in found.fix["shell"]
 
     legacy = host(tmp_path / "c", proc__self__cgroup="5:cpu,memory:/docker/x\n0::/")
     old = tmp_path / "c/sys/fs/cgroup/memory/memory.limit_in_bytes"
@@ -111,7 +111,7 @@ def test_memory_limits_of_containers_are_found_wherever_they_are_set(
 def test_a_limit_on_threads_is_found(tmp_path: Path) -> None:
     there = host(tmp_path, proc__self__cgroup="0::/", sys__fs__cgroup__pids__max="")
     (tmp_path / "sys/fs/cgroup/pids.max").write_text("100\n")
-    assert room.check_threads(case(there)).status == WARN
+    assert limits.check_threads(context(there)).status == WARN
     (tmp_path / "sys/fs/cgroup/pids.max").write_text("max\n")
     assert there.task_limit() is None
 
@@ -121,13 +121,13 @@ def test_devices_that_a_container_was_not_given(
 ) -> None:
     there = host(tmp_path, sys__class__infiniband__mlx5_0__fw_ver="16.35")
     monkeypatch.setitem(os.environ, "RDMA_TRANSPORT_LIBIBVERBS", "/nowhere.so")
-    without = verbs.check_devices(case(there))
-    assert (without.status, "--device=/dev/infiniband" in without.mend["docker"]) == (FAIL, True)
-    assert verbs.check_library(case(there)).status == FAIL
+    without = verbs.check_devices(context(there))
+    assert (without.status, "--device=/dev/infiniband" in without.fix["docker"]) == (FAIL, True)
+    assert verbs.check_library(context(there)).status == FAIL
     host(tmp_path, dev__infiniband__uverbs0="")
-    assert "libibverbs shows none" in verbs.check_devices(case(there)).why
+    assert "libibverbs finds none" in verbs.check_devices(context(there)).why
     monkeypatch.setattr(verbs.os, "access", lambda path, mode: False)
-    closed = verbs.check_devices(case(there))
+    closed = verbs.check_devices(context(there))
     assert closed.found == "no access to /dev/infiniband/uverbs0"
 
 
@@ -139,16 +139,16 @@ def test_exit_codes() -> None:
     assert code("", memlock=FAIL) == 1
     assert code("", memlock=FAIL, peer_address=FAIL) == 4
     assert code("verbs", verbs_transfer=SKIP, peer_address=FAIL) == 3
-    assert code("verbs", verbs_transfer=PASS, peer_path=FAIL) == 3
+    assert code("verbs", verbs_transfer=PASS, peer_transport=FAIL) == 3
     assert code("verbs", verbs_transfer=PASS, memory=FAIL) == 1
 
 
 def test_the_advice_on_locked_memory_is_that_of_the_documentation() -> None:
-    mend = verbs.mending.from_help(Case().survey["memlock"]["help"])
-    assert set(mend) == set(PLACES)
+    fix = verbs.fixes.from_help(Context().survey["memlock"]["help"])
+    assert set(fix) == set(PLACES)
     text = (ROOT / "docs" / "operations.md").read_text()
     for word in ("ulimit -l unlimited", "LimitMEMLOCK=infinity", "--ulimit memlock=-1", "IPC_LOCK"):
-        assert any(word in line for line in mend.values())
+        assert any(word in line for line in fix.values())
         assert word in text
 
 
@@ -162,5 +162,5 @@ def test_a_clock_that_asks_the_kernel_is_slow(
     assert checks_clock(host(tmp_path / "c", **{path: "tsc"})) == WARN
 
 
-def checks_clock(there: Surroundings) -> str:
-    return local.check_clock(case(there)).status
+def checks_clock(there: System) -> str:
+    return local.check_clock(context(there)).status

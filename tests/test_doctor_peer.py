@@ -13,7 +13,7 @@ from rdma_transport.doctor import peer
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN
 from rdma_transport.doctor.transfer import CorruptedError
 from tests.support import fake_verbs
-from tests.support.command import checks, run, surroundings, words
+from tests.support.command import checks, clean_environment, run, words
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -41,9 +41,9 @@ def test_a_task_with_the_plugin_is_reached_by_the_path_that_it_would_take() -> N
         for _ in range(2):
             code, found = ask(place)
             assert code == 0
-            assert found["peer_server"]["found"] == "TensorFlow's server of /job:ps/task:0"
+            assert found["peer_server"]["found"] == "TensorFlow server of /job:ps/task:0"
             assert found["peer_plugin"]["status"] == PASS
-            assert found["peer_path"]["found"].startswith("shm, same host; there and back in")
+            assert found["peer_transport"]["found"].startswith("shm, same host; round trip")
             assert found["peer_transfer"]["status"] == SKIP
         assert started.stats()["peers"] == []  # a visitor is no peer, and leaves nothing behind
         assert ask(place, "--fabric", "shm")[0] == 0
@@ -54,21 +54,21 @@ def test_a_task_on_verbs() -> None:
     with task("rdma", verbs) as (_, place):
         code, found = ask(place, "--fabric", "verbs", settings=verbs)
         assert code == 0
-        assert found["peer_path"]["found"].startswith("verbs, fake_0:1 10.0.0.1 -> 10.0.0.1")
+        assert found["peer_transport"]["found"].startswith("verbs, fake_0:1 10.0.0.1 -> 10.0.0.1")
         # This side has another kind of address, and says so as a task would.
         other = fake_verbs.environment(fake="gids=rocev2:fd00::1")
         code, found = ask(place, "--fabric", "verbs", settings=other)
         assert code == 3
-        assert "one side's GID is of IPv4, the other's of IPv6" in found["peer_path"]["found"]
+        assert "one GID is IPv4, the other IPv6" in found["peer_transport"]["found"]
 
 
 def test_a_task_without_the_plugin_is_reached_by_grpc() -> None:
     with task("grpc") as (_, place):
         code, found = ask(place)
-        assert (code, found["peer_path"]["status"]) == (0, WARN)
-        assert "it runs without the plugin" in found["peer_path"]["found"]
+        assert (code, found["peer_transport"]["status"]) == (0, WARN)
+        assert "the peer does not run the rdma_transport plugin" in found["peer_transport"]["found"]
         code, found = ask(place, settings={"RDMA_TRANSPORT_FALLBACK": "forbid"})
-        assert (code, found["peer_path"]["status"]) == (1, FAIL)
+        assert (code, found["peer_transport"]["status"]) == (1, FAIL)
         assert ask(place, "--fabric", "shm")[0] == 3
 
 
@@ -76,8 +76,8 @@ def test_a_task_that_was_told_to_use_grpc() -> None:
     with task("rdma", {"RDMA_TRANSPORT_FABRIC": "grpc"}) as (_, place):
         code, found = ask(place)
         assert (code, found["peer_plugin"]["status"]) == (0, PASS)
-        assert "it has no fabric: RDMA_TRANSPORT_FABRIC=grpc" in found["peer_path"]["found"]
-        assert "export RDMA_TRANSPORT_FABRIC=auto" in found["peer_path"]["mend"]["shell"]
+        assert "it has no fabric: RDMA_TRANSPORT_FABRIC=grpc" in found["peer_transport"]["found"]
+        assert "export RDMA_TRANSPORT_FABRIC=auto" in found["peer_transport"]["fix"]["shell"]
 
 
 def test_nobody_there_is_exit_code_4() -> None:
@@ -101,7 +101,7 @@ def listener(
     """Another doctor, and where it listens."""
     process = subprocess.Popen(
         words("doctor", "--listen", "127.0.0.1:0", "--json", "--wait", "30", *more),
-        env=surroundings(settings),
+        env=clean_environment(settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -129,8 +129,8 @@ def test_two_doctors_move_bytes(fabric: str) -> None:
         there, at_peer = heard(process)
     assert (code, there) == (0, 0)
     assert found["peer_transfer"]["found"].startswith("1 MiB written in")
-    assert found["peer_path"]["found"].startswith(fabric)
-    assert at_peer["peer_transfer"]["found"].startswith(f"1 MiB came: {fabric}")
+    assert found["peer_transport"]["found"].startswith(fabric)
+    assert at_peer["peer_transfer"]["found"].startswith(f"received 1 MiB: {fabric}")
 
 
 def test_two_doctors_without_a_common_fabric() -> None:
@@ -138,7 +138,7 @@ def test_two_doctors_without_a_common_fabric() -> None:
         code, found = ask(place, "--fabric", "verbs", settings=fake_verbs.environment())
         there, _ = heard(process)
     assert (code, there) == (3, 1)
-    assert "no fabric reaches it" in found["peer_path"]["found"]
+    assert "no fabric reaches it" in found["peer_transport"]["found"]
 
 
 def test_bytes_that_change_on_their_way_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +148,9 @@ def test_bytes_that_change_on_their_way_are_a_failure(monkeypatch: pytest.Monkey
     monkeypatch.setattr(peer, "visit", corrupted)
     with socket.create_server(("127.0.0.1", 0)) as server:
         with socket.create_connection(server.getsockname()) as connection:
-            case = peer.Case()
+            context = peer.Context()
             greeting = {"rdma_transport_doctor": "0.1.0"}
-            results = list(peer._with_doctor(case, peer.Wire(connection), greeting))
+            results = list(peer._with_doctor(context, peer.Wire(connection), greeting))
     assert [(one.name, one.status) for one in results if one.status == FAIL] == [
         ("peer_transfer", FAIL)
     ]
@@ -163,13 +163,13 @@ def test_a_visitor_who_is_no_doctor_is_refused() -> None:
             visitor.sendall(b"GET / HTTP/1.1\r\n\r\n")
             code, found = heard(process)
     assert (code, found["peer_transfer"]["status"]) == (1, FAIL)
-    assert "is no doctor" in found["peer_transfer"]["found"]
+    assert "is not a doctor" in found["peer_transfer"]["found"]
 
 
 def test_nobody_who_visits_is_exit_code_4() -> None:
     ran = run("doctor", "--listen", "127.0.0.1:0", "--wait", "0.2")
     assert (ran.returncode, ran.stdout) == (4, "")
-    assert "no visitor came within 0.2 s" in ran.stderr
+    assert "no client connected within 0.2 s" in ran.stderr
 
 
 def test_another_version_of_the_protocol() -> None:

@@ -476,4 +476,4 @@ def test_the_bench_when_the_other_side_dies() -> None:
 def test_the_bench_without_another_side() -> None:
     result = run_bench("--connect", "127.0.0.1:1", "--wait", "0.1")
     assert result.returncode == 4, result.stderr
-    assert "nobody listens" in result.stderr
+    assert "no process listens" in result.stderr

@@ -50,7 +50,7 @@ def test_the_schema_itself_is_valid_and_refuses_what_is_no_answer() -> None:
     validator = jsonschema.Draft202012Validator(schema())
     assert not validator.is_valid({})
     assert not validator.is_valid(SAMPLE | {"nodes": -1})
-    assert not validator.is_valid(SAMPLE | {"edges": [SAMPLE["edges"][0] | {"class": "fast"}]})
+    assert not validator.is_valid(SAMPLE | {"edges": [SAMPLE["edges"][0] | {"mode": "fast"}]})
 
 
 def test_a_file_alone_is_planned(plan: Path) -> None:
@@ -99,22 +99,36 @@ def test_capacity_and_advice_of_a_plan(plan: Path) -> None:
     assert "sufficient factors" in run("advice", plan).stdout
 
 
+def test_a_plan_without_crossing_tensors_is_a_warning(plan: Path) -> None:
+    assert run(plan).stderr == ""
+    plan.write_text(json.dumps(SAMPLE | {"edges": [], "tasks": []}))
+    ran = run(plan, "--json")
+    assert (ran.returncode, valid(ran.stdout)["edges"]) == (0, [])
+    assert ran.stderr.startswith("warning: the graph has no crossing tensors")
+    assert "no device placement" in ran.stderr
+
+
+def test_a_server_that_is_not_there_is_exit_code_1() -> None:
+    ran = run("plan", "--live", "99999999")
+    assert (ran.returncode, ran.stderr) == (1, "error: there is no process 99999999\n")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["missing.pb", "-c", "ps=1"], "missing.pb: No such file"),
-        (["graph.pb"], "which cluster?"),
-        (["graph.pb", "-c", "ps"], "'ps' in the cluster is not of the form"),
+        (["graph.pb"], "a graph needs a cluster"),
+        (["graph.pb", "-c", "ps"], "the cluster has an invalid part 'ps'"),
         (["graph.pb", "-c", "ps=1", "--arena-limit", "much"], "'much' is not a size"),
         (["corrupt.pb", "-c", "ps=1"], "corrupt, or not a graph"),
-        (["cli.py", "-c", "ps=1"], "unsupported kind of file"),
+        (["cli.py", "-c", "ps=1"], "unsupported file type"),
         (["corrupt.json"], "not a plan"),
-        (["plan.json", "--picture", "out.gif"], "a picture is .png or .svg"),
+        (["plan.json", "--picture", "out.gif"], "ends in .png or .svg"),
         (["plan.json", "--rows", "-1"], "--rows"),
         (["--json"], "give either a graph"),
         (["plan.json", "--nonsense"], "No such option"),
-        (["capacity"], "either a graph or --mib"),
-        (["capacity", "--mib", "nan"], "must be above 0"),
+        (["capacity"], "either a graph, or the size of the parameters with --mib"),
+        (["capacity", "--mib", "nan"], "greater than 0"),
         (["capacity", "--mib", "1", "--workers", "8,x"], "--workers '8,x'"),
         (["capacity", "--mib", "1", "--workers", "0"], "workers: 0"),
         (["capacity", "--mib", "1", "--bandwidth", "quick"], "'quick' is not a bandwidth"),

@@ -32,12 +32,12 @@ def edge(name: str, source: str, destination: str, size: int | None, **changes: 
         "dtype": "float32",
         "shape": [784, 4096],
         "bytes": size,
-        "class": "static",
+        "mode": "static",
         "reason": "the shape is known before the step",
         "mutability": "immutable",
         "site": {"op": "grad/MatMul", "type": "MatMul", "kind": "kernel", "through": ["Reshape"]},
         "slots": 2,
-        "slot_bytes": size or 0,
+        "slot_bytes": 2 * (size or 0),
         "control": False,
     }
     return values | changes
@@ -46,14 +46,14 @@ def edge(name: str, source: str, destination: str, size: int | None, **changes: 
 def edges_of(worker: str) -> list[dict]:
     variable = {"op": "w0", "type": "VarHandleOp", "kind": "variable", "through": []}
     none = {"slots": 0, "slot_bytes": 0}
-    unknown: dict[str, Any] = {"shape": None, "class": "unsupported", "dtype": "string"}
+    unknown: dict[str, Any] = {"shape": None, "mode": "grpc", "dtype": "string"}
     return [
         edge("w0/read:0", SERVER, worker, WEIGHT, mutability="variable", site=variable),
         edge("grad[w0]:0", worker, SERVER, WEIGHT),
-        edge("b0/read:0", SERVER, worker, BIAS, shape=[4096], **none | {"class": "dynamic"}),
-        edge("loss:0", worker, SERVER, LOSS, shape=[], **none | {"class": "inline"}),
+        edge("b0/read:0", SERVER, worker, BIAS, shape=[4096], **none | {"mode": "dynamic"}),
+        edge("loss:0", worker, SERVER, LOSS, shape=[], **none | {"mode": "inline"}),
         edge("names:0", worker, SERVER, None, **none | unknown),
-        edge("^go", SERVER, worker, 0, control=True, **none | {"class": "inline"}),
+        edge("^go", SERVER, worker, 0, control=True, **none | {"mode": "inline"}),
     ]
 
 
@@ -103,15 +103,15 @@ def test_json_round_trip_keeps_every_value() -> None:
 
 def test_bytes_are_counted_by_class_and_control_edges_are_no_tensors() -> None:
     plan = sample()
-    assert plan.by_class() == {
+    assert plan.by_mode() == {
         "static": Traffic(4, 4 * WEIGHT, 0),
         "dynamic": Traffic(2, 2 * BIAS, 0),
         "inline": Traffic(2, 2 * LOSS, 0),
-        "unsupported": Traffic(2, 0, 2),
+        "grpc": Traffic(2, 0, 2),
     }
     assert plan.total() == Traffic(10, 4 * WEIGHT + 2 * BIAS + 2 * LOSS, 2)
     assert len(plan.control_edges) == 2
-    assert [one.name for one in plan.of_class("dynamic")] == ["b0/read:0"] * 2
+    assert [one.name for one in plan.of_mode("dynamic")] == ["b0/read:0"] * 2
     assert plan.registered_bytes == 11 * WEIGHT  # slots 4 + 2 + 2, sources 1 + 1 + 1
     assert [one.name for one in plan.exchanged()] == ["w0", "b0"]
 
@@ -126,8 +126,8 @@ def test_bytes_are_counted_by_link() -> None:
 
 
 def test_an_unknown_class_is_an_error() -> None:
-    with pytest.raises(AnalysisError, match="there are static, dynamic"):
-        sample().of_class("quick")
+    with pytest.raises(AnalysisError, match="use one of static, dynamic"):
+        sample().of_mode("quick")
 
 
 names = st.text(max_size=8)
@@ -148,7 +148,7 @@ edges = st.builds(
     dtype=names,
     shape=shapes,
     bytes=st.none() | counts,
-    edge_class=st.sampled_from(["static", "dynamic", "inline", "unsupported"]),
+    mode=st.sampled_from(["static", "dynamic", "inline", "grpc"]),
     reason=names,
     mutability=st.sampled_from(["immutable", "variable", "reference variable"]),
     site=sites,
@@ -194,7 +194,7 @@ def test_any_plan_survives_json_and_satisfies_the_schema(plan: Plan) -> None:
 def test_no_byte_is_lost_between_edges_classes_and_links(plan: Plan) -> None:
     known = sum(one.bytes or 0 for one in plan.edges if not one.control)
     by_link = [t for classes in plan.by_link().values() for t in classes.values()]
-    assert known == sum(t.bytes for t in plan.by_class().values()) == plan.total().bytes
+    assert known == sum(t.bytes for t in plan.by_mode().values()) == plan.total().bytes
     assert known == sum(t.bytes for t in by_link)
     assert sum(t.edges for t in by_link) == len(plan.edges) - len(plan.control_edges)
 
@@ -202,14 +202,14 @@ def test_no_byte_is_lost_between_edges_classes_and_links(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"version": 2}, "version 2 and this program reads 1"),
-        ({"nodes": -1}, "the top.nodes should be a number that is not negative"),
-        ({"nodes": True}, "the top.nodes should be"),
+        ({"version": 2}, "version 2, but this program reads version 1"),
+        ({"nodes": -1}, "the document.nodes should be a non-negative integer"),
+        ({"nodes": True}, "the document.nodes should be"),
         ({"tasks": [7]}, r"tasks\[0\] should be an object, not 7"),
-        ({"edges": [edge("x", "a", "b", 1, **{"class": "fast"})]}, r"edges\[0\].class should be"),
+        ({"edges": [edge("x", "a", "b", 1, **{"mode": "fast"})]}, r"edges\[0\].mode should be"),
         ({"edges": [edge("x", "a", "b", 1, shape=[-1])]}, r"edges\[0\].shape should be"),
         ({"edges": [edge("x", "a", "b", 1, site={})]}, r"edges\[0\].site has no 'kind'"),
-        ({"variables": None}, "the top.variables should be a list"),
+        ({"variables": None}, "the document.variables should be a list"),
     ],
 )
 def test_a_wrong_plan_is_an_error_that_names_the_place(change: dict, sentence: str) -> None:

@@ -52,7 +52,7 @@ def test_memory_links_and_totals() -> None:
     links = shown(report.link_table(plan))
     assert links[0][:4] == ["ps:0 → worker:0", "2", "12.27 MiB", "–"]
     assert links[2] == [*("worker:0 → ps:0", "3", "12.25 MiB", "1", "12.25 MiB", "–", "4 B", "0 B")]
-    totals = shown(report.class_table(plan))
+    totals = shown(report.mode_table(plan))
     assert totals[0] == ["static", "4", "49.00 MiB", "99.9 %", "–"]
     assert totals[-1] == ["all", "10", "49.03 MiB", "", "2"]
 
@@ -99,7 +99,7 @@ LIVE: dict[str, Any] = {
             "dtype": "float32",
             "shape": [2, None],
             "bytes": None,
-            "class": "dynamic",
+            "mode": "dynamic",
             "reason": "the [first] dimension is unknown",
             "slots": 0,
             "hits": 3,
@@ -126,7 +126,7 @@ def test_a_live_server_shows_what_happened() -> None:
     ]
     assert str(table.caption) == (
         "3 hits, 1 promotions, 2 demotions, – slot allocations; misses: another shape: 4\n"
-        "staged by one copy, by allocation site: w0: 2.00 KiB; small: 10 B"
+        "bytes staged by one copy, by allocation site: w0: 2.00 KiB; small: 10 B"
     )
 
 
@@ -182,7 +182,7 @@ def test_pictures_are_written_and_name_every_task(tmp_path: Path) -> None:
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     svg = draw(sample(), str(tmp_path / "plan.svg")).read_text("utf-8")
     words = set(ElementTree.fromstring(svg).itertext())
-    assert {"ps:0", "worker:0", "worker:1", "static (4)", "unsupported (2)"} <= words
+    assert {"ps:0", "worker:0", "worker:1", "static (4)", "grpc (2)"} <= words
     assert {"12.27 MiB", "2 tensors", "≥ 12.25 MiB", "3 tensors"} <= words
     assert draw(sample(), tmp_path / "again.svg").read_text("utf-8") == svg
 

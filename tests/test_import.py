@@ -169,6 +169,7 @@ def test_the_plugin_can_be_disabled() -> None:
     )
     result = python(code, {"RDMA_TRANSPORT_DISABLE": "1"})
     assert "no such protocol" in result.stdout, result.stderr
+    assert "not loaded: RDMA_TRANSPORT_DISABLE is set" in result.stderr
 
 
 def test_the_package_needs_no_tensorflow_to_be_imported() -> None:

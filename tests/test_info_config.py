@@ -11,9 +11,9 @@ import pytest
 
 import rdma_transport
 from rdma_transport import info
-from rdma_transport.doctor.surroundings import Surroundings
+from rdma_transport.doctor.system import System
 from tests.support import fake_verbs
-from tests.support.command import run, run_in_terminal, surroundings, valid, words
+from tests.support.command import clean_environment, run, run_in_terminal, valid, words
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -99,7 +99,7 @@ def test_info_shows_ports_and_gids() -> None:
 
 
 def test_what_the_kernel_adds_tolerates_holes(tmp_path: os.PathLike) -> None:
-    root = Surroundings().root.__class__(tmp_path)
+    root = System().root.__class__(tmp_path)
     ports = root / "sys/class/infiniband/mlx5_0/ports/1"
     (ports / "gid_attrs/ndevs").mkdir(parents=True)
     (ports / "gid_attrs/ndevs/0").write_text("eth2\n")
@@ -123,7 +123,7 @@ def test_in_a_terminal_and_without_a_reader(command: str) -> None:
     with os.fdopen(write, "wb") as closed:
         ran = subprocess.run(
             words(command),
-            env=surroundings(ALONE),
+            env=clean_environment(ALONE),
             stdout=closed,
             stderr=subprocess.PIPE,
             text=True,
@@ -144,7 +144,7 @@ def test_no_command_imports_tensorflow_and_each_starts_at_once(arguments: list[s
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ran = subprocess.run(
-        [sys.executable, "-c", code], env=surroundings(ALONE), capture_output=True, text=True
+        [sys.executable, "-c", code], env=clean_environment(ALONE), capture_output=True, text=True
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert ran.stdout.endswith("light\n"), ran.stderr

@@ -62,7 +62,7 @@ def test_the_end_of_one_task_may_be_the_end(script: str) -> None:
     launcher = launched("--job", "ps=2", "--until", "ps:1", script, "ps:1")
     _, err = launcher.communicate()
     assert launcher.returncode == 1
-    assert "ps:1 ended with code 1" in err
+    assert "ps:1 exited with code 1" in err
     assert "[ps:1] ps:1 has had enough" in err
 
 
@@ -71,7 +71,7 @@ def test_a_failure_shows_what_the_task_wrote(script: str) -> None:
     out, err = launcher.communicate()
     assert launcher.returncode == 1
     assert "worker:1" not in out.split()[0]
-    assert "worker:1 ended with code 1\n" in err
+    assert "worker:1 exited with code 1\n" in err
     assert "[worker:1] worker:1 has had enough" in err
 
 

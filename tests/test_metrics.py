@@ -50,8 +50,8 @@ def test_every_number_is_that_of_the_process(cluster: Cluster) -> None:
     ran = run("metrics", "--once")
     assert (ran.returncode, ran.stderr) == (0, "")
     scrape, stats = Scrape(ran.stdout), cluster["a", 0].stats()
-    for path, counts in stats["sent"].items():
-        labels = {"peer": "/job:b/task:0", "path": path}
+    for mode, counts in stats["sent"].items():
+        labels = {"peer": "/job:b/task:0", "mode": mode}
         assert scrape("sent_tensors_total", cluster, **labels) == counts["tensors"]
         assert scrape("sent_bytes_total", cluster, **labels) == counts["bytes"]
     assert stats["sent"]["inline"]["bytes"] > 0
@@ -59,7 +59,7 @@ def test_every_number_is_that_of_the_process(cluster: Cluster) -> None:
     assert scrape("arena_limit_bytes", cluster) == stats["arena"]["limit_bytes"]
     assert scrape("plan_hits_total", cluster) == stats["plan"]["hits"]
     peer = {"peer": "/job:b/task:0"}
-    assert scrape("peer_linked", cluster, path="shm", **peer) == 1
+    assert scrape("peer_linked", cluster, transport="shm", **peer) == 1
     assert scrape("peer_lost", cluster, **peer) == 0
     assert scrape("peer_links_total", cluster, **peer) == 1
     assert scrape("peer_linked_timestamp_seconds", cluster, **peer) <= time.time()
@@ -74,9 +74,9 @@ def test_reasons_and_errors_are_labels() -> None:
             graph.run()
         scrape = Scrape(run("metrics", "--once").stdout)
         peer = {"peer": "/job:b/task:0"}
-        assert scrape("sent_bytes_total", cluster, path="grpc", **peer) == WIDE + 4
+        assert scrape("sent_bytes_total", cluster, mode="grpc", **peer) == WIDE + 4
         assert scrape("fallbacks_total", cluster, reason="RDMA_TRANSPORT_FABRIC=grpc") == 2
-        assert scrape("peer_linked", cluster, path="grpc", **peer) == 0
+        assert scrape("peer_linked", cluster, transport="grpc", **peer) == 0
 
 
 def test_names_follow_the_conventions_and_all_have_a_meaning(cluster: Cluster) -> None:
@@ -106,7 +106,8 @@ def test_it_is_scraped_until_ctrl_c(cluster: Cluster) -> None:
     process = start("metrics", "--listen", "127.0.0.1:0")
     assert process.stderr is not None
     line = process.stderr.readline()
-    match = re.fullmatch(r"metrics at (http://127\.0\.0\.1:\d+/metrics); Ctrl-C ends\n", line)
+    said = r"metrics at (http://127\.0\.0\.1:\d+/metrics); press Ctrl-C to stop\n"
+    match = re.fullmatch(said, line)
     assert match, line
     for _ in range(2):
         with urllib.request.urlopen(match[1], timeout=10) as answer:
@@ -134,7 +135,7 @@ def test_node_exporters_directory(cluster: Cluster, tmp_path: Path) -> None:
     assert Scrape((tmp_path / exporter.FILE_NAME).read_text())("registrations_total", cluster) > 0
     ran = run("metrics", "--textfile", tmp_path / "none", "--once")
     assert ran.returncode == 2
-    assert ran.stderr == f"error: cannot write into {tmp_path}/none: No such file or directory\n"
+    assert ran.stderr == f"error: cannot write to {tmp_path}/none: No such file or directory\n"
 
 
 def test_what_it_cannot_listen_on_is_a_sentence() -> None:

@@ -33,7 +33,7 @@ def test_a_parameter_server_strategy_of_which_some_have_no_plugin() -> None:
     assert result.losses == outcome(*script, "grpc").losses
     assert not set(result.stats) & set(without)
     paths = {
-        (name, re.sub("/job:(.*)/replica:0/task:(.*)", r"\1:\2", peer["task"])): peer["path"]
+        (name, re.sub("/job:(.*)/replica:0/task:(.*)", r"\1:\2", peer["task"])): peer["transport"]
         for name, stats in result.stats.items()
         for peer in stats["peers"]
     }

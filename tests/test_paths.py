@@ -106,21 +106,27 @@ def test_what_was_lent_comes_back(rdma: Cluster) -> None:
         return [consume(part) for part in parts]
 
     def lent() -> int:
-        count: int = rdma["a", 0].stats()["lent_tensors"]
+        count: int = rdma["a", 0].stats()["outstanding_tensors"]
         return count
 
     before = lent()  # a queue of another test may hold tensors for good
     measured(rdma, build, steps=10)
     assert eventually(lambda: lent() == before)
-    assert rdma["b", 0].stats()["kept_arrivals"] == 0
+    assert rdma["b", 0].stats()["unclaimed_tensors"] == 0
 
 
 def test_peers_name_their_path(rdma: Cluster) -> None:
     measured(rdma, string_graph)
     peers = {peer["task"]: peer for peer in rdma["a", 0].stats()["peers"]}
-    assert peers["/job:b/replica:0/task:0"]["path"] == "shm"
+    assert peers["/job:b/replica:0/task:0"]["transport"] == "shm"
     logged = rdma["a", 0].logged()
-    assert logged.count("rdma: peer /job:b/replica:0/task:0 path=shm") == 1
+    assert logged.count("rdma: peer /job:b/replica:0/task:0 transport=shm") == 1
+
+
+def test_the_level_debug_logs_more() -> None:
+    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_LOG_LEVEL": "debug"}) as cluster:
+        measured(cluster, string_graph)
+        assert "rdma: pull notice: a string tensor" in cluster["a", 0].logged()
 
 
 def test_no_name_is_left_in_shared_memory(rdma: Cluster) -> None:
@@ -170,7 +176,8 @@ def test_a_peer_with_stock_tensorflow(fallback: str) -> None:
             for _ in range(3):
                 there, data = graph.run()
                 assert np.array_equal(there, -data)
-        line = "rdma: peer /job:b/replica:0/task:0 path=grpc: it runs without the plugin"
+        reason = "the peer does not run the rdma_transport plugin"
+        line = f"rdma: peer /job:b/replica:0/task:0 transport=grpc: {reason}"
         assert cluster["a", 0].logged().count(line) == 1
         assert cluster["a", 0].stats()["sent"]["grpc"]["tensors"] == 3
         assert cluster["a", 0].stats()["received"]["grpc"]["tensors"] == 3

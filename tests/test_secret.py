@@ -62,9 +62,9 @@ def there_and_back() -> list[tf.Tensor]:
 
 
 def paths(cluster: Cluster) -> set[str]:
-    return {peer["path"] for task in cluster.tasks.values() for peer in task.stats()["peers"]} - {
-        "idle"
-    }
+    return {
+        peer["transport"] for task in cluster.tasks.values() for peer in task.stats()["peers"]
+    } - {"idle"}
 
 
 def logged(cluster: Cluster) -> str:
@@ -88,7 +88,7 @@ def test_tasks_with_the_same_secret_use_the_fabric(fabric: str, secret: Path) ->
 @pytest.mark.parametrize(
     ("other", "said_by_a", "said_by_b"),
     [
-        (TWO, "it has another secret", "has another secret"),
+        (TWO, "its secret differs", "secret differs"),
         (None, "it has no secret: set RDMA_TRANSPORT_SECRET_FILE there", "this task has none"),
     ],
 )
@@ -104,7 +104,7 @@ def test_tasks_that_differ_use_grpc_and_say_why(
         stats = cluster["a", 0].stats()
         assert any(said_by_a in reason for reason in stats["fallback_reasons"]), stats
         assert stats["sent"]["grpc"]["tensors"] > 0
-        line = f"peer /job:b/replica:0/task:0 path=grpc: {said_by_a}"
+        line = f"peer /job:b/replica:0/task:0 transport=grpc: {said_by_a}"
         assert line in cluster["a", 0].logged()
         refused = [
             line
@@ -124,7 +124,7 @@ def test_where_grpc_is_forbidden_another_secret_is_an_error(secret: Path, tmp_pa
     with two_tasks(*forbid) as cluster, tf.Graph().as_default() as graph:
         fetches = there_and_back()
         with v1.Session(cluster.target("a"), graph=graph, config=config()) as session:
-            with pytest.raises(tf.errors.FailedPreconditionError, match="another secret"):
+            with pytest.raises(tf.errors.FailedPreconditionError, match="its secret differs"):
                 session.run(fetches)
 
 
@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_used_is_an_error_at_the_start(
     found = checks(run("doctor", "--quick", "--json", settings=environment(path)))["secret"]
     assert found["status"] == "FAIL"
     assert why in found["found"]
-    assert "openssl rand -hex 32" in found["mend"]["shell"]
+    assert "openssl rand -hex 32" in found["fix"]["shell"]
 
 
 # --- tf.data service ---
@@ -228,7 +228,7 @@ def test_readers_and_workers_of_the_data_service(fabric: str, secret: Path, tmp_
         values, stats = read_by_another(worker, environment(secret, fabric))
         assert values == [0, 1, 2, 3, 4]
         assert stats["data_service"]["received"]["elements"] >= 5
-        for path, why in ((other, "it has another secret"), (None, "this task has none")):
+        for path, why in ((other, "its secret differs"), (None, "this task has none")):
             values, stats = read_by_another(worker, environment(path, fabric))
             assert values == [0, 1, 2, 3, 4]
             assert stats["data_service"]["received"]["elements"] == 0
@@ -262,16 +262,16 @@ def test_the_doctor_authenticates_and_says_what_is_wrong(secret: Path, tmp_path:
     with running({"a": 1}, "rdma", environment(secret)) as cluster:
         place = cluster.spec["a"][0]
         found = doctor(place, secret)
-        assert found["peer_path"]["found"].startswith("shm, same host; there and back in")
-        assert found["secret"]["found"] == f"{secret}: signs with its first line"
-        for path, why in ((written(tmp_path / "2", TWO), "another secret"), (None, "has none")):
-            path_found = doctor(place, path)["peer_path"]
+        assert found["peer_transport"]["found"].startswith("shm, same host; round trip")
+        assert found["secret"]["found"] == f"{secret}: signs with the first line"
+        for path, why in ((written(tmp_path / "2", TWO), "its secret differs"), (None, "has none")):
+            path_found = doctor(place, path)["peer_transport"]
             assert path_found["status"] == "WARN"
             assert why in path_found["found"]
-            assert "openssl rand -hex 32" in path_found["mend"]["shell"]
+            assert "openssl rand -hex 32" in path_found["fix"]["shell"]
     with running({"a": 1}, "rdma") as cluster:
         found = doctor(cluster.spec["a"][0], secret)
-        assert "it has no secret" in found["peer_path"]["found"]
+        assert "it has no secret" in found["peer_transport"]["found"]
 
 
 def test_a_file_that_its_group_can_read_is_a_warning(secret: Path) -> None:

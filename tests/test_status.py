@@ -88,7 +88,7 @@ def test_a_peer_that_is_restarted_shows_it() -> None:
         assert (again["links"], again["linked"], again["lost"]) == (2, True, False)
         assert bytes_of(again["sent"]) == 2 * (WIDE + 4)
         shown = run("status", pid(cluster), "--interval", 0).stdout
-        assert "anew 1×" in shown
+        assert "reconnected 1×" in shown
         assert "last error: peer /job:b/replica:0/task:0 is lost" in shown
 
 
@@ -130,7 +130,7 @@ def test_the_picture_shows_the_same(cluster: Cluster, tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
     assert f"(process&#160;{pid(cluster)})" in path.read_text()
     ran = run("status", pid(cluster), "--picture", tmp_path / "status.png")
-    assert (ran.returncode, "is an .svg" in ran.stderr) == (2, True)
+    assert (ran.returncode, "ends in .svg" in ran.stderr) == (2, True)
 
 
 def test_in_a_terminal_it_refreshes_until_ctrl_c(cluster: Cluster) -> None:
@@ -153,8 +153,8 @@ def test_a_narrow_terminal_shows_all_in_whole_words(cluster: Cluster) -> None:
     with job(cluster), Terminal(narrow, columns=80) as terminal:
         assert terminal.end() == 0
         screen = terminal.screen()
-    assert re.search(r"^ +peer +path +link +sent +received$", screen, re.MULTILINE)
-    assert re.search(r"^ +peer +tensors went +lent +slots +ring$", screen, re.MULTILINE)
+    assert re.search(r"^ +peer +transport +link +sent +received$", screen, re.MULTILINE)
+    assert re.search(r"^ +peer +modes +outstanding +slots +ring$", screen, re.MULTILINE)
     link, rest = re.findall(r"^ +b:0 .*$", screen, re.MULTILINE)
     assert re.search(r"shm +up", link)
     assert re.search(r"static [\d.]+%.* \d+ +(\d+/\d+|–) +\d+ %$", rest)
@@ -162,10 +162,10 @@ def test_a_narrow_terminal_shows_all_in_whole_words(cluster: Cluster) -> None:
 
 def test_it_ends_with_the_process_that_it_watches() -> None:
     with running({"a": 1}) as alone, Terminal(["status", pid(alone)]) as terminal:
-        terminal.wait_for("no peer so far")
+        terminal.wait_for("no peers yet")
         alone["a", 0].end()
         assert terminal.end() == 0
-        assert "all have ended; above is the last that was seen" in terminal.screen()
+        assert "all processes have ended; above is their last status" in terminal.screen()
         assert f"(process {pid(alone)})" in terminal.screen()
 
 
@@ -185,7 +185,8 @@ def test_who_does_not_answer_is_named(cluster: Cluster) -> None:
         try:
             ran = run("status", pid(other), "--interval", 0)
             assert (ran.returncode, ran.stdout) == (1, "")
-            assert ran.stderr == f"error: process {pid(other)} does not answer: is it stopped?\n"
+            why = "does not answer; check if it is stopped"
+            assert ran.stderr == f"error: process {pid(other)} {why}\n"
             both = valid(run("status", pid(other), pid(cluster), "--json", "--interval", 0).stdout)
         finally:
             os.kill(pid(other), signal.SIGCONT)
@@ -197,7 +198,7 @@ def test_who_does_not_answer_is_named(cluster: Cluster) -> None:
     ("words", "code", "sentence"),
     [
         (["999999999"], 1, "there is no process 999999999"),
-        (["1"], 1, "process 1 has no rdma server, or not yet"),
+        (["1"], 1, "process 1 has no rdma server, or has not started it yet"),
         (["worker"], 2, "'worker' is neither a process id nor 'all'"),
         (["--interval", "soon"], 2, "--interval"),
         (["--interval", "-1"], 2, "--interval"),
@@ -212,7 +213,7 @@ def test_what_cannot_be_shown_is_a_sentence(words: list[str], code: int, sentenc
 
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "_all_servers", set)
-    with pytest.raises(LookupError, match="no task of this user has an rdma server here"):
+    with pytest.raises(LookupError, match="no task of this user has an rdma server on this host"):
         live.find([])
 
 
@@ -284,14 +285,14 @@ def odd(name: str) -> bytes:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("no JSON", "answers what is not JSON"),
-        ("half of it", "answers what is not JSON"),
-        ("no text", "answers what is not text"),
-        ("nested", "answers what is not JSON"),
-        ("a list", "answers what is no status"),
+        ("no JSON", "is not JSON"),
+        ("half of it", "is not JSON"),
+        ("no text", "is not text"),
+        ("nested", "is not JSON"),
+        ("a list", "is not a status"),
         ("no plan", "has another version of rdma_transport"),
         ("odd peers", "has another version of rdma_transport"),
-        ("nothing", "ended before it had answered"),
+        ("nothing", "ended before it answered"),
     ],
 )
 def test_an_odd_answer_does_not_hide_the_others(cluster: Cluster, name: str, sentence: str) -> None:
@@ -307,7 +308,7 @@ def test_an_odd_answer_does_not_hide_the_others(cluster: Cluster, name: str, sen
 def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
     """By its size, or if each part comes in time, by the time that all may take."""
     monkeypatch.setattr(live, "_MOST_STATS_BYTES", 1 << 20)
-    sentence = "does not answer" if pause else "answers more than 1 MiB"
+    sentence = "does not answer" if pause else "sent more than 1 MiB"
     with answering(b'{"x": 1, ' * 5_000, pause) as number:
         start = time.monotonic()
         with pytest.raises(ConnectionError, match=sentence):
@@ -345,7 +346,8 @@ def test_another_users_process_answers_only_to_that_user(monkeypatch: pytest.Mon
     user = os.geteuid()
     with answering(b"") as number:
         monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-        with pytest.raises(ConnectionError, match=f"is of user {user}, and answers only to that"):
+        why = f"belongs to user {user} and answers only to that"
+        with pytest.raises(ConnectionError, match=why):
             live.LiveServer(number, user).stats()
 
 

@@ -36,7 +36,7 @@ def server(cluster: Cluster, name: str) -> live.LiveServer:
 def all_is_back(cluster: Cluster) -> bool:
     """Whether b has given back to a all that it got: nobody waits for that."""
     (peer,) = server(cluster, "a").stats()["peers"]
-    return not peer["slots"]["busy"] and not peer["lent_tensors"]
+    return not peer["slots"]["busy"] and not peer["outstanding_tensors"]
 
 
 def checked(trace: dict[str, Any]) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ def test_a_known_transfer_is_on_both_sides_with_equal_bytes(cluster: Cluster) ->
         assert {event["args"]["peer"] for event in found} == {"b:0" if task == "a" else "a:0"}
         assert all(re.fullmatch(r"edge_\d+_(wide|small)\S*", event["name"]) for event in found)
         assert len({event["args"]["step"] for event in found}) == 3
-    paths = {(event["args"]["bytes"], event["args"]["path"]) for event in slices}
+    paths = {(event["args"]["bytes"], event["args"]["mode"]) for event in slices}
     assert paths == {(WIDE, "static"), (4, "inline")}
     assert all(event["args"]["handed_over"] for event in sides["receive"])
     assert sum(event["args"]["released"] for event in sides["send"]) >= 5
@@ -105,7 +105,7 @@ def test_a_known_transfer_is_on_both_sides_with_equal_bytes(cluster: Cluster) ->
         (send,) = [s for s in sides["send"] if (s["ts"], s["tid"]) == (arrow["ts"], arrow["tid"])]
         (end,) = [e for e in trace["traceEvents"] if e["ph"] == "f" and e["id"] == arrow["id"]]
         (receipt,) = [r for r in sides["receive"] if (r["ts"], r["tid"]) == (end["ts"], end["tid"])]
-        for same in ("bytes", "path", "step"):
+        for same in ("bytes", "mode", "step"):
             assert send["args"][same] == receipt["args"][same]
         assert send["name"] == receipt["name"]
 
@@ -135,12 +135,12 @@ def test_over_verbs_slots_of_the_receiver_come_back() -> None:
             assert eventually(lambda: all_is_back(cluster))
             kept = {one.server.pid: one.end() for one in recordings}
     (peer,) = status["peers"]
-    assert (peer["path"], peer["linked"]) == ("verbs", True)
+    assert (peer["transport"], peer["linked"]) == ("verbs", True)
     assert peer["slots"]["agreed"] >= 2
     slices = checked(recording.build(kept))
     wide = [event for event in slices if event["args"]["bytes"] == WIDE]
     assert len(wide) == 10
-    by_slot = [event for event in wide if event["args"]["path"] == "static"]
+    by_slot = [event for event in wide if event["args"]["mode"] == "static"]
     assert by_slot
     assert all(event["args"].get("released", True) for event in by_slot)
 
@@ -151,10 +151,11 @@ def test_the_command_writes_a_file(cluster: Cluster, tmp_path: Path) -> None:
     with job(cluster):
         ran = run("timeline", *pids, "--seconds", "0.3", "-o", path)
         assert (ran.returncode, ran.stdout) == (0, "")
-        assert re.search(r"sides of transfers, [\d,]+ of them pairs, of 2 processes", ran.stderr)
+        summary = r"[\d,]+ events, [\d,]+ matched send/receive pairs, from 2 processes"
+        assert re.search(summary, ran.stderr)
         assert checked(json.loads(path.read_text()))
         ran = run("timeline", pids[0], "--seconds", "0.2", "-o", "-", "--events", 10)
-    assert "had no room for" in ran.stderr
+    assert " dropped " in ran.stderr
     one_sided = json.loads(ran.stdout)
     assert len(checked(one_sided)) <= 10
     assert one_sided["otherData"]["dropped_events"] > 0
@@ -164,7 +165,7 @@ def test_nothing_moves(cluster: Cluster, tmp_path: Path) -> None:
     pid = cluster["a", 0].pid
     ran = run("timeline", pid, "--seconds", "0.05", "-o", tmp_path / "t.json")
     assert ran.returncode == 0
-    assert "no transfer began while it was recorded" in ran.stderr
+    assert "no transfer started during the recording" in ran.stderr
     assert checked(json.loads((tmp_path / "t.json").read_text())) == []
 
 
@@ -173,7 +174,7 @@ def test_one_at_a_time_and_ctrl_c_ends_it(cluster: Cluster, tmp_path: Path) -> N
     assert not server(cluster, "a").stats()["tracing"]
     first = start("timeline", pid, "--seconds", "60", "-o", tmp_path / "first.json")
     assert eventually(lambda: server(cluster, "a").stats()["tracing"], seconds=20)
-    assert "is being recorded" in run("status", pid, "--interval", 0).stdout
+    assert "timeline  recording" in run("status", pid, "--interval", 0).stdout
     second = run("timeline", pid, "--seconds", "0.01", "-o", tmp_path / "second.json")
     assert second.returncode == 1
     assert f"process {pid}: a timeline is being taken already; try again later" in second.stderr
@@ -191,7 +192,7 @@ def test_a_process_that_ends_meanwhile_is_named() -> None:
         pid = alone["a", 0].pid
         kept = server(alone, "a").trace(MANY)
         alone["a", 0].end()
-        with pytest.raises(ConnectionError, match=f"process {pid} ended before it had answered"):
+        with pytest.raises(ConnectionError, match=f"process {pid} ended before it answered"):
             kept.end()
 
 
@@ -200,7 +201,7 @@ def test_a_process_that_ends_meanwhile_is_named() -> None:
     [
         (["999999999"], 1, "there is no process 999999999"),
         (["x"], 2, "'x' is neither a process id nor 'all'"),
-        (["PID", "-o", "/"], 2, "/ is a directory; name a file in it"),
+        (["PID", "-o", "/"], 2, "/ is a directory; give the name of a file in it"),
         (["PID", "-o", "/none/t.json"], 2, "there is no directory /none"),
         (["PID", "--seconds", "0"], 2, "--seconds"),
         (["PID", "--events", "0"], 2, "--events"),

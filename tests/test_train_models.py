@@ -16,7 +16,7 @@ from tests.support import forked
 python.starter = forked.start
 runpy.run_module("bench.train_models", run_name="__main__", alter_sys=True)
 """
-PATHS = {"static", "dynamic", "inline", "grpc"}
+MODES = {"static", "dynamic", "inline", "grpc"}
 PLAN = {"hits", "misses", "slot_allocations", "promotions", "demotions"}
 ROW = {
     *{"model", "variables_mib", "steps", "measured", "ms", "ratio", "equal", "finite", "losses"},
@@ -52,7 +52,7 @@ def test_a_model_is_measured_over_both_protocols(tmp_path: Path) -> None:
     assert losses["rdma"][0] != losses["rdma"][-1], "the model is trained"
 
     sent = row["mib_per_step"]
-    assert set(sent) == PATHS
+    assert set(sent) == MODES
     assert sent["grpc"] == 0
     # Two workers, each of which gets all weights and sends all gradients.
     assert sum(sent.values()) == pytest.approx(4 * MODELS["gru"].mib, abs=0.1)

@@ -62,7 +62,7 @@ def test_static_edges_are_written_into_their_slots(clusters: dict[str, Cluster])
     for counter in ("copied_bytes", "staged_tensors", "registrations"):
         assert after[counter] == before[counter], counter
     (peer,) = [p for p in after["peers"] if p["task"].startswith("/job:b")]
-    assert peer["path"] == "verbs"
+    assert peer["transport"] == "verbs"
     assert tell(task.pid, "stats")["writes"] > 0
 
 
@@ -85,11 +85,11 @@ def test_a_broken_link_fails_the_step_and_is_rebuilt() -> None:
             assert time.monotonic() - begun < FAILS_WITHIN
             # Meanwhile gRPC serves; what was under way by the other direction may fail once more.
             assert eventually(lambda: succeeds(graph), 2 * FAILS_WITHIN)
-            assert task.stats()["peers"][0]["path"] in ("grpc", "connecting")
+            assert task.stats()["peers"][0]["transport"] in ("grpc", "connecting")
             tell(task.pid, "break_path 0")
 
             def by_verbs() -> bool:
-                return succeeds(graph) and task.stats()["peers"][0]["path"] == "verbs"
+                return succeeds(graph) and task.stats()["peers"][0]["transport"] == "verbs"
 
             assert eventually(by_verbs, 30)
 

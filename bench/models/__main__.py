@@ -1,4 +1,4 @@
-"""The sizes of the models, counted from what they build.
+"""Prints the sizes of the models, computed from their graphs.
 
 usage: python -m bench.models
 """
@@ -8,13 +8,15 @@ from rich.table import Table
 
 from bench.models import MODELS
 from bench.models.training import declared
+from bench.support.exit import run_command
 
 MIB = 2**20
 
 
 def main() -> None:
+    """Print the number and the size of the variables of each model."""
     table = Table(title="variables of the models")
-    for heading in ("", "variables", "MiB", "largest variable", "its MiB"):
+    for heading in ("", "variables", "MiB", "largest variable", "largest, MiB"):
         table.add_column(heading, justify="left" if not heading else "right")
     for model in MODELS.values():
         variables = declared(model)
@@ -30,4 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,4 +1,4 @@
-"""Runs the paper's evaluation, and writes its tables and plots.
+"""Runs the paper's evaluation and writes its tables and plots.
 
 usage: python -m bench.paper [--only models,convergence] [--quick] [--out docs]
 """
@@ -11,25 +11,32 @@ import typer
 from rich.console import Console
 
 from bench.paper import document, experiments, pictures
-from bench.support.ending import leave
+from bench.support.exit import run_command
 from bench.support.machine import describe
 
 EXPERIMENTS = {name: getattr(experiments, name) for name in document.SECTIONS}
 
 
 def main(
-    only: Annotated[str, typer.Option(help="experiments, with commas")] = ",".join(EXPERIMENTS),
-    quick: Annotated[bool, typer.Option("--quick", help="a little of each, to try it")] = False,
-    out: Annotated[Path, typer.Option(help="folder of the page")] = Path("docs"),
+    only: Annotated[
+        str, typer.Option(help="Run only these experiments, separated by commas.")
+    ] = ",".join(EXPERIMENTS),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run a short version of each, as a test.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Write the page to this directory.")] = Path("docs"),
 ) -> None:
-    """Write benchmarks.md, benchmarks.json and images/paper_*.svg into a folder.
+    """Write benchmarks.md, benchmarks.json and images/paper_*.svg to a directory.
 
-    What is not run again is taken from the benchmarks.json that is there, if it is of the same
+    Results of experiments that do not run are taken from an existing benchmarks.json of the same
     machine.
     """
     chosen = [name.strip() for name in only.split(",")]
     if unknown := [name for name in chosen if name not in EXPERIMENTS]:
-        raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(EXPERIMENTS)}")
+        raise typer.BadParameter(
+            f"unknown experiment {', '.join(unknown)}; use {', '.join(EXPERIMENTS)}",
+            param_hint="--only",
+        )
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
@@ -57,4 +64,4 @@ def main(
 
 
 if __name__ == "__main__":
-    leave(lambda: typer.run(main))
+    run_command(main)

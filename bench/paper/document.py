@@ -25,7 +25,7 @@ on {machine}.
 ## What this machine can say, and what it cannot
 
 Both protocols ran between processes of one host: gRPC through TCP on the loopback interface,
-rdma through shared memory. So this compares the two *mechanisms*: what is asked for, serialised,
+rdma through shared memory. So this compares the two *mechanisms*: what is asked for, serialized,
 copied and agreed on for each tensor. It does not compare networks. There was no InfiniBand or
 RoCE card, no GPU, and two processors for all tasks and all arithmetic, so
 

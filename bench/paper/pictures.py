@@ -18,7 +18,7 @@ NAMES = {
     "dynamic": "rdma, static placement off",
     "local": "one process",
 }
-COLOURS = {
+COLORS = {
     "grpc": "#c94f45",
     "rdma": "#2f8f6f",
     "copying": "#e3a02f",
@@ -54,7 +54,7 @@ def message_sizes(axes: "Axes", rows: Rows) -> None:
             sizes,
             [row[way]["median"] if row[way]["resolved"] else np.nan for row in rows],
             label=NAMES[way],
-            color=COLOURS[way],
+            color=COLORS[way],
             marker="o",
         )
     axes.set(xscale="log", yscale="log", xlabel="bytes of the tensor", ylabel="us per edge")
@@ -74,7 +74,7 @@ def _bars(axes: "Axes", rows: Rows, names: list[str]) -> None:
     places = np.arange(len(rows))
     for side, protocol in ((-0.2, "grpc"), (0.2, "rdma")):
         times = [row["ms"][protocol]["median"] for row in rows]
-        bars = axes.bar(places + side, times, 0.38, label=NAMES[protocol], color=COLOURS[protocol])
+        bars = axes.bar(places + side, times, 0.38, label=NAMES[protocol], color=COLORS[protocol])
         axes.bar_label(bars, fmt="%.0f", fontsize=7)
     axes.set_xticks(places, names, fontsize=8)
 
@@ -84,7 +84,7 @@ def convergence(axes: "Axes", rows: Rows) -> None:
         times = list(accumulate(row["seconds"]))[SMOOTHED - 1 :]
         losses = np.convolve(row["losses"], np.ones(SMOOTHED) / SMOOTHED, "valid")
         protocol = row["protocol"]
-        axes.plot(times, losses, label=NAMES[protocol], color=COLOURS[protocol])
+        axes.plot(times, losses, label=NAMES[protocol], color=COLORS[protocol])
     axes.set(yscale="log", xlabel="seconds of training", ylabel=f"loss, mean of {SMOOTHED} steps")
 
 

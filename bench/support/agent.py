@@ -1,8 +1,9 @@
-"""The waiting side of a measurement across hosts: starts what the measuring side asks for.
+"""The passive side of a measurement across hosts: starts programs for the measuring side.
 
-Whoever comes first has the session; everything started ends with it. Each further connection names
-a program, whose standard input and output it then is. Only the programs below can be asked for, and
-like TensorFlow's own servers the agent asks nobody who he is: use it in networks that are trusted.
+The first client owns the session, and all programs end with it. Each further connection names a
+program and becomes its standard input and output. Only the programs below can be started. Like
+TensorFlow's own servers, the agent does not authenticate its clients: use it only in trusted
+networks.
 """
 
 import ctypes
@@ -20,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from bench.support.hosts import FORWARDED
 from bench.support.machine import facts
 from bench.support.meeting import listening, read_line, received
-from bench.support.places import FORWARDED
 
 SUPPORT = Path(__file__).parent
 PROGRAMS = {
@@ -41,7 +42,7 @@ Say = Callable[[str], None]
 
 
 class LostError(Exception):
-    """The measuring side is gone, without a goodbye."""
+    """The measuring side disconnected without ending the session."""
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Started:
 
 
 def wait(host: str, port: int, seconds: float, say: Say) -> None:
-    """Serve one measuring side; NobodyCameError if none comes within `seconds`."""
+    """Serve one measuring side; raise NobodyCameError if none connects within `seconds`."""
     with listening(host, port) as server:
         say(f"waiting on {host}:{port} for the command with --role 0")
         session = _session(server, seconds)
@@ -79,7 +80,7 @@ def wait(host: str, port: int, seconds: float, say: Say) -> None:
 
 
 def _session(server: socket.socket, seconds: float) -> socket.socket:
-    """The first connection that asks for one; others that knock are let go."""
+    """Return the first connection that requests a session; close others."""
     deadline = time.monotonic() + seconds
     while True:
         connection = received(server, max(deadline - time.monotonic(), 0.001))
@@ -89,7 +90,7 @@ def _session(server: socket.socket, seconds: float) -> socket.socket:
 
 
 def _head(connection: socket.socket) -> dict[str, Any]:
-    """What a connection says first; nothing if it is not one of ours."""
+    """Return the first message of a connection; empty if it is malformed."""
     connection.settimeout(HEAD_SECONDS)
     try:
         asked = json.loads(read_line(connection))
@@ -123,11 +124,11 @@ def _serve(
         if session in readable:
             if b"bye" in read_line(session):
                 return
-            raise LostError("the command with --role 0 is gone: it failed or was ended")
+            raise LostError("lost the command with --role 0: it failed or was killed")
 
 
 def _started(connection: socket.socket) -> Started | None:
-    """What a connection asks for; None if it is nothing of ours."""
+    """Start the program that a connection requests; None if the request is invalid."""
     asked = _head(connection)
     program = PROGRAMS.get(str(asked.get("program")))
     arguments, given = asked.get("arguments", []), asked.get("environment", {})

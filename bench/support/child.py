@@ -7,7 +7,7 @@ import signal
 import tempfile
 from typing import Any
 
-from bench.support.places import HERE, Place
+from bench.support.hosts import HERE, Place
 
 
 class Child:
@@ -49,7 +49,7 @@ class Child:
         assert self.process.stdout is not None
         wait = self.patience if seconds is None else seconds
         if not select.select([self.process.stdout], [], [], wait)[0]:
-            raise TimeoutError(f"{self.name} does not answer\n{self.logged()}")
+            raise TimeoutError(f"{self.name} did not answer within {wait:g} s\n{self.logged()}")
         line = self.process.stdout.readline()
         if not line:
             raise EOFError(f"{self.name} ended\n{self.logged()}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.support.child import Child
 from bench.support.counters import Counts, routes_of, summed
-from bench.support.places import HERE, Layout, Place, everything_here
+from bench.support.hosts import HERE, Layout, Place, everything_here
 from bench.support.ports import free_port
 
 __all__ = ["Cluster", "NotStartedError", "Task", "eventually", "free_port", "running"]

@@ -8,7 +8,7 @@ from typing import Any
 from bench.support.child import Child
 from bench.support.cluster import NotStartedError
 from bench.support.counters import Counts, routes_of, summed
-from bench.support.places import Layout, everything_here
+from bench.support.hosts import Layout, everything_here
 
 TASK = Path(__file__).with_name("collective_task.py")
 START_SECONDS = 90

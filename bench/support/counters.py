@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 Counts = dict[str, Any]  # numbers, and further Counts
-PATHS = ("static", "dynamic", "inline", "grpc")
-NOTHING = {"tensors": 0, "bytes": 0}  # of a path
+MODES = ("static", "dynamic", "inline", "grpc")
+NOTHING = {"tensors": 0, "bytes": 0}  # of a mode
 
 
 def counts_of(stats: Counts) -> Counts:
@@ -48,27 +48,27 @@ def above_zero(counts: Counts | int) -> Counts:
 
 
 def sent_since(before: Counts | None, after: Counts | None) -> Counts | None:
-    """Tensors and bytes by path between two counts; None if one of them is."""
+    """Tensors and bytes by mode between two counts; None if one of them is."""
     if before is None or after is None:
         return None
     sent = combine(after["sent"], before["sent"], -1)
-    return {path: sent.get(path, NOTHING) for path in PATHS}
+    return {mode: sent.get(mode, NOTHING) for mode in MODES}
 
 
 def reasons_since(before: Counts | None, after: Counts | None) -> Counts:
-    """Why tensors went by gRPC between two counts, and how many did."""
+    """Return the number of tensors that fell back to gRPC between two counts, by reason."""
     if before is None or after is None:
         return {}
     return above_zero(combine(after["fallback_reasons"], before["fallback_reasons"], -1))
 
 
 def routes_of(name: str, stats: Counts) -> list[Counts]:
-    """How a task reached its peers, as its transport says: from, to, path, reason."""
+    """How a task reached its peers, as its transport says: from, to, transport, reason."""
     return [
         {
             "from": name,
             "to": peer["task"].replace("/replica:0", ""),
-            "path": peer["path"],
+            "transport": peer["transport"],
             "reason": peer["reason"],
         }
         for peer in stats["peers"]

@@ -1,18 +1,19 @@
-"""A task on a host of its own: one server for each protocol, each in a cluster of its own.
+"""Runs a task on its own host: one server per protocol, each in its own cluster.
 
-usage: python -m bench.support.member INDEX ADDRESS...     task INDEX, until it is killed
+usage: python -m bench.support.member INDEX ADDRESS...     runs task INDEX until it is killed
 """
 
-import sys
 import time
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 FIRST_PORT = 7001
 PROTOCOLS = ("grpc", "rdma")
 
 
 def serve(index: int, addresses: list[str]) -> dict[str, Any]:
-    """The servers of task `index` of job "worker", by protocol; `addresses` are all tasks'."""
+    """Start the servers of task `index` of job "worker"; `addresses` are those of all tasks."""
     import tensorflow as tf
 
     return {
@@ -26,7 +27,17 @@ def serve(index: int, addresses: list[str]) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    kept = serve(int(sys.argv[1]), sys.argv[2:])
+def main(
+    index: Annotated[int, typer.Argument(min=0, help="Run the task with this index.")],
+    addresses: Annotated[list[str], typer.Argument(help="Set the addresses of all tasks.")],
+) -> None:
+    """Run one task of a cluster until it is killed."""
+    kept = serve(index, addresses)  # noqa: F841
     print("ready", flush=True)
     time.sleep(3600)
+
+
+if __name__ == "__main__":
+    from bench.support.exit import run_command
+
+    run_command(main)

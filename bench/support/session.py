@@ -24,7 +24,7 @@ def opened(target: str, graph: Any, options: Any = None) -> Iterator[Any]:
     """A session, closed within CLOSE_SECONDS or given up: TensorFlow waits for dead tasks.
 
     Must end before the cluster does. A session that was given up hangs the end of the interpreter
-    as well: leave by `bench.support.ending.leave`.
+    as well: leave by `bench.support.exit.leave`.
     """
     session = v1.Session(target, graph=graph, config=options)
     try:

@@ -41,8 +41,8 @@ class ExpandedSize {
           RDMA_RETURN_IF_ERROR(Call(function.name(), total, depth));
         }
       }
-      if (*total > kMostNodes) {
-        return Invalid("the graph has more than " + std::to_string(kMostNodes) +
+      if (*total > kMaxNodes) {
+        return Invalid("the graph has more than " + std::to_string(kMaxNodes) +
                        " nodes when its functions are inlined; analyse a part of it");
       }
     }

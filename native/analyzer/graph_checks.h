@@ -8,7 +8,7 @@
 
 namespace rdma_transport::analyzer {
 
-constexpr uint64_t kMostNodes = 1'000'000;  // with all functions inlined
+constexpr uint64_t kMaxNodes = 1'000'000;  // with all functions inlined
 
 // Refuses them, but for constants that declare far more than they hold: they become placeholders of
 // the same shape. To be called before TensorFlow sees the graph.

@@ -21,26 +21,26 @@ std::string Sized(uint64_t bytes) { return std::to_string(bytes) + " bytes"; }
 // True when it may become static.
 bool Classify(const Limits& limits, Edge* edge) {
   if (edge->control) {
-    edge->edge_class = EdgeClass::kInline;
+    edge->mode = EdgeMode::kInline;
     edge->bytes = 0;
     edge->reason = "a control dependency, which carries no bytes";
     return false;
   }
   if (edge->dtype_name == "string" || edge->dtype_name == "variant" ||
       edge->dtype_name == "resource") {
-    edge->edge_class = EdgeClass::kUnsupported;
+    edge->mode = EdgeMode::kGrpc;
     edge->bytes.reset();
-    edge->reason = "a " + edge->dtype_name + " tensor has no plain bytes; it goes by gRPC";
+    edge->reason = "a " + edge->dtype_name + " tensor has no plain bytes; it falls back to gRPC";
     return false;
   }
   if (!edge->bytes) {
-    edge->edge_class = EdgeClass::kDynamic;
+    edge->mode = EdgeMode::kDynamic;
     edge->reason =
         "its shape is not known before the step; it becomes static once it has stayed the same";
     return false;
   }
   if (*edge->bytes <= limits.inline_bytes) {
-    edge->edge_class = EdgeClass::kInline;
+    edge->mode = EdgeMode::kInline;
     edge->reason = "at most " + Sized(limits.inline_bytes) + ": it rides in the notification";
     return false;
   }
@@ -83,14 +83,14 @@ void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Pla
     for (const auto& [task, used] : uses) {
       if (task == &source && shared) continue;
       if (needed <= limits.arena_bytes - std::min(limits.arena_bytes, used)) continue;
-      edge.edge_class = EdgeClass::kDynamic;
+      edge.mode = EdgeMode::kDynamic;
       edge.reason = "it did not fit: " + std::to_string(slots) + " slots need " + Sized(needed) +
                     ", and " + task->name + " has " +
                     Sized(limits.arena_bytes - std::min(limits.arena_bytes, used)) + " of " +
                     Sized(limits.arena_bytes) + " left (RDMA_TRANSPORT_ARENA_SIZE)";
     }
     if (!edge.reason.empty()) continue;
-    edge.edge_class = EdgeClass::kStatic;
+    edge.mode = EdgeMode::kStatic;
     edge.reason = "its shape is known before the step";
     edge.slots = slots;
     edge.slot_bytes = needed;

@@ -34,7 +34,7 @@ std::string EdgeJson(const Edge& edge) {
       .Text("dtype", edge.dtype_name)
       .Field("shape", edge.shape ? ShapeJson(*edge.shape) : "null")
       .Field("bytes", edge.bytes ? std::to_string(*edge.bytes) : "null")
-      .Text("class", ClassName(edge.edge_class))
+      .Text("mode", ModeName(edge.mode))
       .Text("reason", edge.reason)
       .Text("mutability", edge.mutability)
       .Field("site", SiteJson(edge.site))
@@ -78,9 +78,9 @@ std::string List(const std::vector<Item>& items, std::string (*to_json)(const It
 
 }  // namespace
 
-const char* ClassName(EdgeClass edge_class) {
-  static constexpr const char* kNames[] = {"static", "dynamic", "inline", "unsupported"};
-  return kNames[static_cast<int>(edge_class)];
+const char* ModeName(EdgeMode mode) {
+  static constexpr const char* kNames[] = {"static", "dynamic", "inline", "grpc"};
+  return kNames[static_cast<int>(mode)];
 }
 
 std::string NumpyName(const std::string& name) {

@@ -8,13 +8,13 @@
 
 namespace rdma_transport::analyzer {
 
-enum class EdgeClass {
-  kStatic,       // both sides know its place before the step
-  kDynamic,      // a descriptor tells, each time
-  kInline,       // so small that it rides in the notification
-  kUnsupported,  // the fabric cannot carry it: gRPC does
+enum class EdgeMode {
+  kStatic,   // both sides know its place before the step
+  kDynamic,  // a descriptor tells, each time
+  kInline,   // so small that it rides in the notification
+  kGrpc,     // the fabric cannot carry it: gRPC does
 };
-const char* ClassName(EdgeClass edge_class);
+const char* ModeName(EdgeMode mode);
 
 // Where the buffer of a sent tensor is allocated.
 struct Site {
@@ -37,7 +37,7 @@ struct Edge {
   std::string dtype_name;
   std::optional<std::vector<int64_t>> shape;  // -1: not known; none: not even the rank
   std::optional<uint64_t> bytes;
-  EdgeClass edge_class = EdgeClass::kDynamic;
+  EdgeMode mode = EdgeMode::kDynamic;
   std::string reason;
   std::string mutability = "immutable";  // "variable", "reference variable"
   Site site;

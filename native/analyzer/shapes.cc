@@ -59,7 +59,7 @@ const tf::Edge* LoopEntry(const tf::Node* node, const tf::Edge** body) {
 }
 
 // Rounds of inference in which loops turn out to change the shapes of what they carry.
-constexpr int kMostRounds = 4;
+constexpr int kMaxRounds = 4;
 
 }  // namespace
 
@@ -71,7 +71,7 @@ Shapes::Shapes(const tf::Graph& graph) {
     if (LoopEntry(node, &body) != nullptr) merges.push_back(node);
   }
   std::set<const tf::Node*> changing;
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (int round = 0; round < kMaxRounds; ++round) {
     Infer(graph, changing);
     bool right = true;
     for (const tf::Node* merge : merges) {

@@ -211,11 +211,11 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
       retry_timeout, &ParseDuration));
   rows->push_back(Integer("RETRIES", 0, 7, "6",
                           "how often the card sends a packet again before the peer counts as "
-                          "unreachable; Soft-RoCE takes 7 for ever",
+                          "unreachable; with Soft-RoCE, 7 means no limit",
                           [](Settings* s) -> int& { return s->verbs.retries; }));
   rows->push_back(Integer("QUEUE_PAIRS", 1, 8, "1", "queue pairs to each peer",
                           [](Settings* s) -> int& { return s->verbs.queue_pairs; }));
-  rows->push_back(Integer("QUEUE_DEPTH", 16, VerbsSettings::kMostQueueDepth, "256",
+  rows->push_back(Integer("QUEUE_DEPTH", 16, VerbsSettings::kMaxQueueDepth, "256",
                           "most work requests under way on one queue pair",
                           [](Settings* s) -> int& { return s->verbs.queue_depth; }));
   const auto chunk = [](Settings* s) -> uint64_t& { return s->verbs.chunk; };
@@ -259,16 +259,18 @@ std::vector<SettingRow> MakeTable() {
                          {"verbs", [](Settings* s) { s->fabric = FabricChoice::kVerbs; }},
                          {"grpc", [](Settings* s) { s->fabric = FabricChoice::kGrpc; }}}));
   rows.push_back(Choice("FALLBACK", "allow",
-                        "forbid: a tensor that the fabric cannot carry is an error, not gRPC's",
+                        "forbid: a tensor that the fabric cannot carry is an error instead of "
+                        "falling back to gRPC",
                         {{"allow", [](Settings* s) { s->allow_fallback = true; }},
                          {"forbid", [](Settings* s) { s->allow_fallback = false; }}}));
   rows.push_back(OrAuto(Size("ARENA_SIZE", "auto",
                              "most memory that tensors and slots may take; auto: three quarters of "
-                             "what may be used here, shared by the cluster's tasks on this host",
+                             "the memory available to this process, shared by the cluster's tasks "
+                             "on this host",
                              &Settings::arena_size),
                         [](Settings* s) { s->arena_size = 0; }));
   rows.push_back(Size("ARENA_MIN_TENSOR", "4KiB",
-                      "a task's tensors of at least this size are allocated in the arena",
+                      "a task's tensors larger than this are allocated in the arena",
                       &Settings::arena_min_tensor));
   rows.push_back(Size("INLINE_MAX", "4KiB",
                       "tensors of at most this size ride in the notification (64KiB at most)",

@@ -23,8 +23,8 @@ enum class Isolation { kOff, kAddress, kPeer };
 struct VerbsSettings {
   // What RING and QUEUE_DEPTH may be; what a peer asks for is held to the same bounds.
   static constexpr uint64_t kLeastRing = uint64_t{256} << 10;
-  static constexpr uint64_t kMostRing = uint64_t{64} << 20;
-  static constexpr int kMostQueueDepth = 4096;
+  static constexpr uint64_t kMaxRing = uint64_t{64} << 20;
+  static constexpr int kMaxQueueDepth = 4096;
 
   std::string library;      // what dlopen() takes
   std::string devices;      // NCCL's grammar; empty: all

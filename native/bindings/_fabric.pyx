@@ -11,7 +11,7 @@ from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 
 from fabric cimport (
-    CMeter, Code, Driver, FabricDevice, Line, Measured, Memory, Now, OpenFabric, Plan, Role,
+    CMeter, Code, PollingThread, FabricDevice, BlockingChannel, Measured, Memory, Now, OpenFabric, Plan, Role,
     Settings, Status, Test, Transfer,
 )
 
@@ -139,7 +139,7 @@ cdef class Region:
 cdef class Ticket:
     """A read or write under way."""
 
-    cdef shared_ptr[Line] line
+    cdef shared_ptr[BlockingChannel] line
     cdef shared_ptr[Transfer] transfer
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ cdef class Ticket:
 cdef class RawChannel:
     """A channel; keeps its device open."""
 
-    cdef shared_ptr[Line] line
+    cdef shared_ptr[BlockingChannel] line
     cdef RawDevice device
 
     def __init__(self) -> None:
@@ -267,14 +267,14 @@ cdef class RawChannel:
 cdef class RawDevice:
     """A device and its polling thread."""
 
-    cdef shared_ptr[Driver] driver
+    cdef shared_ptr[PollingThread] driver
     cdef object __weakref__
 
     def __init__(self, fabric: str) -> None:
         cdef string name = fabric.encode()
         cdef Status status
         with nogil:
-            status = Driver.Open(name, &self.driver)
+            status = PollingThread.Open(name, &self.driver)
         check(status)
 
     def __dealloc__(self):

@@ -37,7 +37,7 @@ cdef extern from "fabric/fabric.h" namespace "rdma_transport::fabric" nogil:
     cdef cppclass FabricDevice "rdma_transport::fabric::Device":
         string Summary()
 
-cdef extern from "bindings/driver.h" namespace "rdma_transport::bindings" nogil:
+cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings" nogil:
     Status OpenFabric(const string& name, Settings* settings, unique_ptr[FabricDevice]* device)
 
     cdef cppclass Memory:
@@ -49,7 +49,7 @@ cdef extern from "bindings/driver.h" namespace "rdma_transport::bindings" nogil:
     cdef cppclass Transfer:
         pass
 
-    cdef cppclass Line:
+    cdef cppclass BlockingChannel:
         Status Address(string* address)
         Status Connect(const string& peer_address, cbool active, const string& key)
         string FabricName()
@@ -65,12 +65,12 @@ cdef extern from "bindings/driver.h" namespace "rdma_transport::bindings" nogil:
         Status Notify(string_view note)
         void Close(const string& reason)
 
-    cdef cppclass Driver:
+    cdef cppclass PollingThread:
         @staticmethod
-        Status Open(const string& fabric, shared_ptr[Driver]* driver)
+        Status Open(const string& fabric, shared_ptr[PollingThread]* driver)
         const string& summary()
         Status Allocate(size_t length, cbool writable_by_peers, shared_ptr[Memory]* memory)
-        Status OpenLine(shared_ptr[Line]* line)
+        Status OpenLine(shared_ptr[BlockingChannel]* line)
         Status Scratch(shared_ptr[Memory]* memory)
         void Close()
 

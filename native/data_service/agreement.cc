@@ -22,15 +22,19 @@ std::string NameOf(const char* role) {
 
 }  // namespace
 
-Status PrepareTransfer(const char* role, exchange::Context* context) {
+Status PrepareTransfer(const char* role, rpc::Context* context) {
   Runtime* runtime = nullptr;
   const Status made = Runtime::Get(&runtime);
   if (!made.ok()) return Status(Code::kFailedPrecondition, made.message());
   if (runtime->device() == nullptr) {
     return Status(Code::kFailedPrecondition, "no fabric: " + runtime->no_fabric_reason());
   }
-  *context = {NameOf(role),          "element",       runtime->device(),
-              runtime->arena(),      runtime->sink(), &runtime->settings(),
+  *context = {NameOf(role),
+              "element",
+              runtime->device(),
+              runtime->arena(),
+              runtime->receive_arena(),
+              &runtime->settings(),
               runtime->secret_file()};
   return OkStatus();
 }
@@ -57,7 +61,7 @@ Status CheckAnnouncement(const std::string& announcement, std::string* grpc_addr
     return Status(Code::kFailedPrecondition,
                   "the worker has " + announcement.substr(refusal.size()));
   }
-  return Status(Code::kFailedPrecondition, "the worker's protocol 'rdma' is somebody else's");
+  return Status(Code::kFailedPrecondition, "the worker's 'rdma' protocol is not rdma_transport's");
 }
 
 }  // namespace rdma_transport

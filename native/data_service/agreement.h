@@ -4,12 +4,12 @@
 #include <string>
 
 #include "base/status.h"
-#include "exchange/context.h"
+#include "rpc/context.h"
 
 namespace rdma_transport {
 
 // FailedPrecondition: there is no fabric here, and why. `role` is "worker" or "reader".
-Status PrepareTransfer(const char* role, exchange::Context* context);
+Status PrepareTransfer(const char* role, rpc::Context* context);
 // What RDMA_TRANSPORT_FALLBACK says.
 bool MayUseGrpc();
 

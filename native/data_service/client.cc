@@ -12,11 +12,11 @@
 #include "data_service/agreement.h"
 #include "data_service/element.h"
 #include "data_service/transfer.h"
-#include "exchange/caller.h"
 #include "google/protobuf/message.h"
+#include "plugin/log.h"
+#include "plugin/status_conversion.h"
 #include "protocol/counters.h"
-#include "tensorflow/log.h"
-#include "tensorflow/status_conversion.h"
+#include "rpc/rpc_client.h"
 
 namespace rdma_transport {
 namespace {
@@ -24,13 +24,13 @@ namespace {
 namespace tf = tensorflow;
 
 // TensorFlow holds locks while it waits for a client to be made.
-constexpr Nanos kConnectPatience = 2 * kSecond;
+constexpr Nanos kConnectTimeout = 2 * kSecond;
 
 // Thread-safe. Unavailable makes TensorFlow try again; any other error is the reader's. A worker
 // that the fabric does not reach for long is asked by gRPC from then on, if it allows it.
 class TransferClient final : public tf::data::DataTransferClient {
  public:
-  TransferClient(const exchange::Context& context, std::string address, tf::Allocator* allocator)
+  TransferClient(const rpc::Context& context, std::string address, tf::Allocator* allocator)
       : context_(context), address_(std::move(address)), allocator_(allocator) {}
 
   ~TransferClient() override {
@@ -45,7 +45,7 @@ class TransferClient final : public tf::data::DataTransferClient {
       std::lock_guard<std::mutex> lock(mu_);
       grpc_address_ = grpc_address;
     }
-    std::shared_ptr<exchange::Caller> caller;
+    std::shared_ptr<rpc::RpcClient> caller;
     if (status.ok()) status = Connected(&caller);
     if (!status.ok()) ReportFallback(status);
     return ToTensorFlow(status);
@@ -54,17 +54,17 @@ class TransferClient final : public tf::data::DataTransferClient {
   absl::Status GetElement(const tf::data::GetElementRequest& request,
                           tf::data::GetElementResult& result) override {
     if (tf::data::DataTransferClient* grpc = Grpc()) return grpc->GetElement(request, result);
-    std::shared_ptr<exchange::Caller> caller;
+    std::shared_ptr<rpc::RpcClient> caller;
     const Status connected = Connected(&caller);
     if (!connected.ok()) return Unreached(connected, request, result);
     const auto& message = reinterpret_cast<const google::protobuf::Message&>(request);
-    exchange::Answer answer = caller->Call(message.SerializeAsString());
-    if (!answer.replied && !IsTransient(answer.status)) {
-      return Unreached(answer.status, request, result);
+    rpc::Response response = caller->Call(message.SerializeAsString());
+    if (!response.replied && !IsTransient(response.status)) {
+      return Unreached(response.status, request, result);
     }
     Reached();
-    if (!answer.status.ok()) return ToTensorFlow(answer.status);
-    return DecodeElement(std::move(answer), &result);
+    if (!response.status.ok()) return ToTensorFlow(response.status);
+    return DecodeElement(std::move(response), &result);
   }
 
   void TryCancel() override {
@@ -85,7 +85,7 @@ class TransferClient final : public tf::data::DataTransferClient {
     return grpc_.get();
   }
 
-  Status Connected(std::shared_ptr<exchange::Caller>* caller) const {
+  Status Connected(std::shared_ptr<rpc::RpcClient>* caller) const {
     std::lock_guard<std::mutex> connecting(connect_mu_);
     {
       std::lock_guard<std::mutex> lock(mu_);
@@ -95,9 +95,9 @@ class TransferClient final : public tf::data::DataTransferClient {
         return OkStatus();
       }
     }
-    const Nanos patience = std::min(context_.settings->connect_timeout, kConnectPatience);
+    const Nanos patience = std::min(context_.settings->connect_timeout, kConnectTimeout);
     RDMA_RETURN_IF_ERROR(
-        exchange::Caller::Connect(context_, address_, Now() + patience, &cancelled_, caller));
+        rpc::RpcClient::Connect(context_, address_, Now() + patience, &cancelled_, caller));
     std::lock_guard<std::mutex> lock(mu_);
     caller_ = *caller;
     unreachable_since_ = 0;
@@ -147,16 +147,16 @@ class TransferClient final : public tf::data::DataTransferClient {
   void ReportFallback(const Status& status) const {
     GlobalCounters().fallback_reasons.Add("data service: " + status.message());
     Log(LogLevel::kWarning,
-        "data service worker at " + address_ + " is not read by rdma: " + status.message());
+        "data service worker at " + address_ + " falls back to gRPC: " + status.message());
   }
 
-  const exchange::Context context_;
+  const rpc::Context context_;
   const std::string address_;
   tf::Allocator* const allocator_;
   std::atomic<bool> cancelled_{false};
   mutable std::mutex connect_mu_;  // before mu_
   mutable std::mutex mu_;
-  mutable std::shared_ptr<exchange::Caller> caller_;
+  mutable std::shared_ptr<rpc::RpcClient> caller_;
   mutable Nanos unreachable_since_ = 0;
   mutable std::string grpc_address_;
   std::unique_ptr<tf::data::DataTransferClient> grpc_;  // once made, it stays
@@ -167,7 +167,7 @@ class TransferClient final : public tf::data::DataTransferClient {
       "rdma", [](const tf::data::DataTransferClient::Config& config,
                  std::unique_ptr<tf::data::DataTransferClient>* client) {
         SetLogSink(&WriteToTensorFlowLog);
-        exchange::Context context;
+        rpc::Context context;
         const Status prepared = PrepareTransfer("reader", &context);
         if (!prepared.ok()) {
           GlobalCounters().fallback_reasons.Add("data service: " + prepared.message());

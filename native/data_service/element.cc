@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "data_service/element_head.h"
+#include "plugin/leased_buffer.h"
 #include "protocol/tensor_bytes.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/refcount.h"
-#include "tensorflow/leased_buffer.h"
 
 namespace rdma_transport {
 namespace {
@@ -28,13 +28,13 @@ struct Element {
 
 absl::Status Malformed() { return absl::DataLossError("a malformed element of the data service"); }
 
-exchange::Reply Failed(const std::string& what) {
-  exchange::Reply reply;
+rpc::Reply Failed(const std::string& what) {
+  rpc::Reply reply;
   reply.status = Status(Code::kInternal, what);
   return reply;
 }
 
-absl::Status MakePlain(tf::DataType dtype, const tf::TensorShape& shape, exchange::Arrived* arrived,
+absl::Status MakePlain(tf::DataType dtype, const tf::TensorShape& shape, rpc::Arrived* arrived,
                        tf::Tensor* tensor) {
   if (arrived->place != 0 && arrived->bytes > 0) {
     // Nobody else has this memory: kernels may write their results into it.
@@ -52,7 +52,7 @@ absl::Status MakePlain(tf::DataType dtype, const tf::TensorShape& shape, exchang
   return absl::OkStatus();
 }
 
-absl::Status TakeComponent(const ElementHead::Component& component, exchange::Arrived* arrived,
+absl::Status TakeComponent(const ElementHead::Component& component, rpc::Arrived* arrived,
                            tf::Tensor* tensor) {
   if (component.form == ElementHead::Form::kSerialized) {
     tf::TensorProto proto;
@@ -75,8 +75,8 @@ absl::Status TakeComponent(const ElementHead::Component& component, exchange::Ar
 
 }  // namespace
 
-exchange::Reply EncodeElement(tf::data::GetElementResult result) {
-  exchange::Reply reply;
+rpc::Reply EncodeElement(tf::data::GetElementResult result) {
+  rpc::Reply reply;
   auto element = std::make_unique<Element>();
   element->tensors = std::move(result.components);
   ElementHead head;
@@ -99,7 +99,7 @@ exchange::Reply EncodeElement(tf::data::GetElementResult result) {
     auto bytes = std::make_unique<std::string>();
     if (!proto.SerializeToString(bytes.get())) {
       return Failed("a tensor of type " + tf::DataTypeString(tensor.dtype()) +
-                    " takes more than 2 GiB when it is serialised");
+                    " takes more than 2 GiB when it is serialized");
     }
     reply.payloads.push_back({bytes->data(), bytes->size()});
     element->serialized.push_back(std::move(bytes));
@@ -109,16 +109,16 @@ exchange::Reply EncodeElement(tf::data::GetElementResult result) {
   return reply;
 }
 
-absl::Status DecodeElement(exchange::Answer answer, tf::data::GetElementResult* result) {
+absl::Status DecodeElement(rpc::Response response, tf::data::GetElementResult* result) {
   ElementHead head;
-  if (!ElementHead::Decode(answer.head, answer.payloads.size(), &head)) return Malformed();
+  if (!ElementHead::Decode(response.head, response.payloads.size(), &head)) return Malformed();
   result->element_index = head.element_index;
   result->end_of_sequence = head.end_of_sequence;
   result->skip = head.skip;
   result->components.resize(head.components.size());
   for (size_t i = 0; i < result->components.size(); ++i) {
     const absl::Status taken =
-        TakeComponent(head.components[i], &answer.payloads[i], &result->components[i]);
+        TakeComponent(head.components[i], &response.payloads[i], &result->components[i]);
     if (!taken.ok()) return taken;
   }
   return absl::OkStatus();

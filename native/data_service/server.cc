@@ -13,11 +13,11 @@
 #include "data_service/agreement.h"
 #include "data_service/element.h"
 #include "data_service/transfer.h"
-#include "exchange/responder.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
-#include "tensorflow/log.h"
-#include "tensorflow/status_conversion.h"
+#include "plugin/log.h"
+#include "plugin/status_conversion.h"
+#include "rpc/rpc_server.h"
 
 namespace rdma_transport {
 namespace {
@@ -55,8 +55,8 @@ std::string GrpcAddress(const tf::data::experimental::WorkerConfig& config) {
                              {{kPortPlaceholder, std::to_string(config.port())}});
 }
 
-exchange::Reply Failed(const Status& status) {
-  exchange::Reply reply;
+rpc::Reply Failed(const Status& status) {
+  rpc::Reply reply;
   reply.status = status;
   return reply;
 }
@@ -67,7 +67,7 @@ class TransferServer final : public tf::data::DataTransferServer {
 
   absl::Status Start(const tf::data::experimental::WorkerConfig& config) override {
     if (may_use_grpc_) grpc_address_ = GrpcAddress(config);
-    exchange::Context context;
+    rpc::Context context;
     prepared_ = PrepareTransfer("worker", &context);
     if (!prepared_.ok()) {
       // Clients must find this protocol announced, or they could not fall back.
@@ -77,7 +77,7 @@ class TransferServer final : public tf::data::DataTransferServer {
                                                    "clients fail"));
       return absl::OkStatus();
     }
-    responder_ = std::make_unique<exchange::Responder>(
+    responder_ = std::make_unique<rpc::RpcServer>(
         context, [this](std::string_view request) { return Answer(request); });
     return ToTensorFlow(responder_->Start(WantedPort(config)));
   }
@@ -92,7 +92,7 @@ class TransferServer final : public tf::data::DataTransferServer {
   bool FallBackToGrpcAtGetElementTime() const override { return false; }
 
  private:
-  exchange::Reply Answer(std::string_view bytes) {
+  rpc::Reply Answer(std::string_view bytes) {
     const Status stopped(Code::kCancelled, "Worker is shutting down.");
     if (worker_stopped_.load()) return Failed(stopped);
     const std::unique_ptr<pb::Message> request = NewRequest();
@@ -117,7 +117,7 @@ class TransferServer final : public tf::data::DataTransferServer {
   std::atomic<bool> worker_stopped_{false};
   Status prepared_;
   std::string grpc_address_;
-  std::unique_ptr<exchange::Responder> responder_;
+  std::unique_ptr<rpc::RpcServer> responder_;
 };
 
 [[maybe_unused]] const bool server_registered = [] {

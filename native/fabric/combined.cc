@@ -222,9 +222,9 @@ int CombinedDevice::Poll() {
   return handled;
 }
 
-bool CombinedDevice::Rest() {
+bool CombinedDevice::ArmNotification() {
   bool quiet = true;
-  for (const Member& member : members_) quiet = member.device->Rest() && quiet;
+  for (const Member& member : members_) quiet = member.device->ArmNotification() && quiet;
   return quiet;
 }
 

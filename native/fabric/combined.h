@@ -45,7 +45,7 @@ class CombinedDevice final : public Device {
   }
   Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
   int Poll() override;
-  bool Rest() override;
+  bool ArmNotification() override;
   void Sleep(Nanos deadline) override;
   void Wake() override { members_.front().device->Wake(); }
   int WaitDescriptor() const override { return -1; }

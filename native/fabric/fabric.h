@@ -201,12 +201,12 @@ class Device {
   virtual int Poll() = 0;
   // By the polling thread: from now on, until the next Poll(), whatever comes ends a Sleep().
   // False: something has come already.
-  virtual bool Rest() = 0;
+  virtual bool ArmNotification() = 0;
   // By any thread, any number of them: until something comes, Wake() is called or `deadline` passes
   // (0: none). May return for nothing.
   virtual void Sleep(Nanos deadline) = 0;
   virtual void Wake() = 0;
-  // Readable when something has come since Rest() said that nothing had.
+  // Readable when something has come since ArmNotification() said that nothing had.
   virtual int WaitDescriptor() const = 0;
 };
 

@@ -12,7 +12,7 @@ constexpr int kPollsPerYield = 64;  // with fewer processors than ends, the peer
 constexpr uint64_t kLargestNote = 64 << 10;
 constexpr uint64_t kFloodWindow = 4096;  // notifications that may be under way
 constexpr uint64_t kFloodAck = kFloodWindow / 4;
-constexpr Nanos kClosePatience = kSecond;
+constexpr Nanos kCloseTimeout = kSecond;
 constexpr Nanos kNap = 100 * kMillisecond;
 constexpr uint64_t kActive = uint64_t{1} << 63;  // of the pattern of that side
 
@@ -72,7 +72,7 @@ Status Meter::Open(Device* device, uint64_t largest, std::shared_ptr<Meter>* met
 
 void Meter::Close() {
   channel_->Close(Status(Code::kCancelled, "the measurements are over"));
-  const Nanos deadline = Now() + kClosePatience;
+  const Nanos deadline = Now() + kCloseTimeout;
   while (!closed_ && Now() < deadline) device_->Poll();
 }
 
@@ -112,7 +112,7 @@ Status Meter::Until(Nanos patience, Condition condition, bool sleeps) {
     if (Now() > deadline) return Status(Code::kDeadlineExceeded, "the peer does nothing");
     if (!sleeps) {
       sched_yield();
-    } else if (device_->Rest()) {
+    } else if (device_->ArmNotification()) {
       device_->Sleep(std::min(deadline, Now() + kNap));
     }
   }

@@ -201,7 +201,7 @@ void Arena::Free(char* address) {
   std::lock_guard<std::mutex> lock(mu_);
   const size_t length = extents_.Free(address);
   if (length == 0) {
-    Log(LogLevel::kError, "memory was given back to the arena twice; ignored");
+    Log(LogLevel::kError, "the same arena memory was released twice; ignored");
     return;
   }
   SlabOfLocked(address)->used -= length;

@@ -54,7 +54,7 @@ struct SlotPoolStats {
 class SlotPools {
  public:
   // As many blocks as a pool may grow to.
-  static constexpr size_t kMostBlocks = 12;
+  static constexpr size_t kMaxBlocks = 12;
 
   explicit SlotPools(Arena* arena) : arena_(arena) {}
 

@@ -31,19 +31,19 @@ void NamedCounter::Add(const std::string& name) {
   if (known != counts_.end()) {
     ++known->second;
   } else {
-    ++counts_[counts_.size() < kMostNames ? key : kOther];
+    ++counts_[counts_.size() < kMaxNames ? key : kOther];
   }
 }
 
-const char* PathName(Path path) {
-  switch (path) {
-    case Path::kStatic:
+const char* ModeName(Mode mode) {
+  switch (mode) {
+    case Mode::kStatic:
       return "static";
-    case Path::kDynamic:
+    case Mode::kDynamic:
       return "dynamic";
-    case Path::kInline:
+    case Mode::kInline:
       return "inline";
-    case Path::kGrpc:
+    case Mode::kGrpc:
       return "grpc";
   }
   return "unknown";

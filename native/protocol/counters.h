@@ -13,11 +13,11 @@
 namespace rdma_transport {
 
 // How the bytes of one tensor went.
-enum class Path : int { kStatic = 0, kDynamic, kInline, kGrpc };
+enum class Mode : int { kStatic = 0, kDynamic, kInline, kGrpc };
 constexpr int kPathCount = 4;
-const char* PathName(Path path);
+const char* ModeName(Mode mode);
 
-struct PathCounter {
+struct ModeCounter {
   std::atomic<uint64_t> tensors{0};
   std::atomic<uint64_t> bytes{0};
 
@@ -30,10 +30,10 @@ struct PathCounter {
 // Counts under names that are not known beforehand: reasons, kinds of errors. Not for hot paths.
 //
 // Numbers in a name, such as sizes and addresses, become "N", so that one reason stays one name. Of
-// names there are at most kMostNames, and kOther for all that come later.
+// names there are at most kMaxNames, and kOther for all that come later.
 class NamedCounter {
  public:
-  static constexpr size_t kMostNames = 64;
+  static constexpr size_t kMaxNames = 64;
   static constexpr size_t kLongestName = 256;
   static constexpr char kOther[] = "other";
 
@@ -65,11 +65,11 @@ struct Traffic {
 
   const std::string local;
   const std::string remote;
-  alignas(64) PathCounter sent[kPathCount];
-  alignas(64) PathCounter received[kPathCount];
+  alignas(64) ModeCounter sent[kPathCount];
+  alignas(64) ModeCounter received[kPathCount];
 
-  PathCounter& Sent(Path path) { return sent[static_cast<int>(path)]; }
-  PathCounter& Received(Path path) { return received[static_cast<int>(path)]; }
+  ModeCounter& Sent(Mode mode) { return sent[static_cast<int>(mode)]; }
+  ModeCounter& Received(Mode mode) { return received[static_cast<int>(mode)]; }
   bool Unused() const {
     for (int i = 0; i < kPathCount; ++i) {
       if (sent[i].tensors.load() != 0 || received[i].tensors.load() != 0) return false;
@@ -98,13 +98,13 @@ class Traffics {
 
 struct Counters {
   Traffics traffics;
-  PathCounter replies_sent;  // of exchanges: elements of the data service
-  PathCounter replies_received;
+  ModeCounter replies_sent;  // of exchanges: elements of the data service
+  ModeCounter replies_received;
   std::atomic<uint64_t> copied_bytes{0};         // payload copied beside the fabric's own work
   std::atomic<uint64_t> staged_tensors{0};       // copied at the send, into the arena
   std::atomic<uint64_t> inline_copied_bytes{0};  // into and out of notifications
-  std::atomic<int64_t> lent_tensors{0};          // that a peer may still read
-  std::atomic<uint64_t> late_arrivals{0};        // for steps that had ended
+  std::atomic<int64_t> outstanding_tensors{0};   // that a peer may still read
+  std::atomic<uint64_t> late_tensors{0};         // for steps that had ended
   PlanCounters plan;
   NamedCounter fallback_reasons;
   NamedCounter errors;

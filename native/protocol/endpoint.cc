@@ -89,7 +89,7 @@ PeerStats Endpoint::StatsOfCaller(const Traffic* traffic) const {
   stats.local = traffic->local;
   stats.task = traffic->remote;
   stats.traffic = traffic;
-  stats.path = "idle";
+  stats.transport = "idle";
   for (const auto& link : LinksTo(traffic->remote)) {
     stats.Describe(*link);
     stats.links = 1;
@@ -117,13 +117,13 @@ void Endpoint::ReportEdges(std::vector<EdgeReport>* edges) const {
 // --- Tensors ---
 
 void Endpoint::Receive(Peer* peer, int64_t step, std::string_view key,
-                       const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call) {
-  if (Hold(peer, step, key, waiter) || Enter(*peer, step, key, waiter)) peer->Wait(waiter, call);
+                       const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call) {
+  if (Hold(peer, step, key, recv) || Enter(*peer, step, key, recv)) peer->Wait(recv, call);
 }
 
 void Endpoint::Watch(Peer* peer, int64_t step, std::string_view key,
-                     const std::shared_ptr<Waiter>& waiter) {
-  if (Hold(peer, step, key, waiter) || Enter(*peer, step, key, waiter)) peer->Watch(waiter);
+                     const std::shared_ptr<PendingRecv>& recv) {
+  if (Hold(peer, step, key, recv) || Enter(*peer, step, key, recv)) peer->Watch(recv);
 }
 
 bool Endpoint::ConfirmedLocked(const Traffic* traffic, int64_t step) const {
@@ -134,11 +134,11 @@ bool Endpoint::ConfirmedLocked(const Traffic* traffic, int64_t step) const {
 }
 
 bool Endpoint::Hold(Peer* peer, int64_t step, std::string_view key,
-                    const std::shared_ptr<Waiter>& waiter) {
+                    const std::shared_ptr<PendingRecv>& recv) {
   if (!restarted_.load(std::memory_order_relaxed)) return false;
   std::lock_guard<std::mutex> lock(mu_);
   if (ConfirmedLocked(peer->traffic(), step)) return false;
-  held_.push_back({peer, step, std::string(key), waiter});
+  held_.push_back({peer, step, std::string(key), recv});
   return true;
 }
 
@@ -155,22 +155,22 @@ void Endpoint::ReleaseHeld(const Traffic* traffic, int64_t step) {
     held_.erase(first, held_.end());
   }
   for (const Held& held : released) {
-    Enter(*held.peer, held.step, held.key, held.waiter);
+    Enter(*held.peer, held.step, held.key, held.recv);
     // Its owner could not take out what was not in yet.
-    if (held.waiter->claimed()) Forget(held.step, held.key, held.waiter.get());
+    if (held.recv->claimed()) Forget(held.step, held.key, held.recv.get());
   }
 }
 
 bool Endpoint::Enter(const Peer& peer, int64_t step, std::string_view key,
-                     const std::shared_ptr<Waiter>& waiter) {
+                     const std::shared_ptr<PendingRecv>& recv) {
   Arrival arrival;
   const KeyId id = KeyId::Of(key);
-  switch (mailbox_.TakeOrWait(step, id, peer.traffic(), waiter, &arrival)) {
+  switch (mailbox_.TakeOrWait(step, id, peer.traffic(), recv, &arrival)) {
     case Mailbox::Taken::kArrival:
-      Deliver(std::move(arrival), waiter);
+      Deliver(std::move(arrival), recv);
       return false;
     case Mailbox::Taken::kEnded:
-      FailAll({waiter}, Status(Code::kAborted, "the step has ended on this task"));
+      FailAll({recv}, Status(Code::kAborted, "the step has ended on this task"));
       return false;
     case Mailbox::Taken::kWaiting:
       break;
@@ -178,37 +178,37 @@ bool Endpoint::Enter(const Peer& peer, int64_t step, std::string_view key,
   // After it waits: an abort that comes now finds it there.
   const auto error = aborts_.ErrorOf(peer.traffic(), step);
   if (!error.has_value()) return true;
-  mailbox_.Remove(step, id, waiter.get());
-  FailAborted({waiter}, peer.task(), *error);
+  mailbox_.Remove(step, id, recv.get());
+  FailAborted({recv}, peer.task(), *error);
   return false;
 }
 
-void Endpoint::FailAborted(std::list<std::shared_ptr<Waiter>> waiters, const std::string& task,
+void Endpoint::FailAborted(std::list<std::shared_ptr<PendingRecv>> recvs, const std::string& task,
                            const std::string& error) {
-  for (const auto& waiter : waiters) {
-    if (!waiter->Claim()) continue;
+  for (const auto& recv : recvs) {
+    if (!recv->Claim()) continue;
     Delivery delivery;
     delivery.status = Status(Code::kAborted, "peer " + task + " aborted the step");
     delivery.error = error;
-    waiter->OnDelivery(std::move(delivery));
+    recv->OnDelivery(std::move(delivery));
   }
 }
 
-void Endpoint::Forget(int64_t step, std::string_view key, const Waiter* waiter) {
-  mailbox_.Remove(step, KeyId::Of(key), waiter);
+void Endpoint::Forget(int64_t step, std::string_view key, const PendingRecv* recv) {
+  mailbox_.Remove(step, KeyId::Of(key), recv);
 }
 
 void Endpoint::EndStep(int64_t step) {
   mailbox_.EndStep(step);
-  ledger_.EndStep(step);
+  pending_fallbacks_.EndStep(step);
   aborts_.End(step);
   for (const auto& link : AllLinks()) link->Confirm();
 }
 
 void Endpoint::RestartStep(int64_t step) {
   restarted_.store(true);
-  const auto waiters = mailbox_.TakeAllWaiters(step);
-  ledger_.EndStep(step);
+  const auto recvs = mailbox_.TakeAllPending(step);
+  pending_fallbacks_.EndStep(step);
   const uint32_t generation = aborts_.Restart(step);
   std::set<const void*> up;
   for (const auto& link : AllLinks()) {
@@ -217,7 +217,7 @@ void Endpoint::RestartStep(int64_t step) {
     link->SendRestart(step, generation);
   }
   mailbox_.Forget(step, [&up](const Arrival& came) { return up.count(came.origin) == 0; });
-  FailAll(waiters, Status(Code::kAborted, "the step was restarted on this task"));
+  FailAll(recvs, Status(Code::kAborted, "the step was restarted on this task"));
 }
 
 // A link that comes up meanwhile finds the abort: see OnLinkUp(). What came is let go of now, since
@@ -234,9 +234,12 @@ void Endpoint::AbortStep(int64_t step, std::string error) {
 void Endpoint::OnAbort(Link* link, StepAbort abort) {
   const Identity& remote = link->remote();
   if (!aborts_.OnPeerAbort(link->traffic(), remote.incarnation, abort)) return;
-  mailbox_.Forget(abort.step,
-                  [link](const Arrival& came) { return came.traffic == link->traffic(); });
-  FailAborted(mailbox_.TakeWaiters(abort.step, link->traffic()), remote.task, abort.error);
+  // Otherwise the step may go on here with what the peer sent before.
+  if (aborts_.For(link->traffic(), abort.step).has_value()) {
+    mailbox_.Forget(abort.step,
+                    [link](const Arrival& came) { return came.traffic == link->traffic(); });
+  }
+  FailAborted(mailbox_.TakePending(abort.step, link->traffic()), remote.task, abort.error);
 }
 
 // An abort of this task that the peer got before it restarted the step counted for its former
@@ -250,53 +253,54 @@ void Endpoint::OnRestart(Link* link, int64_t step, uint32_t generation) {
 void Endpoint::OnRestarted(Link* link, int64_t step) { ReleaseHeld(link->traffic(), step); }
 
 void Endpoint::OnArrival(int64_t step, const KeyId& key, Arrival arrival) {
-  const std::shared_ptr<Waiter> waiter = mailbox_.Put(step, key, &arrival);
-  if (waiter != nullptr) Deliver(std::move(arrival), waiter);
+  const std::shared_ptr<PendingRecv> recv = mailbox_.Put(step, key, &arrival);
+  if (recv != nullptr) Deliver(std::move(arrival), recv);
 }
 
-void Endpoint::UseGrpc(const std::string& from, const std::shared_ptr<Waiter>& waiter,
+void Endpoint::UseGrpc(const std::string& from, const std::shared_ptr<PendingRecv>& recv,
                        const std::string& reason) {
   if (settings().allow_fallback) {
-    if (waiter->AskGrpc()) waiter->OnUseGrpc(reason);
+    if (recv->AskGrpc()) recv->OnUseGrpc(reason);
     return;
   }
   GlobalCounters().errors.Add("fallback_forbidden");
-  FailAll({waiter},
-          Status(Code::kFailedPrecondition, "a tensor of " + from + " would leave the fabric (" +
+  FailAll({recv},
+          Status(Code::kFailedPrecondition, "a tensor of " + from + " would fall back to gRPC (" +
                                                 reason + "), and RDMA_TRANSPORT_FALLBACK=forbid"));
 }
 
-void Endpoint::Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter) {
+void Endpoint::Deliver(Arrival arrival, const std::shared_ptr<PendingRecv>& recv) {
   if (arrival.pull) {
-    if (!waiter->claimed()) UseGrpc("its peer", waiter, arrival.reason);
+    if (!recv->claimed()) UseGrpc("its peer", recv, arrival.reason);
     return;
   }
-  if (!waiter->Claim()) return;
+  if (!recv->Claim()) return;
   if (arrival.delivery.status.ok()) {
-    arrival.traffic->Received(arrival.delivery.path).Add(arrival.delivery.bytes);
+    arrival.traffic->Received(arrival.delivery.mode).Add(arrival.delivery.bytes);
   }
   if (arrival.channel == nullptr || !arrival.delivery.status.ok()) {
     Trace::HandedOver(arrival.delivery.arrival);
     Verify(arrival.traffic->remote, &arrival.delivery);
-    waiter->OnDelivery(std::move(arrival.delivery));
+    recv->OnDelivery(std::move(arrival.delivery));
     return;
   }
   for (const auto& link : AllLinks()) {
     if (link->channel() == arrival.channel.get()) {
-      link->ReadThenDeliver(std::move(arrival), waiter);
+      link->ReadThenDeliver(std::move(arrival), recv);
       return;
     }
   }
   Delivery lost;
   lost.status = Status(Code::kUnavailable, "the peer was lost before its tensor could be read");
-  waiter->OnDelivery(std::move(lost));
+  recv->OnDelivery(std::move(lost));
 }
 
 // --- Links ---
 
 std::shared_ptr<Link> Endpoint::NewLink(const std::string& task) {
-  const LinkContext context = {device(),         arena(),     runtime_->slots(),
-                               runtime_->sink(), &settings(), TrafficWith(task)};
+  const LinkContext context = {device(),          arena(),
+                               runtime_->slots(), runtime_->receive_arena(),
+                               &settings(),       TrafficWith(task)};
   return std::make_shared<Link>(context, this, Now() + settings().connect_timeout);
 }
 
@@ -368,8 +372,8 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
   Status status = BootstrapRequest::Decode(bytes, &request);
   if (status.ok() && request.version != kProtocolVersion) {
     status = Status(Code::kFailedPrecondition,
-                    "it speaks version " + std::to_string(kProtocolVersion) +
-                        " of the protocol, this task version " + std::to_string(request.version));
+                    "it uses protocol version " + std::to_string(kProtocolVersion) +
+                        ", this task version " + std::to_string(request.version));
   }
   AnsweringHandshake handshake(secret_file(), kTaskService);
   if (status.ok()) {
@@ -426,7 +430,8 @@ void Endpoint::OnLinkUp(const std::shared_ptr<Link>& link) {
   } else {
     for (Peer* named : PeersNamed(task)) named->Reconsider();
   }
-  for (const auto& [step, key] : ledger_.For(task)) link->SendPull(step, key, "sent before");
+  for (const auto& [step, key] : pending_fallbacks_.For(task))
+    link->SendPull(step, key, "sent before");
 }
 
 void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) {
@@ -462,7 +467,7 @@ void Endpoint::OnLinkReleased(const std::shared_ptr<Link>& link) {
     std::lock_guard<std::mutex> lock(mu_);
     in_use_.erase(std::remove(in_use_.begin(), in_use_.end(), link), in_use_.end());
   }
-  link->ReleaseLent();
+  link->ReleaseOutstanding();
 }
 
 void Endpoint::ProbeLinks(const Identity& remote) {
@@ -471,10 +476,10 @@ void Endpoint::ProbeLinks(const Identity& remote) {
   }
 }
 
-void Endpoint::OnLost(const std::shared_ptr<Link>& link, std::vector<UnconfirmedTensor> tensors) {
+void Endpoint::OnLost(const std::shared_ptr<Link>& link, std::vector<UnackedTensor> tensors) {
   const std::string& task = link->remote().task;
   const std::vector<Peer*> peers = PeersNamed(task);
-  for (UnconfirmedTensor& tensor : tensors) {
+  for (UnackedTensor& tensor : tensors) {
     if (!peers.empty()) peers.front()->SendLost(std::move(tensor));
   }
 }

@@ -1,6 +1,6 @@
 // One task of a cluster in this process: its identity, its peers, its links, and the mailbox.
 //
-// This is what the TensorFlow layer sees of the protocol, together with Peer and Waiter.
+// This is what the TensorFlow layer sees of the protocol, together with Peer and PendingRecv.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@
 
 #include "base/secret_file.h"
 #include "protocol/bootstrap.h"
-#include "protocol/ledger.h"
 #include "protocol/link.h"
 #include "protocol/mailbox.h"
 #include "protocol/peer.h"
+#include "protocol/pending_fallbacks.h"
 #include "protocol/step_aborts.h"
 
 namespace rdma_transport {
@@ -45,15 +45,16 @@ class Endpoint final : public LinkOwner {
   // Ends what Peer::Plan() began for the owners whose names begin with `owner`.
   void Unplan(const std::string& owner);
 
-  // Completes `waiter` with the tensor of that step and key, which `peer` sends; with the error of
+  // Completes `recv` with the tensor of that step and key, which `peer` sends; with the error of
   // the peer's AbortStep() if that comes first.
   void Receive(Peer* peer, int64_t step, std::string_view key,
-               const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call);
-  // For a waiter that no tensor will complete: it gets the error when `peer` is lost or aborts the
-  // step, if its owner does not claim and Forget() it before. `key` is for that alone.
-  void Watch(Peer* peer, int64_t step, std::string_view key, const std::shared_ptr<Waiter>& waiter);
-  // Forgets a waiter that its owner has claimed.
-  void Forget(int64_t step, std::string_view key, const Waiter* waiter);
+               const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call);
+  // For a pending receive that no tensor will complete: it gets the error when `peer` is lost or
+  // aborts the step, if its owner does not claim and Forget() it before. `key` is for that alone.
+  void Watch(Peer* peer, int64_t step, std::string_view key,
+             const std::shared_ptr<PendingRecv>& recv);
+  // Forgets a pending receive that its owner has claimed.
+  void Forget(int64_t step, std::string_view key, const PendingRecv* recv);
   // The step is over on this task: what is left of it is thrown away.
   void EndStep(int64_t step);
   // Begins a step anew, in a new generation. Whoever waits in it fails, and peers throw away what
@@ -65,7 +66,7 @@ class Endpoint final : public LinkOwner {
   // gets `error`. Only the first call for a step counts, and none after its end.
   void AbortStep(int64_t step, std::string error);
   // A RecvTensor call has fetched it.
-  void Fetched(int64_t step, std::string_view key) { ledger_.Fetched(step, key); }
+  void Fetched(int64_t step, std::string_view key) { pending_fallbacks_.Fetched(step, key); }
 
   // Answers a peer's bootstrap request.
   std::string HandleBootstrap(std::string_view request);
@@ -74,18 +75,18 @@ class Endpoint final : public LinkOwner {
   // for those that no cluster of this task names, but that linked themselves to it.
   std::vector<PeerStats> Stats() const;
   void ReportEdges(std::vector<EdgeReport>* edges) const;
-  size_t kept_arrivals() const { return mailbox_.kept(); }
+  size_t unclaimed_tensors() const { return mailbox_.kept(); }
 
   // For peers and the runtime.
-  // Sends the waiter to TensorFlow's transport, or fails it where that is forbidden.
-  void UseGrpc(const std::string& from, const std::shared_ptr<Waiter>& waiter,
+  // Sends the pending receive to TensorFlow's transport, or fails it where that is forbidden.
+  void UseGrpc(const std::string& from, const std::shared_ptr<PendingRecv>& recv,
                const std::string& reason);
   std::shared_ptr<Link> NewLink(const std::string& task);
   Traffic* TrafficWith(const std::string& task);
   void AddLink(const std::shared_ptr<Link>& link, Peer* peer);
   void RemoveLink(const std::shared_ptr<Link>& link);
   std::vector<std::shared_ptr<Link>> LinksTo(const std::string& task) const;
-  Ledger& ledger() { return ledger_; }
+  PendingFallbacks& pending_fallbacks() { return pending_fallbacks_; }
   bool Tick(Nanos now, bool excuse);
 
   // LinkOwner.
@@ -97,18 +98,19 @@ class Endpoint final : public LinkOwner {
   void OnRestart(Link* link, int64_t step, uint32_t generation) override;
   void OnRestarted(Link* link, int64_t step) override;
   void OnAbort(Link* link, StepAbort abort) override;
-  void OnLost(const std::shared_ptr<Link>& link, std::vector<UnconfirmedTensor> tensors) override;
+  void OnLost(const std::shared_ptr<Link>& link, std::vector<UnackedTensor> tensors) override;
 
  private:
   // Whether one more caller of the bootstrap may make this task open a channel.
   Status Admit(const std::string& task) const;
-  // False: the tensor was there, or will never be, and the waiter has it, or the error.
+  // False: the tensor was there, or will never be, and the pending receive has it, or the error.
   bool Enter(const Peer& peer, int64_t step, std::string_view key,
-             const std::shared_ptr<Waiter>& waiter);
-  bool Hold(Peer* peer, int64_t step, std::string_view key, const std::shared_ptr<Waiter>& waiter);
+             const std::shared_ptr<PendingRecv>& recv);
+  bool Hold(Peer* peer, int64_t step, std::string_view key,
+            const std::shared_ptr<PendingRecv>& recv);
   void ReleaseHeld(const Traffic* traffic, int64_t step);
-  void Deliver(Arrival arrival, const std::shared_ptr<Waiter>& waiter);
-  static void FailAborted(std::list<std::shared_ptr<Waiter>> waiters, const std::string& task,
+  void Deliver(Arrival arrival, const std::shared_ptr<PendingRecv>& recv);
+  static void FailAborted(std::list<std::shared_ptr<PendingRecv>> recvs, const std::string& task,
                           const std::string& error);
   std::vector<std::shared_ptr<Link>> AllLinks() const;
   void ProbeLinks(const Identity& remote);
@@ -119,7 +121,7 @@ class Endpoint final : public LinkOwner {
   Runtime* const runtime_;
   const Identity identity_;
   Mailbox mailbox_;
-  Ledger ledger_;
+  PendingFallbacks pending_fallbacks_;
   StepAborts aborts_;
 
   // Waits for a tensor of a step that this task restarted, until the peer has confirmed that: what
@@ -128,7 +130,7 @@ class Endpoint final : public LinkOwner {
     Peer* peer;
     int64_t step;
     std::string key;
-    std::shared_ptr<Waiter> waiter;
+    std::shared_ptr<PendingRecv> recv;
   };
   bool ConfirmedLocked(const Traffic* traffic, int64_t step) const;
   std::atomic<bool> restarted_{false};  // any step ever

@@ -94,8 +94,8 @@ Status AnsweringHandshake::Check(const BootstrapRequest& request) {
     if (EqualInConstantTime(request.mac, MacOf(secret, service_, request))) secret_ = secret;
   }
   if (secret_.empty()) {
-    LogRefusal(peer + "it has another secret: RDMA_TRANSPORT_SECRET_FILE must be the same there");
-    return Denied("it has another secret: RDMA_TRANSPORT_SECRET_FILE must be the same there");
+    LogRefusal(peer + "its secret differs: RDMA_TRANSPORT_SECRET_FILE must be the same there");
+    return Denied("its secret differs: RDMA_TRANSPORT_SECRET_FILE must be the same there");
   }
   request_nonce_ = request.nonce;
   nonce_ = RandomBytes(kNonceBytes);

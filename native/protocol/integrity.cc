@@ -9,12 +9,12 @@ void Verify(const std::string& peer, Delivery* delivery) {
   if (!delivery->checked || !delivery->status.ok()) return;
   if (ChecksumOf(delivery->data, delivery->bytes) == delivery->checksum) return;
   GlobalCounters().errors.Add("checksum");
-  delivery->status =
-      Status(Code::kDataLoss,
-             "a tensor of peer " + peer + " (" + std::to_string(delivery->bytes) + " bytes, " +
-                 PathName(delivery->path) +
-                 ") is not what was sent: its checksum differs (RDMA_TRANSPORT_CHECKSUM). Look at "
-                 "the memory and the cards of both hosts, and for code that writes to tensors");
+  delivery->status = Status(
+      Code::kDataLoss,
+      "a tensor of peer " + peer + " (" + std::to_string(delivery->bytes) + " bytes, " +
+          ModeName(delivery->mode) +
+          ") was corrupted: its checksum does not match (RDMA_TRANSPORT_CHECKSUM). Check the "
+          "memory and the cards of both hosts, and look for code that writes to tensors");
   Log(LogLevel::kError, delivery->status.message());
 }
 

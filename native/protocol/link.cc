@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "protocol/control.h"
 #include "protocol/integrity.h"
-#include "protocol/map_home.h"
+#include "protocol/map_receiver_owned.h"
 #include "protocol/staging.h"
 #include "protocol/trace.h"
 
@@ -57,9 +57,9 @@ Status Link::Open() {
                             [this](MessageType type, uint64_t value) {
                               Return(type, value, fabric::Urgency::kLazy);
                             }},
-      channel_.get(), &lent_);
+      channel_.get(), &outstanding_);
   static_receiver_ = std::make_unique<StaticReceiver>(
-      StaticReceiver::Context{context_.device, context_.sink, context_.settings}, channel_,
+      StaticReceiver::Context{context_.device, context_.receive_arena, context_.settings}, channel_,
       static_cast<LeaseMaker*>(this));
   return OkStatus();
 }
@@ -80,7 +80,7 @@ SendOutcome Link::Send(Outgoing* tensor) {
   const Nanos begin = Now();
   const SendOutcome outcome = SendBest(tensor);
   if (outcome.status.ok() && outcome.elsewhere == nullptr) {
-    Trace::Sent(*context_.traffic, begin, tensor->step, tensor->key, tensor->bytes, outcome.path,
+    Trace::Sent(*context_.traffic, begin, tensor->step, tensor->key, tensor->bytes, outcome.mode,
                 outcome.handle);
   }
   return outcome;
@@ -89,7 +89,7 @@ SendOutcome Link::Send(Outgoing* tensor) {
 SendOutcome Link::SendBest(Outgoing* tensor) {
   if (tensor->bytes <= context_.settings->inline_max) return SendInline(*tensor);
   SendOutcome outcome;
-  if (!tensor->awaited && static_sender_->Send(tensor, &outcome)) return outcome;
+  if (!tensor->blocks_until_release && static_sender_->Send(tensor, &outcome)) return outcome;
   return SendDescriptor(tensor);
 }
 
@@ -105,7 +105,7 @@ SendOutcome Link::SendInline(const Outgoing& tensor) {
   }
   const TensorFrame frame(&header, tensor.dims, tensor.rank, tensor.key, data, tensor.bytes);
   // Counted first: once it is sent, the receiver may ask at once.
-  context_.traffic->Sent(Path::kInline).Add(tensor.bytes);
+  context_.traffic->Sent(Mode::kInline).Add(tensor.bytes);
   GlobalCounters().inline_copied_bytes.fetch_add(tensor.bytes, std::memory_order_relaxed);
   SendOutcome outcome;
   outcome.status =
@@ -115,10 +115,10 @@ SendOutcome Link::SendInline(const Outgoing& tensor) {
 
 SendOutcome Link::SendDescriptor(Outgoing* tensor) {
   TensorHeader header = HeaderOf(*tensor, MessageType::kDescriptor);
-  if (tensor->awaited) header.flags |= kAwaited;
+  if (tensor->blocks_until_release) header.flags |= kBlocksUntilRelease;
   fabric::RemoteSpan span;
   if (!tensor->mutable_source && channel_->Owns(tensor->data, &span)) {
-    header.flags |= kHome;
+    header.flags |= kReceiverOwned;
   } else if (tensor->mutable_source || !channel_->Locate(tensor->data, &span) ||
              span.length < tensor->bytes) {
     if (!Stage(context_.arena, context_.slots, /*site=*/{}, tensor))
@@ -129,7 +129,7 @@ SendOutcome Link::SendDescriptor(Outgoing* tensor) {
   }
   header.region_key = span.key;
   header.region_offset = span.offset;
-  if ((header.flags & kHome) == 0) {
+  if ((header.flags & kReceiverOwned) == 0) {
     const Status shared = channel_->Share(span.key);
     if (shared.code() == Code::kResourceExhausted) {
       Log(LogLevel::kWarning, shared.message());
@@ -141,15 +141,15 @@ SendOutcome Link::SendDescriptor(Outgoing* tensor) {
     header.flags |= kChecked;
     header.checksum = ChecksumOf(tensor->data, tensor->bytes);
   }
-  header.lend_id = lent_.Lend(std::move(tensor->owner));
+  header.buffer_id = outstanding_.Add(std::move(tensor->owner));
   const TensorFrame frame(&header, tensor->dims, tensor->rank, tensor->key, nullptr, 0);
-  context_.traffic->Sent(Path::kDynamic).Add(tensor->bytes);
+  context_.traffic->Sent(Mode::kDynamic).Add(tensor->bytes);
   SendOutcome outcome;
-  outcome.path = Path::kDynamic;
-  outcome.handle = header.lend_id;
+  outcome.mode = Mode::kDynamic;
+  outcome.handle = header.buffer_id;
   outcome.status =
       channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake, &outcome.number);
-  if (!outcome.status.ok()) lent_.Release(header.lend_id);
+  if (!outcome.status.ok()) outstanding_.Release(header.buffer_id);
   return outcome;
 }
 
@@ -159,7 +159,7 @@ void Link::SendPull(int64_t step, std::string_view key, const std::string& reaso
   header.step = step;
   const TensorFrame frame(&header, nullptr, 0, key, nullptr, 0);
   Log(LogLevel::kDebug, "pull notice: " + reason);
-  Insist(frame.parts(), frame.count(), fabric::Urgency::kWake);
+  SendReliably(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
 // To a peer that is gone nothing needs to be said; one that takes nothing must not take what comes
@@ -182,20 +182,20 @@ bool Link::AwaitsRestarted(int64_t step) const {
 
 void Link::SendAbort(const StepAbort& abort) {
   const AbortFrame frame(abort.step, abort.generation, abort.peer_generation, abort.error);
-  Insist(frame.parts(), frame.count(), fabric::Urgency::kWake);
+  SendReliably(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
 void Link::Return(MessageType type, uint64_t value, fabric::Urgency urgency) {
-  InsistControl(ControlOf(type, value), urgency);
+  SendControlReliably(ControlOf(type, value), urgency);
 }
 
-void Link::InsistControl(ControlMessage message, fabric::Urgency urgency) {
+void Link::SendControlReliably(ControlMessage message, fabric::Urgency urgency) {
   const iovec part = {&message, sizeof(message)};
-  Insist(&part, 1, urgency);
+  SendReliably(&part, 1, urgency);
 }
 
-void Link::Insist(const iovec* parts, int count, fabric::Urgency urgency) {
-  if (!owed_.Say(channel_.get(), parts, count, urgency)) owner_->ArmTimer();
+void Link::SendReliably(const iovec* parts, int count, fabric::Urgency urgency) {
+  if (!retry_queue_.Send(channel_.get(), parts, count, urgency)) owner_->ArmTimer();
 }
 
 // --- Receiving ---
@@ -222,8 +222,8 @@ Status Link::Dispatch(const char* data, size_t length) {
   RDMA_RETURN_IF_ERROR(ParseControl(data, length, &message));
   switch (type) {
     case MessageType::kRelease:
-      if (!lent_.Release(message.value)) {
-        return Status(Code::kDataLoss, "the peer released what it was not lent");
+      if (!outstanding_.Release(message.value)) {
+        return Status(Code::kDataLoss, "the peer released a buffer that is not outstanding");
       }
       Trace::Released(*context_.traffic, message.value);
       return OkStatus();
@@ -275,7 +275,7 @@ Status Link::HandleTensor(const char* data, size_t length) {
   delivery.dims = std::move(message.dims);
   if (begin != 0 && !arrival.pull) {
     delivery.arrival = Trace::Arrived(*context_.traffic, begin, message.header.step, message.key,
-                                      /*tail=*/{}, delivery.bytes, delivery.path);
+                                      /*tail=*/{}, delivery.bytes, delivery.mode);
   }
   owner_->OnArrival(message.header.step, KeyId::Of(message.key), std::move(arrival));
   return OkStatus();
@@ -289,8 +289,8 @@ Status Link::HandleEdge(MessageType type, const char* data, size_t length) {
   }
   SlotMessage message;
   RDMA_RETURN_IF_ERROR(ParseSlot(data, length, &message));
-  return (message.flags & kSink) != 0 ? static_sender_->OnSlot(message)
-                                      : static_receiver_->OnSlot(message);
+  return (message.flags & kReceiver) != 0 ? static_sender_->OnSlot(message)
+                                          : static_receiver_->OnSlot(message);
 }
 
 Status Link::HandleAbort(const char* data, size_t length) {
@@ -305,8 +305,8 @@ Status Link::HandleAbort(const char* data, size_t length) {
 // The answer comes behind an abort that the owner may send again.
 void Link::HandleRestart(const ControlMessage& message) {
   owner_->OnRestart(this, static_cast<int64_t>(message.value), message.generation);
-  InsistControl(ControlOf(MessageType::kRestarted, message.value, message.generation),
-                fabric::Urgency::kWake);
+  SendControlReliably(ControlOf(MessageType::kRestarted, message.value, message.generation),
+                      fabric::Urgency::kWake);
 }
 
 void Link::HandleRestarted(const ControlMessage& message) {
@@ -327,6 +327,7 @@ Status Link::HandleStatic(const char* data, size_t length) {
   uint32_t checksum = 0;
   RDMA_RETURN_IF_ERROR(ParseStatic(data, length, &message, &tail, &checksum));
   Arrival arrival;
+  arrival.origin = this;
   arrival.traffic = context_.traffic;
   arrival.delivery.checked = (message.flags & kChecked) != 0;
   arrival.delivery.checksum = checksum;
@@ -335,7 +336,7 @@ Status Link::HandleStatic(const char* data, size_t length) {
   if (begin != 0) {
     arrival.delivery.arrival = Trace::Arrived(
         *context_.traffic, begin, message.step, static_receiver_->NameOf(message.edge),
-        tail.empty() ? kUsualTail : tail, arrival.delivery.bytes, Path::kStatic);
+        tail.empty() ? kUsualTail : tail, arrival.delivery.bytes, Mode::kStatic);
   }
   owner_->OnArrival(message.step, key, std::move(arrival));
   return OkStatus();
@@ -343,7 +344,7 @@ Status Link::HandleStatic(const char* data, size_t length) {
 
 Status Link::TakeInline(const TensorMessage& message, Arrival* arrival) {
   Delivery& delivery = arrival->delivery;
-  delivery.path = Path::kInline;
+  delivery.mode = Mode::kInline;
   delivery.exclusive = true;
   if (delivery.bytes == 0) return OkStatus();
   char* copy = AllocateAnywhere(delivery.bytes, &delivery.lease);
@@ -361,8 +362,8 @@ OwnerRef Link::MakeLease(MessageType type, uint64_t value, fabric::Urgency urgen
 }
 
 // Nobody waits for a loan: it only holds memory.
-OwnerRef Link::MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) {
-  return MakeLease(MessageType::kRelease, lend_id, fabric::Urgency::kLazy, std::move(mapping));
+OwnerRef Link::MakeLoan(uint64_t buffer_id, std::shared_ptr<const void> mapping) {
+  return MakeLease(MessageType::kRelease, buffer_id, fabric::Urgency::kLazy, std::move(mapping));
 }
 
 // The sender may have no other slot.
@@ -373,39 +374,40 @@ OwnerRef Link::MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) {
 Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
   const TensorHeader& header = message.header;
   Delivery& delivery = arrival->delivery;
-  delivery.path = Path::kDynamic;
+  delivery.mode = Mode::kDynamic;
   const fabric::RemoteSpan span = {header.region_key, header.region_offset, header.bytes};
-  const bool home = (header.flags & kHome) != 0;
-  const bool awaited = (header.flags & kAwaited) != 0;
-  const fabric::Urgency urgency = awaited ? fabric::Urgency::kWake : fabric::Urgency::kLazy;
+  const bool home = (header.flags & kReceiverOwned) != 0;
+  const bool blocks_until_release = (header.flags & kBlocksUntilRelease) != 0;
+  const fabric::Urgency urgency =
+      blocks_until_release ? fabric::Urgency::kWake : fabric::Urgency::kLazy;
   const bool aligned = header.region_offset % kTensorAlignment == 0;
   if (!home && (!context_.settings->zero_copy || !channel_->MapsPeer() || !aligned)) {
     arrival->channel = channel_;
     arrival->source = span;
     // The region must be known before the read, and only this thread may look for it.
     channel_->Map(span);
-    delivery.lease = MakeLease(MessageType::kRelease, header.lend_id, urgency, nullptr);
+    delivery.lease = MakeLease(MessageType::kRelease, header.buffer_id, urgency, nullptr);
     return OkStatus();
   }
   fabric::MappedSpan mapped =
-      home ? MapHome(context_.device, *channel_, span) : channel_->Map(span);
+      home ? MapReceiverOwned(context_.device, *channel_, span) : channel_->Map(span);
   if (mapped.data == nullptr ||
-      (!awaited && reinterpret_cast<uintptr_t>(mapped.data) % kTensorAlignment != 0)) {
+      (!blocks_until_release && reinterpret_cast<uintptr_t>(mapped.data) % kTensorAlignment != 0)) {
     delivery.status = Status(Code::kResourceExhausted,
                              "a tensor of peer " + remote_.task +
                                  " cannot be mapped here (limits on memory or open files?)");
-    Return(MessageType::kRelease, header.lend_id, urgency);
+    Return(MessageType::kRelease, header.buffer_id, urgency);
     return OkStatus();
   }
   delivery.data = mapped.data;
   delivery.lease =
-      MakeLease(MessageType::kRelease, header.lend_id, urgency, std::move(mapped.holder));
+      MakeLease(MessageType::kRelease, header.buffer_id, urgency, std::move(mapped.holder));
   return OkStatus();
 }
 
-// Memory that the channel can read into: the waiter's own, if possible.
-char* Link::DestinationFor(Waiter* waiter, uint64_t bytes, OwnerRef* owner) {
-  char* wanted = waiter->Destination(bytes);
+// Memory that the channel can read into: the pending receive's own, if possible.
+char* Link::DestinationFor(PendingRecv* recv, uint64_t bytes, OwnerRef* owner) {
+  char* wanted = recv->Destination(bytes);
   if (wanted != nullptr && (channel_->Copies() || context_.arena->Contains(wanted))) return wanted;
   if (channel_->Copies()) return AllocateAnywhere(bytes, owner);
   char* memory = context_.arena->Allocate(bytes);
@@ -420,10 +422,10 @@ char* Link::DestinationFor(Waiter* waiter, uint64_t bytes, OwnerRef* owner) {
   return memory;
 }
 
-void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter) {
+void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv) {
   Delivery delivery = std::move(arrival.delivery);
   OwnerRef memory;
-  char* destination = DestinationFor(waiter.get(), delivery.bytes, &memory);
+  char* destination = DestinationFor(recv.get(), delivery.bytes, &memory);
   uint64_t cookie = 0;
   if (destination != nullptr) {
     std::lock_guard<std::mutex> lock(readings_mu_);
@@ -434,13 +436,13 @@ void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter) {
     delivery.data = destination;
     delivery.exclusive = true;
     reading.delivery = std::move(delivery);
-    reading.waiter = waiter;
+    reading.recv = recv;
   } else {
     delivery.status =
         Status(Code::kResourceExhausted,
                "no memory in the arena for a received tensor of " + std::to_string(delivery.bytes) +
                    " bytes (RDMA_TRANSPORT_ARENA_SIZE, limits on locked memory?)");
-    waiter->OnDelivery(std::move(delivery));
+    recv->OnDelivery(std::move(delivery));
     return;
   }
   const Status started = channel_->Read(arrival.source, destination, cookie);
@@ -468,7 +470,7 @@ void Link::OnTransfer(uint64_t cookie, const Status& status) {
   }
   Trace::HandedOver(reading.delivery.arrival);
   Verify(remote_.task, &reading.delivery);
-  reading.waiter->OnDelivery(std::move(reading.delivery));
+  reading.recv->OnDelivery(std::move(reading.delivery));
 }
 
 // --- Life and death ---
@@ -488,8 +490,10 @@ void Link::OnConnected() {
 void Link::OnClosed(const Status& status) {
   const std::shared_ptr<Link> self = shared_from_this();
   const bool was_up = up_.exchange(false);
-  const Status lost(Code::kUnavailable, "peer " + remote_.task + " is lost: " + status.message());
-  FailAll(waiters_.TakeAll(lost), lost);
+  const std::string prefix = "peer " + remote_.task + " is lost: ";
+  const bool said = status.message().compare(0, prefix.size(), prefix) == 0;
+  const Status lost(Code::kUnavailable, (said ? "" : prefix) + status.message());
+  FailAll(recvs_.TakeAll(lost), lost);
   std::map<uint64_t, Reading> readings;
   {
     std::lock_guard<std::mutex> lock(readings_mu_);
@@ -497,14 +501,14 @@ void Link::OnClosed(const Status& status) {
   }
   for (auto& [cookie, reading] : readings) {
     reading.delivery.status = lost;
-    reading.waiter->OnDelivery(std::move(reading.delivery));
+    reading.recv->OnDelivery(std::move(reading.delivery));
   }
   static_sender_->Abandon();
   static_receiver_->Abandon();
   // A peer that lives may still read what it was lent, so that stays as it is.
-  if (status.code() == Code::kUnavailable) lent_.ReleaseAll();
+  if (status.code() == Code::kUnavailable) outstanding_.ReleaseAll();
   owner_->OnLinkDown(self, Status(status.code(), lost.message()), was_up);
-  std::vector<UnconfirmedTensor> lost_ones = unconfirmed_.TakeAll();
+  std::vector<UnackedTensor> lost_ones = unacked_.TakeAll();
   if (!lost_ones.empty()) owner_->OnLost(self, std::move(lost_ones));
 }
 
@@ -516,8 +520,8 @@ bool Link::Tick(Nanos now, bool excuse) {
     }
     return true;
   }
-  const bool owes = !owed_.SaySome(channel_.get());
-  if (waiters_.size() == 0) {
+  const bool owes = !retry_queue_.SendSome(channel_.get());
+  if (recvs_.size() == 0) {
     idle_ = true;
     return owes;
   }
@@ -545,12 +549,12 @@ void Link::Freeze(Nanos silence) {
                           " ms: it is stopped, or its host is (RDMA_TRANSPORT_PEER_TIMEOUT)");
   Log(LogLevel::kWarning, status.message());
   GlobalCounters().errors.Add("peer_silent");
-  FailAll(waiters_.TakeAll(status), status);
+  FailAll(recvs_.TakeAll(status), status);
 }
 
 void Link::Thaw() {
   frozen_.store(false);
-  waiters_.Reopen();
+  recvs_.Reopen();
   Log(LogLevel::kInfo, "peer " + remote_.task + " answers again");
 }
 

@@ -14,16 +14,16 @@
 #include "fabric/fabric.h"
 #include "memory/arena.h"
 #include "protocol/bootstrap.h"
-#include "protocol/lend_table.h"
 #include "protocol/mailbox.h"
-#include "protocol/owed.h"
+#include "protocol/outstanding_buffers.h"
+#include "protocol/pending_recv.h"
+#include "protocol/retry_queue.h"
 #include "protocol/send_outcome.h"
 #include "protocol/static_receiver.h"
 #include "protocol/static_sender.h"
 #include "protocol/step_aborts.h"
 #include "protocol/tensor.h"
-#include "protocol/unconfirmed.h"
-#include "protocol/waiter.h"
+#include "protocol/unacked_sends.h"
 #include "protocol/wire.h"
 
 namespace rdma_transport {
@@ -33,7 +33,7 @@ struct LinkContext {
   fabric::Device* device;
   memory::Arena* arena;
   memory::SlotPools* slots;
-  memory::Arena* sink;
+  memory::Arena* receive_arena;
   const Settings* settings;
   Traffic* traffic;  // with that peer
 };
@@ -58,7 +58,7 @@ class LinkOwner {
   virtual void ArmTimer() = 0;
   // After OnLinkDown(): what may not have arrived.
   virtual void OnLost(const std::shared_ptr<class Link>& link,
-                      std::vector<UnconfirmedTensor> tensors) = 0;
+                      std::vector<UnackedTensor> tensors) = 0;
 };
 
 class Link final : public fabric::ChannelHandler,
@@ -83,12 +83,12 @@ class Link final : public fabric::ChannelHandler,
   // Keeps a tensor that was sent until the peer certainly has word of it; what is left when the
   // link ends goes to LinkOwner::OnLost(). `number`: of Send(). False, and `tensor` untouched: the
   // link has ended already.
-  bool KeepUntilDelivered(uint64_t number, UnconfirmedTensor* tensor) {
+  bool KeepUntilDelivered(uint64_t number, UnackedTensor* tensor) {
     Confirm();
-    return unconfirmed_.Keep(number, tensor);
+    return unacked_.Keep(number, tensor);
   }
   // Lets go of what was kept and is there by now.
-  void Confirm() { unconfirmed_.OnDelivered(channel_->Delivered()); }
+  void Confirm() { unacked_.OnDelivered(channel_->Delivered()); }
   // Tells the receiver that the tensor waits here for TensorFlow's own transport.
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
   // Takes back what was sent for a step and not received yet: a new generation of it begins here.
@@ -104,20 +104,20 @@ class Link final : public fabric::ChannelHandler,
 
   StaticSender& static_edges() { return *static_sender_; }
   // Tensors that the peer may still read here.
-  size_t lent() const { return lent_.size(); }
+  size_t outstanding() const { return outstanding_.size(); }
   // Whether a peer that lives may still read what it was lent, or write into its slots here. The
   // polling thread's.
-  bool InUse() const { return lent_.size() != 0 || static_receiver_->HasSinkSlots(); }
+  bool InUse() const { return outstanding_.size() != 0 || static_receiver_->HasReceiverSlots(); }
   // The peer reads nothing here any more.
-  void ReleaseLent() { lent_.ReleaseAll(); }
+  void ReleaseOutstanding() { outstanding_.ReleaseAll(); }
 
-  // Reads the bytes of `arrival` into memory of this process, then completes the waiter, which the
-  // caller has claimed.
-  void ReadThenDeliver(Arrival arrival, std::shared_ptr<Waiter> waiter);
+  // Reads the bytes of `arrival` into memory of this process, then completes the pending receive,
+  // which the caller has claimed.
+  void ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv);
 
   // False when the peer is lost or silent, and then why.
-  bool AddWaiter(const std::shared_ptr<Waiter>& waiter, Status* reason) {
-    return waiters_.Add(waiter, reason);
+  bool AddPending(const std::shared_ptr<PendingRecv>& recv, Status* reason) {
+    return recvs_.Add(recv, reason);
   }
 
   // Says something to the peer, so that a link that is broken without knowing it ends.
@@ -130,7 +130,7 @@ class Link final : public fabric::ChannelHandler,
   // ChannelHandler, on the polling thread.
   void OnConnected() override;
   void OnNotify(const char* data, size_t length) override;
-  void OnDelivered(uint64_t number) override { unconfirmed_.OnDelivered(number); }
+  void OnDelivered(uint64_t number) override { unacked_.OnDelivered(number); }
   void OnTransfer(uint64_t cookie, const Status& status) override;
   void OnClosed(const Status& status) override;
   void OnReleased() override { owner_->OnLinkReleased(shared_from_this()); }
@@ -138,13 +138,13 @@ class Link final : public fabric::ChannelHandler,
  private:
   struct Reading {
     Delivery delivery;
-    std::shared_ptr<Waiter> waiter;
+    std::shared_ptr<PendingRecv> recv;
     OwnerRef loan;
   };
 
   // A notification that must not be lost, and whose order does not matter.
-  void Insist(const iovec* parts, int count, fabric::Urgency urgency);
-  void InsistControl(ControlMessage message, fabric::Urgency urgency);
+  void SendReliably(const iovec* parts, int count, fabric::Urgency urgency);
+  void SendControlReliably(ControlMessage message, fabric::Urgency urgency);
   Status Dispatch(const char* data, size_t length);
   Status HandleTensor(const char* data, size_t length);
   Status HandleStatic(const char* data, size_t length);
@@ -157,8 +157,8 @@ class Link final : public fabric::ChannelHandler,
   SendOutcome SendBest(Outgoing* tensor);
   SendOutcome SendInline(const Outgoing& tensor);
   SendOutcome SendDescriptor(Outgoing* tensor);
-  char* DestinationFor(Waiter* waiter, uint64_t bytes, OwnerRef* owner);
-  OwnerRef MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) override;
+  char* DestinationFor(PendingRecv* recv, uint64_t bytes, OwnerRef* owner);
+  OwnerRef MakeLoan(uint64_t buffer_id, std::shared_ptr<const void> mapping) override;
   OwnerRef MakeLease(MessageType type, uint64_t value, fabric::Urgency urgency,
                      std::shared_ptr<const void> memory);
   OwnerRef MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) override;
@@ -174,10 +174,10 @@ class Link final : public fabric::ChannelHandler,
   std::atomic<bool> up_{false};
   std::atomic<bool> frozen_{false};
 
-  LendTable lent_;
+  OutstandingBuffers outstanding_;
   std::unique_ptr<StaticSender> static_sender_;
   std::unique_ptr<StaticReceiver> static_receiver_;
-  WaiterList waiters_;
+  PendingRecvList recvs_;
 
   std::mutex readings_mu_;
   std::map<uint64_t, Reading> readings_;
@@ -186,8 +186,8 @@ class Link final : public fabric::ChannelHandler,
   mutable std::mutex restarts_mu_;
   std::map<int64_t, uint32_t> restarts_;  // that the peer has not confirmed, by step
 
-  Owed owed_;
-  Unconfirmed unconfirmed_;
+  RetryQueue retry_queue_;
+  UnackedSends unacked_;
 
   // The polling thread's.
   bool heard_ = false;

@@ -15,7 +15,7 @@ constexpr size_t kRememberedSteps = 1024;
 }  // namespace
 
 Mailbox::Taken Mailbox::TakeOrWait(int64_t step, const KeyId& key, const Traffic* source,
-                                   const std::shared_ptr<Waiter>& waiter, Arrival* arrival) {
+                                   const std::shared_ptr<PendingRecv>& recv, Arrival* arrival) {
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   if (shard.ended.count(step) != 0) return Taken::kEnded;
@@ -23,7 +23,7 @@ Mailbox::Taken Mailbox::TakeOrWait(int64_t step, const KeyId& key, const Traffic
   const auto [entry, created] = boxes.try_emplace(key);
   Box& box = entry->second;
   if (box.arrivals.empty()) {
-    box.waiters.push_back({waiter, source});
+    box.recvs.push_back({recv, source});
     return Taken::kWaiting;
   }
   *arrival = std::move(box.arrivals.front());
@@ -33,72 +33,72 @@ Mailbox::Taken Mailbox::TakeOrWait(int64_t step, const KeyId& key, const Traffic
   return Taken::kArrival;
 }
 
-std::shared_ptr<Waiter> Mailbox::Put(int64_t step, const KeyId& key, Arrival* arrival) {
+std::shared_ptr<PendingRecv> Mailbox::Put(int64_t step, const KeyId& key, Arrival* arrival) {
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
   if (boxes != shard.steps.end()) {
     const auto entry = boxes->second.find(key);
-    if (entry != boxes->second.end() && !entry->second.waiters.empty()) {
-      std::shared_ptr<Waiter> waiter = std::move(entry->second.waiters.front().waiter);
-      entry->second.waiters.pop_front();
-      if (entry->second.waiters.empty()) boxes->second.erase(entry);
+    if (entry != boxes->second.end() && !entry->second.recvs.empty()) {
+      std::shared_ptr<PendingRecv> recv = std::move(entry->second.recvs.front().recv);
+      entry->second.recvs.pop_front();
+      if (entry->second.recvs.empty()) boxes->second.erase(entry);
       if (boxes->second.empty()) shard.steps.erase(boxes);
-      return waiter;
+      return recv;
     }
   }
   if (shard.ended.count(step) != 0) {
-    GlobalCounters().late_arrivals.fetch_add(1, std::memory_order_relaxed);
+    GlobalCounters().late_tensors.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }
   shard.steps[step][key].arrivals.push_back(std::move(*arrival));
   return nullptr;
 }
 
-void Mailbox::Remove(int64_t step, const KeyId& key, const Waiter* waiter) {
-  std::shared_ptr<Waiter> removed;  // let go after the lock
+void Mailbox::Remove(int64_t step, const KeyId& key, const PendingRecv* recv) {
+  std::shared_ptr<PendingRecv> removed;  // let go after the lock
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
   if (boxes == shard.steps.end()) return;
   const auto entry = boxes->second.find(key);
   if (entry == boxes->second.end()) return;
-  auto& waiters = entry->second.waiters;
-  const auto found = std::find_if(waiters.begin(), waiters.end(),
-                                  [&](const auto& kept) { return kept.waiter.get() == waiter; });
-  if (found == waiters.end()) return;
-  removed = std::move(found->waiter);
-  waiters.erase(found);
-  if (waiters.empty() && entry->second.arrivals.empty()) boxes->second.erase(entry);
+  auto& recvs = entry->second.recvs;
+  const auto found = std::find_if(recvs.begin(), recvs.end(),
+                                  [&](const auto& kept) { return kept.recv.get() == recv; });
+  if (found == recvs.end()) return;
+  removed = std::move(found->recv);
+  recvs.erase(found);
+  if (recvs.empty() && entry->second.arrivals.empty()) boxes->second.erase(entry);
   if (boxes->second.empty()) shard.steps.erase(boxes);
 }
 
 template <typename Chosen>
-std::list<std::shared_ptr<Waiter>> Mailbox::TakeWaitersIf(int64_t step, Chosen chosen) {
-  std::list<std::shared_ptr<Waiter>> taken;
+std::list<std::shared_ptr<PendingRecv>> Mailbox::TakePendingIf(int64_t step, Chosen chosen) {
+  std::list<std::shared_ptr<PendingRecv>> taken;
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
   if (boxes == shard.steps.end()) return taken;
   for (auto entry = boxes->second.begin(); entry != boxes->second.end();) {
-    auto& waiters = entry->second.waiters;
-    const auto first = std::stable_partition(waiters.begin(), waiters.end(),
+    auto& recvs = entry->second.recvs;
+    const auto first = std::stable_partition(recvs.begin(), recvs.end(),
                                              [&](const Waiting& kept) { return !chosen(kept); });
-    for (auto it = first; it != waiters.end(); ++it) taken.push_back(std::move(it->waiter));
-    waiters.erase(first, waiters.end());
-    const bool empty = waiters.empty() && entry->second.arrivals.empty();
+    for (auto it = first; it != recvs.end(); ++it) taken.push_back(std::move(it->recv));
+    recvs.erase(first, recvs.end());
+    const bool empty = recvs.empty() && entry->second.arrivals.empty();
     entry = empty ? boxes->second.erase(entry) : std::next(entry);
   }
   if (boxes->second.empty()) shard.steps.erase(boxes);
   return taken;
 }
 
-std::list<std::shared_ptr<Waiter>> Mailbox::TakeWaiters(int64_t step, const Traffic* source) {
-  return TakeWaitersIf(step, [source](const Waiting& kept) { return kept.source == source; });
+std::list<std::shared_ptr<PendingRecv>> Mailbox::TakePending(int64_t step, const Traffic* source) {
+  return TakePendingIf(step, [source](const Waiting& kept) { return kept.source == source; });
 }
 
-std::list<std::shared_ptr<Waiter>> Mailbox::TakeAllWaiters(int64_t step) {
-  return TakeWaitersIf(step, [](const Waiting&) { return true; });
+std::list<std::shared_ptr<PendingRecv>> Mailbox::TakeAllPending(int64_t step) {
+  return TakePendingIf(step, [](const Waiting&) { return true; });
 }
 
 bool Mailbox::HasEnded(int64_t step) const {
@@ -137,7 +137,7 @@ void Mailbox::Forget(int64_t step, const std::function<bool(const Arrival&)>& un
                               [&](const Arrival& arrival) { return !unwanted(arrival); });
     std::move(kept, arrivals.end(), std::back_inserter(forgotten));
     arrivals.erase(kept, arrivals.end());
-    const bool empty = arrivals.empty() && entry->second.waiters.empty();
+    const bool empty = arrivals.empty() && entry->second.recvs.empty();
     entry = empty ? boxes->second.erase(entry) : std::next(entry);
   }
   if (boxes->second.empty()) shard.steps.erase(boxes);

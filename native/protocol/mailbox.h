@@ -16,8 +16,8 @@
 #include <unordered_set>
 
 #include "protocol/key_id.h"
+#include "protocol/pending_recv.h"
 #include "protocol/tensor.h"
-#include "protocol/waiter.h"
 
 namespace rdma_transport {
 
@@ -38,38 +38,38 @@ class Mailbox {
  public:
   enum class Taken {
     kArrival,  // it has come
-    kWaiting,  // the waiter is kept until Put(), Remove() or TakeWaiters()
+    kWaiting,  // the recv is kept until Put(), Remove() or TakePending()
     kEnded,    // nothing comes for this step any more, and nothing was kept
   };
   // `source` is the task that sends it.
   Taken TakeOrWait(int64_t step, const KeyId& key, const Traffic* source,
-                   const std::shared_ptr<Waiter>& waiter, Arrival* arrival);
+                   const std::shared_ptr<PendingRecv>& recv, Arrival* arrival);
   // Who waits for it; null: nobody yet, and it is kept (or thrown away when its step has ended).
-  std::shared_ptr<Waiter> Put(int64_t step, const KeyId& key, Arrival* arrival);
-  void Remove(int64_t step, const KeyId& key, const Waiter* waiter);
+  std::shared_ptr<PendingRecv> Put(int64_t step, const KeyId& key, Arrival* arrival);
+  void Remove(int64_t step, const KeyId& key, const PendingRecv* recv);
   // Takes out those who wait in this step for a tensor from `source`.
-  std::list<std::shared_ptr<Waiter>> TakeWaiters(int64_t step, const Traffic* source);
+  std::list<std::shared_ptr<PendingRecv>> TakePending(int64_t step, const Traffic* source);
   void EndStep(int64_t step);
   // Whether EndStep() was called for it lately.
   bool HasEnded(int64_t step) const;
   // Takes out all who wait in this step.
-  std::list<std::shared_ptr<Waiter>> TakeAllWaiters(int64_t step);
+  std::list<std::shared_ptr<PendingRecv>> TakeAllPending(int64_t step);
   // Throws away what came for a step and is `unwanted`.
   void Forget(int64_t step, const std::function<bool(const Arrival&)>& unwanted);
   size_t kept() const;
 
  private:
   struct Waiting {
-    std::shared_ptr<Waiter> waiter;
+    std::shared_ptr<PendingRecv> recv;
     const Traffic* source;
   };
   struct Box {
     std::deque<Arrival> arrivals;
-    std::deque<Waiting> waiters;
+    std::deque<Waiting> recvs;
   };
   using Step = std::unordered_map<KeyId, Box, KeyIdHash>;
   template <typename Chosen>
-  std::list<std::shared_ptr<Waiter>> TakeWaitersIf(int64_t step, Chosen chosen);
+  std::list<std::shared_ptr<PendingRecv>> TakePendingIf(int64_t step, Chosen chosen);
   struct Shard {
     mutable std::mutex mu;
     std::unordered_map<int64_t, Step> steps;

@@ -22,70 +22,78 @@ constexpr Nanos kLongestPause = 30 * kSecond;
 
 // --- Sending ---
 
-Status Peer::Send(Outgoing tensor, const BootstrapCall& call, ByGrpc* by_grpc) {
+Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback) {
   Route route;
   {
     std::lock_guard<std::mutex> lock(mu_);
     route = RouteLocked();
-    if (route.state == State::kResolving) Park(std::move(tensor), by_grpc);
+    if (route.state == State::kResolving) Park(std::move(tensor), fallback);
   }
   if (route.resolve) Resolve(call);
-  if (route.link != nullptr) return SendOn(route.link, &tensor, by_grpc);
+  if (route.link != nullptr) return SendOn(route.link, &tensor, fallback);
   if (route.state == State::kResolving) return OkStatus();
-  return SendElsewhere(tensor, route.why.message(), by_grpc);
+  return SendElsewhere(tensor, route.why.message(), fallback);
 }
 
-Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, ByGrpc* by_grpc) {
-  if (tensor->not_carried != nullptr) return SendElsewhere(*tensor, tensor->not_carried, by_grpc);
+Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback) {
+  if (tensor->not_carried != nullptr) return SendElsewhere(*tensor, tensor->not_carried, fallback);
   const bool changes = tensor->mutable_source;
-  UnconfirmedTensor kept = {tensor->step, std::string(tensor->key), tensor->bytes, nullptr};
+  UnackedTensor kept = {tensor->step, std::string(tensor->key), tensor->bytes, nullptr};
   const SendOutcome outcome = link->Send(tensor);
-  if (outcome.elsewhere != nullptr) return SendElsewhere(*tensor, outcome.elsewhere, by_grpc);
+  if (outcome.elsewhere != nullptr) return SendElsewhere(*tensor, outcome.elsewhere, fallback);
   const bool broken = !outcome.silent && outcome.status.code() == Code::kUnavailable;
   if (!outcome.status.ok() && !broken) {
     return Status(outcome.status.code(),
                   "sending to peer " + task_ + ": " + outcome.status.message());
   }
-  kept.tensor = by_grpc->Keep(/*copy=*/changes);
+  kept.tensor = fallback->Keep(/*copy=*/changes);
   if (broken || !link->KeepUntilDelivered(outcome.number, &kept)) SendLost(std::move(kept));
   return OkStatus();
 }
 
-void Peer::SendLost(UnconfirmedTensor lost) {
-  const Status status = HandToGrpc(lost.step, lost.key, lost.bytes,
-                                   "the link broke before it certainly arrived", lost.tensor.get());
+void Peer::SendLost(UnackedTensor lost) {
+  if (!endpoint_->settings().allow_fallback) {
+    GlobalCounters().errors.Add("fallback_forbidden");
+    return lost.tensor->Fail(Status(
+        Code::kUnavailable, "peer " + task_ + " is lost: the link broke before delivery of " +
+                                lost.key + " was confirmed, and RDMA_TRANSPORT_FALLBACK=forbid"));
+  }
+  const Status status =
+      HandToGrpc(lost.step, lost.key, lost.bytes, "the link broke before delivery was confirmed",
+                 lost.tensor.get());
   if (!status.ok()) lost.tensor->Fail(status);
 }
 
-Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason, ByGrpc* by_grpc) {
-  return HandToGrpc(tensor.step, tensor.key, tensor.bytes, reason, by_grpc);
+Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason,
+                           FallbackSend* fallback) {
+  return HandToGrpc(tensor.step, tensor.key, tensor.bytes, reason, fallback);
 }
 
 Status Peer::HandToGrpc(int64_t step, std::string_view key, uint64_t bytes,
-                        const std::string& reason, ByGrpc* by_grpc) {
+                        const std::string& reason, FallbackSend* fallback) {
   Counters& counters = GlobalCounters();
   if (!endpoint_->settings().allow_fallback) {
     counters.errors.Add("fallback_forbidden");
     return Status(Code::kFailedPrecondition,
-                  "a tensor for peer " + task_ + " would leave the fabric (" + reason +
+                  "a tensor for peer " + task_ + " would fall back to gRPC (" + reason +
                       "), and RDMA_TRANSPORT_FALLBACK=forbid; edge: " + std::string(key));
   }
-  traffic_->Sent(Path::kGrpc).Add(bytes);
+  traffic_->Sent(Mode::kGrpc).Add(bytes);
   // gRPC's further lines name fields in an order that changes: no key for a counter.
   counters.fallback_reasons.Add(reason.substr(0, reason.find('\n')));
   // In this order: a link that comes up later finds the ledger, one that is up gets the notice.
-  endpoint_->ledger().Add(task_, step, key);
+  endpoint_->pending_fallbacks().Add(task_, step, key);
   const Nanos begin = Trace::On() ? Now() : 0;
-  const Status status = by_grpc->Send();
-  if (begin != 0) Trace::Sent(*traffic_, begin, step, key, bytes, Path::kGrpc, /*handle=*/0);
+  const Status status = fallback->Send();
+  if (begin != 0) Trace::Sent(*traffic_, begin, step, key, bytes, Mode::kGrpc, /*handle=*/0);
   for (const auto& link : endpoint_->LinksTo(task_)) link->SendPull(step, key, reason);
   return status;
 }
 
 // With mu_ held.
-void Peer::Park(Outgoing tensor, ByGrpc* by_grpc) {
+void Peer::Park(Outgoing tensor, FallbackSend* fallback) {
   const bool changes = tensor.mutable_source;
-  // Where it cannot be copied, what `by_grpc` keeps is all that is left of it.
+  // Where it cannot be copied, what `fallback` keeps is all that is left of it.
   if (changes && tensor.bytes > 0 &&
       !Stage(endpoint_->arena(), endpoint_->slots(), /*site=*/{}, &tensor)) {
     tensor.not_carried = "no memory in the arena for a copy";
@@ -94,7 +102,7 @@ void Peer::Park(Outgoing tensor, ByGrpc* by_grpc) {
   parked.key = std::string(tensor.key);
   parked.dims.assign(tensor.dims, tensor.dims + tensor.rank);
   parked.tensor = std::move(tensor);
-  parked.by_grpc = by_grpc->Keep(/*copy=*/changes);
+  parked.fallback = fallback->Keep(/*copy=*/changes);
   parked_.push_back(std::move(parked));
 }
 
@@ -110,12 +118,12 @@ void Peer::Flush(std::vector<Parked> parked) {
       reason = why_.message();
     }
     const Status status = link != nullptr
-                              ? SendOn(link, &entry.tensor, entry.by_grpc.get())
-                              : SendElsewhere(entry.tensor, reason, entry.by_grpc.get());
+                              ? SendOn(link, &entry.tensor, entry.fallback.get())
+                              : SendElsewhere(entry.tensor, reason, entry.fallback.get());
     if (status.ok()) continue;
     // Whoever sent it has gone on.
     Log(LogLevel::kWarning, status.message());
-    entry.by_grpc->Fail(status);
+    entry.fallback->Fail(status);
   }
 }
 
@@ -165,43 +173,43 @@ bool Peer::HasPlanLocked(const std::string& key) const {
 
 // --- Receiving ---
 
-void Peer::Wait(const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call) {
+void Peer::Wait(const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call) {
   Route route;
   Status refused;
   {
     std::lock_guard<std::mutex> lock(mu_);
     route = RouteLocked();
-    if (route.state == State::kResolving) waiting_.Add(waiter, &refused);
+    if (route.state == State::kResolving) waiting_.Add(recv, &refused);
     if (route.state == State::kUnreachable) refused = UnreachableLocked();
   }
   if (route.resolve) Resolve(call);
   if (route.state == State::kGrpc) {
-    return endpoint_->UseGrpc("peer " + task_, waiter, route.why.message());
+    return endpoint_->UseGrpc("peer " + task_, recv, route.why.message());
   }
   if (route.link != nullptr) {
-    route.link->AddWaiter(waiter, &refused);
+    route.link->AddPending(recv, &refused);
     endpoint_->ArmTimer();
   }
-  if (!refused.ok()) FailAll({waiter}, refused);
+  if (!refused.ok()) FailAll({recv}, refused);
 }
 
-void Peer::Watch(const std::shared_ptr<Waiter>& waiter) {
+void Peer::Watch(const std::shared_ptr<PendingRecv>& recv) {
   Status refused;
   std::shared_ptr<Link> link;
   {
     std::lock_guard<std::mutex> lock(mu_);
     link = state_ == State::kLinked ? link_ : nullptr;
-    if (state_ == State::kResolving) waiting_.Add(waiter, &refused);
+    if (state_ == State::kResolving) waiting_.Add(recv, &refused);
   }
   if (link == nullptr) return;
-  if (!link->AddWaiter(waiter, &refused)) FailAll({waiter}, refused);
+  if (!link->AddPending(recv, &refused)) FailAll({recv}, refused);
   endpoint_->ArmTimer();
 }
 
 void Peer::ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin) {
-  traffic_->Received(Path::kGrpc).Add(bytes);
+  traffic_->Received(Mode::kGrpc).Add(bytes);
   if (!Trace::On()) return;
-  Trace::HandedOver(Trace::Arrived(*traffic_, begin, step, key, /*tail=*/{}, bytes, Path::kGrpc));
+  Trace::HandedOver(Trace::Arrived(*traffic_, begin, step, key, /*tail=*/{}, bytes, Mode::kGrpc));
 }
 
 // --- Deciding ---
@@ -252,7 +260,7 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, AskingHandshake* handshake
   if (status.code() == Code::kInvalidArgument || status.code() == Code::kUnimplemented ||
       status.code() == Code::kInternal) {
     return Decide(State::kGrpc,
-                  Status(Code::kUnimplemented, "it runs without the plugin (rdma_transport)"),
+                  Status(Code::kUnimplemented, "the peer does not run the rdma_transport plugin"),
                   Again::kNever);
   }
   if (!status.ok()) {
@@ -350,24 +358,24 @@ void Peer::Decide(State state, const Status& status, Again again) {
     link = state == State::kLinked ? link_ : nullptr;
   }
   if (link != nullptr) {
-    Log(LogLevel::kInfo, "peer " + task_ + " path=" + link->channel()->fabric() + " (" +
+    Log(LogLevel::kInfo, "peer " + task_ + " transport=" + link->channel()->fabric() + " (" +
                              link->channel()->Route() + ")");
   } else if (state == State::kGrpc) {
     Log(news ? LogLevel::kInfo : LogLevel::kDebug,
-        "peer " + task_ + " path=grpc: " + status.message());
+        "peer " + task_ + " transport=grpc: " + status.message());
   } else {
     Log(LogLevel::kDebug, "peer " + task_ + " cannot be reached: " + status.message());
   }
   Flush(std::move(parked));
-  for (const auto& waiter : waiting_.TakeAll(OkStatus())) {
+  for (const auto& recv : waiting_.TakeAll(OkStatus())) {
     Status refused;
     if (link != nullptr) {
-      if (!link->AddWaiter(waiter, &refused)) FailAll({waiter}, refused);
+      if (!link->AddPending(recv, &refused)) FailAll({recv}, refused);
     } else if (state == State::kGrpc) {
-      endpoint_->UseGrpc("peer " + task_, waiter, status.message());
+      endpoint_->UseGrpc("peer " + task_, recv, status.message());
     } else {
-      FailAll({waiter}, Status(Code::kUnavailable,
-                               "peer " + task_ + " cannot be reached: " + status.message()));
+      FailAll({recv}, Status(Code::kUnavailable,
+                             "peer " + task_ + " cannot be reached: " + status.message()));
     }
   }
   if (link != nullptr) endpoint_->ArmTimer();
@@ -385,7 +393,7 @@ PeerStats Peer::Stats() const {
     std::lock_guard<std::mutex> lock(mu_);
     stats.linked = state_ == State::kLinked;
     link = stats.linked ? link_ : nullptr;
-    stats.path = kNames[static_cast<int>(state_)];
+    stats.transport = kNames[static_cast<int>(state_)];
     stats.reason = why_.message();
     stats.lost = links_ > 0 && !stats.linked;
     stats.links = links_;
@@ -399,10 +407,10 @@ PeerStats Peer::Stats() const {
 void PeerStats::Describe(const Link& link) {
   linked = true;
   linked_at = link.since();
-  path = link.channel()->fabric();
+  transport = link.channel()->fabric();
   reason = link.channel()->Route();
   incarnation = link.remote().incarnation;
-  lent = link.lent();
+  lent = link.outstanding();
   backlog = link.channel()->backlog();
 }
 

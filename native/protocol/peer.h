@@ -27,7 +27,7 @@ struct PeerStats {
   std::string task;
   std::string address;
   uint64_t incarnation = 0;
-  std::string path;  // "idle", "connecting", the fabric's name, "grpc", "unreachable"
+  std::string transport;  // "idle", "connecting", the fabric's name, "grpc", "unreachable"
   std::string reason;
   bool linked = false;
   bool lost = false;       // was linked once, and lost since
@@ -54,11 +54,11 @@ class Peer {
   const Traffic* traffic() const { return traffic_; }
 
   // Sends now, or as soon as the path is known. Returns the error that the step must see.
-  Status Send(Outgoing tensor, const BootstrapCall& call, ByGrpc* by_grpc);
-  // Sees to it that `waiter` fails when the peer is lost, or is told to use gRPC.
-  void Wait(const std::shared_ptr<Waiter>& waiter, const BootstrapCall& call);
+  Status Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback);
+  // Sees to it that `recv` fails when the peer is lost, or is told to use gRPC.
+  void Wait(const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call);
   // The same for a peer that is linked or about to be; does nothing otherwise.
-  void Watch(const std::shared_ptr<Waiter>& waiter);
+  void Watch(const std::shared_ptr<PendingRecv>& recv);
 
   // TensorFlow's transport brought a tensor, asked for at `begin`.
   void ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin);
@@ -70,7 +70,7 @@ class Peer {
 
   // The endpoint's: a tensor that was sent on a link that broke, and may not have arrived, goes by
   // gRPC, or fails its step where that is forbidden.
-  void SendLost(UnconfirmedTensor lost);
+  void SendLost(UnackedTensor lost);
   // The endpoint's: a link to this task came up that somebody else asked for, so what was decided
   // before may be out of date.
   void Reconsider();
@@ -89,7 +89,7 @@ class Peer {
     Outgoing tensor;
     std::string key;
     std::vector<int64_t> dims;
-    std::unique_ptr<ByGrpc> by_grpc;
+    std::unique_ptr<FallbackSend> fallback;
   };
 
   // How something for this peer goes at this moment.
@@ -101,11 +101,11 @@ class Peer {
   };
 
   Route RouteLocked();
-  Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, ByGrpc* by_grpc);
-  Status SendElsewhere(const Outgoing& tensor, const std::string& reason, ByGrpc* by_grpc);
+  Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback);
+  Status SendElsewhere(const Outgoing& tensor, const std::string& reason, FallbackSend* fallback);
   Status HandToGrpc(int64_t step, std::string_view key, uint64_t bytes, const std::string& reason,
-                    ByGrpc* by_grpc);
-  void Park(Outgoing tensor, ByGrpc* by_grpc);
+                    FallbackSend* fallback);
+  void Park(Outgoing tensor, FallbackSend* fallback);
   Status UnreachableLocked() const;
   bool NeedsResolvingLocked() const;
   bool HasPlanLocked(const std::string& key) const;
@@ -132,7 +132,7 @@ class Peer {
   std::shared_ptr<Link> link_;
   std::vector<Parked> parked_;
   std::map<std::string, std::vector<PlannedEdge>> planned_;  // by owner
-  WaiterList waiting_;                                       // for the decision
+  PendingRecvList waiting_;                                  // for the decision
 };
 
 }  // namespace rdma_transport

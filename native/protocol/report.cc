@@ -23,7 +23,7 @@ constexpr int kStatsFormat = 1;
 // What went by each path, of one peer or of several together.
 class Paths {
  public:
-  void Add(const PathCounter* counters) {
+  void Add(const ModeCounter* counters) {
     for (int i = 0; i < kPathCount; ++i) {
       sums_[i].tensors += counters[i].tensors.load(std::memory_order_relaxed);
       sums_[i].bytes += counters[i].bytes.load(std::memory_order_relaxed);
@@ -32,7 +32,7 @@ class Paths {
   std::string Text() const {
     Json json('{');
     for (int i = 0; i < kPathCount; ++i) {
-      json.Field(PathName(static_cast<Path>(i)),
+      json.Field(ModeName(static_cast<Mode>(i)),
                  Json('{').Count("tensors", sums_[i].tensors).Count("bytes", sums_[i].bytes).End());
     }
     return json.End();
@@ -46,13 +46,13 @@ class Paths {
   Sum sums_[kPathCount];
 };
 
-std::string PathsOf(const PathCounter* counters) {
+std::string ModesOf(const ModeCounter* counters) {
   Paths paths;
   paths.Add(counters);
   return paths.Text();
 }
 
-std::string Replies(const PathCounter& counter) {
+std::string Replies(const ModeCounter& counter) {
   return Json('{')
       .Count("elements", counter.tensors.load())
       .Count("bytes", counter.bytes.load())
@@ -76,9 +76,9 @@ std::string Edges(const std::vector<EdgeReport>& edges) {
                  .Count("dtype", edge.spec.dtype)
                  .Field("shape", shape.End())
                  .Count("bytes", edge.spec.bytes)
-                 .Text("class", edge.is_static ? "static" : "dynamic")
+                 .Text("mode", edge.is_static ? "static" : "dynamic")
                  .Flag("planned", edge.planned)
-                 .Text("placement", edge.at_sink ? "receiver" : "sender")
+                 .Text("placement", edge.at_receiver ? "receiver" : "sender")
                  .Count("slots", edge.slots)
                  .Count("hits", edge.hits)
                  .Count("misses", edge.misses)
@@ -137,16 +137,16 @@ std::string PeerText(const PeerStats& peer, const std::vector<EdgeReport>& edges
       .Text("local", peer.local)
       .Text("address", peer.address)
       .Text("incarnation", Hex(peer.incarnation))
-      .Text("path", peer.path)
+      .Text("transport", peer.transport)
       .Text("reason", peer.reason)
       .Flag("linked", peer.linked)
       .Flag("lost", peer.lost)
       .Count("links", peer.links)
       .Field("linked_at", peer.links == 0 ? "null" : std::to_string(peer.linked_at))
       .Text("last_error", peer.last_error)
-      .Field("sent", PathsOf(peer.traffic->sent))
-      .Field("received", PathsOf(peer.traffic->received))
-      .Count("lent_tensors", peer.lent)
+      .Field("sent", ModesOf(peer.traffic->sent))
+      .Field("received", ModesOf(peer.traffic->received))
+      .Count("outstanding_tensors", peer.lent)
       .Field("slots", Slots(edges, peer.task))
       .Field("ring", Ring(peer.backlog))
       .End();
@@ -175,7 +175,7 @@ std::string StatsJson() {
       std::vector<EdgeReport> some;
       endpoint->ReportEdges(&some);
       for (const PeerStats& peer : endpoint->Stats()) peers.Add(PeerText(peer, some));
-      kept += endpoint->kept_arrivals();
+      kept += endpoint->unclaimed_tensors();
       edges.insert(edges.end(), some.begin(), some.end());
     }
   }
@@ -195,9 +195,9 @@ std::string StatsJson() {
       .Count("registrations", arena.registrations)
       .Count("live_regions", arena.slabs)
       .Count("region_bytes", arena.capacity_bytes)
-      .Count("lent_tensors", counters.lent_tensors.load())
-      .Count("kept_arrivals", kept)
-      .Count("late_arrivals", counters.late_arrivals.load())
+      .Count("outstanding_tensors", counters.outstanding_tensors.load())
+      .Count("unclaimed_tensors", kept)
+      .Count("late_tensors", counters.late_tensors.load())
       .Field("arena", Json('{')
                           .Count("limit_bytes", arena.limit_bytes)
                           .Count("capacity_bytes", arena.capacity_bytes)

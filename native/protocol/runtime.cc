@@ -23,7 +23,7 @@ constexpr int kThreads = 3;
 // The part of the budget that slots take at most: an edge without a slot is dynamic, but a tensor
 // without memory is an error.
 constexpr double kShareOfSlots = 0.5;
-constexpr std::chrono::seconds kStopPatience(2);
+constexpr std::chrono::seconds kStopTimeout(2);
 // What wakes a follower goes on waking it until the leader has seen to it, and the leader may need
 // the very processor that the follower runs on.
 constexpr std::chrono::microseconds kNap(20);
@@ -108,7 +108,7 @@ Status Runtime::Start() {
   if (!opened.ok()) {
     if (settings_.fabric != FabricChoice::kAuto) return opened;
     no_fabric_reason_ = opened.message();
-    Log(LogLevel::kWarning, "no fabric: " + opened.message() + "; tensors go by gRPC");
+    Log(LogLevel::kWarning, "no fabric: " + opened.message() + "; tensors fall back to gRPC");
     return OkStatus();
   }
   StartOn(std::move(device));
@@ -122,10 +122,10 @@ void Runtime::StartOn(std::unique_ptr<fabric::Device> device) {
   budget_ = std::make_shared<memory::Budget>(whole_budget_);
   arena_ = std::make_unique<memory::Arena>(device_.get(), budget_);
   slots_ = std::make_unique<memory::SlotPools>(arena_.get());
-  sink_ = std::make_unique<memory::Arena>(device_.get(), budget_, fabric::Access::kRemoteReadWrite,
-                                          kShareOfSlots);
-  arena_->SetNeighbor(sink_.get());
-  sink_->SetNeighbor(arena_.get());
+  receive_arena_ = std::make_unique<memory::Arena>(device_.get(), budget_,
+                                                   fabric::Access::kRemoteReadWrite, kShareOfSlots);
+  arena_->SetNeighbor(receive_arena_.get());
+  receive_arena_->SetNeighbor(arena_.get());
   running_ = kThreads;
   for (int i = 0; i < kThreads; ++i) {
     threads_.emplace_back([this] { Loop(); });
@@ -137,7 +137,7 @@ void Runtime::Stop() {
   status_socket_.Stop();
   if (threads_.empty() || stop_.exchange(true)) return;
   // A callback that never returns must not keep the process from ending.
-  const auto deadline = std::chrono::steady_clock::now() + kStopPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kStopTimeout;
   std::unique_lock<std::mutex> lock(mu_);
   while (running_ > 0 && std::chrono::steady_clock::now() < deadline) {
     device_->Wake();
@@ -232,7 +232,8 @@ void Runtime::LongWorkAhead() {
 void Runtime::HandOver() {
   const std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
   if (!leadership.owns_lock()) return;  // somebody polls already
-  if (!device_->Rest() || (armed_.load() && dated_sleepers_.load() == 0)) device_->Wake();
+  if (!device_->ArmNotification() || (armed_.load() && dated_sleepers_.load() == 0))
+    device_->Wake();
 }
 
 void Runtime::Lead(std::unique_lock<std::mutex> leadership) {
@@ -259,7 +260,7 @@ void Runtime::Lead(std::unique_lock<std::mutex> leadership) {
       sched_yield();
       continue;
     }
-    if (device_->Rest()) return;
+    if (device_->ArmNotification()) return;
   }
 }
 

@@ -44,7 +44,7 @@ class Runtime {
   fabric::Device* device() const { return device_.get(); }
   memory::Arena* arena() const { return arena_.get(); }
   memory::SlotPools* slots() const { return slots_.get(); }
-  memory::Arena* sink() const { return sink_.get(); }
+  memory::Arena* receive_arena() const { return receive_arena_.get(); }
   const std::string& no_fabric_reason() const { return no_fabric_reason_; }
   SecretFile* secret_file() { return &secret_file_; }
 
@@ -92,7 +92,7 @@ class Runtime {
   std::shared_ptr<memory::Budget> budget_;
   std::unique_ptr<memory::Arena> arena_;
   std::unique_ptr<memory::SlotPools> slots_;
-  std::unique_ptr<memory::Arena> sink_;  // the slots that peers write into
+  std::unique_ptr<memory::Arena> receive_arena_;  // the slots that peers write into
   std::string no_fabric_reason_;
 
   StatusSocket status_socket_;

@@ -15,7 +15,7 @@ struct SendOutcome {
   uint64_t number = 0;  // of the notification that tells of the tensor
   bool silent = false;
   // For a timeline: the way it went, and what the receiver gives back.
-  Path path = Path::kInline;
+  Mode mode = Mode::kInline;
   uint64_t handle = 0;
 };
 

@@ -39,9 +39,9 @@ struct EdgeReport {
   std::string peer;
   bool is_static = false;
   bool planned = false;
-  bool at_sink = false;
+  bool at_receiver = false;
   uint64_t slots = 0;
-  uint64_t busy = 0;  // of those at the sink: not given back yet
+  uint64_t busy = 0;  // of those at the receiver: not given back yet
   uint64_t hits = 0;
   uint64_t misses = 0;
   uint64_t staged_bytes = 0;
@@ -52,17 +52,17 @@ struct EdgeReport {
 class LeaseMaker {
  public:
   virtual ~LeaseMaker() = default;
-  // For memory of the sender: its end releases `lend_id`.
-  virtual OwnerRef MakeLoan(uint64_t lend_id, std::shared_ptr<const void> mapping) = 0;
+  // For memory of the sender: its end releases `buffer_id`.
+  virtual OwnerRef MakeLoan(uint64_t buffer_id, std::shared_ptr<const void> mapping) = 0;
   // For a slot of the receiver: its end sends the credit.
   virtual OwnerRef MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) = 0;
 };
 
 // Slots that an edge may have.
-constexpr size_t kMostSlots = 16;
+constexpr size_t kMaxSlots = 16;
 // Slots that the receiver provides for an edge at first, and at most, if it has the memory.
-constexpr uint32_t kSinkSlots = 2;
-constexpr uint32_t kMostSinkSlots = 6;
-constexpr size_t kMostEdges = 65536;  // over one link
+constexpr uint32_t kReceiverSlots = 2;
+constexpr uint32_t kMaxReceiverSlots = 6;
+constexpr size_t kMaxEdges = 65536;  // over one link
 
 }  // namespace rdma_transport

@@ -4,29 +4,29 @@
 #include <utility>
 
 #include "protocol/counters.h"
-#include "protocol/map_home.h"
+#include "protocol/map_receiver_owned.h"
 
 namespace rdma_transport {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kMostDescribedBytes = size_t{64} << 20;
+constexpr size_t kMaxDescribedBytes = size_t{64} << 20;
 
 Status Broken(const char* what) { return Status(Code::kDataLoss, what); }
 
 }  // namespace
 
 Status StaticReceiver::OnEdge(const TensorMessage& message) {
-  const uint64_t number = message.header.lend_id;
+  const uint64_t number = message.header.buffer_id;
   if (number == 0 || number > UINT32_MAX) return Broken("an edge of an impossible number");
   if (Edge* known = Find(static_cast<uint32_t>(number)); known != nullptr) {
     // The sender ran out of slots.
-    if (!known->at_sink) return Broken("an edge that was declared already");
+    if (!known->at_receiver) return Broken("an edge that was declared already");
     return ProvideSlots(static_cast<uint32_t>(number), known, 1);
   }
-  if (edges_.size() >= kMostEdges) return Broken("too many static edges");
+  if (edges_.size() >= kMaxEdges) return Broken("too many static edges");
   const size_t bytes = message.key.size() + message.dims.size() * sizeof(int64_t);
-  if (described_bytes_ + bytes > kMostDescribedBytes) {
+  if (described_bytes_ + bytes > kMaxDescribedBytes) {
     return Broken("static edges with keys and shapes of an impossible length");
   }
   described_bytes_ += bytes;
@@ -34,9 +34,9 @@ Status StaticReceiver::OnEdge(const TensorMessage& message) {
   edge.spec = {message.key, message.header.dtype, message.dims, message.header.bytes};
   edge.key = KeyId::OfEdge(message.key);
   edge.usual_key = edge.key.WithTail(kUsualTail);
-  edge.at_sink = (message.header.flags & kSink) != 0;
-  if (!edge.at_sink) return OkStatus();
-  return ProvideSlots(static_cast<uint32_t>(number), &edge, kSinkSlots);
+  edge.at_receiver = (message.header.flags & kReceiver) != 0;
+  if (!edge.at_receiver) return OkStatus();
+  return ProvideSlots(static_cast<uint32_t>(number), &edge, kReceiverSlots);
 }
 
 void StaticReceiver::OnRetire(uint64_t number) {
@@ -54,16 +54,16 @@ void StaticReceiver::Abandon() {
   }
 }
 
-bool StaticReceiver::HasSinkSlots() const {
+bool StaticReceiver::HasReceiverSlots() const {
   return std::any_of(edges_.begin(), edges_.end(), [](const auto& entry) {
-    return entry.second.at_sink && !entry.second.slots.empty();
+    return entry.second.at_receiver && !entry.second.slots.empty();
   });
 }
 
 // As many as there is memory for; with none the edge stays on the dynamic path.
 Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count) {
-  memory::Arena* arena = context_.sink;
-  for (uint32_t i = 0; i < count && edge->slots.size() < kMostSinkSlots; ++i) {
+  memory::Arena* arena = context_.receive_arena;
+  for (uint32_t i = 0; i < count && edge->slots.size() < kMaxReceiverSlots; ++i) {
     char* memory = edge->spec.bytes == 0 ? nullptr : arena->Allocate(edge->spec.bytes);
     Slot slot;
     if (memory == nullptr) return OkStatus();
@@ -77,7 +77,7 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
     slot.generation = 1;
     SlotMessage message = {};
     message.type = MessageType::kSlot;
-    message.flags = kSink;
+    message.flags = kReceiver;
     message.slot = static_cast<uint16_t>(edge->slots.size());
     message.edge = number;
     message.region_key = slot.span.key;
@@ -94,7 +94,7 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
 
 Status StaticReceiver::OnSlot(const SlotMessage& message) {
   Edge* found = Find(message.edge);
-  if (found == nullptr || found->at_sink || message.slot >= kMostSlots) {
+  if (found == nullptr || found->at_receiver || message.slot >= kMaxSlots) {
     return Broken("a slot of an edge that has none");
   }
   Edge& edge = *found;
@@ -103,8 +103,9 @@ Status StaticReceiver::OnSlot(const SlotMessage& message) {
   Slot& slot = edge.slots[message.slot];
   slot.generation = message.generation;
   slot.span = {message.region_key, message.region_offset, edge.spec.bytes};
-  slot.mapped = (message.flags & kHome) != 0 ? MapHome(context_.device, *channel_, slot.span)
-                                             : channel_->Map(slot.span);
+  slot.mapped = (message.flags & kReceiverOwned) != 0
+                    ? MapReceiverOwned(context_.device, *channel_, slot.span)
+                    : channel_->Map(slot.span);
   if (slot.mapped.data == nullptr ||
       reinterpret_cast<uintptr_t>(slot.mapped.data) % kAlignment != 0) {
     slot.mapped = {};  // tensors in it will be refused
@@ -126,12 +127,12 @@ Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view t
   const bool usual = (message.flags & kOddTail) == 0;
   *key = usual ? edge.usual_key : edge.key.WithTail(tail);
   Delivery& delivery = arrival->delivery;
-  delivery.path = Path::kStatic;
+  delivery.mode = Mode::kStatic;
   delivery.dtype = edge.spec.dtype;
   delivery.dims = edge.spec.dims;
   delivery.bytes = edge.spec.bytes;
   delivery.dead = (message.flags & kDead) != 0;
-  if (!edge.at_sink) return TakeFromSource(slot, message, arrival);
+  if (!edge.at_receiver) return TakeFromSource(slot, message, arrival);
   delivery.data = static_cast<const char*>(slot.memory.get());
   delivery.lease = leases_->MakeCredit(CreditOf(message.edge, message.slot), slot.memory);
   return OkStatus();
@@ -140,7 +141,7 @@ Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view t
 Status StaticReceiver::TakeFromSource(const Slot& slot, const StaticMessage& message,
                                       Arrival* arrival) {
   Delivery& delivery = arrival->delivery;
-  delivery.lease = leases_->MakeLoan(message.lend_id, slot.mapped.holder);
+  delivery.lease = leases_->MakeLoan(message.buffer_id, slot.mapped.holder);
   if (slot.mapped.data == nullptr) {
     delivery.status = Status(Code::kResourceExhausted,
                              "a slot of a peer cannot be mapped here (limits on memory or open "

@@ -22,7 +22,7 @@ class StaticReceiver {
  public:
   struct Context {
     fabric::Device* device;
-    memory::Arena* sink;  // what peers may write into
+    memory::Arena* receive_arena;  // what peers may write into
     const Settings* settings;
   };
   StaticReceiver(const Context& context, const std::shared_ptr<fabric::Channel>& channel,
@@ -38,7 +38,7 @@ class StaticReceiver {
   // The link is gone: lets go of the sender's memory, but not of what the sender writes into.
   void Abandon();
   // Whether there is memory here that the sender writes into.
-  bool HasSinkSlots() const;
+  bool HasReceiverSlots() const;
   // The key without a tail, of an edge for which OnStatic() was right.
   std::string_view NameOf(uint32_t number) const { return edges_.at(number).spec.key; }
 
@@ -47,11 +47,11 @@ class StaticReceiver {
     uint32_t generation = 0;
     fabric::RemoteSpan span;
     fabric::MappedSpan mapped;           // at the source
-    std::shared_ptr<const void> memory;  // at the sink
+    std::shared_ptr<const void> memory;  // at the receiver
   };
   struct Edge {
     std::vector<Slot> slots;
-    bool at_sink = false;
+    bool at_receiver = false;
     KeyId key;        // without a tail
     KeyId usual_key;  // with the usual one
     EdgeSpec spec;

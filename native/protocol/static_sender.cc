@@ -15,14 +15,15 @@ namespace {
 
 constexpr uint32_t kPromoteAfter = 2;  // equal shapes in a row
 constexpr uint32_t kDemoteAfter = 2;   // other shapes in a row
-constexpr uint32_t kMostDoublings = 6;
-constexpr size_t kMostVariants = 4;
-constexpr size_t kMostPools = 4;        // sites that one edge's buffers come from
-constexpr uint32_t kMostStrange = 256;  // buffers in a row that were no slot: there is no pattern
-constexpr uint32_t kStarvedBeforeMore = 3;
-constexpr size_t kMostCandidates = 4096;
+constexpr uint32_t kMaxDoublings = 6;
+constexpr size_t kMaxVariants = 4;
+constexpr size_t kMaxPools = 4;  // sites that one edge's buffers come from
+constexpr uint32_t kMaxUnknownBuffers =
+    256;  // buffers in a row that were no slot: there is no pattern
+constexpr uint32_t kRefusalsBeforeMoreSlots = 3;
+constexpr size_t kMaxCandidates = 4096;
 constexpr int kTracedAllocations = 4096;
-constexpr size_t kMostNews = 2 * kMostSlots * kMostVariants;
+constexpr size_t kMaxNews = 2 * kMaxSlots * kMaxVariants;
 
 bool Same(uint32_t dtype, const std::vector<int64_t>& known, uint32_t other, const int64_t* dims,
           int rank) {
@@ -34,12 +35,15 @@ std::string CopySite(const std::string& key) { return "copy for " + key; }
 
 }  // namespace
 
-StaticSender::StaticSender(const Context& context, fabric::Channel* channel, LendTable* lent)
-    : context_(context), channel_(channel), lent_(lent) {}
+StaticSender::StaticSender(const Context& context, fabric::Channel* channel,
+                           OutstandingBuffers* lent)
+    : context_(context), channel_(channel), outstanding_(lent) {}
 
 StaticSender::~StaticSender() = default;
 
-bool StaticSender::AtSink() const { return !context_.settings->zero_copy || !channel_->MapsPeer(); }
+bool StaticSender::AtReceiver() const {
+  return !context_.settings->zero_copy || !channel_->MapsPeer();
+}
 
 // --- Edges and their shapes ---
 
@@ -48,7 +52,7 @@ std::shared_ptr<StaticSender::Edge> StaticSender::EdgeOf(std::string_view key) {
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = edges_.find(id);
   if (found != edges_.end()) return found->second;
-  if (edges_.size() > numbered_.size() + kMostCandidates) ForgetCandidatesLocked();
+  if (edges_.size() > numbered_.size() + kMaxCandidates) ForgetCandidatesLocked();
   auto edge = std::make_shared<Edge>();
   edge->key = std::string(key);
   edges_.emplace(id, edge);
@@ -71,7 +75,7 @@ StaticSender::Variant* StaticSender::VariantOf(Edge* edge, uint32_t dtype, const
     }
     return &edge->variants.front();
   }
-  if (edge->variants.size() == kMostVariants) {
+  if (edge->variants.size() == kMaxVariants) {
     if (edge->variants.back().number != 0) Demote(&edge->variants.back());
     edge->variants.pop_back();
   }
@@ -97,7 +101,7 @@ StaticSender::Variant* StaticSender::Choose(Edge* edge, const Outgoing& tensor) 
   variant->others = 0;
   if (variant->number != 0) return variant;
   if (promised != nullptr) Miss(promised, "another shape");
-  const uint32_t needed = kPromoteAfter << std::min(variant->demotions, kMostDoublings);
+  const uint32_t needed = kPromoteAfter << std::min(variant->demotions, kMaxDoublings);
   return variant->streak > needed ? variant : nullptr;
 }
 
@@ -105,7 +109,7 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant) 
   uint32_t number = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (numbered_.size() >= kMostEdges) return false;
+    if (numbered_.size() >= kMaxEdges) return false;
     number = next_number_++;
     numbered_[number] = edge;
   }
@@ -115,20 +119,20 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant) 
     return false;
   }
   variant->number = number;
-  variant->strange = 0;
+  variant->unknown_buffers = 0;
   GlobalCounters().plan.promotions.fetch_add(1, std::memory_order_relaxed);
-  if (!AtSink()) context_.slots->StartTracing(kTracedAllocations);
+  if (!AtReceiver()) context_.slots->StartTracing(kTracedAllocations);
   return true;
 }
 
-// Said again, it asks for one slot more at the sink.
+// Said again, it asks for one slot more at the receiver.
 Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t number) {
   TensorHeader header = {};
   header.type = MessageType::kEdge;
-  header.flags = AtSink() ? kSink : 0;
+  header.flags = AtReceiver() ? kReceiver : 0;
   header.dtype = variant.dtype;
   header.bytes = variant.bytes;
-  header.lend_id = number;
+  header.buffer_id = number;
   const TensorFrame frame(&header, variant.dims.data(), static_cast<int>(variant.dims.size()),
                           edge.key, nullptr, 0);
   return channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
@@ -159,7 +163,7 @@ void StaticSender::Offer(const PlannedEdge& planned) {
   variant->planned = true;
   variant->site = planned.site;
   if (variant->number == 0 && !Promote(edge, variant)) return;
-  if (AtSink()) return;
+  if (AtReceiver()) return;
   variant->pools = planned.pools;
   variant->joins_pool = planned.joins_pool;
   for (const auto& pool : planned.pools) AdoptBlocks(variant, *pool);
@@ -211,8 +215,8 @@ bool StaticSender::Send(Outgoing* tensor, SendOutcome* outcome) {
   Variant* variant = Choose(edge.get(), *tensor);
   if (variant == nullptr) return false;
   if (variant->number == 0 && !Promote(edge, variant)) return false;
-  return AtSink() ? SendToSink(edge.get(), variant, tensor, outcome)
-                  : SendFromSource(edge.get(), variant, tensor, outcome);
+  return AtReceiver() ? SendToReceiver(edge.get(), variant, tensor, outcome)
+                      : SendFromSource(edge.get(), variant, tensor, outcome);
 }
 
 bool StaticSender::StageFor(Edge* edge, Variant* variant, Outgoing* tensor) {
@@ -237,15 +241,15 @@ bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor
   Slot* slot = SlotFor(variant, *tensor, span, home);
   if (slot == nullptr) return false;
   slot->used = ++variant->clock;
-  const uint64_t lend_id = lent_->Lend(std::move(tensor->owner));
+  const uint64_t buffer_id = outstanding_->Add(std::move(tensor->owner));
   ++variant->hits;
   GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
-  context_.traffic->Sent(Path::kStatic).Add(tensor->bytes);
-  outcome->path = Path::kStatic;
-  outcome->handle = lend_id;
+  context_.traffic->Sent(Mode::kStatic).Add(tensor->bytes);
+  outcome->mode = Mode::kStatic;
+  outcome->handle = buffer_id;
   outcome->status = NotifyTensor(*variant, static_cast<size_t>(slot - variant->slots.data()),
-                                 lend_id, *tensor, &outcome->number);
-  if (!outcome->status.ok()) lent_->Release(lend_id);
+                                 buffer_id, *tensor, &outcome->number);
+  if (!outcome->status.ok()) outstanding_->Release(buffer_id);
   return true;
 }
 
@@ -253,13 +257,13 @@ StaticSender::Slot* StaticSender::SlotFor(Variant* variant, const Outgoing& tens
                                           const fabric::RemoteSpan& span, bool home) {
   for (Slot& slot : variant->slots) {
     if (slot.data == tensor.data && slot.span.key == span.key && slot.home == home) {
-      variant->strange = 0;
+      variant->unknown_buffers = 0;
       return &slot;
     }
   }
-  if (++variant->strange > kMostStrange) {
+  if (++variant->unknown_buffers > kMaxUnknownBuffers) {
     // A descriptor costs no more than agreeing on a slot for each tensor.
-    Miss(variant, "its buffers have no fixed place");
+    Miss(variant, "its buffer address is not stable");
     return nullptr;
   }
   if (!home) FollowToSite(variant, tensor);
@@ -287,9 +291,9 @@ void StaticSender::AddPool(Variant* variant, std::string_view site, size_t bytes
   for (const auto& pool : variant->pools) {
     if (pool->site() == site && pool->bytes() == bytes) return;
   }
-  if (variant->pools.size() == kMostPools) return;
+  if (variant->pools.size() == kMaxPools) return;
   variant->pools.push_back(context_.slots->Reserve(site, bytes, /*count=*/2));
-  if (!AtSink()) AdoptBlocks(variant, *variant->pools.back());
+  if (!AtReceiver()) AdoptBlocks(variant, *variant->pools.back());
 }
 
 // So that a tensor that will be born in any of them finds its slot agreed on.
@@ -297,7 +301,7 @@ void StaticSender::AdoptBlocks(Variant* variant, const memory::SlotPool& pool) {
   if (pool.bytes() != variant->bytes) return;  // the tensor is a part of what is allocated
   for (const char* block : pool.Blocks()) {
     fabric::RemoteSpan span;
-    if (variant->slots.size() < kMostSlots && channel_->Locate(block, &span)) {
+    if (variant->slots.size() < kMaxSlots && channel_->Locate(block, &span)) {
       Adopt(variant, block, span, /*home=*/false);
     }
   }
@@ -310,7 +314,7 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
   for (Slot& known : variant->slots) {
     if (known.data == data && known.home == home) slot = &known;  // the same place, mapped anew
   }
-  const bool made = slot == nullptr && variant->slots.size() < kMostSlots;
+  const bool made = slot == nullptr && variant->slots.size() < kMaxSlots;
   if (made) slot = &variant->slots.emplace_back();
   if (slot == nullptr) {
     slot = &*std::min_element(variant->slots.begin(), variant->slots.end(),
@@ -322,7 +326,7 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
   ++slot->generation;
   SlotMessage message = {};
   message.type = MessageType::kSlot;
-  message.flags = home ? kHome : 0;
+  message.flags = home ? kReceiverOwned : 0;
   message.slot = static_cast<uint16_t>(slot - variant->slots.data());
   message.edge = variant->number;
   message.region_key = span.key;
@@ -338,14 +342,14 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
   return slot;
 }
 
-bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
-                              SendOutcome* outcome) {
+bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor,
+                                  SendOutcome* outcome) {
   const auto slot = std::find_if(variant->slots.begin(), variant->slots.end(),
                                  [](const Slot& known) { return !known.busy; });
   if (slot == variant->slots.end()) {
     Miss(variant, variant->slots.empty() ? "no slots agreed yet" : "no free slot");
-    if (!variant->slots.empty() && variant->slots.size() < kMostSinkSlots &&
-        ++variant->starved % kStarvedBeforeMore == 0) {
+    if (!variant->slots.empty() && variant->slots.size() < kMaxReceiverSlots &&
+        ++variant->no_free_slot % kRefusalsBeforeMoreSlots == 0) {
       Declare(*edge, *variant, variant->number).IgnoreError();
     }
     return false;
@@ -382,21 +386,21 @@ bool StaticSender::SendToSink(Edge* edge, Variant* variant, Outgoing* tensor,
   }
   ++variant->hits;
   GlobalCounters().plan.hits.fetch_add(1, std::memory_order_relaxed);
-  context_.traffic->Sent(Path::kStatic).Add(tensor->bytes);
+  context_.traffic->Sent(Mode::kStatic).Add(tensor->bytes);
   if (channel_->Copies()) {
     GlobalCounters().copied_bytes.fetch_add(tensor->bytes, std::memory_order_relaxed);
   }
   const auto number = static_cast<uint16_t>(slot - variant->slots.begin());
-  outcome->path = Path::kStatic;
+  outcome->mode = Mode::kStatic;
   outcome->handle = CreditOf(variant->number, number) | Trace::kCreditBit;
   outcome->status = NotifyTensor(*variant, number,
-                                 /*lend_id=*/0, *tensor, &outcome->number);
+                                 /*buffer_id=*/0, *tensor, &outcome->number);
   // Nobody will give it back. What is written there next comes after what was written now.
   if (!outcome->status.ok()) slot->busy = false;
   return true;
 }
 
-Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t lend_id,
+Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t buffer_id,
                                   const Outgoing& tensor, uint64_t* number) {
   StaticMessage message = {};
   message.type = MessageType::kStatic;
@@ -404,7 +408,7 @@ Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t 
   message.slot = static_cast<uint16_t>(slot);
   message.edge = variant.number;
   message.step = tensor.step;
-  message.lend_id = lend_id;
+  message.buffer_id = buffer_id;
   message.generation = variant.slots[slot].generation;
   const std::string_view tail = tensor.key.substr(WithoutTail(tensor.key).size());
   if (tail != kUsualTail) {
@@ -460,7 +464,7 @@ Status StaticSender::Take(const News& news) {
   }
   {
     std::lock_guard<std::mutex> lock(edge->news_mu);
-    if (edge->news.size() >= kMostNews) return Status(Code::kDataLoss, "too many credits at once");
+    if (edge->news.size() >= kMaxNews) return Status(Code::kDataLoss, "too many credits at once");
     edge->news.push_back(news);
   }
   const std::unique_lock<std::mutex> lock(edge->mu, std::try_to_lock);
@@ -485,7 +489,7 @@ void StaticSender::Learn(Edge* edge) const {
 }
 
 Status StaticSender::TakeSlot(const News& news, Variant* variant) const {
-  if (!AtSink() || news.slot != variant->slots.size() || news.slot >= kMostSlots) {
+  if (!AtReceiver() || news.slot != variant->slots.size() || news.slot >= kMaxSlots) {
     return Status(Code::kDataLoss, "a slot that was not asked for");
   }
   Slot& slot = variant->slots.emplace_back();
@@ -531,7 +535,7 @@ void StaticSender::Report(std::vector<EdgeReport>* reports) const {
       report.spec = {edge->key, variant.dtype, variant.dims, variant.bytes};
       report.is_static = variant.number != 0;
       report.planned = variant.planned;
-      report.at_sink = AtSink();
+      report.at_receiver = AtReceiver();
       report.slots = variant.slots.size();
       for (const Slot& slot : variant.slots) report.busy += slot.busy ? 1 : 0;
       if (!variant.pools.empty()) report.sites.clear();

@@ -23,7 +23,7 @@
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "protocol/key_id.h"
-#include "protocol/lend_table.h"
+#include "protocol/outstanding_buffers.h"
 #include "protocol/send_outcome.h"
 #include "protocol/static_edge.h"
 #include "protocol/tensor.h"
@@ -48,7 +48,7 @@ class StaticSender {
   // Cookies of Write() have this bit.
   static constexpr uint64_t kCookieBit = uint64_t{1} << 63;
 
-  StaticSender(const Context& context, fabric::Channel* channel, LendTable* lent);
+  StaticSender(const Context& context, fabric::Channel* channel, OutstandingBuffers* lent);
   ~StaticSender();
 
   // Makes the edge static at once, with the slots of its pools.
@@ -78,7 +78,7 @@ class StaticSender {
     uint64_t used = 0;
     uint32_t generation = 0;
     bool home = false;  // in the receiver's own memory
-    bool busy = false;  // at the sink: its credit is out
+    bool busy = false;  // at the receiver: its credit is out
   };
   // One shape that an edge carries. What each tensor needs comes first.
   struct Variant {
@@ -88,11 +88,11 @@ class StaticSender {
     uint64_t bytes = 0;
     bool planned = false;
     bool joins_pool = false;
-    uint32_t streak = 0;     // how often it came in a row
-    uint32_t others = 0;     // how often others came since
-    uint32_t demotions = 0;  // each one doubles the streak that the next promotion takes
-    uint32_t strange = 0;    // buffers in a row that had to be made a slot
-    uint32_t starved = 0;    // how often no slot was free
+    uint32_t streak = 0;           // how often it came in a row
+    uint32_t others = 0;           // how often others came since
+    uint32_t demotions = 0;        // each one doubles the streak that the next promotion takes
+    uint32_t unknown_buffers = 0;  // buffers in a row that had to be made a slot
+    uint32_t no_free_slot = 0;     // how often no slot was free
     uint64_t clock = 0;
     std::vector<Slot> slots;
     std::vector<std::shared_ptr<memory::SlotPool>> pools;
@@ -117,7 +117,7 @@ class StaticSender {
     std::vector<News> news;
   };
 
-  bool AtSink() const;
+  bool AtReceiver() const;
   std::shared_ptr<Edge> EdgeOf(std::string_view key);
   void ForgetCandidatesLocked();
   Status Take(const News& news);
@@ -131,7 +131,7 @@ class StaticSender {
   Status Declare(const Edge& edge, const Variant& variant, uint32_t number);
   void Demote(Variant* variant);
   bool SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
-  bool SendToSink(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
+  bool SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
   bool StageFor(Edge* edge, Variant* variant, Outgoing* tensor);
   Slot* SlotFor(Variant* variant, const Outgoing& tensor, const fabric::RemoteSpan& span,
                 bool home);
@@ -139,13 +139,13 @@ class StaticSender {
   void FollowToSite(Variant* variant, const Outgoing& tensor);
   void AddPool(Variant* variant, std::string_view site, size_t bytes);
   void AdoptBlocks(Variant* variant, const memory::SlotPool& pool);
-  Status NotifyTensor(const Variant& variant, size_t slot, uint64_t lend_id, const Outgoing& tensor,
-                      uint64_t* number);
+  Status NotifyTensor(const Variant& variant, size_t slot, uint64_t buffer_id,
+                      const Outgoing& tensor, uint64_t* number);
   void Miss(Variant* variant, const char* reason);
 
   const Context context_;
   fabric::Channel* const channel_;
-  LendTable* const lent_;
+  OutstandingBuffers* const outstanding_;
 
   mutable std::mutex mu_;  // after an edge's
   std::unordered_map<KeyId, std::shared_ptr<Edge>, KeyIdHash> edges_;

@@ -20,7 +20,7 @@ namespace rdma_transport {
 namespace {
 
 // Who neither asks nor reads must not keep the others waiting for long.
-constexpr timeval kPatience = {2, 0};
+constexpr timeval kTimeout = {2, 0};
 constexpr size_t kLongestRequest = 64;
 
 bool IsSameUser(int socket) {
@@ -83,10 +83,10 @@ void StatusSocket::Stop() {
 
 void StatusSocket::Serve() {
   while (!stop_.load()) {
-    pollfd awaited[] = {{listener_, POLLIN, 0}, {tracer_, POLLIN, 0}};
-    if (poll(awaited, 2, -1) < 0) continue;
-    if (awaited[1].revents != 0) EndTrace();
-    if (awaited[0].revents == 0) continue;
+    pollfd blocks_until_release[] = {{listener_, POLLIN, 0}, {tracer_, POLLIN, 0}};
+    if (poll(blocks_until_release, 2, -1) < 0) continue;
+    if (blocks_until_release[1].revents != 0) EndTrace();
+    if (blocks_until_release[0].revents == 0) continue;
     const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (connection < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -104,8 +104,8 @@ void StatusSocket::Serve() {
 }
 
 void StatusSocket::Answer(int connection) {
-  setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
-  setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
+  setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &kTimeout, sizeof(kTimeout));
+  setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &kTimeout, sizeof(kTimeout));
   static constexpr char kTrace[] = "trace ";
   const std::string request = IsSameUser(connection) ? ReadRequest(connection) : "";
   if (request == "stats") {

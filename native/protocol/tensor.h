@@ -29,17 +29,17 @@ struct Outgoing {
   const char* not_carried = nullptr;  // why the fabric cannot carry it; null: it can
   // The sender waits for `owner` to be let go: the receiver shall not dawdle. Never a static
   // edge's.
-  bool awaited = false;
+  bool blocks_until_release = false;
 };
 
 // Hands a tensor to TensorFlow's own transport, where the receiver's call finds it.
-class ByGrpc {
+class FallbackSend {
  public:
-  virtual ~ByGrpc() = default;
+  virtual ~FallbackSend() = default;
   virtual Status Send() = 0;
   // The same, for later: keeps alive what Send() needs. `copy`: somebody may overwrite the tensor
   // meanwhile.
-  virtual std::unique_ptr<ByGrpc> Keep(bool copy) = 0;
+  virtual std::unique_ptr<FallbackSend> Keep(bool copy) = 0;
   // Nobody will ever get the tensor: its step must fail.
   virtual void Fail(const Status& status) = 0;
 };
@@ -57,7 +57,7 @@ struct Delivery {
   bool exclusive = false;  // nobody else reads or writes `data`
   bool checked = false;    // `checksum` is what the sender made of its bytes
   uint32_t checksum = 0;
-  Path path = Path::kInline;
+  Mode mode = Mode::kInline;
   uint64_t arrival = 0;  // of Trace::Arrived()
 };
 

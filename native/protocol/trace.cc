@@ -28,7 +28,7 @@ struct Event {
   int64_t step;
   uint64_t bytes;
   EventKind kind;
-  Path path;
+  Mode mode;
   uint8_t key_length;
   char key[kKeptOfKey];
 };
@@ -98,7 +98,7 @@ std::string Row(const Event& event, Numbering<const Traffic*>* peers,
   for (const std::string& number :
        {std::to_string(event.begin), std::to_string(event.end), std::to_string(peer),
         std::to_string(event.handle), std::to_string(event.step), std::to_string(event.bytes),
-        Quote(PathName(event.path)), std::to_string(key)}) {
+        Quote(ModeName(event.mode)), std::to_string(key)}) {
     row += ", " + number;
   }
   return row + "]";
@@ -117,7 +117,7 @@ std::atomic<bool> Trace::on_{false};
 Status Trace::Start(uint64_t most_events) {
   std::lock_guard<std::mutex> lock(g_mu);
   if (on_.load()) return Status(Code::kFailedPrecondition, "a timeline is being taken already");
-  g_room = std::clamp<uint64_t>(most_events, 1, kMostEvents);
+  g_room = std::clamp<uint64_t>(most_events, 1, kMaxEvents);
   // Pages of it are there when they are first written.
   g_events.reset(static_cast<Event*>(std::calloc(g_room, sizeof(Event))));
   if (g_events == nullptr) return Status(Code::kResourceExhausted, "no memory for a timeline");
@@ -171,7 +171,7 @@ std::string Trace::StopJson() {
 }
 
 void Trace::Sent(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
-                 uint64_t bytes, Path path, uint64_t handle) {
+                 uint64_t bytes, Mode mode, uint64_t handle) {
   const Place event(on_);
   if (!event) return;
   event->begin = begin;
@@ -181,7 +181,7 @@ void Trace::Sent(const Traffic& traffic, Nanos begin, int64_t step, std::string_
   event->step = step;
   event->bytes = bytes;
   event->kind = EventKind::kSent;
-  event->path = path;
+  event->mode = mode;
   event.SetKey(key, {});
 }
 
@@ -196,7 +196,7 @@ void Trace::Released(const Traffic& traffic, uint64_t handle) {
 }
 
 uint64_t Trace::Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
-                        std::string_view tail, uint64_t bytes, Path path) {
+                        std::string_view tail, uint64_t bytes, Mode mode) {
   const Place event(on_);
   if (!event) return 0;
   event->begin = begin;
@@ -206,7 +206,7 @@ uint64_t Trace::Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::
   event->step = step;
   event->bytes = bytes;
   event->kind = EventKind::kArrived;
-  event->path = path;
+  event->mode = mode;
   event.SetKey(key, tail);
   return event->handle;
 }

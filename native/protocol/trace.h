@@ -18,7 +18,7 @@ class Trace {
  public:
   // The bit of a handle that is a credit's; the others are loans'.
   static constexpr uint64_t kCreditBit = uint64_t{1} << 63;
-  static constexpr uint64_t kMostEvents = uint64_t{4} << 20;
+  static constexpr uint64_t kMaxEvents = uint64_t{4} << 20;
 
   static bool On() { return on_.load(std::memory_order_relaxed); }
 
@@ -40,12 +40,12 @@ class Trace {
   // A tensor was sent, by calls between `begin` and now; the receiver gives `handle` back when it
   // is done with it. 0: it has nothing to give back.
   static void Sent(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
-                   uint64_t bytes, Path path, uint64_t handle);
+                   uint64_t bytes, Mode mode, uint64_t handle);
   static void Released(const Traffic& traffic, uint64_t handle);
   // Word of a tensor came at `begin`. What it returns is for HandedOver(), when the receiver gets
   // the tensor; 0: it is not kept. `tail` is the end of the key, where it comes for itself.
   static uint64_t Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
-                          std::string_view tail, uint64_t bytes, Path path);
+                          std::string_view tail, uint64_t bytes, Mode mode);
   static void HandedOver(uint64_t arrival);
 
  private:

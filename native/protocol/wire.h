@@ -23,7 +23,7 @@ enum class MessageType : uint8_t {
   kRelease = 4,     // the receiver is done with a descriptor
   kPing = 5,
   kPong = 6,
-  kEdge = 7,     // the sender declares a static edge: `lend_id` is its number, `key` without tail
+  kEdge = 7,     // the sender declares a static edge: `buffer_id` is its number, `key` without tail
   kSlot = 8,     // where one slot of an edge lies: in the sender's memory, or in the receiver's
   kStatic = 9,   // a tensor of a static edge is in that slot
   kCredit = 10,  // the receiver is done with a slot of its own
@@ -34,12 +34,13 @@ enum class MessageType : uint8_t {
 };
 
 enum TensorFlags : uint8_t {
-  kDead = 1,  // the producer's branch was not taken
-  kHome = 2,  // the bytes lie in a region of the receiver itself
-  kSink = 4,  // of kEdge, kSlot: the receiver provides the slots, and the sender writes into them
-  kOddTail = 8,   // of kStatic: the key ends otherwise than with kUsualTail
-  kAwaited = 16,  // of kDescriptor: the sender waits for the release
-  kChecked = 32,  // there is a checksum of the bytes
+  kDead = 1,           // the producer's branch was not taken
+  kReceiverOwned = 2,  // the bytes lie in a region of the receiver itself
+  kReceiver =
+      4,  // of kEdge, kSlot: the receiver provides the slots, and the sender writes into them
+  kOddTail = 8,              // of kStatic: the key ends otherwise than with kUsualTail
+  kBlocksUntilRelease = 16,  // of kDescriptor: the sender waits for the release
+  kChecked = 32,             // there is a checksum of the bytes
 };
 
 struct TensorHeader {
@@ -50,7 +51,7 @@ struct TensorHeader {
   uint32_t dtype;
   int64_t step;
   uint64_t bytes;
-  uint64_t lend_id;
+  uint64_t buffer_id;
   uint64_t region_key;
   uint64_t region_offset;
   uint32_t key_length;
@@ -79,7 +80,7 @@ struct StaticMessage {
   uint16_t slot;
   uint32_t edge;
   int64_t step;
-  uint64_t lend_id;  // 0: the slot is the receiver's, and a credit gives it back
+  uint64_t buffer_id;  // 0: the slot is the receiver's, and a credit gives it back
   uint32_t generation;
   uint32_t tail_length;
 };

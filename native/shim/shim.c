@@ -18,8 +18,8 @@ static const char* const kLibraries[] = {"librdma_transport_core.so",
                                          "librdma_transport_tensorflow.so"};
 enum { kLibraryCount = sizeof(kLibraries) / sizeof(kLibraries[0]), kPathSize = 4096 };
 
-static void say(const char* what, const char* detail, const char* mend) {
-  fprintf(stderr, "rdma_transport: not loaded: %s%.900s; %s\n", what, detail, mend);
+static void say(const char* what, const char* detail, const char* fix) {
+  fprintf(stderr, "rdma_transport: not loaded: %s%.900s; %s\n", what, detail, fix);
 }
 
 static int disabled(void) {
@@ -109,7 +109,11 @@ static int is_whole(const char* directory, const char* name) {
 
 __attribute__((constructor)) static void load_plugin(void) {
   static int loaded = 0;
-  if (loaded++ != 0 || disabled()) return;
+  if (loaded++ != 0) return;
+  if (disabled()) {
+    say("RDMA_TRANSPORT_DISABLE is set", "", "unset it to use protocol='rdma' in this process");
+    return;
+  }
   const char* version = tensorflow_version();
   if (version == NULL) {
     say("there is no TensorFlow in this process", "", "it is loaded by `import tensorflow`");

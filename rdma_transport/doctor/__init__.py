@@ -1,1 +1,1 @@
-"""Whether this host is ready for a job: checks, each with the line that mends what it finds."""
+"""Checks whether this host is ready for a job, and prints a fix for each problem."""

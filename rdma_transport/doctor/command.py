@@ -12,14 +12,14 @@ from graph_analyzer.cli import AsJson, print_json, reported
 from graph_analyzer.errors import AnalysisError
 
 if TYPE_CHECKING:
-    from rdma_transport.doctor.case import Case
+    from rdma_transport.doctor.context import Context
 
 _LONGEST_WAIT = 3600.0
-_FOR_PEER, _FOR_VISITOR = 10.0, 300.0
+_FOR_PEER, _FOR_CLIENT = 10.0, 300.0
 
 
 class Fabric(StrEnum):
-    """What can be required."""
+    """The fabrics that can be required."""
 
     SHM = "shm"
     VERBS = "verbs"
@@ -28,56 +28,67 @@ class Fabric(StrEnum):
 @reported
 def doctor(
     plan: Annotated[
-        Path | None, typer.Option(help="what `rdma-transport plan ... --json` wrote: its need")
+        Path | None,
+        typer.Option(
+            help="Compare this host with a plan that `rdma-transport plan ... --json` wrote."
+        ),
     ] = None,
     task: Annotated[
-        str, typer.Option(help="of the plan, as /job:ps/task:0; by default the neediest")
+        str,
+        typer.Option(
+            help="Choose a task of the plan, as /job:ps/task:0.  "
+            "[default: the task that needs the most memory]"
+        ),
     ] = "",
     peer: Annotated[
-        str, typer.Option(help="HOST:PORT of a task that runs, or of another doctor")
+        str, typer.Option(help="Test the connection to HOST:PORT, a running task or a --listen.")
     ] = "",
     listen: Annotated[
-        str, typer.Option(help="[HOST:]PORT; be the other doctor, for one visitor")
+        str, typer.Option(help="Listen on [HOST:]PORT for the --peer of one other doctor.")
     ] = "",
     fabric: Annotated[
-        Fabric | None, typer.Option(help="it must be there: exit code 3 if it is not")
+        Fabric | None,
+        typer.Option(help="Require this fabric: exit with code 3 if it is not available."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="do not start TensorFlow")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Skip the check that starts TensorFlow.")
+    ] = False,
     wait: Annotated[
         float | None,
-        typer.Option(max=_LONGEST_WAIT, help="seconds: for a peer 10, for a visitor 300"),
+        typer.Option(
+            max=_LONGEST_WAIT,
+            help="Wait this many seconds.  [default: 10 with --peer, 300 with --listen]",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what a job needs of this host; say what mends it.
+    """Check this host for problems, and print a fix for each.
 
-    Exit codes: 0 nothing failed, 1 a check failed, 2 wrong usage, 3 the fabric that --fabric
-    names is not available, 4 the peer or the visitor did not come, 130 Ctrl-C.
+    Exit codes: 0 no check failed; 1 a check failed; 2 wrong usage; 3 the fabric given by --fabric
+    is not available; 4 the peer did not answer or no client connected; 130 Ctrl-C.
     """
     from rdma_transport.doctor import peer as peers
-    from rdma_transport.doctor.case import Case, need_of, require, set_aside
+    from rdma_transport.doctor.context import Context, need_of, require, set_aside
     from rdma_transport.settings import read, silence
 
     if task and plan is None:
-        raise AnalysisError("--task names a task of a plan: give that as --plan plan.json")
+        raise AnalysisError("--task needs a plan: add --plan plan.json")
     if listen and (peer or plan):
-        raise AnalysisError(
-            "--listen serves a visitor and checks nothing else: leave the others out"
-        )
+        raise AnalysisError("--listen cannot be combined with --peer, --plan or --task")
     if peer:
         try:
             peers.place(peer)
         except ValueError as error:
             raise AnalysisError(str(error)) from None
     if wait is not None and wait <= 0:
-        raise AnalysisError(f"--wait {wait:g}: give a number of seconds above 0")
+        raise AnalysisError(f"--wait {wait:g}: give a number of seconds greater than 0")
     if fabric:
         require(fabric.value)
     if listen:
         silence()
-        raise typer.Exit(_listen(listen, _FOR_VISITOR if wait is None else wait, as_json))
+        raise typer.Exit(_listen(listen, _FOR_CLIENT if wait is None else wait, as_json))
     given = read()
-    case = Case(
+    context = Context(
         given=given,
         environment=set_aside(given),
         required=fabric.value if fabric else "",
@@ -87,32 +98,34 @@ def doctor(
         wait=_FOR_PEER if wait is None else wait,
     )
     silence()
-    raise typer.Exit(_examine(case, as_json))
+    raise typer.Exit(_examine(context, as_json))
 
 
-def _examine(case: "Case", as_json: bool) -> int:
-    from rdma_transport.doctor.examination import as_dict, examine, exit_code
+def _examine(context: "Context", as_json: bool) -> int:
+    from rdma_transport.doctor.run import as_dict, examine, exit_code
 
     if as_json:
-        results = [result for _, result in examine(case)]
-        code = exit_code(results, case.required)
+        results = [result for _, result in examine(context)]
+        code = exit_code(results, context.required)
         print_json(as_dict(results, code))
         return code
     from rich.console import Console
 
     from rdma_transport.doctor.report import show
 
-    return exit_code(show(examine(case), Console(), case.surroundings.container()), case.required)
+    return exit_code(
+        show(examine(context), Console(), context.system.container()), context.required
+    )
 
 
 def _listen(place: str, wait: float, as_json: bool) -> int:
-    from rdma_transport.doctor import examination
+    from rdma_transport.doctor import run
     from rdma_transport.doctor.meeting import receive
 
     host, _, port = place.rpartition(":")
     host = host.strip("[]")
     if not port.isdigit() or int(port) > 65535:
-        raise AnalysisError(f"--listen {place}: this is not PORT or HOST:PORT")
+        raise AnalysisError(f"--listen {place}: give PORT or HOST:PORT, such as 2222")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         server = socket.create_server((host, int(port)), family=family)
@@ -121,7 +134,7 @@ def _listen(place: str, wait: float, as_json: bool) -> int:
     with server:
         there = server.getsockname()[1]
         print(
-            f"listening; on the other host: rdma-transport doctor --peer "
+            f"listening; run on the other host: rdma-transport doctor --peer "
             f"{host or socket.gethostname()}:{there}",
             file=sys.stderr,
             flush=True,
@@ -130,17 +143,17 @@ def _listen(place: str, wait: float, as_json: bool) -> int:
         try:
             connection, _ = server.accept()
         except TimeoutError:
-            print(f"error: no visitor came within {wait:g} s (--wait)", file=sys.stderr)
-            return examination.NO_PEER
+            print(f"error: no client connected within {wait:g} s (--wait)", file=sys.stderr)
+            return run.NO_PEER
     with connection:
         result = receive(connection)
-    code = examination.exit_code([result], "")
+    code = run.exit_code([result], "")
     if as_json:
-        print_json(examination.as_dict([result], code))
+        print_json(run.as_dict([result], code))
         return code
     from rich.console import Console
 
     from rdma_transport.doctor.report import show
 
-    show([("the visitor", result)], Console(), "")
+    show([("client", result)], Console(), "")
     return code

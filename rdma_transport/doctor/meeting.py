@@ -1,4 +1,4 @@
-"""Two doctors on two hosts: lines of JSON over TCP, and one real transfer by the fabric."""
+"""Two doctors on two hosts: JSON lines over TCP, and one real transfer over the fabric."""
 
 import contextlib
 import json
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import rdma_transport
-from rdma_transport.doctor import mending
+from rdma_transport.doctor import fixes
 from rdma_transport.doctor.result import FAIL, PASS, Result
-from rdma_transport.doctor.secret import SERVICE_OF_DOCTORS, answering, asking, fixes
+from rdma_transport.doctor.secret import SERVICE_OF_DOCTORS, answering, asking, secret_fixes
 from rdma_transport.doctor.transfer import (
     NBYTES,
     PATIENCE,
@@ -25,12 +25,12 @@ _LONGEST_LINE = 1 << 16
 
 
 class MeetingError(Exception):
-    """The other doctor left, or said something else than expected."""
+    """The other doctor disconnected or sent an unexpected message."""
 
 
 @dataclass
 class Wire:
-    """Lines of JSON, one object each."""
+    """A connection that carries JSON lines, one object each."""
 
     connection: socket.socket
     rest: bytes = b""
@@ -40,15 +40,15 @@ class Wire:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def hear(self) -> dict[str, Any]:
-        """Return the next line; raise ``MeetingError`` if none comes, or an error does."""
+        """Return the next line; raise ``MeetingError`` on a timeout or an error message."""
         self.connection.settimeout(2 * PATIENCE)
         while b"\n" not in self.rest:
             try:
                 more = self.connection.recv(_LONGEST_LINE)
             except OSError as error:
-                raise MeetingError(f"the other side fell silent: {error}") from None
+                raise MeetingError(f"the other side stopped responding: {error}") from None
             if not more or len(self.rest) > _LONGEST_LINE:
-                raise MeetingError("the other side left")
+                raise MeetingError("the other side closed the connection")
             self.rest += more
         line, _, self.rest = self.rest.partition(b"\n")
         try:
@@ -56,21 +56,21 @@ class Wire:
         except ValueError:
             message = None
         if not isinstance(message, dict):
-            raise MeetingError("the other side is no doctor of rdma_transport")
+            raise MeetingError("the other side is not a doctor of rdma_transport")
         if "error" in message:
             raise MeetingError(f"the other side: {message['error']}")
         return message
 
     def bytes_in(self, message: dict[str, Any], key: str) -> bytes:
-        """Return what a message carries under a key."""
+        """Return the bytes of one field of a message."""
         try:
             return bytes.fromhex(message[key])
         except (KeyError, TypeError, ValueError):
-            raise MeetingError(f"the other side sent no {key}") from None
+            raise MeetingError(f"the other side sent no valid {key}") from None
 
 
 def receive(connection: socket.socket) -> Result:
-    """The side that listens: let the visitor write and read memory made for it."""
+    """The listening side: let the client write and read a region."""
     wire = Wire(connection)
     try:
         with Device.open() as device:
@@ -86,31 +86,31 @@ def receive(connection: socket.socket) -> Result:
             wire.hear()
             good = holds_pattern(region)
             wire.tell(good=good)
-            found = f"{NBYTES >> 20} MiB came: {channel.fabric}, {channel.route}"
+            found = f"received {NBYTES >> 20} MiB: {channel.fabric}, {channel.route}"
             if good:
                 return Result("peer_transfer", PASS, found)
-            why = "but other bytes than were sent: see firmware, drivers and memory of both hosts"
-            return Result("peer_transfer", FAIL, found, why, mending.COMPARE)
+            why = "the bytes are corrupted: check firmware, drivers and memory of both hosts"
+            return Result("peer_transfer", FAIL, found, why, fixes.COMPARE)
     except FabricError as error:
         with connection:
             wire.tell(error=str(error).split("\n")[0])
-        why = "the fabric was tried with the visitor"
-        return Result("peer_transfer", FAIL, str(error), why, mending.COMPARE)
+        why = "a transfer with the client failed"
+        return Result("peer_transfer", FAIL, str(error), why, fixes.COMPARE)
     except (PermissionError, ValueError) as error:
         with contextlib.suppress(OSError):
             wire.tell(error=str(error))
-        why = "the visitor is not let in: the secrets of both must be the same"
-        return Result("peer_transfer", FAIL, f"told the visitor: {error}", why, fixes())
+        why = "the client was rejected: both sides must have the same secret"
+        return Result("peer_transfer", FAIL, f"rejected the client: {error}", why, secret_fixes())
     except (MeetingError, OSError) as error:
-        mend = {"shell": "rdma-transport doctor --peer HOST:PORT    # on the visitor's host"}
-        return Result("peer_transfer", FAIL, str(error), "the visitor did not finish", mend)
+        fix = {"shell": "rdma-transport doctor --peer HOST:PORT    # on the client's host"}
+        return Result("peer_transfer", FAIL, str(error), "the client did not finish", fix)
 
 
 def visit(wire: Wire, greeting: dict[str, Any]) -> tuple[Moved, str]:
-    """The side that connects; return what was measured, and the other side's device.
+    """The connecting side: return the measurement and the other side's device.
 
-    Raise ``MeetingError``, ``FabricError``, ``CorruptedError``, or what ``asking`` and its calls
-    raise where the secrets differ.
+    Raises ``MeetingError``, ``FabricError``, ``CorruptedError``, or the exceptions of ``asking``
+    and its calls if the secrets differ.
     """
     with Device.open() as device:
         channel = device.open_channel()
@@ -123,5 +123,5 @@ def visit(wire: Wire, greeting: dict[str, Any]) -> tuple[Moved, str]:
         moved = write_and_read(device, channel, remote)
         wire.tell(done=True)
         if wire.hear().get("good") is not True:
-            raise CorruptedError("the other side's memory holds something else than was written")
+            raise CorruptedError("the other side's memory differs from what was written")
         return moved, str(greeting.get("device", ""))

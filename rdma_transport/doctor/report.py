@@ -1,13 +1,12 @@
-"""Results as lines: coloured on a terminal, plain in a pipe, never wrapped, so that they can be
-copied."""
+"""Prints results as lines: colored on a terminal, plain in a pipe, never wrapped."""
 
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from rdma_transport.doctor.examination import counts
 from rdma_transport.doctor.result import FAIL, PASS, PLACES, SKIP, WARN, Result
+from rdma_transport.doctor.run import counts
 
 STYLES = {PASS: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
 _NAME = 14
@@ -15,7 +14,7 @@ _INDENT = " " * 6
 
 
 def show(results: Iterable[tuple[str, Result]], console: Console, first: str) -> list[Result]:
-    """Print each result as it comes; return them all. The lines for the place ``first`` lead."""
+    """Print each result as soon as it is known; return all. Fixes for ``first`` come first."""
     shown: list[Result] = []
     family = ""
     for name, result in results:
@@ -39,12 +38,12 @@ def _show(result: Result, console: Console, first: str) -> None:
         return
     if result.why:
         _line(console, Text(f"{_INDENT}why: {result.why}"))
-    for place in sorted(result.mend, key=lambda place: (place != first, PLACES.index(place))):
-        _line(console, Text.assemble(f"{_INDENT}{place}: ", (result.mend[place], "cyan")))
+    for place in sorted(result.fix, key=lambda place: (place != first, PLACES.index(place))):
+        _line(console, Text.assemble(f"{_INDENT}{place}: ", (result.fix[place], "cyan")))
 
 
 def summary(results: Sequence[Result]) -> Text:
-    """``12 passed, 1 warning, 2 failed, 3 skipped``."""
+    """Return ``12 passed, 1 with a warning, 2 failed, 3 skipped``."""
     names = {PASS: "passed", WARN: "with a warning", FAIL: "failed", SKIP: "skipped"}
     parts = [
         (f"{count} {names[status]}", STYLES[status])

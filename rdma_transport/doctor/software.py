@@ -1,4 +1,4 @@
-"""TensorFlow, the plugin, the settings: whether a server with protocol='rdma' can begin here."""
+"""Checks of TensorFlow, the plugin and the settings: can a protocol='rdma' server start here?"""
 
 import importlib.metadata
 import importlib.util
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from rdma_transport import _native
-from rdma_transport.doctor.case import Case
+from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result
 
 DISTRIBUTIONS = (
@@ -40,7 +40,7 @@ os._exit(0)
 
 
 def installed_tensorflow() -> tuple[str, str] | None:
-    """Return name and version of the installed distribution, without importing it."""
+    """Return the name and version of the installed distribution, without importing it."""
     for name in DISTRIBUTIONS:
         try:
             return name, importlib.metadata.version(name)
@@ -49,21 +49,22 @@ def installed_tensorflow() -> tuple[str, str] | None:
     return None
 
 
-def check_tensorflow(case: Case) -> Result:
-    """The version is the one that the plugin's binary interface is of."""
+def check_tensorflow(context: Context) -> Result:
+    """The version of TensorFlow matches the binary interface of the plugin."""
     minor = ".".join(BUILT_FOR.split(".")[:2])
-    mend = _install(f'"tensorflow=={minor}.*"')
+    fix = _install(f'"tensorflow=={minor}.*"')
     found = installed_tensorflow()
     if found is None or importlib.util.find_spec("tensorflow") is None:
-        return Result("tensorflow", FAIL, "it is not installed", f"{sys.executable} has none", mend)
+        why = f"{sys.executable} cannot find it"
+        return Result("tensorflow", FAIL, "not installed", why, fix)
     name, version = found
     text = f"{name} {version}"
     if version.split(".")[:2] != minor.split("."):
-        why = f"the plugin was built for {BUILT_FOR}: C++ classes change with the minor version"
-        return Result("tensorflow", FAIL, text, why, mend)
+        why = f"the plugin was built for {BUILT_FOR}: the C++ ABI changes with the minor version"
+        return Result("tensorflow", FAIL, text, why, fix)
     if name != "tensorflow":
-        why = f"the plugin was built for, and tested with, the wheel 'tensorflow' {BUILT_FOR}"
-        return Result("tensorflow", WARN, text, why, mend)
+        why = f"the plugin was built and tested with the wheel 'tensorflow' {BUILT_FOR}"
+        return Result("tensorflow", WARN, text, why, fix)
     return Result("tensorflow", PASS, f"{text}; the plugin is for {minor}")
 
 
@@ -75,7 +76,7 @@ def _install(package: str) -> dict[str, str]:
 
 
 def plugin_file() -> Path | None:
-    """Return the file that TensorFlow loads, where TensorFlow looks for it."""
+    """Return the file of the plugin that TensorFlow loads, if TensorFlow finds one."""
     places = [path for path in sys.path if "site-packages" in path]
     places += [*site.getsitepackages(), site.getusersitepackages()]
     for place in places:
@@ -84,22 +85,22 @@ def plugin_file() -> Path | None:
     return None
 
 
-def check_plugin(case: Case) -> Result:
-    """The plugin's files are where TensorFlow and the guard look for them."""
+def check_plugin(context: Context) -> Result:
+    """The plugin's files are where TensorFlow and the version guard look for them."""
     again = _install("--force-reinstall --no-deps rdma_transport")
     if os.environ.get("RDMA_TRANSPORT_DISABLE") in ("1", "true"):
-        why = "TensorFlow does not load the plugin, and knows no protocol 'rdma'"
+        why = "TensorFlow does not load the plugin, so there is no protocol 'rdma'"
         off = {
             "shell": "unset RDMA_TRANSPORT_DISABLE",
-            "systemd": "take Environment=RDMA_TRANSPORT_DISABLE=1 out of the unit",
-            "docker": "take -e RDMA_TRANSPORT_DISABLE=1 out of docker run",
-            "kubernetes": "take RDMA_TRANSPORT_DISABLE out of the container's env",
+            "systemd": "remove Environment=RDMA_TRANSPORT_DISABLE=1 from the unit",
+            "docker": "remove -e RDMA_TRANSPORT_DISABLE=1 from docker run",
+            "kubernetes": "remove RDMA_TRANSPORT_DISABLE from the container's env",
             "slurm": "unset RDMA_TRANSPORT_DISABLE before sbatch or srun",
         }
         return Result("plugin", FAIL, "RDMA_TRANSPORT_DISABLE is set", why, off)
     guard = plugin_file()
     if guard is None:
-        why = "TensorFlow loads what lies in site-packages/tensorflow-plugins: not there"
+        why = "site-packages/tensorflow-plugins, where TensorFlow looks for plugins, has none"
         return Result("plugin", FAIL, "not installed for this Python", why, again)
     library = guard.parent.parent / "rdma_transport" / "lib" / f"{STEM}_tensorflow.so"
     if not library.exists():
@@ -109,28 +110,28 @@ def check_plugin(case: Case) -> Result:
     return Result("plugin", PASS, f"{guard}, for TensorFlow {BUILT_FOR}")
 
 
-def check_settings(case: Case) -> Result:
-    """Every RDMA_TRANSPORT_* variable is a setting with a value that makes sense."""
-    environment = case.given
-    mend = {"shell": "rdma-transport config    # every setting, its type and its default"}
-    error = environment.error or case.malformed_devices
+def check_settings(context: Context) -> Result:
+    """Every RDMA_TRANSPORT_* variable names a setting and has a valid value."""
+    environment = context.given
+    fix = {"shell": "rdma-transport config    # shows each setting, its type and its default"}
+    error = environment.error or context.malformed_devices
     if error:
-        why = "a server with protocol='rdma' does not start, or not with verbs, with this value"
-        why += "; what follows is about the default" if environment.error else ""
-        return Result("settings", FAIL, error, why, mend)
+        why = "with this value a server with protocol='rdma' does not start, or not with verbs"
+        why += "; the other checks use the default" if environment.error else ""
+        return Result("settings", FAIL, error, why, fix)
     if environment.warnings:
-        why = "such a variable has no effect"
-        return Result("settings", WARN, "; ".join(environment.warnings), why, mend)
+        why = "an unknown variable has no effect"
+        return Result("settings", WARN, "; ".join(environment.warnings), why, fix)
     given = [f"{s.name}={s.value}" for s in environment.settings if s.source != "default"]
-    return Result("settings", PASS, ", ".join(given) or "all are at their defaults")
+    return Result("settings", PASS, ", ".join(given) or "all settings have their defaults")
 
 
-def check_autoload(case: Case) -> Result:
-    """TensorFlow, in a process of its own, really makes a server with protocol='rdma'."""
-    if case.quick:
-        return Result("autoload", SKIP, "not tried: --quick starts no TensorFlow")
+def check_autoload(context: Context) -> Result:
+    """TensorFlow, in a separate process, can create a server with protocol='rdma'."""
+    if context.quick:
+        return Result("autoload", SKIP, "not tried: --quick does not start TensorFlow")
     if importlib.util.find_spec("tensorflow") is None:
-        return Result("autoload", SKIP, "not tried: there is no TensorFlow")
+        return Result("autoload", SKIP, "not tried: TensorFlow is not installed")
     try:
         ran = subprocess.run(
             [sys.executable, "-c", _START],
@@ -142,9 +143,9 @@ def check_autoload(case: Case) -> Result:
             timeout=START_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        why = "importing TensorFlow and making a server took too long"
-        mend = {"shell": f"{sys.executable} -X importtime -c 'import tensorflow'"}
-        return Result("autoload", FAIL, f"no answer within {START_SECONDS:.0f} s", why, mend)
+        why = "importing TensorFlow and creating a server took too long"
+        fix = {"shell": f"{sys.executable} -X importtime -c 'import tensorflow'"}
+        return Result("autoload", FAIL, f"no answer within {START_SECONDS:.0f} s", why, fix)
     return _judge(ran)
 
 
@@ -155,21 +156,21 @@ def _judge(ran: "subprocess.CompletedProcess[str]") -> Result:
     again = _install("--force-reinstall --no-deps rdma_transport")
     if answer is None:
         last = " | ".join(ran.stderr.strip().splitlines()[-_FIRST_LINES:])
-        why = f"python ended with code {ran.returncode} while TensorFlow was imported"
-        mend = {"shell": f"{sys.executable} -c 'import tensorflow'"}
-        return Result("autoload", FAIL, last or "it said nothing", why, mend)
+        why = f"python exited with code {ran.returncode} during the import of TensorFlow"
+        fix = {"shell": f"{sys.executable} -c 'import tensorflow'"}
+        return Result("autoload", FAIL, last or "no output", why, fix)
     if said:
-        why = "TensorFlow was imported, and the guard of the plugin left it out"
+        why = "TensorFlow was imported, but the version guard did not load the plugin"
         return Result("autoload", FAIL, said[0], why, again)
     if "error" in answer:
-        why = f"TensorFlow {answer['version']} could not make a server with protocol='rdma'"
-        mend = again if "server factory" in answer["error"] else {}
-        return Result("autoload", FAIL, answer["error"], why, mend)
+        why = f"TensorFlow {answer['version']} could not create a server with protocol='rdma'"
+        fix = again if "server factory" in answer["error"] else {}
+        return Result("autoload", FAIL, answer["error"], why, fix)
     return Result(
         "autoload",
         PASS,
         f"TensorFlow {answer['version']}, imported in {answer['seconds']:.1f} s, "
-        "made a server with protocol='rdma'",
+        "created a server with protocol='rdma'",
     )
 
 

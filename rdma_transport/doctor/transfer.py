@@ -1,10 +1,10 @@
-"""Bytes really written and read, one-sided, and compared: within this process, or with a peer."""
+"""One-sided writes and reads that are compared: within this process, or with a peer."""
 
 import hashlib
 import time
 from dataclasses import dataclass
 
-from rdma_transport.doctor.mending import from_help
+from rdma_transport.doctor.fixes import from_help
 from rdma_transport.doctor.result import FAIL, PASS, Result
 from rdma_transport.fabric import Channel, Device, FabricError, Region, RemoteRegion
 
@@ -13,12 +13,12 @@ PATIENCE = 10.0  # seconds, of each step
 
 
 class CorruptedError(Exception):
-    """Other bytes came than were sent."""
+    """The bytes that arrived differ from those that were sent."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What was measured: seconds for ``NBYTES`` each way, the first time."""
+    """The measurement: seconds for the first ``NBYTES`` each way."""
 
     fabric: str
     route: str
@@ -28,19 +28,19 @@ class Moved:
     def __str__(self) -> str:
         return (
             f"{NBYTES >> 20} MiB written in {1e3 * self.write_seconds:.2f} ms and read back in "
-            f"{1e3 * self.read_seconds:.2f} ms, and compared: {self.fabric}, {self.route}"
+            f"{1e3 * self.read_seconds:.2f} ms, verified: {self.fabric}, {self.route}"
         )
 
 
 def pattern() -> bytes:
-    """Bytes in which no stretch looks like another."""
+    """Return bytes without repetitions."""
     return hashlib.shake_128(b"rdma_transport doctor").digest(NBYTES)
 
 
 def write_and_read(device: Device, channel: Channel, remote: RemoteRegion) -> Moved:
     """Write to the peer's region, read it back, and compare.
 
-    Raise ``FabricError`` where it does not work, ``CorruptedError`` where other bytes come back.
+    Raises ``FabricError`` if a transfer fails, ``CorruptedError`` if the bytes differ.
     """
     sent, back = device.allocate(NBYTES), device.allocate(NBYTES)
     memoryview(sent).cast("B")[:NBYTES] = pattern()
@@ -50,17 +50,17 @@ def write_and_read(device: Device, channel: Channel, remote: RemoteRegion) -> Mo
     channel.read(remote, into=back, nbytes=NBYTES, timeout=PATIENCE)
     ended = time.perf_counter()
     if not holds_pattern(back):
-        raise CorruptedError("what was read back is not what was written")
+        raise CorruptedError("the bytes that were read back differ from those written")
     return Moved(channel.fabric, channel.route, written - began, ended - written)
 
 
 def holds_pattern(region: Region) -> bool:
-    """Whether a region begins with what ``write_and_read`` writes."""
+    """Whether a region starts with the bytes that ``write_and_read`` writes."""
     return bytes(memoryview(region).cast("B")[:NBYTES]) == pattern()
 
 
 def loopback(fabric: str) -> Moved:
-    """Do it between two devices of this process."""
+    """Transfer between two devices of this process."""
     with Device.open(fabric) as here, Device.open(fabric) as there:
         active, passive = here.open_channel(), there.open_channel()
         passive.connect(active.address, active=False)
@@ -70,17 +70,17 @@ def loopback(fabric: str) -> Moved:
         target = there.allocate(NBYTES, writable_by_peers=True)
         moved = write_and_read(here, active, active.remote(passive.share(target), PATIENCE))
         if not holds_pattern(target):
-            raise CorruptedError("the memory that was written to holds something else")
+            raise CorruptedError("the target memory differs from what was written")
         return moved
 
 
-def check_transfer(fabric: str, mend: dict[str, str]) -> Result:
-    """Say how ``loopback`` went."""
+def check_transfer(fabric: str, fix: dict[str, str]) -> Result:
+    """Report the result of ``loopback``."""
     name = f"{fabric}_transfer"
     try:
         return Result(name, PASS, str(loopback(fabric)))
     except (FabricError, CorruptedError) as error:
         text = str(error).removeprefix(f"RDMA_TRANSPORT_FABRIC={fabric}: ")
         found, _, advice = text.split("\n")[0].partition("; ")
-        why = advice or f"the fabric '{fabric}' was opened and tried"
-        return Result(name, FAIL, found.split(". Raise")[0], why, from_help(text) or mend)
+        why = advice or f"a test transfer over the fabric '{fabric}' failed"
+        return Result(name, FAIL, found.split(". Raise")[0], why, from_help(text) or fix)

@@ -1,4 +1,4 @@
-"""TensorFlow's worker service, as far as a visitor needs it, by gRPC and without TensorFlow."""
+"""A minimal client of TensorFlow's worker service, over gRPC and without TensorFlow."""
 
 import functools
 import os
@@ -10,21 +10,21 @@ from rdma_transport.doctor.secret import SERVICE_OF_TASKS, asking
 # Of native/tensorflow/bootstrap_call.h.
 BOOTSTRAP_KEY = "rdma_transport_bootstrap"
 BOOTSTRAP_TYPE = "type.googleapis.com/rdma_transport.Bootstrap"
-VISITOR = "/job:rdma_transport_doctor/replica:0/task:0"
+CLIENT = "/job:rdma_transport_doctor/replica:0/task:0"
 _SERVICE = "/tensorflow.WorkerService/"
 
 
 class NoAnswerError(Exception):
-    """Nobody answered in time, or nobody is there."""
+    """The server did not answer in time, or cannot be reached."""
 
 
 class RefusedError(Exception):
-    """There is a server, but not one of this kind; the message is gRPC's."""
+    """The server answered, but is not of this kind; the message is gRPC's."""
 
 
 @functools.cache
 def _messages() -> dict[str, Any]:
-    """The messages' classes, with the fields that are used here (worker.proto of TensorFlow)."""
+    """Message classes with the fields that are used here (TensorFlow's worker.proto)."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -57,17 +57,17 @@ def _messages() -> dict[str, Any]:
 
 
 class WorkerService:
-    """A connection to one TensorFlow server. Raises ``ImportError`` where grpcio is missing."""
+    """A connection to one TensorFlow server. Raises ``ImportError`` without grpcio."""
 
     def __init__(self, target: str) -> None:
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said once, here
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported here, once
         import grpc
 
         self._grpc = grpc
         self._channel = grpc.insecure_channel(target, [("grpc.enable_http_proxy", 0)])
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._channel.close()
 
     def _call(self, method: str, request: Any, seconds: float) -> Any:
@@ -90,23 +90,21 @@ class WorkerService:
         for device in answer.device_attributes:
             if "/device:CPU:" in device.name:
                 return str(device.name.partition("/device:")[0].replace("/replica:0", ""))
-        raise RefusedError("it names no device")
+        raise RefusedError("the server reports no CPU device")
 
     def bootstrap(self, channel: bytes, seconds: float) -> dict[str, Any]:
-        """Ask as a task does before it sends; return what ``AskingBootstrap.reply`` gives.
+        """Send the bootstrap request of a task; return the result of ``AskingBootstrap.reply``.
 
-        ``channel`` is the address of a channel of this process. ``RefusedError``: a task without
-        the plugin. ``PermissionError``: one that does not prove the job's secret. ``ValueError``:
-        this side's secret cannot be read, or the reply is none.
+        ``channel`` is the address of a channel of this process. Raises ``RefusedError`` for a task
+        without the plugin, ``PermissionError`` if the task does not prove the job's secret, and
+        ``ValueError`` if this side's secret cannot be read or the reply is malformed.
         """
         handshake = asking(SERVICE_OF_TASKS)
         request = _messages()["RecvTensorRequest"](rendezvous_key=BOOTSTRAP_KEY)
         request.request_id = random.getrandbits(62)
         request.transport_options.type_url = BOOTSTRAP_TYPE
-        request.transport_options.value = handshake.request(
-            VISITOR, random.getrandbits(63), channel
-        )
+        request.transport_options.value = handshake.request(CLIENT, random.getrandbits(63), channel)
         reply = self._call("RecvTensor", request, seconds).transport_options
         if reply.type_url != BOOTSTRAP_TYPE:
-            raise RefusedError("no bootstrap in its reply")
+            raise RefusedError("the reply has no bootstrap")
         return handshake.reply(reply.value)

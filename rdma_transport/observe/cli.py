@@ -1,6 +1,6 @@
 """The commands ``status``, ``metrics`` and ``timeline``.
 
-Exit codes: 0; 1 nothing runs that could be asked; 2 bad input; 130 after Ctrl-C.
+Exit codes: 0 success; 1 no server runs or none answers; 2 bad input; 130 Ctrl-C.
 """
 
 import os
@@ -17,7 +17,8 @@ from rdma_transport import live
 NOTHING_THERE = 1
 
 Which = Annotated[
-    list[str] | None, typer.Argument(metavar="PID", help="processes; all if none is named")
+    list[str] | None,
+    typer.Argument(metavar="PID", help="Select processes by id.  [default: all]"),
 ]
 
 
@@ -25,19 +26,22 @@ Which = Annotated[
 def status(
     which: Which = None,
     interval: Annotated[
-        float, typer.Option(min=0, max=3600, help="seconds over which rates are measured; 0: none")
+        float,
+        typer.Option(min=0, max=3600, help="Measure rates over this many seconds; 0 omits them."),
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="do not refresh; as in a pipe")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once and exit, as in a pipe.")
+    ] = False,
     as_json: AsJson = False,
-    picture: Annotated[Path | None, typer.Option(help="draw it into this .svg")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the status to this .svg file.")] = None,
 ) -> None:
-    """Show what running tasks send, receive, wait for and fail at."""
+    """Show the traffic, memory, peers and errors of running tasks."""
     from rdma_transport.observe import samples
 
     servers = _servers(which)
     if picture is not None:
         if picture.suffix != ".svg":
-            _fail(f"{picture}: a picture of the status is an .svg", BAD_INPUT)
+            _fail(f"--picture {picture}: give a file name that ends in .svg", BAD_INPUT)
         _check_writable(picture)
     console = make_console()
     refreshes = sys.stdout.isatty() and not console.is_dumb_terminal
@@ -64,19 +68,22 @@ def status(
 
 @reported
 def metrics(
-    listen: Annotated[str, typer.Option(help="address and port to be scraped at")] = (
+    listen: Annotated[str, typer.Option(help="Serve scrapes at this address and port.")] = (
         "127.0.0.1:9449"
     ),
     textfile: Annotated[
         Path | None,
-        typer.Option(help="do not listen; write rdma_transport.prom into this directory"),
+        typer.Option(help="Write rdma_transport.prom to this directory instead of listening."),
     ] = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="seconds between two writes of --textfile")
+        float,
+        typer.Option(min=0.1, max=3600, help="Set the seconds between two writes of --textfile."),
     ] = 15.0,
-    once: Annotated[bool, typer.Option("--once", help="print (or write) them once")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print or write the metrics once and exit.")
+    ] = False,
 ) -> None:
-    """Export what running tasks do to Prometheus."""
+    """Export metrics of running tasks to Prometheus."""
     from rdma_transport.observe import exporter
 
     if textfile is not None:
@@ -84,7 +91,7 @@ def metrics(
             try:
                 exporter.write(textfile)
             except OSError as error:
-                _fail(f"cannot write into {textfile}: {error.strerror or error}", BAD_INPUT)
+                _fail(f"cannot write to {textfile}: {error.strerror or error}", BAD_INPUT)
             if once:
                 return
             time.sleep(interval)
@@ -100,32 +107,37 @@ def metrics(
         _fail(f"cannot listen on {listen}: {error.strerror or error}", BAD_INPUT)
     if not address.loopback:
         typer.echo(
-            f"warning: {address.text} can be reached from other hosts, and asks nobody for a "
-            "password; 127.0.0.1 is for this host alone",
+            f"warning: {address.text} can be reached from other hosts and has no authentication. "
+            "To accept only this host, listen on 127.0.0.1",
             err=True,
         )
-    typer.echo(f"metrics at http://{address.text}/metrics; Ctrl-C ends", err=True)
+    typer.echo(f"metrics at http://{address.text}/metrics; press Ctrl-C to stop", err=True)
     serving.join()
 
 
 @reported
 def timeline(
     which: Which = None,
-    seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="how long to record")] = 5.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, max=3600, help="Record for this many seconds.")
+    ] = 5.0,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="file for Perfetto; - is standard output")
+        Path,
+        typer.Option("--output", "-o", help="Write the trace to this file; - is standard output."),
     ] = Path("timeline.json"),
     events: Annotated[
         int,
-        typer.Option(min=1, max=4 << 20, help="most that a process keeps; two for each tensor"),
+        typer.Option(
+            min=1, max=4 << 20, help="Keep at most this many events per process, two per tensor."
+        ),
     ] = 400_000,
 ) -> None:
-    """Record single transfers of running tasks, for Perfetto."""
+    """Record the transfers of running tasks as a trace for Perfetto."""
     from rdma_transport.observe import recording
 
     servers = _servers(which)
     to_stdout = str(output) == "-"
-    if not to_stdout:  # before the recording, which takes a while
+    if not to_stdout:  # check before the recording, which takes a while
         _check_writable(output)
     recorded, failed = recording.record(servers, seconds, events)
     for why in failed:
@@ -135,8 +147,8 @@ def timeline(
     for pid, kept in recorded.items():
         if kept["dropped"]:
             typer.echo(
-                f"warning: process {pid} had no room for {kept['dropped']:,} events more; record "
-                "for a shorter time, or raise --events",
+                f"warning: process {pid} dropped {kept['dropped']:,} events. Record for a shorter "
+                "time, or raise --events",
                 err=True,
             )
     made = recording.build(recorded)
@@ -149,7 +161,7 @@ def timeline(
 
 def _check_writable(path: Path) -> None:
     if path.is_dir():
-        _fail(f"{path} is a directory; name a file in it", BAD_INPUT)
+        _fail(f"{path} is a directory; give the name of a file in it", BAD_INPUT)
     if not path.parent.is_dir():
         _fail(f"cannot write {path}: there is no directory {path.parent}", BAD_INPUT)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -166,7 +178,7 @@ def _servers(which: list[str] | None) -> list[live.LiveServer]:
 
 
 def _watch(which: list[str], interval: float, console: Any) -> None:
-    """Refresh until Ctrl-C, or until nobody is left."""
+    """Refresh until Ctrl-C, or until all processes have ended."""
     from rich.console import Group
     from rich.live import Live
 
@@ -188,7 +200,7 @@ def _watch(which: list[str], interval: float, console: Any) -> None:
             shown.update(Group(table, *ended), refresh=True)
             before = after
             time.sleep(interval)
-    typer.echo("all have ended; above is the last that was seen", err=True)
+    typer.echo("all processes have ended; above is their last status", err=True)
 
 
 def _fail(why: str, code: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What running tasks do as metrics for Prometheus: at an address, as text, or in a file."""
+"""Prometheus metrics of running tasks: served over HTTP, as text, or in a file."""
 
 import ipaddress
 import operator
@@ -27,42 +27,45 @@ _OF_PROCESS = ("pid", "task")
 _OF_PEER = (*_OF_PROCESS, "peer")
 _WAYS = ("sent", "received")
 
-# name: (where it is in the answer, what it says); a counter's name ends with _total
+# name: (key in the answer, help); a counter's name ends with _total
 _WHOLE = {
-    "registrations_total": ("registrations", "Memory slabs ever registered. Steady jobs add none."),
+    "registrations_total": (
+        "registrations",
+        "Memory slabs ever registered. Does not grow in a steady job.",
+    ),
     "regions": ("live_regions", "Registered memory slabs."),
     "region_bytes": ("region_bytes", "Bytes of registered memory slabs."),
     "arena_used_bytes": ("arena.used_bytes", "Bytes of tensors in registered memory."),
-    "arena_limit_bytes": ("arena.limit_bytes", "Most bytes that may be registered for tensors."),
-    "arena_refused_total": ("arena.refused", "Allocations that found no room in the arena."),
-    "copied_bytes_total": ("copied_bytes", "Bytes copied beside what rides in notifications."),
-    "staged_tensors_total": ("staged_tensors", "Tensors that were copied at the send."),
-    "plan_hits_total": ("plan.hits", "Tensors that went by a slot agreed on before."),
-    "plan_promotions_total": ("plan.promotions", "Edges that were made static."),
-    "plan_demotions_total": ("plan.demotions", "Edges that ceased to be static."),
+    "arena_limit_bytes": ("arena.limit_bytes", "Maximum bytes of registered memory for tensors."),
+    "arena_refused_total": ("arena.refused", "Allocations refused because the arena was full."),
+    "copied_bytes_total": ("copied_bytes", "Bytes copied, without those in notifications."),
+    "staged_tensors_total": ("staged_tensors", "Tensors that the sender copied before the send."),
+    "plan_hits_total": ("plan.hits", "Tensors sent through a slot of a static edge."),
+    "plan_promotions_total": ("plan.promotions", "Edges that became static."),
+    "plan_demotions_total": ("plan.demotions", "Edges that stopped being static."),
     "slot_allocations_total": ("plan.slot_allocations", "Slots ever agreed on with a peer."),
-    "waiting_arrivals": ("kept_arrivals", "Tensors that came and nobody has asked for yet."),
-    "late_arrivals_total": ("late_arrivals", "Tensors that came after their step had ended."),
+    "unclaimed_tensors": ("unclaimed_tensors", "Tensors that arrived and are not requested yet."),
+    "late_tensors_total": ("late_tensors", "Tensors that arrived after their step ended."),
 }
 _NAMED = {
     "plan_misses_total": ("plan.misses", "reason", "Tensors of static edges that had no slot."),
-    "fallbacks_total": ("fallback_reasons", "reason", "Tensors that went by gRPC, and why."),
+    "fallbacks_total": ("fallback_reasons", "reason", "Tensors that fell back to gRPC."),
     "errors_total": ("errors", "kind", "Errors of the transport."),
 }
 _PEER = {
-    "peer_links_total": ("links", "Links to the peer that came up; more than one: anew."),
-    "peer_lent_tensors": ("lent_tensors", "Tensors that the peer may still read."),
+    "peer_links_total": ("links", "Links to the peer that came up. Above 1: it reconnected."),
+    "peer_outstanding_tensors": ("outstanding_tensors", "Tensors that the peer may still read."),
     "peer_slots": ("slots.agreed", "Slots of static edges to the peer."),
-    "peer_slots_busy": ("slots.busy", "Slots at the peer that it has not given back."),
-    "peer_ring_bytes": ("ring.capacity_bytes", "Room for notifications to the peer."),
-    "peer_ring_used_bytes": ("ring.used_bytes", "Notifications that the peer has not taken."),
-    "peer_ring_waiting_bytes": ("ring.waiting_bytes", "Notifications that wait for room."),
+    "peer_slots_busy": ("slots.busy", "Slots at the peer that it has not released."),
+    "peer_ring_bytes": ("ring.capacity_bytes", "Capacity of the notification ring to the peer."),
+    "peer_ring_used_bytes": ("ring.used_bytes", "Bytes in the ring that the peer has not read."),
+    "peer_ring_waiting_bytes": ("ring.waiting_bytes", "Bytes that wait for space in the ring."),
 }
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen."""
+    """An address to listen on."""
 
     host: str
     port: int
@@ -80,7 +83,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Return what ``127.0.0.1:9449``, ``[::1]:9449`` or ``:9449`` means, or ``ValueError``."""
+    """Parse ``127.0.0.1:9449``, ``[::1]:9449`` or ``:9449``; raise ``ValueError``."""
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{text!r} is not an address with a port, such as 127.0.0.1:9449")
@@ -88,10 +91,10 @@ def parse_address(text: str) -> Address:
 
 
 class Servers(Collector):
-    """Asks all servers of this user, each time it is scraped."""
+    """Asks all servers of this user on each scrape."""
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics of all that answer."""
+        """Yield the metrics of all servers that answer."""
         sample = take(live.servers())
         asked = (*sample.answers, *sample.silent)
         up = (((str(pid),), pid in sample.answers) for pid in asked)
@@ -127,7 +130,7 @@ def _of_processes(processes: Labelled) -> Iterable[Metric]:
         yield _family(name, meaning, (*_OF_PROCESS, label), values)
     for way in _WAYS:
         for unit in ("elements", "bytes"):
-            meaning = f"Of tf.data service, {unit} {way}."
+            meaning = f"{unit.capitalize()} {way} by tf.data service."
             values = ((labels, stats["data_service"][way][unit]) for labels, stats in processes)
             yield _family(f"data_service_{way}_{unit}_total", meaning, _OF_PROCESS, values)
 
@@ -135,21 +138,21 @@ def _of_processes(processes: Labelled) -> Iterable[Metric]:
 def _of_peers(peers: Labelled) -> Iterable[Metric]:
     for way in _WAYS:
         for unit in ("tensors", "bytes"):
-            meaning = f"{unit.capitalize()} {way}, by peer and path."
+            meaning = f"{unit.capitalize()} {way}, by peer and mode."
             values = (
-                ((*labels, path), counts[unit])
+                ((*labels, mode), counts[unit])
                 for labels, peer in peers
-                for path, counts in peer[way].items()
+                for mode, counts in peer[way].items()
             )
-            yield _family(f"{way}_{unit}_total", meaning, (*_OF_PEER, "path"), values)
+            yield _family(f"{way}_{unit}_total", meaning, (*_OF_PEER, "mode"), values)
     for name, (where, meaning) in _PEER.items():
         values = ((labels, _at(peer, where)) for labels, peer in peers)
         yield _family(name, meaning, _OF_PEER, values)
-    linked = (((*labels, peer["path"]), peer["linked"]) for labels, peer in peers)
+    linked = (((*labels, peer["transport"]), peer["linked"]) for labels, peer in peers)
     meaning = "Whether a fabric reaches the peer."
-    yield _family("peer_linked", meaning, (*_OF_PEER, "path"), linked, max)
+    yield _family("peer_linked", meaning, (*_OF_PEER, "transport"), linked, max)
     lost = ((labels, peer["lost"]) for labels, peer in peers)
-    yield _family("peer_lost", "Whether it was linked, and is not now.", _OF_PEER, lost, max)
+    yield _family("peer_lost", "Whether the link to the peer was lost.", _OF_PEER, lost, max)
     since = ((labels, peer["linked_at"]) for labels, peer in peers if peer["linked"])
     meaning = "When the last link to the peer came up."
     yield _family("peer_linked_timestamp_seconds", meaning, _OF_PEER, since, max)
@@ -162,7 +165,7 @@ def _family(
     values: Iterable[tuple[Labels, float]],
     together: Callable[[float, float], float] = operator.add,
 ) -> Metric:
-    """Make one; servers of one name in one process are taken together, for labels come once."""
+    """Make one metric. Servers with equal labels are merged, because labels must be unique."""
     merged: dict[Labels, float] = {}
     for labels, value in values:
         merged[labels] = together(merged[labels], value) if labels in merged else value
@@ -187,19 +190,19 @@ def _registry() -> CollectorRegistry:
 
 
 def text() -> str:
-    """Return the metrics of this moment."""
+    """Return the current metrics."""
     return generate_latest(_registry()).decode()
 
 
 def write(directory: Path) -> None:
-    """Write them for node_exporter's textfile collector, which never sees half of a file."""
+    """Write the metrics atomically, for node_exporter's textfile collector."""
     write_to_textfile(os.fspath(directory / FILE_NAME), _registry())
 
 
 def serve(address: Address) -> tuple[Address, Thread]:
-    """Answer scrapes at the address that is returned, its port chosen if it was 0, on that thread.
+    """Serve scrapes on a new thread; return the address, with the port chosen if it was 0.
 
-    ``OSError`` if the address cannot be had.
+    Raises ``OSError`` if it cannot listen on the address.
     """
     server, thread = start_http_server(address.port, addr=address.host, registry=_registry())
     return Address(address.host, server.server_port), thread

@@ -1,4 +1,4 @@
-"""The status as a picture of a terminal."""
+"""The status as an SVG picture of a terminal."""
 
 import io
 from pathlib import Path
@@ -12,7 +12,7 @@ _COLUMNS = 136
 
 
 def draw(status: dict[str, Any], path: Path) -> None:
-    """Write what a terminal would show into an SVG file; ``OSError`` if it cannot be written."""
+    """Draw the status to an SVG file. Raises ``OSError`` if it cannot be written."""
     console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(render(status, _COLUMNS))
     path.write_text(console.export_svg(title="rdma-transport status"), encoding="utf-8")

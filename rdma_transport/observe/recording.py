@@ -1,4 +1,4 @@
-"""Timelines: single transfers of several processes as one Chrome trace."""
+"""Timelines: the transfers of several processes as one Chrome trace."""
 
 import json
 import socket
@@ -20,9 +20,9 @@ _SENT, _RELEASED, _ARRIVED, _HANDED_OVER = range(4)
 def record(
     servers: list[live.LiveServer], seconds: float, events: int
 ) -> tuple[dict[int, dict[str, Any]], list[str]]:
-    """Return what each process kept, by pid, and why others are not among them.
+    """Return the events of each process, by pid, and the errors of the others.
 
-    Returns as soon as none is left to wait for.
+    Returns at once if no process can be recorded.
     """
     kept: dict[int, dict[str, Any]] = {}
     failed: list[str] = []
@@ -46,7 +46,7 @@ def record(
 
 @dataclass
 class Span:
-    """One side of a transfer; times in nanoseconds of this host's monotonic clock."""
+    """One side of a transfer. Times are nanoseconds of this host's monotonic clock."""
 
     pid: int
     sends: bool
@@ -55,36 +55,36 @@ class Span:
     key: str
     step: int
     bytes: int
-    path: str
+    mode: str
     begin: int
     end: int
-    call: int  # what the sender's call, or taking the notification, lasted
-    ended: bool  # released, or handed over, while it was recorded
+    call: int  # duration of the sender's call, or of processing the notification
+    ended: bool  # released, or handed over, during the recording
     lane: int = 0
 
     @property
     def name(self) -> str:
-        """The edge's name, or the key where it has another form."""
+        """The name of the edge, or the key if it has another form."""
         parts = self.key.split(";")
         return parts[-2] if len(parts) > 1 else self.key
 
     @property
     def iteration(self) -> str:
-        """Of a loop: frame and iteration, which end an edge's key."""
+        """Frame and iteration of a loop, the last part of an edge's key."""
         _, semicolon, tail = self.key.rpartition(";")
         return tail if semicolon else "0:0"
 
     def identity(self) -> tuple[Any, ...]:
-        """The same on both sides."""
+        """A key that is equal on both sides."""
         ends = (self.local, self.remote) if self.sends else (self.remote, self.local)
         return (*ends, self.step, self.key)
 
 
 def spans(pid: int, kept: dict[str, Any]) -> list[Span]:
-    """Return the transfers of one process, by when they began."""
+    """Return the transfers of one process, ordered by start time."""
     made: list[Span] = []
     open_spans: dict[tuple[Any, ...], Span] = {}
-    for kind, begin, end, peer, handle, step, size, path, key in sorted(
+    for kind, begin, end, peer, handle, step, size, mode, key in sorted(
         kept["events"], key=lambda event: event[1]
     ):
         sends = kind in (_SENT, _RELEASED)
@@ -97,7 +97,7 @@ def spans(pid: int, kept: dict[str, Any]) -> list[Span]:
             continue
         names = kept["peers"][peer]
         span = Span(
-            pid, sends, names["local"], names["remote"], kept["keys"][key], step, size, path,
+            pid, sends, names["local"], names["remote"], kept["keys"][key], step, size, mode,
             begin, end, end - begin, ended=sends and handle == 0,
         )  # fmt: skip
         made.append(span)
@@ -109,9 +109,9 @@ def spans(pid: int, kept: dict[str, Any]) -> list[Span]:
 
 
 def build(recorded: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return the Chrome trace: tracks by process, direction and peer; arrows from send to receipt.
+    """Return the Chrome trace: tracks by process, direction and peer; arrows from send to receive.
 
-    Spans that overlap are on several lines of their track.
+    Spans that overlap are on separate lines of their track.
     """
     zero = min(kept["began"] for kept in recorded.values())
     everything: list[Span] = []
@@ -130,7 +130,7 @@ def build(recorded: dict[int, dict[str, Any]]) -> dict[str, Any]:
         "displayTimeUnit": "ns",
         "otherData": {
             "host": socket.gethostname(),
-            "clock": "CLOCK_MONOTONIC of this host: spans of other hosts' traces do not line up",
+            "clock": "CLOCK_MONOTONIC of this host; not comparable with traces of other hosts",
             "zero_ns": zero,
             "dropped_events": sum(kept["dropped"] for kept in recorded.values()),
         },
@@ -138,18 +138,18 @@ def build(recorded: dict[int, dict[str, Any]]) -> dict[str, Any]:
 
 
 def transfers(found: list[Span]) -> Iterable[tuple[Span, Span]]:
-    """Yield each send with its receipt, of those of which both sides were recorded."""
+    """Yield each matched send/receive pair."""
     sends: dict[tuple[Any, ...], list[Span]] = defaultdict(list)
     for span in sorted(found, key=lambda span: span.begin):
         if span.sends:
             sends[span.identity()].append(span)
         elif sends[span.identity()]:
-            # A key comes again only after it has been received, so the last one is meant.
+            # A key is reused only after its tensor was received, so the last send matches.
             yield sends[span.identity()].pop(), span
 
 
 def _lanes(pid: int, found: list[Span]) -> Iterable[dict[str, Any]]:
-    """Give each span a line on which nothing else is at that time; yields the lines' names."""
+    """Assign spans to lines so that none overlap; yield the names of the lines."""
     tracks: dict[tuple[str, bool, str], list[Span]] = defaultdict(list)
     for span in found:
         tracks[_short(span.local), span.sends, _short(span.remote)].append(span)
@@ -175,9 +175,9 @@ def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 def _slice(span: Span, zero: int) -> dict[str, Any]:
     about = {
         "bytes": span.bytes,
-        "path": span.path,
+        "mode": span.mode,
         "peer": _short(span.remote),
-        "step": str(span.step),  # more digits than a viewer's numbers have
+        "step": str(span.step),  # has more digits than a viewer's numbers
     }
     if span.iteration != "0:0":
         about["iteration"] = span.iteration
@@ -188,7 +188,7 @@ def _slice(span: Span, zero: int) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": span.name,
-        "cat": f"{'send' if span.sends else 'receive'},{span.path}",
+        "cat": f"{'send' if span.sends else 'receive'},{span.mode}",
         "pid": span.pid,
         "tid": span.lane,
         "ts": (span.begin - zero) / 1e3,
@@ -218,21 +218,22 @@ def _short(task: str) -> str:
 
 
 def write(trace: dict[str, Any], path: Path) -> None:
-    """Write it, compactly; ``OSError`` if that cannot be."""
+    """Write the trace as compact JSON. Raises ``OSError`` if it cannot be written."""
     with path.open("w", encoding="utf-8") as file:
         json.dump(trace, file, ensure_ascii=False, separators=(",", ":"))
 
 
 def summary(trace: dict[str, Any], path: Path) -> str:
-    """Return a sentence for who made it."""
+    """Return one line for the user: what the file contains and how to open it."""
     events = trace["traceEvents"]
     sides = sum(event["ph"] == "X" for event in events)
     arrows = sum(event["ph"] == "s" for event in events)
     processes = len({event["pid"] for event in events})
     whose = f"{processes} process{'' if processes == 1 else 'es'}"
     if not sides:
-        return f"{path}: no transfer began while it was recorded; is the job training?"
+        return f"{path}: no transfer started during the recording; check that the job is training"
     return (
-        f"{path}: {sides:,} sides of transfers, {arrows:,} of them pairs, of {whose}; "
+        f"{path}: {sides:,} event{'' if sides == 1 else 's'}, {arrows:,} matched send/receive "
+        f"pair{'' if arrows == 1 else 's'}, from {whose}; "
         "open it in https://ui.perfetto.dev or chrome://tracing"
     )

@@ -1,4 +1,4 @@
-"""What live servers say at two moments, and what happened between them."""
+"""Samples of the counters of running servers, and the rates between two samples."""
 
 import json
 import socket
@@ -13,18 +13,18 @@ from rdma_transport import live
 
 VERSION = 1
 _STATS_FORMAT = 1
-_PATIENCE_SECONDS = 2.0  # a process that is stopped must not hold up the others for long
+_PATIENCE_SECONDS = 2.0  # a stopped process must not delay the others for long
 _WHOLE = (
     "copied_bytes", "staged_tensors", "inline_copied_bytes", "registrations", "live_regions",
-    "region_bytes", "lent_tensors", "kept_arrivals", "late_arrivals", "arena", "fallback_reasons",
-    "errors", "data_service", "tracing",
+    "region_bytes", "outstanding_tensors", "unclaimed_tensors", "late_tensors", "arena",
+    "fallback_reasons", "errors", "data_service", "tracing",
 )  # fmt: skip
 _OF_PLAN = ("hits", "misses", "promotions", "demotions", "slot_allocations")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What each process answered at ``clock`` (monotonic seconds), and why others did not."""
+    """The answers at ``clock`` (monotonic seconds), and why other processes did not answer."""
 
     clock: float
     answers: dict[int, dict[str, Any]]
@@ -32,18 +32,21 @@ class Sample:
 
 
 def take(servers: list[live.LiveServer]) -> Sample:
-    """Ask them all."""
+    """Ask all servers."""
     clock = time.monotonic()
     answers, silent = live.ask(servers, _PATIENCE_SECONDS)
     for pid, stats in list(answers.items()):
         if not _is_known(stats):
             del answers[pid]
-            silent[pid] = f"process {pid} has another version of rdma_transport: use that one's"
+            silent[pid] = (
+                f"process {pid} has another version of rdma_transport. "
+                "Run the rdma-transport command of that version"
+            )
     return Sample(clock, answers, silent)
 
 
 def _is_known(stats: dict[str, Any]) -> bool:
-    """Whether a status can be made of it."""
+    """Whether this version understands the answer."""
     try:
         _process(0, stats, None, None)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -52,14 +55,14 @@ def _is_known(stats: dict[str, Any]) -> bool:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of what ``describe`` returns."""
+    """Return the JSON Schema (draft 2020-12) of the result of ``describe``."""
     text = resources.files("rdma_transport.observe").joinpath("status.schema.json").read_text()
     result: dict[str, Any] = json.loads(text)
     return result
 
 
 def describe(after: Sample, before: Sample | None) -> dict[str, Any]:
-    """Return the status of all processes; rates are null for what ``before`` does not know."""
+    """Return the status of all processes. Rates are null for those not in ``before``."""
     processes = []
     for pid, stats in sorted(after.answers.items()):
         earlier = before.answers.get(pid) if before else None
@@ -90,7 +93,7 @@ def _process(
 
 
 def _named(peers: list[dict[str, Any]]) -> Iterable[tuple[tuple[str, str, int], dict[str, Any]]]:
-    """Number those of equal names: a process may have had several servers of one name."""
+    """Number peers with equal names: a process may have had several servers with one name."""
     seen: Counter[tuple[str, str]] = Counter()
     for peer in peers:
         name = peer["local"], peer["task"]
@@ -122,10 +125,10 @@ def _traffic(
     return {"sent": one["sent"], "received": one["received"], "rates": rates}
 
 
-def _sum(paths: dict[str, Any], unit: str) -> int:
-    return sum(path[unit] for path in paths.values())
+def _sum(modes: dict[str, Any], unit: str) -> int:
+    return sum(mode[unit] for mode in modes.values())
 
 
 def short(task: str) -> str:
-    """``/job:ps/task:0`` for ``/job:ps/replica:0/task:0``, as people write it."""
+    """Return ``/job:ps/task:0`` for ``/job:ps/replica:0/task:0``."""
     return task.replace("/replica:0", "")

@@ -1,4 +1,4 @@
-"""The status of processes as tables, for a terminal or a pipe."""
+"""The status of processes as tables for a terminal or a pipe."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -12,8 +12,8 @@ from rich.text import Text
 from graph_analyzer.report import short
 from graph_analyzer.units import format_bytes
 
-_PATHS = ("static", "dynamic", "inline", "grpc")
-_WIDE = 118  # columns that all of a peer needs; with fewer it has two rows, in tables of their own
+_MODES = ("static", "dynamic", "inline", "grpc")
+_WIDE = 118  # columns that one row per peer needs; a narrower terminal gets two tables
 _Columns = dict[str, Callable[[dict[str, Any]], str | Text]]
 _STYLES = {
     "shm": "green", "verbs": "green", "grpc": "yellow", "unreachable": "red",
@@ -22,7 +22,7 @@ _STYLES = {
 
 
 def render(status: dict[str, Any], width: int) -> Group:
-    """Return what a person wants to see of ``samples.describe()``, for that many columns."""
+    """Return ``samples.describe()`` as tables for a terminal with ``width`` columns."""
     parts: list[RenderableType] = []
     for process in status["processes"]:
         tasks = ", ".join(map(short, process["tasks"])) or "no task"
@@ -54,23 +54,30 @@ def _lines(process: dict[str, Any]) -> Iterable[tuple[str, Text]]:
         ),
     )
     if arena["refused"]:
-        yield "", Text(f"{arena['refused']:,} allocations refused: the arena is full", style="red")
+        yield (
+            "",
+            Text(
+                f"{counted(arena['refused'], 'allocation')} refused: the arena was full",
+                style="red",
+            ),
+        )
     misses = sum(plan["misses"].values())
     yield (
         "plan",
         Text(f"{plan['hits']:,} hits, {misses:,} misses{_reasons(plan['misses'])}"),
     )
     copied = process["copied_bytes"] + process["inline_copied_bytes"]
-    yield "copied", Text(f"{format_bytes(copied)}, {process['staged_tensors']:,} tensors at a send")
+    staged = counted(process["staged_tensors"], "tensor")
+    yield "copied", Text(f"{format_bytes(copied)}, {staged} by the sender")
     for way in ("sent", "received"):
         replies = process["data_service"][way]
         if replies["elements"]:
             text = f"{way} {replies['elements']:,} elements, {format_bytes(replies['bytes'])}"
             yield "tf.data", Text(text)
     if process["fallback_reasons"]:
-        yield "by gRPC", Text(_reasons(process["fallback_reasons"])[2:], style="yellow")
+        yield "gRPC fallback", Text(_reasons(process["fallback_reasons"])[2:], style="yellow")
     if process["tracing"]:
-        yield "timeline", Text("is being recorded", style="cyan")
+        yield "timeline", Text("recording", style="cyan")
     errors = process["errors"]
     yield "errors", Text(_reasons(errors)[2:], style="red") if errors else Text("none")
 
@@ -82,18 +89,18 @@ def _reasons(counts: dict[str, int]) -> str:
 
 def _peers(process: dict[str, Any], wide: bool) -> RenderableType:
     if not process["peers"]:
-        return Padding(Text("no peer so far", style="dim"), (0, 2), expand=False)
+        return Padding(Text("no peers yet", style="dim"), (0, 2), expand=False)
     columns: _Columns = {
         "from": lambda peer: short(peer["local"]),
         "peer": lambda peer: short(peer["task"]),
-        "path": lambda peer: Text(peer["path"], style=_STYLES[peer["path"]]),
+        "transport": lambda peer: Text(peer["transport"], style=_STYLES[peer["transport"]]),
         "link": _link,
         ">sends": lambda peer: _rate(peer, "sent"),
         ">receives": lambda peer: _rate(peer, "received"),
         ">sent": lambda peer: format_bytes(_bytes(peer["sent"])),
         ">received": lambda peer: format_bytes(_bytes(peer["received"])),
-        "tensors went": _ways,
-        ">lent": lambda peer: f"{peer['lent_tensors']:,}",
+        "modes": _modes,
+        ">outstanding": lambda peer: f"{peer['outstanding_tensors']:,}",
         ">slots": _slots,
         ">ring": _ring,
     }
@@ -103,7 +110,7 @@ def _peers(process: dict[str, Any], wide: bool) -> RenderableType:
         del columns[">sends"], columns[">receives"]
     if wide:
         return _table(process["peers"], columns)
-    below = ("tensors went", ">lent", ">slots", ">ring")
+    below = ("modes", ">outstanding", ">slots", ">ring")
     names = ("from", "peer")
     above = {name: cell for name, cell in columns.items() if name not in below}
     rest = {name: cell for name, cell in columns.items() if name in (*names, *below)}
@@ -121,8 +128,8 @@ def _table(peers: list[dict[str, Any]], columns: _Columns) -> Padding:
     return Padding(table, (0, 2), expand=False)
 
 
-def _bytes(paths: dict[str, Any]) -> int:
-    return int(sum(path["bytes"] for path in paths.values()))
+def _bytes(modes: dict[str, Any]) -> int:
+    return int(sum(mode["bytes"] for mode in modes.values()))
 
 
 def _rate(peer: dict[str, Any], way: str) -> str:
@@ -130,24 +137,23 @@ def _rate(peer: dict[str, Any], way: str) -> str:
     return f"{format_bytes(rates[f'{way}_bytes_per_second'])}/s" if rates else "–"
 
 
-def _ways(peer: dict[str, Any]) -> Text:
-    """The share of each path in the tensors of both directions."""
+def _modes(peer: dict[str, Any]) -> Text:
+    """The share of each mode in the tensors of both directions."""
     counts = {
-        path: peer["sent"][path]["tensors"] + peer["received"][path]["tensors"] for path in _PATHS
+        mode: peer["sent"][mode]["tensors"] + peer["received"][mode]["tensors"] for mode in _MODES
     }
     whole = sum(counts.values())
     if not whole:
         return Text("–", style="dim")
-    ways = Text(", ").join(
-        Text(f"{path} {_percent(count / whole)}", style="yellow" if path == "grpc" else "")
-        for path, count in counts.items()
+    return Text(", ").join(
+        Text(f"{mode} {_percent(count / whole)}", style="yellow" if mode == "grpc" else "")
+        for mode, count in counts.items()
         if count
     )
-    return ways
 
 
 def _percent(share: float) -> str:
-    """Neither 0 nor 100 % for what is not quite that; without a space, where a line would break."""
+    """Show 0% and 100% only for exact values. No space before the sign: a line would break."""
     if 0 < share < 0.001:
         return "<0.1%"
     if 0.999 < share < 1:
@@ -168,35 +174,35 @@ def _ring(peer: dict[str, Any]) -> Text:
     if not ring["capacity_bytes"]:
         return Text("–", style="dim")
     if ring["waiting_bytes"]:
-        return Text(f"full, {format_bytes(ring['waiting_bytes'])} wait", style="yellow")
+        return Text(f"full, {format_bytes(ring['waiting_bytes'])} waiting", style="yellow")
     return Text(f"{100 * ring['used_bytes'] / ring['capacity_bytes']:.0f} %")
 
 
 def _link(peer: dict[str, Any]) -> Text:
     if not peer["linked"]:
         return Text("lost", style="red") if peer["lost"] else Text("–", style="dim")
-    anew = f", anew {peer['links'] - 1}×" if peer["links"] > 1 else ""
-    return Text(f"up {duration(time.time() - peer['linked_at'])}{anew}")
+    again = f", reconnected {peer['links'] - 1}×" if peer["links"] > 1 else ""
+    return Text(f"up {duration(time.time() - peer['linked_at'])}{again}")
 
 
 def _remarks(process: dict[str, Any]) -> Iterable[Text]:
-    """What must not be overlooked, in whole sentences."""
+    """Warnings below the tables, in whole sentences."""
     for peer in process["peers"]:
-        why = peer["reason"] if peer["path"] in ("grpc", "unreachable") else ""
+        why = peer["reason"] if peer["transport"] in ("grpc", "unreachable") else ""
         if why:
-            how = "goes by gRPC" if peer["path"] == "grpc" else "cannot be reached"
+            how = "falls back to gRPC" if peer["transport"] == "grpc" else "cannot be reached"
             yield Text(f"  {short(peer['task'])} {how}: {why}", style="yellow")
         if peer["last_error"] and peer["last_error"] != why:
             yield Text(f"  {short(peer['task'])}, last error: {peer['last_error']}", style="dim")
 
 
 def counted(count: int, what: str) -> str:
-    """``1 region``, ``1,200 regions``."""
+    """Return ``1 region`` or ``1,200 regions``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """``5 s``, ``119 s``, ``12 min``, ``3 h``, ``2 days``."""
+    """Return ``5 s``, ``119 s``, ``12 min``, ``3 h`` or ``2 days``."""
     for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

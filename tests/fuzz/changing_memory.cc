@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kCapacity = size_t{64} << 10;
 constexpr size_t kGuard = 4096;
-constexpr size_t kMostChanges = 4;
+constexpr size_t kMaxChanges = 4;
 
 // What the handlers know.
 struct Shown {
@@ -83,7 +83,7 @@ void Prepare() {
 }  // namespace
 
 std::vector<Change> TakeChanges(Input* input) {
-  std::vector<Change> changes(input->Below(kMostChanges));
+  std::vector<Change> changes(input->Below(kMaxChanges));
   for (Change& change : changes) {
     change.before_read = input->Take<uint8_t>();
     change.offset = input->Take<uint8_t>();

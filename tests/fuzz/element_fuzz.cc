@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "data_service/element_head.h"
-#include "exchange/wire.h"
 #include "input.h"
 #include "protocol/tensor_bytes.h"
+#include "rpc/wire.h"
 
 namespace rdma_transport::fuzz {
 namespace {
@@ -33,19 +33,19 @@ void CheckBytes(const std::vector<int64_t>& dims, uint64_t element_bytes, uint64
 }
 
 void DecodeElement(std::string text) {
-  exchange::Answer answer;
-  if (!exchange::DecodeReply(std::move(text), &answer).ok()) return;
+  rpc::Response response;
+  if (!rpc::DecodeReply(std::move(text), &response).ok()) return;
   ElementHead head;
-  if (!ElementHead::Decode(answer.head, answer.payloads.size(), &head)) return;
+  if (!ElementHead::Decode(response.head, response.payloads.size(), &head)) return;
   ElementHead again;
   const std::string encoded = head.Encode();
   Require(ElementHead::Decode(encoded, head.components.size(), &again));
   Require(again.Encode() == encoded);
-  volatile char sink = 0;
+  volatile char receive_arena = 0;
   for (size_t i = 0; i < head.components.size(); ++i) {
-    const exchange::Arrived& arrived = answer.payloads[i];
+    const rpc::Arrived& arrived = response.payloads[i];
     if (arrived.place != 0 || !HasBytes(head.components[i].dims, 4, arrived.bytes)) continue;
-    for (size_t at = 0; at < arrived.bytes; ++at) sink = sink ^ arrived.data[at];
+    for (size_t at = 0; at < arrived.bytes; ++at) receive_arena = receive_arena ^ arrived.data[at];
   }
 }
 
@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // A reply around a head.
     ElementHead head;
     const size_t components = input.Below(4);
-    exchange::Reply reply;
+    rpc::Reply reply;
     const std::string body(64, 'b');
     for (size_t i = 0; i < components; ++i) {
       ElementHead::Component& component = head.components.emplace_back();
@@ -74,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       reply.payloads.push_back({body.data(), input.Below(65)});
     }
     reply.head = head.Encode();
-    std::string text = exchange::EncodeReply(reply, std::vector<uint64_t>(components, 0));
+    std::string text = rpc::EncodeReply(reply, std::vector<uint64_t>(components, 0));
     if (input.Flag()) text[input.Take<uint16_t>() % text.size()] ^= input.Take<char>();
     fuzz::DecodeElement(std::move(text));
     return 0;

@@ -19,7 +19,7 @@
 namespace rdma_transport::fuzz {
 namespace {
 
-constexpr size_t kMostOperations = 64;
+constexpr size_t kMaxOperations = 64;
 constexpr uint64_t kRegion = 1;
 constexpr size_t kRegionBytes = 16384;
 
@@ -37,14 +37,14 @@ Settings LinkSettings(Input* input) {
 // What a consumer does with a tensor.
 void Use(const Delivery& delivery) {
   if (!delivery.status.ok() || delivery.data == nullptr) return;
-  volatile char sink = 0;
-  for (uint64_t i = 0; i < delivery.bytes; ++i) sink = sink ^ delivery.data[i];
+  volatile char receive_arena = 0;
+  for (uint64_t i = 0; i < delivery.bytes; ++i) receive_arena = receive_arena ^ delivery.data[i];
 }
 
-class OneWaiter final : public Waiter {
+class OneWaiter final : public PendingRecv {
  public:
   ~OneWaiter() override {
-    if (claimed() && deliveries_ != 1) std::abort();  // whoever claims a waiter completes it
+    if (claimed() && deliveries_ != 1) std::abort();  // whoever claims a recv completes it
   }
   void OnDelivery(Delivery delivery) override {
     ++deliveries_;
@@ -70,7 +70,7 @@ class Owner final : public LinkOwner {
   void OnRestarted(Link*, int64_t) override {}
   void OnAbort(Link*, StepAbort abort) override { aborts_.OnPeerAbort(&peer_, 1, abort); }
   void ArmTimer() override {}
-  void OnLost(const std::shared_ptr<Link>&, std::vector<UnconfirmedTensor>) override {}
+  void OnLost(const std::shared_ptr<Link>&, std::vector<UnackedTensor>) override {}
 
   std::deque<Arrival> arrivals;
 
@@ -118,7 +118,7 @@ std::string Notification(Input* input) {
     message.flags = input->Take<uint8_t>();
     message.slot = static_cast<uint16_t>(input->Number());
     message.edge = static_cast<uint32_t>(input->Number());
-    message.lend_id = input->Number();
+    message.buffer_id = input->Number();
     message.generation = static_cast<uint32_t>(input->Number());
     message.tail_length = static_cast<uint32_t>(input->Number());
     return bytes_of(message) + input->Bytes(input->Below(32));
@@ -130,7 +130,7 @@ std::string Notification(Input* input) {
   header.flags = input->Take<uint8_t>();
   header.dtype = static_cast<uint32_t>(input->Number());
   header.step = static_cast<int64_t>(input->Number());
-  header.lend_id = input->Number();
+  header.buffer_id = input->Number();
   header.region_key = input->Number();
   header.region_offset = input->Number() * 64;
   header.bytes = input->Number();
@@ -156,12 +156,13 @@ class World {
       : input_(input),
         device_(Manners{/*maps=*/input->Flag(), /*refuses=*/false}),
         arena_(&device_, 32 << 20),
-        sink_(&device_, std::make_shared<memory::Budget>(32 << 20),
-              fabric::Access::kRemoteReadWrite),
+        receive_arena_(&device_, std::make_shared<memory::Budget>(32 << 20),
+                       fabric::Access::kRemoteReadWrite),
         slots_(&arena_),
         settings_(LinkSettings(input)),
         link_(std::make_shared<Link>(
-            LinkContext{&device_, &arena_, &slots_, &sink_, &settings_, &traffic_}, &owner_,
+            LinkContext{&device_, &arena_, &slots_, &receive_arena_, &settings_, &traffic_},
+            &owner_,
             /*deadline=*/0)) {
     if (!link_->Open().ok()) std::abort();
     link_->set_remote({"/job:peer", 1});
@@ -170,7 +171,7 @@ class World {
   }
 
   void Run() {
-    for (size_t i = 0; i < kMostOperations && !input_->empty(); ++i) {
+    for (size_t i = 0; i < kMaxOperations && !input_->empty(); ++i) {
       if (device_.channel()->closed()) break;
       Operate();
     }
@@ -179,8 +180,8 @@ class World {
         Status(input_->Flag() ? Code::kUnavailable : Code::kAborted, "over"));
     taken_.clear();
     owner_.arrivals.clear();
-    waiters_.clear();
-    link_->ReleaseLent();
+    recvs_.clear();
+    link_->ReleaseOutstanding();
   }
 
  private:
@@ -217,9 +218,9 @@ class World {
   void DeclareEdge() {
     TensorHeader header = {};
     header.type = MessageType::kEdge;
-    header.flags = input_->Flag() ? kSink : 0;
+    header.flags = input_->Flag() ? kReceiver : 0;
     header.bytes = 128;
-    header.lend_id = ++declared_;
+    header.buffer_id = ++declared_;
     NotifyRight(header);
     if (header.flags != 0) return;
     SlotMessage slot = {};
@@ -234,7 +235,7 @@ class World {
   void ProvideSlot() {
     SlotMessage slot = {};
     slot.type = MessageType::kSlot;
-    slot.flags = kSink;
+    slot.flags = kReceiver;
     slot.edge = static_cast<uint32_t>(1 + input_->Below(2));
     slot.slot = static_cast<uint16_t>(input_->Below(2));
     slot.region_key = kRegion;
@@ -264,7 +265,7 @@ class World {
     tensor.data = memory->data();
     tensor.bytes = bytes;
     tensor.mutable_source = input_->Flag();
-    tensor.awaited = input_->Flag();
+    tensor.blocks_until_release = input_->Flag();
     tensor.owner = OwnerRef::Holding(std::move(memory));
     link_->Send(&tensor);
   }
@@ -276,10 +277,10 @@ class World {
     owner_.arrivals.pop_front();
     if (arrival.pull) return;
     if (arrival.channel != nullptr && arrival.delivery.status.ok()) {
-      auto waiter = std::make_shared<OneWaiter>();
-      waiter->Claim();
-      waiters_.push_back(waiter);
-      return link_->ReadThenDeliver(std::move(arrival), waiter);
+      auto recv = std::make_shared<OneWaiter>();
+      recv->Claim();
+      recvs_.push_back(recv);
+      return link_->ReadThenDeliver(std::move(arrival), recv);
     }
     Verify("/job:peer", &arrival.delivery);
     Use(arrival.delivery);
@@ -288,7 +289,7 @@ class World {
 
   void Tick() {
     Status reason;
-    if (input_->Flag()) link_->AddWaiter(std::make_shared<OneWaiter>(), &reason);
+    if (input_->Flag()) link_->AddPending(std::make_shared<OneWaiter>(), &reason);
     now_ += static_cast<Nanos>(input_->Below(8)) * kSecond;
     link_->Tick(now_, input_->Flag());
   }
@@ -297,13 +298,13 @@ class World {
   Traffic traffic_{"/job:here", "/job:peer"};
   ScriptedDevice device_;
   memory::Arena arena_;
-  memory::Arena sink_;
+  memory::Arena receive_arena_;
   memory::SlotPools slots_;
   const Settings settings_;
   Owner owner_;
   std::shared_ptr<Link> link_;
   std::deque<Delivery> taken_;
-  std::vector<std::shared_ptr<OneWaiter>> waiters_;
+  std::vector<std::shared_ptr<OneWaiter>> recvs_;
   Nanos now_ = kSecond;
   uint32_t declared_ = 0;
 };

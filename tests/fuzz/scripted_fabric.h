@@ -99,7 +99,7 @@ class ScriptedDevice final : public fabric::Device {
   Status Open(std::weak_ptr<fabric::ChannelHandler> handler,
               std::shared_ptr<fabric::Channel>* channel) override;
   int Poll() override { return 0; }
-  bool Rest() override { return true; }
+  bool ArmNotification() override { return true; }
   void Sleep(Nanos) override {}
   void Wake() override {}
   int WaitDescriptor() const override { return -1; }

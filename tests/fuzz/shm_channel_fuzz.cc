@@ -36,8 +36,8 @@ namespace {
 using fuzz::Input;
 using host::FileDescriptor;
 
-constexpr size_t kMostOperations = 48;
-constexpr size_t kMostDescriptors = 4;
+constexpr size_t kMaxOperations = 48;
+constexpr size_t kMaxDescriptors = 4;
 
 void Require(bool condition) {
   if (!condition) std::abort();
@@ -82,7 +82,7 @@ int OddDescriptor(Input* input) {
 // As SendMessage(), with any number of descriptors.
 void SendWith(int socket, std::string_view bytes, const std::vector<int>& descriptors) {
   iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
   msghdr header = {};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
@@ -107,8 +107,8 @@ class Recorder final : public ChannelHandler {
   void OnConnected() override { Require(!std::exchange(connected_, true) && !closed); }
   void OnNotify(const char* data, size_t length) override {
     Require(connected_ && !closed);
-    volatile char sink = 0;
-    for (size_t i = 0; i < length; ++i) sink = sink ^ data[i];
+    volatile char receive_arena = 0;
+    for (size_t i = 0; i < length; ++i) receive_arena = receive_arena ^ data[i];
   }
   void OnTransfer(uint64_t, const Status&) override { Require(!closed); }
   void OnClosed(const Status&) override { Require(!std::exchange(closed, true)); }
@@ -127,7 +127,7 @@ struct Side {
   }
   void Poll() {
     // Also what lies in sockets, which a busy device looks at now and then.
-    static_cast<void>(device->Rest());
+    static_cast<void>(device->ArmNotification());
     device->Sleep(/*deadline=*/1);
     device->Poll();
   }
@@ -164,7 +164,7 @@ class World {
 
   void Run() {
     if (input_->Below(8) != 0) Greet();
-    for (size_t i = 0; i < kMostOperations && !input_->empty(); ++i) Operate();
+    for (size_t i = 0; i < kMaxOperations && !input_->empty(); ++i) Operate();
     tested_.Poll();
     if (input_->Flag()) {
       to_tested_.Reset();
@@ -208,7 +208,7 @@ class World {
       (*bytes)[input_->Below(bytes->size())] ^= input_->Take<char>();
     if (kind == 2) bytes->resize(input_->Below(64));
     if (kind == 3 && !descriptors->empty()) descriptors->pop_back();
-    if (kind == 4 && descriptors->size() < kMostDescriptors) {
+    if (kind == 4 && descriptors->size() < kMaxDescriptors) {
       descriptors->push_back(OddDescriptor(input_));
     }
     if (kind >= 5 && !descriptors->empty()) {
@@ -263,7 +263,7 @@ class World {
   }
 
   void SendOdd() {
-    std::vector<int> descriptors(input_->Below(kMostDescriptors + 1));
+    std::vector<int> descriptors(input_->Below(kMaxDescriptors + 1));
     for (int& fd : descriptors) fd = OddDescriptor(input_);
     std::string bytes = input_->Bytes(input_->Below(64));
     bytes.resize(input_->Flag() ? sizeof(Bye) : bytes.size());

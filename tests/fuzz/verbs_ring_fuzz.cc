@@ -18,7 +18,7 @@ namespace {
 
 using fuzz::Input;
 
-constexpr size_t kMostOperations = 200;
+constexpr size_t kMaxOperations = 200;
 
 void Require(bool condition) {
   if (!condition) std::abort();
@@ -26,8 +26,8 @@ void Require(bool condition) {
 
 // What this side does with a record: see VerbsChannel::HandleRecord().
 void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
-  volatile char sink = 0;
-  for (const char byte : record) sink = sink ^ byte;
+  volatile char receive_arena = 0;
+  for (const char byte : record) receive_arena = receive_arena ^ byte;
   RegionRecord region;
   if (kind == RecordKind::kRegion && record.size() == sizeof(region)) {
     std::memcpy(&region, record.data(), sizeof(region));
@@ -71,7 +71,7 @@ void ReadHostileRing(Input* input) {
   RingReader reader;
   reader.Attach(ring.get(), size, static_cast<uint32_t>(input->Below(20) + 1));
   Transfers transfers;
-  for (size_t i = 0; i < kMostOperations && !input->empty(); ++i) {
+  for (size_t i = 0; i < kMaxOperations && !input->empty(); ++i) {
     switch (input->Below(4)) {
       case 0:
         WriteIntoRing(input, ring.get(), size);
@@ -108,7 +108,7 @@ void WriteForHostileReader(Input* input) {
   RingWriter writer;
   writer.Attach(mirror.get(), size, static_cast<uint32_t>(input->Below(20) + 1));
   std::vector<Batch> sent;
-  for (size_t i = 0; i < kMostOperations && !input->empty(); ++i) {
+  for (size_t i = 0; i < kMaxOperations && !input->empty(); ++i) {
     switch (input->Below(4)) {
       case 0: {
         const std::string bytes(std::min<size_t>(input->Take<uint16_t>(), writer.LargestRecord()),

@@ -83,24 +83,34 @@ TEST_F(AbortsTest, LeaveOtherStepsAndOtherTasksAlone) {
   EXPECT_TRUE(of_step_2->Get().status.ok());
 }
 
-// A step whose master died never ends: nothing of it may be kept for long.
-TEST_F(AbortsTest, LetGoOfWhatThePeerHadSent) {
+// A collective may end here with it: the peer had ended its part.
+TEST_F(AbortsTest, WhatWasSentBeforeIsStillThere) {
   Task a("a"), b("b");
   Link(a, b);
   ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
   a.endpoint().AbortStep(1, "it failed");
   ExpectAborted(Receive(b, a, 1, "not sent"), "it failed");
-  EXPECT_EQ(b.endpoint().kept_arrivals(), 0U);
-  ExpectAborted(Receive(b, a, 1, "sent"), "it failed");
+  EXPECT_TRUE(Receive(b, a, 1, "sent")->Get().status.ok());
+}
+
+// A step whose master died never ends: nothing of it may be kept for long.
+TEST_F(AbortsTest, OfBothTasksLetGoOfWhatComesBetween) {
+  Task a("a"), b("b");
+  Link(a, b);
+  b.endpoint().AbortStep(1, "its master died");
+  ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
+  a.endpoint().AbortStep(1, "its master died");
+  EXPECT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 0; }));
 }
 
 TEST_F(AbortsTest, LetGoOfWhatHadCome) {
   Task a("a"), b("b");
   Link(a, b);
   ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
-  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
   b.endpoint().AbortStep(1, "its master died");
-  EXPECT_EQ(b.endpoint().kept_arrivals(), 0U);
+  EXPECT_EQ(b.endpoint().unclaimed_tensors(), 0U);
 }
 
 TEST_F(AbortsTest, KeepWhatThePeerSentForItsNewGeneration) {
@@ -108,7 +118,7 @@ TEST_F(AbortsTest, KeepWhatThePeerSentForItsNewGeneration) {
   Link(a, b);
   a.endpoint().RestartStep(1);
   ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
-  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
   b.endpoint().AbortStep(1, "of its former generation");
   b.endpoint().RestartStep(1);
   EXPECT_TRUE(Receive(b, a, 1, "sent")->Get().status.ok());
@@ -140,7 +150,7 @@ TEST_F(AbortsTest, ReachWhoeverWatchesAPeer) {
 }
 
 // Stops the task that it is delivered to: nothing is polled there until Continue().
-class Stopper final : public Waiter {
+class Stopper final : public PendingRecv {
  public:
   void OnDelivery(Delivery) override {
     stopped_.store(true);
@@ -172,13 +182,34 @@ TEST_F(AbortsTest, ReachATaskThatDidNotAnswerForAWhile) {
   ExpectAborted(Receive(b, a, 2, "k"), "b does not answer");
 }
 
+// Two tasks have two links, if each sends to the other, and the abort comes on both. The order in
+// which they were made is that in which they are polled.
+TEST_F(AbortsTest, DoNotOvertakeWhatWasSentOnAnotherLink) {
+  for (const bool first_to_b : {false, true}) {
+    Task a("a"), b("b");
+    first_to_b ? Link(a, b) : Link(b, a);
+    first_to_b ? Link(b, a) : Link(a, b);
+    auto stopper = std::make_shared<Stopper>();
+    b.endpoint().Receive(b.PeerTo(a), 2, "stop", stopper, Task::CallTo(a));
+    a.endpoint().AbortStep(2, "stop");
+    ASSERT_TRUE(Eventually([&] { return stopper->stopped(); }));
+    auto waiting = Receive(b, a, 1, "k");
+    ASSERT_TRUE(Send(a, b, Tensor(1, "k", Bytes(10, 1), {})).ok());
+    a.endpoint().AbortStep(1, "it failed");
+    stopper->Continue();
+    EXPECT_TRUE(waiting->Get().status.ok()) << first_to_b;
+    ExpectAborted(Receive(b, a, 1, "not sent"), "it failed");
+  }
+}
+
 TEST_F(AbortsTest, ARestartedStepIsAnotherOne) {
   Task a("a"), b("b");
   Link(a, b);
   a.endpoint().AbortStep(1, "the first generation");
   ExpectAborted(Receive(b, a, 1, "k"), "the first generation");
-  b.endpoint().RestartStep(1);
+  // In this order: until it hears of the restart, `b` takes the step on `a` for aborted.
   a.endpoint().RestartStep(1);
+  b.endpoint().RestartStep(1);
   ExpectDelivered(a, b, 1, "k");
   a.endpoint().AbortStep(1, "the second generation");
   ExpectAborted(Receive(b, a, 1, "k"), "the second generation");
@@ -190,7 +221,7 @@ TEST_F(AbortsTest, ARestartKeepsWhatThePeerSentForItsNewGeneration) {
   Link(a, b);
   a.endpoint().RestartStep(1);
   ASSERT_TRUE(Send(a, b, Tensor(1, "k", Bytes(10, 7), {})).ok());
-  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
   b.endpoint().RestartStep(1);
   const Delivery delivery = Receive(b, a, 1, "k")->Get();
   ASSERT_TRUE(delivery.status.ok()) << delivery.status.message();
@@ -202,7 +233,7 @@ TEST_F(AbortsTest, NothingOfTheFormerGenerationIsTakenAfterBothRestarted) {
   Task a("a"), b("b");
   Link(a, b);
   ASSERT_TRUE(Send(a, b, Tensor(1, "k", Bytes(10, 1), {})).ok());
-  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
   auto stopper = std::make_shared<Stopper>();
   b.endpoint().Receive(b.PeerTo(a), 2, "stop", stopper, Task::CallTo(a));
   ASSERT_TRUE(Send(a, b, Tensor(2, "stop", Bytes(10, 1), {})).ok());

@@ -38,7 +38,7 @@ struct Weather {
 class ChaosTest : public ::testing::TestWithParam<Weather> {
  protected:
   void SetUp() override {
-    GlobalCounters().lent_tensors.store(0);
+    GlobalCounters().outstanding_tensors.store(0);
     Violations::Take();
   }
 };

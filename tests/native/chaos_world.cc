@@ -13,7 +13,7 @@ constexpr auto kDeadline = std::chrono::seconds(30);
 constexpr uint32_t kType = 4;
 constexpr int kThreads = 3;
 constexpr int kStepsPerThread = 16;
-constexpr size_t kMostHeld = 12;
+constexpr size_t kMaxHeld = 12;
 
 uint64_t ContentOf(int64_t step, size_t edge) {
   return (static_cast<uint64_t>(step) * 1000003 + edge) * 0x9e3779b97f4a7c15 + 1;
@@ -110,7 +110,7 @@ class ChaosPayload {
   char* data_ = nullptr;
 };
 
-class ChaosByGrpc final : public ByGrpc {
+class ChaosByGrpc final : public FallbackSend {
  public:
   ChaosByGrpc(ChaosWorld* world, int64_t step, size_t edge, std::shared_ptr<ChaosPayload> payload)
       : world_(world), step_(step), edge_(edge), payload_(std::move(payload)) {}
@@ -124,7 +124,7 @@ class ChaosByGrpc final : public ByGrpc {
     }
     return OkStatus();
   }
-  std::unique_ptr<ByGrpc> Keep(bool copy) override {
+  std::unique_ptr<FallbackSend> Keep(bool copy) override {
     std::shared_ptr<ChaosPayload> kept = payload_;
     if (copy) {
       kept = std::make_shared<ChaosPayload>(nullptr, "", payload_->length());
@@ -144,7 +144,7 @@ class ChaosByGrpc final : public ByGrpc {
   const std::shared_ptr<ChaosPayload> payload_;
 };
 
-class ChaosReceive final : public Waiter {
+class ChaosReceive final : public PendingRecv {
  public:
   ChaosReceive(ChaosWorld* world, int64_t step, size_t edge, bool brings_memory)
       : world_(world),
@@ -208,7 +208,7 @@ class ChaosReceive final : public Waiter {
     if (!holds()) return;
     if (!Matches(delivery_.data, delivery_.bytes, ContentOf(step_, edge_))) {
       world_->complaints_.Add(Here() + " had other bytes when it " + when + ", by path " +
-                              PathName(delivery_.path) + ": " +
+                              ModeName(delivery_.mode) + ": " +
                               Difference(delivery_.data, delivery_.bytes, ContentOf(step_, edge_)));
     }
   }
@@ -337,7 +337,7 @@ void ChaosWorld::MakeEdges(std::mt19937_64* random) {
     for (size_t s = 0; s < shapes; ++s) edge.sizes.push_back(kSizes[(*random)() % 9]);
     edge.in_arena = (*random)() % 2 == 0;
     edge.is_mutable = (*random)() % 4 == 0;
-    edge.awaited = (*random)() % 8 == 0;
+    edge.blocks_until_release = (*random)() % 8 == 0;
     edge.odd_tail = (*random)() % 4 == 0;
     edges_.push_back(edge);
     if ((*random)() % 4 != 0) continue;
@@ -407,9 +407,9 @@ void ChaosWorld::SendOne(Step* step, size_t index) {
   tensor.bytes = length;
   tensor.owner = OwnerRef::Holding(payload);
   tensor.mutable_source = edge.is_mutable;
-  tensor.awaited = edge.awaited;
-  ChaosByGrpc by_grpc(this, step->number, index, payload);
-  const Status sent = from.PeerTo(to)->Send(std::move(tensor), Task::CallTo(to), &by_grpc);
+  tensor.blocks_until_release = edge.blocks_until_release;
+  ChaosByGrpc fallback(this, step->number, index, payload);
+  const Status sent = from.PeerTo(to)->Send(std::move(tensor), Task::CallTo(to), &fallback);
   if (edge.is_mutable) payload->Overwrite(0xaa);
   if (sent.ok()) return;
   FailStep(step->number, Name(step->number, index) + ": " + sent.message());
@@ -498,7 +498,7 @@ void ChaosWorld::RunStep(int64_t number, std::mt19937_64* random, bool whole, bo
   for (auto& receive : step->receives) {
     if (receive->holds()) held_.push_back(std::move(receive));
   }
-  while (held_.size() > kMostHeld) {
+  while (held_.size() > kMaxHeld) {
     std::swap(held_[(*random)() % held_.size()], held_.front());
     held_.front()->Check("was let go");
     held_.front()->LetGo();
@@ -545,7 +545,8 @@ void ChaosWorld::CheckQuiet() {
   for (size_t i = 0; i < tasks_.size(); ++i) {
     Endpoint& endpoint = tasks_[i]->task().endpoint();
     const std::string here = "task " + std::to_string(i) + ": ";
-    if (endpoint.kept_arrivals() != 0) complaints_.Add(here + "arrivals are kept for ended steps");
+    if (endpoint.unclaimed_tensors() != 0)
+      complaints_.Add(here + "arrivals are kept for ended steps");
     uint64_t lent = 0;
     if (!Within([&] {
           lent = 0;
@@ -574,7 +575,7 @@ void ChaosWorld::CheckEverythingIsBack() {
     Runtime& runtime = tasks_[i]->task().runtime();
     const auto left = [&] {
       return std::vector<uint64_t>{runtime.arena()->Stats().used_bytes,
-                                   runtime.sink()->Stats().used_bytes,
+                                   runtime.receive_arena()->Stats().used_bytes,
                                    runtime.slots()->Stats().pools, runtime.slots()->Stats().blocks};
     };
     if (Within([&] { return left() == std::vector<uint64_t>(4, 0); })) continue;
@@ -583,7 +584,7 @@ void ChaosWorld::CheckEverythingIsBack() {
                     " bytes of the arena, " + std::to_string(rest[1]) + " of slots for peers, " +
                     std::to_string(rest[2]) + " pools with " + std::to_string(rest[3]) + " blocks");
   }
-  const int64_t lent = GlobalCounters().lent_tensors.load();
+  const int64_t lent = GlobalCounters().outstanding_tensors.load();
   if (lent != 0) complaints_.Add(std::to_string(lent) + " tensors count as lent at the end");
 }
 

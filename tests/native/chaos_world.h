@@ -52,7 +52,7 @@ struct ChaosEdge {
   std::vector<size_t> sizes;  // a step's is one of them; one: the shape never changes
   bool in_arena = false;
   bool is_mutable = false;
-  bool awaited = false;
+  bool blocks_until_release = false;
   bool odd_tail = false;
 
   size_t SizeAt(int64_t step) const { return sizes[static_cast<size_t>(step) % sizes.size()]; }

@@ -83,7 +83,7 @@ class ChecksumTest : public ProtocolTest {
     const auto found = errors.find("checksum");
     return found == errors.end() ? 0 : found->second;
   }
-  static bool IsStatic(const Delivery& delivery) { return delivery.path == Path::kStatic; }
+  static bool IsStatic(const Delivery& delivery) { return delivery.mode == Mode::kStatic; }
 };
 
 TEST_F(ChecksumTest, WhatArrivesAsItWasSentPasses) {
@@ -91,7 +91,7 @@ TEST_F(ChecksumTest, WhatArrivesAsItWasSentPasses) {
     // Who sends decides; who receives looks at what comes with a checksum.
     Task a("a", sender ? Checking() : testing::TestSettings());
     Task b("b", sender ? testing::TestSettings() : Checking());
-    std::set<Path> paths;
+    std::set<Mode> modes;
     for (int step = 1; step < 8; ++step) {
       for (const size_t length : {size_t{0}, size_t{1}, size_t{4096}, size_t{4097}, kLength}) {
         const std::string key = "k" + std::to_string(length) + (step % 2 == 0 ? ";0:0" : ";loop:3");
@@ -101,10 +101,10 @@ TEST_F(ChecksumTest, WhatArrivesAsItWasSentPasses) {
         ASSERT_TRUE(delivery.status.ok()) << delivery.status.message();
         EXPECT_TRUE(Payload::Matches(delivery.data, length, step));
         EXPECT_EQ(delivery.checked, sender && length > 0);
-        paths.insert(delivery.path);
+        modes.insert(delivery.mode);
       }
     }
-    EXPECT_EQ(paths.size(), 3u);
+    EXPECT_EQ(modes.size(), 3u);
   }
 }
 
@@ -112,7 +112,7 @@ TEST_F(ChecksumTest, WhatChangesBeforeItIsReadIsAnError) {
   Task a("a", Checking()), b("b");
   const auto payload = Bytes(kLength, 1, &a.arena());
   ASSERT_TRUE(Send(a, b, Tensor(1, "k;0:0", payload, dims_)).ok());
-  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
   payload->data()[kLength / 2] ^= 4;
   const uint64_t before = Found();
   const Delivery delivery = Receive(b, a, 1, "k;0:0")->Get();
@@ -132,7 +132,7 @@ TEST_F(ChecksumTest, WhatChangesInASlotIsAnError) {
   for (int step = 1; step < 200 && !refused; ++step) {
     const auto payload = Bytes(kLength, step, &a.arena());
     ASSERT_TRUE(Send(a, b, Tensor(step, "k;0:0", payload, dims_)).ok());
-    ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+    ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
     const uint64_t hits = GlobalCounters().plan.hits.load();
     if (!OnVerbs()) {
       if (hits > 0) payload->data()[kLength - 1] ^= 1;

@@ -23,7 +23,7 @@ TEST(NamedCounter, HasABoundedNumberOfBoundedNames) {
   std::string name;
   for (int i = 0; i < 1000; ++i) counter.Add(name += 'x');
   const std::map<std::string, uint64_t> counts = counter.Get();
-  EXPECT_EQ(counts.size(), NamedCounter::kMostNames + 1);
+  EXPECT_EQ(counts.size(), NamedCounter::kMaxNames + 1);
   uint64_t sum = 0;
   for (const auto& [each, count] : counts) {
     EXPECT_LE(each.size(), NamedCounter::kLongestName);

@@ -41,7 +41,7 @@ class Threads final : public Runtime::Pool {
 };
 
 // Defers `work` when its tensor comes; the first one waits for the others to be sent.
-class Deferring final : public Waiter {
+class Deferring final : public PendingRecv {
  public:
   Deferring(const std::atomic<bool>* all_sent, std::function<void()> work)
       : all_sent_(all_sent), work_(std::move(work)) {}
@@ -66,11 +66,11 @@ class DeferredTest : public testing::ProtocolTest {
     std::vector<std::atomic<int>> runs(kTensors);
     for (int i = 0; i < kTensors; ++i) {
       const std::string key = "edge" + std::to_string(i);
-      auto waiter = std::make_shared<Deferring>(&all_sent, [&, i] {
+      auto recv = std::make_shared<Deferring>(&all_sent, [&, i] {
         work(i);
         ++runs[i];
       });
-      b_.endpoint().Receive(b_.PeerTo(a_), step, key, waiter, Task::CallTo(a_));
+      b_.endpoint().Receive(b_.PeerTo(a_), step, key, recv, Task::CallTo(a_));
     }
     const auto payload = Bytes(64, 1);
     for (int i = 0; i < kTensors; ++i) {

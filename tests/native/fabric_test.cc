@@ -260,7 +260,7 @@ TEST_P(FabricTest, ALazyNotificationComesWithTheNextPollAtTheLatest) {
   ASSERT_TRUE(a_.channel->Notify(&part, 1, Urgency::kLazy).ok());
   EXPECT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
   // Also when nobody polls any more on the sender's side.
-  while (a_.device->Poll() > 0 || !a_.device->Rest()) {
+  while (a_.device->Poll() > 0 || !a_.device->ArmNotification()) {
   }
   ASSERT_TRUE(a_.channel->Notify(&part, 1, Urgency::kLazy).ok());
   const Nanos deadline = Now() + 20 * kSecond;
@@ -305,7 +305,7 @@ TEST_P(FabricTest, ClosingTellsTheOtherSideOnce) {
 }
 
 TEST_P(FabricTest, ASleeperIsWokenByANotification) {
-  while (b_.device->Poll() > 0 || !b_.device->Rest()) {
+  while (b_.device->Poll() > 0 || !b_.device->ArmNotification()) {
   }
   std::thread sender([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -20,11 +20,13 @@ const std::string kKey = kEdge + ";0:0";
 const Status kNoRoom(Code::kResourceExhausted, "the peer does not take its notifications");
 
 // Keeps a payload, as TensorFlow's transport would.
-class KeepingGrpc final : public ByGrpc {
+class KeepingGrpc final : public FallbackSend {
  public:
   explicit KeepingGrpc(std::shared_ptr<Payload> payload) : payload_(std::move(payload)) {}
   Status Send() override { return OkStatus(); }
-  std::unique_ptr<ByGrpc> Keep(bool) override { return std::make_unique<KeepingGrpc>(payload_); }
+  std::unique_ptr<FallbackSend> Keep(bool) override {
+    return std::make_unique<KeepingGrpc>(payload_);
+  }
   void Fail(const Status&) override {}
 
  private:
@@ -34,7 +36,7 @@ class KeepingGrpc final : public ByGrpc {
 class FaultsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    GlobalCounters().lent_tensors.store(0);
+    GlobalCounters().outstanding_tensors.store(0);
     Violations::Take();
   }
   void TearDown() override {
@@ -58,9 +60,9 @@ class FaultsTest : public ::testing::Test {
   }
   Status Send(int64_t step, const std::shared_ptr<Payload>& payload,
               const std::string& key = kKey) {
-    CountingGrpc by_grpc(&grpc_sends_);
+    CountingGrpc fallback(&grpc_sends_);
     const std::vector<int64_t> dims = {static_cast<int64_t>(payload->length())};
-    return a().PeerTo(b())->Send(Tensor(step, key, payload, dims), Task::CallTo(b()), &by_grpc);
+    return a().PeerTo(b())->Send(Tensor(step, key, payload, dims), Task::CallTo(b()), &fallback);
   }
   std::shared_ptr<Catcher> Receive(int64_t step, const std::string& key = kKey) {
     auto catcher = std::make_shared<Catcher>();
@@ -81,7 +83,7 @@ class FaultsTest : public ::testing::Test {
       Pass(i);
       ASSERT_TRUE(Eventually([&] { return Lent() == 0 && Busy() == 0; }));
     }
-    ASSERT_EQ(Pass(9).path, Path::kStatic);
+    ASSERT_EQ(Pass(9).mode, Mode::kStatic);
     ASSERT_TRUE(Eventually([&] { return Lent() == 0 && Busy() == 0; }));
   }
   uint64_t Lent() {
@@ -125,7 +127,7 @@ TEST_F(FaultsTest, ASlotWhoseTensorWasRefusedIsFreeAgain) {
 TEST_F(FaultsTest, ALoanComesBackThoughTheFirstWordOfItFoundNoRoom) {
   Make(/*zero_copy=*/true);
   Delivery delivery = Pass(1);
-  ASSERT_NE(delivery.path, Path::kInline);
+  ASSERT_NE(delivery.mode, Mode::kInline);
   b_->dice().Order(Fault::kNotify, 0, kNoRoom);
   b_->dice().Order(Fault::kNotify, 0, kNoRoom);
   delivery = Delivery();
@@ -136,7 +138,7 @@ TEST_F(FaultsTest, ASlotComesBackThoughTheFirstWordOfItFoundNoRoom) {
   Make(/*zero_copy=*/false);
   WarmUp();
   Delivery delivery = Pass(1);
-  ASSERT_EQ(delivery.path, Path::kStatic);
+  ASSERT_EQ(delivery.mode, Mode::kStatic);
   b_->dice().Order(Fault::kNotify, 0, kNoRoom);
   delivery = Delivery();
   EXPECT_TRUE(Eventually([&] { return Busy() == 0; }));
@@ -152,8 +154,8 @@ TEST_F(FaultsTest, ATensorThatWaitsForGrpcIsToldThoughTheFirstWordOfItFoundNoRoo
   strings.step = 2;
   strings.key = "strings";
   strings.not_carried = "a string tensor";
-  CountingGrpc by_grpc(&grpc_sends_);
-  ASSERT_TRUE(a().PeerTo(b())->Send(std::move(strings), Task::CallTo(b()), &by_grpc).ok());
+  CountingGrpc fallback(&grpc_sends_);
+  ASSERT_TRUE(a().PeerTo(b())->Send(std::move(strings), Task::CallTo(b()), &fallback).ok());
   EXPECT_TRUE(Eventually([&] { return catcher->grpc_asks() == 1; }));
   EXPECT_TRUE(catcher->Claim());
 }
@@ -188,8 +190,8 @@ TEST_F(FaultsTest, ATensorThatMayChangeIsNotReadWhenTheLinkIsThere) {
   const auto payload = std::make_shared<Payload>(kBytes, 3);
   Outgoing tensor = Tensor(1, kKey, payload, kDims);
   tensor.mutable_source = true;
-  CountingGrpc by_grpc(&grpc_sends_);
-  ASSERT_TRUE(a().PeerTo(b())->Send(std::move(tensor), Task::CallTo(b()), &by_grpc).ok());
+  CountingGrpc fallback(&grpc_sends_);
+  ASSERT_TRUE(a().PeerTo(b())->Send(std::move(tensor), Task::CallTo(b()), &fallback).ok());
   std::fill(payload->data(), payload->data() + kBytes, 'x');
   const auto catcher = Receive(1);
   ASSERT_TRUE(Eventually([&] { return catcher->grpc_asks() + catcher->deliveries() > 0; }));
@@ -221,7 +223,7 @@ TEST_F(FaultsTest, WhatALivingPeerMayReadStaysThoughItsLinkEnded) {
   others.clear();
   delivery = Delivery();
   EXPECT_TRUE(Eventually([&] { return alive.expired(); })) << "though the peer lives on";
-  EXPECT_EQ(GlobalCounters().lent_tensors.load(), 0);
+  EXPECT_EQ(GlobalCounters().outstanding_tensors.load(), 0);
 }
 
 TEST_F(FaultsTest, WhatIsSentHomeStaysThoughItsLinkEnded) {
@@ -245,8 +247,8 @@ TEST_F(FaultsTest, WhatIsSentHomeStaysThoughItsLinkEnded) {
   tensor.owner = OwnerRef::Holding(mapped);
   auto home = std::make_shared<Catcher>();
   a().endpoint().Receive(a().PeerTo(b()), 1, "home", home, Task::CallTo(b()));
-  CountingGrpc by_grpc(&grpc_sends_);
-  ASSERT_TRUE(b().PeerTo(a())->Send(std::move(tensor), Task::CallTo(a()), &by_grpc).ok());
+  CountingGrpc fallback(&grpc_sends_);
+  ASSERT_TRUE(b().PeerTo(a())->Send(std::move(tensor), Task::CallTo(a()), &fallback).ok());
   Delivery delivery = home->Get();
   ASSERT_TRUE(delivery.status.ok()) << delivery.status.message();
   const std::weak_ptr<Delivery> lent = mapped;
@@ -285,10 +287,11 @@ TEST_F(FaultsTest, SentTensorsAreNotKeptWhenThePeerHasThem) {
     auto payload = std::make_shared<Payload>(64, 1);
     const std::weak_ptr<Payload> alive = payload;
     const std::vector<int64_t> dims = {64};
-    KeepingGrpc by_grpc(payload);
+    KeepingGrpc fallback(payload);
     const auto catcher = Receive(step);
-    EXPECT_TRUE(
-        a().PeerTo(b())->Send(Tensor(step, kKey, payload, dims), Task::CallTo(b()), &by_grpc).ok());
+    EXPECT_TRUE(a().PeerTo(b())
+                    ->Send(Tensor(step, kKey, payload, dims), Task::CallTo(b()), &fallback)
+                    .ok());
     EXPECT_TRUE(catcher->Get().status.ok());
     return alive;
   };
@@ -306,8 +309,8 @@ TEST_F(FaultsTest, ALivingPeerWritesIntoNobodyElsesSlotsWhenItsLinkEnded) {
   if (OnVerbs()) GTEST_SKIP() << "a card's peers cannot write any more";
   Make(/*zero_copy=*/false);
   WarmUp();
-  memory::Arena& sink = *b().runtime().sink();
-  const uint64_t slots = sink.Stats().used_bytes;
+  memory::Arena& receive_arena = *b().runtime().receive_arena();
+  const uint64_t slots = receive_arena.Stats().used_bytes;
   ASSERT_GT(slots, 0u);
   b_->device().BreakAll(Status(Code::kAborted, "broken"));
   ASSERT_TRUE(Eventually([&] {
@@ -316,20 +319,20 @@ TEST_F(FaultsTest, ALivingPeerWritesIntoNobodyElsesSlotsWhenItsLinkEnded) {
   for (int i = 0; i < 8; ++i) Pass(i);
   // They come back when the writer has ended its part, and not before.
   a_->device().BreakAll(Status(Code::kAborted, "broken"));
-  EXPECT_TRUE(Eventually([&] { return sink.Stats().used_bytes == 0; }));
+  EXPECT_TRUE(Eventually([&] { return receive_arena.Stats().used_bytes == 0; }));
 }
 
 TEST_F(FaultsTest, SlotsStayWhileTheirWriterDoesNotKnowOfTheEnd) {
   if (OnVerbs()) GTEST_SKIP() << "a card's peers cannot write any more";
   Make(/*zero_copy=*/false);
   WarmUp();
-  memory::Arena& sink = *b().runtime().sink();
-  const uint64_t slots = sink.Stats().used_bytes;
+  memory::Arena& receive_arena = *b().runtime().receive_arena();
+  const uint64_t slots = receive_arena.Stats().used_bytes;
   ASSERT_GT(slots, 0u);
   a().Stop();
   b_->device().BreakAll(Status(Code::kAborted, "broken"));
   ASSERT_TRUE(Eventually([&] { return b().endpoint().LinksTo("/job:a").empty(); }));
-  EXPECT_EQ(sink.Stats().used_bytes, slots);
+  EXPECT_EQ(receive_arena.Stats().used_bytes, slots);
 }
 
 // Two connected channels without a protocol.

@@ -34,7 +34,7 @@ class ForwardingDevice : public fabric::Device {
     return inner_->Open(std::move(handler), channel);
   }
   int Poll() override { return inner_->Poll(); }
-  bool Rest() override { return inner_->Rest(); }
+  bool ArmNotification() override { return inner_->ArmNotification(); }
   void Sleep(Nanos deadline) override { inner_->Sleep(deadline); }
   void Wake() override { inner_->Wake(); }
   int WaitDescriptor() const override { return inner_->WaitDescriptor(); }

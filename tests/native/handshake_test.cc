@@ -225,14 +225,14 @@ TEST_F(HandshakeTest, EitherOfTwoSecretsIsAccepted) {
 }
 
 TEST_F(HandshakeTest, AnotherSecretOrNoneIsDeniedAndSaysWhichSideHasNone) {
-  ExpectDenied(Round(one_.path(), two_.path()).All(), "it has another secret");
+  ExpectDenied(Round(one_.path(), two_.path()).All(), "its secret differs");
   ExpectDenied(Round(one_.path(), "").All(), "it has no secret: set RDMA_TRANSPORT_SECRET_FILE");
   ExpectDenied(Round("", one_.path()).All(), "it has a secret, and this task has none");
   ExpectDenied(Round(one_.path(), "/nonexistent").All(), "it cannot read its own secret");
   EXPECT_EQ(Round("/nonexistent", one_.path()).All().code(), Code::kInvalidArgument);
   // One that begins alike is another one.
   const File longer(kOne + "x");
-  ExpectDenied(Round(one_.path(), longer.path()).All(), "it has another secret");
+  ExpectDenied(Round(one_.path(), longer.path()).All(), "its secret differs");
 }
 
 TEST_F(HandshakeTest, EachFieldOfARequestIsCoveredAndEachRefusalIsTheSame) {
@@ -338,7 +338,7 @@ TEST_F(HandshakeTest, AMessageThatIsSentBackIsDenied) {
 }
 
 TEST_F(HandshakeTest, AMessageForOneServiceIsNoneForAnother) {
-  ExpectDenied(Round(one_.path(), one_.path(), "exchange").All(), "another secret");
+  ExpectDenied(Round(one_.path(), one_.path(), "rpc").All(), "its secret differs");
 }
 
 // --- Tasks ---
@@ -361,7 +361,7 @@ class SecretTaskTest : public testing::ProtocolTest {
     } else {
       catcher->Claim();
     }
-    return Stats(from, to).path;
+    return Stats(from, to).transport;
   }
   static PeerStats Stats(Task& from, Task& to) {
     for (const PeerStats& peer : from.endpoint().Stats()) {
@@ -383,7 +383,7 @@ TEST_F(SecretTaskTest, WithTheSameSecretTheFabricIsUsed) {
 TEST_F(SecretTaskTest, WithAnotherSecretGrpcIsUsedAndTheReasonCounted) {
   Task a("a", With(one_.path())), b("b", With(two_.path())), c("c", With(""));
   EXPECT_EQ(PathOf(a, b, 1), "grpc");
-  EXPECT_NE(Stats(a, b).reason.find("it has another secret"), std::string::npos);
+  EXPECT_NE(Stats(a, b).reason.find("its secret differs"), std::string::npos);
   EXPECT_EQ(PathOf(a, c, 1), "grpc");
   EXPECT_NE(Stats(a, c).reason.find("it has no secret"), std::string::npos);
   EXPECT_EQ(PathOf(c, a, 1), "grpc");
@@ -397,7 +397,7 @@ TEST_F(SecretTaskTest, WhereGrpcIsForbiddenAnotherSecretIsAnError) {
   auto waiting = Receive(a, b, 1, "w");
   const Delivery delivery = waiting->Get();
   EXPECT_EQ(delivery.status.code(), Code::kFailedPrecondition);
-  EXPECT_NE(delivery.status.message().find("it has another secret"), std::string::npos);
+  EXPECT_NE(delivery.status.message().find("its secret differs"), std::string::npos);
   const Status sent = Send(a, b, Tensor(1, "k", Bytes(10, 1), dims));
   EXPECT_EQ(sent.code(), Code::kFailedPrecondition);
   EXPECT_NE(sent.message().find("FALLBACK=forbid"), std::string::npos);
@@ -422,9 +422,9 @@ TEST_F(SecretTaskTest, AnAnswerThatSomebodyElseGivesIsNotTaken) {
     request.mac.clear();
     done(OkStatus(), b.endpoint().HandleBootstrap(request.Encode()));
   };
-  CountingGrpc by_grpc(&grpc_sends_);
+  CountingGrpc fallback(&grpc_sends_);
   const std::vector<int64_t> dims = {10};
-  ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, "k", Bytes(10, 1), dims), stripped, &by_grpc).ok());
+  ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, "k", Bytes(10, 1), dims), stripped, &fallback).ok());
   EXPECT_EQ(grpc_sends_.load(), 1);
   EXPECT_NE(Stats(a, b).reason.find("does not prove"), std::string::npos);
 }

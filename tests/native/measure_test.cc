@@ -89,7 +89,7 @@ class LossyDevice final : public Device {
     return device_->Locate(data, span);
   }
   int Poll() override { return device_->Poll(); }
-  bool Rest() override { return device_->Rest(); }
+  bool ArmNotification() override { return device_->ArmNotification(); }
   void Sleep(Nanos deadline) override { device_->Sleep(deadline); }
   void Wake() override { device_->Wake(); }
   int WaitDescriptor() const override { return device_->WaitDescriptor(); }

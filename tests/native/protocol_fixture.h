@@ -15,8 +15,8 @@ namespace rdma_transport::testing {
 class ProtocolTest : public ::testing::Test {
  protected:
   Status Send(Task& from, Task& to, Outgoing tensor) {
-    CountingGrpc by_grpc(&grpc_sends_);
-    return from.PeerTo(to)->Send(std::move(tensor), Task::CallTo(to), &by_grpc);
+    CountingGrpc fallback(&grpc_sends_);
+    return from.PeerTo(to)->Send(std::move(tensor), Task::CallTo(to), &fallback);
   }
   static std::shared_ptr<Catcher> Receive(Task& at, Task& from, int64_t step,
                                           const std::string& key) {

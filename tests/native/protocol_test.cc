@@ -123,14 +123,14 @@ TEST_F(ProtocolTest, LeftoversOfAnEndedStepNeverSurface) {
   Task a("a"), b("b");
   const std::vector<int64_t> dims = {9000};
   ASSERT_TRUE(Send(a, b, Tensor(1, "k", Bytes(9000, 1, &a.arena()), dims)).ok());
-  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
   b.endpoint().EndStep(1);
-  EXPECT_EQ(b.endpoint().kept_arrivals(), 0u);
+  EXPECT_EQ(b.endpoint().unclaimed_tensors(), 0u);
   // And one that is late for it.
-  const uint64_t late = GlobalCounters().late_arrivals.load();
+  const uint64_t late = GlobalCounters().late_tensors.load();
   ASSERT_TRUE(Send(a, b, Tensor(1, "k2", Bytes(9000, 1, &a.arena()), dims)).ok());
-  EXPECT_TRUE(Eventually([&] { return GlobalCounters().late_arrivals.load() == late + 1; }));
-  EXPECT_EQ(b.endpoint().kept_arrivals(), 0u);
+  EXPECT_TRUE(Eventually([&] { return GlobalCounters().late_tensors.load() == late + 1; }));
+  EXPECT_EQ(b.endpoint().unclaimed_tensors(), 0u);
   EXPECT_TRUE(Eventually([&] { return a.arena().Stats().used_bytes == 0; }));
 }
 
@@ -168,14 +168,14 @@ TEST_F(ProtocolTest, ForbiddenFallbackIsAnErrorThatNamesTheSetting) {
 TEST_F(ProtocolTest, APeerWithoutThePluginIsServedByGrpc) {
   Task a("a"), b("b");
   const BootstrapCall stock = Task::CallThatFails(Status(Code::kInvalidArgument, "Invalid key"));
-  CountingGrpc by_grpc(&grpc_sends_);
+  CountingGrpc fallback(&grpc_sends_);
   const std::vector<int64_t> dims = {10};
-  ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, "k", Bytes(10, 1), dims), stock, &by_grpc).ok());
+  ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, "k", Bytes(10, 1), dims), stock, &fallback).ok());
   EXPECT_EQ(grpc_sends_.load(), 1);
   auto catcher = std::make_shared<Catcher>();
   a.endpoint().Receive(a.PeerTo(b), 1, "r", catcher, stock);
   EXPECT_EQ(catcher->grpc_asks(), 1);
-  EXPECT_NE(catcher->reason().find("without the plugin"), std::string::npos);
+  EXPECT_NE(catcher->reason().find("does not run the rdma_transport plugin"), std::string::npos);
   // It restarts with the plugin and sends: what was handed to gRPC is announced on the new link.
   ASSERT_TRUE(Send(b, a, Tensor(2, "k", Bytes(10, 1), dims)).ok());
   EXPECT_TRUE(Receive(a, b, 2, "k")->Get().status.ok());
@@ -254,7 +254,7 @@ TEST_F(ProtocolTest, WaitersOfALostPeerFailOnceAndItsLoansComeBack) {
   for (int i = 0; i < 200; ++i) waiting.push_back(Receive(a, *b, 1, "w" + std::to_string(i)));
   ASSERT_TRUE(Eventually([&] {
     for (const PeerStats& peer : a.endpoint().Stats()) {
-      if (peer.path == "shm" || peer.path == "verbs") return true;
+      if (peer.transport == "shm" || peer.transport == "verbs") return true;
     }
     return false;
   }));

@@ -128,8 +128,8 @@ class ShmTest : public ::testing::Test {
       return condition();
     });
   }
-  void Rest() {
-    ASSERT_TRUE(Eventually([&] { return device_->Poll() == 0 && device_->Rest(); }));
+  void ArmNotification() {
+    ASSERT_TRUE(Eventually([&] { return device_->Poll() == 0 && device_->ArmNotification(); }));
   }
   Status Notify(const std::string& text) {
     const iovec part = {const_cast<char*>(text.data()), text.size()};
@@ -191,7 +191,7 @@ TEST_F(ShmTest, AGoodbyeThatFindsNoRoomIsSaidLater) {
   ASSERT_EQ(shared.code(), Code::kResourceExhausted) << shared.message();
   channel_->Close(Status(Code::kAborted, "over"));
   ASSERT_TRUE(PollUntil([&] { return handler_->closed; }));
-  Rest();
+  ArmNotification();
   std::vector<MessageType> got;
   bool ended = false;
   const auto read_all = [&] {
@@ -228,7 +228,7 @@ TEST_F(ShmTest, NoPeerCanSwallowTheWakeUpOfAnother) {
   const auto its_channel = channel_;
   Expect();
   Meet();
-  Rest();
+  ArmNotification();
   EXPECT_TRUE(hostile->theirs.TakeConsumerSleeps());  // and wakes nobody
   EXPECT_TRUE(peer_->theirs.TakeConsumerSleeps()) << "and wakes";
 }
@@ -319,7 +319,7 @@ TEST_F(ShmTest, WithoutDescriptorsTheListenerIsLeftAloneForAWhile) {
   int turns = 0;
   for (const Nanos end = Now() + kSecond; Now() < end; ++turns) {
     device_->Poll();
-    if (device_->Rest()) device_->Sleep(end);
+    if (device_->ArmNotification()) device_->Sleep(end);
   }
   setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_LT(turns, 1000) << "a sleeper that never sleeps";

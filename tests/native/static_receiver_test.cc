@@ -17,7 +17,7 @@ class StaticReceiverTest : public ::testing::Test {
     message.header.type = MessageType::kEdge;
     message.header.dtype = 1;
     message.header.bytes = 4096;
-    message.header.lend_id = number;
+    message.header.buffer_id = number;
     message.dims = {1024};
     message.key = key;
     return message;
@@ -41,12 +41,12 @@ TEST_F(StaticReceiverTest, WhatIsKeptDoesNotDependOnTheNumbers) {
 
 TEST_F(StaticReceiverTest, EdgesAndTheirKeysAreBounded) {
   uint64_t number = 0;
-  while (receiver_.OnEdge(Edge(++number)).ok()) ASSERT_LE(number, kMostEdges);
-  EXPECT_GT(number, kMostEdges / 2);
+  while (receiver_.OnEdge(Edge(++number)).ok()) ASSERT_LE(number, kMaxEdges);
+  EXPECT_GT(number, kMaxEdges / 2);
   for (uint64_t each = 1; each < number; ++each) receiver_.OnRetire(each);
   const std::string longest(kMaxKeyLength, 'k');
   number = 0;
-  while (receiver_.OnEdge(Edge(++number, longest)).ok()) ASSERT_LE(number, kMostEdges / 2);
+  while (receiver_.OnEdge(Edge(++number, longest)).ok()) ASSERT_LE(number, kMaxEdges / 2);
   for (uint64_t each = 1; each < number; ++each) receiver_.OnRetire(each);
   EXPECT_TRUE(receiver_.OnEdge(Edge(1, longest)).ok());
 }
@@ -54,7 +54,7 @@ TEST_F(StaticReceiverTest, EdgesAndTheirKeysAreBounded) {
 TEST_F(StaticReceiverTest, TheOrderOfDeclarationsIsFree) {
   EXPECT_TRUE(receiver_.OnEdge(Edge(6)).ok());
   EXPECT_TRUE(receiver_.OnEdge(Edge(5)).ok());
-  EXPECT_FALSE(receiver_.OnEdge(Edge(6)).ok()) << "declared twice, and not at the sink";
+  EXPECT_FALSE(receiver_.OnEdge(Edge(6)).ok()) << "declared twice, and not at the receiver";
 }
 
 }  // namespace

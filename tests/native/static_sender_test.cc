@@ -33,7 +33,7 @@ class SlowChannel final : public fabric::Channel {
     TensorHeader header = {};
     if (parts[0].iov_len != sizeof(header)) return OkStatus();
     std::memcpy(&header, parts[0].iov_base, sizeof(header));
-    if (header.type == MessageType::kEdge) edge_ = static_cast<uint32_t>(header.lend_id);
+    if (header.type == MessageType::kEdge) edge_ = static_cast<uint32_t>(header.buffer_id);
     return OkStatus();
   }
   fabric::Backlog backlog() const override { return {}; }
@@ -83,18 +83,18 @@ class StaticSenderTest : public ::testing::Test {
   SlotMessage Slot(uint16_t number) const {
     SlotMessage message = {};
     message.type = MessageType::kSlot;
-    message.flags = kSink;
+    message.flags = kReceiver;
     message.slot = number;
     message.edge = channel_.edge();
     message.generation = 1;
     return message;
   }
-  Path Send() {
+  Mode Send() {
     Outgoing tensor = Tensor(1, "edge;0:0", payload_, kDims);
     SendOutcome outcome;
-    if (!sender_.Send(&tensor, &outcome)) return Path::kDynamic;
+    if (!sender_.Send(&tensor, &outcome)) return Mode::kDynamic;
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
-    return outcome.path;
+    return outcome.mode;
   }
   uint64_t Busy() const {
     std::vector<EdgeReport> reports;
@@ -107,16 +107,16 @@ class StaticSenderTest : public ::testing::Test {
   const std::shared_ptr<Payload> payload_ = std::make_shared<Payload>(kBytes, 1);
   const Settings settings_ = TestSettings();
   Traffic traffic_{"/job:a", "/job:b"};
-  LendTable lent_;
+  OutstandingBuffers outstanding_;
   SlowChannel channel_;
   StaticSender sender_{
       {nullptr, nullptr, nullptr, &settings_, &traffic_, [](MessageType, uint64_t) {}},
       &channel_,
-      &lent_};
+      &outstanding_};
 };
 
 TEST_F(StaticSenderTest, TheReceiversNewsWaitForNobodyWhoSends) {
-  EXPECT_EQ(Send(), Path::kStatic);
+  EXPECT_EQ(Send(), Mode::kStatic);
   channel_.SetOpen(false);
   auto sending = std::async(std::launch::async, [this] { return Send(); });
   channel_.AwaitWrites(2);
@@ -126,12 +126,12 @@ TEST_F(StaticSenderTest, TheReceiversNewsWaitForNobodyWhoSends) {
   EXPECT_EQ(polling.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   channel_.SetOpen(true);
   EXPECT_TRUE(polling.get());
-  EXPECT_EQ(sending.get(), Path::kStatic);
+  EXPECT_EQ(sending.get(), Mode::kStatic);
   EXPECT_EQ(Busy(), 1u);
-  EXPECT_EQ(Send(), Path::kStatic);
-  EXPECT_EQ(Send(), Path::kStatic);
+  EXPECT_EQ(Send(), Mode::kStatic);
+  EXPECT_EQ(Send(), Mode::kStatic);
   EXPECT_EQ(Busy(), 3u);
-  EXPECT_EQ(Send(), Path::kDynamic);
+  EXPECT_EQ(Send(), Mode::kDynamic);
   EXPECT_TRUE(channel_.closed().ok());
 }
 
@@ -150,7 +150,7 @@ TEST_F(StaticSenderTest, NewsWithoutEndAreRefused) {
   }
   EXPECT_EQ(status.code(), Code::kDataLoss);
   channel_.SetOpen(true);
-  EXPECT_EQ(sending.get(), Path::kStatic);
+  EXPECT_EQ(sending.get(), Mode::kStatic);
 }
 
 }  // namespace

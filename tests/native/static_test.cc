@@ -28,9 +28,9 @@ EdgeSpec Spec() { return {kEdge, 4, kDims, kBytes}; }
 class StaticTest : public ::testing::TestWithParam<bool> {
  protected:
   // What the tasks of an earlier test had lent when they ended counts no more.
-  void SetUp() override { GlobalCounters().lent_tensors.store(0); }
+  void SetUp() override { GlobalCounters().outstanding_tensors.store(0); }
 
-  // Both tasks with slots at the source (zero copy) or at the sink.
+  // Both tasks with slots at the source (zero copy) or at the receiver.
   static Settings MakeSettings() {
     Settings settings = TestSettings();
     settings.zero_copy = GetParam();
@@ -39,11 +39,11 @@ class StaticTest : public ::testing::TestWithParam<bool> {
 
   Delivery Pass(int64_t step, const std::shared_ptr<Payload>& payload,
                 const std::vector<int64_t>& dims = kDims, const std::string& key = kKey) {
-    CountingGrpc by_grpc(&grpc_sends_);
+    CountingGrpc fallback(&grpc_sends_);
     auto catcher = std::make_shared<Catcher>();
     b_.endpoint().Receive(b_.PeerTo(a_), step, key, catcher, Task::CallTo(a_));
     EXPECT_TRUE(
-        a_.PeerTo(b_)->Send(Tensor(step, key, payload, dims), Task::CallTo(b_), &by_grpc).ok());
+        a_.PeerTo(b_)->Send(Tensor(step, key, payload, dims), Task::CallTo(b_), &fallback).ok());
     Delivery delivery = catcher->Get();
     EXPECT_TRUE(delivery.status.ok()) << delivery.status.message();
     return delivery;
@@ -54,16 +54,16 @@ class StaticTest : public ::testing::TestWithParam<bool> {
   // Passes the same shape until the edge is static and its slots are agreed on.
   void WarmUp() {
     for (int i = 0; i < 20; ++i) PassAndWait(Bytes(i));
-    ASSERT_EQ(PassAndWait(Bytes(1)), Path::kStatic);
+    ASSERT_EQ(PassAndWait(Bytes(1)), Mode::kStatic);
   }
   // Lets the slot or the loan come back before the next tensor is sent.
-  Path PassAndWait(const std::shared_ptr<Payload>& payload) {
-    const Path path = Pass(++step_, payload).path;
+  Mode PassAndWait(const std::shared_ptr<Payload>& payload) {
+    const Mode mode = Pass(++step_, payload).mode;
     EXPECT_TRUE(Eventually([&] { return Outstanding() == 0; }));
-    return path;
+    return mode;
   }
   uint64_t Outstanding() {
-    const uint64_t lent = static_cast<uint64_t>(GlobalCounters().lent_tensors.load());
+    const uint64_t lent = static_cast<uint64_t>(GlobalCounters().outstanding_tensors.load());
     return lent + Report().busy;
   }
   EdgeReport Report() {
@@ -82,14 +82,14 @@ class StaticTest : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(StaticTest, AnEdgeThatKeepsItsShapeBecomesStatic) {
-  std::vector<Path> paths;
+  std::vector<Mode> modes;
   for (int i = 0; i < 12; ++i) {
     const Delivery delivery = Pass(++step_, Bytes(i));
-    paths.push_back(delivery.path);
+    modes.push_back(delivery.mode);
     ASSERT_TRUE(Payload::Matches(delivery.data, kBytes, i));
   }
-  EXPECT_EQ(paths.front(), Path::kDynamic);
-  EXPECT_TRUE(Eventually([&] { return Pass(++step_, Bytes(1)).path == Path::kStatic; }));
+  EXPECT_EQ(modes.front(), Mode::kDynamic);
+  EXPECT_TRUE(Eventually([&] { return Pass(++step_, Bytes(1)).mode == Mode::kStatic; }));
   EXPECT_TRUE(Report().is_static);
   EXPECT_FALSE(Report().planned);
 }
@@ -101,7 +101,7 @@ TEST_P(StaticTest, AfterWarmUpNothingIsAgreedOnOrRegisteredAnyMore) {
   const uint64_t slots = GlobalCounters().plan.slot_allocations.load();
   const uint64_t registrations = a_.arena().Stats().registrations;
   for (int i = 0; i < 50; ++i) {
-    EXPECT_EQ(PassAndWait(payload), Path::kStatic);
+    EXPECT_EQ(PassAndWait(payload), Mode::kStatic);
   }
   EXPECT_EQ(GlobalCounters().plan.slot_allocations.load(), slots);
   EXPECT_EQ(a_.arena().Stats().registrations, registrations);
@@ -135,13 +135,13 @@ TEST_P(StaticTest, APlannedEdgeIsStaticFromItsFirstTensor) {
       }
     };
     tensor.owner = OwnerRef::Holding(std::shared_ptr<Block>(new Block{&a_, block}));
-    CountingGrpc by_grpc(&grpc_sends_);
+    CountingGrpc fallback(&grpc_sends_);
     auto catcher = std::make_shared<Catcher>();
     b_.endpoint().Receive(b_.PeerTo(a_), step_, kKey, catcher, Task::CallTo(a_));
-    ASSERT_TRUE(a_.PeerTo(b_)->Send(std::move(tensor), Task::CallTo(b_), &by_grpc).ok());
+    ASSERT_TRUE(a_.PeerTo(b_)->Send(std::move(tensor), Task::CallTo(b_), &fallback).ok());
     {
       const Delivery delivery = catcher->Get();
-      EXPECT_EQ(delivery.path, Path::kStatic);
+      EXPECT_EQ(delivery.mode, Mode::kStatic);
       EXPECT_EQ(delivery.data[kBytes - 1], i);
     }
     ASSERT_TRUE(Eventually([&] { return Outstanding() == 0; }));
@@ -193,7 +193,7 @@ TEST_P(StaticTest, AnotherShapeIsNeverPutIntoASlot) {
   const std::vector<int64_t> longer = {50000};
   const std::vector<int64_t> reshaped = {static_cast<int64_t>(kBytes / 2), 2};
   Delivery delivery = Pass(++step_, Bytes(7, 50000), longer);
-  EXPECT_EQ(delivery.path, Path::kDynamic);
+  EXPECT_EQ(delivery.mode, Mode::kDynamic);
   EXPECT_EQ(delivery.dims, longer);
   EXPECT_TRUE(Payload::Matches(delivery.data, 50000, 7));
   // As many bytes, but another shape.
@@ -208,8 +208,8 @@ TEST_P(StaticTest, AnotherShapeIsNeverPutIntoASlot) {
 TEST_P(StaticTest, AlternatingShapesStayDynamic) {
   const std::vector<int64_t> longer = {50000};
   for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(Pass(++step_, Bytes(i)).path, Path::kDynamic);
-    EXPECT_EQ(Pass(++step_, Bytes(i, 50000), longer).path, Path::kDynamic);
+    EXPECT_EQ(Pass(++step_, Bytes(i)).mode, Mode::kDynamic);
+    EXPECT_EQ(Pass(++step_, Bytes(i, 50000), longer).mode, Mode::kDynamic);
   }
 }
 
@@ -222,7 +222,7 @@ TEST_P(StaticTest, AReaderThatKeepsTensorsNeverSeesThemChange) {
     EXPECT_GT(GlobalCounters().plan.misses.Get()["no free slot"], 0u);
   }
   kept.clear();
-  ASSERT_TRUE(Eventually([&] { return Pass(++step_, Bytes(1)).path == Path::kStatic; }));
+  ASSERT_TRUE(Eventually([&] { return Pass(++step_, Bytes(1)).mode == Mode::kStatic; }));
 }
 
 TEST_P(StaticTest, IterationsOfALoopShareTheEdge) {
@@ -243,7 +243,7 @@ TEST_P(StaticTest, TensorsFromOutsideTheArenaAreCopiedIntoTheSlot) {
   }
   ASSERT_TRUE(Eventually([&] { return Outstanding() == 0; }));
   const uint64_t staged = Report().staged_bytes;
-  EXPECT_EQ(PassAndWait(std::make_shared<Payload>(kBytes, 1)), Path::kStatic);
+  EXPECT_EQ(PassAndWait(std::make_shared<Payload>(kBytes, 1)), Mode::kStatic);
   const bool anywhere = !GetParam() && !testing::OnVerbs();
   EXPECT_EQ(Report().staged_bytes - staged, anywhere ? 0 : kBytes) << "shm writes from anywhere";
 }
@@ -255,7 +255,7 @@ TEST_P(StaticTest, EverythingComesBackWhenItIsDropped) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Placement, StaticTest, ::testing::Values(true, false),
-                         [](const auto& info) { return info.param ? "AtSource" : "AtSink"; });
+                         [](const auto& info) { return info.param ? "AtSource" : "AtReceiver"; });
 
 }  // namespace
 }  // namespace rdma_transport

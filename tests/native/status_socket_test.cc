@@ -40,7 +40,7 @@ class Client {
     while (recv(socket_, &next, 1, 0) == 1 && next != '\n') line += next;
     return line;
   }
-  std::string Rest() const {
+  std::string ArmNotification() const {
     std::string text;
     char part[4096];
     ssize_t n;
@@ -61,18 +61,18 @@ class StatusSocketTest : public ::testing::Test {
 TEST_F(StatusSocketTest, StatsAreAnswered) {
   Client client;
   client.Say("stats\n");
-  EXPECT_EQ(client.Rest().rfind("{\"format\": 1, \"loaded\": false", 0), 0u);
+  EXPECT_EQ(client.ArmNotification().rfind("{\"format\": 1, \"loaded\": false", 0), 0u);
 }
 
 TEST_F(StatusSocketTest, WhatIsNoRequestGetsNoAnswer) {
   for (const std::string request : {"\n", "nonsense\n", "trac 1\n", "stats stats\n"}) {
     Client client;
     client.Say(request);
-    EXPECT_EQ(client.Rest(), "") << request;
+    EXPECT_EQ(client.ArmNotification(), "") << request;
   }
   Client endless;
   endless.Say(std::string(1000, 'x'));
-  EXPECT_EQ(endless.Rest(), "");
+  EXPECT_EQ(endless.ArmNotification(), "");
 }
 
 TEST_F(StatusSocketTest, ATraceLastsAsLongAsItsAskerWants) {
@@ -81,14 +81,14 @@ TEST_F(StatusSocketTest, ATraceLastsAsLongAsItsAskerWants) {
   EXPECT_EQ(client.Line(), "{\"tracing\": true}");
   EXPECT_TRUE(Trace::On());
   other.Say("trace 100\n");
-  EXPECT_NE(other.Rest().find("\"error\": \"a timeline is being taken already\""),
+  EXPECT_NE(other.ArmNotification().find("\"error\": \"a timeline is being taken already\""),
             std::string::npos);
   Client asks;  // meanwhile
   asks.Say("stats\n");
-  EXPECT_NE(asks.Rest(), "");
+  EXPECT_NE(asks.ArmNotification(), "");
   EXPECT_TRUE(Trace::On());
   client.SayNoMore();
-  EXPECT_NE(client.Rest().find("\"events\": []"), std::string::npos);
+  EXPECT_NE(client.ArmNotification().find("\"events\": []"), std::string::npos);
   EXPECT_FALSE(Trace::On());
 }
 
@@ -112,7 +112,7 @@ TEST_F(StatusSocketTest, ATraceEndsWithItsAsker) {
 TEST_F(StatusSocketTest, WhoSaysNothingKeepsNobodyWaitingForLong) {
   Client silent, client;
   client.Say("stats\n");
-  EXPECT_NE(client.Rest(), "");
+  EXPECT_NE(client.ArmNotification(), "");
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ class Task {
 };
 
 // Catches a delivery, and counts how often it was called.
-class Catcher final : public Waiter {
+class Catcher final : public PendingRecv {
  public:
   void OnDelivery(Delivery delivery) override {
     if (deliveries_.fetch_add(1) == 0) promise_.set_value(std::move(delivery));
@@ -107,14 +107,16 @@ class Catcher final : public Waiter {
   std::string reason_;
 };
 
-class CountingGrpc final : public ByGrpc {
+class CountingGrpc final : public FallbackSend {
  public:
   explicit CountingGrpc(std::atomic<int>* sends) : sends_(sends) {}
   Status Send() override {
     sends_->fetch_add(1);
     return OkStatus();
   }
-  std::unique_ptr<ByGrpc> Keep(bool) override { return std::make_unique<CountingGrpc>(sends_); }
+  std::unique_ptr<FallbackSend> Keep(bool) override {
+    return std::make_unique<CountingGrpc>(sends_);
+  }
   void Fail(const Status&) override {}
 
  private:

@@ -28,7 +28,7 @@ struct Row {
   unsigned long peer, handle;
   long step;
   unsigned long bytes;
-  char path[16];
+  char mode[16];
   unsigned long key;
 };
 
@@ -39,7 +39,7 @@ std::vector<Row> RowsOf(const std::string& json) {
     Row row = {};
     if (std::sscanf(json.c_str() + at, "[%d, %ld, %ld, %lu, %lu, %ld, %lu, \"%15[a-z]\", %lu]",
                     &row.kind, &row.begin, &row.end, &row.peer, &row.handle, &row.step, &row.bytes,
-                    row.path, &row.key) == 9) {
+                    row.mode, &row.key) == 9) {
       rows.push_back(row);
     }
   }
@@ -89,20 +89,20 @@ TEST_F(TraceTest, BothSidesOfEachTransferAreKept) {
   const std::vector<Row> rows = RowsOf(json), sent = Of(rows, kSent), arrived = Of(rows, kArrived);
   ASSERT_EQ(sent.size(), 6u) << json;
   ASSERT_EQ(arrived.size(), 6u) << json;
-  std::map<std::string, uint64_t> bytes_by_path;
+  std::map<std::string, uint64_t> bytes_by_mode;
   for (size_t i = 0; i < sent.size(); ++i) {
     EXPECT_EQ(sent[i].bytes, arrived[i].bytes);
     EXPECT_EQ(sent[i].step, arrived[i].step);
     EXPECT_EQ(sent[i].key, arrived[i].key);
-    EXPECT_STREQ(sent[i].path, arrived[i].path);
+    EXPECT_STREQ(sent[i].mode, arrived[i].mode);
     EXPECT_LE(began, sent[i].begin);
     EXPECT_LE(sent[i].begin, arrived[i].begin);
     EXPECT_LE(arrived[i].end, ended);
-    bytes_by_path[sent[i].path] += sent[i].bytes;
+    bytes_by_mode[sent[i].mode] += sent[i].bytes;
   }
-  EXPECT_EQ(bytes_by_path["inline"], 100u);
-  EXPECT_EQ(bytes_by_path["static"] + bytes_by_path["dynamic"], 500000u);
-  EXPECT_GT(bytes_by_path["static"], 0u);
+  EXPECT_EQ(bytes_by_mode["inline"], 100u);
+  EXPECT_EQ(bytes_by_mode["static"] + bytes_by_mode["dynamic"], 500000u);
+  EXPECT_GT(bytes_by_mode["static"], 0u);
   EXPECT_NE(json.find("\"edge;0:0\""), std::string::npos);
   EXPECT_EQ(json.find("before"), std::string::npos);
   EXPECT_NE(json.find(R"({"local": "task a", "remote": "task b"})"), std::string::npos);
@@ -133,7 +133,7 @@ TEST_F(TraceTest, OneAtATimeAndNothingIsLeftOfTheLast) {
   EXPECT_EQ(Trace::Start(100).code(), Code::kFailedPrecondition);
   const std::vector<int64_t> dims = {64};
   ASSERT_TRUE(Send(a, b, Tensor(1, "k;0:0", Bytes(64, 1), dims)).ok());
-  ASSERT_TRUE(Eventually([&] { return b.endpoint().kept_arrivals() == 1; }));
+  ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
   EXPECT_EQ(RowsOf(Trace::StopJson()).size(), 2u);
   EXPECT_FALSE(Trace::On());
   ASSERT_TRUE(Trace::Start(100).ok());
@@ -184,14 +184,14 @@ TEST_F(TraceTest, PeersAreCountedEachForItself) {
   Transfer(c, a, 3, "back;0:0", 64);
   const std::vector<PeerStats> peers = a.endpoint().Stats();
   ASSERT_EQ(peers.size(), 2u);
-  const auto inline_of = [](const PathCounter* counters) {
-    return counters[static_cast<int>(Path::kInline)].bytes.load();
+  const auto inline_of = [](const ModeCounter* counters) {
+    return counters[static_cast<int>(Mode::kInline)].bytes.load();
   };
   EXPECT_EQ(peers[0].task, "b");
   EXPECT_EQ(peers[0].local, "a");
   EXPECT_EQ(inline_of(peers[0].traffic->sent), 64u);
   EXPECT_EQ(inline_of(peers[1].traffic->sent), 64u);
-  EXPECT_EQ(peers[1].traffic->sent[static_cast<int>(Path::kDynamic)].tensors.load(), 1u);
+  EXPECT_EQ(peers[1].traffic->sent[static_cast<int>(Mode::kDynamic)].tensors.load(), 1u);
   EXPECT_EQ(inline_of(peers[1].traffic->received), 64u);
   EXPECT_TRUE(peers[1].linked);
   EXPECT_EQ(peers[1].links, 1u);
@@ -211,7 +211,7 @@ TEST_F(TraceTest, WhoOnlyComesHereIsSeenToo) {
     const PeerStats caller = b.endpoint().Stats()[0];
     EXPECT_EQ(caller.task, "a");
     EXPECT_EQ(caller.local, "b");
-    EXPECT_TRUE(Eventually([&] { return a.endpoint().Stats()[0].path == caller.path; }));
+    EXPECT_TRUE(Eventually([&] { return a.endpoint().Stats()[0].transport == caller.transport; }));
     EXPECT_TRUE(caller.linked);
     EXPECT_EQ(caller.links, 1u);
     EXPECT_GT(caller.linked_at, 1.6e9);
@@ -244,7 +244,7 @@ TEST_F(TraceTest, ALostPeerSaysWhyAndCountsItsLinks) {
   Task a("a");
   auto first = std::make_unique<Task>("b");
   Transfer(a, *first, 1, "k;0:0", 64);
-  const auto waiter = Receive(a, *first, 1, "never");  // silence is noticed while somebody waits
+  const auto recv = Receive(a, *first, 1, "never");  // silence is noticed while somebody waits
   first.reset();
   ASSERT_TRUE(Eventually([&] { return !a.endpoint().Stats()[0].linked; }));
   PeerStats stats = a.endpoint().Stats()[0];
@@ -254,7 +254,7 @@ TEST_F(TraceTest, ALostPeerSaysWhyAndCountsItsLinks) {
   Transfer(a, second, 2, "k;0:0", 64);
   stats = a.endpoint().Stats()[0];
   EXPECT_EQ(stats.links, 2u);
-  EXPECT_EQ(stats.traffic->sent[static_cast<int>(Path::kInline)].tensors.load(), 2u);
+  EXPECT_EQ(stats.traffic->sent[static_cast<int>(Mode::kInline)].tensors.load(), 2u);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ class Flooder final : public ChannelHandler {
     }
     const size_t more = random_() % (random_() % 16 == 0 ? 60000 : 300);
     const iovec parts[] = {{&message, sizeof(message)}, {filler_.data(), more}};
-    // The last word is awaited, so that the end of all is told.
+    // The last word is signaled, so that the end of all is told.
     const bool lazy = sent_ < count_ && random_() % 2 == 0;
     const Urgency urgency = lazy ? Urgency::kLazy : Urgency::kWake;
     ASSERT_TRUE(channel_->Notify(parts, 2, urgency).ok());
@@ -229,7 +229,8 @@ TEST_F(VerbsFlowTest, WhoWaitsForRoomLearnsThatThePeerIsGone) {
     Fake().break_path(true);  // after which b is silent
     const Nanos begin = Now();
     while (a_.handler->closes == 0 && Now() < deadline) {
-      if (a_.device->Poll() == 0 && asleep && a_.device->Rest()) a_.device->Sleep(deadline);
+      if (a_.device->Poll() == 0 && asleep && a_.device->ArmNotification())
+        a_.device->Sleep(deadline);
     }
     EXPECT_LT(Now() - begin, 3 * kSecond);
     ExpectHas(a_.handler->reason, "IBV_WC_RETRY_EXC_ERR");
@@ -249,7 +250,8 @@ TEST_F(VerbsFlowTest, WhoHasNothingToSayLearnsThatThePeerIsGone) {
   for (VerbsSide* side : {&b_, &a_}) {
     const Nanos deadline = Now() + 20 * kSecond;
     while (side->handler->closes == 0 && Now() < deadline) {
-      if (side->device->Poll() == 0 && side->device->Rest()) side->device->Sleep(deadline);
+      if (side->device->Poll() == 0 && side->device->ArmNotification())
+        side->device->Sleep(deadline);
     }
     ExpectHas(side->handler->reason, "IBV_WC_RETRY_EXC_ERR");
   }
@@ -264,7 +266,7 @@ TEST_F(VerbsFlowTest, WhoIsThereIsAskedNowAndThenAndKept) {
   const Nanos deadline = Now() + 20 * kSecond;
   while (sleeps < 20 && Now() < deadline) {
     b_.device->Poll();
-    if (a_.device->Poll() > 0 || !a_.device->Rest()) continue;
+    if (a_.device->Poll() > 0 || !a_.device->ArmNotification()) continue;
     a_.device->Sleep(deadline);
     ++sleeps;
   }
@@ -337,12 +339,12 @@ TEST_F(VerbsFlowTest, NothingIsLostBetweenRestAndSleep) {
         const Urgency urgency = random() % 4 == 0 ? Urgency::kLazy : Urgency::kWake;
         EXPECT_TRUE(side->Notify("ping", urgency).ok());
       }
-      if (side->device->Poll() > 0 || !side->device->Rest()) continue;
+      if (side->device->Poll() > 0 || !side->device->ArmNotification()) continue;
       const Nanos before = Now();
       side->device->Sleep(before + 5 * kSecond);
       EXPECT_LT(Now() - before, 4 * kSecond) << "overslept";
     }
-    while (side->device->Poll() > 0 || !side->device->Rest()) {
+    while (side->device->Poll() > 0 || !side->device->ArmNotification()) {
     }
   };
   std::thread other([&] { play(&b_, false); });
@@ -356,7 +358,7 @@ TEST_F(VerbsFlowTest, NothingIsLostBetweenRestAndSleep) {
 TEST_F(VerbsFlowTest, WakeEndsASleepBeforeAndAfterItBegins) {
   ConnectedPair();
   for (int i = 0; i < 50; ++i) {
-    while (a_.device->Poll() > 0 || !a_.device->Rest()) {
+    while (a_.device->Poll() > 0 || !a_.device->ArmNotification()) {
     }
     std::thread waker([&] { a_.device->Wake(); });
     if (i % 2 == 0) std::this_thread::yield();

@@ -31,7 +31,7 @@ struct Fate {
   std::atomic<int> kept{0};  // may still be needed
 };
 
-class GrpcOf final : public ByGrpc {
+class GrpcOf final : public FallbackSend {
  public:
   explicit GrpcOf(std::shared_ptr<Fate> fate, bool kept = false)
       : fate_(std::move(fate)), kept_(kept) {
@@ -44,7 +44,9 @@ class GrpcOf final : public ByGrpc {
     fate_->sends.fetch_add(1);
     return OkStatus();
   }
-  std::unique_ptr<ByGrpc> Keep(bool) override { return std::make_unique<GrpcOf>(fate_, true); }
+  std::unique_ptr<FallbackSend> Keep(bool) override {
+    return std::make_unique<GrpcOf>(fate_, true);
+  }
   void Fail(const Status&) override { fate_->fails.fetch_add(1); }
 
  private:
@@ -76,11 +78,11 @@ class VerbsLinkTest : public ::testing::Test {
   std::shared_ptr<Fate> Send(Task& from, Task& to, int64_t step, size_t length,
                              Status* status = nullptr) {
     auto fate = std::make_shared<Fate>();
-    GrpcOf by_grpc(fate);
+    GrpcOf fallback(fate);
     auto payload = std::make_shared<Payload>(length, static_cast<int>(step), &from.arena());
     const std::vector<int64_t> dims = {static_cast<int64_t>(length)};
     const Status sent = from.PeerTo(to)->Send(testing::Tensor(step, kKey, payload, dims),
-                                              Task::CallTo(to), &by_grpc);
+                                              Task::CallTo(to), &fallback);
     if (status != nullptr) {
       *status = sent;
     } else {
@@ -116,7 +118,7 @@ class VerbsLinkTest : public ::testing::Test {
   }
   static std::string PathTo(Task& from, const std::string& task) {
     for (const PeerStats& stats : from.endpoint().Stats()) {
-      if (stats.task == task) return stats.path;
+      if (stats.task == task) return stats.transport;
     }
     return "";
   }
@@ -205,7 +207,7 @@ TEST_F(VerbsLinkTest, NoTensorIsEverLostOrSentTwice) {
   Settings settings = MakeSettings();
   settings.static_edges = false;
   Task a("/job:a", settings), b("/job:b", settings);
-  int by_grpc = 0;
+  int fallback = 0;
   int by_fabric = 0;
   for (int round = 0; round < 25; ++round) {
     SCOPED_TRACE(round);
@@ -226,7 +228,7 @@ TEST_F(VerbsLinkTest, NoTensorIsEverLostOrSentTwice) {
     }
     for (int64_t step = first; step < first + 40; ++step) {
       if (fates[static_cast<size_t>(step - first)]->sends == 1) {
-        ++by_grpc;
+        ++fallback;
       } else {
         // The bytes of a larger one may not have been read yet; then that is said.
         const Delivery delivery = Receive(b, a, step)->Get();
@@ -242,7 +244,7 @@ TEST_F(VerbsLinkTest, NoTensorIsEverLostOrSentTwice) {
     // What was not reached by these sends must not hit the next round.
     for (int i = 0; i < 60; ++i) Pass(a, b, 10);
   }
-  EXPECT_GT(by_grpc, 0);
+  EXPECT_GT(fallback, 0);
   EXPECT_GT(by_fabric, 0);
   ExpectArenasEmpty(a, b);
 }
@@ -269,7 +271,7 @@ TEST_F(VerbsLinkTest, ALinkThatCannotBeOpenedIsTriedAgainLater) {
 }
 
 // Keeps its task from polling until it is let go.
-class Blocker final : public Waiter {
+class Blocker final : public PendingRecv {
  public:
   void OnDelivery(Delivery) override {
     std::unique_lock<std::mutex> lock(mu_);
@@ -364,11 +366,12 @@ TEST_F(VerbsLinkTest, WhatTheCardDoesNotTakeGoesByGrpc) {
   ASSERT_TRUE(Pass(a, b, 100000));
   SetFake("memlock", std::to_string(testing::FakeStats().registered_bytes));
   auto fate = std::make_shared<Fate>();
-  GrpcOf by_grpc(fate);
+  GrpcOf fallback(fate);
   const std::vector<int64_t> dims = {16 << 20};
   const auto payload = std::make_shared<Payload>(16 << 20, 1);  // not in the arena
-  EXPECT_TRUE(
-      a.PeerTo(b)->Send(testing::Tensor(501, kKey, payload, dims), Task::CallTo(b), &by_grpc).ok());
+  EXPECT_TRUE(a.PeerTo(b)
+                  ->Send(testing::Tensor(501, kKey, payload, dims), Task::CallTo(b), &fallback)
+                  .ok());
   EXPECT_EQ(fate->sends.load(), 1);
   const auto catcher = Receive(b, a, 501);
   EXPECT_TRUE(Eventually([&] { return catcher->grpc_asks() == 1; }));

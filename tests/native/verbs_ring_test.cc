@@ -241,11 +241,11 @@ TEST(Ring, APeerMayAskForWhatTheSettingsAllowAndNoMore) {
     return LoadSettings(environment, &settings, &warnings).ok();
   };
   for (const uint64_t ring :
-       {VerbsSettings::kLeastRing - kUnit, VerbsSettings::kLeastRing, VerbsSettings::kMostRing,
-        VerbsSettings::kMostRing + kUnit, uint64_t{1} << 30}) {
+       {VerbsSettings::kLeastRing - kUnit, VerbsSettings::kLeastRing, VerbsSettings::kMaxRing,
+        VerbsSettings::kMaxRing + kUnit, uint64_t{1} << 30}) {
     EXPECT_EQ(accepts(ring, 16), may_be_set("RING=" + std::to_string(ring))) << ring;
   }
-  for (const uint32_t batches : {4096u, 4097u, kMostBatches}) {
+  for (const uint32_t batches : {4096u, 4097u, kMaxBatches}) {
     EXPECT_EQ(accepts(VerbsSettings::kLeastRing, batches),
               may_be_set("QUEUE_DEPTH=" + std::to_string(batches)))
         << batches;
@@ -404,7 +404,7 @@ TEST_F(Hostile, ARecordLongerThanItsBatch) {
 TEST_F(Hostile, ABatchBeyondTheEndOfTheRing) {
   ConnectBare();
   Greet();
-  Write("", 0, kMostUnits);
+  Write("", 0, kMaxUnits);
   ExpectRefused("impossible length");
 }
 
@@ -429,7 +429,7 @@ TEST_F(Hostile, MoreRegionsThanAnyArenaHas) {
   constexpr uint64_t kEach = 1000;
   uint64_t key = 0;
   uint64_t at = kUnit;
-  while (b_.handler->closes == 0 && key < 2 * Transfers::kMostRegions) {
+  while (b_.handler->closes == 0 && key < 2 * Transfers::kMaxRegions) {
     std::string batch;
     for (uint64_t i = 0; i < kEach; ++i) {
       RegionRecord region = {};
@@ -450,7 +450,7 @@ TEST_F(Hostile, MoreRegionsThanAnyArenaHas) {
     ASSERT_TRUE(
         PollUntil([&] { return b_.handler->notes.size() > before || b_.handler->closes == 1; }));
   }
-  EXPECT_LE(key, Transfers::kMostRegions + kEach);
+  EXPECT_LE(key, Transfers::kMaxRegions + kEach);
   ExpectHas(b_.handler->reason, "memory regions");
 }
 
@@ -474,7 +474,7 @@ TEST_F(Hostile, APeerThatTakesNoCredits) {
     Write(note, (1 + i) % (address_.ring_size / kUnit) * kUnit, Units(note));
   }
   ASSERT_TRUE(PollUntil([&] { return b_.handler->closes == 1; }, 3 * kSecond));
-  ExpectHas(b_.handler->reason, "without taking the room");
+  ExpectHas(b_.handler->reason, "without using the room");
 }
 
 TEST_F(Hostile, AKeyOfAnotherPeerServesOnlyThatOneWhereThereAreWindows) {

@@ -154,7 +154,7 @@ TEST_F(VerbsTest, AVerbThatFailsLaterEndsWhatItConcernsAndNothingHangs) {
     ASSERT_TRUE(PollUntil([&] {
       for (VerbsSide* side : {&a_, &b_}) {
         if (side->handler->closes == 0) side->Notify("more").IgnoreError();
-        side->device->Rest();
+        side->device->ArmNotification();
       }
       return BothClosed();
     })) << verb;
@@ -326,7 +326,7 @@ TEST_F(VerbsTest, WhatComesAfterTheEndIsRefusedInEveryWay) {
   const auto local = Allocate(a_);
   a_.channel->Close(Status(Code::kAborted, "enough"));
   ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
-  while (a_.device->Poll() > 0 || !a_.device->Rest()) {
+  while (a_.device->Poll() > 0 || !a_.device->ArmNotification()) {
   }
   const RemoteSpan span = {remote->key(), 0, 10};
   EXPECT_EQ(a_.channel->Read(span, local->address(), 1).code(), Code::kUnavailable);

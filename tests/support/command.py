@@ -17,7 +17,7 @@ IPC_LOCK = 14
 PR_CAPBSET_DROP = 24
 
 
-def surroundings(settings: Mapping[str, str] | None = None) -> dict[str, str]:
+def clean_environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without settings and hints of containers, and then `settings`."""
     hints = ("RDMA_", "FAKE_", "KUBERNETES_", "SLURM_", "TF_CONFIG", "FORCE_COLOR", "NO_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hints)}
@@ -42,7 +42,7 @@ def run(
 
     return subprocess.run(
         words(*arguments),
-        env=surroundings(settings),
+        env=clean_environment(settings),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -58,7 +58,7 @@ def run_in_terminal(
     reading, writing = pty.openpty()
     process = subprocess.Popen(
         words(*arguments),
-        env=surroundings({"TERM": "xterm-256color"} | dict(settings or {})),
+        env=clean_environment({"TERM": "xterm-256color"} | dict(settings or {})),
         stdin=writing,
         stdout=writing,
         stderr=writing,
@@ -99,5 +99,5 @@ def checks(ran: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
     for check in found.values():
         if check["status"] in ("WARN", "FAIL"):
             assert check["why"], check
-            assert check["mend"], check
+            assert check["fix"], check
     return found

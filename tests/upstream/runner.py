@@ -38,7 +38,7 @@ class Result:
     outcomes: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     seconds: float = 0
-    tensors: dict[str, int] = field(default_factory=dict)  # sent by the servers, by path
+    tensors: dict[str, int] = field(default_factory=dict)  # sent by the servers, by mode
     fallbacks: dict[str, int] = field(default_factory=dict)  # those by gRPC, by reason
 
     def failure(self, test: str) -> str:

@@ -71,7 +71,7 @@ def test_training_has_the_bits_of_grpc_and_all_tensors_go_by_verbs(run: Run) -> 
     assert rdma["received"]["static"]["tensors"] > 0
     assert rdma["errors"] == {}
     (peer,) = rdma["peers"]
-    assert peer["path"] == "verbs"
+    assert peer["transport"] == "verbs"
     assert "10.7.0.1 -> 10.7.0.2" in peer["reason"]
 
 

@@ -20,9 +20,9 @@ namespace rdma_transport::fabric::shm {
 namespace {
 
 constexpr Nanos kSocketInterval = kMillisecond;  // while busy; a sleeping device hears at once
-constexpr Nanos kStrangerPatience = 5 * kSecond;
+constexpr Nanos kPendingTimeout = 5 * kSecond;
 // Of this process's own user, so the bounds only keep one from the others' turn and descriptors.
-constexpr size_t kMaxStrangers = 64;
+constexpr size_t kMaxPendingConnections = 64;
 constexpr int kAcceptsPerTurn = 16;
 // Without a free descriptor the listener would be readable again at once.
 constexpr long kListenerPauseMs = 100;
@@ -255,7 +255,7 @@ void ShmDevice::SetFlags(bool asleep) {
   }
 }
 
-bool ShmDevice::Rest() {
+bool ShmDevice::ArmNotification() {
   SetFlags(true);
   for (const auto& channel : snapshot_) channel->RingIfLazy();
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -287,8 +287,8 @@ void ShmDevice::HandleSockets() {
   epoll_event events[16];
   const int count = epoll_wait(epoll_.get(), events, 16, 0);
   for (int i = 0; i < count; ++i) HandleEvent(events[i].data.ptr, events[i].events);
-  while (!strangers_.empty() && Now() - strangers_.front().since > kStrangerPatience) {
-    DropStranger(strangers_.begin());
+  while (!pending_.empty() && Now() - pending_.front().since > kPendingTimeout) {
+    DropConnection(pending_.begin());
   }
 }
 
@@ -298,41 +298,41 @@ void ShmDevice::HandleEvent(void* tag, uint32_t events) {
     [[maybe_unused]] const ssize_t got = read(event_.get(), &wakes, sizeof(wakes));
     return;
   }
-  if (tag == &listener_) return AcceptStrangers();
+  if (tag == &listener_) return AcceptConnections();
   if (tag == &resume_timer_) return ResumeListening();
   for (const auto& channel : snapshot_) {
     if (channel.get() == tag) return channel->HandleSocket((events & EPOLLOUT) != 0);
   }
-  for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++stranger) {
-    if (&*stranger == tag) return HandleStranger(stranger);
+  for (auto connection = pending_.begin(); connection != pending_.end(); ++connection) {
+    if (&*connection == tag) return HandleConnection(connection);
   }
 }
 
 // What is left after this turn is still there at the next.
-void ShmDevice::AcceptStrangers() {
-  for (int i = 0; i < kAcceptsPerTurn && AcceptStranger(); ++i) {
+void ShmDevice::AcceptConnections() {
+  for (int i = 0; i < kAcceptsPerTurn && AcceptConnection(); ++i) {
   }
 }
 
 // False: there is none, or none can be taken now.
-bool ShmDevice::AcceptStranger() {
-  Stranger stranger = {{}, 0, Now()};
-  const Status accepted = Accept(listener_.get(), &stranger.socket);
+bool ShmDevice::AcceptConnection() {
+  PendingConnection connection = {{}, 0, Now()};
+  const Status accepted = Accept(listener_.get(), &connection.socket);
   if (accepted.code() == Code::kNotFound) return false;
   if (!accepted.ok()) {
     refusals_.Log(accepted.message());
     PauseListening();
     return false;
   }
-  const Status user = CheckPeerUser(stranger.socket.get(), &stranger.process);
+  const Status user = CheckPeerUser(connection.socket.get(), &connection.process);
   if (!user.ok()) {
     refusals_.Log("refused a local connection: " + user.message());
     return true;
   }
-  if (strangers_.size() == kMaxStrangers) DropStranger(strangers_.begin());
-  strangers_.push_back(std::move(stranger));
-  const Status watched = AddToEpoll(strangers_.back().socket.get(), &strangers_.back());
-  if (!watched.ok()) strangers_.pop_back();
+  if (pending_.size() == kMaxPendingConnections) DropConnection(pending_.begin());
+  pending_.push_back(std::move(connection));
+  const Status watched = AddToEpoll(pending_.back().socket.get(), &pending_.back());
+  if (!watched.ok()) pending_.pop_back();
   return true;
 }
 
@@ -353,9 +353,9 @@ void ShmDevice::ResumeListening() {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
 }
 
-void ShmDevice::DropStranger(std::list<Stranger>::iterator stranger) {
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->socket.get(), nullptr);
-  strangers_.erase(stranger);
+void ShmDevice::DropConnection(std::list<PendingConnection>::iterator connection) {
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
+  pending_.erase(connection);
 }
 
 std::shared_ptr<ShmChannel> ShmDevice::TakeExpected(std::string_view greeting) {
@@ -375,9 +375,9 @@ std::shared_ptr<ShmChannel> ShmDevice::TakeExpected(std::string_view greeting) {
   return nullptr;
 }
 
-void ShmDevice::HandleStranger(std::list<Stranger>::iterator stranger) {
+void ShmDevice::HandleConnection(std::list<PendingConnection>::iterator connection) {
   Message message;
-  Status status = ReceiveMessage(stranger->socket.get(), &message);
+  Status status = ReceiveMessage(connection->socket.get(), &message);
   if (status.code() == Code::kNotFound) return;
   Hello hello;
   if (status.ok()) status = FromBytes(message.bytes, &hello);
@@ -391,12 +391,12 @@ void ShmDevice::HandleStranger(std::list<Stranger>::iterator stranger) {
   if (channel == nullptr) {
     refusals_.Log("refused a local connection that nobody asked for" +
                   (status.ok() ? "" : ": " + status.message()));
-    return DropStranger(stranger);
+    return DropConnection(connection);
   }
-  host::FileDescriptor socket = std::move(stranger->socket);
+  host::FileDescriptor socket = std::move(connection->socket);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
-  const pid_t process = stranger->process;
-  strangers_.erase(stranger);
+  const pid_t process = connection->process;
+  pending_.erase(connection);
   status = channel->Attach(std::move(socket), process, &message);
   if (!status.ok()) channel->Close(status);
 }

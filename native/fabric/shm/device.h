@@ -36,7 +36,7 @@ class ShmDevice final : public Device {
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
   int Poll() override;
-  bool Rest() override;
+  bool ArmNotification() override;
   void Sleep(Nanos deadline) override;
   void Wake() override;
   int WaitDescriptor() const override { return epoll_.get(); }
@@ -44,7 +44,7 @@ class ShmDevice final : public Device {
   // For channels.
   uint64_t id() const { return id_; }
   const std::string& socket_name() const { return socket_name_; }
-  // The polling thread has said Rest(), and nothing has come since.
+  // The polling thread has said ArmNotification(), and nothing has come since.
   bool Asleep() const { return asleep_.load(); }
   bool FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const;
   void Expect(ShmChannel* channel);
@@ -59,7 +59,7 @@ class ShmDevice final : public Device {
 
  private:
   // A connection whose first message has not come yet.
-  struct Stranger {
+  struct PendingConnection {
     host::FileDescriptor socket;
     pid_t process;
     Nanos since;
@@ -70,12 +70,12 @@ class ShmDevice final : public Device {
   Status AddToEpoll(int fd, void* tag);
   void HandleSockets();
   void HandleEvent(void* tag, uint32_t events);
-  void AcceptStrangers();
-  bool AcceptStranger();
+  void AcceptConnections();
+  bool AcceptConnection();
   void PauseListening();
   void ResumeListening();
-  void HandleStranger(std::list<Stranger>::iterator stranger);
-  void DropStranger(std::list<Stranger>::iterator stranger);
+  void HandleConnection(std::list<PendingConnection>::iterator connection);
+  void DropConnection(std::list<PendingConnection>::iterator connection);
   void SetFlags(bool asleep);
   std::shared_ptr<ShmChannel> TakeExpected(std::string_view greeting);
   void OnRegionDestroyed(uint64_t key);
@@ -103,7 +103,7 @@ class ShmDevice final : public Device {
   uint64_t snapshot_version_ = ~uint64_t{0};
   std::map<std::string, ShmChannel*> expected_;  // by token, under channels_mu_
 
-  std::list<Stranger> strangers_;  // the oldest first
+  std::list<PendingConnection> pending_;  // the oldest first
   LogLimiter refusals_{LogLevel::kWarning};
 
   host::RegionTable regions_;  // of host::MemoryRegion

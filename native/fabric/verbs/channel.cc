@@ -20,9 +20,9 @@ constexpr int kCreditReceives = 40;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kRingKey = ~uint64_t{0};  // no region's
 constexpr Immediate kKnock = {true, false, 0, 0};
-constexpr Nanos kPartingPatience = 200 * kMillisecond;
-constexpr Nanos kFlushPatience = 500 * kMillisecond;
-constexpr size_t kMostReason = 1024;  // bytes of the reason why a channel is closed
+constexpr Nanos kClosingTimeout = 200 * kMillisecond;
+constexpr Nanos kFlushTimeout = 500 * kMillisecond;
+constexpr size_t kMaxReason = 1024;  // bytes of the reason why a channel is closed
 
 }  // namespace
 
@@ -118,7 +118,7 @@ Status VerbsChannel::Greet(RecordKind kind) {
   knock_due_ = false;
   const std::string& shown = greeting_.own();
   const iovec part = {const_cast<char*>(shown.data()), shown.size()};
-  return AddRecord(kind, &part, 1, 0, /*awaited=*/true);
+  return AddRecord(kind, &part, 1, 0, /*signaled=*/true);
 }
 
 // Anybody may ask for a channel, and says how large its ring is.
@@ -171,19 +171,19 @@ Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint
   }
   const bool wake = urgency == Urgency::kWake;
   const Status added =
-      AddRecord(RecordKind::kNotification, parts, count, notified_ + 1, /*awaited=*/wake);
+      AddRecord(RecordKind::kNotification, parts, count, notified_ + 1, /*signaled=*/wake);
   if (!added.ok()) return added;
   ++notified_;
   if (number != nullptr) *number = notified_;
   return OkStatus();
 }
 
-// A record that is awaited leaves at once, with all that waits for company; another one waits until
-// the polling thread comes by.
+// A record that is signaled leaves at once, with all that waits for company; another one waits
+// until the polling thread comes by.
 Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number,
-                               bool awaited) {
-  RDMA_RETURN_IF_ERROR(outbox_.Add(kind, parts, count, number, awaited));
-  if (awaited || device_->asleep()) {
+                               bool signaled) {
+  RDMA_RETURN_IF_ERROR(outbox_.Add(kind, parts, count, number, signaled));
+  if (signaled || device_->asleep()) {
     outbox_.Close();
     Pump();
   } else {
@@ -214,7 +214,7 @@ Status VerbsChannel::Flush() {
   return OkStatus();
 }
 
-bool VerbsChannel::BeforeRest() {
+bool VerbsChannel::BeforeArmNotification() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return false;
   outbox_.Close();
@@ -228,7 +228,7 @@ void VerbsChannel::Probe(Nanos now) {
   if (!outbox_.WaitsForRoom() && now - answered_at_ < device_->keepalive()) return;
   answered_at_ = now;  // or this fails
   Work nothing;
-  nothing.awaited = true;
+  nothing.signaled = true;
   pairs_.front()->Push(nothing);
   Pump();
 }
@@ -255,7 +255,7 @@ Status VerbsChannel::Share(uint64_t key) {
   record.rkey = keys.front();
   const iovec parts[] = {{&record, sizeof(record)},
                          {keys.data() + 1, (keys.size() - 1) * sizeof(keys[0])}};
-  const Status added = AddRecord(RecordKind::kRegion, parts, 2, 0, /*awaited=*/false);
+  const Status added = AddRecord(RecordKind::kRegion, parts, 2, 0, /*signaled=*/false);
   if (added.ok()) {
     shared_.insert(key);
   } else {
@@ -276,7 +276,7 @@ void VerbsChannel::BindWindows(uint64_t key) {
   for (size_t i = 0; i < windows.size(); ++i) {
     Work work;
     work.kind = Work::Kind::kBind;
-    work.awaited = true;
+    work.signaled = true;
     work.window = windows[i];
     windows_.OnBinding(windows[i]);
     transfers_.BeginBind(i);
@@ -298,7 +298,7 @@ void VerbsChannel::ForgetRegion(uint64_t key) {
   if (shared_.erase(key) == 0 || state_.load() != State::kConnected) return;
   const iovec part = {&key, sizeof(key)};
   // A peer that does not hear it uses a key that the card refuses.
-  AddRecord(RecordKind::kForget, &part, 1, 0, /*awaited=*/false).IgnoreError();
+  AddRecord(RecordKind::kForget, &part, 1, 0, /*signaled=*/false).IgnoreError();
 }
 
 bool VerbsChannel::Locate(const void* data, RemoteSpan* span) const {
@@ -410,10 +410,10 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   } else if (immediate.credit) {
     std::lock_guard<std::mutex> lock(mu_);
     status = OnCredit(immediate);
-  } else if (!deaf_) {
+  } else if (!ignore_input_) {
     status = HandleBatch(immediate);
   }
-  if (!status.ok()) deaf_ = true;
+  if (!status.ok()) ignore_input_ = true;
   std::lock_guard<std::mutex> lock(mu_);
   if (status.code() == Code::kUnavailable) {
     BreakLocked(status);  // the peer's own last word
@@ -430,7 +430,8 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   while (reader_.TakeCredit(&credit)) outbox_.SendCredit(credit);
   Pump();
   if (pairs_.front()->waiting_credits() > kCreditReceives) {
-    PartLocked(Status(Code::kDataLoss, "the peer sends on without taking the room given back"));
+    PartLocked(
+        Status(Code::kDataLoss, "the peer sends on without using the room that was released"));
   }
   return 1;
 }
@@ -481,7 +482,7 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
       return HandleGreeting(kind, record);
     case RecordKind::kBye:
       return Status(Code::kUnavailable,
-                    "the peer closed the channel: " + Printable(record, kMostReason));
+                    "the peer closed the channel: " + Printable(record, kMaxReason));
   }
   return Status(Code::kDataLoss, "an unexpected record in the ring of notifications");
 }
@@ -531,14 +532,14 @@ void VerbsChannel::Close(const Status& reason) {
 // Tells the peer why, and breaks when that has arrived.
 void VerbsChannel::PartLocked(const Status& reason) {
   const State state = state_.load();
-  if (state == State::kParting || state == State::kBroken || state == State::kFinished) return;
+  if (state == State::kClosing || state == State::kBroken || state == State::kFinished) return;
   if (state == State::kNew) return BreakLocked(reason);
   close_reason_ = reason;
-  deadline_ = Now() + kPartingPatience;
+  deadline_ = Now() + kClosingTimeout;
   const iovec words = {const_cast<char*>(reason.message().data()),
-                       std::min(reason.message().size(), kMostReason)};
-  AddRecord(RecordKind::kBye, &words, 1, 0, /*awaited=*/true).IgnoreError();
-  if (state_.load() != State::kBroken) state_.store(State::kParting);
+                       std::min(reason.message().size(), kMaxReason)};
+  AddRecord(RecordKind::kBye, &words, 1, 0, /*signaled=*/true).IgnoreError();
+  if (state_.load() != State::kBroken) state_.store(State::kClosing);
   Attend();
 }
 
@@ -551,9 +552,9 @@ void VerbsChannel::Fail(const Status& reason) {
 void VerbsChannel::BreakLocked(const Status& reason) {
   const State state = state_.load();
   if (state == State::kBroken || state == State::kFinished) return;
-  if (state != State::kParting) close_reason_ = reason;
+  if (state != State::kClosing) close_reason_ = reason;
   state_.store(State::kBroken);
-  deadline_ = Now() + kFlushPatience;
+  deadline_ = Now() + kFlushTimeout;
   for (const auto& pair : pairs_) pair->Break();
   outbox_.Drop();
   Attend();
@@ -572,7 +573,7 @@ bool VerbsChannel::Service() {
       outbox_.Close();
       Pump();
     }
-    if (state == State::kParting) {
+    if (state == State::kClosing) {
       if (outbox_.AllWritten() || Now() > deadline_) BreakLocked(close_reason_);
       Attend();
     } else if (state == State::kBroken) {

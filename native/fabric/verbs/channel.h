@@ -63,7 +63,7 @@ class VerbsChannel final : public Channel {
   bool finished() const { return state_.load() == State::kFinished; }
   // The device sleeps from now on: what was kept back must leave. Returns whether Probe() is to be
   // called after a while.
-  bool BeforeRest();
+  bool BeforeArmNotification();
   // A side that waits for room, or has nothing to say, has nothing under way that could fail: sees
   // whether the peer's card still answers.
   void Probe(Nanos now);
@@ -72,13 +72,13 @@ class VerbsChannel final : public Channel {
   void ForgetRegion(uint64_t key);
 
  private:
-  // kParting: the last record is on its way. kBroken: no operation succeeds any more, and what was
+  // kClosing: the last record is on its way. kBroken: no operation succeeds any more, and what was
   // under way is being flushed.
-  enum class State { kNew, kConnecting, kConnected, kParting, kBroken, kFinished };
+  enum class State { kNew, kConnecting, kConnected, kClosing, kBroken, kFinished };
 
   // With mu_ held.
   Status Greet(RecordKind kind);
-  Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool awaited);
+  Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled);
   Status ChargePending(uint64_t peer_ring);
   void SettlePending();
   void Push(Work work);
@@ -102,7 +102,7 @@ class VerbsChannel final : public Channel {
   void Finish();
 
   bool Serving(State state) const {
-    return state == State::kConnecting || state == State::kConnected || state == State::kParting;
+    return state == State::kConnecting || state == State::kConnected || state == State::kClosing;
   }
   // Something for Service() to do.
   void Attend();
@@ -125,8 +125,8 @@ class VerbsChannel final : public Channel {
   RingReader reader_;
   // The polling thread's.
   bool greeted_ = false;
-  bool deaf_ = false;      // what follows in the ring is not listened to
-  Nanos answered_at_ = 0;  // when the peer's card was last known to be there
+  bool ignore_input_ = false;  // what follows in the ring is not listened to
+  Nanos answered_at_ = 0;      // when the peer's card was last known to be there
 
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};
@@ -139,7 +139,7 @@ class VerbsChannel final : public Channel {
   uint64_t told_ = 0;  // of delivered_, to the handler
   std::set<uint64_t> shared_;
   Status close_reason_;
-  Nanos deadline_ = 0;  // of kParting and kBroken
+  Nanos deadline_ = 0;  // of kClosing and kBroken
   uint64_t flushed_ = 0;
 
   std::atomic<bool> needs_service_{false};

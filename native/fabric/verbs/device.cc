@@ -24,7 +24,7 @@ constexpr int kBatchesPerPoll = 8;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 
 // A channel's queue pairs have tags in a row.
-uint32_t ChannelTag(uint32_t tag) { return tag / kMostQueuePairs * kMostQueuePairs; }
+uint32_t ChannelTag(uint32_t tag) { return tag / kMaxQueuePairs * kMaxQueuePairs; }
 
 // Of the queue pair that an event ends; 0: of none.
 uint32_t TagOf(const ibv_async_event& event) {
@@ -133,7 +133,7 @@ Status VerbsDevice::Reaches(std::string_view channel_address) const {
   }
   if (port.ethernet && IsIpv4(peer.gid.data()) != IsIpv4(port.gid.bytes.raw)) {
     return Status(Code::kUnavailable,
-                  "one side's GID is of IPv4, the other's of IPv6: set RDMA_TRANSPORT_GID_INDEX so "
+                  "one GID is IPv4, the other IPv6: set RDMA_TRANSPORT_GID_INDEX so "
                   "that both are of one kind; here " +
                       port.Text());
   }
@@ -148,7 +148,7 @@ Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<
   {
     std::lock_guard<std::mutex> lock(channels_mu_);
     tag = next_tag_;
-    next_tag_ += kMostQueuePairs;
+    next_tag_ += kMaxQueuePairs;
   }
   auto made = std::make_shared<VerbsChannel>(this, std::move(handler), tag);
   RDMA_RETURN_IF_ERROR(made->Open());
@@ -260,11 +260,11 @@ int VerbsDevice::Poll() {
   return handled;
 }
 
-bool VerbsDevice::Rest() {
+bool VerbsDevice::ArmNotification() {
   if (!Usable()) return true;
   asleep_.store(true);
   bool probe = false;
-  for (const auto& [tag, channel] : snapshot_) probe |= channel->BeforeRest();
+  for (const auto& [tag, channel] : snapshot_) probe |= channel->BeforeArmNotification();
   if (!snapshot_.empty()) WakeAfter(probe ? kProbeInterval : keepalive_);
   for (CompletionQueue* queue : adapter_->Queues()) {
     const int error = ibv_req_notify_cq(queue->get(), 0);

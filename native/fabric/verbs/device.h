@@ -33,7 +33,7 @@ class VerbsDevice final : public Device {
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
   int Poll() override;
-  bool Rest() override;
+  bool ArmNotification() override;
   void Sleep(Nanos deadline) override;
   void Wake() override;
   int WaitDescriptor() const override { return epoll_.get(); }
@@ -84,13 +84,13 @@ class VerbsDevice final : public Device {
   Nanos probed_ = 0;
   Nanos polled_at_ = 0;
   Nanos timer_due_ = 0;
-  // Completions that Rest() met, for the next Poll().
+  // Completions that ArmNotification() met, for the next Poll().
   ibv_wc met_[kBatch];
   int met_count_ = 0;
 
   mutable std::mutex channels_mu_;
   std::map<uint32_t, std::weak_ptr<VerbsChannel>> channels_;  // by tag
-  uint32_t next_tag_ = kMostQueuePairs;
+  uint32_t next_tag_ = kMaxQueuePairs;
   std::atomic<uint64_t> channels_version_{0};
   // The polling thread's own copy.
   std::map<uint32_t, std::shared_ptr<VerbsChannel>> snapshot_;

@@ -12,10 +12,10 @@ constexpr char kPathHint[] =
     "see whether the peer lives and the link is up; with RoCE also: the GID "
     "(RDMA_TRANSPORT_GID_INDEX; both sides need one of the same kind that can be routed to the "
     "other), UDP port 4791 in firewalls, jumbo frames on every switch (RDMA_TRANSPORT_MTU=1024 "
-    "does without), loss of packets (PFC and ECN, and the class they are set up for: "
+    "avoids them), loss of packets (PFC and ECN, and the class they are set up for: "
     "RDMA_TRANSPORT_TRAFFIC_CLASS, RDMA_TRANSPORT_SERVICE_LEVEL); with InfiniBand: that both sides "
     "are in one partition (RDMA_TRANSPORT_PKEY); RDMA_TRANSPORT_RETRY_TIMEOUT and "
-    "RDMA_TRANSPORT_RETRIES say how long the card tries";
+    "RDMA_TRANSPORT_RETRIES set how long the card tries";
 constexpr char kBugHint[] = "this is a fault of rdma_transport or of the card's driver: report it";
 constexpr char kUnusedHint[] =
     "rdma_transport asks for nothing that ends like this: suspect the card's driver or firmware";
@@ -52,7 +52,8 @@ constexpr Completion kCompletions[] = {
      "the cause is the first error of this peer that is not a flush"},
     {IBV_WC_MW_BIND_ERR, "IBV_WC_MW_BIND_ERR", Code::kPermissionDenied,
      "a memory window could not be bound",
-     "RDMA_TRANSPORT_ISOLATION=address does without; suspect the card's driver or firmware"},
+     "RDMA_TRANSPORT_ISOLATION=address avoids memory windows; suspect the card's driver or "
+     "firmware"},
     {IBV_WC_BAD_RESP_ERR, "IBV_WC_BAD_RESP_ERR", Code::kInternal,
      "the peer's card answered with something that does not fit what was asked",
      "compare the firmware of the two cards"},
@@ -66,12 +67,12 @@ constexpr Completion kCompletions[] = {
     {IBV_WC_REM_ACCESS_ERR, "IBV_WC_REM_ACCESS_ERR", Code::kPermissionDenied,
      "the peer's card refused access to its memory: the key is not valid there, or the stretch is "
      "outside of the region, or the region does not allow this",
-     "the peer may have given back the memory, or been restarted; if it lives unchanged, report "
+     "the peer may have released the memory, or been restarted; if it did neither, report "
      "it"},
     {IBV_WC_REM_OP_ERR, "IBV_WC_REM_OP_ERR", Code::kUnavailable,
      "the peer's side could not complete the operation", "see the peer's log and kernel log"},
     {IBV_WC_RETRY_EXC_ERR, "IBV_WC_RETRY_EXC_ERR", Code::kUnavailable,
-     "the peer's card did not answer, however often it was tried: the peer is gone, or packets do "
+     "the peer's card did not answer after all retries: the peer is gone, or packets do "
      "not arrive there or not come back",
      kPathHint},
     {IBV_WC_RNR_RETRY_EXC_ERR, "IBV_WC_RNR_RETRY_EXC_ERR", Code::kUnavailable,

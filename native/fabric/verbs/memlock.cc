@@ -42,9 +42,8 @@ bool MayLockAnyMemory() {
 Status CheckMemlock(uint64_t needed, uint64_t limit) {
   if (limit >= needed) return OkStatus();
   return Status(Code::kResourceExhausted,
-                "only " + Bytes(limit) + " of memory may be locked (RLIMIT_MEMLOCK), " +
-                    Bytes(needed) +
-                    " are needed to begin with, and what tensors take in the arena beyond that. " +
+                "only " + Bytes(limit) + " of memory may be locked (RLIMIT_MEMLOCK). verbs needs " +
+                    Bytes(needed) + " at start, and later what tensors take in the arena. " +
                     MemlockHelp());
 }
 

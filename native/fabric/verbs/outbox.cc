@@ -24,23 +24,23 @@ Status Outbox::Attach(Adapter* adapter, const ChannelAddress& peer) {
   return OkStatus();
 }
 
-Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool awaited) {
+Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled) {
   const size_t length = TotalLength(parts, count);
   if (length > writer_.LargestRecord()) {
     return Status(Code::kInvalidArgument,
                   "a notification of " + std::to_string(length) +
                       " bytes is too long for the peer's ring (RDMA_TRANSPORT_RING)");
   }
-  if (waiting_.empty() && Append(kind, parts, count, length, number, awaited)) return OkStatus();
-  return Keep(kind, parts, count, length, number, awaited);
+  if (waiting_.empty() && Append(kind, parts, count, length, number, signaled)) return OkStatus();
+  return Keep(kind, parts, count, length, number, signaled);
 }
 
 Status Outbox::Keep(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
-                    bool awaited) {
+                    bool signaled) {
   if (waiting_bytes_ + length + waiting_.size() * sizeof(Waiting) > kWaitingLimit) {
     return Status(Code::kResourceExhausted, "the peer does not take its notifications");
   }
-  Waiting waiting = {kind, std::string(), number, awaited};
+  Waiting waiting = {kind, std::string(), number, signaled};
   waiting.bytes.reserve(length);
   for (int i = 0; i < count; ++i) {
     waiting.bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
@@ -51,7 +51,7 @@ Status Outbox::Keep(RecordKind kind, const iovec* parts, int count, size_t lengt
 }
 
 bool Outbox::Append(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
-                    bool awaited) {
+                    bool signaled) {
   RingWriter::Room room = writer_.Append(kind, parts, count, length);
   if (room == RingWriter::Room::kCloseFirst) {
     Close();
@@ -60,7 +60,7 @@ bool Outbox::Append(RecordKind kind, const iovec* parts, int count, size_t lengt
   }
   if (room != RingWriter::Room::kTaken) return false;
   if (number != 0) last_number_ = number;
-  writer_.Mark(last_number_, awaited);
+  writer_.Mark(last_number_, signaled);
   return true;
 }
 
@@ -75,7 +75,7 @@ void Outbox::Close() {
   work.remote = peer_ring_ + batch.offset;
   work.rkey = peer_rkey_;
   work.immediate = batch.immediate;
-  work.awaited = batch.awaited;
+  work.signaled = batch.signaled;
   work.end = batch.end;
   work.number = batch.last_number;
   push_(work);
@@ -107,7 +107,7 @@ void Outbox::Refill() {
   while (!waiting_.empty()) {
     Waiting& front = waiting_.front();
     const iovec part = {front.bytes.data(), front.bytes.size()};
-    if (!Append(front.kind, &part, 1, front.bytes.size(), front.number, front.awaited)) break;
+    if (!Append(front.kind, &part, 1, front.bytes.size(), front.number, front.signaled)) break;
     waiting_bytes_ -= front.bytes.size();
     waiting_.pop_front();
     moved = true;

@@ -33,7 +33,7 @@ class Outbox {
 
   // Adds a record to the open batch, or keeps it until there is room. `number`: the notification's
   // place among all, 0 for other records. ResourceExhausted: too much is kept already.
-  Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool awaited);
+  Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled);
   // Ends the open batch, unless the peer has no receive left for it.
   void Close();
   // Gives the peer room back in the ring that it writes.
@@ -54,13 +54,13 @@ class Outbox {
     RecordKind kind;
     std::string bytes;
     uint64_t number;
-    bool awaited;
+    bool signaled;
   };
 
   bool Append(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
-              bool awaited);
+              bool signaled);
   Status Keep(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
-              bool awaited);
+              bool signaled);
   void Refill();
 
   const std::function<void(Work)> push_;

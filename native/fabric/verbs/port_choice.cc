@@ -192,9 +192,9 @@ ibv_mtu ChooseMtu(ibv_mtu active, uint32_t wanted) {
 
 Status Examine(const PortCandidate& candidate, const VerbsSettings& settings, PortChoice* choice) {
   if (!HasReliableConnections(candidate.transport)) {
-    return Status(Code::kUnimplemented,
-                  std::string("it speaks ") + TransportName(candidate.transport) +
-                      ", which has no reliable connections as InfiniBand and RoCE have");
+    return Status(Code::kUnimplemented, std::string("it uses ") +
+                                            TransportName(candidate.transport) +
+                                            ", which does not support reliable connections (RC)");
   }
   RDMA_RETURN_IF_ERROR(candidate.problem);
   if (candidate.attributes.state != IBV_PORT_ACTIVE) {

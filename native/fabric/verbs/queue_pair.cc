@@ -131,9 +131,9 @@ Status QueuePair::Connect(const ChannelAddress& peer, int index) {
 }
 
 bool QueuePair::MayLeave(const Work& work,
-                         const std::array<uint32_t, kMostQueuePairs>& ended) const {
+                         const std::array<uint32_t, kMaxQueuePairs>& ended) const {
   if (work.kind != Work::Kind::kBatch) return true;
-  for (int i = 1; i < kMostQueuePairs; ++i) {
+  for (int i = 1; i < kMaxQueuePairs; ++i) {
     // Counters go round.
     if (static_cast<int32_t>(work.after[i] - ended[i]) > 0) return false;
   }
@@ -143,7 +143,7 @@ bool QueuePair::MayLeave(const Work& work,
 bool QueuePair::WantsSignal(const Work& work) {
   ++unsignalled_;
   unsignalled_bytes_ += work.length;
-  const bool wanted = work.kind == Work::Kind::kRead || work.awaited ||
+  const bool wanted = work.kind == Work::Kind::kRead || work.signaled ||
                       unsignalled_ >= std::max(depth_ / 4, 1u) ||
                       unsignalled_bytes_ >= signal_bytes_;
   if (wanted) {
@@ -172,7 +172,7 @@ void QueuePair::Fill(const Work& work, ibv_send_wr* request, ibv_sge* element) c
   if (inlined) request->send_flags |= IBV_SEND_INLINE;
 }
 
-Status QueuePair::Pump(const std::array<uint32_t, kMostQueuePairs>& ended) {
+Status QueuePair::Pump(const std::array<uint32_t, kMaxQueuePairs>& ended) {
   while (!waiting_.empty()) {
     ibv_send_wr requests[kChain];
     ibv_sge elements[kChain];

@@ -17,8 +17,8 @@ namespace rdma_transport::fabric::verbs {
 struct Work {
   enum class Kind : uint8_t { kWrite, kRead, kBatch, kCredit, kBind };
   Kind kind = Kind::kWrite;
-  bool last = false;     // of its transfer on this queue pair: its completion is told
-  bool awaited = false;  // its completion must come soon
+  bool last = false;      // of its transfer on this queue pair: its completion is told
+  bool signaled = false;  // its completion must come soon
   uint32_t length = 0;
   LocalEnd local_end;
   uint32_t rkey = 0;
@@ -30,7 +30,7 @@ struct Work {
   uint64_t number = 0;             // kBatch: its last notification
   const Window* window = nullptr;  // kBind
   // kBatch: how many transfers of each other queue pair must have ended before it may leave.
-  std::array<uint32_t, kMostQueuePairs> after = {};
+  std::array<uint32_t, kMaxQueuePairs> after = {};
 };
 
 // Thread-compatible: the channel's lock guards it.
@@ -54,7 +54,7 @@ class QueuePair {
   }
   // Posts what may be posted, in order. `ended`: how many transfers ended on each queue pair of the
   // channel.
-  Status Pump(const std::array<uint32_t, kMostQueuePairs>& ended);
+  Status Pump(const std::array<uint32_t, kMaxQueuePairs>& ended);
   bool HasWaiting() const { return !waiting_.empty(); }
   int waiting_credits() const { return waiting_credits_; }
   // Whether a completion will come without anything more being pushed.
@@ -85,7 +85,7 @@ class QueuePair {
   };
 
   Status ToInit();
-  bool MayLeave(const Work& work, const std::array<uint32_t, kMostQueuePairs>& ended) const;
+  bool MayLeave(const Work& work, const std::array<uint32_t, kMaxQueuePairs>& ended) const;
   bool WantsSignal(const Work& work);
   void Fill(const Work& work, ibv_send_wr* request, ibv_sge* element) const;
 

@@ -11,7 +11,7 @@ uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * t
 // What both ends reckon with: the receiver returns a credit when this much was consumed. A credit
 // thus stands for a quarter of the receives, or of a ring of up to 8 MiB, so that never more than
 // eight are on their way; with the largest ring, of 64 MiB, 36.
-uint64_t CreditBytes(uint64_t ring) { return std::min(ring / 4, kMostUnits / 2 * kUnit); }
+uint64_t CreditBytes(uint64_t ring) { return std::min(ring / 4, kMaxUnits / 2 * kUnit); }
 
 }  // namespace
 
@@ -29,7 +29,7 @@ RingWriter::Room RingWriter::Append(RecordKind kind, const iovec* parts, int cou
   if (open_) {
     start = batch_.end;
     const uint64_t grown = RoundUp(start + needed, kUnit);
-    if (grown - batch_.offset > kMostUnits * kUnit ||
+    if (grown - batch_.offset > kMaxUnits * kUnit ||
         batch_.offset % size_ + (grown - batch_.offset) > size_) {
       return Room::kCloseFirst;
     }
@@ -58,9 +58,9 @@ RingWriter::Room RingWriter::Append(RecordKind kind, const iovec* parts, int cou
   return Room::kTaken;
 }
 
-void RingWriter::Mark(uint64_t number, bool awaited) {
+void RingWriter::Mark(uint64_t number, bool signaled) {
   batch_.last_number = number;
-  batch_.awaited |= awaited;
+  batch_.signaled |= signaled;
 }
 
 bool RingWriter::Close(Batch* batch) {
@@ -132,7 +132,7 @@ bool RingReader::TakeCredit(Immediate* credit) {
     return false;
   }
   // What a wrap skipped may make it more than an immediate value can say: the rest comes next time.
-  const uint64_t units = std::min((head_ - credited_) / kUnit, kMostUnits);
+  const uint64_t units = std::min((head_ - credited_) / kUnit, kMaxUnits);
   credit->credit = true;
   credit->wrapped = false;
   credit->units = static_cast<uint32_t>(units);

@@ -24,7 +24,7 @@ struct Batch {
   uint32_t immediate = 0;
   uint64_t end = 0;          // position behind it
   uint64_t last_number = 0;  // of the last notification in it
-  bool awaited = false;      // somebody wants to know when it has arrived
+  bool signaled = false;     // somebody wants to know when it has arrived
 };
 
 // The sender's end. Not thread-safe.
@@ -33,14 +33,14 @@ class RingWriter {
   // `mirror`: memory of `size` bytes, the source of all writes.
   void Attach(char* mirror, uint64_t size, uint32_t most_batches);
 
-  size_t LargestRecord() const { return std::min(size_ / 8 * 3, kMostUnits * kUnit) - 2 * kUnit; }
+  size_t LargestRecord() const { return std::min(size_ / 8 * 3, kMaxUnits * kUnit) - 2 * kUnit; }
 
   enum class Room { kTaken, kFull, kCloseFirst };
   // Adds a record to the open batch, beginning one if there is none. Nothing is added unless
   // kTaken: kFull, until credits or completions come; kCloseFirst, until the open batch is closed.
   Room Append(RecordKind kind, const iovec* parts, int count, size_t length);
   // Of the record that Append() took just now.
-  void Mark(uint64_t number, bool awaited);
+  void Mark(uint64_t number, bool signaled);
 
   bool HasOpenBatch() const { return open_; }
   // False: there is nothing to send, or the peer has no receive left for it.

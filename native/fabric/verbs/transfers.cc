@@ -14,9 +14,9 @@ constexpr uint64_t kShareGranule = 4096;
 }  // namespace
 
 Status Transfers::Learn(const RegionRecord& region, const RemoteKeys& keys) {
-  if (regions_.size() >= kMostRegions && regions_.count(region.key) == 0) {
+  if (regions_.size() >= kMaxRegions && regions_.count(region.key) == 0) {
     return Status(Code::kResourceExhausted, "the peer announces more than " +
-                                                std::to_string(kMostRegions) + " memory regions");
+                                                std::to_string(kMaxRegions) + " memory regions");
   }
   regions_[region.key] = {region.address, region.length, keys, region.writable != 0};
   return OkStatus();

@@ -19,10 +19,10 @@ namespace rdma_transport::fabric::verbs {
 class Transfers {
  public:
   // More than the slabs of any arena.
-  static constexpr size_t kMostRegions = 16384;
+  static constexpr size_t kMaxRegions = 16384;
 
-  using Counts = std::array<uint32_t, kMostQueuePairs>;
-  using RemoteKeys = std::array<uint32_t, kMostQueuePairs>;
+  using Counts = std::array<uint32_t, kMaxQueuePairs>;
+  using RemoteKeys = std::array<uint32_t, kMaxQueuePairs>;
   using QueuePairs = std::vector<std::unique_ptr<QueuePair>>;
   struct Ended {
     uint64_t cookie;

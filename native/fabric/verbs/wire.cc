@@ -20,8 +20,8 @@ struct Fixed {
   uint8_t ethernet;
   uint8_t ring_window;
   uint8_t gid[16];
-  uint32_t number[kMostQueuePairs];
-  uint32_t first_psn[kMostQueuePairs];
+  uint32_t number[kMaxQueuePairs];
+  uint32_t first_psn[kMaxQueuePairs];
   char token[kTokenLength];
 };
 
@@ -40,7 +40,7 @@ std::string ChannelAddress::Encode() const {
   fixed.ethernet = ethernet ? 1 : 0;
   fixed.ring_window = ring_window ? 1 : 0;
   std::memcpy(fixed.gid, gid.data(), gid.size());
-  for (int i = 0; i < kMostQueuePairs; ++i) {
+  for (int i = 0; i < kMaxQueuePairs; ++i) {
     fixed.number[i] = queue_pair[i].number;
     fixed.first_psn[i] = queue_pair[i].first_psn;
   }
@@ -54,10 +54,10 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   if (bytes.size() != sizeof(fixed)) return malformed;
   std::memcpy(&fixed, bytes.data(), sizeof(fixed));
   // This side pins a mirror as large as the ring.
-  if (fixed.queue_pairs == 0 || fixed.queue_pairs > kMostQueuePairs ||
+  if (fixed.queue_pairs == 0 || fixed.queue_pairs > kMaxQueuePairs ||
       fixed.ring_size % kUnit != 0 || fixed.ring_size < VerbsSettings::kLeastRing ||
-      fixed.ring_size > VerbsSettings::kMostRing || fixed.most_batches == 0 ||
-      fixed.most_batches > VerbsSettings::kMostQueueDepth) {
+      fixed.ring_size > VerbsSettings::kMaxRing || fixed.most_batches == 0 ||
+      fixed.most_batches > VerbsSettings::kMaxQueueDepth) {
     return malformed;
   }
   address->ring_address = fixed.ring_address;
@@ -71,7 +71,7 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   address->ethernet = fixed.ethernet != 0;
   address->ring_window = fixed.ring_window != 0;
   std::memcpy(address->gid.data(), fixed.gid, address->gid.size());
-  for (int i = 0; i < kMostQueuePairs; ++i) {
+  for (int i = 0; i < kMaxQueuePairs; ++i) {
     address->queue_pair[i] = {fixed.number[i], fixed.first_psn[i]};
   }
   address->token.assign(fixed.token, kTokenLength);

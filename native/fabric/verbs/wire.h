@@ -18,11 +18,11 @@
 namespace rdma_transport::fabric::verbs {
 
 constexpr size_t kTokenLength = 16;
-constexpr int kMostQueuePairs = 8;
+constexpr int kMaxQueuePairs = 8;
 // Room is counted in units, so that a batch and a credit fit an immediate value.
 constexpr uint64_t kUnit = 64;
-constexpr uint64_t kMostUnits = 0xffff;
-constexpr uint32_t kMostBatches = 0x3fff;
+constexpr uint64_t kMaxUnits = 0xffff;
+constexpr uint32_t kMaxBatches = 0x3fff;
 
 struct ChannelAddress {
   struct QueuePair {
@@ -36,7 +36,7 @@ struct ChannelAddress {
   uint32_t mtu = 0;         // ibv_mtu
   uint32_t read_depth = 0;  // reads it answers at a time
   uint32_t queue_pairs = 0;
-  std::array<QueuePair, kMostQueuePairs> queue_pair = {};
+  std::array<QueuePair, kMaxQueuePairs> queue_pair = {};
   uint64_t ring_address = 0;
   uint64_t ring_size = 0;
   uint32_t ring_rkey = 0;
@@ -78,7 +78,7 @@ struct Immediate {
     return (credit ? 1u << 31 : 0) | (wrapped ? 1u << 30 : 0) | batches << 16 | units;
   }
   static Immediate Decode(uint32_t value) {
-    return {(value >> 31) != 0, (value >> 30 & 1) != 0, value & 0xffff, value >> 16 & kMostBatches};
+    return {(value >> 31) != 0, (value >> 30 & 1) != 0, value & 0xffff, value >> 16 & kMaxBatches};
   }
 };
 

@@ -79,11 +79,11 @@ int FaultyDevice::Poll() {
   return handled;
 }
 
-bool FaultyDevice::Rest() {
+bool FaultyDevice::ArmNotification() {
   for (const auto& channel : Channels()) {
     if (channel->Busy()) return false;
   }
-  return inner_->Rest();
+  return inner_->ArmNotification();
 }
 
 void FaultyDevice::Sleep(Nanos deadline) {

@@ -41,7 +41,7 @@ class FaultyDevice final : public fabric::Device {
   Status Open(std::weak_ptr<fabric::ChannelHandler> handler,
               std::shared_ptr<fabric::Channel>* channel) override;
   int Poll() override;
-  bool Rest() override;
+  bool ArmNotification() override;
   void Sleep(Nanos deadline) override;
   void Wake() override { inner_->Wake(); }
   int WaitDescriptor() const override { return inner_->WaitDescriptor(); }

@@ -68,7 +68,7 @@ def keep_stepping(target: str) -> None:
             begun = time.monotonic()
             try:
                 differences = int(session.run(wrong))
-                path = rdma_transport.stats()["peers"][0]["path"]
+                path = rdma_transport.stats()["peers"][0]["transport"]
                 now = f"ok by {path}" if differences == 0 else "wrong"
                 more: dict[str, Any] = {}
             except tf.errors.OpError as error:

@@ -1,0 +1,305 @@
+"""The benchmarks of the command line. Each measures and returns a `bench.report.Result`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.payloads import Payload
+from bench.report import GB, Result, Row, Times, times_of
+from bench.support.hosts import Layout, There, everything_here
+from bench.support.progress import QUIET, Bar
+from bench.support.sizes import size_name
+from bench.support.timing import Summary
+
+
+class NotAvailableError(Exception):
+    """The requested transport is not available; the message says why."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """The protocols to compare, and the hosts; `others` are hosts on which an agent waits."""
+
+    protocols: tuple[str, ...] = ("rdma",)
+    fabric: str = ""  # empty: RDMA_TRANSPORT_FABRIC
+    layout: Layout = everything_here
+    others: Sequence[There] = ()
+    bar: Bar = QUIET
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of all tasks."""
+        return {"RDMA_TRANSPORT_FABRIC": self.fabric} if self.fabric else {}
+
+
+def fabric(
+    where: Where, sizes: Sequence[int], iterations: int = 1000, rounds: int = 5, most: int = 2**28
+) -> Result:
+    """Rows of the fabric alone, between two processes: bandwidths, latencies, notifications."""
+    from bench.fabric import RATE_BYTES, Bench, GoneError, OtherSideError, Wire, own_peer
+    from rdma_transport._fabric import FabricError
+
+    options = {"iterations": iterations, "rounds": rounds, "most": most}
+    with ExitStack() as stack:
+        if where.others:
+            connection = stack.enter_context(where.others[-1].ask("fabric"))
+            wire = Wire(connection)
+        else:
+            wire = stack.enter_context(own_peer())
+        try:
+            bench = Bench(wire, where.fabric, max(*sizes, RATE_BYTES), rounds, most)
+        except GoneError:
+            raise
+        except (FabricError, OtherSideError) as error:
+            raise NotAvailableError(str(error)) from error
+        stack.enter_context(closing(bench.meter))
+        report = bench.report(list(sizes), iterations, where.bar.track)
+    name = report["fabric"]
+    result = Result("fabric", "one-sided operations between two processes", options, "gbps")
+    result.routes = [
+        {"from": "this host", "to": "the peer", "transport": name, "reason": report["route"]}
+    ]
+    result.devices = [report["device"], report["peer_device"]]
+    for row in report["rows"]:
+        result.rows += _fabric_rows(row, name)
+    rate = report["notifications_per_second"]
+    count = max(iterations * 5, 8)
+    result.rows.append(
+        Row(
+            "notify_rate",
+            size_name(RATE_BYTES),
+            RATE_BYTES,
+            name,
+            count,
+            per_second=rate,
+            wrong=report["notifications_wrong"],
+        )
+    )
+    result.notes.append(
+        "write_lat (a write with its notification) and notify_lat are half a round trip; read_lat "
+        "is a full round trip. #wrong: bytes that differ after each round."
+    )
+    return result
+
+
+def _fabric_rows(row: dict[str, Any], fabric: str) -> list[Row]:
+    size, rows = row["bytes"], []
+    for test in ("write", "read", "memcpy"):
+        rate = row.get(f"{test}_gbps")
+        if rate is not None:
+            name, whose = ("memcpy", "cpu") if test == "memcpy" else (f"{test}_bw", fabric)
+            count = row["transfers"]
+            wrong = row.get(f"{test}_wrong")
+            made = Row(name, size_name(size), size, whose, count, gbps=rate, wrong=wrong)
+            rows.append(replace(made, per_second=rate * GB / size))
+    for test in ("write", "read", "notify"):
+        known = row.get(f"{test}_us")
+        if known:
+            count = known["iterations"]
+            figures = {name: known[name] for name in ("min", "p50", "mean", "p99", "max")}
+            times = Times(**figures, p999=known["p99.9"])
+            test, wrong = f"{test}_lat", known["wrong"]
+            rows.append(Row(test, size_name(size), size, fabric, count, times, wrong=wrong))
+    return rows
+
+
+@contextmanager
+def _pairs(where: Where, workers: int = 1, servers: int = 1) -> Iterator[dict[str, Any]]:
+    """A cluster for each protocol, with jobs "worker" and "ps"; if a task dies, so does this."""
+    from bench.support.cluster import Cluster
+    from bench.support.exit import watched
+    from bench.support.tf_import import import_tensorflow
+
+    where.bar.at(0, "importing TensorFlow")
+    import_tensorflow()
+    with ExitStack() as stack:
+        made = {}
+        for protocol in where.protocols:
+            where.bar.at(0, f"{protocol}: starting {workers + servers} tasks")
+            jobs = {"worker": workers, "ps": servers}
+            made[protocol] = Cluster(jobs, protocol, where.environment, layout=where.layout)
+            stack.callback(made[protocol].end)
+            stack.callback(watched(made[protocol]))
+        yield made
+
+
+def exchange(
+    where: Where,
+    kinds: Sequence[str],
+    payloads: Sequence[Payload],
+    workers: int = 1,
+    servers: int = 1,
+    serialized: bool = False,
+    seconds: float = 10.0,
+    warm_up: float = 2.0,
+) -> Iterator[Result]:
+    """One result for each of the kinds of `bench.exchange`, all in the same clusters."""
+    from bench import exchange as calls
+
+    with _pairs(where, workers, servers) as clusters:
+        for index, kind in enumerate(kinds):
+            yield calls.measure(
+                kind,
+                payloads,
+                clusters,
+                serialized=serialized,
+                seconds=seconds,
+                warm_up=warm_up,
+                bar=where.bar.section(index, len(kinds)),
+            )
+
+
+def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
+    """Time per edge between two tasks, and between two devices of one process."""
+    from bench.edges import measure_on
+
+    result = Result("edges", "time per edge inside a step", {"repeat": repeat}, "p50")
+    with _pairs(where) as clusters:
+        where.bar.at(0, "making the graphs")
+        measured = measure_on(
+            clusters, list(sizes), repeat, jobs=("worker", "ps"), track=where.bar.track
+        )
+        _note_transports(result, clusters)
+    for row in measured:
+        for name in (*where.protocols, "local"):
+            summary: Summary = row[name]
+            result.rows.append(
+                Row(
+                    test="edge",
+                    name=size_name(row["bytes"]),
+                    bytes=row["bytes"],
+                    protocol=name,
+                    iterations=repeat,
+                    times=_difference(summary),
+                    wrong=row[f"{name}_wrong"],
+                    sent=row.get(f"{name}_sent"),
+                )
+            )
+    result.notes.append(
+        "Times: the difference between a long and a short chain of edges, per edge. "
+        "local: an edge between two CPU devices of one process."
+    )
+    result.compare()
+    return result
+
+
+def all_reduce(where: Where, sizes: Sequence[int], workers: int = 2, repeat: int = 9) -> Result:
+    """Measure TensorFlow's ring all-reduce between workers."""
+    from bench.collectives import measure_on
+    from bench.support.collective_cluster import CollectiveCluster
+
+    options = {"workers": workers, "repeat": repeat}
+    result = Result("all-reduce", f"ring all-reduce of {workers} workers", options, "p50")
+    with ExitStack() as stack:
+        clusters = {}
+        for protocol in where.protocols:
+            where.bar.at(0, f"{protocol}: starting {workers} workers")
+            clusters[protocol] = stack.enter_context(
+                CollectiveCluster(workers, protocol, where.environment, layout=where.layout)
+            )
+        measured = measure_on(clusters, ["all_reduce"], list(sizes), repeat, where.bar.track)
+        _note_transports(result, clusters)
+    for row in measured:
+        right = row["digests"][where.protocols[0]][0]
+        for protocol in where.protocols:
+            times = _difference(row[protocol])
+            result.rows.append(
+                Row(
+                    test="all-reduce",
+                    name=size_name(row["bytes"]),
+                    bytes=row["bytes"],
+                    protocol=protocol,
+                    iterations=repeat,
+                    times=times,
+                    gbps=row["bytes"] / times.p50 / 1e3 if row[protocol].resolved else None,
+                    wrong=sum(digest != right for digest in row["digests"][protocol]),
+                    sent=row[f"{protocol}_sent"],
+                )
+            )
+    result.notes.append(
+        "Times: the difference between functions with many and with few repetitions, per "
+        "repetition, on the slowest worker. GB/s: the bytes of the tensor over p50. #wrong: "
+        "results that are not equal bit for bit."
+    )
+    result.compare()
+    return result
+
+
+def train(
+    where: Where,
+    models: Sequence[str],
+    batch: int = 2,
+    steps: int = 8,
+    seconds: float = 30.0,
+    warm_up: int = 6,
+) -> Result:
+    """Training steps of `bench.models`, with one parameter server and two workers."""
+    from bench.models import MODELS
+    from bench.steps import measure_steps
+    from bench.support.counters import MODES, NOTHING, above_zero, combine
+    from bench.support.tf_import import import_tensorflow
+
+    where.bar.at(0, "importing TensorFlow")
+    import_tensorflow()
+    options = {"batch": batch, "steps": steps, "seconds": seconds, "warm_up": warm_up}
+    result = Result("train", "training step of 1 parameter server and 2 workers", options, "p50")
+    for index, name in enumerate(models):
+        bar = where.bar.section(index, len(models))
+        done = measure_steps(
+            MODELS[name],
+            where.protocols,
+            batch,
+            steps,
+            seconds,
+            warm_up,
+            _named(name, bar),
+            where.layout,
+            where.environment,
+        )
+        result.routes = result.routes or done.routes
+        if not done.finite:
+            result.problems.append(f"{name}: a loss is not finite")
+        first = next(iter(done.sides.values())).losses
+        for protocol, side in done.sides.items():
+            counted = done.counted[protocol]
+            if counted is not None:
+                reasons = above_zero(counted.get("fallback_reasons", {}))
+                result.reasons = combine(result.reasons, reasons, 1)
+            different = sum(a != b for a, b in zip(side.losses, first, strict=True))
+            result.rows.append(
+                Row(
+                    test="step",
+                    name=name,
+                    bytes=round(MODELS[name].mib * 2**20),
+                    protocol=protocol,
+                    iterations=done.measured,
+                    times=times_of([1e3 * each for each in side.milliseconds]),
+                    per_second=1e3 * done.measured / sum(side.milliseconds),
+                    wrong=different if len(done.sides) > 1 else None,
+                    sent=counted and {mode: counted["sent"].get(mode, NOTHING) for mode in MODES},
+                )
+            )
+    result.notes.append(
+        "#bytes: size of the variables. #wrong: steps whose losses differ between protocols."
+    )
+    result.compare()
+    return result
+
+
+def _named(name: str, bar: Bar) -> Callable[[str, float], None]:
+    return lambda what, part: bar.at(part, f"{name}: {what}")
+
+
+def _difference(summary: Summary) -> Times:
+    return Times(min=summary.minimum, p50=summary.median, low=summary.low, high=summary.high)
+
+
+def _note_transports(result: Result, clusters: Mapping[str, Any]) -> None:
+    """Record the transports of rdma's peers, and why tensors fell back to gRPC."""
+    from bench.support.counters import above_zero
+
+    if "rdma" in clusters:
+        counted = clusters["rdma"].counted()
+        result.routes = clusters["rdma"].routes()
+        result.reasons = above_zero(counted["fallback_reasons"]) if counted else {}

@@ -1,0 +1,450 @@
+#include "bindings/polling_thread.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>  // environ
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "base/log.h"
+#include "fabric/registry.h"
+
+namespace rdma_transport::bindings {
+namespace {
+
+// What may wait for Receive() before the channel is given up.
+constexpr size_t kInboxLimit = size_t{256} << 20;
+constexpr Nanos kCloseTimeout = 2 * kSecond;
+// How long an operation that was refused waits for the channel to say that it is ending.
+constexpr Nanos kEndingTimeout = 100 * kMillisecond;
+constexpr Nanos kRetryInterval = kMillisecond;
+constexpr int kPausesPerYield = 32;
+
+std::chrono::steady_clock::time_point At(Nanos time) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(time));
+}
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+Status NotYet() { return Status(Code::kDeadlineExceeded, "not within the time given"); }
+
+Status Gone() {
+  return Status(Code::kNotFound, "the peer has no such region any more: it gave the memory back");
+}
+
+}  // namespace
+
+Status OpenFabric(const std::string& name, Settings* settings,
+                  std::unique_ptr<fabric::Device>* device) {
+  std::vector<std::string> warnings;
+  RDMA_RETURN_IF_ERROR(LoadSettings(environ, settings, &warnings));
+  SetLogLevel(settings->log_level);
+  for (const std::string& warning : warnings) Log(LogLevel::kWarning, warning);
+  if (name == "auto") {
+    settings->fabric = FabricChoice::kAuto;
+  } else if (name == "shm") {
+    settings->fabric = FabricChoice::kShm;
+  } else if (name == "verbs") {
+    settings->fabric = FabricChoice::kVerbs;
+  } else if (!name.empty()) {
+    return Status(Code::kInvalidArgument, "'" + name + "' is not one of auto|shm|verbs");
+  }
+  return fabric::OpenDevice(*settings, device);
+}
+
+Status Owned::CheckOurs() const {
+  if (Ours()) return OkStatus();
+  return Status(Code::kFailedPrecondition,
+                "the device belongs to the process that forked this one; open one here");
+}
+
+// --- BlockingChannel ---
+
+Status BlockingChannel::Open(const std::shared_ptr<BlockingChannel>& self) {
+  return device_->Open(self, &channel_);
+}
+
+Status BlockingChannel::ClosedLocked() const {
+  return Status(Code::kUnavailable, "the channel is closed: " + reason_);
+}
+
+Status BlockingChannel::Connected(std::shared_ptr<fabric::Channel>* channel) const {
+  RDMA_RETURN_IF_ERROR(CheckOurs());
+  std::lock_guard<std::mutex> lock(mu_);
+  if (state_ == State::kClosed) return ClosedLocked();
+  if (state_ != State::kConnected) {
+    return Status(Code::kFailedPrecondition, "the channel is not connected yet");
+  }
+  *channel = channel_;
+  return OkStatus();
+}
+
+// What a channel refuses while it ends has the reason that it ends for.
+Status BlockingChannel::Explained(const Status& status) {
+  if (status.code() != Code::kUnavailable && status.code() != Code::kNotFound) return status;
+  std::unique_lock<std::mutex> lock(mu_);
+  changed_.wait_for(lock, std::chrono::nanoseconds(kEndingTimeout),
+                    [this] { return state_ == State::kClosed; });
+  return state_ == State::kClosed ? ClosedLocked() : status;
+}
+
+Status BlockingChannel::Address(std::string* address) const {
+  RDMA_RETURN_IF_ERROR(CheckOurs());
+  std::shared_ptr<fabric::Channel> channel;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (state_ == State::kClosed) return ClosedLocked();
+    channel = channel_;
+  }
+  *address = channel->Address();
+  return OkStatus();
+}
+
+Status BlockingChannel::Connect(const std::string& peer_address, bool active,
+                                const std::string& key) {
+  RDMA_RETURN_IF_ERROR(CheckOurs());
+  std::shared_ptr<fabric::Channel> channel;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (state_ == State::kClosed) return ClosedLocked();
+    if (state_ != State::kNew) {
+      return Status(Code::kFailedPrecondition, "the channel is connected, or connecting, already");
+    }
+    state_ = State::kConnecting;
+    channel = channel_;
+  }
+  const auto role = active ? fabric::Role::kActive : fabric::Role::kPassive;
+  channel->Authenticate(key);
+  const Status status = channel->Connect(peer_address, role);
+  if (!status.ok()) {
+    OnClosed(status);
+    return status;
+  }
+  std::lock_guard<std::mutex> lock(mu_);
+  fabric_ = channel->fabric();
+  route_ = channel->Route();
+  return OkStatus();
+}
+
+std::string BlockingChannel::FabricName() const {
+  if (!Ours()) return "";
+  std::lock_guard<std::mutex> lock(mu_);
+  return fabric_;
+}
+
+std::string BlockingChannel::Route() const {
+  if (!Ours()) return "";
+  std::lock_guard<std::mutex> lock(mu_);
+  return route_;
+}
+
+Status BlockingChannel::WaitConnected(Nanos deadline) {
+  RDMA_RETURN_IF_ERROR(CheckOurs());
+  std::unique_lock<std::mutex> lock(mu_);
+  if (state_ == State::kNew) {
+    return Status(Code::kFailedPrecondition, "connect() comes before waiting for it");
+  }
+  changed_.wait_until(lock, At(deadline), [this] { return state_ != State::kConnecting; });
+  if (state_ == State::kClosed) return ClosedLocked();
+  return state_ == State::kConnected ? OkStatus() : NotYet();
+}
+
+Status BlockingChannel::Wait(const std::shared_ptr<Transfer>& transfer, Nanos deadline) {
+  RDMA_RETURN_IF_ERROR(CheckOurs());
+  std::unique_lock<std::mutex> lock(mu_);
+  changed_.wait_until(lock, At(deadline), [&] { return transfer->done; });
+  return transfer->done ? transfer->status : NotYet();
+}
+
+bool BlockingChannel::Done(const std::shared_ptr<Transfer>& transfer) const {
+  if (!Ours()) return false;
+  std::lock_guard<std::mutex> lock(mu_);
+  return transfer->done;
+}
+
+Status BlockingChannel::Receive(Nanos deadline, std::string* note) {
+  RDMA_RETURN_IF_ERROR(CheckOurs());
+  std::unique_lock<std::mutex> lock(mu_);
+  changed_.wait_until(lock, At(deadline),
+                      [this] { return !inbox_.empty() || state_ == State::kClosed; });
+  if (inbox_.empty()) return state_ == State::kClosed ? ClosedLocked() : NotYet();
+  *note = std::move(inbox_.front());
+  inbox_.pop_front();
+  inbox_bytes_ -= note->size();
+  return OkStatus();
+}
+
+Status BlockingChannel::Share(const std::shared_ptr<Memory>& memory) {
+  std::shared_ptr<fabric::Channel> channel;
+  RDMA_RETURN_IF_ERROR(Connected(&channel));
+  return Explained(channel->Share(memory->key()));
+}
+
+Status BlockingChannel::WaitRemote(uint64_t key, const std::shared_ptr<Memory>& scratch,
+                                   Nanos deadline) {
+  while (true) {
+    std::shared_ptr<Transfer> probe;
+    RDMA_RETURN_IF_ERROR(Start(/*write=*/false, scratch, 0, key, 0, 1, &probe));
+    const Status read = Wait(probe, deadline);
+    if (read.code() != Code::kNotFound) return read;
+    if (Now() + kRetryInterval > deadline) return NotYet();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kRetryInterval));
+  }
+}
+
+Status BlockingChannel::Start(bool write, const std::shared_ptr<Memory>& memory, uint64_t at,
+                              uint64_t key, uint64_t offset, uint64_t length,
+                              std::shared_ptr<Transfer>* transfer) {
+  std::shared_ptr<fabric::Channel> channel;
+  RDMA_RETURN_IF_ERROR(Connected(&channel));
+  auto made = std::make_shared<Transfer>();
+  made->memory = memory;
+  uint64_t cookie = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (state_ == State::kClosed) return ClosedLocked();
+    cookie = ++last_cookie_;
+    transfers_[cookie] = made;
+  }
+  const fabric::RemoteSpan span = {key, offset, length};
+  char* const local = memory->data() + at;
+  Status status = write ? channel->Write(local, span, cookie) : channel->Read(span, local, cookie);
+  if (status.ok()) {
+    *transfer = std::move(made);
+    // A flush that fails ends the channel, and with it the transfer.
+    if (write) channel->Flush().IgnoreError();
+    return OkStatus();
+  }
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    transfers_.erase(cookie);
+  }
+  // The bounds are right: either the region is gone, or all regions are, with the channel.
+  return Explained(status.code() == Code::kInvalidArgument ? Gone() : status);
+}
+
+Status BlockingChannel::Notify(std::string_view note) {
+  std::shared_ptr<fabric::Channel> channel;
+  RDMA_RETURN_IF_ERROR(Connected(&channel));
+  const iovec part = {const_cast<char*>(note.data()), note.size()};
+  return Explained(channel->Notify(&part, 1, fabric::Urgency::kWake));
+}
+
+void BlockingChannel::Close(const std::string& reason) {
+  if (!Ours()) return;
+  std::shared_ptr<fabric::Channel> channel;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (state_ == State::kClosed) return;
+    channel = channel_;
+  }
+  channel->Close(Status(Code::kCancelled, reason));
+}
+
+bool BlockingChannel::closed() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return state_ == State::kClosed;
+}
+
+void BlockingChannel::Drop() {
+  std::shared_ptr<fabric::Channel> channel;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    channel = std::move(channel_);
+  }
+  channel.reset();  // before the memory of transfers under way
+  OnClosed(Status(Code::kCancelled, "the device was closed"));
+}
+
+void BlockingChannel::OnConnected() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (state_ == State::kConnecting) state_ = State::kConnected;
+  changed_.notify_all();
+}
+
+void BlockingChannel::OnNotify(const char* data, size_t length) {
+  std::shared_ptr<fabric::Channel> flooded;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    inbox_.emplace_back(data, length);
+    inbox_bytes_ += length;
+    if (inbox_bytes_ > kInboxLimit) flooded = channel_;
+    changed_.notify_all();
+  }
+  if (flooded != nullptr) {
+    flooded->Close(Status(Code::kResourceExhausted,
+                          "notifications came faster than they were received, 256 MiB wait"));
+  }
+}
+
+void BlockingChannel::OnTransfer(uint64_t cookie, const Status& status) {
+  std::shared_ptr<Memory> memory;  // ends, if it does, after the lock
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = transfers_.find(cookie);
+  if (found == transfers_.end()) return;
+  Transfer& transfer = *found->second;
+  memory = std::move(transfer.memory);
+  transfer.done = true;
+  transfer.status = status.code() == Code::kInvalidArgument ? Gone() : status;
+  transfers_.erase(found);
+  changed_.notify_all();
+}
+
+void BlockingChannel::OnClosed(const Status& status) {
+  std::map<uint64_t, std::shared_ptr<Transfer>> transfers;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (state_ == State::kClosed) return;
+    state_ = State::kClosed;
+    reason_ = status.message();
+    for (auto& [cookie, transfer] : transfers_) {
+      transfer->done = true;
+      transfer->status = ClosedLocked();
+    }
+    transfers.swap(transfers_);
+    changed_.notify_all();
+  }
+  for (auto& [cookie, transfer] : transfers) transfer->memory.reset();
+}
+
+// --- PollingThread ---
+
+Status PollingThread::Open(const std::string& fabric, std::shared_ptr<PollingThread>* driver) {
+  Settings settings;
+  std::unique_ptr<fabric::Device> device;
+  RDMA_RETURN_IF_ERROR(OpenFabric(fabric, &settings, &device));
+  *driver = Owned::Share(new PollingThread(settings, std::move(device)));
+  return OkStatus();
+}
+
+PollingThread::PollingThread(const Settings& settings, std::shared_ptr<fabric::Device> device)
+    : spin_(settings.spin), summary_(device->Summary()), device_(std::move(device)) {
+  // Signals are for the interpreter's threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this, polled = device_.get()] { Loop(polled); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "rdma_fabric");
+}
+
+Status PollingThread::Device(std::shared_ptr<fabric::Device>* device) const {
+  RDMA_RETURN_IF_ERROR(CheckOurs());
+  std::lock_guard<std::mutex> lock(mu_);
+  if (device_ == nullptr) return Status(Code::kFailedPrecondition, "the device is closed");
+  *device = device_;
+  return OkStatus();
+}
+
+Status PollingThread::Allocate(size_t length, bool writable_by_peers,
+                               std::shared_ptr<Memory>* memory) {
+  std::shared_ptr<fabric::Device> device;
+  RDMA_RETURN_IF_ERROR(Device(&device));
+  const size_t granule = device->RegionGranule();
+  if (length == 0 || length > SIZE_MAX - granule) {
+    return Status(Code::kInvalidArgument,
+                  "a region cannot have " + std::to_string(length) + " bytes");
+  }
+  std::unique_ptr<fabric::Region> region;
+  const auto access =
+      writable_by_peers ? fabric::Access::kRemoteReadWrite : fabric::Access::kRemoteRead;
+  RDMA_RETURN_IF_ERROR(
+      device->Allocate((length + granule - 1) / granule * granule, access, nullptr, &region));
+  *memory = Owned::Share(new Memory(std::move(device), std::move(region), length));
+  return OkStatus();
+}
+
+Status PollingThread::OpenLine(std::shared_ptr<BlockingChannel>* line) {
+  std::shared_ptr<fabric::Device> device;
+  RDMA_RETURN_IF_ERROR(Device(&device));
+  auto made = Owned::Share(new BlockingChannel(device));
+  RDMA_RETURN_IF_ERROR(made->Open(made));
+  std::lock_guard<std::mutex> lock(mu_);
+  if (device_ == nullptr) return Status(Code::kFailedPrecondition, "the device is closed");
+  lines_.push_back(made);
+  *line = std::move(made);
+  return OkStatus();
+}
+
+Status PollingThread::Scratch(std::shared_ptr<Memory>* memory) {
+  RDMA_RETURN_IF_ERROR(CheckOurs());
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    *memory = scratch_;
+  }
+  if (*memory != nullptr) return OkStatus();
+  RDMA_RETURN_IF_ERROR(Allocate(1, /*writable_by_peers=*/false, memory));
+  std::lock_guard<std::mutex> lock(mu_);
+  scratch_ = *memory;
+  return OkStatus();
+}
+
+void PollingThread::Loop(fabric::Device* device) {
+  Nanos last_work = Now();
+  while (!stop_.load()) {
+    const int handled = device->Poll();
+    const bool reaped = Reap();
+    const Nanos now = Now();
+    if (handled > 0 || reaped) {
+      last_work = now;
+    } else if (now - last_work < spin_) {
+      for (int i = 0; i < kPausesPerYield; ++i) Pause();
+      sched_yield();
+    } else if (device->ArmNotification()) {
+      device->Sleep(Now() + kSecond);
+    }
+  }
+}
+
+// Lets go of what closed; whether there was something.
+bool PollingThread::Reap() {
+  std::vector<std::shared_ptr<BlockingChannel>> closed;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto open = std::partition(lines_.begin(), lines_.end(),
+                                     [](const auto& line) { return !line->closed(); });
+    closed.assign(open, lines_.end());
+    lines_.erase(open, lines_.end());
+  }
+  if (closed.empty()) return false;
+  for (const auto& line : closed) line->Drop();
+  reaped_.notify_all();
+  return true;
+}
+
+void PollingThread::Close() {
+  if (!Ours()) return;
+  std::lock_guard<std::mutex> closing(close_mu_);
+  std::shared_ptr<fabric::Device> device;
+  std::vector<std::shared_ptr<BlockingChannel>> lines;
+  std::shared_ptr<Memory> scratch;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (device_ == nullptr) return;
+    device = std::move(device_);
+    device_ = nullptr;
+    lines = lines_;
+    scratch = std::move(scratch_);
+  }
+  for (const auto& line : lines) line->Close("the device was closed");
+  {
+    std::unique_lock<std::mutex> lock(mu_);
+    reaped_.wait_until(lock, At(Now() + kCloseTimeout), [this] { return lines_.empty(); });
+  }
+  stop_.store(true);
+  device->Wake();
+  thread_.join();
+  for (const auto& line : lines) line->Drop();
+  std::lock_guard<std::mutex> lock(mu_);
+  lines_.clear();
+}
+
+}  // namespace rdma_transport::bindings

@@ -1,0 +1,175 @@
+// The fabric for callers that block: a thread that polls the device, waits with deadlines, and
+// memory and channels that keep alive what they need.
+//
+// Threads: any, for everything. Nothing here knows Python.
+// Fork: in a child of the process that opened the device every call is a FailedPrecondition, which
+// no lock precedes, and nothing is destroyed: locks and sockets may be in any state there.
+// Deadlines are of Now().
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "base/status.h"
+#include "fabric/fabric.h"
+
+namespace rdma_transport::bindings {
+
+// Opens "auto", "shm" or "verbs", or what RDMA_TRANSPORT_FABRIC says if `name` is empty; all other
+// settings are the environment's.
+Status OpenFabric(const std::string& name, Settings* settings,
+                  std::unique_ptr<fabric::Device>* device);
+
+// Of one process, and left alone in the children it forks.
+class Owned {
+ public:
+  bool Ours() const { return owner_ == getpid(); }
+  Status CheckOurs() const;
+
+  // Ends `T` where it was made, and nowhere else.
+  template <typename T>
+  static std::shared_ptr<T> Share(T* made) {
+    return std::shared_ptr<T>(made, [](T* ended) {
+      if (ended->Ours()) delete ended;
+    });
+  }
+
+ private:
+  const pid_t owner_ = getpid();
+};
+
+// Registered memory; it stays so after the device was closed, while somebody holds this.
+class Memory final : public Owned {
+ public:
+  Memory(std::shared_ptr<fabric::Device> device, std::unique_ptr<fabric::Region> region,
+         size_t length)
+      : device_(std::move(device)), region_(std::move(region)), length_(length) {}
+
+  char* data() const { return region_->address(); }
+  // What was asked for; the region is at least as long.
+  size_t length() const { return length_; }
+  uint64_t key() const { return region_->key(); }
+  bool writable() const { return region_->access() == fabric::Access::kRemoteReadWrite; }
+
+ private:
+  const std::shared_ptr<fabric::Device> device_;  // before the region: outlives it
+  const std::unique_ptr<fabric::Region> region_;
+  const size_t length_;
+};
+
+// A read or a write that was started. Guarded by its BlockingChannel's lock.
+struct Transfer {
+  std::shared_ptr<Memory> memory;  // until it ended
+  bool done = false;
+  Status status;
+};
+
+// A channel. Unavailable: it is closed; the message has the reason.
+class BlockingChannel final : public Owned, public fabric::ChannelHandler {
+ public:
+  explicit BlockingChannel(std::shared_ptr<fabric::Device> device) : device_(std::move(device)) {}
+
+  Status Address(std::string* address) const;
+  // `key`: for Channel::Authenticate(); may be empty.
+  Status Connect(const std::string& peer_address, bool active, const std::string& key);
+  // "" before Connect().
+  std::string FabricName() const;
+  std::string Route() const;
+
+  // DeadlineExceeded: not yet.
+  Status WaitConnected(Nanos deadline);
+  Status Wait(const std::shared_ptr<Transfer>& transfer, Nanos deadline);
+  Status Receive(Nanos deadline, std::string* note);
+  bool Done(const std::shared_ptr<Transfer>& transfer) const;
+
+  Status Share(const std::shared_ptr<Memory>& memory);
+  // Until the peer's region of that key can be reached, which is when its Share() has arrived here.
+  // `scratch`: where bytes can be read to that nobody wants.
+  Status WaitRemote(uint64_t key, const std::shared_ptr<Memory>& scratch, Nanos deadline);
+  // `memory` from `at` on is the local end. Its bounds, and those of the peer's region, are the
+  // caller's to check; NotFound: the peer has no such region any more.
+  Status Start(bool write, const std::shared_ptr<Memory>& memory, uint64_t at, uint64_t key,
+               uint64_t offset, uint64_t length, std::shared_ptr<Transfer>* transfer);
+  Status Notify(std::string_view note);
+  void Close(const std::string& reason);
+
+  // For PollingThread.
+  Status Open(const std::shared_ptr<BlockingChannel>& self);
+  bool closed() const;
+  // Lets go of a channel that closed, or that will not come to it: nobody polls any more.
+  void Drop();
+
+  void OnConnected() override;
+  void OnNotify(const char* data, size_t length) override;
+  void OnTransfer(uint64_t cookie, const Status& status) override;
+  void OnClosed(const Status& status) override;
+
+ private:
+  enum class State { kNew, kConnecting, kConnected, kClosed };
+
+  Status Connected(std::shared_ptr<fabric::Channel>* channel) const;
+  Status ClosedLocked() const;
+  Status Explained(const Status& status);
+
+  std::shared_ptr<fabric::Device> device_;
+
+  mutable std::mutex mu_;  // never held while the channel is called
+  std::condition_variable changed_;
+  State state_ = State::kNew;
+  std::shared_ptr<fabric::Channel> channel_;
+  std::string fabric_;
+  std::string route_;
+  std::string reason_;  // why it closed
+  std::deque<std::string> inbox_;
+  size_t inbox_bytes_ = 0;
+  uint64_t last_cookie_ = 0;
+  std::map<uint64_t, std::shared_ptr<Transfer>> transfers_;
+};
+
+// A device and the thread that polls it.
+class PollingThread final : public Owned {
+ public:
+  static Status Open(const std::string& fabric, std::shared_ptr<PollingThread>* driver);
+  ~PollingThread() { Close(); }
+
+  const std::string& summary() const { return summary_; }
+  Status Allocate(size_t length, bool writable_by_peers, std::shared_ptr<Memory>* memory);
+  Status OpenLine(std::shared_ptr<BlockingChannel>* line);
+  // Memory for BlockingChannel::WaitRemote().
+  Status Scratch(std::shared_ptr<Memory>* memory);
+  // Closes the channels, tells the peers, and ends the thread; bounded. Memory stays.
+  void Close();
+
+ private:
+  PollingThread(const Settings& settings, std::shared_ptr<fabric::Device> device);
+  Status Device(std::shared_ptr<fabric::Device>* device) const;
+  void Loop(fabric::Device* device);
+  bool Reap();
+
+  const Nanos spin_;
+  const std::string summary_;
+  std::mutex close_mu_;
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+
+  mutable std::mutex mu_;
+  std::condition_variable reaped_;
+  std::shared_ptr<fabric::Device> device_;  // null: closed
+  // Until they closed: what a peer's card may still write must not end before.
+  std::vector<std::shared_ptr<BlockingChannel>> lines_;
+  std::shared_ptr<Memory> scratch_;
+};
+
+}  // namespace rdma_transport::bindings

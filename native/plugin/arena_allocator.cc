@@ -1,0 +1,47 @@
+#include "plugin/arena_allocator.h"
+
+#include <string_view>
+
+#include "memory/extent_allocator.h"
+#include "plugin/mutable_buffers.h"
+#include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
+
+namespace rdma_transport {
+namespace {
+
+// The operation that allocates at this moment on this thread; empty outside of kernels.
+std::string_view CurrentSite() {
+  const absl::string_view name =
+      tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation().pending_op_name;
+  return {name.data(), name.size()};
+}
+
+}  // namespace
+
+void* ArenaAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
+  if (arena_ == nullptr || num_bytes <= min_bytes_ ||
+      alignment > memory::ExtentAllocator::kAlignment) {
+    return base_->AllocateRaw(alignment, num_bytes);
+  }
+  char* memory = nullptr;
+  if (!slots_->active()) {
+    memory = arena_->Allocate(num_bytes);
+  } else {
+    const std::string_view site = CurrentSite();
+    memory = slots_->Allocate(site, num_bytes);
+    if (memory == nullptr) {
+      memory = arena_->Allocate(num_bytes);
+      if (memory != nullptr && slots_->tracing()) slots_->Trace(memory, site, num_bytes);
+    }
+  }
+  return memory != nullptr ? memory : base_->AllocateRaw(alignment, num_bytes);
+}
+
+void ArenaAllocator::DeallocateRaw(void* ptr) {
+  if (arena_ == nullptr || !arena_->Contains(ptr)) return base_->DeallocateRaw(ptr);
+  MutableBuffers::Get().Forget(ptr);
+  auto* address = static_cast<char*>(ptr);
+  if (!slots_->active() || !slots_->Free(address)) arena_->Free(address);
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,71 @@
+// How TensorFlow's collectives reach other tasks: a buffer that is posted is announced to the peer
+// at once, which reads it from where it lies.
+//
+// What cannot go by the fabric goes by TensorFlow's own RecvBuf call. A step that is aborted here
+// is aborted in the protocol too, so that peers do not wait for what will not be posted any more.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "plugin/collective_transfer.h"
+#include "protocol/endpoint.h"
+#include "tensorflow/core/distributed_runtime/collective_rma_distributed.h"
+
+namespace rdma_transport {
+
+// One step's.
+class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistributed,
+                               public CollectiveStep {
+ public:
+  CollectiveAccess(const tensorflow::DeviceMgr* devices,
+                   tensorflow::DeviceResolverInterface* resolver,
+                   std::shared_ptr<tensorflow::UnboundedWorkQueue> queue,
+                   std::shared_ptr<tensorflow::WorkerCacheInterface> cache, int64_t step,
+                   std::string task, Endpoint* endpoint);
+
+  void RecvFromPeer(const std::string& peer_device, const std::string& peer_task,
+                    bool peer_is_local, const std::string& key, tensorflow::Device* to_device,
+                    tensorflow::DeviceContext* to_device_ctx,
+                    const tensorflow::AllocatorAttributes& to_alloc_attr,
+                    tensorflow::Tensor* to_tensor, const tensorflow::DeviceLocality& locality,
+                    int dev_to_dev_stream_index, tensorflow::CancellationManager* cancellation,
+                    const tensorflow::StatusCallback& done) override;
+  void PostToPeer(const std::string& peer_device, const std::string& peer_task,
+                  const std::string& key, tensorflow::Device* from_device,
+                  tensorflow::DeviceContext* from_device_ctx,
+                  const tensorflow::AllocatorAttributes& from_alloc_attr,
+                  const tensorflow::Tensor* from_tensor, const tensorflow::DeviceLocality& locality,
+                  tensorflow::CancellationManager* cancellation,
+                  const tensorflow::StatusCallback& done) override;
+  void StartAbort(const absl::Status& status) override;
+
+ private:
+  Peer* PeerFor(const std::string& task);
+
+  // CollectiveStep.
+  Endpoint* endpoint() const override { return endpoint_; }
+  int64_t number() const override;
+  BootstrapCall CallFor(const Peer* peer) override;
+  void FetchByGrpc(const CollectiveTransferArgs& args, tensorflow::Tensor* tensor,
+                   tensorflow::CancellationManager* cancellation,
+                   const tensorflow::StatusCallback& done) override;
+  void PostByGrpc(const CollectiveTransferArgs& args, const tensorflow::Tensor* tensor,
+                  const tensorflow::StatusCallback& done) override;
+  absl::Status Track(const std::shared_ptr<CollectiveTransfer>& transfer) override;
+  void Untrack(const std::shared_ptr<CollectiveTransfer>& transfer) override;
+
+  Endpoint* const endpoint_;
+  // What the base class points to.
+  const std::shared_ptr<tensorflow::WorkerCacheInterface> cache_;
+
+  std::mutex mu_;
+  absl::Status aborted_;
+  std::map<std::string, Peer*> peers_;  // by task; null: this task itself
+  std::set<std::shared_ptr<CollectiveTransfer>> transfers_;
+};
+
+}  // namespace rdma_transport

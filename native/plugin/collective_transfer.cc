@@ -1,0 +1,254 @@
+#include "plugin/collective_transfer.h"
+
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "plugin/status_conversion.h"
+#include "plugin/step_errors.h"
+#include "protocol/endpoint.h"
+#include "protocol/runtime.h"
+
+namespace rdma_transport {
+
+namespace tf = tensorflow;
+
+namespace {
+
+// Copying more than this takes longer than handing the polling to another thread.
+constexpr uint64_t kLongCopy = 64 << 10;
+
+char* DataOf(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
+
+}  // namespace
+
+// --- Both ---
+
+bool CollectiveTransfer::Begin() {
+  const auto self = std::static_pointer_cast<CollectiveTransfer>(shared_from_this());
+  const auto cancel = [self] {
+    self->Cancel(absl::CancelledError("a collective's transfer was cancelled"));
+  };
+  const absl::Status aborted = step_->Track(self);
+  if (!aborted.ok()) {
+    Cancel(aborted);
+  } else if (args_.cancellation != nullptr) {
+    token_ = args_.cancellation->get_cancellation_token();
+    if (!args_.cancellation->RegisterCallback(token_, cancel)) cancel();
+  }
+  std::optional<absl::Status> ended;
+  {
+    std::lock_guard<std::mutex> lock(begin_mu_);
+    begun_ = true;
+    ended = early_end_;
+  }
+  if (ended.has_value()) TellTensorFlow(*ended);
+  return !ended.has_value();
+}
+
+void CollectiveTransfer::Finish(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(begin_mu_);
+    if (!begun_) {
+      early_end_ = status;
+      return;
+    }
+  }
+  TellTensorFlow(status);
+}
+
+void CollectiveTransfer::TellTensorFlow(const absl::Status& status) {
+  // A callback that is running finds this claimed.
+  if (token_ != tf::CancellationManager::kInvalidToken) {
+    args_.cancellation->TryDeregisterCallback(token_);
+  }
+  step_->Untrack(std::static_pointer_cast<CollectiveTransfer>(shared_from_this()));
+  args_.done(status);  // `step_` may be gone afterwards
+}
+
+// --- Fetching ---
+
+void CollectiveFetch::Run(const std::shared_ptr<CollectiveFetch>& fetch, Peer* peer) {
+  if (!fetch->Begin()) return;
+  fetch->peer_ = peer;
+  // The step may go as soon as the transfer has ended.
+  Endpoint* endpoint = fetch->step_->endpoint();
+  const int64_t step = fetch->step_->number();
+  endpoint->Receive(peer, step, fetch->args_.key, fetch, fetch->step_->CallFor(peer));
+  if (fetch->claimed()) endpoint->Forget(step, fetch->args_.key, fetch.get());
+}
+
+void CollectiveFetch::Cancel(const absl::Status& status) {
+  if (!Claim()) return;
+  Delivery cancelled;
+  cancelled.status = FromTensorFlow(status);
+  OnDelivery(std::move(cancelled));
+}
+
+char* CollectiveFetch::Destination(uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  return !calling_ && bytes == tensor_->TotalBytes() ? DataOf(*tensor_) : nullptr;
+}
+
+void CollectiveFetch::OnDelivery(Delivery delivery) {
+  // Then it may wait in the mailbox still.
+  if (!delivery.status.ok()) step_->endpoint()->Forget(step_->number(), args_.key, this);
+  delivery_ = std::move(delivery);
+  bool calling;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    over_ = true;
+    calling = calling_;
+  }
+  if (!calling) return End();
+  call_.StartCancel();  // its end is this one's too
+}
+
+void CollectiveFetch::OnUseGrpc(const std::string&) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (over_) return;
+    calling_ = true;
+  }
+  const Nanos begin = Now();
+  step_->FetchByGrpc(args_, tensor_, &call_, [self = Self(), begin](const absl::Status& status) {
+    const bool first = self->Claim();
+    if (first) {
+      CollectiveStep* step = self->step_;
+      step->endpoint()->Forget(step->number(), self->args_.key, self.get());
+      if (status.ok()) {
+        self->peer_->ReceivedByGrpc(step->number(), self->args_.key, self->tensor_->TotalBytes(),
+                                    begin);
+      }
+      return self->Finish(status);
+    }
+    bool end;
+    {
+      std::lock_guard<std::mutex> lock(self->mu_);
+      self->calling_ = false;
+      end = self->over_;
+    }
+    if (end) self->End();
+  });
+  if (claimed()) call_.StartCancel();
+}
+
+void CollectiveFetch::End() {
+  std::function<void()> end = [self = Self()] { self->Finish(self->Copy()); };
+  if (!delivery_.status.ok() || !Runtime::Defer(&end)) end();
+}
+
+absl::Status CollectiveFetch::Copy() {
+  const Delivery delivery = std::move(delivery_);  // its lease ends here
+  if (!delivery.status.ok()) return ErrorOf(delivery, peer_task());
+  if (delivery.bytes != tensor_->TotalBytes()) {
+    return absl::InternalError("a collective's peer sent " + std::to_string(delivery.bytes) +
+                               " bytes where " + std::to_string(tensor_->TotalBytes()) +
+                               " were expected: " + args_.key);
+  }
+  char* destination = DataOf(*tensor_);
+  if (delivery.bytes == 0 || delivery.data == destination) return absl::OkStatus();
+  if (delivery.bytes > kLongCopy) Runtime::LongWorkAhead();
+  std::memcpy(destination, delivery.data, delivery.bytes);
+  if (delivery.mode != Mode::kInline) {
+    GlobalCounters().copied_bytes.fetch_add(delivery.bytes, std::memory_order_relaxed);
+  }
+  return absl::OkStatus();
+}
+
+// --- Posting ---
+
+// TensorFlow's own way for a buffer; refers to the post, which lives at least as long.
+class CollectivePost::FallbackOnce final : public FallbackSend {
+ public:
+  explicit FallbackOnce(std::shared_ptr<CollectivePost> post) : post_(std::move(post)) {}
+  Status Send() override {
+    post_->SendByGrpc();
+    return OkStatus();
+  }
+  std::unique_ptr<FallbackSend> Keep(bool) override {
+    return std::make_unique<FallbackOnce>(post_);
+  }
+  void Fail(const Status& status) override { post_->End(ToTensorFlow(status, post_->peer_task())); }
+
+ private:
+  const std::shared_ptr<CollectivePost> post_;
+};
+
+void CollectivePost::StopWatching() {
+  step_->endpoint()->Forget(step_->number(), WatchKey(), this);
+}
+
+void CollectivePost::End(const absl::Status& status) {
+  if (!Claim()) return;
+  StopWatching();
+  Finish(status);
+}
+
+void CollectivePost::OnDelivery(Delivery delivery) {
+  StopWatching();
+  Finish(ErrorOf(delivery, peer_task()));
+}
+
+void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer) {
+  if (!post->Begin()) return;
+  // The step may go as soon as the transfer has ended.
+  Endpoint* endpoint = post->step_->endpoint();
+  const int64_t step = post->step_->number();
+  const Status sent = post->Send(peer);
+  if (!sent.ok()) return post->End(ToTensorFlow(sent, post->peer_task()));
+  bool released;
+  {
+    std::lock_guard<std::mutex> lock(post->mu_);
+    post->sending_ = false;
+    released = post->released_ && !post->by_grpc_;
+  }
+  if (released) return post->End(absl::OkStatus());
+  endpoint->Watch(peer, step, post->WatchKey(), post);
+  if (post->claimed()) endpoint->Forget(step, post->WatchKey(), post.get());
+}
+
+Status CollectivePost::Send(Peer* peer) {
+  using Holder = std::shared_ptr<CollectivePost>;
+  Outgoing outgoing;
+  outgoing.step = step_->number();
+  outgoing.key = args_.key;
+  outgoing.bytes = tensor_.TotalBytes();
+  outgoing.data = DataOf(tensor_);
+  outgoing.owner = OwnerRef(new Holder(Self()), [](void* held) {
+    const std::unique_ptr<Holder> holder(static_cast<Holder*>(held));
+    (*holder)->Released();
+  });
+  outgoing.blocks_until_release = true;
+  FallbackOnce fallback(Self());
+  return peer->Send(std::move(outgoing), step_->CallFor(peer), &fallback);
+}
+
+void CollectivePost::SendByGrpc() {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    by_grpc_ = true;
+  }
+  if (claimed()) return;
+  step_->PostByGrpc(args_, &tensor_,
+                    [self = Self()](const absl::Status& status) { self->End(status); });
+}
+
+void CollectivePost::Released() {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    released_ = true;
+    if (sending_ || by_grpc_) return;
+  }
+  End(absl::OkStatus());
+}
+
+void CollectivePost::Cancel(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (by_grpc_) return;  // TensorFlow cancels what it has
+  }
+  End(status);
+}
+
+}  // namespace rdma_transport

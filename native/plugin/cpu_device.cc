@@ -1,0 +1,174 @@
+#include "plugin/cpu_device.h"
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "fabric/fabric.h"
+#include "plugin/arena_allocator.h"
+#include "plugin/mutable_buffers.h"
+#include "protocol/counters.h"
+#include "tensorflow/core/common_runtime/device_factory.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/common_runtime/process_state.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace rdma_transport {
+namespace {
+
+using tensorflow::DMAHelper;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorBuffer;
+
+// A peer's own memory, or a slot into which a peer will write again.
+bool IsPeersMemory(const Tensor& tensor) {
+  const void* data = DMAHelper::base(&tensor);
+  if (fabric::IsMapped(data)) return true;
+  const Runtime* runtime = Runtime::IfMade();
+  return runtime->receive_arena() != nullptr && runtime->receive_arena()->Contains(data);
+}
+
+// Kernels that keep an input for good, or write into it without asking whether they may. They get
+// a copy: a variable must not pin a producer's memory, and a producer's memory must not change.
+bool NeedsOwnInput(const OpKernel& kernel) {
+  static constexpr std::string_view kTypes[] = {"AssignVariableOp", "InplaceUpdate", "InplaceAdd",
+                                                "InplaceSub",       "PyFunc",        "EagerPyFunc",
+                                                "PyFuncStateless"};
+  const auto type = kernel.type_string_view();
+  for (const std::string_view candidate : kTypes) {
+    if (std::string_view(type.data(), type.size()) == candidate) return true;
+  }
+  return false;
+}
+
+Tensor CopyOf(const Tensor& tensor, tensorflow::Allocator* allocator) {
+  Tensor copy(allocator, tensor.dtype(), tensor.shape());
+  if (!copy.IsInitialized()) return tensor;
+  std::memcpy(DMAHelper::base(&copy), DMAHelper::base(&tensor), tensor.TotalBytes());
+  GlobalCounters().copied_bytes.fetch_add(tensor.TotalBytes(), std::memory_order_relaxed);
+  return copy;
+}
+
+// Holds, while a kernel runs, one more reference to each input that lies in a peer's memory, so
+// that no kernel takes such a buffer for its own and writes its result there. (OwnsMemory() does
+// not cover a slice of such a tensor.)
+class InputGuard {
+ public:
+  InputGuard(OpKernel* kernel, OpKernelContext* context, tensorflow::Allocator* allocator) {
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      if (context->input_is_ref(i) || !context->has_input(i)) continue;
+      // The executor made this Tensor for this kernel alone, so it may be exchanged.
+      Tensor& input = const_cast<Tensor&>(context->input(i));
+      if (!IsPeersMemory(input)) continue;
+      if (NeedsOwnInput(*kernel)) {
+        input = CopyOf(input, allocator);
+      } else {
+        TensorBuffer* root =
+            const_cast<TensorBuffer*>(DMAHelper::buffer(&std::as_const(input)))->root_buffer();
+        root->Ref();
+        held_.push_back(root);
+      }
+    }
+  }
+  InputGuard(InputGuard&&) = default;
+  ~InputGuard() {
+    for (TensorBuffer* root : held_) root->Unref();
+  }
+  bool empty() const { return held_.empty(); }
+
+ private:
+  std::vector<TensorBuffer*> held_;
+};
+
+void NoteReferenceVariables(OpKernelContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (!context->input_is_ref(i) || !context->has_input(i)) continue;
+    const Tensor variable = context->mutable_input(i, /*lock_held=*/false);
+    if (variable.IsInitialized() && DMAHelper::base(&variable) != nullptr) {
+      MutableBuffers::Get().Add(DMAHelper::base(&variable));
+    }
+  }
+}
+
+// An output that shares a reference variable's buffer and feeds a _Send is copied here and not at
+// the send: what follows this kernel may overwrite the variable before the _Send runs.
+void DetachSentOutputs(OpKernelContext* context, tensorflow::Allocator* allocator) {
+  if (MutableBuffers::Get().empty()) return;
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    if (!context->output_alloc_attr(i).nic_compatible()) continue;
+    if (tensorflow::IsRefType(context->expected_output_dtype(i))) continue;
+    Tensor* output = context->mutable_output(i);
+    if (output == nullptr || !output->IsInitialized() || !DMAHelper::CanUseDMA(output)) continue;
+    TensorBuffer* buffer = DMAHelper::buffer(output);
+    if (buffer == nullptr) continue;  // a tensor without elements may have none
+    if (!MutableBuffers::Get().Contains(buffer->root_buffer()->data())) continue;
+    *output = CopyOf(*output, allocator);
+    GlobalCounters().staged_tensors.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+// Longer than waking another thread, or not known to be shorter.
+bool TakesLong(OpKernel* kernel) {
+  const auto type = kernel->type_string_view();
+  return kernel->IsExpensive() && type != "_Send" && type != "_HostSend";
+}
+
+bool HasReferenceInput(const OpKernel& kernel) {
+  for (const tensorflow::DataType type : kernel.input_types()) {
+    if (tensorflow::IsRefType(type)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
+  if (TakesLong(kernel)) Runtime::LongWorkAhead();
+  const InputGuard guard(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
+  const bool references = HasReferenceInput(*kernel);
+  // Before: it may be overwritten now, and sent by another thread meanwhile. After: the kernel may
+  // have given the variable another buffer.
+  if (references) NoteReferenceVariables(context);
+  ThreadPoolDevice::Compute(kernel, context);
+  if (!context->status().ok()) return;
+  if (references) NoteReferenceVariables(context);
+  DetachSentOutputs(context, GetAllocator(tensorflow::AllocatorAttributes()));
+}
+
+void CpuDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel, OpKernelContext* context,
+                             tensorflow::AsyncOpKernel::DoneCallback done) {
+  auto guard = std::make_unique<InputGuard>(kernel, context,
+                                            GetAllocator(tensorflow::AllocatorAttributes()));
+  if (guard->empty()) {
+    ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
+    return;
+  }
+  std::shared_ptr<InputGuard> held = std::move(guard);
+  ThreadPoolDevice::ComputeAsync(kernel, context, [held, done = std::move(done)]() mutable {
+    held.reset();
+    done();
+  });
+}
+
+absl::Status MakeDevices(const tensorflow::SessionOptions& options, const std::string& task,
+                         Runtime* runtime,
+                         std::vector<std::unique_ptr<tensorflow::Device>>* devices) {
+  // Shared by all servers of the process, which share the arena; tensors may outlive a server.
+  static auto* allocator = new ArenaAllocator(
+      runtime->arena(), runtime->slots(), runtime->settings().arena_min_tensor,
+      tensorflow::ProcessState::singleton()->GetCPUAllocator(tensorflow::port::kNUMANoAffinity));
+  const absl::Status made = tensorflow::DeviceFactory::AddDevices(options, task, devices);
+  if (!made.ok()) return made;
+  for (auto& device : *devices) {
+    if (device->device_type() != "CPU") continue;
+    const tensorflow::DeviceAttributes& attributes = device->attributes();
+    device = std::make_unique<CpuDevice>(options, device->name(),
+                                         tensorflow::Bytes(attributes.memory_limit()),
+                                         attributes.locality(), allocator);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rdma_transport

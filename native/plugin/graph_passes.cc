@@ -1,0 +1,59 @@
+#include "plugin/graph_passes.h"
+
+#include "analyzer/partition_edges.h"
+#include "analyzer/shapes.h"
+#include "protocol/runtime.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+
+namespace rdma_transport {
+namespace {
+
+namespace tf = tensorflow;
+
+thread_local EdgeCollector* t_collector = nullptr;
+
+// Late, so that the graph is what will run.
+constexpr int kPhase = 1000;
+
+// In a process without an rdma server nothing changes.
+bool Active() {
+  const Runtime* runtime = Runtime::IfMade();
+  return runtime != nullptr && runtime->device() != nullptr && runtime->settings().static_edges;
+}
+
+class ShapePass final : public tf::GraphOptimizationPass {
+ public:
+  absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {
+    if (Active() && options.graph != nullptr) analyzer::MarkShapes(options.graph->get());
+    return absl::OkStatus();
+  }
+};
+
+class EdgePass final : public tf::GraphOptimizationPass {
+ public:
+  absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {
+    if (t_collector == nullptr || !Active() || options.partition_graphs == nullptr) {
+      return absl::OkStatus();
+    }
+    for (const auto& [device, graph] : *options.partition_graphs) {
+      analyzer::FindEdges(*graph, &t_collector->edges());
+    }
+    return absl::OkStatus();
+  }
+};
+
+[[maybe_unused]] const bool passes_registered = [] {
+  auto* registry = tf::OptimizationPassRegistry::Global();
+  registry->Register(tf::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, kPhase,
+                     std::make_unique<ShapePass>());
+  registry->Register(tf::OptimizationPassRegistry::POST_PARTITIONING, kPhase,
+                     std::make_unique<EdgePass>());
+  return true;
+}();
+
+}  // namespace
+
+EdgeCollector::EdgeCollector() : outer_(t_collector) { t_collector = this; }
+EdgeCollector::~EdgeCollector() { t_collector = outer_; }
+
+}  // namespace rdma_transport

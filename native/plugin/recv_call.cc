@@ -1,0 +1,194 @@
+#include "plugin/recv_call.h"
+
+#include <cstring>
+#include <utility>
+
+#include "plugin/cpu_device.h"
+#include "plugin/device_names.h"
+#include "plugin/leased_buffer.h"
+#include "plugin/step_errors.h"
+#include "protocol/tensor_bytes.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/distributed_runtime/request_id.h"
+#include "tensorflow/core/distributed_runtime/tensor_coding.h"
+#include "tensorflow/core/distributed_runtime/worker_cache.h"
+#include "tensorflow/core/distributed_runtime/worker_interface.h"
+#include "tensorflow/core/distributed_runtime/worker_session.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/protobuf/worker.pb.h"
+
+namespace rdma_transport {
+
+namespace tf = tensorflow;
+
+// A RecvTensor call of TensorFlow's. It may end after the RecvCall has.
+struct RecvCall::GrpcFetch {
+  std::shared_ptr<tf::WorkerCacheInterface> cache;
+  std::string task;
+  tf::WorkerInterface* worker = nullptr;
+  tf::CallOptions options;
+  tf::RecvTensorRequest request;
+  tf::TensorResponse response;
+};
+
+RecvCall::RecvCall(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
+                   const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done)
+    : rendezvous_(rendezvous), key_(key), args_(args), done_(std::move(done)) {}
+
+RecvCall::~RecvCall() = default;
+
+void RecvCall::Run(std::shared_ptr<RecvCall> call) {
+  Rendezvous* rendezvous = call->rendezvous_;
+  const auto fail = [&](const absl::Status& status) {
+    if (call->Claim())
+      call->done_(status, tf::Rendezvous::Args(), call->args_, tf::Tensor(), false);
+  };
+  absl::Status found =
+      rendezvous->session()->device_mgr()->LookupDevice(call->key_.dst_device, &call->device_);
+  if (!found.ok()) return fail(found);
+  Peer* peer = rendezvous->PeerFor(call->key_.src_device, &call->receipts_);
+  call->peer_ = peer;
+  if (peer == nullptr) {
+    return fail(absl::InternalError("no worker known as " + std::string(call->key_.src_device)));
+  }
+  if (call->receipts_ != nullptr) call->begin_micros_ = tf::Env::Default()->NowMicros();
+  Endpoint* endpoint = rendezvous->endpoint_;
+  const int64_t step = rendezvous->step_id_;
+  // The callback may let go of the rendezvous before this function ends.
+  const tf::core::ScopedUnref unref((rendezvous->Ref(), rendezvous));
+  rendezvous->RegisterCall(call.get(), call->args_);
+  // Already aborted: StartAbort() has arranged the end.
+  if (!call->status().ok()) return;
+  endpoint->Receive(peer, step, call->key_.FullKey(), call, rendezvous->CallFor(peer));
+  // An abort in between could not take out what was not in yet.
+  if (call->claimed()) endpoint->Forget(step, call->key_.FullKey(), call.get());
+}
+
+void RecvCall::StartAbort(const absl::Status& status) {
+  // TensorFlow holds no reference, and Claim() may drop the last one.
+  const std::shared_ptr<RecvCall> self = Self();
+  std::shared_ptr<GrpcFetch> fetch;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    status_.Update(status);
+    fetch = fetch_;
+  }
+  if (!Claim()) return;
+  // Not here: the caller holds locks that the callback needs.
+  tf::Env::Default()->SchedClosure([self, fetch] {
+    self->rendezvous_->endpoint_->Forget(self->rendezvous_->step_id_, self->key_.FullKey(),
+                                         self.get());
+    if (fetch != nullptr) fetch->options.StartCancel();
+    self->Finish(self->status(), tf::Tensor(), false);
+  });
+}
+
+absl::Status RecvCall::status() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return status_;
+}
+
+void RecvCall::Finish(const absl::Status& status, const tf::Tensor& tensor, bool dead) {
+  rendezvous_->DeregisterCall(this, args_);
+  const tf::Rendezvous::DoneCallback done = std::move(done_);
+  done(status, tf::Rendezvous::Args(), args_, tensor, dead);
+}
+
+void RecvCall::OnDelivery(Delivery delivery) {
+  const std::shared_ptr<RecvCall> self = Self();
+  std::shared_ptr<GrpcFetch> fetch;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    fetch = fetch_;
+  }
+  if (fetch != nullptr) fetch->options.StartCancel();
+  tf::Tensor tensor;
+  const bool dead = delivery.dead;
+  absl::Status status;
+  if (!delivery.status.ok()) status = ErrorOf(delivery, WorkerOf(key_.src_device));
+  if (absl::IsDataLoss(status)) {
+    status = absl::DataLossError(std::string(status.message()) +
+                                 "; edge: " + std::string(key_.FullKey()));
+  }
+  if (status.ok()) {
+    status = TensorFrom(&delivery, &tensor);
+    if (receipts_ != nullptr && status.ok()) {
+      receipts_->Add(rendezvous_->step_id_, key_, begin_micros_, tf::Env::Default()->NowMicros(),
+                     tensor.TotalBytes());
+    }
+  } else {
+    rendezvous_->endpoint_->Forget(rendezvous_->step_id_, key_.FullKey(), this);
+  }
+  Finish(status, tensor, dead);
+}
+
+absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const {
+  const auto dtype = static_cast<tf::DataType>(delivery->dtype);
+  tf::TensorShape shape;
+  const absl::Status shaped = tf::TensorShape::BuildTensorShape(delivery->dims, &shape);
+  if (!shaped.ok()) return shaped;
+  if (!tf::DataType_IsValid(static_cast<int>(dtype)) || !tf::DataTypeCanUseMemcpy(dtype) ||
+      !HasBytes(delivery->dims, tf::DataTypeSize(dtype), delivery->bytes)) {
+    return absl::DataLossError("a tensor whose type, shape and length contradict each other: " +
+                               std::string(key_.FullKey()));
+  }
+  if (delivery->bytes == 0) {
+    *tensor = tf::Tensor(dtype, shape);
+    return absl::OkStatus();
+  }
+  const bool guarded = dynamic_cast<CpuDevice*>(device_) != nullptr;
+  if (!delivery->exclusive && !guarded) {
+    // A device of somebody else's does not keep kernels from writing there.
+    tf::Tensor copy(device_->GetAllocator(args_.alloc_attrs), dtype, shape);
+    if (!copy.IsInitialized()) return absl::ResourceExhaustedError("no memory for a tensor");
+    std::memcpy(tf::DMAHelper::base(&copy), delivery->data, delivery->bytes);
+    GlobalCounters().copied_bytes.fetch_add(delivery->bytes, std::memory_order_relaxed);
+    *tensor = std::move(copy);
+    return absl::OkStatus();
+  }
+  tf::core::RefCountPtr<tf::TensorBuffer> buffer(new LeasedBuffer(
+      delivery->data, delivery->bytes, std::move(delivery->lease), delivery->exclusive));
+  *tensor = tf::Tensor(dtype, shape, std::move(buffer));
+  return absl::OkStatus();
+}
+
+void RecvCall::OnUseGrpc(const std::string& reason) {
+  auto fetch = std::make_shared<GrpcFetch>();
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (!status_.ok()) return;
+    fetch_ = fetch;
+  }
+  const std::shared_ptr<RecvCall> self = Self();
+  fetch->cache = rendezvous_->session()->GetSharedWorkerCache();
+  fetch->task = std::string(WorkerOf(key_.src_device));
+  fetch->worker = fetch->cache->GetOrCreateWorker(fetch->task);
+  if (fetch->worker == nullptr) {
+    if (Claim()) Finish(absl::InternalError("no worker known as " + fetch->task), {}, false);
+    return;
+  }
+  fetch->request.set_step_id(rendezvous_->step_id_);
+  fetch->request.set_rendezvous_key(std::string(key_.FullKey()));
+  fetch->request.set_request_id(tf::GetUniqueRequestId());
+  fetch->response.InitAlloc(device_, args_.alloc_attrs);
+  // Until the call ends it may be cancelled by StartAbort(), also from inside this call.
+  fetch->worker->RecvTensorAsync(
+      &fetch->options, &fetch->request, &fetch->response,
+      [self, fetch, begin = Now()](const absl::Status& status) {
+        fetch->cache->ReleaseWorker(fetch->task, fetch->worker);
+        if (!self->Claim()) return;
+        Rendezvous* rendezvous = self->rendezvous_;
+        rendezvous->endpoint_->Forget(rendezvous->step_id_, self->key_.FullKey(), self.get());
+        const tf::Tensor& tensor = fetch->response.tensor();
+        if (status.ok()) {
+          self->peer_->ReceivedByGrpc(rendezvous->step_id_, self->key_.FullKey(),
+                                      tensor.TotalBytes(), begin);
+        }
+        self->Finish(status, tensor, fetch->response.metadata().is_dead());
+      });
+  // An abort that came before the call could be cancelled would otherwise be lost on it.
+  if (claimed()) fetch->options.StartCancel();
+}
+
+}  // namespace rdma_transport

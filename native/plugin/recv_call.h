@@ -1,0 +1,59 @@
+// One _Recv that waits: it ends with the tensor, with the peer's loss, or with the step's abort,
+// whichever comes first, and calls TensorFlow back exactly once.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "plugin/receipt_log.h"
+#include "plugin/rendezvous.h"
+#include "protocol/pending_recv.h"
+#include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
+#include "tensorflow/core/distributed_runtime/call_options.h"
+
+namespace rdma_transport {
+
+class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv {
+ public:
+  RecvCall(Rendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,
+           const tensorflow::Rendezvous::Args& args, tensorflow::Rendezvous::DoneCallback done);
+  ~RecvCall() override;
+
+  // Registers with the step and asks the endpoint for the tensor.
+  static void Run(std::shared_ptr<RecvCall> call);
+
+  // BaseRecvTensorCall. StartAbort() is called with TensorFlow's locks held.
+  void Start(std::function<void()>) override {}
+  void StartAbort(const absl::Status& status) override;
+  absl::Status status() const override;
+
+  // PendingRecv.
+  void OnDelivery(Delivery delivery) override;
+  void OnUseGrpc(const std::string& reason) override;
+
+ private:
+  struct GrpcFetch;
+
+  std::shared_ptr<RecvCall> Self() {
+    return std::static_pointer_cast<RecvCall>(PendingRecv::shared_from_this());
+  }
+  absl::Status TensorFrom(Delivery* delivery, tensorflow::Tensor* tensor) const;
+  // Calls TensorFlow back. Only who claimed this may.
+  void Finish(const absl::Status& status, const tensorflow::Tensor& tensor, bool dead);
+
+  Rendezvous* const rendezvous_;  // TensorFlow holds it until `done_` returns
+  const tensorflow::Rendezvous::ParsedKey key_;
+  const tensorflow::Rendezvous::Args args_;
+  tensorflow::Rendezvous::DoneCallback done_;
+  tensorflow::Device* device_ = nullptr;
+  Peer* peer_ = nullptr;
+  std::shared_ptr<ReceiptLog> receipts_;  // null: nobody wants to know
+  int64_t begin_micros_ = 0;              // kept for them
+
+  mutable std::mutex mu_;
+  absl::Status status_;
+  std::shared_ptr<GrpcFetch> fetch_;
+};
+
+}  // namespace rdma_transport

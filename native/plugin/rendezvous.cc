@@ -1,0 +1,205 @@
+#include "plugin/rendezvous.h"
+
+#include <memory>
+
+#include "absl/container/inlined_vector.h"
+#include "plugin/bootstrap_call.h"
+#include "plugin/device_names.h"
+#include "plugin/mutable_buffers.h"
+#include "plugin/recv_call.h"
+#include "plugin/status_conversion.h"
+#include "plugin/step_errors.h"
+#include "plugin/worker_cache.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/distributed_runtime/worker_cache.h"
+#include "tensorflow/core/distributed_runtime/worker_env.h"
+#include "tensorflow/core/distributed_runtime/worker_session.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/util/device_name_utils.h"
+
+namespace rdma_transport {
+namespace {
+
+namespace tf = tensorflow;
+
+// What TensorFlow's own Send() needs; refers to its caller's variables.
+class SendNow final : public FallbackSend {
+ public:
+  SendNow(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
+          const tf::Rendezvous::Args& args, const tf::Tensor& tensor, bool dead)
+      : rendezvous_(rendezvous), key_(key), args_(args), tensor_(tensor), dead_(dead) {}
+
+  Status Send() override {
+    return FromTensorFlow(rendezvous_->SendByGrpc(key_, args_, tensor_, dead_));
+  }
+  std::unique_ptr<FallbackSend> Keep(bool copy) override;
+  void Fail(const Status& status) override {
+    rendezvous_->StartAbort(ToTensorFlow(status, WorkerOf(key_.dst_device)));
+  }
+
+ private:
+  Rendezvous* const rendezvous_;
+  const tf::Rendezvous::ParsedKey& key_;
+  const tf::Rendezvous::Args& args_;
+  const tf::Tensor& tensor_;
+  const bool dead_;
+};
+
+// The same with copies of its own.
+class SendLater final : public FallbackSend {
+ public:
+  SendLater(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
+            const tf::Rendezvous::Args& args, const tf::Tensor& tensor, bool dead)
+      : rendezvous_(rendezvous), key_(key), args_(args), tensor_(tensor), dead_(dead) {
+    rendezvous_->Ref();
+  }
+  ~SendLater() override { rendezvous_->Unref(); }
+
+  Status Send() override {
+    return FromTensorFlow(rendezvous_->SendByGrpc(key_, args_, tensor_, dead_));
+  }
+  std::unique_ptr<FallbackSend> Keep(bool) override {
+    return std::make_unique<SendLater>(rendezvous_, key_, args_, tensor_, dead_);
+  }
+  void Fail(const Status& status) override {
+    rendezvous_->StartAbort(ToTensorFlow(status, WorkerOf(key_.dst_device)));
+  }
+
+ private:
+  Rendezvous* const rendezvous_;
+  const tf::Rendezvous::ParsedKey key_;
+  const tf::Rendezvous::Args args_;
+  const tf::Tensor tensor_;
+  const bool dead_;
+};
+
+std::unique_ptr<FallbackSend> SendNow::Keep(bool copy) {
+  return std::make_unique<SendLater>(rendezvous_, key_, args_,
+                                     copy ? tf::tensor::DeepCopy(tensor_) : tensor_, dead_);
+}
+
+// Why the fabric cannot carry this tensor; null if it can.
+const char* NotCarried(const tf::Rendezvous::ParsedKey& key, const tf::Rendezvous::Args& args,
+                       const tf::Tensor& tensor) {
+  if (tensor.dtype() == tf::DT_STRING) return "a string tensor";
+  if (tensor.dtype() == tf::DT_VARIANT) return "a variant tensor";
+  if (tensor.dtype() == tf::DT_RESOURCE) return "a resource handle";
+  if (!tf::DMAHelper::CanUseDMA(&tensor)) return "a type without plain bytes";
+  const bool on_host = args.alloc_attrs.on_host();
+  if (!on_host && (key.src.type != tf::DEVICE_CPU || key.dst.type != tf::DEVICE_CPU)) {
+    return "memory of an accelerator";
+  }
+  return nullptr;
+}
+
+void UnrefBuffer(void* buffer) { static_cast<tf::TensorBuffer*>(buffer)->Unref(); }
+
+}  // namespace
+
+absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& args,
+                              const tf::Tensor& tensor, bool is_dead) {
+  if (tf::DeviceNameUtils::IsSameAddressSpace(key.src, key.dst)) {
+    return SendByGrpc(key, args, tensor, is_dead);
+  }
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (!aborted_.ok()) return aborted_;
+  }
+  Peer* peer = PeerFor(key.dst_device);
+  if (peer == nullptr) return SendByGrpc(key, args, tensor, is_dead);
+
+  absl::InlinedVector<int64_t, 8> dims;
+  for (int i = 0; i < tensor.dims(); ++i) dims.push_back(tensor.dim_size(i));
+  Outgoing outgoing;
+  outgoing.step = step_id_;
+  outgoing.key = std::string_view(key.FullKey().data(), key.FullKey().size());
+  outgoing.dtype = static_cast<uint32_t>(tensor.dtype());
+  outgoing.dead = is_dead;
+  outgoing.dims = dims.data();
+  outgoing.rank = static_cast<int>(dims.size());
+  outgoing.not_carried = NotCarried(key, args, tensor);
+  outgoing.bytes = tensor.IsInitialized() ? tensor.TotalBytes() : 0;
+  if (outgoing.not_carried == nullptr && outgoing.bytes > 0) {
+    auto* buffer = const_cast<tf::TensorBuffer*>(tf::DMAHelper::buffer(&tensor));
+    outgoing.data = static_cast<const char*>(tf::DMAHelper::base(&tensor));
+    outgoing.block = static_cast<const char*>(buffer->root_buffer()->data());
+    outgoing.mutable_source = MutableBuffers::Get().Contains(outgoing.block);
+    buffer->Ref();
+    outgoing.owner = OwnerRef(buffer, &UnrefBuffer);
+  }
+  SendNow fallback(this, key, args, tensor, is_dead);
+  return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), &fallback), peer->task());
+}
+
+void Rendezvous::StartAbort(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    aborted_.Update(status);
+  }
+  BaseRemoteRendezvous::StartAbort(status);
+  // As the base marks it: errors that are derived from others must not hide their causes.
+  const bool derived = absl::IsCancelled(status) || absl::IsAborted(status);
+  endpoint_->AbortStep(step_id_,
+                       EncodeError(derived ? tsl::StatusGroup::MakeDerived(status) : status));
+}
+
+void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvous::Args& args,
+                                     DoneCallback done) {
+  RecvCall::Run(std::make_shared<RecvCall>(this, parsed, args, std::move(done)));
+}
+
+Peer* Rendezvous::PeerFor(absl::string_view device, std::shared_ptr<ReceiptLog>* receipts) {
+  tf::WorkerSession* session = this->session();
+  if (session == nullptr) return nullptr;
+  const absl::string_view task = WorkerOf(device);
+  const std::shared_ptr<tf::WorkerCacheInterface> cache = session->GetSharedWorkerCache();
+  std::lock_guard<std::mutex> lock(mu_);
+  if (peers_of_.owner_before(cache) || cache.owner_before(peers_of_)) {
+    peers_.clear();
+    peers_of_ = cache;
+  }
+  for (const Known& known : peers_) {
+    if (known.task != task) continue;
+    if (receipts != nullptr && known.receipts->active()) *receipts = known.receipts;
+    return known.peer;
+  }
+  const std::string name(task);
+  tf::WorkerInterface* worker = cache->GetOrCreateWorker(name);
+  if (worker == nullptr) return nullptr;
+  Peer* peer = PeerOf(worker);
+  std::shared_ptr<ReceiptLog> log = ReceiptsOf(worker);
+  cache->ReleaseWorker(name, worker);
+  if (peer == nullptr) return nullptr;
+  if (receipts != nullptr && log->active()) *receipts = log;
+  peers_.push_back({name, peer, std::move(log)});
+  return peer;
+}
+
+BootstrapCall Rendezvous::CallFor(const Peer* peer) {
+  // Used, if at all, before the caller returns.
+  return [this, peer](std::string request, Nanos timeout,
+                      std::function<void(Status, std::string)> done) {
+    CallBootstrap(session()->GetSharedWorkerCache(), peer->task(),
+                  env_->device_mgr->ListDevices().front(), std::move(request), timeout,
+                  std::move(done));
+  };
+}
+
+void RendezvousMgr::RecvLocalAsync(int64_t step_id, const tf::Rendezvous::ParsedKey& parsed,
+                                   tf::Rendezvous::DoneCallback done) {
+  endpoint_->Fetched(step_id, std::string_view(parsed.FullKey().data(), parsed.FullKey().size()));
+  BaseRendezvousMgr::RecvLocalAsync(step_id, parsed, std::move(done));
+}
+
+void RendezvousMgr::Cleanup(int64_t step_id) {
+  endpoint_->EndStep(step_id);
+  BaseRendezvousMgr::Cleanup(step_id);
+}
+
+tsl::core::RefCountPtr<tf::BaseRemoteRendezvous> RendezvousMgr::Create(int64_t step_id,
+                                                                       const tf::WorkerEnv* env) {
+  return tsl::core::RefCountPtr<tf::BaseRemoteRendezvous>(new Rendezvous(env, step_id, endpoint_));
+}
+
+}  // namespace rdma_transport

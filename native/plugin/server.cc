@@ -1,0 +1,195 @@
+// The server behind protocol='rdma': TensorFlow's gRPC server as the control plane, with this
+// transport's devices, rendezvous, worker service and worker stubs in it.
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plugin/collective_mgr.h"
+#include "plugin/collective_steps.h"
+#include "plugin/cpu_device.h"
+#include "plugin/device_names.h"
+#include "plugin/inline_pool.h"
+#include "plugin/log.h"
+#include "plugin/rendezvous.h"
+#include "plugin/status_conversion.h"
+#include "plugin/worker.h"
+#include "plugin/worker_cache.h"
+#include "protocol/endpoint.h"
+#include "protocol/runtime.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
+#include "tensorflow/core/distributed_runtime/server_lib.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/protobuf/tensorflow_server.pb.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace rdma_transport {
+namespace {
+
+namespace tf = tensorflow;
+
+// "host:port" without the port; loopback by any name is one host.
+std::string HostOf(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host == "127.0.0.1" || host == "[::1]") host = "localhost";
+  return host;
+}
+
+// Tasks with the same host in their address as this one, with itself.
+size_t TasksOnHost(const tf::ServerDef& server_def) {
+  std::string own;
+  std::map<std::string, size_t> tasks;
+  for (const tf::JobDef& job : server_def.cluster().job()) {
+    for (const auto& [index, address] : job.tasks()) {
+      ++tasks[HostOf(address)];
+      const bool self = job.name() == server_def.job_name() && index == server_def.task_index();
+      if (self) own = HostOf(address);
+    }
+  }
+  return std::max<size_t>(tasks[own], 1);
+}
+
+class RdmaServer final : public tf::GrpcServer {
+ public:
+  static absl::Status Create(const tf::ServerDef& server_def, tf::DeviceMgr* local_devices,
+                             std::unique_ptr<tf::ServerInterface>* out) {
+    Runtime* runtime = nullptr;
+    SetLogSink(&WriteToTensorFlowLog);
+    const Status status = Runtime::Get(&runtime);
+    if (!status.ok()) return ToTensorFlow(status);
+    std::unique_ptr<RdmaServer> server(new RdmaServer(server_def, runtime));
+    const absl::Status made = server->InitAll(local_devices);
+    if (!made.ok()) return Explain(made, server_def);
+    *out = std::move(server);
+    return absl::OkStatus();
+  }
+
+ protected:
+  // Called with the server's own cluster, and again with each cluster that a client brings.
+  absl::Status WorkerCacheFactory(const tf::WorkerCacheFactoryOptions& options,
+                                  tf::WorkerCacheInterface** cache) override {
+    tf::WorkerCacheInterface* inner = nullptr;
+    const absl::Status status = GrpcServer::WorkerCacheFactory(options, &inner);
+    if (!status.ok()) return status;
+    *cache = new WorkerCache(std::unique_ptr<tf::WorkerCacheInterface>(inner), endpoint_,
+                             TaskName(options.job_name, options.task_index), options.cluster_def);
+    return absl::OkStatus();
+  }
+
+  // TensorFlow's puts a manager of collectives of its own into the place of ours.
+  absl::Status UpdateServerDef(const tf::ServerDef& server_def) override {
+    const absl::Status status = GrpcServer::UpdateServerDef(server_def);
+    if (!status.ok()) return status;
+    tf::CollectiveExecutorMgrInterface* collectives = nullptr;
+    const absl::Status made = NewCollectiveMgr(server_def, worker_env(), &collectives);
+    if (!made.ok()) return made;
+    worker_env()->collective_executor_mgr.reset(collectives);
+    master_env()->collective_executor_mgr = collectives;
+    ShareMemory(server_def);
+    // What the former manager has left, and aborts of it, are not for this one.
+    endpoint_->RestartStep(StepOfCollectives(0));
+    return absl::OkStatus();
+  }
+
+ private:
+  RdmaServer(const tf::ServerDef& server_def, Runtime* runtime)
+      : GrpcServer(server_def, tf::Env::Default()), runtime_(runtime) {}
+
+  static std::string TaskOf(const tf::ServerDef& server_def) {
+    return TaskName(server_def.job_name(), server_def.task_index());
+  }
+
+  void ShareMemory(const tf::ServerDef& server_def) {
+    runtime_->ShareMemory(endpoint_, TasksOnHost(server_def));
+  }
+
+  static absl::Status Explain(const absl::Status& status, const tf::ServerDef& server_def) {
+    if (status.code() != absl::StatusCode::kUnknown) return status;
+    return absl::Status(status.code(), std::string(status.message()) + " for " +
+                                           TaskOf(server_def) +
+                                           ": is its port in use by another process?");
+  }
+
+  // With a worker cache of its own for that cluster.
+  absl::Status NewCollectiveMgr(const tf::ServerDef& server_def, const tf::WorkerEnv* env,
+                                tf::CollectiveExecutorMgrInterface** mgr) {
+    tf::WorkerCacheInterface* cache = nullptr;
+    const absl::Status status =
+        WorkerCacheFactory(tf::WorkerCacheFactoryOptions(server_def), &cache);
+    if (!status.ok()) return status;
+    *mgr = MakeCollectiveMgr(server_def.default_session_config(), env->device_mgr,
+                             std::shared_ptr<tf::WorkerCacheInterface>(cache), endpoint_);
+    return absl::OkStatus();
+  }
+
+  absl::Status InitAll(tf::DeviceMgr* local_devices) {
+    // First, because devices of a task that the cluster does not have abort the process.
+    std::string host;
+    int port = 0;
+    absl::Status status = GetHostAndPort(server_def(), &host, &port);
+    if (!status.ok()) return status;
+    // TensorFlow never destroys a server that has started, and its peers may call at any time.
+    endpoint_ = new Endpoint(runtime_, TaskOf(server_def()));
+    ShareMemory(server_def());
+    if (local_devices == nullptr) {
+      tf::SessionOptions options;
+      options.config = server_def().default_session_config();
+      std::vector<std::unique_ptr<tf::Device>> devices;
+      status = MakeDevices(options, TaskOf(server_def()), runtime_, &devices);
+      if (!status.ok()) return status;
+      devices_ = std::make_unique<tf::StaticDeviceMgr>(std::move(devices));
+      local_devices = devices_.get();
+    }
+    tf::GrpcServerOptions options;
+    options.local_device_mgr = local_devices;
+    options.rendezvous_mgr_func = [this](const tf::WorkerEnv* env) {
+      return new RendezvousMgr(env, endpoint_);
+    };
+    options.worker_func = [this](tf::WorkerEnv* env, const tf::ConfigProto& config) {
+      return std::make_unique<Worker>(env, config, endpoint_);
+    };
+    absl::Status made_collectives;
+    options.collective_mgr_func = [&](const tf::ConfigProto&, const tf::WorkerEnv* env,
+                                      tf::WorkerCacheInterface*) {
+      tf::CollectiveExecutorMgrInterface* mgr = nullptr;
+      made_collectives = NewCollectiveMgr(server_def(), env, &mgr);
+      return mgr;
+    };
+    status = Init(options);
+    status.Update(made_collectives);
+    if (!status.ok()) return status;
+    static auto* pool = new InlinePool(worker_env()->compute_pool);
+    static auto* inline_pool = new tsl::thread::ThreadPool(pool);
+    runtime_->SetPool(pool);
+    worker_env()->compute_pool = inline_pool;
+    return absl::OkStatus();
+  }
+
+  Runtime* const runtime_;
+  Endpoint* endpoint_ = nullptr;  // lives as long as the process
+  std::unique_ptr<tf::DeviceMgr> devices_;
+};
+
+class RdmaServerFactory final : public tf::ServerFactory {
+ public:
+  bool AcceptsOptions(const tf::ServerDef& server_def) override {
+    const std::string& protocol = server_def.protocol();
+    return protocol == "rdma" || protocol == "grpc+verbs" || protocol == "grpc+rdma";
+  }
+  absl::Status NewServer(const tf::ServerDef& server_def, const Options& options,
+                         std::unique_ptr<tf::ServerInterface>* out) override {
+    return RdmaServer::Create(server_def, options.local_device_mgr, out);
+  }
+};
+
+[[maybe_unused]] const bool server_registered = [] {
+  tf::ServerFactory::Register("RDMA_SERVER", new RdmaServerFactory);
+  return true;
+}();
+
+}  // namespace
+}  // namespace rdma_transport

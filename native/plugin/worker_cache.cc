@@ -1,0 +1,201 @@
+#include "plugin/worker_cache.h"
+
+#include <utility>
+
+#include "plugin/device_names.h"
+#include "plugin/status_conversion.h"
+#include "tensorflow/core/distributed_runtime/call_options.h"
+#include "tensorflow/core/protobuf/worker.pb.h"
+
+namespace rdma_transport {
+namespace {
+
+namespace tf = tensorflow;
+
+// Ends a RunGraph call whose peer died or fell silent: gRPC alone would wait for a stopped process
+// for ever.
+class RunGraphWatch final : public PendingRecv {
+ public:
+  RunGraphWatch(tf::CallOptions* options, const Peer* peer) : options_(options), peer_(peer) {}
+
+  void OnDelivery(Delivery delivery) override {
+    std::lock_guard<std::mutex> lock(mu_);
+    lost_ = delivery.status;
+    if (!finished_) options_->StartCancel();
+  }
+  void OnUseGrpc(const std::string&) override {}
+
+  // The call ended with `status`: what its caller should see.
+  absl::Status Finish(const absl::Status& status) {
+    const bool undisturbed = Claim();
+    std::lock_guard<std::mutex> lock(mu_);
+    finished_ = true;  // `options_` is about to go
+    if (undisturbed || status.ok() || lost_.ok()) return status;
+    return ToTensorFlow(lost_, peer_->task());
+  }
+
+ private:
+  std::mutex mu_;
+  tf::CallOptions* const options_;
+  const Peer* const peer_;
+  bool finished_ = false;
+  Status lost_;
+};
+
+class RemoteWorker final : public tf::WorkerInterface {
+ public:
+  RemoteWorker(tf::WorkerInterface* inner, Peer* peer, std::shared_ptr<ReceiptLog> receipts)
+      : inner_(inner), peer_(peer), receipts_(std::move(receipts)) {}
+  ~RemoteWorker() override = default;
+
+  Peer* peer() const { return peer_; }
+  const std::shared_ptr<ReceiptLog>& receipts() const { return receipts_; }
+  tf::WorkerInterface* inner() const { return inner_; }
+
+  void RunGraphAsync(tf::CallOptions* opts, tf::RunGraphRequestWrapper* request,
+                     tf::MutableRunGraphResponseWrapper* response,
+                     tf::StatusCallback done) override {
+    if (opts == nullptr) return inner_->RunGraphAsync(opts, request, response, std::move(done));
+    auto watch = std::make_shared<RunGraphWatch>(opts, peer_);
+    inner_->RunGraphAsync(opts, request, response,
+                          [watch, done = std::move(done)](const absl::Status& status) {
+                            done(watch->Finish(status));
+                          });
+    peer_->Watch(watch);
+  }
+  tf::MutableRunGraphRequestWrapper* CreateRunGraphRequest() override {
+    return inner_->CreateRunGraphRequest();
+  }
+  tf::MutableRunGraphResponseWrapper* CreateRunGraphResponse() override {
+    return inner_->CreateRunGraphResponse();
+  }
+
+  void GetStatusAsync(tf::CallOptions* opts, const tf::GetStatusRequest* request,
+                      tf::GetStatusResponse* response, bool fail_fast,
+                      tf::StatusCallback done) override {
+    inner_->GetStatusAsync(opts, request, response, fail_fast, std::move(done));
+  }
+  void CreateWorkerSessionAsync(const tf::CreateWorkerSessionRequest* request,
+                                tf::CreateWorkerSessionResponse* response,
+                                tf::StatusCallback done) override {
+    inner_->CreateWorkerSessionAsync(request, response, std::move(done));
+  }
+  void DeleteWorkerSessionAsync(tf::CallOptions* opts,
+                                const tf::DeleteWorkerSessionRequest* request,
+                                tf::DeleteWorkerSessionResponse* response,
+                                tf::StatusCallback done) override {
+    inner_->DeleteWorkerSessionAsync(opts, request, response, std::move(done));
+  }
+  void RegisterGraphAsync(const tf::RegisterGraphRequest* request,
+                          tf::RegisterGraphResponse* response, tf::StatusCallback done) override {
+    inner_->RegisterGraphAsync(request, response, std::move(done));
+  }
+  void DeregisterGraphAsync(const tf::DeregisterGraphRequest* request,
+                            tf::DeregisterGraphResponse* response,
+                            tf::StatusCallback done) override {
+    inner_->DeregisterGraphAsync(request, response, std::move(done));
+  }
+  void CleanupGraphAsync(const tf::CleanupGraphRequest* request, tf::CleanupGraphResponse* response,
+                         tf::StatusCallback done) override {
+    inner_->CleanupGraphAsync(request, response, std::move(done));
+  }
+  void CleanupAllAsync(const tf::CleanupAllRequest* request, tf::CleanupAllResponse* response,
+                       tf::StatusCallback done) override {
+    inner_->CleanupAllAsync(request, response, std::move(done));
+  }
+  void RecvTensorAsync(tf::CallOptions* opts, const tf::RecvTensorRequest* request,
+                       tf::TensorResponse* response, tf::StatusCallback done) override {
+    inner_->RecvTensorAsync(opts, request, response, std::move(done));
+  }
+  void LoggingAsync(const tf::LoggingRequest* request, tf::LoggingResponse* response,
+                    tf::StatusCallback done) override {
+    inner_->LoggingAsync(request, response, std::move(done));
+  }
+  void TracingAsync(const tf::TracingRequest* request, tf::TracingResponse* response,
+                    tf::StatusCallback done) override {
+    inner_->TracingAsync(request, response, std::move(done));
+  }
+  void RecvBufAsync(tf::CallOptions* opts, const tf::RecvBufRequest* request,
+                    tf::RecvBufResponse* response, tf::StatusCallback done) override {
+    inner_->RecvBufAsync(opts, request, response, std::move(done));
+  }
+  void CompleteGroupAsync(tf::CallOptions* opts, const tf::CompleteGroupRequest* request,
+                          tf::CompleteGroupResponse* response, tf::StatusCallback done) override {
+    inner_->CompleteGroupAsync(opts, request, response, std::move(done));
+  }
+  void CompleteInstanceAsync(tf::CallOptions* opts, const tf::CompleteInstanceRequest* request,
+                             tf::CompleteInstanceResponse* response,
+                             tf::StatusCallback done) override {
+    inner_->CompleteInstanceAsync(opts, request, response, std::move(done));
+  }
+  void GetStepSequenceAsync(const tf::GetStepSequenceRequest* request,
+                            tf::GetStepSequenceResponse* response,
+                            tf::StatusCallback done) override {
+    inner_->GetStepSequenceAsync(request, response, std::move(done));
+  }
+
+ private:
+  tf::WorkerInterface* const inner_;
+  Peer* const peer_;
+  const std::shared_ptr<ReceiptLog> receipts_;
+};
+
+}  // namespace
+
+WorkerCache::WorkerCache(std::unique_ptr<tf::WorkerCacheInterface> inner, Endpoint* endpoint,
+                         std::string self, const tf::ClusterDef& cluster)
+    : WorkerCacheWrapper(inner.get()),
+      inner_(std::move(inner)),
+      endpoint_(endpoint),
+      self_(std::move(self)) {
+  for (const auto& job : cluster.job()) {
+    for (const auto& task : job.tasks()) {
+      addresses_[TaskName(job.name(), task.first)] = task.second;
+    }
+  }
+}
+
+tf::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& target) {
+  tf::WorkerInterface* worker = inner_->GetOrCreateWorker(target);
+  if (worker == nullptr || target == self_) return worker;
+  const auto address = addresses_.find(target);
+  return new RemoteWorker(
+      worker,
+      endpoint_->GetPeer(target, address == addresses_.end() ? std::string() : address->second),
+      receipts_);
+}
+
+void WorkerCache::ReleaseWorker(const std::string& target, tf::WorkerInterface* worker) {
+  auto* remote = dynamic_cast<RemoteWorker*>(worker);
+  if (remote == nullptr) return inner_->ReleaseWorker(target, worker);
+  inner_->ReleaseWorker(target, remote->inner());
+  delete remote;
+}
+
+void WorkerCache::SetLogging(bool active) {
+  receipts_->SetActive(active);
+  inner_->SetLogging(active);
+}
+
+void WorkerCache::ClearLogs() {
+  receipts_->Clear();
+  inner_->ClearLogs();
+}
+
+bool WorkerCache::RetrieveLogs(int64_t step_id, tf::StepStats* stats) {
+  const bool fallback = inner_->RetrieveLogs(step_id, stats);  // first: it replaces what is there
+  const bool by_fabric = receipts_->Take(step_id, stats);
+  return fallback || by_fabric;
+}
+
+Peer* PeerOf(tf::WorkerInterface* worker) {
+  auto* remote = dynamic_cast<RemoteWorker*>(worker);
+  return remote == nullptr ? nullptr : remote->peer();
+}
+
+std::shared_ptr<ReceiptLog> ReceiptsOf(tf::WorkerInterface* worker) {
+  auto* remote = dynamic_cast<RemoteWorker*>(worker);
+  return remote == nullptr ? nullptr : remote->receipts();
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,90 @@
+#include "rpc/rpc_server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "protocol/bootstrap.h"
+
+namespace rdma_transport::rpc {
+
+RpcServer::RpcServer(const Context& context, Handler handler, size_t most_sessions)
+    : context_(context), handler_(std::move(handler)), most_sessions_(most_sessions) {}
+
+std::string RpcServer::Meet(const std::string* request) {
+  LookAfterSessions();
+  if (request == nullptr) return std::string();
+  BootstrapReply reply;
+  reply.version = kVersion;
+  reply.from.task = context_.name;
+  AnsweringHandshake handshake(context_.secret_file, kService);
+  const Status status = Admit(*request, &handshake, &reply.channel);
+  if (!status.ok()) {
+    reply.channel.clear();
+    reply.refusal = status.message();
+  }
+  handshake.Sign(&reply);
+  return reply.Encode();
+}
+
+Status RpcServer::Admit(const std::string& request, AnsweringHandshake* handshake,
+                        std::string* channel) {
+  BootstrapRequest asked;
+  RDMA_RETURN_IF_ERROR(BootstrapRequest::Decode(request, &asked));
+  if (asked.version != kVersion) {
+    return Status(Code::kFailedPrecondition, "it uses RPC version " + std::to_string(kVersion) +
+                                                 ", this process version " +
+                                                 std::to_string(asked.version));
+  }
+  RDMA_RETURN_IF_ERROR(handshake->Check(asked));
+  std::lock_guard<std::mutex> lock(mu_);
+  if (sessions_.size() >= most_sessions_ && !MakeRoomLocked()) {
+    return Status(Code::kResourceExhausted, "it serves too many already");
+  }
+  auto session =
+      std::make_shared<Session>(context_, asked.from.task, handler_,
+                                [pool = thread_pool_](auto work) { pool->Run(std::move(work)); });
+  RDMA_RETURN_IF_ERROR(session->Open(asked.channel, handshake->channel_key(), channel));
+  sessions_.push_back(std::move(session));
+  return OkStatus();
+}
+
+// False: all of them are in use.
+bool RpcServer::MakeRoomLocked() {
+  auto idlest = sessions_.end();
+  Nanos since = 0;
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    const Nanos idle = (*it)->IdleSince();
+    if (idle == 0 || (since != 0 && idle >= since)) continue;
+    idlest = it;
+    since = idle;
+  }
+  if (idlest == sessions_.end() || !(*idlest)->QuitIfIdle()) return false;
+  (*idlest)->Close("it was idle, and others needed its place");
+  sessions_.erase(idlest);
+  return true;
+}
+
+void RpcServer::LookAfterSessions() {
+  std::vector<std::shared_ptr<Session>> ended;
+  const Nanos now = Now();
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto open = std::partition(sessions_.begin(), sessions_.end(),
+                                   [](const auto& session) { return !session->closed(); });
+  ended.assign(open, sessions_.end());
+  sessions_.erase(open, sessions_.end());
+  for (const auto& session : sessions_) {
+    if (session->Overdue(now)) session->Close("the caller did not come");
+  }
+}
+
+void RpcServer::Stop() {
+  listener_.Close();
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const auto& session : sessions_) session->Quit();
+  thread_pool_->Shutdown();
+  for (const auto& session : sessions_) session->Close("the worker stopped");
+  sessions_.clear();
+}
+
+}  // namespace rdma_transport::rpc

@@ -1,0 +1,110 @@
+"""Check that each layer includes, or imports, only itself and the layers below it.
+
+usage: check_layers.py    (from the top of the repository; exit code 1 lists what it found)
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# From the bottom up. The longest prefix that fits a file decides its layer. Layers in one row do
+# not know each other.
+NATIVE = (
+    ("base/",),
+    ("fabric/fabric.h",),
+    ("fabric/greeting.h",),
+    ("fabric/host/",),
+    ("fabric/shm/", "fabric/verbs/"),
+    ("fabric/",),
+    ("memory/",),
+    ("protocol/",),
+    ("rpc/",),
+    ("analyzer/",),
+    ("plugin/",),
+    ("data_service/",),
+    ("bindings/",),
+)
+# What users import comes first; what only commands need is above the analyzer.
+PYTHON = (
+    ("rdma_transport/",),
+    ("graph_analyzer/",),
+    ("rdma_transport/config.py", "rdma_transport/doctor/", "rdma_transport/observe/"),
+    ("rdma_transport/info.py",),
+    ("bench/",),
+    ("examples/",),
+    ("bench/paper/",),
+    ("rdma_transport/cli.py",),
+    ("rdma_transport/__main__.py",),
+)
+_INCLUDE = re.compile(r'^#include "([a-z_0-9/.]+)"', re.MULTILINE)
+
+
+def layer(layers: tuple[tuple[str, ...], ...], name: str) -> tuple[int, str] | None:
+    """The row of a file or module, and the prefix that says so; None: it is in no layer."""
+    fits = [
+        (len(prefix), row, prefix)
+        for row, group in enumerate(layers)
+        for prefix in group
+        if name.startswith(prefix)
+    ]
+    return max(fits)[1:] if fits else None
+
+
+def native() -> Iterator[tuple[str, str]]:
+    """File and included file, of those that exist under native/."""
+    for path in sorted(Path("native").glob("**/*.*")):
+        if path.suffix in (".cc", ".h"):
+            for found in _INCLUDE.finditer(path.read_text()):
+                if (Path("native") / found[1]).exists():
+                    yield str(path.relative_to("native")), found[1]
+
+
+def python() -> Iterator[tuple[str, str]]:
+    """File and imported file, among the packages of this repository."""
+    for package in ("rdma_transport", "graph_analyzer", "bench", "examples"):
+        for path in sorted(Path(package).glob("**/*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = []
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    names = [f"{node.module}.{alias.name}" for alias in node.names]
+                for name in names:
+                    target = file_of(name)
+                    if target:
+                        yield str(path), target
+
+
+def file_of(name: str) -> str:
+    """The file of a module, or of the module that has the name; empty: it is not ours."""
+    parts = name.split(".")
+    for length in (len(parts), len(parts) - 1):
+        stem = Path(*parts[:length]) if length else None
+        if stem and stem.with_suffix(".py").exists():
+            return str(stem.with_suffix(".py"))
+        if stem and (stem / "__init__.py").exists():
+            return str(stem / "__init__.py")
+    return ""
+
+
+def upward(layers: tuple[tuple[str, ...], ...], edges: list[tuple[str, str]]) -> Iterator[str]:
+    """Edges to a higher layer, or to another one in the same row."""
+    for source, target in edges:
+        here, there = layer(layers, source), layer(layers, target)
+        if here is None or there is None or here[1] == there[1]:
+            continue
+        if there[0] >= here[0]:
+            yield f"{source} knows {target}, of a layer that is not below it"
+
+
+def main() -> int:
+    """Print what each layer knows that it should not."""
+    found = [*upward(NATIVE, list(native())), *upward(PYTHON, list(python()))]
+    print("\n".join(found), end="\n" if found else "")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
