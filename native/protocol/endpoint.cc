@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -19,6 +18,9 @@ namespace {
 constexpr size_t kMaxPendingLinks = 1024;
 constexpr size_t kMaxLinksPerTask = 16;
 constexpr size_t kMaxTasks = 16384;
+
+// A peer that sent an abort on one link sends it on the others at once.
+constexpr Nanos kAbortTimeout = kSecond;
 
 Status RefuseForNow(const std::string& what) {
   return Status(Code::kResourceExhausted, "it has " + what + "; try again later");
@@ -232,14 +234,51 @@ void Endpoint::AbortStep(int64_t step, std::string error) {
 }
 
 void Endpoint::OnAbort(Link* link, StepAbort abort) {
-  const Identity& remote = link->remote();
-  if (!aborts_.OnPeerAbort(link->traffic(), remote.incarnation, abort)) return;
-  // Otherwise the step may go on here with what the peer sent before.
-  if (aborts_.For(link->traffic(), abort.step).has_value()) {
-    mailbox_.Forget(abort.step,
-                    [link](const Arrival& came) { return came.traffic == link->traffic(); });
+  const auto same = [&](const ComingAbort& coming) {
+    return coming.traffic == link->traffic() && coming.abort.step == abort.step &&
+           coming.abort.generation == abort.generation &&
+           coming.abort.peer_generation == abort.peer_generation;
+  };
+  auto coming = std::find_if(coming_aborts_.begin(), coming_aborts_.end(), same);
+  if (coming == coming_aborts_.end()) {
+    if (coming_aborts_.size() == StepAborts::kRemembered) coming_aborts_.pop_front();
+    coming_aborts_.push_back({std::move(abort), link->remote(), link->traffic(), Now(), {}});
+    coming = std::prev(coming_aborts_.end());
   }
-  FailAborted(mailbox_.TakePending(abort.step, link->traffic()), remote.task, abort.error);
+  coming->links.insert(link);
+  ApplyAborts();
+}
+
+bool Endpoint::HasComeLocked(const ComingAbort& coming) const {
+  return std::none_of(links_.begin(), links_.end(), [&](const auto& entry) {
+    const Link* link = entry.first.get();
+    return link->up() && link->traffic() == coming.traffic &&
+           link->remote().incarnation == coming.from.incarnation && coming.links.count(link) == 0;
+  });
+}
+
+// Those that have come on all links, or whose other links take too long.
+void Endpoint::ApplyAborts() {
+  std::vector<ComingAbort> come;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto first = std::stable_partition(
+        coming_aborts_.begin(), coming_aborts_.end(), [this](const ComingAbort& coming) {
+          return Now() - coming.since < kAbortTimeout && !HasComeLocked(coming);
+        });
+    come.assign(std::make_move_iterator(first), std::make_move_iterator(coming_aborts_.end()));
+    coming_aborts_.erase(first, coming_aborts_.end());
+  }
+  for (const auto& [abort, from, traffic, since, links] : come) {
+    if (!aborts_.OnPeerAbort(traffic, from.incarnation, abort)) continue;
+    // Otherwise the step may go on here with what the peer sent before.
+    if (aborts_.For(traffic, abort.step).has_value()) {
+      mailbox_.Forget(abort.step,
+                      [peer = traffic](const Arrival& came) { return came.traffic == peer; });
+    }
+    FailAborted(mailbox_.TakePending(abort.step, traffic), from.task, abort.error);
+  }
+  if (!coming_aborts_.empty()) ArmTimer();
 }
 
 // An abort of this task that the peer got before it restarted the step counted for its former
@@ -449,6 +488,7 @@ void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& statu
     peer->OnLinkDown(link, status);
   }
   for (const auto& [step, generation] : aborts_.Restarted()) ReleaseHeld(link->traffic(), step);
+  ApplyAborts();
   if (status.code() != Code::kUnavailable && link->InUse()) KeepInUse(link);
   // Tensors come on the peer's links and are waited for on this task's own: what ended one may have
   // ended the other.
@@ -485,7 +525,8 @@ void Endpoint::OnLost(const std::shared_ptr<Link>& link, std::vector<UnackedTens
 }
 
 bool Endpoint::Tick(Nanos now, bool excuse) {
-  bool busy = false;
+  ApplyAborts();
+  bool busy = !coming_aborts_.empty();
   for (const auto& link : AllLinks()) busy |= link->Tick(now, excuse);
   return busy;
 }

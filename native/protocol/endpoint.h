@@ -4,10 +4,12 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,6 +115,7 @@ class Endpoint final : public LinkOwner {
   static void FailAborted(std::list<std::shared_ptr<PendingRecv>> recvs, const std::string& task,
                           const std::string& error);
   std::vector<std::shared_ptr<Link>> AllLinks() const;
+  void ApplyAborts();
   void ProbeLinks(const Identity& remote);
   void KeepInUse(const std::shared_ptr<Link>& link);
   std::vector<Peer*> PeersNamed(const std::string& task) const;
@@ -133,7 +136,21 @@ class Endpoint final : public LinkOwner {
     std::shared_ptr<PendingRecv> recv;
   };
   bool ConfirmedLocked(const Traffic* traffic, int64_t step) const;
+
+  // An abort of a peer, which sends it on all its links. It counts when it has come on all: on each
+  // it comes behind what was sent there before, and nothing of that may be lost. The tensors of a
+  // task and its releases of the peer's tensors take different links.
+  struct ComingAbort {
+    StepAbort abort;
+    Identity from;
+    const Traffic* traffic;
+    Nanos since;
+    std::set<const Link*> links;  // on which it has come
+  };
+  bool HasComeLocked(const ComingAbort& coming) const;
   std::atomic<bool> restarted_{false};  // any step ever
+
+  std::deque<ComingAbort> coming_aborts_;  // the polling thread's
 
   mutable std::mutex mu_;
   std::vector<Held> held_;
