@@ -129,7 +129,11 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
     outgoing.owner = OwnerRef(buffer, &UnrefBuffer);
   }
   SendNow fallback(this, key, args, tensor, is_dead);
-  return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), &fallback), peer->task());
+  const absl::Status sent =
+      ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), &fallback), peer->task());
+  // To the executor _Send is no communication: it would replace Unavailable by Internal, which no
+  // program recovers from.
+  return absl::IsUnavailable(sent) ? absl::AbortedError(sent.message()) : sent;
 }
 
 void Rendezvous::StartAbort(const absl::Status& status) {
