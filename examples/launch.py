@@ -24,7 +24,7 @@ from bench.support.python import Process
 from graph_analyzer.cli import invoke, make_app
 
 TAIL_LINES = 40
-GRACE_SECONDS = 10.0  # for the others, once a task failed: many would wait for it for ever
+GRACE_SECONDS = 10.0  # for the others, once a task failed: many would wait for it forever
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 _writing = threading.Lock()

@@ -1,7 +1,9 @@
 """Clusters that several tests share, and how tasks start: without importing TensorFlow again."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from bench.support.cluster import Cluster
 from tests.support import forked
 
 python.starter = forked.start
+# A background job of a shell ignores it, and so would all processes that the tests start.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

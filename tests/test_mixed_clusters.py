@@ -52,7 +52,7 @@ def test_mirrored_workers_of_which_one_has_no_plugin() -> None:
 
 @contextmanager
 def training(script: str, jobs: dict[str, int]) -> Iterator[ForkedCluster]:
-    """A cluster whose first task has trained for some epochs, and would do so for ever."""
+    """A cluster whose first task has trained for some epochs, and would do so forever."""
     path = STRATEGIES / script
     with ForkedCluster(path, jobs, "rdma", EPOCHS_WITHOUT_END, ENVIRONMENT) as cluster:
         wait_for_epochs(next(iter(cluster.tasks.values())), 3)

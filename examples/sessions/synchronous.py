@@ -52,7 +52,7 @@ with v1.train.MonitoredTrainingSession(
     is_chief=worker == 0,
     config=config,
     hooks=[synchronize, v1.train.StopAtStepHook(last_step=STEPS)],
-    stop_grace_period_secs=1,  # the thread that gathers the next gradients waits for ever
+    stop_grace_period_secs=1,  # the thread that gathers the next gradients waits forever
 ) as session:
     while not session.should_stop():
         batch = random.normal(size=(BATCH, INPUTS)).astype(np.float32)

@@ -16,7 +16,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// How many nodes a graph has when its functions are inlined; a call of itself has no end.
+// Counts a graph's nodes with its functions inlined. Recursion has no end.
 class ExpandedSize {
  public:
   explicit ExpandedSize(const tf::GraphDef& graph) {
@@ -75,8 +75,8 @@ class ExpandedSize {
 
 using Nodes = google::protobuf::RepeatedPtrField<tf::NodeDef>;
 
-// TensorFlow ends the process where a shape depends on a constant whose value is of another type
-// than its node says.
+// TensorFlow aborts the process if a shape depends on a constant whose value has another type than
+// its node declares.
 template <typename Nodes>
 Status CheckConstants(const Nodes& nodes) {
   for (const tf::NodeDef& node : nodes) {
@@ -91,7 +91,7 @@ Status CheckConstants(const Nodes& nodes) {
   return OkStatus();
 }
 
-// TensorFlow ends the process where a loop's Merge has more inputs than the two that it must have.
+// TensorFlow aborts the process if a loop's Merge does not have exactly two inputs.
 Status CheckMerges(const Nodes& nodes) {
   std::unordered_map<std::string, const tf::NodeDef*> by_name;
   for (const tf::NodeDef& node : nodes) by_name[node.name()] = &node;
@@ -114,7 +114,7 @@ Status CheckMerges(const Nodes& nodes) {
   return OkStatus();
 }
 
-// TensorFlow ends the process where a branch or a body takes or gives another number of tensors
+// TensorFlow aborts the process if a branch or a body takes or returns another number of tensors
 // than the node that runs it.
 class BranchCheck {
  public:
@@ -146,7 +146,7 @@ class BranchCheck {
   }
 
  private:
-  static constexpr int kUnknown = -1;  // an attribute says it
+  static constexpr int kUnknown = -1;  // an attribute has the number
   struct Arity {
     int in;
     int out;
@@ -190,8 +190,7 @@ class BranchCheck {
   std::unordered_map<std::string, Arity> arity_;
 };
 
-// A constant that says few values for a large shape would be written out in full as soon as shape
-// inference looks at it.
+// Shape inference would write out in full a constant that gives few values for a large shape.
 constexpr uint64_t kLargestConstant = uint64_t{1} << 24;
 
 void TameConstants(Nodes* nodes) {

@@ -1,4 +1,4 @@
-// Graphs that TensorFlow would end the process for, or need unbounded memory for.
+// Finds graphs for which TensorFlow would abort the process or need unbounded memory.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace rdma_transport::analyzer {
 
 constexpr uint64_t kMaxNodes = 1'000'000;  // with all functions inlined
 
-// Refuses them, but for constants that declare far more than they hold: they become placeholders of
-// the same shape. To be called before TensorFlow sees the graph.
+// Returns InvalidArgument for such graphs. Constants that declare far more than they hold become
+// placeholders of the same shape. Must be called before TensorFlow sees the graph.
 Status CheckGraph(tensorflow::GraphDef* graph);
 
 }  // namespace rdma_transport::analyzer

@@ -44,8 +44,8 @@ bool HasNoUser(const tf::Node* node) {
   return true;
 }
 
-// What lowering leaves beside the inlined bodies: a node with the call's name that can be fetched,
-// and one Identity per result, which asks for no device.
+// Handles what lowering leaves beside the inlined bodies: a fetchable node with the call's name,
+// and one Identity per result, which requests no device.
 void TidyInlined(int first_new, tf::Graph* graph) {
   for (tf::Node* node : graph->op_nodes()) {
     if (node->id() >= first_new && node->type_string() == "IdentityN" && HasNoUser(node)) {
@@ -58,7 +58,7 @@ void TidyInlined(int first_new, tf::Graph* graph) {
     if (node->id() < first_new || !node->IsIdentity() || !node->requested_device().empty()) {
       continue;
     }
-    // A result lies where it was computed.
+    // A result stays on the device that computed it.
     const tf::Edge* input = nullptr;
     if (node->input_edge(0, &input).ok()) {
       node->set_requested_device(input->src()->requested_device());

@@ -1,5 +1,5 @@
-// From the bytes of a GraphDef to a graph as the executors see it: functions inlined, control flow
-// lowered.
+// Converts a serialized GraphDef to a graph as the executors see it: functions inlined, control
+// flow lowered.
 #pragma once
 
 #include <memory>
@@ -16,6 +16,7 @@ struct LoweredGraph {
   std::unique_ptr<tensorflow::Graph> graph;
 };
 
+// Returns InvalidArgument if TensorFlow rejects the graph.
 Status LowerGraph(std::string_view graph_def, LoweredGraph* lowered);
 
 }  // namespace rdma_transport::analyzer

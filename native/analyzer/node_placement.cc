@@ -15,7 +15,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Stands for a CPU of the cluster while nodes are placed.
+// Represents a CPU of the cluster during placement.
 class ImaginedDevice final : public tf::Device {
  public:
   explicit ImaginedDevice(const std::string& task)
@@ -26,7 +26,7 @@ class ImaginedDevice final : public tf::Device {
   tf::Allocator* GetAllocator(tf::AllocatorAttributes) override { return nullptr; }
 };
 
-// Sees to it that each device asked for belongs to a task of the cluster.
+// Checks that each requested device belongs to a task of the cluster.
 class DeviceCheck {
  public:
   explicit DeviceCheck(const std::vector<std::string>& tasks) {
@@ -69,7 +69,7 @@ std::string FullTask(const std::string& task) {
   return "/job:" + parsed.job + "/replica:0/task:" + std::to_string(parsed.task);
 }
 
-// The device asked for, completed by the default one.
+// The requested device, completed by the default one.
 Status Complete(const std::string& default_device, tf::Graph* graph) {
   tf::DeviceNameUtils::ParsedName fallback;
   if (default_device.empty()) return OkStatus();

@@ -1,4 +1,4 @@
-// Which device of the cluster each node is on.
+// Assigns each node to a device of the cluster.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace rdma_transport::analyzer {
 
-// Asks TensorFlow's own placer, with an imagined CPU for each of `tasks`. `default_device`
-// completes what nodes ask for; may be empty.
+// Runs TensorFlow's own placer with a virtual CPU for each of `tasks`. `default_device` completes
+// the devices that nodes request; may be empty. Returns InvalidArgument if placement fails.
 Status PlaceNodes(const std::vector<std::string>& tasks, const std::string& default_device,
                   const tensorflow::FunctionLibraryDefinition& library, tensorflow::Graph* graph);
 

@@ -26,7 +26,7 @@ std::string KeyOf(const tf::Node* send, const std::string& from, const std::stri
   return key.substr(0, key.rfind(';'));
 }
 
-// The nodes inside of a loop: those that an Enter reaches without passing an Exit.
+// The nodes inside loops: those that an Enter reaches without passing an Exit.
 std::vector<bool> InLoops(const tf::Graph& graph) {
   std::vector<bool> inside(static_cast<size_t>(graph.num_node_ids()), false);
   std::vector<const tf::Node*> stack;
@@ -59,7 +59,7 @@ std::optional<uint64_t> BytesOf(const Shape& shape, tf::DataType dtype) {
   return bytes;
 }
 
-// The dummy tensor by which TensorFlow carries a control dependency to another task.
+// The dummy tensor with which TensorFlow carries a control dependency to another task.
 bool IsControl(const tf::Node* source) {
   if (!source->IsConstant()) return false;
   const tf::TensorProto* value = nullptr;
@@ -68,7 +68,7 @@ bool IsControl(const tf::Node* source) {
   if (shape.dim_size() != 1 || shape.dim(0).size() != 0 || source->out_edges().size() != 1) {
     return false;
   }
-  // It waits for the operation that it stands for.
+  // It has a control input from the operation that it represents.
   for (const tf::Edge* edge : source->in_edges()) {
     if (edge->IsControlEdge() && edge->src()->IsOp()) return true;
   }

@@ -1,4 +1,4 @@
-// The edges of one task's partition: what its _Send nodes send to other tasks.
+// Finds the edges of one task's partition: the tensors that its _Send nodes send to other tasks.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace rdma_transport::analyzer {
 
-// Appends them, with all that the partition shows; class and slots are PlaceEdges()'s.
+// Appends the edges to `edges`, except for mode, reason and slots, which PlaceEdges() sets.
 void FindEdges(const tensorflow::Graph& partition, std::vector<Edge>* edges);
 
 }  // namespace rdma_transport::analyzer

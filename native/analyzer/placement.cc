@@ -11,14 +11,14 @@ namespace rdma_transport::analyzer {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
-// The one that is on its way or in use, and the one that the next step fills.
+// One slot in flight or in use, and one that the next step fills.
 constexpr uint32_t kSlots = 2;
-// As many iterations of a loop as TensorFlow usually lets run ahead, within reason.
+// A bounded number of loop iterations that TensorFlow may run ahead.
 constexpr uint32_t kLoopSlots = 4;
 
 std::string Sized(uint64_t bytes) { return std::to_string(bytes) + " bytes"; }
 
-// True when it may become static.
+// Returns true if the edge may become static.
 bool Classify(const Limits& limits, Edge* edge) {
   if (edge->control) {
     edge->mode = EdgeMode::kInline;
@@ -51,7 +51,7 @@ bool Classify(const Limits& limits, Edge* edge) {
 
 void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Plan* plan) {
   std::map<std::string, Task> by_name;
-  std::set<std::tuple<std::string, std::string, uint64_t>> sites;  // that have their memory
+  std::set<std::tuple<std::string, std::string, uint64_t>> sites;  // sites counted already
   for (const std::string& name : tasks) by_name[name].name = name;
   std::vector<size_t> order(plan->edges.size());
   std::iota(order.begin(), order.end(), 0);
@@ -75,7 +75,7 @@ void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Pla
     const uint32_t slots = edge.in_loop ? kLoopSlots : kSlots;
     const uint64_t rounded = SaturatingAdd(*edge.bytes, kAlignment - 1) / kAlignment * kAlignment;
     const uint64_t needed = SaturatingMul(slots, rounded);
-    // What goes to several tasks is allocated once.
+    // A tensor sent to several tasks is allocated once.
     const auto site = std::make_tuple(from, edge.site.op, *edge.bytes);
     const bool shared = edge.site.kind != "unknown" && sites.count(site) != 0;
     const std::pair<Task*, uint64_t> uses[] = {{&source, source.source_bytes},

@@ -1,4 +1,4 @@
-// Which edge becomes static, and with how many slots.
+// Decides which edges become static, and with how many slots.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 namespace rdma_transport::analyzer {
 
 struct Limits {
-  uint64_t arena_bytes = 0;   // of each task, for slots and for what it sends
-  uint64_t inline_bytes = 0;  // a tensor of at most this size rides in the notification
+  uint64_t arena_bytes = 0;   // of each task, for slots and sent tensors
+  uint64_t inline_bytes = 0;  // tensors of at most this size travel in the notification
 };
 
-// Fills in class, reason and slots of each edge, and the tasks of the plan. Small edges are served
-// first: each saves the same time and takes less.
+// Sets mode, reason and slots of each edge, and the tasks of the plan. Small edges come first: each
+// saves the same time and needs less memory.
 void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Plan* plan);
 
 }  // namespace rdma_transport::analyzer

@@ -1,4 +1,4 @@
-// Why a graph cannot be analysed, as a status.
+// Errors for graphs that cannot be analyzed.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ inline Status Invalid(const std::string& sentence) {
   return Status(Code::kInvalidArgument, sentence);
 }
 
-// `what` was refused by TensorFlow; of what it says the first line is kept.
+// The error for `what`, which TensorFlow rejected. Keeps the first line of its message.
 inline Status Refused(const std::string& what, const absl::Status& status) {
   const std::string message(status.message());
   return Invalid(what + ": " + message.substr(0, message.find('\n')));

@@ -30,7 +30,7 @@ bool Known(const Shape& shape) {
   return shape && std::all_of(shape->begin(), shape->end(), [](int64_t dim) { return dim >= 0; });
 }
 
-// Whether a task other than the node's own needs one of its outputs.
+// Returns whether another task needs one of the node's outputs.
 bool Leaves(const tf::Node* node) {
   for (const tf::Edge* edge : node->out_edges()) {
     if (edge->IsControlEdge() || !edge->dst()->IsOp()) continue;
@@ -42,7 +42,7 @@ bool Leaves(const tf::Node* node) {
   return false;
 }
 
-// What a loop gets from outside; null: `node` is no loop's Merge.
+// Returns the edge into a loop from outside, or null if `node` is not a loop's Merge.
 const tf::Edge* LoopEntry(const tf::Node* node, const tf::Edge** body) {
   if (!node->IsMerge()) return nullptr;
   const tf::Edge* entry = nullptr;
@@ -52,19 +52,19 @@ const tf::Edge* LoopEntry(const tf::Node* node, const tf::Edge** body) {
     (edge->src()->IsNextIteration() ? *body : entry) = edge;
   }
   if (*body == nullptr || entry == nullptr) return nullptr;
-  // An Enter says nothing of its shape, because it does not know whether the loop keeps it.
+  // An Enter has no shape, because it does not know whether the loop keeps it.
   const tf::Edge* outside = nullptr;
   const bool enter = entry->src()->IsEnter() && entry->src()->input_edge(0, &outside).ok();
   return enter ? outside : entry;
 }
 
-// Rounds of inference in which loops turn out to change the shapes of what they carry.
+// Rounds of inference that find loops which change the shapes of their values.
 constexpr int kMaxRounds = 4;
 
 }  // namespace
 
 Shapes::Shapes(const tf::Graph& graph) {
-  // A loop is taken to keep the shapes that come in, until its body shows otherwise.
+  // A loop is assumed to keep the shapes that enter it until its body shows otherwise.
   std::vector<const tf::Node*> merges;
   const tf::Edge* body = nullptr;
   for (const tf::Node* node : graph.op_nodes()) {
@@ -77,7 +77,7 @@ Shapes::Shapes(const tf::Graph& graph) {
     for (const tf::Node* merge : merges) {
       if (changing.count(merge) != 0) continue;
       LoopEntry(merge, &body);
-      const tf::Edge* next = nullptr;  // a NextIteration says nothing either
+      const tf::Edge* next = nullptr;  // a NextIteration has no shape either
       if (body->src()->input_edge(0, &next).ok() &&
           Of(next->src(), next->src_output()) == Of(merge, 0)) {
         continue;
@@ -95,12 +95,12 @@ void Shapes::Infer(const tf::Graph& graph, const std::set<const tf::Node*>& chan
   refiner_->set_require_shape_inference_fns(false);
   refiner_->set_function_library_for_shape_inference(&graph.flib_def());
   std::vector<tf::Node*> order;
-  // Without the edges that close loops: a loop's Merge comes before all of its body.
+  // Ignores the edges that close loops, so that a loop's Merge precedes its body.
   tf::GetReversePostOrder(graph, &order, {},
                           [](const tf::Edge& edge) { return !edge.src()->IsNextIteration(); });
   for (const tf::Node* node : order) {
     if (!node->IsOp()) continue;
-    // A node that inference refuses leaves what hangs on it unknown; the step will tell.
+    // If inference rejects a node, the shapes that depend on it stay unknown until the step runs.
     refiner_->AddNode(node).IgnoreError();
     const tf::Edge* body = nullptr;
     const tf::Edge* entry = changing.count(node) != 0 ? nullptr : LoopEntry(node, &body);

@@ -1,4 +1,4 @@
-// The shapes of a whole graph's tensors, and how they travel with its nodes into the partitions.
+// The shapes of a whole graph's tensors, and how its nodes carry them into the partitions.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,18 @@ class ShapeRefiner;
 
 namespace rdma_transport::analyzer {
 
-using Shape = std::optional<std::vector<int64_t>>;  // -1: not known; none: not even the rank
+using Shape = std::optional<std::vector<int64_t>>;  // -1 if a dimension is unknown; empty if the
+                                                    // rank is unknown
 
-// Inference over a graph. The graph must outlive it.
+// Infers the shapes of a graph, which must outlive this.
 class Shapes {
  public:
   explicit Shapes(const tensorflow::Graph& graph);
   ~Shapes();
 
-  // What inference gives, or else what MarkShapes() left on the node.
+  // The inferred shape, or else what MarkShapes() stored on the node.
   Shape Of(const tensorflow::Node* node, int output) const;
-  // Of the variable behind a resource handle.
+  // The shape of the variable behind a resource handle.
   Shape OfHandle(const tensorflow::Node* node, int output) const;
 
  private:
@@ -34,10 +35,10 @@ class Shapes {
   std::unique_ptr<tensorflow::ShapeRefiner> refiner_;
 };
 
-// Writes the shapes of the outputs that leave their task onto their nodes: a task that is given its
-// own partition alone could not infer them. To be called on the placed graph.
+// Stores on nodes the shapes of outputs that leave their task: a task that sees only its own
+// partition cannot infer them. Must be called on the placed graph.
 void MarkShapes(tensorflow::Graph* graph);
-// The same with what was inferred already.
+// Same, with shapes that were already inferred.
 void MarkShapes(const Shapes& shapes, tensorflow::Graph* graph);
 
 }  // namespace rdma_transport::analyzer

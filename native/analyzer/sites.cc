@@ -12,7 +12,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// The output is the first input's buffer, whatever else holds it.
+// The output is always the first input's buffer, even if it is shared.
 const std::unordered_set<std::string>& Aliases() {
   static const auto* types =
       new std::unordered_set<std::string>{"Identity",        "Reshape",
@@ -29,7 +29,7 @@ const std::unordered_set<std::string>& Aliases() {
   return *types;
 }
 
-// Element by element: the kernel takes an input's buffer if nobody else needs it.
+// Element-wise: the kernel reuses an input's buffer if no other operation needs it.
 const std::unordered_set<std::string>& InPlace() {
   static const auto* types = new std::unordered_set<std::string>{"Abs",
                                                                  "Add",
@@ -107,7 +107,7 @@ const tf::Edge* InputEdge(const tf::Node* node, int index) {
   return node->input_edge(index, &edge).ok() ? edge : nullptr;
 }
 
-// A chain that is longer is left to the step to show; it bounds the work for one edge.
+// Bounds the work per edge. The sites of longer chains are only known when a step runs.
 constexpr size_t kLongestWalk = 10000;
 
 class Walk {
@@ -124,7 +124,7 @@ class Walk {
         if (next == nullptr) break;
         origin.site.through.push_back(node->type_string());
       } else if (!entries_.empty()) {
-        // Round the loop nothing is made anew: what came in is what lies there.
+        // The loop's body allocates nothing, so the buffer is the one that entered the loop.
         next = entries_.back().edge;
         origin.site.through.resize(entries_.back().passed);
         entries_.pop_back();
@@ -135,7 +135,8 @@ class Walk {
       output = next->src_output();
     }
     if (taker_ != nullptr && origin.site.kind != "kernel") {
-      // Nobody may write into that buffer, so the operation that would have allocates its own.
+      // That buffer must not be overwritten, so the operation that would have reused it allocates
+      // its own.
       origin.site = {};
       End(taker_, &origin);
       origin.mutability = "immutable";
@@ -151,7 +152,7 @@ class Walk {
     size_t passed;
   };
 
-  // The edge to follow; null: `origin` is complete.
+  // Returns the edge to follow, or null if `origin` is complete.
   const tf::Edge* Step(const tf::Node* node, int output, Origin* origin) {
     const std::string& type = node->type_string();
     if (type == "ReadVariableOp") {
@@ -160,7 +161,7 @@ class Walk {
     }
     if (type == "IdentityN") return InputEdge(node, output);
     if (Aliases().count(type) != 0) return InputEdge(node, 0);
-    // An update of a reference variable hands the variable on.
+    // An update of a reference variable forwards the variable.
     if (node->num_inputs() > 0 && tf::IsRefType(node->output_type(output)) &&
         tf::IsRefType(node->input_type(0))) {
       return InputEdge(node, 0);
@@ -178,8 +179,8 @@ class Walk {
     return nullptr;
   }
 
-  // A loop's value comes from outside the first time, and from its body after that; a
-  // conditional's from either branch.
+  // A loop's value comes from outside first, and then from its body. A conditional's comes from
+  // either branch.
   const tf::Edge* Merge(const tf::Node* node, Origin* origin) {
     const tf::Edge* outside = nullptr;
     const tf::Edge* body = nullptr;
@@ -203,7 +204,7 @@ class Walk {
     return nullptr;
   }
 
-  // The input whose buffer the kernel will take for its output, if it may be written into.
+  // Returns the input whose buffer the kernel will reuse for its output if it may overwrite it.
   const tf::Edge* TakenInput(const tf::Node* node, int output) {
     const Shape shape = shapes_.Of(node, output);
     if (!shape) return nullptr;
@@ -216,7 +217,7 @@ class Walk {
     return nullptr;
   }
 
-  // Whether nobody but the edge's end needs the buffer, under any of its names.
+  // Returns whether only the edge's destination needs the buffer, under any of its names.
   static bool IsFree(const tf::Edge* edge) {
     for (size_t steps = 0; steps < kLongestWalk; ++steps) {
       const tf::Node* source = edge->src();
@@ -259,9 +260,9 @@ class Walk {
   }
 
   const Shapes& shapes_;
-  const tf::Node* taker_ = nullptr;  // the last operation passed that takes an input's buffer
+  const tf::Node* taker_ = nullptr;  // the last operation passed that reuses an input's buffer
   std::vector<std::string> passed_before_taker_;
-  std::vector<Entry> entries_;  // of the loops around, not followed yet
+  std::vector<Entry> entries_;  // of the enclosing loops, not followed yet
   std::set<std::pair<const tf::Node*, int>> seen_;
 };
 

@@ -1,4 +1,4 @@
-// Where the buffer of a tensor is allocated.
+// Finds where the buffer of a tensor is allocated.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace rdma_transport::analyzer {
 
 struct Origin {
   Site site;
-  std::string mutability;  // of Edge
+  std::string mutability;  // for Edge::mutability
 };
 
-// Follows `output` of `node` back through the operations that hand their input's buffer on.
+// Follows `output` of `node` back through operations that forward their input's buffer.
 Origin FindOrigin(const Shapes& shapes, const tensorflow::Node* node, int output);
 
 }  // namespace rdma_transport::analyzer

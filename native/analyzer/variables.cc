@@ -24,7 +24,7 @@ bool HandsOn(const tf::Node* node) {
          type == "RefIdentity";
 }
 
-// K of [K, M] x [M, N], where the weight is the second factor.
+// Returns K of [K, M] x [M, N], where the weight is the second factor.
 int64_t RowsOf(const tf::Node* matmul, const Shapes& shapes) {
   bool transposed = false;
   tf::TryGetNodeAttr(matmul->attrs(), "transpose_a", &transposed);
@@ -35,7 +35,7 @@ int64_t RowsOf(const tf::Node* matmul, const Shapes& shapes) {
   return (*shape)[transposed ? 1 : 0];
 }
 
-// Follows the variable's value to those who use it.
+// Follows the variable's value to the operations that use it.
 void FindUses(const tf::Node* variable, const Shapes& shapes, Variable* found) {
   std::set<std::string> readers;
   std::unordered_set<const tf::Node*> seen = {variable};

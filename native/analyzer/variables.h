@@ -1,4 +1,4 @@
-// The variables of a placed graph and how the other tasks use them.
+// Finds the variables of a placed graph and how other tasks use them.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// The analysis of a graph that no cluster runs yet: places and partitions it as TensorFlow would.
+// Analyzes a graph without a cluster: places and partitions it as TensorFlow would.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@ namespace rdma_transport::analyzer {
 
 struct Request {
   std::vector<std::string> tasks;  // "/job:ps/task:0"
-  std::string default_device;      // for nodes that ask for none; empty: TensorFlow's choice
+  std::string default_device;      // for nodes that request none; TensorFlow's choice if empty
   Limits limits;
 };
 
-// `graph_def`: a serialized GraphDef. InvalidArgument, with a sentence that says what to do, for
-// what cannot be analysed. Time and memory are linear in the graph with its functions inlined,
-// which graph_checks.h limits.
+// Analyzes a serialized GraphDef. Returns InvalidArgument, with a sentence that says what to do, if
+// it cannot be analyzed. Time and memory are linear in the graph with its functions inlined, whose
+// size graph_checks.h limits.
 Status Analyze(std::string_view graph_def, const Request& request, Plan* plan);
 
 }  // namespace rdma_transport::analyzer

@@ -25,7 +25,7 @@ __attribute__((target("sse4.2"))) void AddByInstruction(const char* data, size_t
   for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = static_cast<uint32_t>(crc[lane]);
 }
 
-// Castagnoli's polynomial, reflected.
+// The Castagnoli polynomial, bit-reversed.
 constexpr std::array<uint32_t, 256> MakeCrcTable() {
   std::array<uint32_t, 256> table = {};
   for (uint32_t byte = 0; byte < 256; ++byte) {

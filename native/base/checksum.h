@@ -1,4 +1,4 @@
-// A checksum that finds bytes that changed by accident; it is no protection against intent.
+// A checksum that detects accidental corruption. It does not protect against attacks.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,11 @@
 
 namespace rdma_transport {
 
-// Three CRC-32Cs side by side, each over every third word, because one alone waits for itself; then
-// one of the three and of the length. The same on every processor. Thread-safe.
+// Computes three interleaved CRC-32Cs, each over every third word, because a single one would be
+// bound by latency, and combines them with the length. The result does not depend on the processor.
+// Thread-safe.
 uint32_t ChecksumOf(const char* data, size_t length);
-// What processors without an instruction for it use; for tests.
+// The version for processors without a CRC instruction; public for tests.
 uint32_t ChecksumByTable(const char* data, size_t length);
 
 }  // namespace rdma_transport

@@ -1,4 +1,4 @@
-// Monotonic time, in nanoseconds.
+// Monotonic time in nanoseconds.
 #pragma once
 
 #include <chrono>

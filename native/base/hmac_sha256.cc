@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kBlock = 64;
 
-// FIPS 180-4, 4.2.2: of the cube roots of the first 64 primes.
+// FIPS 180-4, 4.2.2: constants from the cube roots of the first 64 primes.
 constexpr uint32_t kRound[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -72,7 +72,8 @@ std::string Sha256(std::string_view message) {
     Compress(message.data(), &state);
     message.remove_prefix(kBlock);
   }
-  // The rest, a one, zeros, and the length in bits as the last eight bytes of a block.
+  // Padding: the remaining bytes, a one bit, zeros, and the length in bits in the last eight bytes
+  // of a block.
   std::string rest(message);
   rest.push_back('\x80');
   while (rest.size() % kBlock != kBlock - 8) rest.push_back('\0');

@@ -1,6 +1,7 @@
-// HMAC-SHA-256 (RFC 2104, FIPS 180-4), and a comparison that takes the same time whatever differs.
+// HMAC-SHA-256 (RFC 2104, FIPS 180-4) and a constant-time comparison.
 //
-// Why not a library: docs/architecture.md. Stateless; any thread, also while the process exits.
+// docs/architecture.md explains why no library is used. All functions are stateless and
+// thread-safe, also during process exit.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ constexpr size_t kHmacBytes = 32;
 std::string Sha256(std::string_view message);
 std::string HmacSha256(std::string_view key, std::string_view message);
 
-// Takes as long for any two strings of the same length.
+// Compares in a time that depends only on the length.
 bool EqualInConstantTime(std::string_view a, std::string_view b);
 
 }  // namespace rdma_transport

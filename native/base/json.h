@@ -1,13 +1,14 @@
-// Writing JSON texts.
+// Formats JSON.
 #pragma once
 
 #include <string>
 
 namespace rdma_transport {
 
+// Returns `text` as a JSON string.
 std::string Quote(const std::string& text);
 
-// Builds "{...}" or "[...]" from parts that are JSON already.
+// Builds "{...}" or "[...]" from parts that are already JSON. Not thread-safe.
 class Json {
  public:
   explicit Json(char open) : text_(1, open), close_(open == '{' ? '}' : ']') {}

@@ -1,4 +1,4 @@
-// One line per event worth a person's time, always with the tag "rdma:" in front.
+// Logging: one line per event that matters to users, prefixed with "rdma:".
 #pragma once
 
 #include <atomic>
@@ -12,19 +12,18 @@ namespace rdma_transport {
 
 enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3, kOff = 4 };
 
-// Receives every line at or above the level; called from any thread, must not block for long.
+// Receives every line at or above the log level. Called from any thread; must not block.
 using LogSink = void (*)(LogLevel level, const std::string& line);
 
-// Where lines go; the default writes them to standard error. The TensorFlow layer puts
-// TensorFlow's own logger here.
+// Sets the destination of log lines; the default is standard error. The plugin sets TensorFlow's
+// logger.
 void SetLogSink(LogSink sink);
 void SetLogLevel(LogLevel level);
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, const std::string& message);
 
-// For lines that somebody outside can cause as often as they like: writes the first few of an
-// interval, then counts. The first line of a later interval comes with the number of those that
-// were left out. Thread-safe.
+// Limits log lines that remote parties can trigger at will. Writes the first `most` lines of an
+// interval and counts the rest; the first line of a later interval reports the count. Thread-safe.
 class LogLimiter {
  public:
   explicit LogLimiter(LogLevel level, uint64_t most = 5, Nanos interval = 10 * kSecond)
@@ -34,11 +33,11 @@ class LogLimiter {
 
  private:
   const LogLevel level_;
-  const uint64_t most_;  // lines of one interval
+  const uint64_t most_;  // lines per interval
   const Nanos interval_;
   std::mutex mu_;
   Nanos began_ = 0;
-  uint64_t lines_ = 0;  // of this interval, with those left out
+  uint64_t lines_ = 0;  // of this interval, including dropped lines
 };
 
 }  // namespace rdma_transport

@@ -1,4 +1,4 @@
-// Text from outside, for a person to read.
+// Makes untrusted text safe to print.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace rdma_transport {
 
-// At most `most` bytes of `text`, with a question mark for each byte that is not printable ASCII:
-// nothing in it can confuse a terminal, or look like another line of a log.
+// Returns at most `most` bytes of `text`, with "?" for each byte that is not printable ASCII. The
+// result cannot confuse a terminal or fake a log line.
 inline std::string Printable(std::string_view text, size_t most) {
   std::string shown(text.substr(0, most));
   for (char& each : shown) {

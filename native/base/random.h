@@ -1,4 +1,4 @@
-// Random values that another process cannot guess (from the kernel's generator).
+// Unpredictable random values from the kernel's generator. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace rdma_transport {
 uint64_t Random64();
 std::string RandomBytes(size_t count);
 
-// Lower-case hexadecimal.
+// Return lower-case hexadecimal.
 std::string Hex(uint64_t value);
 std::string Hex(const std::string& bytes);
 

@@ -19,7 +19,7 @@ Status Bad(const std::string& path, const std::string& what) {
   return Status(Code::kInvalidArgument, "RDMA_TRANSPORT_SECRET_FILE=" + path + ": " + what);
 }
 
-// Whoever may read or replace the file can join the job.
+// A user who can read or replace the file can join the job.
 Status CheckMode(const std::string& path, mode_t mode, std::string* warning) {
   if ((mode & (S_IRWXO | S_IWGRP)) != 0) {
     return Bad(path, "other users can read or change it. Make it private with: chmod 600 " + path);
@@ -101,7 +101,7 @@ Status SecretFile::Get(std::vector<std::string>* secrets) {
   secrets->clear();
   if (path_.empty()) return OkStatus();
   std::lock_guard<std::mutex> lock(mu_);
-  // Looked at first: a change while it is read is seen the next time.
+  // Read the version before the content, so that a concurrent change is noticed at the next call.
   const Version version = Look();
   if (secrets_.empty() || !(version == version_)) {
     std::vector<std::string> read;

@@ -1,4 +1,4 @@
-// The secrets of the job, from the file that RDMA_TRANSPORT_SECRET_FILE names: one on each line.
+// Reads the secrets of the job from the file named by RDMA_TRANSPORT_SECRET_FILE, one per line.
 #pragma once
 
 #include <sys/stat.h>
@@ -13,24 +13,25 @@ namespace rdma_transport {
 
 constexpr size_t kMinSecretBytes = 32;
 
-// What is in the file at `path`, and in `warning` what is not as it should be, or nothing. The
-// first secret is for signing. InvalidArgument names the setting, the file, what is wrong and what
-// to do, and shows nothing of the content.
+// Reads the file at `path`. The first secret is for signing. `warning` receives a problem that is
+// not fatal, or stays empty. Returns InvalidArgument with the setting, the file, the problem and a
+// fix. Messages never contain the content of the file.
 Status ReadSecrets(const std::string& path, std::vector<std::string>* secrets,
                    std::string* warning);
 
-// Thread-safe. Reads the file again when it has changed; a file that went bad leaves the secrets
-// that were read before in force.
+// Caches the secrets and reads the file again when it changes. If the changed file is not valid,
+// the previous secrets stay in effect. Thread-safe.
 class SecretFile {
  public:
-  // Empty: the job has no secret.
+  // An empty path means that the job has no secret.
   explicit SecretFile(std::string path) : path_(std::move(path)) {}
 
-  // OK and none: the job has no secret. An error if it has one that was never read successfully.
+  // Returns OK and no secrets if the job has none. Returns an error if the file has never been read
+  // successfully.
   Status Get(std::vector<std::string>* secrets);
 
  private:
-  // Of a file's content.
+  // Identifies the content of the file.
   struct Version {
     dev_t device = 0;
     ino_t inode = 0;

@@ -19,7 +19,7 @@ std::string Lower(std::string text) {
   return text;
 }
 
-// Splits "1.5 GiB" into 1.5 and "gib"; false when there is no number or it is not finite.
+// Splits "1.5 GiB" into 1.5 and "gib". Returns false if there is no number or it is not finite.
 bool SplitNumber(const std::string& text, double* number, std::string* unit) {
   char* end = nullptr;
   *number = std::strtod(text.c_str(), &end);
@@ -62,7 +62,7 @@ SettingRow Choice(std::string name, std::string default_text, std::string meanin
   return {kPrefix + std::move(name), type, std::move(default_text), std::move(meaning), apply};
 }
 
-// Whole numbers, decimal or 0x hexadecimal.
+// Parses a whole number, decimal or 0x hexadecimal.
 bool ParseInteger(const std::string& text, int64_t* value) {
   const bool hexadecimal = text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
   const char* digits = text.c_str() + (hexadecimal ? 2 : 0);
@@ -71,7 +71,7 @@ bool ParseInteger(const std::string& text, int64_t* value) {
   return parsed.ec == std::errc() && parsed.ptr == end && *value >= 0;
 }
 
-// In the rows below `field` is a member of Settings, or what finds one in a Settings*.
+// In the rows below, `field` is a member of Settings or a function that finds one in a Settings*.
 template <typename Field>
 SettingRow Size(std::string name, std::string default_text, std::string meaning, Field field) {
   auto apply = [field](const std::string& text, Settings* settings) {
@@ -115,7 +115,7 @@ SettingRow Text(std::string name, std::string default_text, std::string meaning,
   return {kPrefix + std::move(name), "text", std::move(default_text), std::move(meaning), apply};
 }
 
-// `row`, refusing what lies outside; `low` and `high` as a person would type them.
+// Like `row`, with bounds. `low` and `high` are in the form that users type.
 template <typename Field, typename Value>
 SettingRow Between(const char* low, const char* high, SettingRow row, Field field,
                    Status (*parse)(const std::string&, Value*)) {
@@ -134,7 +134,7 @@ SettingRow Between(const char* low, const char* high, SettingRow row, Field fiel
   return row;
 }
 
-// `row`, which may also be "auto".
+// Like `row`, but also accepts "auto".
 SettingRow OrAuto(SettingRow row, std::function<void(Settings*)> set) {
   row.apply = [apply = row.apply, set = std::move(set)](const std::string& text,
                                                         Settings* settings) {
@@ -309,7 +309,7 @@ std::vector<SettingRow> MakeTable() {
                       "authenticate each other; empty: they do not",
                       &Settings::secret_file));
   AddVerbsRows(&rows);
-  // Read by the autoload guard before this library exists in the process.
+  // The autoload guard reads this setting before the process loads this library.
   rows.push_back(Choice("DISABLE", "0", "1: the plugin is not loaded at all",
                         {{"0", [](Settings*) {}},
                          {"1", [](Settings*) {}},

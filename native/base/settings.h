@@ -1,5 +1,5 @@
-// Every RDMA_TRANSPORT_* setting, declared once: name, type, default and meaning. The documentation
-// and the tools are generated from this table.
+// Declares every RDMA_TRANSPORT_* setting once: name, type, default and meaning. Documentation and
+// tools are generated from this table.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,30 @@ namespace rdma_transport {
 
 enum class FabricChoice { kAuto, kShm, kVerbs, kGrpc };
 
-// What keeps peers from memory that they were not given, from the least to the most.
+// How strictly peers are kept from memory that was not shared with them, from weakest to strongest.
 enum class Isolation { kOff, kAddress, kPeer };
 
-// Of the verbs fabric. What a port or a device can do is less than some of these may ask for: the
-// smaller one counts.
+// Settings of the verbs fabric. If a port or device supports less than a setting requests, the
+// smaller value applies.
 struct VerbsSettings {
-  // What RING and QUEUE_DEPTH may be; what a peer asks for is held to the same bounds.
+  // Bounds of RING and QUEUE_DEPTH. They also apply to what a peer requests.
   static constexpr uint64_t kLeastRing = uint64_t{256} << 10;
   static constexpr uint64_t kMaxRing = uint64_t{64} << 20;
   static constexpr int kMaxQueueDepth = 4096;
 
-  std::string library;      // what dlopen() takes
-  std::string devices;      // NCCL's grammar; empty: all
-  int gid_index = -1;       // -1: RoCE v2 preferred, IPv4 before IPv6
-  uint32_t mtu = 0;         // bytes; 0: the port's active one
+  std::string library;      // argument of dlopen()
+  std::string devices;      // in NCCL's syntax; empty: all
+  int gid_index = -1;       // -1: prefer RoCE v2, and IPv4 over IPv6
+  uint32_t mtu = 0;         // in bytes; 0: active MTU of the port
   int service_level = 0;    // 0 to 15
   int traffic_class = 0;    // 0 to 255
-  int pkey = -1;            // the partition key's 15 bits; -1: the first full one
-  Nanos retry_timeout = 0;  // of one attempt; rounded up to 4.096 us * 2^n
+  int pkey = -1;            // the low 15 bits; -1: the first with full membership
+  Nanos retry_timeout = 0;  // per attempt; rounded up to 4.096 us * 2^n
   int retries = 0;          // 0 to 7
   int queue_pairs = 0;      // per peer, 1 to 8
   int queue_depth = 0;      // work requests per queue pair
-  uint64_t chunk = 0;       // bytes of one work request; 0: the device's largest message
-  uint64_t ring = 0;        // bytes for notifications on their way, per peer
+  uint64_t chunk = 0;       // bytes per work request; 0: the device's maximum message size
+  uint64_t ring = 0;        // bytes for notifications in flight, per peer
   bool relaxed_ordering = true;
   Isolation isolation = Isolation::kAddress;
 };
@@ -46,7 +46,7 @@ struct VerbsSettings {
 struct Settings {
   FabricChoice fabric = FabricChoice::kAuto;
   bool allow_fallback = true;
-  uint64_t arena_size = 0;  // bytes; 0: auto
+  uint64_t arena_size = 0;  // in bytes; 0: automatic
   uint64_t arena_min_tensor = 0;
   uint64_t inline_max = 0;
   bool zero_copy = true;
@@ -60,23 +60,25 @@ struct Settings {
   VerbsSettings verbs;
 };
 
-// One row of the table. `type` is what a person may type: "auto|shm", "size", "duration".
+// A row of the table. `type` describes valid input: "auto|shm", "size", "duration".
 struct SettingRow {
-  std::string name;  // with the prefix
+  std::string name;  // with the prefix RDMA_TRANSPORT_
   std::string type;
   std::string default_text;
   std::string meaning;
   std::function<Status(const std::string& text, Settings* settings)> apply;
+  // Parses `text` into `settings`. Returns InvalidArgument if it is not valid.
 };
 
 const std::vector<SettingRow>& SettingsTable();
 
-// Reads the environment (`environment` in the form of environ(7), null-terminated). A value that
-// cannot be understood is an InvalidArgument that names the setting and what it takes; an unknown
-// RDMA_TRANSPORT_* name is a warning that names the nearest known one.
+// Reads settings from `environment`, a null-terminated array as in environ(7). Returns
+// InvalidArgument, with the setting and its valid values, if a value is not valid. Adds a warning,
+// with the closest known name, for each unknown RDMA_TRANSPORT_* name.
 Status LoadSettings(char** environment, Settings* settings, std::vector<std::string>* warnings);
 
-// "64KiB", "1.5 GB", "4096" -> bytes.   "20us", "500 ms", "8s", "2min" -> nanoseconds.
+// Parse "64KiB", "1.5 GB" or "4096" to bytes, and "20us", "500 ms", "8s" or "2min" to nanoseconds.
+// Return InvalidArgument if `text` is not valid.
 Status ParseSize(const std::string& text, uint64_t* bytes);
 Status ParseDuration(const std::string& text, Nanos* duration);
 

@@ -1,4 +1,4 @@
-// Errors as values. Nothing in native/ throws across a layer, and nothing aborts.
+// Error handling by value. Code in native/ neither throws exceptions across a layer nor aborts.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace rdma_transport {
 
-// The canonical codes, with the numbers that gRPC and TensorFlow give them.
+// The canonical codes. Numbers match those of gRPC and TensorFlow.
 enum class Code {
   kOk = 0,
   kCancelled = 1,
@@ -24,6 +24,7 @@ enum class Code {
   kUnavailable = 14,
   kDataLoss = 15,
 };
+// The result of an operation: OK, or a code and a message for users.
 
 class [[nodiscard]] Status {
  public:
@@ -34,7 +35,7 @@ class [[nodiscard]] Status {
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // For the places that can do nothing better with an error than what they do without one.
+  // Documents that the caller deliberately ignores an error.
   void IgnoreError() const {}
 
  private:
@@ -44,9 +45,11 @@ class [[nodiscard]] Status {
 
 inline Status OkStatus() { return Status(); }
 
-// "`what`: No such file or directory (errno 2)" with a code that fits `error`.
+// Returns a status whose code matches `error` and whose message is, for example, "`what`: No such
+// file or directory (errno 2)".
 Status StatusFromErrno(int error, std::string_view what);
 
+// Returns from the current function if `expression` is not OK.
 #define RDMA_RETURN_IF_ERROR(expression)                  \
   do {                                                    \
     ::rdma_transport::Status rdma_status_ = (expression); \

@@ -300,7 +300,7 @@ cdef class RawDevice:
         cdef RawChannel channel = RawChannel.__new__(RawChannel)
         cdef Status status
         with nogil:
-            status = self.driver.get().OpenLine(&channel.line)
+            status = self.driver.get().OpenChannel(&channel.line)
         check(status)
         channel.device = self
         return channel

@@ -70,7 +70,7 @@ cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings
         Status Open(const string& fabric, shared_ptr[PollingThread]* driver)
         const string& summary()
         Status Allocate(size_t length, cbool writable_by_peers, shared_ptr[Memory]* memory)
-        Status OpenLine(shared_ptr[BlockingChannel]* line)
+        Status OpenChannel(shared_ptr[BlockingChannel]* line)
         Status Scratch(shared_ptr[Memory]* memory)
         void Close()
 

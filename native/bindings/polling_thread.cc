@@ -15,10 +15,10 @@
 namespace rdma_transport::bindings {
 namespace {
 
-// What may wait for Receive() before the channel is given up.
+// The most bytes that may wait for Receive() before the channel is closed.
 constexpr size_t kInboxLimit = size_t{256} << 20;
 constexpr Nanos kCloseTimeout = 2 * kSecond;
-// How long an operation that was refused waits for the channel to say that it is ending.
+// How long a refused operation waits for the channel to report its end.
 constexpr Nanos kEndingTimeout = 100 * kMillisecond;
 constexpr Nanos kRetryInterval = kMillisecond;
 constexpr int kPausesPerYield = 32;
@@ -86,7 +86,7 @@ Status BlockingChannel::Connected(std::shared_ptr<fabric::Channel>* channel) con
   return OkStatus();
 }
 
-// What a channel refuses while it ends has the reason that it ends for.
+// If the channel is ending, replaces `status` by the reason for that.
 Status BlockingChannel::Explained(const Status& status) {
   if (status.code() != Code::kUnavailable && status.code() != Code::kNotFound) return status;
   std::unique_lock<std::mutex> lock(mu_);
@@ -218,7 +218,7 @@ Status BlockingChannel::Start(bool write, const std::shared_ptr<Memory>& memory,
   Status status = write ? channel->Write(local, span, cookie) : channel->Read(span, local, cookie);
   if (status.ok()) {
     *transfer = std::move(made);
-    // A flush that fails ends the channel, and with it the transfer.
+    // A failed flush closes the channel, and so ends the transfer.
     if (write) channel->Flush().IgnoreError();
     return OkStatus();
   }
@@ -226,7 +226,7 @@ Status BlockingChannel::Start(bool write, const std::shared_ptr<Memory>& memory,
     std::lock_guard<std::mutex> lock(mu_);
     transfers_.erase(cookie);
   }
-  // The bounds are right: either the region is gone, or all regions are, with the channel.
+  // The bounds were checked, so either the region is gone or the channel has closed.
   return Explained(status.code() == Code::kInvalidArgument ? Gone() : status);
 }
 
@@ -259,7 +259,7 @@ void BlockingChannel::Drop() {
     std::lock_guard<std::mutex> lock(mu_);
     channel = std::move(channel_);
   }
-  channel.reset();  // before the memory of transfers under way
+  channel.reset();  // before the memory of pending transfers
   OnClosed(Status(Code::kCancelled, "the device was closed"));
 }
 
@@ -285,7 +285,7 @@ void BlockingChannel::OnNotify(const char* data, size_t length) {
 }
 
 void BlockingChannel::OnTransfer(uint64_t cookie, const Status& status) {
-  std::shared_ptr<Memory> memory;  // ends, if it does, after the lock
+  std::shared_ptr<Memory> memory;  // dropped after unlocking
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = transfers_.find(cookie);
   if (found == transfers_.end()) return;
@@ -326,7 +326,7 @@ Status PollingThread::Open(const std::string& fabric, std::shared_ptr<PollingThr
 
 PollingThread::PollingThread(const Settings& settings, std::shared_ptr<fabric::Device> device)
     : spin_(settings.spin), summary_(device->Summary()), device_(std::move(device)) {
-  // Signals are for the interpreter's threads.
+  // Only the interpreter's threads handle signals.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -362,14 +362,14 @@ Status PollingThread::Allocate(size_t length, bool writable_by_peers,
   return OkStatus();
 }
 
-Status PollingThread::OpenLine(std::shared_ptr<BlockingChannel>* line) {
+Status PollingThread::OpenChannel(std::shared_ptr<BlockingChannel>* line) {
   std::shared_ptr<fabric::Device> device;
   RDMA_RETURN_IF_ERROR(Device(&device));
   auto made = Owned::Share(new BlockingChannel(device));
   RDMA_RETURN_IF_ERROR(made->Open(made));
   std::lock_guard<std::mutex> lock(mu_);
   if (device_ == nullptr) return Status(Code::kFailedPrecondition, "the device is closed");
-  lines_.push_back(made);
+  channels_.push_back(made);
   *line = std::move(made);
   return OkStatus();
 }
@@ -404,15 +404,15 @@ void PollingThread::Loop(fabric::Device* device) {
   }
 }
 
-// Lets go of what closed; whether there was something.
+// Drops closed channels. Returns whether there were any.
 bool PollingThread::Reap() {
   std::vector<std::shared_ptr<BlockingChannel>> closed;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    const auto open = std::partition(lines_.begin(), lines_.end(),
+    const auto open = std::partition(channels_.begin(), channels_.end(),
                                      [](const auto& line) { return !line->closed(); });
-    closed.assign(open, lines_.end());
-    lines_.erase(open, lines_.end());
+    closed.assign(open, channels_.end());
+    channels_.erase(open, channels_.end());
   }
   if (closed.empty()) return false;
   for (const auto& line : closed) line->Drop();
@@ -431,20 +431,20 @@ void PollingThread::Close() {
     if (device_ == nullptr) return;
     device = std::move(device_);
     device_ = nullptr;
-    lines = lines_;
+    lines = channels_;
     scratch = std::move(scratch_);
   }
   for (const auto& line : lines) line->Close("the device was closed");
   {
     std::unique_lock<std::mutex> lock(mu_);
-    reaped_.wait_until(lock, At(Now() + kCloseTimeout), [this] { return lines_.empty(); });
+    reaped_.wait_until(lock, At(Now() + kCloseTimeout), [this] { return channels_.empty(); });
   }
   stop_.store(true);
   device->Wake();
   thread_.join();
   for (const auto& line : lines) line->Drop();
   std::lock_guard<std::mutex> lock(mu_);
-  lines_.clear();
+  channels_.clear();
 }
 
 }  // namespace rdma_transport::bindings

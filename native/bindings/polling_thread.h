@@ -1,10 +1,9 @@
-// The fabric for callers that block: a thread that polls the device, waits with deadlines, and
+// A blocking interface to the fabric: a thread that polls the device, waits with deadlines, and
 // memory and channels that keep alive what they need.
 //
-// Threads: any, for everything. Nothing here knows Python.
-// Fork: in a child of the process that opened the device every call is a FailedPrecondition, which
-// no lock precedes, and nothing is destroyed: locks and sockets may be in any state there.
-// Deadlines are of Now().
+// Thread-safe. Knows nothing of Python. Fork: in a child of the process that opened the device,
+// every call returns FailedPrecondition before it takes a lock, and nothing is destroyed: locks and
+// sockets may be in any state there. Deadlines are times of Now().
 #pragma once
 
 #include <unistd.h>
@@ -27,18 +26,18 @@
 
 namespace rdma_transport::bindings {
 
-// Opens "auto", "shm" or "verbs", or what RDMA_TRANSPORT_FABRIC says if `name` is empty; all other
-// settings are the environment's.
+// Opens "auto", "shm" or "verbs", or RDMA_TRANSPORT_FABRIC if `name` is empty. All other settings
+// come from the environment. Returns InvalidArgument for any other name.
 Status OpenFabric(const std::string& name, Settings* settings,
                   std::unique_ptr<fabric::Device>* device);
 
-// Of one process, and left alone in the children it forks.
+// An object of one process, which forked children must not use.
 class Owned {
  public:
   bool Ours() const { return owner_ == getpid(); }
   Status CheckOurs() const;
 
-  // Ends `T` where it was made, and nowhere else.
+  // Owns `made`, and destroys it only in the process that created it.
   template <typename T>
   static std::shared_ptr<T> Share(T* made) {
     return std::shared_ptr<T>(made, [](T* ended) {
@@ -50,7 +49,7 @@ class Owned {
   const pid_t owner_ = getpid();
 };
 
-// Registered memory; it stays so after the device was closed, while somebody holds this.
+// Registered memory. It stays registered after the device was closed, as long as this object lives.
 class Memory final : public Owned {
  public:
   Memory(std::shared_ptr<fabric::Device> device, std::unique_ptr<fabric::Region> region,
@@ -58,57 +57,58 @@ class Memory final : public Owned {
       : device_(std::move(device)), region_(std::move(region)), length_(length) {}
 
   char* data() const { return region_->address(); }
-  // What was asked for; the region is at least as long.
+  // The requested length; the region is at least as long.
   size_t length() const { return length_; }
   uint64_t key() const { return region_->key(); }
   bool writable() const { return region_->access() == fabric::Access::kRemoteReadWrite; }
 
  private:
-  const std::shared_ptr<fabric::Device> device_;  // before the region: outlives it
+  const std::shared_ptr<fabric::Device> device_;  // declared before the region, to outlive it
   const std::unique_ptr<fabric::Region> region_;
   const size_t length_;
 };
 
-// A read or a write that was started. Guarded by its BlockingChannel's lock.
+// A read or write in progress. Guarded by its BlockingChannel's lock.
 struct Transfer {
-  std::shared_ptr<Memory> memory;  // until it ended
+  std::shared_ptr<Memory> memory;  // null once it has ended
   bool done = false;
   Status status;
 };
 
-// A channel. Unavailable: it is closed; the message has the reason.
+// A channel with blocking calls. They return Unavailable, with the reason, if it is closed, and
+// FailedPrecondition if it is not connected yet.
 class BlockingChannel final : public Owned, public fabric::ChannelHandler {
  public:
   explicit BlockingChannel(std::shared_ptr<fabric::Device> device) : device_(std::move(device)) {}
 
   Status Address(std::string* address) const;
-  // `key`: for Channel::Authenticate(); may be empty.
+  // `key` is for Channel::Authenticate(); may be empty.
   Status Connect(const std::string& peer_address, bool active, const std::string& key);
-  // "" before Connect().
+  // Both are empty before Connect().
   std::string FabricName() const;
   std::string Route() const;
 
-  // DeadlineExceeded: not yet.
+  // These wait until `deadline`, and then return DeadlineExceeded.
   Status WaitConnected(Nanos deadline);
   Status Wait(const std::shared_ptr<Transfer>& transfer, Nanos deadline);
   Status Receive(Nanos deadline, std::string* note);
   bool Done(const std::shared_ptr<Transfer>& transfer) const;
 
   Status Share(const std::shared_ptr<Memory>& memory);
-  // Until the peer's region of that key can be reached, which is when its Share() has arrived here.
-  // `scratch`: where bytes can be read to that nobody wants.
+  // Waits until the peer's region `key` can be reached, that is, until its Share() has arrived
+  // here. `scratch` receives bytes that are discarded.
   Status WaitRemote(uint64_t key, const std::shared_ptr<Memory>& scratch, Nanos deadline);
-  // `memory` from `at` on is the local end. Its bounds, and those of the peer's region, are the
-  // caller's to check; NotFound: the peer has no such region any more.
+  // Starts a transfer between `memory` at offset `at` and the peer's region. The caller must check
+  // both bounds. Returns NotFound if the peer no longer has the region.
   Status Start(bool write, const std::shared_ptr<Memory>& memory, uint64_t at, uint64_t key,
                uint64_t offset, uint64_t length, std::shared_ptr<Transfer>* transfer);
   Status Notify(std::string_view note);
   void Close(const std::string& reason);
 
-  // For PollingThread.
+  // The functions below are for PollingThread.
   Status Open(const std::shared_ptr<BlockingChannel>& self);
   bool closed() const;
-  // Lets go of a channel that closed, or that will not come to it: nobody polls any more.
+  // Releases a channel that has closed, or cannot close because polling has ended.
   void Drop();
 
   void OnConnected() override;
@@ -125,7 +125,7 @@ class BlockingChannel final : public Owned, public fabric::ChannelHandler {
 
   std::shared_ptr<fabric::Device> device_;
 
-  mutable std::mutex mu_;  // never held while the channel is called
+  mutable std::mutex mu_;  // not held while the channel is called
   std::condition_variable changed_;
   State state_ = State::kNew;
   std::shared_ptr<fabric::Channel> channel_;
@@ -138,7 +138,7 @@ class BlockingChannel final : public Owned, public fabric::ChannelHandler {
   std::map<uint64_t, std::shared_ptr<Transfer>> transfers_;
 };
 
-// A device and the thread that polls it.
+// A device and the thread that polls it. Thread-safe.
 class PollingThread final : public Owned {
  public:
   static Status Open(const std::string& fabric, std::shared_ptr<PollingThread>* driver);
@@ -146,10 +146,11 @@ class PollingThread final : public Owned {
 
   const std::string& summary() const { return summary_; }
   Status Allocate(size_t length, bool writable_by_peers, std::shared_ptr<Memory>* memory);
-  Status OpenLine(std::shared_ptr<BlockingChannel>* line);
+  Status OpenChannel(std::shared_ptr<BlockingChannel>* line);
   // Memory for BlockingChannel::WaitRemote().
   Status Scratch(std::shared_ptr<Memory>* memory);
-  // Closes the channels, tells the peers, and ends the thread; bounded. Memory stays.
+  // Closes the channels, notifies the peers, and ends the thread, in bounded time. Memory stays
+  // valid.
   void Close();
 
  private:
@@ -166,9 +167,9 @@ class PollingThread final : public Owned {
 
   mutable std::mutex mu_;
   std::condition_variable reaped_;
-  std::shared_ptr<fabric::Device> device_;  // null: closed
-  // Until they closed: what a peer's card may still write must not end before.
-  std::vector<std::shared_ptr<BlockingChannel>> lines_;
+  std::shared_ptr<fabric::Device> device_;  // null if closed
+  // Kept until they have closed, because a peer's card may still write their memory.
+  std::vector<std::shared_ptr<BlockingChannel>> channels_;
   std::shared_ptr<Memory> scratch_;
 };
 

@@ -13,7 +13,7 @@ namespace {
 constexpr char kReady[] = "rdma_transport exchange, gRPC at ";
 constexpr char kRefusal[] = "rdma_transport refuses: ";
 
-// The same in both timelines of a transfer, and of no other process.
+// A name that both timelines of a transfer share, and no other process has.
 std::string NameOf(const char* role) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);

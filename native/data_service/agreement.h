@@ -1,4 +1,5 @@
-// Whether this process can transfer elements by the fabric, and how worker and client agree on it.
+// Whether this process can transfer elements over the fabric, and how worker and client agree on
+// it.
 #pragma once
 
 #include <string>
@@ -8,13 +9,14 @@
 
 namespace rdma_transport {
 
-// FailedPrecondition: there is no fabric here, and why. `role` is "worker" or "reader".
+// Sets up `context`. Returns FailedPrecondition, with the reason, if there is no fabric. `role` is
+// "worker" or "reader".
 Status PrepareTransfer(const char* role, rpc::Context* context);
-// What RDMA_TRANSPORT_FALLBACK says.
+// Returns whether RDMA_TRANSPORT_FALLBACK allows gRPC.
 bool MayUseGrpc();
 
-// What a worker announces to its clients, and what a client makes of it. `grpc_address` is where
-// the worker answers by gRPC what cannot go by the fabric; empty: it does not, or does not know.
+// The announcement that a worker sends to its clients, and its check by a client. `grpc_address` is
+// where the worker serves elements over gRPC; it is empty if the worker does not, or does not know.
 std::string Announcement(const Status& prepared, const std::string& grpc_address);
 Status CheckAnnouncement(const std::string& announcement, std::string* grpc_address);
 

@@ -1,4 +1,4 @@
-// The reader's side of data_transfer_protocol="rdma": asks a worker for elements.
+// The client side of data_transfer_protocol="rdma": requests elements from a worker.
 
 #include <algorithm>
 #include <atomic>
@@ -23,11 +23,11 @@ namespace {
 
 namespace tf = tensorflow;
 
-// TensorFlow holds locks while it waits for a client to be made.
+// TensorFlow holds locks while it creates a client.
 constexpr Nanos kConnectTimeout = 2 * kSecond;
 
-// Thread-safe. Unavailable makes TensorFlow try again; any other error is the reader's. A worker
-// that the fabric does not reach for long is asked by gRPC from then on, if it allows it.
+// Thread-safe. TensorFlow retries Unavailable and passes any other error to the reader. If the
+// fabric does not reach a worker for long, elements are fetched over gRPC from then on, if allowed.
 class TransferClient final : public tf::data::DataTransferClient {
  public:
   TransferClient(const rpc::Context& context, std::string address, tf::Allocator* allocator)
@@ -37,7 +37,7 @@ class TransferClient final : public tf::data::DataTransferClient {
     if (caller_ != nullptr) caller_->Leave();
   }
 
-  // Connects, because TensorFlow can still choose gRPC here without having lost anything.
+  // Connects now, because TensorFlow can still choose gRPC here without loss.
   absl::Status CheckCompatibility(const std::string& announcement) const override {
     std::string grpc_address;
     Status status = CheckAnnouncement(announcement, &grpc_address);
@@ -75,7 +75,7 @@ class TransferClient final : public tf::data::DataTransferClient {
   }
 
  private:
-  // TensorFlow tries again by itself, or ends.
+  // TensorFlow retries or ends by itself.
   static bool IsTransient(const Status& status) {
     return status.code() == Code::kUnavailable || status.code() == Code::kCancelled;
   }
@@ -110,7 +110,7 @@ class TransferClient final : public tf::data::DataTransferClient {
     unreachable_since_ = 0;
   }
 
-  // A worker that came back elsewhere is not found here any more, but perhaps by gRPC.
+  // A worker that restarted elsewhere is not at this address, but gRPC may reach it.
   absl::Status Unreached(const Status& status, const tf::data::GetElementRequest& request,
                          tf::data::GetElementResult& result) {
     if (status.code() == Code::kCancelled) return ToTensorFlow(status);
@@ -159,7 +159,7 @@ class TransferClient final : public tf::data::DataTransferClient {
   mutable std::shared_ptr<rpc::RpcClient> caller_;
   mutable Nanos unreachable_since_ = 0;
   mutable std::string grpc_address_;
-  std::unique_ptr<tf::data::DataTransferClient> grpc_;  // once made, it stays
+  std::unique_ptr<tf::data::DataTransferClient> grpc_;  // never reset once created
 };
 
 [[maybe_unused]] const bool client_registered = [] {

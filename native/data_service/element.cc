@@ -20,7 +20,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// What the payloads of a reply lie in.
+// The memory of a reply's payloads.
 struct Element {
   std::vector<tf::Tensor> tensors;
   std::vector<std::unique_ptr<std::string>> serialized;
@@ -37,7 +37,7 @@ rpc::Reply Failed(const std::string& what) {
 absl::Status MakePlain(tf::DataType dtype, const tf::TensorShape& shape, rpc::Arrived* arrived,
                        tf::Tensor* tensor) {
   if (arrived->place != 0 && arrived->bytes > 0) {
-    // Nobody else has this memory: kernels may write their results into it.
+    // This memory is not shared, so kernels may write results into it.
     tf::core::RefCountPtr<tf::TensorBuffer> buffer(new LeasedBuffer(
         arrived->data, arrived->bytes, std::move(arrived->owner), /*exclusive=*/true));
     *tensor = tf::Tensor(dtype, shape, std::move(buffer));

@@ -1,4 +1,4 @@
-// An element of a dataset as the reply of an exchange, and back.
+// Converts an element of a dataset to an RPC reply, and back.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,12 +7,12 @@
 
 namespace rdma_transport {
 
-// Tensors of plain bytes become payloads as they lie; others (strings, variants) are serialised as
-// TensorFlow does it for gRPC. `result` is moved into the reply.
+// Tensors of plain bytes become payloads without a copy. Others (strings, variants) are serialized
+// as TensorFlow does for gRPC. Moves `result` into the reply.
 rpc::Reply EncodeElement(tensorflow::data::GetElementResult result);
 
-// Makes tensors over the payloads that landed, and copies the others out of the text. DataLoss: not
-// what EncodeElement() makes.
+// Makes tensors over payloads in receive buffers, and copies the others out of the text. Returns
+// DataLoss if EncodeElement() cannot have made the reply.
 absl::Status DecodeElement(rpc::Response response, tensorflow::data::GetElementResult* result);
 
 }  // namespace rdma_transport

@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kMaxRank = 254;  // TensorFlow's
 
-// Then for each component a ComponentHeader and its dimensions.
+// Followed, for each component, by a ComponentHeader and its dimensions.
 struct Header {
   int64_t element_index;
   uint32_t components;

@@ -1,5 +1,5 @@
-// What the head of a reply says of an element of a dataset: everything but the bytes of its
-// tensors. No TensorFlow type; `dtype` is TensorFlow's number.
+// The head of a reply: everything about an element except the bytes of its tensors. Uses no
+// TensorFlow type; `dtype` is TensorFlow's number.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct ElementHead {
   std::vector<Component> components;
 
   std::string Encode() const;
-  // False: not such a head, or not one of an element with `payloads` components.
+  // Returns false if `bytes` is malformed or does not describe `payloads` components.
   static bool Decode(std::string_view bytes, size_t payloads, ElementHead* head);
 };
 

@@ -1,4 +1,4 @@
-// The worker's side of data_transfer_protocol="rdma": answers requests for elements.
+// The worker side of data_transfer_protocol="rdma": answers requests for elements.
 
 #include <atomic>
 #include <memory>
@@ -36,7 +36,8 @@ std::unique_ptr<pb::Message> NewRequest() {
   return std::unique_ptr<pb::Message>(prototype == nullptr ? nullptr : prototype->New());
 }
 
-// The port to listen on; 0: any, which takes the place of "%dts_port%" in the worker's address.
+// The port to listen on. With 0, any free port is used and replaces "%dts_port%" in the worker's
+// address.
 int WantedPort(const tf::data::experimental::WorkerConfig& config) {
   if (config.data_transfer_port() != 0) return static_cast<int>(config.data_transfer_port());
   const std::string& address = config.data_transfer_address();
@@ -47,7 +48,7 @@ int WantedPort(const tf::data::experimental::WorkerConfig& config) {
   return given ? port : 0;
 }
 
-// The worker's own address; empty if TensorFlow alone knows the port that it was given.
+// The worker's own address. Empty if only TensorFlow knows the worker's port.
 std::string GrpcAddress(const tf::data::experimental::WorkerConfig& config) {
   const bool known = config.port() != 0;
   if (!known && absl::StrContains(config.worker_address(), kPortPlaceholder)) return {};
@@ -70,7 +71,7 @@ class TransferServer final : public tf::data::DataTransferServer {
     rpc::Context context;
     prepared_ = PrepareTransfer("worker", &context);
     if (!prepared_.ok()) {
-      // Clients must find this protocol announced, or they could not fall back.
+      // The protocol must be announced even so, or clients could not fall back.
       Log(LogLevel::kWarning, "data service worker: " + prepared_.message() +
                                   (may_use_grpc_ ? "; its clients use gRPC"
                                                  : "; RDMA_TRANSPORT_FALLBACK=forbid, so its "
@@ -87,8 +88,8 @@ class TransferServer final : public tf::data::DataTransferServer {
     return Announcement(prepared_, grpc_address_);
   }
   bool FallBackToGrpcAtClientCreationTime() const override { return may_use_grpc_; }
-  // TensorFlow would ask by gRPC after an error of the dataset too, and so skip the element whose
-  // error it is. The client itself knows which errors are the transport's.
+  // TensorFlow would also use gRPC after an error of the dataset, and so skip the failed element.
+  // The client itself knows which errors are the transport's.
   bool FallBackToGrpcAtGetElementTime() const override { return false; }
 
  private:
@@ -104,8 +105,8 @@ class TransferServer final : public tf::data::DataTransferServer {
     const absl::Status got =
         get_element_(reinterpret_cast<const tf::data::GetElementRequest*>(request.get()), &result);
     if (got.ok()) return EncodeElement(std::move(result));
-    // What `get_element_` refers to ends a moment before this server does: it must not be called
-    // once it has said that.
+    // What `get_element_` refers to ends just before this server does. It must not be called after
+    // it has reported that.
     if (absl::IsCancelled(got) && absl::StartsWith(got.message(), "Worker is shutting down")) {
       worker_stopped_.store(true);
     }

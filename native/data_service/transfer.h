@@ -1,11 +1,11 @@
-// TensorFlow's interface for data transfer protocols of tf.data service, declared here because the
-// wheel exports its functions but not its header.
+// TensorFlow's interface for data transfer protocols of tf.data service. It is declared here
+// because the wheel exports its functions but not its header.
 //
-// Invariant: names, layouts and the order of virtual functions are those of the TensorFlow that is
-// loaded. They are 2.21's; the guard below stops a build against another one, and the shim does not
-// load the plugin into one. To carry this to another version compare with its
-// tensorflow/core/data/service/data_transfer.h, and with the library:
-//   - the mangled names of both Register() hold all types of the factories (nm -D);
+// Invariant: names, layouts and the order of virtual functions match the loaded TensorFlow. They
+// are those of 2.21. The guard below stops a build against another version, and the shim does not
+// load the plugin into one. To port this to another version, compare it with that version's
+// tensorflow/core/data/service/data_transfer.h and with the library:
+//   - the mangled names of both Register() contain all types of the factories (nm -D);
 //   - the relocations of the vtable of DataTransferClient name its functions in order;
 //   - DataTransferServer has no vtable in the library: its order is that of the indirect calls in
 //     WorkerGrpcDataServer::MaybeStartAlternativeDataTransferServer;
@@ -31,11 +31,11 @@ static_assert(std::string_view(RDMA_TRANSPORT_TF_VERSION).substr(0, 5) == "2.21.
 
 namespace tensorflow::data {
 
-// A generated message of TensorFlow's, whose header is not in the wheel either. Its only base is
-// google::protobuf::Message, so that a reference to one is a reference to the other.
+// A generated message of TensorFlow, whose header is not in the wheel either. Its only base is
+// google::protobuf::Message, so references to the two are interchangeable.
 class GetElementRequest;
 
-// Exactly one holds: `components` is not empty, `end_of_sequence`, `skip`.
+// Exactly one of these holds: `components` is not empty, `end_of_sequence`, `skip`.
 struct GetElementResult {
   std::vector<Tensor> components;
   int64_t element_index = 0;

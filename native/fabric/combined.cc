@@ -9,9 +9,9 @@
 namespace rdma_transport::fabric {
 namespace {
 
-constexpr Nanos kPast = 1;  // a deadline that is over: look, do not wait
+constexpr Nanos kPast = 1;  // a deadline in the past: poll without waiting
 
-// An address is a row of (name, address on that fabric), each with its length before it.
+// An address is a sequence of (fabric name, address on that fabric), each prefixed with its length.
 void Append(std::string_view field, std::string* out) {
   out->push_back(static_cast<char>(field.size() & 0xff));
   out->push_back(static_cast<char>(field.size() >> 8));
@@ -48,7 +48,7 @@ Status NotConnected() { return Status(Code::kUnavailable, "the channel is not co
 
 }  // namespace
 
-// Before Connect() a channel of every member, so that the peer can choose; afterwards one.
+// Has a channel of every member before Connect(), so that the peer can choose, and one afterwards.
 class CombinedChannel final : public Channel {
  public:
   CombinedChannel(CombinedDevice* device, std::vector<std::shared_ptr<Channel>> candidates)
@@ -136,7 +136,7 @@ class CombinedChannel final : public Channel {
 
   mutable std::mutex mu_;
   std::vector<std::shared_ptr<Channel>> candidates_;  // by member
-  std::atomic<Channel*> chosen_{nullptr};             // one of them, for ever
+  std::atomic<Channel*> chosen_{nullptr};             // one of them; never changes once set
 };
 
 std::string CombinedDevice::Summary() const {

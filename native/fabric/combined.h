@@ -1,5 +1,5 @@
-// Several fabrics as one device: one memory that peers reach by whichever of them reaches the peer,
-// the first in the order of preference.
+// Combines several fabrics into one device. All fabrics share the same regions; each channel uses
+// the first fabric, in order of preference, that reaches its peer.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,23 @@
 
 namespace rdma_transport::fabric {
 
-// A fabric that was opened; its name is what addresses carry.
+// An opened fabric. `name` identifies it in channel addresses.
 struct Member {
   std::string name;
   std::unique_ptr<Device> device;
 };
 
-// A fabric that could not be opened, and why.
+// A fabric that could not be opened, and the reason.
 struct Absent {
   std::string name;
   Status reason;
 };
 
+// See Device for the contract.
 class CombinedDevice final : public Device {
  public:
-  // `members`: at least one, the preferred first; the first one allocates. `absent` explains to
-  // peers and people why another one is not taken.
+  // `members` must not be empty and is in order of preference; the first member allocates all
+  // regions. `absent` is for error messages to peers and users.
   CombinedDevice(std::vector<Member> members, std::vector<Absent> absent)
       : members_(std::move(members)), absent_(std::move(absent)) {}
 
@@ -53,7 +54,8 @@ class CombinedDevice final : public Device {
  private:
   friend class CombinedChannel;
 
-  // The member that both sides have and that reaches the peer, and the peer's address on it.
+  // Chooses the first member that both sides have and that reaches the peer. `inner` receives the
+  // peer's address on that member. Returns Unavailable if there is none.
   Status Choose(std::string_view address, size_t* member, std::string_view* inner) const;
 
   const std::vector<Member> members_;

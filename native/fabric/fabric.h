@@ -1,11 +1,10 @@
-// A fabric reaches peers with one-sided operations. This is all that the layers above know of it.
+// The interface of a fabric: one-sided access to memory of peers, and notifications.
 //
-// A Device registers memory and opens channels; a Channel is an ordered connection to one peer.
-// Whoever bootstraps a connection exchanges the two channels' addresses and calls Connect() on
-// both.
+// A Device registers memory and opens channels. A Channel is an ordered connection to one peer. To
+// connect two channels, the bootstrap exchanges their addresses and calls Connect() on both.
 //
-// Threads: every call may come from any thread, unless it says otherwise. ChannelHandler is called
-// from whichever thread calls Device::Poll(), and only from there, with no lock held.
+// All functions are thread-safe unless noted. ChannelHandler is called only from the thread that
+// calls Device::Poll(), with no lock held.
 #pragma once
 
 #include <sys/uio.h>
@@ -21,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+// What peers may do with a region.
 
 namespace rdma_transport::fabric {
 
@@ -29,18 +29,21 @@ enum class Access : uint8_t {
   kRemoteReadWrite,  // peers may read and write
 };
 
-// Registered memory of this process. Destruction takes it away from new readers; pages that a peer
-// has mapped stay readable there until the peer drops its mapping.
+// Memory of this process that is registered with a device; the caller owns it and must destroy it
+// before the device. Destruction revokes access, but pages that a peer has mapped stay readable
+// there until the peer drops its mapping.
 class Region {
  public:
   virtual ~Region() = default;
 
   char* address() const { return address_; }
   size_t length() const { return length_; }
+  // Identifies the region among those of its device.
   uint64_t key() const { return key_; }
   Access access() const { return access_; }
 
-  // `hook` hears the key while the memory is still there. Not thread-safe: for whoever makes it.
+  // Calls `hook` with the key on destruction, before the memory is freed. Not thread-safe: call it
+  // before the region is shared between threads.
   void BeforeEnd(std::function<void(uint64_t key)> hook) { hooks_.push_back(std::move(hook)); }
 
  protected:
@@ -58,160 +61,183 @@ class Region {
   std::vector<std::function<void(uint64_t)>> hooks_;
 };
 
-// A stretch of a region, as another process names it.
+// A byte range of a region, as peers name it.
 struct RemoteSpan {
   uint64_t key = 0;
   uint64_t offset = 0;
   uint64_t length = 0;
 };
 
-// What a mapped span looks like here. The memory stays readable while `holder` lives.
+// Local, read-only view of a peer's memory. `data` is readable while `holder` exists; null if the
+// memory cannot be mapped.
 struct MappedSpan {
   const char* data = nullptr;
   std::shared_ptr<const void> holder;
 };
+// Receives the events of one channel. All calls come from the polling thread. The channel holds
+// only a weak reference and closes when the handler is destroyed.
 
 class ChannelHandler {
  public:
   virtual ~ChannelHandler() = default;
+  // The channel is connected, and the peer has proved its identity.
 
   virtual void OnConnected() = 0;
-  // One notification, in the order in which the peer sent them. `data` is valid during the call.
+  // Called once per notification, in the order in which the peer sent them. `data` is valid only
+  // during the call.
   virtual void OnNotify(const char* data, size_t length) = 0;
-  // All notifications up to this number need not be sent again: they have certainly reached the
-  // peer, or it has died.
+  // All notifications up to this number have reached the peer, or the peer has died. They need not
+  // be sent again.
   virtual void OnDelivered(uint64_t /*number*/) {}
-  // A Read() or Write() ended; `cookie` is the caller's.
+  // The Read() or Write() with this cookie has ended.
   virtual void OnTransfer(uint64_t cookie, const Status& status) = 0;
-  // Nothing comes any more. Unavailable: the peer reads and writes nothing here any more, and this
-  // is the last call. Any other code: the peer may live, read what it has mapped and write into
-  // what it was given, until OnReleased().
+  // The channel has closed; no event other than OnReleased() follows. Unavailable: the peer no
+  // longer accesses memory of this process, and OnReleased() is not called. Any other code: until
+  // OnReleased(), the peer may read what it has mapped and write where it was allowed to.
+  // The peer no longer accesses memory of this process. Follows OnClosed().
   virtual void OnClosed(const Status& status) = 0;
   virtual void OnReleased() {}
 };
 
-// Whether a sleeping peer is woken for a notification, or finds it when it next looks.
+// Whether a notification wakes a sleeping peer, or the peer finds it at its next Poll().
 enum class Urgency { kWake, kLazy };
 
-// As the cookie of a Write(): its end need not be told, where the processor copies.
+// Cookie of a Write() whose completion is not needed. A channel with Copies() then skips
+// OnTransfer().
 constexpr uint64_t kNobodyWaits = ~uint64_t{0};
 
-// Where notifications wait for a peer that has not taken them yet, in bytes.
+// Notifications that the peer has not consumed, in bytes.
 struct Backlog {
-  uint64_t ring_bytes = 0;     // the room that the peer gave
-  uint64_t used_bytes = 0;     // of it; word of what was taken comes late, by a quarter at most
-  uint64_t waiting_bytes = 0;  // in this process, for room
+  uint64_t ring_bytes = 0;     // capacity of the peer's ring
+  uint64_t used_bytes = 0;     // of `ring_bytes`; may count up to a quarter too much
+  uint64_t waiting_bytes = 0;  // queued in this process until the ring has room
 };
 
-// Which side of the bootstrap this is: the asked task is passive, the asking one active.
+// The side of the bootstrap. The task that requests the connection is active, the other is passive.
 enum class Role { kActive, kPassive };
 
+// An ordered connection to one peer. Functions that return a Status return Unavailable while the
+// channel is not connected, unless noted.
 class Channel {
  public:
   virtual ~Channel() = default;
 
-  // What the peer must know to connect; opaque bytes.
+  // Returns what the peer passes to Connect(), as opaque bytes.
   virtual std::string Address() const = 0;
-  // Before Connect(): a key that nobody but the two ends can know. Each shows the other first that
-  // it has it, and the addresses, without showing them. Without a key the addresses alone count.
+  // Sets a key that only the two ends know. Each end then proves to the other, without revealing
+  // them, that it knows the key and both addresses. Without a key, knowing the addresses suffices.
+  // Call it before Connect().
   virtual void Authenticate(std::string key) = 0;
-  // Connects to the channel whose Address() is given. Success means "under way":
-  // OnConnected() or OnClosed() follows. Unavailable: that address cannot be reached from here.
-  // Aborted: the channel was closed before. Once.
+  // Starts to connect to the channel with this address; call it once. After success, OnConnected()
+  // or OnClosed() follows. Returns Unavailable if no fabric reaches the address, or Aborted if the
+  // channel has been closed.
   virtual Status Connect(std::string_view peer_address, Role role) = 0;
 
-  // Lets the peer reach the device's region of that key. Must come before the first notification
-  // that names it; sharing again costs little.
+  // Lets the peer access the device's region `key`. Call it before the first notification that
+  // names the region; repeated calls are cheap.
   virtual Status Share(uint64_t key) = 0;
-  // Whether `data` can be the local end of an operation of this channel, or be named to the peer:
-  // where it lies, and what is left of the region from there.
+  // Returns whether `data` lies in a region that this channel can use or share. If so, `span`
+  // covers the rest of the region from there.
   virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
 
-  // What it became; settled once Connect() has succeeded.
-  // "shm", "verbs".
+  // Returns "shm" or "verbs". This and the next three are defined once Connect() has succeeded.
   virtual const char* fabric() const = 0;
-  // How it reaches the peer, for people: "same host".
+  // Describes the route to the peer for users, for example "same host".
   virtual std::string Route() const = 0;
-  // Whether Map() shows the peer's memory here.
+  // Returns whether Map() works on this channel.
   virtual bool MapsPeer() const = 0;
-  // Whether the processor copies what Read() and Write() move: then the local end may lie anywhere,
-  // and Write() has read it when it returns. Otherwise it must lie in a region of the device, and
-  // stay as it is until OnTransfer().
+  // Returns whether the CPU copies the data of Read() and Write(). If so, the local buffer may lie
+  // anywhere, and may be reused when Write() returns. Otherwise it must lie in a region of the
+  // device and stay unchanged until OnTransfer().
   virtual bool Copies() const = 0;
 
-  // Delivers the concatenated parts after all earlier writes and notifications of this channel.
-  // Never blocks: what the peer has no room for is kept, up to a limit (ResourceExhausted). It may
-  // be lost although both processes live, when the channel ends; OnDelivered() tells what was not.
-  // `number` gets the place of this one in the order of all notifications, from 1.
+  // Sends one notification that consists of the concatenated parts. The peer receives it after all
+  // earlier writes and notifications of this channel. Never blocks: if the peer's ring is full, the
+  // notification is queued. Returns ResourceExhausted if too much is queued, or InvalidArgument if
+  // the notification is too long. If the channel closes, notifications that OnDelivered() has not
+  // reported may be lost, even if both processes are alive. `number` receives the sequence number,
+  // starting at 1.
   virtual Status Notify(const iovec* parts, int count, Urgency urgency,
                         uint64_t* number = nullptr) = 0;
-  // What OnDelivered() would tell by now, as far as that is known without polling.
+  // Returns what OnDelivered() would report now, as far as known without polling.
   virtual uint64_t Delivered() const { return 0; }
-  // Any thread, also before and after the connection.
+  // May also be called before the channel connects and after it closes.
   virtual Backlog backlog() const = 0;
-  // Of this and Write(), where MapsPeer(): the polling thread must have called Map() for the
-  // region, when the peer's word of it had come. Otherwise that word may lie unread.
+  // Starts a one-sided read; errors of its arguments are reported by OnTransfer(). If MapsPeer(),
+  // the polling thread must first have called Map() for the region, after a notification that names
+  // it has arrived; the same holds for Write().
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
-  // May wait for the next Notify() of this channel, or for Flush(), before it leaves. A write whose
-  // destination is refused at once is not under way: no OnTransfer() follows. PermissionDenied: the
-  // peer shared that region for reads only.
+  // Starts a one-sided write. The write may be delayed until the next Notify() or Flush(). If an
+  // error is returned, no OnTransfer() follows: PermissionDenied if the peer shared the region
+  // read-only, InvalidArgument if source or destination lies outside the registered regions.
   virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;
+  // Starts all delayed writes.
   virtual Status Flush() { return OkStatus(); }
 
-  // The peer's memory in this address space, read-only; empty where the fabric cannot.
-  // Call from the polling thread.
+  // Maps memory of the peer read-only. Returns an empty span if that fails or is not supported.
+  // Call it only from the polling thread.
   virtual MappedSpan Map(const RemoteSpan& span) = 0;
-  // While it lives, the peer hears no OnReleased(), as while a MappedSpan of Map() does. For what
-  // else the peer must leave as it is.
+  // Delays OnReleased() at the peer while the result exists, as a MappedSpan does. It protects peer
+  // memory that is used without a mapping.
   virtual std::shared_ptr<const void> Hold() const { return nullptr; }
-  // Whether `data` lies in memory of the peer that Map() showed here, and which.
+  // If `data` lies in peer memory that Map() returned, sets `span` to its location there and
+  // returns true.
   virtual bool Owns(const void* data, RemoteSpan* span) const = 0;
 
-  // Tells the peer the reason; OnClosed() follows on both sides.
+  // Closes the channel and sends `reason` to the peer. OnClosed() follows on both sides.
   virtual void Close(const Status& reason) = 0;
 };
 
+// An opened fabric. It must outlive its regions and channels. One thread at a time, the polling
+// thread, calls Poll().
 class Device {
  public:
   virtual ~Device() = default;
 
-  // What there is, for people: "shm; verbs by mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)".
+  // Describes the device for users: "shm; verbs by mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)".
   virtual std::string Summary() const = 0;
-  // False in a process that was forked from the one that opened the device.
+  // Returns false in a process that was forked from the one that opened the device.
   virtual bool Usable() const = 0;
-  // Whether a channel of this device can reach the one whose Address() is given; otherwise why not.
+  // Returns OK if a channel of this device can reach the channel with this address; otherwise the
+  // reason, as Unavailable or, for a malformed address, InvalidArgument.
   virtual Status Reaches(std::string_view channel_address) const = 0;
 
-  // New registered memory, at `place` (an address range that the caller reserved) or anywhere if
-  // null. `length` must be a multiple of RegionGranule().
+  // Allocates and registers memory at `place`, an address range that the caller has reserved, or
+  // anywhere if null. `length` must be a multiple of RegionGranule(). Returns ResourceExhausted if
+  // the host or a limit does not allow it, FailedPrecondition in a forked child.
   virtual Status Allocate(size_t length, Access access, void* place,
                           std::unique_ptr<Region>* region) = 0;
   virtual size_t RegionGranule() const = 0;
-  // Lets peers of this device reach a region that another device allocated, under the same key.
+  // Lets peers of this device access a region of another device, under the same key. Returns
+  // Unimplemented if the fabric cannot.
   virtual Status Adopt(Region* region) = 0;
-  // This process's own memory as a peer would see it: a second, read-only view.
+  // Maps a region of this device a second time, read-only, as a peer would see it. Returns an empty
+  // span if that fails or is not supported.
   virtual MappedSpan MapOwn(const RemoteSpan& span) = 0;
-  // Whether `data` lies in a region of this device, or in such a second view, and where.
+  // If `data` lies in a region of this device or in a view by MapOwn(), sets `span` to the rest of
+  // the region from there and returns true.
   virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
 
-  // A channel whose handler is gone closes.
+  // Opens a channel. It closes when `handler` is destroyed.
   virtual Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) = 0;
 
-  // Handles what has come; returns how much that was. One thread at a time.
+  // Processes pending events and returns how many there were. Polling thread only.
   virtual int Poll() = 0;
-  // By the polling thread: from now on, until the next Poll(), whatever comes ends a Sleep().
-  // False: something has come already.
+  // Prepares for Sleep(): until the next Poll(), any event ends a Sleep(). Returns false if events
+  // are already pending; call Poll() then. Polling thread only.
   virtual bool ArmNotification() = 0;
-  // By any thread, any number of them: until something comes, Wake() is called or `deadline` passes
-  // (0: none). May return for nothing.
+  // Blocks until an event arrives, Wake() is called, or Now() reaches `deadline` (0: no deadline).
+  // May return spuriously. Several threads may call it at once.
   virtual void Sleep(Nanos deadline) = 0;
+  // Ends a Sleep(), or the next one.
   virtual void Wake() = 0;
-  // Readable when something has come since ArmNotification() said that nothing had.
+  // Returns a file descriptor for poll(). It becomes readable when an event arrives after
+  // ArmNotification() has returned true. -1 if there is no single descriptor.
   virtual int WaitDescriptor() const = 0;
 };
 
-// Whether `data` lies in memory that some channel or device mapped read-only into this process.
-// A tensor there must never be written in place. Cheap: two comparisons.
+// Returns whether `data` lies in memory that any channel or device has mapped read-only into this
+// process. A tensor there must never be modified in place. Costs two comparisons.
 bool IsMapped(const void* data);
 
 }  // namespace rdma_transport::fabric

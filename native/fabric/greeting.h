@@ -1,5 +1,6 @@
-// What the two ends of a new channel show each other first. It proves that an end knows what the
-// bootstrap told, both tokens, and the channel's key where there is one, and shows none of it.
+// The greeting that the two ends of a new channel exchange first. It proves that an end knows both
+// tokens, which the bootstrap exchanged, and the channel's key if there is one. It reveals none of
+// them.
 #pragma once
 
 #include <string>
@@ -12,11 +13,12 @@ namespace rdma_transport::fabric {
 
 constexpr size_t kGreetingBytes = kHmacBytes;
 
+// Not thread-safe.
 class Greeting {
  public:
   Greeting() = default;
-  // The tokens are of one fixed length, and fresh for each channel, so that no greeting fits
-  // another channel. `key` may be empty.
+  // All tokens must have the same length and be new for each channel, so that a greeting cannot be
+  // reused for another channel. `key` may be empty.
   Greeting(std::string_view key, Role role, std::string_view own_token,
            std::string_view peer_token) {
     const bool active = role == Role::kActive;
@@ -28,8 +30,9 @@ class Greeting {
     peers_ = active ? accept : hello;
   }
 
-  // What this end shows.
+  // Returns the greeting of this end.
   const std::string& own() const { return own_; }
+  // Compares with the expected greeting of the peer, in constant time.
   bool IsPeers(std::string_view shown) const {
     return !peers_.empty() && EqualInConstantTime(shown, peers_);
   }

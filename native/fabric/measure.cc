@@ -8,13 +8,13 @@
 namespace rdma_transport::fabric {
 namespace {
 
-constexpr int kPollsPerYield = 64;  // with fewer processors than ends, the peer must get one
+constexpr int kPollsPerYield = 64;  // lets the peer run if there are fewer processors than ends
 constexpr uint64_t kLargestNote = 64 << 10;
-constexpr uint64_t kFloodWindow = 4096;  // notifications that may be under way
+constexpr uint64_t kFloodWindow = 4096;  // maximum number of notifications in flight
 constexpr uint64_t kFloodAck = kFloodWindow / 4;
 constexpr Nanos kCloseTimeout = kSecond;
 constexpr Nanos kNap = 100 * kMillisecond;
-constexpr uint64_t kActive = uint64_t{1} << 63;  // of the pattern of that side
+constexpr uint64_t kActive = uint64_t{1} << 63;  // set in the patterns of the active side
 
 struct Introduction {
   uint64_t key;
@@ -26,7 +26,7 @@ bool IsOneSided(Test test) { return !IsNote(test) && test != Test::kWriteLatency
 
 Status Wrong(const char* what) { return Status(Code::kDataLoss, what); }
 
-// Eight bytes of a pattern; those of other words and other patterns differ (splitmix64).
+// Returns eight bytes of a pattern. Other words and other patterns differ (splitmix64).
 uint64_t WordOf(uint64_t pattern, uint64_t index) {
   uint64_t word = (pattern + index) * 0x9e3779b97f4a7c15;
   word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
@@ -34,7 +34,7 @@ uint64_t WordOf(uint64_t pattern, uint64_t index) {
   return word ^ (word >> 31);
 }
 
-// With `flipped` bits instead: a byte that stays so was never written.
+// Fills with the pattern, or with its complement in the bits `flipped` to detect unwritten bytes.
 void Fill(char* place, uint64_t bytes, uint64_t pattern, uint64_t flipped = 0) {
   for (uint64_t at = 0; at < bytes; at += sizeof(uint64_t)) {
     const uint64_t word = WordOf(pattern, at / sizeof(word)) ^ flipped;
@@ -42,7 +42,7 @@ void Fill(char* place, uint64_t bytes, uint64_t pattern, uint64_t flipped = 0) {
   }
 }
 
-// Bytes that are not those of the pattern.
+// Counts the bytes that differ from the pattern.
 uint64_t Differing(const char* place, uint64_t bytes, uint64_t pattern) {
   uint64_t differing = 0;
   for (uint64_t at = 0; at < bytes; at += sizeof(uint64_t)) {
@@ -77,7 +77,7 @@ void Meter::Close() {
 }
 
 void Meter::OnNotify(const char* data, size_t length) {
-  if (length == sizeof(said_[0]) || length == sizeof(said_)) {  // others say nothing
+  if (length == sizeof(said_[0]) || length == sizeof(said_)) {  // other lengths carry no report
     said_bytes_ = length;
     std::memcpy(said_, data, length);
   }
@@ -119,19 +119,19 @@ Status Meter::Until(Nanos patience, Condition condition, bool sleeps) {
   return reason_;
 }
 
-// Until that many more notifications came.
+// Waits until `notes` more notifications have arrived.
 Status Meter::Expect(const Plan& plan, uint64_t notes, bool sleeps) {
   expected_ += notes;
   return Until(plan.patience, [this] { return notes_ >= expected_; }, sleeps);
 }
 
-// Its bytes mean nothing.
+// The content does not matter.
 Status Meter::Notify(uint64_t bytes) {
   const iovec part = {source(), bytes};
   return channel_->Notify(&part, 1, Urgency::kWake);
 }
 
-// Of this side's pattern, except that the last byte tells them apart.
+// Sends this side's pattern; the last byte distinguishes the notifications.
 Status Meter::NotifyCompared(uint64_t bytes, uint64_t number) {
   source()[bytes - 1] = static_cast<char>(number);
   return Notify(bytes);
@@ -152,7 +152,7 @@ Status Meter::Introduce(Nanos patience) {
   std::memcpy(&peer, said_, sizeof(peer));
   peer_key_ = peer.key;
   peer_largest_ = peer.largest;
-  channel_->Map(PeerTarget(1));  // a fabric that maps has it from here on
+  channel_->Map(PeerTarget(1));  // on fabrics that map memory, maps the region now
   return OkStatus();
 }
 
@@ -166,7 +166,7 @@ Status Meter::Check(const Plan& plan) const {
                                             " bytes, and at least 1 iteration");
 }
 
-// A new turn: this side's bytes, and none of the peer's.
+// Starts a new test: fills the source with this side's pattern and the target with other bytes.
 void Meter::Prepare(const Plan& plan, bool active) {
   ++turn_;
   wrong_ = 0;
@@ -178,8 +178,8 @@ void Meter::Prepare(const Plan& plan, bool active) {
   if (plan.test == Test::kWriteLatency) target()[plan.bytes - 1] = static_cast<char>(-1);
 }
 
-// The notifications of a test, and after them, untimed, those that are looked at: a receiver that
-// read what it got would be slower than one that need not.
+// Expects the notifications of a test and then, untimed, those that are compared. Comparing within
+// the timed part would slow the receiver.
 void Meter::AwaitNotes(const Plan& plan) {
   awaited_bytes_ = plan.bytes;
   awaited_begin_ = expected_;
@@ -194,7 +194,7 @@ Status Meter::Run(const Plan& plan, Measured* measured) {
   *measured = Measured();
   measured->samples.reserve(plan.iterations);
   Prepare(plan, /*active=*/true);
-  RDMA_RETURN_IF_ERROR(Expect(plan, 1));  // the peer is there
+  RDMA_RETURN_IF_ERROR(Expect(plan, 1));  // the peer is ready
   switch (plan.test) {
     case Test::kNotifyLatency:
       RDMA_RETURN_IF_ERROR(NotifyBack(plan, /*active=*/true, measured));
@@ -213,7 +213,8 @@ Status Meter::Run(const Plan& plan, Measured* measured) {
       RDMA_RETURN_IF_ERROR(Flood(plan, measured));
       break;
   }
-  // The passive side of one-sided operations hears only of their end. It says what it found.
+  // One-sided operations do not notify the passive side, so it is notified only at the end. It
+  // reports the differences it found.
   if (IsOneSided(plan.test)) RDMA_RETURN_IF_ERROR(Notify(1));
   RDMA_RETURN_IF_ERROR(Expect(plan, 1));
   if (said_bytes_ != sizeof(said_[0])) return Wrong("the peer did not say what it found");
@@ -237,7 +238,8 @@ Status Meter::Serve(const Plan& plan) {
       RDMA_RETURN_IF_ERROR(TakeFlood(plan));
       break;
     default:
-      // One-sided: a processor that polled here would only be missed there.
+      // The operations are one-sided, so sleep: polling here would only take CPU time from the
+      // peer.
       RDMA_RETURN_IF_ERROR(Expect(plan, 1, /*sleeps=*/true));
       if (plan.test == Test::kWriteBandwidth) CompareTarget(plan.bytes);
   }
@@ -254,7 +256,7 @@ Status Meter::NotifyBack(const Plan& plan, bool active, Measured* measured) {
     if (active) measured->samples.push_back((Now() - start) / 2);
     if (!active) RDMA_RETURN_IF_ERROR(Notify(plan.bytes));
   }
-  // One by one too: what waits for room leaves only while its sender polls.
+  // Send one at a time: queued notifications leave only while the sender polls.
   for (uint64_t i = 0; i < kComparedNotes; ++i) {
     if (active) RDMA_RETURN_IF_ERROR(NotifyCompared(plan.bytes, i));
     RDMA_RETURN_IF_ERROR(Expect(plan, 1));
@@ -275,10 +277,10 @@ Status Meter::WriteBack(const Plan& plan, bool active, Measured* measured) {
     const Nanos start = Now();
     if (active) RDMA_RETURN_IF_ERROR(write(i));
     RDMA_RETURN_IF_ERROR(Expect(plan, 1));
-    wrong_ += target()[last] != static_cast<char>(i);  // a notification overtook its write
+    wrong_ += target()[last] != static_cast<char>(i);  // the notification overtook its write
     if (!active) RDMA_RETURN_IF_ERROR(write(i));
     if (active) measured->samples.push_back((Now() - start) / 2);
-    // The source must stay as it is until then.
+    // The source must not change until the write has ended.
     RDMA_RETURN_IF_ERROR(Until(plan.patience, [&] { return transfers_ == i + 1; }));
   }
   CompareTarget(last);
@@ -356,7 +358,7 @@ Status Meter::Copy(const Plan& plan, Measured* measured) {
   const Nanos start = Now();
   for (uint64_t i = 0; i < plan.iterations; ++i) {
     std::memcpy(target(), source(), plan.bytes);
-    asm volatile("" : : "r"(target()) : "memory");  // each of them happens
+    asm volatile("" : : "r"(target()) : "memory");  // keeps the compiler from removing the copy
   }
   measured->elapsed = Now() - start;
   return OkStatus();

@@ -1,7 +1,8 @@
-// How fast a channel is: two processes run the same test, one actively, one passively.
+// Measures the performance of a channel. Two processes run the same test, one as the active side
+// and one as the passive side.
 //
-// No thread but the caller's: it polls the device while a test runs, and must be the only one that
-// does. Between tests nobody polls.
+// All work runs in the caller's thread. It polls the device while a test runs and must be its only
+// polling thread. The device is not polled between tests.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@
 namespace rdma_transport::fabric {
 
 enum class Test : int {
-  kNotifyLatency,   // a notification of `bytes` goes back and forth
-  kWriteLatency,    // a write of `bytes`, and a notification that tells of it, go back and forth
+  kNotifyLatency,   // a notification of `bytes` travels back and forth
+  kWriteLatency,    // a write of `bytes` and a notification travel back and forth
   kReadLatency,     // one read at a time
-  kWriteBandwidth,  // `window` writes under way, each `bytes`, into one place
+  kWriteBandwidth,  // up to `window` writes of `bytes` in flight, all to one buffer
   kReadBandwidth,
-  kNotifyRate,  // notifications of `bytes`, as fast as the peer takes them
+  kNotifyRate,  // notifications of `bytes`, as fast as the peer consumes them
 };
 
 struct Plan {
@@ -30,47 +31,51 @@ struct Plan {
   uint64_t bytes = 0;
   uint64_t iterations = 0;
   uint64_t window = 128;
-  Nanos patience = 10 * kSecond;  // without anything expected
+  Nanos patience = 10 * kSecond;  // timeout while the peer makes no progress
 };
 
 struct Measured {
-  // Of latency tests, one per iteration: half of a round trip, or the whole of a read.
+  // Latency tests: one sample per iteration, half of a round trip or a whole read.
   std::vector<Nanos> samples;
-  // Of the others, from the first operation to the end of the last; the same for all `iterations`.
+  // Other tests: time from the start of the first operation to the end of the last, for all
+  // `iterations`.
   Nanos elapsed = 0;
-  // Bytes that were found otherwise than they were sent, on both sides.
+  // Bytes that differ from what was sent, counted on both sides.
   uint64_t wrong = 0;
 };
 
-// After each notification test, so many more are compared with what was sent.
+// Number of untimed notifications that are compared with what was sent, after each notification
+// test.
 constexpr uint64_t kComparedNotes = 16;
 
-// One end of a channel, with memory to move. What a test leaves in a place is compared byte for
-// byte with what was sent, outside of the time that is taken; within it only the last byte of
-// transfers that come one by one, and the lengths of notifications. Some more notifications,
-// untimed, are compared in whole. Errors: DeadlineExceeded: the peer does nothing; Unavailable and
-// others of ChannelHandler::OnClosed(): the channel ended; DataLoss: it is no such peer.
+// One end of a channel, with a region to transfer to and from. After the timed part, a test
+// compares the target buffer byte by byte with what was sent. The timed part checks only the last
+// byte of each transfer in latency tests and the length of notifications; afterwards, untimed
+// notifications are compared in full.
+//
+// Errors: DeadlineExceeded if the peer makes no progress; the code of ChannelHandler::OnClosed() if
+// the channel closes; DataLoss if the peer does not follow this protocol. Not thread-safe.
 class Meter final : public ChannelHandler {
  public:
-  // With places of `largest` bytes. `device` must outlive it.
+  // Creates buffers of `largest` bytes. `device` must outlive the meter.
   static Status Open(Device* device, uint64_t largest, std::shared_ptr<Meter>* meter);
 
   std::string Address() const { return channel_->Address(); }
-  // Begins to connect; the passive side first.
+  // Starts to connect. The passive side must call it first.
   Status Connect(std::string_view peer_address, Role role) {
     return channel_->Connect(peer_address, role);
   }
-  // Waits for the peer, and shows it the memory. Both sides must be in it.
+  // Waits for the connection, then exchanges the regions. Both sides must call it at the same time.
   Status Introduce(Nanos patience);
-  // Tells the peer, which takes a moment; to be called before the end.
+  // Closes the channel and waits briefly until the peer is notified. Call it before destruction.
   void Close();
   const char* fabric() const { return channel_->fabric(); }
   std::string Route() const { return channel_->Route(); }
 
-  // The two sides of a test; to be called with the same plan.
+  // Run() is the active side of a test and Serve() the passive side. Both need the same plan.
   Status Run(const Plan& plan, Measured* measured);
   Status Serve(const Plan& plan);
-  // What memcpy() between the same places takes, for comparison; nobody else is needed.
+  // Measures memcpy() between the same buffers, for comparison. Does not involve the peer.
   Status Copy(const Plan& plan, Measured* measured);
 
   void OnConnected() override { connected_ = true; }
@@ -96,8 +101,8 @@ class Meter final : public ChannelHandler {
   Status Flood(const Plan& plan, Measured* measured);
   Status TakeFlood(const Plan& plan);
 
-  // A region is two places: one that the peer writes to and reads go to, and one that writes and
-  // the peer's reads come from.
+  // The region consists of two buffers: the target of the peer's writes and of own reads, and the
+  // source of own writes and of the peer's reads.
   char* target() const { return region_->address(); }
   char* source() const { return region_->address() + largest_; }
   RemoteSpan PeerTarget(uint64_t bytes) const { return {peer_key_, 0, bytes}; }
@@ -112,21 +117,21 @@ class Meter final : public ChannelHandler {
 
   bool connected_ = false;
   bool closed_ = false;
-  Status reason_;          // why it closed, or the first transfer that failed
-  uint64_t said_[2] = {};  // by the last notification that says something
+  Status reason_;          // why the channel closed, or the error of the first failed transfer
+  uint64_t said_[2] = {};  // content of the last notification with a report
   size_t said_bytes_ = 0;
-  uint64_t notes_ = 0;      // that came
-  uint64_t expected_ = 0;   // of these, by Expect()
-  uint64_t transfers_ = 0;  // that ended
+  uint64_t notes_ = 0;      // notifications received
+  uint64_t expected_ = 0;   // notifications that Expect() has waited for
+  uint64_t transfers_ = 0;  // transfers that have ended
 
-  uint64_t turn_ = 0;            // tests so far; each moves bytes of its own
-  uint64_t source_pattern_ = 0;  // of this side, and what
-  uint64_t target_pattern_ = 0;  // the peer's source has
-  uint64_t wrong_ = 0;           // bytes of this turn, on this side
-  uint64_t awaited_bytes_ = 0;   // of each notification
-  uint64_t awaited_begin_ = 0;   // that counts from here
-  uint64_t compared_begin_ = 0;  // and is compared from here
-  uint64_t awaited_end_ = 0;     // to here
+  uint64_t turn_ = 0;            // tests so far; each uses its own patterns
+  uint64_t source_pattern_ = 0;  // pattern of this side's source buffer
+  uint64_t target_pattern_ = 0;  // pattern of the peer's source buffer
+  uint64_t wrong_ = 0;           // differing bytes of this test, on this side
+  uint64_t awaited_bytes_ = 0;   // expected length of each notification
+  uint64_t awaited_begin_ = 0;   // number of the first notification to check
+  uint64_t compared_begin_ = 0;  // number of the first one to compare in full
+  uint64_t awaited_end_ = 0;     // end of the notifications to check
 };
 
 }  // namespace rdma_transport::fabric

@@ -17,7 +17,7 @@ struct Kind {
   Status (*open)(const Settings& settings, std::unique_ptr<Device>* device);
 };
 
-// The preferred first. Shared memory needs no card and copies nothing, where it reaches.
+// In order of preference. Shared memory comes first: it needs no card and copies nothing.
 constexpr Kind kKinds[] = {
     {FabricChoice::kShm, "shm", &shm::ShmDevice::Create},
     {FabricChoice::kVerbs, "verbs", &verbs::VerbsDevice::Create},
@@ -45,7 +45,7 @@ Status OpenDevice(const Settings& settings, std::unique_ptr<Device>* device) {
       return Status(opened.code(),
                     std::string("RDMA_TRANSPORT_FABRIC=") + kind.name + ": " + opened.message());
     }
-    // A host without cards needs no line about it; one whose card cannot be used does.
+    // A host without cards needs no log line. A host with an unusable card does.
     const bool none = opened.code() == Code::kNotFound || opened.code() == Code::kUnimplemented;
     Log(none ? LogLevel::kDebug : LogLevel::kWarning,
         std::string("no ") + kind.name + ": " + opened.message());

@@ -1,4 +1,4 @@
-// The one place that names the fabrics there are.
+// The list of all fabrics.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace rdma_transport::fabric {
 
-// Opens what the settings ask for: one fabric by name, which then must be there, or with `auto`
-// every one that this host has.
+// Opens the fabrics that the settings request. A fabric requested by name must be available; `auto`
+// opens all available fabrics. Returns FailedPrecondition if `settings` select gRPC.
 Status OpenDevice(const Settings& settings, std::unique_ptr<Device>* device);
 
 }  // namespace rdma_transport::fabric

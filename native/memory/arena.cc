@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kFirstSlab = uint64_t{8} << 20;
 constexpr uint64_t kLargestSlab = uint64_t{256}
-                                  << 20;  // for tensors that fit; others get their own
+                                  << 20;  // for tensors that fit; a larger one gets its own slab
 
 }  // namespace
 
@@ -55,7 +55,7 @@ bool Arena::TakePlaceLocked(size_t length, char** place) {
   return reinterpret_cast<uintptr_t>(candidate) + length <= base_.load() + limit_;
 }
 
-// Out of the books at once; the memory goes when the caller lets go of it.
+// Removes the slabs from the bookkeeping. The memory is freed when the caller destroys them.
 std::vector<Arena::Slab> Arena::TakeEmptySlabsLocked() {
   std::vector<Slab> empty;
   for (auto it = slabs_.begin(); it != slabs_.end();) {
@@ -70,7 +70,7 @@ std::vector<Arena::Slab> Arena::TakeEmptySlabsLocked() {
   return empty;
 }
 
-// With grow_mu_, so that nobody takes the place before it is free.
+// Requires grow_mu_, so that no other thread takes the place before it is free.
 void Arena::ReleaseEmptySlabs() {
   std::vector<Slab> released;
   {
@@ -89,7 +89,7 @@ void Arena::ReleaseEmptySlabsIfIdle() {
   if (growing.owns_lock()) ReleaseEmptySlabs();
 }
 
-// Takes as much of the budget as a slab for `needed` bytes may have; 0: there is no room for it.
+// Reserves budget for a slab that fits `needed` bytes. Returns 0 if there is not enough.
 uint64_t Arena::ReserveSlab(uint64_t needed) {
   const size_t granule = device_->RegionGranule();
   uint64_t capacity = 0;
@@ -105,8 +105,8 @@ uint64_t Arena::ReserveSlab(uint64_t needed) {
   return budget_->Take(needed) ? needed : 0;
 }
 
-// What takes long is done without mu_, so that others are served meanwhile from what there is.
-// Only the thread that grows takes a place, so that it stays free until the slab is in the books.
+// Slow work is done without mu_, so that other threads can use the existing slabs meanwhile. Only
+// the growing thread takes a place, so the place stays free until the slab is added.
 bool Arena::Grow(size_t length) {
   const size_t granule = device_->RegionGranule();
   const size_t needed = (length + granule - 1) / granule * granule;
@@ -136,7 +136,7 @@ bool Arena::Grow(size_t length) {
   return true;
 }
 
-// Of `*length` bytes, or as few as are needed; what was reserved for nothing goes back.
+// Allocates a slab of `*length` bytes or, if that fails, of `needed` bytes. Returns unused budget.
 Status Arena::MakeSlab(uint64_t needed, uint64_t* length, std::unique_ptr<fabric::Region>* region) {
   Status status(Code::kResourceExhausted, "its address range has no gap that is long enough");
   for (const uint64_t attempt : {*length, needed}) {
@@ -186,8 +186,8 @@ char* Arena::Allocate(size_t length) {
   if (length == 0 || !device_->Usable()) return nullptr;
   if (char* address = TakeIfThere(length)) return address;
   std::lock_guard<std::mutex> growing(grow_mu_);
-  char* address = TakeIfThere(length);  // another thread may have grown it
-  // What was added may be taken by others before it is taken here.
+  char* address = TakeIfThere(length);  // another thread may have grown the arena
+  // Other threads may use up the new slab first.
   while (address == nullptr && Grow(length)) address = TakeIfThere(length);
   if (address != nullptr) return address;
   std::lock_guard<std::mutex> lock(mu_);
@@ -196,7 +196,7 @@ char* Arena::Allocate(size_t length) {
 }
 
 void Arena::Free(char* address) {
-  // In a forked child the bookkeeping is a copy, perhaps torn, of the parent's.
+  // A forked child has only a copy of the bookkeeping, which may be inconsistent.
   if (!device_->Usable()) return;
   std::lock_guard<std::mutex> lock(mu_);
   const size_t length = extents_.Free(address);

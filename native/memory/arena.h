@@ -1,5 +1,5 @@
-// The allocator from which tensors that may cross are born: memory registered with the fabric, in
-// slabs that are added as they are needed.
+// The allocator for tensors that may be sent to other tasks. It allocates from slabs of memory that
+// is registered with a fabric, and adds slabs on demand.
 #pragma once
 
 #include <atomic>
@@ -18,32 +18,34 @@
 namespace rdma_transport::memory {
 
 struct ArenaStats {
-  uint64_t limit_bytes = 0;     // what it may take, with others of the same budget
-  uint64_t capacity_bytes = 0;  // what it has taken, in slabs
-  uint64_t used_bytes = 0;      // what is allocated
+  uint64_t limit_bytes = 0;     // of the budget, which other arenas may share
+  uint64_t capacity_bytes = 0;  // of all slabs
+  uint64_t used_bytes = 0;      // of all allocations
   uint64_t slabs = 0;
-  uint64_t registrations = 0;  // slabs ever registered
-  uint64_t refused = 0;        // allocations that found no memory
+  uint64_t registrations = 0;  // slabs registered since the start
+  uint64_t refused = 0;        // allocations that returned null
 };
 
-// Thread-safe. While one thread waits for more memory, others allocate and free what is there.
+// Thread-safe. While one thread waits for a new slab, others can allocate and free.
 class Arena {
  public:
-  // `device` must outlive the arena. It takes memory from `budget`, whose limit may sink later but
-  // not rise: at most this share of it, from 0 to 1.
+  // `device` must outlive the arena. The arena takes at most `share`, from 0 to 1, of `budget`. The
+  // limit of `budget` may shrink later, but must not grow.
   Arena(fabric::Device* device, std::shared_ptr<Budget> budget,
         fabric::Access access = fabric::Access::kRemoteRead, double share = 1);
-  // With a budget of its own, in bytes.
+  // Creates a budget of `limit` bytes for this arena alone.
   Arena(fabric::Device* device, uint64_t limit) : Arena(device, std::make_shared<Budget>(limit)) {}
-  // Another arena with the same budget, which gives back what it does not use when this one needs
-  // it. Before either is used.
+  // Sets another arena with the same budget. If this arena runs out of budget, it makes `neighbor`
+  // release its empty slabs. Call it before either arena is used.
   void SetNeighbor(Arena* neighbor) { neighbor_ = neighbor; }
 
-  // Memory of at least `length` bytes, aligned to 64; null when there is none.
+  // Returns at least `length` bytes, aligned to 64 bytes. Returns null if `length` is 0, the budget
+  // or the memory is exhausted, or the process is a forked child.
   char* Allocate(size_t length);
+  // Logs and ignores memory that is not allocated. Does nothing in a forked child.
   void Free(char* address);
 
-  // Two comparisons: whether `address` is inside the arena's address range.
+  // Returns whether `address` lies in the arena's address range. Costs two comparisons.
   bool Contains(const void* address) const {
     const auto value = reinterpret_cast<uintptr_t>(address);
     const uintptr_t base = base_.load(std::memory_order_relaxed);
@@ -67,20 +69,20 @@ class Arena {
   void LogFailedGrowthLocked(const Status& status);
   char* TakeLocked(size_t length);
   char* TakeIfThere(size_t length);
-  // With grow_mu_.
+  // Requires grow_mu_.
   bool Grow(size_t length);
   Slab* SlabOfLocked(const char* address);
 
   fabric::Device* const device_;
   const std::shared_ptr<Budget> budget_;
-  const uint64_t limit_;  // of the address range
+  const uint64_t limit_;  // size of the address range
   const fabric::Access access_;
   const double share_;  // of the budget
   Arena* neighbor_ = nullptr;
   std::atomic<uintptr_t> base_{~uintptr_t{0}};
 
-  std::mutex grow_mu_;     // who grows; before mu_
-  mutable std::mutex mu_;  // the books; never held while the device works
+  std::mutex grow_mu_;     // held while the arena grows; acquired before mu_
+  mutable std::mutex mu_;  // guards the fields below; never held during a call of the device
   bool reserve_failed_ = false;
   bool growth_failed_logged_ = false;
   ExtentAllocator extents_;

@@ -1,4 +1,4 @@
-// How much memory the arenas of a process may take together.
+// The limit on the memory that the arenas of a process take together.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@ class Budget {
  public:
   explicit Budget(uint64_t limit) : limit_(limit) {}
 
-  // False: there is not so much left.
+  // Returns false if fewer than `bytes` are left.
   bool Take(uint64_t bytes) {
     uint64_t taken = taken_.load();
     do {
@@ -20,10 +20,11 @@ class Budget {
     } while (!taken_.compare_exchange_weak(taken, taken + bytes));
     return true;
   }
+  // Returns `bytes` to the budget.
   void Give(uint64_t bytes) { taken_.fetch_sub(bytes); }
 
   uint64_t limit() const { return limit_.load(); }
-  // What is taken already stays so.
+  // Does not affect what is already taken.
   void SetLimit(uint64_t limit) { limit_.store(limit); }
 
  private:

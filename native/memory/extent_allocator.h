@@ -1,5 +1,5 @@
-// Best fit with coalescing over address ranges. It never touches the memory it hands out: that
-// memory is shared with peers, and what they could write must not steer this process.
+// A best-fit allocator with coalescing over address ranges. It keeps its bookkeeping outside the
+// memory that it hands out, because peers may be able to write that memory.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,14 @@ class ExtentAllocator {
   ExtentAllocator(const ExtentAllocator&) = delete;
   ExtentAllocator& operator=(const ExtentAllocator&) = delete;
 
-  // Adds a range; `base` and `length` are multiples of kAlignment. Ranges are never merged with
-  // each other.
+  // Adds a range. `base` and `length` must be multiples of kAlignment. Ranges are not merged.
   void AddRange(char* base, size_t length);
-  // Takes back a range in which nothing is allocated; false if something is.
+  // Removes a range. Returns false if the range has allocations.
   bool RemoveRange(char* base);
 
-  // Null when no free extent is long enough. `length` is above 0.
+  // Returns null if no free extent is long enough. `length` must be positive.
   char* Allocate(size_t length);
-  // Returns the length that goes back; 0 if `address` was not allocated here.
+  // Returns the length that was freed, or 0 if `address` is not allocated.
   size_t Free(char* address);
 
  private:
@@ -35,7 +34,7 @@ class ExtentAllocator {
     char* base;
     size_t length;
     bool free;
-    Extent* previous;  // neighbours in address order, within one range
+    Extent* previous;  // neighbors in address order, within one range
     Extent* next;
   };
   struct BySize {

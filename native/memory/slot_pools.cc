@@ -12,7 +12,7 @@ std::vector<char*> SlotPool::Blocks() const {
   return blocks_;
 }
 
-// False: the pool has as many as it may.
+// Returns false if the pool is full.
 bool SlotPools::AddLocked(SlotPool* pool, char* block) {
   if (pool->blocks_.size() >= kMaxBlocks) return false;
   pool->blocks_.push_back(block);
@@ -23,7 +23,7 @@ bool SlotPools::AddLocked(SlotPool* pool, char* block) {
   return true;
 }
 
-// Without the lock while the arena may grow.
+// Does not hold the lock while the arena may grow.
 void SlotPools::Fill(SlotPool* pool, size_t count) {
   while (true) {
     {
@@ -39,7 +39,7 @@ void SlotPools::Fill(SlotPool* pool, size_t count) {
 }
 
 std::shared_ptr<SlotPool> SlotPools::Reserve(std::string_view site, size_t bytes, size_t count) {
-  std::shared_ptr<SlotPool> pool;  // let go without the lock, if it comes to that
+  std::shared_ptr<SlotPool> pool;  // the last reference must be dropped without the lock
   {
     std::lock_guard<std::mutex> lock(mu_);
     std::weak_ptr<SlotPool>& known = pools_[{bytes, std::string(site)}];
@@ -66,13 +66,13 @@ void SlotPools::Join(SlotPool* pool, char* address) {
 }
 
 char* SlotPools::Allocate(std::string_view site, size_t bytes) {
-  std::shared_ptr<SlotPool> empty;  // let go without the lock, if it comes to that
+  std::shared_ptr<SlotPool> empty;  // the last reference must be dropped without the lock
   {
     std::lock_guard<std::mutex> lock(mu_);
     SlotPool* pool = FindLocked(site, bytes);
     if (pool == nullptr) return nullptr;
     if (!pool->free_.empty()) {
-      // The one that was freed last is still in the cache.
+      // The block freed last is most likely in the cache.
       char* block = pool->free_.back();
       pool->free_.pop_back();
       return block;
@@ -83,7 +83,7 @@ char* SlotPools::Allocate(std::string_view site, size_t bytes) {
   char* block = empty == nullptr ? nullptr : arena_->Allocate(bytes);
   if (block == nullptr) return nullptr;
   std::lock_guard<std::mutex> lock(mu_);
-  AddLocked(empty.get(), block);  // or it is the arena's, as any other
+  AddLocked(empty.get(), block);  // if the pool is full, it stays an ordinary block of the arena
   return block;
 }
 
@@ -114,7 +114,7 @@ void SlotPools::Retire(SlotPool* pool) {
   auto& same = by_bytes_[pool->bytes_];
   same.erase(std::remove(same.begin(), same.end(), pool), same.end());
   if (same.empty()) by_bytes_.erase(pool->bytes_);
-  // Another pool may have taken the name already.
+  // A new pool may already have the same name.
   const auto named = pools_.find({pool->bytes_, pool->site_});
   if (named != pools_.end() && named->second.expired()) pools_.erase(named);
   for (char* block : pool->blocks_) blocks_[block] = nullptr;

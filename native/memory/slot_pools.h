@@ -1,8 +1,8 @@
-// Memory set aside for the allocation sites whose buffers are sent step after step, so that these
-// are born at a few fixed addresses, which both sides of an edge know.
+// Pools of memory blocks for allocation sites whose buffers are sent in every step. Their buffers
+// are allocated at a few fixed addresses, which both sides of an edge know.
 //
-// A site is the name of the operation that allocates. Which sites matter is planned from the graph,
-// or seen by tracing: while tracing is on, the site of each allocation is remembered.
+// A site is the name of the operation that allocates. The relevant sites come from the plan of the
+// graph or from tracing: while tracing is on, the site of each allocation is recorded.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,14 @@ namespace rdma_transport::memory {
 
 class SlotPools;
 
-// Holds a site's blocks; the last holder gives those that are free back to the arena at once, and
-// the others when they are freed.
+// The blocks of one site. When the last reference is dropped, free blocks return to the arena
+// immediately and the others when they are freed.
 class SlotPool : public std::enable_shared_from_this<SlotPool> {
  public:
   ~SlotPool();
   const std::string& site() const { return site_; }
   size_t bytes() const { return bytes_; }
+  // Returns the addresses of all blocks. Thread-safe.
   std::vector<char*> Blocks() const;
 
  private:
@@ -38,7 +39,7 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   SlotPools* const owner_;
   const std::string site_;
   const size_t bytes_;
-  // Under the owner's lock.
+  // Guarded by the owner's lock.
   std::vector<char*> blocks_;
   std::vector<char*> free_;
 };
@@ -47,40 +48,44 @@ struct SlotPoolStats {
   uint64_t pools = 0;
   uint64_t blocks = 0;
   uint64_t bytes = 0;
-  uint64_t blocks_ever = 0;  // set aside since the beginning
+  uint64_t blocks_ever = 0;  // added since the start
 };
 
-// Thread-safe.
+// Thread-safe. Must outlive its pools.
 class SlotPools {
  public:
-  // As many blocks as a pool may grow to.
+  // The maximum number of blocks per pool.
   static constexpr size_t kMaxBlocks = 12;
 
   explicit SlotPools(Arena* arena) : arena_(arena) {}
 
-  // The pool of that site and size, with at least `count` blocks; null when the arena has no room
-  // for one. Blocks are taken from the arena only here and when all of them are in use.
+  // Returns the pool of this site and size, after adding blocks until it has `count`, at most
+  // kMaxBlocks. The pool has fewer if the arena is exhausted. It takes blocks from the arena only
+  // here and when all its blocks are in use.
   std::shared_ptr<SlotPool> Reserve(std::string_view site, size_t bytes, size_t count);
 
-  // Makes a block in use, allocated from the arena for as many bytes, one of the pool's: when it is
-  // freed, it will be used again there.
+  // Adds to the pool a block that is in use and that the arena allocated with the pool's size. When
+  // the block is freed, it stays in the pool. Does nothing if the pool is full or the block is
+  // already in a pool.
   void Join(SlotPool* pool, char* address);
 
-  // A block for an allocation at `site`; null: no pool serves it, or all of its blocks are in use.
+  // Returns a block for an allocation at `site`. Returns null if the site has no pool, or if all
+  // blocks are in use and no more can be added.
   char* Allocate(std::string_view site, size_t bytes);
-  // False: not a pool's block.
+  // Returns false if `address` is not a block of a pool.
   bool Free(char* address);
-  // Cheap: whether Allocate(), Free() and Trace() have anything to do.
+  // Returns whether Allocate(), Free() and Trace() have anything to do. Cheap.
   bool active() const { return active_.load(std::memory_order_relaxed); }
 
-  // The next `allocations` ones are remembered with their site.
+  // Records the sites of the next `allocations` allocations.
   void StartTracing(int allocations) {
     tracing_.store(allocations, std::memory_order_relaxed);
     active_.store(true);
   }
   bool tracing() const { return tracing_.load(std::memory_order_relaxed) > 0; }
   void Trace(char* address, std::string_view site, size_t bytes);
-  // Where a live block was allocated, and how long it is. False: it was not traced.
+  // Returns the site and the size of a live block. Returns false if the block is neither in a pool
+  // nor traced.
   bool SiteOf(const char* address, std::string* site, size_t* bytes) const;
 
   SlotPoolStats Stats() const;

@@ -9,7 +9,7 @@
 namespace rdma_transport {
 namespace {
 
-// The operation that allocates at this moment on this thread; empty outside of kernels.
+// The operation that is allocating on this thread, or empty outside kernels.
 std::string_view CurrentSite() {
   const absl::string_view name =
       tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation().pending_op_name;

@@ -1,4 +1,4 @@
-// The CPU allocator of an rdma server's devices: tensors that may cross are born in the arena.
+// The CPU allocator of an rdma server's devices: allocates tensors that may be sent in the arena.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace rdma_transport {
 
-// Small tensors, and those for which the arena has no room, come from `base`; what an operation
-// allocates whose results are sent step after step comes from that operation's pool. Thread-safe.
+// Allocates small tensors, and those for which the arena has no room, from `base`. An operation
+// whose results are sent in step after step allocates from its own pool. Thread-safe.
 class ArenaAllocator final : public tensorflow::Allocator {
  public:
-  // `arena` and `slots` may be null: then everything comes from `base`. All outlive this.
+  // If `arena` and `slots` are null, everything comes from `base`. All must outlive this.
   ArenaAllocator(memory::Arena* arena, memory::SlotPools* slots, size_t min_bytes,
                  tensorflow::Allocator* base)
       : arena_(arena), slots_(slots), min_bytes_(min_bytes), base_(base) {}

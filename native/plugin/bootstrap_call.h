@@ -1,5 +1,5 @@
-// The bootstrap over TensorFlow's own connections: a RecvTensor call with a key that is no key. The
-// plugin answers it; a stock worker refuses it at once as malformed, which says "no plugin here".
+// The bootstrap over TensorFlow's own connections: a RecvTensor call with a private key. The plugin
+// answers it. A stock worker rejects it at once as malformed, which shows that it has no plugin.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@ namespace rdma_transport {
 inline constexpr char kBootstrapKey[] = "rdma_transport_bootstrap";
 inline constexpr char kBootstrapType[] = "type.googleapis.com/rdma_transport.Bootstrap";
 
-// Calls `task` through `cache`. `device` is any local device: the reply is parsed on it.
+// Calls `task` through `cache`. `device` is any local device; it only serves to parse the reply.
+// Calls `done` exactly once, on any thread; see BootstrapCall for the codes.
 void CallBootstrap(std::shared_ptr<tensorflow::WorkerCacheInterface> cache, const std::string& task,
                    tensorflow::Device* device, std::string request, Nanos timeout,
                    std::function<void(Status, std::string)> done);

@@ -1,8 +1,8 @@
-// How TensorFlow's collectives reach other tasks: a buffer that is posted is announced to the peer
-// at once, which reads it from where it lies.
+// How TensorFlow's collectives reach other tasks. A posted buffer is announced to the peer at once,
+// and the peer reads it in place.
 //
-// What cannot go by the fabric goes by TensorFlow's own RecvBuf call. A step that is aborted here
-// is aborted in the protocol too, so that peers do not wait for what will not be posted any more.
+// What the fabric cannot carry falls back to TensorFlow's RecvBuf call. Aborting a step here also
+// aborts it in the protocol, so that peers do not wait for buffers that will not be posted.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@
 
 namespace rdma_transport {
 
-// One step's.
+// The access of one step. Thread-safe.
 class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistributed,
                                public CollectiveStep {
  public:
@@ -46,7 +46,7 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
  private:
   Peer* PeerFor(const std::string& task);
 
-  // CollectiveStep.
+  // CollectiveStep:
   Endpoint* endpoint() const override { return endpoint_; }
   int64_t number() const override;
   BootstrapCall CallFor(const Peer* peer) override;
@@ -59,12 +59,12 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
   void Untrack(const std::shared_ptr<CollectiveTransfer>& transfer) override;
 
   Endpoint* const endpoint_;
-  // What the base class points to.
+  // Owns what the base class points to.
   const std::shared_ptr<tensorflow::WorkerCacheInterface> cache_;
 
   std::mutex mu_;
   absl::Status aborted_;
-  std::map<std::string, Peer*> peers_;  // by task; null: this task itself
+  std::map<std::string, Peer*> peers_;  // by task; null for this task
   std::set<std::shared_ptr<CollectiveTransfer>> transfers_;
 };
 

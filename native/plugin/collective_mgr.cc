@@ -18,7 +18,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// What the manager's base points to, and so destroyed after it.
+// What the manager's base class points to, and so destroyed after it.
 struct CacheHolder {
   const std::shared_ptr<tf::WorkerCacheInterface> cache;
 };
@@ -38,7 +38,7 @@ class CollectiveMgr final : private CacheHolder, public tf::RpcCollectiveExecuto
 
   void Cleanup(int64_t step) override {
     RpcCollectiveExecutorMgr::Cleanup(step);
-    // Eager code has one step for all its life, which may begin anew.
+    // Eager code uses one step all the time and may restart it.
     if (step == 0) {
       endpoint_->RestartStep(StepOfCollectives(step));
     } else {

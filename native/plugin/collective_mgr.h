@@ -1,4 +1,4 @@
-// TensorFlow's manager of collectives, with this transport's access to other tasks.
+// TensorFlow's manager of collectives, using this transport to reach other tasks.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,9 @@
 
 namespace rdma_transport {
 
-// The caller owns it. `devices` and `endpoint` outlive it. It shares `cache`, by which it reaches
-// the cluster's tasks: a server replaces the caches of its sessions while collectives run.
+// The caller owns the result. `devices` and `endpoint` must outlive it. It shares `cache`, through
+// which it reaches the cluster's tasks, because a server replaces the caches of its sessions while
+// collectives run.
 tensorflow::CollectiveExecutorMgrInterface* MakeCollectiveMgr(
     const tensorflow::ConfigProto& config, const tensorflow::DeviceMgr* devices,
     std::shared_ptr<tensorflow::WorkerCacheInterface> cache, Endpoint* endpoint);

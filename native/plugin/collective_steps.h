@@ -1,5 +1,5 @@
-// Collectives run under step ids of their own, most of them under 0, which may also be those of
-// rendezvous; in the protocol, which has one space of steps, they are therefore told apart.
+// Collectives have step IDs of their own, mostly 0, which a rendezvous may use too. The protocol
+// has one space of steps, so this maps them to different IDs.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// Copying more than this takes longer than handing the polling to another thread.
+// Copying more than this takes longer than handing polling to another thread.
 constexpr uint64_t kLongCopy = 64 << 10;
 
 char* DataOf(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
@@ -63,7 +63,7 @@ void CollectiveTransfer::TellTensorFlow(const absl::Status& status) {
     args_.cancellation->TryDeregisterCallback(token_);
   }
   step_->Untrack(std::static_pointer_cast<CollectiveTransfer>(shared_from_this()));
-  args_.done(status);  // `step_` may be gone afterwards
+  args_.done(status);  // `step_` may be destroyed afterwards
 }
 
 // --- Fetching ---
@@ -91,7 +91,7 @@ char* CollectiveFetch::Destination(uint64_t bytes) {
 }
 
 void CollectiveFetch::OnDelivery(Delivery delivery) {
-  // Then it may wait in the mailbox still.
+  // It may still be in the mailbox.
   if (!delivery.status.ok()) step_->endpoint()->Forget(step_->number(), args_.key, this);
   delivery_ = std::move(delivery);
   bool calling;
@@ -101,7 +101,7 @@ void CollectiveFetch::OnDelivery(Delivery delivery) {
     calling = calling_;
   }
   if (!calling) return End();
-  call_.StartCancel();  // its end is this one's too
+  call_.StartCancel();  // its end also ends this transfer
 }
 
 void CollectiveFetch::OnUseGrpc(const std::string&) {
@@ -139,7 +139,7 @@ void CollectiveFetch::End() {
 }
 
 absl::Status CollectiveFetch::Copy() {
-  const Delivery delivery = std::move(delivery_);  // its lease ends here
+  const Delivery delivery = std::move(delivery_);  // its lease is released here
   if (!delivery.status.ok()) return ErrorOf(delivery, peer_task());
   if (delivery.bytes != tensor_->TotalBytes()) {
     return absl::InternalError("a collective's peer sent " + std::to_string(delivery.bytes) +
@@ -158,7 +158,7 @@ absl::Status CollectiveFetch::Copy() {
 
 // --- Posting ---
 
-// TensorFlow's own way for a buffer; refers to the post, which lives at least as long.
+// Sends a buffer over TensorFlow's own transport. Refers to the post, which must outlive it.
 class CollectivePost::FallbackOnce final : public FallbackSend {
  public:
   explicit FallbackOnce(std::shared_ptr<CollectivePost> post) : post_(std::move(post)) {}
@@ -246,7 +246,7 @@ void CollectivePost::Released() {
 void CollectivePost::Cancel(const absl::Status& status) {
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (by_grpc_) return;  // TensorFlow cancels what it has
+    if (by_grpc_) return;  // TensorFlow cancels its own call
   }
   End(status);
 }

@@ -1,6 +1,6 @@
-// One buffer of a collective on its way to or from another task. Each tells TensorFlow exactly once
-// that it has ended: by the fabric, by gRPC, with the peer's loss, by cancellation or by the abort
-// of its step, whichever comes first.
+// One buffer of a collective, sent to or received from another task. Each transfer reports its end
+// to TensorFlow exactly once: by the fabric, by gRPC, when the peer is lost, when it is cancelled,
+// or when its step is aborted, whichever comes first.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace rdma_transport {
 
-// What TensorFlow says of a transfer. The pointers are valid until `done` is called.
+// TensorFlow's arguments of a transfer. The pointers are valid until `done` is called.
 struct CollectiveTransferArgs {
   std::string peer_device;
   std::string peer_task;
@@ -30,19 +30,20 @@ struct CollectiveTransferArgs {
 
 class CollectiveTransfer;
 
-// The step of which a transfer is a part. Thread-safe.
+// The step that a transfer belongs to. Thread-safe.
 class CollectiveStep {
  public:
   virtual Endpoint* endpoint() const = 0;
   virtual int64_t number() const = 0;
   virtual BootstrapCall CallFor(const Peer* peer) = 0;
-  // By TensorFlow's own transport.
+  // Use TensorFlow's own transport, and call `done` exactly once.
   virtual void FetchByGrpc(const CollectiveTransferArgs& args, tensorflow::Tensor* tensor,
                            tensorflow::CancellationManager* cancellation,
                            const tensorflow::StatusCallback& done) = 0;
   virtual void PostByGrpc(const CollectiveTransferArgs& args, const tensorflow::Tensor* tensor,
                           const tensorflow::StatusCallback& done) = 0;
-  // Not OK: the step was aborted here, and nothing begins any more.
+  // Registers a transfer. Returns an error if the step was aborted here; the transfer must then not
+  // begin.
   virtual absl::Status Track(const std::shared_ptr<CollectiveTransfer>& transfer) = 0;
   virtual void Untrack(const std::shared_ptr<CollectiveTransfer>& transfer) = 0;
 
@@ -50,20 +51,21 @@ class CollectiveStep {
   ~CollectiveStep() = default;
 };
 
+// Thread-safe.
 class CollectiveTransfer : public PendingRecv {
  public:
-  // Ends it with an error, if it has not ended.
+  // Ends the transfer with `status` unless it has ended.
   virtual void Cancel(const absl::Status& status) = 0;
   const std::string& peer_task() const { return args_.peer_task; }
 
  protected:
-  // `step` outlives the call of `done`.
+  // `step` must live until `done` has been called.
   CollectiveTransfer(CollectiveStep* step, CollectiveTransferArgs args)
       : step_(step), args_(std::move(args)) {}
 
-  // Lets abort and cancellation end this from here on. False: it has ended already.
+  // Allows abort and cancellation to end this. Returns false if it has already ended.
   bool Begin();
-  // Only for who claimed this.
+  // Calls `done`. Only the caller that claimed this may call it.
   void Finish(const absl::Status& status);
 
   CollectiveStep* const step_;
@@ -75,10 +77,10 @@ class CollectiveTransfer : public PendingRecv {
   tensorflow::CancellationToken token_ = tensorflow::CancellationManager::kInvalidToken;
   std::mutex begin_mu_;
   bool begun_ = false;
-  std::optional<absl::Status> early_end_;  // while `args_` was still being used to begin
+  std::optional<absl::Status> early_end_;  // if it ended while `args_` was still needed
 };
 
-// Waits for a peer's buffer and puts it into `tensor`.
+// Receives a peer's buffer into `tensor`.
 class CollectiveFetch final : public CollectiveTransfer {
  public:
   CollectiveFetch(CollectiveStep* step, CollectiveTransferArgs args, tensorflow::Tensor* tensor)
@@ -95,20 +97,20 @@ class CollectiveFetch final : public CollectiveTransfer {
   std::shared_ptr<CollectiveFetch> Self() {
     return std::static_pointer_cast<CollectiveFetch>(shared_from_this());
   }
-  // With what is in `delivery_`; nobody else writes into `tensor_`.
+  // Ends with `delivery_`. Nothing else may be writing into `tensor_`.
   void End();
   absl::Status Copy();
 
   tensorflow::Tensor* const tensor_;
   Peer* peer_ = nullptr;
   std::mutex mu_;
-  bool calling_ = false;  // gRPC, which may write into `tensor_`
+  bool calling_ = false;  // a gRPC call may be writing into `tensor_`
   bool over_ = false;
   Delivery delivery_;
   tensorflow::CancellationManager call_;
 };
 
-// Offers a buffer to a peer, until it has let go of it.
+// Offers a buffer to a peer until the peer has released it.
 class CollectivePost final : public CollectiveTransfer {
  public:
   CollectivePost(CollectiveStep* step, CollectiveTransferArgs args,
@@ -118,7 +120,7 @@ class CollectivePost final : public CollectiveTransfer {
   static void Run(const std::shared_ptr<CollectivePost>& post, Peer* peer);
 
   void Cancel(const absl::Status& status) override;
-  void OnDelivery(Delivery delivery) override;  // of the peer's loss, or of its abort
+  void OnDelivery(Delivery delivery) override;  // when the peer is lost or aborts the step
   void OnUseGrpc(const std::string&) override {}
 
  private:
@@ -131,12 +133,12 @@ class CollectivePost final : public CollectiveTransfer {
   void SendByGrpc();
   void Released();
   void End(const absl::Status& status);
-  // Under which this waits for the peer's abort. Nothing is ever sent under it.
+  // The key under which this watches for the peer's abort. No tensor is ever sent under it.
   std::string WatchKey() const { return "posted: " + args_.key; }
   void StopWatching();
 
-  // Keeps the bytes alive and, because nobody writes into a tensor that is not his alone, as they
-  // are, also when TensorFlow has heard of an error and the peer still reads.
+  // Keeps the bytes alive. They also stay unchanged, because TensorFlow writes only into tensors
+  // with one reference, even if it was given an error while the peer still reads.
   const tensorflow::Tensor tensor_;
   std::mutex mu_;
   bool sending_ = true;

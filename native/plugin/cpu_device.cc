@@ -22,7 +22,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorBuffer;
 
-// A peer's own memory, or a slot into which a peer will write again.
+// Whether the buffer is a peer's memory, or a slot that a peer will write again.
 bool IsPeersMemory(const Tensor& tensor) {
   const void* data = DMAHelper::base(&tensor);
   if (fabric::IsMapped(data)) return true;
@@ -30,8 +30,8 @@ bool IsPeersMemory(const Tensor& tensor) {
   return runtime->receive_arena() != nullptr && runtime->receive_arena()->Contains(data);
 }
 
-// Kernels that keep an input for good, or write into it without asking whether they may. They get
-// a copy: a variable must not pin a producer's memory, and a producer's memory must not change.
+// Kernels that keep an input, or write into it without checking. They get a copy: a variable must
+// not pin a producer's memory, and a producer's memory must not change.
 bool NeedsOwnInput(const OpKernel& kernel) {
   static constexpr std::string_view kTypes[] = {"AssignVariableOp", "InplaceUpdate", "InplaceAdd",
                                                 "InplaceSub",       "PyFunc",        "EagerPyFunc",
@@ -51,15 +51,14 @@ Tensor CopyOf(const Tensor& tensor, tensorflow::Allocator* allocator) {
   return copy;
 }
 
-// Holds, while a kernel runs, one more reference to each input that lies in a peer's memory, so
-// that no kernel takes such a buffer for its own and writes its result there. (OwnsMemory() does
-// not cover a slice of such a tensor.)
+// While a kernel runs, holds an extra reference to each input in a peer's memory, so that no kernel
+// reuses such a buffer for its result. (OwnsMemory() does not cover a slice of such a tensor.)
 class InputGuard {
  public:
   InputGuard(OpKernel* kernel, OpKernelContext* context, tensorflow::Allocator* allocator) {
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (context->input_is_ref(i) || !context->has_input(i)) continue;
-      // The executor made this Tensor for this kernel alone, so it may be exchanged.
+      // The executor made this Tensor for this kernel alone, so it may be replaced.
       Tensor& input = const_cast<Tensor&>(context->input(i));
       if (!IsPeersMemory(input)) continue;
       if (NeedsOwnInput(*kernel)) {
@@ -109,7 +108,7 @@ void DetachSentOutputs(OpKernelContext* context, tensorflow::Allocator* allocato
   }
 }
 
-// Longer than waking another thread, or not known to be shorter.
+// Whether a kernel takes longer than waking another thread, or may do so.
 bool TakesLong(OpKernel* kernel) {
   const auto type = kernel->type_string_view();
   return kernel->IsExpensive() && type != "_Send" && type != "_HostSend";
@@ -128,8 +127,8 @@ void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   if (TakesLong(kernel)) Runtime::LongWorkAhead();
   const InputGuard guard(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
   const bool references = HasReferenceInput(*kernel);
-  // Before: it may be overwritten now, and sent by another thread meanwhile. After: the kernel may
-  // have given the variable another buffer.
+  // Before the kernel, because the buffer may be overwritten now and sent by another thread in the
+  // meantime. After it, because the kernel may have given the variable another buffer.
   if (references) NoteReferenceVariables(context);
   ThreadPoolDevice::Compute(kernel, context);
   if (!context->status().ok()) return;

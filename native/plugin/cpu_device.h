@@ -1,5 +1,5 @@
-// The CPU device of an rdma server: its allocator is the arena's, and it keeps kernels from writing
-// into memory that belongs to a peer.
+// The CPU device of an rdma server. It allocates from the arena and keeps kernels from writing into
+// memory that belongs to a peer.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ class CpuDevice final : public tensorflow::ThreadPoolDevice {
                     tensorflow::AsyncOpKernel::DoneCallback done) override;
 };
 
-// TensorFlow's devices for a task, with the CPU devices replaced.
+// Creates TensorFlow's devices for a task, with the CPU devices replaced.
 absl::Status MakeDevices(const tensorflow::SessionOptions& options, const std::string& task,
                          Runtime* runtime,
                          std::vector<std::unique_ptr<tensorflow::Device>>* devices);

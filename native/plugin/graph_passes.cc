@@ -12,7 +12,7 @@ namespace tf = tensorflow;
 
 thread_local EdgeCollector* t_collector = nullptr;
 
-// Late, so that the graph is what will run.
+// Late, so that the pass sees the graph that will run.
 constexpr int kPhase = 1000;
 
 // In a process without an rdma server nothing changes.

@@ -1,5 +1,5 @@
-// The graph analyzer inside TensorFlow: one pass on the master's whole graph leaves the shapes on
-// what crosses between tasks, another one on each task's partition finds the edges of that task.
+// The graph analyzer inside TensorFlow. One pass on the master's whole graph stores shapes on nodes
+// whose outputs cross between tasks; another on each task's partition finds that task's edges.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace rdma_transport {
 
-// While one lives on a thread, the partitions that TensorFlow prepares there are analysed.
+// While one exists on a thread, the partitions that TensorFlow prepares there are analyzed.
 class EdgeCollector {
  public:
   EdgeCollector();

@@ -21,7 +21,7 @@ analyzer::Limits LimitsOf(Endpoint* endpoint) {
 PlannedEdge ToPlanned(Endpoint* endpoint, const analyzer::Edge& edge) {
   PlannedEdge planned;
   planned.spec.key = edge.key;
-  if (edge.mode == analyzer::EdgeMode::kDynamic) return planned;  // may be promoted yet
+  if (edge.mode == analyzer::EdgeMode::kDynamic) return planned;  // may be promoted later
   planned.spec = {edge.key, static_cast<uint32_t>(edge.dtype), *edge.shape, *edge.bytes};
   planned.site = edge.site.op + (edge.site.kind == "kernel" ? "" : " (" + edge.site.kind + ")");
   if (!endpoint->settings().zero_copy || *edge.bytes <= endpoint->settings().arena_min_tensor) {

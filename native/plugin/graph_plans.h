@@ -1,4 +1,4 @@
-// From the edges of a graph that a task has registered to the slots of its peers.
+// Turns the edges of a registered graph into slots agreed on with peers.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ class Device;
 
 namespace rdma_transport {
 
-// Plans the static ones among `edges`, connects to the peers they lead to, and agrees with these on
-// the slots. They stay planned until Endpoint::Unplan(owner). `device` is any local one.
+// Plans the static edges among `edges`: connects to their peers and agrees on slots, until
+// Endpoint::Unplan(owner). `device` is any local device.
 void PlanGraph(Endpoint* endpoint, const std::string& owner, std::vector<analyzer::Edge> edges,
                const std::shared_ptr<tensorflow::WorkerCacheInterface>& cache,
                tensorflow::Device* device);

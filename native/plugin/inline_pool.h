@@ -1,5 +1,5 @@
-// TensorFlow's inter-op pool, save that what a delivery makes ready runs on the thread that
-// delivered it: waking a pool thread costs more than a small tensor's whole journey.
+// TensorFlow's inter-op pool, except that work made ready by a delivery runs on the delivering
+// thread: waking a pool thread costs more than transferring a small tensor.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace rdma_transport {
 
 class InlinePool final : public tsl::thread::ThreadPoolInterface, public Runtime::Pool {
  public:
-  // `pool` outlives this.
+  // `pool` must outlive this.
   explicit InlinePool(tsl::thread::ThreadPool* pool) : pool_(pool) {}
 
   // ThreadPoolInterface.
@@ -24,8 +24,9 @@ class InlinePool final : public tsl::thread::ThreadPoolInterface, public Runtime
   int NumThreads() const override { return pool_->NumThreads(); }
   int CurrentThreadId() const override { return pool_->CurrentThreadId(); }
 
-  // Runtime::Pool has the same Schedule(), called when nothing is deferred any more.
-  // The floating-point environment is a pool thread's: results must not depend on the thread.
+  // Runtime::Pool has the same Schedule(), and calls it when nothing is deferred any more.
+  // RunHere() sets the floating-point environment of a pool thread, because results must not depend
+  // on the thread.
   void RunHere(const std::function<void()>& work) override {
     const tsl::port::ScopedFlushDenormal flush;
     const tsl::port::ScopedSetRound round(FE_TONEAREST);

@@ -9,7 +9,7 @@
 
 namespace rdma_transport {
 
-// Gives the lease back when the last tensor over it is gone, on whichever thread that happens.
+// Drops the lease when the last tensor over it is destroyed, on any thread.
 class LeasedBuffer final : public tensorflow::TensorBuffer {
  public:
   LeasedBuffer(const char* data, size_t bytes, OwnerRef lease, bool exclusive)

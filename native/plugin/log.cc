@@ -6,7 +6,7 @@ namespace rdma_transport {
 
 void WriteToTensorFlowLog(LogLevel level, const std::string& line) {
   switch (level) {
-    case LogLevel::kDebug:  // TensorFlow's own level for it would hide what was asked for
+    case LogLevel::kDebug:  // TensorFlow's debug level would hide lines that were requested
     case LogLevel::kInfo:
       LOG(INFO) << line;
       break;

@@ -1,4 +1,4 @@
-// The project's log lines in TensorFlow's own log.
+// Writes the project's log lines to TensorFlow's log.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The buffers of reference variables: TensorFlow overwrites them in place although others hold
-// them, so a tensor that shares one must be copied when it is sent.
+// The buffers of reference variables. TensorFlow overwrites them in place even if they are shared,
+// so a tensor that shares one must be copied when it is sent.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace rdma_transport {
 
-// By address; thread-safe.
+// A set of addresses. Thread-safe.
 class MutableBuffers {
  public:
   static MutableBuffers& Get() {
@@ -21,7 +21,7 @@ class MutableBuffers {
     addresses_.insert(address);
     count_.store(addresses_.size(), std::memory_order_relaxed);
   }
-  // The memory is freed, so its address means nothing any more.
+  // Called when the memory is freed.
   void Forget(const void* address) {
     if (empty()) return;
     std::lock_guard<std::mutex> lock(mu_);

@@ -1,6 +1,6 @@
-// What a traced step's RunMetadata says of the tensors that came from other tasks: the `RecvTensor`
-// entries of TensorFlow's timelines, for those that came by the fabric. TensorFlow's own stubs of
-// remote workers keep them for what came by gRPC.
+// Records tensors from other tasks for a traced step's RunMetadata: the `RecvTensor` entries of
+// TensorFlow's timelines, for tensors that came over the fabric. TensorFlow's own stubs record
+// those that came over gRPC.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace rdma_transport {
 
-// A WorkerCache's. Thread-safe.
+// Belongs to a WorkerCache. Thread-safe.
 class ReceiptLog {
  public:
-  // Counts: each call with true takes one with false. Where a call of the master was cancelled,
-  // false comes alone.
+  // Calls nest: each call with true needs one with false. After a cancelled call of the master,
+  // false may come alone.
   void SetActive(bool active) {
     log_.SetLogging(active);
     int wanted = wanted_.load();
@@ -34,9 +34,9 @@ class ReceiptLog {
   }
 
   void Clear() { log_.ClearLogs(); }
-  // Adds what is known of the step to that of the same devices, and forgets it; false: nothing.
+  // Moves the step's entries to the same devices in `stats`. Returns false if there are none.
   bool Take(int64_t step, tensorflow::StepStats* stats) {
-    tensorflow::StepStats taken;  // RetrieveLogs() puts its own in the place of what is there
+    tensorflow::StepStats taken;  // RetrieveLogs() replaces the contents
     if (!log_.RetrieveLogs(step, &taken)) return false;
     for (const tensorflow::DeviceStepStats& device : taken.dev_stats()) {
       tensorflow::DeviceStepStats* known = nullptr;

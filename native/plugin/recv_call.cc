@@ -22,7 +22,7 @@ namespace rdma_transport {
 
 namespace tf = tensorflow;
 
-// A RecvTensor call of TensorFlow's. It may end after the RecvCall has.
+// A RecvTensor call of TensorFlow. It may end after the RecvCall.
 struct RecvCall::GrpcFetch {
   std::shared_ptr<tf::WorkerCacheInterface> cache;
   std::string task;
@@ -55,13 +55,13 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
   if (call->receipts_ != nullptr) call->begin_micros_ = tf::Env::Default()->NowMicros();
   Endpoint* endpoint = rendezvous->endpoint_;
   const int64_t step = rendezvous->step_id_;
-  // The callback may let go of the rendezvous before this function ends.
+  // The callback may drop the rendezvous before this function returns.
   const tf::core::ScopedUnref unref((rendezvous->Ref(), rendezvous));
   rendezvous->RegisterCall(call.get(), call->args_);
-  // Already aborted: StartAbort() has arranged the end.
+  // Already aborted: StartAbort() ends the call.
   if (!call->status().ok()) return;
   endpoint->Receive(peer, step, call->key_.FullKey(), call, rendezvous->CallFor(peer));
-  // An abort in between could not take out what was not in yet.
+  // An abort in between could not remove it before it was registered.
   if (call->claimed()) endpoint->Forget(step, call->key_.FullKey(), call.get());
 }
 
@@ -75,7 +75,7 @@ void RecvCall::StartAbort(const absl::Status& status) {
     fetch = fetch_;
   }
   if (!Claim()) return;
-  // Not here: the caller holds locks that the callback needs.
+  // Runs elsewhere, because the caller holds locks that the callback needs.
   tf::Env::Default()->SchedClosure([self, fetch] {
     self->rendezvous_->endpoint_->Forget(self->rendezvous_->step_id_, self->key_.FullKey(),
                                          self.get());
@@ -139,7 +139,7 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
   }
   const bool guarded = dynamic_cast<CpuDevice*>(device_) != nullptr;
   if (!delivery->exclusive && !guarded) {
-    // A device of somebody else's does not keep kernels from writing there.
+    // Other devices do not keep kernels from writing there.
     tf::Tensor copy(device_->GetAllocator(args_.alloc_attrs), dtype, shape);
     if (!copy.IsInitialized()) return absl::ResourceExhaustedError("no memory for a tensor");
     std::memcpy(tf::DMAHelper::base(&copy), delivery->data, delivery->bytes);
@@ -172,7 +172,7 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
   fetch->request.set_rendezvous_key(std::string(key_.FullKey()));
   fetch->request.set_request_id(tf::GetUniqueRequestId());
   fetch->response.InitAlloc(device_, args_.alloc_attrs);
-  // Until the call ends it may be cancelled by StartAbort(), also from inside this call.
+  // StartAbort() may cancel the call until it ends, even from inside this function.
   fetch->worker->RecvTensorAsync(
       &fetch->options, &fetch->request, &fetch->response,
       [self, fetch, begin = Now()](const absl::Status& status) {
@@ -187,7 +187,7 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
         }
         self->Finish(status, tensor, fetch->response.metadata().is_dead());
       });
-  // An abort that came before the call could be cancelled would otherwise be lost on it.
+  // Otherwise an abort from before the call could be cancelled would be lost.
   if (claimed()) fetch->options.StartCancel();
 }
 

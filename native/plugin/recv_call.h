@@ -1,4 +1,4 @@
-// One _Recv that waits: it ends with the tensor, with the peer's loss, or with the step's abort,
+// A pending _Recv. It ends with the tensor, when the peer is lost, or when the step is aborted,
 // whichever comes first, and calls TensorFlow back exactly once.
 #pragma once
 
@@ -28,7 +28,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   void StartAbort(const absl::Status& status) override;
   absl::Status status() const override;
 
-  // PendingRecv.
+  // PendingRecv:
   void OnDelivery(Delivery delivery) override;
   void OnUseGrpc(const std::string& reason) override;
 
@@ -39,7 +39,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
     return std::static_pointer_cast<RecvCall>(PendingRecv::shared_from_this());
   }
   absl::Status TensorFrom(Delivery* delivery, tensorflow::Tensor* tensor) const;
-  // Calls TensorFlow back. Only who claimed this may.
+  // Calls TensorFlow back. Only the caller that claimed this may call it.
   void Finish(const absl::Status& status, const tensorflow::Tensor& tensor, bool dead);
 
   Rendezvous* const rendezvous_;  // TensorFlow holds it until `done_` returns
@@ -48,8 +48,8 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   tensorflow::Rendezvous::DoneCallback done_;
   tensorflow::Device* device_ = nullptr;
   Peer* peer_ = nullptr;
-  std::shared_ptr<ReceiptLog> receipts_;  // null: nobody wants to know
-  int64_t begin_micros_ = 0;              // kept for them
+  std::shared_ptr<ReceiptLog> receipts_;  // null if nothing is recorded
+  int64_t begin_micros_ = 0;              // for `receipts_`
 
   mutable std::mutex mu_;
   absl::Status status_;

@@ -23,7 +23,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// What TensorFlow's own Send() needs; refers to its caller's variables.
+// The arguments of TensorFlow's own Send(), as references to the caller's variables.
 class SendNow final : public FallbackSend {
  public:
   SendNow(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
@@ -46,7 +46,7 @@ class SendNow final : public FallbackSend {
   const bool dead_;
 };
 
-// The same with copies of its own.
+// The same arguments, as copies.
 class SendLater final : public FallbackSend {
  public:
   SendLater(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
@@ -79,7 +79,7 @@ std::unique_ptr<FallbackSend> SendNow::Keep(bool copy) {
                                      copy ? tf::tensor::DeepCopy(tensor_) : tensor_, dead_);
 }
 
-// Why the fabric cannot carry this tensor; null if it can.
+// Returns why the fabric cannot carry this tensor, or null if it can.
 const char* NotCarried(const tf::Rendezvous::ParsedKey& key, const tf::Rendezvous::Args& args,
                        const tf::Tensor& tensor) {
   if (tensor.dtype() == tf::DT_STRING) return "a string tensor";
@@ -131,8 +131,8 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
   SendNow fallback(this, key, args, tensor, is_dead);
   const absl::Status sent =
       ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), &fallback), peer->task());
-  // To the executor _Send is no communication: it would replace Unavailable by Internal, which no
-  // program recovers from.
+  // The executor does not treat _Send as communication: it would replace Unavailable by Internal,
+  // from which no program recovers.
   return absl::IsUnavailable(sent) ? absl::AbortedError(sent.message()) : sent;
 }
 
@@ -142,7 +142,7 @@ void Rendezvous::StartAbort(const absl::Status& status) {
     aborted_.Update(status);
   }
   BaseRemoteRendezvous::StartAbort(status);
-  // As the base marks it: errors that are derived from others must not hide their causes.
+  // Marked as in the base class: derived errors must not hide their causes.
   const bool derived = absl::IsCancelled(status) || absl::IsAborted(status);
   endpoint_->AbortStep(step_id_,
                        EncodeError(derived ? tsl::StatusGroup::MakeDerived(status) : status));
@@ -181,7 +181,7 @@ Peer* Rendezvous::PeerFor(absl::string_view device, std::shared_ptr<ReceiptLog>*
 }
 
 BootstrapCall Rendezvous::CallFor(const Peer* peer) {
-  // Used, if at all, before the caller returns.
+  // Used only before the caller returns.
   return [this, peer](std::string request, Nanos timeout,
                       std::function<void(Status, std::string)> done) {
     CallBootstrap(session()->GetSharedWorkerCache(), peer->task(),

@@ -1,4 +1,4 @@
-// Where TensorFlow's _Send and _Recv between tasks meet the transport.
+// Connects TensorFlow's _Send and _Recv between tasks to the transport.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class RendezvousMgr final : public tensorflow::BaseRendezvousMgr {
   RendezvousMgr(const tensorflow::WorkerEnv* env, Endpoint* endpoint)
       : BaseRendezvousMgr(env), endpoint_(endpoint) {}
 
-  // A peer fetches by gRPC.
+  // Serves a RecvTensor call of a peer.
   void RecvLocalAsync(int64_t step_id, const tensorflow::Rendezvous::ParsedKey& parsed,
                       tensorflow::Rendezvous::DoneCallback done) override;
   void Cleanup(int64_t step_id) override;
@@ -31,20 +31,20 @@ class RendezvousMgr final : public tensorflow::BaseRendezvousMgr {
   Endpoint* const endpoint_;
 };
 
-// One step's.
+// The rendezvous of one step. Thread-safe.
 class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
  public:
   Rendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, Endpoint* endpoint)
       : BaseRemoteRendezvous(env, step_id), endpoint_(endpoint) {}
 
-  // Pushes a tensor for another task to it at once; the receiver does not ask.
+  // Sends the tensor to its task at once, without a request.
   absl::Status Send(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
                     const tensorflow::Tensor& tensor, bool is_dead) override;
-  // Notifies peers too: over gRPC the calls fail by which they wait for tensors of this task; here
-  // there are no such calls.
+  // Also notifies all peers. Over gRPC, their pending calls would fail; here there are no such
+  // calls.
   void StartAbort(const absl::Status& status) override;
 
-  // TensorFlow's own Send(): keeps the tensor here for a RecvTensor call.
+  // TensorFlow's own Send(), which keeps the tensor for a RecvTensor call.
   absl::Status SendByGrpc(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
                           const tensorflow::Tensor& tensor, bool is_dead) {
     return BaseRemoteRendezvous::Send(key, args, tensor, is_dead);
@@ -63,8 +63,8 @@ class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
     std::shared_ptr<ReceiptLog> receipts;
   };
 
-  // The peer that a device of another task belongs to; null if the session's cluster has none.
-  // `receipts` becomes where to note what comes from it, if somebody wants that noted.
+  // Returns the peer of a remote device, or null if the session's cluster has none. Sets `receipts`
+  // to where its tensors are recorded, or to null.
   Peer* PeerFor(absl::string_view device, std::shared_ptr<ReceiptLog>* receipts = nullptr);
   BootstrapCall CallFor(const Peer* peer);
 
@@ -72,8 +72,8 @@ class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
 
   std::mutex mu_;
   absl::Status aborted_;
-  // A client's rendezvous of eager tensors outlives an update of its cluster, which brings another
-  // cache with other peers under the same names.
+  // The rendezvous of a client's eager tensors outlives an update of the client's cluster, which
+  // brings another cache with other peers under the same names.
   std::weak_ptr<tensorflow::WorkerCacheInterface> peers_of_;
   std::vector<Known> peers_;
 };

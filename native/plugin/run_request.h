@@ -1,10 +1,10 @@
-// A RunGraph request whose id depends on the step.
+// A RunGraph request whose ID depends on the step.
 //
-// TensorFlow draws request ids from a generator that each thread seeds with 32 bits, runs each step
-// on a thread of its own, and refuses a request whose id equals one of the last 100,000: in a long
-// training every 40,000th step or so fails with "The same RunGraph (Worker) request was received
-// twice". Step ids come from one generator for the process. A request that really comes twice has
-// the same step too.
+// TensorFlow draws request IDs from a generator that each thread seeds with 32 bits, runs each step
+// on its own thread, and rejects a request whose ID equals one of the last 100,000. In long
+// training, about every 40,000th step fails with "The same RunGraph (Worker) request was received
+// twice". Step IDs come from one generator per process. A true duplicate request has the same step
+// too.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace rdma_transport {
 
 class RunRequest final : public tensorflow::RunGraphRequestWrapper {
  public:
-  // `inner` outlives this.
+  // `inner` must outlive this.
   explicit RunRequest(tensorflow::RunGraphRequestWrapper* inner) : inner_(inner) {}
 
   int64_t request_id() const override {
     const int64_t id = inner_->request_id();
-    return id == 0 ? 0 : id ^ inner_->step_id();  // 0: the sender wants no check
+    return id == 0 ? 0 : id ^ inner_->step_id();  // 0 disables the check
   }
 
   const std::string& session_handle() const override { return inner_->session_handle(); }

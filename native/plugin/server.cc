@@ -1,5 +1,5 @@
 // The server behind protocol='rdma': TensorFlow's gRPC server as the control plane, with this
-// transport's devices, rendezvous, worker service and worker stubs in it.
+// transport's devices, rendezvous, worker service and worker stubs.
 
 #include <algorithm>
 #include <map>
@@ -32,14 +32,14 @@ namespace {
 
 namespace tf = tensorflow;
 
-// "host:port" without the port; loopback by any name is one host.
+// The host of "host:port". All names of loopback are one host.
 std::string HostOf(const std::string& address) {
   std::string host = address.substr(0, address.rfind(':'));
   if (host == "127.0.0.1" || host == "[::1]") host = "localhost";
   return host;
 }
 
-// Tasks with the same host in their address as this one, with itself.
+// The number of tasks whose address has this task's host, including itself.
 size_t TasksOnHost(const tf::ServerDef& server_def) {
   std::string own;
   std::map<std::string, size_t> tasks;
@@ -69,7 +69,7 @@ class RdmaServer final : public tf::GrpcServer {
   }
 
  protected:
-  // Called with the server's own cluster, and again with each cluster that a client brings.
+  // Called with the server's own cluster, and again with each cluster that a client sends.
   absl::Status WorkerCacheFactory(const tf::WorkerCacheFactoryOptions& options,
                                   tf::WorkerCacheInterface** cache) override {
     tf::WorkerCacheInterface* inner = nullptr;
@@ -80,7 +80,7 @@ class RdmaServer final : public tf::GrpcServer {
     return absl::OkStatus();
   }
 
-  // TensorFlow's puts a manager of collectives of its own into the place of ours.
+  // TensorFlow's version would replace our manager of collectives.
   absl::Status UpdateServerDef(const tf::ServerDef& server_def) override {
     const absl::Status status = GrpcServer::UpdateServerDef(server_def);
     if (!status.ok()) return status;
@@ -90,7 +90,7 @@ class RdmaServer final : public tf::GrpcServer {
     worker_env()->collective_executor_mgr.reset(collectives);
     master_env()->collective_executor_mgr = collectives;
     ShareMemory(server_def);
-    // What the former manager has left, and aborts of it, are not for this one.
+    // The previous manager's tensors and aborts are not for this one.
     endpoint_->RestartStep(StepOfCollectives(0));
     return absl::OkStatus();
   }
@@ -114,7 +114,7 @@ class RdmaServer final : public tf::GrpcServer {
                                            ": is its port in use by another process?");
   }
 
-  // With a worker cache of its own for that cluster.
+  // Uses a separate worker cache for that cluster.
   absl::Status NewCollectiveMgr(const tf::ServerDef& server_def, const tf::WorkerEnv* env,
                                 tf::CollectiveExecutorMgrInterface** mgr) {
     tf::WorkerCacheInterface* cache = nullptr;
@@ -127,7 +127,7 @@ class RdmaServer final : public tf::GrpcServer {
   }
 
   absl::Status InitAll(tf::DeviceMgr* local_devices) {
-    // First, because devices of a task that the cluster does not have abort the process.
+    // First, because devices of a task outside the cluster abort the process.
     std::string host;
     int port = 0;
     absl::Status status = GetHostAndPort(server_def(), &host, &port);

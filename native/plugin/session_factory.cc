@@ -1,4 +1,4 @@
-// Sessions on "rdma://host:port". The control plane is gRPC's, so such a session is a gRPC session.
+// Sessions on "rdma://host:port". The control plane is gRPC, so such a session is a gRPC session.
 
 #include "tensorflow/core/common_runtime/session_factory.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kSchemes[] = {"rdma://", "grpc+verbs://", "grpc+rdma://"};
 
-// The part after the scheme, or empty if the target is not one of ours.
+// Returns the part after the scheme, or empty if the scheme is not one of ours.
 std::string HostPort(const std::string& target) {
   for (const std::string scheme : kSchemes) {
     if (target.compare(0, scheme.size(), scheme) == 0) return target.substr(scheme.size());

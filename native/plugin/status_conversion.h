@@ -1,4 +1,4 @@
-// The project's Status as TensorFlow's, and back.
+// Converts the project's Status to TensorFlow's, and back.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ inline absl::Status ToTensorFlow(const Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
 }
 
-// With the line that gRPC adds to the errors of its calls to `peer`, a task. By it TensorFlow's
-// ClusterCoordinator tells the loss of a parameter server, which it reports, from that of a worker,
-// which it waits for.
+// Adds the line that gRPC adds to errors of its calls to the task `peer`. TensorFlow's
+// ClusterCoordinator uses this line to distinguish the loss of a parameter server, which it
+// reports, from that of a worker, for which it waits.
 inline absl::Status WithOrigin(const absl::Status& status, std::string_view peer) {
   const std::string line = std::string("GRPC error information from remote target ").append(peer);
   if (status.message().find(line) != std::string_view::npos) return status;
@@ -27,7 +27,7 @@ inline absl::Status WithOrigin(const absl::Status& status, std::string_view peer
   return located;
 }
 
-// An error about `peer`, with that line if the peer is lost.
+// Converts an error about `peer`, with that line if the peer is lost.
 inline absl::Status ToTensorFlow(const Status& status, std::string_view peer) {
   const absl::Status converted = ToTensorFlow(status);
   return status.code() == Code::kUnavailable ? WithOrigin(converted, peer) : converted;

@@ -8,7 +8,7 @@
 namespace rdma_transport {
 namespace {
 
-// Leaves room for payloads.
+// Leaves room for the payloads.
 constexpr size_t kMaxMessage = kMaxErrorLength / 2;
 
 absl::Status Decode(const std::string& error) {

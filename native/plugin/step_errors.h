@@ -1,5 +1,5 @@
-// The error of an aborted step on its way to another task: TensorFlow's status with its payloads
-// (they say, for one, which errors are only derived from others), as a serialized StatusProto.
+// Encodes the error of an aborted step for other tasks: TensorFlow's status as a serialized
+// StatusProto, with its payloads, which show for example which errors are derived from others.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace rdma_transport {
 // For Endpoint::AbortStep().
 std::string EncodeError(const absl::Status& status);
 
-// The error of `delivery`, which has one, as the step shall see it; `peer` is the task that it
+// Returns the error of `delivery`, which must have one, for the step. `peer` is the task that it
 // concerns.
 absl::Status ErrorOf(const Delivery& delivery, absl::string_view peer);
 

@@ -25,7 +25,7 @@ absl::Status Forbidden(const char* what) {
       std::string(what) + " would fall back to gRPC, and RDMA_TRANSPORT_FALLBACK=forbid");
 }
 
-// Handles of graphs are counted anew in each session.
+// Each session numbers its graph handles from the start.
 std::string OwnerOf(const std::string& session, const std::string& graph) {
   return session + "/" + graph;
 }

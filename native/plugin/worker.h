@@ -1,5 +1,4 @@
-// The task's worker service: TensorFlow's, and it answers the bootstrap, and plans the graphs that
-// are registered.
+// TensorFlow's worker service, which also answers the bootstrap and plans registered graphs.
 #pragma once
 
 #include <string>

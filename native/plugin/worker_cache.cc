@@ -13,7 +13,7 @@ namespace {
 namespace tf = tensorflow;
 
 // Ends a RunGraph call whose peer died or fell silent: gRPC alone would wait for a stopped process
-// for ever.
+// forever.
 class RunGraphWatch final : public PendingRecv {
  public:
   RunGraphWatch(tf::CallOptions* options, const Peer* peer) : options_(options), peer_(peer) {}

@@ -1,5 +1,5 @@
-// TensorFlow's stubs of remote workers, each with the Peer that stands for the same task, and with
-// an eye on the peer while it runs a graph for this task.
+// TensorFlow's stubs of remote workers, each with the Peer for the same task. While a worker runs a
+// graph for this task, its peer is watched.
 #pragma once
 
 #include <map>
@@ -16,8 +16,8 @@ namespace rdma_transport {
 
 class WorkerCache final : public tensorflow::WorkerCacheWrapper {
  public:
-  // Owns `inner`. `cluster` gives the address of each task; in it this task is called `self`, which
-  // need not be what the server was called.
+  // Owns `inner`. `cluster` has the address of each task. `self` is this task's name in it, which
+  // may differ from the server's.
   WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface> inner, Endpoint* endpoint,
               std::string self, const tensorflow::ClusterDef& cluster);
 
@@ -36,9 +36,9 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
   std::map<std::string, std::string> addresses_;
 };
 
-// The peer behind a stub that a WorkerCache made; null for the local task's.
+// Returns the peer of a stub that a WorkerCache created, or null for the local task.
 Peer* PeerOf(tensorflow::WorkerInterface* worker);
-// Where its cache notes what comes from that task; null for the local task's.
+// Returns where tensors from that task are recorded, or null for the local task.
 std::shared_ptr<ReceiptLog> ReceiptsOf(tensorflow::WorkerInterface* worker);
 
 }  // namespace rdma_transport

@@ -41,14 +41,14 @@ class Reader {
   }
 
   bool AtEnd() const { return rest_.empty(); }
-  // What a task of an earlier version does not say.
+  // Fields that earlier versions do not send.
   void GetAuthentication(std::string* nonce, std::string* mac) {
     if (AtEnd()) return;
     *nonce = Get();
     *mac = Get();
   }
 
-  // Later versions may add fields, so what is left over is no error.
+  // Later versions may add fields, so extra bytes are no error.
   Status Finish() const {
     return ok_ ? OkStatus() : Status(Code::kInvalidArgument, "a malformed bootstrap message");
   }
@@ -126,7 +126,8 @@ Status BootstrapReply::Decode(std::string_view bytes, BootstrapReply* reply) {
   reply->from.incarnation = reader.GetNumber<uint64_t>();
   reply->channel = reader.Get();
   reply->refusal = reader.Get();
-  // A task of an earlier version does not say, and must still be heard to refuse.
+  // Earlier versions do not send this. Their replies must still decode, so that a refusal is
+  // reported.
   reply->again = !reader.AtEnd() && reader.GetNumber<uint8_t>() != 0;
   reader.GetAuthentication(&reply->nonce, &reply->mac);
   return reader.Finish();

@@ -1,4 +1,5 @@
-// What two tasks tell each other, over TensorFlow's own connections, before they share a channel.
+// The messages that two tasks exchange over TensorFlow's own connections before they share a
+// channel.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +12,20 @@
 
 namespace rdma_transport {
 
-// A task and the life of it: a restarted task has another incarnation.
+// A task and its incarnation, which changes when the task restarts.
 struct Identity {
   std::string task;  // "/job:worker/replica:0/task:1"
   uint64_t incarnation = 0;
 };
 
-// A 32-bit length and the bytes, so that what follows cannot be mistaken for a part of it.
+// Appends a 32-bit length and the bytes, so that adjacent fields cannot be confused.
 void PutField(std::string_view field, std::string* out);
 
 struct BootstrapRequest {
   uint32_t version = 0;
   Identity from;
-  std::string channel;  // the asker's channel address
-  std::string nonce;    // both empty where the asker has no secret: see handshake.h
+  std::string channel;  // the sender's channel address
+  std::string nonce;    // both empty if the sender has no secret; see handshake.h
   std::string mac;
 
   std::string Fields() const;  // all but `mac`
@@ -35,9 +36,9 @@ struct BootstrapRequest {
 struct BootstrapReply {
   uint32_t version = 0;
   Identity from;
-  std::string channel;  // empty: refused
-  std::string refusal;  // why
-  bool again = false;   // of a refusal: it was for want of something that may be there later
+  std::string channel;  // empty if refused
+  std::string refusal;  // the reason
+  bool again = false;   // of a refusal: a retry may succeed later
   std::string nonce;
   std::string mac;
 
@@ -46,8 +47,9 @@ struct BootstrapReply {
   static Status Decode(std::string_view bytes, BootstrapReply* reply);
 };
 
-// Carries a request to a peer and its reply back; `done` is called exactly once, from any thread.
-//   InvalidArgument, Unimplemented: the peer has no plugin.   Unavailable: it cannot be reached.
+// Sends a request to a peer. Calls `done` exactly once, on any thread, with the reply or with
+// InvalidArgument or Unimplemented if the peer has no plugin, or Unavailable if it cannot be
+// reached.
 using BootstrapCall = std::function<void(std::string request, Nanos timeout,
                                          std::function<void(Status, std::string reply)> done)>;
 

@@ -7,7 +7,7 @@ namespace {
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsOfWord(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
-// A number that belongs to a word, as in "mlx5_0", stays.
+// Keeps a number that is part of a word, as in "mlx5_0".
 std::string WithoutNumbers(const std::string& text) {
   std::string result;
   bool in_word = false;

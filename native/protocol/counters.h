@@ -1,5 +1,5 @@
-// What the transport did, counted where it happens; relaxed atomics. What went to and came from
-// each peer is counted for itself, all else once for the process.
+// Counters of what the transport did, with relaxed atomics. Traffic is counted per peer, everything
+// else per process.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace rdma_transport {
 
-// How the bytes of one tensor went.
+// How one tensor was sent.
 enum class Mode : int { kStatic = 0, kDynamic, kInline, kGrpc };
 constexpr int kPathCount = 4;
 const char* ModeName(Mode mode);
@@ -27,10 +27,11 @@ struct ModeCounter {
   }
 };
 
-// Counts under names that are not known beforehand: reasons, kinds of errors. Not for hot paths.
+// Counts by names that are not known in advance, such as reasons and kinds of errors. Thread-safe,
+// but not for hot paths.
 //
-// Numbers in a name, such as sizes and addresses, become "N", so that one reason stays one name. Of
-// names there are at most kMaxNames, and kOther for all that come later.
+// Numbers in a name, such as sizes and addresses, become "N", so that a reason has one name. There
+// are at most kMaxNames names; later ones are counted as kOther.
 class NamedCounter {
  public:
   static constexpr size_t kMaxNames = 64;
@@ -48,17 +49,17 @@ class NamedCounter {
   std::map<std::string, uint64_t> counts_;
 };
 
-// What became of the static edges.
+// Counters of static edges.
 struct PlanCounters {
-  std::atomic<uint64_t> hits{0};              // tensors that went by a slot
-  std::atomic<uint64_t> promotions{0};        // edges that were made static
-  std::atomic<uint64_t> demotions{0};         // and that are not any more
-  std::atomic<uint64_t> slot_allocations{0};  // slots agreed with a peer
-  NamedCounter misses;                        // why a tensor of a static edge went another way
+  std::atomic<uint64_t> hits{0};              // tensors sent in a slot
+  std::atomic<uint64_t> promotions{0};        // edges made static
+  std::atomic<uint64_t> demotions{0};         // edges that are no longer static
+  std::atomic<uint64_t> slot_allocations{0};  // slots agreed on with a peer
+  NamedCounter misses;                        // why a tensor of a static edge used another mode
 };
 
-// What went between a task of this process and one elsewhere, on whatever links. The threads that
-// send and the one that receives write to cache lines of their own.
+// Traffic between a task of this process and a remote one, on all links. Sending threads and the
+// receiving thread write to separate cache lines.
 struct Traffic {
   Traffic(std::string local_task, std::string remote_task)
       : local(std::move(local_task)), remote(std::move(remote_task)) {}
@@ -78,7 +79,8 @@ struct Traffic {
   }
 };
 
-// All there ever was, which lives as long as the process, so that sums never shrink.
+// All Traffic objects ever created. They live as long as the process, so that sums never shrink.
+// Thread-safe.
 class Traffics {
  public:
   Traffic* Make(const std::string& local, const std::string& remote) {
@@ -98,13 +100,13 @@ class Traffics {
 
 struct Counters {
   Traffics traffics;
-  ModeCounter replies_sent;  // of exchanges: elements of the data service
+  ModeCounter replies_sent;  // of RPC calls: elements of tf.data service
   ModeCounter replies_received;
-  std::atomic<uint64_t> copied_bytes{0};         // payload copied beside the fabric's own work
-  std::atomic<uint64_t> staged_tensors{0};       // copied at the send, into the arena
+  std::atomic<uint64_t> copied_bytes{0};         // payload copied, except by the fabric itself
+  std::atomic<uint64_t> staged_tensors{0};       // copied into the arena when sent
   std::atomic<uint64_t> inline_copied_bytes{0};  // into and out of notifications
-  std::atomic<int64_t> outstanding_tensors{0};   // that a peer may still read
-  std::atomic<uint64_t> late_tensors{0};         // for steps that had ended
+  std::atomic<int64_t> outstanding_tensors{0};   // tensors that peers may still read
+  std::atomic<uint64_t> late_tensors{0};         // arrived after their step had ended
   PlanCounters plan;
   NamedCounter fallback_reasons;
   NamedCounter errors;

@@ -14,7 +14,7 @@
 namespace rdma_transport {
 namespace {
 
-// What callers of the bootstrap may make this task hold: more than honest tasks ever need.
+// Limits what remote tasks may make this task hold; honest tasks stay far below.
 constexpr size_t kMaxPendingLinks = 1024;
 constexpr size_t kMaxLinksPerTask = 16;
 constexpr size_t kMaxTasks = 16384;
@@ -144,7 +144,7 @@ bool Endpoint::Hold(Peer* peer, int64_t step, std::string_view key,
   return true;
 }
 
-// A link to that peer has confirmed the restart, or ended.
+// Called when a link to that peer has confirmed the restart or ended.
 void Endpoint::ReleaseHeld(const Traffic* traffic, int64_t step) {
   std::vector<Held> released;
   {
@@ -158,7 +158,7 @@ void Endpoint::ReleaseHeld(const Traffic* traffic, int64_t step) {
   }
   for (const Held& held : released) {
     Enter(*held.peer, held.step, held.key, held.recv);
-    // Its owner could not take out what was not in yet.
+    // Its owner could not remove it before it was in the mailbox.
     if (held.recv->claimed()) Forget(held.step, held.key, held.recv.get());
   }
 }
@@ -177,7 +177,7 @@ bool Endpoint::Enter(const Peer& peer, int64_t step, std::string_view key,
     case Mailbox::Taken::kWaiting:
       break;
   }
-  // After it waits: an abort that comes now finds it there.
+  // Checked after `recv` is in the mailbox, where a later abort finds it.
   const auto error = aborts_.ErrorOf(peer.traffic(), step);
   if (!error.has_value()) return true;
   mailbox_.Remove(step, id, recv.get());
@@ -222,8 +222,9 @@ void Endpoint::RestartStep(int64_t step) {
   FailAll(recvs, Status(Code::kAborted, "the step was restarted on this task"));
 }
 
-// A link that comes up meanwhile finds the abort: see OnLinkUp(). What came is let go of now, since
-// a step whose master died never ends; but not what may be of a generation that begins elsewhere.
+// A link that comes up in the meantime finds the abort: see OnLinkUp(). Arrived tensors are dropped
+// now, because a step whose master died never ends; but not if they may be of a generation that
+// begins on another task.
 void Endpoint::AbortStep(int64_t step, std::string error) {
   if (mailbox_.HasEnded(step) || !aborts_.Abort(step, std::move(error))) return;
   mailbox_.Forget(step, [&](const Arrival&) { return !aborts_.EverRestarted(step); });
@@ -257,7 +258,7 @@ bool Endpoint::HasComeLocked(const ComingAbort& coming) const {
   });
 }
 
-// Those that have come on all links, or whose other links take too long.
+// Applies the aborts that have arrived on all links, or have waited too long for the others.
 void Endpoint::ApplyAborts() {
   std::vector<ComingAbort> come;
   {
@@ -281,8 +282,9 @@ void Endpoint::ApplyAborts() {
   if (!coming_aborts_.empty()) ArmTimer();
 }
 
-// An abort of this task that the peer got before it restarted the step counted for its former
-// generation. The new one waits in vain as well, until this task restarts the step too.
+// An abort that the peer received before it restarted the step applied to its previous generation.
+// Receives of the new one would also wait in vain until this task restarts the step, so it is sent
+// again.
 void Endpoint::OnRestart(Link* link, int64_t step, uint32_t generation) {
   mailbox_.Forget(step, [link](const Arrival& came) { return came.origin == link; });
   aborts_.OnPeerRestart(link->traffic(), link->remote().incarnation, step, generation);
@@ -377,7 +379,7 @@ std::vector<Peer*> Endpoint::PeersNamed(const std::string& task) const {
   return found;
 }
 
-// Whether one more link that this task asks for may be made.
+// Checks whether the remote task may open one more link.
 Status Endpoint::Admit(const std::string& task) const {
   size_t pending = 0;
   std::vector<std::shared_ptr<Link>> same;
@@ -396,7 +398,7 @@ Status Endpoint::Admit(const std::string& task) const {
     return RefuseForNow(std::to_string(pending) + " connections that are not up yet");
   }
   if (same.size() < kMaxLinksPerTask) return OkStatus();
-  // Those of a task that was restarted end when something is sent on them.
+  // The links of a previous incarnation end when something is sent on them.
   for (const auto& link : same) {
     if (link->up()) link->Probe();
   }
@@ -417,7 +419,7 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
   AnsweringHandshake handshake(secret_file(), kTaskService);
   if (status.ok()) {
     status = handshake.Check(request);
-    reply.again = !status.ok();  // a file can be put right while the job runs
+    reply.again = !status.ok();  // the file can be fixed while the job runs
   }
   if (status.ok() && device() == nullptr) {
     status = Status(Code::kFailedPrecondition, "it has no fabric: " + no_fabric_reason());
@@ -429,7 +431,7 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
     if (!status.ok()) GlobalCounters().errors.Add("connection_refused");
   }
   if (status.ok()) {
-    ProbeLinks(request.from);  // perhaps it asks because one of them is broken
+    ProbeLinks(request.from);  // the peer may be reconnecting because one of them is broken
     link = NewLink(request.from.task);
     status = link->Open();
     reply.again = !status.ok();
@@ -440,12 +442,12 @@ std::string Endpoint::HandleBootstrap(std::string_view bytes) {
     link->channel()->Authenticate(handshake.channel_key());
     status = link->channel()->Connect(request.channel, fabric::Role::kPassive);
     if (!status.ok()) RemoveLink(link);
-    // Unavailable: that address is out of reach, and stays so.
+    // Unavailable means that the address cannot be reached, which is permanent.
     reply.again = !status.ok() && status.code() != Code::kUnavailable;
   }
   if (status.ok()) {
     reply.channel = link->channel()->Address();
-    ArmTimer();  // a peer that never comes is forgotten
+    ArmTimer();  // drops the link if the peer never connects
   } else {
     reply.refusal = status.message();
   }
@@ -490,13 +492,12 @@ void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& statu
   for (const auto& [step, generation] : aborts_.Restarted()) ReleaseHeld(link->traffic(), step);
   ApplyAborts();
   if (status.code() != Code::kUnavailable && link->InUse()) KeepInUse(link);
-  // Tensors come on the peer's links and are waited for on this task's own: what ended one may have
-  // ended the other.
+  // Tensors arrive on the peer's links, but are waited for on this task's own. What ended one may
+  // have ended the other.
   if (was_up) ProbeLinks(link->remote());
 }
 
-// With the link its loans and its slots would go, and be overwritten, or overwrite what comes there
-// next.
+// Destroying the link would free its outstanding buffers and slots while the peer still uses them.
 void Endpoint::KeepInUse(const std::shared_ptr<Link>& link) {
   std::lock_guard<std::mutex> lock(mu_);
   in_use_.push_back(link);

@@ -1,6 +1,6 @@
-// One task of a cluster in this process: its identity, its peers, its links, and the mailbox.
+// One task of a cluster in this process: its identity, its peers, its links, and its mailbox.
 //
-// This is what the TensorFlow layer sees of the protocol, together with Peer and PendingRecv.
+// The TensorFlow layer uses the protocol through this class, Peer and PendingRecv.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ namespace rdma_transport {
 
 class Runtime;
 
-// Thread-safe. Lives until its runtime ends.
+// Thread-safe. Must not outlive its runtime.
 class Endpoint final : public LinkOwner {
  public:
   Endpoint(Runtime* runtime, std::string task);
@@ -34,53 +34,56 @@ class Endpoint final : public LinkOwner {
 
   const Identity& identity() const { return identity_; }
   const Settings& settings() const;
-  fabric::Device* device() const;  // null: no fabric, and no_fabric_reason() says why
+  fabric::Device* device() const;  // null if there is no fabric; see no_fabric_reason()
   const std::string& no_fabric_reason() const;
   SecretFile* secret_file() const;
   memory::Arena* arena() const;
   memory::SlotPools* slots() const;
 
-  // The peer that a cluster calls `task` and finds at `address` ("host:port"); lives as long as
-  // this endpoint.
+  // Returns the peer that a cluster calls `task` at `address` ("host:port"). The endpoint owns it.
   Peer* GetPeer(const std::string& task, const std::string& address);
 
-  // Ends what Peer::Plan() began for the owners whose names begin with `owner`.
+  // Undoes Peer::Plan() for all owners whose names begin with `owner`.
   void Unplan(const std::string& owner);
 
-  // Completes `recv` with the tensor of that step and key, which `peer` sends; with the error of
-  // the peer's AbortStep() if that comes first.
+  // Completes `recv` with the tensor that `peer` sends for this step and key, or with an error:
+  // Aborted if the peer aborts the step, or the step ends or restarts here; Unavailable if the peer
+  // is lost.
   void Receive(Peer* peer, int64_t step, std::string_view key,
                const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call);
-  // For a pending receive that no tensor will complete: it gets the error when `peer` is lost or
-  // aborts the step, if its owner does not claim and Forget() it before. `key` is for that alone.
+  // Fails `recv` when `peer` is lost or aborts the step. No tensor completes it; `key` only
+  // identifies it. To stop watching, claim `recv` and call Forget().
   void Watch(Peer* peer, int64_t step, std::string_view key,
              const std::shared_ptr<PendingRecv>& recv);
-  // Forgets a pending receive that its owner has claimed.
+  // Removes a pending receive that its owner has claimed.
   void Forget(int64_t step, std::string_view key, const PendingRecv* recv);
-  // The step is over on this task: what is left of it is thrown away.
+  // Ends the step on this task and discards its remaining tensors.
   void EndStep(int64_t step);
-  // Begins a step anew, in a new generation. Whoever waits in it fails, and peers throw away what
-  // this task sent for it. What peers have sent stays, until they restart the step themselves: they
-  // may have done so before.
+  // Starts a new generation of the step. Its pending receives fail with Aborted, and peers discard
+  // what this task sent for it. Tensors that peers sent stay until those peers restart the step,
+  // because they may have restarted it first.
   void RestartStep(int64_t step);
-  // The step failed on this task, which sends nothing more for it. All peers are notified, also
-  // those whose links come up before the step ends: whoever waits there for a tensor of this task
-  // gets `error`. Only the first call for a step counts, and none after its end.
+  // Aborts the step: this task sends nothing more for it. Notifies all peers, also on links that
+  // come up before the step ends. Pending receives there for tensors of this task fail with
+  // `error`, which is opaque here. Only the first call for a step has an effect, and none after
+  // EndStep().
   void AbortStep(int64_t step, std::string error);
-  // A RecvTensor call has fetched it.
+  // Called when a RecvTensor call has fetched the tensor.
   void Fetched(int64_t step, std::string_view key) { pending_fallbacks_.Fetched(step, key); }
 
-  // Answers a peer's bootstrap request.
+  // Handles a peer's bootstrap request and returns the encoded reply, which may be a refusal.
   std::string HandleBootstrap(std::string_view request);
 
-  // One for each task: of several addresses of one, the one that is linked, or else the last. Also
-  // for those that no cluster of this task names, but that linked themselves to it.
+  // Returns one entry per task, including tasks that linked to this one but are in none of its
+  // clusters. If a task has several addresses, the linked one is reported, or else the last.
   std::vector<PeerStats> Stats() const;
   void ReportEdges(std::vector<EdgeReport>* edges) const;
   size_t unclaimed_tensors() const { return mailbox_.kept(); }
 
-  // For peers and the runtime.
-  // Sends the pending receive to TensorFlow's transport, or fails it where that is forbidden.
+  // The functions below are for peers and the runtime.
+  //
+  // Makes `recv` fetch its tensor over gRPC. Fails it with FailedPrecondition if fallback is
+  // forbidden.
   void UseGrpc(const std::string& from, const std::shared_ptr<PendingRecv>& recv,
                const std::string& reason);
   std::shared_ptr<Link> NewLink(const std::string& task);
@@ -91,7 +94,7 @@ class Endpoint final : public LinkOwner {
   PendingFallbacks& pending_fallbacks() { return pending_fallbacks_; }
   bool Tick(Nanos now, bool excuse);
 
-  // LinkOwner.
+  // LinkOwner:
   void ArmTimer() override;
   void OnLinkUp(const std::shared_ptr<Link>& link) override;
   void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) override;
@@ -103,9 +106,10 @@ class Endpoint final : public LinkOwner {
   void OnLost(const std::shared_ptr<Link>& link, std::vector<UnackedTensor> tensors) override;
 
  private:
-  // Whether one more caller of the bootstrap may make this task open a channel.
+  // Returns ResourceExhausted if the remote task may not open one more link now.
   Status Admit(const std::string& task) const;
-  // False: the tensor was there, or will never be, and the pending receive has it, or the error.
+  // Returns true if `recv` now waits in the mailbox. Otherwise it was completed: with the tensor,
+  // or with an error because the tensor will not come.
   bool Enter(const Peer& peer, int64_t step, std::string_view key,
              const std::shared_ptr<PendingRecv>& recv);
   bool Hold(Peer* peer, int64_t step, std::string_view key,
@@ -127,8 +131,9 @@ class Endpoint final : public LinkOwner {
   PendingFallbacks pending_fallbacks_;
   StepAborts aborts_;
 
-  // Waits for a tensor of a step that this task restarted, until the peer has confirmed that: what
-  // lies in the mailbox may still be of the peer's former generation, and so may its abort.
+  // A pending receive for a step that this task restarted. It is held until the peer has confirmed
+  // the restart: until then, tensors in the mailbox, and the peer's abort, may belong to the
+  // previous generation.
   struct Held {
     Peer* peer;
     int64_t step;
@@ -137,27 +142,27 @@ class Endpoint final : public LinkOwner {
   };
   bool ConfirmedLocked(const Traffic* traffic, int64_t step) const;
 
-  // An abort of a peer, which sends it on all its links. It counts when it has come on all: on each
-  // it comes behind what was sent there before, and nothing of that may be lost. The tensors of a
-  // task and its releases of the peer's tensors take different links.
+  // An abort that a peer sent. The peer sends it on all its links, and it takes effect when it has
+  // arrived on all of them: on each link it follows what was sent earlier, which must not be lost.
+  // A task's tensors and its releases of the peer's tensors use different links.
   struct ComingAbort {
     StepAbort abort;
     Identity from;
     const Traffic* traffic;
     Nanos since;
-    std::set<const Link*> links;  // on which it has come
+    std::set<const Link*> links;  // on which it has arrived
   };
   bool HasComeLocked(const ComingAbort& coming) const;
-  std::atomic<bool> restarted_{false};  // any step ever
+  std::atomic<bool> restarted_{false};  // true once any step was restarted
 
-  std::deque<ComingAbort> coming_aborts_;  // the polling thread's
+  std::deque<ComingAbort> coming_aborts_;  // polling thread only
 
   mutable std::mutex mu_;
   std::vector<Held> held_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Peer>> peers_;
   std::map<std::string, Traffic*> traffic_;       // by task
-  std::map<std::shared_ptr<Link>, Peer*> links_;  // null: the remote task asked for it
-  // That ended while their peers live, and may still read and write here, until OnLinkReleased().
+  std::map<std::shared_ptr<Link>, Peer*> links_;  // null if the remote task opened the link
+  // Closed links whose peers may still read and write here, until OnLinkReleased().
   std::vector<std::shared_ptr<Link>> in_use_;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kNonceBytes = 16;
 constexpr size_t kMaxNameInLog = 128;
-constexpr uint64_t kRefusalsLogged = 1;  // of one interval
+constexpr uint64_t kRefusalsLogged = 1;  // per interval
 constexpr Nanos kLogInterval = 60 * kSecond;
 
 std::string Mac(const std::string& secret, const char* what,
@@ -41,7 +41,7 @@ std::string KeyOf(const std::string& secret, const std::string& service,
   return Mac(secret, "channel", {service, request_nonce, reply_nonce});
 }
 
-// Each peer tries again and again, and logs why it was refused itself.
+// Peers retry often, and each one logs its own refusal.
 void LogRefusal(const std::string& line) {
   static auto* limiter = new LogLimiter(LogLevel::kWarning, kRefusalsLogged, kLogInterval);
   GlobalCounters().errors.Add("authentication");

@@ -1,15 +1,15 @@
-// The bootstrap's two messages, authenticated where the job has a secret:
+// Authenticates the bootstrap's two messages if the job has a secret:
 //
 //   request:  fields, nonce A,  HMAC(secret, "request", service, fields, nonce A)
 //   reply:    fields, nonce P,  HMAC(secret, "reply", service, nonce A, fields, nonce P)
 //   the channel's key:          HMAC(secret, "channel", service, nonce A, nonce P)
 //
-// The asking side signs with the first secret of its file, the asked side answers with the one that
-// fits. The request alone may be a repetition of an old one: that the asking side is there now is
-// proved by the channel's key, which the fabric's first message needs (fabric/greeting.h). See
+// The requesting side signs with the first secret of its file; the replying side uses the secret
+// that matches. A request alone may be a replay. The channel's key, which the fabric's first
+// message needs (fabric/greeting.h), proves that the requesting side is present. See
 // docs/threat_model.md.
 //
-// Without a secret both messages have neither nonce nor code, and the key is empty.
+// Without a secret, both messages have neither nonce nor MAC, and the key is empty.
 #pragma once
 
 #include <string>
@@ -21,19 +21,20 @@
 
 namespace rdma_transport {
 
-// What is asked: a message for one service is none for another.
+// The service: a message for one service is invalid for another.
 inline constexpr std::string_view kTaskService = "task";
 
-// The asking side of one bootstrap.
+// The requesting side of one bootstrap. Not thread-safe.
 class AskingHandshake {
  public:
-  // `file` must outlive the call of Sign().
+  // `file` must outlive the call to Sign().
   AskingHandshake(SecretFile* file, std::string_view service) : file_(file), service_(service) {}
 
-  // Not OK: this process has a secret and could never read it.
+  // Returns an error if a secret is configured and has never been readable.
   Status Sign(BootstrapRequest* request);
-  // Whether the reply comes from a task with the same secret. PermissionDenied: no. A refusal needs
-  // no signature, because nothing is done for it: whoever can forge one can as well drop the call.
+  // Returns PermissionDenied unless the reply comes from a task with the same secret. A refusal
+  // needs no signature, because it causes no action: an attacker who can forge one can also drop
+  // the call.
   Status Check(const BootstrapReply& reply);
   // For Channel::Authenticate(); after Check().
   const std::string& channel_key() const { return channel_key_; }
@@ -46,18 +47,17 @@ class AskingHandshake {
   std::string channel_key_;
 };
 
-// The asked side of one bootstrap.
+// The replying side of one bootstrap. Not thread-safe.
 class AnsweringHandshake {
  public:
   AnsweringHandshake(SecretFile* file, std::string_view service) : file_(file), service_(service) {}
 
-  // Whether the request comes from a task with one of this task's secrets. PermissionDenied: no,
-  // and the message is for the peer: it says which side has no secret, or that they differ, nothing
-  // else.
+  // Returns PermissionDenied unless the request comes from a task with one of this task's secrets.
+  // The message is for the peer: it says only which side has no secret, or that they differ.
   Status Check(const BootstrapRequest& request);
   // For Channel::Authenticate(); after Check().
   const std::string& channel_key() const { return channel_key_; }
-  // The last call: with the reply that leaves.
+  // Signs the final reply. Must be the last call.
   void Sign(BootstrapReply* reply) const;
 
  private:

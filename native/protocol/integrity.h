@@ -1,4 +1,4 @@
-// Whether tensors arrive as they were sent (RDMA_TRANSPORT_CHECKSUM).
+// Verifies that tensors arrive as they were sent (RDMA_TRANSPORT_CHECKSUM).
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace rdma_transport {
 
-// Reads the bytes of what `peer` sent, if they came with a checksum. DataLoss in `delivery` where
-// they are not what was sent. Any thread; at the last moment before the consumer has them.
+// Verifies the bytes that `peer` sent, if they have a checksum, and sets `delivery->status` to
+// DataLoss if they differ. Called on any thread, just before the consumer gets the tensor.
 void Verify(const std::string& peer, Delivery* delivery);
 
 }  // namespace rdma_transport

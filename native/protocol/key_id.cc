@@ -22,7 +22,7 @@ uint64_t Load(const char* data, size_t length) {
   return word;
 }
 
-// Multiplies to 128 bits and folds: each bit of `a` and `b` reaches all of the result.
+// Multiplies to 128 bits and folds the result, so that each bit of `a` and `b` affects all of it.
 uint64_t Mix(uint64_t a, uint64_t b) {
   const auto product = static_cast<unsigned __int128>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);

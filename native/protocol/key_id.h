@@ -1,5 +1,5 @@
-// A rendezvous key in 16 bytes: hashes with seeds that no other process knows, so that two keys of
-// one step are told apart without being compared, whoever chose them.
+// A rendezvous key hashed to 16 bytes with process-private seeds, so that keys need not be
+// compared, even if a peer chooses them.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ struct KeyId {
   bool operator==(const KeyId& other) const {
     return first == other.first && second == other.second;
   }
-  // Of a whole key.
+  // The ID of a whole key.
   static KeyId Of(std::string_view key);
-  // The same from its two parts: what an edge knows, and the tail of one tensor.
+  // The same ID from two parts: the edge's key, and the tensor's frame-and-iteration suffix.
   static KeyId OfEdge(std::string_view key_without_tail);
   KeyId WithTail(std::string_view tail) const;
 };

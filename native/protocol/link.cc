@@ -15,7 +15,7 @@
 namespace rdma_transport {
 namespace {
 
-// What a tensor here has of a peer; its end gives that back.
+// A tensor's reference to a peer's memory or slot; dropping it notifies the peer.
 struct Lease {
   std::shared_ptr<Link> link;
   MessageType type;
@@ -36,10 +36,10 @@ TensorHeader HeaderOf(const Outgoing& tensor, MessageType type) {
   return header;
 }
 
-// TensorFlow ends the process over a tensor that lies otherwise.
+// TensorFlow aborts the process if a tensor is not aligned like this.
 constexpr uint64_t kTensorAlignment = 64;
 
-// Memory for received bytes that no fabric needs to reach.
+// Memory for received bytes, which no fabric needs to reach.
 char* AllocateAnywhere(uint64_t bytes, OwnerRef* owner) {
   void* memory =
       std::aligned_alloc(kTensorAlignment, (bytes / kTensorAlignment + 1) * kTensorAlignment);
@@ -98,13 +98,13 @@ SendOutcome Link::SendInline(const Outgoing& tensor) {
   const char* data = tensor.data;
   std::string copy;
   if (context_.settings->checksum && tensor.bytes > 0) {
-    // The checksum must be of what is sent.
+    // The checksum must match what is sent.
     if (tensor.mutable_source) data = copy.assign(tensor.data, tensor.bytes).data();
     header.flags |= kChecked;
     header.checksum = ChecksumOf(data, tensor.bytes);
   }
   const TensorFrame frame(&header, tensor.dims, tensor.rank, tensor.key, data, tensor.bytes);
-  // Counted first: once it is sent, the receiver may ask at once.
+  // Counted first, because statistics may be read as soon as it is sent.
   context_.traffic->Sent(Mode::kInline).Add(tensor.bytes);
   GlobalCounters().inline_copied_bytes.fetch_add(tensor.bytes, std::memory_order_relaxed);
   SendOutcome outcome;
@@ -162,8 +162,8 @@ void Link::SendPull(int64_t step, std::string_view key, const std::string& reaso
   SendReliably(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
-// To a peer that is gone nothing needs to be said; one that takes nothing must not take what comes
-// after it either.
+// A lost peer needs no notification. If the notification finds no room, later ones must not arrive
+// either, so the channel is closed.
 void Link::SendRestart(int64_t step, uint32_t generation) {
   {
     std::lock_guard<std::mutex> lock(restarts_mu_);
@@ -240,7 +240,7 @@ Status Link::Dispatch(const char* data, size_t length) {
       HandleRestarted(message);
       return OkStatus();
     case MessageType::kPing:
-      // Without room for it, the peer has more than enough to hear.
+      // If there is no room, other notifications prove that this task is alive.
       NotifyControl(channel_.get(), MessageType::kPong, message.value, fabric::Urgency::kWake)
           .IgnoreError();
       return OkStatus();
@@ -302,7 +302,7 @@ Status Link::HandleAbort(const char* data, size_t length) {
   return OkStatus();
 }
 
-// The answer comes behind an abort that the owner may send again.
+// Sent after the owner's call, so that it follows an abort that the owner may send again.
 void Link::HandleRestart(const ControlMessage& message) {
   owner_->OnRestart(this, static_cast<int64_t>(message.value), message.generation);
   SendControlReliably(ControlOf(MessageType::kRestarted, message.value, message.generation),
@@ -361,12 +361,12 @@ OwnerRef Link::MakeLease(MessageType type, uint64_t value, fabric::Urgency urgen
                   &Lease::Delete);
 }
 
-// Nobody waits for a loan: it only holds memory.
+// A release is lazy: the buffer only holds memory.
 OwnerRef Link::MakeLoan(uint64_t buffer_id, std::shared_ptr<const void> mapping) {
   return MakeLease(MessageType::kRelease, buffer_id, fabric::Urgency::kLazy, std::move(mapping));
 }
 
-// The sender may have no other slot.
+// A credit is urgent: the sender may have no other slot.
 OwnerRef Link::MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) {
   return MakeLease(MessageType::kCredit, credit, fabric::Urgency::kWake, std::move(memory));
 }
@@ -384,7 +384,7 @@ Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
   if (!home && (!context_.settings->zero_copy || !channel_->MapsPeer() || !aligned)) {
     arrival->channel = channel_;
     arrival->source = span;
-    // The region must be known before the read, and only this thread may look for it.
+    // The region must be mapped before the read, and only this thread may do it.
     channel_->Map(span);
     delivery.lease = MakeLease(MessageType::kRelease, header.buffer_id, urgency, nullptr);
     return OkStatus();
@@ -405,7 +405,7 @@ Status Link::TakeDescriptor(const TensorMessage& message, Arrival* arrival) {
   return OkStatus();
 }
 
-// Memory that the channel can read into: the pending receive's own, if possible.
+// Returns memory that the channel can read into: the pending receive's own, if possible.
 char* Link::DestinationFor(PendingRecv* recv, uint64_t bytes, OwnerRef* owner) {
   char* wanted = recv->Destination(bytes);
   if (wanted != nullptr && (channel_->Copies() || context_.arena->Contains(wanted))) return wanted;
@@ -452,7 +452,7 @@ void Link::ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv) {
 void Link::OnTransfer(uint64_t cookie, const Status& status) {
   if ((cookie & StaticSender::kCookieBit) != 0) {
     static_sender_->OnWritten(cookie);
-    // Its notification must not be believed any more.
+    // Its notification is no longer valid.
     if (!status.ok()) channel_->Close(status);
     return;
   }
@@ -505,7 +505,7 @@ void Link::OnClosed(const Status& status) {
   }
   static_sender_->Abandon();
   static_receiver_->Abandon();
-  // A peer that lives may still read what it was lent, so that stays as it is.
+  // A peer that is alive may still read outstanding buffers, so they are kept.
   if (status.code() == Code::kUnavailable) outstanding_.ReleaseAll();
   owner_->OnLinkDown(self, Status(status.code(), lost.message()), was_up);
   std::vector<UnackedTensor> lost_ones = unacked_.TakeAll();

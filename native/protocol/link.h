@@ -1,5 +1,5 @@
-// One channel to one life of a peer: sends tensors over it, hands out what comes, keeps what is
-// lent alive, and notices when the peer is dead or silent.
+// A channel to one incarnation of a peer. It sends tensors, delivers those that arrive, keeps
+// outstanding buffers alive, and detects a dead or silent peer.
 #pragma once
 
 #include <atomic>
@@ -28,39 +28,42 @@
 
 namespace rdma_transport {
 
-// What a link works with; all outlive it.
+// What a link uses. Everything here must outlive the link.
 struct LinkContext {
   fabric::Device* device;
   memory::Arena* arena;
   memory::SlotPools* slots;
   memory::Arena* receive_arena;
   const Settings* settings;
-  Traffic* traffic;  // with that peer
+  Traffic* traffic;  // counters for this peer
 };
 
+// Receives the events of links, on the polling thread unless noted. The link must not be used after
+// OnLinkDown(), except while it is InUse().
 class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
   virtual void OnLinkUp(const std::shared_ptr<class Link>& link) = 0;
-  // `was_up`: OnLinkUp() came before. Unless the code is Unavailable the peer may live, and the
-  // link be InUse().
+  // `was_up` tells whether OnLinkUp() was called. Unless the code is Unavailable, the peer may be
+  // alive and the link InUse().
   virtual void OnLinkDown(const std::shared_ptr<class Link>& link, const Status& status,
                           bool was_up) = 0;
-  // After OnLinkDown() of a peer that may live: the link is not InUse() any more.
+  // Follows OnLinkDown() if the peer may be alive: the link is no longer InUse().
   virtual void OnLinkReleased(const std::shared_ptr<class Link>& link) = 0;
   virtual void OnArrival(int64_t step, const KeyId& key, Arrival arrival) = 0;
-  // The peer restarted the step: what came of that link for it before counts no more.
+  // The peer restarted the step: discard what arrived for it on this link.
   virtual void OnRestart(class Link* link, int64_t step, uint32_t generation) = 0;
-  // The peer knows that this task restarted the step: what it sent before has come.
+  // The peer has confirmed this task's restart. What it sent before has arrived.
   virtual void OnRestarted(class Link* link, int64_t step) = 0;
   virtual void OnAbort(class Link* link, StepAbort abort) = 0;
-  // Tick() has something to look after.
+  // Tick() must be called regularly again. Called from any thread.
   virtual void ArmTimer() = 0;
-  // After OnLinkDown(): what may not have arrived.
+  // Follows OnLinkDown() with the tensors that may not have arrived.
   virtual void OnLost(const std::shared_ptr<class Link>& link,
                       std::vector<UnackedTensor> tensors) = 0;
 };
 
+// Thread-safe, except where noted.
 class Link final : public fabric::ChannelHandler,
                    private LeaseMaker,
                    public std::enable_shared_from_this<Link> {
@@ -71,63 +74,65 @@ class Link final : public fabric::ChannelHandler,
   Status Open();
   fabric::Channel* channel() const { return channel_.get(); }
 
-  // The peer's name and life; set before Connect().
+  // The peer's identity. Must be set before Connect().
   void set_remote(Identity remote) { remote_ = std::move(remote); }
   const Identity& remote() const { return remote_; }
   const Traffic* traffic() const { return context_.traffic; }
   bool up() const { return up_.load(std::memory_order_acquire); }
-  // When it came up: seconds since 1970.
+  // When the link came up, in seconds since 1970.
   double since() const { return since_; }
 
+  // Sends the tensor in the best mode. See SendOutcome for errors.
   SendOutcome Send(Outgoing* tensor);
-  // Keeps a tensor that was sent until the peer certainly has word of it; what is left when the
-  // link ends goes to LinkOwner::OnLost(). `number`: of Send(). False, and `tensor` untouched: the
-  // link has ended already.
+  // Keeps a sent tensor until its notification is known to have arrived. If the link ends first,
+  // LinkOwner::OnLost() receives it. `number` is from Send(). Returns false and leaves `tensor`
+  // untouched if the link has already ended.
   bool KeepUntilDelivered(uint64_t number, UnackedTensor* tensor) {
     Confirm();
     return unacked_.Keep(number, tensor);
   }
-  // Lets go of what was kept and is there by now.
+  // Drops the kept tensors that have arrived by now.
   void Confirm() { unacked_.OnDelivered(channel_->Delivered()); }
-  // Tells the receiver that the tensor waits here for TensorFlow's own transport.
+  // Notifies the receiver that the tensor waits here for TensorFlow's transport.
   void SendPull(int64_t step, std::string_view key, const std::string& reason);
-  // Takes back what was sent for a step and not received yet: a new generation of it begins here.
+  // Makes the peer discard what this task sent for the step, because a new generation begins.
   void SendRestart(int64_t step, uint32_t generation);
-  // Whether the peer has not confirmed the last SendRestart() for the step yet.
+  // Returns true until the peer has confirmed the last SendRestart() for the step.
   bool AwaitsRestarted(int64_t step) const;
-  // Notifies the peer of a step that was aborted here, as soon as there is room. Also one that does
-  // not answer: when it goes on, it must not wait for what was not sent to it.
+  // Notifies the peer of a step aborted here, as soon as there is room. A silent peer is notified
+  // too: when it resumes, it must not wait for tensors that were not sent.
   void SendAbort(const StepAbort& abort);
-  // Gives a loan or a slot back to the peer: as soon as there is room for the word of it. Never
-  // blocks.
+  // Releases a buffer or returns a slot to the peer, as soon as there is room for the notification.
+  // Never blocks.
   void Return(MessageType type, uint64_t value, fabric::Urgency urgency);
 
   StaticSender& static_edges() { return *static_sender_; }
-  // Tensors that the peer may still read here.
+  // Number of outstanding buffers.
   size_t outstanding() const { return outstanding_.size(); }
-  // Whether a peer that lives may still read what it was lent, or write into its slots here. The
-  // polling thread's.
+  // Returns true if a peer that is alive may still read outstanding buffers or write into slots
+  // here. Polling thread only.
   bool InUse() const { return outstanding_.size() != 0 || static_receiver_->HasReceiverSlots(); }
-  // The peer reads nothing here any more.
+  // Called when the peer can no longer read here.
   void ReleaseOutstanding() { outstanding_.ReleaseAll(); }
 
-  // Reads the bytes of `arrival` into memory of this process, then completes the pending receive,
-  // which the caller has claimed.
+  // Reads the bytes of `arrival` into local memory, then completes `recv`, which the caller has
+  // claimed.
   void ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv);
 
-  // False when the peer is lost or silent, and then why.
+  // Makes `recv` fail with the link. Returns false and sets `reason` if the peer is lost or silent.
   bool AddPending(const std::shared_ptr<PendingRecv>& recv, Status* reason) {
     return recvs_.Add(recv, reason);
   }
 
-  // Says something to the peer, so that a link that is broken without knowing it ends.
+  // Sends a ping, so that a link that is broken unnoticed ends.
   void Probe();
 
-  // On the polling thread: looks after deadlines. True while there is something to look after.
-  // `excuse`: this process itself was not running, so nobody's silence counts.
+  // Checks deadlines and retries notifications. Returns true if it must be called again. With
+  // `excuse`, this process itself was not running, so silence of the peer does not count. Polling
+  // thread only.
   bool Tick(Nanos now, bool excuse);
 
-  // ChannelHandler, on the polling thread.
+  // ChannelHandler, on the polling thread:
   void OnConnected() override;
   void OnNotify(const char* data, size_t length) override;
   void OnDelivered(uint64_t number) override { unacked_.OnDelivered(number); }
@@ -142,7 +147,7 @@ class Link final : public fabric::ChannelHandler,
     OwnerRef loan;
   };
 
-  // A notification that must not be lost, and whose order does not matter.
+  // Sends a notification that must not be lost, and whose order does not matter.
   void SendReliably(const iovec* parts, int count, fabric::Urgency urgency);
   void SendControlReliably(ControlMessage message, fabric::Urgency urgency);
   Status Dispatch(const char* data, size_t length);
@@ -167,10 +172,10 @@ class Link final : public fabric::ChannelHandler,
 
   const LinkContext context_;
   LinkOwner* const owner_;
-  const Nanos deadline_;  // for the connection to come up
+  const Nanos deadline_;  // until which the connection must come up
   std::shared_ptr<fabric::Channel> channel_;
   Identity remote_;
-  double since_ = 0;  // before up_
+  double since_ = 0;  // set before up_
   std::atomic<bool> up_{false};
   std::atomic<bool> frozen_{false};
 
@@ -184,12 +189,12 @@ class Link final : public fabric::ChannelHandler,
   uint64_t next_cookie_ = 1;
 
   mutable std::mutex restarts_mu_;
-  std::map<int64_t, uint32_t> restarts_;  // that the peer has not confirmed, by step
+  std::map<int64_t, uint32_t> restarts_;  // generations that the peer has not confirmed, by step
 
   RetryQueue retry_queue_;
   UnackedSends unacked_;
 
-  // The polling thread's.
+  // Polling thread only:
   bool heard_ = false;
   bool idle_ = true;
   bool pinged_ = false;

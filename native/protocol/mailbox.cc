@@ -8,8 +8,8 @@
 namespace rdma_transport {
 namespace {
 
-// How many ended steps a shard remembers. Word of a step is late by what lies in a ring, not by
-// thousands of steps.
+// Number of ended steps that a shard remembers. A notification is late by the contents of a ring,
+// not by thousands of steps.
 constexpr size_t kRememberedSteps = 1024;
 
 }  // namespace
@@ -56,7 +56,7 @@ std::shared_ptr<PendingRecv> Mailbox::Put(int64_t step, const KeyId& key, Arriva
 }
 
 void Mailbox::Remove(int64_t step, const KeyId& key, const PendingRecv* recv) {
-  std::shared_ptr<PendingRecv> removed;  // let go after the lock
+  std::shared_ptr<PendingRecv> removed;  // dropped after unlocking
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
@@ -108,7 +108,7 @@ bool Mailbox::HasEnded(int64_t step) const {
 }
 
 void Mailbox::EndStep(int64_t step) {
-  Step leftovers;  // what is let go of sends releases, and so that needs to be after the lock
+  Step leftovers;  // dropped after unlocking, because this sends releases
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
@@ -125,7 +125,7 @@ void Mailbox::EndStep(int64_t step) {
 }
 
 void Mailbox::Forget(int64_t step, const std::function<bool(const Arrival&)>& unwanted) {
-  std::vector<Arrival> forgotten;  // let go after the lock
+  std::vector<Arrival> forgotten;  // dropped after unlocking
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);

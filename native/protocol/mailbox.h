@@ -1,7 +1,8 @@
-// Where tensors that have come meet those who wait for them, by step and key.
+// The place where arrived tensors meet their pending receives, by step and key.
 //
-// A tensor may come before its step begins here, and must not surface after its step has ended:
-// EndStep() throws away what is left of a step and remembers it for what still comes.
+// A tensor may arrive before its step begins here, and must not be delivered after its step has
+// ended. EndStep() therefore discards what is left of a step, and remembers the step so that late
+// tensors are discarded too.
 #pragma once
 
 #include <array>
@@ -21,14 +22,14 @@
 
 namespace rdma_transport {
 
-// What came for a key: a tensor, or word that it waits at the sender.
+// What arrived for a key: a tensor, or a notice that it waits at the sender (`pull`).
 struct Arrival {
   Delivery delivery;
   bool pull = false;
-  std::string reason;            // of a pull
-  const void* origin = nullptr;  // the link that brought it, only to tell it from others
-  Traffic* traffic = nullptr;    // with whom it came
-  // Set when the bytes are not readable here yet: they must be read at `source` first.
+  std::string reason;            // why the sender uses gRPC
+  const void* origin = nullptr;  // the link it arrived on; compared, never dereferenced
+  Traffic* traffic = nullptr;    // of the peer that sent it
+  // Set if the bytes must first be read from `source` over `channel`.
   std::shared_ptr<fabric::Channel> channel;
   fabric::RemoteSpan source;
 };
@@ -37,25 +38,27 @@ struct Arrival {
 class Mailbox {
  public:
   enum class Taken {
-    kArrival,  // it has come
-    kWaiting,  // the recv is kept until Put(), Remove() or TakePending()
-    kEnded,    // nothing comes for this step any more, and nothing was kept
+    kArrival,  // `arrival` is set
+    kWaiting,  // `recv` is kept until Put(), Remove() or TakePending()
+    kEnded,    // the step has ended; `recv` was not kept
   };
-  // `source` is the task that sends it.
+  // Takes the tensor, or keeps `recv` until it arrives. `source` is the task that sends it.
   Taken TakeOrWait(int64_t step, const KeyId& key, const Traffic* source,
                    const std::shared_ptr<PendingRecv>& recv, Arrival* arrival);
-  // Who waits for it; null: nobody yet, and it is kept (or thrown away when its step has ended).
+  // Returns the receive that waits for the tensor and leaves `arrival` to the caller. If there is
+  // none, returns null and keeps the tensor, or drops it if its step has ended.
   std::shared_ptr<PendingRecv> Put(int64_t step, const KeyId& key, Arrival* arrival);
   void Remove(int64_t step, const KeyId& key, const PendingRecv* recv);
-  // Takes out those who wait in this step for a tensor from `source`.
+  // Removes and returns the receives of this step that wait for a tensor from `source`.
   std::list<std::shared_ptr<PendingRecv>> TakePending(int64_t step, const Traffic* source);
   void EndStep(int64_t step);
-  // Whether EndStep() was called for it lately.
+  // Returns whether EndStep() was called for the step recently.
   bool HasEnded(int64_t step) const;
-  // Takes out all who wait in this step.
+  // Removes and returns all pending receives of this step.
   std::list<std::shared_ptr<PendingRecv>> TakeAllPending(int64_t step);
-  // Throws away what came for a step and is `unwanted`.
+  // Discards the arrivals of a step for which `unwanted` returns true.
   void Forget(int64_t step, const std::function<bool(const Arrival&)>& unwanted);
+  // Number of unclaimed tensors.
   size_t kept() const;
 
  private:

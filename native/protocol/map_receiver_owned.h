@@ -1,4 +1,4 @@
-// Memory of this process that a peer maps and names here again.
+// Maps memory of this process that a peer names in a message.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace rdma_transport {
 
-// What a kReceiverOwned message means. The memory is on loan to the peer, which hears no
-// OnReleased() while `holder` lives, and so keeps what the loan stands for.
+// Maps the memory of a kReceiverOwned message. The memory is an outstanding buffer for the peer.
+// The peer gets no OnReleased() while `holder` lives, so it keeps its reference.
 inline fabric::MappedSpan MapReceiverOwned(fabric::Device* device, const fabric::Channel& channel,
                                            const fabric::RemoteSpan& span) {
   fabric::MappedSpan mapped = device->MapOwn(span);

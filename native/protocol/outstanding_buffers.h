@@ -1,4 +1,5 @@
-// The tensors that a peer may still read here, each kept alive until the peer releases it or dies.
+// The buffers that a peer may still read here. Each one is kept alive until the peer releases it or
+// dies.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,12 @@
 
 namespace rdma_transport {
 
-// Thread-safe. An id is used once: a release that comes twice, or is made up, is refused.
+// Thread-safe. IDs are never reused, so a duplicate or invented release is rejected.
 class OutstandingBuffers {
  public:
   ~OutstandingBuffers() { ReleaseAll(); }
   uint64_t Add(OwnerRef owner);
-  // False: no such loan. The owner is let go without the lock held.
+  // Returns false if no such buffer is outstanding. Drops the owner without holding the lock.
   bool Release(uint64_t id);
   void ReleaseAll();
   size_t size() const;

@@ -1,5 +1,5 @@
-// Keeps something alive that this layer knows nothing about: a TensorFlow buffer, an arena block, a
-// mapping. Move-only; letting go calls `release` once.
+// Keeps an object alive whose type this layer does not know: a TensorFlow buffer, an arena block, a
+// mapping. Move-only. Calls `release` once when it is reset or destroyed.
 #pragma once
 
 #include <memory>

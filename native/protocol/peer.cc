@@ -12,10 +12,9 @@
 namespace rdma_transport {
 namespace {
 
-// A peer that could not be reached is not asked again sooner; what needs it meanwhile fails at
-// once.
+// The least time between two attempts to reach a peer. Operations in between fail at once.
 constexpr Nanos kRetryInterval = 200 * kMillisecond;
-// A link that cannot be had while the peer lives is tried again, each time after twice as long.
+// If the peer is alive but no link comes up, the time between attempts doubles up to this.
 constexpr Nanos kLongestPause = 30 * kSecond;
 
 }  // namespace
@@ -79,9 +78,9 @@ Status Peer::HandToGrpc(int64_t step, std::string_view key, uint64_t bytes,
                       "), and RDMA_TRANSPORT_FALLBACK=forbid; edge: " + std::string(key));
   }
   traffic_->Sent(Mode::kGrpc).Add(bytes);
-  // gRPC's further lines name fields in an order that changes: no key for a counter.
+  // Only the first line: the order of gRPC's further lines varies.
   counters.fallback_reasons.Add(reason.substr(0, reason.find('\n')));
-  // In this order: a link that comes up later finds the ledger, one that is up gets the notice.
+  // Recorded first, so that a link that comes up later finds it; links that are up get the notice.
   endpoint_->pending_fallbacks().Add(task_, step, key);
   const Nanos begin = Trace::On() ? Now() : 0;
   const Status status = fallback->Send();
@@ -90,10 +89,10 @@ Status Peer::HandToGrpc(int64_t step, std::string_view key, uint64_t bytes,
   return status;
 }
 
-// With mu_ held.
+// Requires mu_.
 void Peer::Park(Outgoing tensor, FallbackSend* fallback) {
   const bool changes = tensor.mutable_source;
-  // Where it cannot be copied, what `fallback` keeps is all that is left of it.
+  // If it cannot be staged, only the copy that `fallback` keeps is left.
   if (changes && tensor.bytes > 0 &&
       !Stage(endpoint_->arena(), endpoint_->slots(), /*site=*/{}, &tensor)) {
     tensor.not_carried = "no memory in the arena for a copy";
@@ -121,7 +120,7 @@ void Peer::Flush(std::vector<Parked> parked) {
                               ? SendOn(link, &entry.tensor, entry.fallback.get())
                               : SendElsewhere(entry.tensor, reason, entry.fallback.get());
     if (status.ok()) continue;
-    // Whoever sent it has gone on.
+    // The sender has already continued.
     Log(LogLevel::kWarning, status.message());
     entry.fallback->Fail(status);
   }
@@ -214,8 +213,8 @@ void Peer::ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Na
 
 // --- Deciding ---
 
-// Whoever finds nothing decided, or a decision that should be taken anew, makes it so that he is
-// the one who sees to it (`resolve`). gRPC goes on serving while a link is tried again.
+// If nothing is decided, or the decision is due for a retry, the caller must resolve it
+// (`resolve`). gRPC continues to serve while a link is retried.
 Peer::Route Peer::RouteLocked() {
   const bool resolve = NeedsResolvingLocked();
   if (resolve) trying_ = true;
@@ -282,7 +281,7 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, AskingHandshake* handshake
   if (!connected.ok()) {
     endpoint_->RemoveLink(link);
     link->channel()->Close(connected);
-    // Another link to this peer broke meanwhile, and took this one with it.
+    // Another link to this peer broke in the meantime and closed this one too.
     const bool closed = connected.code() == Code::kAborted;
     return closed ? Decide(State::kUnreachable, connected, Again::kSoon)
                   : Decide(State::kGrpc, connected, Again::kLater);
@@ -307,11 +306,11 @@ void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
 
 void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
   bool was_trying = false;
-  std::vector<std::shared_ptr<memory::SlotPool>> pools;  // let go without the lock
+  std::vector<std::shared_ptr<memory::SlotPool>> pools;  // dropped after unlocking
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (state_ == State::kLinked && link_ == link) {
-      // Memory is not kept for a peer that may not come back; tracing finds the sites again.
+      // Keeps no memory for a peer that may not return; tracing finds the sites again.
       for (auto& [owner, edges] : planned_) {
         for (PlannedEdge& edge : edges) {
           for (auto& pool : edge.pools) pools.push_back(std::move(pool));
@@ -327,7 +326,7 @@ void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
     }
   }
   if (!was_trying) return;
-  // The peer answered the bootstrap: it lives, only the way to it does not work.
+  // The peer answered the bootstrap, so it is alive and only the route failed.
   if (endpoint_->settings().allow_fallback) {
     Decide(State::kGrpc, status, Again::kLater);
   } else {

@@ -1,12 +1,12 @@
-// A remote task as one cluster names it: how tensors reach it, decided on first use.
+// A remote task as one cluster names it. How tensors reach it is decided on first use:
 //
-//   idle -> resolving -> linked            tensors go by the fabric
+//   idle -> resolving -> linked            the fabric carries tensors
 //                     -> grpc (reason)     TensorFlow's transport carries them
-//                     -> unreachable       errors until a retry
+//                     -> unreachable       sends and receives fail until a retry
 //
-// Both ends decide for themselves and may disagree for a while; every mix works, because a receiver
-// takes a tensor from whichever transport brings it first, and a sender that uses gRPC while a link
-// to the receiver exists says so on that link (a pull notice).
+// Each side decides for itself, and the decisions may differ for a while. This is safe: a receiver
+// takes a tensor from the transport that delivers it first, and a sender that uses gRPC while a
+// link to the receiver exists sends a pull notice on that link.
 #pragma once
 
 #include <map>
@@ -23,25 +23,26 @@ class AskingHandshake;
 class Endpoint;
 
 struct PeerStats {
-  std::string local;  // the task here
+  std::string local;  // the local task
   std::string task;
   std::string address;
   uint64_t incarnation = 0;
   std::string transport;  // "idle", "connecting", the fabric's name, "grpc", "unreachable"
   std::string reason;
   bool linked = false;
-  bool lost = false;       // was linked once, and lost since
-  uint64_t links = 0;      // that came up
-  double linked_at = 0;    // when the last of them did: seconds since 1970; 0: never
-  std::string last_error;  // why the last link ended, or did not come up
+  bool lost = false;       // was linked before, but is not now
+  uint64_t links = 0;      // number of links that came up
+  double linked_at = 0;    // when the last link came up, in seconds since 1970; 0 if never
+  std::string last_error;  // why the last link ended or failed to come up
   const Traffic* traffic = nullptr;
-  uint64_t lent = 0;  // tensors that the peer may still read here
+  uint64_t lent = 0;  // outstanding buffers
   fabric::Backlog backlog;
 
-  // What is known of a link that is up.
+  // Fills in the fields that describe `link`, which is up.
   void Describe(const Link& link);
 };
 
+// Thread-safe. Owned by its endpoint, which it must not outlive.
 class Peer {
  public:
   Peer(Endpoint* endpoint, std::string task, std::string address, Traffic* traffic)
@@ -53,26 +54,29 @@ class Peer {
   const std::string& task() const { return task_; }
   const Traffic* traffic() const { return traffic_; }
 
-  // Sends now, or as soon as the path is known. Returns the error that the step must see.
+  // Sends the tensor now, or keeps it until the transport is decided. Uses `fallback` for gRPC.
+  // Returns an error if the step must fail.
   Status Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback);
-  // Sees to it that `recv` fails when the peer is lost, or is told to use gRPC.
+  // Fails `recv` with Unavailable when the peer is lost. If the peer is reached over gRPC, makes
+  // `recv` fetch its tensor there. Connects to the peer if necessary.
   void Wait(const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call);
-  // The same for a peer that is linked or about to be; does nothing otherwise.
+  // Fails `recv` when the peer is lost. Does nothing unless the peer is linked or being connected.
   void Watch(const std::shared_ptr<PendingRecv>& recv);
 
-  // TensorFlow's transport brought a tensor, asked for at `begin`.
+  // Records a tensor that was requested over gRPC at `begin` and has arrived.
   void ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin);
 
-  // Makes those of `edges` static that have bytes, as soon as there is a link, to which it sees,
-  // and again with each new one. Unplan() forgets all of them, also those that were promoted since.
+  // Connects to the peer if necessary, and makes `edges` static on each link as it comes up. Edges
+  // without bytes are skipped. Unplan() removes them, including edges promoted since.
   void Plan(const std::string& owner, std::vector<PlannedEdge> edges, const BootstrapCall& call);
   void Unplan(const std::string& owner);
 
-  // The endpoint's: a tensor that was sent on a link that broke, and may not have arrived, goes by
-  // gRPC, or fails its step where that is forbidden.
+  // The functions below are for the endpoint.
+  //
+  // Sends over gRPC a tensor that may have been lost with its link. If that is forbidden, the
+  // tensor's step fails.
   void SendLost(UnackedTensor lost);
-  // The endpoint's: a link to this task came up that somebody else asked for, so what was decided
-  // before may be out of date.
+  // The remote task opened a link, so an earlier decision against the fabric may be out of date.
   void Reconsider();
   void OnLinkUp(const std::shared_ptr<Link>& link);
   void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status);
@@ -81,10 +85,10 @@ class Peer {
  private:
   enum class State { kIdle, kResolving, kLinked, kGrpc, kUnreachable };
 
-  // Whether a decision against the fabric is taken anew after a while.
+  // When to retry after a decision against the fabric.
   enum class Again { kNever, kSoon, kLater };
 
-  // A tensor that waits for the decision.
+  // A tensor that waits until the transport is decided.
   struct Parked {
     Outgoing tensor;
     std::string key;
@@ -92,12 +96,12 @@ class Peer {
     std::unique_ptr<FallbackSend> fallback;
   };
 
-  // How something for this peer goes at this moment.
+  // How to send to this peer at this moment.
   struct Route {
     State state = State::kIdle;
-    std::shared_ptr<Link> link;  // when linked
+    std::shared_ptr<Link> link;  // null unless linked
     Status why;
-    bool resolve = false;  // the caller must call Resolve(), whatever the state
+    bool resolve = false;  // the caller must call Resolve(), in any state
   };
 
   Route RouteLocked();
@@ -122,17 +126,17 @@ class Peer {
 
   mutable std::mutex mu_;
   State state_ = State::kIdle;
-  Status why_;           // of kGrpc and kUnreachable
-  Nanos retry_at_ = 0;   // 0: never
-  Nanos pause_ = 0;      // before the next attempt; doubles
-  bool trying_ = false;  // an attempt is under way, in whatever state
-  uint64_t links_ = 0;   // that came up
+  Status why_;           // the reason for kGrpc and kUnreachable
+  Nanos retry_at_ = 0;   // 0 if never
+  Nanos pause_ = 0;      // delay before the next attempt; doubles
+  bool trying_ = false;  // an attempt is in progress, in any state
+  uint64_t links_ = 0;   // number of links that came up
   double linked_at_ = 0;
   std::string last_error_;
   std::shared_ptr<Link> link_;
   std::vector<Parked> parked_;
   std::map<std::string, std::vector<PlannedEdge>> planned_;  // by owner
-  PendingRecvList waiting_;                                  // for the decision
+  PendingRecvList waiting_;                                  // until the transport is decided
 };
 
 }  // namespace rdma_transport

@@ -1,5 +1,5 @@
-// The tensors that were handed to gRPC for a peer and not fetched yet, so that a link that comes up
-// afterwards can tell the peer to fetch them.
+// The tensors handed to gRPC for a peer and not fetched yet. A link that comes up later notifies
+// the peer to fetch them.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 namespace rdma_transport {
 
 bool PendingRecv::Claim() {
-  // Removal may drop the list's reference; the caller holds one of his own.
+  // Removal may drop the list's reference; the caller holds its own.
   std::lock_guard<std::mutex> lock(mu_);
   if (claimed_) return false;
   claimed_ = true;
@@ -39,7 +39,7 @@ bool PendingRecvList::Add(const std::shared_ptr<PendingRecv>& recv, Status* shut
   return true;
 }
 
-// With the pending receive's lock held. Of another epoch: TakeAll() has moved the node to its
+// Requires the pending receive's lock. If the epoch differs, TakeAll() has moved the node to its
 // caller.
 void PendingRecvList::Remove(PendingRecv* recv) {
   std::lock_guard<std::mutex> lock(mu_);

@@ -1,5 +1,4 @@
-// Somebody who waits for one tensor. Whoever claims a pending receive first, and only he, completes
-// it.
+// An operation that waits for one tensor. Only the first caller that claims it may complete it.
 #pragma once
 
 #include <list>
@@ -13,24 +12,26 @@ namespace rdma_transport {
 
 class Link;
 
+// Thread-safe.
 class PendingRecv : public std::enable_shared_from_this<PendingRecv> {
  public:
   virtual ~PendingRecv() = default;
 
-  // Called once, by whoever claimed it; with no lock held; from any thread; must not block.
+  // Called once, by the caller that claimed this, on any thread, with no lock held. Must not block.
   virtual void OnDelivery(Delivery delivery) = 0;
-  // At most once, before OnDelivery(): the tensor is not coming by the fabric alone; fetch it by
-  // TensorFlow's transport, and complete this receive by Claim() when it is there.
+  // Called at most once, before OnDelivery(), if the fabric alone will not deliver the tensor. The
+  // receive fetches it over TensorFlow's transport, and when it has the tensor calls Claim() to
+  // complete itself.
   virtual void OnUseGrpc(const std::string& reason) = 0;
-  // Where `bytes` bytes should be read to, if they must be read anyway; null: anywhere. Called by
-  // whoever claimed this, before OnDelivery().
+  // Returns where to read `bytes` bytes if they must be read anyway, or null for any memory. Called
+  // by the caller that claimed this, before OnDelivery().
   virtual char* Destination(uint64_t /*bytes*/) { return nullptr; }
 
-  // True for exactly one caller. Afterwards no link fails this receive any more.
+  // Returns true for exactly one caller. Afterwards no link fails this receive.
   bool Claim();
   bool claimed() const;
-  // True for the first caller, unless this is claimed: he calls OnUseGrpc(). A peer that is decided
-  // for gRPC, and its word that a tensor waits there, may both say so.
+  // Returns true for the first caller, which then calls OnUseGrpc(), and false if this is claimed.
+  // Both the decision to use gRPC for the peer and a pull notice may cause the call.
   bool AskGrpc();
 
  private:
@@ -40,17 +41,19 @@ class PendingRecv : public std::enable_shared_from_this<PendingRecv> {
   bool claimed_ = false;
   bool grpc_asked_ = false;
   class PendingRecvList* list_ = nullptr;
-  uint64_t epoch_ = 0;  // of the list when it took this in
+  uint64_t epoch_ = 0;  // the list's epoch when this was added
   std::list<std::shared_ptr<PendingRecv>>::iterator position_;
 };
 
-// The pending receives that fail together when a peer is lost. Lock order: a receive before its
-// list.
+// The pending receives that fail together when a peer is lost. Thread-safe. Lock order: a receive
+// before its list.
 class PendingRecvList {
  public:
-  // False, and nothing kept, when the list is shut or the pending receive is claimed.
+  // Returns false and sets `shut_reason` if the list is shut. A claimed receive is not added, and
+  // Add() returns true.
   bool Add(const std::shared_ptr<PendingRecv>& recv, Status* shut_reason);
-  // Takes everything out. With a reason that is not OK, Add() refuses from now on.
+  // Removes and returns all receives. If `shut_reason` is not OK, Add() fails with it until
+  // Reopen().
   std::list<std::shared_ptr<PendingRecv>> TakeAll(const Status& shut_reason);
   void Reopen();
   size_t size() const;
@@ -61,11 +64,11 @@ class PendingRecvList {
 
   mutable std::mutex mu_;
   std::list<std::shared_ptr<PendingRecv>> recvs_;
-  uint64_t epoch_ = 0;  // how often all were taken out
+  uint64_t epoch_ = 0;  // number of calls of TakeAll()
   Status shut_;
 };
 
-// Claims and completes each of them with an error; the others are left alone.
+// Claims and completes each receive with an error; skips those that are already claimed.
 void FailAll(std::list<std::shared_ptr<PendingRecv>> recvs, const Status& status);
 
 }  // namespace rdma_transport

@@ -17,10 +17,11 @@
 namespace rdma_transport {
 namespace {
 
-// Grows when a key goes or changes its meaning; rdma_transport/observe/samples.py reads this one.
+// Incremented when a key is removed or changes its meaning; rdma_transport/observe/samples.py reads
+// this version.
 constexpr int kStatsFormat = 1;
 
-// What went by each path, of one peer or of several together.
+// Traffic by mode, of one peer or of several together.
 class Paths {
  public:
   void Add(const ModeCounter* counters) {
@@ -120,7 +121,7 @@ std::string Ring(const fabric::Backlog& backlog) {
       .End();
 }
 
-// The slots of the static edges to a task, and those in its memory that it has not given back.
+// The slots of the static edges to a task, and the busy slots in its memory.
 std::string Slots(const std::vector<EdgeReport>& edges, const std::string& task) {
   uint64_t agreed = 0, busy = 0;
   for (const EdgeReport& edge : edges) {

@@ -1,17 +1,15 @@
-// What the process's transport did, and how it is set, as JSON texts for the tools.
+// The transport's statistics and settings as JSON, for tools.
 #pragma once
 
 #include <string>
 
 namespace rdma_transport {
 
-// Paths, bytes, copies, regions, peers. Zeros when nothing ran. Any thread.
+// Modes, bytes, copies, regions, peers. All zero if nothing ran. Callable on any thread.
 std::string StatsJson();
 
-// Every setting: name, type, default, meaning, source ("default" or "environment"), value; the
-// first value that cannot be used ("error", empty if there is none), and names that are no
-// setting's
-// ("warnings").
+// Every setting: name, type, default, meaning, source ("default" or "environment") and value; the
+// first invalid value ("error", empty if none); and names that are not settings ("warnings").
 std::string SettingsJson();
 
 }  // namespace rdma_transport

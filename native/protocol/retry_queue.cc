@@ -4,7 +4,7 @@ namespace rdma_transport {
 
 bool RetryQueue::Send(fabric::Channel* channel, const iovec* parts, int count,
                       fabric::Urgency urgency) {
-  // A peer that is gone needs nothing, and its waiters learn that it is.
+  // A lost peer needs no notification, and the pending receives on it fail anyway.
   if (channel->Notify(parts, count, urgency).code() != Code::kResourceExhausted) return true;
   std::string record;
   for (int i = 0; i < count; ++i) {

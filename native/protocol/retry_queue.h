@@ -1,5 +1,5 @@
-// Notifications that must not be lost, and whose order does not matter: what finds no room is said
-// as soon as there is some.
+// Notifications that must not be lost, and whose order does not matter. Those that find no room are
+// sent as soon as there is some.
 #pragma once
 
 #include <sys/uio.h>
@@ -13,12 +13,13 @@
 
 namespace rdma_transport {
 
-// Of one channel. Thread-safe.
+// Serves one channel. Thread-safe.
 class RetryQueue {
  public:
-  // False: it found no room, and SendSome() is to be called until it says true.
+  // Sends the notification. If there is no room, queues it and returns false; SendSome() must then
+  // be called until it returns true.
   bool Send(fabric::Channel* channel, const iovec* parts, int count, fabric::Urgency urgency);
-  // True: nothing is owed any more.
+  // Sends queued notifications. Returns true if the queue is empty.
   bool SendSome(fabric::Channel* channel);
 
  private:

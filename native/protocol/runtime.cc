@@ -18,20 +18,20 @@ namespace rdma_transport {
 namespace {
 
 constexpr int kPausesPerYield = 32;
-// One leads; while it runs work of its own a second one leads, and a third still sleeps.
+// One thread leads. While it runs deferred work, a second one leads and a third one sleeps.
 constexpr int kThreads = 3;
-// The part of the budget that slots take at most: an edge without a slot is dynamic, but a tensor
-// without memory is an error.
+// The largest part of the budget for slots. An edge without slots is dynamic, but a tensor without
+// memory is an error.
 constexpr double kShareOfSlots = 0.5;
 constexpr std::chrono::seconds kStopTimeout(2);
-// What wakes a follower goes on waking it until the leader has seen to it, and the leader may need
-// the very processor that the follower runs on.
+// A follower is woken repeatedly until the leader has handled the event, and the leader may need
+// the processor that the follower runs on.
 constexpr std::chrono::microseconds kNap(20);
 
-// Deferred work runs here no longer than that: about what waking another thread takes.
+// The longest time that deferred work runs here: about the time to wake another thread.
 constexpr Nanos kShortWork = 50 * kMicrosecond;
 
-// Deferred work that a thread runs one by one, until something takes long.
+// Deferred work that a thread runs one item at a time, until one takes long.
 struct Batch {
   Runtime* runtime;
   Runtime::Pool* pool;
@@ -43,10 +43,10 @@ struct Batch {
   }
 };
 
-// Of a thread that runs one, and that has not handed the polling over yet.
+// The batch that this thread runs, until it hands polling over.
 thread_local Batch* t_batch = nullptr;
 
-// Of the thread that leads: what its deliveries made ready.
+// On the leading thread: the work that its deliveries made ready.
 thread_local std::vector<std::function<void()>>* t_deferred = nullptr;
 
 std::mutex g_mu;
@@ -200,8 +200,9 @@ bool Runtime::Defer(std::function<void()>* work) {
   return true;
 }
 
-// With leadership, which it gives up to run the work here, if somebody else could poll meanwhile;
-// what is left when something takes long goes to the pool. False: there was none.
+// Requires leadership. Gives it up to run the work here if another thread could poll in the
+// meantime. When something takes long, the remaining work goes to the pool. Returns false if there
+// was no work.
 bool Runtime::RunDeferred(std::unique_lock<std::mutex>* leadership) {
   Batch batch = {this, pool_.load(), std::exchange(*t_deferred, {})};
   t_deferred = nullptr;
@@ -231,7 +232,7 @@ void Runtime::LongWorkAhead() {
 
 void Runtime::HandOver() {
   const std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
-  if (!leadership.owns_lock()) return;  // somebody polls already
+  if (!leadership.owns_lock()) return;  // another thread already polls
   if (!device_->ArmNotification() || (armed_.load() && dated_sleepers_.load() == 0))
     device_->Wake();
 }
@@ -246,7 +247,7 @@ void Runtime::Lead(std::unique_lock<std::mutex> leadership) {
     t_deferred = nullptr;
     if (ran && !leadership.owns_lock() && !leadership.try_lock()) return;
     const Nanos now = Now();
-    // Whatever the load: a peer that never pauses must not suspend the timeouts of the others.
+    // Done under any load: a peer that never pauses must not suspend the timeouts of others.
     if (armed_.load(std::memory_order_relaxed) &&
         now >= next_tick_.load(std::memory_order_relaxed)) {
       Tick(now);

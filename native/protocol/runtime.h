@@ -1,4 +1,4 @@
-// What the endpoints of one process share: the fabric device, the arena, the polling thread.
+// What the endpoints of a process share: the fabric device, the arenas, the polling threads.
 #pragma once
 
 #include <atomic>
@@ -22,21 +22,22 @@ namespace rdma_transport {
 
 class Endpoint;
 
+// Thread-safe, except Start(), StartOn() and Stop().
 class Runtime {
  public:
-  // The runtime of this process (a forked child gets one of its own), made on first use. It is
-  // never destroyed; its thread ends with the process.
+  // Returns the runtime of this process, which is created on first use. A forked child gets its
+  // own. It is never destroyed; its threads end with the process.
   static Status Get(Runtime** runtime);
-  // The one that Get() made, or null.
+  // Returns the runtime that Get() created, or null.
   static Runtime* IfMade();
 
   explicit Runtime(const Settings& settings);
   ~Runtime();
 
-  // With a fabric that cannot be opened: an error if the settings ask for it by name, otherwise the
-  // runtime works without one.
+  // Opens the fabric and starts polling. If the fabric cannot be opened, returns an error if the
+  // settings name it, and otherwise works without one.
   Status Start();
-  // The same with a device that is open already.
+  // Starts with a device that is already open.
   void StartOn(std::unique_ptr<fabric::Device> device);
   void Stop();
 
@@ -52,28 +53,30 @@ class Runtime {
   void RemoveEndpoint(Endpoint* endpoint);
   std::vector<Endpoint*> Endpoints() const;
 
-  // With ARENA_SIZE=auto: so many tasks of the endpoint's cluster, with itself, are on this host.
-  // All of them get an equal share of its memory.
+  // Sets how many tasks of the endpoint's cluster, including itself, are on this host. With
+  // ARENA_SIZE=auto, all of them get an equal share of its memory.
   void ShareMemory(const Endpoint* endpoint, size_t tasks_on_host);
 
-  // Sees to it that Endpoint::Tick() runs regularly until it finds nothing to look after.
+  // Makes Endpoint::Tick() run regularly until it returns false.
   void ArmTimer();
 
-  // Where work goes that a delivery makes ready: see Defer().
+  // Runs the work that deliveries make ready; see Defer().
   class Pool {
    public:
     virtual ~Pool() = default;
+    // Runs `work` on another thread. Thread-safe.
     virtual void Schedule(std::function<void()> work) = 0;
+    // Runs `work` on the calling thread before returning.
     virtual void RunHere(const std::function<void()>& work) = 0;
   };
-  // Before the first link comes up.
+  // Must be called before the first link comes up. `pool` must outlive the runtime.
   void SetPool(Pool* pool) { pool_.store(pool); }
-  // On a thread that is delivering: keeps `work` to run it here, without waking another thread,
-  // when the deliveries at hand are done. False, and `work` untouched, on any other thread.
+  // On a delivering thread, queues `work` to run there after the current deliveries, without waking
+  // another thread. On any other thread, returns false and leaves `work` untouched.
   static bool Defer(std::function<void()>* work);
-  // Work that was deferred calls this before anything that takes longer than waking a thread: from
-  // here on somebody else polls, and runs the other work that was deferred with it. Until then
-  // peers need not wake anybody, because this thread will poll again at once.
+  // Deferred work calls this before anything slower than waking a thread. Another thread then takes
+  // over polling and the remaining deferred work. Without this call, peers need not wake any
+  // thread, because this one will poll again at once.
   static void LongWorkAhead();
 
  private:
@@ -88,11 +91,11 @@ class Runtime {
   SecretFile secret_file_;
   const Nanos tick_interval_;
   std::unique_ptr<fabric::Device> device_;
-  uint64_t whole_budget_ = 0;  // of all tasks on this host
+  uint64_t whole_budget_ = 0;  // for all tasks on this host
   std::shared_ptr<memory::Budget> budget_;
   std::unique_ptr<memory::Arena> arena_;
   std::unique_ptr<memory::SlotPools> slots_;
-  std::unique_ptr<memory::Arena> receive_arena_;  // the slots that peers write into
+  std::unique_ptr<memory::Arena> receive_arena_;  // slots that peers write into
   std::string no_fabric_reason_;
 
   StatusSocket status_socket_;
@@ -101,12 +104,12 @@ class Runtime {
   std::atomic<Nanos> next_tick_{0};
   Nanos last_tick_ = 0;
 
-  // Whoever holds it polls. The others sleep in the device, so that one of them takes over when
-  // something comes while the leader runs work of its own.
+  // The thread that holds it polls. The others sleep in the device, so that one of them can take
+  // over if something arrives while the polling thread runs deferred work.
   std::mutex lead_mu_;
   std::vector<std::thread> threads_;
   std::atomic<int> sleepers_{0};
-  std::atomic<int> dated_sleepers_{0};  // that wake up for the next tick
+  std::atomic<int> dated_sleepers_{0};  // sleepers that wake up for the next tick
   std::atomic<Pool*> pool_{nullptr};
 
   mutable std::mutex mu_;

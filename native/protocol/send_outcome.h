@@ -7,14 +7,15 @@
 
 namespace rdma_transport {
 
-// How a send went. `elsewhere`: the fabric cannot carry it, and why; nothing was sent. `silent`:
-// neither was anything, because the peer does not answer; the link may come back to life.
+// The result of a send. If `elsewhere` is set, the fabric cannot carry the tensor, for this reason,
+// and nothing was sent. If `silent`, nothing was sent because the peer does not answer; the link
+// may recover.
 struct SendOutcome {
   Status status;
   const char* elsewhere = nullptr;
-  uint64_t number = 0;  // of the notification that tells of the tensor
+  uint64_t number = 0;  // of the tensor's notification
   bool silent = false;
-  // For a timeline: the way it went, and what the receiver gives back.
+  // For timelines: the mode, and the handle that the receiver releases.
   Mode mode = Mode::kInline;
   uint64_t handle = 0;
 };

@@ -1,4 +1,4 @@
-// The one copy that a tensor needs whose bytes lie where no peer can read them, or may change.
+// The one copy of a tensor whose bytes no peer can read, or may change.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,8 @@
 
 namespace rdma_transport {
 
-// Copies the tensor's bytes into the arena; into a block of the pool `site` if there is one. False:
-// there is no memory for it.
+// Copies the tensor's bytes into the arena, into a block of the pool `site` if possible. Returns
+// false if there is no memory for it.
 bool Stage(memory::Arena* arena, memory::SlotPools* slots, std::string_view site, Outgoing* tensor);
 
 }  // namespace rdma_transport

@@ -1,4 +1,4 @@
-// What both ends know of a static edge.
+// What both sides know of a static edge.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace rdma_transport {
 
-// All of a tensor but its bytes.
+// A tensor without its bytes.
 struct EdgeSpec {
-  std::string key;  // of the rendezvous, without its tail
+  std::string key;  // rendezvous key without frame-and-iteration suffix
   uint32_t dtype = 0;
   std::vector<int64_t> dims;
   uint64_t bytes = 0;
@@ -23,17 +23,17 @@ struct EdgeSpec {
   }
 };
 
-// An edge that the graph promises before its first tensor.
+// An edge known from the graph before its first tensor.
 struct PlannedEdge {
   EdgeSpec spec;
-  // Where its buffers will be born; empty: not known before the first of them.
+  // The pools that will allocate its buffers. Empty if unknown before the first one.
   std::vector<std::shared_ptr<memory::SlotPool>> pools;
-  // Whether its first buffer, which was there before the plan, joins the pool.
+  // Whether its first buffer, allocated before the plan, joins the pool.
   bool joins_pool = false;
   std::string site;  // for people
 };
 
-// How an edge fared, for people.
+// An edge and its counters, for reports.
 struct EdgeReport {
   EdgeSpec spec;
   std::string peer;
@@ -41,28 +41,28 @@ struct EdgeReport {
   bool planned = false;
   bool at_receiver = false;
   uint64_t slots = 0;
-  uint64_t busy = 0;  // of those at the receiver: not given back yet
+  uint64_t busy = 0;  // receiver-side slots not returned yet
   uint64_t hits = 0;
   uint64_t misses = 0;
   uint64_t staged_bytes = 0;
-  std::string sites;  // where its buffers are allocated, as far as known; with commas
+  std::string sites;  // known allocation sites, separated by commas
 };
 
-// Who gives back what the consumer is done with.
+// Makes the references that release a buffer or return a slot when the consumer drops the tensor.
 class LeaseMaker {
  public:
   virtual ~LeaseMaker() = default;
-  // For memory of the sender: its end releases `buffer_id`.
+  // For the sender's memory: dropping it releases `buffer_id`.
   virtual OwnerRef MakeLoan(uint64_t buffer_id, std::shared_ptr<const void> mapping) = 0;
-  // For a slot of the receiver: its end sends the credit.
+  // For a receiver-side slot: dropping it sends the credit.
   virtual OwnerRef MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) = 0;
 };
 
-// Slots that an edge may have.
+// The most slots of an edge.
 constexpr size_t kMaxSlots = 16;
-// Slots that the receiver provides for an edge at first, and at most, if it has the memory.
+// The receiver-side slots of an edge: initial and maximum number, if there is memory.
 constexpr uint32_t kReceiverSlots = 2;
 constexpr uint32_t kMaxReceiverSlots = 6;
-constexpr size_t kMaxEdges = 65536;  // over one link
+constexpr size_t kMaxEdges = 65536;  // per link
 
 }  // namespace rdma_transport

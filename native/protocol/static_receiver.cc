@@ -60,7 +60,7 @@ bool StaticReceiver::HasReceiverSlots() const {
   });
 }
 
-// As many as there is memory for; with none the edge stays on the dynamic path.
+// Provides as many slots as there is memory for. Without slots, the edge stays dynamic.
 Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count) {
   memory::Arena* arena = context_.receive_arena;
   for (uint32_t i = 0; i < count && edge->slots.size() < kMaxReceiverSlots; ++i) {
@@ -72,7 +72,7 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
     });
     if (!channel_->Locate(memory, &slot.span)) return OkStatus();
     const Status shared = channel_->Share(slot.span.key);
-    if (shared.code() == Code::kResourceExhausted) return OkStatus();  // it cannot be registered
+    if (shared.code() == Code::kResourceExhausted) return OkStatus();  // registration failed
     RDMA_RETURN_IF_ERROR(shared);
     slot.generation = 1;
     SlotMessage message = {};
@@ -85,7 +85,8 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
     message.generation = slot.generation;
     const iovec part = {&message, sizeof(message)};
     const Status told = channel_->Notify(&part, 1, fabric::Urgency::kLazy);
-    if (told.code() == Code::kResourceExhausted) return OkStatus();  // too much waits for the peer
+    if (told.code() == Code::kResourceExhausted)
+      return OkStatus();  // too many notifications are queued
     RDMA_RETURN_IF_ERROR(told);
     edge->slots.push_back(std::move(slot));
   }
@@ -108,7 +109,7 @@ Status StaticReceiver::OnSlot(const SlotMessage& message) {
                     : channel_->Map(slot.span);
   if (slot.mapped.data == nullptr ||
       reinterpret_cast<uintptr_t>(slot.mapped.data) % kAlignment != 0) {
-    slot.mapped = {};  // tensors in it will be refused
+    slot.mapped = {};  // tensors in it are refused
   }
   return OkStatus();
 }

@@ -1,5 +1,5 @@
-// The receiving side of the static edges of one link. Believes nothing that the sender says: a slot
-// outside of its memory, or one that was never agreed on, ends the channel.
+// The receiving side of the static edges of one link. Everything that the sender sends is
+// validated: a slot outside its memory, or one that was never agreed on, closes the channel.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@
 
 namespace rdma_transport {
 
-// The polling thread's alone.
+// Polling thread only. A DataLoss status means a protocol violation.
 class StaticReceiver {
  public:
   struct Context {
     fabric::Device* device;
-    memory::Arena* receive_arena;  // what peers may write into
+    memory::Arena* receive_arena;  // peers may write into it
     const Settings* settings;
   };
   StaticReceiver(const Context& context, const std::shared_ptr<fabric::Channel>& channel,
@@ -32,28 +32,29 @@ class StaticReceiver {
   Status OnEdge(const TensorMessage& message);
   Status OnSlot(const SlotMessage& message);
   void OnRetire(uint64_t number);
-  // What the notification announces, and for whom.
+  // Sets the tensor that the notification announces, and its key.
   Status OnStatic(const StaticMessage& message, std::string_view tail, Arrival* arrival,
                   KeyId* key);
-  // The link is gone: lets go of the sender's memory, but not of what the sender writes into.
+  // The link has ended: unmaps the sender's memory, but keeps the slots that the sender writes
+  // into.
   void Abandon();
-  // Whether there is memory here that the sender writes into.
+  // Returns whether there are slots here that the sender writes into.
   bool HasReceiverSlots() const;
-  // The key without a tail, of an edge for which OnStatic() was right.
+  // The edge's key without frame-and-iteration suffix. Requires that OnStatic() accepted the edge.
   std::string_view NameOf(uint32_t number) const { return edges_.at(number).spec.key; }
 
  private:
   struct Slot {
     uint32_t generation = 0;
     fabric::RemoteSpan span;
-    fabric::MappedSpan mapped;           // at the source
-    std::shared_ptr<const void> memory;  // at the receiver
+    fabric::MappedSpan mapped;           // if sender-side
+    std::shared_ptr<const void> memory;  // if receiver-side
   };
   struct Edge {
     std::vector<Slot> slots;
     bool at_receiver = false;
-    KeyId key;        // without a tail
-    KeyId usual_key;  // with the usual one
+    KeyId key;        // without suffix
+    KeyId usual_key;  // with the usual suffix
     EdgeSpec spec;
   };
 

@@ -17,9 +17,8 @@ constexpr uint32_t kPromoteAfter = 2;  // equal shapes in a row
 constexpr uint32_t kDemoteAfter = 2;   // other shapes in a row
 constexpr uint32_t kMaxDoublings = 6;
 constexpr size_t kMaxVariants = 4;
-constexpr size_t kMaxPools = 4;  // sites that one edge's buffers come from
-constexpr uint32_t kMaxUnknownBuffers =
-    256;  // buffers in a row that were no slot: there is no pattern
+constexpr size_t kMaxPools = 4;               // allocation sites of one edge
+constexpr uint32_t kMaxUnknownBuffers = 256;  // unknown buffers in a row, which show no pattern
 constexpr uint32_t kRefusalsBeforeMoreSlots = 3;
 constexpr size_t kMaxCandidates = 4096;
 constexpr int kTracedAllocations = 4096;
@@ -59,7 +58,7 @@ std::shared_ptr<StaticSender::Edge> StaticSender::EdgeOf(std::string_view key) {
   return edge;
 }
 
-// Keys that are used once, as those of copies between eager tensors, must not pile up.
+// Keys that are used once, such as those of copies between eager tensors, must not accumulate.
 void StaticSender::ForgetCandidatesLocked() {
   decltype(edges_) kept;
   for (const auto& [number, edge] : numbered_) kept.emplace(KeyId::OfEdge(edge->key), edge);
@@ -86,7 +85,7 @@ StaticSender::Variant* StaticSender::VariantOf(Edge* edge, uint32_t dtype, const
   return &made;
 }
 
-// The variant to send by; null: the dynamic path.
+// Returns the variant to send with, or null for dynamic mode.
 StaticSender::Variant* StaticSender::Choose(Edge* edge, const Outgoing& tensor) {
   Variant* variant = VariantOf(edge, tensor.dtype, tensor.dims, tensor.rank, tensor.bytes);
   Variant* promised = nullptr;
@@ -125,7 +124,7 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant) 
   return true;
 }
 
-// Said again, it asks for one slot more at the receiver.
+// Sent again, it requests one more receiver-side slot.
 Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t number) {
   TensorHeader header = {};
   header.type = MessageType::kEdge;
@@ -140,7 +139,7 @@ Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t 
 
 void StaticSender::Demote(Variant* variant) {
   GlobalCounters().plan.demotions.fetch_add(1, std::memory_order_relaxed);
-  // A peer that cannot be told is lost, and with it the edge.
+  // A peer that cannot be notified is lost, and the edge with it.
   context_.insist(MessageType::kRetire, variant->number);
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -296,9 +295,9 @@ void StaticSender::AddPool(Variant* variant, std::string_view site, size_t bytes
   if (!AtReceiver()) AdoptBlocks(variant, *variant->pools.back());
 }
 
-// So that a tensor that will be born in any of them finds its slot agreed on.
+// Agrees on all blocks of the pool in advance.
 void StaticSender::AdoptBlocks(Variant* variant, const memory::SlotPool& pool) {
-  if (pool.bytes() != variant->bytes) return;  // the tensor is a part of what is allocated
+  if (pool.bytes() != variant->bytes) return;  // the tensor is only part of the allocation
   for (const char* block : pool.Blocks()) {
     fabric::RemoteSpan span;
     if (variant->slots.size() < kMaxSlots && channel_->Locate(block, &span)) {
@@ -312,7 +311,7 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
   if (!home && !channel_->Share(span.key).ok()) return nullptr;
   Slot* slot = nullptr;
   for (Slot& known : variant->slots) {
-    if (known.data == data && known.home == home) slot = &known;  // the same place, mapped anew
+    if (known.data == data && known.home == home) slot = &known;  // same address, mapped again
   }
   const bool made = slot == nullptr && variant->slots.size() < kMaxSlots;
   if (made) slot = &variant->slots.emplace_back();
@@ -334,8 +333,8 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
   message.generation = slot->generation;
   const iovec part = {&message, sizeof(message)};
   if (!channel_->Notify(&part, 1, fabric::Urgency::kLazy).ok()) {
-    slot->data = nullptr;                 // matches nothing
-    if (made) variant->slots.pop_back();  // the receiver knows slots by counting them
+    slot->data = nullptr;                 // matches no buffer
+    if (made) variant->slots.pop_back();  // the receiver numbers slots by counting
     return nullptr;
   }
   GlobalCounters().plan.slot_allocations.fetch_add(1, std::memory_order_relaxed);
@@ -355,7 +354,7 @@ bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor
     return false;
   }
   fabric::RemoteSpan local;
-  // What the processor copies may change afterwards, but a checksum must be of what is copied.
+  // What the processor copies may change afterwards, but the checksum must match what is copied.
   const bool stage = channel_->Copies()
                          ? tensor->mutable_source && context_.settings->checksum
                          : tensor->mutable_source || !channel_->Locate(tensor->data, &local) ||
@@ -395,7 +394,7 @@ bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor
   outcome->handle = CreditOf(variant->number, number) | Trace::kCreditBit;
   outcome->status = NotifyTensor(*variant, number,
                                  /*buffer_id=*/0, *tensor, &outcome->number);
-  // Nobody will give it back. What is written there next comes after what was written now.
+  // No credit will arrive. The next write to the slot comes after this one.
   if (!outcome->status.ok()) slot->busy = false;
   return true;
 }
@@ -431,7 +430,7 @@ Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t 
   return channel_->Notify(parts, bare ? 1 : 4, fabric::Urgency::kWake, number);
 }
 
-// --- What the receiver says ---
+// --- Messages of the receiver ---
 
 Status StaticSender::OnSlot(const SlotMessage& message) {
   // The region must be known before the first write, and only this thread may look for it.
@@ -452,14 +451,13 @@ Status StaticSender::OnCredit(uint64_t credit) {
   return Take(news);
 }
 
-// Whoever holds the edge's lock may be copying a tensor, for which the polling thread does not
-// wait.
+// The holder of the edge's lock may be copying a tensor; the polling thread does not wait for that.
 Status StaticSender::Take(const News& news) {
   std::shared_ptr<Edge> edge;
   {
     std::lock_guard<std::mutex> lock(mu_);
     const auto found = numbered_.find(news.number);
-    if (found == numbered_.end()) return OkStatus();  // retired meanwhile
+    if (found == numbered_.end()) return OkStatus();  // retired in the meantime
     edge = found->second;
   }
   {
@@ -468,11 +466,11 @@ Status StaticSender::Take(const News& news) {
     edge->news.push_back(news);
   }
   const std::unique_lock<std::mutex> lock(edge->mu, std::try_to_lock);
-  if (lock.owns_lock()) Learn(edge.get());  // else whoever sends next by the edge does
+  if (lock.owns_lock()) Learn(edge.get());  // otherwise the edge's next sender does this
   return OkStatus();
 }
 
-// What the receiver has said since, in its order.
+// Applies the receiver's messages in order.
 void StaticSender::Learn(Edge* edge) const {
   std::vector<News> all;
   {

@@ -1,13 +1,13 @@
 // The sending side of the static edges of one link.
 //
-// An edge is static when both sides know, before the tensor is there, its type, its shape and the
-// slots in which it may lie; then a tensor needs one short notification. That is planned from the
-// graph, or comes about when an edge has carried the same shape some times in a row, and ends when
-// the shape changes. Whatever does not fit what was agreed takes the dynamic path.
+// An edge is static when both sides know its type, its shape and its slots before the tensor
+// exists. A tensor then needs only one short notification. Edges are planned from the graph, or
+// promoted after carrying the same shape several times in a row; they are demoted when the shape
+// changes. Tensors that do not match are sent in dynamic mode.
 //
-// Where the receiver can map the sender's memory, the slots are addresses in the sender's arena: a
-// tensor that was born there moves by not moving. Elsewhere they lie in the receiver's memory, and
-// the sender writes into them.
+// Where the receiver can map the sender's memory, slots are addresses in the sender's arena: a
+// tensor allocated there is not moved. Elsewhere slots lie in the receiver's memory, and the sender
+// writes into them.
 #pragma once
 
 #include <functional>
@@ -31,9 +31,9 @@
 
 namespace rdma_transport {
 
-// Thread-safe. What goes over the channel for one edge goes in the order in which it was decided,
-// because the edge's lock is held until it is sent. The polling thread does not wait for that lock
-// while the link is up.
+// Thread-safe. Notifications for one edge are sent in the order in which they were decided, because
+// the edge's lock is held until they are sent. The polling thread does not wait for that lock while
+// the link is up.
 class StaticSender {
  public:
   struct Context {
@@ -41,11 +41,11 @@ class StaticSender {
     memory::Arena* arena;
     memory::SlotPools* slots;
     const Settings* settings;
-    Traffic* traffic;  // with that peer
-    // Says it to the peer sooner or later, whatever waits for room now.
+    Traffic* traffic;  // counters for this peer
+    // Sends a notification that must not be lost, retrying while there is no room.
     std::function<void(MessageType type, uint64_t value)> insist;
   };
-  // Cookies of Write() have this bit.
+  // Set in all cookies of Write().
   static constexpr uint64_t kCookieBit = uint64_t{1} << 63;
 
   StaticSender(const Context& context, fabric::Channel* channel, OutstandingBuffers* lent);
@@ -53,55 +53,55 @@ class StaticSender {
 
   // Makes the edge static at once, with the slots of its pools.
   void Offer(const PlannedEdge& planned);
-  // Its graph is gone.
+  // The edge's graph was removed: demotes the edge.
   void Forget(const std::string& key);
 
-  // The link is gone: gives all pools back, and lets go of what was being written.
+  // The link has ended: releases all pools and the sources of writes in progress.
   void Abandon();
 
-  // True: it was sent by its edge, or could not be, as `outcome` says. False: it is the dynamic
-  // path's, perhaps staged by now.
+  // Returns true if the tensor was sent on its static edge, or failed there, as `outcome` says.
+  // Returns false if it must be sent in dynamic mode; it may have been staged.
   bool Send(Outgoing* tensor, SendOutcome* outcome);
 
-  // What the receiver says, on the polling thread.
+  // Messages of the receiver. Polling thread only.
   Status OnSlot(const SlotMessage& message);
   Status OnCredit(uint64_t credit);
-  // A write ended; its source may change from now on.
+  // A write has ended, so its source may change.
   void OnWritten(uint64_t cookie);
 
   void Report(std::vector<EdgeReport>* reports) const;
 
  private:
   struct Slot {
-    const char* data = nullptr;  // at the source
+    const char* data = nullptr;  // sender-side only
     fabric::RemoteSpan span;
     uint64_t used = 0;
     uint32_t generation = 0;
-    bool home = false;  // in the receiver's own memory
-    bool busy = false;  // at the receiver: its credit is out
+    bool home = false;  // receiver-owned
+    bool busy = false;  // receiver-side: waiting for its credit
   };
-  // One shape that an edge carries. What each tensor needs comes first.
+  // One shape that an edge carries. The fields needed for each tensor come first.
   struct Variant {
-    uint32_t number = 0;  // 0: not static
+    uint32_t number = 0;  // 0 if not static
     uint32_t dtype = 0;
     std::vector<int64_t> dims;
     uint64_t bytes = 0;
     bool planned = false;
     bool joins_pool = false;
-    uint32_t streak = 0;           // how often it came in a row
-    uint32_t others = 0;           // how often others came since
-    uint32_t demotions = 0;        // each one doubles the streak that the next promotion takes
-    uint32_t unknown_buffers = 0;  // buffers in a row that had to be made a slot
-    uint32_t no_free_slot = 0;     // how often no slot was free
+    uint32_t streak = 0;           // number of times in a row
+    uint32_t others = 0;           // other shapes since
+    uint32_t demotions = 0;        // each one doubles the streak needed for promotion
+    uint32_t unknown_buffers = 0;  // buffers in a row that became new slots
+    uint32_t no_free_slot = 0;     // number of times no slot was free
     uint64_t clock = 0;
     std::vector<Slot> slots;
     std::vector<std::shared_ptr<memory::SlotPool>> pools;
     uint64_t hits = 0;
     uint64_t misses = 0;
     uint64_t staged_bytes = 0;
-    std::string site;  // as planned, for people
+    std::string site;  // as planned, for display
   };
-  // What the receiver said of a slot: that there is one more, or that it may be written again.
+  // A message of the receiver: a new slot, or a slot that may be written again.
   struct News {
     uint32_t number = 0;  // of the edge
     size_t slot = 0;
@@ -112,8 +112,8 @@ class StaticSender {
   struct Edge {
     std::mutex mu;
     std::string key;
-    std::list<Variant> variants;  // the last used one first
-    std::mutex news_mu;           // after `mu`; never held for long
+    std::list<Variant> variants;  // most recently used first
+    std::mutex news_mu;           // acquired after `mu`; held briefly
     std::vector<News> news;
   };
 
@@ -121,7 +121,7 @@ class StaticSender {
   std::shared_ptr<Edge> EdgeOf(std::string_view key);
   void ForgetCandidatesLocked();
   Status Take(const News& news);
-  // With the edge's lock.
+  // Requires the edge's lock:
   void Learn(Edge* edge) const;
   Status TakeSlot(const News& news, Variant* variant) const;
   static Status TakeCredit(const News& news, Variant* variant);
@@ -147,7 +147,7 @@ class StaticSender {
   fabric::Channel* const channel_;
   OutstandingBuffers* const outstanding_;
 
-  mutable std::mutex mu_;  // after an edge's
+  mutable std::mutex mu_;  // acquired after an edge's lock
   std::unordered_map<KeyId, std::shared_ptr<Edge>, KeyIdHash> edges_;
   std::unordered_map<uint32_t, std::shared_ptr<Edge>> numbered_;
   uint32_t next_number_ = 1;

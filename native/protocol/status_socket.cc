@@ -19,7 +19,7 @@
 namespace rdma_transport {
 namespace {
 
-// Who neither asks nor reads must not keep the others waiting for long.
+// A client that neither sends nor reads must not delay others for long.
 constexpr timeval kTimeout = {2, 0};
 constexpr size_t kLongestRequest = 64;
 
@@ -30,7 +30,7 @@ bool IsSameUser(int socket) {
          (credentials.uid == geteuid() || credentials.uid == 0);
 }
 
-// One line, without its end; what comes otherwise is no request that is known.
+// Reads one line, without its end. Anything else is an unknown request.
 std::string ReadRequest(int socket) {
   std::string request;
   char next = 0;
@@ -91,13 +91,13 @@ void StatusSocket::Serve() {
     if (connection < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (stop_.load() || errno == EINVAL || errno == EBADF) break;
-      usleep(100'000);  // no descriptor left, say; the reader tries again
+      usleep(100'000);  // for example, no file descriptor is free; the client retries
       continue;
     }
     Answer(connection);
   }
   if (tracer_ < 0) return;
-  // The process ends: its reader is not waited for.
+  // The process is ending, so it does not wait for the client.
   Trace::Stop();
   close(tracer_);
   tracer_ = -1;

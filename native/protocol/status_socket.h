@@ -1,10 +1,10 @@
-// Lets other programs of the same user ask this process what its transport did. A connection to its
-// abstract local socket sends one line and gets JSON:
+// Reports this process's transport statistics to programs of the same user. A client connects to an
+// abstract local socket, sends one line, and gets JSON:
 //
-//   stats      StatsJson(), and the end of the connection
-//   trace N    one line: {"tracing": true}, or {"error": reason} and the end. Then single transfers
-//              are kept, up to N events, until the asker shuts down its sending side or is gone,
-//              and Trace::StopJson() follows. One asker at a time.
+//   stats      StatsJson(), then end of file
+//   trace N    one line: {"tracing": true}, or {"error": reason} and end of file. Then up to N
+//              events are recorded until the client shuts down its sending side or disconnects,
+//              and Trace::StopJson() follows. One client at a time.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ class StatusSocket {
   void EndTrace();
 
   int listener_ = -1;
-  int tracer_ = -1;  // who asked for the trace that is on; the thread's
+  int tracer_ = -1;  // connection of the running trace; serving thread only
   std::thread thread_;
   std::atomic<bool> stop_{false};
 };

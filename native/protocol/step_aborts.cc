@@ -15,7 +15,8 @@ StepAborts::State& StepAborts::RememberLocked(const Traffic* task, int64_t step)
   return state;
 }
 
-// A restarted step lives on, and without its generation no abort of it would count: it goes last.
+// Restarted steps are dropped last: they are still in use, and without the generation no abort of
+// them would take effect.
 void StepAborts::MakeRoomLocked(const Traffic* task) {
   std::deque<int64_t>& kept = memories_[task].steps;
   for (size_t tries = kept.size(); kept.size() > kRemembered; --tries) {
@@ -81,7 +82,7 @@ std::vector<StepAbort> StepAborts::AllFor(const Traffic* peer) const {
   return all;
 }
 
-// The memories keep the step's number for a while; forgetting it again does no harm.
+// memories_ keeps the step's number for a while; forgetting it twice is harmless.
 void StepAborts::End(int64_t step) {
   std::lock_guard<std::mutex> lock(mu_);
   steps_.erase(step);
@@ -128,7 +129,7 @@ bool StepAborts::OnPeerAbort(const Traffic* peer, uint64_t incarnation, const St
   if (memories_[peer].incarnation != incarnation) return false;
   const auto found = steps_.find(abort.step);
   const uint32_t here = found == steps_.end() ? 0 : found->second.own.generation;
-  if (abort.peer_generation != here) return false;  // it will be sent again: see OnPeerRestart()
+  if (abort.peer_generation != here) return false;  // the peer sends it again: see OnPeerRestart()
   State& theirs = RememberLocked(peer, abort.step);
   if (abort.generation < theirs.generation) return false;
   theirs = {abort.generation, true, abort.error};

@@ -1,4 +1,4 @@
-// A tensor on its way, in terms of bytes: the data type is an opaque number to this layer.
+// A tensor in transit, as bytes. Its data type is an opaque number to this layer.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,8 @@
 
 namespace rdma_transport {
 
+// A tensor to be sent. `key`, `dims` and `data` are borrowed for the call, `data` for as long as
+// `owner` lives.
 struct Outgoing {
   int64_t step = 0;
   std::string_view key;  // of the edge within the step; opaque
@@ -22,43 +24,43 @@ struct Outgoing {
   const int64_t* dims = nullptr;
   int rank = 0;
   const char* data = nullptr;
-  const char* block = nullptr;  // the allocation in which `data` lies; null: not known
+  const char* block = nullptr;  // the allocation that contains `data`, or null if unknown
   uint64_t bytes = 0;
   OwnerRef owner;                     // keeps `data` alive and unchanged
-  bool mutable_source = false;        // somebody may overwrite `data` all the same: copy it now
-  const char* not_carried = nullptr;  // why the fabric cannot carry it; null: it can
-  // The sender waits for `owner` to be let go: the receiver shall not dawdle. Never a static
-  // edge's.
+  bool mutable_source = false;        // `data` may be overwritten despite `owner`: copy it now
+  const char* not_carried = nullptr;  // why the fabric cannot carry it, or null if it can
+  // The sender waits until `owner` is dropped, so the receiver must release it soon. Never true for
+  // a static edge.
   bool blocks_until_release = false;
 };
 
-// Hands a tensor to TensorFlow's own transport, where the receiver's call finds it.
+// Sends one tensor over TensorFlow's own transport, where the receiver's RecvTensor call finds it.
 class FallbackSend {
  public:
   virtual ~FallbackSend() = default;
   virtual Status Send() = 0;
-  // The same, for later: keeps alive what Send() needs. `copy`: somebody may overwrite the tensor
-  // meanwhile.
+  // Returns an owned object for a later Send(), which keeps alive what that needs. With `copy`, it
+  // copies the tensor, which may be overwritten in the meantime.
   virtual std::unique_ptr<FallbackSend> Keep(bool copy) = 0;
-  // Nobody will ever get the tensor: its step must fail.
+  // The tensor cannot be delivered: fails its step.
   virtual void Fail(const Status& status) = 0;
 };
 
-// What a receiver gets, exactly once.
+// What a receiver gets, exactly once. If `status` is not OK, only `error` may be set beside it.
 struct Delivery {
   Status status;
-  std::string error;  // if the peer aborted the step: what its Endpoint::AbortStep() was given
+  std::string error;  // if the peer aborted the step, the `error` of its Endpoint::AbortStep()
   uint32_t dtype = 0;
   bool dead = false;
   std::vector<int64_t> dims;
   const char* data = nullptr;
   uint64_t bytes = 0;
-  OwnerRef lease;          // keeps `data` readable; letting go tells the producer
-  bool exclusive = false;  // nobody else reads or writes `data`
-  bool checked = false;    // `checksum` is what the sender made of its bytes
+  OwnerRef lease;          // keeps `data` readable; dropping it notifies the producer
+  bool exclusive = false;  // nothing else reads or writes `data`
+  bool checked = false;    // `checksum` is the sender's checksum of the bytes
   uint32_t checksum = 0;
   Mode mode = Mode::kInline;
-  uint64_t arrival = 0;  // of Trace::Arrived()
+  uint64_t arrival = 0;  // from Trace::Arrived()
 };
 
 }  // namespace rdma_transport

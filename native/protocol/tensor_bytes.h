@@ -1,4 +1,4 @@
-// How many bytes a tensor has, for tensors that a peer describes.
+// The byte size of tensors that a peer describes.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace rdma_transport {
 
-// Whether a tensor of these dimensions, with elements of `element_bytes`, has exactly `bytes`
-// bytes. False for a negative dimension, and where the number of bytes is beyond 64 bits.
+// Returns whether a tensor of these dimensions and `element_bytes` per element has exactly `bytes`
+// bytes. Returns false if a dimension is negative or the size exceeds 64 bits.
 inline bool HasBytes(const std::vector<int64_t>& dims, uint64_t element_bytes, uint64_t bytes) {
   uint64_t product = element_bytes;
   bool empty = false;

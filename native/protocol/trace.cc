@@ -15,7 +15,7 @@
 namespace rdma_transport {
 namespace {
 
-// The end of a key tells edges apart; its beginning names the two devices.
+// The end of a key distinguishes edges; its beginning names the two devices.
 constexpr size_t kKeptOfKey = 112;
 
 enum class EventKind : uint8_t { kSent = 0, kReleased, kArrived, kHandedOver };
@@ -23,7 +23,7 @@ enum class EventKind : uint8_t { kSent = 0, kReleased, kArrived, kHandedOver };
 struct Event {
   Nanos begin;
   Nanos end;
-  const Traffic* traffic;  // null: of kHandedOver
+  const Traffic* traffic;  // null for kHandedOver
   uint64_t handle;         // the same in both events of a pair
   int64_t step;
   uint64_t bytes;
@@ -37,20 +37,22 @@ struct FreeMemory {
   void operator()(Event* events) const { std::free(events); }
 };
 
-std::mutex g_mu;                                // of Start() and StopJson()
-std::unique_ptr<Event[], FreeMemory> g_events;  // each is written once
+std::mutex g_mu;                                // for Start() and StopJson()
+std::unique_ptr<Event[], FreeMemory> g_events;  // each entry is written once
 uint64_t g_room = 0;
-uint64_t g_arrivals = 0;  // handles of arrivals are above it, those of earlier traces are not
+uint64_t g_arrivals = 0;  // handles above it are from this recording
 Nanos g_began = 0;
 std::atomic<uint64_t> g_taken{0};
 std::atomic<int> g_writers{0};
 
-// A place for an event, which nobody reads or frees while this lives; null: it is off, or full.
+// An entry for one event, which is not read or freed while this lives. Null if recording is off or
+// full.
 class Place {
  public:
   explicit Place(const std::atomic<bool>& on) {
     g_writers.fetch_add(1);
-    if (!on.load()) return;  // after the line above, so that StopJson() waits for who sees it on
+    if (!on.load())
+      return;  // after the line above, so that StopJson() waits for threads that see it on
     const uint64_t number = g_taken.fetch_add(1, std::memory_order_relaxed);
     if (number < g_room) event_ = &g_events[number];
   }
@@ -74,7 +76,7 @@ class Place {
   Event* event_ = nullptr;
 };
 
-// Numbers things by the order in which they are first met.
+// Numbers objects in the order in which they are first seen.
 template <typename Thing>
 class Numbering {
  public:
@@ -104,7 +106,7 @@ std::string Row(const Event& event, Numbering<const Traffic*>* peers,
   return row + "]";
 }
 
-// With g_mu held: nobody writes from here on.
+// Requires g_mu. No thread writes events after it returns.
 void SwitchOff(std::atomic<bool>* on) {
   on->store(false);
   while (g_writers.load() > 0) std::this_thread::yield();
@@ -118,7 +120,7 @@ Status Trace::Start(uint64_t most_events) {
   std::lock_guard<std::mutex> lock(g_mu);
   if (on_.load()) return Status(Code::kFailedPrecondition, "a timeline is being taken already");
   g_room = std::clamp<uint64_t>(most_events, 1, kMaxEvents);
-  // Pages of it are there when they are first written.
+  // Pages are allocated when they are first written.
   g_events.reset(static_cast<Event*>(std::calloc(g_room, sizeof(Event))));
   if (g_events == nullptr) return Status(Code::kResourceExhausted, "no memory for a timeline");
   g_arrivals += g_taken.exchange(0);

@@ -1,5 +1,5 @@
-// Single transfers with their times, for a timeline. Kept only between Start() and StopJson(), in
-// memory that is there only then; otherwise the data path pays one relaxed load.
+// Records single transfers with their times, for a timeline. Recording happens only between Start()
+// and StopJson(), in memory allocated for it; otherwise the data path pays one relaxed load.
 #pragma once
 
 #include <atomic>
@@ -13,39 +13,40 @@
 
 namespace rdma_transport {
 
-// Any thread may call anything.
+// Thread-safe.
 class Trace {
  public:
-  // The bit of a handle that is a credit's; the others are loans'.
+  // Set in the handles of credits, clear in those of outstanding buffers.
   static constexpr uint64_t kCreditBit = uint64_t{1} << 63;
   static constexpr uint64_t kMaxEvents = uint64_t{4} << 20;
 
   static bool On() { return on_.load(std::memory_order_relaxed); }
 
-  // Keeps up to `most_events` from now on, and counts what does not fit. FailedPrecondition: it is
-  // on already.
+  // Starts recording up to `most_events` events; further events are only counted. Returns
+  // FailedPrecondition if a recording is running.
   static Status Start(uint64_t most_events);
-  // Ends it and lets go of the memory. All that was kept, as rdma_transport/observe/timeline.py
-  // reads it.
+  // Stops the recording, frees its memory, and returns the events in the format that
+  // rdma_transport/observe/timeline.py reads.
   static std::string StopJson();
-  // The same for nobody.
+  // Stops the recording and discards the events.
   static void Stop();
 
-  // Two ends whose traffic nobody counts, under names that both sides know them by. For who finds
-  // it on, as they stay for the life of the process: once for each pair of names.
+  // Returns a pair of names for transfers without counters. Both sides must use the same names. The
+  // pairs live as long as the process, so call this only while recording.
   static const Traffic& Ends(const std::string& local, const std::string& remote);
 
-  // The rest does nothing while it is off.
+  // The functions below do nothing unless a recording is running.
 
-  // A tensor was sent, by calls between `begin` and now; the receiver gives `handle` back when it
-  // is done with it. 0: it has nothing to give back.
+  // Records a tensor sent between `begin` and now. The receiver returns `handle` when it is done
+  // with the tensor; 0 if there is nothing to return.
   static void Sent(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
                    uint64_t bytes, Mode mode, uint64_t handle);
   static void Released(const Traffic& traffic, uint64_t handle);
-  // Word of a tensor came at `begin`. What it returns is for HandedOver(), when the receiver gets
-  // the tensor; 0: it is not kept. `tail` is the end of the key, where it comes for itself.
+  // Records the notification of a tensor, received at `begin`. Returns a number for HandedOver(),
+  // or 0 if it was not recorded. `tail` is the key's suffix if that arrived separately.
   static uint64_t Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
                           std::string_view tail, uint64_t bytes, Mode mode);
+  // Records that the receiver got the tensor.
   static void HandedOver(uint64_t arrival);
 
  private:

@@ -13,10 +13,10 @@ bool UnackedSends::Keep(uint64_t number, UnackedTensor* tensor) {
 }
 
 void UnackedSends::OnDelivered(uint64_t number) {
-  std::vector<UnackedTensor> confirmed;  // let go without the lock
+  std::vector<UnackedTensor> confirmed;  // dropped after unlocking
   std::lock_guard<std::mutex> lock(mu_);
   delivered_ = std::max(delivered_, number);
-  // Senders on several threads come in any order, so the first may hide others for a while.
+  // Several threads add entries out of order, so the first one may hide others for a while.
   while (!tensors_.empty() && tensors_.front().first <= delivered_) {
     confirmed.push_back(std::move(tensors_.front().second));
     tensors_.pop_front();

@@ -1,5 +1,5 @@
-// Tensors that were sent over a channel, which may lose what is on its way, until the peer
-// certainly has word of them.
+// Tensors sent over a channel, which may lose what is in flight, until their notifications are
+// known to have arrived.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace rdma_transport {
 
-// A tensor of which the peer may not have heard.
+// A tensor whose notification may not have arrived.
 struct UnackedTensor {
   int64_t step = 0;
   std::string key;
@@ -22,14 +22,15 @@ struct UnackedTensor {
   std::unique_ptr<FallbackSend> tensor;
 };
 
-// Of one channel. Thread-safe.
+// Serves one channel. Thread-safe.
 class UnackedSends {
  public:
-  // `number`: of its notification. False, and `tensor` untouched: the channel has ended already.
+  // Keeps the tensor; `number` is its notification's. Returns false and leaves `tensor` untouched
+  // if the channel has ended.
   bool Keep(uint64_t number, UnackedTensor* tensor);
-  // All notifications up to that number have arrived.
+  // All notifications up to `number` have arrived: drops their tensors.
   void OnDelivered(uint64_t number);
-  // The channel has ended: what may not have arrived. Keep() refuses from now on.
+  // The channel has ended: returns the tensors that may not have arrived. Keep() fails from now on.
   std::vector<UnackedTensor> TakeAll();
 
  private:

@@ -1,5 +1,5 @@
-// The notifications of the protocol, as they lie in a ring. Little-endian, 8-aligned. Whatever
-// comes from a peer is checked here before anything looks at it.
+// The protocol's notifications as they are laid out in a ring. Little-endian, 8-byte aligned.
+// Everything from a peer is validated here before it is used.
 #pragma once
 
 #include <sys/uio.h>
@@ -13,34 +13,33 @@
 
 namespace rdma_transport {
 
-// Peers of another major version do not talk over the fabric.
+// Peers of different versions do not use the fabric.
 constexpr uint32_t kProtocolVersion = 5;
 
 enum class MessageType : uint8_t {
   kInline = 1,      // a tensor with its bytes
-  kDescriptor = 2,  // a tensor to be read in the sender's memory, until kRelease
-  kPull = 3,        // a tensor that waits in the sender for a RecvTensor call
-  kRelease = 4,     // the receiver is done with a descriptor
+  kDescriptor = 2,  // a tensor to read from the sender's memory, until kRelease
+  kPull = 3,        // a tensor that waits at the sender for a RecvTensor call
+  kRelease = 4,     // the receiver is done with a descriptor's buffer
   kPing = 5,
   kPong = 6,
-  kEdge = 7,     // the sender declares a static edge: `buffer_id` is its number, `key` without tail
-  kSlot = 8,     // where one slot of an edge lies: in the sender's memory, or in the receiver's
-  kStatic = 9,   // a tensor of a static edge is in that slot
-  kCredit = 10,  // the receiver is done with a slot of its own
-  kRetire = 11,  // the sender has done with an edge
-  kForget = 12,  // the sender restarts a step: what it sent for it before counts no more
-  kAbort = 13,   // the sender aborted a step: nothing more comes for it
-  kRestarted = 14,  // the sender knows of a restart, and what it sent before is in front of this
+  kEdge = 7,    // the sender declares a static edge: `buffer_id` is its number, `key` has no suffix
+  kSlot = 8,    // location of one slot of an edge, in the sender's or the receiver's memory
+  kStatic = 9,  // a tensor of a static edge is in this slot
+  kCredit = 10,     // the receiver is done with a receiver-side slot
+  kRetire = 11,     // the sender removes an edge
+  kForget = 12,     // the sender restarted a step: discard what it sent for it before
+  kAbort = 13,      // the sender aborted a step and sends nothing more for it
+  kRestarted = 14,  // confirms kForget; what the sender sent before it has arrived
 };
 
 enum TensorFlags : uint8_t {
-  kDead = 1,           // the producer's branch was not taken
-  kReceiverOwned = 2,  // the bytes lie in a region of the receiver itself
-  kReceiver =
-      4,  // of kEdge, kSlot: the receiver provides the slots, and the sender writes into them
-  kOddTail = 8,              // of kStatic: the key ends otherwise than with kUsualTail
+  kDead = 1,                 // the producer's branch was not taken
+  kReceiverOwned = 2,        // the bytes lie in the receiver's own region
+  kReceiver = 4,             // of kEdge, kSlot: slots are receiver-side
+  kOddTail = 8,              // of kStatic: the key's suffix is not kUsualTail
   kBlocksUntilRelease = 16,  // of kDescriptor: the sender waits for the release
-  kChecked = 32,             // there is a checksum of the bytes
+  kChecked = 32,             // the message has a checksum of the bytes
 };
 
 struct TensorHeader {
@@ -59,7 +58,7 @@ struct TensorHeader {
 };
 static_assert(sizeof(TensorHeader) == 56);
 
-// A slot. Numbers are used again for other memory; each time the generation grows.
+// A slot. Slot numbers are reused for other memory; each reuse increments the generation.
 struct SlotMessage {
   MessageType type;
   uint8_t flags;
@@ -72,15 +71,15 @@ struct SlotMessage {
 };
 static_assert(sizeof(SlotMessage) == 32);
 
-// A tensor in a slot. What follows is the part of its key that the edge does not know, unless that
-// is the usual one, and a StaticChecksum if kChecked.
+// A tensor in a slot. Followed by the key's suffix, unless it is the usual one, and by a
+// StaticChecksum if kChecked.
 struct StaticMessage {
   MessageType type;
   uint8_t flags;
   uint16_t slot;
   uint32_t edge;
   int64_t step;
-  uint64_t buffer_id;  // 0: the slot is the receiver's, and a credit gives it back
+  uint64_t buffer_id;  // 0 if the slot is receiver-side and returned by a credit
   uint32_t generation;
   uint32_t tail_length;
 };
@@ -92,24 +91,24 @@ struct StaticChecksum {
 };
 static_assert(sizeof(StaticChecksum) == 8);
 
-// A rendezvous key ends with ";frame:iteration"; outside of loops that is always this.
+// The frame-and-iteration suffix of a rendezvous key (";frame:iteration") outside loops.
 constexpr std::string_view kUsualTail = ";0:0";
-// The key without that part.
+// The key without that suffix.
 inline std::string_view WithoutTail(std::string_view key) { return key.substr(0, key.rfind(';')); }
 
 constexpr uint64_t CreditOf(uint32_t edge, uint16_t slot) { return uint64_t{edge} << 16 | slot; }
 
-// kRelease: a lend id; kPing, kPong: the ping's number; kCredit: CreditOf(); kRetire: the edge;
-// kForget, kRestarted: the step
+// `value` by type: kRelease: the buffer's ID; kPing, kPong: the ping's number; kCredit: CreditOf();
+// kRetire: the edge; kForget, kRestarted: the step.
 struct ControlMessage {
   MessageType type;
   uint8_t reserved[3];
-  uint32_t generation;  // of kForget, kRestarted: the one of the step that begins
+  uint32_t generation;  // of kForget, kRestarted: the step's new generation
   uint64_t value;
 };
 static_assert(sizeof(ControlMessage) == 16);
 
-// What follows is the error: see StepAbort.
+// Followed by the error; see StepAbort.
 struct AbortMessage {
   MessageType type;
   uint8_t reserved[3];
@@ -124,7 +123,7 @@ constexpr int kMaxRank = 254;
 constexpr size_t kMaxKeyLength = 16384;
 constexpr size_t kMaxErrorLength = 16384;
 
-// A tensor message, checked and taken apart. `payload` points into the notification.
+// A validated and decoded tensor message. `payload` points into the notification.
 struct TensorMessage {
   TensorHeader header;
   std::vector<int64_t> dims;
@@ -133,6 +132,7 @@ struct TensorMessage {
 };
 
 MessageType TypeOf(const char* data, size_t length);
+// The Parse functions return DataLoss if the bytes do not follow the protocol.
 Status ParseTensor(const char* data, size_t length, TensorMessage* message);
 Status ParseControl(const char* data, size_t length, ControlMessage* message);
 Status ParseSlot(const char* data, size_t length, SlotMessage* message);
@@ -142,7 +142,7 @@ Status ParseAbort(const char* data, size_t length, AbortMessage* message, std::s
 Status ParseStatic(const char* data, size_t length, StaticMessage* message, std::string_view* tail,
                    uint32_t* checksum);
 
-// Lays out an abort; `error` must outlive the use of `parts`. What is too long of it is cut off.
+// Lays out an abort. `error` must outlive `parts`, and is truncated to kMaxErrorLength.
 class AbortFrame {
  public:
   AbortFrame(int64_t step, uint32_t generation, uint32_t peer_generation, std::string_view error);
@@ -154,8 +154,8 @@ class AbortFrame {
   iovec parts_[3];
 };
 
-// Lays out a tensor message without copying its parts; `header`, `dims`, `key` and `payload` must
-// outlive the use of `parts`.
+// Lays out a tensor message without copying it. `header`, `dims`, `key` and `payload` must outlive
+// `parts`.
 class TensorFrame {
  public:
   TensorFrame(TensorHeader* header, const int64_t* dims, int rank, std::string_view key,

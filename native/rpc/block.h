@@ -1,4 +1,4 @@
-// A piece of an arena that goes back when its owner does.
+// A block of an arena, freed with its owner.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,8 @@
 
 namespace rdma_transport::rpc {
 
-// Null when there is none. The arena outlives the owner.
+// Allocates a block that `owner` frees. Returns null if the arena has no room. The arena must
+// outlive `owner`.
 inline char* AllocateBlock(memory::Arena* arena, size_t bytes, OwnerRef* owner) {
   struct Block {
     memory::Arena* arena;

@@ -1,4 +1,4 @@
-// What exchanges work with; all outlive them.
+// What RPC clients and servers use. Everything here must outlive them.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 namespace rdma_transport::rpc {
 
 struct Context {
-  // In timelines: what this process is, "tf.data worker host:4242", and what each reply brings.
+  // Names in timelines: of this process ("tf.data worker host:4242"), and of what a reply contains.
   std::string name;
   std::string brings;
   fabric::Device* device;
-  memory::Arena* arena;          // where the responder stages what its fabric cannot reach
-  memory::Arena* receive_arena;  // where the caller lets payloads land
+  memory::Arena* arena;          // where the server stages payloads that its fabric cannot reach
+  memory::Arena* receive_arena;  // where the client receives payloads
   const Settings* settings;
   SecretFile* secret_file;
 };

@@ -22,10 +22,10 @@ using fabric::host::FileDescriptor;
 constexpr Nanos kHandshakeTimeout = 5 * kSecond;
 constexpr size_t kMaxHandshakes = 64;
 constexpr int kAcceptsAtOnce = 16;
-constexpr Nanos kAcceptPause = 100 * kMillisecond;  // while there is no descriptor for a connection
+constexpr Nanos kAcceptPause = 100 * kMillisecond;  // while no file descriptor is free
 constexpr int kLookAfterMs = 500;
 
-// IPv6 with IPv4 in it, or IPv4 alone where there is no IPv6.
+// Listens on IPv6 and IPv4, or on IPv4 alone if there is no IPv6.
 Status Listen(int port, FileDescriptor* listener, int* bound) {
   for (const int family : {AF_INET6, AF_INET}) {
     FileDescriptor made(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -55,19 +55,19 @@ Status Listen(int port, FileDescriptor* listener, int* bound) {
         getsockname(made.get(), reinterpret_cast<sockaddr*>(&got), &got_length) != 0) {
       return StatusFromErrno(errno, "port " + std::to_string(port));
     }
-    *bound = ntohs(got.sin6_port);  // where an IPv4 address has it, too
+    *bound = ntohs(got.sin6_port);  // same offset in an IPv4 address
     *listener = std::move(made);
     return OkStatus();
   }
   return StatusFromErrno(errno, "a listening socket");
 }
 
-// The reply is queued as soon as the request is whole. False: the stream is done with.
-bool Advance(Stream* stream, const Listener::AcceptHandler& porter) {
+// Queues the reply as soon as the request is complete. Returns false if the stream can be closed.
+bool Advance(Stream* stream, const Listener::AcceptHandler& handler) {
   if (!stream->sending()) {
     const Stream::Progress received = stream->Receive();
     if (received != Stream::Progress::kDone) return received == Stream::Progress::kWaits;
-    const std::string reply = porter(&stream->received());
+    const std::string reply = handler(&stream->received());
     stream->Queue(reply);
   }
   return stream->Send() == Stream::Progress::kWaits;
@@ -75,16 +75,16 @@ bool Advance(Stream* stream, const Listener::AcceptHandler& porter) {
 
 }  // namespace
 
-Status Listener::Open(int port, AcceptHandler porter) {
+Status Listener::Open(int port, AcceptHandler handler) {
   FileDescriptor listener;
   RDMA_RETURN_IF_ERROR(Listen(port, &listener, &port_));
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return StatusFromErrno(errno, "an eventfd");
   listener_ = std::move(listener);
   wake_ = std::move(wake);
-  porter_ = std::move(porter);
+  handler_ = std::move(handler);
   thread_ = std::thread([this] { Serve(); });
-  pthread_setname_np(thread_.native_handle(), "rdma_door");
+  pthread_setname_np(thread_.native_handle(), "rdma_listener");
   return OkStatus();
 }
 
@@ -96,13 +96,13 @@ void Listener::Close() {
   listener_.Reset();
 }
 
-// Whoever comes has something to say at once; who does not gives way to those who come later.
+// Clients send their request at once, so an idle connection makes room for newer ones.
 void Listener::Accept(Nanos now, std::vector<Stream>* streams) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket.valid()) {
       if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-      // It waits in the listener's queue, and those who are here are served meanwhile.
+      // The connection stays in the kernel's queue while the others are served.
       accept_after_ = now + kAcceptPause;
       if (!std::exchange(accept_failed_logged_, true)) {
         Log(LogLevel::kWarning, "port " + std::to_string(port_) + " takes no connections now: " +
@@ -130,12 +130,12 @@ void Listener::Serve() {
     const Nanos now = Now();
     std::vector<Stream> left;
     for (size_t i = 0; i < streams.size(); ++i) {
-      const bool alive = descriptors[i + 1].revents == 0 || Advance(&streams[i], porter_);
+      const bool alive = descriptors[i + 1].revents == 0 || Advance(&streams[i], handler_);
       if (alive && now < streams[i].deadline()) left.push_back(std::move(streams[i]));
     }
     streams = std::move(left);
     if (now >= accept_after_) Accept(now, &streams);
-    porter_(nullptr);
+    handler_(nullptr);
   }
 }
 

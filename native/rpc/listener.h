@@ -1,5 +1,4 @@
-// How two processes that share nothing yet meet: one message each way over TCP, by which they learn
-// each other's channel addresses.
+// How two unconnected processes exchange their channel addresses: one message each way over TCP.
 #pragma once
 
 #include <atomic>
@@ -16,19 +15,19 @@
 
 namespace rdma_transport::rpc {
 
-// Listens on all interfaces. Who connects has a few seconds to say something, of bounded length,
-// and what he does keeps nobody else waiting.
+// Listens on all interfaces. A connection must send its request, of bounded length, within a few
+// seconds. A slow connection does not delay the others.
 class Listener {
  public:
-  // Gives the reply to a request, on the door's thread. With no request, now and then: for whatever
-  // is to be looked after.
+  // Returns the reply to a request, on the listener's thread. Also called periodically with null,
+  // for maintenance; the result is then ignored.
   using AcceptHandler = std::function<std::string(const std::string* request)>;
 
   ~Listener() { Close(); }
-  // `port` 0: any that is free.
-  Status Open(int port, AcceptHandler porter);
+  // Listens on `port`, or on any free port if it is 0.
+  Status Open(int port, AcceptHandler handler);
   int port() const { return port_; }
-  // Afterwards the porter is not called any more.
+  // Stops listening. The handler is not called afterwards.
   void Close();
 
  private:
@@ -38,16 +37,17 @@ class Listener {
   fabric::host::FileDescriptor listener_;
   fabric::host::FileDescriptor wake_;
   int port_ = 0;
-  AcceptHandler porter_;
+  AcceptHandler handler_;
   std::atomic<bool> stop_{false};
-  // The door's thread's.
+  // Listener thread only:
   Nanos accept_after_ = 0;
   bool accept_failed_logged_ = false;
   std::thread thread_;
 };
 
-// Asks the door at "host:port", "[address]:port". Unavailable: nobody is there, or does not answer
-// until `deadline`; Cancelled: `*cancelled` became true.
+// Sends `request` to the listener at "host:port" or "[address]:port" and waits for the reply.
+// Returns Unavailable if it does not answer by `deadline`, and Cancelled if `*cancelled` becomes
+// true.
 Status TcpBootstrap(const std::string& address, const std::string& request, Nanos deadline,
                     const std::atomic<bool>* cancelled, std::string* reply);
 

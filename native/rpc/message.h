@@ -1,4 +1,4 @@
-// What a call and its reply are for those who use them; no word of how they travel.
+// A call and its reply as users see them, independent of how they travel.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@
 
 namespace rdma_transport::rpc {
 
-// Bytes that a reply brings beside its head; large ones are written where the caller wants them.
+// Bytes that a reply carries beside its head. Large payloads are written directly into the client's
+// memory.
 struct Payload {
   const char* data = nullptr;
   size_t bytes = 0;
@@ -21,28 +22,30 @@ struct Payload {
 
 struct Reply {
   Status status;
-  std::string head;  // the users' own
+  std::string head;  // opaque to this layer
   std::vector<Payload> payloads;
-  OwnerRef owner;  // keeps the payloads as they are
+  OwnerRef owner;  // keeps the payloads alive and unchanged
 };
 
-// A payload at the caller: memory of its own, aligned to 64 and writable, or a part of the reply.
+// A payload as received: in memory of its own, aligned to 64 bytes and writable, or in the reply's
+// text.
 struct Arrived {
   char* data = nullptr;
   size_t bytes = 0;
-  size_t place = 0;  // in which it landed, from 1; 0: none
-  OwnerRef owner;    // of what landed
+  size_t place =
+      0;  // the receive buffer it was written to, counted from 1, or 0 if it is in the text
+  OwnerRef owner;  // of a payload in a receive buffer
 };
 
 struct Response {
   Status status;
-  bool replied = false;  // the status is the peer's, or of what it replied
+  bool replied = false;  // `status` is the peer's, or about its reply
   std::string head;
   std::vector<Arrived> payloads;
-  std::string text;  // in which those lie that did not land
+  std::string text;  // contains the payloads without a receive buffer
 };
 
-// Answers one call; may block. Any number at once, each on a thread of its own.
+// Handles one call. May block. Called concurrently, each call on its own thread.
 using Handler = std::function<Reply(std::string_view request)>;
 
 }  // namespace rdma_transport::rpc

@@ -14,10 +14,10 @@
 namespace rdma_transport::rpc {
 namespace {
 
-constexpr Nanos kCallSlice = 20 * kMillisecond;  // how soon a cancellation is seen
-constexpr uint64_t kShrinks = 4;                 // places this many times too large are given up
+constexpr Nanos kCallSlice = 20 * kMillisecond;  // limits the delay of a cancellation
+constexpr uint64_t kShrinks = 4;  // receive buffers this many times too large are dropped
 
-// Of this process, so that a number and two processes name a call.
+// Unique in this process, so that a number and two processes identify a call.
 std::atomic<uint64_t> g_last_call{0};
 
 std::chrono::nanoseconds Nanoseconds(Nanos nanos) { return std::chrono::nanoseconds(nanos); }
@@ -62,7 +62,7 @@ Status RpcClient::Bootstrap(const std::string& address, Nanos deadline,
   responder_ = reply.from.task;
   channel_->Authenticate(handshake.channel_key());
   RDMA_RETURN_IF_ERROR(channel_->Connect(reply.channel, fabric::Role::kActive));
-  context_.device->Wake();  // so that somebody polls, who may not have begun to
+  context_.device->Wake();  // a thread must poll, which may not have begun to
   return OkStatus();
 }
 
@@ -92,15 +92,15 @@ Response RpcClient::Call(std::string_view request) {
     if (calls_.empty() && !silent_) heard_ = Now();
     number = ++g_last_call;
     calls_.emplace(number, call);
-    foreseen = foreseen_;
+    foreseen = predicted_;
   }
-  call->landings = MakeLandings(foreseen);
-  response.status = Send(Type::kRequest, number, call->landings, request);
+  call->receive_buffers = MakeLandings(foreseen);
+  response.status = Send(Type::kRequest, number, call->receive_buffers, request);
   if (response.status.ok()) {
     response.status = AwaitReply(number, call);
   } else {
     std::lock_guard<std::mutex> lock(mu_);
-    calls_.erase(number);  // the peer knows nothing of it
+    calls_.erase(number);  // the peer has not received it
   }
   if (!response.status.ok()) return response;
   response.replied = true;
@@ -109,9 +109,9 @@ Response RpcClient::Call(std::string_view request) {
 }
 
 std::vector<RpcClient::ReceiveBuffer> RpcClient::MakeLandings(const std::vector<uint64_t>& sizes) {
-  std::vector<ReceiveBuffer> landings(sizes.size());
+  std::vector<ReceiveBuffer> receive_buffers(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {
-    ReceiveBuffer& landing = landings[i];
+    ReceiveBuffer& landing = receive_buffers[i];
     landing.data = AllocateBlock(context_.receive_arena, sizes[i], &landing.owner);
     fabric::RemoteSpan span;
     if (landing.data != nullptr && channel_->Locate(landing.data, &span) &&
@@ -119,13 +119,14 @@ std::vector<RpcClient::ReceiveBuffer> RpcClient::MakeLandings(const std::vector<
       landing.place = {span.key, span.offset, sizes[i]};
     }
   }
-  return landings;
+  return receive_buffers;
 }
 
-Status RpcClient::Send(Type type, uint64_t number, const std::vector<ReceiveBuffer>& landings,
+Status RpcClient::Send(Type type, uint64_t number,
+                       const std::vector<ReceiveBuffer>& receive_buffers,
                        std::string_view request) {
   std::vector<Place> places;
-  for (const ReceiveBuffer& landing : landings) places.push_back(landing.place);
+  for (const ReceiveBuffer& landing : receive_buffers) places.push_back(landing.place);
   Header header = {};
   header.type = type;
   header.call = number;
@@ -144,8 +145,8 @@ Status RpcClient::AwaitReply(uint64_t number, const std::shared_ptr<Pending>& ca
     if (!call->wanted.empty()) {
       const std::vector<uint64_t> wanted = std::exchange(call->wanted, {});
       lock.unlock();
-      call->landings = MakeLandings(wanted);
-      RDMA_RETURN_IF_ERROR(Send(Type::kLanding, number, call->landings, {}));
+      call->receive_buffers = MakeLandings(wanted);
+      RDMA_RETURN_IF_ERROR(Send(Type::kReceiveBuffer, number, call->receive_buffers, {}));
       lock.lock();
       continue;
     }
@@ -153,7 +154,7 @@ Status RpcClient::AwaitReply(uint64_t number, const std::shared_ptr<Pending>& ca
     const bool timed_out =
         changed_.wait_for(lock, Nanoseconds(interval)) == std::cv_status::timeout;
     if (!timed_out || call->done) continue;
-    // A process that itself did not run blames nobody.
+    // If this process itself was not running, the peer's silence does not count.
     if (Now() - slept_since > interval + kSecond) heard_ = Now();
     silent_ = Now() - heard_ > context_.settings->peer_timeout;
     const bool silent = silent_;
@@ -172,8 +173,9 @@ Status RpcClient::Take(uint64_t number, const std::shared_ptr<Pending>& call, Re
   for (Arrived& arrived : response->payloads) {
     bytes += arrived.bytes;
     if (arrived.place == 0) continue;
-    if (arrived.place > call->landings.size()) return ProtocolViolation("a payload in no place");
-    ReceiveBuffer& landing = call->landings[arrived.place - 1];
+    if (arrived.place > call->receive_buffers.size())
+      return ProtocolViolation("a payload in no place");
+    ReceiveBuffer& landing = call->receive_buffers[arrived.place - 1];
     if (!landing.owner || arrived.bytes > landing.place.length) {
       return ProtocolViolation("a payload in a place that does not hold it");
     }
@@ -192,7 +194,7 @@ Status RpcClient::Take(uint64_t number, const std::shared_ptr<Pending>& call, Re
   return OkStatus();
 }
 
-// The next reply probably is like the last ones.
+// The next reply is probably like the previous ones.
 void RpcClient::PredictSizes(const std::vector<Arrived>& payloads) {
   std::vector<uint64_t> sizes;
   for (const Arrived& arrived : payloads) {
@@ -200,10 +202,10 @@ void RpcClient::PredictSizes(const std::vector<Arrived>& payloads) {
   }
   if (sizes.empty()) return;
   std::lock_guard<std::mutex> lock(mu_);
-  foreseen_.resize(sizes.size());
+  predicted_.resize(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {
-    const bool shrinks = foreseen_[i] / kShrinks > sizes[i];
-    foreseen_[i] = shrinks ? sizes[i] : std::max(foreseen_[i], sizes[i]);
+    const bool shrinks = predicted_[i] / kShrinks > sizes[i];
+    predicted_[i] = shrinks ? sizes[i] : std::max(predicted_[i], sizes[i]);
   }
 }
 
@@ -259,7 +261,7 @@ void RpcClient::OnNotify(const char* data, size_t length) {
 }
 
 Status RpcClient::Dispatch(const Message& message) {
-  std::shared_ptr<RpcClient> leaving;  // goes at the end
+  std::shared_ptr<RpcClient> leaving;  // dropped at the end
   {
     std::lock_guard<std::mutex> lock(mu_);
     heard_ = Now();
@@ -290,7 +292,7 @@ Status RpcClient::Dispatch(const Message& message) {
 
 void RpcClient::OnClosed(const Status& status) {
   std::map<uint64_t, std::shared_ptr<Pending>> calls;
-  std::shared_ptr<RpcClient> self;  // both go after the lock
+  std::shared_ptr<RpcClient> self;  // both dropped after unlocking
   std::lock_guard<std::mutex> lock(mu_);
   closed_ = true;
   self.swap(self_);
@@ -298,14 +300,14 @@ void RpcClient::OnClosed(const Status& status) {
   calls.swap(calls_);
   changed_.notify_all();
   if (status.code() == Code::kUnavailable || calls.empty()) return;
-  // A worker that lives may still write.
+  // A worker that is alive may still write.
   ended_.swap(calls);
   self_ = shared_from_this();
 }
 
 void RpcClient::OnReleased() {
   std::map<uint64_t, std::shared_ptr<Pending>> ended;
-  std::shared_ptr<RpcClient> self;  // both go after the lock
+  std::shared_ptr<RpcClient> self;  // both dropped after unlocking
   std::lock_guard<std::mutex> lock(mu_);
   self.swap(self_);
   ended.swap(ended_);

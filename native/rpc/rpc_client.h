@@ -1,4 +1,4 @@
-// The calling end of one channel.
+// The client side of one channel.
 #pragma once
 
 #include <atomic>
@@ -18,30 +18,31 @@
 
 namespace rdma_transport::rpc {
 
-// Thread-safe; any number of calls at once.
+// Thread-safe. Any number of calls may run at once.
 class RpcClient final : public fabric::ChannelHandler,
                         public std::enable_shared_from_this<RpcClient> {
  public:
   explicit RpcClient(const Context& context) : context_(context) {}
 
-  // Connects to the responder whose door is at `address`. Unavailable: nobody is there, or no
-  // fabric reaches it; FailedPrecondition: it refuses; Cancelled: `*cancelled` became true.
+  // Connects to the server whose listener is at `address`. Returns Unavailable if it does not
+  // answer or no fabric reaches it, FailedPrecondition if it refuses, and Cancelled if `*cancelled`
+  // becomes true.
   static Status Connect(const Context& context, const std::string& address, Nanos deadline,
                         const std::atomic<bool>* cancelled, std::shared_ptr<RpcClient>* caller);
 
-  // Waits for the reply. Unavailable: the responder is gone, or is silent; Cancelled: after
-  // Cancel().
+  // Waits for the reply. Fails with Unavailable if the server is lost or silent, and with Cancelled
+  // after Cancel().
   Response Call(std::string_view request);
-  // Ends all calls, also later ones, at once.
+  // Cancels all current and future calls at once.
   void Cancel();
-  // Must be the last call of the owner: closes the channel, as soon as nothing lands any more.
+  // Closes the channel as soon as no payload can arrive. Must be the owner's last call.
   void Leave();
-  // The channel has ended: another one is needed.
+  // Returns true if the channel has ended, so that a new client is needed.
   bool lost() const;
   // "shm", "verbs".
   const char* fabric() const { return channel_->fabric(); }
 
-  // ChannelHandler, on the polling thread.
+  // ChannelHandler, on the polling thread:
   void OnConnected() override;
   void OnNotify(const char* data, size_t length) override;
   void OnTransfer(uint64_t, const Status&) override {}
@@ -49,26 +50,26 @@ class RpcClient final : public fabric::ChannelHandler,
   void OnReleased() override;
 
  private:
-  // Memory in which a payload may land.
+  // Memory that a payload may be written to.
   struct ReceiveBuffer {
     char* data = nullptr;
     OwnerRef owner;
     Place place = {};
   };
-  // Guarded by mu_, except that the landings are the calling thread's while it waits. They belong
-  // to the peer until its reply has come, or it has let go of the channel.
+  // Guarded by mu_, except that the calling thread uses `receive_buffers` while it waits. They
+  // belong to the peer until its reply has arrived or it has released the channel.
   struct Pending {
-    std::vector<ReceiveBuffer> landings;
-    std::vector<uint64_t> wanted;  // sizes that the landings do not fit
+    std::vector<ReceiveBuffer> receive_buffers;
+    std::vector<uint64_t> wanted;  // sizes for which the receive_buffers are too small
     std::string text;
     bool done = false;
-    Nanos came = 0;  // when it was done, for a timeline
+    Nanos came = 0;  // when it was done, for timelines
   };
 
   Status Bootstrap(const std::string& address, Nanos deadline, const std::atomic<bool>* cancelled);
   Status AwaitConnected(Nanos deadline, const std::atomic<bool>* cancelled);
   std::vector<ReceiveBuffer> MakeLandings(const std::vector<uint64_t>& sizes);
-  Status Send(Type type, uint64_t number, const std::vector<ReceiveBuffer>& landings,
+  Status Send(Type type, uint64_t number, const std::vector<ReceiveBuffer>& receive_buffers,
               std::string_view request);
   Status AwaitReply(uint64_t number, const std::shared_ptr<Pending>& call);
   Status Take(uint64_t number, const std::shared_ptr<Pending>& call, Response* response);
@@ -77,19 +78,19 @@ class RpcClient final : public fabric::ChannelHandler,
   Status EndedLocked() const;
 
   const Context context_;
-  std::string responder_;  // what the other end is called
+  std::string responder_;  // the server's name
   std::shared_ptr<fabric::Channel> channel_;
 
-  mutable std::mutex mu_;  // never held while the channel is called
+  mutable std::mutex mu_;  // not held while the channel is called
   std::condition_variable changed_;
   bool connected_ = false;
   bool cancelled_ = false;
   bool closed_ = false;
   Status reason_;                    // why it closed
-  std::shared_ptr<RpcClient> self_;  // after Leave(), while something may still land
+  std::shared_ptr<RpcClient> self_;  // after Leave(), while a payload may still arrive
   std::map<uint64_t, std::shared_ptr<Pending>> calls_;
-  std::map<uint64_t, std::shared_ptr<Pending>> ended_;  // that may still land
-  std::vector<uint64_t> foreseen_;  // sizes for which the next reply will want places
+  std::map<uint64_t, std::shared_ptr<Pending>> ended_;  // calls whose payloads may still arrive
+  std::vector<uint64_t> predicted_;                     // predicted payload sizes of the next reply
   Nanos heard_ = 0;
   bool silent_ = false;
 };

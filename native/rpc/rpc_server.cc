@@ -49,7 +49,7 @@ Status RpcServer::Admit(const std::string& request, AnsweringHandshake* handshak
   return OkStatus();
 }
 
-// False: all of them are in use.
+// Returns false if all sessions are in use.
 bool RpcServer::MakeRoomLocked() {
   auto idlest = sessions_.end();
   Nanos since = 0;

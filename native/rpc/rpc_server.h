@@ -1,5 +1,5 @@
-// Answers calls from other processes: a door where they learn how to connect, and a session for
-// each that did.
+// Answers calls from other processes: a listener through which they connect, and a session for
+// each.
 #pragma once
 
 #include <memory>
@@ -16,21 +16,22 @@
 
 namespace rdma_transport::rpc {
 
+// Thread-safe.
 class RpcServer {
  public:
   static constexpr size_t kMaxSessions = 1024;
 
-  // Beyond `most_sessions`, who comes takes the place of the one that has been idle for longest,
-  // which connects again when it next asks.
+  // Beyond `most_sessions`, a new client replaces the session that has been idle for longest, whose
+  // client reconnects for its next call.
   RpcServer(const Context& context, Handler handler, size_t most_sessions = kMaxSessions);
   ~RpcServer() { Stop(); }
 
-  // `port` 0: any that is free.
+  // Listens on `port`, or on any free port if it is 0.
   Status Start(int port) {
     return listener_.Open(port, [this](auto* asked) { return Meet(asked); });
   }
   int port() const { return listener_.port(); }
-  // Returns when every handler has; none is called afterwards.
+  // Waits until all handlers have returned. No handler is called afterwards.
   void Stop();
 
  private:

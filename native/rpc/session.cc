@@ -13,7 +13,7 @@
 namespace rdma_transport::rpc {
 namespace {
 
-// A caller has one call under way on each of its threads.
+// A client has one call in progress on each of its threads.
 constexpr size_t kMaxCalls = 1024;
 constexpr std::chrono::milliseconds kRoomInterval(1);
 
@@ -31,7 +31,7 @@ Status Session::Open(std::string_view address, const std::string& channel_key, s
   channel_->Authenticate(channel_key);
   RDMA_RETURN_IF_ERROR(channel_->Connect(address, fabric::Role::kPassive));
   *own = channel_->Address();
-  context_.device->Wake();  // so that somebody polls, who may not have begun to
+  context_.device->Wake();  // a thread must poll, which may not have begun to
   return OkStatus();
 }
 
@@ -88,11 +88,11 @@ Status Session::Dispatch(const Message& message) {
   switch (message.header.type) {
     case Type::kRequest:
       return Begin(message);
-    case Type::kLanding: {
+    case Type::kReceiveBuffer: {
       MapPlaces(message.places);
       std::lock_guard<std::mutex> lock(mu_);
       const auto found = calls_.find(number);
-      if (found == calls_.end()) return OkStatus();  // cancelled, and answered
+      if (found == calls_.end()) return OkStatus();  // already cancelled and answered
       if (found->second->writing)
         return ProtocolViolation("places for a reply that is being written");
       found->second->places = message.places;
@@ -118,7 +118,7 @@ Status Session::Begin(const Message& message) {
   call->places = message.places;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (EndsLocked()) return OkStatus();  // the caller hears of it, and nothing was taken for it
+    if (EndsLocked()) return OkStatus();  // the client is notified by the channel's end
     if (calls_.size() >= kMaxCalls) return ProtocolViolation("too many calls at once");
     if (!calls_.emplace(number, call).second)
       return ProtocolViolation("a call of a number that is in use");
@@ -127,7 +127,7 @@ Status Session::Begin(const Message& message) {
   return OkStatus();
 }
 
-// A peer's region can be written only once it was mapped, which the polling thread does.
+// A peer's region must be mapped before it is written, and only the polling thread maps.
 void Session::MapPlaces(const std::vector<Place>& places) {
   if (!channel_->MapsPeer()) return;
   for (const Place& place : places) {
@@ -155,7 +155,7 @@ void Session::Cancel(uint64_t number) {
 }
 
 void Session::OnTransfer(uint64_t cookie, const Status& /*status*/) {
-  OwnerRef ended;  // goes after the lock
+  OwnerRef ended;  // dropped after unlocking
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = writing_.find(cookie);
   if (found == writing_.end()) return;
@@ -171,12 +171,12 @@ void Session::OnClosed(const Status& /*status*/) {
   changed_.notify_all();
 }
 
-// --- On a thread of the call ---
+// --- On the call's thread ---
 
 void Session::Respond(uint64_t number, const std::shared_ptr<Call>& call) {
   const auto reply = std::make_shared<Reply>(handler_(call->request));
   const Nanos began = Trace::On() ? Now() : 0;
-  std::vector<uint64_t> sizes;  // of what does not ride in the text
+  std::vector<uint64_t> sizes;  // of payloads that do not fit into the text
   for (const Payload& payload : reply->payloads) {
     if (payload.bytes > context_.settings->inline_max) sizes.push_back(payload.bytes);
   }
@@ -208,7 +208,7 @@ void Session::Respond(uint64_t number, const std::shared_ptr<Call>& call) {
   used_at_ = Now();
 }
 
-// Until there are places for those sizes. False: nobody wants the reply any more.
+// Waits until there are places for those sizes. Returns false if the reply is no longer wanted.
 bool Session::AskForPlaces(uint64_t number, const std::shared_ptr<Call>& call,
                            const std::vector<uint64_t>& sizes) {
   const auto fit = [&] {
@@ -225,18 +225,18 @@ bool Session::AskForPlaces(uint64_t number, const std::shared_ptr<Call>& call,
     header.count = static_cast<uint32_t>(sizes.size());
     const Status asked = Notify(header, sizes.data(), sizes.size() * sizeof(uint64_t), {});
     lock.lock();
-    // A channel that refuses closes, or has.
+    // A channel that refuses is closing or closed.
     if (asked.ok()) {
       changed_.wait(lock, [&] { return call->landing_came || call->cancelled || EndsLocked(); });
     }
-    call->places.resize(sizes.size());  // what is missing still rides in the text
+    call->places.resize(sizes.size());  // payloads without a place go into the text
   }
   if (call->cancelled || EndsLocked()) return false;
   call->writing = true;
   return true;
 }
 
-// False: this payload must ride in the text.
+// Returns false if the payload must go into the text.
 bool Session::Land(const Payload& payload, const Place& place,
                    const std::shared_ptr<Reply>& reply) {
   if (place.length < payload.bytes) return false;
@@ -272,7 +272,7 @@ void Session::SendText(uint64_t number, const std::string& text) {
   for (size_t at = 0; at < text.size(); at += kPartBytes) {
     const std::string_view part = std::string_view(text).substr(at, kPartBytes);
     header.length = part.size();
-    if (!NotifyWhenThereIsRoom(header, part).ok()) return;  // it closes, or has
+    if (!NotifyWhenThereIsRoom(header, part).ok()) return;  // closing or closed
   }
 }
 
@@ -282,7 +282,7 @@ Status Session::Notify(const Header& header, const void* table, size_t table_byt
   return channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
-// What comes faster than the caller takes it waits here, so that nothing of a reply is lost.
+// Blocks while the client is slower than this side, so that no part of a reply is lost.
 Status Session::NotifyWhenThereIsRoom(const Header& header, std::string_view bytes) {
   while (true) {
     const Status sent = Notify(header, nullptr, 0, bytes);

@@ -1,5 +1,5 @@
-// The responding end of one channel: hands calls to the handler, writes what they bring into the
-// caller's memory, then tells it.
+// The server side of one channel: passes calls to the handler, writes payloads into the client's
+// memory, and then notifies the client.
 #pragma once
 
 #include <condition_variable>
@@ -19,12 +19,13 @@
 
 namespace rdma_transport::rpc {
 
+// Thread-safe.
 class Session final : public fabric::ChannelHandler, public std::enable_shared_from_this<Session> {
  public:
-  // Runs work that may block.
+  // Runs work that may block, on another thread.
   using Run = std::function<void(std::function<void()>)>;
 
-  // `caller` is what the other end is called.
+  // `caller` is the client's name.
   Session(const Context& context, std::string caller, Handler handler, Run run)
       : context_(context),
         caller_(std::move(caller)),
@@ -32,21 +33,22 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
         run_(std::move(run)),
         born_(Now()) {}
 
-  // Prepares to be connected by the channel of that address; `own` gets this side's.
+  // Waits for the channel at `address` to connect. Sets `own` to this side's address.
   Status Open(std::string_view address, const std::string& channel_key, std::string* own);
-  // Calls under way end without a reply as soon as their handlers return.
+  // Ends calls in progress without a reply, as soon as their handlers return.
   void Quit();
-  // The same, unless a call is under way. Whether it quits.
+  // Quits if connected and idle. Returns whether it quits.
   bool QuitIfIdle();
-  // When no call is under way: nothing is written any more.
+  // Closes the channel. Must be called only when no call is in progress.
   void Close(const std::string& reason);
   bool closed() const;
-  // Nobody came within the time for it.
+  // Returns true if no client connected in time.
   bool Overdue(Nanos now) const;
-  // Since when the caller has asked for nothing; 0: a call is under way, or it has yet to connect.
+  // Returns since when the client has been idle, or 0 if it is not connected or a call is in
+  // progress.
   Nanos IdleSince() const;
 
-  // ChannelHandler, on the polling thread.
+  // ChannelHandler, on the polling thread:
   void OnConnected() override;
   void OnNotify(const char* data, size_t length) override;
   void OnTransfer(uint64_t cookie, const Status& status) override;
@@ -55,7 +57,7 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
  private:
   // Guarded by mu_.
   struct Call {
-    bool writing = false;  // its places are in use; what comes afterwards is the reply
+    bool writing = false;  // the reply is being written; `places` are fixed
     bool cancelled = false;
     bool landing_came = false;
     std::string request;
@@ -91,7 +93,7 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
   bool closed_ = false;
   std::map<uint64_t, std::shared_ptr<Call>> calls_;
   uint64_t last_cookie_ = 0;
-  std::map<uint64_t, OwnerRef> writing_;  // what a card still reads, by cookie
+  std::map<uint64_t, OwnerRef> writing_;  // memory that a card still reads, by cookie
 };
 
 }  // namespace rdma_transport::rpc

@@ -9,7 +9,7 @@
 namespace rdma_transport::rpc {
 namespace {
 
-// Far above what an address takes, far below what would hurt.
+// Far more than an address needs, and little enough to hold for every connection.
 constexpr size_t kMaxMessage = size_t{16} << 10;
 
 }  // namespace

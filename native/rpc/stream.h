@@ -1,4 +1,4 @@
-// One message each way on a TCP connection that does not block: a 32-bit length and the bytes.
+// One message each way on a nonblocking TCP connection: a 32-bit length and the bytes.
 #pragma once
 
 #include <string>
@@ -9,6 +9,7 @@
 
 namespace rdma_transport::rpc {
 
+// Not thread-safe.
 class Stream {
  public:
   enum class Progress { kWaits, kDone, kBroken };
@@ -22,9 +23,9 @@ class Stream {
   const std::string& received() const { return in_; }
 
   void Queue(const std::string& message);
-  // As far as it goes now; kDone: all that was queued has left.
+  // Sends what it can without blocking. Returns kDone when everything queued has been sent.
   Progress Send();
-  // kDone: a whole message is in received().
+  // Receives what it can without blocking. Returns kDone when received() is a whole message.
   Progress Receive();
 
  private:

@@ -1,4 +1,4 @@
-// The asking side of a Listener.
+// The client side of a Listener.
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -16,7 +16,7 @@ namespace {
 
 using fabric::host::FileDescriptor;
 
-constexpr Nanos kKnockSlice = 20 * kMillisecond;  // how soon a cancellation is seen
+constexpr Nanos kConnectSlice = 20 * kMillisecond;  // limits the delay of a cancellation
 
 Status Late(const std::string& address) {
   return Status(Code::kUnavailable, "no answer from " + address + " in time");
@@ -35,14 +35,14 @@ Status Split(const std::string& address, std::string* host, std::string* port) {
   return OkStatus();
 }
 
-// Until the socket is ready for `events`.
+// Waits until the socket is ready for `events`.
 Status Await(int fd, short events, const std::string& address, Nanos deadline,
              const std::atomic<bool>* cancelled) {
   while (!cancelled->load()) {
     const Nanos left = deadline - Now();
     if (left <= 0) return Late(address);
     pollfd descriptor = {fd, events, 0};
-    const auto slice = static_cast<int>(std::min(left, kKnockSlice) / kMillisecond + 1);
+    const auto slice = static_cast<int>(std::min(left, kConnectSlice) / kMillisecond + 1);
     if (poll(&descriptor, 1, slice) > 0) return OkStatus();
   }
   return Status(Code::kCancelled, "not wanted any more");

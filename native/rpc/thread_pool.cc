@@ -18,7 +18,7 @@ void ThreadPool::Run(std::function<void()> work) {
     threads_.emplace_back([this] { Loop(); });
     pthread_setname_np(threads_.back().native_handle(), "rdma_answer");
   } catch (const std::system_error& error) {
-    // The work waits for one of those there are.
+    // The work waits for an existing thread.
     Log(LogLevel::kWarning,
         std::string("no thread for a call of the data service: ") + error.what());
   }

@@ -1,5 +1,5 @@
-// Threads for work that may block for as long as it likes: each piece starts at once, on a thread
-// that has nothing to do or else on a new one.
+// Threads for work that may block indefinitely. Work starts at once, on an idle thread or a new
+// one.
 #pragma once
 
 #include <condition_variable>
@@ -11,11 +11,12 @@
 
 namespace rdma_transport::rpc {
 
+// Thread-safe.
 class ThreadPool {
  public:
   ~ThreadPool() { Shutdown(); }
   void Run(std::function<void()> work);
-  // Waits for all work; afterwards Run() does nothing.
+  // Waits for all work. Afterwards Run() does nothing.
   void Shutdown();
 
  private:

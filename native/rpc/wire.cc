@@ -6,7 +6,7 @@
 namespace rdma_transport::rpc {
 namespace {
 
-constexpr uint32_t kMaxCode = 16;  // of the canonical ones, not all of which Code names
+constexpr uint32_t kMaxCode = 16;  // of the canonical codes; Code does not name all of them
 
 struct ReplyHeader {
   uint32_t code;
@@ -49,7 +49,7 @@ Status Parse(const char* data, size_t length, Message* message) {
   std::memcpy(&header, data, sizeof(header));
   std::string_view rest(data + sizeof(header), length - sizeof(header));
   if (header.count > kMaxPlaces) return Malformed("too many places");
-  const bool places = header.type == Type::kRequest || header.type == Type::kLanding;
+  const bool places = header.type == Type::kRequest || header.type == Type::kReceiveBuffer;
   if (places ? !Take(&rest, header.count, &message->places)
              : !Take(&rest, header.count, &message->sizes)) {
     return Malformed("shorter than its places");
@@ -91,8 +91,8 @@ std::string EncodeReply(const Reply& reply, const std::vector<uint64_t>& places)
 }
 
 Status DecodeReply(std::string text, Response* response) {
-  // The header alone is longer than what a string keeps inside itself, so moving the answer does
-  // not move these bytes.
+  // The header alone is longer than a string's internal buffer, so moving the response does not
+  // move these bytes.
   response->text = std::move(text);
   std::string_view rest = response->text;
   std::vector<ReplyHeader> header;

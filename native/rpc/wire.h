@@ -1,5 +1,5 @@
-// The notifications of an exchange, and the text that a reply is. Little-endian. Whatever comes
-// from a peer is checked here before anything looks at it.
+// The notifications of RPC and the text of a reply. Little-endian. Everything from a peer is
+// validated here before it is used.
 #pragma once
 
 #include <sys/uio.h>
@@ -14,21 +14,21 @@
 
 namespace rdma_transport::rpc {
 
-// Peers of another version do not talk over the fabric.
+// Peers of different versions do not use the fabric.
 constexpr uint32_t kVersion = 2;
-// For the bootstrap's handshake.
+// The service name in the bootstrap's handshake.
 inline constexpr std::string_view kService = "rpc";
 constexpr size_t kMaxRequest = 4096;
 constexpr size_t kMaxPlaces = 1024;
-// What one notification carries of a reply's text.
+// The most bytes of a reply's text in one notification.
 constexpr size_t kPartBytes = size_t{32} << 10;
 
 enum class Type : uint8_t {
-  kRequest = 1,  // caller: a request, and places for its payloads
-  kSizes = 2,    // responder: the large payloads have these sizes, which the places do not fit
-  kLanding = 3,  // caller: places that fit
-  kPart = 4,     // responder: the next bytes of the reply's text, after all that landed
-  kCancel = 5,   // caller: does not wait any more; still wants the reply, after which nothing lands
+  kRequest = 1,        // client: a request, and places for its payloads
+  kSizes = 2,          // server: sizes of the large payloads, because they do not fit the places
+  kReceiveBuffer = 3,  // client: places that fit
+  kPart = 4,    // server: the next bytes of the reply's text, after all payloads were written
+  kCancel = 5,  // client: gave up, but needs the reply, after which no payload is written
   kPing = 6,
   kPong = 7,
 };
@@ -36,14 +36,14 @@ enum class Type : uint8_t {
 struct Header {
   Type type;
   uint8_t reserved[3];
-  uint32_t count;  // of places, or of sizes
+  uint32_t count;  // number of places or sizes
   uint64_t call;
-  uint64_t length;  // of the request, or of a part
+  uint64_t length;  // of the request or the part
   uint64_t total;   // of the reply's text
 };
 static_assert(sizeof(Header) == 32);
 
-// Memory of the caller in which a payload may land; `length` 0: none.
+// Memory of the client for a payload. If `length` is 0, there is none.
 struct Place {
   uint64_t key;
   uint64_t offset;
@@ -55,12 +55,13 @@ struct Message {
   Header header;
   std::vector<Place> places;
   std::vector<uint64_t> sizes;
-  std::string_view bytes;  // in the notification
+  std::string_view bytes;  // points into the notification
 };
 
+// Returns DataLoss if the bytes do not follow the protocol.
 Status Parse(const char* data, size_t length, Message* message);
 
-// The parts of a notification; refers to all that it was made of.
+// The parts of a notification. The constructor's arguments must outlive it.
 class Frame {
  public:
   Frame(const Header* header, const void* table, size_t table_bytes, std::string_view bytes);
@@ -71,13 +72,13 @@ class Frame {
   iovec parts_[3];
 };
 
-// What the peer sent does not follow the protocol.
+// The error for a peer that does not follow the protocol.
 inline Status ProtocolViolation(const char* what) { return Status(Code::kDataLoss, what); }
 
-// A reply without the payloads that landed; `places` says for each payload in which place, from 1,
-// or 0: it rides in the text.
+// Encodes a reply without the payloads that were written to places. For each payload, `places` has
+// its place, counted from 1, or 0 if the payload is in the text.
 std::string EncodeReply(const Reply& reply, const std::vector<uint64_t>& places);
-// DataLoss: not such a text. What landed gets no `data`, that is the caller's to set.
+// Returns DataLoss if `text` is malformed. The caller must set `data` of the payloads in places.
 Status DecodeReply(std::string text, Response* response);
 
 }  // namespace rdma_transport::rpc

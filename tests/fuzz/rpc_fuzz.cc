@@ -79,7 +79,7 @@ std::string Notification(Input* input, uint64_t call) {
     bytes = Text(input);
     header.total = bytes.size();
     if (input->Flag()) header.total = input->Number();
-  } else if (header.type == Type::kRequest || header.type == Type::kLanding) {
+  } else if (header.type == Type::kRequest || header.type == Type::kReceiveBuffer) {
     for (uint32_t i = 0; i < header.count; ++i) {
       table += BytesOf(Place{input->Number(), input->Number(), input->Number()});
     }
@@ -141,7 +141,7 @@ void ServeHostileCaller(Input* input) {
   ScriptedChannel* channel = stand.device.channel().get();
   channel->AddRegion(1, 256);
   // A call that wants places waits for them. This thread brings what comes meanwhile, and then
-  // places or the end, without which the call would wait for ever.
+  // places or the end, without which the call would wait forever.
   channel->on_notify = [&](std::string_view bytes) {
     Message message;
     if (!Parse(bytes.data(), bytes.size(), &message).ok()) std::abort();
@@ -150,7 +150,7 @@ void ServeHostileCaller(Input* input) {
     if (input->Flag()) session->Quit();
     if (channel->closed()) channel->FinishClose(kOver);
     Header landing = {};
-    landing.type = Type::kLanding;
+    landing.type = Type::kReceiveBuffer;
     landing.call = message.header.call;
     const std::string valid = BytesOf(landing);
     session->OnNotify(valid.data(), valid.size());
@@ -204,7 +204,7 @@ void CallHostileResponder(Input* input) {
     Message message;
     if (!Parse(bytes.data(), bytes.size(), &message).ok()) std::abort();
     const bool asks =
-        message.header.type == Type::kRequest || message.header.type == Type::kLanding;
+        message.header.type == Type::kRequest || message.header.type == Type::kReceiveBuffer;
     while (asks && ++notifications < kMaxNotifications) {
       Deliver(input, caller.get(), message.header.call);
       if (input->empty() || input->Flag()) break;

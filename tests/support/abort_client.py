@@ -257,7 +257,7 @@ class Mirrored(_Plain):
         import tensorflow as tf
         from tensorflow.python.eager import context
 
-        # TensorFlow waits for ever, over gRPC too, for a worker of which the others have not heard.
+        # TensorFlow waits forever, over gRPC too, for a worker of which the others have not heard.
         self._run(number, False)
         try:
             return self._run(number, number % self.workers == self.options["index"])

@@ -43,7 +43,7 @@ class Graph:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # TensorFlow's close() waits for ever for a task that died, over gRPC as well.
+        # TensorFlow's close() waits forever for a task that died, over gRPC as well.
         closing = threading.Thread(target=self.session.close, daemon=True)
         closing.start()
         closing.join(5)

@@ -10,18 +10,18 @@ namespace {
 
 constexpr size_t kUnknown = std::numeric_limits<size_t>::max();
 
-// How one version calls its files.
+// The file names of a cgroup version.
 struct Names {
   const char* mount;
   const char* limit;
   const char* usage;
-  const char* reclaimable;  // a field of memory.stat: pages of files that nobody uses now
+  const char* reclaimable;  // a field of memory.stat: inactive file pages
 };
 constexpr Names kUnified = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
 constexpr Names kLegacy = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
                            "memory.usage_in_bytes", "total_inactive_file"};
 
-// "max" and a missing file both mean that nothing is limited here.
+// Both "max" and a missing file mean that there is no limit.
 size_t NumberInFile(const std::string& path) {
   std::ifstream file(path);
   size_t value = 0;
@@ -59,8 +59,8 @@ bool HasMemory(const std::string& controllers) {
 
 }  // namespace
 
-// A limit counts for all groups inside. In a container the path may be the host's, of which only
-// the last part, or nothing, is there to be seen.
+// A group's limit also applies to its descendants. In a container the path may be the host's, and
+// only its last part, or none of it, is visible.
 MemoryBounds ControlGroupMemory(const std::string& root) {
   MemoryBounds bounds = {kUnknown, kUnknown};
   std::ifstream groups(root + "/proc/self/cgroup");

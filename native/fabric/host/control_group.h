@@ -1,4 +1,4 @@
-// What the control groups of this process allow it: the one that it is in, and those around that.
+// Memory limits of this process's control group and its ancestors.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,12 @@
 namespace rdma_transport::fabric::host {
 
 struct MemoryBounds {
-  size_t limit;      // in all
-  size_t available;  // beside what is used, and cannot be reclaimed, already
+  size_t limit;      // total
+  size_t available;  // remaining, counting memory that can be reclaimed
 };
 
-// Of cgroup v1 and v2. The largest numbers there are where nothing is limited. `root`: for tests.
+// Supports cgroup v1 and v2. Values that are not limited are the maximum of size_t. `root` is for
+// tests.
 MemoryBounds ControlGroupMemory(const std::string& root = "");
 
 }  // namespace rdma_transport::fabric::host

@@ -1,4 +1,4 @@
-// Owns a file descriptor.
+// Owns a file descriptor and closes it on destruction. Not thread-safe.
 #pragma once
 
 #include <unistd.h>
@@ -23,7 +23,7 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // Gives it up without closing it.
+  // Returns the descriptor without closing it. The caller owns it now.
   int Release() { return std::exchange(fd_, -1); }
   void Reset() {
     if (fd_ >= 0) close(fd_);

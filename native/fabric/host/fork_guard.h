@@ -1,9 +1,9 @@
-// What a fork() must not share between parent and child.
+// Separates memory and descriptors of parent and child after fork().
 //
-// Arena pages are MAP_SHARED, so without care a forked child's writes would change the parent's
-// tensors, and a child that keeps a copy of a socket would hide its parent's death from the peers.
-// In the child, guarded memory therefore becomes a private copy-on-write view of the same pages at
-// the same addresses, and guarded descriptors are closed.
+// Arena pages are MAP_SHARED. Without a guard, a child's writes would change the parent's tensors,
+// and a child's copy of a socket would hide the parent's death from its peers. In the child,
+// guarded memory becomes a private copy-on-write view of the same pages at the same addresses, and
+// guarded descriptors are closed.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ void UnguardMemory(void* address);
 void GuardDescriptor(int fd);
 void UnguardDescriptor(int fd);
 
-// How many forks separate this process from the one that first asked. What was opened under
-// another number belongs to an ancestor and must be left alone.
+// Returns the number of forks between this process and the one that called this function first. A
+// resource opened in another generation belongs to an ancestor and must not be used.
 int ForkGeneration();
 
 }  // namespace rdma_transport::fabric::host

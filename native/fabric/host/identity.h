@@ -1,13 +1,13 @@
-// Which processes may share memory: those under one kernel, in one network namespace (where local
-// sockets are found), of one user.
+// Identifies processes that can share memory: they have the same kernel, the same network namespace
+// (which scopes local sockets) and the same user.
 #pragma once
 
 #include <string>
 
 namespace rdma_transport::fabric::host {
 
-// Equal for two processes that may; says nothing about who they are. Only a hint: the proof is the
-// local socket that is reached.
+// Returns the same text in two processes that can share memory. It is only a hint and authenticates
+// nothing; the local socket decides.
 const std::string& HostIdentity();
 
 }  // namespace rdma_transport::fabric::host

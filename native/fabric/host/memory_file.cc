@@ -35,7 +35,7 @@ size_t MeminfoBytes(const std::string& field) {
   return std::numeric_limits<size_t>::max();
 }
 
-// Kernels before 5.1 do not know it.
+// Kernels before 5.1 do not support this seal.
 bool SealsFutureWrites() {
   static const bool known = [] {
     const FileDescriptor probe(
@@ -54,7 +54,7 @@ size_t AvailableMemory() {
 }
 
 Status CreateMemoryFile(const char* name, size_t length, FileDescriptor* file) {
-  // The kernel would rather kill a process than fail a page of an unnamed file, so ask first.
+  // For a page of an unnamed file the kernel would kill a process rather than fail, so check first.
   const size_t available = AvailableMemory();
   const size_t reserve = std::min<size_t>(available / 16, size_t{256} << 20);
   if (length > available - reserve) {
@@ -62,7 +62,7 @@ Status CreateMemoryFile(const char* name, size_t length, FileDescriptor* file) {
                   "no memory for " + std::to_string(length) + " bytes of shared memory: " +
                       std::to_string(available) + " bytes are available to this process");
   }
-  // Beyond this limit the kernel would send SIGXFSZ, which ends a process by default.
+  // Beyond this limit the kernel would send SIGXFSZ, which terminates the process by default.
   rlimit file_size;
   if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && length > file_size.rlim_cur) {
     return Status(Code::kResourceExhausted,
@@ -86,7 +86,7 @@ Status CreateMemoryFile(const char* name, size_t length, FileDescriptor* file) {
 }
 
 Status SealAgainstNewWriters(int fd) {
-  // Kernels before 5.1 do not know this seal; the peers' mappings are read-only all the same.
+  // Kernels before 5.1 do not support this seal. The peers' mappings are read-only anyway.
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL) {
     return StatusFromErrno(errno, "sealing shared memory against writers");
   }
@@ -95,13 +95,13 @@ Status SealAgainstNewWriters(int fd) {
 
 Status CheckMemoryFile(int fd, size_t length, bool writable) {
   const int seals = fcntl(fd, F_GET_SEALS);
-  // The last one also forbids the peer to punch holes.
+  // F_SEAL_FUTURE_WRITE also keeps the peer from punching holes.
   const int needed =
       F_SEAL_SHRINK | F_SEAL_GROW | (writable || !SealsFutureWrites() ? 0 : F_SEAL_FUTURE_WRITE);
   if (seals < 0 || (seals & needed) != needed) {
     return Status(Code::kPermissionDenied, "the peer sent shared memory that is not sealed");
   }
-  // Huge pages can run out when they are touched.
+  // Huge pages can run out on first access.
   struct statfs system;
   if (fstatfs(fd, &system) != 0 || system.f_type != TMPFS_MAGIC) {
     return Status(Code::kPermissionDenied, "the peer sent memory of another kind than it said");

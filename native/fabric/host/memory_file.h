@@ -1,5 +1,5 @@
-// Unnamed shared memory: a memfd whose size is sealed, so that nobody can make a mapping of it
-// fault.
+// Unnamed shared memory: a memfd with a sealed size, so that no process can make accesses to a
+// mapping fault.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +9,22 @@
 
 namespace rdma_transport::fabric::host {
 
-// A new file of `length` bytes whose pages are all there: a shortage of memory is an error here and
-// not a SIGBUS later.
+// Creates a file of `length` bytes and allocates all its pages, so that a shortage of memory is an
+// error here and not a SIGBUS later. Returns ResourceExhausted if the memory is not available.
 Status CreateMemoryFile(const char* name, size_t length, FileDescriptor* file);
 
-// Forbids any process to map the file writable from now on; existing mappings stay.
+// Prevents all processes from creating writable mappings. Existing mappings stay writable.
 Status SealAgainstNewWriters(int fd);
 
-// Whether a file that a peer sent has exactly `length` bytes for good, all of them there: touching
-// them neither faults nor takes memory on this process's account. Of a file that is `writable` here
-// the peer may still give pages back, which a write here then takes anew.
+// Returns OK if a file received from a peer has exactly `length` bytes, sealed and allocated:
+// accesses neither fault nor charge memory to this process. A peer can still free pages of a file
+// that is `writable` here, and a write here then allocates them again.
 Status CheckMemoryFile(int fd, size_t length, bool writable);
 
-// How much more memory this process could take: of the host and of its control groups.
+// Returns the bytes that this process can still allocate within the limits of the host and its
+// control groups.
 size_t AvailableMemory();
-// How much memory it may use in all.
+// Returns the bytes that this process may use in total.
 size_t TotalMemory();
 
 }  // namespace rdma_transport::fabric::host

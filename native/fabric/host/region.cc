@@ -24,7 +24,8 @@ Status MemoryRegion::Create(uint64_t key, size_t length, Access access, void* pl
   made->placed_ = place != nullptr;
   if (access == Access::kRemoteRead) RDMA_RETURN_IF_ERROR(SealAgainstNewWriters(made->fd()));
 #ifdef MADV_POPULATE_WRITE
-  // Page tables now rather than a fault per page in the first step; failing costs only that.
+  // Populate the page tables now to avoid a fault per page in the first step. Failure only costs
+  // time.
   madvise(address, length, MADV_POPULATE_WRITE);
 #endif
   GuardMemory(address, length, made->fd());

@@ -1,4 +1,4 @@
-// Memory of this process that peers may map: a memory file, mapped here for reading and writing.
+// A region that peers can map: a memory file, mapped here for reading and writing.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace rdma_transport::fabric::host {
 
 class MemoryRegion final : public Region {
  public:
-  // `place` as in Device::Allocate().
+  // `place` is as in Device::Allocate(). Returns ResourceExhausted if the memory is not available.
   static Status Create(uint64_t key, size_t length, Access access, void* place,
                        std::unique_ptr<MemoryRegion>* region);
   ~MemoryRegion() override;
@@ -21,7 +21,7 @@ class MemoryRegion final : public Region {
   MemoryRegion() = default;
 
   FileDescriptor file_;
-  bool placed_ = false;  // inside an address range that belongs to the caller
+  bool placed_ = false;  // lies in an address range of the caller
 };
 
 }  // namespace rdma_transport::fabric::host

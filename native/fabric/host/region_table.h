@@ -1,4 +1,4 @@
-// The regions of a device, by key and by address.
+// Finds the regions of a device by key and by address.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@
 
 namespace rdma_transport::fabric::host {
 
-// Thread-safe. Holds no region alive.
+// Thread-safe. Does not own the regions: call Remove() before a region is destroyed.
 class RegionTable {
  public:
   uint64_t NewKey();
   void Add(Region* region);
   void Remove(uint64_t key);
 
-  // Where `data` lies; `span->length` is what is left of the region from there.
+  // If `data` lies in a region, sets `span` to the rest of the region from there and returns true.
   bool Locate(const void* data, RemoteSpan* span) const;
-  // Calls `use(region)` while the region cannot end; false: there is none of that key.
+  // Calls `use(region)` while holding a lock that keeps the region alive. Returns false if there is
+  // no region with this key.
   template <typename Use>
   bool With(uint64_t key, Use use) const {
     std::shared_lock<std::shared_mutex> lock(mu_);

@@ -1,4 +1,4 @@
-// What a shared-memory channel tells the other side through the bootstrap.
+// The address of a shared-memory channel, which the bootstrap sends to the peer.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ constexpr size_t kTokenLength = 16;
 
 struct ChannelAddress {
   std::string socket_name;  // abstract local socket of the process
-  std::string token;        // random; who knows it was told it by the bootstrap: see greeting.h
+  std::string token;        // random; proves knowledge of the address, see greeting.h
 
   std::string host;  // see host/identity.h
 

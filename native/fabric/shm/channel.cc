@@ -15,15 +15,15 @@
 namespace rdma_transport::fabric::shm {
 namespace {
 
-// What may wait for room in the peer's ring before Notify() refuses.
+// Limit on bytes queued for the peer's ring. Notify() fails beyond it.
 constexpr size_t kPendingLimit = size_t{256} << 20;
 constexpr int kRecordsPerPoll = 64;
-// Messages of a socket that are handled before others get their turn.
+// Socket messages that are handled before other channels get their turn.
 constexpr int kMessagesPerTurn = 64;
-// More than a socket holds that nobody has enlarged: what was sent before a notification is among
-// them.
+// More than a socket of default size holds, so that everything sent before a notification is
+// included.
 constexpr int kMessagesInSocket = 1024;
-// Of one channel. An arena of a terabyte in slabs of 256 MiB has as many.
+// Limit per channel, enough for an arena of 1 TiB in slabs of 256 MiB.
 constexpr size_t kMaxRegions = 4096;
 
 size_t TotalLength(const iovec* parts, int count) {
@@ -32,7 +32,7 @@ size_t TotalLength(const iovec* parts, int count) {
   return length;
 }
 
-// All memory that a peer shares is there, so no more can be meant.
+// The peer cannot share more than its total memory.
 uint64_t HostMemory() {
   struct sysinfo info = {};
   sysinfo(&info);
@@ -71,7 +71,7 @@ Status ShmChannel::Connect(std::string_view peer_address, Role role) {
   RDMA_RETURN_IF_ERROR(ConnectTo(address.socket_name, &socket));
   RDMA_RETURN_IF_ERROR(CheckPeerUser(socket.get(), &process));
   const auto end = TakeSocket(std::move(socket), process);
-  // Nothing is said on behalf of a channel that was closed meanwhile without a word to the peer.
+  // Do not greet on behalf of a channel that was closed meanwhile.
   RDMA_RETURN_IF_ERROR(Advance(State::kNew, State::kConnecting));
   RDMA_RETURN_IF_ERROR(SendEnds(MessageType::kHello));
   return device_->Watch(this, end->get());
@@ -87,7 +87,7 @@ std::shared_ptr<const SocketEnd> ShmChannel::TakeSocket(host::FileDescriptor soc
   return end;
 }
 
-// Shows the peer who this is, and hands over this side's ring.
+// Sends this side's greeting and ring to the peer.
 Status ShmChannel::SendEnds(MessageType type) {
   Hello hello = {};
   hello.type = type;
@@ -197,7 +197,7 @@ Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64
     RingPeer();
     return OkStatus();
   }
-  // The polling thread rings before it sleeps; if it sleeps already, this is the last chance.
+  // The polling thread wakes the peer before it sleeps. If it already sleeps, wake the peer here.
   unrung_.store(true);
   if (device_->Asleep()) RingIfLazy();
   return OkStatus();
@@ -206,7 +206,7 @@ Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64
 Backlog ShmChannel::backlog() const {
   if (state_.load(std::memory_order_acquire) != State::kConnected) return {};
   std::lock_guard<std::mutex> lock(send_mu_);
-  // The consumer writes one of the two numbers, and need not be trusted.
+  // The consumer writes one of the two numbers and is not trusted.
   return {kRingCapacity, std::min<uint64_t>(outgoing_.Used(), kRingCapacity), pending_bytes_};
 }
 
@@ -214,7 +214,7 @@ void ShmChannel::RingIfLazy() {
   if (unrung_.load(std::memory_order_relaxed) && unrung_.exchange(false)) RingPeer();
 }
 
-// A peer whose socket is full has something to read, so it does not sleep for long.
+// A peer whose socket is full has messages to read, so it does not sleep for long.
 void ShmChannel::RingPeer() {
   if (!outgoing_.TakeConsumerSleeps()) return;
   const Wake wake = {MessageType::kWake};
@@ -222,7 +222,7 @@ void ShmChannel::RingPeer() {
   if (socket_ != nullptr) SendMessage(socket_->get(), AsBytes(wake)).IgnoreError();
 }
 
-// The consumer need not be trusted.
+// The consumer is not trusted.
 uint64_t ShmChannel::Delivered() const {
   if (!attached_.load(std::memory_order_acquire)) return 0;
   return std::min(outgoing_.Taken(), notified_.load(std::memory_order_relaxed));
@@ -233,7 +233,7 @@ std::shared_ptr<const void> ShmChannel::Hold() const {
   return presence_;
 }
 
-// With send_mu_ held. What does not fit waits until the consumer rings for room.
+// Requires send_mu_. Records that do not fit stay queued until the consumer reports room.
 void ShmChannel::FlushPending() {
   bool asked = false;
   while (!pending_.empty()) {
@@ -269,7 +269,7 @@ Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uin
   }
   {
     std::lock_guard<std::mutex> lock(state_mu_);
-    // After the end nobody would tell it.
+    // After Close() no completion would be delivered.
     if (closed()) return NotConnected();
     completions_.push_back({cookie, std::move(status)});
     has_completions_.store(true);
@@ -295,8 +295,8 @@ std::shared_ptr<Mapping> ShmChannel::FindMapping(uint64_t key) {
 MappedSpan ShmChannel::Map(const RemoteSpan& span) {
   std::shared_ptr<Mapping> mapping = FindMapping(span.key);
   if (mapping == nullptr) {
-    // The region was sent before the notification that names it, so it is in the socket by now.
-    // An end of the stream is met again, and handled, in HandleSocket().
+    // The region was sent before the notification that names it, so it is already in the socket.
+    // HandleSocket() finds an end of the stream again and handles it.
     const Status drained = DrainSocket(kMessagesInSocket);
     if (!drained.ok() && drained.code() != Code::kUnavailable) EndAfterRing(drained);
     mapping = FindMapping(span.key);
@@ -375,7 +375,8 @@ int ShmChannel::PollRing(ChannelHandler* handler) {
     }
     if (data == nullptr) break;
     handler->OnNotify(data, length);
-    // What ended the channel does not count as taken: the peer sends it again by another way.
+    // The notification that closed the channel does not count as delivered, so the peer sends it
+    // again by other means.
     if (closed()) return records;
     incoming_.Pop();
     ++records;
@@ -401,10 +402,10 @@ void ShmChannel::HandleSocket(bool writable) {
 void ShmChannel::HandleEndOfStream() {
   std::lock_guard<std::mutex> lock(socket_mu_);
   eof_.store(true);
-  if (socket_ != nullptr) device_->Unwatch(socket_->get());  // it would be readable for ever
+  if (socket_ != nullptr) device_->Unwatch(socket_->get());  // it would stay readable forever
 }
 
-// What the peer wrote into the ring before counts. A peer that goes on writing is not waited for.
+// Records that the peer wrote before the end are still delivered, up to the capacity of the ring.
 void ShmChannel::EndAfterRing(const Status& reason) {
   if (closed() || ending_) return;
   ending_ = true;
@@ -412,10 +413,10 @@ void ShmChannel::EndAfterRing(const Status& reason) {
   end_reason_ = reason;
 }
 
-// Handles the messages that are there; the first error ends it. OK with some left: `most` came.
+// Handles pending messages until the first error, at most `most`. Returns OK if some remain.
 Status ShmChannel::DrainSocket(int most) {
   while (most-- > 0 && !eof_.load()) {
-    const bool over = closed() || ending_;  // what comes now comes too late
+    const bool over = closed() || ending_;  // too late to act on messages
     Message message;
     {
       std::lock_guard<std::mutex> lock(socket_mu_);
@@ -424,7 +425,7 @@ Status ShmChannel::DrainSocket(int most) {
       if (status.code() == Code::kNotFound) return OkStatus();
       if (!status.ok() && (!over || status.code() == Code::kUnavailable)) return status;
     }
-    // A wake has done its work; a region that Map() needs may lie behind it.
+    // A wake needs no action. Continue, because a region for Map() may follow.
     if (over || TypeOf(message.bytes) == MessageType::kWake) continue;
     RDMA_RETURN_IF_ERROR(HandleMessage(&message));
   }
@@ -454,7 +455,7 @@ Status ShmChannel::HandleMessage(Message* message) {
       Bye bye;
       RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &bye));
       bye.reason[sizeof(bye.reason) - 1] = '\0';
-      // Not Unavailable: the peer lives, and may still read what it was lent.
+      // Not Unavailable: the peer is alive and may still read outstanding buffers.
       return Status(Code::kAborted, std::string("the peer closed the channel: ") + bye.reason);
     }
     default:
@@ -508,11 +509,11 @@ void ShmChannel::ForgetRegion(uint64_t key) {
 
 // --- The end ---
 
-// Now, or when the peer has read what lies in the socket.
+// Sends now, or when the peer has read messages from its socket.
 void ShmChannel::SayLocked(std::string_view message) {
   if (unsent_.empty()) {
     const Status said = SendMessage(socket_->get(), message);
-    if (said.code() != Code::kResourceExhausted) return;  // a peer that is gone needs nothing
+    if (said.code() != Code::kResourceExhausted) return;  // a peer that is gone needs no message
     device_->WatchForRoom(this, socket_->get(), true);
   }
   unsent_.emplace_back(message);
@@ -528,8 +529,8 @@ void ShmChannel::SayUnsent() {
   device_->WatchForRoom(this, socket_->get(), false);
 }
 
-// Unavailable is the fabric's word that the peer uses nothing here any more, so nobody else may
-// give it.
+// Only the fabric may close with Unavailable, which means that the peer no longer accesses this
+// memory.
 void ShmChannel::Close(const Status& reason) {
   const bool true_code = reason.code() != Code::kUnavailable || eof_.load();
   {
@@ -564,21 +565,22 @@ void ShmChannel::FinishClose() {
   mappings.clear();
   const bool died = reason.code() == Code::kUnavailable;
   if (!std::exchange(told_, true) && handler != nullptr) {
-    // A process that died needs nothing again.
+    // A dead process needs no notification again.
     handler->OnDelivered(died ? notified_.load() : Delivered());
     handler->OnClosed(reason);
   }
   bool all_said = false;
   const bool released = EndStream(&all_said);
-  // Without a handler nothing here is the peer's to use.
+  // Without a handler, the peer uses no memory of this process.
   if (!released && (handler != nullptr || !all_said)) return;
   if (handler != nullptr && !died) handler->OnReleased();
   Finish();
 }
 
-// Lets go of the peer's memory when the peer has been told of the end. True: so has the peer.
+// Releases the peer's memory once the peer is notified of the end. Returns true if the peer has
+// released this side's memory.
 bool ShmChannel::EndStream(bool* all_said) {
-  std::shared_ptr<const void> presence;  // goes after the lock
+  std::shared_ptr<const void> presence;  // released after the lock
   std::lock_guard<std::mutex> lock(socket_mu_);
   *all_said = unsent_.empty() || eof_.load();
   if (*all_said) presence.swap(presence_);

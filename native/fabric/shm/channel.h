@@ -27,10 +27,10 @@ class ShmDevice;
 
 // Lock order: send_mu_ before socket_mu_. No lock is held while the handler runs.
 //
-// The end of the socket's stream says that the other side reads and writes nothing here any more.
-// A process that dies ends it at once. A process that closes the channel and lives says so (Bye)
-// and ends its stream when the last of the peer's memory has been let go of there (Presence). Until
-// then both sides keep the socket, and what the other side may still use.
+// When the socket's stream ends, the peer no longer accesses memory of this process. If a process
+// dies, its stream ends at once. A process that closes the channel sends Bye, and ends its stream
+// when it has released the last of the peer's memory (Presence). Until then both sides keep the
+// socket and the memory that the peer may still use.
 class ShmChannel final : public Channel {
  public:
   ShmChannel(ShmDevice* device, std::weak_ptr<ChannelHandler> handler, std::string token);
@@ -56,33 +56,33 @@ class ShmChannel final : public Channel {
   void Close(const Status& reason) override;
 
   const std::string& token() const { return token_; }
-  // After Connect().
+  // Valid after Connect().
   const Greeting& greeting() const { return greeting_; }
 
-  // The rest is for the device, on the polling thread.
-  // Passive side: the peer has come.
+  // The functions below are for the device, on the polling thread.
+  // Passive side: accepts the peer's connection and its first message.
   Status Attach(host::FileDescriptor socket, pid_t process, Message* hello);
   int Poll();
   bool HasWork() const;
-  // `writable`: what found no room may find some now.
+  // `writable`: the socket has room for queued messages.
   void HandleSocket(bool writable);
-  // The peer can see the flag.
+  // Returns whether the peer can see the sleep flag.
   bool attached() const { return attached_.load(std::memory_order_acquire); }
   void RaiseFlag() { incoming_.RaiseFlag(); }
   void LowerFlag() { incoming_.LowerFlag(); }
   void RingIfLazy();
   void ForgetRegion(uint64_t key);
   bool closed() const { return state_.load() == State::kClosed; }
-  // Closed, and nothing is left to do or to wait for.
+  // Closed, and there is nothing left to do or wait for.
   bool finished() const { return finished_.load(); }
-  // After Close(), again and again until it has finished: tells the handler, lets go of the peer's
-  // memory, and waits until the peer has let go of this side's.
+  // Called after Close() until the channel has finished. Notifies the handler, releases the peer's
+  // memory, and waits until the peer has released memory of this process.
   void FinishClose();
 
  private:
   enum class State { kNew, kConnecting, kConnected, kClosed };
 
-  // Not OK: the channel was closed meanwhile.
+  // Returns an error if the channel has been closed meanwhile.
   Status Advance(State from, State to);
   Status CloseReason() const;
   std::shared_ptr<const SocketEnd> TakeSocket(host::FileDescriptor socket, pid_t process);
@@ -120,7 +120,7 @@ class ShmChannel final : public Channel {
   bool passive_ = false;
 
   RingConsumer incoming_;
-  std::atomic<bool> attached_{false};  // outgoing_ is
+  std::atomic<bool> attached_{false};  // outgoing_ is mapped
   std::atomic<bool> unrung_{false};
 
   mutable std::mutex send_mu_;
@@ -133,7 +133,7 @@ class ShmChannel final : public Channel {
   mutable std::mutex socket_mu_;
   std::shared_ptr<const SocketEnd> socket_;
   std::shared_ptr<const void> presence_;
-  std::deque<std::string> unsent_;  // messages that found no room
+  std::deque<std::string> unsent_;  // messages waiting for room in the socket
   std::set<uint64_t> shared_;
 
   mutable std::mutex state_mu_;
@@ -148,12 +148,12 @@ class ShmChannel final : public Channel {
   Status close_reason_;
   std::atomic<bool> finished_{false};
 
-  // The polling thread's.
-  uint64_t confirmed_ = 0;  // notifications that the handler knows to be delivered
-  bool ending_ = false;     // closes with end_reason_ when the ring has been read
-  uint64_t ending_at_ = 0;  // or so many bytes of it
+  // Used only by the polling thread.
+  uint64_t confirmed_ = 0;  // notifications reported by OnDelivered()
+  bool ending_ = false;     // close with end_reason_ after reading the ring
+  uint64_t ending_at_ = 0;  // but read no further than this position
   Status end_reason_;
-  std::atomic<bool> eof_{false};  // the peer's stream has ended; other threads may look
+  std::atomic<bool> eof_{false};  // the peer's stream has ended; read by other threads too
   bool told_ = false;             // OnClosed() was called
 };
 

@@ -19,12 +19,12 @@
 namespace rdma_transport::fabric::shm {
 namespace {
 
-constexpr Nanos kSocketInterval = kMillisecond;  // while busy; a sleeping device hears at once
+constexpr Nanos kSocketInterval = kMillisecond;  // while busy; a sleeping device reacts at once
 constexpr Nanos kPendingTimeout = 5 * kSecond;
-// Of this process's own user, so the bounds only keep one from the others' turn and descriptors.
+// Bounds on connections of this user, to protect other channels' turns and descriptors.
 constexpr size_t kMaxPendingConnections = 64;
 constexpr int kAcceptsPerTurn = 16;
-// Without a free descriptor the listener would be readable again at once.
+// Without a free descriptor, the listener would become readable again at once.
 constexpr long kListenerPauseMs = 100;
 
 }  // namespace
@@ -55,7 +55,7 @@ Status ShmDevice::Init() {
 }
 
 ShmDevice::~ShmDevice() {
-  snapshot_.clear();  // a channel that nobody else holds takes itself off the lists below
+  snapshot_.clear();  // channels without another owner remove themselves from the lists below
   if (!Foreign() && listener_.valid()) host::UnguardDescriptor(listener_.get());
 }
 
@@ -201,8 +201,8 @@ std::vector<std::shared_ptr<ShmChannel>> ShmDevice::Channels() const {
   {
     std::lock_guard<std::mutex> lock(channels_mu_);
     for (const auto& weak : channels_) {
-      // Any of these may be the last reference, and must not go under the lock, which the
-      // channel's destructor takes.
+      // This may be the last reference. Drop it without the lock, because the channel's destructor
+      // takes the lock.
       if (auto channel = weak.lock()) channels.push_back(std::move(channel));
     }
   }
@@ -246,7 +246,7 @@ bool ShmDevice::HasWork() {
                      [](const auto& channel) { return channel->HasWork(); });
 }
 
-// A flag for each peer: none can lower another one's.
+// Each peer has its own flag, so a peer cannot clear another's.
 void ShmDevice::SetFlags(bool asleep) {
   asleep_.store(asleep);
   for (const auto& channel : snapshot_) {
@@ -268,12 +268,12 @@ void ShmDevice::Sleep(Nanos deadline) {
     const Nanos left = deadline - Now();
     timeout_ms = left <= 0 ? 0 : static_cast<int>(left / kMillisecond + 1);
   }
-  // Only looked at: the polling thread takes and handles it.
+  // Only check for events here. The polling thread consumes them.
   epoll_event event;
   if (epoll_wait(epoll_.get(), &event, 1, timeout_ms) > 0) woken_.store(true);
 }
 
-// Fails only when the counter is full, and then nobody sleeps.
+// The write fails only if the counter is full, and then all sleepers wake up anyway.
 void ShmDevice::Wake() {
   const uint64_t one = 1;
   if (!Foreign()) [[maybe_unused]]
@@ -308,13 +308,13 @@ void ShmDevice::HandleEvent(void* tag, uint32_t events) {
   }
 }
 
-// What is left after this turn is still there at the next.
+// Connections that remain are accepted in the next turn.
 void ShmDevice::AcceptConnections() {
   for (int i = 0; i < kAcceptsPerTurn && AcceptConnection(); ++i) {
   }
 }
 
-// False: there is none, or none can be taken now.
+// Returns false if there is no connection or none can be accepted now.
 bool ShmDevice::AcceptConnection() {
   PendingConnection connection = {{}, 0, Now()};
   const Status accepted = Accept(listener_.get(), &connection.socket);

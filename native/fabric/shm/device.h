@@ -1,4 +1,4 @@
-// The shared-memory fabric: peers on the same host, under the same user.
+// The shared-memory fabric: peers on this host that run as the same user.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,7 @@
 
 namespace rdma_transport::fabric::shm {
 
+// See Device for the contract.
 class ShmDevice final : public Device {
  public:
   static Status Create(const Settings& settings, std::unique_ptr<Device>* device);
@@ -41,24 +42,25 @@ class ShmDevice final : public Device {
   void Wake() override;
   int WaitDescriptor() const override { return epoll_.get(); }
 
-  // For channels.
+  // The functions below are for channels.
   uint64_t id() const { return id_; }
   const std::string& socket_name() const { return socket_name_; }
-  // The polling thread has said ArmNotification(), and nothing has come since.
+  // Returns whether ArmNotification() was called and Poll() was not called since.
   bool Asleep() const { return asleep_.load(); }
   bool FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const;
+  // Waits for a connection that presents the channel's greeting.
   void Expect(ShmChannel* channel);
   Status Watch(ShmChannel* channel, int socket);
   void Unwatch(int socket);
-  // Whether the channel is also told when its socket has room for what it sends.
+  // Also notifies the channel when its socket becomes writable.
   void WatchForRoom(ShmChannel* channel, int socket, bool on);
-  // It has finished.
+  // Removes a channel that has finished.
   void Forget(ShmChannel* channel);
-  // Whether this device was opened by an ancestor of this process.
+  // Returns whether an ancestor of this process opened this device.
   bool Foreign() const;
 
  private:
-  // A connection whose first message has not come yet.
+  // A connection that has not yet sent its first message.
   struct PendingConnection {
     host::FileDescriptor socket;
     pid_t process;
@@ -89,24 +91,24 @@ class ShmDevice final : public Device {
   std::string socket_name_;
   host::FileDescriptor listener_;
   host::FileDescriptor epoll_;
-  host::FileDescriptor event_;         // of Wake()
+  host::FileDescriptor event_;         // signaled by Wake()
   host::FileDescriptor resume_timer_;  // runs while the listener is paused
   std::atomic<bool> asleep_{false};
   Nanos sockets_checked_ = 0;
-  std::atomic<bool> woken_{false};  // a Sleep() ended by an event that nobody has handled yet
+  std::atomic<bool> woken_{false};  // a Sleep() was ended by an event that is not handled yet
 
   mutable std::mutex channels_mu_;
   std::vector<std::weak_ptr<ShmChannel>> channels_;
   std::atomic<uint64_t> channels_version_{0};
-  // The polling thread's own copy of the channels.
+  // The polling thread's copy of the channels.
   std::vector<std::shared_ptr<ShmChannel>> snapshot_;
   uint64_t snapshot_version_ = ~uint64_t{0};
-  std::map<std::string, ShmChannel*> expected_;  // by token, under channels_mu_
+  std::map<std::string, ShmChannel*> expected_;  // by token; guarded by channels_mu_
 
-  std::list<PendingConnection> pending_;  // the oldest first
+  std::list<PendingConnection> pending_;  // oldest first
   LogLimiter refusals_{LogLevel::kWarning};
 
-  host::RegionTable regions_;  // of host::MemoryRegion
+  host::RegionTable regions_;  // all are host::MemoryRegion
   std::mutex own_views_mu_;
   std::map<uint64_t, std::shared_ptr<Mapping>> own_views_;
 };

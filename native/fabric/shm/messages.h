@@ -1,5 +1,5 @@
-// What travels on a channel's local socket. Fixed-size structures, one per message: both ends run
-// on one host, built from one version (the bootstrap has compared versions before).
+// The messages on a channel's local socket: one structure of fixed size per message. Both ends run
+// on one host and the same version, which the bootstrap has checked.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace rdma_transport::fabric::shm {
 
 enum class MessageType : uint32_t { kHello = 1, kAccept, kRegion, kForget, kBye, kWake };
 
-struct Hello {  // and kAccept; descriptor: the ring
+struct Hello {  // also for kAccept; carries the descriptor of the ring
   MessageType type;
   uint32_t reserved;
-  uint64_t device_id;  // the sender's, so that all its channels are known to lead to one memory
+  uint64_t device_id;  // of the sender; the same for all its channels
   char greeting[kGreetingBytes];
 };
 
-struct RegionMessage {  // descriptor: the memory file
+struct RegionMessage {  // carries the descriptor of the memory file
   MessageType type;
   uint32_t writable;
   uint64_t key;
@@ -32,7 +32,7 @@ struct Forget {
   uint64_t key;
 };
 
-// The sender has closed the channel. It may still read memory of the receiver, until its stream
+// The sender has closed the channel. It may still read memory of the receiver until its stream
 // ends.
 struct Bye {
   MessageType type;
@@ -40,7 +40,7 @@ struct Bye {
   char reason[256];
 };
 
-// There is something in the ring of a consumer that sleeps.
+// There are records in the ring of a sleeping consumer.
 struct Wake {
   MessageType type;
 };

@@ -10,7 +10,7 @@
 namespace rdma_transport::fabric::shm {
 namespace {
 
-constexpr size_t kLengthField = 8;  // keeps records 8-aligned
+constexpr size_t kLengthField = 8;  // keeps records aligned to 8
 
 constexpr size_t RecordSize(size_t length) { return (kLengthField + length + 7) / 8 * 8; }
 
@@ -61,20 +61,20 @@ Status RingConsumer::Peek(const char** data, size_t* length) {
 
 void RingConsumer::Pop() {
   head_ += record_size_;
-  // First: whoever sees the room sees that the record counts as taken.
+  // Store `taken` first: a producer that sees the room must see the record as taken.
   mapping_.header()->taken.store(++taken_, std::memory_order_release);
   mapping_.header()->head.store(head_, std::memory_order_release);
 }
 
 bool RingConsumer::TakeProducerWaits() {
-  // Orders the store of `head` before the load; pairs with WaitForRoom().
+  // Orders the store of `head` before the load. Pairs with WaitForRoom().
   std::atomic_thread_fence(std::memory_order_seq_cst);
   auto& waits = mapping_.header()->producer_waits;
   return waits.load(std::memory_order_relaxed) != 0 && waits.exchange(0) != 0;
 }
 
 bool RingProducer::TakeConsumerSleeps() {
-  // Orders the store of `tail` before the look at the flag; pairs with RaiseFlag().
+  // Orders the store of `tail` before the load of the flag. Pairs with RaiseFlag().
   std::atomic_thread_fence(std::memory_order_seq_cst);
   auto& asleep = mapping_.header()->asleep;
   return asleep.load(std::memory_order_relaxed) != 0 && asleep.exchange(0) != 0;

@@ -1,8 +1,8 @@
-// A one-way queue of records between two processes: one producer, one consumer, no locks.
+// A lock-free queue of records between two processes, with one producer and one consumer.
 //
-// The consumer makes the ring and may distrust what it finds in it: every length is checked, and a
-// ring that breaks the rules is an error, not a crash. Records never wrap, because the data pages
-// are mapped twice in a row.
+// The consumer creates the ring and does not trust its content. It checks every length, and invalid
+// content is an error, not a crash. Records never wrap, because the data pages are mapped twice in
+// a row.
 #pragma once
 
 #include <sys/uio.h>
@@ -18,18 +18,19 @@ namespace rdma_transport::fabric::shm {
 
 constexpr size_t kRingCapacity = size_t{256} << 10;
 constexpr size_t kRingFileLength = kRingCapacity + 4096;
-// Keeps a record small beside the ring, so that a few always fit.
+// Limits a record to about half of the ring.
 constexpr size_t kMaxRecord = kRingCapacity / 2 - 64;
 
-// The first page. Producer and consumer each write a cache line of their own.
+// The first page. Producer and consumer write to separate cache lines.
 struct RingHeader {
-  alignas(64) std::atomic<uint64_t> tail;  // bytes ever produced; written by the producer
-  alignas(64) std::atomic<uint64_t> head;  // bytes ever consumed; written by the consumer
-  std::atomic<uint64_t> taken;             // records ever consumed; written by the consumer
-  std::atomic<uint32_t> asleep;            // the consumer must be woken; the producer lowers it
+  alignas(64) std::atomic<uint64_t> tail;  // bytes produced; written by the producer
+  alignas(64) std::atomic<uint64_t> head;  // bytes consumed; written by the consumer
+  std::atomic<uint64_t> taken;             // records consumed; written by the consumer
+  std::atomic<uint32_t> asleep;            // set while the consumer sleeps; the producer clears it
   alignas(64) std::atomic<uint32_t> producer_waits;
 };
 
+// A mapping of a ring's file; unmapped on destruction.
 class RingMapping {
  public:
   RingMapping() = default;
@@ -45,23 +46,25 @@ class RingMapping {
   char* base_ = nullptr;
 };
 
+// Not thread-safe.
 class RingConsumer {
  public:
-  // Makes the ring; `fd()` is for the producer.
+  // Creates the ring. `fd()` is for the producer.
   Status Create();
   int fd() const { return file_.get(); }
   void CloseFile() { file_.Reset(); }
 
   bool Empty() const;
-  // The oldest record, valid until Pop(). OK with *data null: nothing there.
+  // Returns the oldest record, valid until Pop(). Sets `*data` to null if the ring is empty.
+  // Returns an error if the content is not valid.
   Status Peek(const char** data, size_t* length);
   void Pop();
-  // Call after a batch of Pop(): whether the producer sleeps on the room that was made.
+  // Returns whether the producer waits for the room that was made. Call it after a batch of Pop().
   bool TakeProducerWaits();
-  // Bytes ever consumed.
+  // Returns the number of bytes consumed.
   uint64_t consumed() const { return head_; }
 
-  // The consumer raises its flag, looks once more for records, and only then sleeps.
+  // The consumer raises its flag, checks for records once more, and only then sleeps.
   void RaiseFlag() { mapping_.header()->asleep.store(1); }
   void LowerFlag() { mapping_.header()->asleep.store(0, std::memory_order_relaxed); }
 
@@ -73,19 +76,21 @@ class RingConsumer {
   uint64_t record_size_ = 0;
 };
 
+// Thread-compatible.
 class RingProducer {
  public:
   Status Attach(int fd) { return mapping_.Map(fd); }
 
-  // Appends one record; false: no room now.
+  // Appends one record. Returns false if there is no room.
   bool Push(const iovec* parts, int count, size_t length);
-  // Asks the consumer to ring when there is room again. Try Push() once more afterwards.
+  // Requests a wake-up when there is room. Try Push() once more afterwards.
   void WaitForRoom();
-  // Bytes that the consumer has not taken.
+  // Returns the number of bytes that the consumer has not consumed.
   uint64_t Used() const;
-  // Records that the consumer says it has taken.
+  // Returns the number of records that the consumer reports as consumed; not trusted.
   uint64_t Taken() const { return mapping_.header()->taken.load(std::memory_order_acquire); }
-  // Call after a Push(): whether the consumer sleeps and must be woken, which one caller learns.
+  // Returns whether the consumer sleeps and must be woken. Returns true to one caller only. Call it
+  // after Push().
   bool TakeConsumerSleeps();
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSocketType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
-// A name of 100 characters at most, after the null byte that makes it abstract.
+// `name` has at most 100 characters; a leading null byte makes the address abstract.
 socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
   std::memset(address, 0, sizeof(*address));
   address->sun_family = AF_UNIX;
@@ -93,9 +93,10 @@ Status SendMessage(int socket, std::string_view bytes, int descriptor) {
     rights->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
   }
-  // MSG_DONTWAIT: O_NONBLOCK belongs to the description, which a peer could share and change.
+  // MSG_DONTWAIT rather than O_NONBLOCK, which is part of the description that a peer could share
+  // and change.
   ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-  // Of an earlier moment, and told once: see ReceiveMessage().
+  // A pending error from earlier, reported once; see ReceiveMessage().
   if (sent < 0 && errno == ECONNRESET) sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent >= 0) return OkStatus();
   if (errno == EAGAIN || errno == ETOOMANYREFS) {
@@ -114,8 +115,8 @@ Status ReceiveMessage(int socket, Message* message) {
   header.msg_control = control;
   header.msg_controllen = sizeof(control);
   ssize_t got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  // The peer closed its end and had not read all. That is told once and first, but what the peer
-  // said before it closed is still there: perhaps that it lives.
+  // The peer closed its end before it had read everything. The kernel reports that once, before
+  // messages that the peer sent earlier, for example Bye.
   if (got < 0 && errno == ECONNRESET) {
     got = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   }
@@ -156,7 +157,7 @@ SocketEnd::~SocketEnd() {
   }
 }
 
-// Then it was closed at the fork, and its number may mean something else.
+// If so, the descriptor was closed at the fork, and its number may now be another file.
 bool SocketEnd::Inherited() const { return generation_ != host::ForkGeneration(); }
 
 void SocketEnd::EndStream() const {

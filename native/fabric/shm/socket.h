@@ -1,6 +1,6 @@
-// The local socket of a channel. It carries descriptors of shared memory, proves that both ends run
-// on one host under one user, wakes the peer, and its end tells that the peer uses nothing here any
-// more.
+// The local socket of a channel. It passes descriptors of shared memory, proves that both ends run
+// on one host as one user, and wakes the peer. The end of its stream means that the peer no longer
+// uses memory of this process.
 #pragma once
 
 #include <sys/types.h>
@@ -22,23 +22,23 @@ struct Message {
   std::vector<host::FileDescriptor> descriptors;
 };
 
-// Abstract addresses: they have no file, and end with the process.
+// Listen() and ConnectTo() use abstract addresses, which have no file and vanish with the process.
 Status Listen(const std::string& name, host::FileDescriptor* listener);
 Status ConnectTo(const std::string& name, host::FileDescriptor* socket);
-// NotFound: nobody waits.
+// Returns NotFound if there is no pending connection.
 Status Accept(int listener, host::FileDescriptor* socket);
 
-// PermissionDenied unless the other end runs as this user. `process`: 0 if it is in a PID namespace
-// that this process does not see.
+// Returns PermissionDenied unless the peer runs as the same user. Sets `process` to 0 if the peer's
+// PID namespace is not visible here.
 Status CheckPeerUser(int socket, pid_t* process);
 
-// Sends at most one descriptor; -1: none. Never blocks, whatever the peer does to its end.
-// ResourceExhausted: no room now. Unavailable: the peer is gone.
+// Sends a message with at most one descriptor (-1: none). Never blocks. Returns ResourceExhausted
+// if there is no room now, Unavailable if the peer is gone.
 Status SendMessage(int socket, std::string_view bytes, int descriptor = -1);
-// NotFound: nothing there now. Unavailable: the peer is gone.
+// Returns NotFound if there is no message now, Unavailable if the peer is gone.
 Status ReceiveMessage(int socket, Message* message);
 
-// Owns this process's end of a connection, which children of a fork do not inherit. Thread-safe.
+// Owns this process's end of a connection. Children of a fork do not inherit it. Thread-safe.
 class SocketEnd {
  public:
   explicit SocketEnd(host::FileDescriptor fd);
@@ -47,18 +47,18 @@ class SocketEnd {
   SocketEnd& operator=(const SocketEnd&) = delete;
 
   int get() const { return fd_.get(); }
-  // Ends this side's stream: the peer reads what was sent, then the end.
+  // Ends this side's stream. The peer first reads what was sent before.
   void EndStream() const;
 
  private:
   bool Inherited() const;
 
   host::FileDescriptor fd_;
-  const int generation_;  // of forks
+  const int generation_;  // of forks, see fork_guard.h
 };
 
-// While one lives, this process may read or write memory of the peer. With the last reference the
-// stream to the peer ends, as it does when the process dies.
+// While an instance exists, this process may access memory of the peer. Destruction ends the stream
+// to the peer, as the death of the process does.
 class Presence {
  public:
   explicit Presence(std::shared_ptr<const SocketEnd> socket) : socket_(std::move(socket)) {}

@@ -8,11 +8,11 @@
 namespace rdma_transport::fabric::shm {
 namespace {
 
-// Address space only; smaller ones are tried where a limit (RLIMIT_AS) forbids it.
+// Address space only. If a limit (RLIMIT_AS) forbids it, smaller windows are tried.
 constexpr size_t kLargestWindow = size_t{1} << 38;
 constexpr size_t kSmallestWindow = size_t{1} << 32;
-// Each takes an entry of the kernel's table of this process (vm.max_map_count, usually 65530),
-// which must not run out: peers choose how many regions they share.
+// Each mapping takes an entry of the process's kernel table (vm.max_map_count, usually 65530).
+// Peers choose how many regions they share, so limit them.
 constexpr size_t kMaxMappings = 16384;
 
 }  // namespace
@@ -26,7 +26,7 @@ Window& Window::Get() {
 
 Status Window::ReserveLocked() {
   for (size_t size = kLargestWindow; size >= kSmallestWindow; size /= 4) {
-    // One granule more than needed, to start on a granule.
+    // Reserve an extra granule for alignment.
     void* reserved = mmap(nullptr, size + kGranule, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) continue;
@@ -75,7 +75,8 @@ Status Window::Map(int fd, size_t length, bool writable, uint64_t key, const Own
     return status;
   }
 #ifdef MADV_POPULATE_READ
-  // Page tables now rather than a fault per page in the first step; failing costs only that.
+  // Populate the page tables now to avoid a fault per page in the first step. Failure only costs
+  // time.
   madvise(address, length, MADV_POPULATE_READ);
 #endif
   *mapping = std::make_shared<Mapping>(address, length, writable, key, owner, std::move(presence));

@@ -1,5 +1,5 @@
-// One reserved address range of this process in which all memory of peers is mapped, read-only, so
-// that "is this somebody else's memory?" is two comparisons.
+// One reserved address range in which this process maps all memory of peers, read-only. Two
+// comparisons then show whether an address is memory of a peer.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +16,8 @@
 
 namespace rdma_transport::fabric::shm {
 
-// Whose memory it is: the number that a device gave itself, and the process, for which the kernel
-// vouches.
+// Identifies the owner of memory: a number that its device chose, and its process ID, which the
+// kernel guarantees.
 struct Owner {
   uint64_t device = 0;
   pid_t process = 0;
@@ -26,10 +26,10 @@ struct Owner {
   }
 };
 
-// A region of some process as it is mapped here; unmapped on destruction.
+// A region of any process, mapped here. Unmapped on destruction.
 class Mapping {
  public:
-  // `presence` is let go of after the memory.
+  // `presence` is released after the memory is unmapped.
   Mapping(char* address, size_t length, bool writable, uint64_t key, const Owner& owner,
           std::shared_ptr<const void> presence)
       : address_(address),
@@ -43,7 +43,7 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   const char* address() const { return address_; }
-  // Null: the peer allows reads only.
+  // Returns null if the peer shared the region read-only.
   char* writable_address() const { return writable_ ? address_ : nullptr; }
   size_t length() const { return length_; }
   uint64_t key() const { return key_; }
@@ -58,14 +58,16 @@ class Mapping {
   const std::shared_ptr<const void> presence_;
 };
 
+// Thread-safe singleton.
 class Window {
  public:
-  // All regions are multiples of this, so that one table entry answers for one granule.
+  // The length of every region is a multiple of this, so one table entry covers one granule.
   static constexpr size_t kGranule = size_t{2} << 20;
 
   static Window& Get();
 
-  // Maps `length` bytes (a multiple of kGranule) of `fd`.
+  // Maps `length` bytes of `fd`; `length` must be a multiple of kGranule. Returns
+  // ResourceExhausted if address space or mappings run out.
   Status Map(int fd, size_t length, bool writable, uint64_t key, const Owner& owner,
              std::shared_ptr<const void> presence, std::shared_ptr<Mapping>* mapping);
 
@@ -73,8 +75,7 @@ class Window {
     const auto address = reinterpret_cast<uintptr_t>(data);
     return address - base_.load(std::memory_order_relaxed) < size_.load(std::memory_order_relaxed);
   }
-  // The mapping in which `data` lies, or null. The caller keeps it alive by whatever told it of
-  // `data`.
+  // Returns the mapping that contains `data`, or null. The caller must keep the mapping alive.
   const Mapping* Find(const void* data) const;
 
  private:

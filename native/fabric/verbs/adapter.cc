@@ -15,14 +15,15 @@ namespace rdma_transport::fabric::verbs {
 namespace {
 
 constexpr int kQueueEntries = 4096;
-// A card maps memory by large pages only where its address has the same place in such a page.
+// A card can map memory with large pages only if iova and address have the same offset in such a
+// page.
 constexpr uint64_t kIovaGranule = uint64_t{2} << 20;
-// Neither signed arithmetic nor the end of a region goes round.
+// Keeps signed arithmetic and the end of a region from overflowing.
 constexpr uint64_t kIovaLimit = uint64_t{1} << 62;
 
-// As many peers as may come at once where all have rings like this side's.
+// Peers that may be pending at once if their rings are as large as this side's.
 constexpr int64_t kMaxPendingPeers = 512;
-// mlx5 cannot bind longer ones.
+// mlx5 cannot bind longer windows.
 constexpr uint64_t kLongestWindow = uint64_t{1} << 31;
 
 uint64_t AddressOf(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
@@ -38,7 +39,7 @@ bool HasWindows(const Port& port) {
          verbs.dealloc_mw != nullptr;
 }
 
-// Whether a registration failed, perhaps, for the address that was asked for.
+// Returns whether the requested iova may be the reason why a registration failed.
 bool MayBeTheIova(int error) {
   return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS || error == ERANGE;
 }
@@ -88,7 +89,7 @@ Status Adapter::Init(const VerbsSettings& settings) {
   std::vector<std::string> left_out;
   RDMA_RETURN_IF_ERROR(ChoosePort(*library_, settings, &port_, &left_out));
   for (const std::string& reason : left_out) Log(LogLevel::kInfo, "verbs: " + reason);
-  // A child that keeps these open would keep queue pairs alive, and hide this process's death.
+  // A child that keeps these open would keep queue pairs alive and hide this process's death.
   host::GuardDescriptor(port_.context->cmd_fd);
   host::GuardDescriptor(port_.context->async_fd);
   domain_ = library_->alloc_pd(port_.context);
@@ -142,7 +143,7 @@ bool Adapter::Usable() const { return generation_ == host::ForkGeneration(); }
 
 ibv_mr* Adapter::RegisterAt(uint64_t iova, void* address, size_t length, int access) {
   const bool relaxed = settings_.relaxed_ordering && library_->reg_mr_iova2 != nullptr;
-  // The newer entry drops optional flags that the kernel does not know.
+  // ibv_reg_mr_iova2() drops optional flags that the kernel does not support.
   if (relaxed || iova != AddressOf(address)) {
     return library_->reg_mr_iova2(
         domain_, address, length, iova,
@@ -160,7 +161,7 @@ Status Adapter::Register(void* address, size_t length, int access,
   return OkStatus();
 }
 
-// 0: peers reach memory of that length directly.
+// Returns 0 if peers access memory of this length directly.
 int Adapter::WindowAccess(size_t length, int access) {
   if (!windows_) return 0;
   if (length <= kLongestWindow) return access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);

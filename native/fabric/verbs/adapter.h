@@ -1,4 +1,4 @@
-// An opened port: protection domain, registered memory, completion queues, events.
+// An opened port with its protection domain, registered memory, completion queues and events.
 #pragma once
 
 #include <atomic>
@@ -18,16 +18,17 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// Shared by the queue pairs that fit it, so that it can never overrun: each reserves as many
-// entries as it can ever have completions.
+// A completion queue shared by several queue pairs. Each reserves as many entries as it can have
+// completions, so the queue never overruns.
 class CompletionQueue {
  public:
   CompletionQueue(ibv_cq* queue, int capacity) : queue_(queue), capacity_(capacity) {}
 
   ibv_cq* get() const { return queue_; }
+  // Returns false if fewer than `entries` are free.
   bool Reserve(int entries);
-  // Entries of a queue pair that is gone may still lie in the queue: they are free when it has been
-  // emptied once more.
+  // Releases entries of a destroyed queue pair. Its completions may still be in the queue, so the
+  // entries become free when the queue has been emptied once more.
   void Release(int entries) { released_.fetch_add(entries); }
   int TakeReleased() { return released_.exchange(0); }
   void Emptied(int released);
@@ -40,8 +41,8 @@ class CompletionQueue {
   std::atomic<int> released_{0};
 };
 
-// Memory that is registered for this process's own use, or for peers. Both ends of an operation
-// name it by its iova, which need not be its address here.
+// Memory registered for this process or for peers. Operations name it by its iova, which can differ
+// from its address.
 class Registration {
  public:
   ~Registration();
@@ -52,11 +53,11 @@ class Registration {
   uint32_t rkey() const { return region_->rkey; }
   char* address() const { return static_cast<char*>(region_->addr); }
   uint64_t iova() const { return iova_; }
-  // From addresses here to those that the card knows.
+  // Add this to a local address to get the address that the card knows.
   uint64_t shift() const { return iova_ - reinterpret_cast<uint64_t>(address()); }
   size_t length() const { return region_->length; }
   ibv_mr* region() const { return region_; }
-  // What a peer's windows over it may allow; 0: peers reach it by its own key.
+  // Returns the access that a memory window may grant, or 0 if peers use the rkey directly.
   int window_access() const { return window_access_; }
 
  private:
@@ -70,7 +71,7 @@ class Registration {
   int window_access_ = 0;
 };
 
-// Thread-safe. Outlives everything that was made of it.
+// An opened port. Thread-safe. It must outlive everything created from it.
 class Adapter {
  public:
   static Status Open(const VerbsSettings& settings, std::unique_ptr<Adapter>* adapter);
@@ -82,37 +83,38 @@ class Adapter {
   const Port& port() const { return port_; }
   const VerbsSettings& settings() const { return settings_; }
   ibv_pd* domain() const { return domain_; }
-  // False in a process that was forked from the one that opened it.
+  // Returns false in a process that was forked from the one that opened the adapter.
   bool Usable() const;
   // "mlx5_0:1"
   std::string Name() const { return port_.device + ":" + std::to_string(port_.number); }
 
-  // `access`: flags of ibv_reg_mr().
-  // For operations of this side alone.
+  // Registers memory for operations of this side only. `access` is a set of flags of ibv_reg_mr().
   Status Register(void* address, size_t length, int access,
                   std::unique_ptr<Registration>* registration);
-  // For peers: at an address that they cannot guess, and by windows alone, as far as the settings
-  // want it and the card can.
+  // Registers memory for peers. Depending on the settings and the card, it gets an iova that peers
+  // cannot guess and is accessible only through memory windows.
   Status Expose(void* address, size_t length, int access,
                 std::shared_ptr<Registration>* registration);
-  // Accelerator memory, by its DMA-BUF. Unimplemented where library or device cannot.
+  // Registers accelerator memory by its DMA-BUF. Returns Unimplemented if the library or the device
+  // cannot.
   Status RegisterDmaBuf(int descriptor, uint64_t offset, size_t length, int access,
                         std::unique_ptr<Registration>* registration);
 
-  // Locked memory for peers that have asked for a channel and not yet come. False: they have too
-  // much already. Taken back with a negative number.
+  // Charges locked memory of peers that have requested a channel and not connected yet. Returns
+  // false if that exceeds the limit. A negative number undoes a charge.
   bool ChargePending(int64_t bytes);
 
-  // A completion queue with room for `entries` more; Release() them at the end.
+  // Finds or creates a completion queue with room for `entries` more. The caller must Release()
+  // them. Returns InvalidArgument if the device does not support so many.
   Status ReserveCompletions(int entries, CompletionQueue** queue);
-  // All there are; for the polling thread. Grows only.
+  // Returns all completion queues. Polling thread only. The list never shrinks.
   const std::vector<CompletionQueue*>& Queues();
 
   int completion_events() const { return events_->fd; }
   int async_events() const { return port_.context->async_fd; }
-  // Takes the events that are there.
+  // Consumes all pending completion events.
   void DrainCompletionEvents();
-  // False: none is there.
+  // Returns false if no event is pending.
   bool NextAsyncEvent(ibv_async_event* event);
 
  private:
@@ -138,7 +140,7 @@ class Adapter {
   std::mutex queues_mu_;
   std::vector<std::unique_ptr<CompletionQueue>> queues_;
   std::atomic<size_t> queue_count_{0};
-  std::vector<CompletionQueue*> known_queues_;  // the polling thread's
+  std::vector<CompletionQueue*> known_queues_;  // used only by the polling thread
 };
 
 }  // namespace rdma_transport::fabric::verbs

@@ -15,14 +15,14 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-// Receives kept for credits: ring.cc says how many are on their way at most.
+// Receives reserved for credits; ring.cc explains how many credits can be in flight.
 constexpr int kCreditReceives = 40;
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kRingKey = ~uint64_t{0};  // no region's
+constexpr uint64_t kRingKey = ~uint64_t{0};  // not the key of any region
 constexpr Immediate kKnock = {true, false, 0, 0};
 constexpr Nanos kClosingTimeout = 200 * kMillisecond;
 constexpr Nanos kFlushTimeout = 500 * kMillisecond;
-constexpr size_t kMaxReason = 1024;  // bytes of the reason why a channel is closed
+constexpr size_t kMaxReason = 1024;  // maximum length of the reason for closing a channel, in bytes
 
 }  // namespace
 
@@ -37,7 +37,7 @@ VerbsChannel::VerbsChannel(VerbsDevice* device, std::weak_ptr<ChannelHandler> ha
 VerbsChannel::~VerbsChannel() {
   SettlePending();
   windows_.Clear();
-  pairs_.clear();  // before the memory they write
+  pairs_.clear();  // before the memory that they write
 }
 
 // --- Connecting ---
@@ -51,7 +51,7 @@ Status VerbsChannel::Open() {
                                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
                                       &ring_registration_));
   RDMA_RETURN_IF_ERROR(OpenWindows(kRingKey, ring_registration_, 1));
-  // A device with shorter queues gets fewer batches, so that each still finds a receive.
+  // A device with shorter queues gets fewer batches, so that each batch still has a receive.
   const int most = adapter.port().attributes.max_qp_wr - kCreditReceives;
   depth_ = std::max(std::min(settings.queue_depth, most), 1);
   reader_.Attach(ring_->address(), ring_->length(), static_cast<uint32_t>(depth_));
@@ -95,7 +95,7 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   if (passive_) RDMA_RETURN_IF_ERROR(ChargePending(peer.ring_size));
   RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
   greeting_ = Greeting(key_, role, token_, peer.token);
-  // Both ends use as many as both have.
+  // Both ends use the smaller number of queue pairs.
   if (pairs_.size() > peer.queue_pairs) pairs_.resize(peer.queue_pairs);
   Gid gid;
   std::memcpy(gid.bytes.raw, peer.gid.data(), peer.gid.size());
@@ -105,7 +105,8 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
     if (!connected.ok()) return Status(connected.code(), connected.message() + " (" + route_ + ")");
   }
   state_.store(State::kConnecting);
-  // All that this side sends comes behind it, so a peer that has heard something may write.
+  // Everything that this side sends follows the binding, so a peer that has received anything may
+  // write.
   BindWindows(kRingKey);
   knock_due_ = true;
   if (!passive_ && !peer.ring_window) return Greet(RecordKind::kHello);
@@ -121,7 +122,7 @@ Status VerbsChannel::Greet(RecordKind kind) {
   return AddRecord(kind, &part, 1, 0, /*signaled=*/true);
 }
 
-// Anybody may ask for a channel, and says how large its ring is.
+// Any process can request a channel, and chooses the size of its ring.
 Status VerbsChannel::ChargePending(uint64_t peer_ring) {
   const auto bytes = static_cast<int64_t>(peer_ring + ring_->length());
   if (!device_->adapter().ChargePending(bytes)) {
@@ -178,8 +179,8 @@ Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint
   return OkStatus();
 }
 
-// A record that is signaled leaves at once, with all that waits for company; another one waits
-// until the polling thread comes by.
+// A signaled record is sent at once, together with all delayed records. Other records are delayed
+// until the polling thread sends them.
 Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number,
                                bool signaled) {
   RDMA_RETURN_IF_ERROR(outbox_.Add(kind, parts, count, number, signaled));
@@ -192,7 +193,7 @@ Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, u
   return OkStatus();
 }
 
-// A batch leaves when the writes that came before it on other queue pairs have ended.
+// A batch is posted after the earlier writes on other queue pairs have ended.
 void VerbsChannel::Push(Work work) {
   if (work.kind == Work::Kind::kBatch) work.after = transfers_.begun();
   pairs_.front()->Push(work);
@@ -226,7 +227,7 @@ void VerbsChannel::Probe(Nanos now) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load()) || pairs_.front()->AnswerDue()) return;
   if (!outbox_.WaitsForRoom() && now - answered_at_ < device_->keepalive()) return;
-  answered_at_ = now;  // or this fails
+  answered_at_ = now;  // if not, the probe fails
   Work nothing;
   nothing.signaled = true;
   pairs_.front()->Push(nothing);
@@ -242,7 +243,7 @@ Status VerbsChannel::Share(uint64_t key) {
   }
   RegionRecord record = {};
   std::shared_ptr<Registration> memory;
-  // Without the lock: it may pin pages.
+  // Call without the lock, because it may pin pages.
   RDMA_RETURN_IF_ERROR(device_->Describe(key, &record, &memory));
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) {
@@ -264,13 +265,13 @@ Status VerbsChannel::Share(uint64_t key) {
   return added;
 }
 
-// None where memory is reached by its own key.
+// Creates no windows if peers access the memory by its own key.
 Status VerbsChannel::OpenWindows(uint64_t key, const std::shared_ptr<Registration>& memory,
                                  size_t count) {
   return memory->window_access() == 0 ? OkStatus() : windows_.Make(key, memory, count);
 }
 
-// In front of all that is pushed later on its queue pair, and of all batches.
+// Pushed before all later work on each queue pair, and before all batches.
 void VerbsChannel::BindWindows(uint64_t key) {
   const std::vector<Window*> windows = windows_.Of(key);
   for (size_t i = 0; i < windows.size(); ++i) {
@@ -284,7 +285,7 @@ void VerbsChannel::BindWindows(uint64_t key) {
   }
 }
 
-// Of each queue pair, or the one of all.
+// Returns one key per queue pair, or a single key for all.
 std::vector<uint32_t> VerbsChannel::KeysOf(uint64_t key, uint32_t rkey) const {
   std::vector<uint32_t> keys;
   for (const Window* window : windows_.Of(key)) keys.push_back(window->rkey());
@@ -297,7 +298,7 @@ void VerbsChannel::ForgetRegion(uint64_t key) {
   windows_.Revoke(key);
   if (shared_.erase(key) == 0 || state_.load() != State::kConnected) return;
   const iovec part = {&key, sizeof(key)};
-  // A peer that does not hear it uses a key that the card refuses.
+  // If the notification is lost, the peer uses a key that the card refuses.
   AddRecord(RecordKind::kForget, &part, 1, 0, /*signaled=*/false).IgnoreError();
 }
 
@@ -342,7 +343,7 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     return OkStatus();
   }
   transfers_.Begin(work, keys, span.length, device_->chunk(), pairs_);
-  // A write on one queue pair leaves with the notification that follows it.
+  // With one queue pair, the write is posted together with the notification that follows it.
   if (!write || pairs_.size() > 1) Pump();
   return OkStatus();
 }
@@ -351,7 +352,7 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
 
 int VerbsChannel::OnCompletion(const ibv_wc& completion) {
   if (completion.status == IBV_WC_SUCCESS) answered_at_ = device_->polled_at();
-  // Where the card broke a queue pair off by itself, its event says why.
+  // If the card itself broke a queue pair, its asynchronous event gives the reason.
   if (IsFlush(completion.status) && Serving(state_.load())) device_->HandleDescriptors();
   const size_t index = QueuePair::TagOf(completion.wr_id) - tag_;
   if (QueuePair::IsReceive(completion.wr_id)) return OnReceive(completion);
@@ -416,7 +417,7 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   if (!status.ok()) ignore_input_ = true;
   std::lock_guard<std::mutex> lock(mu_);
   if (status.code() == Code::kUnavailable) {
-    BreakLocked(status);  // the peer's own last word
+    BreakLocked(status);  // the peer has closed the channel
   } else if (!status.ok()) {
     PartLocked(status);
   }
@@ -436,8 +437,8 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   return 1;
 }
 
-// The first one of nothing asks, and answers, whether the passive side's ring can be written: an
-// empty write needs no key.
+// During connection setup, the first empty credit is a request, or the response to it, that checks
+// whether the passive side's ring is writable. An empty write needs no key.
 Status VerbsChannel::OnCredit(const Immediate& credit) {
   const bool knock =
       credit.units == 0 && credit.batches == 0 && state_.load() == State::kConnecting;
@@ -463,7 +464,7 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
   switch (kind) {
     case RecordKind::kNotification:
       if (!greeted_) break;
-      // Also while this side parts: the peer's card was told that it has arrived.
+      // Also deliver while closing: the peer's card has confirmed that the notification arrived.
       if (const auto handler = handler_.lock()) handler->OnNotify(record.data(), record.size());
       return OkStatus();
     case RecordKind::kRegion:
@@ -529,7 +530,7 @@ void VerbsChannel::Close(const Status& reason) {
   device_->Wake();
 }
 
-// Tells the peer why, and breaks when that has arrived.
+// Sends the reason to the peer, and breaks the channel when it has arrived.
 void VerbsChannel::PartLocked(const Status& reason) {
   const State state = state_.load();
   if (state == State::kClosing || state == State::kBroken || state == State::kFinished) return;
@@ -548,7 +549,7 @@ void VerbsChannel::Fail(const Status& reason) {
   BreakLocked(reason);
 }
 
-// The first reason counts.
+// Only the first reason is kept.
 void VerbsChannel::BreakLocked(const Status& reason) {
   const State state = state_.load();
   if (state == State::kBroken || state == State::kFinished) return;
@@ -591,8 +592,8 @@ void VerbsChannel::Finish() {
   {
     std::lock_guard<std::mutex> lock(mu_);
     state_.store(State::kFinished);
-    // With the queue pairs the peer's access ends: nothing here is read or written any more. Their
-    // windows are in use until they are gone themselves.
+    // This ends the peer's access to this memory. Windows are destroyed first, while their queue
+    // pairs exist.
     windows_.Clear();
     pairs_.clear();
     SettlePending();

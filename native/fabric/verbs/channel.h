@@ -22,10 +22,10 @@ namespace rdma_transport::fabric::verbs {
 
 class VerbsDevice;
 
-// The first queue pair carries notifications, small transfers and a share of the large ones; the
+// The first queue pair carries notifications, small transfers and a share of the large ones. The
 // others carry only shares of large transfers.
 //
-// Lock: mu_ guards all of the sending side. No lock is held while the handler runs.
+// mu_ guards the whole sending side. No lock is held while the handler runs.
 class VerbsChannel final : public Channel {
  public:
   VerbsChannel(VerbsDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t tag);
@@ -51,32 +51,32 @@ class VerbsChannel final : public Channel {
   bool Owns(const void*, RemoteSpan*) const override { return false; }
   void Close(const Status& reason) override;
 
-  // The rest is for the device, on the polling thread.
+  // The functions below are for the device, on the polling thread.
   uint32_t tag() const { return tag_; }
-  // Returns how much of it was worth anybody's while.
+  // Returns the number of events that the completion caused for the handler or the peer.
   int OnCompletion(const ibv_wc& completion);
-  // What is due besides completions: returns false when nothing is left to do for it, ever.
+  // Does pending work other than completions. Returns false when the channel has finished.
   bool Service();
   bool NeedsService() const {
     return needs_service_.load(std::memory_order_relaxed) || handler_.expired();
   }
   bool finished() const { return state_.load() == State::kFinished; }
-  // The device sleeps from now on: what was kept back must leave. Returns whether Probe() is to be
-  // called after a while.
+  // Sends what was delayed, because the device is about to sleep. Returns whether Probe() must be
+  // called soon.
   bool BeforeArmNotification();
-  // A side that waits for room, or has nothing to say, has nothing under way that could fail: sees
-  // whether the peer's card still answers.
+  // Checks whether the peer's card still responds. Needed if this side waits for room or has
+  // nothing to send, because then no operation in flight can fail.
   void Probe(Nanos now);
-  // An error that no completion tells.
+  // Breaks the channel for an error that no completion reports.
   void Fail(const Status& reason);
   void ForgetRegion(uint64_t key);
 
  private:
-  // kClosing: the last record is on its way. kBroken: no operation succeeds any more, and what was
-  // under way is being flushed.
+  // kClosing: the last record is in flight. kBroken: all operations fail, and those in flight are
+  // being flushed.
   enum class State { kNew, kConnecting, kConnected, kClosing, kBroken, kFinished };
 
-  // With mu_ held.
+  // The following require mu_.
   Status Greet(RecordKind kind);
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled);
   Status ChargePending(uint64_t peer_ring);
@@ -90,7 +90,7 @@ class VerbsChannel final : public Channel {
   void PartLocked(const Status& reason);
   void BreakLocked(const Status& reason);
 
-  // On the polling thread.
+  // The following run on the polling thread.
   int OnReceive(const ibv_wc& completion);
   void OnSent(size_t index, const ibv_wc& completion);
   Status OnCredit(const Immediate& credit);
@@ -104,7 +104,7 @@ class VerbsChannel final : public Channel {
   bool Serving(State state) const {
     return state == State::kConnecting || state == State::kConnected || state == State::kClosing;
   }
-  // Something for Service() to do.
+  // Requests a call of Service().
   void Attend();
 
   VerbsDevice* const device_;
@@ -115,28 +115,28 @@ class VerbsChannel final : public Channel {
   Greeting greeting_;
   std::string route_;
   bool passive_ = false;
-  bool knock_due_ = false;     // nobody has yet seen that the passive side's ring can be written
-  int64_t pending_bytes_ = 0;  // charged for a peer that has not come yet
-  int depth_ = 0;              // work requests per queue pair, and batches that the peer may send
+  bool knock_due_ = false;     // not yet checked that the passive side's ring is writable
+  int64_t pending_bytes_ = 0;  // charged for a peer that has not connected yet
+  int depth_ = 0;              // work requests per queue pair, and batches the peer may send
 
-  // What the peer writes.
+  // Written by the peer.
   std::unique_ptr<host::MemoryRegion> ring_;
   std::shared_ptr<Registration> ring_registration_;
   RingReader reader_;
-  // The polling thread's.
+  // Used only by the polling thread.
   bool greeted_ = false;
-  bool ignore_input_ = false;  // what follows in the ring is not listened to
-  Nanos answered_at_ = 0;      // when the peer's card was last known to be there
+  bool ignore_input_ = false;  // the rest of the ring is ignored
+  Nanos answered_at_ = 0;      // when the peer's card last responded
 
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};
   std::vector<std::unique_ptr<QueuePair>> pairs_;
-  Windows windows_;  // bound on these
+  Windows windows_;  // bound to these queue pairs
   Outbox outbox_;
   Transfers transfers_;
   uint64_t notified_ = 0;
   uint64_t delivered_ = 0;
-  uint64_t told_ = 0;  // of delivered_, to the handler
+  uint64_t told_ = 0;  // part of delivered_ that was reported to the handler
   std::set<uint64_t> shared_;
   Status close_reason_;
   Nanos deadline_ = 0;  // of kClosing and kBroken

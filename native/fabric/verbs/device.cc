@@ -18,15 +18,15 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-constexpr Nanos kDescriptorInterval = 100 * kMillisecond;  // while busy, for asynchronous events
+constexpr Nanos kDescriptorInterval = 100 * kMillisecond;  // for asynchronous events while busy
 constexpr Nanos kProbeInterval = 100 * kMillisecond;
 constexpr int kBatchesPerPoll = 8;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 
-// A channel's queue pairs have tags in a row.
+// The tags of a channel's queue pairs are consecutive.
 uint32_t ChannelTag(uint32_t tag) { return tag / kMaxQueuePairs * kMaxQueuePairs; }
 
-// Of the queue pair that an event ends; 0: of none.
+// Returns the tag of the queue pair that an event breaks, or 0 if there is none.
 uint32_t TagOf(const ibv_async_event& event) {
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL:
@@ -72,7 +72,7 @@ Status VerbsDevice::Init(const Settings& settings) {
 }
 
 VerbsDevice::~VerbsDevice() {
-  snapshot_.clear();  // a channel that nobody else holds ends here, before the adapter
+  snapshot_.clear();  // destroys channels without another owner before the adapter
 }
 
 Status VerbsDevice::Watch(int fd) {
@@ -157,7 +157,8 @@ Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<
     channels_[tag] = made;
     channels_version_.fetch_add(1);
   }
-  // Who sleeps has asked no completion queue for events that was made for this channel.
+  // A sleeping polling thread has not requested events of a completion queue created for this
+  // channel.
   Wake();
   *channel = std::move(made);
   return OkStatus();
@@ -198,11 +199,11 @@ int VerbsDevice::Route(const ibv_wc* completions, int count) {
   for (int i = 0; i < count; ++i) {
     const uint32_t channel = ChannelTag(QueuePair::TagOf(completions[i].wr_id));
     auto found = snapshot_.find(channel);
-    if (found == snapshot_.end()) {  // opened a moment ago
+    if (found == snapshot_.end()) {  // the channel is new
       RefreshSnapshot();
       found = snapshot_.find(channel);
     }
-    // Of a queue pair that is gone, entries may still have lain in the queue.
+    // The queue may still have completions of a queue pair that was destroyed.
     if (found != snapshot_.end()) handled += found->second->OnCompletion(completions[i]);
   }
   return handled;
@@ -211,7 +212,7 @@ int VerbsDevice::Route(const ibv_wc* completions, int count) {
 int VerbsDevice::PollQueue(CompletionQueue* queue) {
   const int released = queue->TakeReleased();
   int handled = 0;
-  // No more than that: a peer that never pauses must not keep the polling thread here.
+  // Limit the work, so that a busy peer cannot keep the polling thread here.
   for (int batch = 0; batch < kBatchesPerPoll; ++batch) {
     ibv_wc completions[kBatch];
     const int count = ibv_poll_cq(queue->get(), kBatch, completions);
@@ -228,7 +229,7 @@ int VerbsDevice::PollQueue(CompletionQueue* queue) {
     }
   }
   queue->Release(released);
-  // There may be more, even if nothing of this came to a channel.
+  // Report work even if no channel handled any, because there may be more.
   return std::max(handled, 1);
 }
 
@@ -272,7 +273,7 @@ bool VerbsDevice::ArmNotification() {
       FailAll(VerbError(error, "ibv_req_notify_cq", adapter_->Name()));
       return false;
     }
-    // What came before it was asked for makes no event.
+    // Completions that arrived before the request cause no event.
     if (met_count_ == 0) met_count_ = std::max(0, ibv_poll_cq(queue->get(), kBatch, met_));
   }
   return met_count_ == 0 && channels_version_.load() == snapshot_version_ &&
@@ -280,7 +281,7 @@ bool VerbsDevice::ArmNotification() {
                       [](const auto& entry) { return entry.second->NeedsService(); });
 }
 
-// No later than that; one that rings already by then is left as it is.
+// Sets the timer, unless it already expires earlier.
 void VerbsDevice::WakeAfter(Nanos interval) {
   const Nanos due = polled_at_ + interval;
   if (timer_due_ > polled_at_ && timer_due_ <= due) return;
@@ -303,7 +304,7 @@ void VerbsDevice::Sleep(Nanos deadline) {
 
 void VerbsDevice::Wake() {
   const uint64_t one = 1;
-  // A full counter wakes just as well.
+  // If the counter is full, sleepers wake up anyway.
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
 }
 
@@ -317,7 +318,7 @@ void VerbsDevice::HandleDescriptors() {
   ibv_async_event event;
   while (adapter_->NextAsyncEvent(&event)) {
     const uint32_t tag = TagOf(event);
-    // First: a queue pair that ends waits for it.
+    // Acknowledge first: destroying a queue pair waits for the acknowledgment.
     adapter_->library().ack_async_event(&event);
     HandleAsyncEvent(event, tag);
   }
@@ -340,14 +341,14 @@ void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
         const auto found = channels_.find(ChannelTag(tag));
         if (found != channels_.end()) channel = found->second.lock();
       }
-      // Of a queue pair with nothing under way no completion tells.
+      // If the queue pair has nothing in flight, no completion reports the error.
       if (channel != nullptr) channel->Fail(Status(Code::kUnavailable, sentence));
       return;
     }
     case IBV_EVENT_PORT_ERR:
     case IBV_EVENT_PATH_MIG_ERR:
     case IBV_EVENT_GID_CHANGE:
-      // Completions tell which channel it breaks, if any.
+      // If this breaks channels, their completions report it.
       return Log(LogLevel::kWarning, sentence);
     default:
       return Log(LogLevel::kDebug, sentence);

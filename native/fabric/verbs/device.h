@@ -1,4 +1,4 @@
-// The verbs fabric: peers behind an InfiniBand or RoCE port, by reliable connections.
+// The verbs fabric: peers behind an InfiniBand or RoCE port, over reliable connections.
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,7 @@
 
 namespace rdma_transport::fabric::verbs {
 
+// See Device for the contract.
 class VerbsDevice final : public Device {
  public:
   static Status Create(const Settings& settings, std::unique_ptr<Device>* device);
@@ -38,14 +39,14 @@ class VerbsDevice final : public Device {
   void Wake() override;
   int WaitDescriptor() const override { return epoll_.get(); }
 
-  // For channels.
+  // The functions below are for channels.
   Adapter& adapter() const { return *adapter_; }
-  // Whether nobody polls, so that nobody would come by to send what waits for company.
+  // Returns whether the polling thread sleeps and thus cannot send delayed batches.
   bool asleep() const { return asleep_.load(); }
   uint64_t chunk() const { return chunk_; }
-  // A channel on which nothing has happened for so long asks whether its peer is still there.
+  // Returns how long a channel may be idle before it probes its peer.
   Nanos keepalive() const { return keepalive_; }
-  // When the polling thread last looked.
+  // Returns the time of the last Poll().
   Nanos polled_at() const { return polled_at_; }
   Status FindLocal(const void* data, uint64_t length, LocalEnd* end) {
     return memory_->FindLocal(data, length, end);
@@ -53,11 +54,11 @@ class VerbsDevice final : public Device {
   Status Describe(uint64_t key, RegionRecord* record, std::shared_ptr<Registration>* registration) {
     return memory_->Describe(key, record, registration);
   }
-  // On the polling thread, without a channel's lock.
+  // Polling thread only, without the lock of any channel.
   void HandleDescriptors();
 
  private:
-  static constexpr int kBatch = 32;  // completions taken at a time
+  static constexpr int kBatch = 32;  // completions taken per call
 
   VerbsDevice() = default;
   Status Init(const Settings& settings);
@@ -77,14 +78,14 @@ class VerbsDevice final : public Device {
   Nanos keepalive_ = 0;
   host::FileDescriptor epoll_;
   host::FileDescriptor wake_;
-  host::FileDescriptor timer_;  // ends a sleep in which a channel is to be probed
+  host::FileDescriptor timer_;  // ends a sleep when a channel must be probed
   std::atomic<bool> asleep_{false};
   std::atomic<bool> woken_{false};
   Nanos descriptors_checked_ = 0;
   Nanos probed_ = 0;
   Nanos polled_at_ = 0;
   Nanos timer_due_ = 0;
-  // Completions that ArmNotification() met, for the next Poll().
+  // Completions found by ArmNotification(), for the next Poll().
   ibv_wc met_[kBatch];
   int met_count_ = 0;
 
@@ -92,7 +93,7 @@ class VerbsDevice final : public Device {
   std::map<uint32_t, std::weak_ptr<VerbsChannel>> channels_;  // by tag
   uint32_t next_tag_ = kMaxQueuePairs;
   std::atomic<uint64_t> channels_version_{0};
-  // The polling thread's own copy.
+  // The polling thread's copy.
   std::map<uint32_t, std::shared_ptr<VerbsChannel>> snapshot_;
   uint64_t snapshot_version_ = ~uint64_t{0};
 };

@@ -1,4 +1,4 @@
-// RDMA_TRANSPORT_DEVICES, in the grammar of NCCL_IB_HCA.
+// RDMA_TRANSPORT_DEVICES, in the syntax of NCCL_IB_HCA.
 #pragma once
 
 #include <string>
@@ -9,27 +9,28 @@
 
 namespace rdma_transport::fabric::verbs {
 
+// A parsed list; its functions are stateless.
 struct DeviceList {
   struct Entry {
     std::string name;
-    int port = 0;  // 0: each
+    int port = 0;  // 0: all ports
 
     std::string Text() const { return port == 0 ? name : name + ":" + std::to_string(port); }
   };
 
-  bool all_but = false;  // "^": the entries are left out
+  bool all_but = false;  // "^": the entries are excluded
   bool exact = false;    // "=": otherwise names are prefixes
   std::vector<Entry> entries;
 
-  // Whether an entry speaks of this port.
+  // Returns whether `entry` matches this port.
   bool Names(const Entry& entry, std::string_view device, int port) const;
-  // The place of a port in the order of preference; -1: it may not be used.
+  // Returns the rank of a port in the order of preference, or -1 if it must not be used.
   int Place(std::string_view device, int port) const;
-  // Whether any port of the device may be used, however many it has.
+  // Returns whether any port of the device may be used.
   bool MayUse(std::string_view device) const;
 };
 
-// InvalidArgument: what cannot be understood, with an example.
+// Returns InvalidArgument, with an example, if `text` is not valid.
 Status ParseDeviceList(const std::string& text, DeviceList* list);
 
 }  // namespace rdma_transport::fabric::verbs

@@ -17,7 +17,7 @@ bool Find(void* handle, const char* name, Function** function) {
   return *function != nullptr;
 }
 
-// The first required function that is not there; null if there are all.
+// Returns the name of the first required function that is missing, or null.
 const char* Resolve(void* handle, Library* library) {
 #define RDMA_REQUIRE(name) \
   if (!Find(handle, "ibv_" #name, &library->name)) return "ibv_" #name
@@ -56,7 +56,7 @@ const char* Resolve(void* handle, Library* library) {
 }
 
 Status Load(const std::string& path, std::shared_ptr<const Library>* library) {
-  // An empty name would be this program itself.
+  // dlopen() of an empty name would return this program itself.
   void* handle = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = path.empty() ? "no name" : dlerror();
@@ -74,8 +74,8 @@ Status Load(const std::string& path, std::shared_ptr<const Library>* library) {
     return Status(Code::kUnimplemented, "'" + path + "' is too old: it lacks " + missing +
                                             "; rdma-core 17 or newer has it");
   }
-  // For the provider's own queues, which copy-on-write would move on old kernels. Regions are
-  // shared memory, which it does not touch.
+  // Protects the provider's queues, which copy-on-write would move on old kernels. Regions are
+  // shared memory and not affected.
   if (const int error = loaded->fork_init(); error != 0) {
     Log(LogLevel::kDebug, std::string("ibv_fork_init: ") + std::strerror(error));
   }

@@ -1,5 +1,5 @@
-// The host's libibverbs, found when it is first needed: nothing is linked against it, and nothing
-// of it is bundled, because it must fit the kernel's drivers.
+// The host's libibverbs, loaded on first use. It is neither linked nor bundled, because it must
+// match the kernel's drivers.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -9,14 +9,15 @@
 
 #include "base/status.h"
 
-// Macros of the header that stand in the way of names found at run time.
+// Undefines macros that hide functions loaded at run time.
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
 namespace rdma_transport::fabric::verbs {
 
-// What ibv_poll_cq(), ibv_post_send() and their like need no entry: they go through the context.
+// Functions such as ibv_poll_cq() and ibv_post_send() are missing here because they are called
+// through the context.
 struct Library {
   decltype(&ibv_get_device_list) get_device_list;
   decltype(&ibv_free_device_list) free_device_list;
@@ -52,11 +53,12 @@ struct Library {
   ibv_mr* (*reg_dmabuf_mr)(ibv_pd*, uint64_t offset, size_t, uint64_t iova, int fd, int access);
   int (*is_fork_initialized)();  // an ibv_fork_status
 
-  std::string path;  // as it was asked for
+  std::string path;  // as passed to LoadLibrary()
 };
 
-// Loads it and prepares it for fork(). `path` is what dlopen() takes. It stays loaded: providers
-// have state of their own. NotFound: there is no such library; Unimplemented: it is too old.
+// Loads the library, prepares it for fork(), and never unloads it, because providers have global
+// state. `path` is the argument of dlopen(). Returns NotFound if the library does not exist,
+// Unimplemented if it is too old. Thread-safe.
 Status LoadLibrary(const std::string& path, std::shared_ptr<const Library>* library);
 
 }  // namespace rdma_transport::fabric::verbs

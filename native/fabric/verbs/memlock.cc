@@ -23,7 +23,7 @@ std::string Bytes(uint64_t bytes) {
   return text;
 }
 
-// Whether the capability IPC_LOCK is effective: the kernel then does not look at the limit.
+// Returns whether the capability IPC_LOCK is effective. The kernel then ignores the limit.
 bool MayLockAnyMemory() {
   constexpr int kIpcLock = 14;
   std::ifstream status("/proc/self/status");
@@ -57,7 +57,7 @@ uint64_t MemlockLimit() {
 }
 
 bool MemlockExplains(int error, uint64_t needed, uint64_t limit) {
-  // With a limit of 0 the kernel does not even count.
+  // With a limit of 0, the kernel returns EPERM without counting.
   return (error == ENOMEM && limit < needed) || (error == EPERM && limit == 0);
 }
 

@@ -10,7 +10,7 @@ Status Unknown() {
   return Status(Code::kInvalidArgument, "the local end of a one-sided operation is in no region");
 }
 
-// Every region may receive what is read from a peer.
+// Every region may be the target of a read from a peer.
 int FlagsOf(Access access) {
   const int flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
   return access == Access::kRemoteReadWrite ? flags | IBV_ACCESS_REMOTE_WRITE : flags;
@@ -40,8 +40,8 @@ Status RegisteredMemory::Register(const Region& region,
                           registration);
 }
 
-// Pins the pages of the region at `start` without the lock that all others need. The region stays,
-// because its end waits for `register_mu_` in Remove().
+// Pins the pages of the region at `start` without the lock that other operations need. The region
+// stays valid, because Remove() waits for `register_mu_`.
 Status RegisteredMemory::RegisterLate(uintptr_t start) {
   std::lock_guard<std::mutex> registering(register_mu_);
   Region* region = nullptr;
@@ -60,7 +60,7 @@ Status RegisteredMemory::RegisterLate(uintptr_t start) {
 }
 
 void RegisteredMemory::Remove(uint64_t key) {
-  Entry removed;  // unpinned after the locks
+  Entry removed;  // unpinned after the locks are released
   std::lock_guard<std::mutex> registering(register_mu_);
   std::unique_lock<std::shared_mutex> lock(mu_);
   const auto found = addresses_.find(key);
@@ -102,7 +102,7 @@ Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnd* 
         return OkStatus();
       }
     }
-    if (again) return Unknown();  // it ended, and another one took its place
+    if (again) return Unknown();  // the region was replaced by another one meanwhile
     RDMA_RETURN_IF_ERROR(RegisterLate(start));
   }
 }

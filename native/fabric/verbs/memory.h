@@ -1,4 +1,4 @@
-// The regions that peers of this device can reach, and their registrations.
+// The regions that peers of this device can access, and their registrations.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,29 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// How the card knows local memory: by `lkey`, and `shift` from its address here.
+// How the card addresses local memory: by `lkey`, at its address plus `shift`.
 struct LocalEnd {
   uint32_t lkey = 0;
   uint64_t shift = 0;
 };
 
-// Thread-safe. Holds no region alive.
+// Thread-safe. Does not own the regions: call Remove() before a region is destroyed.
 class RegisteredMemory {
  public:
   explicit RegisteredMemory(Adapter* adapter) : adapter_(adapter) {}
 
   uint64_t NewKey();
-  // Registers the region now, or when it is first needed: memory that only peers on this host use
-  // then stays unpinned.
+  // Adds a region. Registers it now or on first use; memory used only by peers on this host then
+  // stays unpinned.
   Status Add(Region* region, bool now);
   void Remove(uint64_t key);
 
+  // If `data` lies in a region, sets `span` to the rest of the region from there and returns true.
   bool Locate(const void* data, RemoteSpan* span) const;
+  // Returns InvalidArgument if the bytes do not lie in one region.
   Status FindLocal(const void* data, uint64_t length, LocalEnd* end);
-  // What a peer must know of a region, and the registration that windows are bound over.
+  // Returns what a peer must know of a region, and the registration to bind windows to. Returns
+  // Internal if there is no such region.
   Status Describe(uint64_t key, RegionRecord* record, std::shared_ptr<Registration>* registration);
 
  private:
@@ -46,7 +49,7 @@ class RegisteredMemory {
   const Entry* FindLocked(uintptr_t address) const;
 
   Adapter* const adapter_;
-  std::mutex register_mu_;        // who registers late; before mu_
+  std::mutex register_mu_;        // held during late registration; acquired before mu_
   mutable std::shared_mutex mu_;  // never held while pages are pinned
   std::map<uintptr_t, Entry> by_address_;
   std::map<uint64_t, uintptr_t> addresses_;  // by key

@@ -3,7 +3,7 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-// What may wait for room in the peer's ring before a record is refused.
+// Limit on bytes queued for the peer's ring. Records are refused beyond it.
 constexpr size_t kWaitingLimit = size_t{256} << 20;
 
 size_t TotalLength(const iovec* parts, int count) {

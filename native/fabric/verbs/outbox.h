@@ -1,5 +1,5 @@
-// The records of a channel on their way to the peer's ring: they gather in batches, and wait where
-// there is no room.
+// The outgoing records of a channel. They are gathered into batches, and queued while the peer's
+// ring has no room.
 #pragma once
 
 #include <sys/uio.h>
@@ -22,31 +22,32 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// Thread-compatible: the channel's lock guards it.
+// Thread-compatible; guarded by the channel's lock.
 class Outbox {
  public:
-  // `push` gets the write of each batch that is closed and of each credit, in order.
+  // Passes each closed batch and each credit to `push`, in order.
   explicit Outbox(std::function<void(Work)> push) : push_(std::move(push)) {}
 
-  // Before all else: memory to write to the peer's ring from.
+  // Allocates the memory from which the peer's ring is written. Call it first.
   Status Attach(Adapter* adapter, const ChannelAddress& peer);
 
-  // Adds a record to the open batch, or keeps it until there is room. `number`: the notification's
-  // place among all, 0 for other records. ResourceExhausted: too much is kept already.
+  // Adds a record to the open batch, or queues it until there is room. `number` is the sequence
+  // number of a notification, 0 for other records. Returns ResourceExhausted if too much is queued,
+  // InvalidArgument if the record is too long.
   Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled);
-  // Ends the open batch, unless the peer has no receive left for it.
+  // Closes the open batch, unless the peer has no receive left for it.
   void Close();
-  // Gives the peer room back in the ring that it writes.
+  // Returns room in this side's ring to the peer, which writes it.
   void SendCredit(const Immediate& credit);
 
-  // Word of the peer, and of the card, that gives room.
+  // The peer's credit, or the completion of a batch, makes room.
   Status OnCredit(const Immediate& credit);
   void OnWritten(const Work& batch);
 
   bool WaitsForRoom() const { return !waiting_.empty() || writer_.HasOpenBatch(); }
   bool AllWritten() const { return waiting_.empty() && writer_.AllWritten(); }
   Backlog backlog() const { return {writer_.size(), writer_.Used(), waiting_bytes_}; }
-  // What waits is not sent any more.
+  // Discards the queued records.
   void Drop();
 
  private:
@@ -64,13 +65,13 @@ class Outbox {
   void Refill();
 
   const std::function<void(Work)> push_;
-  // The source of all writes to the peer's ring, at the same offsets.
+  // The source of all writes to the peer's ring, at equal offsets.
   std::unique_ptr<host::MemoryRegion> mirror_;
   std::unique_ptr<Registration> registration_;
   RingWriter writer_;
   uint64_t peer_ring_ = 0;
   uint32_t peer_rkey_ = 0;
-  uint64_t last_number_ = 0;  // of a notification in the ring
+  uint64_t last_number_ = 0;  // of the last notification in the ring
   std::deque<Waiting> waiting_;
   size_t waiting_bytes_ = 0;
 };

@@ -42,7 +42,7 @@ const char* TransportName(ibv_transport_type transport) {
   }
 }
 
-// Gigabits per second; what is not known counts as it is written.
+// Returns gigabits per second. Unknown width or speed values are used as they are.
 double Rate(const ibv_port_attr& attributes) {
   double lanes = attributes.active_width;
   switch (attributes.active_width) {
@@ -102,8 +102,8 @@ bool IsLinkLocal(const Gid& gid) {
   return gid.bytes.raw[0] == 0xfe && (gid.bytes.raw[1] & 0xc0) == 0x80;
 }
 
-// The lower the better. A RoCE v2 packet can be routed, and an IPv4 address is what most networks
-// are set up for; link-local ones reach only the same subnet.
+// Lower is better. RoCE v2 packets can be routed, and most networks are set up for IPv4 addresses.
+// Link-local addresses work only within a subnet.
 std::tuple<bool, int, uint32_t> Preference(const Gid& gid) {
   return {gid.type == GidType::kRoceV1, IsIpv4(gid) ? 0 : IsLinkLocal(gid) ? 2 : 1, gid.index};
 }
@@ -156,7 +156,7 @@ std::string PkeyText(uint16_t pkey) {
   return text;
 }
 
-// Two limited members of a partition do not reach each other: a full membership comes first.
+// Prefers full membership, because two limited members of a partition cannot reach each other.
 Status ChoosePkey(const PortCandidate& candidate, int wanted, uint16_t* index) {
   const std::vector<uint16_t>& pkeys = candidate.pkeys;
   for (const bool full : {true, false}) {
@@ -168,7 +168,7 @@ Status ChoosePkey(const PortCandidate& candidate, int wanted, uint16_t* index) {
       return OkStatus();
     }
   }
-  // RoCE has the default partition alone, and not every driver shows it.
+  // RoCE has only the default partition, and not every driver lists it.
   if (wanted < 0) {
     *index = 0;
     return OkStatus();
@@ -235,7 +235,7 @@ std::string NamesOf(const std::vector<PortCandidate>& candidates) {
   return names;
 }
 
-// Of the entries in the list that no port answers to.
+// Returns the entries of the list that match no port.
 std::vector<std::string> MissingEntries(const std::vector<PortCandidate>& candidates,
                                         const DeviceList& list) {
   std::vector<std::string> missing;
@@ -315,7 +315,7 @@ Status ChooseAmong(const std::vector<PortCandidate>& candidates, const DeviceLis
     all += "\n  " + left_out->back();
   }
   if (best != usable.end()) return OkStatus();
-  if (codes.empty()) {  // The list alone shut out all there are.
+  if (codes.empty()) {  // the list excludes every port of this host
     const std::string what = "RDMA_TRANSPORT_DEVICES=" + settings.devices;
     const std::string there = "; there are " + NamesOf(candidates);
     if (list.all_but) {

@@ -1,4 +1,4 @@
-// The choice of a port among described ones.
+// Chooses one of several ports by their descriptions.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace rdma_transport::fabric::verbs {
 
 struct PortCandidate {
   std::string device;
-  int number = 0;  // 0: of the device as a whole, whose ports were not looked at
+  int number = 0;  // 0: the device as a whole; its ports were not read
   ibv_transport_type transport = IBV_TRANSPORT_IB;
-  Status problem;  // why it could not be read; then nothing below counts
+  Status problem;  // why the port could not be read; if set, the fields below are invalid
   ibv_port_attr attributes = {};
-  std::vector<Gid> gids;  // those that are not empty
+  std::vector<Gid> gids;  // without empty entries
   std::vector<uint16_t> pkeys;
 
   bool ethernet() const { return attributes.link_layer == IBV_LINK_LAYER_ETHERNET; }
@@ -32,16 +32,16 @@ struct PortChoice {
   ibv_mtu mtu = IBV_MTU_1024;
 };
 
-// Of the protocols that a device may speak, these have what this fabric needs.
+// Returns whether devices with this transport support reliable connections.
 inline bool HasReliableConnections(ibv_transport_type transport) {
   return transport == IBV_TRANSPORT_IB || transport == IBV_TRANSPORT_UNKNOWN;
 }
 
-// "RoCE v2"
+// Returns for example "RoCE v2".
 const char* GidTypeName(GidType type);
 uint32_t MtuBytes(ibv_mtu mtu);
 
-// As ChoosePort(), which reads the candidates; they come in the order of the device list.
+// Like ChoosePort(), but for `candidates` that have been read, in the order of the device list.
 Status ChooseAmong(const std::vector<PortCandidate>& candidates, const DeviceList& list,
                    const VerbsSettings& settings, PortChoice* choice,
                    std::vector<std::string>* left_out);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kSysfs[] = "/sys/class/infiniband";
 
-// What the library lists, and the contexts that were opened of it; ends them all.
+// The devices that the library lists, and their open contexts. Destruction closes them.
 class Devices {
  public:
   explicit Devices(const Library& library) : library_(library) {}
@@ -35,7 +35,7 @@ class Devices {
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 
-  // An errno.
+  // Returns 0 or an errno.
   int Read() {
     int count = 0;
     errno = 0;
@@ -47,22 +47,22 @@ class Devices {
 
   size_t count() const { return contexts_.size(); }
   ibv_device* device(size_t i) const { return list_[i]; }
-  // Null, with an errno, where the device cannot be opened.
+  // Returns null and sets errno if the device cannot be opened.
   ibv_context* Open(size_t i) {
     errno = 0;
     contexts_[i] = library_.open_device(list_[i]);
     return contexts_[i];
   }
-  // To the caller.
+  // Transfers the context to the caller.
   ibv_context* Release(size_t i) { return std::exchange(contexts_[i], nullptr); }
 
  private:
   const Library& library_;
   ibv_device** list_ = nullptr;
-  std::vector<ibv_context*> contexts_;  // one for each device; null: not open
+  std::vector<ibv_context*> contexts_;  // one per device; null: not open
 };
 
-// Old verbs give -1 and an errno, newer ones the error itself.
+// Old verbs return -1 and set errno; newer ones return the error.
 int ErrorOf(int result) { return result > 0 ? result : errno != 0 ? errno : EIO; }
 
 std::string Names(const std::filesystem::path& directory) {
@@ -91,13 +91,13 @@ Status NoDevices() {
 }
 
 bool IsEmpty(const ibv_gid& gid) {
-  // Of a link-local GID the prefix alone says nothing.
+  // A GID is also empty if it has only the link-local prefix.
   return std::all_of(gid.raw + 8, gid.raw + 16, [](uint8_t byte) { return byte == 0; }) &&
          (std::all_of(gid.raw, gid.raw + 8, [](uint8_t byte) { return byte == 0; }) ||
           (gid.raw[0] == 0xfe && gid.raw[1] == 0x80));
 }
 
-// Of an Ethernet port. Kernels that do not say it have RoCE v1 alone.
+// For Ethernet ports. Kernels without this file support RoCE v1 only.
 GidType GidTypeFromSysfs(const ibv_device& device, int port, uint32_t index) {
   const std::string root = device.ibdev_path[0] != '\0' ? std::string(device.ibdev_path)
                                                         : std::string(kSysfs) + "/" + device.name;
@@ -107,7 +107,7 @@ GidType GidTypeFromSysfs(const ibv_device& device, int port, uint32_t index) {
   return std::getline(file, line) && line == "RoCE v2" ? GidType::kRoceV2 : GidType::kRoceV1;
 }
 
-// False: the entry is empty or cannot be read; tables have holes, above all in containers.
+// Returns false if the entry is empty or unreadable. Tables have holes, especially in containers.
 bool ReadGid(const Library& library, ibv_context* context, const PortCandidate& port,
              uint32_t index, Gid* gid) {
   gid->index = index;
@@ -136,14 +136,14 @@ bool ReadGid(const Library& library, ibv_context* context, const PortCandidate& 
 void ReadPort(const Library& library, ibv_context* context, PortCandidate* port) {
   const uint8_t number = static_cast<uint8_t>(port->number);
   errno = 0;
-  // Older libraries fill in only what they know.
+  // Older libraries fill in only the fields that they know.
   port->attributes = {};
   const int result = library.query_port(context, number, &port->attributes);
   if (result != 0) {
     port->problem = VerbError(ErrorOf(result), "ibv_query_port", port->Name());
     return;
   }
-  // Tables of ports that are down may be large and say nothing.
+  // The tables of inactive ports may be large and carry no information.
   if (port->attributes.state != IBV_PORT_ACTIVE) return;
   for (int i = 0; i < port->attributes.gid_tbl_len; ++i) {
     Gid gid;
@@ -163,7 +163,7 @@ struct Place {
   ibv_device_attr attributes = {};
 };
 
-// Opens what the list allows. `places`: for each candidate where it comes from.
+// Opens the devices that the list permits. `places` receives the origin of each candidate.
 void ReadCandidates(const Library& library, const DeviceList& list, Devices* devices,
                     std::vector<PortCandidate>* candidates, std::vector<Place>* places) {
   for (size_t i = 0; i < devices->count(); ++i) {
@@ -203,7 +203,7 @@ void ReadCandidates(const Library& library, const DeviceList& list, Devices* dev
   }
 }
 
-// Of all candidates and of what is left out it tells also where none can be used.
+// Also fills `candidates` and `left_out` if no port is usable.
 Status Choose(const Library& library, const VerbsSettings& settings, Devices* devices,
               std::vector<PortCandidate>* candidates, std::vector<Place>* places,
               PortChoice* choice, std::vector<std::string>* left_out) {

@@ -1,4 +1,4 @@
-// Which device, port and GID to use, and why not the others.
+// Chooses the device, port and GID to use, and explains why the others are not used.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct Gid {
   uint32_t index = 0;
   GidType type = GidType::kInfiniBand;
 
-  // "10.7.0.1", "fd00:7::1", "fe80::…" for RoCE and InfiniBand alike.
+  // Returns for example "10.7.0.1", "fd00:7::1" or "fe80::…", for RoCE and InfiniBand alike.
   std::string Text() const;
 };
 
-// A port that can be used, opened: whoever holds it closes the context.
+// An opened port that can be used. The owner must close the context.
 struct Port {
   ibv_context* context = nullptr;
   std::string device;  // "mlx5_0"
@@ -32,18 +32,19 @@ struct Port {
   Gid gid;
   uint16_t lid = 0;
   uint16_t pkey_index = 0;
-  ibv_mtu mtu = IBV_MTU_1024;  // the port's active one, or less by the settings
+  ibv_mtu mtu = IBV_MTU_1024;  // the port's active MTU, or less if the settings say so
   uint64_t largest_message = 0;
   ibv_device_attr attributes = {};
 
-  // "mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)"
+  // Returns for example "mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)".
   std::string Text() const;
 };
 
-// The first usable port in the order of RDMA_TRANSPORT_DEVICES (NCCL's grammar: "mlx5_0:1,mlx5_1",
-// "^mlx5_1" to leave out, "=mlx5_1" for an exact name, otherwise names are prefixes; empty: all;
-// fastest first), with the GID that RDMA_TRANSPORT_GID_INDEX asks for. `left_out` gets a sentence
-// for each port that is not used. An error says all of them, and what to do.
+// Opens the first usable port in the order of RDMA_TRANSPORT_DEVICES, with the GID of
+// RDMA_TRANSPORT_GID_INDEX. The device list uses NCCL's syntax: "mlx5_0:1,mlx5_1"; "^mlx5_1"
+// excludes, "=mlx5_1" matches exactly, other names are prefixes. If it is empty, all ports are
+// candidates, fastest first. `left_out` receives a sentence for each unused port; an error contains
+// them all and a fix.
 Status ChoosePort(const Library& library, const VerbsSettings& settings, Port* port,
                   std::vector<std::string>* left_out);
 

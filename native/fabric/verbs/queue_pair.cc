@@ -14,15 +14,16 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-constexpr int kChain = 32;  // work requests that one doorbell rings for
+constexpr int kChain = 32;  // work requests per doorbell
 constexpr uint32_t kInlineWish = 220;
 constexpr uint8_t kHopLimit = 64;
-// Never used up: the receiver has a receive for all that it may be sent.
+// Retries without limit. They do not occur, because the receiver has a receive for every batch it
+// may be sent.
 constexpr uint8_t kRnrRetryForEver = 7;
 constexpr uint8_t kMinRnrTimer = 12;  // 640 us
 constexpr uint32_t kPsnMask = 0xffffff;
 
-// The exponent of 4.096 us * 2^n.
+// Returns the exponent n of 4.096 us * 2^n.
 uint8_t TimeoutExponent(Nanos timeout) {
   uint8_t exponent = 1;
   while (exponent < 31 && (Nanos{4096} << exponent) < timeout) ++exponent;
@@ -58,7 +59,7 @@ Status QueuePair::Create(int depth, int receives) {
   wanted.cap.max_inline_data = kInlineWish;
   ibv_qp_init_attr given = wanted;
   pair_ = adapter_->library().create_qp(adapter_->domain(), &given);
-  if (pair_ == nullptr && errno == EINVAL) {  // a device that cannot send inline that much
+  if (pair_ == nullptr && errno == EINVAL) {  // the device does not support this much inline data
     given = wanted;
     given.cap.max_inline_data = 0;
     pair_ = adapter_->library().create_qp(adapter_->domain(), &given);
@@ -68,7 +69,7 @@ Status QueuePair::Create(int depth, int receives) {
     queue_->Release(reserved_);
     return failed;
   }
-  depth_ = static_cast<uint32_t>(depth);  // as reserved: the device may have given more
+  depth_ = static_cast<uint32_t>(depth);  // as reserved; the device may have granted more
   inline_max_ = given.cap.max_inline_data;
   receives_ = receives;
   first_psn_ = static_cast<uint32_t>(Random64()) & kPsnMask;
@@ -134,7 +135,7 @@ bool QueuePair::MayLeave(const Work& work,
                          const std::array<uint32_t, kMaxQueuePairs>& ended) const {
   if (work.kind != Work::Kind::kBatch) return true;
   for (int i = 1; i < kMaxQueuePairs; ++i) {
-    // Counters go round.
+    // The counters wrap around.
     if (static_cast<int32_t>(work.after[i] - ended[i]) > 0) return false;
   }
   return true;
@@ -165,7 +166,7 @@ void QueuePair::Fill(const Work& work, ibv_send_wr* request, ibv_sge* element) c
   if (work.length == 0) return;
   const bool inlined = work.length <= inline_max_ && work.kind != Work::Kind::kRead;
   const auto local = reinterpret_cast<uint64_t>(work.local);
-  // What is sent inline the processor copies, from where it lies.
+  // The CPU copies inline data from its local address.
   *element = {inlined ? local : local + work.local_end.shift, work.length, work.local_end.lkey};
   request->sg_list = element;
   request->num_sge = 1;
@@ -177,7 +178,7 @@ Status QueuePair::Pump(const std::array<uint32_t, kMaxQueuePairs>& ended) {
     ibv_send_wr requests[kChain];
     ibv_sge elements[kChain];
     int count = 0;
-    bool owed = false;  // the end of a write, whose completion that of a later request tells
+    bool owed = false;  // the last piece of a transfer was posted unsignaled
     while (count < kChain && !waiting_.empty() && posted_.size() < depth_ &&
            MayLeave(waiting_.front(), ended)) {
       const Work& work = waiting_.front();
@@ -245,7 +246,7 @@ void QueuePair::Break() {
     Log(LogLevel::kDebug, VerbError(error, "ibv_modify_qp to ERR", adapter_->Name()).message());
   }
   if (unsignalled_ == 0) return;
-  // What succeeded without a signal is told by the completion of this one, which is flushed.
+  // The completion of this request, although flushed, confirms the unsignaled requests before it.
   ibv_send_wr last;
   Fill(Work(), &last, nullptr);
   last.wr_id = uint64_t{tag_} << 32 | (++sequence_ & kSequenceMask);

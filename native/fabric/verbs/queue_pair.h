@@ -1,4 +1,4 @@
-// One reliable connection: what waits to be posted, what is posted, and in which order it ended.
+// One reliable connection: its queued and posted work requests, and the order in which they end.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// A work request of ours.
+// A work request of this side.
 struct Work {
   enum class Kind : uint8_t { kWrite, kRead, kBatch, kCredit, kBind };
   Kind kind = Kind::kWrite;
-  bool last = false;      // of its transfer on this queue pair: its completion is told
-  bool signaled = false;  // its completion must come soon
+  bool last = false;      // the last of its transfer on this queue pair; its end is reported
+  bool signaled = false;  // request a completion soon
   uint32_t length = 0;
   LocalEnd local_end;
   uint32_t rkey = 0;
@@ -26,23 +26,24 @@ struct Work {
   const char* local = nullptr;
   uint64_t remote = 0;
   uint64_t cookie = 0;             // kWrite, kRead
-  uint64_t end = 0;                // kBatch: see Batch
-  uint64_t number = 0;             // kBatch: its last notification
+  uint64_t end = 0;                // kBatch: position behind it, see Batch
+  uint64_t number = 0;             // kBatch: number of its last notification
   const Window* window = nullptr;  // kBind
-  // kBatch: how many transfers of each other queue pair must have ended before it may leave.
+  // kBatch: the number of transfers that must have ended on each other queue pair before it may be
+  // posted.
   std::array<uint32_t, kMaxQueuePairs> after = {};
 };
 
-// Thread-compatible: the channel's lock guards it.
+// Thread-compatible; guarded by the channel's lock.
 class QueuePair {
  public:
-  // `tag` comes back in the upper half of all completions' wr_id.
+  // The wr_id of each completion has `tag` in its upper half.
   QueuePair(Adapter* adapter, uint32_t tag) : adapter_(adapter), tag_(tag) {}
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
-  // Makes it, with `receives` receives posted.
+  // Creates the queue pair with `receives` posted receives.
   Status Create(int depth, int receives);
   Status Connect(const ChannelAddress& peer, int index);
   uint32_t number() const { return pair_->qp_num; }
@@ -52,27 +53,27 @@ class QueuePair {
     waiting_.push_back(work);
     if (work.kind == Work::Kind::kCredit) ++waiting_credits_;
   }
-  // Posts what may be posted, in order. `ended`: how many transfers ended on each queue pair of the
-  // channel.
+  // Posts, in order, all work requests that may be posted. `ended` counts the transfers that have
+  // ended on each queue pair of the channel.
   Status Pump(const std::array<uint32_t, kMaxQueuePairs>& ended);
   bool HasWaiting() const { return !waiting_.empty(); }
   int waiting_credits() const { return waiting_credits_; }
-  // Whether a completion will come without anything more being pushed.
+  // Returns whether a completion will arrive even if nothing more is pushed.
   bool AnswerDue() const { return HasWaiting() || (!posted_.empty() && unsignalled_ == 0); }
 
-  // The work requests that a completion says have ended, in order: until false. `itself`: this is
-  // the one that it is of; those before it succeeded in any case.
+  // Returns, one per call and in order, the work requests that a completion ended, then false.
+  // `itself` is set for the request of the completion; all requests before it succeeded.
   bool TakeEnded(uint64_t wr_id, Work* work, bool* itself);
   static bool IsReceive(uint64_t wr_id) { return (wr_id & kReceiveBit) != 0; }
   static uint32_t TagOf(uint64_t wr_id) { return static_cast<uint32_t>(wr_id >> 32); }
 
-  // A receive was consumed; Replenish() posts anew what was.
+  // A receive was consumed. Replenish() posts consumed receives again.
   void OnReceive() { --receives_posted_; }
   Status Replenish();
 
-  // No operation of either side succeeds any more; everything outstanding is flushed.
+  // Makes all operations of both sides fail and flushes those that are posted.
   void Break();
-  // Nothing outstanding: all flushed.
+  // Returns whether all posted work was flushed.
   bool Drained() const { return posted_.empty() && receives_posted_ == 0; }
 
  private:
@@ -104,7 +105,7 @@ class QueuePair {
   uint64_t unsignalled_bytes_ = 0;
   uint64_t signal_bytes_ = 0;
   std::deque<Work> waiting_;
-  int waiting_credits_ = 0;  // among them
+  int waiting_credits_ = 0;  // credits among waiting_
   std::deque<Posted> posted_;
 };
 

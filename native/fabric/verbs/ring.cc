@@ -8,9 +8,9 @@ namespace {
 
 uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
-// What both ends reckon with: the receiver returns a credit when this much was consumed. A credit
-// thus stands for a quarter of the receives, or of a ring of up to 8 MiB, so that never more than
-// eight are on their way; with the largest ring, of 64 MiB, 36.
+// Both ends rely on this: the receiver returns a credit after consuming this many bytes. A credit
+// thus covers a quarter of the receives, or of a ring of up to 8 MiB, so at most 8 credits are in
+// flight; with the largest ring, 64 MiB, at most 36.
 uint64_t CreditBytes(uint64_t ring) { return std::min(ring / 4, kMaxUnits / 2 * kUnit); }
 
 }  // namespace
@@ -42,7 +42,7 @@ RingWriter::Room RingWriter::Append(RecordKind kind, const iovec* parts, int cou
     open_ = true;
     wrapped_ = wraps;
     batch_ = Batch();
-    batch_.offset = start;  // a position until it is closed
+    batch_.offset = start;  // a position until the batch is closed
     batch_.end = start;
   }
   char* out = mirror_ + start % size_;
@@ -131,7 +131,8 @@ bool RingReader::TakeCredit(Immediate* credit) {
   if (head_ - credited_ < CreditBytes(size_) && batches_ < std::max(most_batches_ / 4, 1u)) {
     return false;
   }
-  // What a wrap skipped may make it more than an immediate value can say: the rest comes next time.
+  // Bytes skipped by a wrap may exceed what an immediate value can carry. The next credit has the
+  // rest.
   const uint64_t units = std::min((head_ - credited_) / kUnit, kMaxUnits);
   credit->credit = true;
   credit->wrapped = false;

@@ -45,7 +45,7 @@ std::string Gids(const PortCandidate& port) {
   return gids.End();
 }
 
-// `chosen`: null, if this port is not.
+// `chosen` is null if this port is not used.
 std::string Describe(const PortCandidate& port, const PortChoice* chosen,
                      const std::vector<std::string>& left_out) {
   const std::string prefix = port.Name() + ": ";
@@ -60,7 +60,7 @@ std::string Describe(const PortCandidate& port, const PortChoice* chosen,
       .Flag("chosen", chosen != nullptr)
       .Text("reason", reason)
       .Flag("active", port.problem.ok() && port.attributes.state == IBV_PORT_ACTIVE);
-  // Zero in what was never read.
+  // The state is 0 if the port was never read.
   const bool read = port.problem.ok() && port.attributes.state != IBV_PORT_NOP;
   if (read) {
     json.Text("link_layer", port.ethernet() ? "RoCE" : "InfiniBand")

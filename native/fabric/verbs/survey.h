@@ -1,4 +1,5 @@
-// What the verbs fabric finds on this host and would use, told without using it; for the tools.
+// Describes the verbs ports of this host, and which one would be used, without using them. For
+// tools.
 #pragma once
 
 #include <string>
@@ -8,13 +9,15 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// As ChoosePort(), but only looks: `candidates` gets every port there is, also with an error.
+// Like ChoosePort(), but keeps nothing open. `candidates` receives every port, also if an error is
+// returned.
 Status SurveyPorts(const Library& library, const VerbsSettings& settings,
                    std::vector<PortCandidate>* candidates, PortChoice* choice,
                    std::vector<std::string>* left_out);
 
-// A JSON object for the environment's settings: library, ports with their GIDs and why one is used
-// or not, what locked memory is needed and allowed. An error is in it as a sentence. Any thread.
+// Returns a JSON object for the settings of the environment: the library, the ports with their GIDs
+// and why each is used or not, and the required and permitted locked memory. Errors are sentences
+// in it. Thread-safe.
 std::string SurveyJson();
 
 }  // namespace rdma_transport::fabric::verbs

@@ -7,7 +7,7 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-// A transfer is spread over the queue pairs if each gets that much.
+// A transfer is spread over the queue pairs if each gets at least this much.
 constexpr uint64_t kLeastShare = uint64_t{256} << 10;
 constexpr uint64_t kShareGranule = 4096;
 

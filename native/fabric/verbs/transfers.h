@@ -1,5 +1,5 @@
-// The one-sided operations of a channel: what of the peer's memory they may reach, how they are
-// spread over queue pairs, and which have ended.
+// The one-sided operations of a channel: the peer memory that they may access, how they are spread
+// over queue pairs, and which have ended.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// Thread-compatible: the channel's lock guards it.
+// Thread-compatible; guarded by the channel's lock.
 class Transfers {
  public:
-  // More than the slabs of any arena.
+  // More than any arena has slabs.
   static constexpr size_t kMaxRegions = 16384;
 
   using Counts = std::array<uint32_t, kMaxQueuePairs>;
@@ -29,28 +29,29 @@ class Transfers {
     Status status;
   };
 
-  // What the peer lets be reached, by these keys on each queue pair. ResourceExhausted: it
-  // announced too many regions.
+  // Adds a region that the peer shared, with its key for each queue pair. Returns ResourceExhausted
+  // if the peer has shared too many regions.
   Status Learn(const RegionRecord& region, const RemoteKeys& keys);
   void Forget(uint64_t key) { regions_.erase(key); }
-  // Directs `work` at a span of the peer's memory.
+  // Sets the destination of `work` to a span of the peer's memory. Returns InvalidArgument if the
+  // span is not in a shared region, PermissionDenied for a write to a read-only region.
   Status Aim(const RemoteSpan& span, Work* work, RemoteKeys* keys) const;
 
-  // Hands `length` bytes of `work` to the queue pairs, in pieces of at most `chunk` bytes.
+  // Pushes `length` bytes of `work` to the queue pairs, in pieces of at most `chunk` bytes.
   void Begin(const Work& work, const RemoteKeys& keys, uint64_t length, uint64_t chunk,
              const QueuePairs& pairs);
-  // One that is not under way, and of which its owner hears with the others.
+  // Reports an operation that was not started, together with those that have ended.
   void Refuse(uint64_t cookie, const Status& status) { told_.push_back({cookie, status}); }
-  // A last piece has ended on queue pair `index`.
+  // The last piece of a transfer on queue pair `index` has ended.
   void OnEnded(size_t index, const Work& work);
-  // Those that have ended since.
+  // Returns the operations that have ended since the last call.
   std::vector<Ended> TakeEnded();
 
-  // A window is bound on queue pair `index`, for what the peer will be told of.
+  // Counts the binding of a window on queue pair `index`, for memory that is about to be shared.
   void BeginBind(size_t index) { ++begun_[index]; }
   void EndBind(size_t index) { ++ended_[index]; }
 
-  // Writes and bindings on each queue pair: all, and those that have ended.
+  // Writes and bindings per queue pair, started and ended.
   const Counts& begun() const { return begun_; }
   const Counts& ended() const { return ended_; }
 
@@ -66,7 +67,7 @@ class Transfers {
             uint64_t chunk, const QueuePairs& pairs);
 
   std::map<uint64_t, PeerRegion> regions_;  // by key
-  std::map<uint64_t, int> shares_;          // under way, of those that are spread; by cookie
+  std::map<uint64_t, int> shares_;          // unfinished shares of spread operations, by cookie
   Counts begun_ = {};
   Counts ended_ = {};
   std::vector<Ended> told_;

@@ -10,7 +10,7 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-// The upper bits are the card's; the others are for whoever binds it, and must differ from before.
+// The card chooses the upper 24 bits. The lower 8 bits must differ from the previous key.
 uint32_t NewKey(uint32_t key) {
   const uint32_t step = 1 + static_cast<uint32_t>(Random64() % 255);
   return (key & ~0xffu) | ((key + step) & 0xff);

@@ -1,7 +1,7 @@
-// What one peer, and no other, may reach of this process: memory windows of type 2.
+// Memory windows of type 2: they grant one peer access to memory of this process.
 //
-// A window is bound over a registration by a work request of one queue pair, and serves that queue
-// pair alone. Whoever else learns its key, and whatever else the peer connects, gets nothing by it.
+// A work request of a queue pair binds a window to a registration. The window is valid on that
+// queue pair only, so its key is useless to other processes and on other connections of the peer.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -16,18 +16,20 @@
 
 namespace rdma_transport::fabric::verbs {
 
+// Not thread-safe.
 class Window {
  public:
   static Status Create(Adapter* adapter, std::shared_ptr<Registration> memory,
                        std::unique_ptr<Window>* window);
-  // The peer reaches nothing by it any more. Its queue pair and its memory must still be there.
+  // Revokes the peer's access. The queue pair and the memory must still exist.
   ~Window();
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  // What the peer is told: valid once it is bound.
+  // Returns the key for the peer. It is valid once the window is bound.
   uint32_t rkey() const { return rkey_; }
-  // The request that binds it to the queue pair where it is posted; at most once.
+  // Fills the request that binds the window to the queue pair where it is posted. Post it at most
+  // once.
   void FillBind(ibv_send_wr* request) const;
 
  private:
@@ -39,29 +41,30 @@ class Window {
   const uint32_t rkey_;
 };
 
-// Those of a channel. Thread-compatible: the channel's lock guards it.
+// All windows of a channel. Thread-compatible; guarded by the channel's lock.
 class Windows {
  public:
   explicit Windows(Adapter* adapter) : adapter_(adapter) {}
 
-  // Makes `count` windows over the memory of that key, one for each queue pair, to be bound.
+  // Creates `count` windows for region `key`, one per queue pair. They must then be bound.
   Status Make(uint64_t key, const std::shared_ptr<Registration>& memory, size_t count);
-  // In the order of the queue pairs; empty: none were made.
+  // Returns the windows in the order of the queue pairs, or nothing if none were created.
   std::vector<Window*> Of(uint64_t key) const;
-  // The request that binds it is on its way, or was; nobody must refer to it any more once it
+  // OnBinding(): the binding request was pushed and refers to `window`. OnBound(): the request has
   // ended.
   void OnBinding(const Window* window) { binding_[window] = nullptr; }
   void OnBound(const Window* window) { binding_.erase(window); }
 
-  // Takes the memory of that key away from the peer. What is just being bound ends when it is.
+  // Revokes the peer's access to region `key`. A window that is being bound is destroyed when its
+  // request has ended.
   void Revoke(uint64_t key);
-  // No request refers to any of them.
+  // Destroys all windows. No request may refer to them.
   void Clear();
 
  private:
   Adapter* const adapter_;
   std::map<uint64_t, std::vector<std::unique_ptr<Window>>> windows_;  // by key
-  // The ones that a request refers to, and of these the revoked ones themselves.
+  // Windows that a request refers to. Those that are revoked meanwhile are owned here.
   std::map<const Window*, std::unique_ptr<Window>> binding_;
 };
 

@@ -7,7 +7,7 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-// Both ends are little-endian, and the bootstrap has compared protocol versions.
+// Both ends are little-endian, and the bootstrap has compared their protocol versions.
 struct Fixed {
   uint64_t ring_address;
   uint64_t ring_size;
@@ -53,7 +53,7 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   const Status malformed(Code::kInvalidArgument, "a malformed verbs address");
   if (bytes.size() != sizeof(fixed)) return malformed;
   std::memcpy(&fixed, bytes.data(), sizeof(fixed));
-  // This side pins a mirror as large as the ring.
+  // This side pins a mirror as large as the peer's ring.
   if (fixed.queue_pairs == 0 || fixed.queue_pairs > kMaxQueuePairs ||
       fixed.ring_size % kUnit != 0 || fixed.ring_size < VerbsSettings::kLeastRing ||
       fixed.ring_size > VerbsSettings::kMaxRing || fixed.most_batches == 0 ||
