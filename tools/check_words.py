@@ -30,7 +30,7 @@ RETIRED = {
     r"serialis\w+": "serialize",
     r"colour\w*": "color",
     r"behaviour\w*": "behavior",
-    r"forever": "forever",
+    r"for ever": "forever",
     r"whoever|himself": "the task that",
 }
 WORDS = re.compile("|".join(rf"(?P<w{i}>\b(?:{word})\b)" for i, word in enumerate(RETIRED)))
