@@ -28,10 +28,10 @@ def test_two_hosts_move_bytes(guests: Pair) -> None:
     assert found["verbs_transfer"]["status"] == "PASS"
     route = f"verbs, rxe0:1 {here.address} -> {there.address}"
     assert route in found["peer_transfer"]["found"]
-    assert "1 MiB came" in listener.wait(SECONDS).check().stdout
+    assert "received 1 MiB" in listener.wait(SECONDS).check().stdout
 
 
-def test_a_user_who_may_lock_little_memory_is_told_how_to_mend_it(guests: Pair) -> None:
+def test_a_user_who_may_lock_little_memory_is_told_the_fix(guests: Pair) -> None:
     words = " ".join([*COMMAND, "doctor", "--quick", "--json", "--fabric", "verbs"])
     result = guests[0].run(["sh", "-c", f"ulimit -l 1024; exec {words}"], SECONDS, uid=1000)
     found = checks(result)
@@ -40,4 +40,4 @@ def test_a_user_who_may_lock_little_memory_is_told_how_to_mend_it(guests: Pair) 
         "memlock",
         "verbs_transfer",
     }
-    assert "ulimit -l unlimited" in found["memlock"]["mend"]["shell"]
+    assert "ulimit -l unlimited" in found["memlock"]["fix"]["shell"]

@@ -86,7 +86,7 @@ def test_a_short_loss_of_the_link_loses_nothing(run: Run) -> None:
     assert run.events()[seen:] == []
 
 
-def test_a_link_that_stays_down_is_an_error_and_then_mends_itself(run: Run) -> None:
+def test_a_link_that_stays_down_is_an_error_and_then_recovers(run: Run) -> None:
     run.guests[0].link(False)
     begun = time.monotonic()
     failed = run.next("failed", 30)
