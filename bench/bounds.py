@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Case:
         self.errors[error] += 1
 
 
-Results = dict[str, dict[str, Case]]  # by what happens, and by protocol
+Results = defaultdict[str, dict[str, Case]]  # by what happens, and by protocol
 
 
 class Steps:
@@ -58,11 +58,10 @@ class Steps:
     def __init__(self, stack: ExitStack, cluster: Cluster, patience: float) -> None:
         import tensorflow as tf
 
-        from bench.support.session import config, opened, v1
+        from bench.support.session import config, endless, opened, v1
 
         self.errors = tf.errors.OpError
         self.options = v1.RunOptions(timeout_in_ms=int(patience * 1000))
-        v1.disable_control_flow_v2()
         graph = tf.Graph()
         a, b = (f"/job:{job}/task:0" for job in JOBS)
         with graph.as_default():
@@ -77,16 +76,7 @@ class Steps:
                 self.short = tf.reduce_sum(there + data)
                 self.failing = tf.reduce_sum(checked)
 
-            def body(i: Any, x: Any) -> Any:
-                with tf.device(b):
-                    y = tf.negative(x)
-                with tf.device(a):
-                    return i + 1, tf.negative(y)
-
-            with tf.device(a):
-                self.endless = v1.while_loop(
-                    lambda i, _: i >= 0, body, [tf.constant(0), tf.zeros([30_000])]
-                )
+            self.endless = endless(a, b, 30_000)
         self.session = stack.enter_context(opened(cluster.target("a"), graph, config()))
 
     def run(self, fetches: Any, fails: bool = False) -> str:
@@ -96,6 +86,12 @@ class Steps:
         except self.errors as error:
             return type(error).__name__
         return ""
+
+    def timed(self, fetches: Any, case: Case, fails: bool = False) -> None:
+        """Run a step, and add its time and its error to `case`."""
+        begun = time.monotonic()
+        error = self.run(fetches, fails)
+        case.add(time.monotonic() - begun, error)
 
 
 def after(steps: Steps, happens: Callable[[], None], case: Case) -> None:
@@ -142,24 +138,20 @@ def life(results: Results, protocol: str, patience: float) -> None:
         steps = Steps(stack, cluster, patience)
         steps.run(steps.short)
         for _ in range(3):
-            begun = time.monotonic()
-            error = steps.run(steps.failing, fails=True)
-            case("an operation fails").add(time.monotonic() - begun, error)
+            steps.timed(steps.failing, case("an operation fails"), fails=True)
         b = cluster["b", 0]
         after(steps, lambda: b.signal(signal.SIGSTOP), case("the peer is stopped"))
         b.signal(signal.SIGCONT)
         begun = time.monotonic()
-        while steps.run(steps.short) and time.monotonic() - begun < patience:
+        while (error := steps.run(steps.short)) and time.monotonic() - begun < patience:
             time.sleep(PAUSE)
-        case("it goes on: the first good step").add(time.monotonic() - begun, "")
-        after(steps, lambda: b.signal(signal.SIGKILL), case("the peer is killed"))
+        case("the peer resumes: first good step").add(time.monotonic() - begun, error)
+        after(steps, lambda: b.signal(signal.SIGKILL), case("the peer is killed in a step"))
         cluster.restart("b", 0)
-        restarted = case("it is restarted: the first good step")
+        restarted = case("the peer is restarted: first good step")
         steps = until_good(stack, cluster, patience, restarted)
         cluster["b", 0].signal(signal.SIGKILL)
-        begun = time.monotonic()
-        error = steps.run(steps.short)
-        case("it is killed between two steps").add(time.monotonic() - begun, error)
+        steps.timed(steps.short, case("the peer is killed between steps"))
 
 
 def refusals(results: Results, patience: float) -> None:
@@ -180,20 +172,7 @@ def refusals(results: Results, patience: float) -> None:
         task.wait_ready()
         steps = Steps(stack, cluster, patience)
         for _ in range(3):
-            begun = time.monotonic()
-            error = steps.run(steps.short)
-            results["its secret is another one"]["rdma"].add(time.monotonic() - begun, error)
-
-
-CASES = (
-    "an operation fails",
-    "the peer is stopped",
-    "it goes on: the first good step",
-    "the peer is killed",
-    "it is killed between two steps",
-    "it is restarted: the first good step",
-    "its secret is another one",
-)
+            steps.timed(steps.short, results["the peer has a different secret"]["rdma"])
 
 
 def table(results: Results) -> Table:
@@ -234,7 +213,7 @@ def measure(
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    results: Results = {what: {each: Case() for each in PROTOCOLS} for what in CASES}
+    results: Results = defaultdict(lambda: {each: Case() for each in PROTOCOLS})
     console = Console()
     console.width = max(console.width, 116)
     with busy(load), Progress(console=console) as progress:

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
+from bench.support import session
 from bench.support.cluster import Cluster, Task, eventually, free_port, running
 from tests.support.graphs import A, B, C, Graph, v1
 
@@ -28,17 +29,8 @@ def exchange(task: str = B, elements: int = 30000) -> Any:
 
 
 def endless(task: str = B, elements: int = 1000) -> Any:
-    """Goes back and forth between two tasks until somebody is lost."""
-    v1.disable_control_flow_v2()
-
-    def body(i: Any, x: Any) -> Any:
-        with tf.device(task):
-            y = tf.negative(x)
-        with tf.device(A):
-            return i + 1, tf.negative(y)
-
-    with tf.device(A):
-        return v1.while_loop(lambda i, _: i >= 0, body, [tf.constant(0), tf.zeros([elements])])
+    """Goes back and forth between two tasks until one is lost."""
+    return session.endless(A, task, elements)
 
 
 class Background:

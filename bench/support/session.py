@@ -19,6 +19,25 @@ def config(cpu_devices: int = 1) -> Any:
     return made
 
 
+def endless(here: str, there: str, elements: int) -> list[Any]:
+    """Build a loop that passes a tensor back and forth between two devices until a task is lost.
+
+    Turns control flow v2 off.
+    """
+    v1.disable_control_flow_v2()
+
+    def body(i: Any, x: Any) -> Any:
+        with tf.device(there):
+            y = tf.negative(x)
+        with tf.device(here):
+            return i + 1, tf.negative(y)
+
+    with tf.device(here):
+        start = [tf.constant(0), tf.zeros([elements])]
+        made: list[Any] = v1.while_loop(lambda i, _: i >= 0, body, start)
+    return made
+
+
 @contextmanager
 def opened(target: str, graph: Any, options: Any = None) -> Iterator[Any]:
     """A session, closed within CLOSE_SECONDS or given up: TensorFlow waits for dead tasks.
