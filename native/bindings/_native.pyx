@@ -63,19 +63,24 @@ cdef int require_ok(const Status& status, error: type) except -1:
     return 0
 
 
-cdef class AskingBootstrap:
-    """The asking side of one bootstrap: request(), then reply(), once each.
-
-    `service` is what is asked ("task"), `secret_file` the path of the job's secrets or "".
-    """
+cdef class _Bootstrap:
+    """`service` is what is asked ("task"), `secret_file` the path of the job's secrets or ""."""
 
     cdef string service
     cdef unique_ptr[SecretFile] file
-    cdef unique_ptr[AskingHandshake] handshake
 
     def __init__(self, service: str, secret_file: str) -> None:
         self.service = service.encode()
         self.file.reset(new SecretFile(secret_file.encode()))
+
+
+cdef class AskingBootstrap(_Bootstrap):
+    """The asking side of one bootstrap: request(), then reply(), once each."""
+
+    cdef unique_ptr[AskingHandshake] handshake
+
+    def __init__(self, service: str, secret_file: str) -> None:
+        super().__init__(service, secret_file)
         self.handshake.reset(new AskingHandshake(self.file.get(), view(self.service)))
 
     def request(self, task: str, incarnation: int, channel: bytes) -> bytes:
@@ -106,16 +111,13 @@ cdef class AskingBootstrap:
         }
 
 
-cdef class AnsweringBootstrap:
+cdef class AnsweringBootstrap(_Bootstrap):
     """The asked side of one bootstrap: check(), then reply()."""
 
-    cdef string service
-    cdef unique_ptr[SecretFile] file
     cdef unique_ptr[AnsweringHandshake] handshake
 
     def __init__(self, service: str, secret_file: str) -> None:
-        self.service = service.encode()
-        self.file.reset(new SecretFile(secret_file.encode()))
+        super().__init__(service, secret_file)
         self.handshake.reset(new AnsweringHandshake(self.file.get(), view(self.service)))
 
     def check(self, request: bytes) -> dict[str, object]:
