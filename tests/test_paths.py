@@ -105,13 +105,13 @@ def test_what_was_lent_comes_back(rdma: Cluster) -> None:
             parts = [tf.random.uniform([20000], seed=i) for i in range(20)]
         return [consume(part) for part in parts]
 
-    def lent() -> int:
+    def outstanding() -> int:
         count: int = rdma["a", 0].stats()["outstanding_tensors"]
         return count
 
-    before = lent()  # a queue of another test may hold tensors for good
+    before = outstanding()  # a queue of another test may hold tensors for good
     measured(rdma, build, steps=10)
-    assert eventually(lambda: lent() == before)
+    assert eventually(lambda: outstanding() == before)
     assert rdma["b", 0].stats()["unclaimed_tensors"] == 0
 
 

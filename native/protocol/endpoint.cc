@@ -128,11 +128,16 @@ void Endpoint::Watch(Peer* peer, int64_t step, std::string_view key,
   if (Hold(peer, step, key, recv) || Enter(*peer, step, key, recv)) peer->Watch(recv);
 }
 
-bool Endpoint::ConfirmedLocked(const Traffic* traffic, int64_t step) const {
-  return std::none_of(links_.begin(), links_.end(), [&](const auto& entry) {
+bool Endpoint::AllUpLocked(const Traffic* traffic,
+                           const std::function<bool(const Link&)>& holds) const {
+  return std::all_of(links_.begin(), links_.end(), [&](const auto& entry) {
     const Link& link = *entry.first;
-    return link.traffic() == traffic && link.up() && link.AwaitsRestarted(step);
+    return link.traffic() != traffic || !link.up() || holds(link);
   });
+}
+
+bool Endpoint::ConfirmedLocked(const Traffic* traffic, int64_t step) const {
+  return AllUpLocked(traffic, [step](const Link& link) { return !link.AwaitsRestarted(step); });
 }
 
 bool Endpoint::Hold(Peer* peer, int64_t step, std::string_view key,
@@ -251,21 +256,21 @@ void Endpoint::OnAbort(Link* link, StepAbort abort) {
 }
 
 bool Endpoint::HasComeLocked(const ComingAbort& coming) const {
-  return std::none_of(links_.begin(), links_.end(), [&](const auto& entry) {
-    const Link* link = entry.first.get();
-    return link->up() && link->traffic() == coming.traffic &&
-           link->remote().incarnation == coming.from.incarnation && coming.links.count(link) == 0;
+  return AllUpLocked(coming.traffic, [&coming](const Link& link) {
+    return link.remote().incarnation != coming.from.incarnation || coming.links.count(&link) != 0;
   });
 }
 
 // Applies the aborts that have arrived on all links, or have waited too long for the others.
 void Endpoint::ApplyAborts() {
+  if (coming_aborts_.empty()) return;
+  const Nanos now = Now();
   std::vector<ComingAbort> come;
   {
     std::lock_guard<std::mutex> lock(mu_);
     const auto first = std::stable_partition(
-        coming_aborts_.begin(), coming_aborts_.end(), [this](const ComingAbort& coming) {
-          return Now() - coming.since < kAbortTimeout && !HasComeLocked(coming);
+        coming_aborts_.begin(), coming_aborts_.end(), [&](const ComingAbort& coming) {
+          return now - coming.since < kAbortTimeout && !HasComeLocked(coming);
         });
     come.assign(std::make_move_iterator(first), std::make_move_iterator(coming_aborts_.end()));
     coming_aborts_.erase(first, coming_aborts_.end());

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -140,6 +141,8 @@ class Endpoint final : public LinkOwner {
     std::string key;
     std::shared_ptr<PendingRecv> recv;
   };
+  // Returns whether `holds` is true of every link to that peer that is up.
+  bool AllUpLocked(const Traffic* traffic, const std::function<bool(const Link&)>& holds) const;
   bool ConfirmedLocked(const Traffic* traffic, int64_t step) const;
 
   // An abort that a peer sent. The peer sends it on all its links, and it takes effect when it has

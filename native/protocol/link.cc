@@ -490,9 +490,7 @@ void Link::OnConnected() {
 void Link::OnClosed(const Status& status) {
   const std::shared_ptr<Link> self = shared_from_this();
   const bool was_up = up_.exchange(false);
-  const std::string prefix = "peer " + remote_.task + " is lost: ";
-  const bool said = status.message().compare(0, prefix.size(), prefix) == 0;
-  const Status lost(Code::kUnavailable, (said ? "" : prefix) + status.message());
+  const Status lost(Code::kUnavailable, "peer " + remote_.task + " is lost: " + status.message());
   FailAll(recvs_.TakeAll(lost), lost);
   std::map<uint64_t, Reading> readings;
   {

@@ -409,7 +409,7 @@ void PeerStats::Describe(const Link& link) {
   transport = link.channel()->fabric();
   reason = link.channel()->Route();
   incarnation = link.remote().incarnation;
-  lent = link.outstanding();
+  outstanding = link.outstanding();
   backlog = link.channel()->backlog();
 }
 

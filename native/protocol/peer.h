@@ -35,7 +35,7 @@ struct PeerStats {
   double linked_at = 0;    // when the last link came up, in seconds since 1970; 0 if never
   std::string last_error;  // why the last link ended or failed to come up
   const Traffic* traffic = nullptr;
-  uint64_t lent = 0;  // outstanding buffers
+  uint64_t outstanding = 0;  // buffers that the peer may still read
   fabric::Backlog backlog;
 
   // Fills in the fields that describe `link`, which is up.

@@ -147,7 +147,7 @@ std::string PeerText(const PeerStats& peer, const std::vector<EdgeReport>& edges
       .Text("last_error", peer.last_error)
       .Field("sent", ModesOf(peer.traffic->sent))
       .Field("received", ModesOf(peer.traffic->received))
-      .Count("outstanding_tensors", peer.lent)
+      .Count("outstanding_tensors", peer.outstanding)
       .Field("slots", Slots(edges, peer.task))
       .Field("ring", Ring(peer.backlog))
       .End();

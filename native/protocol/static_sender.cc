@@ -35,8 +35,8 @@ std::string CopySite(const std::string& key) { return "copy for " + key; }
 }  // namespace
 
 StaticSender::StaticSender(const Context& context, fabric::Channel* channel,
-                           OutstandingBuffers* lent)
-    : context_(context), channel_(channel), outstanding_(lent) {}
+                           OutstandingBuffers* outstanding)
+    : context_(context), channel_(channel), outstanding_(outstanding) {}
 
 StaticSender::~StaticSender() = default;
 

@@ -48,7 +48,7 @@ class StaticSender {
   // Set in all cookies of Write().
   static constexpr uint64_t kCookieBit = uint64_t{1} << 63;
 
-  StaticSender(const Context& context, fabric::Channel* channel, OutstandingBuffers* lent);
+  StaticSender(const Context& context, fabric::Channel* channel, OutstandingBuffers* outstanding);
   ~StaticSender();
 
   // Makes the edge static at once, with the slots of its pools.

@@ -44,7 +44,7 @@ void Use(const Delivery& delivery) {
 class OneWaiter final : public PendingRecv {
  public:
   ~OneWaiter() override {
-    if (claimed() && deliveries_ != 1) std::abort();  // whoever claims a recv completes it
+    if (claimed() && deliveries_ != 1) std::abort();  // the caller that claims it completes it
   }
   void OnDelivery(Delivery delivery) override {
     ++deliveries_;

@@ -547,13 +547,14 @@ void ChaosWorld::CheckQuiet() {
     const std::string here = "task " + std::to_string(i) + ": ";
     if (endpoint.unclaimed_tensors() != 0)
       complaints_.Add(here + "arrivals are kept for ended steps");
-    uint64_t lent = 0;
+    uint64_t outstanding = 0;
     if (!Within([&] {
-          lent = 0;
-          for (const PeerStats& peer : endpoint.Stats()) lent += peer.lent;
-          return lent == 0;
+          outstanding = 0;
+          for (const PeerStats& peer : endpoint.Stats()) outstanding += peer.outstanding;
+          return outstanding == 0;
         })) {
-      complaints_.Add(here + std::to_string(lent) + " loans did not come back");
+      complaints_.Add(here + std::to_string(outstanding) +
+                      " outstanding buffers were not released");
     }
     uint64_t busy = 0;
     if (!Within([&] {

@@ -87,9 +87,9 @@ class FaultsTest : public ::testing::Test {
     ASSERT_TRUE(Eventually([&] { return Lent() == 0 && Busy() == 0; }));
   }
   uint64_t Lent() {
-    uint64_t lent = 0;
-    for (const PeerStats& peer : a().endpoint().Stats()) lent += peer.lent;
-    return lent;
+    uint64_t outstanding = 0;
+    for (const PeerStats& peer : a().endpoint().Stats()) outstanding += peer.outstanding;
+    return outstanding;
   }
   uint64_t Busy() {
     std::vector<EdgeReport> edges;

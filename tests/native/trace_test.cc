@@ -80,7 +80,7 @@ TEST_F(TraceTest, BothSidesOfEachTransferAreKept) {
   EXPECT_TRUE(Eventually([&] {
     std::vector<EdgeReport> edges;
     a.endpoint().ReportEdges(&edges);
-    uint64_t busy = a.endpoint().Stats()[0].lent;
+    uint64_t busy = a.endpoint().Stats()[0].outstanding;
     for (const EdgeReport& edge : edges) busy += edge.busy;
     return busy == 0;
   }));
