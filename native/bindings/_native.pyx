@@ -20,7 +20,7 @@ from bootstrap cimport (
     TypeOf,
     kProtocolVersion,
 )
-from report cimport SettingsJson, StatsJson, SurveyJson
+from report cimport ProcessStatsJson, SettingsJson, SurveyJson
 
 cdef extern from *:
     const char* RDMA_TRANSPORT_TF_VERSION
@@ -31,7 +31,7 @@ PROTOCOL_VERSION = kProtocolVersion
 
 def stats_json() -> str:
     """What the transport of this process did, as a JSON object."""
-    return StatsJson().decode()
+    return ProcessStatsJson().decode()
 
 
 def settings_json() -> str:

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/settings.h"
-#include "protocol/runtime.h"
+#include "protocol/process.h"
 
 namespace rdma_transport {
 namespace {
@@ -24,7 +24,7 @@ std::string NameOf(const char* role) {
 
 Status PrepareTransfer(const char* role, rpc::Context* context) {
   Runtime* runtime = nullptr;
-  const Status made = Runtime::Get(&runtime);
+  const Status made = ProcessRuntime(&runtime);
   if (!made.ok()) return Status(Code::kFailedPrecondition, made.message());
   if (runtime->device() == nullptr) {
     return Status(Code::kFailedPrecondition, "no fabric: " + runtime->no_fabric_reason());

@@ -7,7 +7,7 @@
 #include "plugin/status_conversion.h"
 #include "plugin/step_errors.h"
 #include "protocol/endpoint.h"
-#include "protocol/runtime.h"
+#include "protocol/poller.h"
 
 namespace rdma_transport {
 
@@ -135,7 +135,7 @@ void CollectiveFetch::OnUseGrpc(const std::string&) {
 
 void CollectiveFetch::End() {
   std::function<void()> end = [self = Self()] { self->Finish(self->Copy()); };
-  if (!delivery_.status.ok() || !Runtime::Defer(&end)) end();
+  if (!delivery_.status.ok() || !Poller::Defer(&end)) end();
 }
 
 absl::Status CollectiveFetch::Copy() {
@@ -148,7 +148,7 @@ absl::Status CollectiveFetch::Copy() {
   }
   char* destination = DataOf(*tensor_);
   if (delivery.bytes == 0 || delivery.data == destination) return absl::OkStatus();
-  if (delivery.bytes > kLongCopy) Runtime::LongWorkAhead();
+  if (delivery.bytes > kLongCopy) Poller::LongWorkAhead();
   std::memcpy(destination, delivery.data, delivery.bytes);
   if (delivery.mode != Mode::kInline) {
     GlobalCounters().copied_bytes.fetch_add(delivery.bytes, std::memory_order_relaxed);

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "protocol/peer.h"
+#include "protocol/endpoint.h"
 #include "protocol/pending_recv.h"
 #include "tensorflow/core/framework/collective.h"
 

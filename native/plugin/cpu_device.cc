@@ -8,6 +8,7 @@
 #include "plugin/arena_allocator.h"
 #include "plugin/mutable_buffers.h"
 #include "protocol/counters.h"
+#include "protocol/process.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/common_runtime/process_state.h"
@@ -26,7 +27,7 @@ using tensorflow::TensorBuffer;
 bool IsPeersMemory(const Tensor& tensor) {
   const void* data = DMAHelper::base(&tensor);
   if (fabric::IsMapped(data)) return true;
-  const Runtime* runtime = Runtime::IfMade();
+  const Runtime* runtime = ProcessRuntimeIfMade();
   return runtime->receive_arena() != nullptr && runtime->receive_arena()->Contains(data);
 }
 
@@ -124,7 +125,7 @@ bool HasReferenceInput(const OpKernel& kernel) {
 }  // namespace
 
 void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
-  if (TakesLong(kernel)) Runtime::LongWorkAhead();
+  if (TakesLong(kernel)) Poller::LongWorkAhead();
   const InputGuard guard(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
   const bool references = HasReferenceInput(*kernel);
   // Before the kernel, because the buffer may be overwritten now and sent by another thread in the

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "protocol/poller.h"
 #include "protocol/runtime.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"

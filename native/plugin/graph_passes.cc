@@ -2,7 +2,7 @@
 
 #include "analyzer/partition_edges.h"
 #include "analyzer/shapes.h"
-#include "protocol/runtime.h"
+#include "protocol/process.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 
 namespace rdma_transport {
@@ -17,7 +17,7 @@ constexpr int kPhase = 1000;
 
 // In a process without an rdma server nothing changes.
 bool Active() {
-  const Runtime* runtime = Runtime::IfMade();
+  const Runtime* runtime = ProcessRuntimeIfMade();
   return runtime != nullptr && runtime->device() != nullptr && runtime->settings().static_edges;
 }
 

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "protocol/runtime.h"
+#include "protocol/poller.h"
 #include "tensorflow/core/platform/denormal.h"
 #include "tensorflow/core/platform/setround.h"
 #include "tensorflow/core/platform/threadpool.h"
@@ -12,19 +12,19 @@
 
 namespace rdma_transport {
 
-class InlinePool final : public tsl::thread::ThreadPoolInterface, public Runtime::Pool {
+class InlinePool final : public tsl::thread::ThreadPoolInterface, public Poller::Pool {
  public:
   // `pool` must outlive this.
   explicit InlinePool(tsl::thread::ThreadPool* pool) : pool_(pool) {}
 
   // ThreadPoolInterface.
   void Schedule(std::function<void()> work) override {
-    if (!Runtime::Defer(&work)) pool_->Schedule(std::move(work));
+    if (!Poller::Defer(&work)) pool_->Schedule(std::move(work));
   }
   int NumThreads() const override { return pool_->NumThreads(); }
   int CurrentThreadId() const override { return pool_->CurrentThreadId(); }
 
-  // Runtime::Pool has the same Schedule(), and calls it when nothing is deferred any more.
+  // Poller::Pool has the same Schedule(), and calls it when nothing is deferred any more.
   // RunHere() sets the floating-point environment of a pool thread, because results must not depend
   // on the thread.
   void RunHere(const std::function<void()>& work) override {

@@ -19,7 +19,7 @@
 #include "plugin/worker.h"
 #include "plugin/worker_cache.h"
 #include "protocol/endpoint.h"
-#include "protocol/runtime.h"
+#include "protocol/process.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
@@ -59,7 +59,7 @@ class RdmaServer final : public tf::GrpcServer {
                              std::unique_ptr<tf::ServerInterface>* out) {
     Runtime* runtime = nullptr;
     SetLogSink(&WriteToTensorFlowLog);
-    const Status status = Runtime::Get(&runtime);
+    const Status status = ProcessRuntime(&runtime);
     if (!status.ok()) return ToTensorFlow(status);
     std::unique_ptr<RdmaServer> server(new RdmaServer(server_def, runtime));
     const absl::Status made = server->InitAll(local_devices);

@@ -475,6 +475,16 @@ void Link::OnTransfer(uint64_t cookie, const Status& status) {
 
 // --- Life and death ---
 
+void Link::Describe(PeerStats* stats) const {
+  stats->linked = true;
+  stats->linked_at = since_;
+  stats->transport = channel_->fabric();
+  stats->reason = channel_->Route();
+  stats->incarnation = remote_.incarnation;
+  stats->outstanding = outstanding_.size();
+  stats->backlog = channel_->backlog();
+}
+
 void Link::Probe() {
   NotifyControl(channel_.get(), MessageType::kPing, 0, fabric::Urgency::kWake).IgnoreError();
 }

@@ -22,6 +22,7 @@
 #include "protocol/static_receiver.h"
 #include "protocol/static_sender.h"
 #include "protocol/step_aborts.h"
+#include "protocol/task_report.h"
 #include "protocol/tensor.h"
 #include "protocol/unacked_sends.h"
 #include "protocol/wire.h"
@@ -78,9 +79,12 @@ class Link final : public fabric::ChannelHandler,
   void set_remote(Identity remote) { remote_ = std::move(remote); }
   const Identity& remote() const { return remote_; }
   const Traffic* traffic() const { return context_.traffic; }
-  bool up() const { return up_.load(std::memory_order_acquire); }
   // When the link came up, in seconds since 1970.
   double since() const { return since_; }
+  bool up() const { return up_.load(std::memory_order_acquire); }
+
+  // Fills in the fields that describe this link, which is up.
+  void Describe(PeerStats* stats) const;
 
   // Sends the tensor in the best mode. See SendOutcome for errors.
   SendOutcome Send(Outgoing* tensor);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "protocol/endpoint.h"
 #include "protocol/handshake.h"
 #include "protocol/staging.h"
 #include "protocol/trace.h"
@@ -46,47 +45,15 @@ Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, Fallbac
                   "sending to peer " + task_ + ": " + outcome.status.message());
   }
   kept.tensor = fallback->Keep(/*copy=*/changes);
-  if (broken || !link->KeepUntilDelivered(outcome.number, &kept)) SendLost(std::move(kept));
-  return OkStatus();
-}
-
-void Peer::SendLost(UnackedTensor lost) {
-  if (!endpoint_->settings().allow_fallback) {
-    GlobalCounters().errors.Add("fallback_forbidden");
-    return lost.tensor->Fail(Status(
-        Code::kUnavailable, "peer " + task_ + " is lost: the link broke before delivery of " +
-                                lost.key + " was confirmed, and RDMA_TRANSPORT_FALLBACK=forbid"));
+  if (broken || !link->KeepUntilDelivered(outcome.number, &kept)) {
+    context_.fallback->SendLost(traffic_, std::move(kept));
   }
-  const Status status =
-      HandToGrpc(lost.step, lost.key, lost.bytes, "the link broke before delivery was confirmed",
-                 lost.tensor.get());
-  if (!status.ok()) lost.tensor->Fail(status);
+  return OkStatus();
 }
 
 Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason,
                            FallbackSend* fallback) {
-  return HandToGrpc(tensor.step, tensor.key, tensor.bytes, reason, fallback);
-}
-
-Status Peer::HandToGrpc(int64_t step, std::string_view key, uint64_t bytes,
-                        const std::string& reason, FallbackSend* fallback) {
-  Counters& counters = GlobalCounters();
-  if (!endpoint_->settings().allow_fallback) {
-    counters.errors.Add("fallback_forbidden");
-    return Status(Code::kFailedPrecondition,
-                  "a tensor for peer " + task_ + " would fall back to gRPC (" + reason +
-                      "), and RDMA_TRANSPORT_FALLBACK=forbid; edge: " + std::string(key));
-  }
-  traffic_->Sent(Mode::kGrpc).Add(bytes);
-  // Only the first line: the order of gRPC's further lines varies.
-  counters.fallback_reasons.Add(reason.substr(0, reason.find('\n')));
-  // Recorded first, so that a link that comes up later finds it; links that are up get the notice.
-  endpoint_->pending_fallbacks().Add(task_, step, key);
-  const Nanos begin = Trace::On() ? Now() : 0;
-  const Status status = fallback->Send();
-  if (begin != 0) Trace::Sent(*traffic_, begin, step, key, bytes, Mode::kGrpc, /*handle=*/0);
-  for (const auto& link : endpoint_->LinksTo(task_)) link->SendPull(step, key, reason);
-  return status;
+  return context_.fallback->Send(traffic_, tensor.step, tensor.key, tensor.bytes, reason, fallback);
 }
 
 // Requires mu_.
@@ -94,7 +61,7 @@ void Peer::Park(Outgoing tensor, FallbackSend* fallback) {
   const bool changes = tensor.mutable_source;
   // If it cannot be staged, only the copy that `fallback` keeps is left.
   if (changes && tensor.bytes > 0 &&
-      !Stage(endpoint_->arena(), endpoint_->slots(), /*site=*/{}, &tensor)) {
+      !Stage(context_.runtime->arena(), context_.runtime->slots(), /*site=*/{}, &tensor)) {
     tensor.not_carried = "no memory in the arena for a copy";
   }
   Parked parked;
@@ -183,11 +150,11 @@ void Peer::Wait(const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& c
   }
   if (route.resolve) Resolve(call);
   if (route.state == State::kGrpc) {
-    return endpoint_->UseGrpc("peer " + task_, recv, route.why.message());
+    return context_.fallback->Receive("peer " + task_, recv, route.why.message());
   }
   if (route.link != nullptr) {
     route.link->AddPending(recv, &refused);
-    endpoint_->ArmTimer();
+    context_.runtime->ArmTimer();
   }
   if (!refused.ok()) FailAll({recv}, refused);
 }
@@ -202,7 +169,7 @@ void Peer::Watch(const std::shared_ptr<PendingRecv>& recv) {
   }
   if (link == nullptr) return;
   if (!link->AddPending(recv, &refused)) FailAll({recv}, refused);
-  endpoint_->ArmTimer();
+  context_.runtime->ArmTimer();
 }
 
 void Peer::ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin) {
@@ -234,21 +201,22 @@ bool Peer::NeedsResolvingLocked() const {
 }
 
 void Peer::Resolve(const BootstrapCall& call) {
-  if (endpoint_->device() == nullptr) {
-    return Decide(State::kGrpc, Status(Code::kFailedPrecondition, endpoint_->no_fabric_reason()),
+  if (context_.runtime->device() == nullptr) {
+    return Decide(State::kGrpc,
+                  Status(Code::kFailedPrecondition, context_.runtime->no_fabric_reason()),
                   Again::kNever);
   }
-  std::shared_ptr<Link> link = endpoint_->NewLink(task_);
+  std::shared_ptr<Link> link = context_.links->Make(task_);
   const Status opened = link->Open();
   if (!opened.ok()) return Decide(State::kGrpc, opened, Again::kLater);
   BootstrapRequest request;
   request.version = kProtocolVersion;
-  request.from = endpoint_->identity();
+  request.from = *context_.self;
   request.channel = link->channel()->Address();
-  auto handshake = std::make_shared<AskingHandshake>(endpoint_->secret_file(), kTaskService);
+  auto handshake = std::make_shared<AskingHandshake>(context_.runtime->secret_file(), kTaskService);
   const Status ready = handshake->Sign(&request);
   if (!ready.ok()) return Decide(State::kGrpc, ready, Again::kLater);
-  call(request.Encode(), endpoint_->settings().connect_timeout,
+  call(request.Encode(), context_.runtime->settings().connect_timeout,
        [this, link, handshake](const Status& status, const std::string& reply) {
          OnReply(link, handshake.get(), status, reply);
        });
@@ -275,18 +243,30 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, AskingHandshake* handshake
                   reply.again ? Again::kLater : Again::kNever);
   }
   link->set_remote({task_, reply.from.incarnation});
-  endpoint_->AddLink(link, this);
+  SetOpened(link.get());
+  context_.links->Add(link, Opener::kThisTask);
   link->channel()->Authenticate(handshake->channel_key());
   const Status connected = link->channel()->Connect(reply.channel, fabric::Role::kActive);
   if (!connected.ok()) {
-    endpoint_->RemoveLink(link);
+    context_.links->Discard(link);
+    SetOpened(nullptr);
     link->channel()->Close(connected);
     // Another link to this peer broke in the meantime and closed this one too.
     const bool closed = connected.code() == Code::kAborted;
     return closed ? Decide(State::kUnreachable, connected, Again::kSoon)
                   : Decide(State::kGrpc, connected, Again::kLater);
   }
-  endpoint_->ArmTimer();  // OnLinkUp() or OnLinkDown() follows
+  context_.runtime->ArmTimer();  // OnLinkUp() or OnLinkDown() follows
+}
+
+bool Peer::Opened(const Link& link) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return opened_ == &link;
+}
+
+void Peer::SetOpened(const Link* link) {
+  std::lock_guard<std::mutex> lock(mu_);
+  opened_ = link;
 }
 
 void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
@@ -309,6 +289,7 @@ void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
   std::vector<std::shared_ptr<memory::SlotPool>> pools;  // dropped after unlocking
   {
     std::lock_guard<std::mutex> lock(mu_);
+    if (opened_ == link.get()) opened_ = nullptr;
     if (state_ == State::kLinked && link_ == link) {
       // Keeps no memory for a peer that may not return; tracing finds the sites again.
       for (auto& [owner, edges] : planned_) {
@@ -327,7 +308,7 @@ void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
   }
   if (!was_trying) return;
   // The peer answered the bootstrap, so it is alive and only the route failed.
-  if (endpoint_->settings().allow_fallback) {
+  if (context_.runtime->settings().allow_fallback) {
     Decide(State::kGrpc, status, Again::kLater);
   } else {
     Decide(State::kUnreachable, status, Again::kSoon);
@@ -371,13 +352,13 @@ void Peer::Decide(State state, const Status& status, Again again) {
     if (link != nullptr) {
       if (!link->AddPending(recv, &refused)) FailAll({recv}, refused);
     } else if (state == State::kGrpc) {
-      endpoint_->UseGrpc("peer " + task_, recv, status.message());
+      context_.fallback->Receive("peer " + task_, recv, status.message());
     } else {
       FailAll({recv}, Status(Code::kUnavailable,
                              "peer " + task_ + " cannot be reached: " + status.message()));
     }
   }
-  if (link != nullptr) endpoint_->ArmTimer();
+  if (link != nullptr) context_.runtime->ArmTimer();
 }
 
 PeerStats Peer::Stats() const {
@@ -399,18 +380,8 @@ PeerStats Peer::Stats() const {
     stats.linked_at = linked_at_;
     stats.last_error = last_error_;
   }
-  if (link != nullptr) stats.Describe(*link);
+  if (link != nullptr) link->Describe(&stats);
   return stats;
-}
-
-void PeerStats::Describe(const Link& link) {
-  linked = true;
-  linked_at = link.since();
-  transport = link.channel()->fabric();
-  reason = link.channel()->Route();
-  incarnation = link.remote().incarnation;
-  outstanding = link.outstanding();
-  backlog = link.channel()->backlog();
 }
 
 }  // namespace rdma_transport

@@ -15,38 +15,31 @@
 #include <string>
 #include <vector>
 
-#include "protocol/link.h"
+#include "protocol/bootstrap.h"
+#include "protocol/fallback.h"
+#include "protocol/links.h"
+#include "protocol/pending_recv.h"
+#include "protocol/runtime.h"
+#include "protocol/task_report.h"
+#include "protocol/tensor.h"
 
 namespace rdma_transport {
 
 class AskingHandshake;
-class Endpoint;
 
-struct PeerStats {
-  std::string local;  // the local task
-  std::string task;
-  std::string address;
-  uint64_t incarnation = 0;
-  std::string transport;  // "idle", "connecting", the fabric's name, "grpc", "unreachable"
-  std::string reason;
-  bool linked = false;
-  bool lost = false;       // was linked before, but is not now
-  uint64_t links = 0;      // number of links that came up
-  double linked_at = 0;    // when the last link came up, in seconds since 1970; 0 if never
-  std::string last_error;  // why the last link ended or failed to come up
-  const Traffic* traffic = nullptr;
-  uint64_t outstanding = 0;  // buffers that the peer may still read
-  fabric::Backlog backlog;
-
-  // Fills in the fields that describe `link`, which is up.
-  void Describe(const Link& link);
+// What the peers of a task use. Everything here must outlive them.
+struct PeerContext {
+  Runtime* runtime;
+  const Identity* self;
+  Links* links;
+  Fallback* fallback;
 };
 
 // Thread-safe. Owned by its endpoint, which it must not outlive.
 class Peer {
  public:
-  Peer(Endpoint* endpoint, std::string task, std::string address, Traffic* traffic)
-      : endpoint_(endpoint),
+  Peer(const PeerContext& context, std::string task, std::string address, Traffic* traffic)
+      : context_(context),
         task_(std::move(task)),
         address_(std::move(address)),
         traffic_(traffic) {}
@@ -73,11 +66,10 @@ class Peer {
 
   // The functions below are for the endpoint.
   //
-  // Sends over gRPC a tensor that may have been lost with its link. If that is forbidden, the
-  // tensor's step fails.
-  void SendLost(UnackedTensor lost);
   // The remote task opened a link, so an earlier decision against the fabric may be out of date.
   void Reconsider();
+  // Returns whether this peer opened the link.
+  bool Opened(const Link& link) const;
   void OnLinkUp(const std::shared_ptr<Link>& link);
   void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status);
   PeerStats Stats() const;
@@ -107,19 +99,18 @@ class Peer {
   Route RouteLocked();
   Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback);
   Status SendElsewhere(const Outgoing& tensor, const std::string& reason, FallbackSend* fallback);
-  Status HandToGrpc(int64_t step, std::string_view key, uint64_t bytes, const std::string& reason,
-                    FallbackSend* fallback);
   void Park(Outgoing tensor, FallbackSend* fallback);
   Status UnreachableLocked() const;
   bool NeedsResolvingLocked() const;
   bool HasPlanLocked(const std::string& key) const;
   void Resolve(const BootstrapCall& call);
+  void SetOpened(const Link* link);
   void OnReply(const std::shared_ptr<Link>& link, AskingHandshake* handshake, const Status& status,
                const std::string& reply);
   void Decide(State state, const Status& status, Again again);
   void Flush(std::vector<Parked> parked);
 
-  Endpoint* const endpoint_;
+  const PeerContext context_;
   const std::string task_;
   const std::string address_;
   Traffic* const traffic_;
@@ -133,7 +124,8 @@ class Peer {
   uint64_t links_ = 0;   // number of links that came up
   double linked_at_ = 0;
   std::string last_error_;
-  std::shared_ptr<Link> link_;
+  const Link* opened_ = nullptr;  // from its connection to its end; only compared
+  std::shared_ptr<Link> link_;    // null unless linked
   std::vector<Parked> parked_;
   std::map<std::string, std::vector<PlannedEdge>> planned_;  // by owner
   PendingRecvList waiting_;                                  // until the transport is decided

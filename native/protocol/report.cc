@@ -10,7 +10,6 @@
 #include "base/random.h"
 #include "base/settings.h"
 #include "protocol/counters.h"
-#include "protocol/endpoint.h"
 #include "protocol/runtime.h"
 #include "protocol/trace.h"
 
@@ -155,9 +154,8 @@ std::string PeerText(const PeerStats& peer, const std::vector<EdgeReport>& edges
 
 }  // namespace
 
-std::string StatsJson() {
+std::string StatsJson(const Runtime* runtime) {
   const Counters& counters = GlobalCounters();
-  Runtime* runtime = Runtime::IfMade();
   memory::ArenaStats arena;
   Paths sent, received;
   counters.traffics.ForEach([&](const Traffic& traffic) {
@@ -171,13 +169,12 @@ std::string StatsJson() {
   if (runtime != nullptr) {
     if (runtime->arena() != nullptr) arena = runtime->arena()->Stats();
     if (runtime->slots() != nullptr) pools = runtime->slots()->Stats();
-    for (const Endpoint* endpoint : runtime->Endpoints()) {
-      tasks.Add(Quote(endpoint->identity().task));
-      std::vector<EdgeReport> some;
-      endpoint->ReportEdges(&some);
-      for (const PeerStats& peer : endpoint->Stats()) peers.Add(PeerText(peer, some));
-      kept += endpoint->unclaimed_tensors();
-      edges.insert(edges.end(), some.begin(), some.end());
+    for (const LocalTask* task : runtime->Tasks()) {
+      const TaskReport report = task->Report();
+      tasks.Add(Quote(report.task));
+      for (const PeerStats& peer : report.peers) peers.Add(PeerText(peer, report.edges));
+      kept += report.unclaimed_tensors;
+      edges.insert(edges.end(), report.edges.begin(), report.edges.end());
     }
   }
   return Json('{')

@@ -5,8 +5,10 @@
 
 namespace rdma_transport {
 
-// Modes, bytes, copies, regions, peers. All zero if nothing ran. Callable on any thread.
-std::string StatsJson();
+class Runtime;
+
+// Modes, bytes, copies, regions, peers. All zero if `runtime` is null. Callable on any thread.
+std::string StatsJson(const Runtime* runtime);
 
 // Every setting: name, type, default, meaning, source ("default" or "environment") and value; the
 // first invalid value ("error", empty if none); and names that are not settings ("warnings").

@@ -13,7 +13,6 @@
 #include <cstring>
 
 #include "base/json.h"
-#include "protocol/report.h"
 #include "protocol/trace.h"
 
 namespace rdma_transport {
@@ -83,10 +82,10 @@ void StatusSocket::Stop() {
 
 void StatusSocket::Serve() {
   while (!stop_.load()) {
-    pollfd blocks_until_release[] = {{listener_, POLLIN, 0}, {tracer_, POLLIN, 0}};
-    if (poll(blocks_until_release, 2, -1) < 0) continue;
-    if (blocks_until_release[1].revents != 0) EndTrace();
-    if (blocks_until_release[0].revents == 0) continue;
+    pollfd waits[] = {{listener_, POLLIN, 0}, {tracer_, POLLIN, 0}};
+    if (poll(waits, 2, -1) < 0) continue;
+    if (waits[1].revents != 0) EndTrace();
+    if (waits[0].revents == 0) continue;
     const int connection = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (connection < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -109,7 +108,7 @@ void StatusSocket::Answer(int connection) {
   static constexpr char kTrace[] = "trace ";
   const std::string request = IsSameUser(connection) ? ReadRequest(connection) : "";
   if (request == "stats") {
-    SendAll(connection, StatsJson());
+    SendAll(connection, stats_());
   } else if (request.rfind(kTrace, 0) == 0) {
     const Status started =
         Trace::Start(std::strtoull(request.c_str() + sizeof(kTrace) - 1, nullptr, 10));

@@ -41,11 +41,11 @@ void DecodeElement(std::string text) {
   const std::string encoded = head.Encode();
   Require(ElementHead::Decode(encoded, head.components.size(), &again));
   Require(again.Encode() == encoded);
-  volatile char receive_arena = 0;
+  volatile char sink = 0;
   for (size_t i = 0; i < head.components.size(); ++i) {
     const rpc::Arrived& arrived = response.payloads[i];
     if (arrived.place != 0 || !HasBytes(head.components[i].dims, 4, arrived.bytes)) continue;
-    for (size_t at = 0; at < arrived.bytes; ++at) receive_arena = receive_arena ^ arrived.data[at];
+    for (size_t at = 0; at < arrived.bytes; ++at) sink = sink ^ arrived.data[at];
   }
 }
 

@@ -37,8 +37,8 @@ Settings LinkSettings(Input* input) {
 // What a consumer does with a tensor.
 void Use(const Delivery& delivery) {
   if (!delivery.status.ok() || delivery.data == nullptr) return;
-  volatile char receive_arena = 0;
-  for (uint64_t i = 0; i < delivery.bytes; ++i) receive_arena = receive_arena ^ delivery.data[i];
+  volatile char sink = 0;
+  for (uint64_t i = 0; i < delivery.bytes; ++i) sink = sink ^ delivery.data[i];
 }
 
 class OneWaiter final : public PendingRecv {

@@ -24,7 +24,7 @@ constexpr int kTensors = 8;
 constexpr int kSteps = 50;
 
 // A thread for each piece.
-class Threads final : public Runtime::Pool {
+class Threads final : public Poller::Pool {
  public:
   ~Threads() override {
     for (std::thread& thread : threads_) thread.join();
@@ -49,7 +49,7 @@ class Deferring final : public PendingRecv {
   void OnDelivery(Delivery delivery) override {
     EXPECT_TRUE(delivery.status.ok()) << delivery.status.message();
     while (!all_sent_->load()) std::this_thread::yield();
-    if (!Runtime::Defer(&work_)) work_();
+    if (!Poller::Defer(&work_)) work_();
   }
   void OnUseGrpc(const std::string&) override {}
 
@@ -107,7 +107,7 @@ TEST_F(DeferredTest, WhatFollowsLongWorkDoesNotWaitForIt) {
         ++others;
         return;
       }
-      Runtime::LongWorkAhead();
+      Poller::LongWorkAhead();
       EXPECT_TRUE(Eventually([&] { return others.load() == kTensors - 1; }));
     });
   }

@@ -212,7 +212,7 @@ TEST_F(FaultsTest, WhatALivingPeerMayReadStaysThoughItsLinkEnded) {
   ASSERT_FALSE(delivery.exclusive);
   for (const bool first : {true, false}) {
     (first ? a_ : b_)->device().BreakAll(Status(Code::kAborted, "broken"));
-    ASSERT_TRUE(Eventually([&] { return a().endpoint().LinksTo("/job:b").empty(); }));
+    ASSERT_TRUE(Eventually([&] { return a().endpoint().links().UpTo("/job:b").empty(); }));
   }
   // Whoever gets the memory next would write there.
   EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, 5));
@@ -257,7 +257,8 @@ TEST_F(FaultsTest, WhatIsSentHomeStaysThoughItsLinkEnded) {
     task->device().BreakAll(Status(Code::kAborted, "broken"));
   }
   ASSERT_TRUE(Eventually([&] {
-    return a().endpoint().LinksTo("/job:b").empty() && b().endpoint().LinksTo("/job:a").empty();
+    return a().endpoint().links().UpTo("/job:b").empty() &&
+           b().endpoint().links().UpTo("/job:a").empty();
   }));
   EXPECT_FALSE(Eventually([&] { return alive.expired(); }, std::chrono::milliseconds(300)));
   EXPECT_TRUE(Payload::Matches(delivery.data, kBytes, 5));
@@ -314,7 +315,8 @@ TEST_F(FaultsTest, ALivingPeerWritesIntoNobodyElsesSlotsWhenItsLinkEnded) {
   ASSERT_GT(slots, 0u);
   b_->device().BreakAll(Status(Code::kAborted, "broken"));
   ASSERT_TRUE(Eventually([&] {
-    return b().endpoint().LinksTo("/job:a").empty() && a().endpoint().LinksTo("/job:b").empty();
+    return b().endpoint().links().UpTo("/job:a").empty() &&
+           a().endpoint().links().UpTo("/job:b").empty();
   }));
   for (int i = 0; i < 8; ++i) Pass(i);
   // They come back when the writer has ended its part, and not before.
@@ -331,7 +333,7 @@ TEST_F(FaultsTest, SlotsStayWhileTheirWriterDoesNotKnowOfTheEnd) {
   ASSERT_GT(slots, 0u);
   a().Stop();
   b_->device().BreakAll(Status(Code::kAborted, "broken"));
-  ASSERT_TRUE(Eventually([&] { return b().endpoint().LinksTo("/job:a").empty(); }));
+  ASSERT_TRUE(Eventually([&] { return b().endpoint().links().UpTo("/job:a").empty(); }));
   EXPECT_EQ(receive_arena.Stats().used_bytes, slots);
 }
 

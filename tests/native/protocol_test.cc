@@ -202,7 +202,7 @@ TEST_F(ProtocolTest, AnotherVersionIsServedByGrpcWithTheReason) {
 
 // Asks `asked` for a link in the name of `task`, and does not connect to it.
 BootstrapReply AskFor(Task& asked, Task& asker, const std::string& task) {
-  const std::shared_ptr<Link> link = asker.endpoint().NewLink(task);
+  const std::shared_ptr<Link> link = asker.endpoint().links().Make(task);
   EXPECT_TRUE(link->Open().ok());
   BootstrapRequest request;
   request.version = kProtocolVersion;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "protocol/process.h"
 #include "protocol/trace.h"
 #include "task.h"
 
@@ -40,7 +41,7 @@ class Client {
     while (recv(socket_, &next, 1, 0) == 1 && next != '\n') line += next;
     return line;
   }
-  std::string ArmNotification() const {
+  std::string Rest() const {
     std::string text;
     char part[4096];
     ssize_t n;
@@ -55,24 +56,24 @@ class Client {
 class StatusSocketTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(socket_.Start().ok()); }
-  StatusSocket socket_;
+  StatusSocket socket_{&ProcessStatsJson};
 };
 
 TEST_F(StatusSocketTest, StatsAreAnswered) {
   Client client;
   client.Say("stats\n");
-  EXPECT_EQ(client.ArmNotification().rfind("{\"format\": 1, \"loaded\": false", 0), 0u);
+  EXPECT_EQ(client.Rest().rfind("{\"format\": 1, \"loaded\": false", 0), 0u);
 }
 
 TEST_F(StatusSocketTest, WhatIsNoRequestGetsNoAnswer) {
   for (const std::string request : {"\n", "nonsense\n", "trac 1\n", "stats stats\n"}) {
     Client client;
     client.Say(request);
-    EXPECT_EQ(client.ArmNotification(), "") << request;
+    EXPECT_EQ(client.Rest(), "") << request;
   }
   Client endless;
   endless.Say(std::string(1000, 'x'));
-  EXPECT_EQ(endless.ArmNotification(), "");
+  EXPECT_EQ(endless.Rest(), "");
 }
 
 TEST_F(StatusSocketTest, ATraceLastsAsLongAsItsAskerWants) {
@@ -81,14 +82,14 @@ TEST_F(StatusSocketTest, ATraceLastsAsLongAsItsAskerWants) {
   EXPECT_EQ(client.Line(), "{\"tracing\": true}");
   EXPECT_TRUE(Trace::On());
   other.Say("trace 100\n");
-  EXPECT_NE(other.ArmNotification().find("\"error\": \"a timeline is being taken already\""),
+  EXPECT_NE(other.Rest().find("\"error\": \"a timeline is being taken already\""),
             std::string::npos);
   Client asks;  // meanwhile
   asks.Say("stats\n");
-  EXPECT_NE(asks.ArmNotification(), "");
+  EXPECT_NE(asks.Rest(), "");
   EXPECT_TRUE(Trace::On());
   client.SayNoMore();
-  EXPECT_NE(client.ArmNotification().find("\"events\": []"), std::string::npos);
+  EXPECT_NE(client.Rest().find("\"events\": []"), std::string::npos);
   EXPECT_FALSE(Trace::On());
 }
 
@@ -112,7 +113,7 @@ TEST_F(StatusSocketTest, ATraceEndsWithItsAsker) {
 TEST_F(StatusSocketTest, WhoSaysNothingKeepsNobodyWaitingForLong) {
   Client silent, client;
   client.Say("stats\n");
-  EXPECT_NE(client.ArmNotification(), "");
+  EXPECT_NE(client.Rest(), "");
 }
 
 }  // namespace

@@ -1,0 +1,64 @@
+#include "protocol/acceptor.h"
+
+#include <memory>
+
+#include "protocol/handshake.h"
+
+namespace rdma_transport {
+
+std::string Acceptor::Answer(std::string_view request) {
+  AnsweringHandshake handshake(runtime_->secret_file(), kTaskService);
+  BootstrapReply reply;
+  reply.version = kProtocolVersion;
+  reply.from = self_;
+  reply.refusal = Accept(request, &handshake, &reply).message();
+  handshake.Sign(&reply);
+  return reply.Encode();
+}
+
+Status Acceptor::Accept(std::string_view bytes, AnsweringHandshake* handshake,
+                        BootstrapReply* reply) {
+  BootstrapRequest request;
+  RDMA_RETURN_IF_ERROR(BootstrapRequest::Decode(bytes, &request));
+  if (request.version != kProtocolVersion) {
+    return Status(Code::kFailedPrecondition,
+                  "it uses protocol version " + std::to_string(kProtocolVersion) +
+                      ", this task version " + std::to_string(request.version));
+  }
+  reply->again = true;  // the file with the secrets can be fixed while the job runs
+  RDMA_RETURN_IF_ERROR(handshake->Check(request));
+  reply->again = false;
+  if (runtime_->device() == nullptr) {
+    return Status(Code::kFailedPrecondition, "it has no fabric: " + runtime_->no_fabric_reason());
+  }
+  reply->again = true;
+  const Status admitted = links_->Admit(request.from.task);
+  if (!admitted.ok()) {
+    GlobalCounters().errors.Add("connection_refused");
+    return admitted;
+  }
+  links_->Probe(request.from);  // the peer may be reconnecting because one of them is broken
+  return Connect(request, handshake->channel_key(), reply);
+}
+
+Status Acceptor::Connect(const BootstrapRequest& request, const std::string& channel_key,
+                         BootstrapReply* reply) {
+  const std::shared_ptr<Link> link = links_->Make(request.from.task);
+  RDMA_RETURN_IF_ERROR(link->Open());
+  link->set_remote(request.from);
+  links_->Add(link, Opener::kRemoteTask);
+  link->channel()->Authenticate(channel_key);
+  const Status connected = link->channel()->Connect(request.channel, fabric::Role::kPassive);
+  if (!connected.ok()) {
+    links_->Discard(link);
+    // Unavailable means that the address cannot be reached, which is permanent.
+    reply->again = connected.code() != Code::kUnavailable;
+    return connected;
+  }
+  reply->again = false;
+  reply->channel = link->channel()->Address();
+  runtime_->ArmTimer();  // drops the link if the peer never connects
+  return OkStatus();
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,125 @@
+#include "protocol/links.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rdma_transport {
+namespace {
+
+// Limits what remote tasks may make this task hold; honest tasks stay far below.
+constexpr size_t kMaxPendingLinks = 1024;
+constexpr size_t kMaxLinksPerTask = 16;
+constexpr size_t kMaxTasks = 16384;
+
+Status RefuseForNow(const std::string& what) {
+  return Status(Code::kResourceExhausted, "it has " + what + "; try again later");
+}
+
+}  // namespace
+
+Traffic* Links::TrafficWith(const std::string& task) {
+  std::lock_guard<std::mutex> lock(mu_);
+  Traffic*& traffic = traffic_[task];
+  if (traffic == nullptr) traffic = GlobalCounters().traffics.Make(task_, task);
+  return traffic;
+}
+
+std::map<std::string, Traffic*> Links::Traffics() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return traffic_;
+}
+
+std::shared_ptr<Link> Links::Make(const std::string& task) {
+  const LinkContext context = {runtime_->device(),        runtime_->arena(),     runtime_->slots(),
+                               runtime_->receive_arena(), &runtime_->settings(), TrafficWith(task)};
+  return std::make_shared<Link>(context, owner_, Now() + runtime_->settings().connect_timeout);
+}
+
+void Links::Add(const std::shared_ptr<Link>& link, Opener opener) {
+  std::lock_guard<std::mutex> lock(mu_);
+  links_[link] = opener;
+}
+
+void Links::Remove(const std::shared_ptr<Link>& link, const Status& reason) {
+  std::lock_guard<std::mutex> lock(mu_);
+  links_.erase(link);
+  if (reason.code() != Code::kUnavailable && link->InUse()) in_use_.push_back(link);
+}
+
+void Links::Release(const std::shared_ptr<Link>& link) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    in_use_.erase(std::remove(in_use_.begin(), in_use_.end(), link), in_use_.end());
+  }
+  link->ReleaseOutstanding();
+}
+
+void Links::Discard(const std::shared_ptr<Link>& link) {
+  std::lock_guard<std::mutex> lock(mu_);
+  links_.erase(link);
+}
+
+Status Links::Admit(const std::string& task) {
+  size_t pending = 0;
+  List same;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (traffic_.size() >= kMaxTasks && traffic_.count(task) == 0) {
+      return RefuseForNow("as many peers as it admits (" + std::to_string(kMaxTasks) + ")");
+    }
+    for (const auto& [link, opener] : links_) {
+      if (opener == Opener::kThisTask) continue;
+      if (!link->up()) ++pending;
+      if (link->remote().task == task) same.push_back(link);
+    }
+  }
+  if (pending >= kMaxPendingLinks) {
+    return RefuseForNow(std::to_string(pending) + " connections that are not up yet");
+  }
+  if (same.size() < kMaxLinksPerTask) return OkStatus();
+  // The links of a previous incarnation end when something is sent on them.
+  for (const auto& link : same) {
+    if (link->up()) link->Probe();
+  }
+  return RefuseForNow(std::to_string(same.size()) + " connections of " + task);
+}
+
+Links::List Links::All() const {
+  List all;
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const auto& [link, opener] : links_) all.push_back(link);
+  return all;
+}
+
+Links::List Links::UpTo(const std::string& task) const {
+  List found = All();
+  found.erase(std::remove_if(found.begin(), found.end(),
+                             [&task](const std::shared_ptr<Link>& link) {
+                               return !link->up() || link->remote().task != task;
+                             }),
+              found.end());
+  return found;
+}
+
+std::shared_ptr<Link> Links::Over(const fabric::Channel* channel) const {
+  for (auto& link : All()) {
+    if (link->channel() == channel) return std::move(link);
+  }
+  return nullptr;
+}
+
+bool Links::AllUp(const Traffic* traffic, const std::function<bool(const Link&)>& holds) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return std::all_of(links_.begin(), links_.end(), [&](const auto& entry) {
+    const Link& link = *entry.first;
+    return link.traffic() != traffic || !link.up() || holds(link);
+  });
+}
+
+void Links::Probe(const Identity& remote) const {
+  for (const auto& link : All()) {
+    if (link->up() && link->remote().incarnation == remote.incarnation) link->Probe();
+  }
+}
+
+}  // namespace rdma_transport

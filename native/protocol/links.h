@@ -1,0 +1,71 @@
+// The links of one task, and the counters of what went over them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "protocol/link.h"
+#include "protocol/runtime.h"
+
+namespace rdma_transport {
+
+// Which side requested a link.
+enum class Opener { kThisTask, kRemoteTask };
+
+// Thread-safe. Must not outlive its runtime and the owner of its links.
+class Links {
+ public:
+  using List = std::vector<std::shared_ptr<Link>>;
+
+  // `task` is this task.
+  Links(Runtime* runtime, LinkOwner* owner, std::string task)
+      : runtime_(runtime), owner_(owner), task_(std::move(task)) {}
+
+  // Returns the counters for a remote task. They live as long as the process.
+  Traffic* TrafficWith(const std::string& task);
+  // Returns the counters for all remote tasks, by task.
+  std::map<std::string, Traffic*> Traffics() const;
+
+  // Returns a link to the remote task that is neither open nor in this table. It must come up
+  // within the connection timeout. Requires a fabric.
+  std::shared_ptr<Link> Make(const std::string& task);
+  void Add(const std::shared_ptr<Link>& link, Opener opener);
+  // Removes the link. Keeps it alive until Release() if a peer that is alive may still use memory
+  // here: destroying the link would free that memory. Polling thread only.
+  void Remove(const std::shared_ptr<Link>& link, const Status& reason);
+  void Release(const std::shared_ptr<Link>& link);
+  // Removes a link that never was connected.
+  void Discard(const std::shared_ptr<Link>& link);
+  // Returns ResourceExhausted if the remote task may not open one more link now. Probes the links
+  // that it has if there are too many.
+  Status Admit(const std::string& task);
+
+  List All() const;
+  // Returns the links to a remote task that are up.
+  List UpTo(const std::string& task) const;
+  // Returns the link over this channel, or null.
+  std::shared_ptr<Link> Over(const fabric::Channel* channel) const;
+  // Returns whether `holds` is true of every link to that peer that is up. `holds` is called with a
+  // lock held and must not call this table.
+  bool AllUp(const Traffic* traffic, const std::function<bool(const Link&)>& holds) const;
+  // Probes the links to this incarnation of a peer, so that those that broke unnoticed end.
+  void Probe(const Identity& remote) const;
+
+ private:
+  Runtime* const runtime_;
+  LinkOwner* const owner_;
+  const std::string task_;
+
+  mutable std::mutex mu_;
+  std::map<std::string, Traffic*> traffic_;
+  std::map<std::shared_ptr<Link>, Opener> links_;
+  // Closed links whose peers may still read and write here, until Release().
+  std::vector<std::shared_ptr<Link>> in_use_;
+};
+
+}  // namespace rdma_transport

@@ -1,0 +1,96 @@
+// The threads that poll a fabric's device, and the work that they run.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "fabric/fabric.h"
+
+namespace rdma_transport {
+
+// Thread-safe, except Stop().
+//
+// One thread at a time, the polling thread, leads: it polls the device, calls `tick`, and collects
+// the work that its deliveries make ready. When it runs that work, another thread takes over.
+class Poller {
+ public:
+  // Runs the work that deliveries make ready; see Defer().
+  class Pool {
+   public:
+    virtual ~Pool() = default;
+    // Runs `work` on another thread. Thread-safe.
+    virtual void Schedule(std::function<void()> work) = 0;
+    // Runs `work` on the calling thread before returning.
+    virtual void RunHere(const std::function<void()>& work) = 0;
+  };
+  // Checks timeouts; returns true if it must be called again. `suspended` tells that this process
+  // itself was not running.
+  using TickFunction = std::function<bool(Nanos now, bool suspended)>;
+
+  // Starts to poll `device`, which must outlive this object. `tick` is called on the polling
+  // thread.
+  Poller(fabric::Device* device, const Settings& settings, TickFunction tick);
+  ~Poller() { Stop(); }
+
+  // Stops polling. Does not wait for a callback that does not return in time: its thread is
+  // detached, and this object must then never be destroyed.
+  void Stop();
+
+  // Makes `tick` run regularly until it returns false.
+  void ArmTimer();
+
+  // Must be called before the first channel is connected. `pool` must outlive this object.
+  void SetPool(Pool* pool) { pool_.store(pool); }
+  // On a delivering thread, queues `work` to run there after the current deliveries, without waking
+  // another thread. On any other thread, returns false and leaves `work` untouched.
+  static bool Defer(std::function<void()>* work);
+  // Deferred work calls this before anything slower than waking a thread. Another thread then takes
+  // over polling and the remaining deferred work. Without this call, peers need not wake any
+  // thread, because this one will poll again at once.
+  static void LongWorkAhead();
+
+ private:
+  struct Batch;
+
+  void Loop();
+  void Lead(std::unique_lock<std::mutex> leadership);
+  bool RunDeferred(std::unique_lock<std::mutex>* leadership);
+  void HandOver();
+  void SleepAsFollower();
+  void Tick(Nanos now);
+
+  // The batch that this thread runs, until it hands polling over.
+  static thread_local Batch* batch_;
+  // On the leading thread: the work that its deliveries made ready.
+  static thread_local std::vector<std::function<void()>>* deferred_;
+
+  fabric::Device* const device_;
+  const Nanos spin_;
+  const Nanos tick_interval_;
+  const TickFunction tick_;
+
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> armed_{false};
+  std::atomic<Nanos> next_tick_{0};
+  Nanos last_tick_ = 0;  // polling thread only
+
+  // The thread that holds it polls. The others sleep in the device, so that one of them can take
+  // over if something arrives while the polling thread runs deferred work.
+  std::mutex lead_mu_;
+  std::vector<std::thread> threads_;
+  std::atomic<int> sleepers_{0};
+  std::atomic<int> dated_sleepers_{0};  // sleepers that wake up for the next tick
+  std::atomic<Pool*> pool_{nullptr};
+
+  std::mutex running_mu_;
+  std::condition_variable loop_ended_;
+  int running_ = 0;
+};
+
+}  // namespace rdma_transport
