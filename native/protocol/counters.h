@@ -14,7 +14,7 @@ namespace rdma_transport {
 
 // How one tensor was sent.
 enum class Mode : int { kStatic = 0, kDynamic, kInline, kGrpc };
-constexpr int kPathCount = 4;
+constexpr int kModeCount = 4;
 const char* ModeName(Mode mode);
 
 struct ModeCounter {
@@ -66,13 +66,13 @@ struct Traffic {
 
   const std::string local;
   const std::string remote;
-  alignas(64) ModeCounter sent[kPathCount];
-  alignas(64) ModeCounter received[kPathCount];
+  alignas(64) ModeCounter sent[kModeCount];
+  alignas(64) ModeCounter received[kModeCount];
 
   ModeCounter& Sent(Mode mode) { return sent[static_cast<int>(mode)]; }
   ModeCounter& Received(Mode mode) { return received[static_cast<int>(mode)]; }
   bool Unused() const {
-    for (int i = 0; i < kPathCount; ++i) {
+    for (int i = 0; i < kModeCount; ++i) {
       if (sent[i].tensors.load() != 0 || received[i].tensors.load() != 0) return false;
     }
     return true;

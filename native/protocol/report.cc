@@ -21,17 +21,17 @@ namespace {
 constexpr int kStatsFormat = 1;
 
 // Traffic by mode, of one peer or of several together.
-class Paths {
+class ModeSums {
  public:
   void Add(const ModeCounter* counters) {
-    for (int i = 0; i < kPathCount; ++i) {
+    for (int i = 0; i < kModeCount; ++i) {
       sums_[i].tensors += counters[i].tensors.load(std::memory_order_relaxed);
       sums_[i].bytes += counters[i].bytes.load(std::memory_order_relaxed);
     }
   }
   std::string Text() const {
     Json json('{');
-    for (int i = 0; i < kPathCount; ++i) {
+    for (int i = 0; i < kModeCount; ++i) {
       json.Field(ModeName(static_cast<Mode>(i)),
                  Json('{').Count("tensors", sums_[i].tensors).Count("bytes", sums_[i].bytes).End());
     }
@@ -43,13 +43,13 @@ class Paths {
     uint64_t tensors = 0;
     uint64_t bytes = 0;
   };
-  Sum sums_[kPathCount];
+  Sum sums_[kModeCount];
 };
 
 std::string ModesOf(const ModeCounter* counters) {
-  Paths paths;
-  paths.Add(counters);
-  return paths.Text();
+  ModeSums sums;
+  sums.Add(counters);
+  return sums.Text();
 }
 
 std::string Replies(const ModeCounter& counter) {
@@ -157,7 +157,7 @@ std::string PeerText(const PeerStats& peer, const std::vector<EdgeReport>& edges
 std::string StatsJson(const Runtime* runtime) {
   const Counters& counters = GlobalCounters();
   memory::ArenaStats arena;
-  Paths sent, received;
+  ModeSums sent, received;
   counters.traffics.ForEach([&](const Traffic& traffic) {
     sent.Add(traffic.sent);
     received.Add(traffic.received);
