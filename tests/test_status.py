@@ -116,7 +116,9 @@ def test_json_is_what_the_schema_says_and_rates_are_measured(cluster: Cluster) -
     assert (a["tasks"], b["tasks"]) == (["/job:a/task:0"], ["/job:b/task:0"])
     sent = a["peers"][0]["rates"]["sent_bytes_per_second"]
     assert sent > 0
-    assert sent / a["peers"][0]["rates"]["sent_tensors_per_second"] == pytest.approx((WIDE + 4) / 2)
+    # A sample may fall between the two tensors of a step.
+    mean = sent / a["peers"][0]["rates"]["sent_tensors_per_second"]
+    assert mean == pytest.approx((WIDE + 4) / 2, rel=0.1)
     assert b["peers"][0]["rates"]["received_bytes_per_second"] == pytest.approx(sent, rel=0.5)
     assert 0.5 <= a["interval_seconds"] < 5
     document = valid(run("status", pid(cluster), "--json", "--interval", 0).stdout)
