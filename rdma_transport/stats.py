@@ -10,7 +10,8 @@ from rdma_transport import _native
 def stats() -> dict[str, Any]:
     """Return the counters of this process; all are zero if it has no ``rdma`` server.
 
-    Counters start at zero when the process starts. The keys:
+    Counters start at zero when the process starts. ``docs/counters.md`` lists them all with their
+    keys. The other keys:
 
     ``format``
         a number that increases when a key is removed or changes its meaning
@@ -18,53 +19,20 @@ def stats() -> dict[str, Any]:
         whether this process created an ``rdma`` server
     ``tasks``
         the tasks of the cluster that run in this process
-    ``sent``, ``received``
-        the number of ``tensors`` and ``bytes`` per mode (``static``, ``dynamic``, ``inline``,
-        ``grpc``)
-    ``data_service``
-        tf.data service, ``sent`` by a worker and ``received`` by a reader in this process: the
-        number of replies without an error (``elements``; the end of a sequence counts as one) and
-        their ``bytes``
-    ``copied_bytes``, ``staged_tensors``
-        payload bytes that the transport copied, without those in notifications; tensors that the
-        sender copied to a staging buffer
-    ``inline_copied_bytes``
-        bytes copied into and out of notifications
-    ``registrations``, ``live_regions``, ``region_bytes``
-        slabs ever registered with the fabric; slabs registered now, and their bytes
-    ``outstanding_tensors``
-        tensors of this process that a peer may still read
-    ``unclaimed_tensors``, ``late_tensors``
-        tensors that arrived and are not requested yet; tensors that arrived after their step ended
-    ``arena``
-        ``limit_bytes``, ``capacity_bytes``, ``used_bytes``, and the number of ``refused``
-        allocations
-    ``plan``
-        static placement: ``hits`` (tensors sent through a slot), ``misses`` (other tensors of
-        static edges, by reason), ``promotions``, ``demotions``, ``slot_allocations`` (slots agreed
-        on with a peer), ``pools``, ``pool_blocks``, ``pool_bytes`` (memory reserved now),
-        ``pool_blocks_ever``, ``staged_bytes_by_site``, and ``edges``, one entry per edge that this
-        process sends: ``name``, ``source``, ``destination``, ``dtype``, ``shape``, ``bytes``,
-        ``mode``, ``planned`` (from the graph), ``placement`` (whose memory holds the slots),
-        ``slots``, ``hits``, ``misses``, ``staged_bytes``, ``site`` (where its buffers are
-        allocated), ``reason``
-    ``fallback_reasons``
-        the number of tensors that fell back to gRPC, by reason
-    ``errors``
-        the number of errors, by kind
     ``tracing``
         whether a client is recording a timeline of this process
+    ``plan``
+        has ``edges``, one entry per edge that this process sends: ``name``, ``source``,
+        ``destination``, ``dtype``, ``shape``, ``bytes``, ``mode``, ``planned`` (from the graph),
+        ``placement`` (whose memory holds the slots), ``slots``, ``hits``, ``misses``,
+        ``staged_bytes``, ``site`` (where its buffers are allocated), ``reason``
     ``peers``
         one entry for each remote ``task``. ``local`` is the task of this process that has this
         peer. ``address`` is empty if no cluster of this process names it. ``incarnation``;
         ``transport`` (``shm``, ``verbs``, ``grpc``, ``unreachable``, ``connecting``, ``idle``) and
-        its ``reason``; ``linked``; ``lost`` (was linked and is not linked now); ``links``, the
-        number of links that came up (more than one: it reconnected); ``linked_at``, when the last
-        link came up, in seconds since 1970, or None; ``last_error``, why a link ended or did not
-        come up; ``sent`` and ``received`` as above, whose sums are the totals;
-        ``outstanding_tensors``; ``slots`` of static edges to it: ``agreed`` and, of those in its
-        memory, ``busy`` (not released yet); and the ``ring`` for notifications to it:
-        ``capacity_bytes``, ``used_bytes`` (not read yet) and ``waiting_bytes`` (waiting for space)
+        its ``reason``; ``linked``; ``lost`` (was linked and is not linked now); ``linked_at``, when
+        the last link came up, in seconds since 1970, or None; ``last_error``, why a link ended or
+        did not come up; and the counters of the peer
 
     Thread-safe; takes microseconds.
     """

@@ -10,11 +10,13 @@ import typer
 import rdma_transport
 from graph_analyzer import capacity
 from graph_analyzer.units import format_bytes, format_seconds
+from tools import list_counters
 
 REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/api.md", "docs/architecture.md"),
     *("docs/operations.md", "docs/scaling.md", "docs/threat_model.md", "docs/fuzzing.md"),
+    "docs/counters.md",
 )
 ROW = re.compile(r"^\| `(RDMA_TRANSPORT_\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 
@@ -40,6 +42,11 @@ def test_the_settings_table_is_that_of_the_library() -> None:
 
 def test_every_setting_has_a_meaning() -> None:
     assert [name for name, _, _, meaning in settings_rows() if not meaning.strip()] == []
+
+
+def test_the_page_of_counters_is_that_of_the_library() -> None:
+    page = list_counters.PAGE.read_text()
+    assert page == list_counters.listed(page), "run .venv/bin/python tools/list_counters.py"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.support.cluster import Cluster, free_port, running
+from rdma_transport import counters
 from rdma_transport.observe import exporter
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, job, run, start, wide_and_small
@@ -85,6 +86,18 @@ def test_names_follow_the_conventions_and_all_have_a_meaning(cluster: Cluster) -
         assert re.fullmatch(r"rdma_transport_[a-z_]+", family.name)
         assert family.documentation.endswith(".")
         assert family.type == ("counter" if f"{family.name}_total" in text else "gauge")
+
+
+def test_every_counter_has_a_metric_of_its_own() -> None:
+    table = (*counters.PROCESS, *counters.PEER)
+    exported = [counter for counter in table if counter.metric]
+    assert len({counter.metric for counter in exported}) == len(exported)
+    for counter in exported:
+        assert counter.metric.endswith("_total") == (counter.kind == "counter")
+    assert {counter.key for counter in table} - {counter.key for counter in exported} == {
+        "arena.capacity_bytes",  # region_bytes
+        "plan.staged_bytes_by_site.{site}",  # may have many sites
+    }
 
 
 def test_two_servers_of_one_name_in_one_process_are_one_series() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import rdma_transport
 from bench.support.cluster import Cluster, running
-from rdma_transport import live
+from rdma_transport import counters, live
 from rdma_transport.observe import samples, table
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, Terminal, job, run, wide_and_small
@@ -41,8 +41,8 @@ def peer(cluster: Cluster, name: str = "a") -> dict[str, Any]:
     return dict(found)
 
 
-def bytes_of(paths: dict[str, Any]) -> int:
-    return int(sum(path["bytes"] for path in paths.values()))
+def bytes_of(modes: dict[str, Any]) -> int:
+    return int(sum(mode["bytes"] for mode in modes.values()))
 
 
 def valid(text: str) -> dict[str, Any]:
@@ -72,6 +72,37 @@ def test_each_peer_has_counters_of_which_the_totals_are_the_sums(cluster: Cluste
     assert after["slots"]["agreed"] >= 1
     assert 0 <= after["ring"]["used_bytes"] <= after["ring"]["capacity_bytes"]
     assert after["last_error"] == ""
+
+
+def numbers(value: object) -> int:
+    """How many numbers it has, without flags."""
+    if isinstance(value, dict):
+        return sum(map(numbers, value.values()))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def test_every_number_is_a_counter_of_the_table(cluster: Cluster) -> None:
+    with Graph(cluster, wide_and_small) as graph:
+        graph.run()
+    stats = live.LiveServer(pid(cluster), os.geteuid()).stats()
+    (one,) = stats.pop("peers")
+    counted = [value for counter in counters.PROCESS for _, value in counter.values(stats)]
+    assert len(counted) == numbers(stats) - 1  # the format
+    assert all(isinstance(value, int) for value in counted)
+    counted = [value for counter in counters.PEER for _, value in counter.values(one)]
+    assert len(counted) == numbers(one) - 1  # linked_at
+
+
+def test_the_schema_has_each_counter_and_its_meaning() -> None:
+    defined = samples.schema()["$defs"]
+    late = defined["process"]["properties"]["late_tensors"]
+    assert late["description"] == "Tensors that arrived after their step ended."
+    misses = defined["process"]["properties"]["plan"]["properties"]["misses"]
+    assert misses["additionalProperties"]["type"] == "integer"
+    sent = defined["peer"]["properties"]["sent"]
+    assert sent["required"] == sorted(counters.MODES)
+    assert sent["properties"]["grpc"]["required"] == ["bytes", "tensors"]
+    assert not sent["additionalProperties"]
 
 
 def test_a_peer_that_is_restarted_shows_it() -> None:

@@ -1,7 +1,10 @@
 // Formats JSON.
 #pragma once
 
+#include <list>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace rdma_transport {
 
@@ -32,6 +35,28 @@ class Json {
  private:
   std::string text_;
   char close_;
+};
+
+// Builds nested objects from values by path. Names keep the order in which they were added. Not
+// thread-safe.
+class JsonTree {
+ public:
+  // Returns the value at `path`, which is names with dots between them; "" is this value. A value
+  // that does not exist yet becomes an empty object.
+  JsonTree& At(std::string_view path);
+  // Like At(), but `name` is one name, which may have dots.
+  JsonTree& Field(std::string_view name);
+  void Set(std::string json) { json_ = std::move(json); }
+
+  // Adds the fields of this object to `object`.
+  void AddTo(Json* object) const;
+
+ private:
+  std::string Text() const;
+
+  std::string name_;
+  std::string json_;  // empty: an object of `fields_`
+  std::list<JsonTree> fields_;
 };
 
 }  // namespace rdma_transport

@@ -20,7 +20,7 @@ from bootstrap cimport (
     TypeOf,
     kProtocolVersion,
 )
-from report cimport ProcessStatsJson, SettingsJson, SurveyJson
+from report cimport CountersJson, ProcessStatsJson, SettingsJson, SurveyJson
 
 cdef extern from *:
     const char* RDMA_TRANSPORT_TF_VERSION
@@ -32,6 +32,11 @@ PROTOCOL_VERSION = kProtocolVersion
 def stats_json() -> str:
     """What the transport of this process did, as a JSON object."""
     return ProcessStatsJson().decode()
+
+
+def counters_json() -> str:
+    """The table of counters, as a JSON object."""
+    return CountersJson().decode()
 
 
 def settings_json() -> str:

@@ -1,5 +1,5 @@
 // Counters of what the transport did, with relaxed atomics. Traffic is counted per peer, everything
-// else per process.
+// else per process. counter_table.cc describes them and reports them to users.
 #pragma once
 
 #include <atomic>

@@ -18,49 +18,14 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rdma_transport import live
+from rdma_transport import counters, live
+from rdma_transport.counters import Counter
 from rdma_transport.observe.samples import short, take
 
 FILE_NAME = "rdma_transport.prom"
 _PREFIX = "rdma_transport_"
 _OF_PROCESS = ("pid", "task")
 _OF_PEER = (*_OF_PROCESS, "peer")
-_WAYS = ("sent", "received")
-
-# name: (key in the answer, help); a counter's name ends with _total
-_WHOLE = {
-    "registrations_total": (
-        "registrations",
-        "Memory slabs ever registered. Does not grow in a steady job.",
-    ),
-    "regions": ("live_regions", "Registered memory slabs."),
-    "region_bytes": ("region_bytes", "Bytes of registered memory slabs."),
-    "arena_used_bytes": ("arena.used_bytes", "Bytes of tensors in registered memory."),
-    "arena_limit_bytes": ("arena.limit_bytes", "Maximum bytes of registered memory for tensors."),
-    "arena_refused_total": ("arena.refused", "Allocations refused because the arena was full."),
-    "copied_bytes_total": ("copied_bytes", "Bytes copied, without those in notifications."),
-    "staged_tensors_total": ("staged_tensors", "Tensors that the sender copied before the send."),
-    "plan_hits_total": ("plan.hits", "Tensors sent through a slot of a static edge."),
-    "plan_promotions_total": ("plan.promotions", "Edges that became static."),
-    "plan_demotions_total": ("plan.demotions", "Edges that stopped being static."),
-    "slot_allocations_total": ("plan.slot_allocations", "Slots ever agreed on with a peer."),
-    "unclaimed_tensors": ("unclaimed_tensors", "Tensors that arrived and are not requested yet."),
-    "late_tensors_total": ("late_tensors", "Tensors that arrived after their step ended."),
-}
-_NAMED = {
-    "plan_misses_total": ("plan.misses", "reason", "Tensors of static edges that had no slot."),
-    "fallbacks_total": ("fallback_reasons", "reason", "Tensors that fell back to gRPC."),
-    "errors_total": ("errors", "kind", "Errors of the transport."),
-}
-_PEER = {
-    "peer_links_total": ("links", "Links to the peer that came up. Above 1: it reconnected."),
-    "peer_outstanding_tensors": ("outstanding_tensors", "Tensors that the peer may still read."),
-    "peer_slots": ("slots.agreed", "Slots of static edges to the peer."),
-    "peer_slots_busy": ("slots.busy", "Slots at the peer that it has not released."),
-    "peer_ring_bytes": ("ring.capacity_bytes", "Capacity of the notification ring to the peer."),
-    "peer_ring_used_bytes": ("ring.used_bytes", "Bytes in the ring that the peer has not read."),
-    "peer_ring_waiting_bytes": ("ring.waiting_bytes", "Bytes that wait for space in the ring."),
-}
 
 
 @dataclass(frozen=True)
@@ -103,51 +68,32 @@ class Servers(Collector):
             ((str(pid), ",".join(map(short, stats["tasks"]))), stats)
             for pid, stats in sample.answers.items()
         ]
-        yield from _of_processes(processes)
-        yield from _of_peers(
-            [
-                ((labels[0], short(peer["local"]), short(peer["task"])), peer)
-                for labels, stats in processes
-                for peer in stats["peers"]
-            ]
-        )
+        peers: Labelled = [
+            ((labels[0], short(peer["local"]), short(peer["task"])), peer)
+            for labels, stats in processes
+            for peer in stats["peers"]
+        ]
+        yield from _counted(counters.PROCESS, _OF_PROCESS, processes)
+        yield from _counted(counters.PEER, _OF_PEER, peers)
+        yield from _links(peers)
 
 
 Labels = tuple[str, ...]
 Labelled = list[tuple[Labels, dict[str, Any]]]
 
 
-def _of_processes(processes: Labelled) -> Iterable[Metric]:
-    for name, (where, meaning) in _WHOLE.items():
-        values = ((labels, _at(stats, where)) for labels, stats in processes)
-        yield _family(name, meaning, _OF_PROCESS, values)
-    for name, (where, label, meaning) in _NAMED.items():
-        values = (
-            ((*labels, key), count)
-            for labels, stats in processes
-            for key, count in _at(stats, where).items()
-        )
-        yield _family(name, meaning, (*_OF_PROCESS, label), values)
-    for way in _WAYS:
-        for unit in ("elements", "bytes"):
-            meaning = f"{unit.capitalize()} {way} by tf.data service."
-            values = ((labels, stats["data_service"][way][unit]) for labels, stats in processes)
-            yield _family(f"data_service_{way}_{unit}_total", meaning, _OF_PROCESS, values)
-
-
-def _of_peers(peers: Labelled) -> Iterable[Metric]:
-    for way in _WAYS:
-        for unit in ("tensors", "bytes"):
-            meaning = f"{unit.capitalize()} {way}, by peer and mode."
+def _counted(table: Iterable[Counter], names: Labels, counted: Labelled) -> Iterable[Metric]:
+    for counter in table:
+        if counter.metric:
             values = (
-                ((*labels, mode), counts[unit])
-                for labels, peer in peers
-                for mode, counts in peer[way].items()
+                ((*labels, *own), value)
+                for labels, stats in counted
+                for own, value in counter.values(stats)
             )
-            yield _family(f"{way}_{unit}_total", meaning, (*_OF_PEER, "mode"), values)
-    for name, (where, meaning) in _PEER.items():
-        values = ((labels, _at(peer, where)) for labels, peer in peers)
-        yield _family(name, meaning, _OF_PEER, values)
+            yield _family(counter.metric, counter.meaning, (*names, *counter.labels), values)
+
+
+def _links(peers: Labelled) -> Iterable[Metric]:
     linked = (((*labels, peer["transport"]), peer["linked"]) for labels, peer in peers)
     meaning = "Whether a fabric reaches the peer."
     yield _family("peer_linked", meaning, (*_OF_PEER, "transport"), linked, max)
@@ -174,13 +120,6 @@ def _family(
     for labels, value in merged.items():
         family.add_metric(labels, value)
     return family
-
-
-def _at(stats: dict[str, Any], where: str) -> Any:
-    found: Any = stats
-    for key in where.split("."):
-        found = found[key]
-    return found
 
 
 def _registry() -> CollectorRegistry:

@@ -7,19 +7,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
+from itertools import product
 from typing import Any
 
 from rdma_transport import live
+from rdma_transport.counters import MODES, PEER, PROCESS, is_label
 
 VERSION = 1
 _STATS_FORMAT = 1
 _PATIENCE_SECONDS = 2.0  # a stopped process must not delay the others for long
-_WHOLE = (
-    "copied_bytes", "staged_tensors", "inline_copied_bytes", "registrations", "live_regions",
-    "region_bytes", "outstanding_tensors", "unclaimed_tensors", "late_tensors", "arena",
-    "fallback_reasons", "errors", "data_service", "tracing",
-)  # fmt: skip
-_OF_PLAN = ("hits", "misses", "promotions", "demotions", "slot_allocations")
 
 
 @dataclass(frozen=True)
@@ -49,16 +45,42 @@ def _is_known(stats: dict[str, Any]) -> bool:
     """Whether this version understands the answer."""
     try:
         _process(0, stats, None, None)
+        for table, counted in ((PROCESS, [stats]), (PEER, stats["peers"])):
+            for counter, one in product(table, counted):
+                counter.values(one)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
     return bool(stats["format"] == _STATS_FORMAT)
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of the result of ``describe``."""
-    text = resources.files("rdma_transport.observe").joinpath("status.schema.json").read_text()
+    """Return the JSON Schema (draft 2020-12) of what ``rdma-transport status --json`` prints."""
+    text = resources.files("rdma_transport.observe").joinpath("status_base.json").read_text()
     result: dict[str, Any] = json.loads(text)
+    for name, table in (("process", PROCESS), ("peer", PEER)):
+        for counter in table:
+            value = {"type": "integer", "minimum": 0, "description": counter.meaning}
+            _declare(result["$defs"][name], counter.key.split("."), value)
     return result
+
+
+def _declare(outer: dict[str, Any], path: list[str], value: dict[str, Any]) -> None:
+    """Add ``value`` to the schema of an object, at ``path``."""
+    if not path:
+        outer.update(value)
+        return
+    name, *rest = path
+    outer.setdefault("type", "object")
+    outer.setdefault("additionalProperties", False)
+    if name == "{mode}":
+        for mode in MODES:
+            _declare(outer, [mode, *rest], value)
+    elif is_label(name):
+        outer["additionalProperties"] = outer["additionalProperties"] or {}
+        _declare(outer["additionalProperties"], rest, value)
+    else:
+        _declare(outer.setdefault("properties", {}).setdefault(name, {}), rest, value)
+        outer["required"] = sorted({*outer.get("required", ()), name})
 
 
 def describe(after: Sample, before: Sample | None) -> dict[str, Any]:
@@ -83,11 +105,12 @@ def _process(
     known = dict(_named(earlier["peers"])) if earlier else {}
     return {
         "pid": pid,
-        "tasks": [short(task) for task in stats["tasks"]],
         "interval_seconds": seconds,
-        **_traffic(stats, earlier, seconds),
-        **{key: stats[key] for key in _WHOLE},
-        "plan": {key: stats["plan"][key] for key in _OF_PLAN},
+        "rates": _rates(stats, earlier, seconds),
+        **{key: value for key, value in stats.items() if key not in ("format", "loaded")},
+        "tasks": [short(task) for task in stats["tasks"]],
+        "plan": {key: value for key, value in stats["plan"].items() if key != "edges"},
+        "tracing": stats["tracing"],
         "peers": [_peer(peer, known.get(name), seconds) for name, peer in _named(stats["peers"])],
     }
 
@@ -108,21 +131,20 @@ def _peer(
         **peer,
         "task": short(peer["task"]),
         "local": short(peer["local"]),
-        **_traffic(peer, earlier, seconds),
+        "rates": _rates(peer, earlier, seconds),
     }
 
 
-def _traffic(
+def _rates(
     one: dict[str, Any], earlier: dict[str, Any] | None, seconds: float | None
-) -> dict[str, Any]:
-    rates = None
-    if earlier is not None and seconds:
-        rates = {
-            f"{way}_{unit}_per_second": (_sum(one[way], unit) - _sum(earlier[way], unit)) / seconds
-            for way in ("sent", "received")
-            for unit in ("tensors", "bytes")
-        }
-    return {"sent": one["sent"], "received": one["received"], "rates": rates}
+) -> dict[str, float] | None:
+    if earlier is None or not seconds:
+        return None
+    return {
+        f"{way}_{unit}_per_second": (_sum(one[way], unit) - _sum(earlier[way], unit)) / seconds
+        for way in ("sent", "received")
+        for unit in ("tensors", "bytes")
+    }
 
 
 def _sum(modes: dict[str, Any], unit: str) -> int:

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from graph_analyzer.report import short
 from graph_analyzer.units import format_bytes
+from rdma_transport.counters import MODES
 
-_MODES = ("static", "dynamic", "inline", "grpc")
 _WIDE = 118  # columns that one row per peer needs; a narrower terminal gets two tables
 _Columns = dict[str, Callable[[dict[str, Any]], str | Text]]
 _STYLES = {
@@ -140,7 +140,7 @@ def _rate(peer: dict[str, Any], way: str) -> str:
 def _modes(peer: dict[str, Any]) -> Text:
     """The share of each mode in the tensors of both directions."""
     counts = {
-        mode: peer["sent"][mode]["tensors"] + peer["received"][mode]["tensors"] for mode in _MODES
+        mode: peer["sent"][mode]["tensors"] + peer["received"][mode]["tensors"] for mode in MODES
     }
     whole = sum(counts.values())
     if not whole:
