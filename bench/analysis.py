@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.models import MODELS
-from bench.support.exit import run_command
-from bench.support.machine import describe
-from bench.support.timing import Summary, summarize
+from .models import MODELS
+from .support.exit import run_command
+from .support.machine import describe
+from .support.timing import Summary, summarize
 
 PS = "/job:ps/task:0"
 WORKERS = ["/job:worker/task:0", "/job:worker/task:1"]
@@ -53,7 +53,7 @@ class Row:
 
 def definition(name: str) -> Any:
     """Return the GraphDef of a model's training graph."""
-    from bench.models.training import training_graph
+    from .models.training import training_graph
 
     made = training_graph(MODELS[name], batch=BATCH, workers=WORKERS, servers=[PS])
     return made.graph.as_graph_def()

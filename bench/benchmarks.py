@@ -5,12 +5,12 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.payloads import Payload
-from bench.report import GB, Result, Row, Times, times_of
-from bench.support.hosts import Layout, There, everything_here
-from bench.support.progress import QUIET, Bar
-from bench.support.sizes import size_name
-from bench.support.timing import Summary
+from .payloads import Payload
+from .report import GB, Result, Row, Times, times_of
+from .support.hosts import Layout, There, everything_here
+from .support.progress import QUIET, Bar
+from .support.sizes import size_name
+from .support.timing import Summary
 
 
 class NotAvailableError(Exception):
@@ -37,8 +37,9 @@ def fabric(
     where: Where, sizes: Sequence[int], iterations: int = 1000, rounds: int = 5, most: int = 2**28
 ) -> Result:
     """Rows of the fabric alone, between two processes: bandwidths, latencies, notifications."""
-    from bench.fabric import RATE_BYTES, Bench, GoneError, OtherSideError, Wire, own_peer
     from rdma_transport._fabric import FabricError
+
+    from .fabric import RATE_BYTES, Bench, GoneError, OtherSideError, Wire, own_peer
 
     options = {"iterations": iterations, "rounds": rounds, "most": most}
     with ExitStack() as stack:
@@ -107,9 +108,9 @@ def _fabric_rows(row: dict[str, Any], fabric: str) -> list[Row]:
 @contextmanager
 def _pairs(where: Where, workers: int = 1, servers: int = 1) -> Iterator[dict[str, Any]]:
     """A cluster for each protocol, with jobs "worker" and "ps"; if a task dies, so does this."""
-    from bench.support.cluster import Cluster
-    from bench.support.exit import watched
-    from bench.support.tf_import import import_tensorflow
+    from .support.cluster import Cluster
+    from .support.exit import watched
+    from .support.tf_import import import_tensorflow
 
     where.bar.at(0, "importing TensorFlow")
     import_tensorflow()
@@ -135,7 +136,7 @@ def exchange(
     warm_up: float = 2.0,
 ) -> Iterator[Result]:
     """One result for each of the kinds of `bench.exchange`, all in the same clusters."""
-    from bench import exchange as calls
+    from . import exchange as calls
 
     with _pairs(where, workers, servers) as clusters:
         for index, kind in enumerate(kinds):
@@ -152,7 +153,7 @@ def exchange(
 
 def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
     """Time per edge between two tasks, and between two devices of one process."""
-    from bench.edges import measure_on
+    from .edges import measure_on
 
     result = Result("edges", "time per edge inside a step", {"repeat": repeat}, "p50")
     with _pairs(where) as clusters:
@@ -186,8 +187,8 @@ def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
 
 def all_reduce(where: Where, sizes: Sequence[int], workers: int = 2, repeat: int = 9) -> Result:
     """Measure TensorFlow's ring all-reduce between workers."""
-    from bench.collectives import measure_on
-    from bench.support.collective_cluster import CollectiveCluster
+    from .collectives import measure_on
+    from .support.collective_cluster import CollectiveCluster
 
     options = {"workers": workers, "repeat": repeat}
     result = Result("all-reduce", f"ring all-reduce of {workers} workers", options, "p50")
@@ -235,10 +236,10 @@ def train(
     warm_up: int = 6,
 ) -> Result:
     """Training steps of `bench.models`, with one parameter server and two workers."""
-    from bench.models import MODELS
-    from bench.steps import measure_steps
-    from bench.support.counters import MODES, NOTHING, above_zero, combine
-    from bench.support.tf_import import import_tensorflow
+    from .models import MODELS
+    from .steps import measure_steps
+    from .support.counters import MODES, NOTHING, above_zero, combine
+    from .support.tf_import import import_tensorflow
 
     where.bar.at(0, "importing TensorFlow")
     import_tensorflow()
@@ -297,7 +298,7 @@ def _difference(summary: Summary) -> Times:
 
 def _note_transports(result: Result, clusters: Mapping[str, Any]) -> None:
     """Record the transports of rdma's peers, and why tensors fell back to gRPC."""
-    from bench.support.counters import above_zero
+    from .support.counters import above_zero
 
     if "rdma" in clusters:
         counted = clusters["rdma"].counted()

@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.support.cluster import Cluster, Task, running
-from bench.support.exit import run_command
-from bench.support.load import busy
-from bench.support.machine import describe
-from bench.support.tf_import import import_tensorflow
+from .support.cluster import Cluster, Task, running
+from .support.exit import run_command
+from .support.load import busy
+from .support.machine import describe
+from .support.tf_import import import_tensorflow
 
 JOBS = {"a": 1, "b": 1}
 PROTOCOLS = ("grpc", "rdma")
@@ -58,7 +58,7 @@ class Steps:
     def __init__(self, stack: ExitStack, cluster: Cluster, patience: float) -> None:
         import tensorflow as tf
 
-        from bench.support.session import config, endless, opened, v1
+        from .support.session import config, endless, opened, v1
 
         self.errors = tf.errors.OpError
         self.options = v1.RunOptions(timeout_in_ms=int(patience * 1000))

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bench.options import alone, beside_grpc, once, performed
 from graph_analyzer.cli import make_app, run
 
+from .options import alone, beside_grpc, once, performed
+
 if TYPE_CHECKING:
-    from bench.runner import Measure
+    from .runner import Measure
 
 HELP = """Measure the transport, alone or beside gRPC.
 
@@ -85,7 +86,7 @@ def everything() -> "Measure":
 
     Takes about two minutes.
     """
-    from bench.overview import overview
+    from .overview import overview
 
     return overview
 
@@ -107,8 +108,8 @@ def fabric(
     Prints bandwidth, latency and rate of writes, reads and notifications, as perftest measures
     them, with up to 128 transfers in flight.
     """
-    from bench import benchmarks
-    from bench.support.sizes import parse_size, parse_sizes
+    from . import benchmarks
+    from .support.sizes import parse_size, parse_sizes
 
     wanted, bytes_at_most = parse_sizes(sizes), parse_size(most)
     return once(lambda where: benchmarks.fabric(where, wanted, iterations, rounds, bytes_at_most))
@@ -122,8 +123,8 @@ def edges(sizes: Sizes = "4,64,4KiB…16MiB", repeat: Repeat = 15) -> "Measure":
     A tensor goes back and forth inside a step. The time is the difference between a long and a
     short chain of edges, per edge.
     """
-    from bench import benchmarks
-    from bench.support.sizes import parse_sizes
+    from . import benchmarks
+    from .support.sizes import parse_sizes
 
     wanted = parse_sizes(sizes)
     return once(lambda where: benchmarks.edges(where, wanted, repeat))
@@ -131,8 +132,8 @@ def edges(sizes: Sizes = "4,64,4KiB…16MiB", repeat: Repeat = 15) -> "Measure":
 
 def _calls(kind: str, messages: tuple[str, int, int], *options: Any) -> "Measure":
     """Run a micro-benchmark; `options` go to `benchmarks.exchange` after the payloads."""
-    from bench import benchmarks
-    from bench.payloads import parse_payloads
+    from . import benchmarks
+    from .payloads import parse_payloads
 
     payloads = parse_payloads(*messages)
     return lambda where: benchmarks.exchange(where, [kind], payloads, *options)
@@ -206,8 +207,8 @@ def all_reduce(
     repeat: Repeat = 9,
 ) -> "Measure":
     """Measure TensorFlow's ring all-reduce between workers."""
-    from bench import benchmarks
-    from bench.support.sizes import parse_sizes
+    from . import benchmarks
+    from .support.sizes import parse_sizes
 
     wanted = parse_sizes(sizes)
     return once(lambda where: benchmarks.all_reduce(where, wanted, workers, repeat))
@@ -234,8 +235,8 @@ def train(
     Trains AlexNet, VGG-16, Inception-v3, LSTM, GRU and FCN-5 (--models alexnet,vgg16,...) with one
     parameter server and two workers. The losses over both protocols must be equal bit for bit.
     """
-    from bench import benchmarks
-    from bench.models import MODELS
+    from . import benchmarks
+    from .models import MODELS
 
     names = list(MODELS) if models == "all" else [name.strip() for name in models.split(",")]
     unknown = [name for name in names if name not in MODELS]

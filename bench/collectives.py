@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.support.collective_cluster import CollectiveCluster
-from bench.support.counters import sent_since
-from bench.support.exit import run_command
-from bench.support.machine import describe
-from bench.support.sizes import size_name
-from bench.support.timing import plain, ratio, summarize
+from .support.collective_cluster import CollectiveCluster
+from .support.counters import sent_since
+from .support.exit import run_command
+from .support.machine import describe
+from .support.sizes import size_name
+from .support.timing import plain, ratio, summarize
 
 PROTOCOLS = ("grpc", "rdma")
 OPS = "all_reduce,all_gather,all_to_all,broadcast"

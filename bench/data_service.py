@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.support.data_service import DataService
-from bench.support.exit import run_command
-from bench.support.machine import describe
-from bench.support.sizes import size_name
-from bench.support.timing import Summary, plain, ratio, summarize
+from .support.data_service import DataService
+from .support.exit import run_command
+from .support.machine import describe
+from .support.sizes import size_name
+from .support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4096,65536,1048576,16777216"
 PROTOCOLS = ("grpc", "rdma")

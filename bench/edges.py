@@ -23,12 +23,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.support.cluster import Cluster
-from bench.support.counters import sent_since
-from bench.support.exit import run_command
-from bench.support.machine import describe
-from bench.support.sizes import size_name
-from bench.support.timing import Summary, plain, ratio, summarize
+from .support.cluster import Cluster
+from .support.counters import sent_since
+from .support.exit import run_command
+from .support.machine import describe
+from .support.sizes import size_name
+from .support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4,64,4096,65536,1048576,4194304,16777216"
 Way = tuple[str, dict[str, str]]  # a protocol, and settings
@@ -58,7 +58,7 @@ class Chain:
     ):
         import tensorflow as tf
 
-        from bench.support.session import config, opened, v1
+        from .support.session import config, opened, v1
 
         step: Callable[[Any], Any] = {"identity": tf.identity, "negative": tf.negative}[op]
         self.lengths = lengths

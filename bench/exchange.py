@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.payloads import Payload
-from bench.report import GB, Result, Row, times_of
-from bench.support.cluster import Cluster
-from bench.support.counters import Counts, combine, reasons_since, sent_since
-from bench.support.progress import QUIET, Bar
+from .payloads import Payload
+from .report import GB, Result, Row, times_of
+from .support.cluster import Cluster
+from .support.counters import Counts, combine, reasons_since, sent_since
+from .support.progress import QUIET, Bar
 
 KINDS = ("latency", "bandwidth", "throughput")
 HEADLINES = {"latency": "p50", "bandwidth": "gbps", "throughput": "per_second"}
@@ -42,7 +42,7 @@ class Program:
     ) -> None:
         import tensorflow as tf
 
-        from bench.support.session import v1
+        from .support.session import v1
 
         self.workers = [f"/job:worker/task:{index}" for index in range(workers)]
         self.servers = [f"/job:ps/task:{index}" for index in range(servers)]
@@ -102,7 +102,7 @@ class Program:
     def _source(self, size: int, seed: Sequence[int]) -> Any:
         import tensorflow as tf
 
-        from bench.support.session import v1
+        from .support.session import v1
 
         variable = v1.get_variable(
             f"buffer{next(_names)}", initializer=_bytes(size, seed), use_resource=True
@@ -137,7 +137,7 @@ class Calls:
     """A session that runs a program on a cluster, until `stack` ends."""
 
     def __init__(self, stack: ExitStack, cluster: Cluster, program: Program) -> None:
-        from bench.support.session import config, opened
+        from .support.session import config, opened
 
         self.program, self.tick = program, 0
         target = cluster.target("worker")

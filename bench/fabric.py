@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,12 +30,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.report import times_of
-from bench.support.exit import run_command
-from bench.support.machine import describe
-from bench.support.meeting import NobodyCameError, listening, reach, received
-from bench.support.sizes import parse_place, parse_size, parse_sizes, size_name
 from rdma_transport._fabric import FabricError, Meter
+
+from .report import times_of
+from .support import python
+from .support.exit import run_command
+from .support.machine import describe
+from .support.meeting import NobodyCameError, listening, reach, received
+from .support.sizes import parse_place, parse_size, parse_sizes, size_name
 
 SIZES = "64,4KiB…4MiB"
 STREAMED = 5  # transfers of a bandwidth per iteration of a latency
@@ -225,11 +226,11 @@ def own_peer() -> Iterator[Wire]:
     """A process on this host that serves; ended at the end."""
     here, there = socket.socketpair()
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.fabric", "--serve", str(there.fileno())],
+        [sys.executable, *python.module("fabric"), "--serve", str(there.fileno())],
         pass_fds=[there.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        cwd=Path(__file__).parent.parent,
+        cwd=python.TOP,
         process_group=0,  # Ctrl-C is for the parent, which ends it
     )
     there.close()

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.support.cluster import Cluster, Task
-from bench.support.exit import run_command
-from bench.support.machine import describe
+from .support.cluster import Cluster, Task
+from .support.exit import run_command
+from .support.machine import describe
 
 
 def cpu_seconds(task: Task) -> float:
@@ -35,7 +35,7 @@ def traffic(cluster: Cluster) -> None:
     """Run a few steps that send a tensor of 4 MiB back and forth."""
     import tensorflow as tf
 
-    from bench.support.session import config, v1
+    from .support.session import config, v1
 
     with tf.Graph().as_default() as graph:
         with tf.device("/job:a/task:0"):

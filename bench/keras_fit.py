@@ -20,10 +20,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.support.cluster import Cluster, Task
-from bench.support.exit import run_command
-from bench.support.machine import describe
-from bench.support.timing import ratio, summarize
+from .support.cluster import Cluster, Task
+from .support.exit import run_command
+from .support.machine import describe
+from .support.timing import ratio, summarize
 
 PROTOCOLS = ("grpc", "rdma")
 FITTING = Path(__file__).parent / "support" / "fitting.py"

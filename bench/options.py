@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from bench.benchmarks import Where
-    from bench.report import Result
-    from bench.runner import Asked, Measure
+    from .benchmarks import Where
+    from .report import Result
+    from .runner import Asked, Measure
 
 
 def _command() -> str:
@@ -24,7 +24,7 @@ def _command() -> str:
 
 
 def _hosts(text: str, role: int) -> tuple[tuple[str, int], ...]:
-    from bench.support.sizes import parse_place
+    from .support.sizes import parse_place
 
     if not text:
         if role:
@@ -85,8 +85,8 @@ def alone(
     protocols: tuple[str, ...] = (),
 ) -> "Asked":
     """Options of all commands. Raises typer.BadParameter for an invalid value."""
-    from bench.benchmarks import Where
-    from bench.runner import Asked
+    from .benchmarks import Where
+    from .runner import Asked
 
     if plot is not None:
         _check_plot(plot)
@@ -127,7 +127,7 @@ def performed(
 
         @functools.wraps(function)
         def command(**values: Any) -> None:
-            from bench.runner import perform
+            from .runner import perform
 
             measure = function(**{option: values.pop(option) for option in own})
             perform(options(**values), measure)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bench import benchmarks
-from bench.benchmarks import Where
-from bench.exchange import KINDS
-from bench.payloads import payload
-from bench.report import Result
+from . import benchmarks
+from .benchmarks import Where
+from .exchange import KINDS
+from .payloads import payload
+from .report import Result
 
 PARTS = 5
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import typer
 
-from bench.support.sizes import parse_size, size_name
+from .support.sizes import parse_size, size_name
 
 SMALL, MEDIUM, LARGE = 10, 10 * 2**10, 2**20
 CATEGORIES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}

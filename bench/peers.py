@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.support.cluster import Task, running
-from bench.support.exit import run_command
-from bench.support.machine import describe
+from .support.cluster import Task, running
+from .support.exit import run_command
+from .support.machine import describe
 
 STEPS = 5
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) .*/memfd:rdma_transport")
@@ -54,7 +54,7 @@ def measure(peers: int) -> tuple[set[str], dict[str, float], dict[str, float]]:
     """Return the transports to the peers, and the task's resources before and after connecting."""
     import tensorflow as tf
 
-    from bench.support.session import config, opened
+    from .support.session import config, opened
 
     with running({"a": 1, "b": peers}, "rdma") as cluster:
         task = cluster["a", 0]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import Result, Row, figure
+from .report import Result, Row, figure
 
 FIGURES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
     ("p50, us", lambda row: figure(row, "p50")),

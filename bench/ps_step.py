@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.support.cluster import Cluster
-from bench.support.exit import run_command
-from bench.support.machine import describe
-from bench.support.timing import Summary, ratio, summarize
+from .support.cluster import Cluster
+from .support.exit import run_command
+from .support.machine import describe
+from .support.timing import Summary, ratio, summarize
 
 WIDTH = 2048
 LAYERS = 2  # each of WIDTH x WIDTH float32, 16 MiB
@@ -87,7 +87,7 @@ def sent_bytes(cluster: Cluster) -> dict[str, int] | None:
 
 def measure(repeat: int) -> tuple[dict[str, Summary], dict[str, dict[str, float] | None], bool]:
     """Milliseconds of a step, MiB per step by mode, and whether all losses were equal in bits."""
-    from bench.support.session import config, opened
+    from .support.session import config, opened
 
     with ExitStack() as stack:
         clusters, sessions, graphs = {}, {}, {}

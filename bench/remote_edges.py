@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from bench.edges import Chain
-from bench.support.exit import run_command
-from bench.support.member import PROTOCOLS, serve
-from bench.support.timing import summarize
+from .edges import Chain
+from .support.exit import run_command
+from .support.member import PROTOCOLS, serve
+from .support.timing import summarize
 
 HOPS = (6,)  # a network's edge is slow enough to stand out
 DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]

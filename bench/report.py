@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.support.counters import MODES, Counts
 from graph_analyzer.cli import json_text
+
+from .support.counters import MODES, Counts
 
 VERSION = 1
 GB = 1e9

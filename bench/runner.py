@@ -19,16 +19,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.benchmarks import NotAvailableError, Where
-from bench.report import Result, as_json
-from bench.support import agent
-from bench.support.cluster import NotStartedError
-from bench.support.exit import INTERRUPTED, leave
-from bench.support.hosts import Here, There, spread
-from bench.support.machine import facts
-from bench.support.meeting import NobodyCameError
-from bench.support.progress import shown
 from rdma_transport._fabric import FabricError
+
+from .benchmarks import NotAvailableError, Where
+from .report import Result, as_json
+from .support import agent
+from .support.cluster import NotStartedError
+from .support.exit import INTERRUPTED, leave
+from .support.hosts import Here, There, spread
+from .support.machine import facts
+from .support.meeting import NobodyCameError
+from .support.progress import shown
 
 OK, FAILED, BAD_INPUT, NOT_AVAILABLE, NOBODY_CAME = 0, 1, 2, 3, 4
 LOG_LINES = 10
@@ -88,7 +89,7 @@ def _measured(asked: Asked, measure: Measure) -> int:
     if asked.json:
         _print(as_json(machines, asked.command, results))
     if asked.plot is not None:
-        from bench.plot import draw
+        from .plot import draw
 
         try:
             draw(results, asked.plot)
@@ -138,7 +139,7 @@ def _code(results: list[Result]) -> int:
 
 def _print_header(asked: Asked, machines: list[dict[str, Any]]) -> None:
     if not asked.json:
-        from bench.table import console, header
+        from .table import console, header
 
         with _writing():
             for line in header(machines, asked.command):
@@ -147,7 +148,7 @@ def _print_header(asked: Asked, machines: list[dict[str, Any]]) -> None:
 
 def _print_result(asked: Asked, result: Result) -> None:
     if not asked.json:
-        from bench.table import console, details, table
+        from .table import console, details, table
 
         out = console()
         with _writing():

@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.models import Model
-from bench.support.cluster import Cluster
-from bench.support.counters import Counts, combine
-from bench.support.exit import watched
-from bench.support.hosts import Layout, everything_here
+from .models import Model
+from .support.cluster import Cluster
+from .support.counters import Counts, combine
+from .support.exit import watched
+from .support.hosts import Layout, everything_here
 
 SERVERS = ["/job:ps/task:0"]
 WORKERS = 2
@@ -82,8 +82,8 @@ def measure_steps(
     workers: int = WORKERS,
 ) -> Steps:
     """Take `repeat` steps over each protocol in turns, in clusters of the model's own."""
-    from bench.models.training import training_graph
-    from bench.support.session import config, opened
+    from .models.training import training_graph
+    from .support.session import config, opened
 
     def progress(what: str, step: int) -> None:
         say(what, step / (warm_up + repeat))

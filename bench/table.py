@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.report import Result, Row
-from bench.support.counters import MODES, Counts
-from bench.support.machine import in_a_line
-from bench.support.sizes import size_name
+from .report import Result, Row
+from .support.counters import MODES, Counts
+from .support.machine import in_a_line
+from .support.sizes import size_name
 
 LEAST_COLUMNS = 100  # a narrower terminal wraps
 MOST_PAIRS = 4  # of tasks; the JSON has all

@@ -21,13 +21,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.models import MODELS, Model
-from bench.steps import FEWEST, WARM_UP, WORKERS, measure_steps
-from bench.support.counters import MODES, Counts, above_zero
-from bench.support.exit import run_command
-from bench.support.machine import describe
-from bench.support.timing import Summary, summarize
-from bench.table import percent
+from .models import MODELS, Model
+from .steps import FEWEST, WARM_UP, WORKERS, measure_steps
+from .support.counters import MODES, Counts, above_zero
+from .support.exit import run_command
+from .support.machine import describe
+from .support.timing import Summary, summarize
+from .table import percent
 
 PROTOCOLS = ("grpc", "rdma")
 SHOWN = 5  # names in the notes below the table; the JSON has all

@@ -18,12 +18,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.support.exit import run_command
-from bench.support.machine import describe
-from bench.support.sizes import size_name
 from tools.guest.guest import PYTHON, Guest
 from tools.guest.machine import booted
 from tools.guest.packages import UnavailableError
+
+from .support.exit import run_command
+from .support.machine import describe
+from .support.sizes import size_name
 
 SIZES = [64, 4096, 65536, 1048576, 4194304]
 EDGE_SIZES = [4096, 65536, 1048576, 4194304]

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from bench import cli as bench
 from graph_analyzer import cli as graph_analyzer
+from rdma_transport.bench import cli as bench  # the folder bench, as pyproject.toml installs it
 from rdma_transport.config import config
 from rdma_transport.doctor.command import doctor
 from rdma_transport.info import info

@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,8 +32,8 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def run(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
-    return subprocess.run([*BENCH, *words], cwd=ROOT, text=True, timeout=50, **pipes)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": ROOT} | more
+    return subprocess.run([*BENCH, *words], text=True, timeout=50, **options)
 
 
 @contextmanager
@@ -347,6 +348,23 @@ def test_without_tensorflow_the_fabric_is_measured_and_the_rest_says_so(tmp_path
         assert (ran.returncode, ran.stdout) == (3, "")
         assert ran.stderr.startswith(f"error: not available: {sys.executable} has no TensorFlow")
         assert "pip install 'tensorflow==2.21.*'" in ran.stderr
+
+
+def test_a_folder_named_bench_in_the_working_directory_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "__init__.py").write_text("raise ImportError('this is another bench')")
+    ran = run(*QUICK, "--json", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    valid(ran.stdout)
+
+
+def test_the_command_imports_nothing_by_the_name_bench() -> None:
+    code = "import sys, rdma_transport.cli; assert 'bench' not in sys.modules"
+    ran = forked.run(["-c", code], os.environ, timeout=30, directory=ROOT)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    installed = project["tool"]["scikit-build"]["wheel"]["packages"]
+    assert {Path(folder).parts[0] for folder in installed} == {"rdma_transport", "graph_analyzer"}
 
 
 def test_help_and_the_fabric_do_not_load_tensorflow() -> None:

@@ -6,9 +6,9 @@ usage: python -m bench.models
 from rich.console import Console
 from rich.table import Table
 
-from bench.models import MODELS
-from bench.models.training import declared
-from bench.support.exit import run_command
+from ..support.exit import run_command
+from . import MODELS
+from .training import declared
 
 MIB = 2**20
 

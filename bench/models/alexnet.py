@@ -5,8 +5,8 @@ Where slim has a convolution over the whole image, this has a matrix of as many 
 
 from typing import Any
 
-from bench.models.layers import convolution, cross_entropy, dense, linear, max_pool
-from bench.models.model import Model, Variables
+from .layers import convolution, cross_entropy, dense, linear, max_pool
+from .model import Model, Variables
 
 CLASSES = 10
 

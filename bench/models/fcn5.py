@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from bench.models.layers import cross_entropy, dense, linear
-from bench.models.model import Model, Variables
+from .layers import cross_entropy, dense, linear
+from .model import Model, Variables
 
 CLASSES = 10
 HIDDEN = 4096

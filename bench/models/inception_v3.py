@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.models.layers import cross_entropy, linear
-from bench.models.model import Model, Variables, zeros
+from .layers import cross_entropy, linear
+from .model import Model, Variables, zeros
 
 CLASSES = 10
 AUXILIARY_WEIGHT = 0.4

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.models.model import BEFORE_OTHER, BEFORE_RELU, Initializer, Variables, zeros
+from .model import BEFORE_OTHER, BEFORE_RELU, Initializer, Variables, zeros
 
 
 def convolution(

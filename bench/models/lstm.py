@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from bench.models.layers import cross_entropy, linear
-from bench.models.model import Model, Variables
-from bench.models.recurrent import CLASSES, HIDDEN, SEQUENCE, of_inputs, of_state
+from .layers import cross_entropy, linear
+from .model import Model, Variables
+from .recurrent import CLASSES, HIDDEN, SEQUENCE, of_inputs, of_state
 
 
 def loss(features: Any, labels: Any, get: Variables) -> Any:

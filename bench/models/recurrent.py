@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from bench.models.layers import linear
-from bench.models.model import BEFORE_OTHER, Variables
+from .layers import linear
+from .model import BEFORE_OTHER, Variables
 
 HIDDEN = 1024
 CLASSES = 1000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from bench.models.model import BEFORE_RELU, Initializer, Model
+from .model import BEFORE_RELU, Initializer, Model
 
 FLOAT_BYTES = 4
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from bench.models.layers import convolution, cross_entropy, dense, linear, max_pool
-from bench.models.model import Model, Variables
+from .layers import convolution, cross_entropy, dense, linear, max_pool
+from .model import Model, Variables
 
 CLASSES = 10
 BLOCKS = ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))  # convolutions and their filters

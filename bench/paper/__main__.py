@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from bench.paper import document, experiments, pictures
-from bench.support.exit import run_command
-from bench.support.machine import describe
+from ..support.exit import run_command
+from ..support.machine import describe
+from . import document, experiments, pictures
 
 EXPERIMENTS = {name: getattr(experiments, name) for name in document.SECTIONS}
 

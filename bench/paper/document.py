@@ -5,9 +5,9 @@ from itertools import accumulate
 from statistics import mean
 from typing import Any
 
-from bench.paper.pictures import SMOOTHED
-from bench.support.sizes import size_name
-from bench.table import percent
+from ..support.sizes import size_name
+from ..table import percent
+from .pictures import SMOOTHED
 
 Rows = list[dict[str, Any]]
 
@@ -171,7 +171,7 @@ def _scaling(rows: Rows) -> str:
 
 
 def _convergence(rows: Rows) -> str:
-    from bench.paper.experiments import STEPS_IN_A_TURN
+    from .experiments import STEPS_IN_A_TURN
 
     by_protocol = {row["protocol"]: row for row in rows}
     grpc, rdma = by_protocol["grpc"], by_protocol["rdma"]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from bench import edges, train_models
-from bench.models import MODELS
-from bench.support.cluster import Cluster
-from bench.support.timing import plain
+from .. import edges, train_models
+from ..models import MODELS
+from ..support.cluster import Cluster
+from ..support.timing import plain
 
 Say = Callable[[str], None]
 Rows = list[dict[str, Any]]
@@ -88,8 +88,9 @@ def convergence(effort: Effort, say: Say) -> Rows:
     import numpy as np
     import tensorflow as tf
 
-    from bench.support.session import opened
     from examples import digits_model
+
+    from ..support.session import opened
 
     _, _, test_images, test_labels = digits_model.data()
     graph = tf.Graph()

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from bench.support.hosts import FORWARDED
-from bench.support.machine import facts
-from bench.support.meeting import listening, read_line, received
+from . import python
+from .hosts import FORWARDED
+from .machine import facts
+from .meeting import listening, read_line, received
 
 SUPPORT = Path(__file__).parent
 PROGRAMS = {
@@ -140,18 +141,18 @@ def _started(connection: socket.socket) -> Started | None:
     standard = connection.fileno()
     by_number = program.stem == "fabric"
     if by_number:
-        command = ["-m", "bench.fabric", "--serve", str(standard)]
+        command = [*python.module("fabric"), "--serve", str(standard)]
         standard = subprocess.DEVNULL
     else:
         command = [str(program), *map(str, arguments)]
     process = subprocess.Popen(
-        [sys.executable, *command],
+        [sys.executable, *python.isolated(command)],
         stdin=standard,
         stdout=standard,
         stderr=log,
         pass_fds=[connection.fileno()] if by_number else [],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | given,
-        cwd=SUPPORT.parent.parent,
+        cwd=python.TOP,
         process_group=0,  # Ctrl-C is for the agent, which ends it
         preexec_fn=lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
     )

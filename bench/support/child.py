@@ -7,7 +7,7 @@ import signal
 import tempfile
 from typing import Any
 
-from bench.support.hosts import HERE, Place
+from .hosts import HERE, Place
 
 
 class Child:

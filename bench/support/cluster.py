@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.support.child import Child
-from bench.support.counters import Counts, routes_of, summed
-from bench.support.hosts import HERE, Layout, Place, everything_here
-from bench.support.ports import free_port
+from .child import Child
+from .counters import Counts, routes_of, summed
+from .hosts import HERE, Layout, Place, everything_here
+from .ports import free_port
 
 __all__ = ["Cluster", "NotStartedError", "Task", "eventually", "free_port", "running"]
 

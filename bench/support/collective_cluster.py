@@ -5,10 +5,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from bench.support.child import Child
-from bench.support.cluster import NotStartedError
-from bench.support.counters import Counts, routes_of, summed
-from bench.support.hosts import Layout, everything_here
+from .child import Child
+from .cluster import NotStartedError
+from .counters import Counts, routes_of, summed
+from .hosts import Layout, everything_here
 
 TASK = Path(__file__).with_name("collective_task.py")
 START_SECONDS = 90

@@ -10,7 +10,8 @@ import json
 import sys
 from typing import Any
 
-from bench.support.child import Child
+from . import python
+from .child import Child
 
 START_SECONDS = 60.0
 
@@ -28,7 +29,7 @@ class DataService(Child):
         arguments = [str(workers), str(port), *([dispatcher] if dispatcher else [])]
         super().__init__(
             "the data service",
-            ["-m", "bench.support.data_service", *arguments],
+            [*python.module("support.data_service"), *arguments],
             environment,
             patience=20,
         )

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from bench.support.cluster import Cluster
+from .cluster import Cluster
 
 INTERRUPTED = 130
 GRACE_SECONDS = 5.0  # for the error that the dead task causes by itself

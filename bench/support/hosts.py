@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from bench.support import python
-from bench.support.meeting import reach, read_line
-from bench.support.ports import free_port
+from . import python
+from .meeting import reach, read_line
+from .ports import free_port
 
 FORWARDED = ("RDMA_TRANSPORT_FABRIC",)  # an agent takes no other setting from a stranger
 ANSWER_SECONDS = 10.0

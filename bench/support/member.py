@@ -38,6 +38,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from bench.support.exit import run_command
+    from .exit import run_command
 
     run_command(main)

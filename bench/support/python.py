@@ -5,7 +5,13 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Protocol
+
+PACKAGE = __package__.removesuffix(".support")
+"""The name of the benchmarks: `bench` in a checkout, `rdma_transport.bench` if installed."""
+TOP = Path(str(sys.modules[PACKAGE.partition(".")[0]].__file__)).parent.parent
+"""The folder from which a process can import them."""
 
 
 class Process(Protocol):
@@ -34,7 +40,7 @@ def _fresh(
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_size_limit, file_size_limit))
 
     return subprocess.Popen(
-        [sys.executable, *arguments],
+        [sys.executable, *isolated(arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -58,3 +64,13 @@ def start(
     """Start one, in a process group of its own, with `environment` added to this process's."""
     surroundings = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | dict(environment or {})
     return starter(arguments, surroundings, stderr, file_size_limit)
+
+
+def module(name: str) -> list[str]:
+    """Return the arguments that run a module of the benchmarks."""
+    return ["-m", f"{PACKAGE}.{name}"]
+
+
+def isolated(arguments: Sequence[str]) -> list[str]:
+    """Keep a program's own folder off its import path, where `python` is not TensorFlow's."""
+    return [*(["-P"] if arguments[0] != "-m" else []), *arguments]
