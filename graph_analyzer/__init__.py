@@ -9,7 +9,8 @@ from graph_analyzer.analyze import analyze
 from graph_analyzer.capacity import Capacity, capacity
 from graph_analyzer.codec import schema
 from graph_analyzer.errors import AnalysisError
-from graph_analyzer.plan import Edge, Plan, Site, Task, Traffic, Variable
+from graph_analyzer.plan import Plan, Traffic
+from graph_analyzer.records import Edge, Site, Task, Variable
 
 __all__ = [
     "Advice",

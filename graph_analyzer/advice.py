@@ -23,7 +23,8 @@ from typing import Any
 
 from graph_analyzer.capacity import MOST_TASKS
 from graph_analyzer.errors import AnalysisError
-from graph_analyzer.plan import Plan, Variable
+from graph_analyzer.plan import Plan
+from graph_analyzer.records import Variable
 
 PARAMETER_SERVER = "parameter server"
 RING = "ring all-reduce"

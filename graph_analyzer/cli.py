@@ -22,7 +22,8 @@ from typer.core import TyperGroup
 from graph_analyzer import streams
 from graph_analyzer.capacity import QUEUE_PAIRS_PER_PEER
 from graph_analyzer.errors import AnalysisError
-from graph_analyzer.plan import VERSION, Plan
+from graph_analyzer.plan import Plan
+from graph_analyzer.records import VERSION
 
 FAILED, BAD_INPUT = 1, 2
 _PIPE_COLUMNS = 180

@@ -1,20 +1,20 @@
-"""Reads and validates a plan in JSON, and returns the schema of the printed JSON."""
+"""Converts the parts of a plan from and to JSON values; returns the schema of the printed JSON."""
 
 import json
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from importlib import resources
 from typing import Any, NoReturn
 
 from graph_analyzer.errors import AnalysisError
-from graph_analyzer.plan import (
+from graph_analyzer.records import (
     MODES,
     MUTABILITIES,
     SITE_KINDS,
     VERSION,
     Edge,
-    Plan,
     Site,
     Task,
     Variable,
@@ -115,8 +115,8 @@ def _is_shape(value: Any) -> bool:
     )
 
 
-def read_plan(text: str | bytes) -> Plan:
-    """See ``Plan.from_json``."""
+def read(text: str | bytes) -> dict[str, Any]:
+    """Return the fields of the ``Plan`` in ``text``; raises like ``Plan.from_json``."""
     try:
         top = _Row(json.loads(text, parse_constant=_refuse), "the document")
     except (ValueError, RecursionError) as error:
@@ -129,14 +129,14 @@ def read_plan(text: str | bytes) -> Plan:
             f"the plan has version {version}, but this program reads version {VERSION}. "
             "Make the plan again with this program"
         )
-    return Plan(
-        arena_limit=top.count("arena_limit"),
-        analysis_seconds=top.seconds("analysis_seconds"),
-        nodes=top.count("nodes"),
-        tasks=tuple(_task(row) for row in top.rows("tasks")),
-        edges=tuple(_edge(row) for row in top.rows("edges")),
-        variables=tuple(_variable(row) for row in top.rows("variables")),
-    )
+    return {
+        "arena_limit": top.count("arena_limit"),
+        "analysis_seconds": top.seconds("analysis_seconds"),
+        "nodes": top.count("nodes"),
+        "tasks": tuple(_task(row) for row in top.rows("tasks")),
+        "edges": tuple(_edge(row) for row in top.rows("edges")),
+        "variables": tuple(_variable(row) for row in top.rows("variables")),
+    }
 
 
 def _refuse(name: str) -> NoReturn:
@@ -188,3 +188,14 @@ def _variable(row: _Row) -> Variable:
         matmul_rows=row.count_or_none("matmul_rows", least=-1),
         readers=row.count("readers"),
     )
+
+
+def values(item: Any) -> dict[str, Any]:
+    """Return the JSON values of a part of a plan."""
+    return {field.name: _value(getattr(item, field.name)) for field in fields(item)}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Site):
+        return values(value)
+    return list(value) if isinstance(value, tuple) else value

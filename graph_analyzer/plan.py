@@ -1,93 +1,12 @@
-"""The plan of a graph, as immutable values."""
+"""The plan of a graph, as an immutable value."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
+from graph_analyzer import codec
 from graph_analyzer.errors import AnalysisError
-
-VERSION = 1
-MODES = ("static", "dynamic", "inline", "grpc")
-MUTABILITIES = ("immutable", "variable", "reference variable")
-SITE_KINDS = ("kernel", "variable", "constant", "feed", "function argument", "received", "unknown")
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where the buffer of a sent tensor is allocated.
-
-    ``through`` are the types of the ops that forward the buffer, from the allocation to the send.
-    """
-
-    op: str
-    type: str
-    kind: str
-    through: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        passed = f" via {', '.join(self.through)}" if self.through else ""
-        name = f"{self.op} ({self.type})" if self.op else self.kind
-        return name + passed
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A tensor that one task sends to another; with ``control``, only a control dependency.
-
-    ``shape`` is ``None`` if the rank is unknown, and a dimension is ``None`` if it is unknown.
-    ``bytes`` is the size per step, or ``None`` if the shape does not determine it. The destination
-    has ``slots`` buffers for the tensor, of ``slot_bytes`` in total, which include alignment.
-    """
-
-    name: str
-    source: str
-    destination: str
-    source_device: str
-    destination_device: str
-    dtype: str
-    shape: tuple[int | None, ...] | None
-    bytes: int | None
-    mode: str
-    reason: str
-    mutability: str
-    site: Site
-    slots: int
-    slot_bytes: int
-    control: bool = False
-
-
-@dataclass(frozen=True)
-class Task:
-    """One task's memory and traffic, in bytes.
-
-    ``slot_bytes`` are registered for the slots of tensors that it receives, ``source_bytes`` for
-    the buffers of tensors that it sends. ``sent_bytes`` and ``received_bytes`` are the known bytes
-    per step.
-    """
-
-    name: str
-    slot_bytes: int
-    source_bytes: int
-    sent_bytes: int
-    received_bytes: int
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable, the task that holds it, and ``readers``, the number of other tasks that read it.
-
-    If it is the weight of a MatMul, ``matmul_rows`` is K, the rows that one worker multiplies with
-    it, or -1 if K is unknown before the step. Otherwise it is ``None``.
-    """
-
-    name: str
-    task: str
-    dtype: str
-    shape: tuple[int | None, ...] | None
-    bytes: int
-    matmul_rows: int | None
-    readers: int
+from graph_analyzer.records import MODES, VERSION, Edge, Task, Variable
 
 
 @dataclass(frozen=True)
@@ -122,9 +41,7 @@ class Plan:
 
         Raises ``AnalysisError`` that names the first error and its location.
         """
-        from graph_analyzer import codec  # needs the classes above
-
-        return codec.read_plan(text)
+        return cls(**codec.read(text))
 
     def to_json(self, indent: int | None = None) -> str:
         """Return JSON that conforms to ``schema.json``."""
@@ -137,9 +54,9 @@ class Plan:
             "arena_limit": self.arena_limit,
             "analysis_seconds": self.analysis_seconds,
             "nodes": self.nodes,
-            "tasks": [_values(task) for task in self.tasks],
-            "edges": [_values(edge) for edge in self.edges],
-            "variables": [_values(variable) for variable in self.variables],
+            "tasks": [codec.values(task) for task in self.tasks],
+            "edges": [codec.values(edge) for edge in self.edges],
+            "variables": [codec.values(variable) for variable in self.variables],
         }
 
     @property
@@ -192,17 +109,3 @@ def total(modes: dict[str, Traffic]) -> Traffic:
     edges = sum(traffic.edges for traffic in modes.values())
     known = sum(traffic.bytes for traffic in modes.values())
     return Traffic(edges, known, sum(traffic.unknown for traffic in modes.values()))
-
-
-def _values(item: Any) -> dict[str, Any]:
-    return {name: _value(getattr(item, name)) for name in _names(item)}
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, Site):
-        return _values(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _names(item: Any) -> Iterator[str]:
-    return (field.name for field in fields(item))

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from graph_analyzer.advice import RING, SCHEMES, Advice, Cost, VariableAdvice
 from graph_analyzer.capacity import Capacity
-from graph_analyzer.plan import MODES, Edge, Plan, Traffic, total
+from graph_analyzer.plan import Plan, Traffic, total
+from graph_analyzer.records import MODES, Edge
 from graph_analyzer.units import format_bandwidth, format_bytes, format_seconds
 
 MODE_STYLES = {"static": "green", "dynamic": "yellow", "inline": "cyan", "grpc": "red"}

@@ -1,5 +1,7 @@
 """Check that each layer includes, or imports, only itself and the layers below it.
 
+Python modules must not import each other in a circle either, not even inside functions.
+
 usage: check_layers.py    (from the top of the repository; exit code 1 lists what it found)
 """
 
@@ -7,6 +9,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 # From the bottom up. The longest prefix that fits a file decides its layer. Layers in one row do
@@ -38,6 +41,7 @@ PYTHON = (
     ("rdma_transport/cli.py",),
     ("rdma_transport/__main__.py",),
 )
+INSTALLED = {"rdma_transport.bench": "bench"}  # as pyproject.toml maps the folder
 _INCLUDE = re.compile(r'^#include "([a-z_0-9/.]+)"', re.MULTILINE)
 
 
@@ -66,20 +70,30 @@ def python() -> Iterator[tuple[str, str]]:
     for package in ("rdma_transport", "graph_analyzer", "bench", "examples"):
         for path in sorted(Path(package).glob("**/*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
-                names = []
-                if isinstance(node, ast.Import):
-                    names = [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom) and node.module:
-                    names = [f"{node.module}.{alias.name}" for alias in node.names]
-                for name in names:
+                for name in imported(node, path):
                     target = file_of(name)
                     if target:
                         yield str(path), target
 
 
+def imported(node: ast.AST, path: Path) -> list[str]:
+    """The full names that a statement of a file imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    package = path.parts[: -node.level] if node.level else ()
+    module = ".".join([*package, *([node.module] if node.module else [])])
+    for name, folder in INSTALLED.items():
+        module = re.sub(rf"^{re.escape(name)}\b", folder, module)
+    return [f"{module}.{alias.name}" for alias in node.names]
+
+
 def file_of(name: str) -> str:
-    """The file of a module, or of the module that has the name; empty: it is not ours."""
+    """The file of a module, or of the module that has the name; empty: it is no Python of ours."""
     parts = name.split(".")
+    if Path("native/bindings", f"{parts[-1]}.pyx").exists():
+        return ""
     for length in (len(parts), len(parts) - 1):
         stem = Path(*parts[:length]) if length else None
         if stem and stem.with_suffix(".py").exists():
@@ -99,9 +113,21 @@ def upward(layers: tuple[tuple[str, ...], ...], edges: list[tuple[str, str]]) ->
             yield f"{source} knows {target}, of a layer that is not below it"
 
 
+def circle(edges: list[tuple[str, str]]) -> Iterator[str]:
+    """A circle of files that know each other."""
+    known = TopologicalSorter[str]()
+    for source, target in edges:
+        known.add(source, target)
+    try:
+        known.prepare()
+    except CycleError as error:
+        yield f"a circle: {' -> '.join(reversed(error.args[1]))}"
+
+
 def main() -> int:
     """Print what each layer knows that it should not."""
-    found = [*upward(NATIVE, list(native())), *upward(PYTHON, list(python()))]
+    imports = list(python())
+    found = [*upward(NATIVE, list(native())), *upward(PYTHON, imports), *circle(imports)]
     print("\n".join(found), end="\n" if found else "")
     return int(bool(found))
 

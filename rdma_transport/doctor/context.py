@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from graph_analyzer.errors import AnalysisError
-from graph_analyzer.plan import Plan, Task
+from graph_analyzer.plan import Plan
+from graph_analyzer.records import Task
 from graph_analyzer.units import parse_size
 from rdma_transport import _native
 from rdma_transport.doctor.system import System
