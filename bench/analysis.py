@@ -7,10 +7,8 @@ reports; "in all" is `graph_analyzer.analyze()`, which also serializes the graph
 usage: python -m bench.analysis [--repeat 7] [--json FILE]
 """
 
-import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +19,7 @@ from rich.table import Table
 from .models import MODELS
 from .support.exit import run_command
 from .support.machine import describe
+from .support.options import JsonFile, save
 from .support.timing import Summary, summarize
 
 PS = "/job:ps/task:0"
@@ -125,19 +124,14 @@ def table_of(title: str, rows: list[Row]) -> Table:
 
 def main(
     repeat: Annotated[int, typer.Option(help="Measure each graph this many times.", min=6)] = 7,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Print the analysis time of each model, and of a growing graph."""
-    try:
-        graphs = {name: definition(name) for name in MODELS}
-        models = measure(graphs, repeat)
-        growing = measure(
-            {f"{times}x {LARGEST}": replicated(graphs[LARGEST], times) for times in TIMES}, repeat
-        )
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    graphs = {name: definition(name) for name in MODELS}
+    models = measure(graphs, repeat)
+    growing = measure(
+        {f"{times}x {LARGEST}": replicated(graphs[LARGEST], times) for times in TIMES}, repeat
+    )
     console = Console()
     console.print(describe())
     of = f"ms, median of {repeat}"
@@ -148,13 +142,8 @@ def main(
         f"{last.nodes / first.nodes:.2f} times the nodes take "
         f"{last.analysis.median / first.analysis.median:.2f} times as long"
     )
-    if json_file is not None:
-        report = {
-            "machine": describe(),
-            "models": [row.as_dict() for row in models],
-            "growing": [row.as_dict() for row in growing],
-        }
-        json_file.write_text(json.dumps(report, indent=2))
+    rows = {"models": models, "growing": growing}
+    save(json_file, {name: [row.as_dict() for row in some] for name, some in rows.items()})
 
 
 if __name__ == "__main__":

@@ -1,20 +1,17 @@
 """The benchmarks of the command line. Each measures and returns a `bench.report.Result`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .payloads import Payload
 from .report import GB, Result, Row, Times, times_of
+from .support.exit import watched
 from .support.hosts import Layout, There, everything_here
 from .support.progress import QUIET, Bar
 from .support.sizes import size_name
 from .support.timing import Summary
-
-
-class NotAvailableError(Exception):
-    """The requested transport is not available; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,7 @@ def fabric(
     where: Where, sizes: Sequence[int], iterations: int = 1000, rounds: int = 5, most: int = 2**28
 ) -> Result:
     """Rows of the fabric alone, between two processes: bandwidths, latencies, notifications."""
-    from rdma_transport._fabric import FabricError
-
-    from .fabric import RATE_BYTES, Bench, GoneError, OtherSideError, Wire, own_peer
+    from .fabric import RATE_BYTES, Wire, opened, own_peer
 
     options = {"iterations": iterations, "rounds": rounds, "most": most}
     with ExitStack() as stack:
@@ -48,13 +43,7 @@ def fabric(
             wire = Wire(connection)
         else:
             wire = stack.enter_context(own_peer())
-        try:
-            bench = Bench(wire, where.fabric, max(*sizes, RATE_BYTES), rounds, most)
-        except GoneError:
-            raise
-        except (FabricError, OtherSideError) as error:
-            raise NotAvailableError(str(error)) from error
-        stack.enter_context(closing(bench.meter))
+        bench = stack.enter_context(opened(wire, where.fabric, sizes, rounds, most))
         report = bench.report(list(sizes), iterations, where.bar.track)
     name = report["fabric"]
     result = Result("fabric", "one-sided operations between two processes", options, "gbps")
@@ -109,7 +98,6 @@ def _fabric_rows(row: dict[str, Any], fabric: str) -> list[Row]:
 def _pairs(where: Where, workers: int = 1, servers: int = 1) -> Iterator[dict[str, Any]]:
     """A cluster for each protocol, with jobs "worker" and "ps"; if a task dies, so does this."""
     from .support.cluster import Cluster
-    from .support.exit import watched
     from .support.tf_import import import_tensorflow
 
     where.bar.at(0, "importing TensorFlow")

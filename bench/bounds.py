@@ -6,7 +6,6 @@ in turns. If gRPC does not report the failure, its time is the timeout of the st
 usage: python -m bench.bounds [--rounds 6] [--load 4] [--json FILE]
 """
 
-import json
 import secrets
 import signal
 import statistics
@@ -29,6 +28,7 @@ from .support.cluster import Cluster, Task, running
 from .support.exit import run_command
 from .support.load import busy
 from .support.machine import describe
+from .support.options import JsonFile, save
 from .support.tf_import import import_tensorflow
 
 JOBS = {"a": 1, "b": 1}
@@ -201,9 +201,7 @@ def measure(
     patience: Annotated[
         float, typer.Option(min=1, help="Set the timeout of a step in seconds.")
     ] = 20,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure how soon a step ends after a failure, over gRPC and over rdma.
 
@@ -226,12 +224,10 @@ def measure(
             progress.advance(done)
     console.print(describe() + (f"; with {load} busy loops" if load else ""))
     console.print(table(results))
-    if json_file is not None:
-        plain = {
-            what: {name: vars(case) for name, case in cases.items()}
-            for what, cases in results.items()
-        }
-        json_file.write_text(json.dumps(plain, indent=1) + "\n")
+    plain = {
+        what: {name: vars(case) for name, case in cases.items()} for what, cases in results.items()
+    }
+    save(json_file, plain)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,4 @@
-"""The command line of the benchmarks: `rdma-transport bench`, also as `python -m bench`.
-
-Exit codes: 0 success; 1 a measurement failed or a value was wrong; 2 wrong usage; 3 the fabric or
-the plugin is not available, or rdma tensors fell back to gRPC; 4 a host did not connect in time;
-130 Ctrl-C.
-"""
+"""The command line of the benchmarks: `rdma-transport bench`, also as `python -m bench`."""
 
 import functools
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from graph_analyzer.cli import make_app, run
+from rdma_transport.command_line import make_app, run
 
 from .options import alone, beside_grpc, once, performed
+from .support.options import FABRIC_SIZES, MOST, Iterations, Most, Repeat, Rounds, Sizes
 
 if TYPE_CHECKING:
     from .runner import Measure
@@ -26,10 +22,6 @@ The command fabric measures the fabric alone. The others measure TensorFlow task
 graph (edges), the three micro-benchmarks of TF-gRPC-Bench (latency, bandwidth, ps), all-reduce, and
 training steps (train). One command starts all processes on this host. To measure across hosts, run
 the same command with --hosts on every host, each with its own --role. Role 0 measures and prints.
-
-Exit codes: 0 success; 1 a measurement failed or a value was wrong; 2 wrong usage; 3 the fabric or
-the plugin is not available, or rdma tensors fell back to gRPC; 4 a host did not connect in time;
-130 Ctrl-C.
 """
 
 
@@ -46,10 +38,6 @@ class AllByDefault(TyperGroup):
 app = make_app(HELP, AllByDefault)
 
 
-Sizes = Annotated[
-    str,
-    typer.Option(help="Measure these sizes, separated by commas; A…B or A..B: by factors of four."),
-]
 Payloads = Annotated[
     str,
     typer.Option(
@@ -72,9 +60,6 @@ Seconds = Annotated[
     float, typer.Option(min=0, help="Measure each payload and protocol for this many seconds.")
 ]
 WarmUp = Annotated[float, typer.Option(min=0, help="Warm up for this many seconds.")]
-Repeat = Annotated[
-    int, typer.Option("--repeat", "--iterations", min=6, help="Measure each row this many times.")
-]
 Workers = Annotated[int, typer.Option(min=1, max=64, help="Start this many workers.")]
 Servers = Annotated[int, typer.Option(min=1, max=64, help="Start this many parameter servers.")]
 
@@ -94,14 +79,10 @@ def everything() -> "Measure":
 @app.command("fabric")
 @performed(alone)
 def fabric(
-    sizes: Sizes = "64,4KiB…4MiB",
-    iterations: Annotated[
-        int, typer.Option(help="Set the iterations per latency test.", min=10)
-    ] = 1000,
-    rounds: Annotated[int, typer.Option(help="Set the rounds per bandwidth test.", min=1)] = 5,
-    most: Annotated[
-        str, typer.Option(help="Limit the bytes that one bandwidth test moves.")
-    ] = "256MiB",
+    sizes: Sizes = FABRIC_SIZES,
+    iterations: Iterations = 1000,
+    rounds: Rounds = 5,
+    most: Most = MOST,
 ) -> "Measure":
     """Measure the fabric alone, without TensorFlow.
 

@@ -6,10 +6,8 @@ excludes the cost of calling a function.
 usage: python -m bench.collectives [--ops all_reduce,all_gather] [--sizes 1048576] [--json FILE]
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +19,8 @@ from .support.collective_cluster import CollectiveCluster
 from .support.counters import sent_since
 from .support.exit import run_command
 from .support.machine import describe
-from .support.sizes import size_name
+from .support.options import JsonFile, Repeat, Sizes, save
+from .support.sizes import parse_sizes, size_name
 from .support.timing import plain, ratio, summarize
 
 PROTOCOLS = ("grpc", "rdma")
@@ -100,14 +99,10 @@ def show(rows: list[dict[str, Any]], title: str) -> Table:
 
 def main(
     ops: Annotated[str, typer.Option(help="Measure these collectives, separated by commas.")] = OPS,
-    sizes: Annotated[
-        str, typer.Option(help="Set the bytes of a worker's tensor, separated by commas.")
-    ] = SIZES,
+    sizes: Sizes = SIZES,
     workers: Annotated[int, typer.Option(min=2, help="Start this many workers.")] = 2,
-    repeat: Annotated[int, typer.Option(help="Measure each row this many times.", min=6)] = 9,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    repeat: Repeat = 9,
+    json_file: JsonFile = None,
 ) -> None:
     """Print the time per collective of gRPC and of rdma."""
     unknown = set(ops.split(",")) - set(OPS.split(","))
@@ -115,16 +110,11 @@ def main(
         raise typer.BadParameter(
             f"unknown collective {', '.join(sorted(unknown))}; use {OPS}", param_hint="--ops"
         )
-    try:
-        rows = measure(ops.split(","), [int(size) for size in sizes.split(",")], workers, repeat)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    rows = measure(ops.split(","), parse_sizes(sizes), workers, repeat)
     console = Console()
     console.print(describe())
     console.print(show(rows, f"time per collective, us, {workers} workers, median of {repeat}"))
-    if json_file is not None:
-        report = {"machine": describe(), "workers": workers, "repeat": repeat, "rows": plain(rows)}
-        json_file.write_text(json.dumps(report, indent=2))
+    save(json_file, {"workers": workers, "repeat": repeat, "rows": plain(rows)})
     if not all(row["equal"] for row in rows):
         raise typer.Exit(1)
 

@@ -6,13 +6,10 @@ Both protocols take turns in one run, with the same worker and without compressi
 usage: python -m bench.data_service [--sizes 4096,1048576] [--repeat 9] [--json FILE]
 """
 
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -20,7 +17,8 @@ from rich.table import Table
 from .support.data_service import DataService
 from .support.exit import run_command
 from .support.machine import describe
-from .support.sizes import size_name
+from .support.options import JsonFile, Repeat, Sizes, save
+from .support.sizes import parse_sizes, size_name
 from .support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4096,65536,1048576,16777216"
@@ -96,27 +94,18 @@ def show(rows: list[dict[str, Any]], repeat: int) -> Table:
 
 
 def main(
-    sizes: Annotated[
-        str, typer.Option(help="Set the bytes of an element, separated by commas.")
-    ] = SIZES,
-    repeat: Annotated[int, typer.Option(help="Measure each row this many times.", min=6)] = 9,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    sizes: Sizes = SIZES,
+    repeat: Repeat = 9,
+    json_file: JsonFile = None,
 ) -> None:
     """Print the time per element of gRPC and of rdma."""
-    try:
-        rows, counted = measure([int(size) for size in sizes.split(",")], repeat)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    rows, counted = measure(parse_sizes(sizes), repeat)
     console = Console()
     console.width = max(console.width, 100)
     console.print(describe())
     console.print(f"sent by the worker over rdma: {counted['sent']}")
     console.print(show(rows, repeat))
-    if json_file is not None:
-        report = {"machine": describe(), "repeat": repeat, "sent_by_rdma": counted["sent"]}
-        json_file.write_text(json.dumps(report | {"rows": plain(rows)}, indent=2))
+    save(json_file, {"repeat": repeat, "sent_by_rdma": counted["sent"], "rows": plain(rows)})
 
 
 if __name__ == "__main__":

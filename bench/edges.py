@@ -10,12 +10,10 @@ small in comparison.
 usage: python -m bench.edges [--sizes 4,4096] [--op identity|negative] [--json FILE]
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +25,8 @@ from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.exit import run_command
 from .support.machine import describe
-from .support.sizes import size_name
+from .support.options import JsonFile, Repeat, Sizes, save
+from .support.sizes import parse_sizes, size_name
 from .support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4,64,4096,65536,1048576,4194304,16777216"
@@ -218,19 +217,15 @@ def show(rows: list[dict], title: str) -> Table:
 
 
 def main(
-    sizes: Annotated[
-        str, typer.Option(help="Set the bytes of the tensor, separated by commas.")
-    ] = SIZES,
-    repeat: Annotated[int, typer.Option(help="Measure each row this many times.", min=6)] = 15,
+    sizes: Sizes = SIZES,
+    repeat: Repeat = 15,
     hops: Annotated[
         int, typer.Option(help="Set the edges of the long chain; 0 chooses by speed.", min=0)
     ] = 0,
     op: Annotated[
         str, typer.Option(help="Run this operation in each hop: identity or negative.")
     ] = "identity",
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Print the time per edge of gRPC, of rdma, and of an edge inside one process."""
     if op not in ("identity", "negative"):
@@ -242,10 +237,7 @@ def main(
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    try:
-        rows, modes = measure([int(size) for size in sizes.split(",")], repeat, hops, op)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    rows, modes = measure(parse_sizes(sizes), repeat, hops, op)
     console = Console()
     console.width = max(console.width, 116)
     console.print(describe())
@@ -257,9 +249,8 @@ def main(
         f"step: a whole step of {SHORT_HOPS} hops, us, including TensorFlow's own cost. "
         "< and >: below the noise; the value is a 95 % bound."
     )
-    if json_file is not None:
-        report = {"machine": describe(), "op": op, "repeat": repeat, "tensors_by_mode": modes}
-        json_file.write_text(json.dumps(report | {"rows": plain(rows)}, indent=2))
+    report = {"op": op, "repeat": repeat, "tensors_by_mode": modes, "rows": plain(rows)}
+    save(json_file, report)
     if any(row["wrong"] for row in rows):
         raise typer.Exit(1)
 

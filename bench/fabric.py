@@ -20,8 +20,8 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -31,23 +31,22 @@ from rich.progress import track
 from rich.table import Table
 
 from rdma_transport._fabric import FabricError, Meter
+from rdma_transport.command_line import FAILED, AsJson, fail, parse_place, print_json
 
 from .report import times_of
 from .support import python
-from .support.exit import run_command
+from .support.exit import NotAvailableError, run_command
 from .support.machine import describe
-from .support.meeting import NobodyCameError, listening, reach, received
-from .support.sizes import parse_place, parse_size, parse_sizes, size_name
+from .support.meeting import listening, reach, received
+from .support.options import FABRIC_SIZES, MOST, Fabric, Iterations, Most, Rounds, Sizes
+from .support.sizes import parse_size, parse_sizes, size_name
 
-SIZES = "64,4KiB…4MiB"
 STREAMED = 5  # transfers of a bandwidth per iteration of a latency
-MOST = "256MiB"
 FEW = 8
 WARM_UP = 20  # iterations
 LARGEST_NOTE = 2**16
 RATE_BYTES = 64
 PATIENCE = 20.0  # seconds, with a peer that has come
-NOBODY_CAME = 4
 
 
 class OtherSideError(ConnectionError):
@@ -242,6 +241,21 @@ def own_peer() -> Iterator[Wire]:
         process.wait()
 
 
+@contextmanager
+def opened(
+    wire: Wire, fabric: str, sizes: Sequence[int], rounds: int, most: int
+) -> Iterator[Bench]:
+    """Connect to the serving process; raise NotAvailableError if no fabric connects the two."""
+    try:
+        bench = Bench(wire, fabric, max(*sizes, RATE_BYTES), rounds, most)
+    except GoneError:
+        raise
+    except (FabricError, OtherSideError) as error:
+        raise NotAvailableError(str(error)) from error
+    with closing(bench.meter):
+        yield bench
+
+
 def listen(host: str, port: int, seconds: float) -> None:
     """Serve the first one who connects."""
     with listening(host, port) as server, received(server, seconds) as connection:
@@ -256,22 +270,12 @@ def connected(host: str, port: int, seconds: float) -> Iterator[Wire]:
 
 
 def main(
-    fabric: Annotated[
-        str,
-        typer.Option(help="Use auto, shm or verbs.  [default: RDMA_TRANSPORT_FABRIC]"),
-    ] = "",
-    sizes: Annotated[
-        str,
-        typer.Option(help="Measure these sizes, separated by commas; A…B: by factors of four."),
-    ] = SIZES,
-    iterations: Annotated[
-        int, typer.Option(help="Set the iterations per latency test.", min=10)
-    ] = 1000,
-    rounds: Annotated[int, typer.Option(help="Set the rounds per bandwidth test.", min=1)] = 5,
-    most: Annotated[
-        str, typer.Option(help="Limit the bytes that one bandwidth test moves.")
-    ] = MOST,
-    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")] = False,
+    fabric: Fabric = None,
+    sizes: Sizes = FABRIC_SIZES,
+    iterations: Iterations = 1000,
+    rounds: Rounds = 5,
+    most: Most = MOST,
+    as_json: AsJson = False,
     listen_on: Annotated[
         str, typer.Option("--listen", help="Serve a --connect on HOST:PORT.")
     ] = "",
@@ -281,40 +285,25 @@ def main(
     wait: Annotated[float, typer.Option(help="Wait this many seconds for the other side.")] = 60,
     serve_on: Annotated[int, typer.Option("--serve", hidden=True)] = -1,
 ) -> None:
-    """Measure the fabric between two processes.
-
-    Exit codes: 0 success; 1 a measurement failed; 2 wrong usage; 4 the other side did not connect.
-    """
+    """Measure the fabric between two processes."""
     if listen_on and connect_to:
         raise typer.BadParameter("give either --listen or --connect", param_hint="--listen")
-    wanted = parse_sizes(sizes)
-    try:
-        if serve_on >= 0:
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without its parent
-            return serve(Wire(socket.socket(fileno=serve_on)))
-        if listen_on:
-            return listen(*parse_place(listen_on), wait)
-        peer = connected(*parse_place(connect_to), wait) if connect_to else own_peer()
-        with peer as wire:
-            bench = Bench(wire, fabric, max(*wanted, RATE_BYTES, 1), rounds, parse_size(most))
-            try:
-                console = Console(stderr=True, quiet=as_json)
-                report = bench.report(wanted, iterations, partial(track, console=console))
-            finally:
-                bench.meter.close()
-    except NobodyCameError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(NOBODY_CAME) from None
-    except (FabricError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+    wanted, bytes_at_most = parse_sizes(sizes), parse_size(most)
+    if serve_on >= 0:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without its parent
+        return serve(Wire(socket.socket(fileno=serve_on)))
+    if listen_on:
+        return listen(*parse_place(listen_on, "--listen"), wait)
+    peer = connected(*parse_place(connect_to, "--connect"), wait) if connect_to else own_peer()
+    with peer as wire, opened(wire, fabric or "", wanted, rounds, bytes_at_most) as bench:
+        console = Console(stderr=True, quiet=as_json)
+        report = bench.report(wanted, iterations, partial(track, console=console))
     if as_json:
-        print(json.dumps(report, indent=2))
+        print_json(report)
     else:
         show(report, Console())
     if report["wrong"]:
-        print(f"error: {report['wrong']} bytes differ from those sent", file=sys.stderr)
-        raise typer.Exit(1)
+        fail(f"{report['wrong']} bytes differ from those sent", FAILED)
 
 
 if __name__ == "__main__":

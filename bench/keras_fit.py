@@ -23,6 +23,7 @@ from rich.table import Table
 from .support.cluster import Cluster, Task
 from .support.exit import run_command
 from .support.machine import describe
+from .support.options import JsonFile, save
 from .support.timing import ratio, summarize
 
 PROTOCOLS = ("grpc", "rdma")
@@ -120,9 +121,7 @@ def main(
     epochs: Annotated[int, typer.Option(help="Measure this many epochs per turn.", min=1)] = 3,
     steps: Annotated[int, typer.Option(help="Run this many steps per epoch.", min=1)] = 4,
     batch: Annotated[int, typer.Option(help="Set the rows per worker and step.", min=1)] = 4,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Print the time of a step of `fit` with each strategy over both protocols."""
     chosen = [name.strip() for name in strategies.split(",")]
@@ -137,19 +136,11 @@ def main(
         )
     console = Console()
     console.print(describe())
-    try:
-        rows = [measure(name, turns, epochs, steps, batch) for name in chosen]
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    rows = [measure(name, turns, epochs, steps, batch) for name in chosen]
     console.print(show(rows, turns * epochs, batch))
-    if json_file is not None:
-        plain = [
-            row | {"ms": {name: value.as_dict() for name, value in row["ms"].items()}}
-            for row in rows
-        ]
-        json_file.write_text(
-            json.dumps({"machine": describe(), "batch": batch, "rows": plain}, indent=2)
-        )
+    times = [{name: value.as_dict() for name, value in row["ms"].items()} for row in rows]
+    plain = [row | {"ms": each} for row, each in zip(rows, times, strict=True)]
+    save(json_file, {"batch": batch, "rows": plain})
     unequal = [row for row in rows if row["strategy"] == "mirrored" and not row["equal"]]
     if unequal or not all(row["finite"] for row in rows):
         raise typer.Exit(1)

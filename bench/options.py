@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -10,6 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from rdma_transport.command_line import AsJson, check_writable, parse_place
+
+from .support.options import Fabric
 
 if TYPE_CHECKING:
     from .benchmarks import Where
@@ -24,14 +27,12 @@ def _command() -> str:
 
 
 def _hosts(text: str, role: int) -> tuple[tuple[str, int], ...]:
-    from .support.sizes import parse_place
-
     if not text:
         if role:
             raise typer.BadParameter("needs --hosts", param_hint="--role")
         return ()
-    places = tuple(parse_place(each.strip()) for each in text.split(","))
-    if len(places) < 2 or not all(host for host, _ in places):
+    places = tuple(parse_place(each.strip(), "--hosts") for each in text.split(","))
+    if len(places) < 2:
         raise typer.BadParameter(f"'{text}' is not HOST:PORT,HOST:PORT", param_hint="--hosts")
     if role >= len(places):
         raise typer.BadParameter(
@@ -44,10 +45,7 @@ def _hosts(text: str, role: int) -> tuple[tuple[str, int], ...]:
 def _check_plot(path: Path) -> None:
     if path.suffix not in (".png", ".svg"):
         raise typer.BadParameter(f"'{path}' is neither .png nor .svg", param_hint="--plot")
-    if not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no directory {path.parent}", param_hint="--plot")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise typer.BadParameter(f"'{path}' cannot be written", param_hint="--plot")
+    check_writable(path)
     if find_spec("matplotlib") is None:
         raise typer.BadParameter(
             "matplotlib is not installed. Install it: pip install matplotlib", param_hint="--plot"
@@ -55,13 +53,7 @@ def _check_plot(path: Path) -> None:
 
 
 def alone(
-    fabric: Annotated[
-        Literal["auto", "shm", "verbs"] | None,
-        typer.Option(
-            help="Require this fabric: exit with code 3 if it is not available.  "
-            "[default: RDMA_TRANSPORT_FABRIC]"
-        ),
-    ] = None,
+    fabric: Fabric = None,
     hosts: Annotated[
         str,
         typer.Option(
@@ -76,9 +68,7 @@ def alone(
             min=0, help="Wait this many seconds for the other hosts; then exit with code 4."
         ),
     ] = 60.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print only JSON to stdout (see bench/schema.json).")
-    ] = False,
+    as_json: AsJson = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the results to this .png or .svg file.")
     ] = None,

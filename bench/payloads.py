@@ -7,7 +7,7 @@ numbers, `random` is random, `skewed` has 60 % large, 30 % medium and 10 % small
 import random
 from dataclasses import dataclass
 
-import typer
+from rdma_transport.errors import BadInputError
 
 from .support.sizes import parse_size, size_name
 
@@ -57,10 +57,9 @@ def parse_payloads(text: str, buffers: int, seed: int) -> list[Payload]:
     for name in text.split(","):
         try:
             found.append(payload(name.strip(), buffers, seed))
-        except typer.BadParameter:
+        except BadInputError:
             known = ", ".join((*CATEGORIES, *MIXES))
-            raise typer.BadParameter(
-                f"'{name}' is not one of {known}, and not a size such as 64KiB",
-                param_hint="--payloads",
+            raise BadInputError(
+                f"--payloads: {name!r} is not one of {known}, and not a size such as 64KiB"
             ) from None
     return found

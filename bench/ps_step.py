@@ -6,11 +6,9 @@ all gradients, so about 128 MiB cross between processes per step. Both protocols
 usage: python -m bench.ps_step [--repeat 20] [--json FILE]
 """
 
-import json
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +19,7 @@ from rich.table import Table
 from .support.cluster import Cluster
 from .support.exit import run_command
 from .support.machine import describe
+from .support.options import JsonFile, save
 from .support.timing import Summary, ratio, summarize
 
 WIDTH = 2048
@@ -133,18 +132,13 @@ def measure(repeat: int) -> tuple[dict[str, Summary], dict[str, dict[str, float]
 
 def main(
     repeat: Annotated[int, typer.Option(help="Measure each protocol this many times.", min=6)] = 20,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Print the time of a step over both protocols, and the bytes by mode."""
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    try:
-        steps, traffic, equal = measure(repeat)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    steps, traffic, equal = measure(repeat)
     console = Console()
     console.print(describe())
     table = Table(title=f"step of 1 parameter server and 2 workers, ms, median of {repeat}")
@@ -163,10 +157,8 @@ def main(
     table.add_row("gRPC/rdma", ratio(steps["grpc"], steps["rdma"]))
     console.print(table)
     console.print(f"losses: {'equal bit for bit' if equal else 'NOT equal'}")
-    if json_file is not None:
-        times_by_name = {name: value.as_dict() for name, value in steps.items()}
-        report = {"machine": describe(), "ms": times_by_name, "mib": traffic, "equal": equal}
-        json_file.write_text(json.dumps(report, indent=2))
+    times_by_name = {name: value.as_dict() for name, value in steps.items()}
+    save(json_file, {"ms": times_by_name, "mib": traffic, "equal": equal})
     if not equal:
         raise typer.Exit(1)
 

@@ -14,6 +14,8 @@ import typer
 from .edges import Chain
 from .support.exit import run_command
 from .support.member import PROTOCOLS, serve
+from .support.options import Repeat, Sizes
+from .support.sizes import parse_sizes
 from .support.timing import summarize
 
 HOPS = (6,)  # a network's edge is slow enough to stand out
@@ -23,10 +25,8 @@ DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
 def main(
     this: Annotated[str, typer.Argument(help="Use this address of this host.")],
     other: Annotated[str, typer.Argument(help="Connect to this address of the other host.")],
-    sizes: Annotated[
-        str, typer.Option(help="Set the bytes of the tensor, separated by commas.")
-    ] = "4096,65536,1048576",
-    repeat: Annotated[int, typer.Option(help="Measure each row this many times.", min=6)] = 9,
+    sizes: Sizes = "4096,65536,1048576",
+    repeat: Repeat = 9,
 ) -> None:
     """Print {"rows": [{"bytes", "wrong", "grpc", "rdma"}], "sent": ...}, times in microseconds."""
     import tensorflow as tf
@@ -34,7 +34,7 @@ def main(
     import rdma_transport
 
     tf.compat.v1.disable_eager_execution()
-    wanted = [int(size) for size in sizes.split(",")]
+    wanted = parse_sizes(sizes)
     servers = serve(0, [this, other])
     rows = []
     for size in wanted:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from graph_analyzer.cli import json_text
+from rdma_transport.command_line import json_text
 
 from .support.counters import MODES, Counts
 

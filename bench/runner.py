@@ -5,13 +5,10 @@ for a peer. The process ends with `os._exit` (see `bench.support.exit`) and one 
 below.
 """
 
-import errno
 import os
-import re
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,29 +16,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rdma_transport._fabric import FabricError
+from rdma_transport.command_line import FAILED, NOT_AVAILABLE
 
-from .benchmarks import NotAvailableError, Where
+from .benchmarks import Where
 from .report import Result, as_json
 from .support import agent
-from .support.cluster import NotStartedError
-from .support.exit import INTERRUPTED, leave
+from .support.exit import NotAvailableError, UnwritableError, guarded, leave, say
 from .support.hosts import Here, There, spread
 from .support.machine import facts
-from .support.meeting import NobodyCameError
 from .support.progress import shown
 
-OK, FAILED, BAD_INPUT, NOT_AVAILABLE, NOBODY_CAME = 0, 1, 2, 3, 4
-LOG_LINES = 10
 Measure = Callable[[Where], Iterable[Result]]
-
-
-class UnwritableError(Exception):
-    """The results cannot be written."""
-
-    def __init__(self, cause: OSError, what: str = "the answer") -> None:
-        super().__init__(f"cannot write {what}: {cause.strerror or cause}")
-        self.cause = cause
 
 
 @dataclass(frozen=True)
@@ -61,9 +46,9 @@ def perform(asked: Asked, measure: Measure) -> None:
     """Measure and print, or serve the host that measures. Ends the process."""
     if asked.role:
         host, port = asked.hosts[asked.role]
-        leave(lambda: _guarded(lambda: agent.wait(host, port, asked.connect_timeout, _say)))
+        leave(lambda: guarded(lambda: agent.wait(host, port, asked.connect_timeout, say)))
     else:
-        leave(lambda: _guarded(lambda: _interruptible(lambda: _measured(asked, measure))))
+        leave(lambda: guarded(lambda: _interruptible(lambda: _measured(asked, measure))))
 
 
 def _measured(asked: Asked, measure: Measure) -> int:
@@ -76,7 +61,7 @@ def _measured(asked: Asked, measure: Measure) -> int:
     with ExitStack() as stack:
         where = asked.where
         if asked.hosts:
-            _say("connecting to " + ", ".join(f"{host}:{port}" for host, port in asked.hosts[1:]))
+            say("connecting to " + ", ".join(f"{host}:{port}" for host, port in asked.hosts[1:]))
             others = [_other(stack, *host, asked.connect_timeout) for host in asked.hosts[1:]]
             machines += [other.machine for other in others]
             layout = spread([Here(*asked.hosts[0]), *others])
@@ -95,7 +80,7 @@ def _measured(asked: Asked, measure: Measure) -> int:
             draw(results, asked.plot)
         except OSError as error:
             raise UnwritableError(error, str(asked.plot)) from None
-        _say(f"drew {asked.plot}")
+        say(f"drew {asked.plot}")
     return _code(results)
 
 
@@ -129,12 +114,12 @@ def _judge(result: Result) -> None:
 def _code(results: list[Result]) -> int:
     for result in results:
         for problem in result.problems:
-            _say(f"error: {result.benchmark}: {problem}")
+            say(f"error: {result.benchmark}: {problem}")
     if any(result.wrong for result in results):
         return FAILED
     if any(result.fallback for result in results):
         return NOT_AVAILABLE
-    return FAILED if any(result.problems for result in results) else OK
+    return FAILED if any(result.problems for result in results) else 0
 
 
 def _print_header(asked: Asked, machines: list[dict[str, Any]]) -> None:
@@ -174,10 +159,6 @@ def _writing() -> Iterator[None]:
         raise UnwritableError(error) from None
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _interruptible(work: Callable[[], int]) -> int:
     """Run `work` in a thread. Ctrl-C does not wait for it, but ends its child processes."""
     ended = threading.Event()
@@ -197,7 +178,7 @@ def _interruptible(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         _end_children()
         if sys.stderr.isatty():
-            _say("")  # below the bar
+            say("")  # below the bar
         raise
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
@@ -209,44 +190,3 @@ def _end_children() -> None:
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
-
-
-def _guarded(work: Callable[[], int | None]) -> int:
-    """Return the exit code of `work`; print errors to standard error."""
-    try:
-        return work() or OK
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except UnwritableError as error:
-        if error.cause.errno == errno.EPIPE:  # the reader closed the pipe
-            return FAILED
-        return _failed(BAD_INPUT, str(error))
-    except NotAvailableError as error:
-        return _failed(NOT_AVAILABLE, f"not available: {error}")
-    except (NobodyCameError, TimeoutError) as error:
-        return _failed(NOBODY_CAME, str(error))
-    except NotStartedError as error:
-        return _not_started(error)
-    except (FabricError, OSError, EOFError, RuntimeError, agent.LostError) as error:
-        return _failed(FAILED, str(error))
-    except Exception as error:
-        if type(error).__module__.startswith("tensorflow"):
-            return _failed(FAILED, " ".join(f"{type(error).__name__}: {error}".split())[:600])
-        traceback.print_exc()
-        return FAILED
-
-
-def _not_started(error: NotStartedError) -> int:
-    if "No server factory registered" in error.message:
-        why = "install rdma_transport there, and unset RDMA_TRANSPORT_DISABLE"
-        return _failed(NOT_AVAILABLE, f"{error.task} runs without the plugin: {why}")
-    port_in_use = error.error == "UnknownError"
-    return _failed(FAILED if port_in_use else NOT_AVAILABLE, str(error))
-
-
-def _failed(code: int, text: str) -> int:
-    """Print the first line, and the last lines of a log below it."""
-    first, *log = text.splitlines() or ["no reason was given"]
-    log = [line for line in log if not re.match(r"I\d{4} |WARNING: All log messages", line)]
-    _say("\n".join([f"error: {first}", *log[-LOG_LINES:]]))
-    return code

@@ -11,10 +11,7 @@ usage: python -m bench.train_models [--models alexnet,gru] [--repeat 8] [--batch
            [--seconds 30] [--warm-up 6] [--json FILE]
 """
 
-import json
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +23,7 @@ from .steps import FEWEST, WARM_UP, WORKERS, measure_steps
 from .support.counters import MODES, Counts, above_zero
 from .support.exit import run_command
 from .support.machine import describe
+from .support.options import JsonFile, save
 from .support.timing import Summary, summarize
 from .table import percent
 
@@ -189,36 +187,28 @@ def main(
         ),
     ] = 30,
     warm_up: Annotated[int, typer.Option(help="Warm up for this many steps.", min=1)] = WARM_UP,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Print the time of a training step of each model over both protocols, and rdma's counters."""
     wanted = chosen(models)
     console = Console()
     console.width = max(console.width, 116)
-    if find_spec("rdma_transport") is None:
-        typer.echo("error: rdma_transport is not installed: run `make venv` first", err=True)
-        raise typer.Exit(3)
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
-    try:
-        import tensorflow as tf
+    import tensorflow as tf
 
-        tf.compat.v1.disable_eager_execution()
-        console.print(describe())
-        with console.status("", refresh_per_second=2) as status:
-            for model in wanted:
+    tf.compat.v1.disable_eager_execution()
+    console.print(describe())
+    with console.status("", refresh_per_second=2) as status:
+        for model in wanted:
 
-                def say(what: str, name: str = model.name) -> None:
-                    status.update(f"{name}: {what}")
+            def say(what: str, name: str = model.name) -> None:
+                status.update(f"{name}: {what}")
 
-                try:
-                    rows.append(measure(model, batch, repeat, seconds, warm_up, say))
-                except (tf.errors.OpError, TimeoutError, EOFError) as error:
-                    failed[model.name] = f"{type(error).__name__}: {error}"
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+            try:
+                rows.append(measure(model, batch, repeat, seconds, warm_up, say))
+            except (tf.errors.OpError, TimeoutError, EOFError) as error:
+                failed[model.name] = f"{type(error).__name__}: {error}"
     console.print(show(rows, repeat))
     console.print(
         "The columns from MiB/step on are rdma's counters of all tasks after the warm-up. Not "
@@ -229,10 +219,8 @@ def main(
             console.print(line, markup=False)
     for name, text in failed.items():
         console.print(f"{name}: failed: {' '.join(text.split())[:400]}", markup=False)
-    if json_file is not None:
-        report = {"machine": describe(), "batch": batch, "repeat": repeat, "warm_up": warm_up}
-        report |= {"rows": [plain(row) for row in rows], "failed": failed}
-        json_file.write_text(json.dumps(report, indent=2))
+    report = {"batch": batch, "repeat": repeat, "warm_up": warm_up}
+    save(json_file, report | {"rows": [plain(row) for row in rows], "failed": failed})
     if failed or not all(row["equal"] and row["finite"] for row in rows):
         raise typer.Exit(1)
 

@@ -9,8 +9,6 @@ usage: python -m bench.verbs [--rounds 3] [--json FILE]
 
 import json
 import statistics
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,12 +16,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from rdma_transport.command_line import FAILED, fail
 from tools.guest.guest import PYTHON, Guest
 from tools.guest.machine import booted
 from tools.guest.packages import UnavailableError
 
 from .support.exit import run_command
 from .support.machine import describe
+from .support.options import JsonFile, save
 from .support.sizes import size_name
 
 SIZES = [64, 4096, 65536, 1048576, 4194304]
@@ -128,9 +128,7 @@ def main(
     with_edges: Annotated[
         bool, typer.Option("--edges/--no-edges", help="Measure TensorFlow's edges too.")
     ] = True,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Print bandwidth and latency beside perftest's, and time per edge beside gRPC's."""
     ours: list[Figures] = []
@@ -154,17 +152,14 @@ def main(
                 progress.advance(task, 5)
             report = edges(guests, repeat) if with_edges else {}
     except UnavailableError as error:
-        print(f"error: cannot start the emulated hosts: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        fail(f"cannot start the emulated hosts: {error}", FAILED)
     console = Console()
     console.width = max(console.width, 110)
     console.print(f"two emulated hosts with Soft-RoCE on {describe()}", highlight=False)
     show_fabric(console, ours, theirs, route)
     if report:
         show_edges(console, report)
-    if json_file is not None:
-        figures_by_name = {"ours": ours, "perftest": theirs, "edges": report}
-        json_file.write_text(json.dumps({"machine": describe(), **figures_by_name}, indent=2))
+    save(json_file, {"ours": ours, "perftest": theirs, "edges": report})
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ from typing import Annotated
 import typer
 
 from bench.support.cluster import free_port
-from bench.support.exit import INTERRUPTED
 from bench.support.python import Process
-from graph_analyzer.cli import invoke, make_app
+from rdma_transport.command_line import invoke, make_app
 
 TAIL_LINES = 40
 GRACE_SECONDS = 10.0  # for the others, once a task failed: many would wait for it forever
@@ -174,7 +173,8 @@ def parsed(jobs: list[str]) -> dict[str, int]:
 
 
 @app.command(
-    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+    epilog="",
 )
 def launch(
     script: Annotated[
@@ -206,16 +206,13 @@ def launch(
     """
     jobs = parsed(job or ["ps=1", "worker=2"])
     first = next((name for name in ("chief", "worker") if name in jobs), next(iter(jobs)))
-    try:
-        with LocalCluster(
-            script, jobs, protocol, arguments or [], plain=f"{first}:0", verbose=verbose
-        ) as cluster:
-            if unknown := set(until or ()) - {*cluster.spec, *cluster.tasks}:
-                raise typer.BadParameter(f"no such task: {min(unknown)}", param_hint="--until")
-            code = cluster.wait(until or ())
-            failed = cluster.failed()
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    with LocalCluster(
+        script, jobs, protocol, arguments or [], plain=f"{first}:0", verbose=verbose
+    ) as cluster:
+        if unknown := set(until or ()) - {*cluster.spec, *cluster.tasks}:
+            raise typer.BadParameter(f"no such task: {min(unknown)}", param_hint="--until")
+        code = cluster.wait(until or ())
+        failed = cluster.failed()
     for task in failed:
         print(f"error: {task.name} exited with code {task.code}", file=sys.stderr)
         if not verbose:

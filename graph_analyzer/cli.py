@@ -1,37 +1,25 @@
-"""The commands ``plan``, ``capacity`` and ``advice``. ``plan`` is the default command.
+"""The commands ``plan``, ``capacity`` and ``advice``. ``plan`` is the default command."""
 
-Exit codes: 0 success; 1 ``plan --live`` found no server or got no answer; 2 bad input; 130 Ctrl-C.
-Every error is one line on stderr that starts with ``error: ``.
-"""
-
-import errno
-import functools
-import io
 import itertools
-import json
-import os
-import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from graph_analyzer import streams
 from graph_analyzer.capacity import QUEUE_PAIRS_PER_PEER
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import Plan
 from graph_analyzer.records import VERSION
-
-FAILED, BAD_INPUT = 1, 2
-_PIPE_COLUMNS = 180
-"""The width without a terminal: enough for most rows."""
-_ClickException: Any = next(
-    each for each in typer.BadParameter.__mro__ if "ClickException" in str(each)
+from rdma_transport.command_line import (
+    FAILED,
+    AsJson,
+    fail,
+    make_app,
+    make_console,
+    print_json,
+    run,
 )
-"""The base class of usage errors; depending on its version, typer has a click of its own."""
 
 
 class PlanByDefault(TyperGroup):
@@ -42,19 +30,6 @@ class PlanByDefault(TyperGroup):
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = ["plan", *args]
         return super().parse_args(ctx, args)
-
-
-def make_app(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
-    """Return an empty command line with the options that all command lines here share."""
-    return typer.Typer(
-        cls=cls,
-        help=help,
-        add_completion=False,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
 
 
 app = make_app("Plan the tensors of a graph that cross between tasks.", PlanByDefault)
@@ -84,34 +59,13 @@ DefaultDevice = Annotated[
 Tags = Annotated[
     str | None, typer.Option(help="Choose the meta graph of a SavedModel by its tags: serve,gpu.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")]
 Batch = Annotated[int | None, typer.Option(help="Set the rows per worker and step.")]
 Colocated = Annotated[
     bool, typer.Option("--colocated", help="Assume that servers run on the workers' hosts.")
 ]
 
 
-def reported(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn an ``AnalysisError`` into one line on stderr and exit code 2."""
-
-    @functools.wraps(command)
-    def run(*args: Any, **values: Any) -> None:
-        try:
-            command(*args, **values)
-        except AnalysisError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(BAD_INPUT) from None
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # the reader closed the pipe; typer exits silently
-                raise
-            typer.echo(f"error: cannot write the answer: {error.strerror or error}", err=True)
-            raise typer.Exit(BAD_INPUT) from None
-
-    return run
-
-
 @app.command()
-@reported
 def plan(
     graph: Annotated[Path | None, typer.Argument(metavar="[GRAPH]", help=_GRAPH_HELP)] = None,
     cluster: Cluster = "",
@@ -173,7 +127,6 @@ def plan(
 
 
 @app.command()
-@reported
 def capacity(
     graph: Annotated[
         Path | None,
@@ -239,7 +192,6 @@ def capacity(
 
 
 @app.command()
-@reported
 def advice(
     graph: GraphPath,
     cluster: Cluster = "",
@@ -279,8 +231,7 @@ def _show_live(which: str, as_json: bool) -> None:
     except ValueError as error:
         raise AnalysisError(f"--live: {error}") from error
     except (LookupError, ConnectionError) as error:
-        typer.echo(f"error: {error.args[0]}", err=True)
-        raise typer.Exit(FAILED) from None
+        fail(str(error.args[0]), FAILED)
     if as_json:
         print_json({"version": VERSION, "live": {str(pid): one for pid, one in plans.items()}})
         return
@@ -336,55 +287,6 @@ def _mib(mib: float | None) -> int:
     if mib is None or not 0 < mib <= 2**40:
         raise AnalysisError(f"--mib {mib}: give a size greater than 0 and at most 2**40 MiB")
     return round(mib * 2**20)
-
-
-def print_json(value: dict[str, Any]) -> None:
-    """Write only JSON to stdout."""
-    sys.stdout.write(json_text(value) + "\n")
-    sys.stdout.flush()
-
-
-def json_text(value: dict[str, Any]) -> str:
-    """Return JSON in the character set of stdout."""
-    utf = sys.stdout.encoding.lower().startswith("utf")
-    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=not utf)
-
-
-def make_console() -> Any:
-    """Return a console for stdout that is wide enough for tables in a pipe."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
-
-
-def invoke(application: typer.Typer, name: str | None = None) -> int:
-    """Run a command line; return its exit code. Usage errors start with ``error: ``."""
-    try:
-        code = application(prog_name=name, standalone_mode=False)
-    except typer.Abort:
-        return FAILED
-    except _ClickException as error:
-        text = io.StringIO()
-        error.show(text)
-        sys.stderr.write(re.sub("^Error: ", "error: ", text.getvalue(), flags=re.MULTILINE))
-        return int(error.exit_code)
-    return code if isinstance(code, int) else 0
-
-
-def run(application: typer.Typer, name: str) -> None:
-    """Run a command line under its name; ends the process with the exit codes above."""
-    # hide TensorFlow's log lines about the processor
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    streams.repair()
-    try:
-        sys.exit(invoke(application, name))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except OSError as error:  # from --help and usage; commands report their own
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # discards what is buffered
-        typer.echo(f"error: cannot write the answer: {error.strerror or error}", err=True)
-        sys.exit(BAD_INPUT)
 
 
 def main() -> None:

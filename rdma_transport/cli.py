@@ -7,12 +7,13 @@ import typer
 
 from graph_analyzer import cli as graph_analyzer
 from rdma_transport.bench import cli as bench  # the folder bench, as pyproject.toml installs it
+from rdma_transport.command_line import make_app, run
 from rdma_transport.config import config
 from rdma_transport.doctor.command import doctor
 from rdma_transport.info import info
 from rdma_transport.observe import cli as observe
 
-app = graph_analyzer.make_app("One-sided tensor transport for stock TensorFlow.")
+app = make_app("One-sided tensor transport for stock TensorFlow.")
 for before_a_job in (doctor, info, config):
     app.command()(before_a_job)
 for beside_a_job in (observe.status, observe.metrics, observe.timeline):
@@ -42,7 +43,7 @@ def _group(
 
 def main() -> None:
     """Run the command line. Exits with 2 for bad input and with 130 after Ctrl-C."""
-    graph_analyzer.run(app, "rdma-transport")
+    run(app, "rdma-transport")
 
 
 if __name__ == "__main__":

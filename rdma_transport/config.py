@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from graph_analyzer.cli import BAD_INPUT, AsJson, print_json, reported
-from graph_analyzer.errors import AnalysisError
+from rdma_transport.command_line import BAD_INPUT, AsJson, print_json
+from rdma_transport.errors import BadInputError
 from rdma_transport.settings import Environment, Setting, read
 
 VERSION = 1
 PREFIX = "RDMA_TRANSPORT_"
 
 
-@reported
 def config(
     name: Annotated[
         str | None,
@@ -30,7 +29,7 @@ def config(
 ) -> None:
     """Show each setting with its type, default, source and value.
 
-    Exit codes: 0 success; 2 the environment has an invalid value or an unknown name.
+    Exits with code 2 if the environment has an invalid value or an unknown name.
     """
     environment = read()
     rows = list(environment.settings)
@@ -60,7 +59,7 @@ def _named(rows: list[Setting], name: str) -> Setting:
         if row.name == full:
             return row
     near = difflib.get_close_matches(full, [row.name for row in rows], n=1, cutoff=0)
-    raise AnalysisError(f"there is no setting {name}; did you mean {near[0]}?")
+    raise BadInputError(f"there is no setting {name}; did you mean {near[0]}?")
 
 
 def _show(rows: list[Setting]) -> None:

@@ -9,14 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from graph_analyzer.cli import AsJson, print_json, reported
+from rdma_transport.command_line import AsJson, print_json
 
 VERSION = 1
 SYSFS = "/sys/class/infiniband"
 FABRICS = ("shm", "verbs")
 
 
-@reported
 def info(
     fabrics: Annotated[
         bool, typer.Option("--fabrics/--no-fabrics", help="Open each fabric to test it.")

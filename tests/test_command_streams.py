@@ -54,15 +54,15 @@ def test_a_full_disk_is_said(words: list[str]) -> None:
 def test_the_list_of_commands_has_whole_sentences() -> None:
     for words in (["--help"], ["bench", "--help"]):
         ran = shell(words, "")
-        _, commands = ran.stdout.split("Commands:\n")
+        commands = ran.stdout.partition("Commands:\n")[2].partition("\n\n")[0]
         assert all(line.endswith(".") for line in commands.splitlines())
         assert "..." not in commands
 
 
 def test_letters_that_the_locale_lacks() -> None:
     code = (
-        "from graph_analyzer import streams; streams.repair(); print('3–4 … 2× Ω')\n"
-        "from graph_analyzer.cli import print_json; print_json({'a': '3–4 😀'})"
+        "from rdma_transport import streams; streams.repair(); print('3–4 … 2× Ω')\n"
+        "from rdma_transport.command_line import print_json; print_json({'a': '3–4 😀'})"
     )
     ran = forked.run(["-c", code], os.environ | ASCII, timeout=30, directory=ROOT)
     assert (ran.returncode, ran.stderr) == (0, "")

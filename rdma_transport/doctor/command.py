@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graph_analyzer.cli import AsJson, print_json, reported
-from graph_analyzer.errors import AnalysisError
+from rdma_transport.command_line import NO_PEER, AsJson, fail, print_json
+from rdma_transport.errors import BadInputError
 
 if TYPE_CHECKING:
     from rdma_transport.doctor.context import Context
@@ -25,7 +25,6 @@ class Fabric(StrEnum):
     VERBS = "verbs"
 
 
-@reported
 def doctor(
     plan: Annotated[
         Path | None,
@@ -62,26 +61,19 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check this host for problems, and print a fix for each.
-
-    Exit codes: 0 no check failed; 1 a check failed; 2 wrong usage; 3 the fabric given by --fabric
-    is not available; 4 the peer did not answer or no client connected; 130 Ctrl-C.
-    """
+    """Check this host for problems, and print a fix for each."""
     from rdma_transport.doctor import peer as peers
     from rdma_transport.doctor.context import Context, need_of, require, set_aside
     from rdma_transport.settings import read, silence
 
     if task and plan is None:
-        raise AnalysisError("--task needs a plan: add --plan plan.json")
+        raise BadInputError("--task needs a plan: add --plan plan.json")
     if listen and (peer or plan):
-        raise AnalysisError("--listen cannot be combined with --peer, --plan or --task")
+        raise BadInputError("--listen cannot be combined with --peer, --plan or --task")
     if peer:
-        try:
-            peers.place(peer)
-        except ValueError as error:
-            raise AnalysisError(str(error)) from None
+        peers.place(peer)
     if wait is not None and wait <= 0:
-        raise AnalysisError(f"--wait {wait:g}: give a number of seconds greater than 0")
+        raise BadInputError(f"--wait {wait:g}: give a number of seconds greater than 0")
     if fabric:
         require(fabric.value)
     if listen:
@@ -125,12 +117,12 @@ def _listen(place: str, wait: float, as_json: bool) -> int:
     host, _, port = place.rpartition(":")
     host = host.strip("[]")
     if not port.isdigit() or int(port) > 65535:
-        raise AnalysisError(f"--listen {place}: give PORT or HOST:PORT, such as 2222")
+        raise BadInputError(f"--listen {place}: give PORT or HOST:PORT, such as 2222")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         server = socket.create_server((host, int(port)), family=family)
     except OSError as error:
-        raise AnalysisError(f"--listen {place}: {error.strerror or error}") from None
+        raise BadInputError(f"--listen {place}: {error.strerror or error}") from None
     with server:
         there = server.getsockname()[1]
         print(
@@ -143,8 +135,7 @@ def _listen(place: str, wait: float, as_json: bool) -> int:
         try:
             connection, _ = server.accept()
         except TimeoutError:
-            print(f"error: no client connected within {wait:g} s (--wait)", file=sys.stderr)
-            return run.NO_PEER
+            fail(f"no client connected within {wait:g} s (--wait)", NO_PEER)
     with connection:
         result = receive(connection)
     code = run.exit_code([result], "")

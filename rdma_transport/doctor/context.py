@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import Plan
 from graph_analyzer.records import Task
 from graph_analyzer.units import parse_size
 from rdma_transport import _native
 from rdma_transport.doctor.system import System
+from rdma_transport.errors import BadInputError
 from rdma_transport.settings import Environment, read
 
 CHANNELS_PER_PEER = 2  # each side may open one
@@ -42,14 +42,14 @@ class Need:
 def need_of(path: Path, task: str) -> Need:
     """Return the need of a task in a file that ``plan --json`` wrote.
 
-    Without ``task``: of the task that needs the most memory. Raises ``AnalysisError`` if the file
+    Without ``task``: of the task that needs the most memory. Raises ``BadInputError`` if the file
     is not a plan, or has no such task.
     """
     from graph_analyzer.sources import read_text
 
     plan = Plan.from_json(read_text(path))
     if not plan.tasks:
-        raise AnalysisError(f"{path}: the plan has no task")
+        raise BadInputError(f"{path}: the plan has no task")
     chosen = max(plan.tasks, key=lambda each: each.slot_bytes + each.source_bytes)
     if task:
         chosen = _named(plan, task)
@@ -69,7 +69,7 @@ def _named(plan: Plan, task: str) -> Task:
         if each.name.replace("/replica:0", "") == wanted:
             return each
     there = ", ".join(each.name.replace("/replica:0", "") for each in plan.tasks)
-    raise AnalysisError(f"--task {task}: the plan has no such task; it has {there}")
+    raise BadInputError(f"--task {task}: the plan has no such task; it has {there}")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Context:
         """Return a setting in bytes; 0 if it is ``auto`` or not a size."""
         try:
             return parse_size(self.environment.value(name))
-        except AnalysisError:  # the check of the settings reports it
+        except BadInputError:  # the check of the settings reports it
             return 0
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rdma_transport import _native
+from rdma_transport.command_line import parse_place
 from rdma_transport.doctor import fixes, secret
 from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.meeting import GREETING, MeetingError, Wire, visit
@@ -27,11 +28,8 @@ LISTEN = {
 
 
 def place(text: str) -> tuple[str, int]:
-    """Parse ``HOST:PORT``, ``[IPv6]:PORT`` or ``grpc://HOST:PORT``; raise ``ValueError``."""
-    host, _, port = text.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"--peer {text}: give HOST:PORT, such as 10.0.0.2:2222")
-    return host.strip("[]"), int(port)
+    """Parse ``HOST:PORT``, ``[IPv6]:PORT`` or ``grpc://HOST:PORT``; raise ``BadInputError``."""
+    return parse_place(text.rpartition("://")[2], "--peer")
 
 
 def examine(context: Context) -> Iterator[Result]:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rdma_transport.command_line import FAILED, NO_PEER, NOT_AVAILABLE
 from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.result import FAIL, PASS, STATUSES, Result
 
 VERSION = 1
-HEALTHY, CHECK_FAILED, NO_FABRIC, NO_PEER = 0, 1, 3, 4
 NO_ANSWER = ("peer_address", "peer_server")
 
 
@@ -37,10 +37,10 @@ def exit_code(results: Sequence[Result], required: str) -> int:
     if required and (
         status.get(f"{required}_transfer", PASS) != PASS or status.get("peer_transport") == FAIL
     ):
-        return NO_FABRIC
+        return NOT_AVAILABLE
     if any(status.get(name) == FAIL for name in NO_ANSWER):
         return NO_PEER
-    return CHECK_FAILED if FAIL in status.values() else HEALTHY
+    return FAILED if FAIL in status.values() else 0
 
 
 def counts(results: Sequence[Result]) -> dict[str, int]:

@@ -1,20 +1,22 @@
-"""The commands ``status``, ``metrics`` and ``timeline``.
+"""The commands ``status``, ``metrics`` and ``timeline``."""
 
-Exit codes: 0 success; 1 no server runs or none answers; 2 bad input; 130 Ctrl-C.
-"""
-
-import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
-from graph_analyzer.cli import BAD_INPUT, AsJson, make_console, print_json, reported
 from rdma_transport import live
-
-NOTHING_THERE = 1
+from rdma_transport.command_line import (
+    FAILED,
+    AsJson,
+    check_writable,
+    fail,
+    make_console,
+    print_json,
+)
+from rdma_transport.errors import BadInputError
 
 Which = Annotated[
     list[str] | None,
@@ -22,7 +24,6 @@ Which = Annotated[
 ]
 
 
-@reported
 def status(
     which: Which = None,
     interval: Annotated[
@@ -41,8 +42,8 @@ def status(
     servers = _servers(which)
     if picture is not None:
         if picture.suffix != ".svg":
-            _fail(f"--picture {picture}: give a file name that ends in .svg", BAD_INPUT)
-        _check_writable(picture)
+            raise BadInputError(f"--picture {picture}: give a file name that ends in .svg")
+        check_writable(picture)
     console = make_console()
     refreshes = sys.stdout.isatty() and not console.is_dumb_terminal
     if refreshes and not (once or as_json or picture):
@@ -52,7 +53,7 @@ def status(
     time.sleep(interval)
     after = samples.take(servers)
     if not after.answers:
-        _fail("; ".join(after.silent.values()), NOTHING_THERE)
+        fail("; ".join(after.silent.values()), FAILED)
     document = samples.describe(after, before)
     if picture is not None:
         from rdma_transport.observe.picture import draw
@@ -66,7 +67,6 @@ def status(
         console.print(render(document, console.width))
 
 
-@reported
 def metrics(
     listen: Annotated[str, typer.Option(help="Serve scrapes at this address and port.")] = (
         "127.0.0.1:9449"
@@ -91,7 +91,9 @@ def metrics(
             try:
                 exporter.write(textfile)
             except OSError as error:
-                _fail(f"cannot write to {textfile}: {error.strerror or error}", BAD_INPUT)
+                raise BadInputError(
+                    f"cannot write to {textfile}: {error.strerror or error}"
+                ) from None
             if once:
                 return
             time.sleep(interval)
@@ -102,9 +104,9 @@ def metrics(
     try:
         address, serving = exporter.serve(exporter.parse_address(listen))
     except ValueError as error:
-        _fail(f"--listen {error}", BAD_INPUT)
+        raise BadInputError(f"--listen {error}") from None
     except OSError as error:
-        _fail(f"cannot listen on {listen}: {error.strerror or error}", BAD_INPUT)
+        raise BadInputError(f"cannot listen on {listen}: {error.strerror or error}") from None
     if not address.loopback:
         typer.echo(
             f"warning: {address.text} can be reached from other hosts and has no authentication. "
@@ -115,7 +117,6 @@ def metrics(
     serving.join()
 
 
-@reported
 def timeline(
     which: Which = None,
     seconds: Annotated[
@@ -138,12 +139,12 @@ def timeline(
     servers = _servers(which)
     to_stdout = str(output) == "-"
     if not to_stdout:  # check before the recording, which takes a while
-        _check_writable(output)
+        check_writable(output)
     recorded, failed = recording.record(servers, seconds, events)
     for why in failed:
         typer.echo(f"warning: not in the timeline: {why}", err=True)
     if not recorded:
-        _fail("no process could be recorded", NOTHING_THERE)
+        fail("no process could be recorded", FAILED)
     for pid, kept in recorded.items():
         if kept["dropped"]:
             typer.echo(
@@ -159,22 +160,13 @@ def timeline(
     typer.echo(recording.summary(made, output), err=True)
 
 
-def _check_writable(path: Path) -> None:
-    if path.is_dir():
-        _fail(f"{path} is a directory; give the name of a file in it", BAD_INPUT)
-    if not path.parent.is_dir():
-        _fail(f"cannot write {path}: there is no directory {path.parent}", BAD_INPUT)
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        _fail(f"cannot write {path}: permission denied", BAD_INPUT)
-
-
 def _servers(which: list[str] | None) -> list[live.LiveServer]:
     try:
         return live.find(which or [])
     except LookupError as error:
-        _fail(str(error.args[0]), NOTHING_THERE)
+        fail(str(error.args[0]), FAILED)
     except ValueError as error:
-        _fail(str(error), BAD_INPUT)
+        raise BadInputError(str(error)) from None
 
 
 def _watch(which: list[str], interval: float, console: Any) -> None:
@@ -201,8 +193,3 @@ def _watch(which: list[str], interval: float, console: Any) -> None:
             before = after
             time.sleep(interval)
     typer.echo("all processes have ended; above is their last status", err=True)
-
-
-def _fail(why: str, code: int) -> NoReturn:
-    typer.echo(f"error: {why}", err=True)
-    raise typer.Exit(code)

@@ -1,0 +1,46 @@
+"""The options that several commands and programs have, with the same names and meanings."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from rdma_transport.command_line import check_writable
+
+from .machine import describe
+
+
+def _writable(path: Path | None) -> Path | None:
+    if path is not None:
+        check_writable(path)
+    return path
+
+
+FABRIC_SIZES, MOST = "64,4KiB…4MiB", "256MiB"
+Sizes = Annotated[
+    str,
+    typer.Option(help="Measure these sizes, separated by commas; A…B or A..B: by factors of four."),
+]
+Repeat = Annotated[
+    int, typer.Option("--repeat", "--iterations", min=6, help="Measure each row this many times.")
+]
+Iterations = Annotated[int, typer.Option(help="Set the iterations per latency test.", min=10)]
+Rounds = Annotated[int, typer.Option(help="Set the rounds per bandwidth test.", min=1)]
+Most = Annotated[str, typer.Option(help="Limit the bytes that one bandwidth test moves.")]
+Fabric = Annotated[
+    Literal["auto", "shm", "verbs"] | None,
+    typer.Option(
+        help="Require this fabric: exit with code 3 if it is not available.  "
+        "[default: RDMA_TRANSPORT_FABRIC]"
+    ),
+]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", callback=_writable, help="Write the results to this file.")
+]
+
+
+def save(path: Path | None, report: dict[str, Any]) -> None:
+    """Write the results of a program and the description of this machine, if to any file."""
+    if path is not None:
+        path.write_text(json.dumps({"machine": describe(), **report}, indent=2))

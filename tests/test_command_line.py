@@ -1,0 +1,85 @@
+"""What all commands share: errors, exit codes, and their description in the help."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from bench.support import exit
+from rdma_transport.cli import app
+from rdma_transport.command_line import BAD_INPUT, EXIT_CODES, FAILED, invoke, single
+
+BAD = [
+    ["plan", "missing.pb", "--cluster", "ps=1"],
+    ["capacity", "--mib", "-1"],
+    ["doctor", "--peer", "nowhere"],
+    ["doctor", "--plan", "missing.json"],
+    ["config", "NO_SUCH_SETTING"],
+    ["status", "nobody"],
+    ["status", "--once", "--picture", "out.gif"],
+    ["timeline", "--output", "/nowhere/out.json"],
+    ["metrics", "--listen", "nowhere"],
+    ["bench", "fabric", "--sizes", "64,9x"],
+    ["bench", "fabric", "--most", "0"],
+    ["bench", "latency", "--hosts", "a,b"],
+]
+
+
+def leaves(command: Any) -> Iterator[Any]:
+    for each in getattr(command, "commands", {}).values():
+        yield from leaves(each)
+    yield command
+
+
+def test_every_command_lists_the_exit_codes() -> None:
+    commands = list(leaves(typer.main.get_command(app)))
+    assert len(commands) > 15
+    assert {command.epilog for command in commands} == {EXIT_CODES}
+
+
+@pytest.mark.parametrize("words", BAD, ids=" ".join)
+def test_bad_input_is_one_line_and_exit_code_2(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rdma_transport.live.find", found)
+    monkeypatch.setattr(sys, "argv", ["rdma-transport", *words])
+    assert invoke(app) == BAD_INPUT
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+
+
+def found(which: list[str]) -> list[object]:
+    if "nobody" in which:
+        raise ValueError("'nobody' is neither a process id nor 'all'")
+    return []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (EOFError("task a ended"), FAILED),
+        (RuntimeError("task a ended"), FAILED),
+        (exit.NotAvailableError("task a ended"), exit.NOT_AVAILABLE),
+        (TimeoutError("task a ended"), exit.NO_PEER),
+    ],
+    ids=repr,
+)
+def test_a_program_reports_why_it_failed(
+    error: Exception,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def main() -> None:
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["program"])
+    assert exit.guarded(lambda: invoke(single(main))) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.lstrip().startswith("error: ")
+    assert said.err.endswith("task a ended\n")
