@@ -1,8 +1,11 @@
 """The documentation names the settings and the make targets that there are, and no others."""
 
 import importlib
+import json
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -10,6 +13,7 @@ import typer
 import rdma_transport
 from graph_analyzer import capacity
 from graph_analyzer.units import format_bytes, format_seconds
+from rdma_transport.command_line import invoke, single
 from tools import list_counters
 
 REPOSITORY = Path(__file__).parent.parent
@@ -70,6 +74,57 @@ def test_commands_that_are_named_exist(document: str) -> None:
     named = re.findall(r"`?rdma-transport ([a-z]+)", (REPOSITORY / document).read_text())
     app = importlib.import_module("rdma_transport.cli").app
     assert set(named) <= set(typer.main.get_command(app).commands)
+
+
+def command_lines(document: str) -> list[list[str]]:
+    """The words of each `rdma-transport ...` and `python -m bench...` in code."""
+    text = (REPOSITORY / document).read_text()
+    starts = r"(?:^|`|[$] |image |srun )((?:rdma-transport|python -m bench[\w.]*)(?: [^`|>;#\n]*)?)"
+    code = "\n".join(re.findall(r"```.*?```|^    .*|`[^`\n]+`", text, re.DOTALL | re.MULTILINE))
+    texts = re.findall(starts, re.sub(r"^ +", "", code, flags=re.MULTILINE), re.MULTILINE)
+    return [text.removeprefix("python -m ").split() for text in texts]
+
+
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that a command line runs, and the rest of its words."""
+    program, *rest = words
+    command: Any
+    if program in ("rdma-transport", "bench"):
+        app = importlib.import_module(f"{program.replace('-', '_')}.cli").app
+        command = typer.main.get_command(app)
+    else:
+        module = importlib.import_module(program)
+        source = Path(str(module.__file__)).read_text()
+        name = re.findall(r"^    run_command\((\w+)\)", source, re.MULTILINE)[0]
+        command = typer.main.get_command(single(getattr(module, name)))
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command = command.commands[rest.pop(0)]
+    return command, rest
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_options_that_are_named_exist(document: str) -> None:
+    lines = command_lines(document)
+    for words in lines:
+        command, rest = command_of(words)
+        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+        used = {word.partition("=")[0] for word in rest if re.match("--?[a-z]", word)}
+        assert used <= known | {"-h", "--help"}, words
+    assert len(lines) > 5 or document not in ("README.md", "docs/operations.md", "docs/scaling.md")
+
+
+def test_the_estimates_that_are_named_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = [words for document in DOCUMENTS for words in command_lines(document)]
+    estimates = [words for words in named if words[1:3] == ["capacity", "--mib"]]
+    assert len(estimates) > 2
+    for words in estimates:
+        monkeypatch.setattr(sys, "argv", [*words, "--json"])
+        assert invoke(importlib.import_module("rdma_transport.cli").app) == 0
+        counts = [words[words.index(name) + 1].split(",") for name in ("--workers", "--servers")]
+        found = json.loads(capsys.readouterr().out)["capacity"]
+        assert len(found) == len(counts[0]) * len(counts[1])
 
 
 def test_the_tables_of_clusters_are_those_of_the_command() -> None:
