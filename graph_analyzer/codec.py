@@ -133,9 +133,9 @@ def read(text: str | bytes) -> dict[str, Any]:
         "arena_limit": top.count("arena_limit"),
         "analysis_seconds": top.seconds("analysis_seconds"),
         "nodes": top.count("nodes"),
-        "tasks": tuple(_task(row) for row in top.rows("tasks")),
-        "edges": tuple(_edge(row) for row in top.rows("edges")),
-        "variables": tuple(_variable(row) for row in top.rows("variables")),
+        "tasks": tuple(_part(Task, row) for row in top.rows("tasks")),
+        "edges": tuple(_part(Edge, row) for row in top.rows("edges")),
+        "variables": tuple(_part(Variable, row) for row in top.rows("variables")),
     }
 
 
@@ -143,51 +143,27 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _task(row: _Row) -> Task:
-    return Task(
-        name=row.text("name"),
-        slot_bytes=row.count("slot_bytes"),
-        source_bytes=row.count("source_bytes"),
-        sent_bytes=row.count("sent_bytes"),
-        received_bytes=row.count("received_bytes"),
-    )
+_BY_TYPE: dict[Any, Callable[[_Row, str], Any]] = {
+    str: _Row.text,
+    int: _Row.count,
+    int | None: _Row.count_or_none,
+    bool: _Row.flag,
+    tuple[str, ...]: _Row.texts,
+    tuple[int | None, ...] | None: _Row.shape,
+}
+_BY_NAME: dict[str, Callable[[_Row, str], Any]] = {
+    "kind": lambda row, key: row.one_of(key, SITE_KINDS),
+    "mode": lambda row, key: row.one_of(key, MODES),
+    "mutability": lambda row, key: row.one_of(key, MUTABILITIES),
+    "matmul_rows": lambda row, key: row.count_or_none(key, least=-1),
+    "site": lambda row, key: _part(Site, row.row(key)),
+}
 
 
-def _site(row: _Row) -> Site:
-    kind = row.one_of("kind", SITE_KINDS)
-    return Site(row.text("op"), row.text("type"), kind, row.texts("through"))
-
-
-def _edge(row: _Row) -> Edge:
-    return Edge(
-        name=row.text("name"),
-        source=row.text("source"),
-        destination=row.text("destination"),
-        source_device=row.text("source_device"),
-        destination_device=row.text("destination_device"),
-        dtype=row.text("dtype"),
-        shape=row.shape("shape"),
-        bytes=row.count_or_none("bytes"),
-        mode=row.one_of("mode", MODES),
-        reason=row.text("reason"),
-        mutability=row.one_of("mutability", MUTABILITIES),
-        site=_site(row.row("site")),
-        slots=row.count("slots"),
-        slot_bytes=row.count("slot_bytes"),
-        control=row.flag("control"),
-    )
-
-
-def _variable(row: _Row) -> Variable:
-    return Variable(
-        name=row.text("name"),
-        task=row.text("task"),
-        dtype=row.text("dtype"),
-        shape=row.shape("shape"),
-        bytes=row.count("bytes"),
-        matmul_rows=row.count_or_none("matmul_rows", least=-1),
-        readers=row.count("readers"),
-    )
+def _part(kind: type[Any], row: _Row) -> Any:
+    """Read the fields of one of the classes in ``records``."""
+    readers = {each.name: _BY_NAME.get(each.name) or _BY_TYPE[each.type] for each in fields(kind)}
+    return kind(**{name: read(row, name) for name, read in readers.items()})
 
 
 def values(item: Any) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def test_no_byte_is_lost_between_edges_classes_and_links(plan: Plan) -> None:
         ({"tasks": [7]}, r"tasks\[0\] should be an object, not 7"),
         ({"edges": [edge("x", "a", "b", 1, **{"mode": "fast"})]}, r"edges\[0\].mode should be"),
         ({"edges": [edge("x", "a", "b", 1, shape=[-1])]}, r"edges\[0\].shape should be"),
-        ({"edges": [edge("x", "a", "b", 1, site={})]}, r"edges\[0\].site has no 'kind'"),
+        ({"edges": [edge("x", "a", "b", 1, site={})]}, r"edges\[0\].site has no 'op'"),
         ({"variables": None}, "the document.variables should be a list"),
     ],
 )
