@@ -234,12 +234,7 @@ void CombinedDevice::Sleep(Nanos deadline) {
   for (const Member& member : members_) {
     descriptors.push_back({member.device->WaitDescriptor(), POLLIN, 0});
   }
-  int timeout_ms = -1;
-  if (deadline != 0) {
-    const Nanos left = deadline - Now();
-    timeout_ms = left <= 0 ? 0 : static_cast<int>(left / kMillisecond + 1);
-  }
-  if (poll(descriptors.data(), descriptors.size(), timeout_ms) <= 0) return;
+  if (poll(descriptors.data(), descriptors.size(), MillisecondsUntil(deadline)) <= 0) return;
   for (const Member& member : members_) member.device->Sleep(kPast);
 }
 

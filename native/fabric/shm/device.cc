@@ -263,14 +263,9 @@ bool ShmDevice::ArmNotification() {
 }
 
 void ShmDevice::Sleep(Nanos deadline) {
-  int timeout_ms = -1;
-  if (deadline != 0) {
-    const Nanos left = deadline - Now();
-    timeout_ms = left <= 0 ? 0 : static_cast<int>(left / kMillisecond + 1);
-  }
   // Only check for events here. The polling thread consumes them.
   epoll_event event;
-  if (epoll_wait(epoll_.get(), &event, 1, timeout_ms) > 0) woken_.store(true);
+  if (epoll_wait(epoll_.get(), &event, 1, MillisecondsUntil(deadline)) > 0) woken_.store(true);
 }
 
 // The write fails only if the counter is full, and then all sleepers wake up anyway.

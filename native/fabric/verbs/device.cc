@@ -293,13 +293,8 @@ void VerbsDevice::WakeAfter(Nanos interval) {
 }
 
 void VerbsDevice::Sleep(Nanos deadline) {
-  int timeout_ms = -1;
-  if (deadline != 0) {
-    const Nanos left = deadline - Now();
-    timeout_ms = left <= 0 ? 0 : static_cast<int>(left / kMillisecond + 1);
-  }
   epoll_event event;
-  if (epoll_wait(epoll_.get(), &event, 1, timeout_ms) > 0) woken_.store(true);
+  if (epoll_wait(epoll_.get(), &event, 1, MillisecondsUntil(deadline)) > 0) woken_.store(true);
 }
 
 void VerbsDevice::Wake() {
