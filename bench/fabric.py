@@ -270,7 +270,7 @@ def connected(host: str, port: int, seconds: float) -> Iterator[Wire]:
 
 
 def main(
-    fabric: Fabric = None,
+    fabric: Fabric = "",
     sizes: Sizes = FABRIC_SIZES,
     iterations: Iterations = 1000,
     rounds: Rounds = 5,
@@ -295,7 +295,7 @@ def main(
     if listen_on:
         return listen(*parse_place(listen_on, "--listen"), wait)
     peer = connected(*parse_place(connect_to, "--connect"), wait) if connect_to else own_peer()
-    with peer as wire, opened(wire, fabric or "", wanted, rounds, bytes_at_most) as bench:
+    with peer as wire, opened(wire, fabric, wanted, rounds, bytes_at_most) as bench:
         console = Console(stderr=True, quiet=as_json)
         report = bench.report(wanted, iterations, partial(track, console=console))
     if as_json:

@@ -53,7 +53,7 @@ def _check_plot(path: Path) -> None:
 
 
 def alone(
-    fabric: Fabric = None,
+    fabric: Fabric = "",
     hosts: Annotated[
         str,
         typer.Option(
@@ -81,7 +81,7 @@ def alone(
     if plot is not None:
         _check_plot(plot)
     places = _hosts(hosts, role)
-    where = Where(protocols, fabric or "")
+    where = Where(protocols, fabric)
     return Asked(_command(), where, places, role, connect_timeout, as_json, plot)
 
 

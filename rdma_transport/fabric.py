@@ -21,6 +21,8 @@ in seconds; None means no timeout. Offsets and lengths are in bytes.
 A forked child cannot use a device that its parent opened (``FabricStateError``) and sees a copy of
 its regions. The child must open its own device.
 
+``FABRICS`` has the name and a description of each fabric, in order of preference.
+
 All errors are subclasses of ``FabricError`` and of the built-in exception that fits.
 """
 
@@ -31,6 +33,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from rdma_transport._fabric import (
+    FABRICS,
     FabricAccessError,
     FabricConnectionError,
     FabricError,
@@ -46,6 +49,7 @@ from rdma_transport._fabric import (
 )
 
 __all__ = [
+    "FABRICS",
     "Channel",
     "Device",
     "FabricAccessError",
@@ -137,7 +141,7 @@ class Channel:
 
     @property
     def fabric(self) -> str:
-        """``shm`` or ``verbs``; empty before ``connect()``."""
+        """The name of its fabric, a key of ``FABRICS``; empty before ``connect()``."""
         return self._raw.fabric()
 
     @property
@@ -279,7 +283,7 @@ class Device:
 
     @classmethod
     def open(cls, fabric: str | None = None) -> "Device":
-        """Open ``"auto"``, ``"shm"`` or ``"verbs"``; None means RDMA_TRANSPORT_FABRIC.
+        """Open a fabric of ``FABRICS``, or ``"auto"``; None means RDMA_TRANSPORT_FABRIC.
 
         The other RDMA_TRANSPORT_* settings apply. Raise ``FabricError`` with the reason if the
         fabric is not available or a setting is invalid.

@@ -13,7 +13,6 @@ from rdma_transport.command_line import AsJson, print_json
 
 VERSION = 1
 SYSFS = "/sys/class/infiniband"
-FABRICS = ("shm", "verbs")
 
 
 def info(
@@ -36,6 +35,7 @@ def info(
 def gather(open_fabrics: bool = True) -> dict[str, Any]:
     """Return the document that ``info --json`` prints; see ``schemas/info.json``."""
     from rdma_transport import _native, live
+    from rdma_transport.fabric import FABRICS
     from rdma_transport.settings import silence
 
     silence()
@@ -43,7 +43,7 @@ def gather(open_fabrics: bool = True) -> dict[str, Any]:
     return {
         "version": VERSION,
         "versions": versions(survey),
-        "fabrics": [_fabric(name) for name in FABRICS] if open_fabrics else [],
+        "fabrics": [_fabric(*each) for each in FABRICS.items()] if open_fabrics else [],
         "library": survey["library"],
         "devices": devices(survey),
         "servers": [{"pid": one.pid, "user": one.user} for one in live.servers()],
@@ -69,16 +69,17 @@ def versions(survey: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _fabric(name: str) -> dict[str, Any]:
+def _fabric(name: str, description: str) -> dict[str, Any]:
     """Open the fabric; return its summary, or why it is not available."""
     from rdma_transport.fabric import Device, FabricError
 
+    found = {"name": name, "description": description}
     try:
         with Device.open(name) as device:
-            return {"name": name, "available": True, "about": device.summary}
+            return found | {"available": True, "about": device.summary}
     except FabricError as error:
         about = str(error).removeprefix(f"RDMA_TRANSPORT_FABRIC={name}: ")
-        return {"name": name, "available": False, "about": about}
+        return found | {"available": False, "about": about}
 
 
 def devices(survey: dict[str, Any], root: Path = Path("/")) -> list[dict[str, Any]]:
@@ -115,7 +116,8 @@ def _show(found: dict[str, Any]) -> None:
         typer.echo(f"{name:<{width}}  {version}")
     for fabric in found["fabrics"]:
         state = "available" if fabric["available"] else "not available"
-        typer.echo(f"\nfabric {fabric['name']}: {state}: {fabric['about']}")
+        name = f"{fabric['name']} ({fabric['description']})"
+        typer.echo(f"\nfabric {name}: {state}: {fabric['about']}")
     if not found["devices"]:
         typer.echo("\nno RDMA device on this host")
     for device in found["devices"]:

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from rdma_transport.command_line import check_writable
+from rdma_transport.doctor.fabrics import fabric_or
 
 from .machine import describe
 
@@ -29,10 +30,12 @@ Iterations = Annotated[int, typer.Option(help="Set the iterations per latency te
 Rounds = Annotated[int, typer.Option(help="Set the rounds per bandwidth test.", min=1)]
 Most = Annotated[str, typer.Option(help="Limit the bytes that one bandwidth test moves.")]
 Fabric = Annotated[
-    Literal["auto", "shm", "verbs"] | None,
+    str,
     typer.Option(
-        help="Require this fabric: exit with code 3 if it is not available.  "
-        "[default: RDMA_TRANSPORT_FABRIC]"
+        metavar="FABRIC",
+        callback=fabric_or("auto"),
+        help="Require auto, or a fabric that `rdma-transport info` lists: exit with code 3 if it "
+        "is not available.  [default: RDMA_TRANSPORT_FABRIC]",
     ),
 ]
 JsonFile = Annotated[

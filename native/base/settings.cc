@@ -46,8 +46,10 @@ Status ParseWithUnits(const std::string& text, const std::map<std::string, doubl
   return OkStatus();
 }
 
+using Choices = std::vector<std::pair<std::string, std::function<void(Settings*)>>>;
+
 SettingRow Choice(std::string name, std::string default_text, std::string meaning,
-                  std::vector<std::pair<std::string, std::function<void(Settings*)>>> choices) {
+                  Choices choices) {
   std::string type;
   for (const auto& choice : choices) type += (type.empty() ? "" : "|") + choice.first;
   auto apply = [type, choices = std::move(choices)](const std::string& text, Settings* settings) {
@@ -250,14 +252,27 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                           {"peer", isolation(Isolation::kPeer)}}));
 }
 
+std::vector<std::string>& FabricNames() {
+  static auto* names = new std::vector<std::string>;
+  return *names;
+}
+
+Choices FabricChoices() {
+  Choices choices;
+  const auto add = [&choices](const std::string& name) {
+    choices.emplace_back(name, [name](Settings* s) { s->fabric = name; });
+  };
+  add(kAutoFabric);
+  for (const std::string& name : FabricNames()) add(name);
+  add(kNoFabric);
+  return choices;
+}
+
 std::vector<SettingRow> MakeTable() {
   std::vector<SettingRow> rows;
   rows.push_back(Choice("FABRIC", "auto",
                         "how tensors reach peers; auto takes the best that reaches each peer",
-                        {{"auto", [](Settings* s) { s->fabric = FabricChoice::kAuto; }},
-                         {"shm", [](Settings* s) { s->fabric = FabricChoice::kShm; }},
-                         {"verbs", [](Settings* s) { s->fabric = FabricChoice::kVerbs; }},
-                         {"grpc", [](Settings* s) { s->fabric = FabricChoice::kGrpc; }}}));
+                        FabricChoices()));
   rows.push_back(Choice("FALLBACK", "allow",
                         "forbid: a tensor that the fabric cannot carry is an error instead of "
                         "falling back to gRPC",
@@ -343,6 +358,8 @@ std::string NearestName(const std::string& name) {
 }
 
 }  // namespace
+
+void AddFabricName(std::string name) { FabricNames().push_back(std::move(name)); }
 
 const std::vector<SettingRow>& SettingsTable() {
   static const auto* table = new std::vector<SettingRow>(MakeTable());

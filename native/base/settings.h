@@ -13,7 +13,9 @@
 
 namespace rdma_transport {
 
-enum class FabricChoice { kAuto, kShm, kVerbs, kGrpc };
+// Values of RDMA_TRANSPORT_FABRIC that are not the name of a fabric.
+constexpr char kAutoFabric[] = "auto";  // the best fabric that reaches each peer
+constexpr char kNoFabric[] = "grpc";    // no fabric: all tensors fall back to gRPC
 
 // How strictly peers are kept from memory that was not shared with them, from weakest to strongest.
 enum class Isolation { kOff, kAddress, kPeer };
@@ -44,7 +46,7 @@ struct VerbsSettings {
 };
 
 struct Settings {
-  FabricChoice fabric = FabricChoice::kAuto;
+  std::string fabric = kAutoFabric;  // or kNoFabric, or the name of a fabric
   bool allow_fallback = true;
   uint64_t arena_size = 0;  // in bytes; 0: automatic
   uint64_t arena_min_tensor = 0;
@@ -66,10 +68,16 @@ struct SettingRow {
   std::string type;
   std::string default_text;
   std::string meaning;
-  std::function<Status(const std::string& text, Settings* settings)> apply;
   // Parses `text` into `settings`. Returns InvalidArgument if it is not valid.
+  std::function<Status(const std::string& text, Settings* settings)> apply;
 };
 
+// Adds the name of a fabric to the values of RDMA_TRANSPORT_FABRIC, behind those added before. Only
+// the registry of fabrics calls it, because this layer knows no fabric. Not thread-safe: call it
+// before SettingsTable() and LoadSettings() are called.
+void AddFabricName(std::string name);
+
+// Returns all settings, in the order in which users see them. Thread-safe.
 const std::vector<SettingRow>& SettingsTable();
 
 // Reads settings from `environment`, a null-terminated array as in environ(7). Returns

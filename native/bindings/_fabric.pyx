@@ -9,14 +9,24 @@ from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
+from libcpp.vector cimport vector
 
 from fabric cimport (
-    CMeter, Code, PollingThread, FabricDevice, BlockingChannel, Measured, Memory, Now, OpenFabric, Plan, Role,
-    Settings, Status, Test, Transfer,
+    BlockingChannel, CMeter, Code, FabricDevice, Fabrics, Measured, Memory, Now, OpenFabric, Plan,
+    PollingThread, Registration, Role, Settings, Status, Test, Transfer,
 )
 
 # A wait looks this often for signals, such as Ctrl-C; nanoseconds.
 cdef int64_t SLICE = 100_000_000
+
+
+cdef dict registered_fabrics():
+    cdef vector[Registration] fabrics = Fabrics()
+    return {fabric.name.decode(): fabric.description.decode() for fabric in fabrics}
+
+
+# Name and description of each fabric, in order of preference.
+FABRICS = registered_fabrics()
 
 
 class FabricError(Exception):

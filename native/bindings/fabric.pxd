@@ -37,6 +37,13 @@ cdef extern from "fabric/fabric.h" namespace "rdma_transport::fabric" nogil:
     cdef cppclass FabricDevice "rdma_transport::fabric::Device":
         string Summary()
 
+cdef extern from "fabric/registry.h" namespace "rdma_transport::fabric" nogil:
+    cdef cppclass Registration:
+        const char* name
+        const char* description
+
+    vector[Registration] Fabrics()
+
 cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings" nogil:
     Status OpenFabric(const string& name, Settings* settings, unique_ptr[FabricDevice]* device)
 

@@ -39,6 +39,16 @@ Status Gone() {
   return Status(Code::kNotFound, "the peer has no such region any more: it gave the memory back");
 }
 
+Status CheckFabric(const std::string& name) {
+  std::string names = kAutoFabric;
+  for (const fabric::Registration& fabric : fabric::Fabrics()) {
+    if (name == fabric.name) return OkStatus();
+    names += std::string("|") + fabric.name;
+  }
+  if (name == kAutoFabric) return OkStatus();
+  return Status(Code::kInvalidArgument, "'" + name + "' is not one of " + names);
+}
+
 }  // namespace
 
 Status OpenFabric(const std::string& name, Settings* settings,
@@ -47,14 +57,9 @@ Status OpenFabric(const std::string& name, Settings* settings,
   RDMA_RETURN_IF_ERROR(LoadSettings(environ, settings, &warnings));
   SetLogLevel(settings->log_level);
   for (const std::string& warning : warnings) Log(LogLevel::kWarning, warning);
-  if (name == "auto") {
-    settings->fabric = FabricChoice::kAuto;
-  } else if (name == "shm") {
-    settings->fabric = FabricChoice::kShm;
-  } else if (name == "verbs") {
-    settings->fabric = FabricChoice::kVerbs;
-  } else if (!name.empty()) {
-    return Status(Code::kInvalidArgument, "'" + name + "' is not one of auto|shm|verbs");
+  if (!name.empty()) {
+    RDMA_RETURN_IF_ERROR(CheckFabric(name));
+    settings->fabric = name;
   }
   return fabric::OpenDevice(*settings, device);
 }

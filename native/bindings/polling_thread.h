@@ -26,8 +26,10 @@
 
 namespace rdma_transport::bindings {
 
-// Opens "auto", "shm" or "verbs", or RDMA_TRANSPORT_FABRIC if `name` is empty. All other settings
-// come from the environment. Returns InvalidArgument for any other name.
+// Opens the fabric `name`, all available ones if it is "auto", or RDMA_TRANSPORT_FABRIC if it is
+// empty. All other settings come from the environment, and are returned in `settings`. Returns
+// InvalidArgument for any other name and for invalid settings, and otherwise the errors of
+// fabric::OpenDevice().
 Status OpenFabric(const std::string& name, Settings* settings,
                   std::unique_ptr<fabric::Device>* device);
 

@@ -1,7 +1,7 @@
 #include "fabric/registry.h"
 
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "fabric/combined.h"
@@ -11,47 +11,73 @@
 namespace rdma_transport::fabric {
 namespace {
 
-struct Kind {
-  FabricChoice choice;
-  const char* name;
-  Status (*open)(const Settings& settings, std::unique_ptr<Device>* device);
-};
-
 // In order of preference. Shared memory comes first: it needs no card and copies nothing.
-constexpr Kind kKinds[] = {
-    {FabricChoice::kShm, "shm", &shm::ShmDevice::Create},
-    {FabricChoice::kVerbs, "verbs", &verbs::VerbsDevice::Create},
+constexpr Registration kFabrics[] = {
+    {"shm", "shared memory on one host", &shm::ShmDevice::Create},
+    {"verbs", "RDMA through libibverbs", &verbs::VerbsDevice::Create},
 };
 
-}  // namespace
+std::vector<Registration>& Registry() {
+  static auto* registry = new std::vector<Registration>;
+  return *registry;
+}
 
-Status OpenDevice(const Settings& settings, std::unique_ptr<Device>* device) {
-  if (settings.fabric == FabricChoice::kGrpc) {
-    return Status(Code::kFailedPrecondition, "RDMA_TRANSPORT_FABRIC=grpc opens no fabric");
-  }
-  const bool any = settings.fabric == FabricChoice::kAuto;
-  std::vector<Member> members;
-  std::vector<Absent> absent;
-  for (const Kind& kind : kKinds) {
-    if (!any && settings.fabric != kind.choice) continue;
-    Member member;
-    member.name = kind.name;
-    const Status opened = kind.open(settings, &member.device);
-    if (opened.ok()) {
-      members.push_back(std::move(member));
-      continue;
-    }
-    if (!any) {
+// Runs when the library is loaded, so the settings know the names before anything reads them.
+[[maybe_unused]] const bool g_registered = [] {
+  for (const Registration& fabric : kFabrics) RegisterFabric(fabric);
+  return true;
+}();
+
+Status OpenNamed(const Settings& settings, std::vector<Member>* members) {
+  for (const Registration& fabric : Fabrics()) {
+    if (settings.fabric != fabric.name) continue;
+    Member member = {fabric.name, nullptr};
+    const Status opened = fabric.create(settings, &member.device);
+    if (!opened.ok()) {
       return Status(opened.code(),
-                    std::string("RDMA_TRANSPORT_FABRIC=") + kind.name + ": " + opened.message());
+                    "RDMA_TRANSPORT_FABRIC=" + settings.fabric + ": " + opened.message());
+    }
+    members->push_back(std::move(member));
+    return OkStatus();
+  }
+  return Status(Code::kInvalidArgument, "there is no fabric '" + settings.fabric + "'");
+}
+
+Status OpenAvailable(const Settings& settings, std::vector<Member>* members,
+                     std::vector<Absent>* absent) {
+  for (const Registration& fabric : Fabrics()) {
+    Member member = {fabric.name, nullptr};
+    const Status opened = fabric.create(settings, &member.device);
+    if (opened.ok()) {
+      members->push_back(std::move(member));
+      continue;
     }
     // A host without cards needs no log line. A host with an unusable card does.
     const bool none = opened.code() == Code::kNotFound || opened.code() == Code::kUnimplemented;
     Log(none ? LogLevel::kDebug : LogLevel::kWarning,
-        std::string("no ") + kind.name + ": " + opened.message());
-    absent.push_back({kind.name, opened});
+        std::string("no ") + fabric.name + ": " + opened.message());
+    absent->push_back({fabric.name, opened});
   }
-  if (members.empty()) return absent.front().reason;
+  return members->empty() ? absent->front().reason : OkStatus();
+}
+
+}  // namespace
+
+const std::vector<Registration>& Fabrics() { return Registry(); }
+
+void RegisterFabric(const Registration& fabric) {
+  Registry().push_back(fabric);
+  AddFabricName(fabric.name);
+}
+
+Status OpenDevice(const Settings& settings, std::unique_ptr<Device>* device) {
+  if (settings.fabric == kNoFabric) {
+    return Status(Code::kFailedPrecondition, "RDMA_TRANSPORT_FABRIC=grpc opens no fabric");
+  }
+  std::vector<Member> members;
+  std::vector<Absent> absent;
+  RDMA_RETURN_IF_ERROR(settings.fabric == kAutoFabric ? OpenAvailable(settings, &members, &absent)
+                                                      : OpenNamed(settings, &members));
   *device = std::make_unique<CombinedDevice>(std::move(members), std::move(absent));
   return OkStatus();
 }

@@ -22,14 +22,14 @@ Runtime::Runtime(const Settings& settings)
 Status Runtime::Start() {
   std::vector<std::string> secrets;
   RDMA_RETURN_IF_ERROR(secret_file_.Get(&secrets));
-  if (settings_.fabric == FabricChoice::kGrpc) {
+  if (settings_.fabric == kNoFabric) {
     no_fabric_reason_ = "RDMA_TRANSPORT_FABRIC=grpc";
     return OkStatus();
   }
   std::unique_ptr<fabric::Device> device;
   const Status opened = fabric::OpenDevice(settings_, &device);
   if (!opened.ok()) {
-    if (settings_.fabric != FabricChoice::kAuto) return opened;
+    if (settings_.fabric != kAutoFabric) return opened;
     no_fabric_reason_ = opened.message();
     Log(LogLevel::kWarning, "no fabric: " + opened.message() + "; tensors fall back to gRPC");
     return OkStatus();

@@ -2,13 +2,13 @@
 
 import socket
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rdma_transport.command_line import NO_PEER, AsJson, fail, print_json
+from rdma_transport.doctor.fabrics import fabric_or
 from rdma_transport.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT = 3600.0
 _FOR_PEER, _FOR_CLIENT = 10.0, 300.0
-
-
-class Fabric(StrEnum):
-    """The fabrics that can be required."""
-
-    SHM = "shm"
-    VERBS = "verbs"
 
 
 def doctor(
@@ -46,9 +39,14 @@ def doctor(
         str, typer.Option(help="Listen on [HOST:]PORT for the --peer of one other doctor.")
     ] = "",
     fabric: Annotated[
-        Fabric | None,
-        typer.Option(help="Require this fabric: exit with code 3 if it is not available."),
-    ] = None,
+        str,
+        typer.Option(
+            metavar="FABRIC",
+            callback=fabric_or(),
+            help="Require a fabric that `rdma-transport info` lists: exit with code 3 if it is "
+            "not available.",
+        ),
+    ] = "",
     quick: Annotated[
         bool, typer.Option("--quick", help="Skip the check that starts TensorFlow.")
     ] = False,
@@ -75,7 +73,7 @@ def doctor(
     if wait is not None and wait <= 0:
         raise BadInputError(f"--wait {wait:g}: give a number of seconds greater than 0")
     if fabric:
-        require(fabric.value)
+        require(fabric)
     if listen:
         silence()
         raise typer.Exit(_listen(listen, _FOR_CLIENT if wait is None else wait, as_json))
@@ -83,7 +81,7 @@ def doctor(
     context = Context(
         given=given,
         environment=set_aside(given),
-        required=fabric.value if fabric else "",
+        required=fabric,
         need=need_of(plan, task) if plan else None,
         peer=peer,
         quick=quick,

@@ -16,8 +16,7 @@ from rdma_transport.counters import MODES
 _WIDE = 118  # columns that one row per peer needs; a narrower terminal gets two tables
 _Columns = dict[str, Callable[[dict[str, Any]], str | Text]]
 _STYLES = {
-    "shm": "green", "verbs": "green", "grpc": "yellow", "unreachable": "red",
-    "connecting": "cyan", "idle": "dim",
+    "grpc": "yellow", "unreachable": "red", "connecting": "cyan", "idle": "dim",
 }  # fmt: skip
 
 
@@ -93,7 +92,7 @@ def _peers(process: dict[str, Any], wide: bool) -> RenderableType:
     columns: _Columns = {
         "from": lambda peer: short(peer["local"]),
         "peer": lambda peer: short(peer["task"]),
-        "transport": lambda peer: Text(peer["transport"], style=_STYLES[peer["transport"]]),
+        "transport": _transport,
         "link": _link,
         ">sends": lambda peer: _rate(peer, "sent"),
         ">receives": lambda peer: _rate(peer, "received"),
@@ -130,6 +129,11 @@ def _table(peers: list[dict[str, Any]], columns: _Columns) -> Padding:
 
 def _bytes(modes: dict[str, Any]) -> int:
     return int(sum(mode["bytes"] for mode in modes.values()))
+
+
+def _transport(peer: dict[str, Any]) -> Text:
+    transport = peer["transport"]
+    return Text(transport, style=_STYLES.get(transport, "green"))  # green: the name of a fabric
 
 
 def _rate(peer: dict[str, Any], way: str) -> str:

@@ -19,10 +19,11 @@ inline Settings FabricSettings() {
   std::vector<std::string> warnings;
   const Status loaded = LoadSettings(environ, &settings, &warnings);
   EXPECT_TRUE(loaded.ok()) << loaded.message();
-  if (settings.fabric == FabricChoice::kAuto) settings.fabric = FabricChoice::kShm;
+  if (settings.fabric == kAutoFabric) settings.fabric = "shm";
   return settings;
 }
 
-inline bool OnVerbs() { return FabricSettings().fabric == FabricChoice::kVerbs; }
+inline bool OnShm() { return FabricSettings().fabric == "shm"; }
+inline bool OnVerbs() { return FabricSettings().fabric == "verbs"; }
 
 }  // namespace rdma_transport::testing

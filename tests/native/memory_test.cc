@@ -65,7 +65,7 @@ class ArenaTest : public ::testing::Test {
  protected:
   void SetUp() override {
     Settings settings;
-    settings.fabric = FabricChoice::kShm;
+    settings.fabric = "shm";
     ASSERT_TRUE(fabric::OpenDevice(settings, &device_).ok());
   }
   std::unique_ptr<fabric::Device> device_;

@@ -75,7 +75,7 @@ inline FakeIbverbsStats FakeStats() {
 // Queues so short and pieces so small that every limit is met.
 inline Settings OnFake() {
   Settings settings = FabricSettings();
-  settings.fabric = FabricChoice::kVerbs;
+  settings.fabric = "verbs";
   settings.verbs.library = FAKE_IBVERBS_LIBRARY;
   settings.verbs.queue_depth = 16;
   settings.verbs.ring = 256 << 10;
