@@ -1,4 +1,4 @@
-// What every fabric must do. A new fabric adds itself to the list at the end.
+// What every fabric must do. CMakeLists.txt runs these tests once for each fabric.
 
 #include <gtest/gtest.h>
 
@@ -11,28 +11,12 @@
 
 #include "fabric/registry.h"
 #include "fabrics.h"
+#include "recorder.h"
 
 namespace rdma_transport::fabric {
 namespace {
 
-struct Recorder : ChannelHandler {
-  void OnConnected() override { connected = true; }
-  void OnNotify(const char* data, size_t length) override { notes.emplace_back(data, length); }
-  void OnDelivered(uint64_t number) override { delivered = number; }
-  void OnTransfer(uint64_t cookie, const Status& status) override {
-    transfers.emplace_back(cookie, status);
-  }
-  void OnClosed(const Status& status) override {
-    closed = true;
-    reason = status;
-  }
-  uint64_t delivered = 0;
-  bool connected = false;
-  bool closed = false;
-  Status reason;
-  std::vector<std::string> notes;
-  std::vector<std::pair<uint64_t, Status>> transfers;
-};
+using testing::Recorder;
 
 struct Side {
   std::unique_ptr<Device> device;
@@ -329,10 +313,10 @@ TEST_P(FabricTest, AStrangerWithAWrongAddressIsRefused) {
   std::shared_ptr<Channel> passive;
   ASSERT_TRUE(b_.device->Open(handler, &passive).ok());
   ASSERT_TRUE(passive->Connect(stranger.channel->Address(), Role::kPassive).ok());
-  // The right socket or queue pair, but a token that nobody gave out: it comes first in an address
-  // of shared memory (behind the fabric's name and two lengths), last in one of verbs.
+  // The right peer, but a token that nobody gave out. It comes first in an address of shared memory
+  // (behind the fabric's name and two lengths), and last in those of other fabrics.
   std::string address = passive->Address();
-  char& in_token = testing::OnVerbs() ? address.back() : address[7];
+  char& in_token = testing::OnShm() ? address[7] : address.back();
   in_token = static_cast<char>(~in_token);
   ASSERT_TRUE(stranger.channel->Connect(address, Role::kActive).ok());
   ASSERT_TRUE(PollUntil([&] {

@@ -9,6 +9,7 @@
 
 #include "faulty_fabric/faulty_task.h"
 #include "protocol/counters.h"
+#include "recorder.h"
 
 namespace rdma_transport::testing {
 namespace {
@@ -161,7 +162,7 @@ TEST_F(FaultsTest, ATensorThatWaitsForGrpcIsToldThoughTheFirstWordOfItFoundNoRoo
 }
 
 TEST_F(FaultsTest, ASlotThatCouldNotBeToldIsNotCounted) {
-  if (OnVerbs()) GTEST_SKIP() << "slots at the source need mapped memory";
+  if (!OnShm()) GTEST_SKIP() << "slots at the source need mapped memory";
   Make(/*zero_copy=*/true);
   for (int i = 0; i < 2; ++i) Pass(i);
   // The third tensor of a shape makes the edge static: the edge is told, then its first slot.
@@ -200,7 +201,7 @@ TEST_F(FaultsTest, ATensorThatMayChangeIsNotReadWhenTheLinkIsThere) {
 }
 
 TEST_F(FaultsTest, WhatALivingPeerMayReadStaysThoughItsLinkEnded) {
-  if (OnVerbs()) GTEST_SKIP() << "a card's peers map nothing";
+  if (!OnShm()) GTEST_SKIP() << "peers map nothing";
   Make(/*zero_copy=*/true);
   auto payload = Bytes(5);
   const std::weak_ptr<Payload> alive = payload;
@@ -227,7 +228,7 @@ TEST_F(FaultsTest, WhatALivingPeerMayReadStaysThoughItsLinkEnded) {
 }
 
 TEST_F(FaultsTest, WhatIsSentHomeStaysThoughItsLinkEnded) {
-  if (OnVerbs()) GTEST_SKIP() << "a card's peers map nothing";
+  if (!OnShm()) GTEST_SKIP() << "peers map nothing";
   Make(/*zero_copy=*/true);
   auto payload = Bytes(5);
   const std::weak_ptr<Payload> alive = payload;
@@ -307,7 +308,7 @@ TEST_F(FaultsTest, SentTensorsAreNotKeptWhenThePeerHasThem) {
 }
 
 TEST_F(FaultsTest, ALivingPeerWritesIntoNobodyElsesSlotsWhenItsLinkEnded) {
-  if (OnVerbs()) GTEST_SKIP() << "a card's peers cannot write any more";
+  if (!OnShm()) GTEST_SKIP() << "peers cannot write any more";
   Make(/*zero_copy=*/false);
   WarmUp();
   memory::Arena& receive_arena = *b().runtime().receive_arena();
@@ -325,7 +326,7 @@ TEST_F(FaultsTest, ALivingPeerWritesIntoNobodyElsesSlotsWhenItsLinkEnded) {
 }
 
 TEST_F(FaultsTest, SlotsStayWhileTheirWriterDoesNotKnowOfTheEnd) {
-  if (OnVerbs()) GTEST_SKIP() << "a card's peers cannot write any more";
+  if (!OnShm()) GTEST_SKIP() << "peers cannot write any more";
   Make(/*zero_copy=*/false);
   WarmUp();
   memory::Arena& receive_arena = *b().runtime().receive_arena();
@@ -340,23 +341,10 @@ TEST_F(FaultsTest, SlotsStayWhileTheirWriterDoesNotKnowOfTheEnd) {
 // Two connected channels without a protocol.
 class ChannelEndTest : public ::testing::Test {
  protected:
-  struct Handler : fabric::ChannelHandler {
-    void OnConnected() override { connected = true; }
-    void OnNotify(const char*, size_t) override {}
-    void OnTransfer(uint64_t, const Status&) override { EXPECT_FALSE(closed); }
-    void OnClosed(const Status& status) override {
-      closed = true;
-      reason = status;
-    }
-    bool connected = false;
-    bool closed = false;
-    Status reason;
-  };
-
   void SetUp() override {
     for (int i = 0; i < 2; ++i) {
       ASSERT_TRUE(fabric::OpenDevice(FabricSettings(), &devices_[i]).ok());
-      handlers_[i] = std::make_shared<Handler>();
+      handlers_[i] = std::make_shared<Recorder>();
       ASSERT_TRUE(devices_[i]->Open(handlers_[i], &channels_[i]).ok());
     }
     ASSERT_TRUE(channels_[0]->Connect(channels_[1]->Address(), fabric::Role::kPassive).ok());
@@ -375,7 +363,7 @@ class ChannelEndTest : public ::testing::Test {
 
   std::unique_ptr<fabric::Device> devices_[2];
   std::unique_ptr<fabric::Region> region_;
-  std::shared_ptr<Handler> handlers_[2];
+  std::shared_ptr<Recorder> handlers_[2];
   std::shared_ptr<fabric::Channel> channels_[2];
 };
 
@@ -388,7 +376,7 @@ TEST_F(ChannelEndTest, WhatBeginsAfterItIsRefused) {
 }
 
 TEST_F(ChannelEndTest, APeerThatLivesIsNotTakenForDeadBecauseItHadNotReadAll) {
-  if (OnVerbs()) GTEST_SKIP() << "there Unavailable is all that is said, and it is true";
+  if (!OnShm()) GTEST_SKIP() << "there Unavailable is all that is said, and it is true";
   ASSERT_TRUE(channels_[0]->Share(region_->key()).ok());
   channels_[1]->Close(Status(Code::kAborted, "over"));
   ASSERT_TRUE(Eventually([&] {

@@ -21,36 +21,16 @@
 #include "fabric/host/memory_file.h"
 #include "fabric/shm/address.h"
 #include "fabric/shm/device.h"
+#include "recorder.h"
 #include "task.h"
 
 namespace rdma_transport::fabric::shm {
 namespace {
 
 using rdma_transport::testing::Eventually;
+using rdma_transport::testing::Recorder;
 
 const std::string kOwnToken(kTokenLength, 'p');
-
-struct Handler : ChannelHandler {
-  void OnConnected() override { connected = true; }
-  void OnNotify(const char* data, size_t length) override { notes.emplace_back(data, length); }
-  void OnDelivered(uint64_t number) override { delivered = number; }
-  void OnTransfer(uint64_t, const Status&) override {}
-  void OnClosed(const Status& status) override {
-    EXPECT_FALSE(closed);
-    closed = true;
-    reason = status;
-  }
-  void OnReleased() override {
-    EXPECT_TRUE(closed && !released);
-    released = true;
-  }
-  bool connected = false;
-  bool closed = false;
-  bool released = false;
-  uint64_t delivered = 0;
-  Status reason;
-  std::vector<std::string> notes;
-};
 
 std::atomic<int> g_lines{0};
 void CountLine(LogLevel, const std::string&) { g_lines.fetch_add(1); }
@@ -90,7 +70,7 @@ class ShmTest : public ::testing::Test {
   }
   // A new passive channel waits for its peer.
   void Expect() {
-    handler_ = std::make_shared<Handler>();
+    handler_ = std::make_shared<Recorder>();
     ASSERT_TRUE(device_->Open(handler_, &channel_).ok());
     ASSERT_TRUE(ChannelAddress::Decode(channel_->Address(), &address_).ok());
     const ChannelAddress mine = {"nobody", kOwnToken, address_.host};
@@ -137,7 +117,7 @@ class ShmTest : public ::testing::Test {
   }
 
   std::unique_ptr<Device> device_;
-  std::shared_ptr<Handler> handler_;
+  std::shared_ptr<Recorder> handler_;
   std::shared_ptr<Channel> channel_;
   ChannelAddress address_;
   std::unique_ptr<RawPeer> peer_;
@@ -361,7 +341,7 @@ TEST_F(ShmTest, TheLastReferenceToAChannelMayGoAnywhere) {
         for (int round = 0; round < 40; ++round) {
           std::vector<std::shared_ptr<Channel>> channels(200);
           for (auto& channel : channels) {
-            if (!device_->Open(std::make_shared<Handler>(), &channel).ok()) _exit(1);
+            if (!device_->Open(std::make_shared<Recorder>(), &channel).ok()) _exit(1);
           }
           for (auto& channel : channels) channel->Close(Status(Code::kAborted, "over"));
           for (auto& channel : channels) channel.reset();

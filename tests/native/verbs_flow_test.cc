@@ -206,7 +206,7 @@ TEST_F(VerbsFlowTest, WhoIsNotReadIsKeptUpToTheLimit) {
   while ((status = a_.Notify(text)).ok()) ++taken;
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_GT(taken * text.size(), uint64_t{255} << 20);
-  EXPECT_EQ(a_.handler->closes, 0);
+  EXPECT_FALSE(a_.handler->closed);
   EXPECT_EQ(a_.Notify(std::string(200000, '.')).code(), Code::kInvalidArgument) << "never fits";
   size_t come = 0;
   const auto all_came = [&] {
@@ -228,7 +228,7 @@ TEST_F(VerbsFlowTest, WhoWaitsForRoomLearnsThatThePeerIsGone) {
     while (a_.handler->delivered < 15 && Now() < deadline) a_.device->Poll();  // and the greeting
     Fake().break_path(true);  // after which b is silent
     const Nanos begin = Now();
-    while (a_.handler->closes == 0 && Now() < deadline) {
+    while (!a_.handler->closed && Now() < deadline) {
       if (a_.device->Poll() == 0 && asleep && a_.device->ArmNotification())
         a_.device->Sleep(deadline);
     }
@@ -249,7 +249,7 @@ TEST_F(VerbsFlowTest, WhoHasNothingToSayLearnsThatThePeerIsGone) {
   Fake().break_path(true);
   for (VerbsSide* side : {&b_, &a_}) {
     const Nanos deadline = Now() + 20 * kSecond;
-    while (side->handler->closes == 0 && Now() < deadline) {
+    while (!side->handler->closed && Now() < deadline) {
       if (side->device->Poll() == 0 && side->device->ArmNotification())
         side->device->Sleep(deadline);
     }
@@ -271,7 +271,7 @@ TEST_F(VerbsFlowTest, WhoIsThereIsAskedNowAndThenAndKept) {
     ++sleeps;
   }
   EXPECT_EQ(sleeps, 20) << "it is not asked";
-  EXPECT_EQ(a_.handler->closes + b_.handler->closes, 0);
+  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
   ASSERT_TRUE(a_.Notify("still there").ok());
   EXPECT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
 }
@@ -391,7 +391,7 @@ TEST_F(VerbsFlowTest, MemoryOfAnotherFabricIsRegisteredWhenAVerbsPeerNeedsIt) {
   const Status refused = a_.channel->Share(shared->key());
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   ExpectHas(refused, "fake_0:1");
-  EXPECT_EQ(a_.handler->closes, 0);
+  EXPECT_FALSE(a_.handler->closed);
   ASSERT_TRUE(a_.channel->Share(shared->key()).ok());
   ASSERT_TRUE(a_.channel->Share(shared->key()).ok());
   EXPECT_EQ(FakeStats().registrations, connected + 1);

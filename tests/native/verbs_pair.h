@@ -16,6 +16,7 @@
 #include "fabric/registry.h"
 #include "fabrics.h"
 #include "fake_ibverbs/control.h"
+#include "recorder.h"
 
 namespace rdma_transport::testing {
 
@@ -83,34 +84,6 @@ inline Settings OnFake() {
   return settings;
 }
 
-struct Recorder : fabric::ChannelHandler {
-  void OnConnected() override { ++connects; }
-  void OnNotify(const char* data, size_t length) override {
-    EXPECT_EQ(closes, 0) << "OnClosed() is the last call";
-    notes.emplace_back(data, length);
-  }
-  void OnDelivered(uint64_t number) override {
-    EXPECT_EQ(closes, 0) << "OnClosed() is the last call";
-    EXPECT_GT(number, delivered);
-    delivered = number;
-  }
-  void OnTransfer(uint64_t cookie, const Status& status) override {
-    EXPECT_EQ(closes, 0) << "OnClosed() is the last call";
-    transfers.emplace_back(cookie, status);
-  }
-  void OnClosed(const Status& status) override {
-    ++closes;
-    reason = status;
-  }
-
-  int connects = 0;
-  int closes = 0;
-  uint64_t delivered = 0;
-  Status reason;
-  std::vector<std::string> notes;
-  std::vector<std::pair<uint64_t, Status>> transfers;
-};
-
 struct VerbsSide {
   Status Notify(const std::string& text, fabric::Urgency urgency = fabric::Urgency::kWake) {
     const iovec part = {const_cast<char*>(text.data()), text.size()};
@@ -161,7 +134,7 @@ class VerbsPairTest : public ::testing::Test {
     const Status passive = b_.channel->Connect(a_.channel->Address(), fabric::Role::kPassive);
     ASSERT_TRUE(passive.ok()) << passive.message();
     ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), fabric::Role::kActive).ok());
-    ASSERT_TRUE(PollUntil([&] { return a_.handler->connects + b_.handler->connects == 2; }))
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }))
         << a_.handler->reason.message() << b_.handler->reason.message();
   }
   void ConnectedPair(const Settings& settings = OnFake()) {
@@ -203,12 +176,12 @@ class VerbsPairTest : public ::testing::Test {
     }
     return true;
   }
-  bool BothClosed() const { return a_.handler->closes + b_.handler->closes >= 2; }
+  bool BothClosed() const { return a_.handler->closed && b_.handler->closed; }
   // Both sides try to say something until they have heard that it is over.
   bool TalkUntilClosed() {
     return PollUntil([&] {
       for (VerbsSide* side : {&a_, &b_}) {
-        if (side->handler->closes == 0) side->Notify("are you there?").IgnoreError();
+        if (!side->handler->closed) side->Notify("are you there?").IgnoreError();
       }
       return BothClosed();
     });
@@ -216,7 +189,7 @@ class VerbsPairTest : public ::testing::Test {
   void ExpectClosedOnce() {
     for (int i = 0; i < 3; ++i) Poll();
     for (VerbsSide* side : {&a_, &b_}) {
-      EXPECT_EQ(side->handler->closes, 1);
+      EXPECT_TRUE(side->handler->closed);
       EXPECT_EQ(side->handler->reason.code(), Code::kUnavailable);
       EXPECT_EQ(side->Notify("too late").code(), Code::kUnavailable);
     }

@@ -330,10 +330,10 @@ class Hostile : public testing::VerbsPairTest {
     const Greeting greeting("", Role::kActive, std::string(kTokenLength, 'h'), address_.token);
     const std::string hello = Record(RecordKind::kHello, greeting.own());
     Write(hello, 0, Units(hello));
-    ASSERT_TRUE(PollUntil([&] { return b_.handler->connects == 1; }));
+    ASSERT_TRUE(PollUntil([&] { return b_.handler->connected; }));
   }
   void ExpectRefused(const char* why) {
-    ASSERT_TRUE(PollUntil([&] { return b_.handler->closes == 1; }, 3 * kSecond)) << why;
+    ASSERT_TRUE(PollUntil([&] { return b_.handler->closed; }, 3 * kSecond)) << why;
     ExpectHas(b_.handler->reason, why);
     EXPECT_TRUE(b_.handler->notes.empty());
   }
@@ -378,7 +378,7 @@ TEST_F(Hostile, WhoDoesNotGreetIsNotHeard) {
   const std::string note = Record(RecordKind::kNotification, "let me in");
   Write(note, 0, Units(note));
   ExpectRefused("an unexpected record");
-  EXPECT_EQ(b_.handler->connects, 0);
+  EXPECT_FALSE(b_.handler->connected);
 }
 
 TEST_F(Hostile, AnotherTokenIsNotBelieved) {
@@ -386,7 +386,7 @@ TEST_F(Hostile, AnotherTokenIsNotBelieved) {
   const std::string hello = Record(RecordKind::kHello, std::string(kTokenLength, 'x'));
   Write(hello, 0, Units(hello));
   ExpectRefused("did not prove");
-  EXPECT_EQ(b_.handler->connects, 0);
+  EXPECT_FALSE(b_.handler->connected);
 }
 
 TEST_F(Hostile, ARecordLongerThanItsBatch) {
@@ -397,7 +397,7 @@ TEST_F(Hostile, ARecordLongerThanItsBatch) {
   Write(note, kUnit, Units(note));
   // What comes after it is not listened to, even if it were right.
   const std::string right = Record(RecordKind::kNotification, "right");
-  if (b_.handler->closes == 0) Write(right, 2 * kUnit, Units(right));
+  if (!b_.handler->closed) Write(right, 2 * kUnit, Units(right));
   ExpectRefused("longer than its batch");
 }
 
@@ -429,7 +429,7 @@ TEST_F(Hostile, MoreRegionsThanAnyArenaHas) {
   constexpr uint64_t kEach = 1000;
   uint64_t key = 0;
   uint64_t at = kUnit;
-  while (b_.handler->closes == 0 && key < 2 * Transfers::kMaxRegions) {
+  while (!b_.handler->closed && key < 2 * Transfers::kMaxRegions) {
     std::string batch;
     for (uint64_t i = 0; i < kEach; ++i) {
       RegionRecord region = {};
@@ -447,8 +447,7 @@ TEST_F(Hostile, MoreRegionsThanAnyArenaHas) {
     Write(batch, at, immediate.Encode());
     at += batch.size();
     for (int i = 0; i < 2; ++i) end_->Receive();  // for credits, unless enough are left
-    ASSERT_TRUE(
-        PollUntil([&] { return b_.handler->notes.size() > before || b_.handler->closes == 1; }));
+    ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() > before || b_.handler->closed; }));
   }
   EXPECT_LE(key, Transfers::kMaxRegions + kEach);
   ExpectHas(b_.handler->reason, "memory regions");
@@ -470,10 +469,10 @@ TEST_F(Hostile, APeerThatTakesNoCredits) {
   ConnectBare(/*receives=*/1);
   Greet();
   const std::string note = Record(RecordKind::kNotification, "");
-  for (int i = 0; i < 4096 && b_.handler->closes == 0; ++i) {
+  for (int i = 0; i < 4096 && !b_.handler->closed; ++i) {
     Write(note, (1 + i) % (address_.ring_size / kUnit) * kUnit, Units(note));
   }
-  ASSERT_TRUE(PollUntil([&] { return b_.handler->closes == 1; }, 3 * kSecond));
+  ASSERT_TRUE(PollUntil([&] { return b_.handler->closed; }, 3 * kSecond));
   ExpectHas(b_.handler->reason, "without using the room");
 }
 
@@ -489,13 +488,13 @@ TEST_F(Hostile, RecordsOfRandomBytes) {
   std::mt19937_64 random(9);
   ConnectBare();
   Greet();
-  for (int i = 0; i < 50 && b_.handler->closes == 0; ++i) {
+  for (int i = 0; i < 50 && !b_.handler->closed; ++i) {
     std::string bytes(kUnit * (1 + random() % 4), '\0');
     for (char& byte : bytes) byte = static_cast<char>(random() % 5 == 0 ? random() : 0);
     const uint64_t offset = random() % 1000 * kUnit;
     Write(bytes, offset, static_cast<uint32_t>(random()) & 0xc0000fff);
   }
-  EXPECT_TRUE(PollUntil([&] { return b_.handler->closes == 1; }, 3 * kSecond));
+  EXPECT_TRUE(PollUntil([&] { return b_.handler->closed; }, 3 * kSecond));
 }
 
 class Flood : public testing::VerbsPairTest {};

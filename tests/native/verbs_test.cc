@@ -153,7 +153,7 @@ TEST_F(VerbsTest, AVerbThatFailsLaterEndsWhatItConcernsAndNothingHangs) {
     const Nanos begin = Now();
     ASSERT_TRUE(PollUntil([&] {
       for (VerbsSide* side : {&a_, &b_}) {
-        if (side->handler->closes == 0) side->Notify("more").IgnoreError();
+        if (!side->handler->closed) side->Notify("more").IgnoreError();
         side->device->ArmNotification();
       }
       return BothClosed();
@@ -222,7 +222,7 @@ TEST_F(VerbsTest, APortThatGoesDownAndComesBackSoonLosesNothing) {
   Fake().port_event(false);
   ASSERT_TRUE(a_.Notify("waits").ok());
   PollUntil([] { return false; }, 150 * kMillisecond);
-  EXPECT_EQ(a_.handler->closes + b_.handler->closes, 0);
+  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
   Fake().port_event(true);
   EXPECT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
   SetFake("retry_ms", "60");
@@ -243,8 +243,8 @@ TEST_F(VerbsTest, ACardThatDiesEndsAllItsChannels) {
   Fake().device_fatal();
   ASSERT_TRUE(PollUntil(
       [&] {
-        int closes = a_.handler->closes + b_.handler->closes;
-        for (const auto& handler : handlers) closes += handler->closes;
+        int closes = a_.handler->closed + b_.handler->closed;
+        for (const auto& handler : handlers) closes += handler->closed;
         return closes == 7;
       },
       3 * kSecond));
@@ -313,7 +313,7 @@ TEST_F(VerbsTest, WithADeadPathClosingTakesNoLongerThanItsPatience) {
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(a_.Notify("pending").ok());
   const Nanos begin = Now();
   a_.channel->Close(Status(Code::kAborted, "enough"));
-  ASSERT_TRUE(PollUntil([&] { return a_.handler->closes == 1; }));
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->closed; }));
   EXPECT_LT(Now() - begin, kSecond);
   ExpectHas(a_.handler->reason, "enough");
   b_.channel->Close(Status(Code::kAborted, "enough too"));
@@ -340,7 +340,7 @@ TEST_F(VerbsTest, WhatComesAfterTheEndIsRefusedInEveryWay) {
 TEST_F(VerbsTest, AChannelWhoseHandlerIsGoneCloses) {
   ConnectedPair();
   a_.handler.reset();
-  ASSERT_TRUE(PollUntil([&] { return b_.handler->closes == 1; }, 2 * kSecond));
+  ASSERT_TRUE(PollUntil([&] { return b_.handler->closed; }, 2 * kSecond));
   ExpectHas(b_.handler->reason, "nobody wants this channel any more");
   EXPECT_TRUE(PollUntil([] { return FakeStats().qps == 0; }));
 }
