@@ -17,7 +17,7 @@ namespace rdma_transport {
 namespace {
 
 using testing::Eventually;
-using testing::OnVerbs;
+using testing::OnShm;
 using testing::Payload;
 using testing::ProtocolTest;
 using testing::Task;
@@ -134,14 +134,14 @@ TEST_F(ChecksumTest, WhatChangesInASlotIsAnError) {
     ASSERT_TRUE(Send(a, b, Tensor(step, "k;0:0", payload, dims_)).ok());
     ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
     const uint64_t hits = GlobalCounters().plan.hits.load();
-    if (!OnVerbs()) {
+    if (OnShm()) {
       if (hits > 0) payload->data()[kLength - 1] ^= 1;
     } else {
       for (const char* slot : slots) const_cast<char*>(slot)[kLength - 1] ^= 1;
     }
     const Delivery delivery = Receive(b, a, step, "k;0:0")->Get();
     if (delivery.status.ok()) {
-      if (OnVerbs() && IsStatic(delivery)) slots.insert(delivery.data);
+      if (!OnShm() && IsStatic(delivery)) slots.insert(delivery.data);
       continue;
     }
     EXPECT_EQ(delivery.status.code(), Code::kDataLoss);

@@ -1,6 +1,6 @@
 // The fabric under test: shared memory, unless the environment names another one by
 // RDMA_TRANSPORT_FABRIC. The same tests thus run over shared memory, over verbs on a fake library,
-// and over verbs on a real port.
+// over verbs on a real port, and over the loopback fabric.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,6 +24,7 @@ inline Settings FabricSettings() {
 }
 
 inline bool OnShm() { return FabricSettings().fabric == "shm"; }
+inline bool OnLoopback() { return FabricSettings().fabric == "loopback"; }
 inline bool OnVerbs() { return FabricSettings().fabric == "verbs"; }
 
 }  // namespace rdma_transport::testing

@@ -369,7 +369,7 @@ class SecretTaskTest : public testing::ProtocolTest {
     }
     return {};
   }
-  static const char* fabric() { return testing::OnVerbs() ? "verbs" : "shm"; }
+  static std::string fabric() { return testing::FabricSettings().fabric; }
 
   const File one_{kOne}, two_{kTwo};
 };

@@ -47,7 +47,7 @@ TEST_F(ProtocolTest, EverySizeArrivesWhicheverSideIsFirst) {
 }
 
 TEST_F(ProtocolTest, AnArenaTensorIsReadInPlaceAndComesBackWhenDropped) {
-  if (testing::OnVerbs()) GTEST_SKIP() << "a card's peers read, they map nothing";
+  if (!testing::OnShm()) GTEST_SKIP() << "peers read, they map nothing";
   Task a("a"), b("b");
   const uint64_t copied = GlobalCounters().copied_bytes.load();
   auto payload = Bytes(1 << 20, 1, &a.arena());
@@ -68,6 +68,7 @@ TEST_F(ProtocolTest, AnArenaTensorIsReadInPlaceAndComesBackWhenDropped) {
 }
 
 TEST_F(ProtocolTest, AMutableSourceIsCopiedOnceAtTheSend) {
+  if (testing::OnLoopback()) GTEST_SKIP() << "the peer's processor copies as well";
   Task a("a"), b("b");
   auto payload = Bytes(100000, 1, &a.arena());
   const uint64_t copied = GlobalCounters().copied_bytes.load();
@@ -82,6 +83,7 @@ TEST_F(ProtocolTest, AMutableSourceIsCopiedOnceAtTheSend) {
 }
 
 TEST_F(ProtocolTest, ATensorSentHomeIsNotCopied) {
+  if (testing::OnLoopback()) GTEST_SKIP() << "the peer's processor copies";
   Task a("a"), b("b");
   const std::vector<int64_t> dims = {50000};
   ASSERT_TRUE(Send(a, b, Tensor(1, "out", Bytes(50000, 3, &a.arena()), dims)).ok());
@@ -254,7 +256,7 @@ TEST_F(ProtocolTest, WaitersOfALostPeerFailOnceAndItsLoansComeBack) {
   for (int i = 0; i < 200; ++i) waiting.push_back(Receive(a, *b, 1, "w" + std::to_string(i)));
   ASSERT_TRUE(Eventually([&] {
     for (const PeerStats& peer : a.endpoint().Stats()) {
-      if (peer.transport == "shm" || peer.transport == "verbs") return true;
+      if (peer.transport == testing::FabricSettings().fabric) return true;
     }
     return false;
   }));
