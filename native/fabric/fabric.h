@@ -20,10 +20,10 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-// What peers may do with a region.
 
 namespace rdma_transport::fabric {
 
+// What peers may do with a region.
 enum class Access : uint8_t {
   kRemoteRead,       // peers may read
   kRemoteReadWrite,  // peers may read and write
@@ -31,22 +31,24 @@ enum class Access : uint8_t {
 
 // Memory of this process that is registered with a device; the caller owns it and must destroy it
 // before the device. Destruction revokes access, but pages that a peer has mapped stay readable
-// there until the peer drops its mapping.
+// there until the peer drops its mapping. All of it except the bytes is constant, so threads may
+// share it.
 class Region {
  public:
   virtual ~Region() = default;
 
   char* address() const { return address_; }
-  size_t length() const { return length_; }
+  size_t length() const { return length_; }  // in bytes
   // Identifies the region among those of its device.
   uint64_t key() const { return key_; }
   Access access() const { return access_; }
 
-  // Calls `hook` with the key on destruction, before the memory is freed. Not thread-safe: call it
-  // before the region is shared between threads.
+  // Calls `hook` with the key on destruction, on the thread that destroys the region and before the
+  // memory is freed. Not thread-safe: call it before the region is shared between threads.
   void BeforeEnd(std::function<void(uint64_t key)> hook) { hooks_.push_back(std::move(hook)); }
 
  protected:
+  // Calls the hooks. The destructor of each subclass must call it before it frees the memory.
   void RunHooks() {
     for (const auto& hook : hooks_) hook(key_);
     hooks_.clear();
@@ -61,7 +63,7 @@ class Region {
   std::vector<std::function<void(uint64_t)>> hooks_;
 };
 
-// A byte range of a region, as peers name it.
+// A byte range of a region, as peers name it. `offset` and `length` are in bytes.
 struct RemoteSpan {
   uint64_t key = 0;
   uint64_t offset = 0;
@@ -74,50 +76,59 @@ struct MappedSpan {
   const char* data = nullptr;
   std::shared_ptr<const void> holder;
 };
-// Receives the events of one channel. All calls come from the polling thread. The channel holds
-// only a weak reference and closes when the handler is destroyed.
 
+// Receives the events of one channel. All calls come from the polling thread, with no lock held, so
+// they may call the channel. The channel holds only a weak reference and closes when the handler is
+// destroyed.
 class ChannelHandler {
  public:
   virtual ~ChannelHandler() = default;
-  // The channel is connected, and the peer has proved its identity.
 
+  // The channel is connected, and the peer has proved that it knows the key and both addresses.
+  // Called at most once.
   virtual void OnConnected() = 0;
   // Called once per notification, in the order in which the peer sent them. `data` is valid only
   // during the call.
   virtual void OnNotify(const char* data, size_t length) = 0;
   // All notifications up to this number have reached the peer, or the peer has died. They need not
-  // be sent again.
+  // be sent again. Numbers never decrease.
   virtual void OnDelivered(uint64_t /*number*/) {}
-  // The Read() or Write() with this cookie has ended.
+  // The Read() or Write() with this cookie has ended. The error is InvalidArgument for a span
+  // outside the peer's regions; others are of the fabric, and the channel may close for them.
   virtual void OnTransfer(uint64_t cookie, const Status& status) = 0;
-  // The channel has closed; no event other than OnReleased() follows. Unavailable: the peer no
-  // longer accesses memory of this process, and OnReleased() is not called. Any other code: until
-  // OnReleased(), the peer may read what it has mapped and write where it was allowed to.
-  // The peer no longer accesses memory of this process. Follows OnClosed().
+  // The channel has closed; no event other than OnReleased() follows, not even for transfers in
+  // progress. Unavailable: the peer no longer accesses memory of this process, and OnReleased() is
+  // not called. Any other code: until OnReleased(), the peer may read what it has mapped and write
+  // where it was allowed to.
   virtual void OnClosed(const Status& status) = 0;
+  // The peer no longer accesses memory of this process. Follows OnClosed(), at most once.
   virtual void OnReleased() {}
 };
 
-// Whether a notification wakes a sleeping peer, or the peer finds it at its next Poll().
-enum class Urgency { kWake, kLazy };
+// How soon a notification must reach the peer.
+enum class Urgency {
+  kWake,  // at once: it wakes a peer that sleeps
+  kLazy,  // may be delayed until the sender's polling thread polls or is about to sleep
+};
 
 // Cookie of a Write() whose completion is not needed. A channel with Copies() then skips
 // OnTransfer().
 constexpr uint64_t kNobodyWaits = ~uint64_t{0};
 
-// Notifications that the peer has not consumed, in bytes.
+// The notifications that the peer has not consumed, at one moment, in bytes.
 struct Backlog {
-  uint64_t ring_bytes = 0;     // capacity of the peer's ring
+  uint64_t ring_bytes = 0;     // capacity of the ring through which they reach the peer
   uint64_t used_bytes = 0;     // of `ring_bytes`; may count up to a quarter too much
   uint64_t waiting_bytes = 0;  // queued in this process until the ring has room
 };
 
-// The side of the bootstrap. The task that requests the connection is active, the other is passive.
+// The side of the bootstrap that an end of a channel is on. The task that requests the connection
+// is active, the other is passive.
 enum class Role { kActive, kPassive };
 
 // An ordered connection to one peer. Functions that return a Status return Unavailable while the
-// channel is not connected, unless noted.
+// channel is not connected, unless noted. Destruction closes the channel without a call of the
+// handler. Any thread may destroy it, but the device must outlive it.
 class Channel {
  public:
   virtual ~Channel() = default;
@@ -133,14 +144,16 @@ class Channel {
   // channel has been closed.
   virtual Status Connect(std::string_view peer_address, Role role) = 0;
 
-  // Lets the peer access the device's region `key`. Call it before the first notification that
-  // names the region; repeated calls are cheap.
+  // Lets the peer access the device's region `key`, until the region or the channel ends. Call it
+  // before the first notification that names the region; repeated calls are cheap. Returns Internal
+  // if there is no such region, ResourceExhausted if it cannot be registered or announced now.
   virtual Status Share(uint64_t key) = 0;
   // Returns whether `data` lies in a region that this channel can use or share. If so, `span`
   // covers the rest of the region from there.
   virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
 
-  // Returns "shm" or "verbs". This and the next three are defined once Connect() has succeeded.
+  // Returns the fabric's name in the registry. This and the next three are defined once Connect()
+  // has succeeded.
   virtual const char* fabric() const = 0;
   // Describes the route to the peer for users, for example "same host".
   virtual std::string Route() const = 0;
@@ -161,7 +174,8 @@ class Channel {
                         uint64_t* number = nullptr) = 0;
   // Returns what OnDelivered() would report now, as far as known without polling.
   virtual uint64_t Delivered() const { return 0; }
-  // May also be called before the channel connects and after it closes.
+  // Returns the notifications that the peer has not consumed. May also be called before the channel
+  // connects and after it closes.
   virtual Backlog backlog() const = 0;
   // Starts a one-sided read; errors of its arguments are reported by OnTransfer(). If MapsPeer(),
   // the polling thread must first have called Map() for the region, after a notification that names
@@ -184,7 +198,8 @@ class Channel {
   // returns true.
   virtual bool Owns(const void* data, RemoteSpan* span) const = 0;
 
-  // Closes the channel and sends `reason` to the peer. OnClosed() follows on both sides.
+  // Closes the channel and sends `reason` to the peer. OnClosed() follows on both sides, with the
+  // message of `reason`. Never blocks. Has no effect on a channel that has closed.
   virtual void Close(const Status& reason) = 0;
 };
 
@@ -207,9 +222,10 @@ class Device {
   // the host or a limit does not allow it, FailedPrecondition in a forked child.
   virtual Status Allocate(size_t length, Access access, void* place,
                           std::unique_ptr<Region>* region) = 0;
+  // Returns the unit of region lengths, in bytes.
   virtual size_t RegionGranule() const = 0;
   // Lets peers of this device access a region of another device, under the same key. Returns
-  // Unimplemented if the fabric cannot.
+  // Unimplemented if the fabric cannot. The region must end before this device.
   virtual Status Adopt(Region* region) = 0;
   // Maps a region of this device a second time, read-only, as a peer would see it. Returns an empty
   // span if that fails or is not supported.
@@ -218,7 +234,8 @@ class Device {
   // the region from there and returns true.
   virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
 
-  // Opens a channel. It closes when `handler` is destroyed.
+  // Opens a channel. It closes when `handler` is destroyed. Returns FailedPrecondition in a forked
+  // child, ResourceExhausted if the host or a limit does not allow it.
   virtual Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) = 0;
 
   // Processes pending events and returns how many there were. Polling thread only.
@@ -229,7 +246,7 @@ class Device {
   // Blocks until an event arrives, Wake() is called, or Now() reaches `deadline` (0: no deadline).
   // May return spuriously. Several threads may call it at once.
   virtual void Sleep(Nanos deadline) = 0;
-  // Ends a Sleep(), or the next one.
+  // Ends all calls of Sleep(), or the next one if there is none.
   virtual void Wake() = 0;
   // Returns a file descriptor for poll(). It becomes readable when an event arrives after
   // ArmNotification() has returned true. -1 if there is no single descriptor.

@@ -92,6 +92,9 @@ Status LoopbackChannel::Connect(std::string_view peer_address, fabric::Role role
 Status LoopbackChannel::Share(uint64_t key) {
   std::lock_guard<std::mutex> lock(Mutex());
   if (state_ != State::kConnected) return NotConnected();
+  if (!device_->regions().With(key, [](const fabric::Region&) {})) {
+    return Status(Code::kInternal, "sharing a region that does not exist");
+  }
   shared_.insert(key);
   return OkStatus();
 }
