@@ -52,7 +52,7 @@ TEST_P(EachStatus, EndsBothSidesWithItsSentence) {
 
 INSTANTIATE_TEST_SUITE_P(, EachStatus,
                          ::testing::Range(1, static_cast<int>(IBV_WC_TM_RNDV_INCOMPLETE) + 1),
-                         [](const auto& info) { return CompletionName(info.param); });
+                         [](const auto& info) { return "Status" + std::to_string(info.param); });
 
 TEST_F(VerbsTest, TheOperationThatFailedIsNamed) {
   ConnectedPair();

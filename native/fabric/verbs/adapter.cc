@@ -196,26 +196,6 @@ Status Adapter::Expose(void* address, size_t length, int access,
   return OkStatus();
 }
 
-Status Adapter::RegisterDmaBuf(int descriptor, uint64_t offset, size_t length, int access,
-                               std::unique_ptr<Registration>* registration) {
-  if (library_->reg_dmabuf_mr == nullptr) {
-    return Status(Code::kUnimplemented,
-                  "this libibverbs cannot register accelerator memory (ibv_reg_dmabuf_mr is of "
-                  "rdma-core 34)");
-  }
-  ibv_mr* region = library_->reg_dmabuf_mr(domain_, offset, length, offset, descriptor, access);
-  if (region == nullptr) {
-    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EPROTONOSUPPORT) {
-      return Status(Code::kUnimplemented,
-                    Name() + " or its driver cannot register accelerator memory by DMA-BUF");
-    }
-    return VerbError(errno, "ibv_reg_dmabuf_mr", Name());
-  }
-  registered_.fetch_add(length);
-  registration->reset(new Registration(this, region, offset));
-  return OkStatus();
-}
-
 bool Adapter::ChargePending(int64_t bytes) {
   const int64_t limit = kMaxPendingPeers * 2 * static_cast<int64_t>(settings_.ring);
   if (pending_.fetch_add(bytes) + bytes <= limit || bytes < 0) return true;

@@ -95,10 +95,6 @@ class Adapter {
   // cannot guess and is accessible only through memory windows.
   Status Expose(void* address, size_t length, int access,
                 std::shared_ptr<Registration>* registration);
-  // Registers accelerator memory by its DMA-BUF. Returns Unimplemented if the library or the device
-  // cannot.
-  Status RegisterDmaBuf(int descriptor, uint64_t offset, size_t length, int access,
-                        std::unique_ptr<Registration>* registration);
 
   // Charges locked memory of peers that have requested a channel and not connected yet. Returns
   // false if that exceeds the limit. A negative number undoes a charge.

@@ -341,7 +341,6 @@ void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
       return;
     }
     case IBV_EVENT_PORT_ERR:
-    case IBV_EVENT_PATH_MIG_ERR:
     case IBV_EVENT_GID_CHANGE:
       // If this breaks channels, their completions report it.
       return Log(LogLevel::kWarning, sentence);

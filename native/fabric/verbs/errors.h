@@ -11,7 +11,8 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// Returns for example "IBV_WC_RETRY_EXC_ERR", or "ibv_wc_status 99" for an unknown status.
+// Returns for example "IBV_WC_RETRY_EXC_ERR", or "ibv_wc_status 99" for a status with which work of
+// a reliable connection does not end.
 std::string CompletionName(int wc_status);
 
 // Describes a failed completion. `operation` is for example "write of 65536 bytes" or

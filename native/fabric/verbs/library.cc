@@ -45,12 +45,10 @@ const char* Resolve(void* handle, Library* library) {
   RDMA_REQUIRE(destroy_qp);
   RDMA_REQUIRE(get_async_event);
   RDMA_REQUIRE(ack_async_event);
-  RDMA_REQUIRE(event_type_str);
   RDMA_REQUIRE(fork_init);
 #undef RDMA_REQUIRE
   Find(handle, "_ibv_query_gid_ex", &library->query_gid_ex);
   Find(handle, "ibv_reg_mr_iova2", &library->reg_mr_iova2);
-  Find(handle, "ibv_reg_dmabuf_mr", &library->reg_dmabuf_mr);
   Find(handle, "ibv_is_fork_initialized", &library->is_fork_initialized);
   return nullptr;
 }

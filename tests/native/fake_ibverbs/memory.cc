@@ -192,11 +192,6 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova
   return Register(pd, address, length, iova, access);
 }
 
-ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t, size_t, uint64_t, int, int) {
-  Call call("reg_dmabuf_mr", pd->context);
-  return NullWith<ibv_mr>(call.error != 0 ? call.error : EOPNOTSUPP);
-}
-
 int ibv_dereg_mr(ibv_mr* shown) {
   Call call("dereg_mr", shown->context, Call::Kind::kEnd);
   if (call.error != 0) return call.error;
