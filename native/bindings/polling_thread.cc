@@ -1,7 +1,6 @@
 #include "bindings/polling_thread.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <unistd.h>  // environ
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/spin.h"
 #include "fabric/registry.h"
 
 namespace rdma_transport::bindings {
@@ -21,16 +21,9 @@ constexpr Nanos kCloseTimeout = 2 * kSecond;
 // How long a refused operation waits for the channel to report its end.
 constexpr Nanos kEndingTimeout = 100 * kMillisecond;
 constexpr Nanos kRetryInterval = kMillisecond;
-constexpr int kPausesPerYield = 32;
 
 std::chrono::steady_clock::time_point At(Nanos time) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(time));
-}
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
 }
 
 Status NotYet() { return Status(Code::kDeadlineExceeded, "not within the time given"); }
@@ -401,8 +394,7 @@ void PollingThread::Loop(fabric::Device* device) {
     if (handled > 0 || reaped) {
       last_work = now;
     } else if (now - last_work < spin_) {
-      for (int i = 0; i < kPausesPerYield; ++i) Pause();
-      sched_yield();
+      SpinBriefly();
     } else if (device->ArmNotification()) {
       device->Sleep(Now() + kSecond);
     }

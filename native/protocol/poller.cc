@@ -1,16 +1,16 @@
 #include "protocol/poller.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "base/spin.h"
+
 namespace rdma_transport {
 namespace {
 
-constexpr int kPausesPerYield = 32;
 // One thread leads. While it runs deferred work, a second one leads and a third one sleeps.
 constexpr int kThreads = 3;
 constexpr std::chrono::seconds kStopTimeout(2);
@@ -19,12 +19,6 @@ constexpr std::chrono::seconds kStopTimeout(2);
 constexpr std::chrono::microseconds kNap(20);
 // The longest time that deferred work runs here: about the time to wake another thread.
 constexpr Nanos kShortWork = 50 * kMicrosecond;
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 
@@ -151,8 +145,7 @@ void Poller::Lead(std::unique_lock<std::mutex> leadership) {
       continue;
     }
     if (now - last_work < spin_) {
-      for (int i = 0; i < kPausesPerYield; ++i) Pause();
-      sched_yield();
+      SpinBriefly();
       continue;
     }
     if (device_->ArmNotification()) return;
