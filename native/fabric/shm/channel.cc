@@ -1,7 +1,5 @@
 #include "fabric/shm/channel.h"
 
-#include <sys/sysinfo.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -23,20 +21,11 @@ constexpr int kMessagesPerTurn = 64;
 // More than a socket of default size holds, so that everything sent before a notification is
 // included.
 constexpr int kMessagesInSocket = 1024;
-// Limit per channel, enough for an arena of 1 TiB in slabs of 256 MiB.
-constexpr size_t kMaxRegions = 4096;
 
 size_t TotalLength(const iovec* parts, int count) {
   size_t length = 0;
   for (int i = 0; i < count; ++i) length += parts[i].iov_len;
   return length;
-}
-
-// The peer cannot share more than its total memory.
-uint64_t HostMemory() {
-  struct sysinfo info = {};
-  sysinfo(&info);
-  return (uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
 }
 
 Status NotConnected() { return Status(Code::kUnavailable, "the channel is not connected"); }
@@ -252,10 +241,9 @@ void ShmChannel::FlushPending() {
 }
 
 Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uint64_t cookie) {
-  const std::shared_ptr<Mapping> mapping = FindMapping(span.key);
+  const std::shared_ptr<Mapping> mapping = peer_memory_.Find(span);
   Status status;
-  if (mapping == nullptr || span.offset > mapping->length() ||
-      span.length > mapping->length() - span.offset) {
+  if (mapping == nullptr) {
     status = Status(Code::kInvalidArgument, "a one-sided operation outside the peer's memory");
     if (write) return status;
   } else if (write) {
@@ -286,25 +274,16 @@ Status ShmChannel::Write(const char* source, const RemoteSpan& destination, uint
   return Transfer(destination, /*write=*/true, const_cast<char*>(source), cookie);
 }
 
-std::shared_ptr<Mapping> ShmChannel::FindMapping(uint64_t key) {
-  std::lock_guard<std::mutex> lock(state_mu_);
-  const auto found = mappings_.find(key);
-  return found == mappings_.end() ? nullptr : found->second;
-}
-
 MappedSpan ShmChannel::Map(const RemoteSpan& span) {
-  std::shared_ptr<Mapping> mapping = FindMapping(span.key);
+  std::shared_ptr<Mapping> mapping = peer_memory_.Find(span);
   if (mapping == nullptr) {
     // The region was sent before the notification that names it, so it is already in the socket.
     // HandleSocket() finds an end of the stream again and handles it.
     const Status drained = DrainSocket(kMessagesInSocket);
     if (!drained.ok() && drained.code() != Code::kUnavailable) EndAfterRing(drained);
-    mapping = FindMapping(span.key);
+    mapping = peer_memory_.Find(span);
   }
-  if (mapping == nullptr || span.offset > mapping->length() ||
-      span.length > mapping->length() - span.offset) {
-    return MappedSpan();
-  }
+  if (mapping == nullptr) return MappedSpan();
   const char* data = mapping->address() + span.offset;
   return {data, std::move(mapping)};
 }
@@ -440,15 +419,11 @@ Status ShmChannel::HandleMessage(Message* message) {
       return BecomeConnected();
     }
     case MessageType::kRegion:
-      return AddMapping(message);
+      return peer_memory_.Add(*message, peer(), Hold());
     case MessageType::kForget: {
       Forget forget;
       RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &forget));
-      std::lock_guard<std::mutex> lock(state_mu_);
-      const auto found = mappings_.find(forget.key);
-      if (found == mappings_.end()) return OkStatus();
-      mapped_bytes_ -= found->second->length();
-      mappings_.erase(found);
+      peer_memory_.Forget(forget.key);
       return OkStatus();
     }
     case MessageType::kBye: {
@@ -462,40 +437,6 @@ Status ShmChannel::HandleMessage(Message* message) {
       break;
   }
   return Status(Code::kDataLoss, "an unexpected message on the peer's local socket");
-}
-
-Status ShmChannel::AddMapping(Message* message) {
-  RegionMessage region;
-  RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &region));
-  if (message->descriptors.size() != 1) {
-    return Status(Code::kDataLoss, "a region without its memory");
-  }
-  const int fd = message->descriptors[0].get();
-  const bool writable = region.writable != 0;
-  RDMA_RETURN_IF_ERROR(MayMap(region));
-  RDMA_RETURN_IF_ERROR(host::CheckMemoryFile(fd, region.length, writable));
-  std::shared_ptr<Mapping> mapping;
-  RDMA_RETURN_IF_ERROR(
-      Window::Get().Map(fd, region.length, writable, region.key, peer(), Hold(), &mapping));
-  std::lock_guard<std::mutex> lock(state_mu_);
-  mapped_bytes_ += region.length;
-  mappings_[region.key] = std::move(mapping);
-  return OkStatus();
-}
-
-Status ShmChannel::MayMap(const RegionMessage& region) const {
-  static const uint64_t kHostMemory = HostMemory();
-  std::lock_guard<std::mutex> lock(state_mu_);
-  if (mappings_.count(region.key) != 0) {
-    return Status(Code::kDataLoss, "the peer shared a region twice");
-  }
-  if (mappings_.size() >= kMaxRegions || region.length > kHostMemory ||
-      mapped_bytes_ > kHostMemory - region.length) {
-    return Status(Code::kResourceExhausted,
-                  "the peer shares more than " + std::to_string(kMaxRegions) + " regions or " +
-                      std::to_string(kHostMemory) + " bytes, which is all memory of the host");
-  }
-  return OkStatus();
 }
 
 void ShmChannel::ForgetRegion(uint64_t key) {
@@ -556,13 +497,11 @@ void ShmChannel::FinishClose() {
   if (finished()) return;
   const auto handler = handler_.lock();
   Status reason;
-  decltype(mappings_) mappings;
   {
     std::lock_guard<std::mutex> lock(state_mu_);
     reason = close_reason_;
-    mappings.swap(mappings_);
   }
-  mappings.clear();
+  peer_memory_.Clear();
   const bool died = reason.code() == Code::kUnavailable;
   if (!std::exchange(told_, true) && handler != nullptr) {
     // A dead process needs no notification again.

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -17,6 +16,7 @@
 #include "fabric/greeting.h"
 #include "fabric/host/file_descriptor.h"
 #include "fabric/shm/messages.h"
+#include "fabric/shm/peer_memory.h"
 #include "fabric/shm/ring.h"
 #include "fabric/shm/socket.h"
 #include "fabric/shm/window.h"
@@ -25,6 +25,8 @@ namespace rdma_transport::fabric::shm {
 
 class ShmDevice;
 
+// See Channel for the contract.
+//
 // Lock order: send_mu_ before socket_mu_. No lock is held while the handler runs.
 //
 // When the socket's stream ends, the peer no longer accesses memory of this process. If a process
@@ -90,9 +92,6 @@ class ShmChannel final : public Channel {
   Status TakePeerEnds(Message* message);
   Status BecomeConnected();
   Status HandleMessage(Message* message);
-  Status AddMapping(Message* message);
-  Status MayMap(const RegionMessage& region) const;
-  std::shared_ptr<Mapping> FindMapping(uint64_t key);
   Status DrainSocket(int most);
   void EndAfterRing(const Status& reason);
   int PollCompletions(ChannelHandler* handler);
@@ -136,9 +135,9 @@ class ShmChannel final : public Channel {
   std::deque<std::string> unsent_;  // messages waiting for room in the socket
   std::set<uint64_t> shared_;
 
+  PeerMemory peer_memory_;
+
   mutable std::mutex state_mu_;
-  std::map<uint64_t, std::shared_ptr<Mapping>> mappings_;
-  uint64_t mapped_bytes_ = 0;
   struct Completion {
     uint64_t cookie;
     Status status;

@@ -1,0 +1,84 @@
+#include "fabric/shm/peer_memory.h"
+
+#include <sys/sysinfo.h>
+
+#include <string>
+#include <utility>
+
+#include "fabric/host/memory_file.h"
+
+namespace rdma_transport::fabric::shm {
+namespace {
+
+// Limit per channel, enough for an arena of 1 TiB in slabs of 256 MiB.
+constexpr size_t kMaxRegions = 4096;
+
+// The peer cannot share more than its total memory.
+uint64_t HostMemory() {
+  struct sysinfo info = {};
+  sysinfo(&info);
+  return (uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
+}
+
+}  // namespace
+
+Status PeerMemory::Add(const Message& message, const Owner& owner,
+                       std::shared_ptr<const void> presence) {
+  RegionMessage region;
+  RDMA_RETURN_IF_ERROR(FromBytes(message.bytes, &region));
+  if (message.descriptors.size() != 1) {
+    return Status(Code::kDataLoss, "a region without its memory");
+  }
+  const int fd = message.descriptors[0].get();
+  const bool writable = region.writable != 0;
+  RDMA_RETURN_IF_ERROR(MayAdd(region));
+  RDMA_RETURN_IF_ERROR(host::CheckMemoryFile(fd, region.length, writable));
+  std::shared_ptr<Mapping> mapping;
+  RDMA_RETURN_IF_ERROR(Window::Get().Map(fd, region.length, writable, region.key, owner,
+                                         std::move(presence), &mapping));
+  std::lock_guard<std::mutex> lock(mu_);
+  mapped_bytes_ += region.length;
+  mappings_[region.key] = std::move(mapping);
+  return OkStatus();
+}
+
+Status PeerMemory::MayAdd(const RegionMessage& region) const {
+  static const uint64_t kHostMemory = HostMemory();
+  std::lock_guard<std::mutex> lock(mu_);
+  if (mappings_.count(region.key) != 0) {
+    return Status(Code::kDataLoss, "the peer shared a region twice");
+  }
+  if (mappings_.size() >= kMaxRegions || region.length > kHostMemory ||
+      mapped_bytes_ > kHostMemory - region.length) {
+    return Status(Code::kResourceExhausted,
+                  "the peer shares more than " + std::to_string(kMaxRegions) + " regions or " +
+                      std::to_string(kHostMemory) + " bytes, which is all memory of the host");
+  }
+  return OkStatus();
+}
+
+void PeerMemory::Forget(uint64_t key) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = mappings_.find(key);
+  if (found == mappings_.end()) return;
+  mapped_bytes_ -= found->second->length();
+  mappings_.erase(found);
+}
+
+void PeerMemory::Clear() {
+  decltype(mappings_) mappings;  // unmapped after the lock
+  std::lock_guard<std::mutex> lock(mu_);
+  mappings.swap(mappings_);
+  mapped_bytes_ = 0;
+}
+
+std::shared_ptr<Mapping> PeerMemory::Find(const RemoteSpan& span) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = mappings_.find(span.key);
+  if (found == mappings_.end()) return nullptr;
+  const uint64_t length = found->second->length();
+  const bool inside = span.offset <= length && span.length <= length - span.offset;
+  return inside ? found->second : nullptr;
+}
+
+}  // namespace rdma_transport::fabric::shm
