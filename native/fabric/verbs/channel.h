@@ -22,6 +22,8 @@ namespace rdma_transport::fabric::verbs {
 
 class VerbsDevice;
 
+// See Channel for the contract.
+//
 // The first queue pair carries notifications, small transfers and a share of the large ones. The
 // others carry only shares of large transfers.
 //
