@@ -1,9 +1,12 @@
 #include "plugin/cpu_device.h"
 
 #include <cstring>
+#include <forward_list>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "fabric/fabric.h"
 #include "plugin/arena_allocator.h"
 #include "plugin/mutable_buffers.h"
@@ -22,6 +25,7 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorBuffer;
+using tensorflow::TensorValue;
 
 // Whether the buffer is a peer's memory, or a slot that a peer will write again.
 bool IsPeersMemory(const Tensor& tensor) {
@@ -54,32 +58,50 @@ Tensor CopyOf(const Tensor& tensor, tensorflow::Allocator* allocator) {
 
 // While a kernel runs, holds an extra reference to each input in a peer's memory, so that no kernel
 // reuses such a buffer for its result. (OwnsMemory() does not cover a slice of such a tensor.)
+// Replaces those inputs that the kernel must own.
 class InputGuard {
  public:
-  InputGuard(OpKernel* kernel, OpKernelContext* context, tensorflow::Allocator* allocator) {
+  InputGuard(OpKernel* kernel, OpKernelContext* context, tensorflow::Allocator* allocator)
+      : context_(context) {
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (context->input_is_ref(i) || !context->has_input(i)) continue;
-      // The executor made this Tensor for this kernel alone, so it may be replaced.
-      Tensor& input = const_cast<Tensor&>(context->input(i));
+      const Tensor& input = context->input(i);
       if (!IsPeersMemory(input)) continue;
       if (NeedsOwnInput(*kernel)) {
-        input = CopyOf(input, allocator);
+        Replace(i, CopyOf(input, allocator));
       } else {
-        TensorBuffer* root =
-            const_cast<TensorBuffer*>(DMAHelper::buffer(&std::as_const(input)))->root_buffer();
+        TensorBuffer* root = const_cast<TensorBuffer*>(DMAHelper::buffer(&input))->root_buffer();
         root->Ref();
         held_.push_back(root);
       }
     }
   }
-  InputGuard(InputGuard&&) = default;
+  InputGuard(const InputGuard&) = delete;
+  InputGuard& operator=(const InputGuard&) = delete;
   ~InputGuard() {
     for (TensorBuffer* root : held_) root->Unref();
+    if (!copies_.empty()) context_->params()->inputs = originals_;
   }
-  bool empty() const { return held_.empty(); }
+  bool empty() const { return held_.empty() && copies_.empty(); }
 
  private:
+  // The Tensor itself may belong to a handle of the eager runtime, which other threads read.
+  void Replace(int index, Tensor copy) {
+    absl::Span<const TensorValue>& inputs = context_->params()->inputs;
+    if (copies_.empty()) {
+      originals_ = inputs;
+      values_.assign(inputs.begin(), inputs.end());
+      inputs = values_;
+    }
+    copies_.push_front(std::move(copy));
+    values_[index].tensor = &copies_.front();
+  }
+
+  OpKernelContext* const context_;
   std::vector<TensorBuffer*> held_;
+  std::forward_list<Tensor> copies_;
+  absl::Span<const TensorValue> originals_;
+  std::vector<TensorValue> values_;
 };
 
 void NoteReferenceVariables(OpKernelContext* context) {
