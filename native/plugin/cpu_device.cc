@@ -35,6 +35,16 @@ bool IsPeersMemory(const Tensor& tensor) {
   return runtime->receive_arena() != nullptr && runtime->receive_arena()->Contains(data);
 }
 
+// Whether this is a value for a variable that would have to be copied in each step that sends the
+// variable: it was fed, or arrived over gRPC.
+bool IsValueOutsideArena(const OpKernel& kernel, const Tensor& input) {
+  if (kernel.type_string_view() != "AssignVariableOp" || !DMAHelper::CanUseDMA(&input))
+    return false;
+  const Runtime* runtime = Runtime::IfMade();
+  return runtime->arena() != nullptr && input.TotalBytes() > runtime->settings().arena_min_tensor &&
+         !runtime->arena()->Contains(DMAHelper::base(&input));
+}
+
 // Kernels that keep an input, or write into it without checking. They get a copy: a variable must
 // not pin a producer's memory, and a producer's memory must not change.
 bool NeedsOwnInput(const OpKernel& kernel) {
@@ -66,7 +76,7 @@ class InputGuard {
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (context->input_is_ref(i) || !context->has_input(i)) continue;
       const Tensor& input = context->input(i);
-      if (!IsPeersMemory(input)) continue;
+      if (!IsPeersMemory(input) && !IsValueOutsideArena(*kernel, input)) continue;
       if (NeedsOwnInput(*kernel)) {
         Replace(i, CopyOf(input, allocator));
       } else {
