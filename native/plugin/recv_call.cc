@@ -137,7 +137,8 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
     *tensor = tf::Tensor(dtype, shape);
     return absl::OkStatus();
   }
-  const bool guarded = dynamic_cast<CpuDevice*>(device_) != nullptr;
+  // A client's session or eager context wraps the device, to give it another name.
+  const bool guarded = dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;
   if (!delivery->exclusive && !guarded) {
     // Other devices do not keep kernels from writing there.
     tf::Tensor copy(device_->GetAllocator(args_.alloc_attrs), dtype, shape);

@@ -22,15 +22,26 @@ def config() -> Any:
 
 
 class Graph:
-    """A graph built by `build()`, with a session on `cluster`'s task a."""
+    """A graph built by `build()`, with a session on `cluster`'s task a.
 
-    def __init__(self, cluster: Cluster, build: Callable[[], Any]) -> None:
+    With `names`, the session brings a cluster of its own, which gives the tasks other names.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        build: Callable[[], Any],
+        names: dict[str, list[str]] | None = None,
+    ) -> None:
+        settings, target = config(), "grpc://" + (names or cluster.spec)["a"][0]
+        if names is not None:
+            settings.cluster_def.CopyFrom(tf.train.ClusterSpec(names).as_cluster_def())
         self.graph = tf.Graph()
         with self.graph.as_default():
             v1.set_random_seed(7)
             self.fetches = build()
             self.initializer = v1.global_variables_initializer()
-        self.session = v1.Session(cluster.target("a"), graph=self.graph, config=config())
+        self.session = v1.Session(target, graph=self.graph, config=settings)
         self.session.run(self.initializer)
 
     def run(self, fetches: Any = None, feed: Any = None, **options: Any) -> Any:

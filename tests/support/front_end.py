@@ -1,0 +1,142 @@
+"""A client of TensorFlow 2, as a task of its own: runs training steps whenever it is told to.
+
+usage: front_end.py PROTOCOL JOB INDEX CLUSTER_JSON, with the kind of client in FRONT_END
+
+Reads a number of steps a line; answers with JSON: the weights, all bits, and what its transport
+counted so far.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+SIDE = 256  # of each of the weights, 256 KiB
+LAYERS = 2
+BATCH = 8
+Turn = Callable[[int], list[Any]]  # runs some steps, returns the weights
+
+
+def batch() -> Any:
+    import tensorflow as tf
+
+    return tf.random.stateless_normal([BATCH, SIDE], [3, 5])
+
+
+def parameter_server_strategy() -> Any:
+    import tensorflow as tf
+
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return tf.distribute.ParameterServerStrategy(resolver)
+
+
+def built(strategy: Any, keras: Any) -> Any:
+    keras.utils.set_random_seed(7)
+    with strategy.scope():
+        layers = [keras.layers.Dense(SIDE, activation="tanh") for _ in range(LAYERS)]
+        return keras.Sequential([keras.layers.Input([SIDE]), *layers])
+
+
+def coordinator() -> Turn:
+    """A loop of one's own, with Keras 3."""
+    os.environ["TF_USE_LEGACY_KERAS"] = "0"
+    import keras
+    import tensorflow as tf
+
+    strategy = parameter_server_strategy()
+    schedule = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    model = built(strategy, keras)
+    with strategy.scope():
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step() -> Any:
+        def replica() -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batch(), training=True) ** 2)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return strategy.run(replica)
+
+    def turn(steps: int) -> list[Any]:
+        for _ in range(steps):
+            schedule.schedule(step)
+            schedule.join()
+        return [variable.numpy() for variable in model.trainable_variables]
+
+    return turn
+
+
+def fit() -> Turn:
+    """Keras 2's `fit`. That of Keras 3 fails under this strategy, over gRPC as well."""
+    import tensorflow as tf
+    import tf_keras as keras
+
+    model = built(parameter_server_strategy(), keras)
+    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="mse")
+    data = keras.utils.experimental.DatasetCreator(
+        lambda _: tf.data.Dataset.from_tensors((batch(), -batch())).repeat()
+    )
+
+    def turn(steps: int) -> list[Any]:
+        # One step an epoch: those of an epoch overlap.
+        model.fit(data, epochs=steps, steps_per_epoch=1, verbose=0)
+        return [variable.numpy() for variable in model.trainable_variables]
+
+    return turn
+
+
+def functions() -> Turn:
+    """A function over two remote tasks, called with a tensor of this one."""
+    import tensorflow as tf
+
+    protocol, _, _, cluster = sys.argv[1:]
+    spec = tf.train.ClusterSpec({job: json.loads(cluster)[job] for job in ("ps", "worker")})
+    tf.config.experimental_connect_to_cluster(spec, job_name="chief", protocol=protocol)
+    with tf.device("/job:ps/task:0"):
+        weights = tf.Variable(tf.random.stateless_normal([SIDE, SIDE], [1, 2]))
+
+    @tf.function
+    def step(scale: Any) -> Any:
+        with tf.device("/job:worker/task:0"):
+            gradient = tf.tanh(weights) * scale
+        with tf.device("/job:ps/task:0"):
+            weights.assign_sub(gradient)
+        return gradient
+
+    def turn(steps: int) -> list[Any]:
+        for _ in range(steps):
+            last = step(tf.random.stateless_uniform([SIDE, SIDE], [1, 1], 0.0, 0.1))
+        return [weights.numpy(), last.numpy()]
+
+    return turn
+
+
+def main() -> None:
+    protocol, job, index, cluster = sys.argv[1:]
+    os.environ["TF_CONFIG"] = json.dumps(
+        {
+            "cluster": json.loads(cluster),
+            "task": {"type": job, "index": int(index)},
+            "rpc_layer": protocol,
+        }
+    )
+    turn = {"coordinator": coordinator, "fit": fit, "functions": functions}[
+        os.environ["FRONT_END"]
+    ]()
+    print(json.dumps({"ready": True}), flush=True)
+    import rdma_transport
+
+    for line in sys.stdin:
+        weights = turn(int(line))
+        digest = hashlib.sha256(b"".join(array.tobytes() for array in weights)).hexdigest()
+        print(json.dumps({"weights": digest, "stats": rdma_transport.stats()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Ways to TensorFlow that rename devices: nothing is copied, and nobody writes into what came."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bench.support.cluster import Cluster, Task, running
+from bench.support.counters import Counts, combine, summed
+from tests.support import forked
+from tests.support.graphs import A, B, Graph, same_bits, v1
+from tests.test_ownership import ORIGINAL, USES, used_elsewhere
+
+pytestmark = pytest.mark.timeout(200)
+FRONT_END = Path(__file__).parent / "support" / "front_end.py"
+TURN_SECONDS = 60
+STEPS = 12
+WEIGHTS = 2**18
+
+
+def assert_nothing_copied(before: Counts, after: Counts, at_least: int) -> None:
+    """Between two counts of all tasks, of which one received `at_least` bytes."""
+    steady = combine(after, before, -1)
+    received = sum(count["bytes"] for count in steady["received"].values())
+    assert received >= at_least
+    assert steady["copied_bytes"] <= received / 100
+    assert steady["staged_tensors"] == 0
+    assert steady["registrations"] == 0
+
+
+class Client:
+    """A front end and the tasks that it uses."""
+
+    def __init__(self, cluster: Cluster, task: Task) -> None:
+        self.cluster, self.task = cluster, task
+        assert task.wait_ready() == {"ready": True}
+
+    def turn(self, steps: int) -> tuple[str, Counts | None]:
+        """The weights after some steps, and what all tasks counted so far."""
+        self.task.tell(str(steps))
+        answer = self.task.read(TURN_SECONDS)
+        reports = [task.stats() for task in self.cluster.tasks.values()]
+        return answer["weights"], summed([*reports, answer["stats"]])
+
+
+@contextmanager
+def connected(front_end: str, protocol: str) -> Iterator[Client]:
+    chief = ("chief", 0)
+    with ExitStack() as stack:
+        jobs = {"ps": 1, "worker": 1, "chief": 1}
+        cluster = stack.enter_context(running(jobs, protocol, without=[chief]))
+        environment = {"FRONT_END": front_end}
+        task = Task(*chief, protocol, cluster.spec, environment, program=FRONT_END)
+        stack.callback(task.end)
+        yield Client(cluster, task)
+
+
+@pytest.mark.parametrize("front_end", ["coordinator", "fit", "functions"])
+def test_a_front_end_learns_the_same_without_a_copy(front_end: str) -> None:
+    weights: dict[str, list[str]] = {}
+    for protocol in ("grpc", "rdma"):
+        with connected(front_end, protocol) as client:
+            first, before = client.turn(STEPS)
+            second, after = client.turn(STEPS)
+            weights[protocol] = [first, second]
+            if protocol == "rdma":
+                assert before is not None
+                assert after is not None
+                assert_nothing_copied(before, after, at_least=2 * STEPS * WEIGHTS)
+    assert weights["grpc"] == weights["rdma"]
+
+
+@contextmanager
+def renaming(protocol: str) -> Iterator[tuple[Cluster, dict[str, list[str]]]]:
+    """Tasks x and y, which a session is to call a and b."""
+    with running({"x": 1, "y": 1}, protocol) as cluster:
+        yield cluster, {"a": cluster.spec["x"], "b": cluster.spec["y"]}
+
+
+def test_a_session_that_brings_its_cluster_copies_nothing() -> None:
+    def build() -> Any:
+        with tf.device(A):
+            fed = v1.placeholder_with_default(tf.ones([256, 256]), [256, 256], name="fed")
+            weights = v1.get_variable("w", [256, 256], use_resource=True)
+            weights.assign(fed, name="load", read_value=False)
+        with tf.device(B):
+            gradient = tf.tanh(weights) * 0.01
+        with tf.device(A):
+            return weights.assign_sub(gradient)
+
+    value = np.random.default_rng(5).uniform(size=[256, 256]).astype(np.float32)
+    results: dict[str, list[Any]] = {}
+    for protocol in ("grpc", "rdma"):
+        with renaming(protocol) as (cluster, names), Graph(cluster, build, names) as graph:
+            graph.run("load", feed={"fed:0": value})
+            results[protocol] = [graph.run() for _ in range(STEPS)]
+            before = cluster.counted()
+            results[protocol] += [graph.run() for _ in range(STEPS)]
+            after = cluster.counted()
+            if protocol == "rdma":
+                assert before is not None
+                assert after is not None
+                assert_nothing_copied(before, after, at_least=2 * STEPS * WEIGHTS)
+    assert same_bits(results["grpc"], results["rdma"])
+
+
+def test_no_kernel_on_a_renamed_device_writes_into_a_received_tensor() -> None:
+    pairs = [(view, use) for view in ("all of it", "its tail") for use in USES]
+    with (
+        renaming("rdma") as (cluster, names),
+        Graph(cluster, used_elsewhere(pairs), names) as graph,
+    ):
+        for _ in range(2):
+            for seen in graph.run()[-2:]:
+                assert seen.tobytes() == ORIGINAL.tobytes()
+
+
+EAGER = """
+import json, os, sys, tensorflow as tf
+tf.config.experimental_connect_to_cluster(
+    tf.train.ClusterSpec({"w": sys.argv[2:]}), job_name="chief", protocol="rdma")
+there, here = "/job:w/task:0", sys.argv[1]
+with tf.device(there):
+    held = tf.Variable(tf.fill([300, 300], 2.0))
+    source = tf.fill([300, 300], 3.0)
+with tf.device(here):
+    received, weights = tf.identity(source), tf.identity(held)
+    own = tf.Variable(received)
+    own.assign_add(tf.ones([300, 300]))
+    own.scatter_update(tf.IndexedSlices(tf.zeros([1, 300]), [0]))
+    tail = received[8:]
+    for _ in range(2):
+        spoilt = [tf.negative(tail), tf.negative(received), tf.nn.relu(-received)]
+        spoilt.append(tf.raw_ops.InplaceAdd(x=received, i=[0], v=tf.ones([1, 300])))
+        if "chief" in here:
+            spoilt.append(tf.py_function(lambda x: -x, [received], tf.float32))
+    del tail
+for update in (held.assign_add, held.assign_sub, held.assign):
+    with tf.device(there):
+        update(tf.fill([300, 300], 7.0))
+with tf.device(there):
+    held.scatter_add(tf.IndexedSlices(tf.ones([300, 300]), tf.range(300)))
+print(json.dumps([[float(tf.reduce_min(x)), float(tf.reduce_max(x))]
+                  for x in (received, source, weights, held, own[1:])]))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("here", ["/job:chief/task:0", "/job:w/task:1"])
+def test_no_eager_operation_writes_into_a_received_tensor(tmp_path: Path, here: str) -> None:
+    """What one task holds of another's variable stays when the variable changes."""
+    script = tmp_path / "chief.py"
+    script.write_text(EAGER)
+    with running({"w": 2}) as cluster:
+        result = forked.run([str(script), here, *cluster.spec["w"]], timeout=90)
+        assert result.returncode == 0, result.stderr[-3000:]
+        assert cluster["w", 0].stats()["staged_tensors"] == 0
+    assert json.loads(result.stdout.splitlines()[-1]) == [[3, 3], [3, 3], [2, 2], [8, 8], [4, 4]]
