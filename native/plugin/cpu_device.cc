@@ -40,7 +40,7 @@ bool IsPeersMemory(const Tensor& tensor) {
 bool IsValueOutsideArena(const OpKernel& kernel, const Tensor& input) {
   if (kernel.type_string_view() != "AssignVariableOp" || !DMAHelper::CanUseDMA(&input))
     return false;
-  const Runtime* runtime = Runtime::IfMade();
+  const Runtime* runtime = ProcessRuntimeIfMade();
   return runtime->arena() != nullptr && input.TotalBytes() > runtime->settings().arena_min_tensor &&
          !runtime->arena()->Contains(DMAHelper::base(&input));
 }
