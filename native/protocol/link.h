@@ -10,14 +10,16 @@
 #include <utility>
 #include <vector>
 
-#include "base/settings.h"
 #include "fabric/fabric.h"
-#include "memory/arena.h"
 #include "protocol/bootstrap.h"
+#include "protocol/dynamic_receiver.h"
+#include "protocol/dynamic_sender.h"
+#include "protocol/link_context.h"
+#include "protocol/liveness.h"
 #include "protocol/mailbox.h"
 #include "protocol/outstanding_buffers.h"
 #include "protocol/pending_recv.h"
-#include "protocol/retry_queue.h"
+#include "protocol/reliable_notifier.h"
 #include "protocol/send_outcome.h"
 #include "protocol/static_receiver.h"
 #include "protocol/static_sender.h"
@@ -28,16 +30,6 @@
 #include "protocol/wire.h"
 
 namespace rdma_transport {
-
-// What a link uses. Everything here must outlive the link.
-struct LinkContext {
-  fabric::Device* device;
-  memory::Arena* arena;
-  memory::SlotPools* slots;
-  memory::Arena* receive_arena;
-  const Settings* settings;
-  Traffic* traffic;  // counters for this peer
-};
 
 // Receives the events of links, on the polling thread unless noted. The link must not be used after
 // OnLinkDown(), except while it is InUse().
@@ -65,9 +57,7 @@ class LinkOwner {
 };
 
 // Thread-safe, except where noted.
-class Link final : public fabric::ChannelHandler,
-                   private LeaseMaker,
-                   public std::enable_shared_from_this<Link> {
+class Link final : public fabric::ChannelHandler, public std::enable_shared_from_this<Link> {
  public:
   Link(const LinkContext& context, LinkOwner* owner, Nanos deadline)
       : context_(context), owner_(owner), deadline_(deadline) {}
@@ -106,9 +96,6 @@ class Link final : public fabric::ChannelHandler,
   // Notifies the peer of a step aborted here, as soon as there is room. A silent peer is notified
   // too: when it resumes, it must not wait for tensors that were not sent.
   void SendAbort(const StepAbort& abort);
-  // Releases a buffer or returns a slot to the peer, as soon as there is room for the notification.
-  // Never blocks.
-  void Return(MessageType type, uint64_t value, fabric::Urgency urgency);
 
   StaticSender& static_edges() { return *static_sender_; }
   // Number of outstanding buffers.
@@ -121,7 +108,9 @@ class Link final : public fabric::ChannelHandler,
 
   // Reads the bytes of `arrival` into local memory, then completes `recv`, which the caller has
   // claimed.
-  void ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv);
+  void ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv) {
+    dynamic_receiver_->ReadThenDeliver(std::move(arrival), std::move(recv));
+  }
 
   // Makes `recv` fail with the link. Returns false and sets `reason` if the peer is lost or silent.
   bool AddPending(const std::shared_ptr<PendingRecv>& recv, Status* reason) {
@@ -145,32 +134,17 @@ class Link final : public fabric::ChannelHandler,
   void OnReleased() override { owner_->OnLinkReleased(shared_from_this()); }
 
  private:
-  struct Reading {
-    Delivery delivery;
-    std::shared_ptr<PendingRecv> recv;
-    OwnerRef loan;
-  };
-
-  // Sends a notification that must not be lost, and whose order does not matter.
-  void SendReliably(const iovec* parts, int count, fabric::Urgency urgency);
-  void SendControlReliably(ControlMessage message, fabric::Urgency urgency);
   Status Dispatch(const char* data, size_t length);
+  Status DispatchControl(const ControlMessage& message);
   Status HandleTensor(const char* data, size_t length);
   Status HandleStatic(const char* data, size_t length);
-  Status HandleEdge(MessageType type, const char* data, size_t length);
+  Status HandleEdge(const char* data, size_t length);
+  Status HandleSlot(const char* data, size_t length);
   Status HandleAbort(const char* data, size_t length);
   void HandleRestart(const ControlMessage& message);
   void HandleRestarted(const ControlMessage& message);
-  Status TakeInline(const TensorMessage& message, Arrival* arrival);
-  Status TakeDescriptor(const TensorMessage& message, Arrival* arrival);
   SendOutcome SendBest(Outgoing* tensor);
-  SendOutcome SendInline(const Outgoing& tensor);
-  SendOutcome SendDescriptor(Outgoing* tensor);
-  char* DestinationFor(PendingRecv* recv, uint64_t bytes, OwnerRef* owner);
-  OwnerRef MakeLoan(uint64_t buffer_id, std::shared_ptr<const void> mapping) override;
-  OwnerRef MakeLease(MessageType type, uint64_t value, fabric::Urgency urgency,
-                     std::shared_ptr<const void> memory);
-  OwnerRef MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) override;
+  Arrival NewArrival();
   void Freeze(Nanos silence);
   void Thaw();
 
@@ -184,26 +158,18 @@ class Link final : public fabric::ChannelHandler,
   std::atomic<bool> frozen_{false};
 
   OutstandingBuffers outstanding_;
+  std::shared_ptr<ReliableNotifier> notifier_;
+  std::unique_ptr<DynamicSender> dynamic_sender_;
+  std::unique_ptr<DynamicReceiver> dynamic_receiver_;
   std::unique_ptr<StaticSender> static_sender_;
   std::unique_ptr<StaticReceiver> static_receiver_;
   PendingRecvList recvs_;
 
-  std::mutex readings_mu_;
-  std::map<uint64_t, Reading> readings_;
-  uint64_t next_cookie_ = 1;
-
   mutable std::mutex restarts_mu_;
   std::map<int64_t, uint32_t> restarts_;  // generations that the peer has not confirmed, by step
 
-  RetryQueue retry_queue_;
   UnackedSends unacked_;
-
-  // Polling thread only:
-  bool heard_ = false;
-  bool idle_ = true;
-  bool pinged_ = false;
-  Nanos silent_since_ = 0;
-  uint64_t pings_ = 0;
+  Liveness liveness_;  // polling thread only
 };
 
 }  // namespace rdma_transport

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "protocol/owner_ref.h"
+#include "base/owner_ref.h"
 
 namespace rdma_transport {
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "memory/slot_pools.h"
-#include "protocol/owner_ref.h"
 
 namespace rdma_transport {
 
@@ -46,16 +45,6 @@ struct EdgeReport {
   uint64_t misses = 0;
   uint64_t staged_bytes = 0;
   std::string sites;  // known allocation sites, separated by commas
-};
-
-// Makes the references that release a buffer or return a slot when the consumer drops the tensor.
-class LeaseMaker {
- public:
-  virtual ~LeaseMaker() = default;
-  // For the sender's memory: dropping it releases `buffer_id`.
-  virtual OwnerRef MakeLoan(uint64_t buffer_id, std::shared_ptr<const void> mapping) = 0;
-  // For a receiver-side slot: dropping it sends the credit.
-  virtual OwnerRef MakeCredit(uint64_t credit, std::shared_ptr<const void> memory) = 0;
 };
 
 // The most slots of an edge.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "protocol/counters.h"
+#include "protocol/lease.h"
 #include "protocol/map_receiver_owned.h"
 
 namespace rdma_transport {
@@ -135,14 +136,15 @@ Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view t
   delivery.dead = (message.flags & kDead) != 0;
   if (!edge.at_receiver) return TakeFromSource(slot, message, arrival);
   delivery.data = static_cast<const char*>(slot.memory.get());
-  delivery.lease = leases_->MakeCredit(CreditOf(message.edge, message.slot), slot.memory);
+  delivery.lease = LeaseSlot(notifier_, CreditOf(message.edge, message.slot), slot.memory);
   return OkStatus();
 }
 
 Status StaticReceiver::TakeFromSource(const Slot& slot, const StaticMessage& message,
                                       Arrival* arrival) {
   Delivery& delivery = arrival->delivery;
-  delivery.lease = leases_->MakeLoan(message.buffer_id, slot.mapped.holder);
+  delivery.lease =
+      LeaseBuffer(notifier_, message.buffer_id, fabric::Urgency::kLazy, slot.mapped.holder);
   if (slot.mapped.data == nullptr) {
     delivery.status = Status(Code::kResourceExhausted,
                              "a slot of a peer cannot be mapped here (limits on memory or open "

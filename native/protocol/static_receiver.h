@@ -6,12 +6,13 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "base/settings.h"
 #include "fabric/fabric.h"
-#include "memory/arena.h"
+#include "protocol/link_context.h"
 #include "protocol/mailbox.h"
+#include "protocol/reliable_notifier.h"
 #include "protocol/static_edge.h"
 #include "protocol/wire.h"
 
@@ -20,14 +21,10 @@ namespace rdma_transport {
 // Polling thread only. A DataLoss status means a protocol violation.
 class StaticReceiver {
  public:
-  struct Context {
-    fabric::Device* device;
-    memory::Arena* receive_arena;  // peers may write into it
-    const Settings* settings;
-  };
-  StaticReceiver(const Context& context, const std::shared_ptr<fabric::Channel>& channel,
-                 LeaseMaker* leases)
-      : context_(context), channel_(channel), leases_(leases) {}
+  // `context` must outlive it.
+  StaticReceiver(const LinkContext& context, std::shared_ptr<fabric::Channel> channel,
+                 std::shared_ptr<ReliableNotifier> notifier)
+      : context_(context), channel_(std::move(channel)), notifier_(std::move(notifier)) {}
 
   Status OnEdge(const TensorMessage& message);
   Status OnSlot(const SlotMessage& message);
@@ -61,14 +58,14 @@ class StaticReceiver {
   Status ProvideSlots(uint32_t number, Edge* edge, uint32_t count);
   Status TakeFromSource(const Slot& slot, const StaticMessage& message, Arrival* arrival);
 
-  const Context context_;
-  const std::shared_ptr<fabric::Channel>& channel_;
-  LeaseMaker* const leases_;
   Edge* Find(uint32_t number) {
     const auto found = edges_.find(number);
     return found == edges_.end() ? nullptr : &found->second;
   }
 
+  const LinkContext& context_;
+  const std::shared_ptr<fabric::Channel> channel_;
+  const std::shared_ptr<ReliableNotifier> notifier_;
   std::unordered_map<uint32_t, Edge> edges_;  // by number
   size_t described_bytes_ = 0;                // of their keys and shapes
 };

@@ -34,9 +34,9 @@ std::string CopySite(const std::string& key) { return "copy for " + key; }
 
 }  // namespace
 
-StaticSender::StaticSender(const Context& context, fabric::Channel* channel,
-                           OutstandingBuffers* outstanding)
-    : context_(context), channel_(channel), outstanding_(outstanding) {}
+StaticSender::StaticSender(const LinkContext& context, fabric::Channel* channel,
+                           ReliableNotifier* notifier, OutstandingBuffers* outstanding)
+    : context_(context), channel_(channel), notifier_(notifier), outstanding_(outstanding) {}
 
 StaticSender::~StaticSender() = default;
 
@@ -140,7 +140,7 @@ Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t 
 void StaticSender::Demote(Variant* variant) {
   GlobalCounters().plan.demotions.fetch_add(1, std::memory_order_relaxed);
   // A peer that cannot be notified is lost, and the edge with it.
-  context_.insist(MessageType::kRetire, variant->number);
+  notifier_->SendControl(MessageType::kRetire, variant->number, fabric::Urgency::kLazy);
   {
     std::lock_guard<std::mutex> lock(mu_);
     numbered_.erase(variant->number);

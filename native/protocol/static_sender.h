@@ -10,7 +10,6 @@
 // writes into them.
 #pragma once
 
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -20,10 +19,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/settings.h"
 #include "fabric/fabric.h"
 #include "protocol/key_id.h"
+#include "protocol/link_context.h"
 #include "protocol/outstanding_buffers.h"
+#include "protocol/reliable_notifier.h"
 #include "protocol/send_outcome.h"
 #include "protocol/static_edge.h"
 #include "protocol/tensor.h"
@@ -36,19 +36,12 @@ namespace rdma_transport {
 // the link is up.
 class StaticSender {
  public:
-  struct Context {
-    fabric::Device* device;
-    memory::Arena* arena;
-    memory::SlotPools* slots;
-    const Settings* settings;
-    Traffic* traffic;  // counters for this peer
-    // Sends a notification that must not be lost, retrying while there is no room.
-    std::function<void(MessageType type, uint64_t value)> insist;
-  };
   // Set in all cookies of Write().
   static constexpr uint64_t kCookieBit = uint64_t{1} << 63;
 
-  StaticSender(const Context& context, fabric::Channel* channel, OutstandingBuffers* outstanding);
+  // The arguments must outlive it.
+  StaticSender(const LinkContext& context, fabric::Channel* channel, ReliableNotifier* notifier,
+               OutstandingBuffers* outstanding);
   ~StaticSender();
 
   // Makes the edge static at once, with the slots of its pools.
@@ -143,8 +136,9 @@ class StaticSender {
                       const Outgoing& tensor, uint64_t* number);
   void Miss(Variant* variant, const char* reason);
 
-  const Context context_;
+  const LinkContext& context_;
   fabric::Channel* const channel_;
+  ReliableNotifier* const notifier_;
   OutstandingBuffers* const outstanding_;
 
   mutable std::mutex mu_;  // acquired after an edge's lock

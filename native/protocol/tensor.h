@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/owner_ref.h"
 #include "base/status.h"
 #include "fabric/fabric.h"
 #include "protocol/counters.h"
-#include "protocol/owner_ref.h"
 
 namespace rdma_transport {
 

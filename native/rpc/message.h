@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/owner_ref.h"
 #include "base/status.h"
-#include "protocol/owner_ref.h"
 
 namespace rdma_transport::rpc {
 

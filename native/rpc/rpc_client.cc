@@ -4,11 +4,11 @@
 #include <chrono>
 #include <utility>
 
+#include "memory/block.h"
 #include "protocol/bootstrap.h"
 #include "protocol/counters.h"
 #include "protocol/handshake.h"
 #include "protocol/trace.h"
-#include "rpc/block.h"
 #include "rpc/listener.h"
 
 namespace rdma_transport::rpc {
@@ -112,7 +112,7 @@ std::vector<RpcClient::ReceiveBuffer> RpcClient::MakeLandings(const std::vector<
   std::vector<ReceiveBuffer> receive_buffers(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {
     ReceiveBuffer& landing = receive_buffers[i];
-    landing.data = AllocateBlock(context_.receive_arena, sizes[i], &landing.owner);
+    landing.data = memory::AllocateBlock(context_.receive_arena, sizes[i], &landing.owner);
     fabric::RemoteSpan span;
     if (landing.data != nullptr && channel_->Locate(landing.data, &span) &&
         channel_->Share(span.key).ok()) {

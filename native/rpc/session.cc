@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "memory/block.h"
 #include "protocol/counters.h"
 #include "protocol/trace.h"
-#include "rpc/block.h"
 
 namespace rdma_transport::rpc {
 namespace {
@@ -248,7 +248,7 @@ bool Session::Land(const Payload& payload, const Place& place,
   if (channel_->Locate(source, &own) && own.length >= payload.bytes) {
     owner = OwnerRef::Holding(reply);
   } else {
-    char* staged = AllocateBlock(context_.arena, payload.bytes, &owner);
+    char* staged = memory::AllocateBlock(context_.arena, payload.bytes, &owner);
     if (staged == nullptr || !channel_->Locate(staged, &own)) return false;
     std::memcpy(staged, payload.data, payload.bytes);
     GlobalCounters().copied_bytes.fetch_add(payload.bytes, std::memory_order_relaxed);

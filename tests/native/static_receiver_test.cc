@@ -23,8 +23,8 @@ class StaticReceiverTest : public ::testing::Test {
     return message;
   }
 
-  const std::shared_ptr<fabric::Channel> channel_;
-  StaticReceiver receiver_{{nullptr, nullptr, nullptr}, channel_, nullptr};
+  const LinkContext context_ = {};
+  StaticReceiver receiver_{context_, nullptr, nullptr};
 };
 
 TEST_F(StaticReceiverTest, WhatIsKeptDoesNotDependOnTheNumbers) {

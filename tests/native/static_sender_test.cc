@@ -108,11 +108,11 @@ class StaticSenderTest : public ::testing::Test {
   const Settings settings_ = TestSettings();
   Traffic traffic_{"/job:a", "/job:b"};
   OutstandingBuffers outstanding_;
-  SlowChannel channel_;
-  StaticSender sender_{
-      {nullptr, nullptr, nullptr, &settings_, &traffic_, [](MessageType, uint64_t) {}},
-      &channel_,
-      &outstanding_};
+  const std::shared_ptr<SlowChannel> slow_ = std::make_shared<SlowChannel>();
+  SlowChannel& channel_ = *slow_;
+  ReliableNotifier notifier_{slow_, [] {}};
+  const LinkContext context_ = {nullptr, nullptr, nullptr, nullptr, &settings_, &traffic_};
+  StaticSender sender_{context_, &channel_, &notifier_, &outstanding_};
 };
 
 TEST_F(StaticSenderTest, TheReceiversNewsWaitForNobodyWhoSends) {

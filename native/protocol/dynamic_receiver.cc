@@ -1,0 +1,159 @@
+#include "protocol/dynamic_receiver.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "memory/block.h"
+#include "protocol/integrity.h"
+#include "protocol/lease.h"
+#include "protocol/map_receiver_owned.h"
+#include "protocol/trace.h"
+
+namespace rdma_transport {
+namespace {
+
+// TensorFlow aborts the process if a tensor is not aligned like this.
+constexpr uint64_t kTensorAlignment = 64;
+
+// Memory for received bytes, which no fabric needs to reach.
+char* AllocateAnywhere(uint64_t bytes, OwnerRef* owner) {
+  void* memory =
+      std::aligned_alloc(kTensorAlignment, (bytes / kTensorAlignment + 1) * kTensorAlignment);
+  if (memory != nullptr) *owner = OwnerRef(memory, &std::free);
+  return static_cast<char*>(memory);
+}
+
+}  // namespace
+
+Status DynamicReceiver::OnTensor(TensorMessage* message, Arrival* arrival) {
+  const TensorHeader& header = message->header;
+  Delivery& delivery = arrival->delivery;
+  delivery.dtype = header.dtype;
+  delivery.dead = (header.flags & kDead) != 0;
+  delivery.bytes = header.bytes;
+  delivery.checked = (header.flags & kChecked) != 0;
+  delivery.checksum = header.checksum;
+  if (header.type == MessageType::kInline) {
+    RDMA_RETURN_IF_ERROR(TakeInline(*message, &delivery));
+  } else if (header.type == MessageType::kDescriptor) {
+    TakeDescriptor(header, arrival);
+  } else {
+    arrival->pull = true;
+    arrival->reason = "the sender cannot send it by the fabric";
+  }
+  delivery.dims = std::move(message->dims);
+  return OkStatus();
+}
+
+Status DynamicReceiver::TakeInline(const TensorMessage& message, Delivery* delivery) {
+  delivery->mode = Mode::kInline;
+  delivery->exclusive = true;
+  if (delivery->bytes == 0) return OkStatus();
+  char* copy = AllocateAnywhere(delivery->bytes, &delivery->lease);
+  if (copy == nullptr) return Status(Code::kResourceExhausted, "no memory for a small tensor");
+  std::memcpy(copy, message.payload, delivery->bytes);
+  delivery->data = copy;
+  GlobalCounters().inline_copied_bytes.fetch_add(delivery->bytes, std::memory_order_relaxed);
+  return OkStatus();
+}
+
+void DynamicReceiver::TakeDescriptor(const TensorHeader& header, Arrival* arrival) {
+  Delivery& delivery = arrival->delivery;
+  delivery.mode = Mode::kDynamic;
+  const fabric::RemoteSpan span = {header.region_key, header.region_offset, header.bytes};
+  const bool receiver_owned = (header.flags & kReceiverOwned) != 0;
+  const bool blocks_until_release = (header.flags & kBlocksUntilRelease) != 0;
+  const fabric::Urgency urgency =
+      blocks_until_release ? fabric::Urgency::kWake : fabric::Urgency::kLazy;
+  const bool aligned = header.region_offset % kTensorAlignment == 0;
+  if (!receiver_owned && (!context_.settings->zero_copy || !channel_->MapsPeer() || !aligned)) {
+    arrival->channel = channel_;
+    arrival->source = span;
+    // The region must be mapped before the read, and only this thread may do it.
+    channel_->Map(span);
+    delivery.lease = LeaseBuffer(notifier_, header.buffer_id, urgency, nullptr);
+    return;
+  }
+  fabric::MappedSpan mapped =
+      receiver_owned ? MapReceiverOwned(context_.device, *channel_, span) : channel_->Map(span);
+  delivery.data = mapped.data;
+  delivery.lease = LeaseBuffer(notifier_, header.buffer_id, urgency, std::move(mapped.holder));
+  if (mapped.data == nullptr ||
+      (!blocks_until_release && reinterpret_cast<uintptr_t>(mapped.data) % kTensorAlignment != 0)) {
+    delivery.status = Status(Code::kResourceExhausted,
+                             "a tensor of peer " + context_.traffic->remote +
+                                 " cannot be mapped here (limits on memory or open files?)");
+    delivery.data = nullptr;
+    delivery.lease.Reset();
+  }
+}
+
+// Returns memory that the channel can read into: the pending receive's own, if possible.
+char* DynamicReceiver::DestinationFor(PendingRecv* recv, uint64_t bytes, OwnerRef* owner) {
+  char* wanted = recv->Destination(bytes);
+  if (wanted != nullptr && (channel_->Copies() || context_.arena->Contains(wanted))) return wanted;
+  return channel_->Copies() ? AllocateAnywhere(bytes, owner)
+                            : memory::AllocateBlock(context_.arena, bytes, owner);
+}
+
+void DynamicReceiver::ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv) {
+  Delivery delivery = std::move(arrival.delivery);
+  OwnerRef memory;
+  char* destination = DestinationFor(recv.get(), delivery.bytes, &memory);
+  if (destination == nullptr) {
+    delivery.status =
+        Status(Code::kResourceExhausted,
+               "no memory in the arena for a received tensor of " + std::to_string(delivery.bytes) +
+                   " bytes (RDMA_TRANSPORT_ARENA_SIZE, limits on locked memory?)");
+    recv->OnDelivery(std::move(delivery));
+    return;
+  }
+  uint64_t cookie = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    cookie = next_cookie_++;
+    Reading& reading = readings_[cookie];
+    reading.source = std::move(delivery.lease);
+    delivery.lease = std::move(memory);
+    delivery.data = destination;
+    delivery.exclusive = true;
+    reading.delivery = std::move(delivery);
+    reading.recv = std::move(recv);
+  }
+  const Status started = channel_->Read(arrival.source, destination, cookie);
+  if (!started.ok()) OnRead(cookie, started);
+}
+
+void DynamicReceiver::OnRead(uint64_t cookie, const Status& status) {
+  Reading reading;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = readings_.find(cookie);
+    if (found == readings_.end()) return;
+    reading = std::move(found->second);
+    readings_.erase(found);
+  }
+  reading.delivery.status = status;
+  if (status.ok() && channel_->Copies()) {
+    GlobalCounters().copied_bytes.fetch_add(reading.delivery.bytes, std::memory_order_relaxed);
+  }
+  Trace::HandedOver(reading.delivery.arrival);
+  Verify(context_.traffic->remote, &reading.delivery);
+  reading.recv->OnDelivery(std::move(reading.delivery));
+}
+
+void DynamicReceiver::Abandon(const Status& lost) {
+  std::map<uint64_t, Reading> readings;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    readings.swap(readings_);
+  }
+  for (auto& [cookie, reading] : readings) {
+    reading.delivery.status = lost;
+    reading.recv->OnDelivery(std::move(reading.delivery));
+  }
+}
+
+}  // namespace rdma_transport

@@ -1,0 +1,59 @@
+// Receives tensors that come with their bytes, or with a descriptor of the memory to read.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "fabric/fabric.h"
+#include "protocol/link_context.h"
+#include "protocol/mailbox.h"
+#include "protocol/pending_recv.h"
+#include "protocol/reliable_notifier.h"
+#include "protocol/wire.h"
+
+namespace rdma_transport {
+
+// Serves one link. Thread-safe, except where noted.
+class DynamicReceiver {
+ public:
+  // `context` must outlive it.
+  DynamicReceiver(const LinkContext& context, std::shared_ptr<fabric::Channel> channel,
+                  std::shared_ptr<ReliableNotifier> notifier)
+      : context_(context), channel_(std::move(channel)), notifier_(std::move(notifier)) {}
+
+  // Sets the tensor that the notification announces, or that it waits for TensorFlow's transport.
+  // Takes the dimensions out of `message`. Polling thread only.
+  Status OnTensor(TensorMessage* message, Arrival* arrival);
+
+  // Reads the bytes of `arrival` into local memory, then completes `recv`, which the caller has
+  // claimed.
+  void ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv);
+  // The read with this cookie has ended.
+  void OnRead(uint64_t cookie, const Status& status);
+  // The link has ended: completes all reads with `lost`.
+  void Abandon(const Status& lost);
+
+ private:
+  struct Reading {
+    Delivery delivery;
+    std::shared_ptr<PendingRecv> recv;
+    OwnerRef source;  // keeps the peer's buffer until the read has ended
+  };
+
+  Status TakeInline(const TensorMessage& message, Delivery* delivery);
+  void TakeDescriptor(const TensorHeader& header, Arrival* arrival);
+  char* DestinationFor(PendingRecv* recv, uint64_t bytes, OwnerRef* owner);
+
+  const LinkContext& context_;
+  const std::shared_ptr<fabric::Channel> channel_;
+  const std::shared_ptr<ReliableNotifier> notifier_;
+
+  std::mutex mu_;
+  std::map<uint64_t, Reading> readings_;  // by cookie
+  uint64_t next_cookie_ = 1;
+};
+
+}  // namespace rdma_transport

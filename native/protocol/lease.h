@@ -1,0 +1,21 @@
+// A consumer's references to a peer's buffer or to a receiver-side slot. When the consumer drops
+// one, the peer is notified and may use the memory again.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/owner_ref.h"
+#include "protocol/reliable_notifier.h"
+
+namespace rdma_transport {
+
+// Dropping it releases the outstanding buffer `buffer_id`. Keeps `memory`, its mapping, until then.
+OwnerRef LeaseBuffer(std::shared_ptr<ReliableNotifier> notifier, uint64_t buffer_id,
+                     fabric::Urgency urgency, std::shared_ptr<const void> memory);
+
+// Dropping it returns the slot of the credit. Keeps `memory`, the slot, until then.
+OwnerRef LeaseSlot(std::shared_ptr<ReliableNotifier> notifier, uint64_t credit,
+                   std::shared_ptr<const void> memory);
+
+}  // namespace rdma_transport
