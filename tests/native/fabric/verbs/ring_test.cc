@@ -1,6 +1,8 @@
 // The ring of notifications against senders of every kind: those that keep to the rules, in
 // whatever lengths, and those that write anything.
 
+#include "fabric/verbs/ring.h"
+
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "fabric/verbs/device.h"
-#include "fabric/verbs/ring.h"
 #include "fake_ibverbs/harness.h"
 #include "verbs_pair.h"
 

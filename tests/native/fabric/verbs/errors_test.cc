@@ -1,3 +1,5 @@
+#include "fabric/verbs/errors.h"
+
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <sys/resource.h>
@@ -7,7 +9,6 @@
 #include <cerrno>
 #include <set>
 
-#include "fabric/verbs/errors.h"
 #include "fabric/verbs/memlock.h"
 
 namespace rdma_transport::fabric::verbs {

@@ -1,6 +1,8 @@
 // What a hostile or unlucky peer on this host can do to a device of shared memory: raw messages on
 // its socket, odd descriptors, and ends without a goodbye.
 
+#include "fabric/shm/device.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
@@ -20,7 +22,6 @@
 #include "fabric/greeting.h"
 #include "fabric/host/memory_file.h"
 #include "fabric/shm/address.h"
-#include "fabric/shm/device.h"
 #include "recorder.h"
 #include "task.h"
 

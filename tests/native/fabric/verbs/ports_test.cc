@@ -1,3 +1,5 @@
+#include "fabric/verbs/ports.h"
+
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -10,7 +12,6 @@
 
 #include "fabric/verbs/device_list.h"
 #include "fabric/verbs/port_choice.h"
-#include "fabric/verbs/ports.h"
 #include "fake_ibverbs/control.h"
 
 namespace rdma_transport::fabric::verbs {
