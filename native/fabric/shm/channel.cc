@@ -8,7 +8,6 @@
 #include "fabric/host/identity.h"
 #include "fabric/host/memory_file.h"
 #include "fabric/shm/address.h"
-#include "fabric/shm/device.h"
 
 namespace rdma_transport::fabric::shm {
 namespace {
@@ -32,7 +31,8 @@ Status NotConnected() { return Status(Code::kUnavailable, "the channel is not co
 
 }  // namespace
 
-ShmChannel::ShmChannel(ShmDevice* device, std::weak_ptr<ChannelHandler> handler, std::string token)
+ShmChannel::ShmChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> handler,
+                       std::string token)
     : device_(device), handler_(std::move(handler)), token_(std::move(token)) {}
 
 ShmChannel::~ShmChannel() {

@@ -23,7 +23,33 @@
 
 namespace rdma_transport::fabric::shm {
 
-class ShmDevice;
+class ShmChannel;
+
+// What a channel uses of its device. Thread-safe.
+class ChannelDevice {
+ public:
+  virtual uint64_t id() const = 0;
+  virtual const std::string& socket_name() const = 0;
+  // Returns whether ArmNotification() was called and Poll() was not called since.
+  virtual bool Asleep() const = 0;
+  virtual void Wake() = 0;
+  // Returns whether an ancestor of this process opened this device.
+  virtual bool Foreign() const = 0;
+  // As in Device.
+  virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
+  virtual bool FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const = 0;
+  // Waits for a connection that presents the channel's greeting.
+  virtual void Expect(ShmChannel* channel) = 0;
+  virtual Status Watch(ShmChannel* channel, int socket) = 0;
+  virtual void Unwatch(int socket) = 0;
+  // Also notifies the channel when its socket becomes writable.
+  virtual void WatchForRoom(ShmChannel* channel, int socket, bool on) = 0;
+  // Removes a channel that has finished.
+  virtual void Forget(ShmChannel* channel) = 0;
+
+ protected:
+  ~ChannelDevice() = default;
+};
 
 // See Channel for the contract.
 //
@@ -35,7 +61,7 @@ class ShmDevice;
 // socket and the memory that the peer may still use.
 class ShmChannel final : public Channel {
  public:
-  ShmChannel(ShmDevice* device, std::weak_ptr<ChannelHandler> handler, std::string token);
+  ShmChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> handler, std::string token);
   ~ShmChannel() override;
 
   std::string Address() const override;
@@ -108,7 +134,7 @@ class ShmChannel final : public Channel {
   Owner peer() const { return {peer_device_id_.load(), peer_process_.load()}; }
   Status Transfer(const RemoteSpan& span, bool write, char* local, uint64_t cookie);
 
-  ShmDevice* const device_;
+  ChannelDevice* const device_;
   const std::weak_ptr<ChannelHandler> handler_;
   const std::string token_;
   std::string key_;

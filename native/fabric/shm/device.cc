@@ -164,7 +164,8 @@ Status ShmDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Ch
   if (Foreign()) {
     return Status(Code::kFailedPrecondition, "the device belongs to the process that forked this");
   }
-  auto made = std::make_shared<ShmChannel>(this, std::move(handler), RandomBytes(kTokenLength));
+  auto made = std::make_shared<ShmChannel>(static_cast<ChannelDevice*>(this), std::move(handler),
+                                           RandomBytes(kTokenLength));
   std::lock_guard<std::mutex> lock(channels_mu_);
   channels_.push_back(made);
   channels_version_.fetch_add(1);

@@ -21,7 +21,7 @@
 namespace rdma_transport::fabric::shm {
 
 // See Device for the contract.
-class ShmDevice final : public Device {
+class ShmDevice final : public Device, private ChannelDevice {
  public:
   static Status Create(const Settings& settings, std::unique_ptr<Device>* device);
   ~ShmDevice() override;
@@ -42,23 +42,6 @@ class ShmDevice final : public Device {
   void Wake() override;
   int WaitDescriptor() const override { return epoll_.get(); }
 
-  // The functions below are for channels.
-  uint64_t id() const { return id_; }
-  const std::string& socket_name() const { return socket_name_; }
-  // Returns whether ArmNotification() was called and Poll() was not called since.
-  bool Asleep() const { return asleep_.load(); }
-  bool FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const;
-  // Waits for a connection that presents the channel's greeting.
-  void Expect(ShmChannel* channel);
-  Status Watch(ShmChannel* channel, int socket);
-  void Unwatch(int socket);
-  // Also notifies the channel when its socket becomes writable.
-  void WatchForRoom(ShmChannel* channel, int socket, bool on);
-  // Removes a channel that has finished.
-  void Forget(ShmChannel* channel);
-  // Returns whether an ancestor of this process opened this device.
-  bool Foreign() const;
-
  private:
   // A connection that has not yet sent its first message.
   struct PendingConnection {
@@ -69,6 +52,19 @@ class ShmDevice final : public Device {
 
   ShmDevice() = default;
   Status Init();
+
+  // ChannelDevice:
+  uint64_t id() const override { return id_; }
+  const std::string& socket_name() const override { return socket_name_; }
+  bool Asleep() const override { return asleep_.load(); }
+  bool Foreign() const override;
+  bool FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const override;
+  void Expect(ShmChannel* channel) override;
+  Status Watch(ShmChannel* channel, int socket) override;
+  void Unwatch(int socket) override;
+  void WatchForRoom(ShmChannel* channel, int socket, bool on) override;
+  void Forget(ShmChannel* channel) override;
+
   Status AddToEpoll(int fd, void* tag);
   void HandleSockets();
   void HandleEvent(void* tag, uint32_t events);

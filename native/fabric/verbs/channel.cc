@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/random.h"
-#include "fabric/verbs/device.h"
 #include "fabric/verbs/errors.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -26,7 +25,8 @@ constexpr size_t kMaxReason = 1024;  // maximum length of the reason for closing
 
 }  // namespace
 
-VerbsChannel::VerbsChannel(VerbsDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t tag)
+VerbsChannel::VerbsChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> handler,
+                           uint32_t tag)
     : device_(device),
       handler_(std::move(handler)),
       tag_(tag),
@@ -163,7 +163,7 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
 // --- Notifications out ---
 
 Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) {
-  if (state_.load(std::memory_order_acquire) != State::kConnected || !device_->Usable()) {
+  if (state_.load(std::memory_order_acquire) != State::kConnected || !device_->adapter().Usable()) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
   std::lock_guard<std::mutex> lock(mu_);
@@ -244,7 +244,7 @@ Status VerbsChannel::Share(uint64_t key) {
   RegionRecord record = {};
   std::shared_ptr<Registration> memory;
   // Call without the lock, because it may pin pages.
-  RDMA_RETURN_IF_ERROR(device_->Describe(key, &record, &memory));
+  RDMA_RETURN_IF_ERROR(device_->memory().Describe(key, &record, &memory));
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) {
     return Status(Code::kUnavailable, "the channel is not connected");
@@ -303,7 +303,7 @@ void VerbsChannel::ForgetRegion(uint64_t key) {
 }
 
 bool VerbsChannel::Locate(const void* data, RemoteSpan* span) const {
-  return device_->Locate(data, span);
+  return device_->adapter().Usable() && device_->memory().Locate(data, span);
 }
 
 // --- One-sided operations ---
@@ -328,7 +328,7 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
   work.kind = kind;
   work.cookie = cookie;
   work.local = local;
-  Status refused = device_->FindLocal(local, span.length, &work.local_end);
+  Status refused = device_->memory().FindLocal(local, span.length, &work.local_end);
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) {
     return Status(Code::kUnavailable, "the channel is not connected");

@@ -12,6 +12,8 @@
 #include "fabric/fabric.h"
 #include "fabric/greeting.h"
 #include "fabric/host/region.h"
+#include "fabric/verbs/adapter.h"
+#include "fabric/verbs/memory.h"
 #include "fabric/verbs/outbox.h"
 #include "fabric/verbs/queue_pair.h"
 #include "fabric/verbs/ring.h"
@@ -20,7 +22,26 @@
 
 namespace rdma_transport::fabric::verbs {
 
-class VerbsDevice;
+// What a channel uses of its device. Thread-safe, except where a function says otherwise.
+class ChannelDevice {
+ public:
+  virtual Adapter& adapter() const = 0;
+  virtual RegisteredMemory& memory() const = 0;
+  // Returns the most bytes of one work request.
+  virtual uint64_t chunk() const = 0;
+  // Returns how long a channel may be idle before it probes its peer.
+  virtual Nanos keepalive() const = 0;
+  // Returns the time of the last Poll(). Polling thread only.
+  virtual Nanos polled_at() const = 0;
+  // Returns whether the polling thread sleeps and thus cannot send delayed batches.
+  virtual bool asleep() const = 0;
+  virtual void Wake() = 0;
+  // Polling thread only, without the lock of any channel.
+  virtual void HandleDescriptors() = 0;
+
+ protected:
+  ~ChannelDevice() = default;
+};
 
 // See Channel for the contract.
 //
@@ -30,7 +51,7 @@ class VerbsDevice;
 // mu_ guards the whole sending side. No lock is held while the handler runs.
 class VerbsChannel final : public Channel {
  public:
-  VerbsChannel(VerbsDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t tag);
+  VerbsChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t tag);
   ~VerbsChannel() override;
 
   Status Open();
@@ -109,7 +130,7 @@ class VerbsChannel final : public Channel {
   // Requests a call of Service().
   void Attend();
 
-  VerbsDevice* const device_;
+  ChannelDevice* const device_;
   const std::weak_ptr<ChannelHandler> handler_;
   const uint32_t tag_;
   const std::string token_;

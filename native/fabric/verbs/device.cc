@@ -150,7 +150,8 @@ Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<
     tag = next_tag_;
     next_tag_ += kMaxQueuePairs;
   }
-  auto made = std::make_shared<VerbsChannel>(this, std::move(handler), tag);
+  auto made =
+      std::make_shared<VerbsChannel>(static_cast<ChannelDevice*>(this), std::move(handler), tag);
   RDMA_RETURN_IF_ERROR(made->Open());
   {
     std::lock_guard<std::mutex> lock(channels_mu_);

@@ -18,7 +18,7 @@
 namespace rdma_transport::fabric::verbs {
 
 // See Device for the contract.
-class VerbsDevice final : public Device {
+class VerbsDevice final : public Device, private ChannelDevice {
  public:
   static Status Create(const Settings& settings, std::unique_ptr<Device>* device);
   ~VerbsDevice() override;
@@ -39,29 +39,21 @@ class VerbsDevice final : public Device {
   void Wake() override;
   int WaitDescriptor() const override { return epoll_.get(); }
 
-  // The functions below are for channels.
-  Adapter& adapter() const { return *adapter_; }
-  // Returns whether the polling thread sleeps and thus cannot send delayed batches.
-  bool asleep() const { return asleep_.load(); }
-  uint64_t chunk() const { return chunk_; }
-  // Returns how long a channel may be idle before it probes its peer.
-  Nanos keepalive() const { return keepalive_; }
-  // Returns the time of the last Poll().
-  Nanos polled_at() const { return polled_at_; }
-  Status FindLocal(const void* data, uint64_t length, LocalEnd* end) {
-    return memory_->FindLocal(data, length, end);
-  }
-  Status Describe(uint64_t key, RegionRecord* record, std::shared_ptr<Registration>* registration) {
-    return memory_->Describe(key, record, registration);
-  }
-  // Polling thread only, without the lock of any channel.
-  void HandleDescriptors();
-
  private:
   static constexpr int kBatch = 32;  // completions taken per call
 
   VerbsDevice() = default;
   Status Init(const Settings& settings);
+
+  // ChannelDevice:
+  Adapter& adapter() const override { return *adapter_; }
+  RegisteredMemory& memory() const override { return *memory_; }
+  uint64_t chunk() const override { return chunk_; }
+  Nanos keepalive() const override { return keepalive_; }
+  Nanos polled_at() const override { return polled_at_; }
+  bool asleep() const override { return asleep_.load(); }
+  void HandleDescriptors() override;
+
   Status Watch(int fd);
   void OnRegionEnd(uint64_t key);
   void HandleAsyncEvent(const ibv_async_event& event, uint32_t tag);
