@@ -204,6 +204,22 @@ Status VerbError(int error, std::string_view verb, std::string_view on) {
   return Status(meaning.code, WithHint(StatusFromErrno(error, what).message(), meaning.hint));
 }
 
+Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
+                              std::string_view on) {
+  const uint64_t needed = registered + length;
+  if (!MemlockExplains(error, needed, limit)) {
+    const Status status = VerbError(error, "ibv_reg_mr", on);
+    return Status(status.code(), status.message() + "; it was about " + Bytes(length) + ", after " +
+                                     Bytes(registered) + " of this process");
+  }
+  return Status(
+      Code::kResourceExhausted,
+      "cannot register " + Bytes(length) + " with " + std::string(on) +
+          ": the limit on locked memory (RLIMIT_MEMLOCK) is too low: this process needs " +
+          Bytes(needed) + " (" + std::to_string(needed) + " bytes), and may lock " + Bytes(limit) +
+          ". " + MemlockHelp());
+}
+
 Status RegistrationError(int error, uint64_t length, uint64_t registered, std::string_view on) {
   return RegistrationErrorUnder(MemlockLimit(), error, length, registered, on);
 }

@@ -33,6 +33,10 @@ Status VerbError(int error, std::string_view verb, std::string_view on);
 // the limit, and fixes for shell, systemd, Docker, Kubernetes and Slurm.
 Status RegistrationError(int error, uint64_t length, uint64_t registered, std::string_view on);
 
+// RegistrationError() for the given limit.
+Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
+                              std::string_view on);
+
 // Explains an asynchronous event to users.
 std::string EventSentence(ibv_event_type type);
 

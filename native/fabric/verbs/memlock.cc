@@ -7,21 +7,8 @@
 #include <fstream>
 #include <string>
 
-#include "fabric/verbs/errors.h"
-
 namespace rdma_transport::fabric::verbs {
 namespace {
-
-std::string Bytes(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " bytes";
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.4g %s", value, kUnits[unit]);
-  return text;
-}
 
 // Returns whether the capability IPC_LOCK is effective. The kernel then ignores the limit.
 bool MayLockAnyMemory() {
@@ -38,6 +25,17 @@ bool MayLockAnyMemory() {
 }
 
 }  // namespace
+
+std::string Bytes(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " bytes";
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.4g %s", value, kUnits[unit]);
+  return text;
+}
 
 Status CheckMemlock(uint64_t needed, uint64_t limit) {
   if (limit >= needed) return OkStatus();
@@ -73,22 +71,6 @@ std::string MemlockHelp() {
          "  Slurm: PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and LimitMEMLOCK=infinity "
          "in "
          "the unit of slurmd";
-}
-
-Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
-                              std::string_view on) {
-  const uint64_t needed = registered + length;
-  if (!MemlockExplains(error, needed, limit)) {
-    const Status status = VerbError(error, "ibv_reg_mr", on);
-    return Status(status.code(), status.message() + "; it was about " + Bytes(length) + ", after " +
-                                     Bytes(registered) + " of this process");
-  }
-  return Status(
-      Code::kResourceExhausted,
-      "cannot register " + Bytes(length) + " with " + std::string(on) +
-          ": the limit on locked memory (RLIMIT_MEMLOCK) is too low: this process needs " +
-          Bytes(needed) + " (" + std::to_string(needed) + " bytes), and may lock " + Bytes(limit) +
-          ". " + MemlockHelp());
 }
 
 }  // namespace rdma_transport::fabric::verbs

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <string_view>
 
 #include "base/status.h"
 
@@ -15,6 +14,9 @@ constexpr uint64_t kNoMemlockLimit = std::numeric_limits<uint64_t>::max();
 // Returns what a server locks before its first tensor: the first slab of the arena and, for one
 // peer, two rings of `ring` bytes.
 constexpr uint64_t MemoryToBeginWith(uint64_t ring) { return (uint64_t{8} << 20) + 2 * ring; }
+
+// Returns for example "64 KiB".
+std::string Bytes(uint64_t bytes);
 
 // Returns the limit of this process in bytes, or kNoMemlockLimit with the capability IPC_LOCK.
 uint64_t MemlockLimit();
@@ -27,9 +29,5 @@ bool MemlockExplains(int error, uint64_t needed, uint64_t limit);
 
 // Returns how to raise the limit: a line each for shell, systemd, Docker, Kubernetes and Slurm.
 std::string MemlockHelp();
-
-// RegistrationError() for the given limit.
-Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
-                              std::string_view on);
 
 }  // namespace rdma_transport::fabric::verbs
