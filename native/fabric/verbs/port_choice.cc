@@ -253,18 +253,6 @@ std::vector<std::string> MissingEntries(const std::vector<PortCandidate>& candid
 
 }  // namespace
 
-const char* GidTypeName(GidType type) {
-  switch (type) {
-    case GidType::kInfiniBand:
-      return "InfiniBand";
-    case GidType::kRoceV1:
-      return "RoCE v1";
-    case GidType::kRoceV2:
-      return "RoCE v2";
-  }
-  return "";
-}
-
 uint32_t MtuBytes(ibv_mtu mtu) { return 128u << static_cast<int>(mtu); }
 
 Status ChooseAmong(const std::vector<PortCandidate>& candidates, const DeviceList& list,

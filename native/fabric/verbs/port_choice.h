@@ -8,7 +8,7 @@
 #include "base/settings.h"
 #include "base/status.h"
 #include "fabric/verbs/device_list.h"
-#include "fabric/verbs/ports.h"
+#include "fabric/verbs/gid.h"
 
 namespace rdma_transport::fabric::verbs {
 
@@ -37,11 +37,9 @@ inline bool HasReliableConnections(ibv_transport_type transport) {
   return transport == IBV_TRANSPORT_IB || transport == IBV_TRANSPORT_UNKNOWN;
 }
 
-// Returns for example "RoCE v2".
-const char* GidTypeName(GidType type);
 uint32_t MtuBytes(ibv_mtu mtu);
 
-// Like ChoosePort(), but for `candidates` that have been read, in the order of the device list.
+// ChoosePort() of ports.h for `candidates` that have been read, in the order of the device list.
 Status ChooseAmong(const std::vector<PortCandidate>& candidates, const DeviceList& list,
                    const VerbsSettings& settings, PortChoice* choice,
                    std::vector<std::string>* left_out);

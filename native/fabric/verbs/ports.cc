@@ -1,11 +1,9 @@
 #include "fabric/verbs/ports.h"
 
 #include <arpa/inet.h>
-#include <netinet/in.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,8 +12,6 @@
 #include "base/log.h"
 #include "fabric/verbs/device_list.h"
 #include "fabric/verbs/errors.h"
-#include "fabric/verbs/port_choice.h"
-#include "fabric/verbs/survey.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
@@ -218,18 +214,6 @@ Status Choose(const Library& library, const VerbsSettings& settings, Devices* de
 }
 
 }  // namespace
-
-std::string Gid::Text() const {
-  in6_addr address;
-  std::memcpy(&address, bytes.raw, sizeof(address));
-  char text[INET6_ADDRSTRLEN] = "";
-  if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    inet_ntop(AF_INET, bytes.raw + 12, text, sizeof(text));
-  } else {
-    inet_ntop(AF_INET6, bytes.raw, text, sizeof(text));
-  }
-  return text;
-}
 
 std::string Port::Text() const {
   return device + ":" + std::to_string(number) + " (" + GidTypeName(gid.type) +

@@ -1,4 +1,5 @@
-// Chooses the device, port and GID to use, and explains why the others are not used.
+// Reads the ports of this host, chooses the device, port and GID to use, and explains why the
+// others are not used.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +9,11 @@
 
 #include "base/settings.h"
 #include "base/status.h"
+#include "fabric/verbs/gid.h"
 #include "fabric/verbs/library.h"
+#include "fabric/verbs/port_choice.h"
 
 namespace rdma_transport::fabric::verbs {
-
-enum class GidType { kInfiniBand, kRoceV1, kRoceV2 };
-
-struct Gid {
-  ibv_gid bytes = {};
-  uint32_t index = 0;
-  GidType type = GidType::kInfiniBand;
-
-  // Returns for example "10.7.0.1", "fd00:7::1" or "fe80::…", for RoCE and InfiniBand alike.
-  std::string Text() const;
-};
 
 // An opened port that can be used. The owner must close the context.
 struct Port {
@@ -47,5 +39,11 @@ struct Port {
 // them all and a fix.
 Status ChoosePort(const Library& library, const VerbsSettings& settings, Port* port,
                   std::vector<std::string>* left_out);
+
+// Like ChoosePort(), but keeps nothing open. `candidates` receives every port, also if an error is
+// returned.
+Status SurveyPorts(const Library& library, const VerbsSettings& settings,
+                   std::vector<PortCandidate>* candidates, PortChoice* choice,
+                   std::vector<std::string>* left_out);
 
 }  // namespace rdma_transport::fabric::verbs

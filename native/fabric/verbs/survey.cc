@@ -5,10 +5,12 @@
 
 #include <iterator>
 #include <memory>
+#include <vector>
 
 #include "base/json.h"
 #include "base/settings.h"
 #include "fabric/verbs/memlock.h"
+#include "fabric/verbs/ports.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
