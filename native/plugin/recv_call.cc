@@ -32,14 +32,14 @@ struct RecvCall::GrpcFetch {
   tf::TensorResponse response;
 };
 
-RecvCall::RecvCall(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
+RecvCall::RecvCall(StepRendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
                    const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done)
     : rendezvous_(rendezvous), key_(key), args_(args), done_(std::move(done)) {}
 
 RecvCall::~RecvCall() = default;
 
 void RecvCall::Run(std::shared_ptr<RecvCall> call) {
-  Rendezvous* rendezvous = call->rendezvous_;
+  StepRendezvous* rendezvous = call->rendezvous_;
   const auto fail = [&](const absl::Status& status) {
     if (call->Claim())
       call->done_(status, tf::Rendezvous::Args(), call->args_, tf::Tensor(), false);
@@ -53,8 +53,8 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
     return fail(absl::InternalError("no worker known as " + std::string(call->key_.src_device)));
   }
   if (call->receipts_ != nullptr) call->begin_micros_ = tf::Env::Default()->NowMicros();
-  Endpoint* endpoint = rendezvous->endpoint_;
-  const int64_t step = rendezvous->step_id_;
+  Endpoint* endpoint = rendezvous->endpoint();
+  const int64_t step = rendezvous->step_id();
   // The callback may drop the rendezvous before this function returns.
   const tf::core::ScopedUnref unref((rendezvous->Ref(), rendezvous));
   rendezvous->RegisterCall(call.get(), call->args_);
@@ -77,8 +77,8 @@ void RecvCall::StartAbort(const absl::Status& status) {
   if (!Claim()) return;
   // Runs elsewhere, because the caller holds locks that the callback needs.
   tf::Env::Default()->SchedClosure([self, fetch] {
-    self->rendezvous_->endpoint_->Forget(self->rendezvous_->step_id_, self->key_.FullKey(),
-                                         self.get());
+    self->rendezvous_->endpoint()->Forget(self->rendezvous_->step_id(), self->key_.FullKey(),
+                                          self.get());
     if (fetch != nullptr) fetch->options.StartCancel();
     self->Finish(self->status(), tf::Tensor(), false);
   });
@@ -114,11 +114,11 @@ void RecvCall::OnDelivery(Delivery delivery) {
   if (status.ok()) {
     status = TensorFrom(&delivery, &tensor);
     if (receipts_ != nullptr && status.ok()) {
-      receipts_->Add(rendezvous_->step_id_, key_, begin_micros_, tf::Env::Default()->NowMicros(),
+      receipts_->Add(rendezvous_->step_id(), key_, begin_micros_, tf::Env::Default()->NowMicros(),
                      tensor.TotalBytes());
     }
   } else {
-    rendezvous_->endpoint_->Forget(rendezvous_->step_id_, key_.FullKey(), this);
+    rendezvous_->endpoint()->Forget(rendezvous_->step_id(), key_.FullKey(), this);
   }
   Finish(status, tensor, dead);
 }
@@ -169,7 +169,7 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
     if (Claim()) Finish(absl::InternalError("no worker known as " + fetch->task), {}, false);
     return;
   }
-  fetch->request.set_step_id(rendezvous_->step_id_);
+  fetch->request.set_step_id(rendezvous_->step_id());
   fetch->request.set_rendezvous_key(std::string(key_.FullKey()));
   fetch->request.set_request_id(tf::GetUniqueRequestId());
   fetch->response.InitAlloc(device_, args_.alloc_attrs);
@@ -179,11 +179,11 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
       [self, fetch, begin = Now()](const absl::Status& status) {
         fetch->cache->ReleaseWorker(fetch->task, fetch->worker);
         if (!self->Claim()) return;
-        Rendezvous* rendezvous = self->rendezvous_;
-        rendezvous->endpoint_->Forget(rendezvous->step_id_, self->key_.FullKey(), self.get());
+        StepRendezvous* rendezvous = self->rendezvous_;
+        rendezvous->endpoint()->Forget(rendezvous->step_id(), self->key_.FullKey(), self.get());
         const tf::Tensor& tensor = fetch->response.tensor();
         if (status.ok()) {
-          self->peer_->ReceivedByGrpc(rendezvous->step_id_, self->key_.FullKey(),
+          self->peer_->ReceivedByGrpc(rendezvous->step_id(), self->key_.FullKey(),
                                       tensor.TotalBytes(), begin);
         }
         self->Finish(status, tensor, fetch->response.metadata().is_dead());

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "plugin/receipt_log.h"
-#include "plugin/rendezvous.h"
+#include "plugin/step_rendezvous.h"
 #include "protocol/pending_recv.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
@@ -16,7 +16,7 @@ namespace rdma_transport {
 
 class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv {
  public:
-  RecvCall(Rendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,
+  RecvCall(StepRendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,
            const tensorflow::Rendezvous::Args& args, tensorflow::Rendezvous::DoneCallback done);
   ~RecvCall() override;
 
@@ -42,7 +42,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   // Calls TensorFlow back. Only the caller that claimed this may call it.
   void Finish(const absl::Status& status, const tensorflow::Tensor& tensor, bool dead);
 
-  Rendezvous* const rendezvous_;  // TensorFlow holds it until `done_` returns
+  StepRendezvous* const rendezvous_;  // TensorFlow holds it until `done_` returns
   const tensorflow::Rendezvous::ParsedKey key_;
   const tensorflow::Rendezvous::Args args_;
   tensorflow::Rendezvous::DoneCallback done_;

@@ -3,17 +3,12 @@
 #include <memory>
 
 #include "absl/container/inlined_vector.h"
-#include "plugin/bootstrap_call.h"
 #include "plugin/device_names.h"
 #include "plugin/mutable_buffers.h"
 #include "plugin/recv_call.h"
 #include "plugin/status_conversion.h"
 #include "plugin/step_errors.h"
-#include "plugin/worker_cache.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
-#include "tensorflow/core/distributed_runtime/worker_cache.h"
-#include "tensorflow/core/distributed_runtime/worker_env.h"
-#include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -144,50 +139,13 @@ void Rendezvous::StartAbort(const absl::Status& status) {
   BaseRemoteRendezvous::StartAbort(status);
   // Marked as in the base class: derived errors must not hide their causes.
   const bool derived = absl::IsCancelled(status) || absl::IsAborted(status);
-  endpoint_->AbortStep(step_id_,
-                       EncodeError(derived ? tsl::StatusGroup::MakeDerived(status) : status));
+  endpoint()->AbortStep(step_id_,
+                        EncodeError(derived ? tsl::StatusGroup::MakeDerived(status) : status));
 }
 
 void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvous::Args& args,
                                      DoneCallback done) {
   RecvCall::Run(std::make_shared<RecvCall>(this, parsed, args, std::move(done)));
-}
-
-Peer* Rendezvous::PeerFor(absl::string_view device, std::shared_ptr<ReceiptLog>* receipts) {
-  tf::WorkerSession* session = this->session();
-  if (session == nullptr) return nullptr;
-  const absl::string_view task = WorkerOf(device);
-  const std::shared_ptr<tf::WorkerCacheInterface> cache = session->GetSharedWorkerCache();
-  std::lock_guard<std::mutex> lock(mu_);
-  if (peers_of_.owner_before(cache) || cache.owner_before(peers_of_)) {
-    peers_.clear();
-    peers_of_ = cache;
-  }
-  for (const Known& known : peers_) {
-    if (known.task != task) continue;
-    if (receipts != nullptr && known.receipts->active()) *receipts = known.receipts;
-    return known.peer;
-  }
-  const std::string name(task);
-  tf::WorkerInterface* worker = cache->GetOrCreateWorker(name);
-  if (worker == nullptr) return nullptr;
-  Peer* peer = PeerOf(worker);
-  std::shared_ptr<ReceiptLog> log = ReceiptsOf(worker);
-  cache->ReleaseWorker(name, worker);
-  if (peer == nullptr) return nullptr;
-  if (receipts != nullptr && log->active()) *receipts = log;
-  peers_.push_back({name, peer, std::move(log)});
-  return peer;
-}
-
-BootstrapCall Rendezvous::CallFor(const Peer* peer) {
-  // Used only before the caller returns.
-  return [this, peer](std::string request, Nanos timeout,
-                      std::function<void(Status, std::string)> done) {
-    CallBootstrap(session()->GetSharedWorkerCache(), peer->task(),
-                  env_->device_mgr->ListDevices().front(), std::move(request), timeout,
-                  std::move(done));
-  };
 }
 
 void RendezvousMgr::RecvLocalAsync(int64_t step_id, const tf::Rendezvous::ParsedKey& parsed,

@@ -1,13 +1,9 @@
 // Connects TensorFlow's _Send and _Recv between tasks to the transport.
 #pragma once
 
-#include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "plugin/receipt_log.h"
+#include "plugin/step_rendezvous.h"
 #include "protocol/endpoint.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
 
@@ -32,10 +28,9 @@ class RendezvousMgr final : public tensorflow::BaseRendezvousMgr {
 };
 
 // The rendezvous of one step. Thread-safe.
-class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
+class Rendezvous final : public StepRendezvous {
  public:
-  Rendezvous(const tensorflow::WorkerEnv* env, int64_t step_id, Endpoint* endpoint)
-      : BaseRemoteRendezvous(env, step_id), endpoint_(endpoint) {}
+  using StepRendezvous::StepRendezvous;
 
   // Sends the tensor to its task at once, without a request.
   absl::Status Send(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
@@ -55,27 +50,8 @@ class Rendezvous final : public tensorflow::BaseRemoteRendezvous {
                            DoneCallback done) override;
 
  private:
-  friend class RecvCall;
-
-  struct Known {
-    std::string task;
-    Peer* peer;
-    std::shared_ptr<ReceiptLog> receipts;
-  };
-
-  // Returns the peer of a remote device, or null if the session's cluster has none. Sets `receipts`
-  // to where its tensors are recorded, or to null.
-  Peer* PeerFor(absl::string_view device, std::shared_ptr<ReceiptLog>* receipts = nullptr);
-  BootstrapCall CallFor(const Peer* peer);
-
-  Endpoint* const endpoint_;
-
   std::mutex mu_;
   absl::Status aborted_;
-  // The rendezvous of a client's eager tensors outlives an update of the client's cluster, which
-  // brings another cache with other peers under the same names.
-  std::weak_ptr<tensorflow::WorkerCacheInterface> peers_of_;
-  std::vector<Known> peers_;
 };
 
 }  // namespace rdma_transport
