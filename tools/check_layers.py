@@ -1,6 +1,7 @@
 """Check that each layer includes, or imports, only itself and the layers below it.
 
-Python modules must not import each other in a circle either, not even inside functions.
+Neither Python modules, not even inside functions, nor native units may know each other in a
+circle. A native unit is a header and the source of the same name.
 
 usage: check_layers.py    (from the top of the repository; exit code 1 lists what it found)
 """
@@ -65,6 +66,14 @@ def native() -> Iterator[tuple[str, str]]:
                     yield str(path.relative_to("native")), found[1]
 
 
+def units(edges: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The edges between a header with its source and another one."""
+    for source, target in edges:
+        names = (str(Path(source).with_suffix("")), str(Path(target).with_suffix("")))
+        if names[0] != names[1]:
+            yield names
+
+
 def python() -> Iterator[tuple[str, str]]:
     """File and imported file, among the packages of this repository."""
     for package in ("rdma_transport", "graph_analyzer", "bench", "examples"):
@@ -114,7 +123,7 @@ def upward(layers: tuple[tuple[str, ...], ...], edges: list[tuple[str, str]]) ->
 
 
 def circle(edges: list[tuple[str, str]]) -> Iterator[str]:
-    """A circle of files that know each other."""
+    """A circle of files or units that know each other."""
     known = TopologicalSorter[str]()
     for source, target in edges:
         known.add(source, target)
@@ -126,8 +135,14 @@ def circle(edges: list[tuple[str, str]]) -> Iterator[str]:
 
 def main() -> int:
     """Print what each layer knows that it should not."""
+    includes = list(native())
     imports = list(python())
-    found = [*upward(NATIVE, list(native())), *upward(PYTHON, imports), *circle(imports)]
+    found = [
+        *upward(NATIVE, includes),
+        *circle(list(units(includes))),
+        *upward(PYTHON, imports),
+        *circle(imports),
+    ]
     print("\n".join(found), end="\n" if found else "")
     return int(bool(found))
 
