@@ -140,37 +140,53 @@ def exchange(
 
 
 def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
-    """Time per edge between two tasks, and between two devices of one process."""
-    from .edges import measure_on
+    """Time that an edge between two tasks adds to a computation, and to passing a reference."""
+    from . import edges as computed
+    from . import references
 
     result = Result("edges", "time per edge inside a step", {"repeat": repeat}, "p50")
+    jobs = ("worker", "ps")
     with _pairs(where) as clusters:
         where.bar.at(0, "making the graphs")
-        measured = measure_on(
-            clusters, list(sizes), repeat, jobs=("worker", "ps"), track=where.bar.track
-        )
+        tracks = [where.bar.section(index, 2).track for index in range(2)]
+        rows = computed.measure_on(clusters, list(sizes), repeat, jobs, tracks[0])
+        cost = computed.fixed_cost(clusters, repeat, jobs)
+        passed = references.measure_on(clusters, list(sizes), repeat, jobs, tracks[1])
         _note_transports(result, clusters)
-    for row in measured:
-        for name in (*where.protocols, "local"):
-            summary: Summary = row[name]
-            result.rows.append(
-                Row(
-                    test="edge",
-                    name=size_name(row["bytes"]),
-                    bytes=row["bytes"],
-                    protocol=name,
-                    iterations=repeat,
-                    times=_difference(summary),
-                    wrong=row[f"{name}_wrong"],
-                    sent=row.get(f"{name}_sent"),
-                )
-            )
-    result.notes.append(
-        "Times: the difference between a long and a short chain of edges, per edge. "
-        "local: an edge between two CPU devices of one process."
-    )
+    for row in rows:
+        result.rows += _edge_rows("edge", where.protocols, row, repeat)
+        result.rows += _edge_rows("hop", ("local", "floor"), row, repeat)
+    for name, summary in cost.items():
+        test = "step" if name == "local" else "step_cost"
+        result.rows.append(Row(test, size_name(4), 4, name, repeat, times=_difference(summary)))
+    for row in passed:
+        result.rows += _edge_rows("reference", (*where.protocols, "local"), row, repeat)
+    result.notes += [
+        "edge: what an edge adds to a chain of x + 1 and x * 0.5, with its share of step_cost.",
+        "hop: a whole hop of that chain; local: in one process; floor: two processes that share "
+        "memory and do nothing else, on one thread each.",
+        "step_cost: what a step with one edge of 4 B adds to that step in one process.",
+        "reference: an edge of a chain of identities, which passes a reference: nothing is read. "
+        "local: between two CPU devices of one process.",
+    ]
     result.compare()
     return result
+
+
+def _edge_rows(
+    test: str, protocols: Sequence[str], row: dict[str, Any], repeat: int
+) -> Iterator[Row]:
+    for name in protocols:
+        yield Row(
+            test=test,
+            name=size_name(row["bytes"]),
+            bytes=row["bytes"],
+            protocol=name,
+            iterations=repeat,
+            times=_difference(row[name]),
+            wrong=row[f"{name}_wrong"],
+            sent=row.get(f"{name}_sent"),
+        )
 
 
 def all_reduce(where: Where, sizes: Sequence[int], workers: int = 2, repeat: int = 9) -> Result:

@@ -99,10 +99,11 @@ def fabric(
 @app.command("edges")
 @performed(beside_grpc)
 def edges(sizes: Sizes = "4,64,4KiB…16MiB", repeat: Repeat = 15) -> "Measure":
-    """Measure the time of one edge between two tasks.
+    """Measure the time that an edge between two tasks adds.
 
-    A tensor goes back and forth inside a step. The time is the difference between a long and a
-    short chain of edges, per edge.
+    A tensor goes back and forth inside a step and is computed in each hop: the step's time minus
+    that of the same computation in one process, per edge. Also measures edges that pass a
+    reference, and the floor: two processes that compute the same on shared memory.
     """
     from . import benchmarks
     from .support.sizes import parse_sizes

@@ -11,14 +11,16 @@ from typing import Annotated
 
 import typer
 
-from .edges import Chain
+from .chains import IDENTITY, Chain
+from .references import SHORT_HOPS, measure_chain
 from .support.exit import run_command
 from .support.member import PROTOCOLS, serve
 from .support.options import Repeat, Sizes
 from .support.sizes import parse_sizes
 from .support.timing import summarize
 
-HOPS = (6,)  # a network's edge is slow enough to stand out
+LONG_HOPS = 6  # a network's edge is slow enough to stand out
+HOPS = (SHORT_HOPS, LONG_HOPS)
 DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
 
 
@@ -40,14 +42,14 @@ def main(
     for size in wanted:
         with ExitStack() as stack:
             chains = {
-                protocol: Chain(stack, servers[protocol].target, DEVICES, size, HOPS, "identity")
+                protocol: Chain(stack, servers[protocol].target, DEVICES, size, HOPS, IDENTITY)
                 for protocol in PROTOCOLS
             }
-            wrong = sum(chain.choose_length()[1] for chain in chains.values())
+            wrong = sum(chain.wrong(LONG_HOPS) for chain in chains.values())
             edges: dict[str, list[float]] = {protocol: [] for protocol in PROTOCOLS}
             for _ in range(repeat):
                 for protocol, chain in chains.items():
-                    edges[protocol].append(1e6 * chain.measure(HOPS[0])[0])
+                    edges[protocol].append(1e6 * measure_chain(chain, LONG_HOPS)[0])
             times = {protocol: summarize(edges[protocol]).as_dict() for protocol in PROTOCOLS}
             rows.append({"bytes": size, "wrong": wrong, **times})
     stats = rdma_transport.stats()

@@ -13,6 +13,7 @@ import pytest
 
 import bench.edges
 import bench.fabric
+import bench.references
 from bench import benchmarks, exchange, runner
 from bench.benchmarks import Where
 from bench.payloads import parse_payloads, payload
@@ -29,7 +30,8 @@ QUICK = {"seconds": 0.1, "warm_up": 0.02}
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MOST_CALLS", 4)
-    monkeypatch.setattr(bench.edges, "LONG_HOPS", (6,))
+    monkeypatch.setattr(bench.edges, "HOPS", (6,))
+    monkeypatch.setattr(bench.references, "LONG_HOPS", (6,))
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +150,12 @@ def test_edges_all_reduce_and_steps_have_the_same_form() -> None:
         runner._judge(result)
         assert result.problems == []
     valid(edges, reduced, trained)
-    assert [row.protocol for row in edges.rows] == ["grpc", "rdma", "local"]
+    assert [(row.test, row.protocol) for row in edges.rows] == [
+        *(("edge", "grpc"), ("edge", "rdma"), ("hop", "local"), ("hop", "floor")),
+        *(("step_cost", "grpc"), ("step_cost", "rdma"), ("step", "local")),
+        *(("reference", "grpc"), ("reference", "rdma"), ("reference", "local")),
+    ]
+    assert {row.wrong for row in edges.rows if not row.test.startswith("step")} == {0}
     grpc, rdma = reduced.rows
     assert grpc.times is not None
     assert rdma.times is not None

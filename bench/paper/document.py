@@ -1,6 +1,6 @@
 """docs/benchmarks.md, from what was measured; says nothing that the numbers do not."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from statistics import mean
 from typing import Any
@@ -41,15 +41,29 @@ What verbs do between hosts, as far as Soft-RoCE can tell, is in the README (`ma
 MESSAGE_SIZES = """
 ## Message sizes
 
-A tensor between two tasks, median time of one edge in µs (`python -m bench.edges` explains how).
-Each of the two ideas of the paper is switched off in turn: *zero copy*
-(`RDMA_TRANSPORT_ZERO_COPY=off`: tensors are copied out of the place where they arrive) and
-*static placement* (`RDMA_TRANSPORT_STATIC=off`: each transfer needs a descriptor). "<": below
-what the noise lets see.
+A chain of `x + 1` and `x * 0.5` alternates between two tasks: median time in µs that an edge adds
+to the same chain in one process (`python -m bench.edges` explains how). Each of the two ideas of
+the paper is switched off in turn: *zero copy* (`RDMA_TRANSPORT_ZERO_COPY=off`: tensors are copied
+out of the place where they arrive) and *static placement* (`RDMA_TRANSPORT_STATIC=off`: each
+transfer needs a descriptor). The last two columns are times of a whole hop with its arithmetic: in
+one process, and by two processes that share memory and do nothing else, on one thread each (the
+floor). "<": below what the noise lets see.
 
 {table}
 
 ![time per edge by size](images/paper_message_sizes.svg)
+"""
+
+PASSED_REFERENCES = """
+## Passing a reference
+
+A chain of `identity` between two tasks, median time of one edge in µs. On shared memory an edge
+passes a reference, and nothing is read, so these times are those of a notification and say nothing
+about tensors that are computed. "One process" is an edge between two devices of one process.
+
+{table}
+
+![time per passed reference by size](images/paper_passed_references.svg)
 """
 
 MODELS = """
@@ -123,8 +137,17 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _message_sizes(rows: Rows) -> str:
-    ways = ("grpc", "rdma", "copying", "dynamic", "local")
-    heads = ("tensor", "gRPC", "rdma", "zero copy off", "static off", "one process", "gRPC / rdma")
+    return MESSAGE_SIZES.format(table=_edge_table(rows, {"local": "one process", "floor": "floor"}))
+
+
+def _passed_references(rows: Rows) -> str:
+    return PASSED_REFERENCES.format(table=_edge_table(rows, {"local": "one process"}))
+
+
+def _edge_table(rows: Rows, others: Mapping[str, str]) -> str:
+    """The ways of `bench.paper.experiments.WAYS`, and others by name with their heads."""
+    ways = ("grpc", "rdma", "copying", "dynamic", *others)
+    heads = ("tensor", "gRPC", "rdma", "zero copy off", "static off", *others.values())
 
     def cell(value: dict[str, Any]) -> str:
         return f"{value['median']:.1f}" if value["resolved"] else f"< {max(value['high'], 0):.0f}"
@@ -134,7 +157,7 @@ def _message_sizes(rows: Rows) -> str:
         return f"{slow['median'] / fast['median']:.1f}x" if fast["resolved"] else "not resolved"
 
     lines = ([size_name(r["bytes"]), *(cell(r[way]) for way in ways), ratio(r)] for r in rows)
-    return MESSAGE_SIZES.format(table=table(heads, lines))
+    return table((*heads, "gRPC / rdma"), lines)
 
 
 def _times(row: dict[str, Any]) -> list[str]:
@@ -203,6 +226,7 @@ def _seconds_to(row: dict[str, Any], goal: float) -> float | None:
 
 SECTIONS: dict[str, Callable[[Rows], str]] = {
     "message_sizes": _message_sizes,
+    "passed_references": _passed_references,
     "models": _models,
     "scaling": _scaling,
     "convergence": _convergence,

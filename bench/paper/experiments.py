@@ -1,15 +1,16 @@
 """What is measured, over gRPC and over rdma in turns; each function returns plain numbers."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from .. import edges, train_models
+from .. import edges, references, train_models
 from ..models import MODELS
 from ..support.cluster import Cluster
+from ..support.sizes import size_name
 from ..support.timing import plain
 
 Say = Callable[[str], None]
@@ -43,9 +44,23 @@ QUICK = Effort((4, 2**16), 6, ("gru",), 6, ("gru",), (1, 2), 30)
 
 
 def message_sizes(effort: Effort, say: Say) -> Rows:
-    """Microseconds per edge by bytes, for each of WAYS, and inside one process."""
-    say(f"{len(effort.sizes)} sizes, {len(WAYS)} ways")
-    rows, _ = edges.measure(list(effort.sizes), effort.repeat, 0, "identity", WAYS)
+    """Microseconds that an edge adds by bytes, for each of WAYS, and the floor of a hop."""
+    return _edges(edges.measure_on, effort, say)
+
+
+def passed_references(effort: Effort, say: Say) -> Rows:
+    """Microseconds of an edge that passes a reference by bytes, and inside one process."""
+    return _edges(references.measure_on, effort, say)
+
+
+def _edges(measure_on: Callable[..., Rows], effort: Effort, say: Say) -> Rows:
+    def track(sizes: list[int], what: str) -> Iterator[int]:
+        for size in sizes:
+            say(f"{what}: {size_name(size)}")
+            yield size
+
+    with edges.started(WAYS) as clusters:
+        rows = measure_on(clusters, list(effort.sizes), effort.repeat, edges.JOBS, track)
     return plain(rows)
 
 

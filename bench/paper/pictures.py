@@ -17,6 +17,7 @@ NAMES = {
     "copying": "rdma, zero copy off",
     "dynamic": "rdma, static placement off",
     "local": "one process",
+    "floor": "floor of a whole hop",
 }
 COLORS = {
     "grpc": "#c94f45",
@@ -24,6 +25,7 @@ COLORS = {
     "copying": "#e3a02f",
     "dynamic": "#5b8fd0",
     "local": "#66717f",
+    "floor": "#a9b1ba",
 }
 SMOOTHED = 10  # losses in a mean
 
@@ -49,7 +51,7 @@ def draw(name: str, rows: Rows, path: Path) -> None:
 
 def message_sizes(axes: "Axes", rows: Rows) -> None:
     sizes = [row["bytes"] for row in rows]
-    for way in NAMES:
+    for way in (name for name in NAMES if name in rows[0]):
         axes.plot(
             sizes,
             [row[way]["median"] if row[way]["resolved"] else np.nan for row in rows],
@@ -90,6 +92,7 @@ def convergence(axes: "Axes", rows: Rows) -> None:
 
 DRAWN: dict[str, Callable[["Axes", Rows], None]] = {
     "message_sizes": message_sizes,
+    "passed_references": message_sizes,
     "models": models,
     "scaling": scaling,
     "convergence": convergence,

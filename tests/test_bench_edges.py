@@ -1,0 +1,108 @@
+"""`bench.edges`: its chains compute what one process computes, and its tables say what they are."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+
+import pytest
+
+from bench import edges
+from bench.chains import COMPUTED, IDENTITY, Chain, between, fitting
+from bench.edges import JOBS, ONE_DEVICE, WAYS, started
+from bench.support.cluster import Cluster
+from bench.support.floor import Floor
+
+pytestmark = pytest.mark.timeout(60)
+SIZE, HOPS = 65536, 6
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[dict[str, Cluster]]:
+    with started(WAYS) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", [COMPUTED, IDENTITY])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_chain_computes_what_one_process_computes(
+    kind: str, way: str, clusters: dict[str, Cluster]
+) -> None:
+    with ExitStack() as stack:
+        chain = between(stack, clusters[way], JOBS, SIZE, [HOPS], kind)
+        assert chain.wrong(HOPS, steps=8) == 0
+
+
+def test_every_wrong_result_of_a_chain_is_counted(
+    clusters: dict[str, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Chain._expected
+    # The last element, and no other, is another one.
+    monkeypatch.setattr(
+        Chain,
+        "_expected",
+        lambda self, source, hops: expected(self, source, hops) * ([1.0] * (SIZE // 4 - 1) + [2.0]),
+    )
+    with ExitStack() as stack:
+        chain = between(stack, clusters["rdma"], JOBS, SIZE, [HOPS], COMPUTED)
+        assert chain.wrong(HOPS, steps=3) == 3
+
+
+def test_a_chain_without_edges_between_two_devices_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Chain, "_build", lambda self, tf, source, *_: (source[:1].op, source))
+    with ExitStack() as stack, pytest.raises(RuntimeError, match=f"kept 0 of {HOPS} edges"):
+        Chain(stack, "", ["/cpu:0", "/cpu:1"], SIZE, [HOPS], COMPUTED)
+
+
+def test_a_chain_in_one_process_needs_no_edge() -> None:
+    with ExitStack() as stack:
+        chain = Chain(stack, "", ONE_DEVICE, SIZE, [1, HOPS], COMPUTED)
+        assert [chain.wrong(hops) for hops in (1, HOPS)] == [0, 0]
+
+
+@pytest.mark.parametrize("size", [4, SIZE])
+def test_the_floor_computes_what_it_should(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        floor = Floor(stack, size)
+        assert floor.wrong(HOPS) == 0
+        assert floor.step_seconds(HOPS) > 0
+        step = Floor.step_seconds
+        monkeypatch.setattr(Floor, "step_seconds", lambda self, hops: step(self, hops + 2))
+        assert floor.wrong(HOPS) == 1
+
+
+def test_large_tensors_have_shorter_chains() -> None:
+    assert fitting((2, 12, 48), 2**24) == (2, 12, 48)
+    assert fitting((2, 12, 48), 2**27) == (2, 12)
+    assert fitting((2, 12, 48), 2**32) == (2,)
+
+
+def test_both_tables_and_all_figures(
+    clusters: dict[str, Cluster],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(edges, "started", lambda ways: nullcontext(clusters))
+    file = tmp_path / "edges.json"
+    edges.main(sizes="4,64KiB", repeat=6, hops=HOPS, json_file=file)
+    text = capsys.readouterr().out
+    computed, passed = text.index("computed edges"), text.index("passing a reference")
+    assert computed < text.index("floor", computed) < passed
+    report = json.loads(file.read_text())
+    columns = {*WAYS, "local", "floor"}
+    for row, size in zip(report["rows"], (4, SIZE), strict=True):
+        assert (row["bytes"], row["hops"], row["wrong"]) == (size, HOPS, 0)
+        assert {name for name in columns if row[f"{name}_wrong"] == 0} == columns
+        assert {name for name in columns if "median" in row[name]} == columns
+        assert all(row[name]["minimum"] > 0 for name in ("local", "floor"))
+        assert row["dynamic_sent"]["static"]["tensors"] == row["rdma_sent"]["grpc"]["tensors"] == 0
+        assert row["grpc_sent"] is None
+    assert report["rows"][1]["rdma_sent"]["static"]["tensors"] > 0
+    assert report["tensors_by_mode"]["inline"] > 0
+    assert set(report["fixed_cost"]) == {*WAYS, "local"}
+    for row in report["references"]:
+        assert row["wrong"] == 0
+        assert {name for name in (*WAYS, "local") if "median" in row[name]} == {*WAYS, "local"}
