@@ -38,12 +38,13 @@ from .support.floor import Floor
 from .support.machine import describe
 from .support.options import JsonFile, Repeat, Sizes, save
 from .support.sizes import parse_sizes, size_name
-from .support.timing import Summary, plain, ratio, summarize
+from .support.timing import Summary, plain, summarize
 
 SIZES = "4,65536,1048576,4194304,16777216"
 HOPS = (2, 12, 48)  # of a chain; the most that fit
 JOBS = ("a", "b")
 MEASURED_STEPS = 2  # of a turn
+MAX_SPREAD = 1.5  # of a median's 95 % interval, high to low, for which a ratio is printed
 Way = tuple[str, dict[str, str]]  # a protocol, and settings
 WAYS: dict[str, Way] = {
     "grpc": ("grpc", {}),
@@ -145,6 +146,12 @@ def _cells(value: Summary) -> list[str]:
     return [middle, f"({value.minimum:.0f}, {value.p90:.0f})"]
 
 
+def _ratio(slow: Summary, fast: Summary) -> str:
+    """Of the medians, unless noise dominates one of them."""
+    noisy = any(not each.resolved or each.high > MAX_SPREAD * each.low for each in (slow, fast))
+    return "noisy" if noisy else f"{slow.median / fast.median:.1f}x"
+
+
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title)
     for heading in headings:
@@ -161,7 +168,7 @@ def show(rows: list[dict], cost: Mapping[str, Summary], repeat: int) -> Table:
         table.add_row(
             size_name(row["bytes"]),
             *(cell for name in WAYS for cell in _cells(row[name])),
-            *(ratio(row["grpc"], row[name]) for name in ("rdma", "dynamic")),
+            *(_ratio(row["grpc"], row[name]) for name in ("rdma", "dynamic")),
             *(_cells(row[name])[0] for name in ("local", "floor")),
             str(row["wrong"]),
             end_section=row is rows[-1],
@@ -169,7 +176,7 @@ def show(rows: list[dict], cost: Mapping[str, Summary], repeat: int) -> Table:
     table.add_row(
         "step",
         *(cell for name in WAYS for cell in _cells(cost[name])),
-        *(ratio(cost["grpc"], cost[name]) for name in ("rdma", "dynamic")),
+        *(_ratio(cost["grpc"], cost[name]) for name in ("rdma", "dynamic")),
         _cells(cost["local"])[0],
     )
     return table
@@ -225,8 +232,8 @@ def main(
     console.print(
         "static: rdma. dynamic: rdma with RDMA_TRANSPORT_STATIC=off. one process, floor: a whole "
         "hop with its arithmetic; the floor computes on one thread. step: what a step with one "
-        "edge of 4 B adds, and that step in one process. < and >: below the noise; the value is a "
-        "95 % bound."
+        "edge of 4 B adds, and that step in one process. <: below the noise; the value is a 95 % "
+        "bound. noisy: the 95 % interval of a median is wide."
     )
     console.print(show_references(passed, repeat))
     console.print("local: between two CPU devices of one process.")

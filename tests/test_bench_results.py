@@ -205,7 +205,8 @@ def test_a_table_leaves_out_what_nobody_measured() -> None:
 
 
 FOLDER = Path(bench.__file__).parent
-CHILDREN = {"task", "collective_task", "data_service", "fitting"}  # of a program, without options
+# Of a program, and without options.
+CHILDREN = {"task", "collective_task", "data_service", "fitting", "floor_task"}
 RUNNABLE = sorted(
     path.relative_to(FOLDER.parent).with_suffix("")
     for path in FOLDER.glob("**/*.py")

@@ -36,3 +36,18 @@ def test_a_page_of_unequal_losses_says_so() -> None:
     page = document.write("a machine", {"convergence": rows})
     assert "are NOT equal." in page
     assert "## Models" not in page
+
+
+def test_computed_edges_and_passed_references_have_their_own_tables() -> None:
+    def times(median: float) -> dict[str, float | bool]:
+        return {"median": median, "high": 2 * median, "resolved": median > 1.0}
+
+    ways = {
+        name: times(10.0 * i) for i, name in enumerate(("grpc", "rdma", "copying", "dynamic"), 1)
+    }
+    passed = {"bytes": 4, **ways, "local": times(1.0)}
+    computed = {**passed, "floor": times(7.0)}
+    page = document.write("a machine", {"message_sizes": [computed], "passed_references": [passed]})
+    first, second = page.split("## Passing a reference")
+    assert "| 4 B | 10.0 | 20.0 | 30.0 | 40.0 | < 2 | 7.0 | 0.5x |" in first
+    assert "| 4 B | 10.0 | 20.0 | 30.0 | 40.0 | < 2 |\n" in second

@@ -137,27 +137,28 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _message_sizes(rows: Rows) -> str:
-    return MESSAGE_SIZES.format(table=_edge_table(rows, {"local": "one process", "floor": "floor"}))
+    heads, lines = _edge_cells(rows, {"local": "one process", "floor": "floor"})
+    for line, row in zip(lines, rows, strict=True):
+        slow, fast = row["grpc"], row["rdma"]
+        resolved = slow["resolved"] and fast["resolved"]
+        line.append(f"{slow['median'] / fast['median']:.1f}x" if resolved else "not resolved")
+    return MESSAGE_SIZES.format(table=table((*heads, "gRPC / rdma"), lines))
 
 
 def _passed_references(rows: Rows) -> str:
-    return PASSED_REFERENCES.format(table=_edge_table(rows, {"local": "one process"}))
+    heads, lines = _edge_cells(rows, {"local": "one process"})
+    return PASSED_REFERENCES.format(table=table(heads, lines))
 
 
-def _edge_table(rows: Rows, others: Mapping[str, str]) -> str:
-    """The ways of `bench.paper.experiments.WAYS`, and others by name with their heads."""
+def _edge_cells(rows: Rows, others: Mapping[str, str]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Heads and lines for `bench.paper.experiments.WAYS`, and for others by name."""
     ways = ("grpc", "rdma", "copying", "dynamic", *others)
     heads = ("tensor", "gRPC", "rdma", "zero copy off", "static off", *others.values())
 
     def cell(value: dict[str, Any]) -> str:
         return f"{value['median']:.1f}" if value["resolved"] else f"< {max(value['high'], 0):.0f}"
 
-    def ratio(row: dict[str, Any]) -> str:
-        slow, fast = row["grpc"], row["rdma"]
-        return f"{slow['median'] / fast['median']:.1f}x" if fast["resolved"] else "not resolved"
-
-    lines = ([size_name(r["bytes"]), *(cell(r[way]) for way in ways), ratio(r)] for r in rows)
-    return table((*heads, "gRPC / rdma"), lines)
+    return heads, [[size_name(row["bytes"]), *(cell(row[way]) for way in ways)] for row in rows]
 
 
 def _times(row: dict[str, Any]) -> list[str]:
