@@ -9,9 +9,9 @@ from .support.cluster import Cluster
 
 # Kinds of chains, by name. An operation takes the value and the index of its hop.
 IDENTITY, COMPUTED = "identity", "computed"
-# And whose tensors take at most this much: where they are copied, each edge has slots of its own.
+# The tensors of a chain take at most this much: each edge may have slots of its own.
 CHAIN_BYTES = 2**31
-MAX_DOUBLINGS = 100  # float32 holds twice as large a value after each, up to 127
+MAX_DOUBLINGS = 100  # of the first values, which float32 must hold
 
 
 def _operation(kind: str) -> Callable[[Any, int], Any]:
@@ -31,8 +31,8 @@ def fitting(lengths: Sequence[int], size: int) -> tuple[int, ...]:
 class Chain:
     """A session with a chain of each of `lengths`, whose edges carry `size` bytes.
 
-    `target` is empty for devices of this process. The session is closed by `stack`. Raises
-    RuntimeError if TensorFlow has fewer edges than asked for between two different devices.
+    `target` is empty for devices of this process. `stack` closes the session. Raises RuntimeError
+    if the devices differ and TensorFlow does not send a tensor for each hop.
     """
 
     def __init__(

@@ -38,13 +38,12 @@ from .support.floor import Floor
 from .support.machine import describe
 from .support.options import JsonFile, Repeat, Sizes, save
 from .support.sizes import parse_sizes, size_name
-from .support.timing import Summary, plain, summarize
+from .support.timing import Summary, plain, steady, summarize
 
 SIZES = "4,65536,1048576,4194304,16777216"
 HOPS = (2, 12, 48)  # of a chain; the most that fit
 JOBS = ("a", "b")
 MEASURED_STEPS = 2  # of a turn
-MAX_SPREAD = 1.5  # of a median's 95 % interval, high to low, for which a ratio is printed
 Way = tuple[str, dict[str, str]]  # a protocol, and settings
 WAYS: dict[str, Way] = {
     "grpc": ("grpc", {}),
@@ -148,8 +147,8 @@ def _cells(value: Summary) -> list[str]:
 
 def _ratio(slow: Summary, fast: Summary) -> str:
     """Of the medians, unless noise dominates one of them."""
-    noisy = any(not each.resolved or each.high > MAX_SPREAD * each.low for each in (slow, fast))
-    return "noisy" if noisy else f"{slow.median / fast.median:.1f}x"
+    known = all(steady(each.low, each.high) for each in (slow, fast))
+    return f"{slow.median / fast.median:.1f}x" if known else "noisy"
 
 
 def _table(title: str, *headings: str) -> Table:

@@ -40,7 +40,8 @@ def test_a_page_of_unequal_losses_says_so() -> None:
 
 def test_computed_edges_and_passed_references_have_their_own_tables() -> None:
     def times(median: float) -> dict[str, float | bool]:
-        return {"median": median, "high": 2 * median, "resolved": median > 1.0}
+        low, high = median - 1.0, median + 1.0
+        return {"median": median, "low": low, "high": high, "resolved": low > 0}
 
     ways = {
         name: times(10.0 * i) for i, name in enumerate(("grpc", "rdma", "copying", "dynamic"), 1)
@@ -50,4 +51,6 @@ def test_computed_edges_and_passed_references_have_their_own_tables() -> None:
     page = document.write("a machine", {"message_sizes": [computed], "passed_references": [passed]})
     first, second = page.split("## Passing a reference")
     assert "| 4 B | 10.0 | 20.0 | 30.0 | 40.0 | < 2 | 7.0 | 0.5x |" in first
+    noisy = {**computed, "rdma": {**ways["rdma"], "low": 5.0}}
+    assert "| 7.0 | noisy |" in document.write("a machine", {"message_sizes": [noisy]})
     assert "| 4 B | 10.0 | 20.0 | 30.0 | 40.0 | < 2 |\n" in second

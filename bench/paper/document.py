@@ -6,6 +6,7 @@ from statistics import mean
 from typing import Any
 
 from ..support.sizes import size_name
+from ..support.timing import steady
 from ..table import percent
 from .pictures import SMOOTHED
 
@@ -47,7 +48,8 @@ the paper is switched off in turn: *zero copy* (`RDMA_TRANSPORT_ZERO_COPY=off`: 
 out of the place where they arrive) and *static placement* (`RDMA_TRANSPORT_STATIC=off`: each
 transfer needs a descriptor). The last two columns are times of a whole hop with its arithmetic: in
 one process, and by two processes that share memory and do nothing else, on one thread each (the
-floor). "<": below what the noise lets see.
+floor). "<": below what the noise lets see. "noisy": the 95 % interval of a median is too wide for
+a ratio.
 
 {table}
 
@@ -140,8 +142,8 @@ def _message_sizes(rows: Rows) -> str:
     heads, lines = _edge_cells(rows, {"local": "one process", "floor": "floor"})
     for line, row in zip(lines, rows, strict=True):
         slow, fast = row["grpc"], row["rdma"]
-        resolved = slow["resolved"] and fast["resolved"]
-        line.append(f"{slow['median'] / fast['median']:.1f}x" if resolved else "not resolved")
+        known = all(steady(each["low"], each["high"]) for each in (slow, fast))
+        line.append(f"{slow['median'] / fast['median']:.1f}x" if known else "noisy")
     return MESSAGE_SIZES.format(table=table((*heads, "gRPC / rdma"), lines))
 
 

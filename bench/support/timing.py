@@ -6,6 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+MAX_SPREAD = 1.5  # of a median's 95 % interval, high to low, that permits a ratio
+
+
+def steady(low: float, high: float) -> bool:
+    """Whether a median with this 95 % interval is known well enough for a ratio."""
+    return low > 0 and high <= MAX_SPREAD * low
+
 
 @dataclass(frozen=True)
 class Summary:
