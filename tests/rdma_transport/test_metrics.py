@@ -18,7 +18,7 @@ from tests.support.graphs import Graph
 from tests.support.observing import WIDE, job, run, start, wide_and_small
 
 pytestmark = pytest.mark.timeout(60)
-OPERATIONS = Path(__file__).parent.parent / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 @pytest.fixture(scope="module")

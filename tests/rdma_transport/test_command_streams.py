@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import forked
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rdma_transport"]
 ANSWERS = [
     ["--help"],

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from rdma_transport.doctor.result import FAIL, PASS, PLACES, SKIP, WARN
+from tests.graph_analyzer.test_plan import SAMPLE
 from tests.support import fake_verbs
 from tests.support.command import checks, clean_environment, run, run_in_terminal, words
-from tests.test_graph_analyzer_plan import SAMPLE
 
 pytestmark = pytest.mark.timeout(90)
 

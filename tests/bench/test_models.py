@@ -276,5 +276,5 @@ def test_the_gradients_of_all_workers_are_summed() -> None:
 
 def test_the_names_need_no_tensorflow() -> None:
     code = "import sys, bench.models; assert 'tensorflow' not in sys.modules"
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=30)

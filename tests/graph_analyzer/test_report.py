@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graph_analyzer import AnalysisError, Plan, Task, advise, capacity, report
-from tests.test_graph_analyzer_plan import SERVER, WORKERS, sample
+from tests.graph_analyzer.test_plan import SERVER, WORKERS, sample
 
 pytestmark = pytest.mark.timeout(60)
 

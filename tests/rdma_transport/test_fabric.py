@@ -34,7 +34,7 @@ from rdma_transport.fabric import (
     RemoteRegion,
 )
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SPAWN = multiprocessing.get_context("spawn")
 NBYTES = 1_000_000
 SOON = 10.0

@@ -14,7 +14,7 @@ from rdma_transport.live import LiveServer
 from tests.support.scripts import ForkedCluster
 
 pytestmark = pytest.mark.timeout(120)
-SESSIONS = Path(__file__).parent.parent / "examples" / "sessions"
+SESSIONS = Path(__file__).parents[2] / "examples" / "sessions"
 PS_AND_WORKERS = {"ps": 1, "worker": 2}
 FORBID = {"RDMA_TRANSPORT_FALLBACK": "forbid"}
 

@@ -11,12 +11,12 @@ import pytest
 
 from graph_analyzer import Plan
 from graph_analyzer.cli import main
-from tests.test_graph_analyzer_input import GRAPH
-from tests.test_graph_analyzer_plan import SAMPLE, WEIGHT
+from tests.graph_analyzer.test_input import GRAPH
+from tests.graph_analyzer.test_plan import SAMPLE, WEIGHT
 
 pytestmark = pytest.mark.timeout(60)
 
-ROOT = str(Path(__file__).parent.parent)
+ROOT = str(Path(__file__).parents[2])
 ENVIRONMENT = os.environ | {"PYTHONPATH": ROOT, "NO_COLOR": "1"}
 
 

@@ -11,9 +11,7 @@ import pytest
 import tensorflow as tf
 
 from bench.support.cluster import Cluster, NotStartedError, eventually, running
-from tests.support.fake_verbs import environment, tell
-from tests.support.graphs import A, B, Graph
-from tests.test_equality import (  # noqa: F401
+from tests.plugin.test_equality import (  # noqa: F401
     test_a_source_overwritten_right_after_the_send,
     test_a_variable_that_was_assigned_a_received_tensor_is_its_own,
     test_an_empty_tensor_beside_a_reference_variable,
@@ -26,6 +24,8 @@ from tests.test_equality import (  # noqa: F401
     test_tensors_bounced_between_tasks,
     test_while_loop_across_tasks,
 )
+from tests.support.fake_verbs import environment, tell
+from tests.support.graphs import A, B, Graph
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("verbs")]
 JOBS = {"a": 1, "b": 1, "c": 1}

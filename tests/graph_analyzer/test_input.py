@@ -16,7 +16,7 @@ from graph_analyzer import AnalysisError, analyze
 from graph_analyzer.clusters import task_counts
 from graph_analyzer.sources import graph_def_bytes
 from graph_analyzer.units import format_bytes, format_seconds, parse_bandwidth, parse_size
-from tests.test_graph_analyzer_plan import SAMPLE, sample
+from tests.graph_analyzer.test_plan import SAMPLE, sample
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -247,7 +247,7 @@ print("all", end="")
 
 
 def test_real_objects_and_files_of_tensorflow(tmp_path: Path) -> None:
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", REAL_OBJECTS, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)

@@ -12,7 +12,7 @@ import pytest
 from bench.models import MODELS
 from bench.models.training import TrainingGraph, training_graph
 from graph_analyzer import Plan, analyze
-from tests.test_models import EXPECTED, WORKERS, built
+from tests.bench.test_models import EXPECTED, WORKERS, built
 
 pytestmark = pytest.mark.timeout(60)
 INLINE = 4096

@@ -16,7 +16,7 @@ from graph_analyzer.advice import (
     ring_all_reduce,
     sufficient_factors,
 )
-from tests.test_graph_analyzer_plan import SAMPLE, WEIGHT, sample
+from tests.graph_analyzer.test_plan import SAMPLE, WEIGHT, sample
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 v1 = tf.compat.v1
 PS, W0 = "/job:ps/task:0", "/job:worker/task:0"
 CLUSTER = "ps=1,worker=2"
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FLOAT, INT32 = types_pb2.DT_FLOAT, types_pb2.DT_INT32
 Graph = Any  # a graph_pb2.GraphDef
 
@@ -361,7 +361,7 @@ FUZZ = """
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     from pathlib import Path
     from graph_analyzer import AnalysisError, analyze
-    from tests.test_analyzer_bad_input import of_all_kinds
+    from tests.graph_analyzer.test_bad_input import of_all_kinds
 
     # Made here: names count up with all that a process made before.
     graph = of_all_kinds().as_graph_def().SerializeToString(deterministic=True)

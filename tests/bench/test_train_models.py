@@ -8,7 +8,7 @@ import pytest
 from bench.models import MODELS
 from tests.support import forked
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MAIN = """
 import runpy
 from bench.support import python

@@ -21,7 +21,7 @@ from bench.report import schema
 from bench.support.cluster import eventually, free_port
 from tests.support import forked
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BENCH = [sys.executable, "-m", "rdma_transport.cli", "bench"]
 QUICK = ["fabric", "--sizes", "64,4KiB", "--iterations", "20", "--rounds", "1"]
 ENDLESS = ["fabric", "--sizes", "64", "--iterations", "100000000"]

@@ -1,6 +1,6 @@
 """Many rounds of steps of which one operation fails, and how many of them did not end.
 
-usage: python -m tests.abort_rounds [CASE...] --rounds 5000 --load 2
+usage: python -m tests.plugin.abort_rounds [CASE...] --rounds 5000 --load 2
 """
 
 import argparse
@@ -17,7 +17,9 @@ from tests.support.aborts import CASES, HANG_SECONDS, HangError, Tally, tally
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.abort_rounds", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.plugin.abort_rounds", description=__doc__
+    )
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; or all")
     parser.add_argument("--rounds", type=int, default=300, help="of each case and protocol")
     parser.add_argument("--load", type=int, default=0, help="busy loops beside them")

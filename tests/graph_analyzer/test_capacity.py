@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graph_analyzer import AnalysisError, Capacity, Plan, capacity
 from graph_analyzer.capacity import spread_evenly, spread_greedily
-from tests.test_graph_analyzer_plan import BIAS, SAMPLE, WEIGHT, sample
+from tests.graph_analyzer.test_plan import BIAS, SAMPLE, WEIGHT, sample
 
 pytestmark = pytest.mark.timeout(60)
 

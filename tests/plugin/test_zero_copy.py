@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from bench.support.cluster import Cluster, Task, running
 from bench.support.counters import Counts, combine, summed
+from tests.plugin.test_ownership import ORIGINAL, USES, used_elsewhere
 from tests.support import forked
 from tests.support.graphs import A, B, Graph, same_bits, v1
-from tests.test_ownership import ORIGINAL, USES, used_elsewhere
 
 pytestmark = pytest.mark.timeout(200)
-FRONT_END = Path(__file__).parent / "support" / "front_end.py"
+FRONT_END = Path(__file__).parents[1] / "support" / "front_end.py"
 TURN_SECONDS = 60
 STEPS = 12
 WEIGHTS = 2**18

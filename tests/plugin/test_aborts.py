@@ -1,7 +1,7 @@
 """A step that fails in one task ends in all, with the error that gRPC reports; then steps go on.
 
-ABORT_ROUNDS is how many rounds of each case are played; `python -m tests.abort_rounds` plays more
-of them, beside busy loops, and counts those that do not end.
+ABORT_ROUNDS is how many rounds of each case are played; `python -m tests.plugin.abort_rounds` plays
+more of them, beside busy loops, and counts those that do not end.
 """
 
 import os
@@ -17,7 +17,7 @@ ROUNDS = int(os.environ.get("ABORT_ROUNDS", "0"))
 SECONDS = 2.0  # for each case over each protocol, if ABORT_ROUNDS is not set
 FEWEST = 4
 # Clearing the errors of a remote eager context hangs now and then in TensorFlow itself, over gRPC
-# too (one of 16 to 31 rounds on a busy machine): for `python -m tests.abort_rounds` alone.
+# too (one of 16 to 31 rounds on a busy machine): for `python -m tests.plugin.abort_rounds` alone.
 STEADY = [name for name in CASES if not name.startswith("eager")]
 # Which worker's error reaches the others first differs from round to round.
 UNSTEADY = ("mirrored",)
