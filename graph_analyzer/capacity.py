@@ -37,8 +37,10 @@ from typing import Any
 
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import Plan
+from rdma_transport import _native
 
 MOST_TASKS = 2**20
+SLOTS_PER_EDGE = _native.SLOTS_PER_EDGE
 QUEUE_PAIRS_PER_PEER = 2  # one channel from each side, with one queue pair each
 
 
@@ -168,7 +170,7 @@ def capacity(
     bandwidth: float,
     batch: int | None = None,
     queue_pairs_per_peer: int = QUEUE_PAIRS_PER_PEER,
-    slots: int = 2,
+    slots: int = SLOTS_PER_EDGE,
 ) -> Capacity:
     """Estimate the needs of ``workers`` and ``servers``, each on its own host, for ``model``.
 

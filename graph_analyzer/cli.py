@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from graph_analyzer.capacity import QUEUE_PAIRS_PER_PEER
+from graph_analyzer.capacity import QUEUE_PAIRS_PER_PEER, SLOTS_PER_EDGE
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import Plan
 from graph_analyzer.records import VERSION
@@ -154,7 +154,7 @@ def capacity(
             "side, times RDMA_TRANSPORT_QUEUE_PAIRS."
         ),
     ] = QUEUE_PAIRS_PER_PEER,
-    slots: Annotated[int, typer.Option(help="Set the receive buffers per edge.")] = 2,
+    slots: Annotated[int, typer.Option(help="Set the receive buffers per edge.")] = SLOTS_PER_EDGE,
     cluster: Cluster = "",
     default_device: DefaultDevice = "",
     tags: Tags = None,

@@ -2,6 +2,7 @@ from typing import Any
 
 TENSORFLOW_VERSION: str
 PROTOCOL_VERSION: int
+SLOTS_PER_EDGE: int
 
 def stats_json() -> str: ...
 def counters_json() -> str: ...

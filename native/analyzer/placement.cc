@@ -7,14 +7,12 @@
 #include <tuple>
 #include <utility>
 
+#include "memory/slot_policy.h"
+
 namespace rdma_transport::analyzer {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
-// One slot in flight or in use, and one that the next step fills.
-constexpr uint32_t kSlots = 2;
-// A bounded number of loop iterations that TensorFlow may run ahead.
-constexpr uint32_t kLoopSlots = 4;
 
 std::string Sized(uint64_t bytes) { return std::to_string(bytes) + " bytes"; }
 
@@ -72,7 +70,7 @@ void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Pla
       destination.received_bytes = SaturatingAdd(destination.received_bytes, *edge.bytes);
     }
     if (!placeable) continue;
-    const uint32_t slots = edge.in_loop ? kLoopSlots : kSlots;
+    const uint32_t slots = memory::SlotsOfEdge(edge.in_loop);
     const uint64_t rounded = SaturatingAdd(*edge.bytes, kAlignment - 1) / kAlignment * kAlignment;
     const uint64_t needed = SaturatingMul(slots, rounded);
     // A tensor sent to several tasks is allocated once.

@@ -20,13 +20,14 @@ from bootstrap cimport (
     TypeOf,
     kProtocolVersion,
 )
-from report cimport CountersJson, ProcessStatsJson, SettingsJson, SurveyJson
+from report cimport CountersJson, ProcessStatsJson, SettingsJson, SurveyJson, kSlots
 
 cdef extern from *:
     const char* RDMA_TRANSPORT_TF_VERSION
 
 TENSORFLOW_VERSION = RDMA_TRANSPORT_TF_VERSION.decode()
 PROTOCOL_VERSION = kProtocolVersion
+SLOTS_PER_EDGE = kSlots
 
 
 def stats_json() -> str:

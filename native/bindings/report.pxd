@@ -1,3 +1,4 @@
+from libc.stdint cimport uint32_t
 from libcpp.string cimport string
 
 cdef extern from "protocol/report.h" namespace "rdma_transport" nogil:
@@ -11,3 +12,6 @@ cdef extern from "protocol/counter_table.h" namespace "rdma_transport" nogil:
 
 cdef extern from "fabric/verbs/survey.h" namespace "rdma_transport::fabric::verbs" nogil:
     string SurveyJson()
+
+cdef extern from "memory/slot_policy.h" namespace "rdma_transport::memory" nogil:
+    cdef uint32_t kSlots

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "memory/slot_policy.h"
+
 namespace rdma_transport::memory {
 
 SlotPool::~SlotPool() { owner_->Retire(this); }
@@ -14,7 +16,7 @@ std::vector<char*> SlotPool::Blocks() const {
 
 // Returns false if the pool is full.
 bool SlotPools::AddLocked(SlotPool* pool, char* block) {
-  if (pool->blocks_.size() >= kMaxBlocks) return false;
+  if (pool->blocks_.size() >= kMaxPoolBlocks) return false;
   pool->blocks_.push_back(block);
   blocks_[block] = pool;
   ++stats_.blocks;
@@ -28,7 +30,7 @@ void SlotPools::Fill(SlotPool* pool, size_t count) {
   while (true) {
     {
       std::lock_guard<std::mutex> lock(mu_);
-      if (pool->blocks_.size() >= std::min(count, kMaxBlocks)) return;
+      if (pool->blocks_.size() >= std::min(count, kMaxPoolBlocks)) return;
     }
     char* block = arena_->Allocate(pool->bytes_);
     if (block == nullptr) return;
@@ -58,7 +60,7 @@ std::shared_ptr<SlotPool> SlotPools::Reserve(std::string_view site, size_t bytes
 
 void SlotPools::Join(SlotPool* pool, char* address) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (pool->blocks_.size() >= kMaxBlocks || !blocks_.emplace(address, pool).second) return;
+  if (pool->blocks_.size() >= kMaxPoolBlocks || !blocks_.emplace(address, pool).second) return;
   pool->blocks_.push_back(address);
   traced_.erase(address);
   ++stats_.blocks;
@@ -77,7 +79,7 @@ char* SlotPools::Allocate(std::string_view site, size_t bytes) {
       pool->free_.pop_back();
       return block;
     }
-    if (pool->blocks_.size() >= kMaxBlocks) return nullptr;
+    if (pool->blocks_.size() >= kMaxPoolBlocks) return nullptr;
     empty = pool->weak_from_this().lock();
   }
   char* block = empty == nullptr ? nullptr : arena_->Allocate(bytes);

@@ -54,14 +54,11 @@ struct SlotPoolStats {
 // Thread-safe. Must outlive its pools.
 class SlotPools {
  public:
-  // The maximum number of blocks per pool.
-  static constexpr size_t kMaxBlocks = 12;
-
   explicit SlotPools(Arena* arena) : arena_(arena) {}
 
   // Returns the pool of this site and size, after adding blocks until it has `count`, at most
-  // kMaxBlocks. The pool has fewer if the arena is exhausted. It takes blocks from the arena only
-  // here and when all its blocks are in use.
+  // kMaxPoolBlocks. The pool has fewer if the arena is exhausted. It takes blocks from the arena
+  // only here and when all its blocks are in use.
   std::shared_ptr<SlotPool> Reserve(std::string_view site, size_t bytes, size_t count);
 
   // Adds to the pool a block that is in use and that the arena allocated with the pool's size. When

@@ -23,6 +23,7 @@ PlannedEdge ToPlanned(Endpoint* endpoint, const analyzer::Edge& edge) {
   planned.spec.key = edge.key;
   if (edge.mode == analyzer::EdgeMode::kDynamic) return planned;  // may be promoted later
   planned.spec = {edge.key, static_cast<uint32_t>(edge.dtype), *edge.shape, *edge.bytes};
+  planned.slots = edge.slots;
   planned.site = edge.site.op + (edge.site.kind == "kernel" ? "" : " (" + edge.site.kind + ")");
   if (!endpoint->settings().zero_copy || *edge.bytes <= endpoint->settings().arena_min_tensor) {
     return planned;
@@ -32,7 +33,8 @@ PlannedEdge ToPlanned(Endpoint* endpoint, const analyzer::Edge& edge) {
   } else if (edge.site.kind == "variable" && edge.site.updates.size() == 1) {
     // The variable's buffer, and the one that an update allocates while the first is being read,
     // take turns.
-    planned.pools.push_back(endpoint->slots()->Reserve(edge.site.updates.front(), *edge.bytes, 1));
+    planned.pools.push_back(
+        endpoint->slots()->Reserve(edge.site.updates.front(), *edge.bytes, memory::kUpdateBlocks));
     planned.joins_pool = true;
   }
   return planned;

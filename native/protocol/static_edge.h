@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/slot_policy.h"
 #include "memory/slot_pools.h"
 
 namespace rdma_transport {
@@ -25,6 +26,7 @@ struct EdgeSpec {
 // An edge known from the graph before its first tensor.
 struct PlannedEdge {
   EdgeSpec spec;
+  uint32_t slots = memory::kSlots;  // receiver-side slots to request
   // The pools that will allocate its buffers. Empty if unknown before the first one.
   std::vector<std::shared_ptr<memory::SlotPool>> pools;
   // Whether its first buffer, allocated before the plan, joins the pool.
@@ -47,11 +49,6 @@ struct EdgeReport {
   std::string sites;  // known allocation sites, separated by commas
 };
 
-// The most slots of an edge.
-constexpr size_t kMaxSlots = 16;
-// The receiver-side slots of an edge: initial and maximum number, if there is memory.
-constexpr uint32_t kReceiverSlots = 2;
-constexpr uint32_t kMaxReceiverSlots = 6;
 constexpr size_t kMaxEdges = 65536;  // per link
 
 }  // namespace rdma_transport

@@ -23,7 +23,7 @@ Status StaticReceiver::OnEdge(const TensorMessage& message) {
   if (Edge* known = Find(static_cast<uint32_t>(number)); known != nullptr) {
     // The sender ran out of slots.
     if (!known->at_receiver) return Broken("an edge that was declared already");
-    return ProvideSlots(static_cast<uint32_t>(number), known, 1);
+    return ProvideSlots(static_cast<uint32_t>(number), known, message.header.slots);
   }
   if (edges_.size() >= kMaxEdges) return Broken("too many static edges");
   const size_t bytes = message.key.size() + message.dims.size() * sizeof(int64_t);
@@ -37,7 +37,7 @@ Status StaticReceiver::OnEdge(const TensorMessage& message) {
   edge.usual_key = edge.key.WithTail(kUsualTail);
   edge.at_receiver = (message.header.flags & kReceiver) != 0;
   if (!edge.at_receiver) return OkStatus();
-  return ProvideSlots(static_cast<uint32_t>(number), &edge, kReceiverSlots);
+  return ProvideSlots(static_cast<uint32_t>(number), &edge, message.header.slots);
 }
 
 void StaticReceiver::OnRetire(uint64_t number) {
@@ -64,7 +64,7 @@ bool StaticReceiver::HasReceiverSlots() const {
 // Provides as many slots as there is memory for. Without slots, the edge stays dynamic.
 Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count) {
   memory::Arena* arena = context_.receive_arena;
-  for (uint32_t i = 0; i < count && edge->slots.size() < kMaxReceiverSlots; ++i) {
+  for (uint32_t i = 0; i < count && edge->slots.size() < memory::kMaxReceiverSlots; ++i) {
     char* memory = edge->spec.bytes == 0 ? nullptr : arena->Allocate(edge->spec.bytes);
     Slot slot;
     if (memory == nullptr) return OkStatus();
@@ -96,7 +96,7 @@ Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count)
 
 Status StaticReceiver::OnSlot(const SlotMessage& message) {
   Edge* found = Find(message.edge);
-  if (found == nullptr || found->at_receiver || message.slot >= kMaxSlots) {
+  if (found == nullptr || found->at_receiver || message.slot >= memory::kMaxSlots) {
     return Broken("a slot of an edge that has none");
   }
   Edge& edge = *found;

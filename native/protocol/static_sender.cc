@@ -17,12 +17,10 @@ constexpr uint32_t kPromoteAfter = 2;  // equal shapes in a row
 constexpr uint32_t kDemoteAfter = 2;   // other shapes in a row
 constexpr uint32_t kMaxDoublings = 6;
 constexpr size_t kMaxVariants = 4;
-constexpr size_t kMaxPools = 4;               // allocation sites of one edge
 constexpr uint32_t kMaxUnknownBuffers = 256;  // unknown buffers in a row, which show no pattern
-constexpr uint32_t kRefusalsBeforeMoreSlots = 3;
 constexpr size_t kMaxCandidates = 4096;
 constexpr int kTracedAllocations = 4096;
-constexpr size_t kMaxNews = 2 * kMaxSlots * kMaxVariants;
+constexpr size_t kMaxNews = 2 * memory::kMaxSlots * kMaxVariants;
 
 bool Same(uint32_t dtype, const std::vector<int64_t>& known, uint32_t other, const int64_t* dims,
           int rank) {
@@ -104,7 +102,7 @@ StaticSender::Variant* StaticSender::Choose(Edge* edge, const Outgoing& tensor) 
   return variant->streak > needed ? variant : nullptr;
 }
 
-bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant) {
+bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant, uint32_t slots) {
   uint32_t number = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -112,7 +110,7 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant) 
     number = next_number_++;
     numbered_[number] = edge;
   }
-  if (!Declare(*edge, *variant, number).ok()) {
+  if (!Declare(*edge, *variant, number, slots).ok()) {
     std::lock_guard<std::mutex> lock(mu_);
     numbered_.erase(number);
     return false;
@@ -124,11 +122,13 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant) 
   return true;
 }
 
-// Sent again, it requests one more receiver-side slot.
-Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t number) {
+// Sent again, it requests more receiver-side slots.
+Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t number,
+                             uint32_t slots) {
   TensorHeader header = {};
   header.type = MessageType::kEdge;
   header.flags = AtReceiver() ? kReceiver : 0;
+  header.slots = static_cast<uint8_t>(slots);
   header.dtype = variant.dtype;
   header.bytes = variant.bytes;
   header.buffer_id = number;
@@ -161,7 +161,7 @@ void StaticSender::Offer(const PlannedEdge& planned) {
                                static_cast<int>(spec.dims.size()), spec.bytes);
   variant->planned = true;
   variant->site = planned.site;
-  if (variant->number == 0 && !Promote(edge, variant)) return;
+  if (variant->number == 0 && !Promote(edge, variant, planned.slots)) return;
   if (AtReceiver()) return;
   variant->pools = planned.pools;
   variant->joins_pool = planned.joins_pool;
@@ -213,7 +213,7 @@ bool StaticSender::Send(Outgoing* tensor, SendOutcome* outcome) {
   Learn(edge.get());
   Variant* variant = Choose(edge.get(), *tensor);
   if (variant == nullptr) return false;
-  if (variant->number == 0 && !Promote(edge, variant)) return false;
+  if (variant->number == 0 && !Promote(edge, variant, memory::kSlots)) return false;
   return AtReceiver() ? SendToReceiver(edge.get(), variant, tensor, outcome)
                       : SendFromSource(edge.get(), variant, tensor, outcome);
 }
@@ -290,8 +290,8 @@ void StaticSender::AddPool(Variant* variant, std::string_view site, size_t bytes
   for (const auto& pool : variant->pools) {
     if (pool->site() == site && pool->bytes() == bytes) return;
   }
-  if (variant->pools.size() == kMaxPools) return;
-  variant->pools.push_back(context_.slots->Reserve(site, bytes, /*count=*/2));
+  if (variant->pools.size() == memory::kMaxPoolsPerEdge) return;
+  variant->pools.push_back(context_.slots->Reserve(site, bytes, memory::kSlots));
   if (!AtReceiver()) AdoptBlocks(variant, *variant->pools.back());
 }
 
@@ -300,7 +300,7 @@ void StaticSender::AdoptBlocks(Variant* variant, const memory::SlotPool& pool) {
   if (pool.bytes() != variant->bytes) return;  // the tensor is only part of the allocation
   for (const char* block : pool.Blocks()) {
     fabric::RemoteSpan span;
-    if (variant->slots.size() < kMaxSlots && channel_->Locate(block, &span)) {
+    if (variant->slots.size() < memory::kMaxSlots && channel_->Locate(block, &span)) {
       Adopt(variant, block, span, /*home=*/false);
     }
   }
@@ -313,7 +313,7 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
   for (Slot& known : variant->slots) {
     if (known.data == data && known.home == home) slot = &known;  // same address, mapped again
   }
-  const bool made = slot == nullptr && variant->slots.size() < kMaxSlots;
+  const bool made = slot == nullptr && variant->slots.size() < memory::kMaxSlots;
   if (made) slot = &variant->slots.emplace_back();
   if (slot == nullptr) {
     slot = &*std::min_element(variant->slots.begin(), variant->slots.end(),
@@ -347,9 +347,9 @@ bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor
                                  [](const Slot& known) { return !known.busy; });
   if (slot == variant->slots.end()) {
     Miss(variant, variant->slots.empty() ? "no slots agreed yet" : "no free slot");
-    if (!variant->slots.empty() && variant->slots.size() < kMaxReceiverSlots &&
-        ++variant->no_free_slot % kRefusalsBeforeMoreSlots == 0) {
-      Declare(*edge, *variant, variant->number).IgnoreError();
+    if (!variant->slots.empty() && variant->slots.size() < memory::kMaxReceiverSlots &&
+        ++variant->no_free_slot % memory::kMissesBeforeMoreSlots == 0) {
+      Declare(*edge, *variant, variant->number, /*slots=*/1).IgnoreError();
     }
     return false;
   }
@@ -487,7 +487,7 @@ void StaticSender::Learn(Edge* edge) const {
 }
 
 Status StaticSender::TakeSlot(const News& news, Variant* variant) const {
-  if (!AtReceiver() || news.slot != variant->slots.size() || news.slot >= kMaxSlots) {
+  if (!AtReceiver() || news.slot != variant->slots.size() || news.slot >= memory::kMaxSlots) {
     return Status(Code::kDataLoss, "a slot that was not asked for");
   }
   Slot& slot = variant->slots.emplace_back();

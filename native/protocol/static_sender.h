@@ -120,8 +120,8 @@ class StaticSender {
   static Status TakeCredit(const News& news, Variant* variant);
   Variant* VariantOf(Edge* edge, uint32_t dtype, const int64_t* dims, int rank, uint64_t bytes);
   Variant* Choose(Edge* edge, const Outgoing& tensor);
-  bool Promote(const std::shared_ptr<Edge>& edge, Variant* variant);
-  Status Declare(const Edge& edge, const Variant& variant, uint32_t number);
+  bool Promote(const std::shared_ptr<Edge>& edge, Variant* variant, uint32_t slots);
+  Status Declare(const Edge& edge, const Variant& variant, uint32_t number, uint32_t slots);
   void Demote(Variant* variant);
   bool SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
   bool SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);

@@ -46,7 +46,7 @@ struct TensorHeader {
   MessageType type;
   uint8_t flags;
   uint8_t rank;
-  uint8_t reserved;
+  uint8_t slots;  // of kEdge with kReceiver: how many slots the sender requests
   uint32_t dtype;
   int64_t step;
   uint64_t bytes;

@@ -219,6 +219,7 @@ class World {
     TensorHeader header = {};
     header.type = MessageType::kEdge;
     header.flags = input_->Flag() ? kReceiver : 0;
+    header.slots = memory::kSlots;
     header.bytes = 128;
     header.buffer_id = ++declared_;
     NotifyRight(header);

@@ -152,6 +152,15 @@ TEST_P(StaticTest, APlannedEdgeIsStaticFromItsFirstTensor) {
   EXPECT_FALSE(Report().is_static);
 }
 
+TEST_P(StaticTest, TheReceiverProvidesAsManySlotsAsThePlanCharged) {
+  if (GetParam()) GTEST_SKIP() << "the slots are the sender's";
+  PlannedEdge planned;
+  planned.spec = Spec();
+  planned.slots = memory::SlotsOfEdge(/*in_loop=*/true);
+  a_.PeerTo(b_)->Plan("graph", {planned}, Task::CallTo(b_));
+  EXPECT_TRUE(Eventually([&] { return Report().slots == memory::kLoopSlots; }));
+}
+
 TEST_P(StaticTest, WhatWasPromotedGoesWithItsGraphToo) {
   PlannedEdge unknown;
   unknown.spec.key = kEdge;

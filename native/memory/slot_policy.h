@@ -1,0 +1,35 @@
+// How many buffers the static edges use. What the plan charges, what a sender requests and what a
+// receiver provides are decided here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rdma_transport::memory {
+
+// Slots of an edge before the first step: one in flight or in use, and one that the next step
+// fills.
+constexpr uint32_t kSlots = 2;
+// In a loop TensorFlow may run a bounded number of iterations ahead.
+constexpr uint32_t kLoopSlots = 4;
+constexpr uint32_t SlotsOfEdge(bool in_loop) { return in_loop ? kLoopSlots : kSlots; }
+
+// Receiver-side slots stay with their edge while it is static, so an edge that often finds none
+// free gets more, but only a few.
+constexpr uint32_t kMaxReceiverSlots = 6;
+constexpr uint32_t kMissesBeforeMoreSlots = 3;
+
+// A pool grows when steps overlap. Beyond that the arena allocates.
+constexpr size_t kMaxPoolBlocks = 12;
+// An update allocates a variable's next buffer while the current one, which joins its pool, is
+// being read.
+constexpr uint32_t kUpdateBlocks = 1;
+// The allocation sites of one edge that get pools, such as the branches of a conditional.
+constexpr size_t kMaxPoolsPerEdge = 4;
+
+// The most slots of an edge: the blocks of one pool and a few buffers from elsewhere.
+constexpr size_t kMaxSlots = 16;
+static_assert(kMaxPoolBlocks <= kMaxSlots && kMaxReceiverSlots <= kMaxSlots);
+static_assert(kLoopSlots <= kMaxReceiverSlots, "a receiver provides what the plan charged");
+
+}  // namespace rdma_transport::memory
