@@ -46,15 +46,15 @@ KeyId KeyId::OfEdge(std::string_view key) {
   return {Hash(key, seeds.first), Hash(key, seeds.second)};
 }
 
-KeyId KeyId::WithTail(std::string_view tail) const {
+KeyId KeyId::WithSuffix(std::string_view suffix) const {
   const Seeds& seeds = TheSeeds();
-  return {Mix(first ^ seeds.second, Hash(tail, seeds.first) | 1),
-          Mix(second ^ seeds.first, Hash(tail, seeds.second) | 1)};
+  return {Mix(first ^ seeds.second, Hash(suffix, seeds.first) | 1),
+          Mix(second ^ seeds.first, Hash(suffix, seeds.second) | 1)};
 }
 
 KeyId KeyId::Of(std::string_view key) {
-  const std::string_view edge = WithoutTail(key);
-  return OfEdge(edge).WithTail(key.substr(edge.size()));
+  const std::string_view edge = WithoutSuffix(key);
+  return OfEdge(edge).WithSuffix(key.substr(edge.size()));
 }
 
 }  // namespace rdma_transport

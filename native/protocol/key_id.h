@@ -17,8 +17,8 @@ struct KeyId {
   // The ID of a whole key.
   static KeyId Of(std::string_view key);
   // The same ID from two parts: the edge's key, and the tensor's frame-and-iteration suffix.
-  static KeyId OfEdge(std::string_view key_without_tail);
-  KeyId WithTail(std::string_view tail) const;
+  static KeyId OfEdge(std::string_view key_without_suffix);
+  KeyId WithSuffix(std::string_view suffix) const;
 };
 
 struct KeyIdHash {

@@ -160,7 +160,7 @@ Status Link::HandleTensor(const char* data, size_t length) {
   RDMA_RETURN_IF_ERROR(dynamic_receiver_->OnTensor(&message, &arrival));
   if (begin != 0 && !arrival.pull) {
     arrival.delivery.arrival =
-        Trace::Arrived(*context_.traffic, begin, message.header.step, message.key, /*tail=*/{},
+        Trace::Arrived(*context_.traffic, begin, message.header.step, message.key, /*suffix=*/{},
                        arrival.delivery.bytes, arrival.delivery.mode);
   }
   owner_->OnArrival(message.header.step, KeyId::Of(message.key), std::move(arrival));
@@ -210,18 +210,18 @@ void Link::HandleRestarted(const ControlMessage& message) {
 Status Link::HandleStatic(const char* data, size_t length) {
   const Nanos begin = Trace::On() ? Now() : 0;
   StaticMessage message;
-  std::string_view tail;
+  std::string_view suffix;
   uint32_t checksum = 0;
-  RDMA_RETURN_IF_ERROR(ParseStatic(data, length, &message, &tail, &checksum));
+  RDMA_RETURN_IF_ERROR(ParseStatic(data, length, &message, &suffix, &checksum));
   Arrival arrival = NewArrival();
   arrival.delivery.checked = (message.flags & kChecked) != 0;
   arrival.delivery.checksum = checksum;
   KeyId key;
-  RDMA_RETURN_IF_ERROR(static_receiver_->OnStatic(message, tail, &arrival, &key));
+  RDMA_RETURN_IF_ERROR(static_receiver_->OnStatic(message, suffix, &arrival, &key));
   if (begin != 0) {
     arrival.delivery.arrival = Trace::Arrived(
         *context_.traffic, begin, message.step, static_receiver_->NameOf(message.edge),
-        tail.empty() ? kUsualTail : tail, arrival.delivery.bytes, Mode::kStatic);
+        suffix.empty() ? kUsualSuffix : suffix, arrival.delivery.bytes, Mode::kStatic);
   }
   owner_->OnArrival(message.step, key, std::move(arrival));
   return OkStatus();

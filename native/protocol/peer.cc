@@ -175,7 +175,7 @@ void Peer::Watch(const std::shared_ptr<PendingRecv>& recv) {
 void Peer::ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin) {
   traffic_->Received(Mode::kGrpc).Add(bytes);
   if (!Trace::On()) return;
-  Trace::HandedOver(Trace::Arrived(*traffic_, begin, step, key, /*tail=*/{}, bytes, Mode::kGrpc));
+  Trace::HandedOver(Trace::Arrived(*traffic_, begin, step, key, /*suffix=*/{}, bytes, Mode::kGrpc));
 }
 
 // --- Deciding ---

@@ -34,7 +34,7 @@ Status StaticReceiver::OnEdge(const TensorMessage& message) {
   Edge& edge = edges_[static_cast<uint32_t>(number)];
   edge.spec = {message.key, message.header.dtype, message.dims, message.header.bytes};
   edge.key = KeyId::OfEdge(message.key);
-  edge.usual_key = edge.key.WithTail(kUsualTail);
+  edge.usual_key = edge.key.WithSuffix(kUsualSuffix);
   edge.at_receiver = (message.header.flags & kReceiver) != 0;
   if (!edge.at_receiver) return OkStatus();
   return ProvideSlots(static_cast<uint32_t>(number), &edge, message.header.slots);
@@ -115,7 +115,7 @@ Status StaticReceiver::OnSlot(const SlotMessage& message) {
   return OkStatus();
 }
 
-Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view tail,
+Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view suffix,
                                 Arrival* arrival, KeyId* key) {
   Edge* found = Find(message.edge);
   if (found == nullptr || message.slot >= found->slots.size()) {
@@ -126,8 +126,8 @@ Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view t
   if (slot.generation != message.generation) {
     return Broken("a tensor in a slot that means another place by now");
   }
-  const bool usual = (message.flags & kOddTail) == 0;
-  *key = usual ? edge.usual_key : edge.key.WithTail(tail);
+  const bool usual = (message.flags & kOwnSuffix) == 0;
+  *key = usual ? edge.usual_key : edge.key.WithSuffix(suffix);
   Delivery& delivery = arrival->delivery;
   delivery.mode = Mode::kStatic;
   delivery.dtype = edge.spec.dtype;

@@ -30,7 +30,7 @@ class StaticReceiver {
   Status OnSlot(const SlotMessage& message);
   void OnRetire(uint64_t number);
   // Sets the tensor that the notification announces, and its key.
-  Status OnStatic(const StaticMessage& message, std::string_view tail, Arrival* arrival,
+  Status OnStatic(const StaticMessage& message, std::string_view suffix, Arrival* arrival,
                   KeyId* key);
   // The link has ended: unmaps the sender's memory, but keeps the slots that the sender writes
   // into.

@@ -208,7 +208,7 @@ void StaticSender::Miss(Variant* variant, const char* reason) {
 
 bool StaticSender::Send(Outgoing* tensor, SendOutcome* outcome) {
   if (!context_.settings->static_edges) return false;
-  const std::shared_ptr<Edge> edge = EdgeOf(WithoutTail(tensor->key));
+  const std::shared_ptr<Edge> edge = EdgeOf(WithoutSuffix(tensor->key));
   std::lock_guard<std::mutex> lock(edge->mu);
   Learn(edge.get());
   Variant* variant = Choose(edge.get(), *tensor);
@@ -229,15 +229,15 @@ bool StaticSender::StageFor(Edge* edge, Variant* variant, Outgoing* tensor) {
 bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor,
                                   SendOutcome* outcome) {
   fabric::RemoteSpan span;
-  const bool home = !tensor->mutable_source && channel_->Owns(tensor->data, &span);
-  if (!home && (tensor->mutable_source || !channel_->Locate(tensor->data, &span) ||
-                span.length < tensor->bytes)) {
+  const bool receiver_owned = !tensor->mutable_source && channel_->Owns(tensor->data, &span);
+  if (!receiver_owned && (tensor->mutable_source || !channel_->Locate(tensor->data, &span) ||
+                          span.length < tensor->bytes)) {
     if (!StageFor(edge, variant, tensor) || !channel_->Locate(tensor->data, &span)) {
       Miss(variant, "no memory in the arena");
       return false;
     }
   }
-  Slot* slot = SlotFor(variant, *tensor, span, home);
+  Slot* slot = SlotFor(variant, *tensor, span, receiver_owned);
   if (slot == nullptr) return false;
   slot->used = ++variant->clock;
   const uint64_t buffer_id = outstanding_->Add(std::move(tensor->owner));
@@ -253,9 +253,10 @@ bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor
 }
 
 StaticSender::Slot* StaticSender::SlotFor(Variant* variant, const Outgoing& tensor,
-                                          const fabric::RemoteSpan& span, bool home) {
+                                          const fabric::RemoteSpan& span, bool receiver_owned) {
   for (Slot& slot : variant->slots) {
-    if (slot.data == tensor.data && slot.span.key == span.key && slot.home == home) {
+    if (slot.data == tensor.data && slot.span.key == span.key &&
+        slot.receiver_owned == receiver_owned) {
       variant->unknown_buffers = 0;
       return &slot;
     }
@@ -265,8 +266,8 @@ StaticSender::Slot* StaticSender::SlotFor(Variant* variant, const Outgoing& tens
     Miss(variant, "its buffer address is not stable");
     return nullptr;
   }
-  if (!home) FollowToSite(variant, tensor);
-  return Adopt(variant, tensor.data, span, home);
+  if (!receiver_owned) FollowToSite(variant, tensor);
+  return Adopt(variant, tensor.data, span, receiver_owned);
 }
 
 // From now on the operation that allocated this buffer gets its memory from a pool.
@@ -301,17 +302,18 @@ void StaticSender::AdoptBlocks(Variant* variant, const memory::SlotPool& pool) {
   for (const char* block : pool.Blocks()) {
     fabric::RemoteSpan span;
     if (variant->slots.size() < memory::kMaxSlots && channel_->Locate(block, &span)) {
-      Adopt(variant, block, span, /*home=*/false);
+      Adopt(variant, block, span, /*receiver_owned=*/false);
     }
   }
 }
 
 StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
-                                        const fabric::RemoteSpan& span, bool home) {
-  if (!home && !channel_->Share(span.key).ok()) return nullptr;
+                                        const fabric::RemoteSpan& span, bool receiver_owned) {
+  if (!receiver_owned && !channel_->Share(span.key).ok()) return nullptr;
   Slot* slot = nullptr;
   for (Slot& known : variant->slots) {
-    if (known.data == data && known.home == home) slot = &known;  // same address, mapped again
+    if (known.data == data && known.receiver_owned == receiver_owned)
+      slot = &known;  // same address, mapped again
   }
   const bool made = slot == nullptr && variant->slots.size() < memory::kMaxSlots;
   if (made) slot = &variant->slots.emplace_back();
@@ -321,11 +323,11 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
   }
   slot->data = data;
   slot->span = span;
-  slot->home = home;
+  slot->receiver_owned = receiver_owned;
   ++slot->generation;
   SlotMessage message = {};
   message.type = MessageType::kSlot;
-  message.flags = home ? kReceiverOwned : 0;
+  message.flags = receiver_owned ? kReceiverOwned : 0;
   message.slot = static_cast<uint16_t>(slot - variant->slots.data());
   message.edge = variant->number;
   message.region_key = span.key;
@@ -409,10 +411,10 @@ Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t 
   message.step = tensor.step;
   message.buffer_id = buffer_id;
   message.generation = variant.slots[slot].generation;
-  const std::string_view tail = tensor.key.substr(WithoutTail(tensor.key).size());
-  if (tail != kUsualTail) {
-    message.flags |= kOddTail;
-    message.tail_length = static_cast<uint32_t>(tail.size());
+  const std::string_view suffix = tensor.key.substr(WithoutSuffix(tensor.key).size());
+  if (suffix != kUsualSuffix) {
+    message.flags |= kOwnSuffix;
+    message.suffix_length = static_cast<uint32_t>(suffix.size());
   }
   StaticChecksum sum = {};
   if (context_.settings->checksum) {
@@ -422,11 +424,11 @@ Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t 
   static constexpr char kZeros[8] = {};
   const iovec parts[] = {
       {&message, sizeof(message)},
-      {const_cast<char*>(tail.data()), message.tail_length},
-      {const_cast<char*>(kZeros), (8 - message.tail_length % 8) % 8},
+      {const_cast<char*>(suffix.data()), message.suffix_length},
+      {const_cast<char*>(kZeros), (8 - message.suffix_length % 8) % 8},
       {&sum, context_.settings->checksum ? sizeof(sum) : 0},
   };
-  const bool bare = message.tail_length == 0 && !context_.settings->checksum;
+  const bool bare = message.suffix_length == 0 && !context_.settings->checksum;
   return channel_->Notify(parts, bare ? 1 : 4, fabric::Urgency::kWake, number);
 }
 

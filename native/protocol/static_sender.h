@@ -70,8 +70,8 @@ class StaticSender {
     fabric::RemoteSpan span;
     uint64_t used = 0;
     uint32_t generation = 0;
-    bool home = false;  // receiver-owned
-    bool busy = false;  // receiver-side: waiting for its credit
+    bool receiver_owned = false;
+    bool busy = false;            // receiver-side: waiting for its credit
   };
   // One shape that an edge carries. The fields needed for each tensor come first.
   struct Variant {
@@ -127,8 +127,9 @@ class StaticSender {
   bool SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
   bool StageFor(Edge* edge, Variant* variant, Outgoing* tensor);
   Slot* SlotFor(Variant* variant, const Outgoing& tensor, const fabric::RemoteSpan& span,
-                bool home);
-  Slot* Adopt(Variant* variant, const char* data, const fabric::RemoteSpan& span, bool home);
+                bool receiver_owned);
+  Slot* Adopt(Variant* variant, const char* data, const fabric::RemoteSpan& span,
+              bool receiver_owned);
   void FollowToSite(Variant* variant, const Outgoing& tensor);
   void AddPool(Variant* variant, std::string_view site, size_t bytes);
   void AdoptBlocks(Variant* variant, const memory::SlotPool& pool);

@@ -64,12 +64,12 @@ class Place {
   explicit operator bool() const { return event_ != nullptr; }
   uint64_t number() const { return static_cast<uint64_t>(event_ - g_events.get()); }
 
-  void SetKey(std::string_view key, std::string_view tail) const {
-    tail = tail.substr(tail.size() - std::min(tail.size(), kKeptOfKey));
-    key = key.substr(key.size() - std::min(key.size(), kKeptOfKey - tail.size()));
+  void SetKey(std::string_view key, std::string_view suffix) const {
+    suffix = suffix.substr(suffix.size() - std::min(suffix.size(), kKeptOfKey));
+    key = key.substr(key.size() - std::min(key.size(), kKeptOfKey - suffix.size()));
     std::copy(key.begin(), key.end(), event_->key);
-    std::copy(tail.begin(), tail.end(), event_->key + key.size());
-    event_->key_length = static_cast<uint8_t>(key.size() + tail.size());
+    std::copy(suffix.begin(), suffix.end(), event_->key + key.size());
+    event_->key_length = static_cast<uint8_t>(key.size() + suffix.size());
   }
 
  private:
@@ -198,7 +198,7 @@ void Trace::Released(const Traffic& traffic, uint64_t handle) {
 }
 
 uint64_t Trace::Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
-                        std::string_view tail, uint64_t bytes, Mode mode) {
+                        std::string_view suffix, uint64_t bytes, Mode mode) {
   const Place event(on_);
   if (!event) return 0;
   event->begin = begin;
@@ -209,7 +209,7 @@ uint64_t Trace::Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::
   event->bytes = bytes;
   event->kind = EventKind::kArrived;
   event->mode = mode;
-  event.SetKey(key, tail);
+  event.SetKey(key, suffix);
   return event->handle;
 }
 

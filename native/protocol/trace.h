@@ -43,9 +43,9 @@ class Trace {
                    uint64_t bytes, Mode mode, uint64_t handle);
   static void Released(const Traffic& traffic, uint64_t handle);
   // Records the notification of a tensor, received at `begin`. Returns a number for HandedOver(),
-  // or 0 if it was not recorded. `tail` is the key's suffix if that arrived separately.
+  // or 0 if it was not recorded. `suffix` is the key's suffix if that arrived separately.
   static uint64_t Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
-                          std::string_view tail, uint64_t bytes, Mode mode);
+                          std::string_view suffix, uint64_t bytes, Mode mode);
   // Records that the receiver got the tensor.
   static void HandedOver(uint64_t arrival);
 

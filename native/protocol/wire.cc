@@ -70,19 +70,19 @@ Status ParseAbort(const char* data, size_t length, AbortMessage* message, std::s
   return OkStatus();
 }
 
-Status ParseStatic(const char* data, size_t length, StaticMessage* message, std::string_view* tail,
-                   uint32_t* checksum) {
+Status ParseStatic(const char* data, size_t length, StaticMessage* message,
+                   std::string_view* suffix, uint32_t* checksum) {
   if (length < sizeof(*message)) return Malformed("shorter than its header");
   std::memcpy(message, data, sizeof(*message));
-  const size_t tail_length = message->tail_length;
+  const size_t suffix_length = message->suffix_length;
   const bool checked = (message->flags & kChecked) != 0;
-  const size_t end = sizeof(*message) + tail_length + PaddingOf(tail_length);
-  if (tail_length > kMaxKeyLength || length != end + (checked ? sizeof(StaticChecksum) : 0)) {
+  const size_t end = sizeof(*message) + suffix_length + PaddingOf(suffix_length);
+  if (suffix_length > kMaxKeyLength || length != end + (checked ? sizeof(StaticChecksum) : 0)) {
     return Malformed("a key's end of another length than stated");
   }
   if (checked) std::memcpy(checksum, data + end, sizeof(*checksum));
-  const bool odd = (message->flags & kOddTail) != 0;
-  *tail = odd ? std::string_view(data + sizeof(*message), tail_length) : kUsualTail;
+  const bool odd = (message->flags & kOwnSuffix) != 0;
+  *suffix = odd ? std::string_view(data + sizeof(*message), suffix_length) : kUsualSuffix;
   return OkStatus();
 }
 

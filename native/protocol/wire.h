@@ -37,7 +37,7 @@ enum TensorFlags : uint8_t {
   kDead = 1,                 // the producer's branch was not taken
   kReceiverOwned = 2,        // the bytes lie in the receiver's own region
   kReceiver = 4,             // of kEdge, kSlot: slots are receiver-side
-  kOddTail = 8,              // of kStatic: the key's suffix is not kUsualTail
+  kOwnSuffix = 8,            // of kStatic: the key's suffix is not kUsualSuffix
   kBlocksUntilRelease = 16,  // of kDescriptor: the sender waits for the release
   kChecked = 32,             // the message has a checksum of the bytes
 };
@@ -81,7 +81,7 @@ struct StaticMessage {
   int64_t step;
   uint64_t buffer_id;  // 0 if the slot is receiver-side and returned by a credit
   uint32_t generation;
-  uint32_t tail_length;
+  uint32_t suffix_length;
 };
 static_assert(sizeof(StaticMessage) == 32);
 
@@ -92,9 +92,11 @@ struct StaticChecksum {
 static_assert(sizeof(StaticChecksum) == 8);
 
 // The frame-and-iteration suffix of a rendezvous key (";frame:iteration") outside loops.
-constexpr std::string_view kUsualTail = ";0:0";
+constexpr std::string_view kUsualSuffix = ";0:0";
 // The key without that suffix.
-inline std::string_view WithoutTail(std::string_view key) { return key.substr(0, key.rfind(';')); }
+inline std::string_view WithoutSuffix(std::string_view key) {
+  return key.substr(0, key.rfind(';'));
+}
 
 constexpr uint64_t CreditOf(uint32_t edge, uint16_t slot) { return uint64_t{edge} << 16 | slot; }
 
@@ -138,9 +140,9 @@ Status ParseControl(const char* data, size_t length, ControlMessage* message);
 Status ParseSlot(const char* data, size_t length, SlotMessage* message);
 // `error` points into the notification.
 Status ParseAbort(const char* data, size_t length, AbortMessage* message, std::string_view* error);
-// `tail` points into the notification; `checksum` is set if kChecked.
-Status ParseStatic(const char* data, size_t length, StaticMessage* message, std::string_view* tail,
-                   uint32_t* checksum);
+// `suffix` points into the notification; `checksum` is set if kChecked.
+Status ParseStatic(const char* data, size_t length, StaticMessage* message,
+                   std::string_view* suffix, uint32_t* checksum);
 
 // Lays out an abort. `error` must outlive `parts`, and is truncated to kMaxErrorLength.
 class AbortFrame {

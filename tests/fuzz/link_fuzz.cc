@@ -120,7 +120,7 @@ std::string Notification(Input* input) {
     message.edge = static_cast<uint32_t>(input->Number());
     message.buffer_id = input->Number();
     message.generation = static_cast<uint32_t>(input->Number());
-    message.tail_length = static_cast<uint32_t>(input->Number());
+    message.suffix_length = static_cast<uint32_t>(input->Number());
     return bytes_of(message) + input->Bytes(input->Below(32));
   }
   constexpr MessageType kTypes[] = {MessageType::kInline, MessageType::kDescriptor,

@@ -67,7 +67,8 @@ bool Within(Condition condition) {
 }
 
 std::string KeyAt(const ChaosEdge& edge, int64_t step) {
-  return edge.key + (edge.odd_tail ? ";7:" + std::to_string(step % 3) : std::string(kUsualTail));
+  return edge.key +
+         (edge.own_suffix ? ";7:" + std::to_string(step % 3) : std::string(kUsualSuffix));
 }
 
 }  // namespace
@@ -338,7 +339,7 @@ void ChaosWorld::MakeEdges(std::mt19937_64* random) {
     edge.in_arena = (*random)() % 2 == 0;
     edge.is_mutable = (*random)() % 4 == 0;
     edge.blocks_until_release = (*random)() % 8 == 0;
-    edge.odd_tail = (*random)() % 4 == 0;
+    edge.own_suffix = (*random)() % 4 == 0;
     edges_.push_back(edge);
     if ((*random)() % 4 != 0) continue;
     PlannedEdge planned;

@@ -53,7 +53,7 @@ struct ChaosEdge {
   bool in_arena = false;
   bool is_mutable = false;
   bool blocks_until_release = false;
-  bool odd_tail = false;
+  bool own_suffix = false;
 
   size_t SizeAt(int64_t step) const { return sizes[static_cast<size_t>(step) % sizes.size()]; }
 };

@@ -94,27 +94,27 @@ TEST(Wire, AStaticTensorsPartsHaveTheLengthsThatItStates) {
   StaticMessage message = {};
   message.type = MessageType::kStatic;
   const StaticChecksum sum = {0x12345678, 0};
-  const auto parse = [&](const std::string& behind, std::string_view* tail, uint32_t* checksum) {
+  const auto parse = [&](const std::string& behind, std::string_view* suffix, uint32_t* checksum) {
     std::string bytes(reinterpret_cast<const char*>(&message), sizeof(message));
     bytes += behind;
     StaticMessage parsed;
-    return ParseStatic(bytes.data(), bytes.size(), &parsed, tail, checksum).ok();
+    return ParseStatic(bytes.data(), bytes.size(), &parsed, suffix, checksum).ok();
   };
   const std::string checked(reinterpret_cast<const char*>(&sum), sizeof(sum));
-  std::string_view tail;
+  std::string_view suffix;
   uint32_t checksum = 0;
-  EXPECT_TRUE(parse("", &tail, &checksum));
-  EXPECT_EQ(tail, kUsualTail);
-  EXPECT_FALSE(parse(checked, &tail, &checksum));
+  EXPECT_TRUE(parse("", &suffix, &checksum));
+  EXPECT_EQ(suffix, kUsualSuffix);
+  EXPECT_FALSE(parse(checked, &suffix, &checksum));
   message.flags = kChecked;
-  EXPECT_FALSE(parse("", &tail, &checksum));
-  EXPECT_TRUE(parse(checked, &tail, &checksum));
+  EXPECT_FALSE(parse("", &suffix, &checksum));
+  EXPECT_TRUE(parse(checked, &suffix, &checksum));
   EXPECT_EQ(checksum, 0x12345678u);
-  message.flags = kChecked | kOddTail;
-  message.tail_length = 5;
-  EXPECT_FALSE(parse(std::string(";f:12") + checked, &tail, &checksum));  // not padded
+  message.flags = kChecked | kOwnSuffix;
+  message.suffix_length = 5;
+  EXPECT_FALSE(parse(std::string(";f:12") + checked, &suffix, &checksum));  // not padded
   checksum = 0;
-  EXPECT_TRUE(parse(std::string(";f:12\0\0\0", 8) + checked, &tail, &checksum));
+  EXPECT_TRUE(parse(std::string(";f:12\0\0\0", 8) + checked, &suffix, &checksum));
   EXPECT_EQ(checksum, 0x12345678u);
 }
 
