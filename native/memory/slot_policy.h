@@ -19,15 +19,19 @@ constexpr uint32_t SlotsOfEdge(bool in_loop) { return in_loop ? kLoopSlots : kSl
 constexpr uint32_t kMaxReceiverSlots = 6;
 constexpr uint32_t kMissesBeforeMoreSlots = 3;
 
-// A pool grows when steps overlap. Beyond that the arena allocates.
+// The blocks of one set, from which all pools of the set allocate. It grows when all are in use;
+// beyond that a pool moves to another set.
 constexpr size_t kMaxPoolBlocks = 12;
+// A site that still finds no block after that many sets is one whose buffers show no pattern. The
+// arena allocates them.
+constexpr int kMaxPoolMoves = 4;
 // An update allocates a variable's next buffer while the current one, which joins its pool, is
 // being read.
 constexpr uint32_t kUpdateBlocks = 1;
 // The allocation sites of one edge that get pools, such as the branches of a conditional.
 constexpr size_t kMaxPoolsPerEdge = 4;
 
-// The most slots of an edge: the blocks of one pool and a few buffers from elsewhere.
+// The most slots of an edge: the blocks of one set and a few buffers from elsewhere.
 constexpr size_t kMaxSlots = 16;
 static_assert(kMaxPoolBlocks <= kMaxSlots && kMaxReceiverSlots <= kMaxSlots);
 static_assert(kLoopSlots <= kMaxReceiverSlots, "a receiver provides what the plan charged");

@@ -11,14 +11,14 @@ SlotPool::~SlotPool() { owner_->Retire(this); }
 
 std::vector<char*> SlotPool::Blocks() const {
   std::lock_guard<std::mutex> lock(owner_->mu_);
-  return blocks_;
+  return set_->blocks;
 }
 
-// Returns false if the pool is full.
+// Returns false if the set is full.
 bool SlotPools::AddLocked(SlotPool* pool, char* block) {
-  if (pool->blocks_.size() >= kMaxPoolBlocks) return false;
-  pool->blocks_.push_back(block);
-  blocks_[block] = pool;
+  if (pool->set_->blocks.size() >= kMaxPoolBlocks) return false;
+  pool->set_->blocks.push_back(block);
+  blocks_[block] = {pool->set_, pool->bytes_, pool->site_};
   ++stats_.blocks;
   ++stats_.blocks_ever;
   stats_.bytes += pool->bytes_;
@@ -30,13 +30,13 @@ void SlotPools::Fill(SlotPool* pool, size_t count) {
   while (true) {
     {
       std::lock_guard<std::mutex> lock(mu_);
-      if (pool->blocks_.size() >= std::min(count, kMaxPoolBlocks)) return;
+      if (pool->set_->blocks.size() >= std::min(count, kMaxPoolBlocks)) return;
     }
     char* block = arena_->Allocate(pool->bytes_);
     if (block == nullptr) return;
     std::lock_guard<std::mutex> lock(mu_);
     if (!AddLocked(pool, block)) return arena_->Free(block);
-    pool->free_.push_back(block);
+    pool->set_->free.push_back(block);
   }
 }
 
@@ -44,12 +44,12 @@ std::shared_ptr<SlotPool> SlotPools::Reserve(std::string_view site, size_t bytes
   std::shared_ptr<SlotPool> pool;  // the last reference must be dropped without the lock
   {
     std::lock_guard<std::mutex> lock(mu_);
-    std::weak_ptr<SlotPool>& known = pools_[{bytes, std::string(site)}];
-    pool = known.lock();
+    SlotPool*& known = classes_[bytes].pools[std::string(site)];
+    if (known != nullptr) pool = known->weak_from_this().lock();
     if (pool == nullptr) {
       pool.reset(new SlotPool(this, std::string(site), bytes));
-      known = pool;
-      by_bytes_[bytes].push_back(pool.get());
+      known = pool.get();
+      EnterSetLocked(pool.get());
       ++stats_.pools;
       active_.store(true);
     }
@@ -58,13 +58,35 @@ std::shared_ptr<SlotPool> SlotPools::Reserve(std::string_view site, size_t bytes
   return pool;
 }
 
+// Chooses the set with the fewest pools among those that have a block or room for one.
+void SlotPools::EnterSetLocked(SlotPool* pool) {
+  std::list<BlockSet>& sets = classes_[pool->bytes_].sets;
+  BlockSet* chosen = nullptr;
+  for (BlockSet& set : sets) {
+    if (set.free.empty() && set.blocks.size() >= kMaxPoolBlocks) continue;
+    if (chosen == nullptr || set.pools < chosen->pools) chosen = &set;
+  }
+  if (chosen == nullptr) chosen = &sets.emplace_back();
+  ++chosen->pools;
+  pool->set_ = chosen;
+}
+
+void SlotPools::LeaveSetLocked(SlotPool* pool) {
+  BlockSet* const set = std::exchange(pool->set_, nullptr);
+  if (--set->pools > 0) return;
+  for (char* block : set->blocks) blocks_.at(block).set = nullptr;
+  for (char* block : set->free) {
+    blocks_.erase(block);
+    arena_->Free(block);
+  }
+  stats_.blocks -= set->blocks.size();
+  stats_.bytes -= set->blocks.size() * pool->bytes_;
+  classes_.at(pool->bytes_).sets.remove_if([set](const BlockSet& each) { return &each == set; });
+}
+
 void SlotPools::Join(SlotPool* pool, char* address) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (pool->blocks_.size() >= kMaxPoolBlocks || !blocks_.emplace(address, pool).second) return;
-  pool->blocks_.push_back(address);
-  traced_.erase(address);
-  ++stats_.blocks;
-  stats_.bytes += pool->bytes_;
+  if (blocks_.count(address) == 0 && AddLocked(pool, address)) traced_.erase(address);
 }
 
 char* SlotPools::Allocate(std::string_view site, size_t bytes) {
@@ -73,28 +95,33 @@ char* SlotPools::Allocate(std::string_view site, size_t bytes) {
     std::lock_guard<std::mutex> lock(mu_);
     SlotPool* pool = FindLocked(site, bytes);
     if (pool == nullptr) return nullptr;
-    if (!pool->free_.empty()) {
-      // The block freed last is most likely in the cache.
-      char* block = pool->free_.back();
-      pool->free_.pop_back();
+    if (pool->set_->free.empty() && pool->set_->blocks.size() >= kMaxPoolBlocks) {
+      if (pool->set_->pools == 1 || pool->moves_ == kMaxPoolMoves) return nullptr;
+      ++pool->moves_;
+      LeaveSetLocked(pool);
+      EnterSetLocked(pool);
+    }
+    std::vector<char*>& free = pool->set_->free;
+    if (!free.empty()) {
+      char* block = free.back();
+      free.pop_back();
+      blocks_.at(block).site = pool->site_;
       return block;
     }
-    if (pool->blocks_.size() >= kMaxPoolBlocks) return nullptr;
     empty = pool->weak_from_this().lock();
   }
   char* block = empty == nullptr ? nullptr : arena_->Allocate(bytes);
   if (block == nullptr) return nullptr;
   std::lock_guard<std::mutex> lock(mu_);
-  AddLocked(empty.get(), block);  // if the pool is full, it stays an ordinary block of the arena
+  AddLocked(empty.get(), block);  // if the set is full, it stays an ordinary block of the arena
   return block;
 }
 
 SlotPool* SlotPools::FindLocked(std::string_view site, size_t bytes) const {
-  const auto same = by_bytes_.find(bytes);
-  if (same == by_bytes_.end()) return nullptr;
-  const auto found = std::find_if(same->second.begin(), same->second.end(),
-                                  [&](const SlotPool* pool) { return pool->site_ == site; });
-  return found == same->second.end() ? nullptr : *found;
+  const auto same = classes_.find(bytes);
+  if (same == classes_.end()) return nullptr;
+  const auto found = same->second.pools.find(site);
+  return found == same->second.pools.end() ? nullptr : found->second;
 }
 
 bool SlotPools::Free(char* address) {
@@ -102,8 +129,8 @@ bool SlotPools::Free(char* address) {
   if (!traced_.empty()) traced_.erase(address);
   const auto found = blocks_.find(address);
   if (found == blocks_.end()) return false;
-  if (found->second != nullptr) {
-    found->second->free_.push_back(address);
+  if (found->second.set != nullptr) {
+    found->second.set->free.push_back(address);
   } else {
     blocks_.erase(found);
     arena_->Free(address);
@@ -113,20 +140,13 @@ bool SlotPools::Free(char* address) {
 
 void SlotPools::Retire(SlotPool* pool) {
   std::lock_guard<std::mutex> lock(mu_);
-  auto& same = by_bytes_[pool->bytes_];
-  same.erase(std::remove(same.begin(), same.end(), pool), same.end());
-  if (same.empty()) by_bytes_.erase(pool->bytes_);
-  // A new pool may already have the same name.
-  const auto named = pools_.find({pool->bytes_, pool->site_});
-  if (named != pools_.end() && named->second.expired()) pools_.erase(named);
-  for (char* block : pool->blocks_) blocks_[block] = nullptr;
-  for (char* block : pool->free_) {
-    blocks_.erase(block);
-    arena_->Free(block);
-  }
+  LeaveSetLocked(pool);
   --stats_.pools;
-  stats_.blocks -= pool->blocks_.size();
-  stats_.bytes -= pool->blocks_.size() * pool->bytes_;
+  SizeClass& same = classes_.at(pool->bytes_);
+  // A new pool may already have the same name.
+  const auto named = same.pools.find(pool->site_);
+  if (named != same.pools.end() && named->second == pool) same.pools.erase(named);
+  if (same.pools.empty() && same.sets.empty()) classes_.erase(pool->bytes_);
 }
 
 void SlotPools::Trace(char* address, std::string_view site, size_t bytes) {
@@ -139,9 +159,9 @@ void SlotPools::Trace(char* address, std::string_view site, size_t bytes) {
 bool SlotPools::SiteOf(const char* address, std::string* site, size_t* bytes) const {
   std::lock_guard<std::mutex> lock(mu_);
   const auto block = blocks_.find(const_cast<char*>(address));
-  if (block != blocks_.end() && block->second != nullptr) {
-    *site = block->second->site_;
-    *bytes = block->second->bytes_;
+  if (block != blocks_.end() && block->second.set != nullptr) {
+    *site = block->second.site;
+    *bytes = block->second.bytes;
     return true;
   }
   const auto found = traced_.find(address);

@@ -1,12 +1,17 @@
 // Pools of memory blocks for allocation sites whose buffers are sent in every step. Their buffers
 // are allocated at a few fixed addresses, which both sides of an edge know.
 //
+// Sites of the same size share blocks: the block freed last, which is most likely in the cache, is
+// handed out first. Buffers that are in use at the same time spread over several sets of blocks,
+// so that each site keeps to the few addresses of its set.
+//
 // A site is the name of the operation that allocates. The relevant sites come from the plan of the
 // graph or from tracing: while tracing is on, the site of each allocation is recorded.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,18 +26,23 @@ namespace rdma_transport::memory {
 
 class SlotPools;
 
-// The blocks of one site. When the last reference is dropped, free blocks return to the arena
-// immediately and the others when they are freed.
+// One site's share of a set of blocks. When the last pool of a set is dropped, free blocks return
+// to the arena immediately and the others when they are freed.
 class SlotPool : public std::enable_shared_from_this<SlotPool> {
  public:
   ~SlotPool();
   const std::string& site() const { return site_; }
   size_t bytes() const { return bytes_; }
-  // Returns the addresses of all blocks. Thread-safe.
+  // Returns the addresses of all blocks that the site may get. Thread-safe.
   std::vector<char*> Blocks() const;
 
  private:
   friend class SlotPools;
+  struct BlockSet {
+    std::vector<char*> blocks;
+    std::vector<char*> free;  // a stack
+    int pools = 0;
+  };
   SlotPool(SlotPools* owner, std::string site, size_t bytes)
       : owner_(owner), site_(std::move(site)), bytes_(bytes) {}
 
@@ -40,8 +50,8 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   const std::string site_;
   const size_t bytes_;
   // Guarded by the owner's lock.
-  std::vector<char*> blocks_;
-  std::vector<char*> free_;
+  BlockSet* set_ = nullptr;
+  int moves_ = 0;
 };
 
 struct SlotPoolStats {
@@ -56,18 +66,19 @@ class SlotPools {
  public:
   explicit SlotPools(Arena* arena) : arena_(arena) {}
 
-  // Returns the pool of this site and size, after adding blocks until it has `count`, at most
-  // kMaxPoolBlocks. The pool has fewer if the arena is exhausted. It takes blocks from the arena
+  // Returns the pool of this site and size, after adding blocks until its set has `count`, at most
+  // kMaxPoolBlocks. The set has fewer if the arena is exhausted. It takes blocks from the arena
   // only here and when all its blocks are in use.
   std::shared_ptr<SlotPool> Reserve(std::string_view site, size_t bytes, size_t count);
 
-  // Adds to the pool a block that is in use and that the arena allocated with the pool's size. When
-  // the block is freed, it stays in the pool. Does nothing if the pool is full or the block is
-  // already in a pool.
+  // Adds to the pool's set a block that is in use and that the arena allocated with the pool's
+  // size. When the block is freed, it stays in the set. Does nothing if the set is full or the
+  // block is already in a pool.
   void Join(SlotPool* pool, char* address);
 
-  // Returns a block for an allocation at `site`. Returns null if the site has no pool, or if all
-  // blocks are in use and no more can be added.
+  // Returns a block for an allocation at `site`. A site whose set is full and in use moves to
+  // another set, a limited number of times. Returns null if the site has no pool, or if all blocks
+  // are in use and no more can be added.
   char* Allocate(std::string_view site, size_t bytes);
   // Returns false if `address` is not a block of a pool.
   bool Free(char* address);
@@ -93,17 +104,22 @@ class SlotPools {
     std::string site;
     size_t bytes;
   };
-  struct Key {
+  using BlockSet = SlotPool::BlockSet;
+  struct Block {
+    BlockSet* set;  // null: all its pools are gone
     size_t bytes;
-    std::string site;
-    bool operator<(const Key& other) const {
-      return bytes != other.bytes ? bytes < other.bytes : site < other.site;
-    }
+    std::string site;  // the last one that allocated it
+  };
+  struct SizeClass {
+    std::map<std::string, SlotPool*, std::less<>> pools;  // by site
+    std::list<BlockSet> sets;
   };
 
   bool AddLocked(SlotPool* pool, char* block);
   void Fill(SlotPool* pool, size_t count);
   SlotPool* FindLocked(std::string_view site, size_t bytes) const;
+  void EnterSetLocked(SlotPool* pool);
+  void LeaveSetLocked(SlotPool* pool);
   void Retire(SlotPool* pool);
 
   Arena* const arena_;
@@ -111,9 +127,8 @@ class SlotPools {
   std::atomic<int> tracing_{0};
 
   mutable std::mutex mu_;
-  std::map<Key, std::weak_ptr<SlotPool>> pools_;
-  std::unordered_map<size_t, std::vector<SlotPool*>> by_bytes_;
-  std::unordered_map<char*, SlotPool*> blocks_;  // null: its pool is gone
+  std::unordered_map<size_t, SizeClass> classes_;  // by bytes
+  std::unordered_map<char*, Block> blocks_;
   std::unordered_map<const char*, Traced> traced_;
   SlotPoolStats stats_;
 };

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "base/log.h"
@@ -16,6 +18,7 @@
 #include "forwarding_device.h"
 #include "memory/arena.h"
 #include "memory/extent_allocator.h"
+#include "memory/slot_policy.h"
 #include "memory/slot_pools.h"
 
 namespace rdma_transport::memory {
@@ -169,6 +172,61 @@ TEST_F(ArenaTest, APoolHandsOutTheSameFewBlocksForItsSite) {
   }
   EXPECT_EQ(pools.Stats().blocks, 0u);
   EXPECT_EQ(arena.Stats().used_bytes, 128u) << "only what is not the pool's";
+}
+
+TEST_F(ArenaTest, SitesOfTheSameSizeTakeTurnsInTheSameBlocks) {
+  Arena arena(device_.get(), 64 << 20);
+  SlotPools pools(&arena);
+  std::vector<std::shared_ptr<SlotPool>> sites;
+  for (int i = 0; i < 100; ++i) {
+    sites.push_back(pools.Reserve("site " + std::to_string(i), 9000, kSlots));
+  }
+  char* const warm = pools.Allocate("site 0", 9000);
+  pools.Free(warm);
+  for (const auto& site : sites) {
+    char* block = pools.Allocate(site->site(), 9000);
+    EXPECT_EQ(block, warm) << "the block freed last";
+    std::string found;
+    size_t bytes = 0;
+    EXPECT_TRUE(pools.SiteOf(block, &found, &bytes));
+    EXPECT_EQ(found, site->site());
+    EXPECT_EQ(bytes, 9000u);
+    pools.Free(block);
+  }
+  EXPECT_EQ(pools.Stats().blocks, kSlots);
+  sites.clear();
+  EXPECT_EQ(pools.Stats().blocks, 0u);
+  EXPECT_EQ(arena.Stats().used_bytes, 0u);
+}
+
+// As gradients are, which wait for each other.
+TEST_F(ArenaTest, SitesWhoseBuffersAreInUseTogetherKeepToAFewAddresses) {
+  Arena arena(device_.get(), 64 << 20);
+  SlotPools pools(&arena);
+  constexpr size_t kSites = 100;
+  std::vector<std::shared_ptr<SlotPool>> sites;
+  for (size_t i = 0; i < kSites; ++i) {
+    sites.push_back(pools.Reserve("site " + std::to_string(i), 9000, kSlots));
+  }
+  std::mt19937 random(1);
+  uint64_t settled = 0;
+  for (int step = 0; step < 20; ++step) {
+    std::vector<char*> used;
+    std::shuffle(sites.begin(), sites.end(), random);
+    for (const auto& site : sites) {
+      char* block = pools.Allocate(site->site(), 9000);
+      if (block == nullptr) continue;  // the arena's turn
+      const std::vector<char*> known = site->Blocks();
+      EXPECT_EQ(std::count(known.begin(), known.end(), block), 1);
+      EXPECT_LE(known.size(), kMaxPoolBlocks);
+      used.push_back(block);
+    }
+    EXPECT_EQ(std::set<char*>(used.begin(), used.end()).size(), used.size());
+    for (char* block : used) EXPECT_TRUE(pools.Free(block));
+    if (step == 9) settled = pools.Stats().blocks_ever;
+  }
+  EXPECT_EQ(pools.Stats().blocks_ever, settled) << "nothing is allocated after the first steps";
+  EXPECT_LE(pools.Stats().blocks, 2 * kSites);
 }
 
 TEST_F(ArenaTest, ABlockThatOutlivesItsPoolGoesBackToTheArena) {
