@@ -71,7 +71,7 @@ class StaticSender {
     uint64_t used = 0;
     uint32_t generation = 0;
     bool receiver_owned = false;
-    bool busy = false;            // receiver-side: waiting for its credit
+    bool busy = false;  // receiver-side: waiting for its credit
   };
   // One shape that an edge carries. The fields needed for each tensor come first.
   struct Variant {
