@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.support.child import Child
 from bench.support.cluster import Cluster, free_port
+from rdma_transport import live
 
 CLIENT = Path(__file__).with_name("abort_client.py")
 START_SECONDS = 90
@@ -142,8 +143,8 @@ class Players:
         time.sleep(0.5)
         tasks = list(self.cluster.tasks.values()) if self.cluster else []
         return "\n".join(
-            f"--- {one.name}\n{one.logged()[-MOST_OF_A_LOG:]}\n{_waiting(one.pid)}"
-            for one in (*self.clients, *tasks)
+            f"--- {one.name}\n{log[-MOST_OF_A_LOG:]}\n{_counted(one.pid)}\n{_waiting(one.pid)}"
+            for one, log in ((each, each.logged()) for each in (*self.clients, *tasks))
         )
 
     def end(self) -> None:
@@ -151,6 +152,15 @@ class Players:
             client.end()
         if self.cluster is not None:
             self.cluster.end()
+
+
+def _counted(pid: int) -> str:
+    """What its transport counted, without the plan's edges; nothing if it has no server."""
+    for server in live.servers():
+        if server.pid == pid:
+            with contextlib.suppress(ConnectionError):
+                return json.dumps({**server.stats(), "plan": None})
+    return ""
 
 
 def _waiting(pid: int) -> str:
