@@ -5,9 +5,12 @@ import os
 import select
 import signal
 import tempfile
+import time
 from typing import Any
 
 from .hosts import HERE, Place
+
+READ_BYTES = 2**16
 
 
 class Child:
@@ -28,6 +31,7 @@ class Child:
         self.name, self.patience = name, patience
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = place.start(arguments, environment, self.log, file_size_limit)
+        self._unread = b""  # an answer may arrive together with the next one
 
     @property
     def pid(self) -> int:
@@ -48,11 +52,16 @@ class Child:
         """Return the next answer; raise with the child's log if none comes."""
         assert self.process.stdout is not None
         wait = self.patience if seconds is None else seconds
-        if not select.select([self.process.stdout], [], [], wait)[0]:
-            raise TimeoutError(f"{self.name} did not answer within {wait:g} s\n{self.logged()}")
-        line = self.process.stdout.readline()
-        if not line:
-            raise EOFError(f"{self.name} ended\n{self.logged()}")
+        deadline = time.monotonic() + wait
+        while b"\n" not in self._unread:
+            left = max(deadline - time.monotonic(), 0)
+            if not select.select([self.process.stdout], [], [], left)[0]:
+                raise TimeoutError(f"{self.name} did not answer within {wait:g} s\n{self.logged()}")
+            part = os.read(self.process.stdout.fileno(), READ_BYTES)
+            if not part:
+                raise EOFError(f"{self.name} ended\n{self.logged()}")
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
         return json.loads(line)
 
     def logged(self) -> str:
