@@ -63,6 +63,7 @@ Status VerbsChannel::Open() {
 }
 
 std::string VerbsChannel::Address() const {
+  std::lock_guard<std::mutex> lock(mu_);  // the polling thread ends a channel without a handler
   const Port& port = device_->adapter().port();
   ChannelAddress address;
   address.ethernet = port.ethernet;
@@ -137,7 +138,10 @@ void VerbsChannel::SettlePending() {
   device_->adapter().ChargePending(-std::exchange(pending_bytes_, 0));
 }
 
-std::string VerbsChannel::Route() const { return route_; }
+std::string VerbsChannel::Route() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return route_;
+}
 
 Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
   if (state_.load() != State::kConnecting || passive_ != (kind == RecordKind::kHello)) {
