@@ -290,7 +290,8 @@ bool Link::Tick(Nanos now, bool excuse) {
     case Liveness::Verdict::kFine:
       break;
     case Liveness::Verdict::kPing:
-      Probe();
+      // Its answer also ends a silence, so it must not be lost.
+      notifier_->SendControl(MessageType::kPing, 0, fabric::Urgency::kWake);
       break;
     case Liveness::Verdict::kSilent:
       Freeze(liveness_.Silence(now));

@@ -16,8 +16,9 @@ class Liveness {
   // Nothing waits for the peer, so its silence does not count.
   void OnIdle() { idle_ = true; }
   // Something waits for the peer. Returns kPing once, after an eighth of `timeout`, and kSilent
-  // from `timeout` on. With `excuse`, this process itself was not running, so the silence until now
-  // does not count.
+  // from `timeout` on, if the peer had seven eighths of it to answer the ping: this may be called
+  // late, and a peer that was never asked has nothing to say. With `excuse`, this process itself
+  // was not running, so the silence until now does not count.
   Verdict Check(Nanos now, Nanos timeout, bool excuse);
   // How long the peer has been silent at `now`.
   Nanos Silence(Nanos now) const { return now - silent_since_; }
@@ -26,6 +27,7 @@ class Liveness {
   bool heard_ = false;
   bool idle_ = true;
   bool pinged_ = false;
+  Nanos pinged_at_ = 0;
   Nanos silent_since_ = 0;
 };
 

@@ -36,7 +36,8 @@ TEST_F(LivenessTest, AnswersStartTheTimeAgain) {
   EXPECT_EQ(CheckAt(2), Verdict::kPing);
   liveness_.OnHeard();
   EXPECT_EQ(CheckAt(7), Verdict::kFine);
-  EXPECT_EQ(CheckAt(14.9), Verdict::kPing) << "7.9 seconds since";
+  EXPECT_EQ(CheckAt(8), Verdict::kPing);
+  EXPECT_EQ(CheckAt(14.9), Verdict::kFine) << "7.9 seconds since";
   EXPECT_EQ(CheckAt(15), Verdict::kSilent);
 }
 
@@ -50,8 +51,17 @@ TEST_F(LivenessTest, SilenceDoesNotCountWhileNothingWaits) {
 TEST_F(LivenessTest, SilenceDoesNotCountWhileThisProcessWasStopped) {
   CheckAt(0);
   EXPECT_EQ(CheckAt(100, /*excuse=*/true), Verdict::kFine);
-  EXPECT_EQ(CheckAt(107), Verdict::kPing);
+  EXPECT_EQ(CheckAt(101), Verdict::kPing);
+  EXPECT_EQ(CheckAt(107.9), Verdict::kFine);
   EXPECT_EQ(CheckAt(108), Verdict::kSilent);
+}
+
+TEST_F(LivenessTest, APeerIsNotSilentBeforeItHadTimeToAnswerAPing) {
+  CheckAt(0);
+  EXPECT_EQ(CheckAt(20), Verdict::kPing) << "the polling thread was busy until now";
+  EXPECT_EQ(CheckAt(26.9), Verdict::kFine);
+  EXPECT_EQ(CheckAt(27), Verdict::kSilent);
+  EXPECT_EQ(liveness_.Silence(now_), 27 * kSecond);
 }
 
 }  // namespace
