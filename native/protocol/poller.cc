@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "base/spin.h"
@@ -23,15 +25,57 @@ constexpr Nanos kShortWork = 50 * kMicrosecond;
 }  // namespace
 
 // Deferred work that a thread runs one item at a time, until one takes long.
-struct Poller::Batch {
-  Poller* poller;
-  Pool* pool;
-  std::vector<std::function<void()>> work;
-  size_t next = 0;
-
-  void HandOut() {
-    while (next < work.size()) pool->Schedule(std::move(work[next++]));
+class Poller::Batch {
+ public:
+  Batch(Poller* poller, std::vector<std::function<void()>> work)
+      : poller_(poller), pool_(poller->pool_.load()), work_(std::move(work)) {
+    std::lock_guard<std::mutex> lock(poller_->batches_mu_);
+    poller_->batches_.push_back(this);
   }
+  ~Batch() {
+    std::lock_guard<std::mutex> lock(poller_->batches_mu_);
+    auto& all = poller_->batches_;
+    all.erase(std::find(all.begin(), all.end(), this));
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  Poller* poller() const { return poller_; }
+  Nanos age() const { return Now() - began_; }
+
+  // Returns false if nothing is left.
+  bool RunNext() {
+    std::function<void()> here;
+    {
+      std::lock_guard<std::mutex> lock(poller_->batches_mu_);
+      if (next_ == work_.size()) return false;
+      here = std::move(work_[next_++]);
+    }
+    pool_->RunHere(here);
+    return true;
+  }
+  // Takes what is left. Requires batches_mu_.
+  std::vector<std::function<void()>> TakeRest() {
+    std::vector<std::function<void()>> rest(
+        std::make_move_iterator(work_.begin() + static_cast<ptrdiff_t>(next_)),
+        std::make_move_iterator(work_.end()));
+    next_ = work_.size();
+    return rest;
+  }
+  // Leaves what is left to the pool.
+  void HandOut() {
+    std::unique_lock<std::mutex> lock(poller_->batches_mu_);
+    auto rest = TakeRest();
+    lock.unlock();
+    for (auto& work : rest) pool_->Schedule(std::move(work));
+  }
+
+ private:
+  Poller* const poller_;
+  Pool* const pool_;
+  const Nanos began_ = Now();
+  std::vector<std::function<void()>> work_;
+  size_t next_ = 0;
 };
 
 thread_local Poller::Batch* Poller::batch_ = nullptr;
@@ -92,20 +136,22 @@ bool Poller::Defer(std::function<void()>* work) {
 // meantime. When something takes long, the remaining work goes to the pool. Returns false if there
 // was no work.
 bool Poller::RunDeferred(std::unique_lock<std::mutex>* leadership) {
-  Batch batch = {this, pool_.load(), std::exchange(*deferred_, {})};
+  if (deferred_->empty()) {
+    deferred_ = nullptr;
+    return false;
+  }
+  Batch batch(this, std::exchange(*deferred_, {}));
   deferred_ = nullptr;
-  if (batch.work.empty()) return false;
   if (sleepers_.load() == 0) {
     batch.HandOut();
     return true;
   }
+  last_batch_.store(Now());
+  if (dated_sleepers_.load() == 0) device_->Wake();  // one must watch
   leadership->unlock();
   batch_ = &batch;
-  const Nanos begin = Now();
-  while (batch.next < batch.work.size()) {
-    const std::function<void()> here = std::move(batch.work[batch.next++]);
-    batch.pool->RunHere(here);
-    if (Now() - begin > kShortWork) batch.HandOut();
+  while (batch.RunNext()) {
+    if (batch.age() > kShortWork) batch.HandOut();
   }
   batch_ = nullptr;
   return true;
@@ -115,7 +161,7 @@ void Poller::LongWorkAhead() {
   if (batch_ == nullptr) return;
   Batch* batch = std::exchange(batch_, nullptr);
   batch->HandOut();
-  batch->poller->HandOver();
+  batch->poller()->HandOver();
 }
 
 void Poller::HandOver() {
@@ -123,6 +169,19 @@ void Poller::HandOver() {
   if (!leadership.owns_lock()) return;  // another thread already polls
   if (!device_->ArmNotification() || (armed_.load() && dated_sleepers_.load() == 0))
     device_->Wake();
+}
+
+// A piece of work may wait, unannounced, for what a later piece of its batch brings about.
+void Poller::HandOutStuckWork() {
+  std::vector<std::function<void()>> stuck;
+  {
+    std::lock_guard<std::mutex> lock(batches_mu_);
+    for (Batch* batch : batches_) {
+      if (batch->age() < tick_interval_) continue;
+      for (auto& work : batch->TakeRest()) stuck.push_back(std::move(work));
+    }
+  }
+  for (auto& work : stuck) pool_.load()->Schedule(std::move(work));
 }
 
 void Poller::Lead(std::unique_lock<std::mutex> leadership) {
@@ -152,11 +211,16 @@ void Poller::Lead(std::unique_lock<std::mutex> leadership) {
   }
 }
 
+// While deferred work runs now and then, looks whether a thread is stuck in it.
 void Poller::SleepAsFollower() {
-  const bool dated = armed_.load();
+  const bool armed = armed_.load();
+  const bool watching = Now() - last_batch_.load() < tick_interval_;
+  const bool dated = armed || watching;
+  Nanos deadline = watching ? Now() + tick_interval_ : 0;
+  if (armed) deadline = std::max<Nanos>(next_tick_.load(), 1);
   sleepers_.fetch_add(1);
   if (dated) dated_sleepers_.fetch_add(1);
-  device_->Sleep(dated ? std::max<Nanos>(next_tick_.load(), 1) : 0);
+  device_->Sleep(deadline);
   if (dated) dated_sleepers_.fetch_sub(1);
   sleepers_.fetch_sub(1);
 }
@@ -164,6 +228,7 @@ void Poller::SleepAsFollower() {
 void Poller::Loop() {
   while (!stop_.load(std::memory_order_relaxed)) {
     SleepAsFollower();
+    HandOutStuckWork();
     std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
     if (leadership.owns_lock()) {
       Lead(std::move(leadership));

@@ -52,16 +52,18 @@ class Poller {
   static bool Defer(std::function<void()>* work);
   // Deferred work calls this before anything slower than waking a thread. Another thread then takes
   // over polling and the remaining deferred work. Without this call, peers need not wake any
-  // thread, because this one will poll again at once.
+  // thread, because this one will poll again at once; if it does not, another thread takes over
+  // after one interval of `tick`.
   static void LongWorkAhead();
 
  private:
-  struct Batch;
+  class Batch;
 
   void Loop();
   void Lead(std::unique_lock<std::mutex> leadership);
   bool RunDeferred(std::unique_lock<std::mutex>* leadership);
   void HandOver();
+  void HandOutStuckWork();
   void SleepAsFollower();
   void Tick(Nanos now);
 
@@ -85,8 +87,11 @@ class Poller {
   std::mutex lead_mu_;
   std::vector<std::thread> threads_;
   std::atomic<int> sleepers_{0};
-  std::atomic<int> dated_sleepers_{0};  // sleepers that wake up for the next tick
+  std::atomic<int> dated_sleepers_{0};  // sleepers that wake up within an interval of ticks
   std::atomic<Pool*> pool_{nullptr};
+  std::atomic<Nanos> last_batch_{0};  // when deferred work last began to run here
+  std::mutex batches_mu_;
+  std::vector<Batch*> batches_;  // those running, with what is left of them
 
   std::mutex running_mu_;
   std::condition_variable loop_ended_;

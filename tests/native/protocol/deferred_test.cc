@@ -120,5 +120,24 @@ TEST_F(DeferredTest, WorkThatDoesNotSayThatItIsLongKeepsTheRestForAMoment) {
   }
 }
 
+// As a lock would that another thread holds until the next tensor comes.
+TEST_F(DeferredTest, WorkThatIsStuckHoldsUpNothingElse) {
+  b_.runtime().SetPool(&pool_);
+  std::atomic<int> others{0};
+  std::atomic<bool> next_came{false};
+  std::thread next([&] {
+    EXPECT_TRUE(Eventually([&] { return others.load() == kTensors - 1; })) << "the same batch";
+    Step(2, [&](int) { next_came.store(true); });
+  });
+  Step(1, [&](int piece) {
+    if (piece != 0) {
+      ++others;
+      return;
+    }
+    EXPECT_TRUE(Eventually([&] { return next_came.load(); })) << "what comes later";
+  });
+  next.join();
+}
+
 }  // namespace
 }  // namespace rdma_transport
