@@ -1,7 +1,7 @@
 """Chains of operations that alternate between two devices, so each operation adds an edge."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -118,3 +118,20 @@ def between(
     """A chain between the first tasks of two jobs."""
     devices = [f"/job:{job}/task:0" for job in jobs]
     return Chain(stack, cluster.target(jobs[0]), devices, size, lengths, kind)
+
+
+def on_each(
+    stack: ExitStack,
+    clusters: Mapping[str, Cluster],
+    jobs: tuple[str, str],
+    size: int,
+    lengths: Sequence[int],
+    kind: str,
+    devices: Sequence[str],
+) -> dict[str, Chain]:
+    """A chain between the jobs of each cluster; "local": one on two `devices` of this process."""
+    chains = {
+        name: between(stack, cluster, jobs, size, lengths, kind)
+        for name, cluster in clusters.items()
+    }
+    return chains | {"local": Chain(stack, "", devices, size, lengths, kind)}

@@ -30,7 +30,7 @@ from rich.progress import track
 from rich.table import Table
 
 from . import references
-from .chains import COMPUTED, Chain, between, fitting
+from .chains import COMPUTED, Chain, fitting, on_each
 from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.exit import run_command
@@ -69,11 +69,7 @@ def _chains(
     stack: ExitStack, clusters: Mapping[str, Cluster], size: int, hops: int, jobs: tuple[str, str]
 ) -> dict[str, Chain]:
     """A computed chain on each cluster, and as "local" one in this process."""
-    chains = {
-        name: between(stack, cluster, jobs, size, [hops], COMPUTED)
-        for name, cluster in clusters.items()
-    }
-    return chains | {"local": Chain(stack, "", ONE_DEVICE, size, [hops], COMPUTED)}
+    return on_each(stack, clusters, jobs, size, [hops], COMPUTED, ONE_DEVICE)
 
 
 def _microseconds(steps: Steps, hops: int, repeat: int) -> dict[str, list[float]]:

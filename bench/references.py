@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from .chains import IDENTITY, Chain, between, fitting
+from .chains import IDENTITY, Chain, fitting, on_each
 from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.timing import summarize
 
 SHORT_HOPS = 2
 LONG_HOPS: tuple[int, ...] = (22, 102, 402, 1002)
+TWO_DEVICES = ("/cpu:0", "/cpu:1")
 STEP_SECONDS = 0.25  # the longest chain whose step takes at most this long
 
 
@@ -69,11 +70,7 @@ def measure_on(
         lengths = fitting((hops,) if hops else LONG_HOPS, size)
         both = (SHORT_HOPS, *lengths)
         with ExitStack() as stack:
-            chains = {
-                name: between(stack, cluster, jobs, size, both, IDENTITY)
-                for name, cluster in clusters.items()
-            }
-            chains["local"] = Chain(stack, "", ["/cpu:0", "/cpu:1"], size, both, IDENTITY)
+            chains = on_each(stack, clusters, jobs, size, both, IDENTITY, TWO_DEVICES)
             before = {name: cluster.counted() for name, cluster in clusters.items()}
             chosen = {name: choose_length(chain, lengths) for name, chain in chains.items()}
             edges: dict[str, list[float]] = {name: [] for name in chains}
