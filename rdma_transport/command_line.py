@@ -68,12 +68,34 @@ def fail(why: str, code: int) -> NoReturn:
     raise typer.Exit(_failed(why, code))
 
 
+def split_place(text: str) -> tuple[str, int] | None:
+    """Return host, perhaps empty, and port of ``[HOST:]PORT`` or ``[IPv6]:PORT``, or None."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        return None
+    return host.strip("[]"), int(port)
+
+
 def parse_place(text: str, option: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT`` or ``[IPv6]:PORT``; raise ``BadInputError``."""
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+    place = split_place(text)
+    if place is None or not all(place):
         raise BadInputError(f"{option} {text}: give HOST:PORT, such as 10.0.0.2:2222")
-    return host.strip("[]"), int(port)
+    return place
+
+
+def fabric_or(*others: str) -> Callable[[str], str]:
+    """Return the callback of an option that takes a fabric's name, one of `others`, or nothing."""
+
+    def check(name: str) -> str:
+        from rdma_transport.fabric import FABRICS
+
+        known = (*others, *FABRICS)
+        if name and name not in known:
+            raise typer.BadParameter(f"'{name}' is not one of {', '.join(known)}")
+        return name
+
+    return check
 
 
 def check_writable(path: Path) -> None:

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rdma_transport.command_line import check_writable
-from rdma_transport.doctor.fabrics import fabric_or
+from rdma_transport.command_line import check_writable, fabric_or
 
 from .machine import describe
 

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rdma_transport.command_line import NO_PEER, AsJson, fail, print_json
-from rdma_transport.doctor.fabrics import fabric_or
+from rdma_transport.command_line import (
+    NO_PEER,
+    AsJson,
+    fabric_or,
+    fail,
+    print_json,
+    split_place,
+)
 from rdma_transport.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -112,13 +118,13 @@ def _listen(place: str, wait: float, as_json: bool) -> int:
     from rdma_transport.doctor import run
     from rdma_transport.doctor.meeting import receive
 
-    host, _, port = place.rpartition(":")
-    host = host.strip("[]")
-    if not port.isdigit() or int(port) > 65535:
+    parsed = split_place(place)
+    if parsed is None:
         raise BadInputError(f"--listen {place}: give PORT or HOST:PORT, such as 2222")
+    host, port = parsed
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        server = socket.create_server((host, int(port)), family=family)
+        server = socket.create_server((host, port), family=family)
     except OSError as error:
         raise BadInputError(f"--listen {place}: {error.strerror or error}") from None
     with server:

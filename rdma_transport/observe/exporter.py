@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from rdma_transport import counters, live
+from rdma_transport.command_line import split_place
 from rdma_transport.counters import Counter
 from rdma_transport.observe.samples import short, take
 
@@ -49,10 +50,11 @@ class Address:
 
 def parse_address(text: str) -> Address:
     """Parse ``127.0.0.1:9449``, ``[::1]:9449`` or ``:9449``; raise ``ValueError``."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    place = split_place(text)
+    if place is None or ":" not in text:
         raise ValueError(f"{text!r} is not an address with a port, such as 127.0.0.1:9449")
-    return Address(host.strip("[]") or "0.0.0.0", int(port))
+    host, port = place
+    return Address(host or "0.0.0.0", port)
 
 
 class Servers(Collector):
