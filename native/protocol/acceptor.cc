@@ -45,19 +45,15 @@ Status Acceptor::Connect(const BootstrapRequest& request, const std::string& cha
                          BootstrapReply* reply) {
   const std::shared_ptr<Link> link = links_->Make(request.from.task);
   RDMA_RETURN_IF_ERROR(link->Open());
-  link->set_remote(request.from);
-  links_->Add(link, Opener::kRemoteTask);
-  link->channel()->Authenticate(channel_key);
-  const Status connected = link->channel()->Connect(request.channel, fabric::Role::kPassive);
+  const Status connected =
+      links_->Connect(link, request.from, channel_key, request.channel, fabric::Role::kPassive);
   if (!connected.ok()) {
-    links_->Discard(link);
     // Unavailable means that the address cannot be reached, which is permanent.
     reply->again = connected.code() != Code::kUnavailable;
     return connected;
   }
   reply->again = false;
   reply->channel = link->channel()->Address();
-  runtime_->ArmTimer();  // drops the link if the peer never connects
   return OkStatus();
 }
 

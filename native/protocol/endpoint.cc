@@ -106,8 +106,7 @@ void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& statu
 }
 
 void Endpoint::OnAbort(Link* link, StepAbort abort) {
-  steps_.OnAbort(link, std::move(abort));
-  ArmTimer();  // it may have to wait for the peer's other links
+  if (steps_.OnAbort(link, std::move(abort))) ArmTimer();
 }
 
 void Endpoint::OnLost(const std::shared_ptr<Link>& link, std::vector<UnackedTensor> tensors) {

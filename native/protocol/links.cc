@@ -35,9 +35,22 @@ std::shared_ptr<Link> Links::Make(const std::string& task) {
   return std::make_shared<Link>(context, owner_, Now() + runtime_->settings().connect_timeout);
 }
 
-void Links::Add(const std::shared_ptr<Link>& link, Opener opener) {
-  std::lock_guard<std::mutex> lock(mu_);
-  links_[link] = opener;
+Status Links::Connect(const std::shared_ptr<Link>& link, Identity remote, const std::string& key,
+                      std::string_view address, fabric::Role role) {
+  link->set_remote(std::move(remote));
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    links_[link] = role;
+  }
+  link->channel()->Authenticate(key);
+  const Status connected = link->channel()->Connect(address, role);
+  if (connected.ok()) {
+    runtime_->ArmTimer();  // drops the link if it does not come up in time
+  } else {
+    std::lock_guard<std::mutex> lock(mu_);
+    links_.erase(link);
+  }
+  return connected;
 }
 
 void Links::Remove(const std::shared_ptr<Link>& link, const Status& reason) {
@@ -54,11 +67,6 @@ void Links::Release(const std::shared_ptr<Link>& link) {
   link->ReleaseOutstanding();
 }
 
-void Links::Discard(const std::shared_ptr<Link>& link) {
-  std::lock_guard<std::mutex> lock(mu_);
-  links_.erase(link);
-}
-
 Status Links::Admit(const std::string& task) {
   size_t pending = 0;
   List same;
@@ -67,8 +75,8 @@ Status Links::Admit(const std::string& task) {
     if (traffic_.size() >= kMaxTasks && traffic_.count(task) == 0) {
       return RefuseForNow("as many peers as it admits (" + std::to_string(kMaxTasks) + ")");
     }
-    for (const auto& [link, opener] : links_) {
-      if (opener == Opener::kThisTask) continue;
+    for (const auto& [link, role] : links_) {
+      if (role == fabric::Role::kActive) continue;
       if (!link->up()) ++pending;
       if (link->remote().task == task) same.push_back(link);
     }
@@ -87,17 +95,24 @@ Status Links::Admit(const std::string& task) {
 Links::List Links::All() const {
   List all;
   std::lock_guard<std::mutex> lock(mu_);
-  for (const auto& [link, opener] : links_) all.push_back(link);
+  for (const auto& [link, role] : links_) all.push_back(link);
   return all;
 }
 
+Links::List Links::Up() const {
+  List up;
+  std::lock_guard<std::mutex> lock(mu_);
+  for (const auto& [link, role] : links_) {
+    if (link->up()) up.push_back(link);
+  }
+  return up;
+}
+
 Links::List Links::UpTo(const std::string& task) const {
-  List found = All();
-  found.erase(std::remove_if(found.begin(), found.end(),
-                             [&task](const std::shared_ptr<Link>& link) {
-                               return !link->up() || link->remote().task != task;
-                             }),
-              found.end());
+  List found;
+  for (auto& link : Up()) {
+    if (link->remote().task == task) found.push_back(std::move(link));
+  }
   return found;
 }
 
@@ -117,8 +132,8 @@ bool Links::AllUp(const Traffic* traffic, const std::function<bool(const Link&)>
 }
 
 void Links::Probe(const Identity& remote) const {
-  for (const auto& link : All()) {
-    if (link->up() && link->remote().incarnation == remote.incarnation) link->Probe();
+  for (const auto& link : Up()) {
+    if (link->remote().incarnation == remote.incarnation) link->Probe();
   }
 }
 

@@ -7,15 +7,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "protocol/link.h"
 #include "protocol/runtime.h"
 
 namespace rdma_transport {
-
-// Which side requested a link.
-enum class Opener { kThisTask, kRemoteTask };
 
 // Thread-safe. Must not outlive its runtime and the owner of its links.
 class Links {
@@ -34,19 +33,22 @@ class Links {
   // Returns a link to the remote task that is neither open nor in this table. It must come up
   // within the connection timeout. Requires a fabric.
   std::shared_ptr<Link> Make(const std::string& task);
-  void Add(const std::shared_ptr<Link>& link, Opener opener);
+  // Adds an open link and starts to connect it to the channel `address` of `remote`; see
+  // fabric::Channel. The role tells which task requested the link. If it fails, the link is not in
+  // this table. Otherwise LinkOwner::OnLinkUp() or OnLinkDown() follows.
+  Status Connect(const std::shared_ptr<Link>& link, Identity remote, const std::string& key,
+                 std::string_view address, fabric::Role role);
   // Removes the link. Keeps it alive until Release() if a peer that is alive may still use memory
   // here: destroying the link would free that memory. Polling thread only.
   void Remove(const std::shared_ptr<Link>& link, const Status& reason);
   void Release(const std::shared_ptr<Link>& link);
-  // Removes a link that never was connected.
-  void Discard(const std::shared_ptr<Link>& link);
   // Returns ResourceExhausted if the remote task may not open one more link now. Probes the links
   // that it has if there are too many.
   Status Admit(const std::string& task);
 
   List All() const;
-  // Returns the links to a remote task that are up.
+  // Returns the links that are up: all, or those to a remote task.
+  List Up() const;
   List UpTo(const std::string& task) const;
   // Returns the link over this channel, or null.
   std::shared_ptr<Link> Over(const fabric::Channel* channel) const;
@@ -63,7 +65,7 @@ class Links {
 
   mutable std::mutex mu_;
   std::map<std::string, Traffic*> traffic_;
-  std::map<std::shared_ptr<Link>, Opener> links_;
+  std::map<std::shared_ptr<Link>, fabric::Role> links_;
   // Closed links whose peers may still read and write here, until Release().
   std::vector<std::shared_ptr<Link>> in_use_;
 };

@@ -242,21 +242,17 @@ void Peer::OnReply(const std::shared_ptr<Link>& link, AskingHandshake* handshake
     return Decide(State::kGrpc, Status(Code::kFailedPrecondition, reply.refusal),
                   reply.again ? Again::kLater : Again::kNever);
   }
-  link->set_remote({task_, reply.from.incarnation});
   SetOpened(link.get());
-  context_.links->Add(link, Opener::kThisTask);
-  link->channel()->Authenticate(handshake->channel_key());
-  const Status connected = link->channel()->Connect(reply.channel, fabric::Role::kActive);
-  if (!connected.ok()) {
-    context_.links->Discard(link);
-    SetOpened(nullptr);
-    link->channel()->Close(connected);
-    // Another link to this peer broke in the meantime and closed this one too.
-    const bool closed = connected.code() == Code::kAborted;
-    return closed ? Decide(State::kUnreachable, connected, Again::kSoon)
-                  : Decide(State::kGrpc, connected, Again::kLater);
-  }
-  context_.runtime->ArmTimer();  // OnLinkUp() or OnLinkDown() follows
+  const Status connected =
+      context_.links->Connect(link, {task_, reply.from.incarnation}, handshake->channel_key(),
+                              reply.channel, fabric::Role::kActive);
+  if (connected.ok()) return;  // OnLinkUp() or OnLinkDown() follows
+  SetOpened(nullptr);
+  link->channel()->Close(connected);
+  // Another link to this peer broke in the meantime and closed this one too.
+  const bool closed = connected.code() == Code::kAborted;
+  return closed ? Decide(State::kUnreachable, connected, Again::kSoon)
+                : Decide(State::kGrpc, connected, Again::kLater);
 }
 
 bool Peer::Opened(const Link& link) const {

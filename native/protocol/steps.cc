@@ -131,8 +131,7 @@ void Steps::Restart(int64_t step) {
   const auto recvs = mailbox_.TakeAllPending(step);
   const uint32_t generation = aborts_.Restart(step);
   std::set<const void*> up;
-  for (const auto& link : links_->All()) {
-    if (!link->up()) continue;
+  for (const auto& link : links_->Up()) {
     up.insert(link.get());
     link->SendRestart(step, generation);
   }
@@ -146,15 +145,14 @@ void Steps::Restart(int64_t step) {
 void Steps::Abort(int64_t step, std::string error) {
   if (mailbox_.HasEnded(step) || !aborts_.Abort(step, std::move(error))) return;
   mailbox_.Forget(step, [&](const Arrival&) { return !aborts_.EverRestarted(step); });
-  for (const auto& link : links_->All()) {
-    if (!link->up()) continue;
+  for (const auto& link : links_->Up()) {
     if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);
   }
 }
 
 // --- Steps of peers ---
 
-void Steps::OnAbort(Link* link, StepAbort abort) {
+bool Steps::OnAbort(Link* link, StepAbort abort) {
   const auto same = [&](const ComingAbort& coming) {
     return coming.peer == link->traffic() && coming.abort.step == abort.step &&
            coming.abort.generation == abort.generation &&
@@ -168,7 +166,7 @@ void Steps::OnAbort(Link* link, StepAbort abort) {
     coming = std::prev(coming_aborts_.end());
   }
   coming->links.insert(link);
-  Tick();
+  return Tick();
 }
 
 bool Steps::HasCome(const ComingAbort& coming) const {

@@ -42,7 +42,8 @@ class Steps {
 
   // Events of links. Polling thread only.
   void OnArrival(int64_t step, const KeyId& key, Arrival arrival);
-  void OnAbort(Link* link, StepAbort abort);
+  // Returns true if Tick() must be called.
+  bool OnAbort(Link* link, StepAbort abort);
   void OnRestart(Link* link, int64_t step, uint32_t generation);
   void OnRestarted(const Link& link, int64_t step) { ReleaseHeld(link.traffic(), step); }
   void OnLinkUp(Link* link);
