@@ -33,6 +33,11 @@ def endless(task: str = B, elements: int = 1000) -> Any:
     return session.endless(A, task, elements)
 
 
+def received(task: Task) -> int:
+    """Bytes that the task has received so far."""
+    return sum(mode["bytes"] for mode in task.stats()["received"].values())
+
+
 class Background:
     """Runs a graph in a thread and keeps what came of it."""
 
@@ -78,7 +83,7 @@ def test_a_killed_peer_is_an_error_that_names_it_and_others_go_on() -> None:
             # 256 MiB in flight.
             with Graph(cluster, lambda: endless(B, 64 * 2**20)) as graph:
                 step = Background(graph)
-                time.sleep(2)
+                assert eventually(lambda: received(a) >= 256 * 2**20, 30)
                 cluster["b", 0].signal(signal.SIGKILL)
                 seconds = step.seconds_after(time.monotonic(), 30)
                 assert seconds < 1 + SLACK
