@@ -1,7 +1,8 @@
 """Runs training steps of a model over several protocols in turns, each with its own cluster.
 
 There are one parameter server and two workers. All protocols run the same graph with the same seed.
-Every step fetches the losses of both workers.
+Every step fetches the losses of both workers. "local" runs it without a cluster: server and workers
+are devices of this process, so nothing is communicated.
 """
 
 import math
@@ -17,6 +18,7 @@ from .support.counters import Counts, combine
 from .support.exit import watched
 from .support.hosts import Layout, everything_here
 
+LOCAL = "local"
 SERVERS = ["/job:ps/task:0"]
 WORKERS = 2
 WARM_UP = 6  # edges become static after a few equal steps
@@ -26,16 +28,16 @@ SETTLE_SECONDS = 0.5  # beside longer steps, what the other protocol's turn leav
 
 @dataclass
 class Side:
-    """One protocol's cluster, and what its steps came to."""
+    """One protocol's session, and what its steps came to."""
 
-    cluster: Cluster
     session: Any
+    fetches: Any
     milliseconds: list[float] = field(default_factory=list)
     losses: list[list[str]] = field(default_factory=list)  # per step and worker, all bits
 
-    def step(self, fetches: Any) -> float:
+    def step(self) -> float:
         start = time.perf_counter()
-        losses, _ = self.session.run(fetches)
+        losses, _ = self.session.run(self.fetches)
         taken = time.perf_counter() - start
         self.losses.append([float(loss).hex() for loss in losses])
         return taken
@@ -49,7 +51,7 @@ class Steps:
     steps: int
     measured: int
     unmeasured: int  # steps between, to forget the other protocol's turn
-    counted: dict[str, Counts | None]  # by protocol, over what was measured and what was between
+    counted: dict[str, Counts | None]  # by protocol with a cluster, over measured and unmeasured
     routes: list[Counts]  # how rdma's tasks reached each other
 
     @property
@@ -82,20 +84,27 @@ def measure_steps(
     workers: int = WORKERS,
 ) -> Steps:
     """Take `repeat` steps over each protocol in turns, in clusters of the model's own."""
-    from .models.training import training_graph
+    from .models.training import TrainingGraph, training_graph
     from .support.session import config, opened
 
     def progress(what: str, step: int) -> None:
         say(what, step / (warm_up + repeat))
 
+    def start(target: str, made: TrainingGraph) -> Side:
+        options = config(cpu_devices=1 if target else 1 + workers)
+        session = stack.enter_context(opened(target, made.graph, options))
+        session.run(made.initializer)
+        return Side(session, [made.losses, made.train])
+
     progress("making the graph", 0)
     towers = [f"/job:worker/task:{index}" for index in range(workers)]
     made = training_graph(model, batch=batch, workers=towers, servers=SERVERS)
-    fetches = [made.losses, made.train]
     sides: dict[str, Side] = {}
     with ExitStack() as stack:
         clusters = {}
         for protocol in protocols:
+            if protocol == LOCAL:
+                continue
             progress(f"{protocol}: starting {len(SERVERS) + workers} tasks", 0)
             jobs = {"ps": len(SERVERS), "worker": workers}
             clusters[protocol] = Cluster(jobs, protocol, environment, layout=layout)
@@ -103,15 +112,16 @@ def measure_steps(
             stack.callback(watched(clusters[protocol]))
         for protocol, cluster in clusters.items():
             progress(f"{protocol}: initial values", 0)
-            target = cluster.target("worker")
-            session = stack.enter_context(opened(target, made.graph, config()))
-            session.run(made.initializer)
-            sides[protocol] = Side(cluster, session)
+            sides[protocol] = start(cluster.target("worker"), made)
+        if LOCAL in protocols:
+            devices = [f"/cpu:{index}" for index in range(1 + workers)]
+            here = training_graph(model, batch=batch, workers=devices[1:], servers=devices[:1])
+            sides[LOCAL] = start("", here)
 
         slowest = 0.0
         for step in range(warm_up):
             progress(f"warming up {step + 1}/{warm_up}", step)
-            slowest = max(side.step(fetches) for side in sides.values())
+            slowest = max(side.step() for side in sides.values())
         settle = len(sides) > 1 and slowest < SETTLE_SECONDS
         before = {protocol: cluster.counted() for protocol, cluster in clusters.items()}
         deadline = time.perf_counter() + seconds
@@ -120,8 +130,8 @@ def measure_steps(
             progress(f"measuring {measured + 1}/{repeat}", warm_up + measured)
             for side in sides.values():
                 if settle:
-                    side.step(fetches)
-                side.milliseconds.append(1e3 * side.step(fetches))
+                    side.step()
+                side.milliseconds.append(1e3 * side.step())
             measured += 1
         after = {protocol: cluster.counted() for protocol, cluster in clusters.items()}
         routes = clusters["rdma"].routes() if after.get("rdma") else []

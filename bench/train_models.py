@@ -1,6 +1,9 @@
 """Measures a training step of the paper's models, over gRPC and over rdma, with rdma's counters.
 
-One parameter server and two workers run as separate processes. Both protocols run the same graph
+Beside them stands the same step in one process, where the server and the workers are devices: what
+rdma's step takes longer is what remains of communication.
+
+One parameter server and two workers run as separate processes. All three run the same graph
 with the same seed and take turns. Every step fetches the losses of both workers, which are compared
 bit for bit. The counters of rdma cover only the measured steps, after the warm-up.
 
@@ -19,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .models import MODELS, Model
-from .steps import FEWEST, WARM_UP, WORKERS, measure_steps
+from .steps import FEWEST, LOCAL, WARM_UP, WORKERS, measure_steps
 from .support.counters import MODES, Counts, above_zero
 from .support.exit import run_command
 from .support.machine import describe
@@ -80,7 +83,7 @@ def measure(
     """One model's row; times in ms."""
     done = measure_steps(
         model,
-        PROTOCOLS,
+        (*PROTOCOLS, LOCAL),
         batch,
         repeat,
         seconds,
@@ -110,7 +113,7 @@ def show(rows: list[dict[str, Any]], repeat: int) -> Table:
     title = f"training step of 1 parameter server and 2 workers, ms, median of {repeat}"
     table = Table(title=title)
     table.add_column("model", no_wrap=True)
-    for heading in ("gRPC", "rdma", "ratio", "MiB/step", "static"):
+    for heading in ("gRPC", "rdma", "ratio", "one\nprocess", "MiB/step", "static"):
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("not\ncopied", "registrations", "slot\nallocations", "equal?"):
         table.add_column(heading, justify="right")
@@ -121,6 +124,7 @@ def show(rows: list[dict[str, Any]], repeat: int) -> Table:
             f"{row['ms']['grpc'].median:.1f}",
             f"{row['ms']['rdma'].median:.1f}",
             f"{row['ratio']:.2f}x",
+            f"{row['ms'][LOCAL].median:.1f}",
             f"{row['total_mib_per_step']:.1f}",
             percent(row["static_share"]),
             percent(row["not_copied_share"]),
@@ -189,7 +193,7 @@ def main(
     warm_up: Annotated[int, typer.Option(help="Warm up for this many steps.", min=1)] = WARM_UP,
     json_file: JsonFile = None,
 ) -> None:
-    """Print the time of a training step of each model over both protocols, and rdma's counters."""
+    """Print the time of a training step over both protocols and in one process, per model."""
     wanted = chosen(models)
     console = Console()
     console.width = max(console.width, 116)

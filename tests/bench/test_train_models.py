@@ -27,7 +27,7 @@ ROW = {
 
 
 @pytest.mark.timeout(150)
-def test_a_model_is_measured_over_both_protocols(tmp_path: Path) -> None:
+def test_a_model_is_measured_over_both_protocols_and_in_one_process(tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     words = ["--models", "gru", "--repeat", "6", "--json", str(answer)]
     ran = forked.run(["-c", MAIN, *words], directory=ROOT, timeout=120)
@@ -44,8 +44,8 @@ def test_a_model_is_measured_over_both_protocols(tmp_path: Path) -> None:
         assert set(times) == {"median", "minimum", "p90", "low", "high", "resolved"}
 
     losses = row["losses"]
-    assert set(losses) == set(row["ms"]) == {"grpc", "rdma"}
-    assert losses["grpc"] == losses["rdma"]
+    assert set(losses) == set(row["ms"]) == {"grpc", "rdma", "local"}
+    assert losses["grpc"] == losses["rdma"] == losses["local"]
     assert row["equal"] is True
     assert row["finite"] is True
     assert [len(step) for step in losses["rdma"]] == [2] * row["steps"]
