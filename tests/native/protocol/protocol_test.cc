@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -202,38 +202,43 @@ TEST_F(ProtocolTest, AnotherVersionIsServedByGrpcWithTheReason) {
   EXPECT_TRUE(catcher->Claim());
 }
 
-// Asks `asked` for a link in the name of `task`, and does not connect to it.
-BootstrapReply AskFor(Task& asked, Task& asker, const std::string& task) {
-  const std::shared_ptr<Link> link = asker.endpoint().links().Make(task);
-  EXPECT_TRUE(link->Open().ok());
-  BootstrapRequest request;
-  request.version = kProtocolVersion;
-  request.from = {task, 77};
-  request.channel = link->channel()->Address();
-  BootstrapReply reply;
-  EXPECT_TRUE(
-      BootstrapReply::Decode(asked.endpoint().HandleBootstrap(request.Encode()), &reply).ok());
-  return reply;
-}
+// Asks `asked` for links in the name of a task, and never connects to them. It keeps its ends: a
+// card that finds none ends the other side's links.
+class Asker {
+ public:
+  BootstrapReply AskFor(Task& asked, const std::string& task) {
+    links_.push_back(task_.endpoint().links().Make(task));
+    EXPECT_TRUE(links_.back()->Open().ok());
+    BootstrapRequest request;
+    request.version = kProtocolVersion;
+    request.from = {task, 77};
+    request.channel = links_.back()->channel()->Address();
+    BootstrapReply reply;
+    EXPECT_TRUE(
+        BootstrapReply::Decode(asked.endpoint().HandleBootstrap(request.Encode()), &reply).ok());
+    return reply;
+  }
+
+ private:
+  Task task_{"b"};
+  std::vector<std::shared_ptr<Link>> links_;
+};
 
 TEST_F(ProtocolTest, OneCallerCannotMakeATaskHoldEverMoreLinks) {
-  if (testing::OnVerbs() && std::getenv("RDMA_TRANSPORT_LIBIBVERBS") == nullptr) {
-    GTEST_SKIP() << "over Soft-RoCE fewer links are pending than were asked for; cause not known";
-  }
   Settings settings = TestSettings();
   settings.connect_timeout = 1000 * kSecond;  // none is given up meanwhile
   Task a("a", settings);
-  Task b("b");
+  Asker b;
   const auto refusals = [] { return GlobalCounters().errors.Get()["connection_refused"]; };
   const uint64_t before = refusals();
-  for (int i = 0; i < 16; ++i) EXPECT_EQ(AskFor(a, b, "greedy").refusal, "") << i;
-  const BootstrapReply refused = AskFor(a, b, "greedy");
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(b.AskFor(a, "greedy").refusal, "") << i;
+  const BootstrapReply refused = b.AskFor(a, "greedy");
   EXPECT_TRUE(refused.channel.empty());
   EXPECT_TRUE(refused.again);
   EXPECT_NE(refused.refusal.find("16 connections of greedy; try again later"), std::string::npos)
       << refused.refusal;
   EXPECT_EQ(refusals(), before + 1);
-  EXPECT_EQ(AskFor(a, b, "another").refusal, "");
+  EXPECT_EQ(b.AskFor(a, "another").refusal, "");
 }
 
 TEST_F(ProtocolTest, APeerThatCannotBeReachedIsAnErrorThatNamesIt) {
