@@ -2,7 +2,7 @@
 
 #include "analyzer/partition_edges.h"
 #include "analyzer/shapes.h"
-#include "protocol/process.h"
+#include "plugin/graph_plans.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 
 namespace rdma_transport {
@@ -15,16 +15,11 @@ thread_local EdgeCollector* t_collector = nullptr;
 // Late, so that the pass sees the graph that will run.
 constexpr int kPhase = 1000;
 
-// In a process without an rdma server nothing changes.
-bool Active() {
-  const Runtime* runtime = ProcessRuntimeIfMade();
-  return runtime != nullptr && runtime->device() != nullptr && runtime->settings().static_edges;
-}
-
 class ShapePass final : public tf::GraphOptimizationPass {
  public:
   absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {
-    if (Active() && options.graph != nullptr) analyzer::MarkShapes(options.graph->get());
+    if (PlanningRuntime() != nullptr && options.graph != nullptr)
+      analyzer::MarkShapes(options.graph->get());
     return absl::OkStatus();
   }
 };
@@ -32,9 +27,10 @@ class ShapePass final : public tf::GraphOptimizationPass {
 class EdgePass final : public tf::GraphOptimizationPass {
  public:
   absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {
-    if (t_collector == nullptr || !Active() || options.partition_graphs == nullptr) {
+    if (PlanningRuntime() == nullptr || options.partition_graphs == nullptr) {
       return absl::OkStatus();
     }
+    if (t_collector == nullptr) return absl::OkStatus();
     for (const auto& [device, graph] : *options.partition_graphs) {
       analyzer::FindEdges(*graph, &t_collector->edges());
     }

@@ -5,36 +5,35 @@
 #include <utility>
 
 #include "analyzer/placement.h"
-#include "plugin/bootstrap_call.h"
 #include "plugin/device_names.h"
-#include "plugin/worker_cache.h"
+#include "protocol/process.h"
 
 namespace rdma_transport {
 namespace {
 
-analyzer::Limits LimitsOf(Endpoint* endpoint) {
-  const uint64_t arena = endpoint->arena()->Stats().limit_bytes;
-  const uint64_t planned = endpoint->slots()->Stats().bytes;
-  return {arena - std::min(arena, planned), endpoint->settings().inline_max};
+analyzer::Limits LimitsOf(const Runtime& runtime) {
+  const uint64_t arena = runtime.arena()->Stats().limit_bytes;
+  const uint64_t planned = runtime.slots()->Stats().bytes;
+  return {arena - std::min(arena, planned), runtime.settings().inline_max};
 }
 
-PlannedEdge ToPlanned(Endpoint* endpoint, const analyzer::Edge& edge) {
+PlannedEdge ToPlanned(const Runtime& runtime, const analyzer::Edge& edge) {
   PlannedEdge planned;
   planned.spec.key = edge.key;
   if (edge.mode == analyzer::EdgeMode::kDynamic) return planned;  // may be promoted later
   planned.spec = {edge.key, static_cast<uint32_t>(edge.dtype), *edge.shape, *edge.bytes};
   planned.slots = edge.slots;
   planned.site = edge.site.op + (edge.site.kind == "kernel" ? "" : " (" + edge.site.kind + ")");
-  if (!endpoint->settings().zero_copy || *edge.bytes <= endpoint->settings().arena_min_tensor) {
+  if (!runtime.settings().zero_copy || *edge.bytes <= runtime.settings().arena_min_tensor) {
     return planned;
   }
   if (edge.site.kind == "kernel") {
-    planned.pools.push_back(endpoint->slots()->Reserve(edge.site.op, *edge.bytes, edge.slots));
+    planned.pools.push_back(runtime.slots()->Reserve(edge.site.op, *edge.bytes, edge.slots));
   } else if (edge.site.kind == "variable" && edge.site.updates.size() == 1) {
     // The variable's buffer, and the one that an update allocates while the first is being read,
     // take turns.
     planned.pools.push_back(
-        endpoint->slots()->Reserve(edge.site.updates.front(), *edge.bytes, memory::kUpdateBlocks));
+        runtime.slots()->Reserve(edge.site.updates.front(), *edge.bytes, memory::kUpdateBlocks));
     planned.joins_pool = true;
   }
   return planned;
@@ -42,32 +41,31 @@ PlannedEdge ToPlanned(Endpoint* endpoint, const analyzer::Edge& edge) {
 
 }  // namespace
 
-void PlanGraph(Endpoint* endpoint, const std::string& owner, std::vector<analyzer::Edge> edges,
-               const std::shared_ptr<tensorflow::WorkerCacheInterface>& cache,
-               tensorflow::Device* device) {
-  if (edges.empty()) return;
+const Runtime* PlanningRuntime() {
+  const Runtime* runtime = ProcessRuntimeIfMade();
+  const bool plans =
+      runtime != nullptr && runtime->device() != nullptr && runtime->settings().static_edges;
+  return plans ? runtime : nullptr;
+}
+
+void PlanEdges(const std::string& owner, std::vector<analyzer::Edge> edges,
+               const std::function<Peer*(const std::string& task)>& peer_of) {
+  const Runtime* runtime = PlanningRuntime();
+  if (runtime == nullptr || edges.empty()) return;
   analyzer::Plan plan;
   plan.edges = std::move(edges);
-  analyzer::PlaceEdges(LimitsOf(endpoint), {}, &plan);
+  analyzer::PlaceEdges(LimitsOf(*runtime), {}, &plan);
   std::map<std::string, std::vector<PlannedEdge>> by_task;
   for (const analyzer::Edge& edge : plan.edges) {
     if (edge.mode != analyzer::EdgeMode::kStatic && edge.mode != analyzer::EdgeMode::kDynamic) {
       continue;
     }
     const std::string task(WorkerOf(edge.destination_device));
-    by_task[task].push_back(ToPlanned(endpoint, edge));
+    by_task[task].push_back(ToPlanned(*runtime, edge));
   }
   for (auto& [task, planned] : by_task) {
-    tensorflow::WorkerInterface* worker = cache->GetOrCreateWorker(task);
-    if (worker == nullptr) continue;
-    Peer* peer = PeerOf(worker);
-    cache->ReleaseWorker(task, worker);
-    if (peer == nullptr) continue;
-    peer->Plan(owner, std::move(planned),
-               [&cache, &name = task, device](std::string request, Nanos timeout,
-                                              std::function<void(Status, std::string)> done) {
-                 CallBootstrap(cache, name, device, std::move(request), timeout, std::move(done));
-               });
+    Peer* peer = peer_of(task);
+    if (peer != nullptr) peer->Plan(owner, std::move(planned));
   }
 }
 

@@ -1,24 +1,23 @@
-// Turns the edges of a registered graph into slots agreed on with peers.
+// Turns the edges of a graph into slots agreed on with peers.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "analyzer/plan.h"
-#include "protocol/endpoint.h"
-#include "tensorflow/core/distributed_runtime/worker_cache.h"
-
-namespace tensorflow {
-class Device;
-}
+#include "protocol/peer.h"
+#include "protocol/runtime.h"
 
 namespace rdma_transport {
 
-// Plans the static edges among `edges`: connects to their peers and agrees on slots, until
-// Endpoint::Unplan(owner). `device` is any local device.
-void PlanGraph(Endpoint* endpoint, const std::string& owner, std::vector<analyzer::Edge> edges,
-               const std::shared_ptr<tensorflow::WorkerCacheInterface>& cache,
-               tensorflow::Device* device);
+// Returns the runtime of this process, or null if it plans no edges. In a process without an rdma
+// server nothing changes.
+const Runtime* PlanningRuntime();
+
+// Plans the static edges among `edges`, until Peer::Unplan(owner). `peer_of` returns the peer of a
+// task, or null to leave out the edges to it.
+void PlanEdges(const std::string& owner, std::vector<analyzer::Edge> edges,
+               const std::function<Peer*(const std::string& task)>& peer_of);
 
 }  // namespace rdma_transport

@@ -10,6 +10,7 @@
 #include "plugin/graph_plans.h"
 #include "plugin/run_request.h"
 #include "plugin/step_errors.h"
+#include "plugin/worker_cache.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
 #include "tensorflow/core/distributed_runtime/session_mgr.h"
@@ -88,8 +89,21 @@ void Worker::Plan(const tensorflow::RegisterGraphRequest& request, const std::st
       !env_->session_mgr->WorkerSessionForSession(request.session_handle(), &session).ok()) {
     return;
   }
-  PlanGraph(endpoint_, OwnerOf(request.session_handle(), graph_handle), std::move(edges),
-            session->GetSharedWorkerCache(), env_->device_mgr->ListDevices().front());
+  const auto cache = session->GetSharedWorkerCache();
+  tensorflow::Device* device = env_->device_mgr->ListDevices().front();
+  PlanEdges(OwnerOf(request.session_handle(), graph_handle), std::move(edges),
+            [&](const std::string& task) -> Peer* {
+              tensorflow::WorkerInterface* worker = cache->GetOrCreateWorker(task);
+              if (worker == nullptr) return nullptr;
+              Peer* peer = PeerOf(worker);
+              cache->ReleaseWorker(task, worker);
+              if (peer == nullptr) return nullptr;
+              peer->Connect([&](std::string message, Nanos timeout,
+                                std::function<void(Status, std::string)> done) {
+                CallBootstrap(cache, task, device, std::move(message), timeout, std::move(done));
+              });
+              return peer;
+            });
 }
 
 void Worker::DeregisterGraphAsync(const tensorflow::DeregisterGraphRequest* request,

@@ -95,17 +95,24 @@ void Peer::Flush(std::vector<Parked> parked) {
 
 // --- Planning ---
 
-void Peer::Plan(const std::string& owner, std::vector<PlannedEdge> edges,
-                const BootstrapCall& call) {
-  Route route;
+void Peer::Connect(const BootstrapCall& call) {
+  bool resolve = false;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    resolve = RouteLocked().resolve;
+  }
+  if (resolve) Resolve(call);
+}
+
+void Peer::Plan(const std::string& owner, std::vector<PlannedEdge> edges) {
+  std::shared_ptr<Link> link;
   {
     std::lock_guard<std::mutex> lock(mu_);
     planned_[owner] = edges;
-    route = RouteLocked();
+    link = link_;
   }
-  if (route.resolve) Resolve(call);
-  if (route.link == nullptr) return;
-  for (const PlannedEdge& edge : edges) route.link->static_edges().Offer(edge);
+  if (link == nullptr) return;
+  for (const PlannedEdge& edge : edges) link->static_edges().Offer(edge);
 }
 
 void Peer::Unplan(const std::string& owner) {
@@ -122,7 +129,7 @@ void Peer::Unplan(const std::string& owner) {
         std::remove_if(gone.begin(), gone.end(),
                        [this](const PlannedEdge& edge) { return HasPlanLocked(edge.spec.key); }),
         gone.end());
-    link = state_ == State::kLinked ? link_ : nullptr;
+    link = link_;
   }
   if (link == nullptr) return;
   for (const PlannedEdge& edge : gone) link->static_edges().Forget(edge.spec.key);

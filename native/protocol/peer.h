@@ -59,9 +59,11 @@ class Peer {
   // Records a tensor that was requested over gRPC at `begin` and has arrived.
   void ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin);
 
-  // Connects to the peer if necessary, and makes `edges` static on each link as it comes up. Edges
-  // without bytes are skipped. Unplan() removes them, including edges promoted since.
-  void Plan(const std::string& owner, std::vector<PlannedEdge> edges, const BootstrapCall& call);
+  // Connects to the peer if necessary.
+  void Connect(const BootstrapCall& call);
+  // Makes `edges` static on the link, and on each later one as it comes up. Edges without bytes are
+  // skipped. Unplan() removes them, including edges promoted since.
+  void Plan(const std::string& owner, std::vector<PlannedEdge> edges);
   void Unplan(const std::string& owner);
 
   // The functions below are for the endpoint.

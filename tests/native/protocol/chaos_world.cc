@@ -349,7 +349,8 @@ void ChaosWorld::MakeEdges(std::mt19937_64* random) {
     if (edge.sizes[0] > 0) {
       planned.pools.push_back(from.runtime().slots()->Reserve(edge.key, edge.sizes[0], 2));
     }
-    from.PeerTo(to)->Plan("graph", {planned}, Task::CallTo(to));
+    from.PeerTo(to)->Connect(Task::CallTo(to));
+    from.PeerTo(to)->Plan("graph", {planned});
   }
 }
 

@@ -111,7 +111,8 @@ TEST_P(StaticTest, APlannedEdgeIsStaticFromItsFirstTensor) {
   PlannedEdge planned;
   planned.spec = Spec();
   if (GetParam()) planned.pools.push_back(a_.runtime().slots()->Reserve("site", kBytes, 2));
-  a_.PeerTo(b_)->Plan("graph", {planned}, Task::CallTo(b_));
+  a_.PeerTo(b_)->Connect(Task::CallTo(b_));
+  a_.PeerTo(b_)->Plan("graph", {planned});
   ASSERT_TRUE(Eventually([&] { return Report().slots == 2; }));
   const uint64_t slots = GlobalCounters().plan.slot_allocations.load();
   for (int i = 0; i < 5; ++i) {
@@ -157,15 +158,28 @@ TEST_P(StaticTest, TheReceiverProvidesAsManySlotsAsThePlanCharged) {
   PlannedEdge planned;
   planned.spec = Spec();
   planned.slots = memory::SlotsOfEdge(/*in_loop=*/true);
-  a_.PeerTo(b_)->Plan("graph", {planned}, Task::CallTo(b_));
+  a_.PeerTo(b_)->Connect(Task::CallTo(b_));
+  a_.PeerTo(b_)->Plan("graph", {planned});
   EXPECT_TRUE(Eventually([&] { return Report().slots == memory::kLoopSlots; }));
+}
+
+TEST_P(StaticTest, APlanWaitsForTheFirstLink) {
+  PlannedEdge planned;
+  planned.spec = Spec();
+  a_.PeerTo(b_)->Plan("graph", {planned});
+  EXPECT_FALSE(Report().planned) << "there is no link";
+  const Mode first = PassAndWait(Bytes(1));
+  EXPECT_TRUE(Report().planned);
+  EXPECT_TRUE(first == Mode::kStatic || Report().at_receiver);
+  ASSERT_TRUE(Eventually([&] { return Report().slots > 0; }));
+  EXPECT_EQ(PassAndWait(Bytes(2)), Mode::kStatic);
 }
 
 TEST_P(StaticTest, WhatWasPromotedGoesWithItsGraphToo) {
   PlannedEdge unknown;
   unknown.spec.key = kEdge;
-  a_.PeerTo(b_)->Plan("graph", {unknown}, Task::CallTo(b_));
-  a_.PeerTo(b_)->Plan("other graph", {unknown}, Task::CallTo(b_));
+  a_.PeerTo(b_)->Plan("graph", {unknown});
+  a_.PeerTo(b_)->Plan("other graph", {unknown});
   EXPECT_FALSE(Report().is_static);
   WarmUp();
   a_.endpoint().Unplan("graph");
@@ -180,14 +194,14 @@ TEST_P(StaticTest, APlanThatWasWrongNeverGivesAWrongTensor) {
   PlannedEdge planned;
   planned.spec = Spec();
   planned.spec.dims = {static_cast<int64_t>(kBytes / 4), 4};  // as many bytes
-  a_.PeerTo(b_)->Plan("graph", {planned}, Task::CallTo(b_));
+  a_.PeerTo(b_)->Plan("graph", {planned});
   planned.spec.dims = {12345};
   planned.spec.bytes = 12345;
-  a_.PeerTo(b_)->Plan("other graph", {planned}, Task::CallTo(b_));
+  a_.PeerTo(b_)->Plan("other graph", {planned});
   planned.spec.dims = kDims;
   planned.spec.bytes = kBytes;
   planned.spec.dtype = 7;
-  a_.PeerTo(b_)->Plan("third graph", {planned}, Task::CallTo(b_));
+  a_.PeerTo(b_)->Plan("third graph", {planned});
   for (int i = 0; i < 20; ++i) {
     const Delivery delivery = Pass(++step_, Bytes(i));
     ASSERT_EQ(delivery.dims, kDims);
