@@ -155,6 +155,7 @@ void StaticSender::Demote(Variant* variant) {
 void StaticSender::Offer(const PlannedEdge& planned) {
   const EdgeSpec& spec = planned.spec;
   if (!context_.settings->static_edges || spec.bytes == 0) return;
+  if (spec.key.size() > kMaxKeyLength || spec.dims.size() > kMaxRank) return;
   const std::shared_ptr<Edge> edge = EdgeOf(spec.key);
   std::lock_guard<std::mutex> lock(edge->mu);
   Variant* variant = VariantOf(edge.get(), spec.dtype, spec.dims.data(),

@@ -175,6 +175,15 @@ TEST_P(StaticTest, APlanWaitsForTheFirstLink) {
   EXPECT_EQ(PassAndWait(Bytes(2)), Mode::kStatic);
 }
 
+TEST_P(StaticTest, AnEdgeWhoseKeyNoNotificationCanCarryIsNotPlanned) {
+  PlannedEdge planned;
+  planned.spec = Spec();
+  planned.spec.key = std::string(kMaxKeyLength + 1, 'k');
+  a_.PeerTo(b_)->Plan("graph", {planned});
+  WarmUp();
+  EXPECT_EQ(a_.PeerTo(b_)->Stats().links, 1u);
+}
+
 TEST_P(StaticTest, WhatWasPromotedGoesWithItsGraphToo) {
   PlannedEdge unknown;
   unknown.spec.key = kEdge;
