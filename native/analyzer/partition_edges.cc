@@ -1,6 +1,8 @@
 #include "analyzer/partition_edges.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "analyzer/shapes.h"
 #include "analyzer/sites.h"
@@ -14,16 +16,50 @@ namespace {
 
 namespace tf = tensorflow;
 
-std::string KeyOf(const tf::Node* send, const std::string& from, const std::string& to) {
+// Attributes of a _Send, for the task that runs it.
+constexpr char kShape[] = "_rdma_transport_shape";
+constexpr char kSite[] = "_rdma_transport_site";  // operation, type, kind, updates...
+constexpr char kInLoop[] = "_rdma_transport_in_loop";
+
+std::string KeyOf(const tf::AttrSlice& send, const std::string& from, const std::string& to) {
   std::string name;
   int64_t incarnation = 0;
-  if (!tf::TryGetNodeAttr(send->attrs(), "tensor_name", &name) ||
-      !tf::TryGetNodeAttr(send->attrs(), "send_device_incarnation", &incarnation)) {
+  if (!tf::TryGetNodeAttr(send, "tensor_name", &name) ||
+      !tf::TryGetNodeAttr(send, "send_device_incarnation", &incarnation)) {
     return "";
   }
   const std::string key = tf::Rendezvous::CreateKey(from, static_cast<uint64_t>(incarnation), to,
                                                     name, tf::FrameAndIter(0, 0));
   return key.substr(0, key.rfind(';'));
+}
+
+// Sets the edge's key and devices. Returns false if it does not leave the task.
+bool Crosses(const tf::AttrSlice& send, Edge* edge) {
+  if (!tf::TryGetNodeAttr(send, "send_device", &edge->source_device) ||
+      !tf::TryGetNodeAttr(send, "recv_device", &edge->destination_device) ||
+      tf::DeviceNameUtils::IsSameAddressSpace(edge->source_device, edge->destination_device)) {
+    return false;
+  }
+  edge->key = KeyOf(send, edge->source_device, edge->destination_device);
+  return true;
+}
+
+std::optional<uint64_t> BytesOf(const Shape& shape, tf::DataType dtype) {
+  if (!shape) return std::nullopt;
+  uint64_t bytes = static_cast<uint64_t>(tf::DataTypeSize(dtype));
+  for (const int64_t dim : *shape) {
+    if (dim < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) {
+      return std::nullopt;
+    }
+  }
+  return bytes;
+}
+
+void SetType(tf::DataType dtype, const Shape& shape, Edge* edge) {
+  edge->dtype = dtype;
+  edge->dtype_name = NumpyName(tf::DataTypeString(dtype));
+  edge->shape = shape;
+  if (tf::DataTypeCanUseMemcpy(dtype)) edge->bytes = BytesOf(shape, dtype);
 }
 
 // The nodes inside loops: those that an Enter reaches without passing an Exit.
@@ -46,17 +82,6 @@ std::vector<bool> InLoops(const tf::Graph& graph) {
     }
   }
   return inside;
-}
-
-std::optional<uint64_t> BytesOf(const Shape& shape, tf::DataType dtype) {
-  if (!shape) return std::nullopt;
-  uint64_t bytes = static_cast<uint64_t>(tf::DataTypeSize(dtype));
-  for (const int64_t dim : *shape) {
-    if (dim < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) {
-      return std::nullopt;
-    }
-  }
-  return bytes;
 }
 
 // The dummy tensor with which TensorFlow carries a control dependency to another task.
@@ -82,38 +107,65 @@ std::string ControlName(const tf::Node* dummy) {
   return "^" + dummy->name();
 }
 
-}  // namespace
-
-void FindEdges(const tf::Graph& partition, std::vector<Edge>* edges) {
+// Calls `found` for each _Send to another task.
+void ForEachEdge(const tf::Graph& partition,
+                 const std::function<void(tf::Node* send, Edge edge)>& found) {
   const Shapes shapes(partition);
   const std::vector<bool> in_loop = InLoops(partition);
-  for (const tf::Node* node : partition.op_nodes()) {
-    if (!node->IsSend()) continue;
+  for (tf::Node* node : partition.op_nodes()) {
     Edge edge;
-    if (!tf::TryGetNodeAttr(node->attrs(), "send_device", &edge.source_device) ||
-        !tf::TryGetNodeAttr(node->attrs(), "recv_device", &edge.destination_device) ||
-        tf::DeviceNameUtils::IsSameAddressSpace(edge.source_device, edge.destination_device)) {
+    const tf::Edge* input = nullptr;
+    if (!node->IsSend() || !Crosses(node->attrs(), &edge) || !node->input_edge(0, &input).ok()) {
       continue;
     }
-    const tf::Edge* input = nullptr;
-    if (!node->input_edge(0, &input).ok()) continue;
     const tf::Node* source = input->src();
     const int output = input->src_output();
-    const tf::DataType dtype = tf::BaseType(source->output_type(output));
-    edge.key = KeyOf(node, edge.source_device, edge.destination_device);
-    edge.dtype = dtype;
-    edge.dtype_name = NumpyName(tf::DataTypeString(dtype));
+    SetType(tf::BaseType(source->output_type(output)), shapes.Of(source, output), &edge);
     edge.control = IsControl(source);
     edge.name = edge.control ? ControlName(source) : source->name() + ":" + std::to_string(output);
-    edge.shape = shapes.Of(source, output);
-    if (tf::DataTypeCanUseMemcpy(dtype)) edge.bytes = BytesOf(edge.shape, dtype);
     const Origin origin = FindOrigin(shapes, source, output);
     edge.site = origin.site;
     edge.mutability =
         tf::IsRefType(source->output_type(output)) ? "reference variable" : origin.mutability;
     edge.in_loop = in_loop[node->id()];
-    edges->push_back(std::move(edge));
+    found(node, std::move(edge));
   }
+}
+
+}  // namespace
+
+void FindEdges(const tf::Graph& partition, std::vector<Edge>* edges) {
+  ForEachEdge(partition, [edges](tf::Node*, Edge edge) { edges->push_back(std::move(edge)); });
+}
+
+void MarkEdges(const tf::Graph& partition) {
+  ForEachEdge(partition, [](tf::Node* send, const Edge& edge) {
+    if (edge.control || !edge.bytes) return;
+    std::vector<std::string> site = {edge.site.op, edge.site.type, edge.site.kind};
+    site.insert(site.end(), edge.site.updates.begin(), edge.site.updates.end());
+    send->AddAttr(kShape, tf::TensorShape(*edge.shape));
+    send->AddAttr(kSite, site);
+    send->AddAttr(kInLoop, edge.in_loop);
+  });
+}
+
+bool MarkedEdge(const tf::AttrSlice& send, Edge* edge) {
+  tf::TensorShape shape;
+  tf::DataType dtype = tf::DT_INVALID;
+  std::vector<std::string> site;
+  if (!tf::TryGetNodeAttr(send, kShape, &shape) || !tf::TryGetNodeAttr(send, kSite, &site) ||
+      !tf::TryGetNodeAttr(send, kInLoop, &edge->in_loop) ||
+      !tf::TryGetNodeAttr(send, "T", &dtype) || site.size() < 3 || !Crosses(send, edge) ||
+      edge->key.empty()) {
+    return false;
+  }
+  const auto dims = shape.dim_sizes();
+  SetType(dtype, std::vector<int64_t>(dims.begin(), dims.end()), edge);
+  edge->site.op = site[0];
+  edge->site.type = site[1];
+  edge->site.kind = site[2];
+  edge->site.updates.assign(site.begin() + 3, site.end());
+  return true;
 }
 
 }  // namespace rdma_transport::analyzer

@@ -12,4 +12,10 @@ namespace rdma_transport::analyzer {
 // Appends the edges to `edges`, except for mode, reason and slots, which PlaceEdges() sets.
 void FindEdges(const tensorflow::Graph& partition, std::vector<Edge>* edges);
 
+// Stores on the _Send nodes what is known of their edges. TensorFlow takes the nodes of a
+// function's partition to the task that runs them, which is not told of the function otherwise.
+void MarkEdges(const tensorflow::Graph& partition);
+// Reads what MarkEdges() stored. Returns false if `send` has no valid mark.
+bool MarkedEdge(const tensorflow::AttrSlice& send, Edge* edge);
+
 }  // namespace rdma_transport::analyzer

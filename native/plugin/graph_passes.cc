@@ -30,9 +30,12 @@ class EdgePass final : public tf::GraphOptimizationPass {
     if (PlanningRuntime() == nullptr || options.partition_graphs == nullptr) {
       return absl::OkStatus();
     }
-    if (t_collector == nullptr) return absl::OkStatus();
     for (const auto& [device, graph] : *options.partition_graphs) {
-      analyzer::FindEdges(*graph, &t_collector->edges());
+      if (t_collector != nullptr) {
+        analyzer::FindEdges(*graph, &t_collector->edges());
+      } else if (options.is_function_graph) {
+        analyzer::MarkEdges(*graph);
+      }
     }
     return absl::OkStatus();
   }

@@ -15,6 +15,7 @@
 #include "plugin/inline_pool.h"
 #include "plugin/log.h"
 #include "plugin/rendezvous.h"
+#include "plugin/send_op.h"
 #include "plugin/status_conversion.h"
 #include "plugin/worker.h"
 #include "plugin/worker_cache.h"
@@ -61,6 +62,7 @@ class RdmaServer final : public tf::GrpcServer {
     SetLogSink(&WriteToTensorFlowLog);
     const Status status = ProcessRuntime(&runtime);
     if (!status.ok()) return ToTensorFlow(status);
+    RegisterSendOp();
     std::unique_ptr<RdmaServer> server(new RdmaServer(server_def, runtime));
     const absl::Status made = server->InitAll(local_devices);
     if (!made.ok()) return Explain(made, server_def);

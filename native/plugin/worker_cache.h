@@ -20,6 +20,7 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
   // may differ from the server's.
   WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface> inner, Endpoint* endpoint,
               std::string self, const tensorflow::ClusterDef& cluster);
+  ~WorkerCache() override;
 
   tensorflow::WorkerInterface* GetOrCreateWorker(const std::string& target) override;
   void ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) override;
@@ -27,6 +28,10 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
   void SetLogging(bool active) override;
   void ClearLogs() override;
   bool RetrieveLogs(int64_t step_id, tensorflow::StepStats* stats) override;
+
+  // Returns the peer that has this name in the cluster, or null.
+  Peer* PeerNamed(const std::string& target) const;
+  const std::string& self() const { return self_; }
 
  private:
   std::unique_ptr<tensorflow::WorkerCacheInterface> inner_;
@@ -36,6 +41,9 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
   std::map<std::string, std::string> addresses_;
 };
 
+// Returns the peer `target` of the latest cluster in which a task of this process is called `self`,
+// or null. Two clients may give the same names to different tasks; the caller must bear that.
+Peer* FindPeer(const std::string& self, const std::string& target);
 // Returns the peer of a stub that a WorkerCache created, or null for the local task.
 Peer* PeerOf(tensorflow::WorkerInterface* worker);
 // Returns where tensors from that task are recorded, or null for the local task.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, free_port, running
+from bench.support.cluster import Cluster, eventually, free_port, running
 from tests.support import forked
 from tests.support.graphs import A, B, Graph, v1
 
@@ -131,6 +131,30 @@ for how, address in zip((context.set_server_def, context.update_server_def), add
 os._exit(0)
 """
 
+RELEASED = """
+import json, os, sys, tensorflow as tf
+
+def connect(**jobs):
+    tf.config.experimental_connect_to_cluster(
+        tf.train.ClusterSpec(jobs), job_name="chief", protocol="rdma")
+
+ps, worker = sys.argv[1:]
+connect(ps=[ps], worker=[worker])
+with tf.device("/job:ps/task:0"):
+    weights = tf.Variable(tf.ones([300, 300]))
+
+@tf.function
+def step():
+    with tf.device("/job:worker/task:0"):
+        product = tf.tanh(weights)
+    with tf.device("/job:ps/task:0"):
+        return tf.reduce_sum(product)
+
+print(float(step()))
+connect(ps=[ps], other=[worker])  # ends what it holds on both tasks
+os._exit(0)
+"""
+
 PARAMETER_SERVER = """
 import json, os, sys, tensorflow as tf
 os.environ["TF_CONFIG"] = sys.argv[1]
@@ -169,6 +193,14 @@ def test_a_function_that_fails_in_one_task_leaves_the_others_alive(tmp_path: Pat
         assert script(tmp_path, FAILURE, *cluster.spec["w"]) == "lives (64, 64) 64.0"
         for task in cluster.tasks.values():
             assert task.stats()["loaded"]
+
+
+def test_plans_go_with_the_functions_of_a_client(tmp_path: Path) -> None:
+    with running({"ps": 1, "worker": 1}) as cluster:
+        assert script(tmp_path, RELEASED, *cluster.spec["ps"], *cluster.spec["worker"])
+        for task in cluster.tasks.values():
+            assert task.stats()["sent"]["static"]["tensors"] == 1
+            assert eventually(lambda task=task: not task.stats()["plan"]["edges"])
 
 
 def test_a_client_with_the_name_of_its_server(tmp_path: Path) -> None:

@@ -40,21 +40,26 @@ class Client:
         self.cluster, self.task = cluster, task
         assert task.wait_ready() == {"ready": True}
 
-    def turn(self, steps: int) -> tuple[str, Counts | None]:
-        """The weights after some steps, and what all tasks counted so far."""
+    def run(self, steps: int) -> Counts | None:
+        """What all tasks counted so far, after some steps."""
         self.task.tell(str(steps))
-        answer = self.task.read(TURN_SECONDS)
-        reports = [task.stats() for task in self.cluster.tasks.values()]
-        return answer["weights"], summed([*reports, answer["stats"]])
+        own = self.task.read(TURN_SECONDS)
+        return summed([own, *(task.stats() for task in self.cluster.tasks.values())])
+
+    def weights(self) -> str:
+        self.task.tell("weights")
+        digest: str = self.task.read(TURN_SECONDS)
+        return digest
 
 
 @contextmanager
-def connected(front_end: str, protocol: str) -> Iterator[Client]:
+def connected(front_end: str, protocol: str, zero_copy: str = "on") -> Iterator[Client]:
     chief = ("chief", 0)
+    environment = {"RDMA_TRANSPORT_ZERO_COPY": zero_copy}
     with ExitStack() as stack:
         jobs = {"ps": 1, "worker": 1, "chief": 1}
-        cluster = stack.enter_context(running(jobs, protocol, without=[chief]))
-        environment = {"FRONT_END": front_end}
+        cluster = stack.enter_context(running(jobs, protocol, environment, without=[chief]))
+        environment["FRONT_END"] = front_end
         task = Task(*chief, protocol, cluster.spec, environment, program=FRONT_END)
         stack.callback(task.end)
         yield Client(cluster, task)
@@ -65,14 +70,46 @@ def test_a_front_end_learns_the_same_without_a_copy(front_end: str) -> None:
     weights: dict[str, list[str]] = {}
     for protocol in ("grpc", "rdma"):
         with connected(front_end, protocol) as client:
-            first, before = client.turn(STEPS)
-            second, after = client.turn(STEPS)
-            weights[protocol] = [first, second]
+            client.run(STEPS)
+            first = client.weights()
+            before = client.run(0)
+            after = client.run(STEPS)
+            weights[protocol] = [first, client.weights()]
             if protocol == "rdma":
                 assert before is not None
                 assert after is not None
                 assert_nothing_copied(before, after, at_least=2 * STEPS * WEIGHTS)
     assert weights["grpc"] == weights["rdma"]
+
+
+@pytest.mark.parametrize(("front_end", "edges"), [("coordinator", 4), ("fit", 4), ("functions", 5)])
+def test_functions_are_static_from_their_first_step(front_end: str, edges: int) -> None:
+    """Whichever task instantiates the function, and whichever tasks the edges connect."""
+    weights: dict[str, str] = {}
+    for protocol in ("grpc", "rdma"):
+        with connected(front_end, protocol) as client:
+            before = client.run(0)
+            after = client.run(1)
+            weights[protocol] = client.weights()
+            if protocol == "rdma":
+                assert before is not None
+                assert after is not None
+                sent = combine(after, before, -1)["sent"]
+                assert sent["static"] == {"tensors": edges, "bytes": edges * WEIGHTS}
+                assert sent["dynamic"]["tensors"] == 0
+    assert weights["grpc"] == weights["rdma"]
+
+
+def test_slots_of_receivers_are_ready_at_the_latest_in_the_second_step() -> None:
+    """Two tasks that meet in the first step send before their slots are there."""
+    with connected("functions", "rdma", zero_copy="off") as client:
+        before = client.run(1)
+        after = client.run(1)
+    assert before is not None
+    assert after is not None
+    sent = combine(after, before, -1)["sent"]
+    assert sent["static"]["tensors"] == 5
+    assert sent["dynamic"]["tensors"] == 0
 
 
 @contextmanager

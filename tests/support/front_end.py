@@ -2,8 +2,8 @@
 
 usage: front_end.py PROTOCOL JOB INDEX CLUSTER_JSON, with the kind of client in FRONT_END
 
-Reads a number of steps a line; answers with JSON: the weights, all bits, and what its transport
-counted so far.
+Reads lines: a number of steps to run, which may be 0, or "weights". Answers with JSON: what its
+transport counted so far, or a digest of the weights' bits.
 """
 
 import hashlib
@@ -16,7 +16,9 @@ from typing import Any
 SIDE = 256  # of each of the weights, 256 KiB
 LAYERS = 2
 BATCH = 8
-Turn = Callable[[int], list[Any]]  # runs some steps, returns the weights
+Run = Callable[[int], None]  # runs some steps
+Weights = Callable[[], list[Any]]
+FrontEnd = tuple[Run, Weights]
 
 
 def batch() -> Any:
@@ -39,7 +41,7 @@ def built(strategy: Any, keras: Any) -> Any:
         return keras.Sequential([keras.layers.Input([SIDE]), *layers])
 
 
-def coordinator() -> Turn:
+def coordinator() -> FrontEnd:
     """A loop of one's own, with Keras 3."""
     os.environ["TF_USE_LEGACY_KERAS"] = "0"
     import keras
@@ -63,16 +65,15 @@ def coordinator() -> Turn:
 
         return strategy.run(replica)
 
-    def turn(steps: int) -> list[Any]:
+    def run(steps: int) -> None:
         for _ in range(steps):
             schedule.schedule(step)
             schedule.join()
-        return [variable.numpy() for variable in model.trainable_variables]
 
-    return turn
+    return run, lambda: [variable.numpy() for variable in model.trainable_variables]
 
 
-def fit() -> Turn:
+def fit() -> FrontEnd:
     """Keras 2's `fit`. That of Keras 3 fails under this strategy, over gRPC as well."""
     import tensorflow as tf
     import tf_keras as keras
@@ -83,15 +84,14 @@ def fit() -> Turn:
         lambda _: tf.data.Dataset.from_tensors((batch(), -batch())).repeat()
     )
 
-    def turn(steps: int) -> list[Any]:
+    def run(steps: int) -> None:
         # One step an epoch: those of an epoch overlap.
         model.fit(data, epochs=steps, steps_per_epoch=1, verbose=0)
-        return [variable.numpy() for variable in model.trainable_variables]
 
-    return turn
+    return run, lambda: [variable.numpy() for variable in model.trainable_variables]
 
 
-def functions() -> Turn:
+def functions() -> FrontEnd:
     """A function over two remote tasks, called with a tensor of this one."""
     import tensorflow as tf
 
@@ -109,12 +109,13 @@ def functions() -> Turn:
             weights.assign_sub(gradient)
         return gradient
 
-    def turn(steps: int) -> list[Any]:
-        for _ in range(steps):
-            last = step(tf.random.stateless_uniform([SIDE, SIDE], [1, 1], 0.0, 0.1))
-        return [weights.numpy(), last.numpy()]
+    last: list[Any] = []
 
-    return turn
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            last[:] = [step(tf.random.stateless_uniform([SIDE, SIDE], [1, 1], 0.0, 0.1))]
+
+    return run, lambda: [weights.numpy(), last[0].numpy()]
 
 
 def main() -> None:
@@ -126,16 +127,20 @@ def main() -> None:
             "rpc_layer": protocol,
         }
     )
-    turn = {"coordinator": coordinator, "fit": fit, "functions": functions}[
+    run, weights = {"coordinator": coordinator, "fit": fit, "functions": functions}[
         os.environ["FRONT_END"]
     ]()
     print(json.dumps({"ready": True}), flush=True)
     import rdma_transport
 
     for line in sys.stdin:
-        weights = turn(int(line))
-        digest = hashlib.sha256(b"".join(array.tobytes() for array in weights)).hexdigest()
-        print(json.dumps({"weights": digest, "stats": rdma_transport.stats()}), flush=True)
+        if line.strip() == "weights":
+            bits = b"".join(array.tobytes() for array in weights())
+            print(json.dumps(hashlib.sha256(bits).hexdigest()), flush=True)
+            continue
+        if int(line):
+            run(int(line))
+        print(json.dumps(rdma_transport.stats()), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+#include "plugin/send_op.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "analyzer/partition_edges.h"
+#include "plugin/device_names.h"
+#include "plugin/graph_plans.h"
+#include "plugin/worker_cache.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace rdma_transport {
+namespace {
+
+namespace tf = tensorflow;
+
+std::string NewOwner() {
+  static std::atomic<uint64_t> count{0};
+  return "send/" + std::to_string(++count) + "/";
+}
+
+// TensorFlow makes the kernels of a function's partition when it first runs it, before any of them
+// computes. It destroys them with the function.
+class SendOp final : public tf::OpKernel {
+ public:
+  explicit SendOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    tf::NodeDef same = def();
+    same.set_op("_HostSend");  // another name of TensorFlow's kernel
+    absl::Status made;
+    send_ = tf::CreateOpKernel(tf::DeviceType(tf::DEVICE_CPU), construction->device(),
+                               construction->device()->GetAllocator({}), same,
+                               construction->graph_def_version(), &made);
+    OP_REQUIRES_OK(construction, made);
+    analyzer::Edge edge;
+    if (!analyzer::MarkedEdge(tf::AttrSlice(def()), &edge)) return;
+    const std::string self(WorkerOf(edge.source_device));
+    PlanEdges(owner_, {edge},
+              [this, &self](const std::string& task) { return peer_ = FindPeer(self, task); });
+  }
+  ~SendOp() override {
+    if (peer_ != nullptr) peer_->Unplan(owner_);
+  }
+
+  void Compute(tf::OpKernelContext* context) override { send_->Compute(context); }
+  std::string TraceString(const tf::OpKernelContext& context, bool verbose) const override {
+    return send_->TraceString(context, verbose);
+  }
+
+ private:
+  std::unique_ptr<tf::OpKernel> send_;
+  const std::string owner_ = NewOwner();
+  Peer* peer_ = nullptr;  // null unless the edge is planned
+};
+
+}  // namespace
+
+void RegisterSendOp() {
+  static const tf::kernel_factory::OpKernelRegistrar registrar(
+      tf::KernelDefBuilder("_Send").Device(tf::DEVICE_CPU).Priority(1).Build(), "SendOp",
+      [](tf::OpKernelConstruction* construction) -> tf::OpKernel* {
+        return new SendOp(construction);
+      });
+}
+
+}  // namespace rdma_transport
