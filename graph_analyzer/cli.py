@@ -34,7 +34,10 @@ class PlanByDefault(TyperGroup):
 
 app = make_app("Plan the tensors of a graph that cross between tasks.", PlanByDefault)
 
-_GRAPH_HELP = "Read a SavedModel directory, a .pb, .meta or .pbtxt file, or the .json of a plan."
+_GRAPH_HELP = (
+    "Read a SavedModel directory, a .pb, .meta or .pbtxt file, the .json of a plan, or a function "
+    "or model of a script, as train.py:step. The script is run."
+)
 GraphPath = Annotated[Path, typer.Argument(metavar="GRAPH", help=_GRAPH_HELP)]
 Cluster = Annotated[
     str,
@@ -104,8 +107,8 @@ def plan(
         check_suffix(picture)  # before the analysis, which may take a while
     assert graph is not None
     made = _plan(graph, cluster, arena_limit, inline_limit, default_device, tags)
-    if not made.tensors:
-        typer.echo(f"warning: {_NOTHING_CROSSES}", err=True)
+    if made.why_empty:
+        typer.echo(f"warning: {made.why_empty}", err=True)
     advised = None
     if advice:
         from graph_analyzer.advice import advise
@@ -243,13 +246,6 @@ def _show_live(which: str, as_json: bool) -> None:
         make_console().print(table)
 
 
-_NOTHING_CROSSES = (
-    "the graph has no crossing tensors, so the plan is empty: all operations are on one task. "
-    "The model has no device placement, as in a Keras export, or names no second task of the "
-    "cluster. Plan the training graph, with operations placed on tasks by tf.device"
-)
-
-
 def _plan(
     graph: Path,
     cluster: str,
@@ -267,13 +263,27 @@ def _plan(
     from graph_analyzer import analyze
 
     return analyze(
-        graph,
+        _in_script(graph) if ".py:" in graph.name else graph,
         cluster,
         arena_limit=arena_limit,
         inline_limit=inline_limit,
         default_device=default_device,
         tags=None if tags is None else [tag.strip() for tag in tags.split(",") if tag.strip()],
     )
+
+
+def _in_script(place: Path) -> Any:
+    """Run the script ``FILE.py`` of ``FILE.py:NAME`` and return what it calls ``NAME``."""
+    import runpy
+
+    script, _, name = str(place).rpartition(":")
+    try:
+        found = runpy.run_path(script)
+    except Exception as error:
+        raise AnalysisError(f"{script} failed: {type(error).__name__}: {error}") from error
+    if name not in found:
+        raise AnalysisError(f"{script} has nothing with the name {name!r}")
+    return found[name]
 
 
 def _numbers(text: str, option: str) -> list[int]:

@@ -65,6 +65,26 @@ class Plan:
         return tuple(edge for edge in self.edges if not edge.control)
 
     @property
+    def why_empty(self) -> str:
+        """Why no tensor crosses between tasks, as a sentence. Empty if one does."""
+        if self.tensors:
+            return ""
+        if self.edges:
+            return (
+                f"no tensor crosses between tasks: the {len(self.edges)} edges between them are "
+                "control dependencies, which carry no bytes"
+            )
+        homes = sorted({variable.task for variable in self.variables})
+        known = f" Its variables are on {', '.join(homes)}." if homes else ""
+        return (
+            f"no tensor crosses between tasks: all {self.nodes} operations are on one task.{known} "
+            "Operations without a device are on the default device or with their variables. "
+            "Gradients that collectives exchange (MultiWorkerMirroredStrategy) are in no plan. "
+            "Place variables or operations on a second task with tf.device or a strategy, or give "
+            "another default device"
+        )
+
+    @property
     def control_edges(self) -> tuple[Edge, ...]:
         """The edges that carry only a control dependency and no bytes."""
         return tuple(edge for edge in self.edges if edge.control)

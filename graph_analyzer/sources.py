@@ -9,6 +9,7 @@ from typing import Any
 
 from graph_analyzer import wire
 from graph_analyzer.errors import AnalysisError
+from graph_analyzer.functions import graph_of, is_model, training_step
 
 MOST_BYTES = 2**31
 """Protobuf's own limit: no valid GraphDef is larger."""
@@ -16,7 +17,7 @@ MOST_TEXT_BYTES = 2**28
 """Text is parsed in Python, which takes minutes per GiB. Use a binary file for larger graphs."""
 
 _FILES = "a SavedModel directory, or a .pb, .meta or .pbtxt file"
-_FORMS = f"a tf.Graph, a GraphDef, a concrete function, {_FILES}"
+_FORMS = f"a tf.Graph, a GraphDef, a concrete function, a Keras model, {_FILES}"
 _MESSAGES = ("tensorflow.GraphDef", "tensorflow.MetaGraphDef", "tensorflow.SavedModel")
 _TEXT_KINDS = {
     "node": "GraphDef",
@@ -54,7 +55,9 @@ def _from_object(graph: Any, tags: Collection[str] | None) -> bytes:
     if hasattr(graph, "as_graph_def"):
         return _from_object(graph.as_graph_def(), tags)
     if hasattr(graph, "graph") and hasattr(graph, "function_def"):
-        return _from_object(graph.graph, tags)
+        return _from_object(graph_of(graph), tags)
+    if is_model(graph):
+        return _from_object(training_step(graph), tags)
     if hasattr(graph, "get_concrete_function"):
         return _from_object(_only_concrete(graph), tags)
     raise AnalysisError(f"cannot read a graph from a {type(graph).__name__}; give {_FORMS}")

@@ -104,8 +104,32 @@ def test_a_plan_without_crossing_tensors_is_a_warning(plan: Path) -> None:
     plan.write_text(json.dumps(SAMPLE | {"edges": [], "tasks": []}))
     ran = run(plan, "--json")
     assert (ran.returncode, valid(ran.stdout)["edges"]) == (0, [])
-    assert ran.stderr.startswith("warning: the graph has no crossing tensors")
-    assert "no device placement" in ran.stderr
+    assert ran.stderr.startswith("warning: no tensor crosses between tasks: all ")
+    assert "Place variables or operations on a second task" in ran.stderr
+
+
+SCRIPT = """
+import tensorflow as tf
+weights = tf.Variable(tf.zeros([64, 64]))
+
+@tf.function(input_signature=[])
+def step():
+    with tf.device("/job:worker/task:0"):
+        return weights + 1.0
+step.get_concrete_function()
+"""
+
+
+def test_a_function_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    cluster = ("-c", "ps=1,worker=1", "--default-device", "/job:ps/task:0")
+    plan = valid(run(f"{tmp_path}/train.py:step", *cluster, "--json").stdout)
+    assert [edge["shape"] for edge in plan["edges"]] == [[64, 64], [64, 64]]
+    ran = run(f"{tmp_path}/train.py:nothing", *cluster)
+    assert (ran.returncode, "has nothing with the name 'nothing'" in ran.stderr) == (2, True)
+    ran = run(f"{tmp_path}/broken.py:step", *cluster)
+    assert (ran.returncode, "ZeroDivisionError: division by zero" in ran.stderr) == (2, True)
 
 
 def test_a_server_that_is_not_there_is_exit_code_1() -> None:
