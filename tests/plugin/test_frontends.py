@@ -200,7 +200,7 @@ def test_plans_go_with_the_functions_of_a_client(tmp_path: Path) -> None:
         assert script(tmp_path, RELEASED, *cluster.spec["ps"], *cluster.spec["worker"])
         for task in cluster.tasks.values():
             assert task.stats()["sent"]["static"]["tensors"] == 1
-            assert eventually(lambda task=task: not task.stats()["plan"]["edges"])
+            assert eventually(lambda task=task: not task.stats()["plan"]["edges"], seconds=20)
 
 
 def test_a_client_with_the_name_of_its_server(tmp_path: Path) -> None:
