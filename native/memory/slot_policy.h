@@ -2,22 +2,25 @@
 // receiver provides are decided here.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 namespace rdma_transport::memory {
 
-// Slots of an edge before the first step: one in flight or in use, and one that the next step
-// fills.
+// What the plan charges for an edge, and how many slots a pool of receiver-side slots starts with:
+// one in flight or in use, and one that the next step fills.
 constexpr uint32_t kSlots = 2;
 // In a loop TensorFlow may run a bounded number of iterations ahead.
 constexpr uint32_t kLoopSlots = 4;
 constexpr uint32_t SlotsOfEdge(bool in_loop) { return in_loop ? kLoopSlots : kSlots; }
 
-// Receiver-side slots stay with their edge while it is static, so an edge that often finds none
-// free gets more, but only a few.
-constexpr uint32_t kMaxReceiverSlots = 6;
-constexpr uint32_t kMissesBeforeMoreSlots = 3;
+// The receiver-side slots of a pool, which its edges share. It gets one more whenever none is free.
+constexpr uint32_t kMaxReceiverSlotsPerEdge = 6;
+constexpr uint32_t kMaxReceiverSlots = 4096;
+constexpr uint32_t MaxReceiverSlots(uint32_t edges) {
+  return std::min(edges, kMaxReceiverSlots / kMaxReceiverSlotsPerEdge) * kMaxReceiverSlotsPerEdge;
+}
 
 // The blocks of one set, from which all pools of the set allocate. It grows when all are in use;
 // beyond that a pool moves to another set.
@@ -31,9 +34,9 @@ constexpr uint32_t kUpdateBlocks = 1;
 // The allocation sites of one edge that get pools, such as the branches of a conditional.
 constexpr size_t kMaxPoolsPerEdge = 4;
 
-// The most slots of an edge: the blocks of one set and a few buffers from elsewhere.
+// The most sender-side slots of an edge: the blocks of one set and a few buffers from elsewhere.
 constexpr size_t kMaxSlots = 16;
-static_assert(kMaxPoolBlocks <= kMaxSlots && kMaxReceiverSlots <= kMaxSlots);
-static_assert(kLoopSlots <= kMaxReceiverSlots, "a receiver provides what the plan charged");
+static_assert(kMaxPoolBlocks <= kMaxSlots);
+static_assert(kLoopSlots <= kMaxReceiverSlotsPerEdge, "a receiver provides what is requested");
 
 }  // namespace rdma_transport::memory

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -62,8 +63,10 @@ Values StagedBySite(const std::vector<EdgeReport>& edges) {
 
 uint64_t SumToPeer(const PeerCounts& counts, uint64_t EdgeReport::* field) {
   uint64_t sum = 0;
+  std::set<uint64_t> pools;  // edges of one size share receiver-side slots
   for (const EdgeReport& edge : counts.edges) {
-    if (edge.peer == counts.peer.task) sum += edge.*field;
+    if (edge.peer != counts.peer.task || edge.slots == 0) continue;
+    if (!edge.at_receiver || pools.insert(edge.spec.bytes).second) sum += edge.*field;
   }
   return sum;
 }

@@ -123,10 +123,12 @@ Status Link::DispatchControl(const ControlMessage& message) {
       return OkStatus();
     case MessageType::kCredit:
       Trace::Released(*context_.traffic, message.value | Trace::kCreditBit);
-      return static_sender_->OnCredit(message.value);
+      return static_sender_->receiver_slots().OnCredit(message.value);
     case MessageType::kRetire:
       static_receiver_->OnRetire(message.value);
       return OkStatus();
+    case MessageType::kRequestSlots:
+      return static_receiver_->OnRequestSlots(message.value, message.generation);
     case MessageType::kForget:
       HandleRestart(message);
       return OkStatus();
@@ -176,7 +178,7 @@ Status Link::HandleEdge(const char* data, size_t length) {
 Status Link::HandleSlot(const char* data, size_t length) {
   SlotMessage message;
   RDMA_RETURN_IF_ERROR(ParseSlot(data, length, &message));
-  return (message.flags & kReceiver) != 0 ? static_sender_->OnSlot(message)
+  return (message.flags & kReceiver) != 0 ? static_sender_->receiver_slots().OnSlot(message)
                                           : static_receiver_->OnSlot(message);
 }
 

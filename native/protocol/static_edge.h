@@ -26,7 +26,7 @@ struct EdgeSpec {
 // An edge known from the graph before its first tensor.
 struct PlannedEdge {
   EdgeSpec spec;
-  uint32_t slots = memory::kSlots;  // receiver-side slots to request
+  uint32_t slots = memory::kSlots;  // that its pool of receiver-side slots must have
   // The pools that will allocate its buffers. Empty if unknown before the first one.
   std::vector<std::shared_ptr<memory::SlotPool>> pools;
   // Whether its first buffer, allocated before the plan, joins the pool.
@@ -41,8 +41,8 @@ struct EdgeReport {
   bool is_static = false;
   bool planned = false;
   bool at_receiver = false;
-  uint64_t slots = 0;
-  uint64_t busy = 0;  // receiver-side slots not returned yet
+  uint64_t slots = 0;  // if at_receiver: shared by all edges of this size to the peer
+  uint64_t busy = 0;   // receiver-side slots not returned yet
   uint64_t hits = 0;
   uint64_t misses = 0;
   uint64_t staged_bytes = 0;

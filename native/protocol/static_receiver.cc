@@ -20,24 +20,32 @@ Status Broken(const char* what) { return Status(Code::kDataLoss, what); }
 Status StaticReceiver::OnEdge(const TensorMessage& message) {
   const uint64_t number = message.header.buffer_id;
   if (number == 0 || number > UINT32_MAX) return Broken("an edge of an impossible number");
-  if (Edge* known = Find(static_cast<uint32_t>(number)); known != nullptr) {
-    // The sender ran out of slots.
-    if (!known->at_receiver) return Broken("an edge that was declared already");
-    return ProvideSlots(static_cast<uint32_t>(number), known, message.header.slots);
+  if (Find(static_cast<uint32_t>(number)) != nullptr) {
+    return Broken("an edge that was declared already");
   }
   if (edges_.size() >= kMaxEdges) return Broken("too many static edges");
   const size_t bytes = message.key.size() + message.dims.size() * sizeof(int64_t);
   if (described_bytes_ + bytes > kMaxDescribedBytes) {
     return Broken("static edges with keys and shapes of an impossible length");
   }
+  const uint64_t pool = message.header.region_key;
+  if (pool != 0) RDMA_RETURN_IF_ERROR(JoinPool(pool, message.header.bytes));
   described_bytes_ += bytes;
   Edge& edge = edges_[static_cast<uint32_t>(number)];
   edge.spec = {message.key, message.header.dtype, message.dims, message.header.bytes};
   edge.key = KeyId::OfEdge(message.key);
   edge.usual_key = edge.key.WithSuffix(kUsualSuffix);
-  edge.at_receiver = (message.header.flags & kReceiver) != 0;
-  if (!edge.at_receiver) return OkStatus();
-  return ProvideSlots(static_cast<uint32_t>(number), &edge, message.header.slots);
+  edge.pool = static_cast<uint32_t>(pool);
+  return OkStatus();
+}
+
+Status StaticReceiver::JoinPool(uint64_t number, uint64_t bytes) {
+  if (number > UINT32_MAX) return Broken("a pool of slots of an impossible number");
+  Pool& pool = pools_[static_cast<uint32_t>(number)];
+  if (pool.edges > 0 && pool.bytes != bytes) return Broken("a pool of slots of several sizes");
+  pool.bytes = bytes;
+  ++pool.edges;
+  return OkStatus();
 }
 
 void StaticReceiver::OnRetire(uint64_t number) {
@@ -46,6 +54,8 @@ void StaticReceiver::OnRetire(uint64_t number) {
   if (found == edges_.end()) return;
   const EdgeSpec& spec = found->second.spec;
   described_bytes_ -= spec.key.size() + spec.dims.size() * sizeof(int64_t);
+  const auto pool = pools_.find(found->second.pool);
+  if (pool != pools_.end() && --pool->second.edges == 0) pools_.erase(pool);
   edges_.erase(found);
 }
 
@@ -56,47 +66,55 @@ void StaticReceiver::Abandon() {
 }
 
 bool StaticReceiver::HasReceiverSlots() const {
-  return std::any_of(edges_.begin(), edges_.end(), [](const auto& entry) {
-    return entry.second.at_receiver && !entry.second.slots.empty();
-  });
+  return std::any_of(pools_.begin(), pools_.end(),
+                     [](const auto& entry) { return !entry.second.slots.empty(); });
 }
 
-// Provides as many slots as there is memory for. Without slots, the edge stays dynamic.
-Status StaticReceiver::ProvideSlots(uint32_t number, Edge* edge, uint32_t count) {
-  memory::Arena* arena = context_.receive_arena;
-  for (uint32_t i = 0; i < count && edge->slots.size() < memory::kMaxReceiverSlots; ++i) {
-    char* memory = edge->spec.bytes == 0 ? nullptr : arena->Allocate(edge->spec.bytes);
-    Slot slot;
-    if (memory == nullptr) return OkStatus();
-    slot.memory = std::shared_ptr<const void>(memory, [arena](const void* held) {
-      arena->Free(static_cast<char*>(const_cast<void*>(held)));
-    });
-    if (!channel_->Locate(memory, &slot.span)) return OkStatus();
-    const Status shared = channel_->Share(slot.span.key);
-    if (shared.code() == Code::kResourceExhausted) return OkStatus();  // registration failed
-    RDMA_RETURN_IF_ERROR(shared);
-    slot.generation = 1;
-    SlotMessage message = {};
-    message.type = MessageType::kSlot;
-    message.flags = kReceiver;
-    message.slot = static_cast<uint16_t>(edge->slots.size());
-    message.edge = number;
-    message.region_key = slot.span.key;
-    message.region_offset = slot.span.offset;
-    message.generation = slot.generation;
-    const iovec part = {&message, sizeof(message)};
-    const Status told = channel_->Notify(&part, 1, fabric::Urgency::kLazy);
-    if (told.code() == Code::kResourceExhausted)
-      return OkStatus();  // too many notifications are queued
-    RDMA_RETURN_IF_ERROR(told);
-    edge->slots.push_back(std::move(slot));
+Status StaticReceiver::OnRequestSlots(uint64_t pool, uint32_t count) {
+  const auto found = pool > UINT32_MAX ? pools_.end() : pools_.find(static_cast<uint32_t>(pool));
+  if (found == pools_.end()) return OkStatus();  // its edges were removed in the meantime
+  bool provided = true;
+  for (uint32_t i = 0; i < count && provided; ++i) {
+    RDMA_RETURN_IF_ERROR(ProvideSlot(found->first, &found->second, &provided));
   }
+  return OkStatus();
+}
+
+Status StaticReceiver::ProvideSlot(uint32_t number, Pool* pool, bool* provided) {
+  *provided = false;
+  if (pool->bytes == 0 || pool->slots.size() >= memory::MaxReceiverSlots(pool->edges)) {
+    return OkStatus();
+  }
+  memory::Arena* arena = context_.receive_arena;
+  char* memory = arena->Allocate(pool->bytes);
+  if (memory == nullptr) return OkStatus();
+  std::shared_ptr<const void> slot(memory, [arena](const void* held) {
+    arena->Free(static_cast<char*>(const_cast<void*>(held)));
+  });
+  fabric::RemoteSpan span;
+  if (!channel_->Locate(memory, &span)) return OkStatus();
+  const Status shared = channel_->Share(span.key);
+  if (shared.code() == Code::kResourceExhausted) return OkStatus();  // registration failed
+  RDMA_RETURN_IF_ERROR(shared);
+  SlotMessage message = {};
+  message.type = MessageType::kSlot;
+  message.flags = kReceiver;
+  message.slot = static_cast<uint16_t>(pool->slots.size());
+  message.edge = number;
+  message.region_key = span.key;
+  message.region_offset = span.offset;
+  const iovec part = {&message, sizeof(message)};
+  const Status told = channel_->Notify(&part, 1, fabric::Urgency::kLazy);
+  if (told.code() == Code::kResourceExhausted) return OkStatus();  // too much is queued
+  RDMA_RETURN_IF_ERROR(told);
+  pool->slots.push_back(std::move(slot));
+  *provided = true;
   return OkStatus();
 }
 
 Status StaticReceiver::OnSlot(const SlotMessage& message) {
   Edge* found = Find(message.edge);
-  if (found == nullptr || found->at_receiver || message.slot >= memory::kMaxSlots) {
+  if (found == nullptr || found->pool != 0 || message.slot >= memory::kMaxSlots) {
     return Broken("a slot of an edge that has none");
   }
   Edge& edge = *found;
@@ -117,15 +135,9 @@ Status StaticReceiver::OnSlot(const SlotMessage& message) {
 
 Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view suffix,
                                 Arrival* arrival, KeyId* key) {
-  Edge* found = Find(message.edge);
-  if (found == nullptr || message.slot >= found->slots.size()) {
-    return Broken("a tensor in a slot that was not agreed on");
-  }
-  Edge& edge = *found;
-  const Slot& slot = edge.slots[message.slot];
-  if (slot.generation != message.generation) {
-    return Broken("a tensor in a slot that means another place by now");
-  }
+  const Edge* found = Find(message.edge);
+  if (found == nullptr) return Broken("a tensor of an edge that was not declared");
+  const Edge& edge = *found;
   const bool usual = (message.flags & kOwnSuffix) == 0;
   *key = usual ? edge.usual_key : edge.key.WithSuffix(suffix);
   Delivery& delivery = arrival->delivery;
@@ -134,14 +146,27 @@ Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view s
   delivery.dims = edge.spec.dims;
   delivery.bytes = edge.spec.bytes;
   delivery.dead = (message.flags & kDead) != 0;
-  if (!edge.at_receiver) return TakeFromSource(slot, message, arrival);
-  delivery.data = static_cast<const char*>(slot.memory.get());
-  delivery.lease = LeaseSlot(notifier_, CreditOf(message.edge, message.slot), slot.memory);
+  return edge.pool != 0 ? TakeFromPool(edge.pool, message, &delivery)
+                        : TakeFromSource(edge, message, arrival);
+}
+
+Status StaticReceiver::TakeFromPool(uint32_t pool, const StaticMessage& message,
+                                    Delivery* delivery) {
+  const auto& slots = pools_.at(pool).slots;
+  if (message.slot >= slots.size()) return Broken("a tensor in a slot that was not agreed on");
+  const std::shared_ptr<const void>& slot = slots[message.slot];
+  delivery->data = static_cast<const char*>(slot.get());
+  delivery->lease = LeaseSlot(notifier_, CreditOf(pool, message.slot), slot);
   return OkStatus();
 }
 
-Status StaticReceiver::TakeFromSource(const Slot& slot, const StaticMessage& message,
+Status StaticReceiver::TakeFromSource(const Edge& edge, const StaticMessage& message,
                                       Arrival* arrival) {
+  if (message.slot >= edge.slots.size()) return Broken("a tensor in a slot that was not agreed on");
+  const Slot& slot = edge.slots[message.slot];
+  if (slot.generation != message.generation) {
+    return Broken("a tensor in a slot that means another place by now");
+  }
   Delivery& delivery = arrival->delivery;
   delivery.lease =
       LeaseBuffer(notifier_, message.buffer_id, fabric::Urgency::kLazy, slot.mapped.holder);

@@ -28,6 +28,8 @@ class StaticReceiver {
 
   Status OnEdge(const TensorMessage& message);
   Status OnSlot(const SlotMessage& message);
+  // Provides as many slots as there is memory for. Without slots, the pool's edges stay dynamic.
+  Status OnRequestSlots(uint64_t pool, uint32_t count);
   void OnRetire(uint64_t number);
   // Sets the tensor that the notification announces, and its key.
   Status OnStatic(const StaticMessage& message, std::string_view suffix, Arrival* arrival,
@@ -41,22 +43,29 @@ class StaticReceiver {
   std::string_view NameOf(uint32_t number) const { return edges_.at(number).spec.key; }
 
  private:
-  struct Slot {
+  struct Slot {  // sender-side
     uint32_t generation = 0;
     fabric::RemoteSpan span;
-    fabric::MappedSpan mapped;           // if sender-side
-    std::shared_ptr<const void> memory;  // if receiver-side
+    fabric::MappedSpan mapped;
+  };
+  // Receiver-side slots, which edges of one size share. The sender chooses among them.
+  struct Pool {
+    uint64_t bytes = 0;
+    uint32_t edges = 0;
+    std::vector<std::shared_ptr<const void>> slots;
   };
   struct Edge {
     std::vector<Slot> slots;
-    bool at_receiver = false;
-    KeyId key;        // without suffix
-    KeyId usual_key;  // with the usual suffix
+    uint32_t pool = 0;  // 0: its slots are sender-side
+    KeyId key;          // without suffix
+    KeyId usual_key;    // with the usual suffix
     EdgeSpec spec;
   };
 
-  Status ProvideSlots(uint32_t number, Edge* edge, uint32_t count);
-  Status TakeFromSource(const Slot& slot, const StaticMessage& message, Arrival* arrival);
+  Status JoinPool(uint64_t number, uint64_t bytes);
+  Status ProvideSlot(uint32_t number, Pool* pool, bool* provided);
+  Status TakeFromPool(uint32_t pool, const StaticMessage& message, Delivery* delivery);
+  Status TakeFromSource(const Edge& edge, const StaticMessage& message, Arrival* arrival);
 
   Edge* Find(uint32_t number) {
     const auto found = edges_.find(number);
@@ -67,6 +76,7 @@ class StaticReceiver {
   const std::shared_ptr<fabric::Channel> channel_;
   const std::shared_ptr<ReliableNotifier> notifier_;
   std::unordered_map<uint32_t, Edge> edges_;  // by number
+  std::unordered_map<uint32_t, Pool> pools_;  // by number
   size_t described_bytes_ = 0;                // of their keys and shapes
 };
 

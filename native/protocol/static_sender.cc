@@ -20,7 +20,6 @@ constexpr size_t kMaxVariants = 4;
 constexpr uint32_t kMaxUnknownBuffers = 256;  // unknown buffers in a row, which show no pattern
 constexpr size_t kMaxCandidates = 4096;
 constexpr int kTracedAllocations = 4096;
-constexpr size_t kMaxNews = 2 * memory::kMaxSlots * kMaxVariants;
 
 bool Same(uint32_t dtype, const std::vector<int64_t>& known, uint32_t other, const int64_t* dims,
           int rank) {
@@ -34,7 +33,11 @@ std::string CopySite(const std::string& key) { return "copy for " + key; }
 
 StaticSender::StaticSender(const LinkContext& context, fabric::Channel* channel,
                            ReliableNotifier* notifier, OutstandingBuffers* outstanding)
-    : context_(context), channel_(channel), notifier_(notifier), outstanding_(outstanding) {}
+    : context_(context),
+      channel_(channel),
+      notifier_(notifier),
+      outstanding_(outstanding),
+      receiver_slots_(channel, notifier) {}
 
 StaticSender::~StaticSender() = default;
 
@@ -110,11 +113,12 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant, 
     number = next_number_++;
     numbered_[number] = edge;
   }
-  if (!Declare(*edge, *variant, number, slots).ok()) {
-    std::lock_guard<std::mutex> lock(mu_);
-    numbered_.erase(number);
+  if (AtReceiver()) variant->receiver_pool = receiver_slots_.Join(variant->bytes);
+  if (!Declare(*edge, *variant, number).ok()) {
+    Undeclare(variant, number);
     return false;
   }
+  if (AtReceiver()) receiver_slots_.Request(variant->receiver_pool, slots);
   variant->number = number;
   variant->unknown_buffers = 0;
   GlobalCounters().plan.promotions.fetch_add(1, std::memory_order_relaxed);
@@ -122,16 +126,19 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant, 
   return true;
 }
 
-// Sent again, it requests more receiver-side slots.
-Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t number,
-                             uint32_t slots) {
+void StaticSender::Undeclare(Variant* variant, uint32_t number) {
+  if (AtReceiver()) receiver_slots_.Leave(variant->receiver_pool);
+  std::lock_guard<std::mutex> lock(mu_);
+  numbered_.erase(number);
+}
+
+Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t number) {
   TensorHeader header = {};
   header.type = MessageType::kEdge;
-  header.flags = AtReceiver() ? kReceiver : 0;
-  header.slots = static_cast<uint8_t>(slots);
   header.dtype = variant.dtype;
   header.bytes = variant.bytes;
   header.buffer_id = number;
+  header.region_key = variant.receiver_pool;
   const TensorFrame frame(&header, variant.dims.data(), static_cast<int>(variant.dims.size()),
                           edge.key, nullptr, 0);
   return channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
@@ -141,11 +148,7 @@ void StaticSender::Demote(Variant* variant) {
   GlobalCounters().plan.demotions.fetch_add(1, std::memory_order_relaxed);
   // A peer that cannot be notified is lost, and the edge with it.
   notifier_->SendControl(MessageType::kRetire, variant->number, fabric::Urgency::kLazy);
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    numbered_.erase(variant->number);
-  }
-  variant->number = 0;
+  Undeclare(variant, std::exchange(variant->number, 0));
   variant->streak = 0;
   ++variant->demotions;
   variant->slots.clear();
@@ -211,7 +214,6 @@ bool StaticSender::Send(Outgoing* tensor, SendOutcome* outcome) {
   if (!context_.settings->static_edges) return false;
   const std::shared_ptr<Edge> edge = EdgeOf(WithoutSuffix(tensor->key));
   std::lock_guard<std::mutex> lock(edge->mu);
-  Learn(edge.get());
   Variant* variant = Choose(edge.get(), *tensor);
   if (variant == nullptr) return false;
   if (variant->number == 0 && !Promote(edge, variant, memory::kSlots)) return false;
@@ -247,8 +249,12 @@ bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor
   context_.traffic->Sent(Mode::kStatic).Add(tensor->bytes);
   outcome->mode = Mode::kStatic;
   outcome->handle = buffer_id;
-  outcome->status = NotifyTensor(*variant, static_cast<size_t>(slot - variant->slots.data()),
-                                 buffer_id, *tensor, &outcome->number);
+  StaticMessage message = {};
+  message.slot = static_cast<uint16_t>(slot - variant->slots.data());
+  message.edge = variant->number;
+  message.buffer_id = buffer_id;
+  message.generation = slot->generation;
+  outcome->status = NotifyTensor(message, *tensor, &outcome->number);
   if (!outcome->status.ok()) outstanding_->Release(buffer_id);
   return true;
 }
@@ -346,14 +352,12 @@ StaticSender::Slot* StaticSender::Adopt(Variant* variant, const char* data,
 
 bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor,
                                   SendOutcome* outcome) {
-  const auto slot = std::find_if(variant->slots.begin(), variant->slots.end(),
-                                 [](const Slot& known) { return !known.busy; });
-  if (slot == variant->slots.end()) {
-    Miss(variant, variant->slots.empty() ? "no slots agreed yet" : "no free slot");
-    if (!variant->slots.empty() && variant->slots.size() < memory::kMaxReceiverSlots &&
-        ++variant->no_free_slot % memory::kMissesBeforeMoreSlots == 0) {
-      Declare(*edge, *variant, variant->number, /*slots=*/1).IgnoreError();
-    }
+  StaticMessage message = {};
+  message.edge = variant->number;
+  fabric::RemoteSpan place;
+  const char* none = receiver_slots_.Take(variant->receiver_pool, &message.slot, &place);
+  if (none != nullptr) {
+    Miss(variant, none);
     return false;
   }
   fabric::RemoteSpan local;
@@ -363,6 +367,7 @@ bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor
                          : tensor->mutable_source || !channel_->Locate(tensor->data, &local) ||
                                local.length < tensor->bytes;
   if (stage && !StageFor(edge, variant, tensor)) {
+    receiver_slots_.Return(variant->receiver_pool, message.slot);
     Miss(variant, "no memory in the arena");
     return false;
   }
@@ -372,10 +377,9 @@ bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor
     cookie = ++next_cookie_;
     writing_[cookie] = std::move(tensor->owner);
   }
-  slot->busy = true;
-  outcome->status = channel_->Write(tensor->data, slot->span, cookie);
+  outcome->status = channel_->Write(tensor->data, place, cookie);
   if (!outcome->status.ok()) {
-    slot->busy = false;
+    receiver_slots_.Return(variant->receiver_pool, message.slot);
     {
       std::lock_guard<std::mutex> lock(mu_);
       tensor->owner = std::move(writing_[cookie]);
@@ -392,26 +396,18 @@ bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor
   if (channel_->Copies()) {
     GlobalCounters().copied_bytes.fetch_add(tensor->bytes, std::memory_order_relaxed);
   }
-  const auto number = static_cast<uint16_t>(slot - variant->slots.begin());
   outcome->mode = Mode::kStatic;
-  outcome->handle = CreditOf(variant->number, number) | Trace::kCreditBit;
-  outcome->status = NotifyTensor(*variant, number,
-                                 /*buffer_id=*/0, *tensor, &outcome->number);
-  // No credit will arrive. The next write to the slot comes after this one.
-  if (!outcome->status.ok()) slot->busy = false;
+  outcome->handle = CreditOf(variant->receiver_pool, message.slot) | Trace::kCreditBit;
+  outcome->status = NotifyTensor(message, *tensor, &outcome->number);
+  // No credit will arrive. The next write to the slot has the same size and comes after this one.
+  if (!outcome->status.ok()) receiver_slots_.Return(variant->receiver_pool, message.slot);
   return true;
 }
 
-Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t buffer_id,
-                                  const Outgoing& tensor, uint64_t* number) {
-  StaticMessage message = {};
+Status StaticSender::NotifyTensor(StaticMessage message, const Outgoing& tensor, uint64_t* number) {
   message.type = MessageType::kStatic;
   message.flags = tensor.dead ? kDead : 0;
-  message.slot = static_cast<uint16_t>(slot);
-  message.edge = variant.number;
   message.step = tensor.step;
-  message.buffer_id = buffer_id;
-  message.generation = variant.slots[slot].generation;
   const std::string_view suffix = tensor.key.substr(WithoutSuffix(tensor.key).size());
   if (suffix != kUsualSuffix) {
     message.flags |= kOwnSuffix;
@@ -433,82 +429,6 @@ Status StaticSender::NotifyTensor(const Variant& variant, size_t slot, uint64_t 
   return channel_->Notify(parts, bare ? 1 : 4, fabric::Urgency::kWake, number);
 }
 
-// --- Messages of the receiver ---
-
-Status StaticSender::OnSlot(const SlotMessage& message) {
-  // The region must be known before the first write, and only this thread may look for it.
-  channel_->Map({message.region_key, message.region_offset, 0});
-  News news;
-  news.number = message.edge;
-  news.slot = message.slot;
-  news.generation = message.generation;
-  news.span = {message.region_key, message.region_offset, 0};
-  return Take(news);
-}
-
-Status StaticSender::OnCredit(uint64_t credit) {
-  News news;
-  news.number = static_cast<uint32_t>(credit >> 16);
-  news.slot = credit & 0xffff;
-  news.credit = true;
-  return Take(news);
-}
-
-// The holder of the edge's lock may be copying a tensor; the polling thread does not wait for that.
-Status StaticSender::Take(const News& news) {
-  std::shared_ptr<Edge> edge;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const auto found = numbered_.find(news.number);
-    if (found == numbered_.end()) return OkStatus();  // retired in the meantime
-    edge = found->second;
-  }
-  {
-    std::lock_guard<std::mutex> lock(edge->news_mu);
-    if (edge->news.size() >= kMaxNews) return Status(Code::kDataLoss, "too many credits at once");
-    edge->news.push_back(news);
-  }
-  const std::unique_lock<std::mutex> lock(edge->mu, std::try_to_lock);
-  if (lock.owns_lock()) Learn(edge.get());  // otherwise the edge's next sender does this
-  return OkStatus();
-}
-
-// Applies the receiver's messages in order.
-void StaticSender::Learn(Edge* edge) const {
-  std::vector<News> all;
-  {
-    std::lock_guard<std::mutex> lock(edge->news_mu);
-    all.swap(edge->news);
-  }
-  for (const News& news : all) {
-    for (Variant& variant : edge->variants) {
-      if (variant.number != news.number) continue;
-      const Status taken = news.credit ? TakeCredit(news, &variant) : TakeSlot(news, &variant);
-      if (!taken.ok()) return channel_->Close(taken);
-    }
-  }
-}
-
-Status StaticSender::TakeSlot(const News& news, Variant* variant) const {
-  if (!AtReceiver() || news.slot != variant->slots.size() || news.slot >= memory::kMaxSlots) {
-    return Status(Code::kDataLoss, "a slot that was not asked for");
-  }
-  Slot& slot = variant->slots.emplace_back();
-  slot.span = news.span;
-  slot.span.length = variant->bytes;
-  slot.generation = news.generation;
-  GlobalCounters().plan.slot_allocations.fetch_add(1, std::memory_order_relaxed);
-  return OkStatus();
-}
-
-Status StaticSender::TakeCredit(const News& news, Variant* variant) {
-  if (news.slot >= variant->slots.size() || !variant->slots[news.slot].busy) {
-    return Status(Code::kDataLoss, "a credit for a slot that is not in use");
-  }
-  variant->slots[news.slot].busy = false;
-  return OkStatus();
-}
-
 void StaticSender::OnWritten(uint64_t cookie) {
   OwnerRef owner;
   std::lock_guard<std::mutex> lock(mu_);
@@ -526,7 +446,6 @@ void StaticSender::Report(std::vector<EdgeReport>* reports) const {
   }
   for (const auto& edge : edges) {
     std::lock_guard<std::mutex> lock(edge->mu);
-    Learn(edge.get());
     for (const Variant& variant : edge->variants) {
       EdgeReport report;
       report.hits = variant.hits;
@@ -538,7 +457,7 @@ void StaticSender::Report(std::vector<EdgeReport>* reports) const {
       report.planned = variant.planned;
       report.at_receiver = AtReceiver();
       report.slots = variant.slots.size();
-      for (const Slot& slot : variant.slots) report.busy += slot.busy ? 1 : 0;
+      if (report.at_receiver) receiver_slots_.Report(variant.receiver_pool, &report);
       if (!variant.pools.empty()) report.sites.clear();
       for (const auto& pool : variant.pools) {
         if (!report.sites.empty()) report.sites += ", ";

@@ -6,8 +6,8 @@
 // changes. Tensors that do not match are sent in dynamic mode.
 //
 // Where the receiver can map the sender's memory, slots are addresses in the sender's arena: a
-// tensor allocated there is not moved. Elsewhere slots lie in the receiver's memory, and the sender
-// writes into them.
+// tensor allocated there is not moved. Elsewhere slots lie in the receiver's memory, where edges
+// share them, and the sender writes into them.
 #pragma once
 
 #include <list>
@@ -23,6 +23,7 @@
 #include "protocol/key_id.h"
 #include "protocol/link_context.h"
 #include "protocol/outstanding_buffers.h"
+#include "protocol/receiver_slots.h"
 #include "protocol/reliable_notifier.h"
 #include "protocol/send_outcome.h"
 #include "protocol/static_edge.h"
@@ -32,8 +33,8 @@
 namespace rdma_transport {
 
 // Thread-safe. Notifications for one edge are sent in the order in which they were decided, because
-// the edge's lock is held until they are sent. The polling thread does not wait for that lock while
-// the link is up.
+// the edge's lock is held until they are sent. The polling thread does not need that lock while the
+// link is up.
 class StaticSender {
  public:
   // Set in all cookies of Write().
@@ -56,22 +57,20 @@ class StaticSender {
   // Returns false if it must be sent in dynamic mode; it may have been staged.
   bool Send(Outgoing* tensor, SendOutcome* outcome);
 
-  // Messages of the receiver. Polling thread only.
-  Status OnSlot(const SlotMessage& message);
-  Status OnCredit(uint64_t credit);
+  // Where the receiver's messages go.
+  ReceiverSlots& receiver_slots() { return receiver_slots_; }
   // A write has ended, so its source may change.
   void OnWritten(uint64_t cookie);
 
   void Report(std::vector<EdgeReport>* reports) const;
 
  private:
-  struct Slot {
-    const char* data = nullptr;  // sender-side only
+  struct Slot {  // sender-side
+    const char* data = nullptr;
     fabric::RemoteSpan span;
     uint64_t used = 0;
     uint32_t generation = 0;
     bool receiver_owned = false;
-    bool busy = false;  // receiver-side: waiting for its credit
   };
   // One shape that an edge carries. The fields needed for each tensor come first.
   struct Variant {
@@ -85,7 +84,7 @@ class StaticSender {
     uint32_t others = 0;           // other shapes since
     uint32_t demotions = 0;        // each one doubles the streak needed for promotion
     uint32_t unknown_buffers = 0;  // buffers in a row that became new slots
-    uint32_t no_free_slot = 0;     // number of times no slot was free
+    uint32_t receiver_pool = 0;    // of receiver-side slots, while the variant is static
     uint64_t clock = 0;
     std::vector<Slot> slots;
     std::vector<std::shared_ptr<memory::SlotPool>> pools;
@@ -94,34 +93,21 @@ class StaticSender {
     uint64_t staged_bytes = 0;
     std::string site;  // as planned, for display
   };
-  // A message of the receiver: a new slot, or a slot that may be written again.
-  struct News {
-    uint32_t number = 0;  // of the edge
-    size_t slot = 0;
-    uint32_t generation = 0;
-    bool credit = false;
-    fabric::RemoteSpan span;
-  };
   struct Edge {
     std::mutex mu;
     std::string key;
     std::list<Variant> variants;  // most recently used first
-    std::mutex news_mu;           // acquired after `mu`; held briefly
-    std::vector<News> news;
   };
 
   bool AtReceiver() const;
   std::shared_ptr<Edge> EdgeOf(std::string_view key);
   void ForgetCandidatesLocked();
-  Status Take(const News& news);
   // Requires the edge's lock:
-  void Learn(Edge* edge) const;
-  Status TakeSlot(const News& news, Variant* variant) const;
-  static Status TakeCredit(const News& news, Variant* variant);
   Variant* VariantOf(Edge* edge, uint32_t dtype, const int64_t* dims, int rank, uint64_t bytes);
   Variant* Choose(Edge* edge, const Outgoing& tensor);
   bool Promote(const std::shared_ptr<Edge>& edge, Variant* variant, uint32_t slots);
-  Status Declare(const Edge& edge, const Variant& variant, uint32_t number, uint32_t slots);
+  Status Declare(const Edge& edge, const Variant& variant, uint32_t number);
+  void Undeclare(Variant* variant, uint32_t number);
   void Demote(Variant* variant);
   bool SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
   bool SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor, SendOutcome* outcome);
@@ -133,14 +119,14 @@ class StaticSender {
   void FollowToSite(Variant* variant, const Outgoing& tensor);
   void AddPool(Variant* variant, std::string_view site, size_t bytes);
   void AdoptBlocks(Variant* variant, const memory::SlotPool& pool);
-  Status NotifyTensor(const Variant& variant, size_t slot, uint64_t buffer_id,
-                      const Outgoing& tensor, uint64_t* number);
+  Status NotifyTensor(StaticMessage message, const Outgoing& tensor, uint64_t* number);
   void Miss(Variant* variant, const char* reason);
 
   const LinkContext& context_;
   fabric::Channel* const channel_;
   ReliableNotifier* const notifier_;
   OutstandingBuffers* const outstanding_;
+  ReceiverSlots receiver_slots_;
 
   mutable std::mutex mu_;  // acquired after an edge's lock
   std::unordered_map<KeyId, std::shared_ptr<Edge>, KeyIdHash> edges_;

@@ -14,7 +14,7 @@
 namespace rdma_transport {
 
 // Peers of different versions do not use the fabric.
-constexpr uint32_t kProtocolVersion = 5;
+constexpr uint32_t kProtocolVersion = 6;
 
 enum class MessageType : uint8_t {
   kInline = 1,      // a tensor with its bytes
@@ -24,19 +24,20 @@ enum class MessageType : uint8_t {
   kPing = 5,
   kPong = 6,
   kEdge = 7,    // the sender declares a static edge: `buffer_id` is its number, `key` has no suffix
-  kSlot = 8,    // location of one slot of an edge, in the sender's or the receiver's memory
+  kSlot = 8,    // location of a slot: of an edge, or with kReceiver of a pool at the receiver
   kStatic = 9,  // a tensor of a static edge is in this slot
-  kCredit = 10,     // the receiver is done with a receiver-side slot
-  kRetire = 11,     // the sender removes an edge
-  kForget = 12,     // the sender restarted a step: discard what it sent for it before
-  kAbort = 13,      // the sender aborted a step and sends nothing more for it
-  kRestarted = 14,  // confirms kForget; what the sender sent before it has arrived
+  kCredit = 10,        // the receiver is done with a receiver-side slot
+  kRetire = 11,        // the sender removes an edge
+  kForget = 12,        // the sender restarted a step: discard what it sent for it before
+  kAbort = 13,         // the sender aborted a step and sends nothing more for it
+  kRestarted = 14,     // confirms kForget; what the sender sent before it has arrived
+  kRequestSlots = 15,  // the sender requests more receiver-side slots
 };
 
 enum TensorFlags : uint8_t {
   kDead = 1,                 // the producer's branch was not taken
   kReceiverOwned = 2,        // the bytes lie in the receiver's own region
-  kReceiver = 4,             // of kEdge, kSlot: slots are receiver-side
+  kReceiver = 4,             // of kSlot: it is receiver-side
   kOwnSuffix = 8,            // of kStatic: the key's suffix is not kUsualSuffix
   kBlocksUntilRelease = 16,  // of kDescriptor: the sender waits for the release
   kChecked = 32,             // the message has a checksum of the bytes
@@ -46,24 +47,25 @@ struct TensorHeader {
   MessageType type;
   uint8_t flags;
   uint8_t rank;
-  uint8_t slots;  // of kEdge with kReceiver: how many slots the sender requests
+  uint8_t reserved;
   uint32_t dtype;
   int64_t step;
   uint64_t bytes;
   uint64_t buffer_id;
-  uint64_t region_key;
+  uint64_t region_key;  // of kEdge: the pool of its slots; 0 if they are sender-side
   uint64_t region_offset;
   uint32_t key_length;
   uint32_t checksum;  // if kChecked
 };
 static_assert(sizeof(TensorHeader) == 56);
 
-// A slot. Slot numbers are reused for other memory; each reuse increments the generation.
+// A slot. Numbers of sender-side slots are reused for other memory; each reuse increments the
+// generation.
 struct SlotMessage {
   MessageType type;
   uint8_t flags;
   uint16_t slot;
-  uint32_t edge;
+  uint32_t edge;  // with kReceiver: the pool
   uint64_t region_key;
   uint64_t region_offset;
   uint32_t generation;
@@ -71,16 +73,16 @@ struct SlotMessage {
 };
 static_assert(sizeof(SlotMessage) == 32);
 
-// A tensor in a slot. Followed by the key's suffix, unless it is the usual one, and by a
-// StaticChecksum if kChecked.
+// A tensor in a slot of its edge, or of the edge's pool of receiver-side slots. Followed by the
+// key's suffix, unless it is the usual one, and by a StaticChecksum if kChecked.
 struct StaticMessage {
   MessageType type;
   uint8_t flags;
   uint16_t slot;
   uint32_t edge;
   int64_t step;
-  uint64_t buffer_id;  // 0 if the slot is receiver-side and returned by a credit
-  uint32_t generation;
+  uint64_t buffer_id;   // 0 if the slot is receiver-side and returned by a credit
+  uint32_t generation;  // of a sender-side slot
   uint32_t suffix_length;
 };
 static_assert(sizeof(StaticMessage) == 32);
@@ -98,14 +100,14 @@ inline std::string_view WithoutSuffix(std::string_view key) {
   return key.substr(0, key.rfind(';'));
 }
 
-constexpr uint64_t CreditOf(uint32_t edge, uint16_t slot) { return uint64_t{edge} << 16 | slot; }
+constexpr uint64_t CreditOf(uint32_t pool, uint16_t slot) { return uint64_t{pool} << 16 | slot; }
 
 // `value` by type: kRelease: the buffer's ID; kPing, kPong: the ping's number; kCredit: CreditOf();
-// kRetire: the edge; kForget, kRestarted: the step.
+// kRetire: the edge; kForget, kRestarted: the step; kRequestSlots: the pool.
 struct ControlMessage {
   MessageType type;
   uint8_t reserved[3];
-  uint32_t generation;  // of kForget, kRestarted: the step's new generation
+  uint32_t generation;  // of kForget, kRestarted: the step's new one; of kRequestSlots: how many
   uint64_t value;
 };
 static_assert(sizeof(ControlMessage) == 16);

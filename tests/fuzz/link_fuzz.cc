@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "changing_memory.h"
 #include "input.h"
+#include "protocol/control.h"
 #include "protocol/integrity.h"
 #include "protocol/link.h"
 #include "scripted_fabric.h"
@@ -90,6 +91,7 @@ std::string Notification(Input* input) {
     ControlMessage message = {};
     message.type = static_cast<MessageType>(input->Below(16));
     message.value = input->Number();
+    message.generation = static_cast<uint32_t>(message.value);
     return bytes_of(message);
   }
   if (form == 5) {
@@ -218,12 +220,13 @@ class World {
   void DeclareEdge() {
     TensorHeader header = {};
     header.type = MessageType::kEdge;
-    header.flags = input_->Flag() ? kReceiver : 0;
-    header.slots = memory::kSlots;
+    header.region_key = input_->Flag() ? 1 : 0;
     header.bytes = 128;
     header.buffer_id = ++declared_;
     NotifyRight(header);
-    if (header.flags != 0) return;
+    if (header.region_key != 0) {
+      return NotifyRight(ControlOf(MessageType::kRequestSlots, header.region_key, memory::kSlots));
+    }
     SlotMessage slot = {};
     slot.type = MessageType::kSlot;
     slot.edge = declared_;
@@ -232,7 +235,7 @@ class World {
     NotifyRight(slot);
   }
 
-  // As an honest peer would, for an edge that the link has declared.
+  // As an honest peer would, for a pool of an edge that the link has declared.
   void ProvideSlot() {
     SlotMessage slot = {};
     slot.type = MessageType::kSlot;
@@ -241,7 +244,6 @@ class World {
     slot.slot = static_cast<uint16_t>(input_->Below(2));
     slot.region_key = kRegion;
     slot.region_offset = input_->Below(64) * 64;
-    slot.generation = 1;
     NotifyRight(slot);
   }
 

@@ -12,8 +12,9 @@ namespace {
 
 class StaticReceiverTest : public ::testing::Test {
  protected:
-  static TensorMessage Edge(uint64_t number, const std::string& key = "edge") {
+  static TensorMessage Edge(uint64_t number, const std::string& key = "edge", uint64_t pool = 0) {
     TensorMessage message = {};
+    message.header.region_key = pool;
     message.header.type = MessageType::kEdge;
     message.header.dtype = 1;
     message.header.bytes = 4096;
@@ -54,7 +55,25 @@ TEST_F(StaticReceiverTest, EdgesAndTheirKeysAreBounded) {
 TEST_F(StaticReceiverTest, TheOrderOfDeclarationsIsFree) {
   EXPECT_TRUE(receiver_.OnEdge(Edge(6)).ok());
   EXPECT_TRUE(receiver_.OnEdge(Edge(5)).ok());
-  EXPECT_FALSE(receiver_.OnEdge(Edge(6)).ok()) << "declared twice, and not at the receiver";
+  EXPECT_FALSE(receiver_.OnEdge(Edge(6)).ok()) << "declared twice";
+}
+
+TEST_F(StaticReceiverTest, ThePoolOfAnEdgeIsChecked) {
+  EXPECT_FALSE(receiver_.OnEdge(Edge(1, "edge", uint64_t{1} << 32)).ok());
+  EXPECT_TRUE(receiver_.OnEdge(Edge(1, "edge", 7)).ok());
+  EXPECT_TRUE(receiver_.OnEdge(Edge(2, "edge", 7)).ok());
+  TensorMessage longer = Edge(3, "edge", 7);
+  longer.header.bytes *= 2;
+  EXPECT_FALSE(receiver_.OnEdge(longer).ok()) << "its tensors do not fit into the pool's slots";
+  StaticMessage tensor = {};
+  tensor.edge = 1;
+  Arrival arrival;
+  KeyId key;
+  EXPECT_FALSE(receiver_.OnStatic(tensor, "", &arrival, &key).ok()) << "the pool has no slot";
+  receiver_.OnRetire(1);
+  receiver_.OnRetire(2);
+  EXPECT_TRUE(receiver_.OnRequestSlots(7, 1).ok()) << "it may arrive late";
+  EXPECT_TRUE(receiver_.OnEdge(longer).ok()) << "the pool was removed with its last edge";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The polling thread and the senders of one static edge.
+// The polling thread and the senders of static edges whose slots lie at the receiver.
 #include "protocol/static_sender.h"
 
 #include <gtest/gtest.h>
@@ -31,15 +31,22 @@ class SlowChannel final : public fabric::Channel {
   bool Copies() const override { return true; }
   Status Notify(const iovec* parts, int, fabric::Urgency, uint64_t*) override {
     TensorHeader header = {};
-    if (parts[0].iov_len != sizeof(header)) return OkStatus();
-    std::memcpy(&header, parts[0].iov_base, sizeof(header));
-    if (header.type == MessageType::kEdge) edge_ = static_cast<uint32_t>(header.buffer_id);
+    ControlMessage control = {};
+    if (parts[0].iov_len == sizeof(header)) {
+      std::memcpy(&header, parts[0].iov_base, sizeof(header));
+      if (header.region_key != pool_) requested_ = 0;
+      pool_ = static_cast<uint32_t>(header.region_key);
+    } else if (parts[0].iov_len == sizeof(control)) {
+      std::memcpy(&control, parts[0].iov_base, sizeof(control));
+      if (control.type == MessageType::kRequestSlots) requested_ += control.generation;
+    }
     return OkStatus();
   }
   fabric::Backlog backlog() const override { return {}; }
   Status Read(const fabric::RemoteSpan&, char*, uint64_t) override { return OkStatus(); }
-  Status Write(const char*, const fabric::RemoteSpan&, uint64_t) override {
+  Status Write(const char*, const fabric::RemoteSpan& place, uint64_t) override {
     std::unique_lock<std::mutex> lock(mu_);
+    written_ = place.offset;
     ++writes_;
     changed_.notify_all();
     changed_.wait(lock, [this] { return open_; });
@@ -47,10 +54,13 @@ class SlowChannel final : public fabric::Channel {
   }
   fabric::MappedSpan Map(const fabric::RemoteSpan&) override { return {}; }
   bool Owns(const void*, fabric::RemoteSpan*) const override { return false; }
-  void Close(const Status& reason) override { closed_ = reason; }
+  void Close(const Status&) override {}
 
-  uint32_t edge() const { return edge_; }
-  Status closed() const { return closed_; }
+  // Of the edge that was declared last, and the slots requested for it.
+  uint32_t pool() const { return pool_; }
+  uint32_t requested() const { return requested_; }
+  // The offset of the last write.
+  uint64_t written() const { return written_; }
   void SetOpen(bool open) {
     std::lock_guard<std::mutex> lock(mu_);
     open_ = open;
@@ -67,39 +77,49 @@ class SlowChannel final : public fabric::Channel {
   std::condition_variable changed_;
   bool open_ = true;
   int writes_ = 0;
-  uint32_t edge_ = 0;
-  Status closed_;
+  uint32_t pool_ = 0;
+  uint32_t requested_ = 0;
+  uint64_t written_ = 0;
 };
 
 class StaticSenderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    PlannedEdge planned;
-    planned.spec = {"edge", 4, kDims, kBytes};
-    sender_.Offer(planned);
-    ASSERT_NE(channel_.edge(), 0u);
-    for (uint16_t slot = 0; slot < 2; ++slot) ASSERT_TRUE(sender_.OnSlot(Slot(slot)).ok());
+    Plan("edge");
+    ASSERT_NE(channel_.pool(), 0u);
+    EXPECT_EQ(channel_.requested(), memory::kSlots);
+    ASSERT_TRUE(Provide(0).ok());
+    ASSERT_TRUE(Provide(1).ok());
   }
-  SlotMessage Slot(uint16_t number) const {
+  void Plan(const std::string& edge) {
+    PlannedEdge planned;
+    planned.spec = {edge, 4, kDims, kBytes};
+    sender_.Offer(planned);
+  }
+  Status Provide(uint16_t slot) {
     SlotMessage message = {};
     message.type = MessageType::kSlot;
     message.flags = kReceiver;
-    message.slot = number;
-    message.edge = channel_.edge();
-    message.generation = 1;
-    return message;
+    message.slot = slot;
+    message.edge = channel_.pool();
+    message.region_offset = slot;
+    return sender_.receiver_slots().OnSlot(message);
   }
-  Mode Send() {
-    Outgoing tensor = Tensor(1, "edge;0:0", payload_, kDims);
+  Status Credit(uint16_t slot) {
+    return sender_.receiver_slots().OnCredit(CreditOf(channel_.pool(), slot));
+  }
+  Mode Send(const std::string& edge = "edge") {
+    const std::string key = edge + ";0:0";
+    Outgoing tensor = Tensor(1, key, payload_, kDims);
     SendOutcome outcome;
     if (!sender_.Send(&tensor, &outcome)) return Mode::kDynamic;
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
     return outcome.mode;
   }
-  uint64_t Busy() const {
+  EdgeReport Report() const {
     std::vector<EdgeReport> reports;
     sender_.Report(&reports);
-    return reports.at(0).busy;
+    return reports.at(0);
   }
 
   static constexpr size_t kBytes = 40000;
@@ -115,42 +135,71 @@ class StaticSenderTest : public ::testing::Test {
   StaticSender sender_{context_, &channel_, &notifier_, &outstanding_};
 };
 
-TEST_F(StaticSenderTest, TheReceiversNewsWaitForNobodyWhoSends) {
+TEST_F(StaticSenderTest, MessagesOfTheReceiverDoNotWaitForASend) {
   EXPECT_EQ(Send(), Mode::kStatic);
   channel_.SetOpen(false);
   auto sending = std::async(std::launch::async, [this] { return Send(); });
   channel_.AwaitWrites(2);
-  auto polling = std::async(std::launch::async, [this] {
-    return sender_.OnCredit(CreditOf(channel_.edge(), 0)).ok() && sender_.OnSlot(Slot(2)).ok();
-  });
+  auto polling = std::async(std::launch::async, [this] { return Credit(0).ok(); });
   EXPECT_EQ(polling.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   channel_.SetOpen(true);
   EXPECT_TRUE(polling.get());
   EXPECT_EQ(sending.get(), Mode::kStatic);
-  EXPECT_EQ(Busy(), 1u);
-  EXPECT_EQ(Send(), Mode::kStatic);
-  EXPECT_EQ(Send(), Mode::kStatic);
-  EXPECT_EQ(Busy(), 3u);
-  EXPECT_EQ(Send(), Mode::kDynamic);
-  EXPECT_TRUE(channel_.closed().ok());
+  EXPECT_EQ(Report().busy, 1u);
 }
 
-TEST_F(StaticSenderTest, NewsThatCannotBeTrueEndTheChannel) {
-  EXPECT_TRUE(sender_.OnCredit(CreditOf(channel_.edge(), 0)).ok());
-  EXPECT_EQ(channel_.closed().code(), Code::kDataLoss);
-}
-
-TEST_F(StaticSenderTest, NewsWithoutEndAreRefused) {
-  channel_.SetOpen(false);
-  auto sending = std::async(std::launch::async, [this] { return Send(); });
-  channel_.AwaitWrites(1);
-  Status status;
-  for (int i = 0; i < 1000 && status.ok(); ++i) {
-    status = sender_.OnCredit(CreditOf(channel_.edge(), 0));
+TEST_F(StaticSenderTest, AMissRequestsOneMoreSlot) {
+  EXPECT_EQ(Send(), Mode::kStatic);
+  EXPECT_EQ(Send(), Mode::kStatic);
+  for (uint32_t slots = 3; slots <= memory::MaxReceiverSlots(1); ++slots) {
+    EXPECT_EQ(Send(), Mode::kDynamic);
+    EXPECT_EQ(channel_.requested(), slots);
+    ASSERT_TRUE(Provide(static_cast<uint16_t>(slots - 1)).ok());
+    EXPECT_EQ(Send(), Mode::kStatic);
+    EXPECT_EQ(Report().busy, slots);
   }
-  EXPECT_EQ(status.code(), Code::kDataLoss);
-  channel_.SetOpen(true);
-  EXPECT_EQ(sending.get(), Mode::kStatic);
+  EXPECT_EQ(Send(), Mode::kDynamic);
+  EXPECT_EQ(channel_.requested(), memory::MaxReceiverSlots(1));
+}
+
+TEST_F(StaticSenderTest, EdgesOfOneSizeShareTheSlotThatIsWarm) {
+  for (int i = 0; i < 8; ++i) Plan("edge " + std::to_string(i));
+  EXPECT_EQ(channel_.requested(), memory::kSlots);
+  EXPECT_EQ(Send(), Mode::kStatic);
+  const uint64_t first = channel_.written();
+  EXPECT_EQ(Send("edge 0"), Mode::kStatic);
+  EXPECT_NE(channel_.written(), first) << "the first slot is in use";
+  ASSERT_TRUE(Credit(static_cast<uint16_t>(first)).ok());
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(Send("edge " + std::to_string(i)), Mode::kStatic);
+    EXPECT_EQ(channel_.written(), first);
+    ASSERT_TRUE(Credit(static_cast<uint16_t>(first)).ok());
+  }
+  EXPECT_EQ(Report().slots, memory::kSlots);
+}
+
+TEST_F(StaticSenderTest, APoolStaysWhileItHasAnEdge) {
+  Plan("another");
+  const uint32_t pool = channel_.pool();
+  EXPECT_EQ(Send(), Mode::kStatic);
+  sender_.Forget("edge");
+  EXPECT_TRUE(Credit(0).ok());
+  EXPECT_EQ(Send("another"), Mode::kStatic);
+  sender_.Forget("another");
+  EXPECT_TRUE(Credit(0).ok()) << "it may arrive after the edges were removed";
+  EXPECT_TRUE(Provide(2).ok());
+  Plan("edge");
+  EXPECT_NE(channel_.pool(), pool);
+  EXPECT_EQ(Send(), Mode::kDynamic) << "the slots of the old pool are not its own";
+}
+
+TEST_F(StaticSenderTest, MessagesThatCannotBeTrueAreRefused) {
+  EXPECT_EQ(Credit(0).code(), Code::kDataLoss) << "it is not in use";
+  EXPECT_EQ(Credit(2).code(), Code::kDataLoss) << "there is none";
+  EXPECT_EQ(Provide(2).code(), Code::kDataLoss) << "nobody requested it";
+  EXPECT_EQ(Send(), Mode::kStatic);
+  EXPECT_TRUE(Credit(0).ok());
+  EXPECT_EQ(Credit(0).code(), Code::kDataLoss) << "it was returned already";
 }
 
 }  // namespace

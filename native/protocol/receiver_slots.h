@@ -1,0 +1,73 @@
+// The receiver-side slots of one link, as the sender sees them.
+//
+// Edges whose tensors have the same size share one pool of slots. The slot that was returned last
+// is used first, because it is most likely in the receiver's cache. A pool starts with few slots
+// and grows when none is free.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "fabric/fabric.h"
+#include "protocol/reliable_notifier.h"
+#include "protocol/static_edge.h"
+#include "protocol/wire.h"
+
+namespace rdma_transport {
+
+// Thread-safe. No call waits for the peer.
+class ReceiverSlots {
+ public:
+  // The arguments must outlive it.
+  ReceiverSlots(fabric::Channel* channel, ReliableNotifier* notifier)
+      : channel_(channel), notifier_(notifier) {}
+
+  // Adds an edge to the pool of this size. Returns the pool's number.
+  uint32_t Join(uint64_t bytes);
+  // Removes an edge. The last one removes the pool.
+  void Leave(uint32_t number);
+  // Ensures that at least `slots` slots have been requested. The receiver must know an edge of the
+  // pool.
+  void Request(uint32_t number, uint32_t slots);
+
+  // Takes a free slot and returns null. Returns the reason if there is none, and then requests one
+  // more slot, within the limit of the pool.
+  const char* Take(uint32_t number, uint16_t* slot, fabric::RemoteSpan* span);
+  // Frees a slot for which no credit will arrive.
+  void Return(uint32_t number, uint16_t slot);
+
+  // Messages of the receiver. A DataLoss status means a protocol violation.
+  Status OnSlot(const SlotMessage& message);
+  Status OnCredit(uint64_t credit);
+
+  // Sets the number of slots and how many of them are busy.
+  void Report(uint32_t number, EdgeReport* report) const;
+
+ private:
+  struct Slot {
+    fabric::RemoteSpan span;
+    bool busy = false;  // waiting for its credit
+  };
+  struct Pool {
+    uint64_t bytes = 0;
+    uint32_t edges = 0;
+    uint32_t requested = 0;
+    std::vector<Slot> slots;
+    std::vector<uint16_t> free;  // a stack
+  };
+
+  Pool* FindLocked(uint32_t number);
+  void SendRequest(uint32_t number, uint32_t slots);
+
+  fabric::Channel* const channel_;
+  ReliableNotifier* const notifier_;
+
+  mutable std::mutex mu_;
+  uint32_t next_number_ = 1;
+  std::map<uint64_t, uint32_t> by_bytes_;
+  std::map<uint32_t, Pool> pools_;  // by number
+};
+
+}  // namespace rdma_transport
