@@ -1,8 +1,9 @@
 // What one engine tells another, in one process or between two, about a work request.
 //
-// A requester has one work request of a queue pair under way at a time. It sends kRequest, then the
-// bytes of a write or send as kData, and waits for kAck, or for all kReadData of a read. A first
-// psn makes requests sent again recognizable, and the attempt tells what belongs to a try given up.
+// A requester sends kRequest, then the bytes of a write or send as kData, and waits for kAck, or
+// for all kReadData of a read. Behind a write or send, it sends short ones without waiting; if the
+// first is lost, they are lost too, and all are sent again. The psn makes requests sent again
+// recognizable, and the attempt tells what belongs to a try given up.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -13,6 +14,7 @@ namespace fake_ibverbs {
 
 constexpr uint32_t kFrameMagic = 0x46414b45;
 constexpr uint32_t kPsnMask = 0xffffff;
+constexpr uint32_t kMaxAhead = 16;
 // Bytes that one frame carries; the unit in which memory is checked and copied, like a packet.
 constexpr uint32_t kMaxPayload = 128 << 10;
 

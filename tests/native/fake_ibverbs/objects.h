@@ -122,6 +122,8 @@ struct Requester {
   bool request_sent = false;
   uint64_t link = 0;
   uint64_t moved = 0;
+  // Requests behind the first that were sent as well.
+  uint32_t ahead = 0;
   uint32_t psn = 0;
   uint32_t attempt = 0;
   int receiver_not_ready = 0;
@@ -134,7 +136,7 @@ struct Requester {
 struct Responder {
   bool running = false;
   bool repeated = false;
-  // Whether one has ended, so that the one before `psn` can come again.
+  // Whether one has ended, so that those before `psn` can come again.
   bool any = false;
   uint64_t link = 0;
   uint64_t moved = 0;

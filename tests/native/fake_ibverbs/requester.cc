@@ -1,4 +1,4 @@
-// Send work requests, one after the other.
+// Send work requests, which are answered one after the other.
 
 #include <algorithm>
 
@@ -21,6 +21,16 @@ void StartAgain(Requester* requester) {
   ++requester->attempt;
   requester->request_sent = false;
   requester->moved = 0;
+  requester->ahead = 0;
+}
+
+// The one that is now the first was sent ahead.
+void GoOn(Qp* qp) {
+  Requester& requester = qp->requester;
+  --requester.ahead;
+  requester.running = true;
+  requester.receiver_not_ready = 0;
+  requester.moved = qp->sends.front().length;
 }
 
 ibv_wc_opcode CompletionOpcode(ibv_wr_opcode opcode) {
@@ -68,6 +78,7 @@ void Finish(Fake* fake, Qp* qp, ibv_wc_status status) {
   if (status == IBV_WC_SUCCESS) {
     // A binding sends no packet.
     if (request.opcode != IBV_WR_BIND_MW) qp->requester.psn = (qp->requester.psn + 1) & kPsnMask;
+    if (qp->requester.ahead > 0) GoOn(qp);
     Count(&fake->stats, request);
     if (!request.signaled) return;
   } else if (qp->now != IBV_QPS_ERR) {
@@ -129,11 +140,12 @@ Frame RequestFrame(const Fake& fake, const Qp& qp, const SendRequest& request) {
   return frame;
 }
 
-void Address(const Qp& qp, FrameType type, Frame* frame) {
+// For the request with this index.
+void Address(const Qp& qp, FrameType type, uint32_t index, Frame* frame) {
   frame->type = type;
   frame->source_qp = qp.qp_num;
   frame->target_qp = qp.attr.dest_qp_num;
-  frame->psn = qp.requester.psn;
+  frame->psn = (qp.requester.psn + index) & kPsnMask;
   frame->attempt = qp.requester.attempt;
 }
 
@@ -143,33 +155,65 @@ void SendRequestFrame(Fake* fake, Qp* qp) {
   requester.link = fake->wire.LinkTo(qp->attr.dest_qp_num);
   if (requester.link == Wire::kNoLink) return Lose(*fake, qp, Now());
   Frame frame = RequestFrame(*fake, *qp, qp->sends.front());
-  Address(*qp, FrameType::kRequest, &frame);
+  Address(*qp, FrameType::kRequest, 0, &frame);
   requester.request_sent = true;
   if (!fake->wire.Send(requester.link, frame, nullptr)) Lose(*fake, qp, Now());
+}
+
+// The bytes from `offset` on, or null. `length` becomes that of the piece that they lie in.
+const char* BytesOf(const Fake& fake, const Qp& qp, const SendRequest& request, uint64_t offset,
+                    uint64_t* length) {
+  if (request.is_inline) return request.inline_data.data() + offset;
+  const Run run = RunAt(request.pieces, offset, *length);
+  *length = run.length;
+  return FindMemory(fake.by_lkey, run.lkey, qp.pd, run.address, run.length, 0);
 }
 
 void SendData(Fake* fake, Qp* qp) {
   Requester& requester = qp->requester;
   const SendRequest& request = qp->sends.front();
-  const char* from = nullptr;
   uint64_t length = std::min<uint64_t>(request.length - requester.moved, kMaxPayload);
-  if (request.is_inline) {
-    from = request.inline_data.data() + requester.moved;
-  } else {
-    const Run run = RunAt(request.pieces, requester.moved, length);
-    from = FindMemory(fake->by_lkey, run.lkey, qp->pd, run.address, run.length, 0);
-    length = run.length;
-  }
+  const char* from = BytesOf(*fake, *qp, request, requester.moved, &length);
   if (from == nullptr) return Finish(fake, qp, IBV_WC_LOC_PROT_ERR);
   Frame frame;
-  Address(*qp, FrameType::kData, &frame);
+  Address(*qp, FrameType::kData, 0, &frame);
   frame.offset = requester.moved;
   frame.payload = static_cast<uint32_t>(length);
   requester.moved += length;
   if (!fake->wire.Send(requester.link, frame, from)) Lose(*fake, qp, Now());
 }
 
-// The queue pair whose request under way the frame answers, or null.
+// Sends the next request before those in front of it are answered, as a card does. Returns false if
+// it waits for them: it needs more than one frame, or is not a write or send, or will fail.
+bool SendAhead(Fake* fake, Qp* qp) {
+  Requester& requester = qp->requester;
+  const uint32_t index = requester.ahead + 1;
+  if (fake->config.delay_us > 0 || index > kMaxAhead || index >= qp->sends.size()) return false;
+  if (requester.link == Wire::kLocalLink || !fake->wire.HasRoom(requester.link)) return false;
+  const SendRequest& request = qp->sends[index];
+  if (request.opcode == IBV_WR_RDMA_READ || request.opcode == IBV_WR_BIND_MW ||
+      request.forced != IBV_WC_SUCCESS || request.length > kMaxPayload ||
+      CheckLocally(*fake, *qp, request) != IBV_WC_SUCCESS) {
+    return false;
+  }
+  uint64_t length = request.length;
+  const char* from = length == 0 ? nullptr : BytesOf(*fake, *qp, request, 0, &length);
+  if (length != request.length) return false;
+  Frame frame = RequestFrame(*fake, *qp, request);
+  Address(*qp, FrameType::kRequest, index, &frame);
+  bool sent = fake->wire.Send(requester.link, frame, nullptr);
+  if (length != 0) {
+    Frame data;
+    Address(*qp, FrameType::kData, index, &data);
+    data.payload = static_cast<uint32_t>(length);
+    sent = sent && fake->wire.Send(requester.link, data, from);
+  }
+  ++requester.ahead;
+  if (!sent) Lose(*fake, qp, Now());
+  return true;
+}
+
+// The queue pair whose first request the frame answers, or null.
 Qp* AnsweredBy(const Fake& fake, const Frame& frame) {
   const auto it = fake.qps.find(frame.target_qp);
   if (it == fake.qps.end()) return nullptr;
@@ -252,7 +296,8 @@ Nanos StepRequester(Fake* fake, Qp* qp, Nanos now) {
     SendRequestFrame(fake, qp);
     return 0;
   }
-  if (request.opcode == IBV_WR_RDMA_READ || requester.moved == request.length) return kNever;
+  if (request.opcode == IBV_WR_RDMA_READ) return kNever;
+  if (requester.moved == request.length) return SendAhead(fake, qp) ? 0 : kNever;
   // With room again, the engine comes back by itself.
   if (!fake->wire.HasRoom(requester.link)) return kNever;
   SendData(fake, qp);

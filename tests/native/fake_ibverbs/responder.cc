@@ -153,7 +153,8 @@ void OnRequest(Fake* fake, uint64_t link, const Frame& frame) {
     return Reply(fake, link, frame, FrameType::kDropped, 0);
   }
   Responder& responder = qp->responder;
-  const bool repeated = responder.any && frame.psn == ((responder.psn - 1) & kPsnMask);
+  const uint32_t behind = (responder.psn - frame.psn) & kPsnMask;
+  const bool repeated = responder.any && behind > 0 && behind <= kMaxAhead + 1;
   if (!repeated && frame.psn != responder.psn) {
     return Reply(fake, link, frame, FrameType::kDropped, 0);
   }
