@@ -66,9 +66,10 @@ Tensor CopyOf(const Tensor& tensor, tensorflow::Allocator* allocator) {
   return copy;
 }
 
-// While a kernel runs, holds an extra reference to each input in a peer's memory, so that no kernel
-// reuses such a buffer for its result. (OwnsMemory() does not cover a slice of such a tensor.)
-// Replaces those inputs that the kernel must own.
+// While a kernel runs, holds an extra reference to each input that is mapped from a peer, so that
+// no kernel reuses such a buffer for its result. (OwnsMemory() does not cover a slice of such a
+// tensor.) A slot may be reused: the peer writes it again only after it was dropped. Replaces those
+// inputs that the kernel must own.
 class InputGuard {
  public:
   InputGuard(OpKernel* kernel, OpKernelContext* context, tensorflow::Allocator* allocator)
@@ -76,10 +77,11 @@ class InputGuard {
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (context->input_is_ref(i) || !context->has_input(i)) continue;
       const Tensor& input = context->input(i);
-      if (!IsPeersMemory(input) && !IsValueOutsideArena(*kernel, input)) continue;
       if (NeedsOwnInput(*kernel)) {
-        Replace(i, CopyOf(input, allocator));
-      } else {
+        if (IsPeersMemory(input) || IsValueOutsideArena(*kernel, input)) {
+          Replace(i, CopyOf(input, allocator));
+        }
+      } else if (fabric::IsMapped(DMAHelper::base(&input))) {
         TensorBuffer* root = const_cast<TensorBuffer*>(DMAHelper::buffer(&input))->root_buffer();
         root->Ref();
         held_.push_back(root);

@@ -139,8 +139,8 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
   }
   // A client's session or eager context wraps the device, to give it another name.
   const bool guarded = dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;
-  if (!delivery->exclusive && !guarded) {
-    // Other devices do not keep kernels from writing there.
+  if (!guarded && (!delivery->exclusive || delivery->mode == Mode::kStatic)) {
+    // Other devices do not keep kernels from writing there, or from keeping a slot.
     tf::Tensor copy(device_->GetAllocator(args_.alloc_attrs), dtype, shape);
     if (!copy.IsInitialized()) return absl::ResourceExhaustedError("no memory for a tensor");
     std::memcpy(tf::DMAHelper::base(&copy), delivery->data, delivery->bytes);

@@ -156,6 +156,7 @@ Status StaticReceiver::TakeFromPool(uint32_t pool, const StaticMessage& message,
   if (message.slot >= slots.size()) return Broken("a tensor in a slot that was not agreed on");
   const std::shared_ptr<const void>& slot = slots[message.slot];
   delivery->data = static_cast<const char*>(slot.get());
+  delivery->exclusive = true;
   delivery->lease = LeaseSlot(notifier_, CreditOf(pool, message.slot), slot);
   return OkStatus();
 }
