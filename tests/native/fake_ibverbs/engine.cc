@@ -107,10 +107,12 @@ Nanos Fake::RunQueuePairs(std::unique_lock<std::mutex>* lock) {
     }
     next = std::min(next, again);
     if (waiting.load() == 0) continue;
+    unsettled |= wire.Flush();
     lock->unlock();
     LetOthersGo(*this);
     lock->lock();
   }
+  unsettled |= wire.Flush();
   return unsettled ? 0 : next;
 }
 

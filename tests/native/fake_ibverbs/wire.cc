@@ -138,11 +138,21 @@ bool Wire::Send(uint64_t id, const Frame& frame, const char* payload) {
     Unobserved unobserved;
     link->out.append(payload, frame.payload);
   }
-  Flush(link);
+  if (link->out.size() - link->out_start >= kMaxPayload) Write(link);
   return !link->lost;
 }
 
-void Wire::Flush(Link* link) {
+bool Wire::Flush() {
+  bool made_room = false;
+  for (const auto& [id, link] : links_) {
+    const bool full = !HasRoom(id);
+    Write(link.get());
+    made_room |= full && HasRoom(id);
+  }
+  return made_room;
+}
+
+void Wire::Write(Link* link) {
   while (!link->lost && link->out_start < link->out.size()) {
     const ssize_t sent = send(link->fd, link->out.data() + link->out_start,
                               link->out.size() - link->out_start, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -221,7 +231,7 @@ void Wire::HandlePolls(const std::vector<pollfd>& polls) {
     Link* link = links_.at(id).get();
     const auto it = ready.find(link->fd);
     if (it == ready.end()) continue;
-    if ((it->second & POLLOUT) != 0) Flush(link);
+    if ((it->second & POLLOUT) != 0) Write(link);
     if ((it->second & ~POLLOUT) != 0) Read(id, link);
   }
   Sweep();

@@ -44,8 +44,11 @@ class Wire {
 
   uint64_t LinkTo(uint32_t qp_num);
   bool HasRoom(uint64_t link) const;
-  // False if the link is gone.
+  // False if the link is gone. Short frames may wait for Flush().
   bool Send(uint64_t link, const Frame& frame, const char* payload);
+
+  // Returns whether a link has room that had none.
+  bool Flush();
 
   void AddPolls(std::vector<pollfd>* polls) const;
   void HandlePolls(const std::vector<pollfd>& polls);
@@ -65,7 +68,7 @@ class Wire {
   uint64_t Add(int fd, uint32_t tag);
   void Accept();
   void Read(uint64_t id, Link* link);
-  void Flush(Link* link);
+  void Write(Link* link);
   void Sweep();
 
   FrameHandler* const handler_;
