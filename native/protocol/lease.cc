@@ -27,9 +27,8 @@ OwnerRef LeaseBuffer(std::shared_ptr<ReliableNotifier> notifier, uint64_t buffer
 
 OwnerRef LeaseSlot(std::shared_ptr<ReliableNotifier> notifier, uint64_t credit,
                    std::shared_ptr<const void> memory) {
-  // Urgent: the sender may have no other slot.
   return OwnerRef(new Lease{std::move(notifier), MessageType::kCredit, credit,
-                            fabric::Urgency::kWake, std::move(memory)},
+                            fabric::Urgency::kLazy, std::move(memory)},
                   &Lease::Delete);
 }
 
