@@ -61,6 +61,7 @@ bench-verbs: venv
 	@$(PYTHON) -m bench.verbs
 
 paper: venv
+	@preset=debug; $(BUILD_PRESET)
 	@$(PYTHON) -m bench.paper
 
 lint: $(STAMPS)/packages

@@ -56,6 +56,21 @@ a ratio.
 ![time per edge by size](images/paper_message_sizes.svg)
 """
 
+VERBS_MESSAGE_SIZES = """
+## Message sizes over verbs
+
+The same chains over the verbs fabric, on the tests' libibverbs without a card, which moves the
+bytes between two processes through sockets (`python -m bench.paper --only verbs_message_sizes`).
+Its times are not those of a card: each message wakes a thread in each process. But they show
+what a static edge saves over a descriptor, which is the round trip of a read. Tensors up to 4 KiB
+travel in the notification, with and without static placement. The last two columns are the
+quotients of the medians in the same run.
+
+{table}
+
+![time per edge by size, over verbs](images/paper_verbs_message_sizes.svg)
+"""
+
 PASSED_REFERENCES = """
 ## Passing a reference
 
@@ -142,10 +157,26 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _message_sizes(rows: Rows) -> str:
     heads, lines = _edge_cells(rows, {"local": "one process", "floor": "floor"})
     for line, row in zip(lines, rows, strict=True):
-        slow, fast = row["grpc"], row["rdma"]
-        known = all(steady(each["low"], each["high"]) for each in (slow, fast))
-        line.append(f"{slow['median'] / fast['median']:.1f}x" if known else "noisy")
+        line.append(_ratio(row["grpc"], row["rdma"]))
     return MESSAGE_SIZES.format(table=table((*heads, "gRPC / rdma"), lines))
+
+
+def _ratio(slow: dict[str, Any], fast: dict[str, Any], digits: int = 1) -> str:
+    known = all(steady(each["low"], each["high"]) for each in (slow, fast))
+    return f"{slow['median'] / fast['median']:.{digits}f}x" if known else "noisy"
+
+
+def _verbs_message_sizes(rows: Rows) -> str:
+    heads = ("tensor", "gRPC", "rdma", "static off", "one process", "gRPC / rdma")
+    lines = (
+        [
+            size_name(row["bytes"]),
+            *(_cell(row[way]) for way in ("grpc", "rdma", "dynamic", "local")),
+            *(_ratio(row[way], row["rdma"], 2) for way in ("grpc", "dynamic")),
+        ]
+        for row in rows
+    )
+    return VERBS_MESSAGE_SIZES.format(table=table((*heads, "static off / rdma"), lines))
 
 
 def _passed_references(rows: Rows) -> str:
@@ -157,11 +188,11 @@ def _edge_cells(rows: Rows, others: Mapping[str, str]) -> tuple[tuple[str, ...],
     """Heads and lines for `bench.paper.experiments.WAYS`, and for others by name."""
     ways = ("grpc", "rdma", "copying", "dynamic", *others)
     heads = ("tensor", "gRPC", "rdma", "zero copy off", "static off", *others.values())
+    return heads, [[size_name(row["bytes"]), *(_cell(row[way]) for way in ways)] for row in rows]
 
-    def cell(value: dict[str, Any]) -> str:
-        return f"{value['median']:.1f}" if value["resolved"] else f"< {max(value['high'], 0):.0f}"
 
-    return heads, [[size_name(row["bytes"]), *(cell(row[way]) for way in ways)] for row in rows]
+def _cell(value: dict[str, Any]) -> str:
+    return f"{value['median']:.1f}" if value["resolved"] else f"< {max(value['high'], 0):.0f}"
 
 
 def _times(row: dict[str, Any]) -> list[str]:
@@ -231,6 +262,7 @@ def _seconds_to(row: dict[str, Any], goal: float) -> float | None:
 
 SECTIONS: dict[str, Callable[[Rows], str]] = {
     "message_sizes": _message_sizes,
+    "verbs_message_sizes": _verbs_message_sizes,
     "passed_references": _passed_references,
     "models": _models,
     "scaling": _scaling,

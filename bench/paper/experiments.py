@@ -1,10 +1,11 @@
 """What is measured, over gRPC and over rdma in turns; each function returns plain numbers."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from .. import edges, references, train_models
@@ -23,6 +24,9 @@ WAYS: dict[str, edges.Way] = {
     "copying": ("rdma", {"RDMA_TRANSPORT_ZERO_COPY": "off"}),
     "dynamic": ("rdma", {"RDMA_TRANSPORT_STATIC": "off"}),
 }
+FAKE_IBVERBS = (
+    Path(__file__).parents[2] / "build/debug/tests/native/fake_ibverbs/libfake_ibverbs.so"
+)
 PROTOCOLS = ("grpc", "rdma")
 STEPS_IN_A_TURN = 10
 
@@ -33,6 +37,8 @@ class Effort:
 
     sizes: tuple[int, ...] = (4, 64, 2**10, 2**14, 2**18, 2**20, 2**22, 2**24)
     repeat: int = 12
+    verbs_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
+    verbs_repeat: int = 24
     models: tuple[str, ...] = tuple(MODELS)
     model_steps: int = 8
     scaled: tuple[str, ...] = ("fcn5", "gru")
@@ -40,27 +46,42 @@ class Effort:
     steps: int = 200
 
 
-QUICK = Effort((4, 2**16), 6, ("gru",), 6, ("gru",), (1, 2), 30)
+QUICK = Effort((4, 2**16), 6, (4, 2**16), 6, ("gru",), 6, ("gru",), (1, 2), 30)
 
 
 def message_sizes(effort: Effort, say: Say) -> Rows:
     """Microseconds that an edge adds by bytes, for each of WAYS, and the floor of a hop."""
-    return _edges(edges.measure_on, effort, say)
+    return _edges(edges.measure_on, WAYS, effort.sizes, effort.repeat, say)
+
+
+def verbs_message_sizes(effort: Effort, say: Say) -> Rows:
+    """The same over verbs, on a library without a card."""
+    if not FAKE_IBVERBS.exists():
+        raise FileNotFoundError(f"{FAKE_IBVERBS} is not built: make test-native")
+    verbs = {"RDMA_TRANSPORT_FABRIC": "verbs", "RDMA_TRANSPORT_LIBIBVERBS": str(FAKE_IBVERBS)}
+    ways = {name: (protocol, extra | verbs) for name, (protocol, extra) in edges.WAYS.items()}
+    return _edges(edges.measure_on, ways, effort.verbs_sizes, effort.verbs_repeat, say)
 
 
 def passed_references(effort: Effort, say: Say) -> Rows:
     """Microseconds of an edge that passes a reference by bytes, and inside one process."""
-    return _edges(references.measure_on, effort, say)
+    return _edges(references.measure_on, WAYS, effort.sizes, effort.repeat, say)
 
 
-def _edges(measure_on: Callable[..., Rows], effort: Effort, say: Say) -> Rows:
+def _edges(
+    measure_on: Callable[..., Rows],
+    ways: Mapping[str, edges.Way],
+    sizes: tuple[int, ...],
+    repeat: int,
+    say: Say,
+) -> Rows:
     def track(sizes: list[int], what: str) -> Iterator[int]:
         for size in sizes:
             say(f"{what}: {size_name(size)}")
             yield size
 
-    with edges.started(WAYS) as clusters:
-        rows = measure_on(clusters, list(effort.sizes), effort.repeat, edges.JOBS, track)
+    with edges.started(ways) as clusters:
+        rows = measure_on(clusters, list(sizes), repeat, edges.JOBS, track)
     return plain(rows)
 
 
