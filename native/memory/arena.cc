@@ -14,8 +14,9 @@ namespace rdma_transport::memory {
 namespace {
 
 constexpr uint64_t kFirstSlab = uint64_t{8} << 20;
-constexpr uint64_t kLargestSlab = uint64_t{256}
-                                  << 20;  // for tensors that fit; a larger one gets its own slab
+constexpr uint64_t kLargestSlab = uint64_t{256} << 20;
+// A tensor of this size gets a slab of its own, which goes back to the system without others.
+constexpr uint64_t kOwnSlab = uint64_t{64} << 20;
 
 }  // namespace
 
@@ -56,11 +57,12 @@ bool Arena::TakePlaceLocked(size_t length, char** place) {
 }
 
 // Removes the slabs from the bookkeeping. The memory is freed when the caller destroys them.
-std::vector<Arena::Slab> Arena::TakeEmptySlabsLocked() {
+std::vector<Arena::Slab> Arena::TakeEmptySlabsLocked(bool (*chosen)(const Slab&)) {
   std::vector<Slab> empty;
   for (auto it = slabs_.begin(); it != slabs_.end();) {
-    if (it->second.used == 0 && extents_.RemoveRange(it->first)) {
+    if (it->second.used == 0 && chosen(it->second) && extents_.RemoveRange(it->first)) {
       stats_.capacity_bytes -= it->second.region->length();
+      if (!it->second.own) shared_bytes_ -= it->second.region->length();
       empty.push_back(std::move(it->second));
       it = slabs_.erase(it);
     } else {
@@ -71,11 +73,11 @@ std::vector<Arena::Slab> Arena::TakeEmptySlabsLocked() {
 }
 
 // Requires grow_mu_, so that no other thread takes the place before it is free.
-void Arena::ReleaseEmptySlabs() {
+void Arena::ReleaseEmptySlabs(bool (*chosen)(const Slab&)) {
   std::vector<Slab> released;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    released = TakeEmptySlabsLocked();
+    released = TakeEmptySlabsLocked(chosen);
   }
   for (Slab& slab : released) {
     const uint64_t length = slab.region->length();
@@ -86,19 +88,29 @@ void Arena::ReleaseEmptySlabs() {
 
 void Arena::ReleaseEmptySlabsIfIdle() {
   const std::unique_lock<std::mutex> growing(grow_mu_, std::try_to_lock);
-  if (growing.owns_lock()) ReleaseEmptySlabs();
+  if (growing.owns_lock()) ReleaseEmptySlabs(&Any);
+}
+
+void Arena::ReleaseUnused() {
+  const std::unique_lock<std::mutex> growing(grow_mu_, std::try_to_lock);
+  if (!growing.owns_lock()) return;
+  ReleaseEmptySlabs([](const Slab& slab) { return slab.own && slab.unused; });
+  std::lock_guard<std::mutex> lock(mu_);
+  for (auto& [start, slab] : slabs_) slab.unused = slab.used == 0;
 }
 
 // Reserves budget for a slab that fits `needed` bytes. Returns 0 if there is not enough.
 uint64_t Arena::ReserveSlab(uint64_t needed) {
   const size_t granule = device_->RegionGranule();
   uint64_t capacity = 0;
+  uint64_t shared = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
     capacity = stats_.capacity_bytes;
+    shared = shared_bytes_;
   }
-  uint64_t wanted = std::clamp<uint64_t>(capacity / 2, kFirstSlab, kLargestSlab);
-  wanted = std::max<uint64_t>(wanted / granule * granule, needed);
+  uint64_t wanted = std::clamp<uint64_t>(shared / 2, kFirstSlab, kLargestSlab);
+  wanted = needed >= kOwnSlab ? needed : std::max<uint64_t>(wanted / granule * granule, needed);
   const auto most = static_cast<uint64_t>(share_ * static_cast<double>(budget_->limit()));
   if (capacity + needed > most) return 0;
   if (capacity + wanted <= most && budget_->Take(wanted)) return wanted;
@@ -116,7 +128,8 @@ bool Arena::Grow(size_t length) {
   }
   uint64_t wanted = ReserveSlab(needed);
   if (wanted == 0) {
-    ReleaseEmptySlabs();
+    if (reclaim_ != nullptr) reclaim_();
+    ReleaseEmptySlabs(&Any);
     if (neighbor_ != nullptr) neighbor_->ReleaseEmptySlabsIfIdle();
     wanted = ReserveSlab(needed);
   }
@@ -130,8 +143,10 @@ bool Arena::Grow(size_t length) {
   }
   char* place = region->address();
   extents_.AddRange(place, wanted);
-  slabs_[place].region = std::move(region);
+  const bool own = needed >= kOwnSlab;
+  slabs_[place] = {std::move(region), own};
   stats_.capacity_bytes += wanted;
+  if (!own) shared_bytes_ += wanted;
   ++stats_.registrations;
   return true;
 }
@@ -172,7 +187,9 @@ char* Arena::TakeLocked(size_t length) {
   if (address == nullptr) return nullptr;
   const uint64_t rounded = (length + ExtentAllocator::kAlignment - 1) /
                            ExtentAllocator::kAlignment * ExtentAllocator::kAlignment;
-  SlabOfLocked(address)->used += rounded;
+  Slab* slab = SlabOfLocked(address);
+  slab->used += rounded;
+  slab->unused = false;
   stats_.used_bytes += rounded;
   return address;
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,12 +39,17 @@ class Arena {
   // Sets another arena with the same budget. If this arena runs out of budget, it makes `neighbor`
   // release its empty slabs. Call it before either arena is used.
   void SetNeighbor(Arena* neighbor) { neighbor_ = neighbor; }
+  // Sets what the arena calls when it runs out of budget, to be freed memory that nobody needs. It
+  // must not allocate from the arena. Call it before the arena is used.
+  void SetReclaim(std::function<void()> reclaim) { reclaim_ = std::move(reclaim); }
 
   // Returns at least `length` bytes, aligned to 64 bytes. Returns null if `length` is 0, the budget
   // or the memory is exhausted, or the process is a forked child.
   char* Allocate(size_t length);
   // Logs and ignores memory that is not allocated. Does nothing in a forked child.
   void Free(char* address);
+  // Returns to the system each slab of a large tensor that has been empty since the last call.
+  void ReleaseUnused();
 
   // Returns whether `address` lies in the arena's address range. Costs two comparisons.
   bool Contains(const void* address) const {
@@ -56,15 +62,18 @@ class Arena {
  private:
   struct Slab {
     std::unique_ptr<fabric::Region> region;
+    bool own = false;  // allocated for one large tensor
     uint64_t used = 0;
+    bool unused = false;  // since the last ReleaseUnused()
   };
 
   bool ReserveLocked();
   bool TakePlaceLocked(size_t length, char** place);
   uint64_t ReserveSlab(uint64_t needed);
-  void ReleaseEmptySlabs();
+  static bool Any(const Slab& /*slab*/) { return true; }
+  void ReleaseEmptySlabs(bool (*chosen)(const Slab&));
   void ReleaseEmptySlabsIfIdle();
-  std::vector<Slab> TakeEmptySlabsLocked();
+  std::vector<Slab> TakeEmptySlabsLocked(bool (*chosen)(const Slab&));
   Status MakeSlab(uint64_t needed, uint64_t* length, std::unique_ptr<fabric::Region>* region);
   void LogFailedGrowthLocked(const Status& status);
   char* TakeLocked(size_t length);
@@ -79,6 +88,7 @@ class Arena {
   const fabric::Access access_;
   const double share_;  // of the budget
   Arena* neighbor_ = nullptr;
+  std::function<void()> reclaim_;
   std::atomic<uintptr_t> base_{~uintptr_t{0}};
 
   std::mutex grow_mu_;     // held while the arena grows; acquired before mu_
@@ -87,6 +97,7 @@ class Arena {
   bool growth_failed_logged_ = false;
   ExtentAllocator extents_;
   std::map<char*, Slab> slabs_;
+  uint64_t shared_bytes_ = 0;  // of the slabs for several tensors
   ArenaStats stats_;
 };
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/clock.h"
+
 namespace rdma_transport::memory {
 
 // What the plan charges for an edge, and how many slots a pool of receiver-side slots starts with:
@@ -28,6 +30,15 @@ constexpr size_t kMaxPoolBlocks = 12;
 // A site that still finds no block after that many sets is one whose buffers show no pattern. The
 // arena allocates them.
 constexpr int kMaxPoolMoves = 4;
+// What a pool takes from the arena before its site allocates. Larger blocks are taken when they are
+// needed, which is often fewer than the slots of the edge.
+constexpr size_t kReservedBytes = size_t{16} << 20;
+constexpr size_t ReservedBlocks(size_t bytes, size_t slots) {
+  return bytes * slots <= kReservedBytes ? slots : kReservedBytes / bytes;
+}
+// Larger blocks go back to the system when no allocation needed them for this long, and for up to
+// twice as long.
+constexpr Nanos kTrimInterval = 10 * kSecond;
 // An update allocates a variable's next buffer while the current one, which joins its pool, is
 // being read.
 constexpr uint32_t kUpdateBlocks = 1;

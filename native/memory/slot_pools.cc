@@ -53,8 +53,9 @@ std::shared_ptr<SlotPool> SlotPools::Reserve(std::string_view site, size_t bytes
       ++stats_.pools;
       active_.store(true);
     }
+    pool->set_->wanted = std::max(pool->set_->wanted, std::min(count, kMaxPoolBlocks));
   }
-  Fill(pool.get(), count);
+  Fill(pool.get(), ReservedBlocks(bytes, count));
   return pool;
 }
 
@@ -105,6 +106,7 @@ char* SlotPools::Allocate(std::string_view site, size_t bytes) {
     if (!free.empty()) {
       char* block = free.back();
       free.pop_back();
+      pool->set_->unused = std::min(pool->set_->unused, free.size());
       blocks_.at(block).site = pool->site_;
       return block;
     }
@@ -138,6 +140,43 @@ bool SlotPools::Free(char* address) {
   return true;
 }
 
+void SlotPools::Trim(Nanos now) {
+  Nanos due = next_trim_.load(std::memory_order_relaxed);
+  if (now < due || !next_trim_.compare_exchange_strong(due, now + kTrimInterval)) return;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    ReleaseUnusedLocked();
+  }
+  arena_->ReleaseUnused();
+}
+
+void SlotPools::ReleaseFree() {
+  std::lock_guard<std::mutex> lock(mu_);
+  for (auto& [bytes, same] : classes_) {
+    for (BlockSet& set : same.sets) set.unused = set.free.size();
+  }
+  ReleaseUnusedLocked();
+}
+
+// The blocks at the bottom of a stack are those that have been free for longest.
+void SlotPools::ReleaseUnusedLocked() {
+  for (auto& [bytes, same] : classes_) {
+    if (bytes <= kReservedBytes) continue;
+    for (BlockSet& set : same.sets) {
+      for (size_t i = 0; i < set.unused; ++i) {
+        char* block = set.free[i];
+        set.blocks.erase(std::find(set.blocks.begin(), set.blocks.end(), block));
+        blocks_.erase(block);
+        arena_->Free(block);
+      }
+      stats_.blocks -= set.unused;
+      stats_.bytes -= set.unused * bytes;
+      set.free.erase(set.free.begin(), set.free.begin() + static_cast<ptrdiff_t>(set.unused));
+      set.unused = set.free.size();
+    }
+  }
+}
+
 void SlotPools::Retire(SlotPool* pool) {
   std::lock_guard<std::mutex> lock(mu_);
   LeaveSetLocked(pool);
@@ -169,6 +208,17 @@ bool SlotPools::SiteOf(const char* address, std::string* site, size_t* bytes) co
   *site = found->second.site;
   *bytes = found->second.bytes;
   return true;
+}
+
+uint64_t SlotPools::PromisedBytes() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  uint64_t promised = 0;
+  for (const auto& [bytes, same] : classes_) {
+    for (const BlockSet& set : same.sets) {
+      promised += bytes * std::max(set.blocks.size(), set.wanted);
+    }
+  }
+  return promised;
 }
 
 SlotPoolStats SlotPools::Stats() const {

@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "memory/arena.h"
 
 namespace rdma_transport::memory {
@@ -41,6 +42,8 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   struct BlockSet {
     std::vector<char*> blocks;
     std::vector<char*> free;  // a stack
+    size_t unused = 0;        // how many of these have been free since the last Trim()
+    size_t wanted = 0;        // the most slots of an edge
     int pools = 0;
   };
   SlotPool(SlotPools* owner, std::string site, size_t bytes)
@@ -64,11 +67,15 @@ struct SlotPoolStats {
 // Thread-safe. Must outlive its pools.
 class SlotPools {
  public:
-  explicit SlotPools(Arena* arena) : arena_(arena) {}
+  // If `arena` runs out of budget, the free blocks of large pools go back to it.
+  explicit SlotPools(Arena* arena) : arena_(arena) {
+    arena_->SetReclaim([this] { ReleaseFree(); });
+  }
+  ~SlotPools() { arena_->SetReclaim(nullptr); }
 
-  // Returns the pool of this site and size, after adding blocks until its set has `count`, at most
-  // kMaxPoolBlocks. The set has fewer if the arena is exhausted. It takes blocks from the arena
-  // only here and when all its blocks are in use.
+  // Returns the pool of this site and size, after adding blocks until its set has
+  // ReservedBlocks(bytes, count), at most kMaxPoolBlocks. The set has fewer if the arena is
+  // exhausted. It takes blocks from the arena only here and when all its blocks are in use.
   std::shared_ptr<SlotPool> Reserve(std::string_view site, size_t bytes, size_t count);
 
   // Adds to the pool's set a block that is in use and that the arena allocated with the pool's
@@ -82,6 +89,9 @@ class SlotPools {
   char* Allocate(std::string_view site, size_t bytes);
   // Returns false if `address` is not a block of a pool.
   bool Free(char* address);
+  // Call it often, with the current time. At most once in kTrimInterval it returns to the system
+  // the large blocks that have been free since the last time.
+  void Trim(Nanos now);
   // Returns whether Allocate(), Free() and Trace() have anything to do. Cheap.
   bool active() const { return active_.load(std::memory_order_relaxed); }
 
@@ -96,6 +106,9 @@ class SlotPools {
   // nor traced.
   bool SiteOf(const char* address, std::string* site, size_t* bytes) const;
 
+  // Returns the bytes of all blocks, including those that edges were promised and that are taken
+  // when they are needed.
+  uint64_t PromisedBytes() const;
   SlotPoolStats Stats() const;
 
  private:
@@ -117,6 +130,8 @@ class SlotPools {
 
   bool AddLocked(SlotPool* pool, char* block);
   void Fill(SlotPool* pool, size_t count);
+  void ReleaseFree();
+  void ReleaseUnusedLocked();
   SlotPool* FindLocked(std::string_view site, size_t bytes) const;
   void EnterSetLocked(SlotPool* pool);
   void LeaveSetLocked(SlotPool* pool);
@@ -125,6 +140,7 @@ class SlotPools {
   Arena* const arena_;
   std::atomic<bool> active_{false};
   std::atomic<int> tracing_{0};
+  std::atomic<Nanos> next_trim_{0};
 
   mutable std::mutex mu_;
   std::unordered_map<size_t, SizeClass> classes_;  // by bytes

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "base/clock.h"
 #include "memory/extent_allocator.h"
 #include "plugin/mutable_buffers.h"
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
@@ -34,6 +35,7 @@ void* ArenaAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
       if (memory != nullptr && slots_->tracing()) slots_->Trace(memory, site, num_bytes);
     }
   }
+  slots_->Trim(Now());
   return memory != nullptr ? memory : base_->AllocateRaw(alignment, num_bytes);
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 analyzer::Limits LimitsOf(const Runtime& runtime) {
   const uint64_t arena = runtime.arena()->Stats().limit_bytes;
-  const uint64_t planned = runtime.slots()->Stats().bytes;
+  const uint64_t planned = runtime.slots()->PromisedBytes();
   return {arena - std::min(arena, planned), runtime.settings().inline_max};
 }
 

@@ -242,6 +242,84 @@ TEST_F(ArenaTest, ABlockThatOutlivesItsPoolGoesBackToTheArena) {
   EXPECT_EQ(arena.Stats().used_bytes, 0u);
 }
 
+TEST_F(ArenaTest, ALargeBlockIsTakenWhenItIsNeeded) {
+  Arena arena(device_.get(), 256 << 20);
+  SlotPools pools(&arena);
+  const auto small = pools.Reserve("small", kReservedBytes / 2, 4);
+  EXPECT_EQ(small->Blocks().size(), 2u);
+  const auto large = pools.Reserve("large", kReservedBytes + 1, 4);
+  EXPECT_TRUE(large->Blocks().empty());
+  EXPECT_EQ(pools.PromisedBytes(), 4 * (kReservedBytes / 2 + kReservedBytes + 1));
+  for (int step = 0; step < 5; ++step) {
+    char* block = pools.Allocate("large", kReservedBytes + 1);
+    ASSERT_NE(block, nullptr);
+    EXPECT_TRUE(pools.Free(block));
+  }
+  EXPECT_EQ(large->Blocks().size(), 1u);
+}
+
+TEST_F(ArenaTest, LargeBlocksThatNobodyNeedsGoBackToTheSystem) {
+  constexpr size_t kLarge = size_t{64} << 20;
+  Arena arena(device_.get(), size_t{512} << 20);
+  SlotPools pools(&arena);
+  const auto pool = pools.Reserve("site", kLarge, 2);
+  Nanos now = kSecond;
+  pools.Trim(now);
+  char* blocks[3];
+  for (char*& block : blocks) block = pools.Allocate("site", kLarge);
+  for (char* block : blocks) EXPECT_TRUE(pools.Free(block));
+  pools.Trim(now += kTrimInterval);  // all were in use since the last time
+  EXPECT_EQ(pool->Blocks().size(), 3u);
+  pools.Free(pools.Allocate("site", kLarge));
+  pools.Trim(now + kTrimInterval - 1);  // too early
+  EXPECT_EQ(pool->Blocks().size(), 3u);
+  pools.Trim(now += kTrimInterval);
+  EXPECT_EQ(pool->Blocks(), std::vector<char*>{blocks[2]}) << "only that one is still in use";
+  EXPECT_EQ(pools.Stats().bytes, kLarge);
+  EXPECT_EQ(arena.Stats().used_bytes, kLarge);
+  pools.Free(pools.Allocate("site", kLarge));
+  pools.Trim(now += kTrimInterval);
+  EXPECT_EQ(arena.Stats().capacity_bytes, kLarge) << "the empty slabs";
+  char* used = pools.Allocate("site", kLarge);
+  EXPECT_EQ(used, blocks[2]);
+  for (int i = 0; i < 3; ++i) pools.Trim(now += kTrimInterval);
+  std::memset(used, 1, kLarge);
+  EXPECT_TRUE(pools.Free(used));
+  for (int i = 0; i < 3; ++i) pools.Trim(now += kTrimInterval);
+  EXPECT_TRUE(pool->Blocks().empty());
+  EXPECT_EQ(arena.Stats().capacity_bytes, 0u);
+  char* again = pools.Allocate("site", kLarge);
+  EXPECT_NE(again, nullptr);
+  EXPECT_TRUE(pools.Free(again));
+}
+
+TEST_F(ArenaTest, FreeBlocksOfAPoolMakeRoomForOthers) {
+  constexpr size_t kLarge = size_t{64} << 20;
+  Arena arena(device_.get(), 2 * kLarge);
+  SlotPools pools(&arena);
+  const auto pool = pools.Reserve("site", kLarge, 2);
+  char* first = pools.Allocate("site", kLarge);
+  char* second = pools.Allocate("site", kLarge);
+  EXPECT_TRUE(pools.Free(second));
+  char* other = arena.Allocate(kLarge - 1);
+  EXPECT_NE(other, nullptr);
+  EXPECT_EQ(pool->Blocks(), std::vector<char*>{first});
+  EXPECT_EQ(pools.Allocate("site", kLarge), nullptr) << "both are in use";
+  arena.Free(other);
+  EXPECT_TRUE(pools.Free(first));
+}
+
+// Otherwise a large tensor would make the next small one take 256 MiB.
+TEST_F(ArenaTest, ALargeTensorDoesNotEnlargeTheSlabsOfSmallOnes) {
+  Arena arena(device_.get(), size_t{1} << 30);
+  char* large = arena.Allocate(size_t{128} << 20);
+  EXPECT_EQ(arena.Stats().capacity_bytes, size_t{128} << 20);
+  char* small = arena.Allocate(9000);
+  EXPECT_LE(arena.Stats().capacity_bytes, size_t{136} << 20);
+  arena.Free(small);
+  arena.Free(large);
+}
+
 TEST_F(ArenaTest, ThreadsDoNotDisturbEachOther) {
   Arena arena(device_.get(), uint64_t{64} << 20);
   std::vector<std::thread> threads;
@@ -339,15 +417,15 @@ TEST_F(SlowArenaTest, WhoNeedsMoreMemoryKeepsNobodyFromWhatIsThere) {
 TEST_F(SlowArenaTest, APoolThatGrowsKeepsNobodyFromItsBlocks) {
   const auto pool = pools_->Reserve("site", 100000, 1);
   char* used = pools_->Allocate("site", 100000);
-  Meanwhile([&] { EXPECT_NE(pools_->Reserve("large", 30 << 20, 1), nullptr); },
+  Meanwhile([&] { EXPECT_NE(pools_->Reserve("large", 10 << 20, 1), nullptr); },
             [&] {
               EXPECT_TRUE(pools_->Free(used));
               used = pools_->Allocate("site", 100000);
             });
   EXPECT_TRUE(pools_->Free(used));
-  const auto large = pools_->Reserve("large", 30 << 20, 1);
-  char* first = pools_->Allocate("large", 30 << 20);
-  Meanwhile([&] { EXPECT_TRUE(pools_->Free(pools_->Allocate("large", 30 << 20))); },
+  const auto large = pools_->Reserve("large", 10 << 20, 1);
+  char* first = pools_->Allocate("large", 10 << 20);
+  Meanwhile([&] { EXPECT_TRUE(pools_->Free(pools_->Allocate("large", 10 << 20))); },
             [&] { EXPECT_TRUE(pools_->Free(first)); });
   EXPECT_EQ(large->Blocks().size(), 2u);
 }
