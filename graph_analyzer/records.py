@@ -56,14 +56,17 @@ class Edge:
 class Task:
     """One task's memory and traffic, in bytes.
 
-    ``slot_bytes`` are registered for the slots of tensors that it receives, ``source_bytes`` for
-    the buffers of tensors that it sends. ``sent_bytes`` and ``received_bytes`` are the known bytes
+    ``slot_bytes`` are for the slots of tensors that it receives, ``source_bytes`` for the buffers
+    of tensors that it sends. The peaks are what is needed if those that are never in use at the
+    same time within a step share memory. ``sent_bytes`` and ``received_bytes`` are the known bytes
     per step.
     """
 
     name: str
     slot_bytes: int
+    slot_peak_bytes: int
     source_bytes: int
+    source_peak_bytes: int
     sent_bytes: int
     received_bytes: int
 

@@ -54,15 +54,21 @@ def edge_table(plan: Plan, rows: int = 0) -> Table:
 
 
 def memory_table(plan: Plan) -> Table:
-    """Return a table of the bytes that each task registers, sends and receives per step."""
-    table = _table("Memory per task", "task", ">slots", ">sources", ">registered")
+    """Return a table of the bytes that each task registers, sends and receives per step.
+
+    The peaks are for one step in which tensors that are never in use together share memory.
+    """
+    table = _table("Memory per task", "task", ">slots", ">their peak", ">sources", ">their peak")
+    _columns(table, ">registered")
     _columns(table, ">sent per step", ">received per step")
     for task in plan.tasks:
         _row(
             table,
             short(task.name),
             format_bytes(task.slot_bytes),
+            format_bytes(task.slot_peak_bytes),
             format_bytes(task.source_bytes),
+            format_bytes(task.source_peak_bytes),
             format_bytes(task.slot_bytes + task.source_bytes),
             format_bytes(task.sent_bytes),
             format_bytes(task.received_bytes),
@@ -233,6 +239,12 @@ def _summary(plan: Plan) -> str:
     limit = format_bytes(plan.arena_limit)
     lines = f"{plan.nodes} nodes analyzed in {format_seconds(plan.analysis_seconds)}; "
     lines += f"{format_bytes(plan.registered_bytes)} planned, limit {limit} per arena"
+    slots = sum(task.slot_bytes for task in plan.tasks)
+    peak = sum(task.slot_peak_bytes for task in plan.tasks)
+    if peak < slots:
+        lines += (
+            f"; slots {format_bytes(peak)} instead of {format_bytes(slots)} if shared in a step"
+        )
     control = len(plan.control_edges)
     if not control:
         return lines

@@ -4,6 +4,8 @@
 #include <functional>
 #include <utility>
 
+#include "analyzer/loops.h"
+#include "analyzer/offsets.h"
 #include "analyzer/shapes.h"
 #include "analyzer/sites.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -44,44 +46,11 @@ bool Crosses(const tf::AttrSlice& send, Edge* edge) {
   return true;
 }
 
-std::optional<uint64_t> BytesOf(const Shape& shape, tf::DataType dtype) {
-  if (!shape) return std::nullopt;
-  uint64_t bytes = static_cast<uint64_t>(tf::DataTypeSize(dtype));
-  for (const int64_t dim : *shape) {
-    if (dim < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) {
-      return std::nullopt;
-    }
-  }
-  return bytes;
-}
-
 void SetType(tf::DataType dtype, const Shape& shape, Edge* edge) {
   edge->dtype = dtype;
   edge->dtype_name = NumpyName(tf::DataTypeString(dtype));
   edge->shape = shape;
   if (tf::DataTypeCanUseMemcpy(dtype)) edge->bytes = BytesOf(shape, dtype);
-}
-
-// The nodes inside loops: those that an Enter reaches without passing an Exit.
-std::vector<bool> InLoops(const tf::Graph& graph) {
-  std::vector<bool> inside(static_cast<size_t>(graph.num_node_ids()), false);
-  std::vector<const tf::Node*> stack;
-  for (const tf::Node* node : graph.op_nodes()) {
-    if (!node->IsEnter()) continue;
-    inside[node->id()] = true;
-    stack.push_back(node);
-  }
-  while (!stack.empty()) {
-    const tf::Node* node = stack.back();
-    stack.pop_back();
-    if (node->IsExit()) continue;
-    for (const tf::Node* next : node->out_nodes()) {
-      if (!next->IsOp() || inside[next->id()]) continue;
-      inside[next->id()] = true;
-      stack.push_back(next);
-    }
-  }
-  return inside;
 }
 
 // The dummy tensor with which TensorFlow carries a control dependency to another task.
@@ -128,6 +97,7 @@ void ForEachEdge(const tf::Graph& partition,
     edge.mutability =
         tf::IsRefType(source->output_type(output)) ? "reference variable" : origin.mutability;
     edge.in_loop = in_loop[node->id()];
+    edge.offsets = OffsetsOf(source, output, TaskOf(edge.destination_device));
     found(node, std::move(edge));
   }
 }

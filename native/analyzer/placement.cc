@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
+#include <optional>
 #include <set>
-#include <tuple>
+#include <string>
 #include <utility>
 
 #include "memory/slot_policy.h"
 
 namespace rdma_transport::analyzer {
 namespace {
-
-constexpr uint64_t kAlignment = 64;
 
 std::string Sized(uint64_t bytes) { return std::to_string(bytes) + " bytes"; }
 
@@ -45,57 +43,112 @@ bool Classify(const Limits& limits, Edge* edge) {
   return true;
 }
 
+// The memory that a task needs for its slots, or for the tensors that it sends.
+class Needs {
+ public:
+  void Add(uint64_t bytes, std::optional<uint64_t> offset) {
+    sum_ = SaturatingAdd(sum_, bytes);
+    if (offset) {
+      shared_ = std::max(shared_, SaturatingAdd(*offset, bytes));
+    } else {
+      unordered_ = SaturatingAdd(unordered_, bytes);
+    }
+  }
+  uint64_t sum() const { return sum_; }
+  uint64_t peak() const { return std::min(sum_, SaturatingAdd(shared_, unordered_)); }
+
+ private:
+  uint64_t sum_ = 0;
+  uint64_t shared_ = 0;  // the end of the memory that is shared
+  uint64_t unordered_ = 0;
+};
+
+// What all edges of a task need.
+class TaskNeeds {
+ public:
+  void Receive(const Edge& edge, uint64_t bytes) { slots.Add(bytes, edge.offsets.slots); }
+  void Send(const Edge& edge, uint64_t bytes) {
+    if (!Allocates(edge)) return;
+    if (edge.site.kind != "unknown") sites_.insert({edge.site.op, *edge.bytes});
+    sources.Add(bytes, edge.offsets.source);
+  }
+  // A tensor sent to several tasks is allocated once.
+  bool Allocates(const Edge& edge) const { return sites_.count({edge.site.op, *edge.bytes}) == 0; }
+
+  Needs slots;
+  Needs sources;
+
+ private:
+  std::set<std::pair<std::string, uint64_t>> sites_;
+};
+
+uint64_t BytesOfSlots(const Edge& edge) {
+  return memory::BytesOfSlots(*edge.bytes, memory::SlotsOfEdge(edge.in_loop));
+}
+
+// Makes the edge static if `left` bytes of `task` are enough for it.
+bool Fits(const Limits& limits, const std::string& task, uint64_t used, Edge* edge) {
+  const uint64_t left = limits.arena_bytes - std::min(limits.arena_bytes, used);
+  const uint64_t needed = BytesOfSlots(*edge);
+  if (needed <= left) return true;
+  edge->mode = EdgeMode::kDynamic;
+  edge->reason = "it did not fit: " + std::to_string(memory::SlotsOfEdge(edge->in_loop)) +
+                 " slots need " + Sized(needed) + ", and " + task + " has " + Sized(left) + " of " +
+                 Sized(limits.arena_bytes) + " left (RDMA_TRANSPORT_ARENA_SIZE)";
+  return false;
+}
+
 }  // namespace
 
 void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Plan* plan) {
   std::map<std::string, Task> by_name;
-  std::set<std::tuple<std::string, std::string, uint64_t>> sites;  // sites counted already
   for (const std::string& name : tasks) by_name[name].name = name;
-  std::vector<size_t> order(plan->edges.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [plan](size_t a, size_t b) {
-    return plan->edges[a].bytes.value_or(0) < plan->edges[b].bytes.value_or(0);
-  });
-  for (const size_t index : order) {
-    Edge& edge = plan->edges[index];
-    const std::string from = TaskOf(edge.source_device);
-    const std::string to = TaskOf(edge.destination_device);
-    Task& source = by_name[from];
-    Task& destination = by_name[to];
-    source.name = from;
-    destination.name = to;
+  std::vector<Edge*> order;
+  for (Edge& edge : plan->edges) {
+    Task& source = by_name[TaskOf(edge.source_device)];
+    Task& destination = by_name[TaskOf(edge.destination_device)];
+    source.name = TaskOf(edge.source_device);
+    destination.name = TaskOf(edge.destination_device);
     const bool placeable = Classify(limits, &edge);
     if (edge.bytes) {
       source.sent_bytes = SaturatingAdd(source.sent_bytes, *edge.bytes);
       destination.received_bytes = SaturatingAdd(destination.received_bytes, *edge.bytes);
     }
-    if (!placeable) continue;
-    const uint32_t slots = memory::SlotsOfEdge(edge.in_loop);
-    const uint64_t rounded = SaturatingAdd(*edge.bytes, kAlignment - 1) / kAlignment * kAlignment;
-    const uint64_t needed = SaturatingMul(slots, rounded);
-    // A tensor sent to several tasks is allocated once.
-    const auto site = std::make_tuple(from, edge.site.op, *edge.bytes);
-    const bool shared = edge.site.kind != "unknown" && sites.count(site) != 0;
-    const std::pair<Task*, uint64_t> uses[] = {{&source, source.source_bytes},
-                                               {&destination, destination.slot_bytes}};
-    for (const auto& [task, used] : uses) {
-      if (task == &source && shared) continue;
-      if (needed <= limits.arena_bytes - std::min(limits.arena_bytes, used)) continue;
-      edge.mode = EdgeMode::kDynamic;
-      edge.reason = "it did not fit: " + std::to_string(slots) + " slots need " + Sized(needed) +
-                    ", and " + task->name + " has " +
-                    Sized(limits.arena_bytes - std::min(limits.arena_bytes, used)) + " of " +
-                    Sized(limits.arena_bytes) + " left (RDMA_TRANSPORT_ARENA_SIZE)";
-    }
-    if (!edge.reason.empty()) continue;
-    edge.mode = EdgeMode::kStatic;
-    edge.reason = "its shape is known before the step";
-    edge.slots = slots;
-    edge.slot_bytes = needed;
-    if (sites.insert(site).second) source.source_bytes += needed;
-    destination.slot_bytes += needed;
+    if (placeable) order.push_back(&edge);
   }
-  for (auto& [name, task] : by_name) plan->tasks.push_back(task);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Edge* a, const Edge* b) { return *a->bytes < *b->bytes; });
+  std::map<std::string, TaskNeeds> all;
+  for (const Edge* edge : order) {
+    all[TaskOf(edge->source_device)].Send(*edge, BytesOfSlots(*edge));
+    all[TaskOf(edge->destination_device)].Receive(*edge, BytesOfSlots(*edge));
+  }
+  std::map<std::string, TaskNeeds> placed;
+  for (Edge* edge : order) {
+    const std::string from = TaskOf(edge->source_device);
+    const std::string to = TaskOf(edge->destination_device);
+    TaskNeeds& source = placed[from];
+    TaskNeeds& destination = placed[to];
+    const bool sent = all[from].sources.peak() <= limits.arena_bytes || !source.Allocates(*edge) ||
+                      Fits(limits, from, source.sources.sum(), edge);
+    const bool received = all[to].slots.peak() <= limits.arena_bytes ||
+                          Fits(limits, to, destination.slots.sum(), edge);
+    if (!sent || !received) continue;
+    edge->mode = EdgeMode::kStatic;
+    edge->reason = "its shape is known before the step";
+    edge->slots = memory::SlotsOfEdge(edge->in_loop);
+    edge->slot_bytes = BytesOfSlots(*edge);
+    source.Send(*edge, edge->slot_bytes);
+    destination.Receive(*edge, edge->slot_bytes);
+  }
+  for (auto& [name, task] : by_name) {
+    const TaskNeeds& needs = placed[name];
+    task.slot_bytes = needs.slots.sum();
+    task.slot_peak_bytes = needs.slots.peak();
+    task.source_bytes = needs.sources.sum();
+    task.source_peak_bytes = needs.sources.peak();
+    plan->tasks.push_back(task);
+  }
 }
 
 }  // namespace rdma_transport::analyzer

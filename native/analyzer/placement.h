@@ -13,8 +13,9 @@ struct Limits {
   uint64_t inline_bytes = 0;  // tensors of at most this size travel in the notification
 };
 
-// Sets mode, reason and slots of each edge, and the tasks of the plan. Small edges come first: each
-// saves the same time and needs less memory.
+// Sets mode, reason and slots of each edge, and the tasks of the plan. If a task has too little
+// memory for all edges, even if those that are never in use together share it, small edges come
+// first: each saves the same time and needs less memory.
 void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Plan* plan);
 
 }  // namespace rdma_transport::analyzer

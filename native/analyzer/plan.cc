@@ -60,7 +60,9 @@ std::string TaskJson(const Task& task) {
   return Json('{')
       .Text("name", task.name)
       .Count("slot_bytes", task.slot_bytes)
+      .Count("slot_peak_bytes", task.slot_peak_bytes)
       .Count("source_bytes", task.source_bytes)
+      .Count("source_peak_bytes", task.source_peak_bytes)
       .Count("sent_bytes", task.sent_bytes)
       .Count("received_bytes", task.received_bytes)
       .End();

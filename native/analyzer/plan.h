@@ -28,6 +28,13 @@ struct Site {
   std::vector<std::string> updates;
 };
 
+// Where an edge's buffers would start in one piece of memory of each task, whose parts are shared
+// by buffers that are never in use together. Empty if the order of the graph is not known.
+struct Offsets {
+  std::optional<uint64_t> source;  // among the buffers of the tensors that the task sends
+  std::optional<uint64_t> slots;   // among the slots of the destination
+};
+
 struct Edge {
   std::string name;  // "node:0", or "^node" for a control edge
   std::string
@@ -45,6 +52,7 @@ struct Edge {
   Site site;
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;  // for all slots
+  Offsets offsets;
   bool control = false;
   bool in_loop = false;
 };
@@ -62,9 +70,11 @@ struct Variable {
 
 struct Task {
   std::string name;
-  uint64_t slot_bytes = 0;    // for receiver-side slots
-  uint64_t source_bytes = 0;  // for sent tensors, allocated by its arena
-  uint64_t sent_bytes = 0;    // per step, as far as known
+  uint64_t slot_bytes = 0;       // for receiver-side slots
+  uint64_t slot_peak_bytes = 0;  // the same if slots that are never in use together share memory
+  uint64_t source_bytes = 0;     // for sent tensors, allocated by its arena
+  uint64_t source_peak_bytes = 0;
+  uint64_t sent_bytes = 0;  // per step, as far as known
   uint64_t received_bytes = 0;
 };
 

@@ -30,18 +30,6 @@ bool Known(const Shape& shape) {
   return shape && std::all_of(shape->begin(), shape->end(), [](int64_t dim) { return dim >= 0; });
 }
 
-// Returns whether another task needs one of the node's outputs.
-bool Leaves(const tf::Node* node) {
-  for (const tf::Edge* edge : node->out_edges()) {
-    if (edge->IsControlEdge() || !edge->dst()->IsOp()) continue;
-    if (!tf::DeviceNameUtils::IsSameAddressSpace(node->assigned_device_name(),
-                                                 edge->dst()->assigned_device_name())) {
-      return true;
-    }
-  }
-  return false;
-}
-
 // Returns the edge into a loop from outside, or null if `node` is not a loop's Merge.
 const tf::Edge* LoopEntry(const tf::Node* node, const tf::Edge** body) {
   if (!node->IsMerge()) return nullptr;
@@ -142,10 +130,26 @@ Shape Shapes::OfHandle(const tf::Node* node, int output) const {
   return FromHandle(context, shapes->front().shape);
 }
 
-void MarkShapes(tf::Graph* graph) {
-  for (const tf::Node* node : graph->op_nodes()) {
-    if (Leaves(node)) return MarkShapes(Shapes(*graph), graph);
+bool Leaves(const tf::Node* node) {
+  for (const tf::Edge* edge : node->out_edges()) {
+    if (edge->IsControlEdge() || !edge->dst()->IsOp()) continue;
+    if (!tf::DeviceNameUtils::IsSameAddressSpace(node->assigned_device_name(),
+                                                 edge->dst()->assigned_device_name())) {
+      return true;
+    }
   }
+  return false;
+}
+
+std::optional<uint64_t> BytesOf(const Shape& shape, tf::DataType dtype) {
+  if (!shape) return std::nullopt;
+  uint64_t bytes = static_cast<uint64_t>(tf::DataTypeSize(dtype));
+  for (const int64_t dim : *shape) {
+    if (dim < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) {
+      return std::nullopt;
+    }
+  }
+  return bytes;
 }
 
 void MarkShapes(const Shapes& shapes, tf::Graph* graph) {

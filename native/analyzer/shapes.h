@@ -18,6 +18,9 @@ namespace rdma_transport::analyzer {
 using Shape = std::optional<std::vector<int64_t>>;  // -1 if a dimension is unknown; empty if the
                                                     // rank is unknown
 
+// Returns the size of a tensor, if the shape is known. Requires a type of plain bytes.
+std::optional<uint64_t> BytesOf(const Shape& shape, tensorflow::DataType dtype);
+
 // Infers the shapes of a graph, which must outlive this.
 class Shapes {
  public:
@@ -35,10 +38,11 @@ class Shapes {
   std::unique_ptr<tensorflow::ShapeRefiner> refiner_;
 };
 
+// Returns whether another task needs one of the node's outputs. Requires a placed graph.
+bool Leaves(const tensorflow::Node* node);
+
 // Stores on nodes the shapes of outputs that leave their task: a task that sees only its own
 // partition cannot infer them. Must be called on the placed graph.
-void MarkShapes(tensorflow::Graph* graph);
-// Same, with shapes that were already inferred.
 void MarkShapes(const Shapes& shapes, tensorflow::Graph* graph);
 
 }  // namespace rdma_transport::analyzer

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow/core/util/device_name_utils.h"
+
 namespace rdma_transport::analyzer {
 namespace {
 
@@ -107,6 +109,13 @@ const tf::Edge* InputEdge(const tf::Node* node, int index) {
   return node->input_edge(index, &edge).ok() ? edge : nullptr;
 }
 
+// Returns whether the edge is one between tasks, of a graph that is not partitioned yet.
+bool Crosses(const tf::Edge& edge) {
+  const std::string& from = edge.src()->assigned_device_name();
+  const std::string& to = edge.dst()->assigned_device_name();
+  return from != to && !tf::DeviceNameUtils::IsSameAddressSpace(from, to);
+}
+
 // Bounds the work per edge. The sites of longer chains are only known when a step runs.
 constexpr size_t kLongestWalk = 10000;
 
@@ -123,6 +132,11 @@ class Walk {
         next = Step(node, output, &origin);
         if (next == nullptr) break;
         origin.site.through.push_back(node->type_string());
+        if (Crosses(*next)) {
+          origin.site.op = next->src()->name();
+          origin.site.kind = "received";
+          break;
+        }
       } else if (!entries_.empty()) {
         // The loop's body allocates nothing, so the buffer is the one that entered the loop.
         next = entries_.back().edge;
@@ -231,17 +245,10 @@ class Walk {
     return false;
   }
 
-  static bool Updates(const tf::Node* node) {
-    const std::string& type = node->type_string();
-    return type.rfind("ResourceApply", 0) == 0 || type.rfind("ResourceSparseApply", 0) == 0 ||
-           type.rfind("ResourceScatter", 0) == 0 || type == "AssignAddVariableOp" ||
-           type == "AssignSubVariableOp";
-  }
-
   static void End(const tf::Node* node, Origin* origin) {
     if (node->type_string() == "VarHandleOp") {
       for (const tf::Edge* edge : node->out_edges()) {
-        if (edge->dst_input() == 0 && Updates(edge->dst())) {
+        if (edge->dst_input() == 0 && UpdatesVariable(edge->dst())) {
           origin->site.updates.push_back(edge->dst()->name());
         }
       }
@@ -266,7 +273,28 @@ class Walk {
   std::set<std::pair<const tf::Node*, int>> seen_;
 };
 
+// The output is a part of an input's buffer, or all of it in special cases.
+const std::unordered_set<std::string>& Parts() {
+  static const auto* types = new std::unordered_set<std::string>{
+      "Slice", "StridedSlice", "Split", "SplitV",      "Unpack", "Pack",     "ConcatV2", "Concat",
+      "Cast",  "Tile",         "Pad",   "BroadcastTo", "Merge",  "RefMerge", "Transpose"};
+  return *types;
+}
+
 }  // namespace
+
+bool MayForward(const tf::Node* node) {
+  const std::string& type = node->type_string();
+  return type == "IdentityN" || Aliases().count(type) != 0 || InPlace().count(type) != 0 ||
+         Parts().count(type) != 0;
+}
+
+bool UpdatesVariable(const tf::Node* node) {
+  const std::string& type = node->type_string();
+  return type.rfind("ResourceApply", 0) == 0 || type.rfind("ResourceSparseApply", 0) == 0 ||
+         type.rfind("ResourceScatter", 0) == 0 || type == "AssignAddVariableOp" ||
+         type == "AssignSubVariableOp";
+}
 
 Origin FindOrigin(const Shapes& shapes, const tf::Node* node, int output) {
   return Walk(shapes).From(node, output);

@@ -8,6 +8,7 @@
 
 #include "analyzer/lowering.h"
 #include "analyzer/node_placement.h"
+#include "analyzer/offsets.h"
 #include "analyzer/partition_edges.h"
 #include "analyzer/refusal.h"
 #include "analyzer/shapes.h"
@@ -66,6 +67,7 @@ Status Analyze(std::string_view graph_def, const Request& request, Plan* plan) {
   {
     const Shapes shapes(*graph);
     MarkShapes(shapes, graph);
+    MarkOffsets(shapes, graph);
     plan->variables = FindVariables(*graph, shapes);
   }
   RDMA_RETURN_IF_ERROR(Split(graph, *lowered.library, plan));

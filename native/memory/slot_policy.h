@@ -17,6 +17,14 @@ constexpr uint32_t kSlots = 2;
 constexpr uint32_t kLoopSlots = 4;
 constexpr uint32_t SlotsOfEdge(bool in_loop) { return in_loop ? kLoopSlots : kSlots; }
 
+// What the plan charges for the slots of an edge, or UINT64_MAX.
+constexpr uint64_t BytesOfSlots(uint64_t bytes, uint32_t slots) {
+  constexpr uint64_t kAlignment = 64;
+  uint64_t all = 0;
+  if (__builtin_add_overflow(bytes, kAlignment - 1, &all)) return UINT64_MAX;
+  return __builtin_mul_overflow(all / kAlignment * kAlignment, slots, &all) ? UINT64_MAX : all;
+}
+
 // The receiver-side slots of a pool, which its edges share. It gets one more whenever none is free.
 constexpr uint32_t kMaxReceiverSlotsPerEdge = 6;
 constexpr uint32_t kMaxReceiverSlots = 4096;

@@ -1,7 +1,7 @@
 #include "plugin/graph_passes.h"
 
+#include "analyzer/offsets.h"
 #include "analyzer/partition_edges.h"
-#include "analyzer/shapes.h"
 #include "plugin/graph_plans.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 
@@ -19,7 +19,7 @@ class ShapePass final : public tf::GraphOptimizationPass {
  public:
   absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {
     if (PlanningRuntime() != nullptr && options.graph != nullptr)
-      analyzer::MarkShapes(options.graph->get());
+      analyzer::MarkCrossing(options.graph->get());
     return absl::OkStatus();
   }
 };

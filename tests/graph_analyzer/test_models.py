@@ -101,6 +101,8 @@ def test_the_tasks_have_the_sums_of_their_edges(name: str) -> None:
         assert tasks[task].sent_bytes == peers * one_way
         assert tasks[task].received_bytes == peers * one_way
         assert tasks[task].slot_bytes == peers * slots, "two slots per edge, not in a loop"
+        # all weights are read at once, and no gradient waits for another
+        assert tasks[task].slot_peak_bytes == tasks[task].slot_bytes
         # one buffer for a variable at least, which all workers are sent from
         assert slots // 2 <= tasks[task].source_bytes <= peers * slots
 

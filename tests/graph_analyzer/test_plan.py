@@ -66,7 +66,9 @@ SAMPLE: dict[str, Any] = {
         {
             "name": SERVER,
             "slot_bytes": 2 * 2 * WEIGHT,
+            "slot_peak_bytes": 2 * WEIGHT,
             "source_bytes": WEIGHT,
+            "source_peak_bytes": WEIGHT,
             "sent_bytes": 2 * (WEIGHT + BIAS),
             "received_bytes": 2 * (WEIGHT + LOSS),
         }
@@ -75,7 +77,9 @@ SAMPLE: dict[str, Any] = {
         {
             "name": worker,
             "slot_bytes": 2 * WEIGHT,
+            "slot_peak_bytes": 2 * WEIGHT,
             "source_bytes": WEIGHT,
+            "source_peak_bytes": WEIGHT,
             "sent_bytes": WEIGHT + LOSS,
             "received_bytes": WEIGHT + BIAS,
         }
@@ -171,7 +175,7 @@ plans = st.builds(
     arena_limit=counts,
     analysis_seconds=st.floats(0, 1e6),
     nodes=counts,
-    tasks=st.lists(st.builds(Task, names, counts, counts, counts, counts), max_size=2).map(tuple),
+    tasks=st.lists(st.builds(Task, names, *[counts] * 6), max_size=2).map(tuple),
     edges=st.lists(edges, max_size=5).map(tuple),
     variables=st.lists(variables, max_size=2).map(tuple),
     version=st.just(1),

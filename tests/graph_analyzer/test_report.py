@@ -46,8 +46,9 @@ def test_edges_are_sorted_by_bytes_with_unknown_sizes_last() -> None:
 def test_memory_links_and_totals() -> None:
     plan = sample()
     assert shown(report.memory_table(plan))[0] == [
-        # 4 slots of 12.25 MiB; 1 source; both; 2 (w0 + b0); 2 (gradient + loss)
-        *("ps:0", "49.00 MiB", "12.25 MiB", "61.25 MiB", "24.53 MiB", "24.50 MiB")
+        # 4 slots of 12.25 MiB, at most 2 in use; 1 source; both; 2 (w0 + b0); 2 (gradient + loss)
+        *("ps:0", "49.00 MiB", "24.50 MiB", "12.25 MiB", "12.25 MiB", "61.25 MiB"),
+        *("24.53 MiB", "24.50 MiB"),
     ]
     links = shown(report.link_table(plan))
     assert links[0][:4] == ["ps:0 → worker:0", "2", "12.27 MiB", "–"]
@@ -65,6 +66,7 @@ def test_a_printed_plan_names_what_it_leaves_out_and_sums_control_edges_in_a_lin
     assert "2 control edges carry no bytes" in text
     assert "^go" not in text
     assert "321 nodes analyzed in 12.50 ms" in text
+    assert "slots 73.50 MiB instead of 98.00 MiB" in text
 
 
 def test_an_empty_plan_prints() -> None:
@@ -203,7 +205,7 @@ def test_odd_plans_are_drawn(tmp_path: Path, case: str) -> None:
         },
         "to itself": {"edges": (dataclasses.replace(edge, destination=edge.source),)},
         "odd names": {
-            "tasks": (Task("$x_{^2$", 1, 1, 1, 1),),
+            "tasks": (Task("$x_{^2$", 1, 1, 1, 1, 1, 1),),
             "edges": (dataclasses.replace(edge, source="$x_{^2$", destination="b" * 50),),
         },
         "no bytes": {"edges": (dataclasses.replace(edge, source=SERVER, bytes=0),)},
