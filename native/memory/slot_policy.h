@@ -10,8 +10,7 @@
 
 namespace rdma_transport::memory {
 
-// What the plan charges for an edge, and how many slots a pool of receiver-side slots starts with:
-// one in flight or in use, and one that the next step fills.
+// What the plan charges for an edge: one slot in flight or in use, and one for the next step.
 constexpr uint32_t kSlots = 2;
 // In a loop TensorFlow may run a bounded number of iterations ahead.
 constexpr uint32_t kLoopSlots = 4;
@@ -25,11 +24,15 @@ constexpr uint64_t BytesOfSlots(uint64_t bytes, uint32_t slots) {
   return __builtin_mul_overflow(all / kAlignment * kAlignment, slots, &all) ? UINT64_MAX : all;
 }
 
-// The receiver-side slots of a pool, which its edges share. It gets one more whenever none is free.
+// The receiver-side slots of a pool, which its edges share: one in flight or in use for each, and
+// what an edge that needs `slots` slots has beside it. A pool gets one more whenever none is free.
 constexpr uint32_t kMaxReceiverSlotsPerEdge = 6;
 constexpr uint32_t kMaxReceiverSlots = 4096;
 constexpr uint32_t MaxReceiverSlots(uint32_t edges) {
   return std::min(edges, kMaxReceiverSlots / kMaxReceiverSlotsPerEdge) * kMaxReceiverSlotsPerEdge;
+}
+constexpr uint32_t SlotsOfPool(uint32_t edges, uint32_t slots) {
+  return std::min(edges + slots - 1, MaxReceiverSlots(edges));
 }
 
 // The blocks of one set, from which all pools of the set allocate. It grows when all are in use;

@@ -29,8 +29,9 @@ void ReceiverSlots::Request(uint32_t number, uint32_t slots) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     Pool* pool = FindLocked(number);
-    if (pool->requested >= slots) return;
-    more = slots - std::exchange(pool->requested, slots);
+    const uint32_t wanted = memory::SlotsOfPool(pool->edges, slots);
+    if (pool->requested >= wanted) return;
+    more = wanted - std::exchange(pool->requested, wanted);
   }
   SendRequest(number, more);
 }

@@ -1,8 +1,8 @@
 // The receiver-side slots of one link, as the sender sees them.
 //
 // Edges whose tensors have the same size share one pool of slots. The slot that was returned last
-// is used first, because it is most likely in the receiver's cache. A pool starts with few slots
-// and grows when none is free.
+// is used first, because it is most likely in the receiver's cache. A pool has a slot for each of
+// its edges, because all of them may be in flight in the first step, and grows when none is free.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class ReceiverSlots {
   uint32_t Join(uint64_t bytes);
   // Removes an edge. The last one removes the pool.
   void Leave(uint32_t number);
-  // Ensures that at least `slots` slots have been requested. The receiver must know an edge of the
-  // pool.
+  // Requests what an edge that needs `slots` slots alone adds to what the pool has requested. The
+  // receiver must know the edge.
   void Request(uint32_t number, uint32_t slots);
 
   // Takes a free slot and returns null. Returns the reason if there is none, and then requests one
