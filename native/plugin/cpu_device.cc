@@ -77,10 +77,9 @@ class InputGuard {
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (context->input_is_ref(i) || !context->has_input(i)) continue;
       const Tensor& input = context->input(i);
+      if (!IsPeersMemory(input) && !IsValueOutsideArena(*kernel, input)) continue;
       if (NeedsOwnInput(*kernel)) {
-        if (IsPeersMemory(input) || IsValueOutsideArena(*kernel, input)) {
-          Replace(i, CopyOf(input, allocator));
-        }
+        Replace(i, CopyOf(input, allocator));
       } else if (fabric::IsMapped(DMAHelper::base(&input))) {
         TensorBuffer* root = const_cast<TensorBuffer*>(DMAHelper::buffer(&input))->root_buffer();
         root->Ref();
