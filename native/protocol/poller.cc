@@ -41,6 +41,7 @@ class Poller::Batch {
   Batch& operator=(const Batch&) = delete;
 
   Poller* poller() const { return poller_; }
+  Nanos began() const { return began_; }
   Nanos age() const { return Now() - began_; }
 
   // Returns false if nothing is left.
@@ -146,7 +147,7 @@ bool Poller::RunDeferred(std::unique_lock<std::mutex>* leadership) {
     batch.HandOut();
     return true;
   }
-  last_batch_.store(Now());
+  last_batch_.store(batch.began());
   if (dated_sleepers_.load() == 0) device_->Wake();  // one must watch
   leadership->unlock();
   batch_ = &batch;
@@ -213,10 +214,11 @@ void Poller::Lead(std::unique_lock<std::mutex> leadership) {
 
 // While deferred work runs now and then, looks whether a thread is stuck in it.
 void Poller::SleepAsFollower() {
+  const Nanos now = Now();
   const bool armed = armed_.load();
-  const bool watching = Now() - last_batch_.load() < tick_interval_;
+  const bool watching = now - last_batch_.load() < tick_interval_;
   const bool dated = armed || watching;
-  Nanos deadline = watching ? Now() + tick_interval_ : 0;
+  Nanos deadline = watching ? now + tick_interval_ : 0;
   if (armed) deadline = std::max<Nanos>(next_tick_.load(), 1);
   sleepers_.fetch_add(1);
   if (dated) dated_sleepers_.fetch_add(1);
