@@ -75,13 +75,7 @@ int64_t CollectiveAccess::number() const { return StepOfCollectives(step_id_); }
 Peer* CollectiveAccess::PeerFor(const std::string& task) {
   std::lock_guard<std::mutex> lock(mu_);
   const auto [entry, created] = peers_.try_emplace(task);
-  if (created && task != task_name_) {
-    tf::WorkerInterface* worker = cache_->GetOrCreateWorker(task);
-    if (worker != nullptr) {
-      entry->second = PeerOf(worker);
-      cache_->ReleaseWorker(task, worker);
-    }
-  }
+  if (created && task != task_name_) entry->second = PeerOf(cache_.get(), task);
   return entry->second;
 }
 

@@ -30,11 +30,8 @@ Peer* StepRendezvous::PeerFor(absl::string_view device, std::shared_ptr<ReceiptL
     return known.peer;
   }
   const std::string name(task);
-  tf::WorkerInterface* worker = cache->GetOrCreateWorker(name);
-  if (worker == nullptr) return nullptr;
-  Peer* peer = PeerOf(worker);
-  std::shared_ptr<ReceiptLog> log = ReceiptsOf(worker);
-  cache->ReleaseWorker(name, worker);
+  std::shared_ptr<ReceiptLog> log;
+  Peer* peer = PeerOf(cache.get(), name, &log);
   if (peer == nullptr) return nullptr;
   if (receipts != nullptr && log->active()) *receipts = log;
   peers_.push_back({name, peer, std::move(log)});

@@ -93,10 +93,7 @@ void Worker::Plan(const tensorflow::RegisterGraphRequest& request, const std::st
   tensorflow::Device* device = env_->device_mgr->ListDevices().front();
   PlanEdges(OwnerOf(request.session_handle(), graph_handle), std::move(edges),
             [&](const std::string& task) -> Peer* {
-              tensorflow::WorkerInterface* worker = cache->GetOrCreateWorker(task);
-              if (worker == nullptr) return nullptr;
-              Peer* peer = PeerOf(worker);
-              cache->ReleaseWorker(task, worker);
+              Peer* peer = PeerOf(cache.get(), task);
               if (peer == nullptr) return nullptr;
               peer->Connect([&](std::string message, Nanos timeout,
                                 std::function<void(Status, std::string)> done) {

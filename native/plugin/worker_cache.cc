@@ -219,14 +219,15 @@ bool WorkerCache::RetrieveLogs(int64_t step_id, tf::StepStats* stats) {
   return fallback || by_fabric;
 }
 
-Peer* PeerOf(tf::WorkerInterface* worker) {
-  auto* remote = dynamic_cast<RemoteWorker*>(worker);
-  return remote == nullptr ? nullptr : remote->peer();
-}
-
-std::shared_ptr<ReceiptLog> ReceiptsOf(tf::WorkerInterface* worker) {
-  auto* remote = dynamic_cast<RemoteWorker*>(worker);
-  return remote == nullptr ? nullptr : remote->receipts();
+Peer* PeerOf(tf::WorkerCacheInterface* cache, const std::string& task,
+             std::shared_ptr<ReceiptLog>* receipts) {
+  tf::WorkerInterface* worker = cache->GetOrCreateWorker(task);
+  if (worker == nullptr) return nullptr;
+  const auto* remote = dynamic_cast<RemoteWorker*>(worker);
+  Peer* peer = remote == nullptr ? nullptr : remote->peer();
+  if (remote != nullptr && receipts != nullptr) *receipts = remote->receipts();
+  cache->ReleaseWorker(task, worker);
+  return peer;
 }
 
 }  // namespace rdma_transport

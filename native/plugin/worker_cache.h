@@ -44,9 +44,9 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
 // Returns the peer `target` of the latest cluster in which a task of this process is called `self`,
 // or null. Two clients may give the same names to different tasks; the caller must bear that.
 Peer* FindPeer(const std::string& self, const std::string& target);
-// Returns the peer of a stub that a WorkerCache created, or null for the local task.
-Peer* PeerOf(tensorflow::WorkerInterface* worker);
-// Returns where tensors from that task are recorded, or null for the local task.
-std::shared_ptr<ReceiptLog> ReceiptsOf(tensorflow::WorkerInterface* worker);
+// Returns the peer for a task of `cache`, or null if it is the local one or not in the cluster. If
+// it is not null, sets where tensors from that task are recorded.
+Peer* PeerOf(tensorflow::WorkerCacheInterface* cache, const std::string& task,
+             std::shared_ptr<ReceiptLog>* receipts = nullptr);
 
 }  // namespace rdma_transport
