@@ -130,15 +130,17 @@ Shape Shapes::OfHandle(const tf::Node* node, int output) const {
   return FromHandle(context, shapes->front().shape);
 }
 
+bool Crosses(const tf::Edge& edge) {
+  const std::string& from = edge.src()->assigned_device_name();
+  const std::string& to = edge.dst()->assigned_device_name();
+  return from != to && !tf::DeviceNameUtils::IsSameAddressSpace(from, to);
+}
+
 bool Leaves(const tf::Node* node) {
-  for (const tf::Edge* edge : node->out_edges()) {
-    if (edge->IsControlEdge() || !edge->dst()->IsOp()) continue;
-    if (!tf::DeviceNameUtils::IsSameAddressSpace(node->assigned_device_name(),
-                                                 edge->dst()->assigned_device_name())) {
-      return true;
-    }
-  }
-  return false;
+  const auto& edges = node->out_edges();
+  return std::any_of(edges.begin(), edges.end(), [](const tf::Edge* edge) {
+    return !edge->IsControlEdge() && edge->dst()->IsOp() && Crosses(*edge);
+  });
 }
 
 std::optional<uint64_t> BytesOf(const Shape& shape, tf::DataType dtype) {

@@ -38,6 +38,8 @@ class Shapes {
   std::unique_ptr<tensorflow::ShapeRefiner> refiner_;
 };
 
+// Returns whether the edge is one between tasks. Requires a placed graph.
+bool Crosses(const tensorflow::Edge& edge);
 // Returns whether another task needs one of the node's outputs. Requires a placed graph.
 bool Leaves(const tensorflow::Node* node);
 

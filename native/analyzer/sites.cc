@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow/core/util/device_name_utils.h"
-
 namespace rdma_transport::analyzer {
 namespace {
 
@@ -107,13 +105,6 @@ int Consumers(const tf::Node* node, int output) {
 const tf::Edge* InputEdge(const tf::Node* node, int index) {
   const tf::Edge* edge = nullptr;
   return node->input_edge(index, &edge).ok() ? edge : nullptr;
-}
-
-// Returns whether the edge is one between tasks, of a graph that is not partitioned yet.
-bool Crosses(const tf::Edge& edge) {
-  const std::string& from = edge.src()->assigned_device_name();
-  const std::string& to = edge.dst()->assigned_device_name();
-  return from != to && !tf::DeviceNameUtils::IsSameAddressSpace(from, to);
 }
 
 // Bounds the work per edge. The sites of longer chains are only known when a step runs.
