@@ -15,7 +15,7 @@ thread_local EdgeCollector* t_collector = nullptr;
 // Late, so that the pass sees the graph that will run.
 constexpr int kPhase = 1000;
 
-class ShapePass final : public tf::GraphOptimizationPass {
+class WholeGraphPass final : public tf::GraphOptimizationPass {
  public:
   absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {
     if (PlanningRuntime() != nullptr && options.graph != nullptr)
@@ -24,7 +24,7 @@ class ShapePass final : public tf::GraphOptimizationPass {
   }
 };
 
-class EdgePass final : public tf::GraphOptimizationPass {
+class PartitionPass final : public tf::GraphOptimizationPass {
  public:
   absl::Status Run(const tf::GraphOptimizationPassOptions& options) override {
     if (PlanningRuntime() == nullptr || options.partition_graphs == nullptr) {
@@ -44,9 +44,9 @@ class EdgePass final : public tf::GraphOptimizationPass {
 [[maybe_unused]] const bool passes_registered = [] {
   auto* registry = tf::OptimizationPassRegistry::Global();
   registry->Register(tf::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, kPhase,
-                     std::make_unique<ShapePass>());
+                     std::make_unique<WholeGraphPass>());
   registry->Register(tf::OptimizationPassRegistry::POST_PARTITIONING, kPhase,
-                     std::make_unique<EdgePass>());
+                     std::make_unique<PartitionPass>());
   return true;
 }();
 

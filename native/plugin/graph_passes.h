@@ -1,6 +1,7 @@
-// The graph analyzer inside TensorFlow. One pass on the master's whole graph stores shapes on nodes
-// whose outputs cross between tasks; another on each task's partition finds that task's edges. The
-// task that instantiates a function has the partitions of all tasks and marks their _Send nodes.
+// The graph analyzer inside TensorFlow. One pass on the master's whole graph stores shapes and
+// offsets on nodes whose outputs cross between tasks; another on each task's partition finds that
+// task's edges. The task that instantiates a function has the partitions of all tasks and marks
+// their _Send nodes.
 #pragma once
 
 #include <vector>
