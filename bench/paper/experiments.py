@@ -57,7 +57,8 @@ def message_sizes(effort: Effort, say: Say) -> Rows:
 def verbs_message_sizes(effort: Effort, say: Say) -> Rows:
     """The same over verbs, on a library without a card."""
     if not FAKE_IBVERBS.exists():
-        raise FileNotFoundError(f"{FAKE_IBVERBS} is not built: make test-native")
+        advice = "run make paper, or leave verbs_message_sizes out of --only"
+        raise FileNotFoundError(f"{FAKE_IBVERBS} is not built: {advice}")
     verbs = {"RDMA_TRANSPORT_FABRIC": "verbs", "RDMA_TRANSPORT_LIBIBVERBS": str(FAKE_IBVERBS)}
     ways = {name: (protocol, extra | verbs) for name, (protocol, extra) in edges.WAYS.items()}
     return _edges(edges.measure_on, ways, effort.verbs_sizes, effort.verbs_repeat, say)
