@@ -237,10 +237,10 @@ std::string NamesOf(const std::vector<PortCandidate>& candidates) {
 
 // Returns the entries of the list that match no port.
 std::vector<std::string> MissingEntries(const std::vector<PortCandidate>& candidates,
-                                        const DeviceList& list) {
+                                        const host::DeviceList& list) {
   std::vector<std::string> missing;
   if (list.all_but) return missing;
-  for (const DeviceList::Entry& entry : list.entries) {
+  for (const host::DeviceList::Entry& entry : list.entries) {
     const bool found =
         std::any_of(candidates.begin(), candidates.end(), [&](const PortCandidate& candidate) {
           const int port = candidate.number == 0 ? entry.port : candidate.number;
@@ -255,7 +255,7 @@ std::vector<std::string> MissingEntries(const std::vector<PortCandidate>& candid
 
 uint32_t MtuBytes(ibv_mtu mtu) { return 128u << static_cast<int>(mtu); }
 
-Status ChooseAmong(const std::vector<PortCandidate>& candidates, const DeviceList& list,
+Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::DeviceList& list,
                    const VerbsSettings& settings, PortChoice* choice,
                    std::vector<std::string>* left_out) {
   std::vector<Usable> usable;

@@ -7,7 +7,7 @@
 
 #include "base/settings.h"
 #include "base/status.h"
-#include "fabric/verbs/device_list.h"
+#include "fabric/host/device_list.h"
 #include "fabric/verbs/gid.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -40,7 +40,7 @@ inline bool HasReliableConnections(ibv_transport_type transport) {
 uint32_t MtuBytes(ibv_mtu mtu);
 
 // ChoosePort() of ports.h for `candidates` that have been read, in the order of the device list.
-Status ChooseAmong(const std::vector<PortCandidate>& candidates, const DeviceList& list,
+Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::DeviceList& list,
                    const VerbsSettings& settings, PortChoice* choice,
                    std::vector<std::string>* left_out);
 

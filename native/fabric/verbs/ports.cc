@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "fabric/verbs/device_list.h"
+#include "fabric/host/device_list.h"
 #include "fabric/verbs/errors.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -160,7 +160,7 @@ struct Place {
 };
 
 // Opens the devices that the list permits. `places` receives the origin of each candidate.
-void ReadCandidates(const Library& library, const DeviceList& list, Devices* devices,
+void ReadCandidates(const Library& library, const host::DeviceList& list, Devices* devices,
                     std::vector<PortCandidate>* candidates, std::vector<Place>* places) {
   for (size_t i = 0; i < devices->count(); ++i) {
     ibv_device* device = devices->device(i);
@@ -203,8 +203,10 @@ void ReadCandidates(const Library& library, const DeviceList& list, Devices* dev
 Status Choose(const Library& library, const VerbsSettings& settings, Devices* devices,
               std::vector<PortCandidate>* candidates, std::vector<Place>* places,
               PortChoice* choice, std::vector<std::string>* left_out) {
-  DeviceList list;
-  RDMA_RETURN_IF_ERROR(ParseDeviceList(settings.devices, &list));
+  host::DeviceList list;
+  RDMA_RETURN_IF_ERROR(host::ParseDeviceList(
+      "RDMA_TRANSPORT_DEVICES", settings.devices,
+      "names of devices with or without a port, such as mlx5_0:1,mlx5_1", &list));
   if (const int error = devices->Read(); error != 0) {
     return VerbError(error, "ibv_get_device_list", "this host");
   }

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "fabric/verbs/device_list.h"
+#include "fabric/host/device_list.h"
 #include "fabric/verbs/port_choice.h"
 #include "fake_ibverbs/control.h"
 
@@ -67,8 +67,8 @@ PortCandidate InfiniBand(const char* device, int number = 1) {
 // What is chosen among `candidates`.
 struct Chosen {
   Chosen(const std::vector<PortCandidate>& candidates, const VerbsSettings& settings) {
-    DeviceList list;
-    status = ParseDeviceList(settings.devices, &list);
+    host::DeviceList list;
+    status = host::ParseDeviceList("DEVICES", settings.devices, "names", &list);
     if (!status.ok()) return;
     status = ChooseAmong(candidates, list, settings, &choice, &left_out);
     if (status.ok()) name = candidates[choice.candidate].Name();
@@ -84,60 +84,6 @@ Chosen By(const std::string& devices, const std::vector<PortCandidate>& candidat
   VerbsSettings settings;
   settings.devices = devices;
   return Chosen(candidates, settings);
-}
-
-TEST(DeviceList, NamesPortsAndPrefixes) {
-  DeviceList list;
-  ASSERT_TRUE(ParseDeviceList("mlx5_1:2, mlx5_0", &list).ok());
-  EXPECT_EQ(list.Place("mlx5_1", 2), 0);
-  EXPECT_EQ(list.Place("mlx5_1", 1), -1);
-  EXPECT_EQ(list.Place("mlx5_10", 2), 0) << "names are prefixes";
-  EXPECT_EQ(list.Place("mlx5_0", 7), 1);
-  EXPECT_EQ(list.Place("bnxt_re0", 1), -1);
-  EXPECT_TRUE(list.MayUse("mlx5_1"));
-  EXPECT_FALSE(list.MayUse("bnxt_re0"));
-}
-
-TEST(DeviceList, ExactNames) {
-  DeviceList list;
-  ASSERT_TRUE(ParseDeviceList("=mlx5_1", &list).ok());
-  EXPECT_EQ(list.Place("mlx5_1", 1), 0);
-  EXPECT_EQ(list.Place("mlx5_10", 1), -1);
-}
-
-TEST(DeviceList, LeavesOut) {
-  DeviceList list;
-  ASSERT_TRUE(ParseDeviceList("^mlx5_1:2,bnxt", &list).ok());
-  EXPECT_EQ(list.Place("mlx5_1", 2), -1);
-  EXPECT_EQ(list.Place("mlx5_1", 1), 0);
-  EXPECT_EQ(list.Place("bnxt_re0", 1), -1);
-  EXPECT_EQ(list.Place("mlx5_0", 1), 0);
-  EXPECT_TRUE(list.MayUse("mlx5_1")) << "only one port of it is left out";
-  EXPECT_FALSE(list.MayUse("bnxt_re0"));
-  ASSERT_TRUE(ParseDeviceList("^=mlx5_1", &list).ok());
-  EXPECT_FALSE(list.MayUse("mlx5_1"));
-  EXPECT_TRUE(list.MayUse("mlx5_10"));
-}
-
-TEST(DeviceList, NothingIsAll) {
-  for (const char* text : {"", "  "}) {
-    DeviceList list;
-    ASSERT_TRUE(ParseDeviceList(text, &list).ok());
-    EXPECT_EQ(list.Place("mlx5_0", 1), 0);
-    EXPECT_TRUE(list.MayUse("mlx5_0"));
-  }
-}
-
-TEST(DeviceList, WhatMakesNoSenseIsRefusedWithAnExample) {
-  for (const char* text : {"^", "=", "=^mlx5_0", "mlx5_0,", ",mlx5_0", "mlx5_0,,mlx5_1", ":1",
-                           "mlx5_0:", "mlx5_0:0", "mlx5_0:256", "mlx5_0:1:2", "mlx5_0:x",
-                           "mlx5_0:-1", "mlx5_0,^mlx5_1", "mlx5_0,=mlx5_1", "mlx5_0 mlx5_1"}) {
-    DeviceList list;
-    const Status status = ParseDeviceList(text, &list);
-    EXPECT_EQ(status.code(), Code::kInvalidArgument) << text;
-    ExpectHas(status.message(), std::string("RDMA_TRANSPORT_DEVICES='") + text + "'");
-    ExpectHas(status.message(), "mlx5_0:1,mlx5_1");
-  }
 }
 
 TEST(PortChoice, TheFastestOfAll) {

@@ -1,4 +1,4 @@
-// RDMA_TRANSPORT_DEVICES, in the syntax of NCCL_IB_HCA.
+// Settings that list devices, such as RDMA_TRANSPORT_DEVICES, in the syntax of NCCL_IB_HCA.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-namespace rdma_transport::fabric::verbs {
+namespace rdma_transport::fabric::host {
 
 // A parsed list; its functions are stateless.
 struct DeviceList {
@@ -30,7 +30,8 @@ struct DeviceList {
   bool MayUse(std::string_view device) const;
 };
 
-// Returns InvalidArgument, with an example, if `text` is not valid.
-Status ParseDeviceList(const std::string& text, DeviceList* list);
+// Parses the value of a setting. Returns InvalidArgument, with `example`, if it is not valid.
+Status ParseDeviceList(const std::string& setting, const std::string& text,
+                       const std::string& example, DeviceList* list);
 
-}  // namespace rdma_transport::fabric::verbs
+}  // namespace rdma_transport::fabric::host

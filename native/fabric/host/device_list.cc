@@ -1,22 +1,15 @@
-#include "fabric/verbs/device_list.h"
+#include "fabric/host/device_list.h"
 
 #include <algorithm>
 #include <charconv>
 
-namespace rdma_transport::fabric::verbs {
+namespace rdma_transport::fabric::host {
 namespace {
 
 std::string_view Trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(' ');
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
-}
-
-Status Malformed(const std::string& text, const std::string& reason) {
-  return Status(Code::kInvalidArgument,
-                "RDMA_TRANSPORT_DEVICES='" + text + "': " + reason +
-                    "; it takes names of devices with or without a port, such as "
-                    "mlx5_0:1,mlx5_1; ^ in front leaves them out, = in front makes names exact");
 }
 
 }  // namespace
@@ -42,7 +35,13 @@ bool DeviceList::MayUse(std::string_view device) const {
          });
 }
 
-Status ParseDeviceList(const std::string& text, DeviceList* list) {
+Status ParseDeviceList(const std::string& setting, const std::string& text,
+                       const std::string& example, DeviceList* list) {
+  const auto malformed = [&](const std::string& reason) {
+    return Status(Code::kInvalidArgument,
+                  setting + "='" + text + "': " + reason + "; it takes " + example +
+                      "; ^ in front leaves them out, = in front makes names exact");
+  };
   *list = DeviceList();
   std::string_view rest = Trim(text);
   if (rest.empty()) return OkStatus();
@@ -62,19 +61,19 @@ Status ParseDeviceList(const std::string& text, DeviceList* list) {
     const size_t colon = item.find(':');
     DeviceList::Entry entry;
     entry.name = item.substr(0, colon);
-    if (entry.name.empty()) return Malformed(text, "a name is missing");
+    if (entry.name.empty()) return malformed("a name is missing");
     if (entry.name.find_first_of("^=") != std::string::npos) {
-      return Malformed(text, "^ and = stand once, in front of the whole list");
+      return malformed("^ and = stand once, in front of the whole list");
     }
     if (entry.name.find(' ') != std::string::npos) {
-      return Malformed(text, "'" + entry.name + "' is no name of a device");
+      return malformed("'" + entry.name + "' is no name of a device");
     }
     if (colon != std::string_view::npos) {
       const std::string_view port = item.substr(colon + 1);
       const char* end = port.data() + port.size();
       const auto parsed = std::from_chars(port.data(), end, entry.port);
       if (parsed.ec != std::errc() || parsed.ptr != end || entry.port < 1 || entry.port > 255) {
-        return Malformed(text, "'" + std::string(port) + "' is no port; the first one is 1");
+        return malformed("'" + std::string(port) + "' is no port; the first one is 1");
       }
     }
     list->entries.push_back(std::move(entry));
@@ -82,4 +81,4 @@ Status ParseDeviceList(const std::string& text, DeviceList* list) {
   return OkStatus();
 }
 
-}  // namespace rdma_transport::fabric::verbs
+}  // namespace rdma_transport::fabric::host
