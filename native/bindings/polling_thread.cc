@@ -253,12 +253,11 @@ bool BlockingChannel::closed() const {
 
 void BlockingChannel::Drop() {
   std::shared_ptr<fabric::Channel> channel;
+  OnClosed(Status(Code::kCancelled, "the device was closed"));
   {
     std::lock_guard<std::mutex> lock(mu_);
     channel = std::move(channel_);
   }
-  channel.reset();  // before the memory of pending transfers
-  OnClosed(Status(Code::kCancelled, "the device was closed"));
 }
 
 void BlockingChannel::OnConnected() {
@@ -297,8 +296,10 @@ void BlockingChannel::OnTransfer(uint64_t cookie, const Status& status) {
 
 void BlockingChannel::OnClosed(const Status& status) {
   std::map<uint64_t, std::shared_ptr<Transfer>> transfers;
+  std::shared_ptr<fabric::Channel> channel;
   {
     std::lock_guard<std::mutex> lock(mu_);
+    channel = channel_;
     if (state_ == State::kClosed) return;
     state_ = State::kClosed;
     reason_ = status.message();
@@ -309,7 +310,9 @@ void BlockingChannel::OnClosed(const Status& status) {
     transfers.swap(transfers_);
     changed_.notify_all();
   }
-  for (auto& [cookie, transfer] : transfers) transfer->memory.reset();
+  for (auto& [cookie, transfer] : transfers) {
+    channel->Keep(OwnerRef::Holding(std::exchange(transfer->memory, nullptr)));
+  }
 }
 
 // --- PollingThread ---

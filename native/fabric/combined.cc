@@ -93,6 +93,10 @@ class CombinedChannel final : public Channel {
   std::string Route() const override { return chosen() == nullptr ? "" : chosen()->Route(); }
   bool MapsPeer() const override { return chosen()->MapsPeer(); }
   bool Copies() const override { return chosen()->Copies(); }
+  bool OutlivedByTransfers() const override { return chosen()->OutlivedByTransfers(); }
+  void Keep(OwnerRef memory) override {
+    if (chosen() != nullptr) chosen()->Keep(std::move(memory));
+  }
   Status Share(uint64_t key) override {
     return chosen() == nullptr ? NotConnected() : chosen()->Share(key);
   }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/owner_ref.h"
 #include "base/status.h"
 
 namespace rdma_transport::fabric {
@@ -163,6 +164,12 @@ class Channel {
   // anywhere, and may be reused when Write() returns. Otherwise it must lie in a region of the
   // device and stay unchanged until OnTransfer().
   virtual bool Copies() const = 0;
+
+  // Returns whether a Read() or Write() may still access local memory after OnClosed(). If so, call
+  // Keep() in OnClosed() for the memory of those that have not ended.
+  virtual bool OutlivedByTransfers() const { return false; }
+  // Keeps local memory until no transfer accesses it any more. Never blocks.
+  virtual void Keep(OwnerRef /*memory*/) {}
 
   // Sends one notification that consists of the concatenated parts. The peer receives it after all
   // earlier writes and notifications of this channel. Never blocks: if the peer's ring is full, the

@@ -92,7 +92,8 @@ void DynamicReceiver::TakeDescriptor(const TensorHeader& header, Arrival* arriva
 
 // Returns memory that the channel can read into: the pending receive's own, if possible.
 char* DynamicReceiver::DestinationFor(PendingRecv* recv, uint64_t bytes, OwnerRef* owner) {
-  char* wanted = recv->Destination(bytes);
+  // What the receive owns must not be written to once it has ended.
+  char* wanted = channel_->OutlivedByTransfers() ? nullptr : recv->Destination(bytes);
   if (wanted != nullptr && (channel_->Copies() || context_.arena->Contains(wanted))) return wanted;
   return channel_->Copies() ? AllocateAnywhere(bytes, owner)
                             : memory::AllocateBlock(context_.arena, bytes, owner);
@@ -152,6 +153,7 @@ void DynamicReceiver::Abandon(const Status& lost) {
   }
   for (auto& [cookie, reading] : readings) {
     reading.delivery.status = lost;
+    channel_->Keep(std::move(reading.delivery.lease));
     reading.recv->OnDelivery(std::move(reading.delivery));
   }
 }

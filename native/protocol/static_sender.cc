@@ -197,6 +197,7 @@ void StaticSender::Abandon() {
     written.swap(writing_);
     numbered_.clear();
   }
+  for (auto& [cookie, owner] : written) channel_->Keep(std::move(owner));
   for (const auto& [id, edge] : gone) {
     std::lock_guard<std::mutex> lock(edge->mu);
     edge->variants.clear();

@@ -165,10 +165,13 @@ void Session::OnTransfer(uint64_t cookie, const Status& /*status*/) {
 
 void Session::OnClosed(const Status& /*status*/) {
   std::map<uint64_t, OwnerRef> ended;
-  std::lock_guard<std::mutex> lock(mu_);
-  closed_ = true;
-  ended.swap(writing_);
-  changed_.notify_all();
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    closed_ = true;
+    ended.swap(writing_);
+    changed_.notify_all();
+  }
+  for (auto& [cookie, owner] : ended) channel_->Keep(std::move(owner));
 }
 
 // --- On the call's thread ---
