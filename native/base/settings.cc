@@ -151,15 +151,38 @@ SettingRow OrAuto(SettingRow row, std::function<void(Settings*)> set) {
   return row;
 }
 
-void AddVerbsRows(std::vector<SettingRow>* rows) {
-  rows->push_back(Text("LIBIBVERBS", "libibverbs.so.1",
-                       "the host's verbs library, as dlopen() takes it",
-                       [](Settings* s) -> std::string& { return s->verbs.library; }));
-  rows->back().apply = [apply = rows->back().apply](const std::string& text, Settings* settings) {
+// The name or path of a library, by default `library`.
+template <typename Field>
+SettingRow LibraryName(std::string name, const std::string& library, std::string meaning,
+                       Field field) {
+  SettingRow row = Text(std::move(name), library, std::move(meaning), field);
+  row.apply = [library, apply = row.apply](const std::string& text, Settings* settings) {
     if (!text.empty()) return apply(text, settings);
     return Status(Code::kInvalidArgument,
-                  "'' is not the name or path of a library, such as libibverbs.so.1");
+                  "'' is not the name or path of a library, such as " + library);
   };
+  return row;
+}
+
+void AddLibfabricRows(std::vector<SettingRow>* rows) {
+  rows->push_back(LibraryName("LIBFABRIC", "libfabric.so.1",
+                              "the host's libfabric, as dlopen() takes it",
+                              [](Settings* s) -> std::string& { return s->libfabric.library; }));
+  rows->push_back(Text("LIBFABRIC_PROVIDER", "",
+                       "which providers of libfabric may be used, in the order of preference: "
+                       "efa,tcp; with = and ^ as in DEVICES; empty: a card's, then TCP",
+                       [](Settings* s) -> std::string& { return s->libfabric.provider; }));
+  rows->push_back(Text("LIBFABRIC_INTERFACE", "",
+                       "which network interfaces libfabric may use, in the order of preference: "
+                       "eth1,eth0; with = and ^ as in DEVICES; empty: all, the default route's "
+                       "first",
+                       [](Settings* s) -> std::string& { return s->libfabric.interface; }));
+}
+
+void AddVerbsRows(std::vector<SettingRow>* rows) {
+  rows->push_back(LibraryName("LIBIBVERBS", "libibverbs.so.1",
+                              "the host's verbs library, as dlopen() takes it",
+                              [](Settings* s) -> std::string& { return s->verbs.library; }));
   rows->push_back(Text("DEVICES", "",
                        "which RDMA ports may be used, in the order of preference: mlx5_0:1,mlx5_1; "
                        "names are prefixes; = in front: exact names; ^ in front: all but these; "
@@ -324,6 +347,7 @@ std::vector<SettingRow> MakeTable() {
                       "authenticate each other; empty: they do not",
                       &Settings::secret_file));
   AddVerbsRows(&rows);
+  AddLibfabricRows(&rows);
   // The autoload guard reads this setting before the process loads this library.
   rows.push_back(Choice("DISABLE", "0", "1: the plugin is not loaded at all",
                         {{"0", [](Settings*) {}},

@@ -45,6 +45,13 @@ struct VerbsSettings {
   Isolation isolation = Isolation::kAddress;
 };
 
+// Settings of the libfabric fabric. `chunk` and `ring` of the verbs fabric are also its own.
+struct LibfabricSettings {
+  std::string library;    // argument of dlopen()
+  std::string provider;   // a list as `devices` above; empty: a card's, then TCP
+  std::string interface;  // the same; empty: all, the default route's first
+};
+
 struct Settings {
   std::string fabric = kAutoFabric;  // or kNoFabric, or the name of a fabric
   bool allow_fallback = true;
@@ -60,6 +67,7 @@ struct Settings {
   LogLevel log_level = LogLevel::kInfo;
   std::string secret_file;  // empty: the job has no secret
   VerbsSettings verbs;
+  LibfabricSettings libfabric;
 };
 
 // A row of the table. `type` describes valid input: "auto|shm", "size", "duration".

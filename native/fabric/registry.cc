@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "fabric/combined.h"
+#include "fabric/libfabric/device.h"
 #include "fabric/shm/device.h"
 #include "fabric/verbs/device.h"
 
@@ -13,8 +14,16 @@ namespace {
 
 // In order of preference. Shared memory comes first: it needs no card and copies nothing.
 constexpr Registration kFabrics[] = {
-    {"shm", "shared memory on one host", &shm::ShmDevice::Create},
-    {"verbs", "RDMA through libibverbs", &verbs::VerbsDevice::Create},
+    {"shm", "shared memory on one host",
+     [](const Settings& settings, std::vector<Member>* members) {
+       return AddDevice("shm", &shm::ShmDevice::Create, settings, members);
+     }},
+    {"verbs", "RDMA through libibverbs",
+     [](const Settings& settings, std::vector<Member>* members) {
+       return AddDevice("verbs", &verbs::VerbsDevice::Create, settings, members);
+     }},
+    {"libfabric", "plain Ethernet and other networks through libfabric",
+     &libfabric::LibfabricDevice::Create},
 };
 
 std::vector<Registration>& Registry() {
@@ -31,14 +40,10 @@ std::vector<Registration>& Registry() {
 Status OpenNamed(const Settings& settings, std::vector<Member>* members) {
   for (const Registration& fabric : Fabrics()) {
     if (settings.fabric != fabric.name) continue;
-    Member member = {fabric.name, nullptr};
-    const Status opened = fabric.create(settings, &member.device);
-    if (!opened.ok()) {
-      return Status(opened.code(),
-                    "RDMA_TRANSPORT_FABRIC=" + settings.fabric + ": " + opened.message());
-    }
-    members->push_back(std::move(member));
-    return OkStatus();
+    const Status opened = fabric.create(settings, members);
+    if (opened.ok()) return OkStatus();
+    return Status(opened.code(),
+                  "RDMA_TRANSPORT_FABRIC=" + settings.fabric + ": " + opened.message());
   }
   return Status(Code::kInvalidArgument, "there is no fabric '" + settings.fabric + "'");
 }
@@ -46,12 +51,8 @@ Status OpenNamed(const Settings& settings, std::vector<Member>* members) {
 Status OpenAvailable(const Settings& settings, std::vector<Member>* members,
                      std::vector<Absent>* absent) {
   for (const Registration& fabric : Fabrics()) {
-    Member member = {fabric.name, nullptr};
-    const Status opened = fabric.create(settings, &member.device);
-    if (opened.ok()) {
-      members->push_back(std::move(member));
-      continue;
-    }
+    const Status opened = fabric.create(settings, members);
+    if (opened.ok()) continue;
     // A host without cards needs no log line. A host with an unusable card does.
     const bool none = opened.code() == Code::kNotFound || opened.code() == Code::kUnimplemented;
     Log(none ? LogLevel::kDebug : LogLevel::kWarning,
@@ -62,6 +63,14 @@ Status OpenAvailable(const Settings& settings, std::vector<Member>* members,
 }
 
 }  // namespace
+
+Status AddDevice(const char* name, Status (*open)(const Settings&, std::unique_ptr<Device>*),
+                 const Settings& settings, std::vector<Member>* members) {
+  Member member = {name, nullptr};
+  RDMA_RETURN_IF_ERROR(open(settings, &member.device));
+  members->push_back(std::move(member));
+  return OkStatus();
+}
 
 const std::vector<Registration>& Fabrics() { return Registry(); }
 

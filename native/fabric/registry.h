@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/settings.h"
+#include "fabric/combined.h"
 #include "fabric/fabric.h"
 
 namespace rdma_transport::fabric {
@@ -17,10 +18,15 @@ struct Registration {
   const char* name;
   // What it reaches, and how: a few words for users.
   const char* description;
-  // Opens the fabric. Returns NotFound or Unimplemented if this host does not have what it needs,
-  // for example no card; any other error is logged as a fault of the host.
-  Status (*create)(const Settings& settings, std::unique_ptr<Device>* device);
+  // Opens the fabric, and adds its devices in order of preference; most fabrics have one. Returns
+  // NotFound or Unimplemented if this host does not have what it needs, for example no card; any
+  // other error is logged as a fault of the host.
+  Status (*create)(const Settings& settings, std::vector<Member>* members);
 };
+
+// What the `create` of a fabric with one device calls: adds the device that `open` opens.
+Status AddDevice(const char* name, Status (*open)(const Settings&, std::unique_ptr<Device>*),
+                 const Settings& settings, std::vector<Member>* members);
 
 // Returns all fabrics in order of preference. Thread-safe.
 const std::vector<Registration>& Fabrics();

@@ -18,7 +18,11 @@ namespace rdma_transport::testing {
 namespace {
 
 [[maybe_unused]] const bool g_registered = [] {
-  fabric::RegisterFabric({"loopback", "peers in this process", &LoopbackDevice::Create});
+  fabric::RegisterFabric({"loopback", "peers in this process",
+                          [](const Settings& settings, std::vector<fabric::Member>* members) {
+                            return fabric::AddDevice("loopback", &LoopbackDevice::Create, settings,
+                                                     members);
+                          }});
   return true;
 }();
 

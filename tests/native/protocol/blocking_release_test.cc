@@ -65,6 +65,7 @@ TEST_F(AwaitedTest, IsNeverPromotedAndComesBackWithoutAnybodyElsesTraffic) {
 }
 
 TEST_F(AwaitedTest, IsReadIntoTheReceiversBuffer) {
+  if (testing::OnLibfabric()) GTEST_SKIP() << "a read may go on when the receive has ended";
   Settings settings = TestSettings();
   settings.zero_copy = false;
   Task a("a"), b("b", settings);

@@ -277,7 +277,7 @@ TEST_P(StaticTest, TensorsFromOutsideTheArenaAreCopiedIntoTheSlot) {
   const uint64_t staged = Report().staged_bytes;
   EXPECT_EQ(PassAndWait(std::make_shared<Payload>(kBytes, 1)), Mode::kStatic);
   const bool maps = GetParam() && testing::OnShm();  // else the slots are the receiver's
-  const bool staged_there = maps || testing::OnVerbs();
+  const bool staged_there = maps || testing::OnCard();
   EXPECT_EQ(Report().staged_bytes - staged, staged_there ? kBytes : 0)
       << "a processor writes from anywhere";
 }

@@ -185,7 +185,7 @@ TEST_F(ExchangeTest, TheEndOfTheWorkerIsUnavailable) {
 }
 
 TEST_F(ExchangeTest, ASilentWorkerIsUnavailable) {
-  if (rdma_transport::testing::OnVerbs()) GTEST_SKIP() << "its end would not be heard here";
+  if (rdma_transport::testing::OnCard()) GTEST_SKIP() << "its end would not be heard here";
   Settings settings = TestSettings();
   settings.peer_timeout = 200 * kMillisecond;
   Task client("hasty", settings);

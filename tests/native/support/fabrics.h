@@ -1,6 +1,6 @@
 // The fabric under test: shared memory, unless the environment names another one by
 // RDMA_TRANSPORT_FABRIC. The same tests thus run over shared memory, over verbs on a fake library,
-// over verbs on a real port, and over the loopback fabric.
+// over verbs on a real port, over libfabric, and over the loopback fabric.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,5 +26,8 @@ inline Settings FabricSettings() {
 inline bool OnShm() { return FabricSettings().fabric == "shm"; }
 inline bool OnLoopback() { return FabricSettings().fabric == "loopback"; }
 inline bool OnVerbs() { return FabricSettings().fabric == "verbs"; }
+inline bool OnLibfabric() { return FabricSettings().fabric == "libfabric"; }
+// Whether a card, or what stands for one, moves the bytes.
+inline bool OnCard() { return OnVerbs() || OnLibfabric(); }
 
 }  // namespace rdma_transport::testing

@@ -1,0 +1,203 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "fabric/fabric.h"
+#include "fabric/greeting.h"
+#include "fabric/libfabric/domain.h"
+#include "fabric/libfabric/inbox.h"
+#include "fabric/libfabric/memory.h"
+#include "fabric/libfabric/operation.h"
+#include "fabric/libfabric/outbox.h"
+#include "fabric/libfabric/transfers.h"
+#include "fabric/libfabric/wire.h"
+
+namespace rdma_transport::fabric::libfabric {
+
+// What a channel uses of its device. Thread-safe, except where a function says otherwise.
+class ChannelDevice {
+ public:
+  virtual Domain& domain() const = 0;
+  virtual RegisteredMemory& memory() const = 0;
+  // Most bytes of one operation.
+  virtual uint64_t chunk() const = 0;
+  // How many messages a peer may send before any is confirmed.
+  virtual uint32_t frames() const = 0;
+  // How long an earlier message or a write may be overdue before it counts as lost.
+  virtual Nanos patience() const = 0;
+  // The registration that every peer may read, see ChannelAddress.
+  virtual const Registration& mark() const = 0;
+  // Memory for the bytes that a read of a peer's mark brings.
+  virtual Frame mark_destination() const = 0;
+  virtual Operation* NewOperation(Operation::Kind kind) = 0;
+  virtual void Return(Operation* operation) = 0;
+  // Finds the endpoint of that name, which stays known until Leave().
+  virtual Status Reach(const std::string& name, fi_addr_t* peer) = 0;
+  virtual void Leave(const std::string& name) = 0;
+  // Returns whether the polling thread sleeps and thus cannot send delayed messages.
+  virtual bool asleep() const = 0;
+  virtual void Wake() = 0;
+
+ protected:
+  ~ChannelDevice() = default;
+};
+
+// See Channel for the contract.
+//
+// All peers share the device's endpoint, so there is no connection whose end would end the
+// operations of both sides. A channel thus ends in an exchange: each side starts no more operations
+// and tells the other when those that it started have ended. If the peer does not answer, the
+// channel closes, and lingers until it is certain that the peer accesses nothing here.
+//
+// mu_ guards the whole sending side. No lock is held while the handler runs.
+class LibfabricChannel final : public Channel,
+                               public std::enable_shared_from_this<LibfabricChannel> {
+ public:
+  LibfabricChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t number);
+  ~LibfabricChannel() override;
+
+  std::string Address() const override;
+  void Authenticate(std::string key) override { key_ = std::move(key); }
+  Status Connect(std::string_view peer_address, Role role) override;
+  const char* fabric() const override { return "libfabric"; }
+  std::string Route() const override;
+  bool MapsPeer() const override { return false; }
+  bool Copies() const override { return false; }
+  bool OutlivedByTransfers() const override { return true; }
+  void Keep(OwnerRef memory) override;
+  Status Share(uint64_t key) override;
+  bool Locate(const void* data, RemoteSpan* span) const override;
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override;
+  Backlog backlog() const override;
+  Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
+  Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
+  Status Flush() override;
+  MappedSpan Map(const RemoteSpan&) override { return MappedSpan(); }
+  bool Owns(const void*, RemoteSpan*) const override { return false; }
+  void Close(const Status& reason) override;
+
+  // The functions below are for the device.
+  uint64_t tag() const { return tag_; }
+  uint32_t number() const { return number_; }
+  // The user has dropped the channel. Any thread.
+  void Abandon();
+  // Breaks the channel for an error that no completion reports. Any thread.
+  void Fail(const Status& reason);
+  void ForgetRegion(uint64_t key);
+
+  // Those below, on the polling thread.
+  void OnMessage(const MessageHeader& header, std::string_view bytes, Nanos now);
+  void OnArrivedWrite(uint16_t sequence, Nanos now);
+  // An operation of this channel has ended.
+  void OnEnded(const Operation& operation, const Status& status);
+  // Does pending work. Returns false when the channel has finished.
+  bool Service(Nanos now);
+  bool NeedsService() const {
+    return needs_service_.load(std::memory_order_relaxed) || handler_.expired();
+  }
+  // Whether Service() must be called again and again, although nothing has happened.
+  bool Restless() const { return restless_.load(std::memory_order_relaxed); }
+  // Sends what was delayed, because the device is about to sleep.
+  void BeforeSleep();
+  // Looks for what is overdue.
+  void Probe(Nanos now);
+
+ private:
+  // kClosing: waits until the peer has read everything. kParting: has told the peer that it starts
+  // no more operations. kLingering: closed, and the peer may still access memory here.
+  enum class State { kNew, kConnecting, kConnected, kClosing, kParting, kLingering, kFinished };
+
+  // A message outside of the stream.
+  struct Control {
+    MessageKind kind;
+    std::string text;
+  };
+
+  // The following require mu_.
+  Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool now);
+  Status Transfer(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
+  void Pump();
+  Operation* NewOperation(Operation::Kind kind);
+  bool PostControl();
+  bool PostMessage();
+  bool PostPiece();
+  bool PostMark();
+  // What became of an operation: started, to be tried again by Service(), or impossible.
+  enum class Start { kDone, kLater, kFailed };
+  Start Started(Operation* operation, ssize_t result, const char* what);
+  bool MayLeave(const OutgoingMessage& message) const;
+  void FillHeader(char* frame, MessageKind kind, const OutgoingMessage* message);
+  void Confirm();
+  void CloseLocked(const Status& reason);
+  void PartLocked(const Status& reason);
+  void LingerLocked();
+  bool Apart() const;
+
+  // The following run on the polling thread.
+  Status TakeConfirmation(uint64_t confirmed);
+  void AfterInput(const Status& status, bool confirm_at_once);
+  void OnGone(bool drained, std::string_view reason);
+  Status HandleRecord(RecordKind kind, std::string_view record);
+  Status HandleGreeting(RecordKind kind, std::string_view shown);
+  bool DeliverNews();
+  void TellClosed(bool released);
+
+  bool Serving(State state) const {
+    return state == State::kConnecting || state == State::kConnected || state == State::kClosing;
+  }
+  // Requests a call of Service().
+  void Attend() { needs_service_.store(true, std::memory_order_relaxed); }
+
+  ChannelDevice* const device_;
+  const std::weak_ptr<ChannelHandler> handler_;
+  const uint32_t number_;
+  const uint64_t tag_;
+  const std::string token_;
+  std::string key_;
+  Greeting greeting_;
+  bool passive_ = false;
+  bool remote_data_ = false;  // writes say that they have arrived
+
+  // Used only by the polling thread.
+  Inbox inbox_;
+  bool greeted_ = false;
+  bool ignore_input_ = false;
+  bool told_closed_ = false;
+
+  mutable std::mutex mu_;
+  std::atomic<State> state_{State::kNew};
+  ChannelAddress remote_;
+  fi_addr_t peer_ = FI_ADDR_UNSPEC;
+  std::string route_;
+  Outbox outbox_;
+  Transfers transfers_;
+  std::deque<Control> control_;
+  // What the peer may access, by the key of the region.
+  std::map<uint64_t, std::shared_ptr<Registration>> shared_;
+  std::vector<OwnerRef> kept_;     // for operations under way
+  std::atomic<uint64_t> read_{0};  // messages of the peer
+  uint64_t confirmed_ = 0;         // part of read_ that the peer knows of
+  uint64_t notified_ = 0;
+  uint64_t told_delivered_ = 0;
+  uint64_t under_way_ = 0;   // operations
+  Nanos refused_since_ = 0;  // since when the provider takes no operation
+  Status close_reason_;
+  Nanos deadline_ = 0;         // of kClosing and kParting
+  bool peer_drained_ = false;  // the peer's operations have ended
+  bool told_drained_ = false;
+  enum class Mark { kNone, kDue, kUnderWay, kRead } mark_ = Mark::kNone;
+
+  std::atomic<bool> needs_service_{false};
+  std::atomic<bool> restless_{false};
+};
+
+}  // namespace rdma_transport::fabric::libfabric

@@ -1,0 +1,410 @@
+#include "fabric/libfabric/device.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "fabric/host/region.h"
+
+namespace rdma_transport::fabric::libfabric {
+namespace {
+
+constexpr Nanos kProbeInterval = 100 * kMillisecond;
+// Of channels that wait for the provider, or for their end.
+constexpr Nanos kServiceInterval = 200 * kMicrosecond;
+constexpr Nanos kRestlessSleep = kMillisecond;
+constexpr int kBatchesPerPoll = 8;
+constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
+constexpr uint32_t kLeastFrames = 8;
+
+}  // namespace
+
+Status LibfabricDevice::Create(const Settings& settings, std::vector<Member>* members) {
+  std::shared_ptr<const Library> library;
+  RDMA_RETURN_IF_ERROR(LoadLibrary(settings.libfabric.library, &library));
+  std::vector<Provider> providers;
+  RDMA_RETURN_IF_ERROR(FindProviders(*library, settings.libfabric, &providers));
+  Status refused;
+  for (const Provider& provider : providers) {
+    std::unique_ptr<LibfabricDevice> made(new LibfabricDevice);
+    const Status opened = made->Init(settings, provider, library);
+    if (opened.ok()) {
+      members->push_back({"libfabric/" + provider.name, std::move(made)});
+    } else if (refused.ok()) {
+      refused = opened;
+    }
+  }
+  if (members->empty()) return refused;
+  if (!refused.ok()) Log(LogLevel::kWarning, "libfabric: " + refused.message());
+  return OkStatus();
+}
+
+Status LibfabricDevice::Init(const Settings& settings, const Provider& provider,
+                             std::shared_ptr<const Library> library) {
+  RDMA_RETURN_IF_ERROR(Domain::Open(std::move(library), provider.info.get(), &domain_));
+  const Traits& traits = domain_->traits();
+  const bool per_peer = traits.cheap_registration || settings.verbs.isolation == Isolation::kPeer;
+  memory_ = std::make_unique<RegisteredMemory>(domain_.get(), per_peer);
+  chunk_ = std::min(kLargestChunk, std::max<uint64_t>(traits.largest_transfer, 1));
+  if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
+  frames_ =
+      std::max(static_cast<uint32_t>(settings.verbs.ring / Domain::frame_bytes()), kLeastFrames);
+  patience_ = settings.peer_timeout;
+  const char* interface = provider.info->domain_attr->name;
+  description_ = "libfabric by " + provider.name + " on " +
+                 (interface == nullptr ? "an unnamed interface" : interface) + " (" +
+                 domain_->Text(domain_->name()) + ")";
+  Frame frame;
+  if (!domain_->TakeFrame(&frame) || !domain_->TakeFrame(&mark_destination_)) {
+    return Status(Code::kResourceExhausted, "no memory for the messages of libfabric");
+  }
+  RDMA_RETURN_IF_ERROR(
+      domain_->Register(frame.data, Domain::frame_bytes(), FI_REMOTE_READ, &mark_));
+  epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = host::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  timer_ = host::FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!epoll_.valid() || !wake_.valid() || !timer_.valid()) {
+    return StatusFromErrno(errno, "epoll_create1, eventfd or timerfd_create");
+  }
+  RDMA_RETURN_IF_ERROR(Watch(wake_.get(), EPOLLIN));
+  RDMA_RETURN_IF_ERROR(Watch(timer_.get(), EPOLLIN));
+  for (size_t i = 0; i < domain_->most_receives(); ++i) {
+    Operation* operation = NewOperation(Operation::Kind::kReceive);
+    if (!domain_->TakeFrame(&operation->frame)) {
+      return Status(Code::kResourceExhausted, "no memory for the messages of libfabric");
+    }
+    unposted_.push_back(operation);
+  }
+  PostReceives();
+  return OkStatus();
+}
+
+LibfabricDevice::~LibfabricDevice() {
+  if (domain_ == nullptr) return;
+  domain_->Stop();
+  // Channels give back to the device what they hold.
+  for (Operation& operation : operations_) operation.channel.reset();
+  by_number_.clear();
+  by_tag_.clear();
+  channels_.clear();
+}
+
+Status LibfabricDevice::Watch(int fd, uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return StatusFromErrno(errno, "epoll_ctl");
+  }
+  return OkStatus();
+}
+
+std::string LibfabricDevice::Summary() const { return description_; }
+
+// --- Memory ---
+
+Status LibfabricDevice::Allocate(size_t length, Access access, void* place,
+                                 std::unique_ptr<Region>* region) {
+  if (!Usable()) {
+    return Status(Code::kFailedPrecondition, "the arena belongs to the process that forked this");
+  }
+  if (length == 0 || length % RegionGranule() != 0) {
+    return Status(Code::kInvalidArgument,
+                  "a region's length must be a multiple of " + std::to_string(RegionGranule()));
+  }
+  std::unique_ptr<host::MemoryRegion> made;
+  RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(memory_->NewKey(), length, access, place, &made));
+  RDMA_RETURN_IF_ERROR(Adopt(made.get()));
+  *region = std::move(made);
+  return OkStatus();
+}
+
+// It is registered when a peer, or the provider, needs it.
+Status LibfabricDevice::Adopt(Region* region) {
+  memory_->Add(region);
+  region->BeforeEnd([this](uint64_t key) { OnRegionEnd(key); });
+  return OkStatus();
+}
+
+void LibfabricDevice::OnRegionEnd(uint64_t key) {
+  for (const auto& channel : Open()) channel->ForgetRegion(key);
+  memory_->Remove(key);
+}
+
+bool LibfabricDevice::Locate(const void* data, RemoteSpan* span) const {
+  return Usable() && memory_->Locate(data, span);
+}
+
+// --- Operations and peers ---
+
+Operation* LibfabricDevice::NewOperation(Operation::Kind kind) {
+  std::lock_guard<std::mutex> lock(operations_mu_);
+  Operation* operation = nullptr;
+  if (free_.empty()) {
+    operation = &operations_.emplace_back();
+  } else {
+    operation = free_.back();
+    free_.pop_back();
+  }
+  operation->kind = kind;
+  operation->transfer = 0;
+  operation->sequence = 0;
+  return operation;
+}
+
+void LibfabricDevice::Return(Operation* operation) {
+  const auto channel = std::move(operation->channel);  // may end here, without the lock
+  std::lock_guard<std::mutex> lock(operations_mu_);
+  free_.push_back(operation);
+}
+
+Status LibfabricDevice::Reach(const std::string& name, fi_addr_t* peer) {
+  std::lock_guard<std::mutex> lock(peers_mu_);
+  const auto found = peers_.find(name);
+  if (found != peers_.end()) {
+    ++found->second.channels;
+    *peer = found->second.address;
+    return OkStatus();
+  }
+  RDMA_RETURN_IF_ERROR(domain_->Insert(name, peer));
+  peers_[name] = {*peer, 1};
+  return OkStatus();
+}
+
+void LibfabricDevice::Leave(const std::string& name) {
+  std::lock_guard<std::mutex> lock(peers_mu_);
+  const auto found = peers_.find(name);
+  if (found == peers_.end() || --found->second.channels > 0) return;
+  if (Usable()) domain_->Remove(found->second.address);
+  peers_.erase(found);
+}
+
+// --- Channels ---
+
+Status LibfabricDevice::Reaches(std::string_view channel_address) const {
+  ChannelAddress peer;
+  RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(channel_address, &peer));
+  const Traits& traits = domain_->traits();
+  if (peer.protocol != traits.protocol || peer.protocol_version != traits.protocol_version) {
+    return Status(Code::kUnavailable, "its provider " + peer.provider +
+                                          " does not speak the protocol of " + domain_->provider() +
+                                          " here (RDMA_TRANSPORT_LIBFABRIC_PROVIDER)");
+  }
+  if (peer.format != traits.address_format) {
+    return Status(Code::kUnavailable, "its address is of another kind than " +
+                                          domain_->Text(domain_->name()) +
+                                          " here (RDMA_TRANSPORT_LIBFABRIC_INTERFACE)");
+  }
+  return OkStatus();
+}
+
+Status LibfabricDevice::Open(std::weak_ptr<ChannelHandler> handler,
+                             std::shared_ptr<Channel>* channel) {
+  if (!Usable()) {
+    return Status(Code::kFailedPrecondition, "the device belongs to the process that forked this");
+  }
+  std::shared_ptr<LibfabricChannel> made;
+  {
+    std::lock_guard<std::mutex> lock(channels_mu_);
+    if (channels_.size() >= kMostChannels) {
+      return Status(Code::kResourceExhausted,
+                    "libfabric has as many channels as it can tell apart");
+    }
+    // A number is used again as late as possible: writes to its last channel may still arrive.
+    do {
+      last_number_ = last_number_ % kMostChannels + 1;
+    } while (channels_.count(last_number_) != 0);
+    made = std::make_shared<LibfabricChannel>(static_cast<ChannelDevice*>(this), std::move(handler),
+                                              last_number_);
+    channels_[last_number_] = made;
+    channels_version_.fetch_add(1);
+  }
+  Wake();
+  Channel* shown = made.get();
+  *channel = std::shared_ptr<Channel>(shown, [made](Channel*) { made->Abandon(); });
+  return OkStatus();
+}
+
+std::vector<std::shared_ptr<LibfabricChannel>> LibfabricDevice::Open() const {
+  std::vector<std::shared_ptr<LibfabricChannel>> open;
+  std::lock_guard<std::mutex> lock(channels_mu_);
+  for (const auto& [number, channel] : channels_) open.push_back(channel);
+  return open;
+}
+
+void LibfabricDevice::RefreshSnapshot() {
+  if (channels_version_.load() == snapshot_version_) return;
+  Channels by_number;
+  Channels by_tag;
+  {
+    std::lock_guard<std::mutex> lock(channels_mu_);
+    snapshot_version_ = channels_version_.load();
+    for (const auto& [number, channel] : channels_) {
+      by_number[number] = channel;
+      by_tag[channel->tag()] = channel;
+    }
+  }
+  by_number_.swap(by_number);
+  by_tag_.swap(by_tag);
+}
+
+std::shared_ptr<LibfabricChannel> LibfabricDevice::Find(const Channels& channels, uint64_t key) {
+  auto found = channels.find(key);
+  if (found == channels.end()) {  // the channel is new
+    RefreshSnapshot();
+    found = channels.find(key);
+  }
+  return found == channels.end() ? nullptr : found->second;
+}
+
+void LibfabricDevice::Forget(const LibfabricChannel& channel) {
+  std::lock_guard<std::mutex> lock(channels_mu_);
+  channels_.erase(channel.number());
+  channels_version_.fetch_add(1);
+}
+
+void LibfabricDevice::FailAll(const Status& reason) {
+  for (const auto& channel : Open()) channel->Fail(reason);
+}
+
+// --- The polling thread ---
+
+void LibfabricDevice::PostReceives() {
+  while (!unposted_.empty() && domain_->Receive(unposted_.back()) == 0) unposted_.pop_back();
+}
+
+// Anyone who reaches the endpoint can send to it, so nothing is taken that has not the random tag
+// of a channel.
+void LibfabricDevice::HandleMessage(const Operation& operation, size_t length, Nanos now) {
+  MessageHeader header;
+  if (length < sizeof(header) || length > Domain::frame_bytes()) return;
+  std::memcpy(&header, operation.frame.data, sizeof(header));
+  const auto channel = Find(by_tag_, header.tag);
+  if (channel == nullptr) return;
+  const std::string_view bytes(operation.frame.data + sizeof(header), length - sizeof(header));
+  channel->OnMessage(header, bytes, now);
+}
+
+void LibfabricDevice::Handle(const Completion& completion, Nanos now) {
+  Operation* operation = completion.operation;
+  if (operation == nullptr) {
+    const auto channel = Find(by_number_, completion.data >> 16);
+    if (channel != nullptr) {
+      channel->OnArrivedWrite(static_cast<uint16_t>(completion.data & 0xffff), now);
+    }
+  } else if (operation->kind == Operation::Kind::kReceive) {
+    if (completion.status.ok()) HandleMessage(*operation, completion.length, now);
+    unposted_.push_back(operation);
+  } else {
+    operation->channel->OnEnded(*operation, completion.status);
+    Return(operation);
+  }
+}
+
+void LibfabricDevice::TakeCompletions() {
+  Status error;
+  if (!domain_->Completions(&ended_, &error)) FailAll(error);
+}
+
+int LibfabricDevice::Poll() {
+  if (!Usable()) return 0;
+  asleep_.store(false);
+  if (woken_.exchange(false, std::memory_order_relaxed)) {
+    uint64_t count = 0;
+    [[maybe_unused]] ssize_t taken = read(wake_.get(), &count, sizeof(count));
+    taken = read(timer_.get(), &count, sizeof(count));
+  }
+  RefreshSnapshot();
+  if (by_number_.empty()) return 0;
+  const Nanos now = Now();
+  int handled = 0;
+  for (int batch = 0; batch < kBatchesPerPoll; ++batch) {
+    if (ended_.empty()) TakeCompletions();
+    if (ended_.empty()) break;
+    handled += static_cast<int>(ended_.size());
+    for (const Completion& completion : ended_) Handle(completion, now);
+    ended_.clear();
+    PostReceives();
+  }
+  const bool probe = now - probed_ >= kProbeInterval;
+  if (probe) {
+    probed_ = now;
+    PostReceives();
+  }
+  const bool again = handled > 0 || now - served_ >= kServiceInterval;
+  if (again) served_ = now;
+  for (const auto& [number, channel] : by_number_) {
+    if (probe) channel->Probe(now);
+    if (!channel->NeedsService() && !(again && channel->Restless())) continue;
+    if (!channel->Service(now)) Forget(*channel);
+  }
+  return handled;
+}
+
+bool LibfabricDevice::ArmNotification() {
+  if (!Usable()) return true;
+  asleep_.store(true);
+  const bool in_use = !by_number_.empty();
+  if (in_use != watching_ && domain_->wait_descriptor() >= 0) {
+    // Without channels, what strangers do wakes nobody.
+    watching_ = in_use;
+    // Edge-triggered, because that of TCP in libfabric 1.17 stays readable after the first
+    // completion.
+    if (in_use) {
+      Watch(domain_->wait_descriptor(), EPOLLIN | EPOLLET).IgnoreError();
+    } else {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, domain_->wait_descriptor(), nullptr);
+    }
+  }
+  bool restless = in_use && !domain_->traits().waits;
+  for (const auto& [number, channel] : by_number_) {
+    channel->BeforeSleep();
+    restless |= channel->Restless();
+  }
+  if (in_use) {
+    WakeAfter(Now(), restless ? kRestlessSleep : patience_ / 8);
+    if (!domain_->TryWait()) return false;
+    // What ended before causes no event any more.
+    if (ended_.empty()) TakeCompletions();
+  }
+  return ended_.empty() && channels_version_.load() == snapshot_version_ &&
+         std::none_of(by_number_.begin(), by_number_.end(),
+                      [](const auto& entry) { return entry.second->NeedsService(); });
+}
+
+// Sets the timer, unless it already expires earlier.
+void LibfabricDevice::WakeAfter(Nanos now, Nanos interval) {
+  const Nanos due = now + interval;
+  if (timer_due_ > now && timer_due_ <= due) return;
+  timer_due_ = due;
+  itimerspec when = {};
+  when.it_value.tv_sec = interval / kSecond;
+  when.it_value.tv_nsec = interval % kSecond;
+  timerfd_settime(timer_.get(), 0, &when, nullptr);
+}
+
+void LibfabricDevice::Sleep(Nanos deadline) {
+  epoll_event events[3];
+  const int count = epoll_wait(epoll_.get(), events, 3, MillisecondsUntil(deadline));
+  if (count <= 0) return;
+  woken_.store(true);
+  // The event is over, but nobody may sleep before it was handled.
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.fd == domain_->wait_descriptor()) Wake();
+  }
+}
+
+void LibfabricDevice::Wake() {
+  const uint64_t one = 1;
+  // If the counter is full, sleepers wake up anyway.
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+}
+
+}  // namespace rdma_transport::fabric::libfabric

@@ -1,0 +1,125 @@
+// The libfabric fabric: peers behind any network that a provider of libfabric serves, over one
+// reliable-datagram endpoint.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/settings.h"
+#include "fabric/combined.h"
+#include "fabric/fabric.h"
+#include "fabric/host/file_descriptor.h"
+#include "fabric/libfabric/channel.h"
+#include "fabric/libfabric/domain.h"
+#include "fabric/libfabric/memory.h"
+#include "fabric/libfabric/providers.h"
+
+namespace rdma_transport::fabric::libfabric {
+
+// See Device for the contract.
+class LibfabricDevice final : public Device, private ChannelDevice {
+ public:
+  // Opens a device for each provider that FindProviders() returns.
+  static Status Create(const Settings& settings, std::vector<Member>* members);
+  ~LibfabricDevice() override;
+
+  std::string Summary() const override;
+  bool Usable() const override { return domain_->Usable(); }
+  Status Reaches(std::string_view channel_address) const override;
+  Status Allocate(size_t length, Access access, void* place,
+                  std::unique_ptr<Region>* region) override;
+  size_t RegionGranule() const override { return size_t{2} << 20; }
+  Status Adopt(Region* region) override;
+  MappedSpan MapOwn(const RemoteSpan&) override { return MappedSpan(); }
+  bool Locate(const void* data, RemoteSpan* span) const override;
+  Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
+  int Poll() override;
+  bool ArmNotification() override;
+  void Sleep(Nanos deadline) override;
+  void Wake() override;
+  int WaitDescriptor() const override { return epoll_.get(); }
+
+ private:
+  using Channels = std::unordered_map<uint64_t, std::shared_ptr<LibfabricChannel>>;
+  struct Peer {
+    fi_addr_t address;
+    int channels;
+  };
+
+  LibfabricDevice() = default;
+  Status Init(const Settings& settings, const Provider& provider,
+              std::shared_ptr<const Library> library);
+
+  // ChannelDevice:
+  Domain& domain() const override { return *domain_; }
+  RegisteredMemory& memory() const override { return *memory_; }
+  uint64_t chunk() const override { return chunk_; }
+  uint32_t frames() const override { return frames_; }
+  Nanos patience() const override { return patience_; }
+  const Registration& mark() const override { return *mark_; }
+  Frame mark_destination() const override { return mark_destination_; }
+  Operation* NewOperation(Operation::Kind kind) override;
+  void Return(Operation* operation) override;
+  Status Reach(const std::string& name, fi_addr_t* peer) override;
+  void Leave(const std::string& name) override;
+  bool asleep() const override { return asleep_.load(); }
+
+  Status Watch(int fd, uint32_t events);
+  void OnRegionEnd(uint64_t key);
+  std::vector<std::shared_ptr<LibfabricChannel>> Open() const;
+  void RefreshSnapshot();
+  std::shared_ptr<LibfabricChannel> Find(const Channels& channels, uint64_t key);
+  void Handle(const Completion& completion, Nanos now);
+  void HandleMessage(const Operation& operation, size_t length, Nanos now);
+  void PostReceives();
+  void TakeCompletions();
+  void Forget(const LibfabricChannel& channel);
+  void FailAll(const Status& reason);
+  void WakeAfter(Nanos now, Nanos interval);
+
+  std::unique_ptr<Domain> domain_;
+  std::unique_ptr<RegisteredMemory> memory_;
+  std::string description_;
+  uint64_t chunk_ = 0;
+  uint32_t frames_ = 0;
+  Nanos patience_ = 0;
+  std::shared_ptr<Registration> mark_;
+  Frame mark_destination_;
+  host::FileDescriptor epoll_;
+  host::FileDescriptor wake_;
+  host::FileDescriptor timer_;  // ends a sleep when a channel must be looked at
+  std::atomic<bool> asleep_{false};
+  std::atomic<bool> woken_{false};
+  bool watching_ = false;  // epoll_ has the completion queue's descriptor
+  Nanos probed_ = 0;
+  Nanos served_ = 0;
+  Nanos timer_due_ = 0;
+  std::vector<Completion> ended_;     // to be handled by the next Poll()
+  std::vector<Operation*> unposted_;  // receives
+
+  std::mutex operations_mu_;
+  std::deque<Operation> operations_;
+  std::vector<Operation*> free_;
+
+  std::mutex peers_mu_;
+  std::map<std::string, Peer> peers_;  // by the name of the endpoint
+
+  // A channel stays here until it has finished, even if its user has dropped it.
+  mutable std::mutex channels_mu_;
+  std::map<uint32_t, std::shared_ptr<LibfabricChannel>> channels_;  // by number
+  uint32_t last_number_ = 0;
+  std::atomic<uint64_t> channels_version_{0};
+  // The polling thread's copies.
+  Channels by_number_;
+  Channels by_tag_;
+  uint64_t snapshot_version_ = ~uint64_t{0};
+};
+
+}  // namespace rdma_transport::fabric::libfabric

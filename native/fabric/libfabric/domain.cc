@@ -1,0 +1,302 @@
+#include "fabric/libfabric/domain.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/random.h"
+#include "fabric/libfabric/wire.h"
+
+namespace rdma_transport::fabric::libfabric {
+namespace {
+
+constexpr size_t kFramesPerSlab = 128;  // 2 MiB
+constexpr size_t kMostReceives = 256;
+constexpr int kKeyAttempts = 8;
+constexpr int kEntries = 32;
+
+}  // namespace
+
+Status Domain::Open(std::shared_ptr<const Library> library, const fi_info* info,
+                    std::unique_ptr<Domain>* domain) {
+  std::unique_ptr<Domain> made(new Domain(std::move(library)));
+  RDMA_RETURN_IF_ERROR(made->Init(info));
+  *domain = std::move(made);
+  return OkStatus();
+}
+
+Domain::~Domain() {
+  Stop();
+  if (Usable()) return;
+  // The library's objects belong to the process that forked this one.
+  (void)queue_.release();
+  (void)peers_.release();
+  (void)domain_.release();
+  (void)fabric_.release();
+}
+
+void Domain::Stop() {
+  if (!Usable()) {
+    (void)endpoint_.release();
+    return;
+  }
+  // Some providers count the registrations of an endpoint, and keep it open for them.
+  if (traits_.binds_to_endpoint) slab_registrations_.clear();
+  endpoint_.reset();
+  slab_registrations_.clear();
+}
+
+Status Domain::Init(const fi_info* info) {
+  provider_ = info->fabric_attr->prov_name;
+  const uint64_t modes = static_cast<uint64_t>(info->domain_attr->mr_mode);
+  traits_.protocol = info->ep_attr->protocol;
+  traits_.protocol_version = info->ep_attr->protocol_version;
+  traits_.address_format = info->addr_format;
+  traits_.remote_data =
+      (info->caps & FI_RMA_EVENT) != 0 && info->domain_attr->cq_data_size >= sizeof(uint32_t);
+  traits_.local_registration = (modes & FI_MR_LOCAL) != 0;
+  traits_.virtual_addresses = (modes & FI_MR_VIRT_ADDR) != 0;
+  traits_.chooses_keys = (modes & FI_MR_PROV_KEY) != 0;
+  traits_.binds_to_endpoint = (modes & FI_MR_ENDPOINT) != 0;
+  traits_.cheap_registration = (modes & (FI_MR_ALLOCATED | FI_MR_LOCAL)) == 0;
+  traits_.key_bytes = info->domain_attr->mr_key_size;
+  traits_.largest_transfer = info->ep_attr->max_msg_size;
+  most_receives_ = std::min(std::max<size_t>(info->rx_attr->size, 1), kMostReceives);
+  if (info->ep_attr->max_msg_size < kFrameBytes) {
+    return Status(Code::kUnimplemented, provider_ + ": its messages are too short");
+  }
+  const auto failed = [this](long error, const char* what) {  // NOLINT(runtime/int)
+    return library_->Error(error, std::string(what) + " of " + provider_);
+  };
+  fid_fabric* fabric = nullptr;
+  if (const int error = library_->fabric(info->fabric_attr, &fabric, nullptr); error != 0) {
+    return failed(error, "fi_fabric");
+  }
+  fabric_.reset(fabric);
+  // The calls below take an info that is not const, and do not change it.
+  auto* writable = const_cast<fi_info*>(info);
+  fid_domain* domain = nullptr;
+  if (const int error = fi_domain(fabric, writable, &domain, nullptr); error != 0) {
+    return failed(error, "fi_domain");
+  }
+  domain_.reset(domain);
+  fi_av_attr table = {};
+  table.type = info->domain_attr->av_type;
+  fid_av* peers = nullptr;
+  if (const int error = fi_av_open(domain, &table, &peers, nullptr); error != 0) {
+    return failed(error, "fi_av_open");
+  }
+  peers_.reset(peers);
+  RDMA_RETURN_IF_ERROR(OpenQueue(info->tx_attr->size + info->rx_attr->size));
+  fid_ep* endpoint = nullptr;
+  if (const int error = fi_endpoint(domain, writable, &endpoint, nullptr); error != 0) {
+    return failed(error, "fi_endpoint");
+  }
+  endpoint_.reset(endpoint);
+  int error = fi_ep_bind(endpoint, &peers->fid, 0);
+  if (error == 0) error = fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV);
+  if (error == 0) error = fi_enable(endpoint);
+  if (error != 0) return failed(error, "fi_enable");
+  char name[kMostName];
+  size_t length = sizeof(name);
+  error = fi_getname(&endpoint->fid, name, &length);
+  if (error != 0 || length > sizeof(name)) return failed(error, "fi_getname");
+  name_.assign(name, length);
+  return OkStatus();
+}
+
+// A provider without descriptors to wait on is asked at short intervals instead.
+Status Domain::OpenQueue(size_t size) {
+  fid_cq* queue = nullptr;
+  int error = 0;
+  for (const fi_wait_obj wait : {FI_WAIT_FD, FI_WAIT_NONE}) {
+    fi_cq_attr attributes = {};
+    attributes.size = size;
+    attributes.format = FI_CQ_FORMAT_DATA;
+    attributes.wait_obj = wait;
+    error = fi_cq_open(domain_.get(), &attributes, &queue, nullptr);
+    if (error != 0) continue;
+    queue_.reset(queue);
+    traits_.waits =
+        wait == FI_WAIT_FD && fi_control(&queue->fid, FI_GETWAIT, &wait_) == 0 && wait_ >= 0;
+    return OkStatus();
+  }
+  return library_->Error(error, "fi_cq_open of " + provider_);
+}
+
+std::string Domain::Text(const std::string& name) const {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (traits_.address_format == FI_SOCKADDR_IN && name.size() >= sizeof(sockaddr_in)) {
+    sockaddr_in address;
+    std::memcpy(&address, name.data(), sizeof(address));
+    inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text));
+    return std::string(text) + ":" + std::to_string(ntohs(address.sin_port));
+  }
+  if (traits_.address_format == FI_SOCKADDR_IN6 && name.size() >= sizeof(sockaddr_in6)) {
+    sockaddr_in6 address;
+    std::memcpy(&address, name.data(), sizeof(address));
+    inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof(text));
+    return "[" + std::string(text) + "]:" + std::to_string(ntohs(address.sin6_port));
+  }
+  return Hex(name.substr(0, 32));
+}
+
+// --- Peers and memory ---
+
+Status Domain::Insert(const std::string& name, fi_addr_t* peer) {
+  const int inserted = fi_av_insert(peers_.get(), name.data(), 1, peer, 0, nullptr);
+  if (inserted == 1) return OkStatus();
+  return library_->Error(inserted < 0 ? inserted : -FI_EINVAL, "fi_av_insert of " + provider_);
+}
+
+void Domain::Remove(fi_addr_t peer) { fi_av_remove(peers_.get(), &peer, 1, 0); }
+
+Status Domain::Register(char* address, size_t length, uint64_t access,
+                        std::shared_ptr<Registration>* registration) {
+  const uint64_t local = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+  const uint64_t mask =
+      traits_.key_bytes >= 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * traits_.key_bytes)) - 1;
+  fid_mr* made = nullptr;
+  int error = 0;
+  // Keys are random, so that one cannot be guessed; one may already be in use.
+  for (int attempt = 0; attempt < kKeyAttempts; ++attempt) {
+    const uint64_t key = traits_.chooses_keys ? 0 : Random64() & mask;
+    error = fi_mr_reg(domain_.get(), address, length, access | local, 0, key, 0, &made, nullptr);
+    if (error != -FI_ENOKEY) break;
+  }
+  Owned<fid_mr> region(error == 0 ? made : nullptr);
+  if (error == 0 && traits_.binds_to_endpoint) {
+    error = fi_mr_bind(made, &endpoint_->fid, 0);
+    if (error == 0) error = fi_mr_enable(made);
+  }
+  if (error != 0) {
+    const Status failed = library_->Error(
+        error, "registering " + std::to_string(length) + " bytes with " + provider_);
+    return Status(Code::kResourceExhausted, failed.message());
+  }
+  *registration =
+      std::make_shared<Registration>(std::move(region), address, traits_.virtual_addresses);
+  return OkStatus();
+}
+
+// Requires frames_mu_.
+Status Domain::AddFrames() {
+  std::unique_ptr<host::MemoryRegion> slab;
+  RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(0, kFramesPerSlab * kFrameBytes,
+                                                  Access::kRemoteRead, nullptr, &slab));
+  void* descriptor = nullptr;
+  if (traits_.local_registration) {
+    std::shared_ptr<Registration> registration;
+    RDMA_RETURN_IF_ERROR(Register(slab->address(), slab->length(), 0, &registration));
+    descriptor = registration->descriptor();
+    slab_registrations_.push_back(std::move(registration));
+  }
+  for (size_t i = 0; i < kFramesPerSlab; ++i) {
+    frames_.push_back({slab->address() + i * kFrameBytes, descriptor});
+  }
+  slabs_.push_back(std::move(slab));
+  return OkStatus();
+}
+
+bool Domain::TakeFrame(Frame* frame) {
+  std::lock_guard<std::mutex> lock(frames_mu_);
+  if (frames_.empty() && !AddFrames().ok()) return false;
+  *frame = frames_.back();
+  frames_.pop_back();
+  return true;
+}
+
+void Domain::ReturnFrame(const Frame& frame) {
+  std::lock_guard<std::mutex> lock(frames_mu_);
+  frames_.push_back(frame);
+}
+
+// --- Operations ---
+
+ssize_t Domain::Receive(Operation* operation) {
+  return fi_recv(endpoint_.get(), operation->frame.data, kFrameBytes, operation->frame.descriptor,
+                 FI_ADDR_UNSPEC, &operation->context);
+}
+
+ssize_t Domain::Send(Operation* operation, size_t length, fi_addr_t peer) {
+  return fi_send(endpoint_.get(), operation->frame.data, length, operation->frame.descriptor, peer,
+                 &operation->context);
+}
+
+ssize_t Domain::Write(Operation* operation, const char* source, size_t length, void* descriptor,
+                      fi_addr_t peer, uint64_t address, uint64_t key, const uint32_t* data) {
+  if (data != nullptr) {
+    return fi_writedata(endpoint_.get(), source, length, descriptor, *data, peer, address, key,
+                        &operation->context);
+  }
+  const iovec local = {const_cast<char*>(source), length};
+  const fi_rma_iov remote = {address, length, key};
+  fi_msg_rma message = {};
+  message.msg_iov = &local;
+  message.desc = &descriptor;
+  message.iov_count = 1;
+  message.addr = peer;
+  message.rma_iov = &remote;
+  message.rma_iov_count = 1;
+  message.context = &operation->context;
+  return fi_writemsg(endpoint_.get(), &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+}
+
+ssize_t Domain::Read(Operation* operation, char* destination, size_t length, void* descriptor,
+                     fi_addr_t peer, uint64_t address, uint64_t key) {
+  return fi_read(endpoint_.get(), destination, length, descriptor, peer, address, key,
+                 &operation->context);
+}
+
+bool Domain::Completions(std::vector<Completion>* ended, Status* error) {
+  fi_cq_data_entry entries[kEntries];
+  const ssize_t count = fi_cq_read(queue_.get(), entries, kEntries);
+  if (count == -FI_EAGAIN) return true;
+  if (count == -FI_EAVAIL) return TakeError(ended, error);
+  if (count < 0) {
+    *error = library_->Error(count, "fi_cq_read of " + provider_);
+    return false;
+  }
+  for (ssize_t i = 0; i < count; ++i) {
+    const fi_cq_data_entry& entry = entries[i];
+    Completion completion;
+    if ((entry.flags & FI_REMOTE_WRITE) != 0) {
+      if ((entry.flags & FI_REMOTE_CQ_DATA) == 0) continue;
+      completion.data = static_cast<uint32_t>(entry.data);
+    } else {
+      completion.operation = static_cast<Operation*>(entry.op_context);
+      completion.length = entry.len;
+    }
+    ended->push_back(std::move(completion));
+  }
+  return true;
+}
+
+bool Domain::TakeError(std::vector<Completion>* ended, Status* error) {
+  fi_cq_err_entry entry = {};
+  const ssize_t count = fi_cq_readerr(queue_.get(), &entry, 0);
+  if (count == -FI_EAGAIN) return true;
+  if (count < 0) {
+    *error = library_->Error(count, "fi_cq_readerr of " + provider_);
+    return false;
+  }
+  // A peer's access to memory here has failed. The peer learns of it, too.
+  if ((entry.flags & (FI_REMOTE_WRITE | FI_REMOTE_READ)) != 0 || entry.op_context == nullptr) {
+    return true;
+  }
+  Completion completion;
+  completion.operation = static_cast<Operation*>(entry.op_context);
+  completion.status = Status(Code::kUnavailable, library_->Error(entry.err, provider_).message());
+  ended->push_back(std::move(completion));
+  return true;
+}
+
+bool Domain::TryWait() {
+  if (!traits_.waits) return true;
+  fid* objects[] = {&queue_->fid};
+  return fi_trywait(fabric_.get(), objects, 1) == 0;
+}
+
+}  // namespace rdma_transport::fabric::libfabric

@@ -1,0 +1,84 @@
+#include "fabric/libfabric/inbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace rdma_transport::fabric::libfabric {
+
+Status Inbox::Take(const MessageHeader& header, std::string_view bytes, Nanos now,
+                   const Handle& handle) {
+  if (header.sequence <= read_ || header.sequence > read_ + frames_) {
+    return Status(Code::kDataLoss, "a message at an impossible place of its stream");
+  }
+  if (header.sequence == read_ + 1 && header.writes <= arrived_) {
+    ++read_;
+    RDMA_RETURN_IF_ERROR(Feed(bytes, handle));
+    return ReadHeld(now, handle);
+  }
+  if (held_.empty()) waiting_since_ = now;
+  const bool fresh = held_.emplace(header.sequence, Held{header.writes, std::string(bytes)}).second;
+  return fresh ? OkStatus() : Status(Code::kDataLoss, "a message came twice");
+}
+
+Status Inbox::TakeWrite(uint16_t sequence, Nanos now, const Handle& handle) {
+  const auto distance =
+      static_cast<uint16_t>(sequence - static_cast<uint16_t>((arrived_ + 1) & 0xffff));
+  const uint64_t whole = arrived_ + 1 + distance;
+  if (distance > kMostUnconfirmedWrites || !ahead_.insert(whole).second) {
+    return Status(Code::kDataLoss, "a write at an impossible place among its channel's");
+  }
+  while (!ahead_.empty() && *ahead_.begin() == arrived_ + 1) {
+    ++arrived_;
+    ahead_.erase(ahead_.begin());
+  }
+  return held_.empty() ? OkStatus() : ReadHeld(now, handle);
+}
+
+Status Inbox::ReadHeld(Nanos now, const Handle& handle) {
+  while (!held_.empty()) {
+    const auto first = held_.begin();
+    if (first->first != read_ + 1 || first->second.writes > arrived_) break;
+    const std::string bytes = std::move(first->second.bytes);
+    held_.erase(first);
+    ++read_;
+    waiting_since_ = now;
+    RDMA_RETURN_IF_ERROR(Feed(bytes, handle));
+  }
+  return OkStatus();
+}
+
+// Most messages hold whole records, which are handled where they lie.
+Status Inbox::Feed(std::string_view bytes, const Handle& handle) {
+  while (!bytes.empty()) {
+    RecordHeader header;
+    size_t known = partial_.size();
+    if (known < sizeof(header)) {
+      const size_t missing = std::min(sizeof(header) - known, bytes.size());
+      if (known == 0 && bytes.size() >= sizeof(header)) {
+        std::memcpy(&header, bytes.data(), sizeof(header));
+        if (header.length <= longest_ && bytes.size() - sizeof(header) >= header.length) {
+          RDMA_RETURN_IF_ERROR(handle(header.kind, bytes.substr(sizeof(header), header.length)));
+          bytes.remove_prefix(sizeof(header) + header.length);
+          continue;
+        }
+      }
+      partial_.append(bytes.substr(0, missing));
+      bytes.remove_prefix(missing);
+      known = partial_.size();
+      if (known < sizeof(header)) return OkStatus();
+    }
+    std::memcpy(&header, partial_.data(), sizeof(header));
+    if (header.length > longest_) return Status(Code::kDataLoss, "a record that is too long");
+    const size_t whole = sizeof(header) + header.length;
+    const size_t piece = std::min(whole - known, bytes.size());
+    partial_.append(bytes.substr(0, piece));
+    bytes.remove_prefix(piece);
+    if (partial_.size() < whole) return OkStatus();
+    const std::string record = std::exchange(partial_, {});
+    RDMA_RETURN_IF_ERROR(handle(header.kind, std::string_view(record).substr(sizeof(header))));
+  }
+  return OkStatus();
+}
+
+}  // namespace rdma_transport::fabric::libfabric

@@ -1,0 +1,57 @@
+// The incoming half of a channel's stream: puts messages in order, waits for the writes that
+// precede them, and takes the records out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "fabric/libfabric/wire.h"
+
+namespace rdma_transport::fabric::libfabric {
+
+// Not thread-safe: belongs to the polling thread. Trusts nothing that it reads.
+class Inbox {
+ public:
+  using Handle = std::function<Status(RecordKind kind, std::string_view record)>;
+
+  // `frames` is how many messages the peer may send before any is confirmed, and `longest` the
+  // length of the longest record, in bytes.
+  Inbox(uint32_t frames, size_t longest) : frames_(frames), longest_(longest) {}
+
+  // Takes a message of the stream, and calls `handle` for each record that is complete now, in
+  // order. Returns the first error of `handle`, or DataLoss if the content is not valid; nothing
+  // may be taken afterwards.
+  Status Take(const MessageHeader& header, std::string_view bytes, Nanos now, const Handle& handle);
+  // The write with these 16 bits of its sequence has arrived.
+  Status TakeWrite(uint16_t sequence, Nanos now, const Handle& handle);
+
+  uint64_t read() const { return read_; }  // messages read so far
+  // When the oldest message came that still waits for an earlier one or for a write, or 0.
+  Nanos waiting_since() const { return held_.empty() ? 0 : waiting_since_; }
+
+ private:
+  struct Held {
+    uint64_t writes;
+    std::string bytes;
+  };
+
+  Status Feed(std::string_view bytes, const Handle& handle);
+  Status ReadHeld(Nanos now, const Handle& handle);
+
+  const uint32_t frames_;
+  const size_t longest_;
+  uint64_t read_ = 0;
+  uint64_t arrived_ = 0;           // all writes up to this one have arrived
+  std::set<uint64_t> ahead_;       // writes that arrived before an earlier one
+  std::map<uint64_t, Held> held_;  // messages that came too early, by sequence
+  Nanos waiting_since_ = 0;
+  std::string partial_;  // the beginning of a record
+};
+
+}  // namespace rdma_transport::fabric::libfabric

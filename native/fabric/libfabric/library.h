@@ -1,0 +1,66 @@
+// The host's libfabric, loaded on first use. It is neither linked nor bundled, because vendors
+// ship their own.
+#pragma once
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace rdma_transport::fabric::libfabric {
+
+// The interface that this fabric is written for, and the oldest library that has it.
+constexpr uint32_t kApiVersion = FI_VERSION(1, 14);
+
+// Functions such as fi_send() are missing here because they are called through the objects.
+struct Library {
+  decltype(&::fi_getinfo) getinfo;
+  decltype(&::fi_freeinfo) freeinfo;
+  decltype(&::fi_dupinfo) dupinfo;
+  decltype(&::fi_fabric) fabric;
+  decltype(&::fi_version) version;
+  decltype(&::fi_strerror) strerror;
+
+  std::string path;  // as passed to LoadLibrary()
+
+  // Returns, for example, "1.17".
+  std::string Version() const;
+  // Returns a status whose code matches `error`, a positive or negative FI_ number, and whose
+  // message is, for example, "fi_endpoint of efa: Cannot allocate memory".
+  Status Error(long error,
+               std::string_view what) const;  // NOLINT(runtime/int): as libfabric has it
+};
+
+// Frees a list of infos.
+struct InfoDeleter {
+  const Library* library = nullptr;
+  void operator()(fi_info* info) const {
+    if (info != nullptr) library->freeinfo(info);
+  }
+};
+using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
+
+// Closes an object of the library.
+struct Closer {
+  template <typename Object>
+  void operator()(Object* object) const {
+    if (object != nullptr) fi_close(&object->fid);
+  }
+};
+template <typename Object>
+using Owned = std::unique_ptr<Object, Closer>;
+
+// Loads the library and never unloads it, because providers have global state. `path` is the
+// argument of dlopen(). Returns NotFound if the library does not exist, Unimplemented if it is too
+// old. Thread-safe.
+Status LoadLibrary(const std::string& path, std::shared_ptr<const Library>* library);
+
+}  // namespace rdma_transport::fabric::libfabric
