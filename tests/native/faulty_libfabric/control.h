@@ -1,0 +1,140 @@
+// A libfabric that behaves like other providers than the one underneath, for tests: how it is set
+// up, disturbed and watched.
+//
+// A process that loads libfaulty_libfabric.so in place of libfabric.so.1 gets the real library's
+// TCP provider with native FI_EP_RDM endpoints ("net" in 1.17, "tcp" later), changed by the
+// environment variable FAULTY_LIBFABRIC: "key=value" pairs, separated by spaces or commas. It is
+// read once, at load. With an unknown key or a bad value, a message goes to stderr and fi_getinfo()
+// returns -FI_EINVAL. Without the variable, everything is as the real provider has it.
+//
+// Order:
+//   order=provider     what the real provider promises and keeps. The default.
+//   order=sas          only sends keep their order; msg_order is FI_ORDER_SAS, comp_order 0. EFA.
+//   order=none         msg_order and comp_order are 0, and messages overtake each other, too. CXI.
+//     With sas and none, half of the writes and reads (with none, of the sends, too) wait a random
+//     time before they are transmitted. Half of the waiting writes and sends without
+//     FI_DELIVERY_COMPLETE complete at once, before their data is placed; those with it never do.
+//     Waiting posts are transmitted while their domain makes progress: in posts, reads of a
+//     completion queue and fi_trywait(). The wait descriptor becomes readable for them.
+//   delay_us=N         the longest such wait. Default: 1000
+//   seed=N             of all random decisions. Default: 1
+//
+// What the provider lacks:
+//   cq_data=N          cq_data_size: 8, 4 (EFA) or 0 (no remote data, -FI_ENOSYS). Larger data is
+//                      -FI_EINVAL. Default: 8
+//   rma_event=on|off   off: no FI_RMA_EVENT, and remote data with a write is -FI_ENOSYS (ofi_rxm).
+//   wait=fd|none       none: fi_cq_open() with a wait object is -FI_ENOSYS (EFA).
+//   max_msg=N          max_msg_size; more is -FI_EMSGSIZE. Default: the real one
+//   inject=N           inject_size; more is -FI_EMSGSIZE. 0 as with CXI's writes. Default: the real
+//   tx_size=N          tx_attr->size: at most N sends, writes and reads of an endpoint may lack a
+//                      completion that was read from the queue, then -FI_EAGAIN. Default: no limit
+//   provider=A+B       the names it presents, each with all addresses, in this order. Default: the
+//                      real one. "efa+tcp" is a host with a card.
+//   no_provider=0|1    1: fi_getinfo() finds nothing.
+//   version=1.N        what fi_version() returns. A newer one is refused by fi_getinfo().
+// Hints that ask for more than that find nothing (-FI_ENODATA).
+//
+// Memory:
+//   mr=BIT+BIT...      mr_mode, which hints must accept:
+//     prov_key         the provider chooses random keys (verbs, EFA, CXI).
+//     virt_addr        remote addresses are virtual addresses, not offsets (verbs, EFA).
+//     local            buffers of posts need a descriptor of a region that covers them with the
+//                      access of the post, else -FI_EINVAL (verbs, EFA). Not for injected ones.
+//     allocated        registered pages must be mapped, else -FI_EFAULT (verbs, EFA, CXI).
+//     endpoint         a region has no key and cannot be reached until fi_mr_bind() to an endpoint
+//                      and fi_mr_enable() (CXI).
+//   mr_key_size=N      bytes of a key, 1 to 8. Larger requested keys are -FI_EKEYREJECTED. Default:
+//   8 mr_fail=N          the Nth registration and all later ones are -FI_ENOMEM. 0: none. Default:
+//   0 mr_limit=N         registrations beyond N bytes in all are -FI_ENOSPC. 0: no limit. Default:
+//   0
+//
+// Faults:
+//   eagain=P           percent of the posts that return -FI_EAGAIN.
+//   eagain_for_ms=N    all posts return -FI_EAGAIN for N ms from load, or from setting it.
+//   late=N             completions are held back up to N us, in order unless order=none or sas.
+//   fail_completion=N  the Nth send, write, read or receive from load, or from setting it, is not
+//                      done and completes with FI_EIO. 0: none.
+//   lose=P             percent of the sends and writes that complete and are never transmitted, as
+//                      when TCP reconnects after a reset.
+//
+// Stricter than most providers, to find mistakes: FI_FENCE without the capability is -FI_EBADFLAGS;
+// op_context of the completion of a peer's write is NULL; a post on an endpoint that is not enabled
+// is -FI_EOPBADSTATE; objects in use cannot be closed (-FI_EBUSY). What is not supported returns
+// -FI_ENOSYS: event queues, counters, tagged messages, atomics, scalable endpoints. An endpoint
+// that closes transmits what waits, without waiting for the peer.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// How often each behavior struck, since load or the last reset.
+struct FaultyLibfabricCounters {
+  // Accepted posts.
+  uint64_t sends;
+  uint64_t writes;
+  uint64_t reads;
+  uint64_t receives;
+  // Posts that waited before they were transmitted, those that a later one overtook, and those that
+  // completed before they were transmitted.
+  uint64_t delayed_sends;
+  uint64_t delayed_writes;
+  uint64_t delayed_reads;
+  uint64_t overtaken_sends;
+  uint64_t overtaken_writes;
+  uint64_t overtaken_reads;
+  uint64_t early_completions;
+  // Completions held back, and of these the ones that a later one overtook.
+  uint64_t late_completions;
+  uint64_t reordered_completions;
+  // Completions in error that were made up, and posts that were lost.
+  uint64_t failed_completions;
+  uint64_t lost;
+  // Posts refused: -FI_EAGAIN by chance or for a time, for a full transmit queue, for their size,
+  // for remote data, for a descriptor.
+  uint64_t eagain;
+  uint64_t tx_full;
+  uint64_t too_large;
+  uint64_t bad_data;
+  uint64_t bad_descriptor;
+  // Registrations, those refused, and calls of fi_getinfo() that a setting let find nothing.
+  uint64_t registrations;
+  uint64_t refused_registrations;
+  uint64_t refused_hints;
+  // Calls of fi_trywait() that let the client sleep.
+  uint64_t trywaits;
+  // Living now. A reset keeps these.
+  uint64_t fabrics;
+  uint64_t domains;
+  uint64_t endpoints;
+  uint64_t completion_queues;
+  uint64_t address_vectors;
+  uint64_t regions;
+  uint64_t registered_bytes;
+};
+
+// Sets a key, for what is posted, registered or asked for from now on. mr_mode of a domain is that
+// of the fi_info it was opened with. 0, or EINVAL.
+int faulty_libfabric_set(const char* key, const char* value);
+
+// Back to what the environment says, without pending faults, and with counters at zero.
+void faulty_libfabric_reset(void);
+
+void faulty_libfabric_counters(struct FaultyLibfabricCounters* counters);
+
+// The next post of this kind ("send", "write", "read", "receive" or "any") completes with FI_EIO,
+// or is lost (not for reads and receives). Calls add up. 0, or EINVAL.
+int faulty_libfabric_fail_next(const char* kind);
+int faulty_libfabric_lose_next(const char* kind);
+
+// With 1, writes wait until 0, whatever the order is. Those that may complete early do.
+void faulty_libfabric_hold_writes(int hold);
+
+// All posts return -FI_EAGAIN for this long from now. 0 ends it.
+void faulty_libfabric_eagain_for(int milliseconds);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,184 @@
+// What a client opens. Each object begins with the structure that the client knows, and holds the
+// real object. One lock, the domain's, guards all objects of a domain.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "faults.h"
+#include "unsupported.h"
+
+namespace faulty_libfabric {
+
+struct Endpoint;
+struct Queue;
+struct Region;
+
+struct Fabric : fid_fabric {
+  using Base = fid_fabric;
+  fid_fabric* real = nullptr;
+};
+
+// A place in an endpoint's transmit queue, taken until the last copy of this goes.
+using Slot = std::shared_ptr<void>;
+
+// A posted send, write, read or receive. The real provider gets its address as the context.
+struct Operation {
+  Endpoint* endpoint = nullptr;
+  Kind kind = Kind::kSend;
+  void* context = nullptr;
+  uint64_t flags = 0;
+  std::vector<iovec> buffers;
+  std::vector<void*> descriptors;
+  std::vector<fi_rma_iov> remote;
+  fi_addr_t peer = FI_ADDR_UNSPEC;
+  uint64_t data = 0;
+  // Of the buffers, when the client may use them again before it is transmitted.
+  std::vector<char> copy;
+  bool injected = false;
+  // Whether a success is still to be shown to the client.
+  bool shows_success = true;
+  bool completed_early = false;
+  // Its position among the transmits of the endpoint.
+  uint64_t sequence = 0;
+  Slot slot;
+};
+
+struct Domain : fid_domain {
+  using Base = fid_domain;
+  Fabric* fabric = nullptr;
+  fid_domain* real = nullptr;
+  int mr_mode = 0;
+  std::mutex mutex;
+  std::unordered_map<Operation*, std::unique_ptr<Operation>> operations;
+  // What is not transmitted yet, by the time when it will be.
+  std::multimap<Clock::time_point, Operation*> waiting;
+  std::set<Queue*> queues;
+  std::set<Region*> regions;
+  int users = 0;
+};
+
+struct AddressVector : fid_av {
+  using Base = fid_av;
+  Domain* domain = nullptr;
+  fid_av* real = nullptr;
+  int users = 0;
+};
+
+struct Region : fid_mr {
+  using Base = fid_mr;
+  Domain* domain = nullptr;
+  fid_mr* real = nullptr;
+  iovec memory = {};
+  uint64_t access = 0;
+  uint64_t offset = 0;
+  uint64_t requested_key = 0;
+  uint64_t flags = 0;
+  Endpoint* endpoint = nullptr;
+};
+
+struct Completion {
+  fi_cq_err_entry entry = {};
+  fi_addr_t source = FI_ADDR_NOTAVAIL;
+  Slot slot;
+};
+
+struct Queue : fid_cq {
+  using Base = fid_cq;
+  Domain* domain = nullptr;
+  fid_cq* real = nullptr;
+  fi_cq_format format = FI_CQ_FORMAT_CONTEXT;
+  // By the time when the client may see them.
+  std::multimap<Clock::time_point, Completion> completions;
+  Clock::time_point latest;
+  // What the client sleeps on, or -1: an epoll descriptor of the real one and of the timer.
+  int wait_descriptor = -1;
+  int timer = -1;
+  Clock::time_point armed;
+  bool signaled = false;
+  int users = 0;
+};
+
+struct Endpoint : fid_ep {
+  using Base = fid_ep;
+  Domain* domain = nullptr;
+  fid_ep* real = nullptr;
+  Queue* transmit = nullptr;
+  Queue* receive = nullptr;
+  AddressVector* addresses = nullptr;
+  bool enabled = false;
+  // Flags of operations without flags of their own, and whether those need FI_COMPLETION.
+  uint64_t transmit_flags = 0;
+  uint64_t receive_flags = 0;
+  bool transmit_selective = false;
+  bool receive_selective = false;
+  uint64_t max_msg = 0;
+  uint64_t inject = 0;
+  uint64_t posted = 0;
+  uint64_t highest_transmitted = 0;
+  std::shared_ptr<uint64_t> slots = std::make_shared<uint64_t>(0);
+  int regions = 0;
+};
+
+// The object behind what a client passes in.
+template <typename T>
+T* As(fid* client) {
+  return static_cast<T*>(reinterpret_cast<typename T::Base*>(client));
+}
+template <typename T>
+T* As(typename T::Base* client) {
+  return static_cast<T*>(client);
+}
+
+// A copy of an info or fabric attribute as the real provider knows it.
+struct InfoDeleter {
+  void operator()(fi_info* info) const;
+};
+using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
+InfoPtr ToReal(const fi_info* info);
+
+int OpenDomain(fid_fabric* fabric, fi_info* info, fid_domain** opened, void* context);
+int OpenAddressVector(fid_domain* domain, fi_av_attr* attributes, fid_av** opened, void* context);
+int OpenQueue(fid_domain* domain, fi_cq_attr* attributes, fid_cq** opened, void* context);
+int OpenEndpoint(fid_domain* domain, fi_info* info, fid_ep** opened, void* context);
+fi_ops_mr* RegionOperations();
+fi_ops_msg* MessageOperations();
+fi_ops_rma* RmaOperations();
+
+// Accepts an operation, or says why not.
+ssize_t Post(std::unique_ptr<Operation> operation);
+uint64_t Bytes(const Operation& operation);
+
+// The rest is called with the domain's lock held.
+
+// Takes what the real queue has.
+void Drain(Queue& queue);
+// Shows a completion to the client, now or later.
+void Show(Queue& queue, Completion completion);
+// Whether the client can read something.
+bool IsReady(const Queue& queue);
+// Sets the timers of sleeping clients.
+void Arm(Domain& domain);
+
+// Transmits what has waited long enough.
+void Transmit(Domain& domain);
+// Transmits all that waits at an endpoint, and cancels what cannot be.
+void TransmitAll(Endpoint& endpoint);
+// Hands one operation to the real provider.
+ssize_t TransmitNow(Operation& operation);
+// Completes an operation, by an entry of the real queue or one made up, and forgets it.
+void Finish(Operation* operation, fi_cq_err_entry entry, fi_addr_t source);
+// The entry of a made-up completion; 0 is success.
+fi_cq_err_entry EntryOf(const Operation& operation, int error);
+// Whether a region covers the buffers.
+bool HasDescriptors(const Operation& operation);
+
+}  // namespace faulty_libfabric

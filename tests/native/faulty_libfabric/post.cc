@@ -1,0 +1,153 @@
+// Decides what becomes of a posted operation.
+
+#include <cstring>
+
+#include "objects.h"
+
+namespace faulty_libfabric {
+namespace {
+
+constexpr size_t kMostBuffers = 4;
+constexpr uint64_t kPlaced = FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE;
+constexpr Counter kPosted[kKinds] = {
+    &FaultyLibfabricCounters::sends, &FaultyLibfabricCounters::writes,
+    &FaultyLibfabricCounters::reads, &FaultyLibfabricCounters::receives};
+constexpr Counter kDelayed[kKinds - 1] = {&FaultyLibfabricCounters::delayed_sends,
+                                          &FaultyLibfabricCounters::delayed_writes,
+                                          &FaultyLibfabricCounters::delayed_reads};
+
+ssize_t Refuse(Counter counter, ssize_t error) {
+  Count(counter);
+  return error;
+}
+
+// What is wrong with an operation, whenever it is posted.
+ssize_t Check(const Operation& operation, const Settings& settings) {
+  const Endpoint& endpoint = *operation.endpoint;
+  if (!endpoint.enabled) return -FI_EOPBADSTATE;
+  if ((operation.flags & FI_FENCE) != 0) return -FI_EBADFLAGS;
+  if (operation.buffers.size() > kMostBuffers || operation.remote.size() > kMostBuffers) {
+    return -FI_EINVAL;
+  }
+  const uint64_t bytes = Bytes(operation);
+  const bool transmits = operation.kind != Kind::kReceive;
+  if ((transmits && bytes > settings.max_msg.value_or(endpoint.max_msg)) ||
+      (operation.injected && bytes > settings.inject.value_or(endpoint.inject))) {
+    return Refuse(&FaultyLibfabricCounters::too_large, -FI_EMSGSIZE);
+  }
+  if ((operation.flags & FI_REMOTE_CQ_DATA) != 0) {
+    if (settings.cq_data == 0 || (operation.kind == Kind::kWrite && !settings.rma_event)) {
+      return Refuse(&FaultyLibfabricCounters::bad_data, -FI_ENOSYS);
+    }
+    if (settings.cq_data < 8 && (operation.data >> (8 * settings.cq_data)) != 0) {
+      return Refuse(&FaultyLibfabricCounters::bad_data, -FI_EINVAL);
+    }
+  }
+  if ((endpoint.domain->mr_mode & FI_MR_LOCAL) != 0 && !operation.injected &&
+      !HasDescriptors(operation)) {
+    return Refuse(&FaultyLibfabricCounters::bad_descriptor, -FI_EINVAL);
+  }
+  return 0;
+}
+
+// Lets the client use its buffers again.
+void Copy(Operation& operation) {
+  if (!operation.copy.empty()) return;
+  operation.copy.reserve(Bytes(operation));
+  for (const iovec& buffer : operation.buffers) {
+    const char* begin = static_cast<const char*>(buffer.iov_base);
+    operation.copy.insert(operation.copy.end(), begin, begin + buffer.iov_len);
+  }
+  operation.buffers = {{operation.copy.data(), operation.copy.size()}};
+}
+
+bool ShallWait(const Operation& operation, const Settings& settings) {
+  if (operation.kind == Kind::kReceive) return false;
+  if (operation.kind == Kind::kWrite && WritesAreHeld()) return true;
+  if (settings.order == Order::kProvider) return false;
+  if (settings.order == Order::kSas && operation.kind == Kind::kSend) return false;
+  return Chance(50);
+}
+
+void Wait(Operation& operation, const Settings& settings) {
+  Domain& domain = *operation.endpoint->domain;
+  Count(kDelayed[static_cast<int>(operation.kind)]);
+  const bool held = operation.kind == Kind::kWrite && WritesAreHeld();
+  const auto due = Clock::now() + std::chrono::microseconds(held ? 0 : Random(settings.delay_us));
+  domain.waiting.emplace(due, &operation);
+  if (held) Transmit(domain);
+  if (operation.kind == Kind::kRead || (operation.flags & kPlaced) != 0) return;
+  if (!operation.shows_success || (!held && Chance(50))) return;
+  Copy(operation);
+  Completion completion;
+  completion.entry = EntryOf(operation, 0);
+  completion.entry.op_context = operation.context;
+  completion.slot = operation.slot;
+  Show(*operation.endpoint->transmit, std::move(completion));
+  operation.completed_early = true;
+  Count(&FaultyLibfabricCounters::early_completions);
+}
+
+// An operation that nothing refuses any more.
+ssize_t Accept(std::unique_ptr<Operation> owned, const Settings& settings) {
+  Operation* operation = owned.get();
+  Domain& domain = *operation->endpoint->domain;
+  if (operation->injected) Copy(*operation);
+  if (ShallFail(settings, operation->kind)) {
+    Count(&FaultyLibfabricCounters::failed_completions);
+    domain.operations.emplace(operation, std::move(owned));
+    Finish(operation, EntryOf(*operation, FI_EIO), FI_ADDR_NOTAVAIL);
+    return 0;
+  }
+  if (ShallLose(settings, operation->kind)) {
+    Count(&FaultyLibfabricCounters::lost);
+    domain.operations.emplace(operation, std::move(owned));
+    Finish(operation, EntryOf(*operation, 0), FI_ADDR_NOTAVAIL);
+    return 0;
+  }
+  if (ShallWait(*operation, settings)) {
+    domain.operations.emplace(operation, std::move(owned));
+    Wait(*operation, settings);
+    return 0;
+  }
+  const ssize_t result = TransmitNow(*operation);
+  if (result == 0) {
+    domain.operations.emplace(operation, std::move(owned));
+  } else {
+    ForgetPost();
+  }
+  return result;
+}
+
+}  // namespace
+
+uint64_t Bytes(const Operation& operation) {
+  uint64_t bytes = 0;
+  for (const iovec& buffer : operation.buffers) bytes += buffer.iov_len;
+  return bytes;
+}
+
+ssize_t Post(std::unique_ptr<Operation> operation) {
+  const auto settings = Current();
+  Endpoint& endpoint = *operation->endpoint;
+  Domain& domain = *endpoint.domain;
+  const Kind kind = operation->kind;
+  const std::lock_guard<std::mutex> lock(domain.mutex);
+  if (const ssize_t error = Check(*operation, *settings); error != 0) return error;
+  Transmit(domain);
+  if (ShallRefuse(*settings)) return Refuse(&FaultyLibfabricCounters::eagain, -FI_EAGAIN);
+  if (kind != Kind::kReceive) {
+    if (settings->tx_size.has_value() && *endpoint.slots >= *settings->tx_size) {
+      return Refuse(&FaultyLibfabricCounters::tx_full, -FI_EAGAIN);
+    }
+    operation->sequence = ++endpoint.posted;
+    ++*endpoint.slots;
+    operation->slot = Slot(nullptr, [slots = endpoint.slots](void*) { --*slots; });
+  }
+  const ssize_t result = Accept(std::move(operation), *settings);
+  if (result == 0) Count(kPosted[static_cast<int>(kind)]);
+  Arm(domain);
+  return result;
+}
+
+}  // namespace faulty_libfabric

@@ -1,0 +1,125 @@
+// What happens to accepted operations: they wait, are transmitted, and complete.
+
+#include "objects.h"
+
+namespace faulty_libfabric {
+namespace {
+
+constexpr uint64_t kRealFlags = FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE |
+                                FI_INJECT_COMPLETE | FI_COMMIT_COMPLETE | FI_MULTI_RECV;
+constexpr uint64_t kEntryFlags[kKinds] = {FI_SEND | FI_MSG, FI_WRITE | FI_RMA, FI_READ | FI_RMA,
+                                          FI_RECV | FI_MSG};
+constexpr Counter kOvertaken[kKinds - 1] = {&FaultyLibfabricCounters::overtaken_sends,
+                                            &FaultyLibfabricCounters::overtaken_writes,
+                                            &FaultyLibfabricCounters::overtaken_reads};
+constexpr auto kRetryAfter = std::chrono::microseconds(100);
+
+// When a held write is looked at again. All are at once, so that they keep their order.
+Clock::time_point NextLook() {
+  using std::chrono::milliseconds;
+  return std::chrono::floor<milliseconds>(Clock::now()) + milliseconds(1);
+}
+
+ssize_t TransmitRma(Operation& operation, uint64_t flags) {
+  fi_msg_rma message = {};
+  message.msg_iov = operation.buffers.data();
+  message.iov_count = operation.buffers.size();
+  message.addr = operation.peer;
+  message.rma_iov = operation.remote.data();
+  message.rma_iov_count = operation.remote.size();
+  message.context = &operation;
+  message.data = operation.data;
+  fid_ep* real = operation.endpoint->real;
+  return operation.kind == Kind::kRead ? fi_readmsg(real, &message, flags)
+                                       : fi_writemsg(real, &message, flags);
+}
+
+ssize_t TransmitMessage(Operation& operation, uint64_t flags) {
+  fi_msg message = {};
+  message.msg_iov = operation.buffers.data();
+  message.iov_count = operation.buffers.size();
+  message.addr = operation.peer;
+  message.context = &operation;
+  message.data = operation.data;
+  fid_ep* real = operation.endpoint->real;
+  return operation.kind == Kind::kReceive ? fi_recvmsg(real, &message, flags)
+                                          : fi_sendmsg(real, &message, flags);
+}
+
+}  // namespace
+
+ssize_t TransmitNow(Operation& operation) {
+  const bool rma = operation.kind == Kind::kWrite || operation.kind == Kind::kRead;
+  const uint64_t flags = (operation.flags & kRealFlags) | FI_COMPLETION;
+  const ssize_t result = rma ? TransmitRma(operation, flags) : TransmitMessage(operation, flags);
+  if (result != 0 || operation.kind == Kind::kReceive) return result;
+  Endpoint& endpoint = *operation.endpoint;
+  if (operation.sequence < endpoint.highest_transmitted) {
+    Count(kOvertaken[static_cast<int>(operation.kind)]);
+  } else {
+    endpoint.highest_transmitted = operation.sequence;
+  }
+  return 0;
+}
+
+void Transmit(Domain& domain) {
+  const Clock::time_point now = Clock::now();
+  std::vector<std::pair<Clock::time_point, Operation*>> again;
+  const bool held = WritesAreHeld();
+  while (!domain.waiting.empty() && domain.waiting.begin()->first <= now) {
+    Operation* operation = domain.waiting.begin()->second;
+    domain.waiting.erase(domain.waiting.begin());
+    if (held && operation->kind == Kind::kWrite) {
+      again.emplace_back(NextLook(), operation);
+      continue;
+    }
+    const ssize_t result = TransmitNow(*operation);
+    if (result == -FI_EAGAIN) {
+      again.emplace_back(now + kRetryAfter, operation);
+    } else if (result != 0) {
+      Finish(operation, EntryOf(*operation, static_cast<int>(-result)), FI_ADDR_NOTAVAIL);
+    }
+  }
+  domain.waiting.insert(again.begin(), again.end());
+}
+
+void TransmitAll(Endpoint& endpoint) {
+  Domain& domain = *endpoint.domain;
+  for (auto at = domain.waiting.begin(); at != domain.waiting.end();) {
+    Operation* operation = at->second;
+    if (operation->endpoint != &endpoint) {
+      ++at;
+      continue;
+    }
+    at = domain.waiting.erase(at);
+    if (TransmitNow(*operation) != 0) {
+      Finish(operation, EntryOf(*operation, FI_ECANCELED), FI_ADDR_NOTAVAIL);
+    }
+  }
+}
+
+fi_cq_err_entry EntryOf(const Operation& operation, int error) {
+  fi_cq_err_entry entry = {};
+  entry.flags = kEntryFlags[static_cast<int>(operation.kind)];
+  entry.err = error;
+  return entry;
+}
+
+void Finish(Operation* operation, fi_cq_err_entry entry, fi_addr_t source) {
+  Endpoint& endpoint = *operation->endpoint;
+  const bool receives = operation->kind == Kind::kReceive;
+  // A buffer for many messages is done when an entry says so.
+  const bool stays = receives && entry.err == 0 && (operation->flags & FI_MULTI_RECV) != 0 &&
+                     (entry.flags & FI_MULTI_RECV) == 0;
+  if (!operation->completed_early && (entry.err != 0 || operation->shows_success)) {
+    Completion completion;
+    completion.entry = entry;
+    completion.entry.op_context = operation->context;
+    completion.source = source;
+    completion.slot = operation->slot;
+    Show(receives ? *endpoint.receive : *endpoint.transmit, std::move(completion));
+  }
+  if (!stays) endpoint.domain->operations.erase(operation);
+}
+
+}  // namespace faulty_libfabric
