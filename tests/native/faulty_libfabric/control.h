@@ -23,7 +23,9 @@
 //   cq_data=N          cq_data_size: 8, 4 (EFA) or 0 (no remote data, -FI_ENOSYS). Larger data is
 //                      -FI_EINVAL. Default: 8
 //   rma_event=on|off   off: no FI_RMA_EVENT, and remote data with a write is -FI_ENOSYS (ofi_rxm).
-//   wait=fd|none       none: fi_cq_open() with a wait object is -FI_ENOSYS (EFA).
+//   wait=fd|stuck|none  none: fi_cq_open() with a wait object is -FI_ENOSYS (EFA). stuck: the wait
+//                      descriptor stays readable after the first completion ("net" of 1.17).
+//                      Default: fd
 //   max_msg=N          max_msg_size; more is -FI_EMSGSIZE. Default: the real one
 //   inject=N           inject_size; more is -FI_EMSGSIZE. 0 as with CXI's writes. Default: the real
 //   tx_size=N          tx_attr->size: at most N sends, writes and reads of an endpoint may lack a

@@ -32,7 +32,7 @@ int Close(fid* client) {
     if (endpoint->receive != nullptr) Drain(*endpoint->receive);
     Forget(*endpoint);
     Release(*endpoint);
-    Arm(domain);
+    Settle(domain);
   }
   delete endpoint;
   Count(&FaultyLibfabricCounters::endpoints, -1);

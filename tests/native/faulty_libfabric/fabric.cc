@@ -22,9 +22,8 @@ int TryWait(Fabric& fabric, Queue& queue) {
   Transmit(domain);
   fid* real = &queue.real->fid;
   const int result = fi_trywait(fabric.real, &real, 1);
-  // The TCP provider of 1.17 lets clients sleep while its queue holds completions.
-  Drain(queue);
-  Arm(domain);
+  // "net" of 1.17 lets clients sleep while its queue holds completions.
+  Settle(domain);
   return IsReady(queue) ? -FI_EAGAIN : result;
 }
 

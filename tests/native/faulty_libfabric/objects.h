@@ -165,8 +165,9 @@ void Drain(Queue& queue);
 void Show(Queue& queue, Completion completion);
 // Whether the client can read something.
 bool IsReady(const Queue& queue);
-// Sets the timers of sleeping clients.
-void Arm(Domain& domain);
+// Takes what the real queues have, and sets the timers of sleeping clients. After all that may
+// complete something.
+void Settle(Domain& domain);
 
 // Transmits what has waited long enough.
 void Transmit(Domain& domain);

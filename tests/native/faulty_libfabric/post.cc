@@ -146,7 +146,7 @@ ssize_t Post(std::unique_ptr<Operation> operation) {
   }
   const ssize_t result = Accept(std::move(operation), *settings);
   if (result == 0) Count(kPosted[static_cast<int>(kind)]);
-  Arm(domain);
+  Settle(domain);
   return result;
 }
 

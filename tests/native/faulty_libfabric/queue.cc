@@ -74,8 +74,9 @@ bool IsReady(const Queue& queue) {
          (!queue.completions.empty() && queue.completions.begin()->first <= Clock::now());
 }
 
-void Arm(Domain& domain) {
+void Settle(Domain& domain) {
   for (Queue* queue : domain.queues) {
+    Drain(*queue);
     if (queue->timer < 0) continue;
     Clock::time_point due;  // Zero disarms.
     const auto consider = [&due](Clock::time_point time) {

@@ -11,6 +11,7 @@
 namespace faulty_libfabric {
 
 enum class Order { kProvider, kSas, kNone };
+enum class Wait { kDescriptor, kStuck, kNone };
 
 struct Settings {
   Order order = Order::kProvider;
@@ -18,7 +19,7 @@ struct Settings {
   uint64_t seed = 1;
   uint64_t cq_data = 8;
   bool rma_event = true;
-  bool wait = true;
+  Wait wait = Wait::kDescriptor;
   std::optional<uint64_t> max_msg;
   std::optional<uint64_t> inject;
   std::optional<uint64_t> tx_size;
