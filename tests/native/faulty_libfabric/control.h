@@ -131,7 +131,8 @@ void faulty_libfabric_counters(struct FaultyLibfabricCounters* counters);
 int faulty_libfabric_fail_next(const char* kind);
 int faulty_libfabric_lose_next(const char* kind);
 
-// With 1, writes wait until 0, whatever the order is. Those that may complete early do.
+// With 1, writes wait until 0, whatever the order is, and those without FI_DELIVERY_COMPLETE
+// complete at once.
 void faulty_libfabric_hold_writes(int hold);
 
 // All posts return -FI_EAGAIN for this long from now. 0 ends it.

@@ -173,6 +173,8 @@ void Settle(Domain& domain);
 void Transmit(Domain& domain);
 // Transmits all that waits at an endpoint, and cancels what cannot be.
 void TransmitAll(Endpoint& endpoint);
+// When a held write is looked at again. It is the same for all, so that they keep their order.
+Clock::time_point HeldUntil();
 // Hands one operation to the real provider.
 ssize_t TransmitNow(Operation& operation);
 // Completes an operation, by an entry of the real queue or one made up, and forgets it.

@@ -61,23 +61,23 @@ void Copy(Operation& operation) {
   operation.buffers = {{operation.copy.data(), operation.copy.size()}};
 }
 
-bool ShallWait(const Operation& operation, const Settings& settings) {
-  if (operation.kind == Kind::kReceive) return false;
-  if (operation.kind == Kind::kWrite && WritesAreHeld()) return true;
-  if (settings.order == Order::kProvider) return false;
-  if (settings.order == Order::kSas && operation.kind == Kind::kSend) return false;
-  return Chance(50);
+// When to transmit, if not now.
+std::optional<Clock::time_point> WaitsUntil(const Operation& operation, const Settings& settings,
+                                            bool held) {
+  if (held) return HeldUntil();
+  if (operation.kind == Kind::kReceive || settings.order == Order::kProvider) return std::nullopt;
+  if (operation.kind == Kind::kSend && settings.order == Order::kSas) return std::nullopt;
+  if (Chance(50)) return std::nullopt;
+  return Clock::now() + std::chrono::microseconds(Random(settings.delay_us));
 }
 
-void Wait(Operation& operation, const Settings& settings) {
-  Domain& domain = *operation.endpoint->domain;
-  Count(kDelayed[static_cast<int>(operation.kind)]);
-  const bool held = operation.kind == Kind::kWrite && WritesAreHeld();
-  const auto due = Clock::now() + std::chrono::microseconds(held ? 0 : Random(settings.delay_us));
-  domain.waiting.emplace(due, &operation);
-  if (held) Transmit(domain);
-  if (operation.kind == Kind::kRead || (operation.flags & kPlaced) != 0) return;
-  if (!operation.shows_success || (!held && Chance(50))) return;
+// Whether an operation that waits is complete for its client.
+bool CompletesEarly(const Operation& operation, bool held) {
+  if (operation.kind == Kind::kRead || (operation.flags & kPlaced) != 0) return false;
+  return operation.shows_success && (held || Chance(50));
+}
+
+void CompleteEarly(Operation& operation) {
   Copy(operation);
   Completion completion;
   completion.entry = EntryOf(operation, 0);
@@ -105,9 +105,12 @@ ssize_t Accept(std::unique_ptr<Operation> owned, const Settings& settings) {
     Finish(operation, EntryOf(*operation, 0), FI_ADDR_NOTAVAIL);
     return 0;
   }
-  if (ShallWait(*operation, settings)) {
+  const bool held = operation->kind == Kind::kWrite && WritesAreHeld();
+  if (const auto due = WaitsUntil(*operation, settings, held); due.has_value()) {
+    Count(kDelayed[static_cast<int>(operation->kind)]);
     domain.operations.emplace(operation, std::move(owned));
-    Wait(*operation, settings);
+    domain.waiting.emplace(*due, operation);
+    if (CompletesEarly(*operation, held)) CompleteEarly(*operation);
     return 0;
   }
   const ssize_t result = TransmitNow(*operation);

@@ -14,12 +14,6 @@ constexpr Counter kOvertaken[kKinds - 1] = {&FaultyLibfabricCounters::overtaken_
                                             &FaultyLibfabricCounters::overtaken_reads};
 constexpr auto kRetryAfter = std::chrono::microseconds(100);
 
-// When a held write is looked at again. All are at once, so that they keep their order.
-Clock::time_point NextLook() {
-  using std::chrono::milliseconds;
-  return std::chrono::floor<milliseconds>(Clock::now()) + milliseconds(1);
-}
-
 ssize_t TransmitRma(Operation& operation, uint64_t flags) {
   fi_msg_rma message = {};
   message.msg_iov = operation.buffers.data();
@@ -48,6 +42,11 @@ ssize_t TransmitMessage(Operation& operation, uint64_t flags) {
 
 }  // namespace
 
+Clock::time_point HeldUntil() {
+  using std::chrono::milliseconds;
+  return std::chrono::floor<milliseconds>(Clock::now()) + milliseconds(1);
+}
+
 ssize_t TransmitNow(Operation& operation) {
   const bool rma = operation.kind == Kind::kWrite || operation.kind == Kind::kRead;
   const uint64_t flags = (operation.flags & kRealFlags) | FI_COMPLETION;
@@ -70,7 +69,7 @@ void Transmit(Domain& domain) {
     Operation* operation = domain.waiting.begin()->second;
     domain.waiting.erase(domain.waiting.begin());
     if (held && operation->kind == Kind::kWrite) {
-      again.emplace_back(NextLook(), operation);
+      again.emplace_back(HeldUntil(), operation);
       continue;
     }
     const ssize_t result = TransmitNow(*operation);
