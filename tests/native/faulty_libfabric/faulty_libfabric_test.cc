@@ -124,6 +124,37 @@ TEST_F(FaultyLibfabricTest, MovesDataByEveryCall) {
   EXPECT_EQ(p.a.done.size(), 4U);
 }
 
+TEST_F(FaultyLibfabricTest, ShowsOnlyTheCompletionsAskedFor) {
+  Set("tx_size", "2");
+  Pair pair(Find(), FI_WAIT_FD, FI_SELECTIVE_COMPLETION);
+  const uint64_t key = fi_mr_key(pair.b.mr);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(pair.Try([&] {
+      return fi_write(pair.a.ep, pair.a.memory.data(), 8, nullptr, pair.to_b, 0, key, nullptr);
+    }),
+              0);
+  }
+  ASSERT_EQ(pair.Try([&] { return pair.Write(0, 8, 0, 0, FI_DELIVERY_COMPLETE); }), 0);
+  ASSERT_TRUE(Eventually([&] { return pair.Progress(), !pair.a.done.empty(); }));
+  EXPECT_EQ(pair.a.done.size(), 1U);
+}
+
+TEST_F(FaultyLibfabricTest, OneBufferTakesManyMessages) {
+  auto pair = Connected();
+  int context = 0;
+  iovec buffer = {pair->b.memory.data(), 32};
+  fi_msg message = {&buffer, nullptr, 1, FI_ADDR_UNSPEC, &context, 0};
+  size_t least = 16;
+  ASSERT_EQ(
+      fi_setopt(&pair->b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least), 0);
+  ASSERT_EQ(fi_recvmsg(pair->b.ep, &message, FI_MULTI_RECV), 0);
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(pair->Send(i), 0);
+  ASSERT_TRUE(Eventually([&] { return pair->Progress(), pair->b.Done(FI_RECV) == 3; }));
+  for (const fi_cq_data_entry& entry : pair->b.done) EXPECT_EQ(entry.op_context, &context);
+  EXPECT_EQ(pair->b.DataOf(FI_RECV), (std::vector<uint64_t>{0, 1, 2}));
+  EXPECT_EQ(pair->b.Done(FI_MULTI_RECV), 1U);
+}
+
 TEST_F(FaultyLibfabricTest, WhatIsNotSupportedSaysSo) {
   auto pair = Connected();
   Pair& p = *pair;
@@ -465,6 +496,17 @@ TEST_F(FaultyLibfabricTest, LateCompletionsWakeSleepers) {
   EXPECT_GT(Counters().trywaits, 0U);
 }
 
+TEST_F(FaultyLibfabricTest, SleepsInARead) {
+  auto pair = Connected();
+  Set("late", "20000");
+  fi_cq_data_entry entry = {};
+  EXPECT_EQ(fi_cq_sread(pair->a.cq, &entry, 1, nullptr, 1), -FI_EAGAIN);
+  ASSERT_EQ(pair->Write(0, 8, 0), 0);
+  EXPECT_EQ(fi_cq_sread(pair->a.cq, &entry, 1, nullptr, 10000), 1);
+  EXPECT_EQ(fi_cq_signal(pair->a.cq), 0);
+  EXPECT_EQ(fi_cq_sread(pair->a.cq, &entry, 1, nullptr, -1), -FI_EAGAIN);
+}
+
 TEST_F(FaultyLibfabricTest, WaitingWritesWakeSleepers) {
   Set("order", "none");
   Set("delay_us", "20000");
@@ -615,19 +657,64 @@ TEST_F(FaultyLibfabricTest, RefusesWhatItDoesNotKnow) {
   }
 }
 
-// What is read once is tested in processes of their own, which run this instead of tests. The exit
-// code is the error of fi_getinfo().
-[[maybe_unused]] const bool is_test = [] {
-  if (std::getenv("FAULTY_LIBFABRIC_CHILD") == nullptr) return true;
+// Some tests need another process, which runs one of these instead of tests and exits with its
+// result. The first tells the error of fi_getinfo().
+int TellError() {
   Info info;
   const int error = GetInfo(Hints(), info);
-  std::_Exit(error == 0 && info->domain_attr->cq_data_size == 4 ? 100 : -error);
+  return error == 0 && info->domain_attr->cq_data_size == 4 ? 100 : -error;
+}
+// Tells who it is, and exits when a write came.
+int Serve() {
+  Info info;
+  if (const int error = GetInfo(Hints(), info); error != 0) return -error;
+  End end(info.get());
+  std::array<char, 128> name = {};
+  size_t length = name.size();
+  fi_getname(&end.ep->fid, name.data(), &length);
+  const uint64_t where[2] = {end.At(0), fi_mr_key(end.mr)};
+  std::fwrite(name.data(), name.size(), 1, stdout);
+  std::fwrite(where, sizeof where, 1, stdout);
+  std::fflush(stdout);
+  const bool came = Eventually([&] { return end.Progress(), end.Done(FI_REMOTE_WRITE) == 1; });
+  for (int i = 0; i < 10000; ++i) end.Progress();
+  return came && end.memory[0] == 'x' ? 100 : 1;
+}
+[[maybe_unused]] const bool is_test = [] {
+  const char* child = std::getenv("FAULTY_LIBFABRIC_CHILD");
+  if (child == nullptr) return true;
+  std::_Exit(std::strcmp(child, "serve") == 0 ? Serve() : TellError());
 }();
 
+std::string Child(const std::string& what, const std::string& environment) {
+  return "FAULTY_LIBFABRIC_CHILD=" + what + " FAULTY_LIBFABRIC='" + environment + "' /proc/" +
+         std::to_string(getpid()) + "/exe 2>/dev/null";
+}
+
 int ErrorWith(const std::string& environment) {
-  const std::string command = "FAULTY_LIBFABRIC_CHILD=1 FAULTY_LIBFABRIC='" + environment +
-                              "' /proc/" + std::to_string(getpid()) + "/exe 2>/dev/null";
-  return WEXITSTATUS(std::system(command.c_str()));
+  return WEXITSTATUS(std::system(Child("error", environment).c_str()));
+}
+
+TEST_F(FaultyLibfabricTest, ServesOtherProcesses) {
+  Set("mr", "prov_key+virt_addr");
+  Info info = Find();
+  End end(info.get());
+  FILE* peer = popen(Child("serve", "mr=prov_key+virt_addr,order=none").c_str(), "r");
+  ASSERT_NE(peer, nullptr);
+  std::array<char, 128> name = {};
+  uint64_t where[2] = {};
+  ASSERT_EQ(std::fread(name.data(), name.size(), 1, peer), 1U);
+  ASSERT_EQ(std::fread(where, sizeof where, 1, peer), 1U);
+  fi_addr_t address = FI_ADDR_UNSPEC;
+  ASSERT_EQ(fi_av_insert(end.av, name.data(), 1, &address, 0, nullptr), 1);
+  end.memory[0] = 'x';
+  ASSERT_TRUE(Eventually([&] {
+    end.Progress();
+    return fi_writedata(end.ep, end.memory.data(), 1, nullptr, 1, address, where[0], where[1],
+                        nullptr) == 0;
+  }));
+  ASSERT_TRUE(Eventually([&] { return end.Progress(), !end.done.empty(); }));
+  EXPECT_EQ(WEXITSTATUS(pclose(peer)), 100);
 }
 
 TEST(FaultyLibfabricEnvironment, IsReadAtLoad) {
