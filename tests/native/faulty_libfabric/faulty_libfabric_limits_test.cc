@@ -1,0 +1,214 @@
+// The double of libfabric: memory registration, limits and failures.
+
+#include <sys/mman.h>
+
+#include <memory>
+
+#include "faulty_libfabric/harness.h"
+
+namespace faulty_libfabric::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+TEST_F(FaultyLibfabricTest, RemoteDataHasItsSize) {
+  Set("cq_data", "4");
+  const Info wants = Hints();
+  wants->domain_attr->cq_data_size = 8;
+  EXPECT_EQ(Error(wants), -FI_ENODATA);
+  EXPECT_EQ(Find()->domain_attr->cq_data_size, 4U);
+  auto pair = Connected();
+  EXPECT_EQ(pair->Write(0, 8, 0, uint64_t{1} << 32, FI_REMOTE_CQ_DATA), -FI_EINVAL);
+  EXPECT_EQ(pair->Send(uint64_t{1} << 32), -FI_EINVAL);
+  EXPECT_EQ(pair->Write(0, 8, 0, 0xffffffff, FI_REMOTE_CQ_DATA), 0);
+  ASSERT_TRUE(Eventually([&] { return pair->Progress(), pair->b.Done(FI_REMOTE_WRITE) == 1; }));
+  EXPECT_EQ(pair->b.done.back().data, 0xffffffffU);
+  Set("cq_data", "0");
+  EXPECT_EQ(pair->Write(0, 8, 0, 1, FI_REMOTE_CQ_DATA), -FI_ENOSYS);
+  EXPECT_EQ(pair->Write(0, 8, 0), 0);
+  EXPECT_EQ(Counters().bad_data, 3U);
+}
+
+TEST_F(FaultyLibfabricTest, MayLackEventsOfWrites) {
+  Set("rma_event", "off");
+  const Info wants = Hints();
+  wants->caps |= FI_RMA_EVENT;
+  EXPECT_EQ(Error(wants), -FI_ENODATA);
+  EXPECT_EQ(Counters().refused_hints, 1U);
+  auto pair = Connected();
+  EXPECT_EQ(pair->Write(0, 8, 0, 1, FI_REMOTE_CQ_DATA), -FI_ENOSYS);
+  EXPECT_EQ(pair->Write(0, 8, 0), 0);
+}
+
+TEST_F(FaultyLibfabricTest, ProviderChoosesKeysAndTakesVirtualAddresses) {
+  Set("mr", "prov_key+virt_addr");
+  const Info refuses = Hints();
+  refuses->domain_attr->mr_mode = FI_MR_PROV_KEY;
+  EXPECT_EQ(Error(refuses), -FI_ENODATA);
+  refuses->domain_attr->mr_mode = 0;
+  EXPECT_EQ(Error(refuses), -FI_ENODATA);
+  EXPECT_EQ(Find()->domain_attr->mr_mode, FI_MR_PROV_KEY | FI_MR_VIRT_ADDR);
+  auto pair = Connected();
+  EXPECT_NE(fi_mr_key(pair->b.mr), 1U);
+  EXPECT_NE(fi_mr_key(pair->b.mr), fi_mr_key(pair->a.mr));
+  EXPECT_TRUE(Arrivals(*pair, 10).size() == 10);
+  // An offset is no virtual address.
+  iovec buffer = {pair->a.memory.data(), 8};
+  fi_rma_iov remote = {0, 8, fi_mr_key(pair->b.mr)};
+  const fi_msg_rma message = {&buffer, nullptr, 1, pair->to_b, &remote, 1, nullptr, 0};
+  EXPECT_EQ(fi_writemsg(pair->a.ep, &message, FI_DELIVERY_COMPLETE), 0);
+  EXPECT_TRUE(Eventually([&] { return pair->Progress(), !pair->a.errors.empty(); }));
+}
+
+TEST_F(FaultyLibfabricTest, KeysAreShort) {
+  Set("mr", "prov_key");
+  Set("mr_key_size", "1");
+  EXPECT_EQ(Find()->domain_attr->mr_key_size, 1U);
+  {
+    auto pair = Connected();
+    EXPECT_LT(fi_mr_key(pair->b.mr), 256U);
+    EXPECT_EQ(Arrivals(*pair, 10).size(), 10U);
+  }
+  Set("mr", "");
+  auto pair = Connected();
+  fid_mr* mr = nullptr;
+  EXPECT_EQ(fi_mr_reg(pair->a.domain, pair->a.memory.data(), 8, FI_SEND, 0, 256, 0, &mr, nullptr),
+            -FI_EKEYREJECTED);
+}
+
+TEST_F(FaultyLibfabricTest, LocalBuffersNeedDescriptors) {
+  Set("mr", "local");
+  auto pair = Connected();
+  End& a = pair->a;
+  EXPECT_EQ(fi_send(a.ep, a.memory.data(), 8, nullptr, pair->to_b, nullptr), -FI_EINVAL);
+  EXPECT_EQ(fi_recv(a.ep, a.memory.data(), 8, nullptr, FI_ADDR_UNSPEC, nullptr), -FI_EINVAL);
+  EXPECT_EQ(
+      fi_read(a.ep, a.memory.data(), 8, nullptr, pair->to_b, 0, fi_mr_key(pair->b.mr), nullptr),
+      -FI_EINVAL);
+  char elsewhere[8];
+  EXPECT_EQ(fi_send(a.ep, elsewhere, 8, fi_mr_desc(a.mr), pair->to_b, nullptr), -FI_EINVAL);
+  EXPECT_EQ(pair->Receive(), 0);
+  EXPECT_EQ(fi_inject(a.ep, elsewhere, 8, pair->to_b), 0);
+  EXPECT_EQ(Counters().bad_descriptor, 4U);
+  EXPECT_EQ(Arrivals(*pair, 10).size(), 10U);
+}
+
+TEST_F(FaultyLibfabricTest, RegionsNeedMemoryAndAnEndpoint) {
+  Set("mr", "allocated+endpoint");
+  auto pair = Connected();
+  EXPECT_EQ(Arrivals(*pair, 10).size(), 10U);
+  fid_mr* mr = nullptr;
+  void* gone = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  munmap(gone, 4096);
+  EXPECT_EQ(fi_mr_reg(pair->a.domain, gone, 8, FI_SEND, 0, 9, 0, &mr, nullptr), -FI_EFAULT);
+  ASSERT_EQ(fi_mr_reg(pair->a.domain, pair->a.memory.data(), 8, FI_SEND, 0, 9, 0, &mr, nullptr), 0);
+  EXPECT_EQ(fi_mr_key(mr), FI_KEY_NOTAVAIL);
+  EXPECT_EQ(fi_mr_enable(mr), -FI_EOPBADSTATE);
+  EXPECT_EQ(fi_close(&mr->fid), 0);
+}
+
+TEST_F(FaultyLibfabricTest, RegistrationsFail) {
+  auto pair = Connected();
+  fid_mr* mr = nullptr;
+  char buffer[100];
+  Set("mr_fail", "2");
+  ASSERT_EQ(pair->a.Register(buffer, 100, &mr), 0);
+  EXPECT_EQ(fi_close(&mr->fid), 0);
+  EXPECT_EQ(pair->a.Register(buffer, 100, &mr), -FI_ENOMEM);
+  EXPECT_EQ(pair->a.Register(buffer, 100, &mr), -FI_ENOMEM);
+  Set("mr_fail", "0");
+  Set("mr_limit", "8242");
+  ASSERT_EQ(pair->a.Register(buffer, 50, &mr), 0);
+  fid_mr* more = nullptr;
+  EXPECT_EQ(pair->a.Register(buffer, 1, &more), -FI_ENOSPC);
+  EXPECT_EQ(fi_close(&mr->fid), 0);
+  EXPECT_EQ(Counters().refused_registrations, 3U);
+}
+
+TEST_F(FaultyLibfabricTest, PostsAreToBeTriedAgain) {
+  auto pair = Connected();
+  Set("eagain", "50");
+  EXPECT_EQ(Arrivals(*pair, 100).size(), 100U);
+  EXPECT_GT(Counters().eagain, 10U);
+  Set("eagain", "0");
+  L().faulty_libfabric_eagain_for(30);
+  const auto start = steady_clock::now();
+  EXPECT_EQ(pair->Receive(), -FI_EAGAIN);
+  EXPECT_EQ(pair->Try([&] { return pair->Send(1); }), 0);
+  EXPECT_GE(steady_clock::now() - start, milliseconds(29));
+}
+
+TEST_F(FaultyLibfabricTest, TransmitQueueIsSmall) {
+  Set("tx_size", "2");
+  EXPECT_EQ(Find()->tx_attr->size, 2U);
+  auto pair = Connected();
+  L().faulty_libfabric_hold_writes(1);
+  EXPECT_EQ(pair->Write(0, 8, 0), 0);
+  EXPECT_EQ(pair->Write(0, 8, 0), 0);
+  EXPECT_EQ(pair->Write(0, 8, 0), -FI_EAGAIN);
+  EXPECT_EQ(pair->Receive(), 0);
+  L().faulty_libfabric_hold_writes(0);
+  EXPECT_EQ(pair->Try([&] { return pair->Write(0, 8, 0); }), 0);
+  EXPECT_GT(Counters().tx_full, 0U);
+}
+
+TEST_F(FaultyLibfabricTest, SizesAreLimited) {
+  Set("max_msg", "1024");
+  Set("inject", "16");
+  const Info info = Find();
+  EXPECT_EQ(info->ep_attr->max_msg_size, 1024U);
+  EXPECT_EQ(info->tx_attr->inject_size, 16U);
+  auto pair = Connected();
+  EXPECT_EQ(pair->Write(0, 1025, 0), -FI_EMSGSIZE);
+  EXPECT_EQ(pair->Write(0, 1024, 0), 0);
+  EXPECT_EQ(fi_inject(pair->a.ep, pair->a.memory.data(), 17, pair->to_b), -FI_EMSGSIZE);
+  EXPECT_EQ(fi_inject(pair->a.ep, pair->a.memory.data(), 16, pair->to_b), 0);
+  EXPECT_EQ(Counters().too_large, 2U);
+  const Info wants = Hints();
+  wants->tx_attr->inject_size = 17;
+  EXPECT_EQ(Error(wants), -FI_ENODATA);
+}
+
+TEST_F(FaultyLibfabricTest, OperationsFail) {
+  auto pair = Connected();
+  Pair& p = *pair;
+  Set("fail_completion", "2");
+  int contexts[3] = {};
+  for (int& context : contexts) {
+    ASSERT_EQ(p.Write(0, 8, 0, 0, FI_DELIVERY_COMPLETE, &context), 0);
+  }
+  ASSERT_TRUE(Eventually([&] { return p.Progress(), p.a.Done(FI_WRITE) == 2; }));
+  ASSERT_EQ(p.a.errors.size(), 1U);
+  EXPECT_EQ(p.a.errors[0].op_context, &contexts[1]);
+  EXPECT_EQ(p.a.errors[0].err, FI_EIO);
+  EXPECT_NE(p.a.errors[0].flags & FI_WRITE, 0U);
+  EXPECT_EQ(L().faulty_libfabric_fail_next("receive"), 0);
+  EXPECT_EQ(L().faulty_libfabric_fail_next("nothing"), EINVAL);
+  ASSERT_EQ(p.Write(0, 8, 0), 0);
+  ASSERT_EQ(p.Receive(2048, &contexts[0]), 0);
+  ASSERT_TRUE(Eventually([&] { return p.Progress(), p.b.errors.size() == 1; }));
+  EXPECT_EQ(p.b.errors[0].op_context, &contexts[0]);
+  EXPECT_EQ(Counters().failed_completions, 2U);
+}
+
+TEST_F(FaultyLibfabricTest, WhatIsLostCompletes) {
+  auto pair = Connected();
+  Pair& p = *pair;
+  ASSERT_EQ(p.Receive(), 0);
+  EXPECT_EQ(L().faulty_libfabric_lose_next("read"), EINVAL);
+  EXPECT_EQ(L().faulty_libfabric_lose_next("send"), 0);
+  EXPECT_EQ(L().faulty_libfabric_lose_next("write"), 0);
+  p.a.memory[0] = 'x';
+  ASSERT_EQ(p.Write(0, 1, 0, 0, FI_DELIVERY_COMPLETE), 0);
+  ASSERT_EQ(p.Send(1), 0);
+  ASSERT_EQ(p.Send(2), 0);
+  ASSERT_TRUE(Eventually([&] { return p.Progress(), p.b.Done(FI_RECV) == 1; }));
+  EXPECT_EQ(p.b.done.back().data, 2U);
+  EXPECT_EQ(p.a.Done(FI_WRITE), 1U);
+  EXPECT_EQ(p.b.memory[0], 0);
+  EXPECT_EQ(Counters().lost, 2U);
+}
+
+}  // namespace
+}  // namespace faulty_libfabric::testing
