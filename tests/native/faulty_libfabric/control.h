@@ -10,7 +10,8 @@
 // Order:
 //   order=provider     what the real provider promises and keeps. The default.
 //   order=sas          only sends keep their order; msg_order is FI_ORDER_SAS, comp_order 0. EFA.
-//   order=none         msg_order and comp_order are 0, and messages overtake each other, too. CXI.
+//   order=none         msg_order and comp_order are 0, and messages overtake each other, too: what
+//                      any provider may do for a client that asks for no order.
 //     With sas and none, half of the writes and reads (with none, of the sends, too) wait a random
 //     time before they are transmitted. Half of the waiting writes and sends without
 //     FI_DELIVERY_COMPLETE complete at once, before their data is placed; those with it never do.
@@ -22,12 +23,14 @@
 // What the provider lacks:
 //   cq_data=N          cq_data_size: 8, 4 (EFA) or 0 (no remote data, -FI_ENOSYS). Larger data is
 //                      -FI_EINVAL. Default: 8
-//   rma_event=on|off   off: no FI_RMA_EVENT, and remote data with a write is -FI_ENOSYS (ofi_rxm).
-//   wait=fd|stuck|none  none: fi_cq_open() with a wait object is -FI_ENOSYS (EFA). stuck: the wait
-//                      descriptor stays readable after the first completion ("net" of 1.17).
-//                      Default: fd
+//   rma_event=on|off   off: no FI_RMA_EVENT, and remote data with a write is -FI_ENOSYS (CXI).
+//                      ofi_rxm lacks the capability, too.
+//   wait=fd            wait descriptors work. The default.
+//   wait=none          fi_cq_open() with a wait object is -FI_ENOSYS (EFA).
+//   wait=stuck         the wait descriptor stays readable after the first completion ("net" up to
+//                      1.18).
 //   max_msg=N          max_msg_size; more is -FI_EMSGSIZE. Default: the real one
-//   inject=N           inject_size; more is -FI_EMSGSIZE. 0 as with CXI's writes. Default: the real
+//   inject=N           inject_size; more is -FI_EMSGSIZE. Default: the real one
 //   tx_size=N          tx_attr->size: at most N sends, writes and reads of an endpoint may lack a
 //                      completion that was read from the queue, then -FI_EAGAIN. Default: no limit
 //   provider=A+B       the names it presents, each with all addresses, in this order. Default: the
@@ -38,17 +41,17 @@
 //
 // Memory:
 //   mr=BIT+BIT...      mr_mode, which hints must accept:
-//     prov_key         the provider chooses random keys (verbs, EFA, CXI).
+//     prov_key         the provider chooses random keys (verbs, EFA).
 //     virt_addr        remote addresses are virtual addresses, not offsets (verbs, EFA).
 //     local            buffers of posts need a descriptor of a region that covers them with the
 //                      access of the post, else -FI_EINVAL (verbs, EFA). Not for injected ones.
 //     allocated        registered pages must be mapped, else -FI_EFAULT (verbs, EFA, CXI).
 //     endpoint         a region has no key and cannot be reached until fi_mr_bind() to an endpoint
 //                      and fi_mr_enable() (CXI).
-//   mr_key_size=N      bytes of a key, 1 to 8. Larger requested keys are -FI_EKEYREJECTED. Default:
-//   8 mr_fail=N          the Nth registration and all later ones are -FI_ENOMEM. 0: none. Default:
-//   0 mr_limit=N         registrations beyond N bytes in all are -FI_ENOSPC. 0: no limit. Default:
-//   0
+//   mr_key_size=N      bytes of a key, 1 to 8. Larger requested keys are -FI_EKEYREJECTED.
+//                      Default: 8
+//   mr_fail=N          the Nth registration and all later ones are -FI_ENOMEM. Default: 0, none
+//   mr_limit=N         registrations beyond N bytes in all are -FI_ENOSPC. Default: 0, no limit
 //
 // Faults:
 //   eagain=P           percent of the posts that return -FI_EAGAIN.
