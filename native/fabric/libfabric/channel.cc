@@ -243,10 +243,12 @@ void LibfabricChannel::Pump() {
   }
 }
 
-void LibfabricChannel::FillHeader(char* frame, MessageKind kind, const OutgoingMessage* message) {
+// Returns how many of the peer's messages it confirms, see OnConfirmationSent().
+uint64_t LibfabricChannel::FillHeader(char* frame, MessageKind kind,
+                                      const OutgoingMessage* message) {
   MessageHeader header = {};
   header.tag = remote_.tag;
-  header.confirmed = confirmed_ = read_.load(std::memory_order_acquire);
+  header.confirmed = read_.load(std::memory_order_acquire);
   header.kind = kind;
   if (message != nullptr) {
     header.sequence = message->sequence;
@@ -255,6 +257,14 @@ void LibfabricChannel::FillHeader(char* frame, MessageKind kind, const OutgoingM
         outbox_.WantsConfirmation() || state_.load() != State::kConnected ? 1 : 0;
   }
   std::memcpy(frame, &header, sizeof(header));
+  return header.confirmed;
+}
+
+void LibfabricChannel::OnConfirmationSent(uint64_t confirmed) {
+  confirmed_ = confirmed;
+  if (read_.load(std::memory_order_relaxed) == confirmed) {
+    unconfirmed_since_.store(0, std::memory_order_relaxed);
+  }
 }
 
 Operation* LibfabricChannel::NewOperation(Operation::Kind kind) {
@@ -271,8 +281,7 @@ bool LibfabricChannel::PostControl() {
     Attend();
     return false;
   }
-  const uint64_t before = confirmed_;
-  FillHeader(operation->frame.data, control.kind, nullptr);
+  const uint64_t confirmed = FillHeader(operation->frame.data, control.kind, nullptr);
   std::memcpy(operation->frame.data + sizeof(MessageHeader), control.text.data(),
               control.text.size());
   const size_t length = sizeof(MessageHeader) + control.text.size();
@@ -280,26 +289,24 @@ bool LibfabricChannel::PostControl() {
   const Start start =
       Started(operation, device_->domain().Send(operation, length, peer_), "a message");
   if (start != Start::kDone) {
-    confirmed_ = before;
     device_->domain().ReturnFrame(frame);
+    if (start == Start::kFailed) control_.clear();  // there is no way to the peer
+    return false;
   }
-  if (start == Start::kFailed) control_.clear();  // there is no way to the peer
-  if (start == Start::kDone) control_.pop_front();
-  return start == Start::kDone;
+  control_.pop_front();
+  OnConfirmationSent(confirmed);
+  return true;
 }
 
 bool LibfabricChannel::PostMessage() {
   const OutgoingMessage message = *outbox_.Front();
   Operation* operation = NewOperation(Operation::Kind::kMessage);
   operation->frame = message.frame;
-  const uint64_t before = confirmed_;
-  FillHeader(message.frame.data, MessageKind::kStream, &message);
+  const uint64_t confirmed = FillHeader(message.frame.data, MessageKind::kStream, &message);
   const ssize_t result = device_->domain().Send(operation, message.length, peer_);
-  if (Started(operation, result, "a message") != Start::kDone) {
-    confirmed_ = before;
-    return false;
-  }
+  if (Started(operation, result, "a message") != Start::kDone) return false;
   outbox_.Pop();
+  OnConfirmationSent(confirmed);
   return true;
 }
 
@@ -392,7 +399,7 @@ void LibfabricChannel::OnMessage(const MessageHeader& header, std::string_view b
   } else if (status.ok() && header.kind != MessageKind::kConfirm) {
     status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
   }
-  AfterInput(status, header.wants_confirmation != 0);
+  AfterInput(status, header.wants_confirmation != 0, now);
 }
 
 void LibfabricChannel::OnArrivedWrite(uint16_t sequence, Nanos now) {
@@ -401,10 +408,10 @@ void LibfabricChannel::OnArrivedWrite(uint16_t sequence, Nanos now) {
                               [this](RecordKind kind, std::string_view record) {
                                 return HandleRecord(kind, record);
                               }),
-             /*confirm_at_once=*/false);
+             /*confirm_at_once=*/false, now);
 }
 
-void LibfabricChannel::AfterInput(const Status& status, bool confirm_at_once) {
+void LibfabricChannel::AfterInput(const Status& status, bool confirm_at_once, Nanos now) {
   read_.store(inbox_.read(), std::memory_order_release);
   if (!status.ok()) {
     ignore_input_ = true;
@@ -412,7 +419,16 @@ void LibfabricChannel::AfterInput(const Status& status, bool confirm_at_once) {
   }
   DeliverNews();
   std::lock_guard<std::mutex> lock(mu_);
+  if (inbox_.read() == confirmed_) return;
+  if (!OwesConfirmation()) unconfirmed_since_.store(now, std::memory_order_relaxed);
   if (confirm_at_once || inbox_.read() - confirmed_ >= device_->frames() / 4) Confirm();
+}
+
+void LibfabricChannel::ConfirmIfDue(Nanos before) {
+  const Nanos since = unconfirmed_since_.load(std::memory_order_relaxed);
+  if (since == 0 || since > before) return;
+  std::lock_guard<std::mutex> lock(mu_);
+  Confirm();
 }
 
 void LibfabricChannel::Confirm() {
@@ -626,7 +642,6 @@ void LibfabricChannel::BeforeSleep() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return;
   outbox_.Close();
-  Confirm();
   Pump();
 }
 

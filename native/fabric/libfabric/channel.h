@@ -108,6 +108,10 @@ class LibfabricChannel final : public Channel,
   bool Restless() const { return restless_.load(std::memory_order_relaxed); }
   // Sends what was delayed, because the device is about to sleep.
   void BeforeSleep();
+  // Whether the peer waits for a confirmation, which may go with the next message to it.
+  bool OwesConfirmation() const { return unconfirmed_since_.load(std::memory_order_relaxed) != 0; }
+  // Confirms what came by `before`.
+  void ConfirmIfDue(Nanos before);
   // Looks for what is overdue.
   void Probe(Nanos now);
 
@@ -135,7 +139,8 @@ class LibfabricChannel final : public Channel,
   enum class Start { kDone, kLater, kFailed };
   Start Started(Operation* operation, ssize_t result, const char* what);
   bool MayLeave(const OutgoingMessage& message) const;
-  void FillHeader(char* frame, MessageKind kind, const OutgoingMessage* message);
+  uint64_t FillHeader(char* frame, MessageKind kind, const OutgoingMessage* message);
+  void OnConfirmationSent(uint64_t confirmed);
   void Confirm();
   void CloseLocked(const Status& reason);
   void PartLocked(const Status& reason);
@@ -144,7 +149,7 @@ class LibfabricChannel final : public Channel,
 
   // The following run on the polling thread.
   Status TakeConfirmation(uint64_t confirmed);
-  void AfterInput(const Status& status, bool confirm_at_once);
+  void AfterInput(const Status& status, bool confirm_at_once, Nanos now);
   void OnGone(bool drained, std::string_view reason);
   Status HandleRecord(RecordKind kind, std::string_view record);
   Status HandleGreeting(RecordKind kind, std::string_view shown);
@@ -186,6 +191,7 @@ class LibfabricChannel final : public Channel,
   std::vector<OwnerRef> kept_;     // for operations under way
   std::atomic<uint64_t> read_{0};  // messages of the peer
   uint64_t confirmed_ = 0;         // part of read_ that the peer knows of
+  std::atomic<Nanos> unconfirmed_since_{0};
   uint64_t notified_ = 0;
   uint64_t told_delivered_ = 0;
   uint64_t under_way_ = 0;   // operations

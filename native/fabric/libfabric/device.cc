@@ -20,6 +20,8 @@ constexpr Nanos kProbeInterval = 100 * kMillisecond;
 // Of channels that wait for the provider, or for their end.
 constexpr Nanos kServiceInterval = 200 * kMicrosecond;
 constexpr Nanos kRestlessSleep = kMillisecond;
+// Most confirmations go with a message in the other direction, which seldom takes longer.
+constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
 constexpr int kBatchesPerPoll = 8;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 constexpr uint32_t kLeastFrames = 8;
@@ -342,6 +344,7 @@ int LibfabricDevice::Poll() {
   if (again) served_ = now;
   for (const auto& [number, channel] : by_number_) {
     if (probe) channel->Probe(now);
+    channel->ConfirmIfDue(now - kConfirmationDelay);
     if (!channel->NeedsService() && !(again && channel->Restless())) continue;
     if (!channel->Service(now)) Forget(*channel);
   }
@@ -363,16 +366,18 @@ bool LibfabricDevice::ArmNotification() {
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, domain_->wait_descriptor(), nullptr);
     }
   }
-  bool restless = in_use && !domain_->traits().waits;
+  Nanos most = domain_->traits().waits ? patience_ / 8 : kRestlessSleep;
   for (const auto& [number, channel] : by_number_) {
     channel->BeforeSleep();
-    restless |= channel->Restless();
+    if (channel->Restless()) most = std::min(most, kRestlessSleep);
+    if (channel->OwesConfirmation()) most = std::min(most, kConfirmationDelay);
   }
   if (in_use) {
-    WakeAfter(Now(), restless ? kRestlessSleep : patience_ / 8);
+    WakeAfter(Now(), most);
     if (!domain_->TryWait()) return false;
     // What ended before causes no event any more.
     if (ended_.empty()) TakeCompletions();
+    if (domain_->gave_way()) return false;
   }
   return ended_.empty() && channels_version_.load() == snapshot_version_ &&
          std::none_of(by_number_.begin(), by_number_.end(),

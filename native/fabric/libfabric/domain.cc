@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/random.h"
+#include "base/spin.h"
 #include "fabric/libfabric/wire.h"
 
 namespace rdma_transport::fabric::libfabric {
@@ -16,6 +17,8 @@ constexpr size_t kFramesPerSlab = 128;  // 2 MiB
 constexpr size_t kMostReceives = 256;
 constexpr int kKeyAttempts = 8;
 constexpr int kEntries = 32;
+constexpr int kMostSpins = 20;  // of about a microsecond
+constexpr int kMostSkips = 16;
 
 }  // namespace
 
@@ -220,16 +223,29 @@ ssize_t Domain::Receive(Operation* operation) {
                  FI_ADDR_UNSPEC, &operation->context);
 }
 
+template <typename Start>
+ssize_t Domain::BesidePolling(Start start) {
+  starting_.fetch_add(1);
+  for (int spins = 0; polling_.load() && spins < kMostSpins; ++spins) SpinBriefly();
+  const ssize_t result = start();
+  starting_.fetch_sub(1);
+  return result;
+}
+
 ssize_t Domain::Send(Operation* operation, size_t length, fi_addr_t peer) {
-  return fi_send(endpoint_.get(), operation->frame.data, length, operation->frame.descriptor, peer,
-                 &operation->context);
+  return BesidePolling([&] {
+    return fi_send(endpoint_.get(), operation->frame.data, length, operation->frame.descriptor,
+                   peer, &operation->context);
+  });
 }
 
 ssize_t Domain::Write(Operation* operation, const char* source, size_t length, void* descriptor,
                       fi_addr_t peer, uint64_t address, uint64_t key, const uint32_t* data) {
   if (data != nullptr) {
-    return fi_writedata(endpoint_.get(), source, length, descriptor, *data, peer, address, key,
-                        &operation->context);
+    return BesidePolling([&] {
+      return fi_writedata(endpoint_.get(), source, length, descriptor, *data, peer, address, key,
+                          &operation->context);
+    });
   }
   const iovec local = {const_cast<char*>(source), length};
   const fi_rma_iov remote = {address, length, key};
@@ -241,18 +257,28 @@ ssize_t Domain::Write(Operation* operation, const char* source, size_t length, v
   message.rma_iov = &remote;
   message.rma_iov_count = 1;
   message.context = &operation->context;
-  return fi_writemsg(endpoint_.get(), &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+  return BesidePolling(
+      [&] { return fi_writemsg(endpoint_.get(), &message, FI_COMPLETION | FI_DELIVERY_COMPLETE); });
 }
 
 ssize_t Domain::Read(Operation* operation, char* destination, size_t length, void* descriptor,
                      fi_addr_t peer, uint64_t address, uint64_t key) {
-  return fi_read(endpoint_.get(), destination, length, descriptor, peer, address, key,
-                 &operation->context);
+  return BesidePolling([&] {
+    return fi_read(endpoint_.get(), destination, length, descriptor, peer, address, key,
+                   &operation->context);
+  });
 }
 
 bool Domain::Completions(std::vector<Completion>* ended, Status* error) {
   fi_cq_data_entry entries[kEntries];
+  polling_.store(true);
+  if (starting_.load() > 0 && ++skipped_ < kMostSkips) {
+    polling_.store(false);
+    return true;
+  }
+  skipped_ = 0;
   const ssize_t count = fi_cq_read(queue_.get(), entries, kEntries);
+  polling_.store(false);
   if (count == -FI_EAGAIN) return true;
   if (count == -FI_EAVAIL) return TakeError(ended, error);
   if (count < 0) {

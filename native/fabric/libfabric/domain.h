@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -117,9 +118,11 @@ class Domain {
   ssize_t Read(Operation* operation, char* destination, size_t length, void* descriptor,
                fi_addr_t peer, uint64_t address, uint64_t key);
 
-  // Makes progress and appends what has ended, some dozens at most. Returns false if the queue is
-  // broken, with the reason in `error`.
+  // Makes progress and appends what has ended, some dozens at most. May do nothing while other
+  // threads start operations. Returns false if the queue is broken, with the reason in `error`.
   bool Completions(std::vector<Completion>* ended, Status* error);
+  // Returns whether the last call of Completions() did nothing.
+  bool gave_way() const { return skipped_ > 0; }
   // Returns whether a thread may sleep on wait_descriptor(). If not, call Completions() first.
   bool TryWait();
   int wait_descriptor() const { return wait_; }  // -1 unless traits().waits
@@ -133,6 +136,8 @@ class Domain {
   Status OpenQueue(size_t size);
   Status AddFrames();
   bool TakeError(std::vector<Completion>* ended, Status* error);
+  template <typename Start>
+  ssize_t BesidePolling(Start start);
 
   const std::shared_ptr<const Library> library_;
   const int generation_ = host::ForkGeneration();
@@ -141,6 +146,13 @@ class Domain {
   Traits traits_;
   size_t most_receives_ = 0;
   int wait_ = -1;
+
+  // Providers serve all calls under one lock, which a spinning polling thread takes again and
+  // again; a thread that has to sleep for it wakes up late. So the polling thread leaves it alone
+  // while others need it, and these spin until it does.
+  std::atomic<int> starting_{0};  // threads that start an operation
+  std::atomic<bool> polling_{false};
+  int skipped_ = 0;  // calls of Completions() in a row that gave way
 
   // Frames outlive the endpoint, which may still write into them.
   std::mutex frames_mu_;
