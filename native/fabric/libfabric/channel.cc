@@ -16,6 +16,9 @@ constexpr Nanos kPartingTimeout = 500 * kMillisecond;
 // A provider that takes no operation for so long, while none is under way, has no connection.
 constexpr Nanos kUnreachable = kSecond;
 constexpr size_t kMaxReason = 1024;  // in bytes
+// Reads of the peer's mark, which are no transfers.
+constexpr uint64_t kMarkOfEnd = ~uint64_t{0};
+constexpr uint64_t kMarkOfLife = kMarkOfEnd - 1;
 
 Status NotConnected() { return Status(Code::kUnavailable, "the channel is not connected"); }
 
@@ -103,6 +106,7 @@ Status LibfabricChannel::HandleGreeting(RecordKind kind, std::string_view shown)
     state_.store(State::kConnected);
   }
   greeted_ = true;
+  heard_at_ = Now();
   handler->OnConnected();
   return OkStatus();
 }
@@ -331,9 +335,11 @@ bool LibfabricChannel::PostPiece() {
   return true;
 }
 
-// Its end says that earlier operations of both sides have ended: see LingerLocked().
+// Its end says that earlier operations of both sides have ended, see LingerLocked(), or that the
+// peer is still there, see Probe().
 bool LibfabricChannel::PostMark() {
   Operation* operation = NewOperation(Operation::Kind::kRead);
+  operation->transfer = state_.load() == State::kLingering ? kMarkOfEnd : kMarkOfLife;
   const Frame destination = device_->mark_destination();
   const ssize_t result =
       device_->domain().Read(operation, destination.data, kMarkLength, destination.descriptor,
@@ -371,9 +377,9 @@ void LibfabricChannel::OnEnded(const Operation& operation, const Status& status)
     --under_way_;
     if (operation.kind == Operation::Kind::kMessage) {
       device_->domain().ReturnFrame(operation.frame);
-    } else if (operation.transfer == 0) {
+    } else if (operation.transfer == kMarkOfEnd) {
       mark_ = Mark::kRead;
-    } else if (status.ok()) {
+    } else if (status.ok() && operation.transfer != kMarkOfLife) {
       transfers_.OnEnded(operation.transfer, operation.sequence);
     }
     if (!status.ok()) PartLocked(Status(status.code(), status.message() + " (" + route_ + ")"));
@@ -389,8 +395,8 @@ void LibfabricChannel::OnMessage(const MessageHeader& header, std::string_view b
     TakeConfirmation(header.confirmed).IgnoreError();
     return OnGone(header.kind == MessageKind::kDrained, bytes);
   }
-  const State state = state_.load();
-  if (ignore_input_ || !Serving(state)) return;
+  heard_at_ = now;
+  if (ignore_input_ || !Serving(state_.load())) return;
   Status status = TakeConfirmation(header.confirmed);
   if (status.ok() && header.kind == MessageKind::kStream) {
     status = inbox_.Take(header, bytes, now, [this](RecordKind kind, std::string_view record) {
@@ -562,7 +568,7 @@ void LibfabricChannel::OnGone(bool drained, std::string_view reason) {
 // The peer accesses nothing here, and nothing of this side is under way.
 bool LibfabricChannel::Apart() const {
   if (under_way_ != 0 || !control_.empty()) return false;
-  return peer_drained_ || mark_ == Mark::kRead;
+  return peer_drained_ || (state_.load() == State::kLingering && mark_ == Mark::kRead);
 }
 
 // The peer has not said that its operations have ended. Those that start from now on find no
@@ -571,7 +577,14 @@ bool LibfabricChannel::Apart() const {
 void LibfabricChannel::LingerLocked() {
   state_.store(State::kLingering);
   shared_.clear();
-  if (!peer_drained_ && device_->domain().traits().cheap_registration) mark_ = Mark::kDue;
+  const bool revoked = device_->domain().traits().cheap_registration;
+  mark_ = !peer_drained_ && revoked ? Mark::kDue : Mark::kNone;
+}
+
+void LibfabricChannel::TellDrained() {
+  if (under_way_ != 0 || std::exchange(told_drained_, true)) return;
+  control_.push_back({MessageKind::kDrained, close_reason_.message().substr(0, kMaxReason)});
+  Pump();
 }
 
 bool LibfabricChannel::Service(Nanos now) {
@@ -592,14 +605,12 @@ bool LibfabricChannel::Service(Nanos now) {
       if (done || now > deadline_) PartLocked(close_reason_);
     }
     if (state_.load() == State::kParting) {
-      if (under_way_ == 0 && !std::exchange(told_drained_, true)) {
-        control_.push_back({MessageKind::kDrained, close_reason_.message().substr(0, kMaxReason)});
-        Pump();
-      }
+      TellDrained();
       released = Apart();
       closed = released || now > deadline_;
       if (closed && !released) LingerLocked();
     } else if (state_.load() == State::kLingering) {
+      TellDrained();
       // What the provider refuses for long, while nothing is under way, has no way to the peer.
       const bool unreachable =
           under_way_ == 0 && refused_since_ != 0 && now - refused_since_ > kUnreachable;
@@ -654,6 +665,11 @@ void LibfabricChannel::Probe(Nanos now) {
   if (overdue != 0 && now - overdue > device_->patience()) {
     PartLocked(Status(Code::kUnavailable,
                       "a message or a write of the peer was lost on the way (" + route_ + ")"));
+  } else if (under_way_ == 0 && refused_since_ == 0 && now - heard_at_ > device_->patience()) {
+    // An idle peer that is gone is found out by an operation that fails.
+    heard_at_ = now;
+    mark_ = Mark::kDue;
+    Pump();
   } else if (refused_since_ != 0 && under_way_ == 0 && now - refused_since_ > kUnreachable) {
     PartLocked(Status(Code::kUnavailable,
                       "the peer's endpoint takes no operations: its process, or the way to it, "

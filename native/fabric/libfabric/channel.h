@@ -145,6 +145,7 @@ class LibfabricChannel final : public Channel,
   void CloseLocked(const Status& reason);
   void PartLocked(const Status& reason);
   void LingerLocked();
+  void TellDrained();
   bool Apart() const;
 
   // The following run on the polling thread.
@@ -177,6 +178,7 @@ class LibfabricChannel final : public Channel,
   bool greeted_ = false;
   bool ignore_input_ = false;
   bool told_closed_ = false;
+  Nanos heard_at_ = 0;
 
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};

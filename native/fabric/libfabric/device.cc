@@ -204,6 +204,12 @@ Status LibfabricDevice::Reaches(std::string_view channel_address) const {
                                           domain_->Text(domain_->name()) +
                                           " here (RDMA_TRANSPORT_LIBFABRIC_INTERFACE)");
   }
+  if (domain_->IsLoopback(peer.name) != domain_->IsLoopback(domain_->name())) {
+    return Status(Code::kUnavailable,
+                  "one of " + domain_->Text(domain_->name()) + " here and " +
+                      domain_->Text(peer.name) +
+                      " there is on the loopback interface (RDMA_TRANSPORT_LIBFABRIC_INTERFACE)");
+  }
   return OkStatus();
 }
 

@@ -146,6 +146,11 @@ std::string Domain::Text(const std::string& name) const {
   return Hex(name.substr(0, 32));
 }
 
+bool Domain::IsLoopback(const std::string& name) const {
+  const std::string text = Text(name);
+  return text.compare(0, 4, "127.") == 0 || text.compare(0, 5, "[::1]") == 0;
+}
+
 // --- Peers and memory ---
 
 Status Domain::Insert(const std::string& name, fi_addr_t* peer) {

@@ -93,6 +93,8 @@ class Domain {
   const std::string& name() const { return name_; }
   // The same for users: "192.0.2.2:41234", or hexadecimal digits.
   std::string Text(const std::string& name) const;
+  // Whether this name() is an address of the loopback interface, which no other host reaches.
+  bool IsLoopback(const std::string& name) const;
   static constexpr size_t frame_bytes() { return kFrameBytes; }
 
   // Adds a peer's endpoint, by its name().
