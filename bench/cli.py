@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 from rdma_transport.command_line import make_app, run
 
 from .options import alone, beside_grpc, once, performed
-from .support.options import FABRIC_SIZES, MOST, Iterations, Most, Repeat, Rounds, Sizes
+from .support.options import FABRIC_SIZES, MOST, Iterations, Most, Repeat, Rounds, Sizes, choose
 
 if TYPE_CHECKING:
     from .runner import Measure
@@ -220,12 +220,7 @@ def train(
     from . import benchmarks
     from .models import MODELS
 
-    names = list(MODELS) if models == "all" else [name.strip() for name in models.split(",")]
-    unknown = [name for name in names if name not in MODELS]
-    if unknown:
-        raise typer.BadParameter(
-            f"unknown model {', '.join(unknown)}; use {', '.join(MODELS)}", param_hint="--models"
-        )
+    names = list(MODELS) if models == "all" else choose(models, MODELS, "model", "--models")
     return once(lambda where: benchmarks.train(where, names, batch, steps, seconds, warm_up))
 
 

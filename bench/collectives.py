@@ -19,12 +19,12 @@ from .support.collective_cluster import CollectiveCluster
 from .support.counters import sent_since
 from .support.exit import run_command
 from .support.machine import describe
-from .support.options import JsonFile, Repeat, Sizes, save
+from .support.options import JsonFile, Repeat, Sizes, choose, save
 from .support.sizes import parse_sizes, size_name
 from .support.timing import plain, ratio, summarize
 
 PROTOCOLS = ("grpc", "rdma")
-OPS = "all_reduce,all_gather,all_to_all,broadcast"
+OPS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
 SIZES = "4096,65536,1048576,16777216"
 FEW, OFTEN = 2, 12
 
@@ -98,19 +98,17 @@ def show(rows: list[dict[str, Any]], title: str) -> Table:
 
 
 def main(
-    ops: Annotated[str, typer.Option(help="Measure these collectives, separated by commas.")] = OPS,
+    ops: Annotated[
+        str, typer.Option(help="Measure these collectives, separated by commas.")
+    ] = ",".join(OPS),
     sizes: Sizes = SIZES,
     workers: Annotated[int, typer.Option(min=2, help="Start this many workers.")] = 2,
     repeat: Repeat = 9,
     json_file: JsonFile = None,
 ) -> None:
     """Print the time per collective of gRPC and of rdma."""
-    unknown = set(ops.split(",")) - set(OPS.split(","))
-    if unknown:
-        raise typer.BadParameter(
-            f"unknown collective {', '.join(sorted(unknown))}; use {OPS}", param_hint="--ops"
-        )
-    rows = measure(ops.split(","), parse_sizes(sizes), workers, repeat)
+    chosen = choose(ops, OPS, "collective", "--ops")
+    rows = measure(chosen, parse_sizes(sizes), workers, repeat)
     console = Console()
     console.print(describe())
     console.print(show(rows, f"time per collective, us, {workers} workers, median of {repeat}"))

@@ -23,7 +23,7 @@ from rich.table import Table
 from .support.cluster import Cluster, Task
 from .support.exit import run_command
 from .support.machine import describe
-from .support.options import JsonFile, save
+from .support.options import JsonFile, choose, save
 from .support.timing import ratio, summarize
 
 PROTOCOLS = ("grpc", "rdma")
@@ -124,12 +124,7 @@ def main(
     json_file: JsonFile = None,
 ) -> None:
     """Print the time of a step of `fit` with each strategy over both protocols."""
-    chosen = [name.strip() for name in strategies.split(",")]
-    if unknown := [name for name in chosen if name not in STRATEGIES]:
-        raise typer.BadParameter(
-            f"unknown strategy {', '.join(unknown)}; use {', '.join(STRATEGIES)}",
-            param_hint="--strategies",
-        )
+    chosen = choose(strategies, STRATEGIES, "strategy", "--strategies")
     if turns * epochs < 6:
         raise typer.BadParameter(
             f"{turns} turns times {epochs} epochs are less than 6", param_hint="--turns"

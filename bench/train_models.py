@@ -26,7 +26,7 @@ from .steps import FEWEST, LOCAL, WARM_UP, WORKERS, measure_steps
 from .support.counters import MODES, Counts, above_zero
 from .support.exit import run_command
 from .support.machine import describe
-from .support.options import JsonFile, save
+from .support.options import JsonFile, choose, save
 from .support.timing import Summary, summarize
 from .table import percent
 
@@ -168,16 +168,6 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"ms": {protocol: value.as_dict() for protocol, value in times.items()}}
 
 
-def chosen(models: str) -> list[Model]:
-    names = list(dict.fromkeys(name.strip() for name in models.split(",")))
-    unknown = [name for name in names if name not in MODELS]
-    if unknown:
-        raise typer.BadParameter(
-            f"unknown model {', '.join(unknown)}; use {', '.join(MODELS)}", param_hint="--models"
-        )
-    return [MODELS[name] for name in names]
-
-
 def main(
     models: Annotated[
         str, typer.Option(help="Train these models, separated by commas.")
@@ -194,7 +184,7 @@ def main(
     json_file: JsonFile = None,
 ) -> None:
     """Print the time of a training step over both protocols and in one process, per model."""
-    wanted = chosen(models)
+    wanted = [MODELS[name] for name in choose(models, MODELS, "model", "--models")]
     console = Console()
     console.width = max(console.width, 116)
     rows: list[dict[str, Any]] = []

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ..support.exit import run_command
 from ..support.machine import describe
+from ..support.options import choose
 from . import document, experiments, pictures
 
 EXPERIMENTS = {name: getattr(experiments, name) for name in document.SECTIONS}
@@ -31,12 +32,7 @@ def main(
     Results of experiments that do not run are taken from an existing benchmarks.json of the same
     machine.
     """
-    chosen = [name.strip() for name in only.split(",")]
-    if unknown := [name for name in chosen if name not in EXPERIMENTS]:
-        raise typer.BadParameter(
-            f"unknown experiment {', '.join(unknown)}; use {', '.join(EXPERIMENTS)}",
-            param_hint="--only",
-        )
+    chosen = choose(only, EXPERIMENTS, "experiment", "--only")
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()

@@ -1,6 +1,7 @@
 """The options that several commands and programs have, with the same names and meanings."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +41,16 @@ Fabric = Annotated[
 JsonFile = Annotated[
     Path | None, typer.Option("--json", callback=_writable, help="Write the results to this file.")
 ]
+
+
+def choose(text: str, known: Collection[str], what: str, option: str) -> list[str]:
+    """Return the names in `text`, which commas separate; raise typer.BadParameter."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    if unknown := [name for name in names if name not in known]:
+        raise typer.BadParameter(
+            f"unknown {what} {', '.join(unknown)}; use {', '.join(known)}", param_hint=option
+        )
+    return names
 
 
 def save(path: Path | None, report: dict[str, Any]) -> None:
