@@ -1,6 +1,5 @@
 """Makes the plan of a graph, with the native analyzer."""
 
-import json
 from collections.abc import Collection
 from typing import Any
 
@@ -45,9 +44,6 @@ def analyze(
     tasks = task_counts(cluster)
     if not default_device and is_model(graph):
         default_device = worker_of(tasks)
-    request: dict[str, Any] = {"cluster": tasks, "default_device": default_device}
-    for name, limit in (("arena_limit", arena_limit), ("inline_limit", inline_limit)):
-        if limit is not None:
-            request[name] = parse_size(limit)
+    limits = [None if limit is None else parse_size(limit) for limit in (arena_limit, inline_limit)]
     data = graph_def_bytes(graph, tags)
-    return Plan.from_json(native.analyze(data, json.dumps(request)))
+    return Plan.from_json(native.analyze(data, tasks, default_device, *limits))

@@ -1,39 +1,33 @@
 """The interface to the C++ analyzer in ``native/analyzer/``."""
 
-import json
 import os
+from collections.abc import Mapping
 from types import ModuleType
 
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.units import parse_size
 
 
-def analyze(graph_def: bytes, request: str) -> str:
-    """Return the plan as JSON text for a serialized GraphDef and a request in JSON.
+def analyze(
+    graph_def: bytes,
+    cluster: Mapping[str, int],
+    default_device: str,
+    arena_limit: int | None,
+    inline_limit: int | None,
+) -> str:
+    """Return the plan as JSON text for a serialized GraphDef.
 
-    The request: ``cluster`` (job name to number of tasks), ``default_device``, and optionally
-    ``arena_limit`` and ``inline_limit`` in bytes, which default to the settings. Raises
-    ``AnalysisError`` with the analyzer's message, or if the analyzer cannot be loaded.
+    ``cluster`` has the number of tasks of each job. The limits are in bytes; ``None`` means the
+    setting. Raises ``AnalysisError`` with the analyzer's message, or if it cannot be loaded.
     """
     analyzer = _load()
-    asked = json.loads(request)
-    tasks = [
-        f"/job:{job}/task:{index}"
-        for job, count in asked["cluster"].items()
-        for index in range(count)
-    ]
-    arena = asked.get("arena_limit")
-    inline = asked.get("inline_limit")
+    tasks = [f"/job:{job}/task:{index}" for job, n in cluster.items() for index in range(n)]
     try:
-        return str(
-            analyzer.analyze(
-                graph_def,
-                tasks,
-                _arena_size() if arena is None else arena,
-                parse_size(_setting("RDMA_TRANSPORT_INLINE_MAX")) if inline is None else inline,
-                asked.get("default_device", ""),
-            )
-        )
+        if arena_limit is None:
+            arena_limit = _arena_size()
+        if inline_limit is None:
+            inline_limit = parse_size(_setting("RDMA_TRANSPORT_INLINE_MAX"))
+        return str(analyzer.analyze(graph_def, tasks, arena_limit, inline_limit, default_device))
     except AnalysisError:
         raise
     except ValueError as error:

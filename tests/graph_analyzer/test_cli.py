@@ -203,7 +203,7 @@ def test_a_full_disk_is_said(plan: Path) -> None:
 
 INTERRUPTED = """
 import os, signal, graph_analyzer.native
-graph_analyzer.native.analyze = lambda graph, request: os.kill(os.getpid(), signal.SIGINT)
+graph_analyzer.native.analyze = lambda *request: os.kill(os.getpid(), signal.SIGINT)
 from graph_analyzer.cli import main
 main()
 """
