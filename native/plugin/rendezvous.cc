@@ -18,11 +18,11 @@ namespace {
 
 namespace tf = tensorflow;
 
-// The arguments of TensorFlow's own Send(), as references to the caller's variables.
-class SendNow final : public FallbackSend {
+// TensorFlow's own Send(). Refers to the caller's variables.
+class GrpcSend : public FallbackSend {
  public:
-  SendNow(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
-          const tf::Rendezvous::Args& args, const tf::Tensor& tensor, bool dead)
+  GrpcSend(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
+           const tf::Rendezvous::Args& args, const tf::Tensor& tensor, bool dead)
       : rendezvous_(rendezvous), key_(key), args_(args), tensor_(tensor), dead_(dead) {}
 
   Status Send() override {
@@ -41,37 +41,24 @@ class SendNow final : public FallbackSend {
   const bool dead_;
 };
 
-// The same arguments, as copies.
-class SendLater final : public FallbackSend {
- public:
-  SendLater(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
-            const tf::Rendezvous::Args& args, const tf::Tensor& tensor, bool dead)
-      : rendezvous_(rendezvous), key_(key), args_(args), tensor_(tensor), dead_(dead) {
-    rendezvous_->Ref();
-  }
-  ~SendLater() override { rendezvous_->Unref(); }
-
-  Status Send() override {
-    return FromTensorFlow(rendezvous_->SendByGrpc(key_, args_, tensor_, dead_));
-  }
-  std::unique_ptr<FallbackSend> Keep(bool) override {
-    return std::make_unique<SendLater>(rendezvous_, key_, args_, tensor_, dead_);
-  }
-  void Fail(const Status& status) override {
-    rendezvous_->StartAbort(ToTensorFlow(status, WorkerOf(key_.dst_device)));
-  }
-
- private:
-  Rendezvous* const rendezvous_;
-  const tf::Rendezvous::ParsedKey key_;
-  const tf::Rendezvous::Args args_;
-  const tf::Tensor tensor_;
-  const bool dead_;
+// What a kept send refers to, and so destroyed after it.
+struct SendCopies {
+  tsl::core::RefCountPtr<Rendezvous> rendezvous;
+  tf::Rendezvous::ParsedKey key;
+  tf::Rendezvous::Args args;
+  tf::Tensor tensor;
 };
 
-std::unique_ptr<FallbackSend> SendNow::Keep(bool copy) {
-  return std::make_unique<SendLater>(rendezvous_, key_, args_,
-                                     copy ? tf::tensor::DeepCopy(tensor_) : tensor_, dead_);
+class KeptGrpcSend final : private SendCopies, public GrpcSend {
+ public:
+  KeptGrpcSend(SendCopies copies, bool dead)
+      : SendCopies(std::move(copies)), GrpcSend(rendezvous.get(), key, args, tensor, dead) {}
+};
+
+std::unique_ptr<FallbackSend> GrpcSend::Keep(bool copy) {
+  return std::make_unique<KeptGrpcSend>(SendCopies{tsl::core::GetNewRef(rendezvous_), key_, args_,
+                                                   copy ? tf::tensor::DeepCopy(tensor_) : tensor_},
+                                        dead_);
 }
 
 // Returns why the fabric cannot carry this tensor, or null if it can.
@@ -123,7 +110,7 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
     buffer->Ref();
     outgoing.owner = OwnerRef(buffer, &UnrefBuffer);
   }
-  SendNow fallback(this, key, args, tensor, is_dead);
+  GrpcSend fallback(this, key, args, tensor, is_dead);
   const absl::Status sent =
       ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), &fallback), peer->task());
   // The executor does not treat _Send as communication: it would replace Unavailable by Internal,
