@@ -13,6 +13,25 @@ void PutNumber(T value, std::string* out) {
   PutField(std::string_view(reinterpret_cast<const char*>(&value), sizeof(value)), out);
 }
 
+// The fields with which both messages begin.
+template <typename Message>
+std::string Head(const Message& message) {
+  std::string bytes;
+  PutField(kMagic, &bytes);
+  PutNumber(message.version, &bytes);
+  PutField(message.from.task, &bytes);
+  PutNumber(message.from.incarnation, &bytes);
+  PutField(message.channel, &bytes);
+  return bytes;
+}
+
+template <typename Message>
+std::string WithMac(const Message& message) {
+  std::string bytes = message.Fields();
+  PutField(message.mac, &bytes);
+  return bytes;
+}
+
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
@@ -40,12 +59,23 @@ class Reader {
     return value;
   }
 
+  template <typename Message>
+  Status GetHead(Message* message) {
+    if (Get() != kMagic) return Status(Code::kInvalidArgument, "not a bootstrap message");
+    message->version = GetNumber<uint32_t>();
+    message->from.task = Get();
+    message->from.incarnation = GetNumber<uint64_t>();
+    message->channel = Get();
+    return OkStatus();
+  }
+
   bool AtEnd() const { return rest_.empty(); }
   // Fields that earlier versions do not send.
-  void GetAuthentication(std::string* nonce, std::string* mac) {
+  template <typename Message>
+  void GetAuthentication(Message* message) {
     if (AtEnd()) return;
-    *nonce = Get();
-    *mac = Get();
+    message->nonce = Get();
+    message->mac = Get();
   }
 
   // Later versions may add fields, so extra bytes are no error.
@@ -72,64 +102,38 @@ void PutField(std::string_view field, std::string* out) {
 }
 
 std::string BootstrapRequest::Fields() const {
-  std::string bytes;
-  PutField(kMagic, &bytes);
-  PutNumber(version, &bytes);
-  PutField(from.task, &bytes);
-  PutNumber(from.incarnation, &bytes);
-  PutField(channel, &bytes);
+  std::string bytes = Head(*this);
   PutField(nonce, &bytes);
   return bytes;
 }
 
-std::string BootstrapRequest::Encode() const {
-  std::string bytes = Fields();
-  PutField(mac, &bytes);
-  return bytes;
-}
+std::string BootstrapRequest::Encode() const { return WithMac(*this); }
 
 Status BootstrapRequest::Decode(std::string_view bytes, BootstrapRequest* request) {
   Reader reader(bytes);
-  if (reader.Get() != kMagic) return Status(Code::kInvalidArgument, "not a bootstrap message");
-  request->version = reader.GetNumber<uint32_t>();
-  request->from.task = reader.Get();
-  request->from.incarnation = reader.GetNumber<uint64_t>();
-  request->channel = reader.Get();
-  reader.GetAuthentication(&request->nonce, &request->mac);
+  RDMA_RETURN_IF_ERROR(reader.GetHead(request));
+  reader.GetAuthentication(request);
   return reader.Finish();
 }
 
 std::string BootstrapReply::Fields() const {
-  std::string bytes;
-  PutField(kMagic, &bytes);
-  PutNumber(version, &bytes);
-  PutField(from.task, &bytes);
-  PutNumber(from.incarnation, &bytes);
-  PutField(channel, &bytes);
+  std::string bytes = Head(*this);
   PutField(refusal, &bytes);
   PutNumber(static_cast<uint8_t>(again), &bytes);
   PutField(nonce, &bytes);
   return bytes;
 }
 
-std::string BootstrapReply::Encode() const {
-  std::string bytes = Fields();
-  PutField(mac, &bytes);
-  return bytes;
-}
+std::string BootstrapReply::Encode() const { return WithMac(*this); }
 
 Status BootstrapReply::Decode(std::string_view bytes, BootstrapReply* reply) {
   Reader reader(bytes);
-  if (reader.Get() != kMagic) return Status(Code::kInvalidArgument, "not a bootstrap message");
-  reply->version = reader.GetNumber<uint32_t>();
-  reply->from.task = reader.Get();
-  reply->from.incarnation = reader.GetNumber<uint64_t>();
-  reply->channel = reader.Get();
+  RDMA_RETURN_IF_ERROR(reader.GetHead(reply));
   reply->refusal = reader.Get();
   // Earlier versions do not send this. Their replies must still decode, so that a refusal is
   // reported.
   reply->again = !reader.AtEnd() && reader.GetNumber<uint8_t>() != 0;
-  reader.GetAuthentication(&reply->nonce, &reply->mac);
+  reader.GetAuthentication(reply);
   return reader.Finish();
 }
 
