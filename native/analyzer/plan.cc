@@ -8,19 +8,15 @@ namespace {
 std::string Number(int64_t value) { return std::to_string(value); }
 
 std::string ShapeJson(const std::vector<int64_t>& shape) {
-  Json json('[');
-  for (const int64_t dim : shape) json.Add(dim < 0 ? "null" : Number(dim));
-  return json.End();
+  return JsonArray(shape, [](int64_t dim) { return dim < 0 ? "null" : Number(dim); });
 }
 
 std::string SiteJson(const Site& site) {
-  Json through('[');
-  for (const std::string& op : site.through) through.Add(Quote(op));
   return Json('{')
       .Text("op", site.op)
       .Text("type", site.type)
       .Text("kind", site.kind)
-      .Field("through", through.End())
+      .Field("through", JsonArray(site.through, Quote))
       .End();
 }
 
@@ -68,16 +64,6 @@ std::string TaskJson(const Task& task) {
       .End();
 }
 
-template <typename Item>
-std::string List(const std::vector<Item>& items, std::string (*to_json)(const Item&)) {
-  std::string text = "[";
-  for (const Item& item : items) {
-    if (text.size() > 1) text += ", ";
-    text += to_json(item);
-  }
-  return text + "]";
-}
-
 }  // namespace
 
 const char* ModeName(EdgeMode mode) {
@@ -107,9 +93,9 @@ std::string PlanJson(const Plan& plan) {
       .Count("arena_limit", plan.arena_limit)
       .Count("analysis_seconds", plan.analysis_seconds)
       .Count("nodes", plan.nodes)
-      .Field("tasks", List(plan.tasks, &TaskJson))
-      .Field("edges", List(plan.edges, &EdgeJson))
-      .Field("variables", List(plan.variables, &VariableJson))
+      .Field("tasks", JsonArray(plan.tasks, TaskJson))
+      .Field("edges", JsonArray(plan.edges, EdgeJson))
+      .Field("variables", JsonArray(plan.variables, VariableJson))
       .End();
 }
 

@@ -37,6 +37,14 @@ class Json {
   char close_;
 };
 
+// Returns an array with to_json(item) of each item.
+template <typename Items, typename ToJson>
+std::string JsonArray(const Items& items, ToJson to_json) {
+  Json json('[');
+  for (const auto& item : items) json.Add(to_json(item));
+  return json.End();
+}
+
 // Builds nested objects from values by path. Names keep the order in which they were added. Not
 // thread-safe.
 class JsonTree {

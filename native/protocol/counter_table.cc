@@ -218,16 +218,14 @@ std::string MetricName(const Row<Counts>& row, const std::string& prefix) {
 
 template <typename Counts>
 std::string Table(const std::string& prefix) {
-  Json rows('[');
-  for (const Row<Counts>& row : Rows(static_cast<const Counts*>(nullptr))) {
-    rows.Add(Json('{')
-                 .Text("key", row.key)
-                 .Text("kind", row.kind == kCounter ? "counter" : "gauge")
-                 .Text("metric", MetricName(row, prefix))
-                 .Text("meaning", row.meaning)
-                 .End());
-  }
-  return rows.End();
+  return JsonArray(Rows(static_cast<const Counts*>(nullptr)), [&](const Row<Counts>& row) {
+    return Json('{')
+        .Text("key", row.key)
+        .Text("kind", row.kind == kCounter ? "counter" : "gauge")
+        .Text("metric", MetricName(row, prefix))
+        .Text("meaning", row.meaning)
+        .End();
+  });
 }
 
 }  // namespace

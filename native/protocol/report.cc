@@ -19,28 +19,22 @@ namespace {
 // this version.
 constexpr int kStatsFormat = 1;
 
-std::string Edges(const std::vector<EdgeReport>& edges) {
-  Json json('[');
-  for (const EdgeReport& edge : edges) {
-    Json shape('[');
-    for (const int64_t dim : edge.spec.dims) shape.Add(std::to_string(dim));
-    json.Add(Json('{')
-                 .Text("key", edge.spec.key)
-                 .Text("destination", edge.peer)
-                 .Count("dtype", edge.spec.dtype)
-                 .Field("shape", shape.End())
-                 .Count("bytes", edge.spec.bytes)
-                 .Text("mode", edge.is_static ? "static" : "dynamic")
-                 .Flag("planned", edge.planned)
-                 .Text("placement", edge.at_receiver ? "receiver" : "sender")
-                 .Count("slots", edge.slots)
-                 .Count("hits", edge.hits)
-                 .Count("misses", edge.misses)
-                 .Count("staged_bytes", edge.staged_bytes)
-                 .Text("site", edge.sites)
-                 .End());
-  }
-  return json.End();
+std::string EdgeText(const EdgeReport& edge) {
+  return Json('{')
+      .Text("key", edge.spec.key)
+      .Text("destination", edge.peer)
+      .Count("dtype", edge.spec.dtype)
+      .Field("shape", JsonArray(edge.spec.dims, [](int64_t dim) { return std::to_string(dim); }))
+      .Count("bytes", edge.spec.bytes)
+      .Text("mode", edge.is_static ? "static" : "dynamic")
+      .Flag("planned", edge.planned)
+      .Text("placement", edge.at_receiver ? "receiver" : "sender")
+      .Count("slots", edge.slots)
+      .Count("hits", edge.hits)
+      .Count("misses", edge.misses)
+      .Count("staged_bytes", edge.staged_bytes)
+      .Text("site", edge.sites)
+      .End();
 }
 
 std::string PeerText(const PeerStats& peer, const std::vector<EdgeReport>& edges) {
@@ -59,6 +53,18 @@ std::string PeerText(const PeerStats& peer, const std::vector<EdgeReport>& edges
   AddCounters({peer, edges}, &counts);
   counts.AddTo(&json);
   return json.End();
+}
+
+std::string SettingText(const SettingRow& row) {
+  const char* given = std::getenv(row.name.c_str());
+  return Json('{')
+      .Text("name", row.name)
+      .Text("type", row.type)
+      .Text("default", row.default_text)
+      .Text("meaning", row.meaning)
+      .Text("source", given == nullptr ? "default" : "environment")
+      .Text("value", given == nullptr ? row.default_text : given)
+      .End();
 }
 
 }  // namespace
@@ -81,7 +87,7 @@ std::string StatsJson(const Runtime* runtime) {
   json.Count("format", kStatsFormat).Flag("loaded", runtime != nullptr).Field("tasks", tasks.End());
   JsonTree counts;
   AddCounters(process, &counts);
-  counts.At("plan.edges").Set(Edges(process.edges));
+  counts.At("plan.edges").Set(JsonArray(process.edges, EdgeText));
   counts.AddTo(&json);
   return json.Flag("tracing", Trace::On()).Field("peers", peers.End()).End();
 }
@@ -90,24 +96,10 @@ std::string SettingsJson() {
   Settings settings;
   std::vector<std::string> warnings;
   const Status status = LoadSettings(environ, &settings, &warnings);
-  Json rows('[');
-  for (const SettingRow& row : SettingsTable()) {
-    const char* given = std::getenv(row.name.c_str());
-    rows.Add(Json('{')
-                 .Text("name", row.name)
-                 .Text("type", row.type)
-                 .Text("default", row.default_text)
-                 .Text("meaning", row.meaning)
-                 .Text("source", given == nullptr ? "default" : "environment")
-                 .Text("value", given == nullptr ? row.default_text : given)
-                 .End());
-  }
-  Json warned('[');
-  for (const std::string& warning : warnings) warned.Add(Quote(warning));
   return Json('{')
-      .Field("settings", rows.End())
+      .Field("settings", JsonArray(SettingsTable(), SettingText))
       .Text("error", status.message())
-      .Field("warnings", warned.End())
+      .Field("warnings", JsonArray(warnings, Quote))
       .End();
 }
 

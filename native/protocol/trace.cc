@@ -149,26 +149,19 @@ std::string Trace::StopJson() {
   const uint64_t kept = g_events == nullptr ? 0 : std::min(taken, g_room);
   Numbering<const Traffic*> met;
   Numbering<std::string> names;
-  std::string events = "[";
-  for (uint64_t i = 0; i < kept; ++i) {
-    if (i > 0) events += ", ";
-    events += Row(g_events[i], &met, &names);
-  }
-  events += "]";
+  Json events('[');
+  for (uint64_t i = 0; i < kept; ++i) events.Add(Row(g_events[i], &met, &names));
   g_events.reset();
-  Json peers('[');
-  for (const Traffic* traffic : met.order()) {
-    peers.Add(Json('{').Text("local", traffic->local).Text("remote", traffic->remote).End());
-  }
-  Json keys('[');
-  for (const std::string& name : names.order()) keys.Add(Quote(name));
+  const auto ends = [](const Traffic* traffic) {
+    return Json('{').Text("local", traffic->local).Text("remote", traffic->remote).End();
+  };
   return Json('{')
       .Count("began", g_began)
       .Count("ended", Now())
       .Count("dropped", taken - kept)
-      .Field("peers", peers.End())
-      .Field("keys", keys.End())
-      .Field("events", events)
+      .Field("peers", JsonArray(met.order(), ends))
+      .Field("keys", JsonArray(names.order(), Quote))
+      .Field("events", events.End())
       .End();
 }
 
