@@ -1,7 +1,10 @@
 #include "analyzer/sites.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <sstream>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -12,72 +15,29 @@ namespace {
 
 namespace tf = tensorflow;
 
+using OpTypes = std::unordered_set<std::string>;
+
+OpTypes Words(const char* text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), std::istream_iterator<std::string>()};
+}
+
 // The output is always the first input's buffer, even if it is shared.
-const std::unordered_set<std::string>& Aliases() {
-  static const auto* types =
-      new std::unordered_set<std::string>{"Identity",        "Reshape",
-                                          "ExpandDims",      "Squeeze",
-                                          "StopGradient",    "Snapshot",
-                                          "EnsureShape",     "Bitcast",
-                                          "Enter",           "Exit",
-                                          "Switch",          "NextIteration",
-                                          "LoopCond",        "RefIdentity",
-                                          "RefEnter",        "RefExit",
-                                          "RefSwitch",       "PlaceholderWithDefault",
-                                          "PreventGradient", "RefNextIteration",
-                                          "_HostCast",       "CheckNumerics"};
+const OpTypes& Aliases() {
+  static const auto* types = new OpTypes(
+      Words("Identity Reshape ExpandDims Squeeze StopGradient Snapshot EnsureShape Bitcast Enter "
+            "Exit Switch NextIteration LoopCond RefIdentity RefEnter RefExit RefSwitch "
+            "PlaceholderWithDefault PreventGradient RefNextIteration _HostCast CheckNumerics"));
   return *types;
 }
 
 // Element-wise: the kernel reuses an input's buffer if no other operation needs it.
-const std::unordered_set<std::string>& InPlace() {
-  static const auto* types = new std::unordered_set<std::string>{"Abs",
-                                                                 "Add",
-                                                                 "AddN",
-                                                                 "AddV2",
-                                                                 "BiasAdd",
-                                                                 "Ceil",
-                                                                 "Cos",
-                                                                 "Div",
-                                                                 "DivNoNan",
-                                                                 "Elu",
-                                                                 "EluGrad",
-                                                                 "Exp",
-                                                                 "Expm1",
-                                                                 "Floor",
-                                                                 "Log",
-                                                                 "Log1p",
-                                                                 "Maximum",
-                                                                 "Minimum",
-                                                                 "Mul",
-                                                                 "Neg",
-                                                                 "Pow",
-                                                                 "RealDiv",
-                                                                 "Reciprocal",
-                                                                 "Relu",
-                                                                 "Relu6",
-                                                                 "Relu6Grad",
-                                                                 "ReluGrad",
-                                                                 "Rsqrt",
-                                                                 "RsqrtGrad",
-                                                                 "Selu",
-                                                                 "SeluGrad",
-                                                                 "Sigmoid",
-                                                                 "SigmoidGrad",
-                                                                 "Sign",
-                                                                 "Sin",
-                                                                 "Softplus",
-                                                                 "SoftplusGrad",
-                                                                 "Sqrt",
-                                                                 "SqrtGrad",
-                                                                 "Square",
-                                                                 "SquaredDifference",
-                                                                 "Sub",
-                                                                 "Tanh",
-                                                                 "TanhGrad",
-                                                                 "Xdivy",
-                                                                 "Xlogy",
-                                                                 "ZerosLike"};
+const OpTypes& InPlace() {
+  static const auto* types = new OpTypes(
+      Words("Abs Add AddN AddV2 BiasAdd Ceil Cos Div DivNoNan Elu EluGrad Exp Expm1 Floor Log "
+            "Log1p Maximum Minimum Mul Neg Pow RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad "
+            "Rsqrt RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Softplus SoftplusGrad "
+            "Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy ZerosLike"));
   return *types;
 }
 
