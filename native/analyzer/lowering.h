@@ -11,6 +11,7 @@
 
 namespace rdma_transport::analyzer {
 
+// `graph` refers to `library`.
 struct LoweredGraph {
   std::unique_ptr<tensorflow::FunctionLibraryDefinition> library;
   std::unique_ptr<tensorflow::Graph> graph;

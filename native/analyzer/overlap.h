@@ -24,6 +24,7 @@ struct Lifetime {
   bool always = false;
 };
 
+// Immutable once constructed.
 class Overlap {
  public:
   // Time: the product of the lifetimes and all their `last`, and for each 512 operations among the

@@ -8,8 +8,9 @@
 
 namespace rdma_transport::analyzer {
 
+// The limits of every task, in bytes.
 struct Limits {
-  uint64_t arena_bytes = 0;   // of each task, for slots and sent tensors
+  uint64_t arena_bytes = 0;   // for slots and sent tensors
   uint64_t inline_bytes = 0;  // tensors of at most this size travel in the notification
 };
 

@@ -8,6 +8,7 @@
 
 namespace rdma_transport::analyzer {
 
+// How the plan expects the tensors of an edge to be sent.
 enum class EdgeMode {
   kStatic,   // both sides know its slots before the step
   kDynamic,  // each tensor is sent as a descriptor
@@ -35,16 +36,17 @@ struct Offsets {
   std::optional<uint64_t> slots;   // among the slots of the destination
 };
 
+// A tensor that one task sends to another in each step.
 struct Edge {
   std::string name;  // "node:0", or "^node" for a control edge
-  std::string
-      key;  // rendezvous key without frame-and-iteration suffix; empty if nothing is registered
+  // The rendezvous key without frame-and-iteration suffix; empty if nothing is registered.
+  std::string key;
   std::string source_device;
   std::string destination_device;
   int dtype = 0;  // TensorFlow's DataType
   std::string dtype_name;
-  std::optional<std::vector<int64_t>>
-      shape;  // -1 if a dimension is unknown; empty if the rank is unknown
+  // A dimension is -1 if it is unknown; empty if the rank is unknown.
+  std::optional<std::vector<int64_t>> shape;
   std::optional<uint64_t> bytes;
   EdgeMode mode = EdgeMode::kDynamic;
   std::string reason;
@@ -57,6 +59,7 @@ struct Edge {
   bool in_loop = false;
 };
 
+// A variable, and the task that holds it.
 struct Variable {
   std::string name;
   std::string task;
@@ -68,6 +71,7 @@ struct Variable {
   int readers = 0;  // number of other tasks that read it
 };
 
+// What the edges of one task need. All numbers are bytes.
 struct Task {
   std::string name;
   uint64_t slot_bytes = 0;       // for receiver-side slots
@@ -78,6 +82,7 @@ struct Task {
   uint64_t received_bytes = 0;
 };
 
+// The whole result. `arena_limit` is in bytes, `nodes` counts the placed graph.
 struct Plan {
   uint64_t arena_limit = 0;
   double analysis_seconds = 0;

@@ -9,6 +9,7 @@
 
 namespace rdma_transport::analyzer {
 
+// The result of FindOrigin().
 struct Origin {
   Site site;
   std::string mutability;  // for Edge::mutability

@@ -11,6 +11,7 @@
 
 namespace rdma_transport::analyzer {
 
+// What to analyze a graph for.
 struct Request {
   std::vector<std::string> tasks;  // "/job:ps/task:0"
   std::string default_device;      // for nodes that request none; TensorFlow's choice if empty

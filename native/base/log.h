@@ -10,6 +10,7 @@
 
 namespace rdma_transport {
 
+// The importance of a line. At a log level, lines of lower levels are dropped; kOff drops all.
 enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3, kOff = 4 };
 
 // Receives every line at or above the log level. Called from any thread; must not block.
@@ -18,7 +19,9 @@ using LogSink = void (*)(LogLevel level, const std::string& line);
 // Sets the destination of log lines; the default is standard error. The plugin sets TensorFlow's
 // logger.
 void SetLogSink(LogSink sink);
+// Thread-safe, as are all functions here. The default is kInfo.
 void SetLogLevel(LogLevel level);
+// Returns whether Log() writes lines of this level.
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, const std::string& message);
 

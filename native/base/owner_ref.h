@@ -7,6 +7,7 @@
 
 namespace rdma_transport {
 
+// Not thread-safe.
 class OwnerRef {
  public:
   using Release = void (*)(void* object);

@@ -24,8 +24,9 @@ enum class Code {
   kUnavailable = 14,
   kDataLoss = 15,
 };
-// The result of an operation: OK, or a code and a message for users.
 
+// The result of an operation: OK, or a code and a message for users. A value: copies are
+// independent.
 class [[nodiscard]] Status {
  public:
   Status() = default;

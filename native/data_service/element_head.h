@@ -10,6 +10,7 @@
 
 namespace rdma_transport {
 
+// A value. What Decode() accepts, a peer may have chosen.
 struct ElementHead {
   enum class Form : uint32_t {
     kPlain = 1,       // the payload is the tensor's bytes

@@ -18,6 +18,7 @@
 
 namespace rdma_transport::memory {
 
+// A snapshot of one arena.
 struct ArenaStats {
   uint64_t limit_bytes = 0;     // of the budget, which other arenas may share
   uint64_t capacity_bytes = 0;  // of all slabs

@@ -57,6 +57,7 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   int moves_ = 0;
 };
 
+// A snapshot of all pools.
 struct SlotPoolStats {
   uint64_t pools = 0;
   uint64_t blocks = 0;

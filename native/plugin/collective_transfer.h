@@ -33,10 +33,14 @@ class CollectiveTransfer;
 // The step that a transfer belongs to. Thread-safe.
 class CollectiveStep {
  public:
+  // Outlives the step.
   virtual Endpoint* endpoint() const = 0;
+  // The number of the step in the protocol.
   virtual int64_t number() const = 0;
+  // Returns the call that bootstraps a link to the peer. It may be made after the step has ended.
   virtual BootstrapCall CallFor(const Peer* peer) = 0;
-  // Use TensorFlow's own transport, and call `done` exactly once.
+  // These use TensorFlow's own transport, and call `done` exactly once, on any thread. The tensor
+  // must live until then.
   virtual void FetchByGrpc(const CollectiveTransferArgs& args, tensorflow::Tensor* tensor,
                            tensorflow::CancellationManager* cancellation,
                            const tensorflow::StatusCallback& done) = 0;
@@ -45,6 +49,7 @@ class CollectiveStep {
   // Registers a transfer. Returns an error if the step was aborted here; the transfer must then not
   // begin.
   virtual absl::Status Track(const std::shared_ptr<CollectiveTransfer>& transfer) = 0;
+  // Removes a transfer that has ended. Does nothing if it is not registered.
   virtual void Untrack(const std::shared_ptr<CollectiveTransfer>& transfer) = 0;
 
  protected:

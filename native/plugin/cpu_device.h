@@ -12,6 +12,7 @@
 
 namespace rdma_transport {
 
+// Thread-safe, as every device.
 class CpuDevice final : public tensorflow::ThreadPoolDevice {
  public:
   using ThreadPoolDevice::ThreadPoolDevice;

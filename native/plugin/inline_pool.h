@@ -12,6 +12,7 @@
 
 namespace rdma_transport {
 
+// Thread-safe.
 class InlinePool final : public tsl::thread::ThreadPoolInterface, public Poller::Pool {
  public:
   // `pool` must outlive this.

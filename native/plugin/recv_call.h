@@ -14,6 +14,7 @@
 
 namespace rdma_transport {
 
+// Thread-safe. Lives at least until it has called TensorFlow back.
 class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv {
  public:
   RecvCall(StepRendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,

@@ -9,6 +9,7 @@
 
 namespace rdma_transport {
 
+// Makes the rendezvous of each step. Thread-safe. `endpoint` must outlive it.
 class RendezvousMgr final : public tensorflow::BaseRendezvousMgr {
  public:
   RendezvousMgr(const tensorflow::WorkerEnv* env, Endpoint* endpoint)

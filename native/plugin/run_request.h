@@ -14,6 +14,7 @@
 
 namespace rdma_transport {
 
+// Everything but the ID is that of the wrapped request. As thread-safe as that.
 class RunRequest final : public tensorflow::RunGraphRequestWrapper {
  public:
   // `inner` must outlive this.

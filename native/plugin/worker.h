@@ -10,6 +10,7 @@
 
 namespace rdma_transport {
 
+// Thread-safe. `endpoint` must outlive it.
 class Worker final : public tensorflow::GrpcWorker {
  public:
   Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config, Endpoint* endpoint)

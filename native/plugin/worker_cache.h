@@ -14,6 +14,7 @@
 
 namespace rdma_transport {
 
+// Thread-safe. `endpoint` must outlive it.
 class WorkerCache final : public tensorflow::WorkerCacheWrapper {
  public:
   // Owns `inner`. `cluster` has the address of each task. `self` is this task's name in it, which

@@ -21,6 +21,7 @@ struct Identity {
 // Appends a 32-bit length and the bytes, so that adjacent fields cannot be confused.
 void PutField(std::string_view field, std::string* out);
 
+// What a task sends to connect to another one. Decode() returns InvalidArgument for other bytes.
 struct BootstrapRequest {
   uint32_t version = 0;
   Identity from;
@@ -33,6 +34,7 @@ struct BootstrapRequest {
   static Status Decode(std::string_view bytes, BootstrapRequest* request);
 };
 
+// The answer: the address of a channel, or a refusal. Decode() as above.
 struct BootstrapReply {
   uint32_t version = 0;
   Identity from;

@@ -17,6 +17,7 @@ enum class Mode : int { kStatic = 0, kDynamic, kInline, kGrpc };
 constexpr int kModeCount = 4;
 const char* ModeName(Mode mode);
 
+// Thread-safe.
 struct ModeCounter {
   std::atomic<uint64_t> tensors{0};
   std::atomic<uint64_t> bytes{0};
@@ -98,6 +99,7 @@ class Traffics {
   std::deque<Traffic> all_;
 };
 
+// Thread-safe.
 struct Counters {
   Traffics traffics;
   ModeCounter replies_sent;  // of RPC calls: elements of tf.data service
@@ -112,6 +114,7 @@ struct Counters {
   NamedCounter errors;
 };
 
+// The counters of this process. They are never destroyed.
 Counters& GlobalCounters();
 
 }  // namespace rdma_transport

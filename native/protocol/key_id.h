@@ -7,6 +7,7 @@
 
 namespace rdma_transport {
 
+// A value. IDs of different keys are equal with negligible probability.
 struct KeyId {
   uint64_t first = 0;
   uint64_t second = 0;

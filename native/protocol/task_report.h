@@ -1,4 +1,4 @@
-// What a task tells of its peers and static edges, for statistics.
+// What a task reports about its peers and static edges.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 namespace rdma_transport {
 
+// One peer of a local task, or a task that linked to it.
 struct PeerStats {
   std::string local;  // the local task
   std::string task;
@@ -28,6 +29,7 @@ struct PeerStats {
   fabric::Backlog backlog;
 };
 
+// A snapshot of one local task.
 struct TaskReport {
   std::string task;
   std::vector<PeerStats> peers;

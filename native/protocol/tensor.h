@@ -38,6 +38,7 @@ struct Outgoing {
 class FallbackSend {
  public:
   virtual ~FallbackSend() = default;
+  // Called at most once, on any thread. Returns an error if the step must fail.
   virtual Status Send() = 0;
   // Returns an owned object for a later Send(), which keeps alive what that needs. With `copy`, it
   // copies the tensor, which may be overwritten in the meantime.

@@ -16,6 +16,7 @@ namespace rdma_transport {
 // Peers of different versions do not use the fabric.
 constexpr uint32_t kProtocolVersion = 6;
 
+// What a notification is; its first byte.
 enum class MessageType : uint8_t {
   kInline = 1,      // a tensor with its bytes
   kDescriptor = 2,  // a tensor to read from the sender's memory, until kRelease
@@ -43,6 +44,7 @@ enum TensorFlags : uint8_t {
   kChecked = 32,             // the message has a checksum of the bytes
 };
 
+// The beginning of kInline, kDescriptor, kPull and kEdge. Followed by dimensions, key and payload.
 struct TensorHeader {
   MessageType type;
   uint8_t flags;

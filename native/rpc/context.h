@@ -10,6 +10,7 @@
 
 namespace rdma_transport::rpc {
 
+// The pointers are not owned.
 struct Context {
   // Names in timelines: of this process ("tf.data worker host:4242"), and of what a reply contains.
   std::string name;

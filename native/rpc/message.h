@@ -20,6 +20,7 @@ struct Payload {
   size_t bytes = 0;
 };
 
+// What a handler returns. If `status` is not OK, the rest is empty.
 struct Reply {
   Status status;
   std::string head;  // opaque to this layer
@@ -32,11 +33,12 @@ struct Reply {
 struct Arrived {
   char* data = nullptr;
   size_t bytes = 0;
-  size_t place =
-      0;  // the receive buffer it was written to, counted from 1, or 0 if it is in the text
+  // The receive buffer it was written to, counted from 1, or 0 if it is in the text.
+  size_t place = 0;
   OwnerRef owner;  // of a payload in a receive buffer
 };
 
+// What a call returns. Payloads without an owner are valid as long as this object.
 struct Response {
   Status status;
   bool replied = false;  // `status` is the peer's, or about its reply

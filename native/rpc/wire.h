@@ -23,6 +23,7 @@ constexpr size_t kMaxPlaces = 1024;
 // The most bytes of a reply's text in one notification.
 constexpr size_t kPartBytes = size_t{32} << 10;
 
+// Who sends a notification, and what it is.
 enum class Type : uint8_t {
   kRequest = 1,        // client: a request, and places for its payloads
   kSizes = 2,          // server: sizes of the large payloads, because they do not fit the places
@@ -33,6 +34,7 @@ enum class Type : uint8_t {
   kPong = 7,
 };
 
+// The beginning of each notification. Followed by places or sizes, and by bytes.
 struct Header {
   Type type;
   uint8_t reserved[3];
@@ -51,6 +53,7 @@ struct Place {
 };
 static_assert(sizeof(Place) == 24);
 
+// A validated notification.
 struct Message {
   Header header;
   std::vector<Place> places;
