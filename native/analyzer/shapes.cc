@@ -122,14 +122,6 @@ Shape Shapes::Of(const tf::Node* node, int output) const {
   return std::vector<int64_t>(dims.begin(), dims.end());
 }
 
-Shape Shapes::OfHandle(const tf::Node* node, int output) const {
-  auto* context = refiner_->GetContext(node);
-  if (context == nullptr || output >= context->num_outputs()) return std::nullopt;
-  const auto* shapes = context->output_handle_shapes_and_types(output);
-  if (shapes == nullptr || shapes->size() != 1) return std::nullopt;
-  return FromHandle(context, shapes->front().shape);
-}
-
 bool Crosses(const tf::Edge& edge) {
   const std::string& from = edge.src()->assigned_device_name();
   const std::string& to = edge.dst()->assigned_device_name();

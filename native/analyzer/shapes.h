@@ -29,8 +29,6 @@ class Shapes {
 
   // The inferred shape, or else what MarkShapes() stored on the node.
   Shape Of(const tensorflow::Node* node, int output) const;
-  // The shape of the variable behind a resource handle.
-  Shape OfHandle(const tensorflow::Node* node, int output) const;
 
  private:
   void Infer(const tensorflow::Graph& graph, const std::set<const tensorflow::Node*>& changing);

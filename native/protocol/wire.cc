@@ -110,10 +110,4 @@ TensorFrame::TensorFrame(TensorHeader* header, const int64_t* dims, int rank, st
   parts_[4] = Part(payload, payload_length);
 }
 
-size_t TensorFrame::length() const {
-  size_t length = 0;
-  for (const iovec& part : parts_) length += part.iov_len;
-  return length;
-}
-
 }  // namespace rdma_transport

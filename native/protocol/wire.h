@@ -168,7 +168,6 @@ class TensorFrame {
               const char* payload, size_t payload_length);
   const iovec* parts() const { return parts_; }
   int count() const { return 5; }
-  size_t length() const;
 
  private:
   iovec parts_[5];

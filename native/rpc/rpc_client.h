@@ -39,8 +39,6 @@ class RpcClient final : public fabric::ChannelHandler,
   void Leave();
   // Returns true if the channel has ended, so that a new client is needed.
   bool lost() const;
-  // "shm", "verbs".
-  const char* fabric() const { return channel_->fabric(); }
 
   // ChannelHandler, on the polling thread:
   void OnConnected() override;
