@@ -11,7 +11,7 @@ from pathlib import Path
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md")
 PYTHON = ("rdma_transport/**/*.py", "graph_analyzer/**/*.py", "bench/**/*.py", "examples/**/*.py")
-NATIVE = ("native/**/*.cc", "native/**/*.h")
+NATIVE = ("native/**/*.cc", "native/**/*.h", "native/**/*.pyx")
 SCHEMAS = ("rdma_transport/**/*.json", "graph_analyzer/*.json", "bench/*.json")
 
 # A pattern, and what to write instead.
@@ -22,7 +22,7 @@ RETIRED = {
     r"neediest": "the task that needs the most memory",
     r"(go|goes|went|going) by gRPC": "fall back to gRPC",
     r"lent|lends?|loans?|leased?": "outstanding buffer",
-    r"(give|gives|gave|given) (it |them )?back": "release",
+    r"(give|gives|gave|given) (it |them |the \w+ )?back": "release",
     r"born at": "allocated by",
     r"it must be there": "require",
     r"kept_arrivals|late_arrivals": "unclaimed_tensors, late_tensors",
@@ -30,6 +30,7 @@ RETIRED = {
     r"serialis\w+": "serialize",
     r"colour\w*": "color",
     r"behaviour\w*": "behavior",
+    r"analys(e|ed|ing)": "analyze",
     r"for ever": "forever",
     r"whoever|himself": "the task that",
 }

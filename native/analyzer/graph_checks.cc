@@ -43,7 +43,7 @@ class ExpandedSize {
       }
       if (*total > kMaxNodes) {
         return Invalid("the graph has more than " + std::to_string(kMaxNodes) +
-                       " nodes when its functions are inlined; analyse a part of it");
+                       " nodes when its functions are inlined; analyze a part of it");
       }
     }
     return OkStatus();
@@ -86,7 +86,7 @@ Status CheckConstants(const Nodes& nodes) {
     if (!value->second.has_tensor() || value->second.tensor().dtype() == type->second.type()) {
       continue;
     }
-    return Invalid("the constant " + node.name() + " holds a value of another type than its own");
+    return Invalid("the constant " + node.name() + " has a value of a type other than its own");
   }
   return OkStatus();
 }
@@ -184,7 +184,7 @@ class BranchCheck {
     const Arity& has = found->second;
     if (!differ(has.in, needed.in) && !differ(has.out, needed.out)) return OkStatus();
     return Invalid(node.op() + " " + node.name() + " runs " + function.name() +
-                   ", which takes or gives another number of tensors; the graph is corrupt");
+                   ", which takes or returns another number of tensors; the graph is corrupt");
   }
 
   std::unordered_map<std::string, Arity> arity_;

@@ -22,7 +22,7 @@ Status Import(std::string_view bytes, LoweredGraph* imported) {
   tf::GraphDef graph_def;
   if (bytes.size() > static_cast<size_t>(std::numeric_limits<int>::max()) ||
       !graph_def.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Invalid("these bytes are no GraphDef: the file is corrupt or of another kind");
+    return Invalid("the data is not a GraphDef: the file is corrupt or has another format");
   }
   RDMA_RETURN_IF_ERROR(CheckGraph(&graph_def));
   absl::Status status = tf::AddDefaultAttrsToGraphDef(&graph_def, *tf::OpRegistry::Global(), 0);

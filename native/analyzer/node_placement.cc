@@ -42,7 +42,7 @@ class DeviceCheck {
     const std::string& device = node->requested_device();
     if (device.empty()) return OkStatus();
     if (!tf::DeviceNameUtils::ParseFullName(device, &parsed)) {
-      return Invalid("node " + node->name() + " asks for the malformed device '" + device + "'");
+      return Invalid("node " + node->name() + " requests the malformed device '" + device + "'");
     }
     if (!parsed.has_job) return OkStatus();
     any_ = true;
@@ -104,7 +104,7 @@ Status PlaceNodes(const std::vector<std::string>& tasks, const std::string& defa
   tf::DeviceSet set;
   for (const std::string& task : tasks) {
     const std::string full = FullTask(task);
-    if (full.empty()) return Invalid("'" + task + "' is no task (/job:name/task:number)");
+    if (full.empty()) return Invalid("'" + task + "' is not a task (/job:name/task:number)");
     devices.push_back(std::make_unique<ImaginedDevice>(full));
     set.AddDevice(devices.back().get());
   }

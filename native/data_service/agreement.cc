@@ -10,7 +10,7 @@
 namespace rdma_transport {
 namespace {
 
-constexpr char kReady[] = "rdma_transport exchange, gRPC at ";
+constexpr char kReady[] = "rdma_transport RPC, gRPC at ";
 constexpr char kRefusal[] = "rdma_transport refuses: ";
 
 // A name that both timelines of a transfer share, and no other process has.

@@ -67,7 +67,7 @@ Status ReceiverSlots::OnSlot(const SlotMessage& message) {
   Pool* pool = FindLocked(message.edge);
   if (pool == nullptr) return OkStatus();  // removed in the meantime
   if (message.slot != pool->slots.size() || pool->slots.size() >= pool->requested) {
-    return Status(Code::kDataLoss, "a slot that was not asked for");
+    return Status(Code::kDataLoss, "a slot that was not requested");
   }
   pool->slots.push_back({{place.key, place.offset, pool->bytes}});
   // Below the others, whose memory has been used before.

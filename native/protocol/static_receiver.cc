@@ -19,14 +19,14 @@ Status Broken(const char* what) { return Status(Code::kDataLoss, what); }
 
 Status StaticReceiver::OnEdge(const TensorMessage& message) {
   const uint64_t number = message.header.buffer_id;
-  if (number == 0 || number > UINT32_MAX) return Broken("an edge of an impossible number");
+  if (number == 0 || number > UINT32_MAX) return Broken("an edge with an invalid number");
   if (Find(static_cast<uint32_t>(number)) != nullptr) {
     return Broken("an edge that was declared already");
   }
   if (edges_.size() >= kMaxEdges) return Broken("too many static edges");
   const size_t bytes = message.key.size() + message.dims.size() * sizeof(int64_t);
   if (described_bytes_ + bytes > kMaxDescribedBytes) {
-    return Broken("static edges with keys and shapes of an impossible length");
+    return Broken("static edges with keys and shapes that are too long");
   }
   const uint64_t pool = message.header.region_key;
   if (pool != 0) RDMA_RETURN_IF_ERROR(JoinPool(pool, message.header.bytes));
@@ -40,9 +40,9 @@ Status StaticReceiver::OnEdge(const TensorMessage& message) {
 }
 
 Status StaticReceiver::JoinPool(uint64_t number, uint64_t bytes) {
-  if (number > UINT32_MAX) return Broken("a pool of slots of an impossible number");
+  if (number > UINT32_MAX) return Broken("a pool of slots with an invalid number");
   Pool& pool = pools_[static_cast<uint32_t>(number)];
-  if (pool.edges > 0 && pool.bytes != bytes) return Broken("a pool of slots of several sizes");
+  if (pool.edges > 0 && pool.bytes != bytes) return Broken("a pool with slots of different sizes");
   pool.bytes = bytes;
   ++pool.edges;
   return OkStatus();
@@ -166,7 +166,7 @@ Status StaticReceiver::TakeFromSource(const Edge& edge, const StaticMessage& mes
   if (message.slot >= edge.slots.size()) return Broken("a tensor in a slot that was not agreed on");
   const Slot& slot = edge.slots[message.slot];
   if (slot.generation != message.generation) {
-    return Broken("a tensor in a slot that means another place by now");
+    return Broken("a tensor in a slot that has been reassigned");
   }
   Delivery& delivery = arrival->delivery;
   delivery.lease =

@@ -118,7 +118,8 @@ std::atomic<bool> Trace::on_{false};
 
 Status Trace::Start(uint64_t most_events) {
   std::lock_guard<std::mutex> lock(g_mu);
-  if (on_.load()) return Status(Code::kFailedPrecondition, "a timeline is being taken already");
+  if (on_.load())
+    return Status(Code::kFailedPrecondition, "another client is recording a timeline");
   g_room = std::clamp<uint64_t>(most_events, 1, kMaxEvents);
   // Pages are allocated when they are first written.
   g_events.reset(static_cast<Event*>(std::calloc(g_room, sizeof(Event))));

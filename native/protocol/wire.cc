@@ -43,7 +43,7 @@ Status ParseTensor(const char* data, size_t length, TensorMessage* message) {
   at += key_length + PaddingOf(key_length);
   message->payload = data + at;
   const size_t payload = header.type == MessageType::kInline ? header.bytes : 0;
-  if (length - at != payload) return Malformed("a payload of another length than stated");
+  if (length - at != payload) return Malformed("a payload of another length than announced");
   return OkStatus();
 }
 
@@ -64,7 +64,7 @@ Status ParseAbort(const char* data, size_t length, AbortMessage* message, std::s
   std::memcpy(message, data, sizeof(*message));
   const size_t stated = message->error_length;
   if (stated > kMaxErrorLength || length != sizeof(*message) + stated + PaddingOf(stated)) {
-    return Malformed("an error of another length than stated");
+    return Malformed("an error of another length than announced");
   }
   *error = std::string_view(data + sizeof(*message), stated);
   return OkStatus();
@@ -78,7 +78,7 @@ Status ParseStatic(const char* data, size_t length, StaticMessage* message,
   const bool checked = (message->flags & kChecked) != 0;
   const size_t end = sizeof(*message) + suffix_length + PaddingOf(suffix_length);
   if (suffix_length > kMaxKeyLength || length != end + (checked ? sizeof(StaticChecksum) : 0)) {
-    return Malformed("a key's end of another length than stated");
+    return Malformed("a key suffix of another length than announced");
   }
   if (checked) std::memcpy(checksum, data + end, sizeof(*checksum));
   const bool odd = (message->flags & kOwnSuffix) != 0;

@@ -70,7 +70,7 @@ Status RpcClient::AwaitConnected(Nanos deadline, const std::atomic<bool>* cancel
   std::unique_lock<std::mutex> lock(mu_);
   while (!connected_ && !closed_) {
     if (cancelled->load()) return NotWanted();
-    if (Now() > deadline) return Status(Code::kUnavailable, "the channel does not come up");
+    if (Now() > deadline) return Status(Code::kUnavailable, "the channel did not come up in time");
     changed_.wait_for(lock, Nanoseconds(kCallSlice));
   }
   return closed_ ? EndedLocked() : OkStatus();
@@ -160,7 +160,7 @@ Status RpcClient::AwaitReply(uint64_t number, const std::shared_ptr<Pending>& ca
     const bool silent = silent_;
     lock.unlock();
     Send(silent ? Type::kCancel : Type::kPing, number, {}, {}).IgnoreError();
-    if (silent) return Status(Code::kUnavailable, "the worker does not response");
+    if (silent) return Status(Code::kUnavailable, "the worker does not answer");
     lock.lock();
   }
   return OkStatus();
@@ -174,10 +174,10 @@ Status RpcClient::Take(uint64_t number, const std::shared_ptr<Pending>& call, Re
     bytes += arrived.bytes;
     if (arrived.place == 0) continue;
     if (arrived.place > call->receive_buffers.size())
-      return ProtocolViolation("a payload in no place");
+      return ProtocolViolation("a payload in an unknown receive buffer");
     ReceiveBuffer& landing = call->receive_buffers[arrived.place - 1];
     if (!landing.owner || arrived.bytes > landing.place.length) {
-      return ProtocolViolation("a payload in a place that does not hold it");
+      return ProtocolViolation("a payload that does not fit its receive buffer");
     }
     arrived.data = landing.data;
     arrived.owner = std::move(landing.owner);
@@ -242,7 +242,7 @@ void RpcClient::Leave() {
       return;
     }
   }
-  channel_->Close(Status(Code::kCancelled, "the reader has gone"));
+  channel_->Close(Status(Code::kCancelled, "the reader has ended"));
 }
 
 // --- On the polling thread ---
@@ -268,7 +268,7 @@ Status RpcClient::Dispatch(const Message& message) {
     silent_ = false;
     if (message.header.type == Type::kPong) return OkStatus();
     const auto found = calls_.find(message.header.call);
-    if (found == calls_.end()) return ProtocolViolation("a reply to no call");
+    if (found == calls_.end()) return ProtocolViolation("a reply to an unknown call");
     Pending& call = *found->second;
     if (message.header.type == Type::kSizes) {
       call.wanted = message.sizes;
@@ -276,7 +276,7 @@ Status RpcClient::Dispatch(const Message& message) {
       return ProtocolViolation("an unexpected notification");
     } else if (message.header.total < call.text.size() ||
                message.bytes.size() > message.header.total - call.text.size()) {
-      return ProtocolViolation("a reply longer than stated");
+      return ProtocolViolation("a reply longer than announced");
     } else {
       call.text.append(message.bytes);
       call.done = call.text.size() == message.header.total;
@@ -286,7 +286,7 @@ Status RpcClient::Dispatch(const Message& message) {
     if (calls_.empty()) leaving.swap(self_);
     changed_.notify_all();
   }
-  if (leaving != nullptr) channel_->Close(Status(Code::kCancelled, "the reader has gone"));
+  if (leaving != nullptr) channel_->Close(Status(Code::kCancelled, "the reader has ended"));
   return OkStatus();
 }
 

@@ -39,7 +39,7 @@ Status RpcServer::Admit(const std::string& request, AnsweringHandshake* handshak
   RDMA_RETURN_IF_ERROR(handshake->Check(asked));
   std::lock_guard<std::mutex> lock(mu_);
   if (sessions_.size() >= most_sessions_ && !MakeRoomLocked()) {
-    return Status(Code::kResourceExhausted, "it serves too many already");
+    return Status(Code::kResourceExhausted, "it already serves its maximum number of clients");
   }
   auto session =
       std::make_shared<Session>(context_, asked.from.task, handler_,
@@ -60,7 +60,7 @@ bool RpcServer::MakeRoomLocked() {
     since = idle;
   }
   if (idlest == sessions_.end() || !(*idlest)->QuitIfIdle()) return false;
-  (*idlest)->Close("it was idle, and others needed its place");
+  (*idlest)->Close("it was idle, and another client needed its place");
   sessions_.erase(idlest);
   return true;
 }
@@ -74,7 +74,7 @@ void RpcServer::LookAfterSessions() {
   ended.assign(open, sessions_.end());
   sessions_.erase(open, sessions_.end());
   for (const auto& session : sessions_) {
-    if (session->Overdue(now)) session->Close("the caller did not come");
+    if (session->Overdue(now)) session->Close("the client did not connect in time");
   }
 }
 

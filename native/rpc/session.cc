@@ -94,7 +94,7 @@ Status Session::Dispatch(const Message& message) {
       const auto found = calls_.find(number);
       if (found == calls_.end()) return OkStatus();  // already cancelled and answered
       if (found->second->writing)
-        return ProtocolViolation("places for a reply that is being written");
+        return ProtocolViolation("receive buffers for a reply that is being written");
       found->second->places = message.places;
       found->second->landing_came = true;
       changed_.notify_all();
@@ -121,7 +121,7 @@ Status Session::Begin(const Message& message) {
     if (EndsLocked()) return OkStatus();  // the client is notified by the channel's end
     if (calls_.size() >= kMaxCalls) return ProtocolViolation("too many calls at once");
     if (!calls_.emplace(number, call).second)
-      return ProtocolViolation("a call of a number that is in use");
+      return ProtocolViolation("a call with a number that is in use");
   }
   run_([self = shared_from_this(), number, call] { self->Respond(number, call); });
   return OkStatus();
@@ -146,7 +146,7 @@ void Session::Cancel(uint64_t number) {
     changed_.notify_all();
   }
   Reply cancelled;
-  cancelled.status = Status(Code::kCancelled, "not wanted any more");
+  cancelled.status = Status(Code::kCancelled, "the call was cancelled");
   const std::string text = EncodeReply(cancelled, {});
   Header header = HeaderOf(Type::kPart, number);
   header.length = header.total = text.size();

@@ -45,7 +45,7 @@ Status Await(int fd, short events, const std::string& address, Nanos deadline,
     const auto slice = static_cast<int>(std::min(left, kConnectSlice) / kMillisecond + 1);
     if (poll(&descriptor, 1, slice) > 0) return OkStatus();
   }
-  return Status(Code::kCancelled, "not wanted any more");
+  return Status(Code::kCancelled, "the call was cancelled");
 }
 
 Status ConnectTo(const addrinfo& place, const std::string& address, Nanos deadline,
@@ -94,7 +94,7 @@ Status TcpBootstrap(const std::string& address, const std::string& request, Nano
   while (true) {
     const Stream::Progress progress = stream.sending() ? stream.Send() : stream.Receive();
     if (progress == Stream::Progress::kBroken) {
-      return Status(Code::kUnavailable, address + " hung up");
+      return Status(Code::kUnavailable, address + " closed the connection");
     }
     if (progress == Stream::Progress::kWaits) {
       const short events = stream.sending() ? POLLOUT : POLLIN;

@@ -21,7 +21,7 @@ struct PayloadEntry {
 };
 
 Status Malformed(const char* what) {
-  return Status(Code::kDataLoss, std::string("a malformed notification of an exchange: ") + what);
+  return Status(Code::kDataLoss, std::string("a malformed RPC notification: ") + what);
 }
 
 iovec Part(const void* data, size_t length) { return {const_cast<void*>(data), length}; }
@@ -54,7 +54,7 @@ Status Parse(const char* data, size_t length, Message* message) {
              : !Take(&rest, header.count, &message->sizes)) {
     return Malformed("shorter than its places");
   }
-  if (rest.size() != header.length) return Malformed("of another length than stated");
+  if (rest.size() != header.length) return Malformed("of another length than announced");
   if (header.type == Type::kRequest && rest.size() > kMaxRequest) {
     return Malformed("a request too long");
   }

@@ -177,7 +177,9 @@ def test_one_at_a_time_and_ctrl_c_ends_it(cluster: Cluster, tmp_path: Path) -> N
     assert "timeline  recording" in run("status", pid, "--interval", 0).stdout
     second = run("timeline", pid, "--seconds", "0.01", "-o", tmp_path / "second.json")
     assert second.returncode == 1
-    assert f"process {pid}: a timeline is being taken already; try again later" in second.stderr
+    assert f"process {pid}: another client is recording a timeline; try again later" in (
+        second.stderr
+    )
     assert "error: no process could be recorded" in second.stderr
     first.send_signal(signal.SIGINT)
     out, error = first.communicate(timeout=10)

@@ -82,7 +82,7 @@ TEST_F(StatusSocketTest, ATraceLastsAsLongAsItsAskerWants) {
   EXPECT_EQ(client.Line(), "{\"tracing\": true}");
   EXPECT_TRUE(Trace::On());
   other.Say("trace 100\n");
-  EXPECT_NE(other.Rest().find("\"error\": \"a timeline is being taken already\""),
+  EXPECT_NE(other.Rest().find("\"error\": \"another client is recording a timeline\""),
             std::string::npos);
   Client asks;  // meanwhile
   asks.Say("stats\n");
