@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The graph analyzer. Thin: `graph_analyzer` gives it its Python shape. Import TensorFlow first."""
+"""The graph analyzer. Thin: `graph_analyzer` wraps it. Import TensorFlow first."""
 
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
@@ -9,7 +9,7 @@ from analysis cimport Analyze, Plan, PlanJson, Request, Status
 
 def analyze(graph_def: bytes, tasks: list, arena_bytes: int, inline_bytes: int,
             default_device: str) -> str:
-    """Return the plan as a JSON object; ValueError, with a sentence, for what cannot be analysed.
+    """Return the plan as a JSON object; raise ValueError if the graph cannot be analyzed.
 
     `tasks` are names such as "/job:ps/task:0". Runs without the interpreter's lock.
     """

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The fabric. Thin: `rdma_transport.fabric` gives it its Python shape and says what it means."""
+"""The fabric. Thin: `rdma_transport.fabric` wraps and documents it."""
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
@@ -16,7 +16,7 @@ from fabric cimport (
     PollingThread, Registration, Role, Settings, Status, Test, Transfer,
 )
 
-# A wait looks this often for signals, such as Ctrl-C; nanoseconds.
+# The interval in which a wait checks for signals, such as Ctrl-C, in nanoseconds.
 cdef int64_t SLICE = 100_000_000
 
 
@@ -30,35 +30,35 @@ FABRICS = registered_fabrics()
 
 
 class FabricError(Exception):
-    """What went wrong on the fabric, as a sentence. All errors of the fabric are of this kind."""
+    """The base class of all errors of the fabric. The message says what went wrong."""
 
 
 class FabricStateError(FabricError, RuntimeError):
-    """It cannot be done now, here, or at all: not connected, closed, forked, internal."""
+    """The call is not possible now: not connected, closed, forked, or an internal error."""
 
 
 class FabricConnectionError(FabricError, ConnectionError):
-    """The peer cannot be reached, or the channel has ended; the sentence says why."""
+    """The peer cannot be reached, or the channel has ended. The message says why."""
 
 
 class FabricTimeoutError(FabricError, TimeoutError):
-    """It did not happen within the time given."""
+    """The timeout expired."""
 
 
 class FabricValueError(FabricError, ValueError):
-    """An argument is wrong: a stretch outside of its region, a malformed address."""
+    """An argument is invalid: a range outside its region, or a malformed address."""
 
 
 class FabricAccessError(FabricError, PermissionError):
-    """The memory, or the device, does not allow it to this process."""
+    """This process has no permission to use the memory or the device."""
 
 
 class FabricResourceError(FabricError, OSError):
-    """There is not enough of something: memory, locked memory, room for notifications."""
+    """A resource is exhausted: memory, lockable memory, or room for notifications."""
 
 
 class RegionGoneError(FabricError, LookupError):
-    """The peer has given the region back."""
+    """The peer has released the region."""
 
 
 for _error in (
@@ -69,7 +69,7 @@ for _error in (
 
 
 cdef object error_of(Status status, str context):
-    """The exception for `status`; `context` goes before its sentence."""
+    """Return the exception for `status`; `context` precedes its message."""
     cdef Code code = status.code()
     text = context + status.message().decode(errors="replace")
     if code == Code.kInvalidArgument:
@@ -106,7 +106,7 @@ cdef int64_t slice_of(int64_t deadline) noexcept:
 
 
 cdef cbool again(Status status, int64_t deadline) except? True:
-    """Whether a wait that ended like this goes on; runs the handlers of signals that came."""
+    """Return whether to continue a wait that ended like this. Runs pending signal handlers."""
     PyErr_CheckSignals()
     return status.code() == Code.kDeadlineExceeded and Now() < deadline
 
@@ -114,7 +114,7 @@ cdef cbool again(Status status, int64_t deadline) except? True:
 cdef class Region:
     """Registered memory with the buffer protocol: `np.frombuffer(region, np.float32)` is a view.
 
-    The memory lives while the region or a view of it does, also after its device was closed.
+    The memory lives as long as the region or a view of it, even after its device was closed.
     """
 
     cdef shared_ptr[Memory] memory
@@ -147,9 +147,9 @@ cdef class Region:
 
 
 cdef class Ticket:
-    """A read or write under way."""
+    """A read or write in progress."""
 
-    cdef shared_ptr[BlockingChannel] line
+    cdef shared_ptr[BlockingChannel] channel
     cdef shared_ptr[Transfer] transfer
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ cdef class Ticket:
 
     @property
     def done(self) -> bool:
-        return self.line.get().Done(self.transfer)
+        return self.channel.get().Done(self.transfer)
 
     def wait(self, timeout=None) -> None:
         cdef int64_t deadline = deadline_in(timeout)
@@ -166,7 +166,7 @@ cdef class Ticket:
         while True:
             until = slice_of(deadline)
             with nogil:
-                status = self.line.get().Wait(self.transfer, until)
+                status = self.channel.get().Wait(self.transfer, until)
             if not again(status, deadline):
                 break
         check(status)
@@ -175,19 +175,19 @@ cdef class Ticket:
 cdef class RawChannel:
     """A channel; keeps its device open."""
 
-    cdef shared_ptr[BlockingChannel] line
+    cdef shared_ptr[BlockingChannel] channel
     cdef RawDevice device
 
     def __init__(self) -> None:
         raise TypeError("channels are made by Device.open_channel()")
 
     def __dealloc__(self):
-        if self.line:
-            self.line.get().Close(b"its channel was dropped")
+        if self.channel:
+            self.channel.get().Close(b"its channel was dropped")
 
     def address(self) -> bytes:
         cdef string address
-        check(self.line.get().Address(&address))
+        check(self.channel.get().Address(&address))
         return address
 
     def connect(self, peer_address: bytes, active: bool, key: bytes) -> None:
@@ -196,14 +196,14 @@ cdef class RawChannel:
         cdef cbool first = active
         cdef Status status
         with nogil:
-            status = self.line.get().Connect(peer, first, secret)
+            status = self.channel.get().Connect(peer, first, secret)
         check(status)
 
     def fabric(self) -> str:
-        return self.line.get().FabricName().decode()
+        return self.channel.get().FabricName().decode()
 
     def route(self) -> str:
-        return self.line.get().Route().decode(errors="replace")
+        return self.channel.get().Route().decode(errors="replace")
 
     def wait_connected(self, timeout) -> None:
         cdef int64_t deadline = deadline_in(timeout)
@@ -212,13 +212,13 @@ cdef class RawChannel:
         while True:
             until = slice_of(deadline)
             with nogil:
-                status = self.line.get().WaitConnected(until)
+                status = self.channel.get().WaitConnected(until)
             if not again(status, deadline):
                 break
         check(status, "connecting: ")
 
     def share(self, Region region not None) -> None:
-        check(self.line.get().Share(region.memory))
+        check(self.channel.get().Share(region.memory))
 
     def wait_remote(self, key: int, timeout) -> None:
         cdef uint64_t name = key
@@ -226,11 +226,11 @@ cdef class RawChannel:
         cdef int64_t until
         cdef shared_ptr[Memory] scratch
         cdef Status status
-        check(self.device.driver.get().Scratch(&scratch))
+        check(self.device.thread.get().Scratch(&scratch))
         while True:
             until = slice_of(deadline)
             with nogil:
-                status = self.line.get().WaitRemote(name, scratch, until)
+                status = self.channel.get().WaitRemote(name, scratch, until)
             if not again(status, deadline):
                 break
         check(status, "the peer's region: ")
@@ -245,16 +245,16 @@ cdef class RawChannel:
             raise FabricValueError(
                 f"{nbytes} bytes at {at} are not inside a region of {region.nbytes} bytes"
             )
-        ticket.line = self.line
+        ticket.channel = self.channel
         with nogil:
-            status = self.line.get().Start(writes, region.memory, local, name, there, length,
+            status = self.channel.get().Start(writes, region.memory, local, name, there, length,
                                            &ticket.transfer)
         check(status)
         return ticket
 
     def notify(self, message: bytes) -> None:
         cdef string_view view = string_view(<const char*>message, <size_t>len(message))
-        check(self.line.get().Notify(view))
+        check(self.channel.get().Notify(view))
 
     def receive(self, timeout) -> bytes:
         cdef int64_t deadline = deadline_in(timeout)
@@ -264,35 +264,35 @@ cdef class RawChannel:
         while True:
             until = slice_of(deadline)
             with nogil:
-                status = self.line.get().Receive(until, &note)
+                status = self.channel.get().Receive(until, &note)
             if not again(status, deadline):
                 break
         check(status, "no notification: " if status.code() == Code.kDeadlineExceeded else "")
         return note
 
     def close(self, reason: str) -> None:
-        self.line.get().Close(reason.encode())
+        self.channel.get().Close(reason.encode())
 
 
 cdef class RawDevice:
     """A device and its polling thread."""
 
-    cdef shared_ptr[PollingThread] driver
+    cdef shared_ptr[PollingThread] thread
     cdef object __weakref__
 
     def __init__(self, fabric: str) -> None:
         cdef string name = fabric.encode()
         cdef Status status
         with nogil:
-            status = PollingThread.Open(name, &self.driver)
+            status = PollingThread.Open(name, &self.thread)
         check(status)
 
     def __dealloc__(self):
         with nogil:
-            self.driver.reset()
+            self.thread.reset()
 
     def summary(self) -> str:
-        return self.driver.get().summary().decode(errors="replace")
+        return self.thread.get().summary().decode(errors="replace")
 
     def allocate(self, nbytes: int, writable_by_peers: bool) -> Region:
         cdef Region region = Region.__new__(Region)
@@ -302,22 +302,22 @@ cdef class RawDevice:
             raise FabricValueError(f"a region cannot have {nbytes} bytes")
         cdef size_t length = nbytes
         with nogil:
-            status = self.driver.get().Allocate(length, writable, &region.memory)
+            status = self.thread.get().Allocate(length, writable, &region.memory)
         check(status)
         return region
 
     def open_channel(self) -> RawChannel:
-        cdef RawChannel channel = RawChannel.__new__(RawChannel)
+        cdef RawChannel made = RawChannel.__new__(RawChannel)
         cdef Status status
         with nogil:
-            status = self.driver.get().OpenChannel(&channel.line)
+            status = self.thread.get().OpenChannel(&made.channel)
         check(status)
-        channel.device = self
-        return channel
+        made.device = self
+        return made
 
     def close(self) -> None:
         with nogil:
-            self.driver.get().Close()
+            self.thread.get().Close()
 
 
 cdef dict TESTS = {
@@ -342,7 +342,7 @@ cdef class Meter:
         check(CMeter.Open(self.device.get(), largest, &self.meter))
 
     def __dealloc__(self):
-        # The channel before the device that it is of.
+        # The channel must be destroyed before its device.
         self.meter.reset()
         self.device.reset()
 
@@ -364,10 +364,10 @@ cdef class Meter:
         check(self.meter.get().Connect(<string_view>peer, role))
 
     def introduce(self, timeout: float) -> None:
-        cdef int64_t patience = <int64_t>(timeout * 1e9)
+        cdef int64_t nanoseconds = <int64_t>(timeout * 1e9)
         cdef Status status
         with nogil:
-            status = self.meter.get().Introduce(patience)
+            status = self.meter.get().Introduce(nanoseconds)
         check(status, "connecting: ")
 
     cdef Plan plan(self, test, nbytes, iterations, timeout) except *:
@@ -380,9 +380,9 @@ cdef class Meter:
         return plan
 
     def run(self, test: str, nbytes: int, iterations: int, timeout: float) -> tuple:
-        """Seconds: one per iteration for a latency, one in all for the others.
+        """Return times in seconds, and the number of bytes that differ from those sent.
 
-        And how many bytes were found otherwise than they were sent.
+        A latency has one time per iteration, any other test one in total.
         """
         cdef Plan plan = self.plan(test, nbytes, iterations, timeout)
         cdef Measured measured

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The core's reports, as JSON texts. Thin: `rdma_transport` gives them their Python shape."""
+"""The core's reports as JSON texts, and the bootstrap. Thin: `rdma_transport` wraps them."""
 
 from libc.string cimport memset
 from libcpp.memory cimport unique_ptr
@@ -31,27 +31,27 @@ SLOTS_PER_EDGE = kSlots
 
 
 def stats_json() -> str:
-    """What the transport of this process did, as a JSON object."""
+    """Return the counters of this process as a JSON object."""
     return ProcessStatsJson().decode()
 
 
 def counters_json() -> str:
-    """The table of counters, as a JSON object."""
+    """Return the table of counters as a JSON object."""
     return CountersJson().decode()
 
 
 def settings_json() -> str:
-    """Every setting with its source and value, as a JSON object."""
+    """Return every setting with its source and value as a JSON object."""
     return SettingsJson().decode()
 
 
 def survey_json() -> str:
-    """What the verbs fabric finds on this host and would use, as a JSON object."""
+    """Return what the verbs fabric finds on this host and would use, as a JSON object."""
     return SurveyJson().decode()
 
 
 def read_secrets(path: str) -> tuple[int, str]:
-    """How many secrets a file has, and a warning or nothing; ValueError says what is wrong."""
+    """Return the number of secrets in a file, and a warning or ""; raise ValueError."""
     cdef vector[string] secrets
     cdef string warning
     require_ok(ReadSecrets(path.encode(), &secrets, &warning), ValueError)
@@ -70,7 +70,7 @@ cdef int require_ok(const Status& status, error: type) except -1:
 
 
 cdef class _Bootstrap:
-    """`service` is what is asked ("task"), `secret_file` the path of the job's secrets or ""."""
+    """`service` is the service to reach ("task"), `secret_file` the path of the secrets or ""."""
 
     cdef string service
     cdef unique_ptr[SecretFile] file
@@ -81,7 +81,7 @@ cdef class _Bootstrap:
 
 
 cdef class AskingBootstrap(_Bootstrap):
-    """The asking side of one bootstrap: request(), then reply(), once each."""
+    """The connecting side of one bootstrap. Call request(), then reply(), once each."""
 
     cdef unique_ptr[AskingHandshake] handshake
 
@@ -90,7 +90,7 @@ cdef class AskingBootstrap(_Bootstrap):
         self.handshake.reset(new AskingHandshake(self.file.get(), view(self.service)))
 
     def request(self, task: str, incarnation: int, channel: bytes) -> bytes:
-        """What is sent; `channel` is the address of the asker's channel."""
+        """Return the request; `channel` is the address of this side's channel."""
         cdef BootstrapRequest request
         request.version = kProtocolVersion
         request.sender.task = task.encode()
@@ -100,9 +100,10 @@ cdef class AskingBootstrap(_Bootstrap):
         return request.Encode()
 
     def reply(self, reply: bytes) -> dict[str, object]:
-        """`version`, `task`, `channel` (empty: refused), `refusal`, and the channel's `key`.
+        """Return `version`, `task`, `channel` (empty: refused), `refusal`, and the channel's `key`.
 
-        ValueError if it is none; PermissionError if its sender does not prove the secret.
+        Raise ValueError if it is malformed, and PermissionError if its sender does not prove the
+        secret.
         """
         cdef BootstrapReply read
         cdef string data = reply
@@ -118,7 +119,7 @@ cdef class AskingBootstrap(_Bootstrap):
 
 
 cdef class AnsweringBootstrap(_Bootstrap):
-    """The asked side of one bootstrap: check(), then reply()."""
+    """The accepting side of one bootstrap. Call check(), then reply()."""
 
     cdef unique_ptr[AnsweringHandshake] handshake
 
@@ -127,10 +128,10 @@ cdef class AnsweringBootstrap(_Bootstrap):
         self.handshake.reset(new AnsweringHandshake(self.file.get(), view(self.service)))
 
     def check(self, request: bytes) -> dict[str, object]:
-        """`version`, `channel` (the asker's), and this side's `key`.
+        """Return `version`, `channel` (the sender's), and the channel's `key`.
 
-        ValueError if it is none; PermissionError, with what to tell the asker, if it does not
-        prove the secret.
+        Raise ValueError if it is malformed, and PermissionError, with a message for the sender, if
+        the sender does not prove the secret.
         """
         cdef BootstrapRequest read
         cdef string data = request
@@ -143,7 +144,7 @@ cdef class AnsweringBootstrap(_Bootstrap):
         }
 
     def reply(self, channel: bytes, refusal: str) -> bytes:
-        """What is sent back: the address of this side's channel, or why there is none."""
+        """Return the reply: the address of this side's channel, or the reason for a refusal."""
         cdef BootstrapReply reply
         reply.version = kProtocolVersion
         reply.channel = channel
@@ -153,7 +154,7 @@ cdef class AnsweringBootstrap(_Bootstrap):
 
 
 def ping() -> bytes:
-    """The notification that a task answers with a pong."""
+    """Return the notification that a task answers with a pong."""
     cdef ControlMessage message
     memset(&message, 0, sizeof(message))
     message.type = MessageType.kPing
@@ -161,5 +162,5 @@ def ping() -> bytes:
 
 
 def is_pong(notification: bytes) -> bool:
-    """Whether it is what a task answers to ping()."""
+    """Return whether this is the answer of a task to ping()."""
     return TypeOf(notification, len(notification)) == MessageType.kPong

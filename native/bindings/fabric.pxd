@@ -74,10 +74,10 @@ cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings
 
     cdef cppclass PollingThread:
         @staticmethod
-        Status Open(const string& fabric, shared_ptr[PollingThread]* driver)
+        Status Open(const string& fabric, shared_ptr[PollingThread]* thread)
         const string& summary()
         Status Allocate(size_t length, cbool writable_by_peers, shared_ptr[Memory]* memory)
-        Status OpenChannel(shared_ptr[BlockingChannel]* line)
+        Status OpenChannel(shared_ptr[BlockingChannel]* channel)
         Status Scratch(shared_ptr[Memory]* memory)
         void Close()
 
@@ -107,7 +107,7 @@ cdef extern from "fabric/measure.h" namespace "rdma_transport::fabric" nogil:
         Status Open(FabricDevice* device, uint64_t largest, shared_ptr[CMeter]* meter)
         string Address()
         Status Connect(string_view peer_address, Role role)
-        Status Introduce(int64_t patience)
+        Status Introduce(int64_t timeout)
         const char* fabric()
         string Route()
         void Close()

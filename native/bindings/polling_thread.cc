@@ -26,11 +26,9 @@ std::chrono::steady_clock::time_point At(Nanos time) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(time));
 }
 
-Status NotYet() { return Status(Code::kDeadlineExceeded, "not within the time given"); }
+Status NotYet() { return Status(Code::kDeadlineExceeded, "the timeout expired"); }
 
-Status Gone() {
-  return Status(Code::kNotFound, "the peer has no such region any more: it gave the memory back");
-}
+Status Gone() { return Status(Code::kNotFound, "the peer has released the region"); }
 
 Status CheckFabric(const std::string& name) {
   std::string names = kAutoFabric;
@@ -113,7 +111,7 @@ Status BlockingChannel::Connect(const std::string& peer_address, bool active,
     std::lock_guard<std::mutex> lock(mu_);
     if (state_ == State::kClosed) return ClosedLocked();
     if (state_ != State::kNew) {
-      return Status(Code::kFailedPrecondition, "the channel is connected, or connecting, already");
+      return Status(Code::kFailedPrecondition, "the channel is already connected or connecting");
     }
     state_ = State::kConnecting;
     channel = channel_;
@@ -147,7 +145,7 @@ Status BlockingChannel::WaitConnected(Nanos deadline) {
   RDMA_RETURN_IF_ERROR(CheckOurs());
   std::unique_lock<std::mutex> lock(mu_);
   if (state_ == State::kNew) {
-    return Status(Code::kFailedPrecondition, "connect() comes before waiting for it");
+    return Status(Code::kFailedPrecondition, "call connect() first");
   }
   changed_.wait_until(lock, At(deadline), [this] { return state_ != State::kConnecting; });
   if (state_ == State::kClosed) return ClosedLocked();
@@ -276,8 +274,9 @@ void BlockingChannel::OnNotify(const char* data, size_t length) {
     changed_.notify_all();
   }
   if (flooded != nullptr) {
-    flooded->Close(Status(Code::kResourceExhausted,
-                          "notifications came faster than they were received, 256 MiB wait"));
+    flooded->Close(
+        Status(Code::kResourceExhausted,
+               "notifications arrived faster than they were received; 256 MiB are waiting"));
   }
 }
 
@@ -317,11 +316,11 @@ void BlockingChannel::OnClosed(const Status& status) {
 
 // --- PollingThread ---
 
-Status PollingThread::Open(const std::string& fabric, std::shared_ptr<PollingThread>* driver) {
+Status PollingThread::Open(const std::string& fabric, std::shared_ptr<PollingThread>* thread) {
   Settings settings;
   std::unique_ptr<fabric::Device> device;
   RDMA_RETURN_IF_ERROR(OpenFabric(fabric, &settings, &device));
-  *driver = Owned::Share(new PollingThread(settings, std::move(device)));
+  *thread = Owned::Share(new PollingThread(settings, std::move(device)));
   return OkStatus();
 }
 
@@ -363,7 +362,7 @@ Status PollingThread::Allocate(size_t length, bool writable_by_peers,
   return OkStatus();
 }
 
-Status PollingThread::OpenChannel(std::shared_ptr<BlockingChannel>* line) {
+Status PollingThread::OpenChannel(std::shared_ptr<BlockingChannel>* channel) {
   std::shared_ptr<fabric::Device> device;
   RDMA_RETURN_IF_ERROR(Device(&device));
   auto made = Owned::Share(new BlockingChannel(device));
@@ -371,7 +370,7 @@ Status PollingThread::OpenChannel(std::shared_ptr<BlockingChannel>* line) {
   std::lock_guard<std::mutex> lock(mu_);
   if (device_ == nullptr) return Status(Code::kFailedPrecondition, "the device is closed");
   channels_.push_back(made);
-  *line = std::move(made);
+  *channel = std::move(made);
   return OkStatus();
 }
 
@@ -410,12 +409,12 @@ bool PollingThread::Reap() {
   {
     std::lock_guard<std::mutex> lock(mu_);
     const auto open = std::partition(channels_.begin(), channels_.end(),
-                                     [](const auto& line) { return !line->closed(); });
+                                     [](const auto& channel) { return !channel->closed(); });
     closed.assign(open, channels_.end());
     channels_.erase(open, channels_.end());
   }
   if (closed.empty()) return false;
-  for (const auto& line : closed) line->Drop();
+  for (const auto& channel : closed) channel->Drop();
   reaped_.notify_all();
   return true;
 }
@@ -424,17 +423,17 @@ void PollingThread::Close() {
   if (!Ours()) return;
   std::lock_guard<std::mutex> closing(close_mu_);
   std::shared_ptr<fabric::Device> device;
-  std::vector<std::shared_ptr<BlockingChannel>> lines;
+  std::vector<std::shared_ptr<BlockingChannel>> channels;
   std::shared_ptr<Memory> scratch;
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (device_ == nullptr) return;
     device = std::move(device_);
     device_ = nullptr;
-    lines = channels_;
+    channels = channels_;
     scratch = std::move(scratch_);
   }
-  for (const auto& line : lines) line->Close("the device was closed");
+  for (const auto& channel : channels) channel->Close("the device was closed");
   {
     std::unique_lock<std::mutex> lock(mu_);
     reaped_.wait_until(lock, At(Now() + kCloseTimeout), [this] { return channels_.empty(); });
@@ -442,7 +441,7 @@ void PollingThread::Close() {
   stop_.store(true);
   device->Wake();
   thread_.join();
-  for (const auto& line : lines) line->Drop();
+  for (const auto& channel : channels) channel->Drop();
   std::lock_guard<std::mutex> lock(mu_);
   channels_.clear();
 }

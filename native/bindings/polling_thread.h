@@ -143,12 +143,12 @@ class BlockingChannel final : public Owned, public fabric::ChannelHandler {
 // A device and the thread that polls it. Thread-safe.
 class PollingThread final : public Owned {
  public:
-  static Status Open(const std::string& fabric, std::shared_ptr<PollingThread>* driver);
+  static Status Open(const std::string& fabric, std::shared_ptr<PollingThread>* thread);
   ~PollingThread() { Close(); }
 
   const std::string& summary() const { return summary_; }
   Status Allocate(size_t length, bool writable_by_peers, std::shared_ptr<Memory>* memory);
-  Status OpenChannel(std::shared_ptr<BlockingChannel>* line);
+  Status OpenChannel(std::shared_ptr<BlockingChannel>* channel);
   // Memory for BlockingChannel::WaitRemote().
   Status Scratch(std::shared_ptr<Memory>* memory);
   // Closes the channels, notifies the peers, and ends the thread, in bounded time. Memory stays
