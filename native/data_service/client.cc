@@ -34,7 +34,7 @@ class TransferClient final : public tf::data::DataTransferClient {
       : context_(context), address_(std::move(address)), allocator_(allocator) {}
 
   ~TransferClient() override {
-    if (caller_ != nullptr) caller_->Leave();
+    if (client_ != nullptr) client_->Leave();
   }
 
   // Connects now, because TensorFlow can still choose gRPC here without loss.
@@ -45,8 +45,8 @@ class TransferClient final : public tf::data::DataTransferClient {
       std::lock_guard<std::mutex> lock(mu_);
       grpc_address_ = grpc_address;
     }
-    std::shared_ptr<rpc::RpcClient> caller;
-    if (status.ok()) status = Connected(&caller);
+    std::shared_ptr<rpc::RpcClient> client;
+    if (status.ok()) status = Connected(&client);
     if (!status.ok()) ReportFallback(status);
     return ToTensorFlow(status);
   }
@@ -54,11 +54,11 @@ class TransferClient final : public tf::data::DataTransferClient {
   absl::Status GetElement(const tf::data::GetElementRequest& request,
                           tf::data::GetElementResult& result) override {
     if (tf::data::DataTransferClient* grpc = Grpc()) return grpc->GetElement(request, result);
-    std::shared_ptr<rpc::RpcClient> caller;
-    const Status connected = Connected(&caller);
+    std::shared_ptr<rpc::RpcClient> client;
+    const Status connected = Connected(&client);
     if (!connected.ok()) return Unreached(connected, request, result);
     const auto& message = reinterpret_cast<const google::protobuf::Message&>(request);
-    rpc::Response response = caller->Call(message.SerializeAsString());
+    rpc::Response response = client->Call(message.SerializeAsString());
     if (!response.replied && !IsTransient(response.status)) {
       return Unreached(response.status, request, result);
     }
@@ -70,7 +70,7 @@ class TransferClient final : public tf::data::DataTransferClient {
   void TryCancel() override {
     cancelled_.store(true);
     std::lock_guard<std::mutex> lock(mu_);
-    if (caller_ != nullptr) caller_->Cancel();
+    if (client_ != nullptr) client_->Cancel();
     if (grpc_ != nullptr) grpc_->TryCancel();
   }
 
@@ -85,23 +85,23 @@ class TransferClient final : public tf::data::DataTransferClient {
     return grpc_.get();
   }
 
-  Status Connected(std::shared_ptr<rpc::RpcClient>* caller) const {
+  Status Connected(std::shared_ptr<rpc::RpcClient>* client) const {
     std::lock_guard<std::mutex> connecting(connect_mu_);
     {
       std::lock_guard<std::mutex> lock(mu_);
       if (cancelled_.load()) return Status(Code::kCancelled, "the client was cancelled");
-      if (caller_ != nullptr && !caller_->lost()) {
-        *caller = caller_;
+      if (client_ != nullptr && !client_->lost()) {
+        *client = client_;
         return OkStatus();
       }
     }
-    const Nanos patience = std::min(context_.settings->connect_timeout, kConnectTimeout);
+    const Nanos timeout = std::min(context_.settings->connect_timeout, kConnectTimeout);
     RDMA_RETURN_IF_ERROR(
-        rpc::RpcClient::Connect(context_, address_, Now() + patience, &cancelled_, caller));
+        rpc::RpcClient::Connect(context_, address_, Now() + timeout, &cancelled_, client));
     std::lock_guard<std::mutex> lock(mu_);
-    caller_ = *caller;
+    client_ = *client;
     unreachable_since_ = 0;
-    if (cancelled_.load()) caller_->Cancel();
+    if (cancelled_.load()) client_->Cancel();
     return OkStatus();
   }
 
@@ -156,7 +156,7 @@ class TransferClient final : public tf::data::DataTransferClient {
   std::atomic<bool> cancelled_{false};
   mutable std::mutex connect_mu_;  // before mu_
   mutable std::mutex mu_;
-  mutable std::shared_ptr<rpc::RpcClient> caller_;
+  mutable std::shared_ptr<rpc::RpcClient> client_;
   mutable Nanos unreachable_since_ = 0;
   mutable std::string grpc_address_;
   std::unique_ptr<tf::data::DataTransferClient> grpc_;  // never reset once created

@@ -78,12 +78,12 @@ class TransferServer final : public tf::data::DataTransferServer {
                                                    "clients fail"));
       return absl::OkStatus();
     }
-    responder_ = std::make_unique<rpc::RpcServer>(
+    server_ = std::make_unique<rpc::RpcServer>(
         context, [this](std::string_view request) { return Answer(request); });
-    return ToTensorFlow(responder_->Start(WantedPort(config)));
+    return ToTensorFlow(server_->Start(WantedPort(config)));
   }
 
-  int Port() const override { return responder_ == nullptr ? 0 : responder_->port(); }
+  int Port() const override { return server_ == nullptr ? 0 : server_->port(); }
   absl::StatusOr<std::string> GetCompatibilityInfo() const override {
     return Announcement(prepared_, grpc_address_);
   }
@@ -118,7 +118,7 @@ class TransferServer final : public tf::data::DataTransferServer {
   std::atomic<bool> worker_stopped_{false};
   Status prepared_;
   std::string grpc_address_;
-  std::unique_ptr<rpc::RpcServer> responder_;
+  std::unique_ptr<rpc::RpcServer> server_;
 };
 
 [[maybe_unused]] const bool server_registered = [] {

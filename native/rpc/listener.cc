@@ -23,7 +23,7 @@ constexpr Nanos kHandshakeTimeout = 5 * kSecond;
 constexpr size_t kMaxHandshakes = 64;
 constexpr int kAcceptsAtOnce = 16;
 constexpr Nanos kAcceptPause = 100 * kMillisecond;  // while no file descriptor is free
-constexpr int kLookAfterMs = 500;
+constexpr int kMaintenanceMs = 500;
 
 // Listens on IPv6 and IPv4, or on IPv4 alone if there is no IPv6.
 Status Listen(int port, FileDescriptor* listener, int* bound) {
@@ -126,7 +126,7 @@ void Listener::Serve() {
     const bool paused = Now() < accept_after_;
     if (!paused) descriptors.push_back({listener_.get(), POLLIN, 0});
     poll(descriptors.data(), descriptors.size(),
-         paused ? kAcceptPause / kMillisecond : kLookAfterMs);
+         paused ? kAcceptPause / kMillisecond : kMaintenanceMs);
     const Nanos now = Now();
     std::vector<Stream> left;
     for (size_t i = 0; i < streams.size(); ++i) {

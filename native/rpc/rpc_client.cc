@@ -29,7 +29,7 @@ Status NotWanted() { return Status(Code::kCancelled, "the client was cancelled")
 // --- Connecting ---
 
 Status RpcClient::Connect(const Context& context, const std::string& address, Nanos deadline,
-                          const std::atomic<bool>* cancelled, std::shared_ptr<RpcClient>* caller) {
+                          const std::atomic<bool>* cancelled, std::shared_ptr<RpcClient>* client) {
   auto made = std::make_shared<RpcClient>(context);
   RDMA_RETURN_IF_ERROR(context.device->Open(made, &made->channel_));
   Status status = made->Bootstrap(address, deadline, cancelled);
@@ -38,7 +38,7 @@ Status RpcClient::Connect(const Context& context, const std::string& address, Na
     made->channel_->Close(status);
     return status;
   }
-  *caller = std::move(made);
+  *client = std::move(made);
   return OkStatus();
 }
 
@@ -59,7 +59,7 @@ Status RpcClient::Bootstrap(const std::string& address, Nanos deadline,
   }
   const Status checked = handshake.Check(reply);
   if (!checked.ok()) return Status(checked.code(), address + ": " + checked.message());
-  responder_ = reply.from.task;
+  server_name_ = reply.from.task;
   channel_->Authenticate(handshake.channel_key());
   RDMA_RETURN_IF_ERROR(channel_->Connect(reply.channel, fabric::Role::kActive));
   context_.device->Wake();  // a thread must poll, which may not have begun to
@@ -81,7 +81,7 @@ Status RpcClient::AwaitConnected(Nanos deadline, const std::atomic<bool>* cancel
 Response RpcClient::Call(std::string_view request) {
   Response response;
   auto call = std::make_shared<Pending>();
-  std::vector<uint64_t> foreseen;
+  std::vector<uint64_t> predicted;
   uint64_t number = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -92,9 +92,9 @@ Response RpcClient::Call(std::string_view request) {
     if (calls_.empty() && !silent_) heard_ = Now();
     number = ++g_last_call;
     calls_.emplace(number, call);
-    foreseen = predicted_;
+    predicted = predicted_;
   }
-  call->receive_buffers = MakeLandings(foreseen);
+  call->receive_buffers = MakeReceiveBuffers(predicted);
   response.status = Send(Type::kRequest, number, call->receive_buffers, request);
   if (response.status.ok()) {
     response.status = AwaitReply(number, call);
@@ -108,15 +108,16 @@ Response RpcClient::Call(std::string_view request) {
   return response;
 }
 
-std::vector<RpcClient::ReceiveBuffer> RpcClient::MakeLandings(const std::vector<uint64_t>& sizes) {
+std::vector<RpcClient::ReceiveBuffer> RpcClient::MakeReceiveBuffers(
+    const std::vector<uint64_t>& sizes) {
   std::vector<ReceiveBuffer> receive_buffers(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {
-    ReceiveBuffer& landing = receive_buffers[i];
-    landing.data = memory::AllocateBlock(context_.receive_arena, sizes[i], &landing.owner);
+    ReceiveBuffer& buffer = receive_buffers[i];
+    buffer.data = memory::AllocateBlock(context_.receive_arena, sizes[i], &buffer.owner);
     fabric::RemoteSpan span;
-    if (landing.data != nullptr && channel_->Locate(landing.data, &span) &&
+    if (buffer.data != nullptr && channel_->Locate(buffer.data, &span) &&
         channel_->Share(span.key).ok()) {
-      landing.place = {span.key, span.offset, sizes[i]};
+      buffer.place = {span.key, span.offset, sizes[i]};
     }
   }
   return receive_buffers;
@@ -126,7 +127,7 @@ Status RpcClient::Send(Type type, uint64_t number,
                        const std::vector<ReceiveBuffer>& receive_buffers,
                        std::string_view request) {
   std::vector<Place> places;
-  for (const ReceiveBuffer& landing : receive_buffers) places.push_back(landing.place);
+  for (const ReceiveBuffer& buffer : receive_buffers) places.push_back(buffer.place);
   Header header = {};
   header.type = type;
   header.call = number;
@@ -145,7 +146,7 @@ Status RpcClient::AwaitReply(uint64_t number, const std::shared_ptr<Pending>& ca
     if (!call->wanted.empty()) {
       const std::vector<uint64_t> wanted = std::exchange(call->wanted, {});
       lock.unlock();
-      call->receive_buffers = MakeLandings(wanted);
+      call->receive_buffers = MakeReceiveBuffers(wanted);
       RDMA_RETURN_IF_ERROR(Send(Type::kReceiveBuffer, number, call->receive_buffers, {}));
       lock.lock();
       continue;
@@ -169,27 +170,27 @@ Status RpcClient::AwaitReply(uint64_t number, const std::shared_ptr<Pending>& ca
 Status RpcClient::Take(uint64_t number, const std::shared_ptr<Pending>& call, Response* response) {
   RDMA_RETURN_IF_ERROR(DecodeReply(std::move(call->text), response));
   uint64_t bytes = 0;
-  bool landed = false;
+  bool in_buffers = false;
   for (Arrived& arrived : response->payloads) {
     bytes += arrived.bytes;
     if (arrived.place == 0) continue;
     if (arrived.place > call->receive_buffers.size())
       return ProtocolViolation("a payload in an unknown receive buffer");
-    ReceiveBuffer& landing = call->receive_buffers[arrived.place - 1];
-    if (!landing.owner || arrived.bytes > landing.place.length) {
+    ReceiveBuffer& buffer = call->receive_buffers[arrived.place - 1];
+    if (!buffer.owner || arrived.bytes > buffer.place.length) {
       return ProtocolViolation("a payload that does not fit its receive buffer");
     }
-    arrived.data = landing.data;
-    arrived.owner = std::move(landing.owner);
-    landed = true;
+    arrived.data = buffer.data;
+    arrived.owner = std::move(buffer.owner);
+    in_buffers = true;
   }
   PredictSizes(response->payloads);
   if (!response->status.ok()) return response->status;
   GlobalCounters().replies_received.Add(bytes);
-  if (call->came != 0 && Trace::On()) {
-    Trace::HandedOver(Trace::Arrived(Trace::Ends(context_.name, responder_), call->came,
-                                     static_cast<int64_t>(number), context_.brings, /*tail=*/{},
-                                     bytes, landed ? Mode::kDynamic : Mode::kInline));
+  if (call->done_at != 0 && Trace::On()) {
+    Trace::HandedOver(Trace::Arrived(Trace::Ends(context_.name, server_name_), call->done_at,
+                                     static_cast<int64_t>(number), context_.brings, /*suffix=*/{},
+                                     bytes, in_buffers ? Mode::kDynamic : Mode::kInline));
   }
   return OkStatus();
 }
@@ -280,7 +281,7 @@ Status RpcClient::Dispatch(const Message& message) {
     } else {
       call.text.append(message.bytes);
       call.done = call.text.size() == message.header.total;
-      if (call.done && Trace::On()) call.came = heard_;
+      if (call.done && Trace::On()) call.done_at = heard_;
     }
     if (call.done) calls_.erase(found);
     if (calls_.empty()) leaving.swap(self_);

@@ -28,7 +28,7 @@ class RpcClient final : public fabric::ChannelHandler,
   // answer or no fabric reaches it, FailedPrecondition if it refuses, and Cancelled if `*cancelled`
   // becomes true.
   static Status Connect(const Context& context, const std::string& address, Nanos deadline,
-                        const std::atomic<bool>* cancelled, std::shared_ptr<RpcClient>* caller);
+                        const std::atomic<bool>* cancelled, std::shared_ptr<RpcClient>* client);
 
   // Waits for the reply. Fails with Unavailable if the server is lost or silent, and with Cancelled
   // after Cancel().
@@ -58,15 +58,15 @@ class RpcClient final : public fabric::ChannelHandler,
   // belong to the peer until its reply has arrived or it has released the channel.
   struct Pending {
     std::vector<ReceiveBuffer> receive_buffers;
-    std::vector<uint64_t> wanted;  // sizes for which the receive_buffers are too small
+    std::vector<uint64_t> wanted;  // sizes for which `receive_buffers` are too small
     std::string text;
     bool done = false;
-    Nanos came = 0;  // when it was done, for timelines
+    Nanos done_at = 0;  // for timelines
   };
 
   Status Bootstrap(const std::string& address, Nanos deadline, const std::atomic<bool>* cancelled);
   Status AwaitConnected(Nanos deadline, const std::atomic<bool>* cancelled);
-  std::vector<ReceiveBuffer> MakeLandings(const std::vector<uint64_t>& sizes);
+  std::vector<ReceiveBuffer> MakeReceiveBuffers(const std::vector<uint64_t>& sizes);
   Status Send(Type type, uint64_t number, const std::vector<ReceiveBuffer>& receive_buffers,
               std::string_view request);
   Status AwaitReply(uint64_t number, const std::shared_ptr<Pending>& call);
@@ -76,7 +76,7 @@ class RpcClient final : public fabric::ChannelHandler,
   Status EndedLocked() const;
 
   const Context context_;
-  std::string responder_;  // the server's name
+  std::string server_name_;
   std::shared_ptr<fabric::Channel> channel_;
 
   mutable std::mutex mu_;  // not held while the channel is called

@@ -11,8 +11,8 @@ namespace rdma_transport::rpc {
 RpcServer::RpcServer(const Context& context, Handler handler, size_t most_sessions)
     : context_(context), handler_(std::move(handler)), most_sessions_(most_sessions) {}
 
-std::string RpcServer::Meet(const std::string* request) {
-  LookAfterSessions();
+std::string RpcServer::Answer(const std::string* request) {
+  CleanUpSessions();
   if (request == nullptr) return std::string();
   BootstrapReply reply;
   reply.version = kVersion;
@@ -29,22 +29,22 @@ std::string RpcServer::Meet(const std::string* request) {
 
 Status RpcServer::Admit(const std::string& request, AnsweringHandshake* handshake,
                         std::string* channel) {
-  BootstrapRequest asked;
-  RDMA_RETURN_IF_ERROR(BootstrapRequest::Decode(request, &asked));
-  if (asked.version != kVersion) {
+  BootstrapRequest decoded;
+  RDMA_RETURN_IF_ERROR(BootstrapRequest::Decode(request, &decoded));
+  if (decoded.version != kVersion) {
     return Status(Code::kFailedPrecondition, "it uses RPC version " + std::to_string(kVersion) +
                                                  ", this process version " +
-                                                 std::to_string(asked.version));
+                                                 std::to_string(decoded.version));
   }
-  RDMA_RETURN_IF_ERROR(handshake->Check(asked));
+  RDMA_RETURN_IF_ERROR(handshake->Check(decoded));
   std::lock_guard<std::mutex> lock(mu_);
   if (sessions_.size() >= most_sessions_ && !MakeRoomLocked()) {
     return Status(Code::kResourceExhausted, "it already serves its maximum number of clients");
   }
   auto session =
-      std::make_shared<Session>(context_, asked.from.task, handler_,
+      std::make_shared<Session>(context_, decoded.from.task, handler_,
                                 [pool = thread_pool_](auto work) { pool->Run(std::move(work)); });
-  RDMA_RETURN_IF_ERROR(session->Open(asked.channel, handshake->channel_key(), channel));
+  RDMA_RETURN_IF_ERROR(session->Open(decoded.channel, handshake->channel_key(), channel));
   sessions_.push_back(std::move(session));
   return OkStatus();
 }
@@ -65,7 +65,7 @@ bool RpcServer::MakeRoomLocked() {
   return true;
 }
 
-void RpcServer::LookAfterSessions() {
+void RpcServer::CleanUpSessions() {
   std::vector<std::shared_ptr<Session>> ended;
   const Nanos now = Now();
   std::lock_guard<std::mutex> lock(mu_);

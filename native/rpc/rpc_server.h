@@ -28,16 +28,16 @@ class RpcServer {
 
   // Listens on `port`, or on any free port if it is 0.
   Status Start(int port) {
-    return listener_.Open(port, [this](auto* asked) { return Meet(asked); });
+    return listener_.Open(port, [this](auto* request) { return Answer(request); });
   }
   int port() const { return listener_.port(); }
   // Waits until all handlers have returned. No handler is called afterwards.
   void Stop();
 
  private:
-  std::string Meet(const std::string* request);
+  std::string Answer(const std::string* request);
   Status Admit(const std::string& request, AnsweringHandshake* handshake, std::string* channel);
-  void LookAfterSessions();
+  void CleanUpSessions();
   bool MakeRoomLocked();
 
   const Context context_;

@@ -60,7 +60,7 @@ bool Session::EndsLocked() const { return closed_ || quitting_; }
 
 bool Session::Overdue(Nanos now) const {
   std::lock_guard<std::mutex> lock(mu_);
-  return !connected_ && now - born_ > context_.settings->connect_timeout;
+  return !connected_ && now - created_ > context_.settings->connect_timeout;
 }
 
 Nanos Session::IdleSince() const {
@@ -96,7 +96,7 @@ Status Session::Dispatch(const Message& message) {
       if (found->second->writing)
         return ProtocolViolation("receive buffers for a reply that is being written");
       found->second->places = message.places;
-      found->second->landing_came = true;
+      found->second->buffers_came = true;
       changed_.notify_all();
       return OkStatus();
     }
@@ -184,26 +184,26 @@ void Session::Respond(uint64_t number, const std::shared_ptr<Call>& call) {
     if (payload.bytes > context_.settings->inline_max) sizes.push_back(payload.bytes);
   }
   if (sizes.size() > kMaxPlaces) sizes.clear();
-  const bool lands = !sizes.empty();
-  if (!AskForPlaces(number, call, sizes)) return;
+  const bool large = !sizes.empty();
+  if (!RequestPlaces(number, call, sizes)) return;
   std::vector<uint64_t> places(reply->payloads.size(), 0);
   size_t next = 0;
-  bool landed = false;
+  bool written = false;
   uint64_t bytes = 0;
   for (size_t i = 0; i < reply->payloads.size(); ++i) {
     bytes += reply->payloads[i].bytes;
-    if (!lands || reply->payloads[i].bytes <= context_.settings->inline_max) continue;
+    if (!large || reply->payloads[i].bytes <= context_.settings->inline_max) continue;
     const Place& place = call->places[next++];
-    if (!Land(reply->payloads[i], place, reply)) continue;
+    if (!WritePayload(reply->payloads[i], place, reply)) continue;
     places[i] = next;
-    landed = true;
+    written = true;
   }
   SendText(number, EncodeReply(*reply, places));
   if (reply->status.ok()) {
     GlobalCounters().replies_sent.Add(bytes);
     if (began != 0) {
-      Trace::Sent(Trace::Ends(context_.name, caller_), began, static_cast<int64_t>(number),
-                  context_.brings, bytes, landed ? Mode::kDynamic : Mode::kInline, /*handle=*/0);
+      Trace::Sent(Trace::Ends(context_.name, client_name_), began, static_cast<int64_t>(number),
+                  context_.brings, bytes, written ? Mode::kDynamic : Mode::kInline, /*handle=*/0);
     }
   }
   std::lock_guard<std::mutex> lock(mu_);
@@ -212,8 +212,8 @@ void Session::Respond(uint64_t number, const std::shared_ptr<Call>& call) {
 }
 
 // Waits until there are places for those sizes. Returns false if the reply is no longer wanted.
-bool Session::AskForPlaces(uint64_t number, const std::shared_ptr<Call>& call,
-                           const std::vector<uint64_t>& sizes) {
+bool Session::RequestPlaces(uint64_t number, const std::shared_ptr<Call>& call,
+                            const std::vector<uint64_t>& sizes) {
   const auto fit = [&] {
     for (size_t i = 0; i < sizes.size(); ++i) {
       if (i >= call->places.size() || call->places[i].length < sizes[i]) return false;
@@ -222,7 +222,7 @@ bool Session::AskForPlaces(uint64_t number, const std::shared_ptr<Call>& call,
   };
   std::unique_lock<std::mutex> lock(mu_);
   if (!fit() && !call->cancelled && !EndsLocked()) {
-    call->landing_came = false;
+    call->buffers_came = false;
     lock.unlock();
     Header header = HeaderOf(Type::kSizes, number);
     header.count = static_cast<uint32_t>(sizes.size());
@@ -230,7 +230,7 @@ bool Session::AskForPlaces(uint64_t number, const std::shared_ptr<Call>& call,
     lock.lock();
     // A channel that refuses is closing or closed.
     if (asked.ok()) {
-      changed_.wait(lock, [&] { return call->landing_came || call->cancelled || EndsLocked(); });
+      changed_.wait(lock, [&] { return call->buffers_came || call->cancelled || EndsLocked(); });
     }
     call->places.resize(sizes.size());  // payloads without a place go into the text
   }
@@ -240,8 +240,8 @@ bool Session::AskForPlaces(uint64_t number, const std::shared_ptr<Call>& call,
 }
 
 // Returns false if the payload must go into the text.
-bool Session::Land(const Payload& payload, const Place& place,
-                   const std::shared_ptr<Reply>& reply) {
+bool Session::WritePayload(const Payload& payload, const Place& place,
+                           const std::shared_ptr<Reply>& reply) {
   if (place.length < payload.bytes) return false;
   const fabric::RemoteSpan span = {place.key, place.offset, payload.bytes};
   if (channel_->Copies()) return channel_->Write(payload.data, span, fabric::kNobodyWaits).ok();

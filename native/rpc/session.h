@@ -25,13 +25,12 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
   // Runs work that may block, on another thread.
   using Run = std::function<void(std::function<void()>)>;
 
-  // `caller` is the client's name.
-  Session(const Context& context, std::string caller, Handler handler, Run run)
+  Session(const Context& context, std::string client_name, Handler handler, Run run)
       : context_(context),
-        caller_(std::move(caller)),
+        client_name_(std::move(client_name)),
         handler_(std::move(handler)),
         run_(std::move(run)),
-        born_(Now()) {}
+        created_(Now()) {}
 
   // Waits for the channel at `address` to connect. Sets `own` to this side's address.
   Status Open(std::string_view address, const std::string& channel_key, std::string* own);
@@ -59,7 +58,7 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
   struct Call {
     bool writing = false;  // the reply is being written; `places` are fixed
     bool cancelled = false;
-    bool landing_came = false;
+    bool buffers_came = false;
     std::string request;
     std::vector<Place> places;
   };
@@ -69,9 +68,10 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
   void Cancel(uint64_t number);
   bool EndsLocked() const;
   void Respond(uint64_t number, const std::shared_ptr<Call>& call);
-  bool AskForPlaces(uint64_t number, const std::shared_ptr<Call>& call,
-                    const std::vector<uint64_t>& sizes);
-  bool Land(const Payload& payload, const Place& place, const std::shared_ptr<Reply>& reply);
+  bool RequestPlaces(uint64_t number, const std::shared_ptr<Call>& call,
+                     const std::vector<uint64_t>& sizes);
+  bool WritePayload(const Payload& payload, const Place& place,
+                    const std::shared_ptr<Reply>& reply);
   void SendText(uint64_t number, const std::string& text);
   Status Notify(const Header& header, const void* table, size_t table_bytes,
                 std::string_view bytes);
@@ -79,10 +79,10 @@ class Session final : public fabric::ChannelHandler, public std::enable_shared_f
   void MapPlaces(const std::vector<Place>& places);
 
   const Context context_;
-  const std::string caller_;
+  const std::string client_name_;
   const Handler handler_;
   const Run run_;
-  const Nanos born_;
+  const Nanos created_;
   std::shared_ptr<fabric::Channel> channel_;
 
   mutable std::mutex mu_;

@@ -1,4 +1,4 @@
-// Both ends of an exchange before a hostile other end: the caller (`RpcClient`), the responder
+// Both ends of an RPC before a hostile other end: the client (`RpcClient`), the server
 // (`Session`), and the text that a reply is. Notifications come before, while and after a call is
 // under way, in memory that changes while it is read.
 
@@ -118,7 +118,7 @@ struct Stand {
   memory::Arena receive_arena;
 };
 
-// --- The responder ---
+// --- The server ---
 
 void ServeHostileCaller(Input* input) {
   Stand stand(input);
@@ -134,7 +134,7 @@ void ServeHostileCaller(Input* input) {
     reply.owner = OwnerRef::Holding(payload);
     return reply;
   };
-  auto session = std::make_shared<Session>(stand.MakeContext(), "caller", handler,
+  auto session = std::make_shared<Session>(stand.MakeContext(), "client", handler,
                                            [](const std::function<void()>& work) { work(); });
   std::string own;
   if (!session->Open("", /*channel_key=*/"", &own).ok()) std::abort();
@@ -149,10 +149,10 @@ void ServeHostileCaller(Input* input) {
     if (++depth < 4) Deliver(input, session.get(), message.header.call);
     if (input->Flag()) session->Quit();
     if (channel->closed()) channel->FinishClose(kOver);
-    Header landing = {};
-    landing.type = Type::kReceiveBuffer;
-    landing.call = message.header.call;
-    const std::string valid = BytesOf(landing);
+    Header buffer = {};
+    buffer.type = Type::kReceiveBuffer;
+    buffer.call = message.header.call;
+    const std::string valid = BytesOf(buffer);
     session->OnNotify(valid.data(), valid.size());
     --depth;
   };
@@ -165,21 +165,21 @@ void ServeHostileCaller(Input* input) {
   session->Quit();
 }
 
-// --- The caller ---
+// --- The client ---
 
-// A door at which every caller learns the same address.
+// A listener that gives every client the same address.
 const std::string& DoorAddress() {
-  static auto* door = new Listener;
+  static auto* listener = new Listener;
   static const auto* address = new std::string([] {
-    const Status opened = door->Open(0, [](const std::string*) {
+    const Status opened = listener->Open(0, [](const std::string*) {
       BootstrapReply reply;
       reply.version = kVersion;
-      reply.from.task = "responder";
+      reply.from.task = "server";
       reply.channel = "scripted";
       return reply.Encode();
     });
     if (!opened.ok()) std::abort();
-    return "127.0.0.1:" + std::to_string(door->port());
+    return "127.0.0.1:" + std::to_string(listener->port());
   }());
   return *address;
 }
@@ -191,12 +191,12 @@ void Use(const Response& response) {
   }
 }
 
-void CallHostileResponder(Input* input) {
+void CallHostileServer(Input* input) {
   Stand stand(input);
   const std::atomic<bool> cancelled{false};
-  std::shared_ptr<RpcClient> caller;
+  std::shared_ptr<RpcClient> client;
   const Status connected = RpcClient::Connect(stand.MakeContext(), DoorAddress(),
-                                              Now() + 10 * kSecond, &cancelled, &caller);
+                                              Now() + 10 * kSecond, &cancelled, &client);
   if (!connected.ok()) std::abort();
   ScriptedChannel* channel = stand.device.channel().get();
   size_t notifications = 0;
@@ -206,7 +206,7 @@ void CallHostileResponder(Input* input) {
     const bool asks =
         message.header.type == Type::kRequest || message.header.type == Type::kReceiveBuffer;
     while (asks && ++notifications < kMaxNotifications) {
-      Deliver(input, caller.get(), message.header.call);
+      Deliver(input, client.get(), message.header.call);
       if (input->empty() || input->Flag()) break;
     }
     // Nobody else would end a call whose reply does not come.
@@ -215,10 +215,10 @@ void CallHostileResponder(Input* input) {
     }
   };
   for (int i = 0; i < 4 && !channel->closed(); ++i) {
-    const Response response = caller->Call("request");
+    const Response response = client->Call("request");
     if (response.replied && response.status.ok()) Use(response);
   }
-  caller->Leave();
+  client->Leave();
   channel->FinishClose(kOver);
 }
 
@@ -234,7 +234,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       rpc::ServeHostileCaller(&input);
       break;
     case 1:
-      rpc::CallHostileResponder(&input);
+      rpc::CallHostileServer(&input);
       break;
     default: {
       const std::string text = input.Bytes(size);

@@ -57,38 +57,38 @@ Reply SizesInRequest(std::string_view request) {
   return reply;
 }
 
-class ExchangeTest : public ::testing::Test {
+class RpcTest : public ::testing::Test {
  protected:
   void Serve(Handler handler) {
-    responder_ = std::make_unique<RpcServer>(ContextOf(worker_), std::move(handler));
-    ASSERT_TRUE(responder_->Start(0).ok());
+    server_ = std::make_unique<RpcServer>(ContextOf(worker_), std::move(handler));
+    ASSERT_TRUE(server_->Start(0).ok());
   }
-  std::string address() const { return "localhost:" + std::to_string(responder_->port()); }
+  std::string address() const { return "localhost:" + std::to_string(server_->port()); }
   Status Connect() {
-    return RpcClient::Connect(ContextOf(client_), address(), Now() + 5 * kSecond, &kNotCancelled,
-                              &caller_);
+    return RpcClient::Connect(ContextOf(reader_), address(), Now() + 5 * kSecond, &kNotCancelled,
+                              &client_);
   }
   void TearDown() override {
-    const std::weak_ptr<RpcClient> caller = caller_;
-    if (caller_ != nullptr) caller_->Leave();
-    if (responder_ != nullptr) responder_->Stop();
-    caller_.reset();
-    // One whose call was cancelled stays until the responder's last word, which must be polled.
-    EXPECT_TRUE(testing::Eventually([&] { return caller.expired(); }));
+    const std::weak_ptr<RpcClient> client = client_;
+    if (client_ != nullptr) client_->Leave();
+    if (server_ != nullptr) server_->Stop();
+    client_.reset();
+    // One whose call was cancelled stays until the server's last word, which must be polled.
+    EXPECT_TRUE(testing::Eventually([&] { return client.expired(); }));
   }
 
-  Task worker_{"worker"}, client_{"client"};
-  std::unique_ptr<RpcServer> responder_;
-  std::shared_ptr<RpcClient> caller_;
+  Task worker_{"worker"}, reader_{"client"};
+  std::unique_ptr<RpcServer> server_;
+  std::shared_ptr<RpcClient> client_;
 };
 
-TEST_F(ExchangeTest, EverySizeArrivesAgainAndAgain) {
+TEST_F(RpcTest, EverySizeArrivesAgainAndAgain) {
   Serve(&SizesInRequest);
   ASSERT_EQ(Connect().message(), "");
   const std::vector<size_t> sizes = {0, 1, 4096, 4097, 100000, 9000000};
   for (const char* request : {"0,1,4096,4097,100000,9000000", "0,1,4096,4097,100000,9000000",
                               "9000000,100000,4097,4096,1,0", "5000", "0"}) {
-    Response response = caller_->Call(request);
+    Response response = client_->Call(request);
     ASSERT_TRUE(response.status.ok()) << response.status.message();
     EXPECT_EQ(response.head, std::string("head of ") + request);
     for (size_t i = 0; i < response.payloads.size(); ++i) {
@@ -102,36 +102,36 @@ TEST_F(ExchangeTest, EverySizeArrivesAgainAndAgain) {
   }
 }
 
-TEST_F(ExchangeTest, WithoutMemoryToLandInBytesRideInTheText) {
+TEST_F(RpcTest, WithoutReceiveBuffersBytesTravelInTheText) {
   Settings settings = TestSettings();
   settings.arena_size = 0x200000;
   Task poor("poor", settings);
   Serve(&SizesInRequest);
   ASSERT_TRUE(
-      RpcClient::Connect(ContextOf(poor), address(), Now() + 5 * kSecond, &kNotCancelled, &caller_)
+      RpcClient::Connect(ContextOf(poor), address(), Now() + 5 * kSecond, &kNotCancelled, &client_)
           .ok());
-  Response response = caller_->Call("5000000,100");
+  Response response = client_->Call("5000000,100");
   ASSERT_TRUE(response.status.ok()) << response.status.message();
   EXPECT_EQ(response.payloads[0].place, 0u);
   EXPECT_TRUE(Bytes::Matches(response.payloads[0].data, 5000000, 0));
   EXPECT_TRUE(Bytes::Matches(response.payloads[1].data, 100, 1));
-  caller_->Leave();
-  caller_ = nullptr;
+  client_->Leave();
+  client_ = nullptr;
 }
 
-TEST_F(ExchangeTest, ErrorsPassWithCodeAndMessage) {
+TEST_F(RpcTest, ErrorsPassWithCodeAndMessage) {
   Serve([](std::string_view) {
     Reply reply;
     reply.status = Status(static_cast<Code>(11), "out of range");
     return reply;
   });
   ASSERT_EQ(Connect().message(), "");
-  const Response response = caller_->Call("x");
+  const Response response = client_->Call("x");
   EXPECT_EQ(static_cast<int>(response.status.code()), 11);
   EXPECT_EQ(response.status.message(), "out of range");
 }
 
-TEST_F(ExchangeTest, ManyCallsAtOnce) {
+TEST_F(RpcTest, ManyCallsAtOnce) {
   Serve(&SizesInRequest);
   ASSERT_EQ(Connect().message(), "");
   std::vector<std::thread> threads;
@@ -140,7 +140,7 @@ TEST_F(ExchangeTest, ManyCallsAtOnce) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 20; ++i) {
         const size_t size = 1000 * (t + 1) * (i + 1);
-        Response response = caller_->Call(std::to_string(size));
+        Response response = client_->Call(std::to_string(size));
         if (response.status.ok() && response.payloads[0].bytes == size &&
             Bytes::Matches(response.payloads[0].data, size, 0)) {
           ++right;
@@ -152,7 +152,7 @@ TEST_F(ExchangeTest, ManyCallsAtOnce) {
   EXPECT_EQ(right.load(), 160);
 }
 
-TEST_F(ExchangeTest, CancelEndsACallThatNobodyAnswers) {
+TEST_F(RpcTest, CancelEndsACallWithoutAReply) {
   std::promise<void> go;
   const std::shared_future<void> gone = go.get_future().share();
   Serve([gone](std::string_view request) {
@@ -160,52 +160,52 @@ TEST_F(ExchangeTest, CancelEndsACallThatNobodyAnswers) {
     return SizesInRequest(request);
   });
   ASSERT_EQ(Connect().message(), "");
-  auto call = std::async(std::launch::async, [this] { return caller_->Call("100000").status; });
+  auto call = std::async(std::launch::async, [this] { return client_->Call("100000").status; });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  caller_->Cancel();
+  client_->Cancel();
   ASSERT_EQ(call.wait_for(std::chrono::seconds(5)), std::future_status::ready);
   EXPECT_EQ(call.get().code(), Code::kCancelled);
-  EXPECT_EQ(caller_->Call("1").status.code(), Code::kCancelled);
+  EXPECT_EQ(client_->Call("1").status.code(), Code::kCancelled);
   go.set_value();
 }
 
-TEST_F(ExchangeTest, TheEndOfTheWorkerIsUnavailable) {
+TEST_F(RpcTest, TheEndOfTheWorkerIsUnavailable) {
   Serve([](std::string_view request) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     return SizesInRequest(request);
   });
   ASSERT_EQ(Connect().message(), "");
-  auto call = std::async(std::launch::async, [this] { return caller_->Call("100000").status; });
+  auto call = std::async(std::launch::async, [this] { return client_->Call("100000").status; });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  responder_->Stop();
+  server_->Stop();
   ASSERT_EQ(call.wait_for(std::chrono::seconds(5)), std::future_status::ready);
   EXPECT_EQ(call.get().code(), Code::kUnavailable);
-  EXPECT_TRUE(caller_->lost());
+  EXPECT_TRUE(client_->lost());
   EXPECT_EQ(Connect().code(), Code::kUnavailable);
 }
 
-TEST_F(ExchangeTest, ASilentWorkerIsUnavailable) {
+TEST_F(RpcTest, ASilentWorkerIsUnavailable) {
   if (rdma_transport::testing::OnCard()) GTEST_SKIP() << "its end would not be heard here";
   Settings settings = TestSettings();
   settings.peer_timeout = 200 * kMillisecond;
-  Task client("hasty", settings);
+  Task hasty("hasty", settings);
   Serve(&SizesInRequest);
-  std::shared_ptr<RpcClient> caller;
+  std::shared_ptr<RpcClient> client;
   ASSERT_TRUE(
-      RpcClient::Connect(ContextOf(client), address(), Now() + 5 * kSecond, &kNotCancelled, &caller)
+      RpcClient::Connect(ContextOf(hasty), address(), Now() + 5 * kSecond, &kNotCancelled, &client)
           .ok());
-  ASSERT_TRUE(caller->Call("1").status.ok());
+  ASSERT_TRUE(client->Call("1").status.ok());
   worker_.Stop();
-  EXPECT_EQ(caller->Call("1").status.code(), Code::kUnavailable);
-  EXPECT_FALSE(caller->lost());
-  responder_->Stop();
-  EXPECT_TRUE(Eventually([&] { return caller->lost(); }));
-  caller->Leave();
+  EXPECT_EQ(client->Call("1").status.code(), Code::kUnavailable);
+  EXPECT_FALSE(client->lost());
+  server_->Stop();
+  EXPECT_TRUE(Eventually([&] { return client->lost(); }));
+  client->Leave();
   // What the worker may still write into is kept until its process ends, which it does not here.
-  caller->OnReleased();
+  client->OnReleased();
 }
 
-// --- The door ---
+// --- The listener ---
 
 // What comes back for `bytes` on a plain connection, until it is closed.
 std::string Say(int port, const std::string& bytes) {
@@ -227,28 +227,28 @@ std::string Say(int port, const std::string& bytes) {
   return heard;
 }
 
-TEST_F(ExchangeTest, StrangersAtTheDoorAreRefusedAndKeepNobodyWaiting) {
+TEST_F(RpcTest, MalformedRequestsAreRefusedAndDelayNoClient) {
   Serve(&SizesInRequest);
-  EXPECT_EQ(Say(responder_->port(), std::string(8, '\xff')), "");
-  EXPECT_EQ(Say(responder_->port(), std::string("\4\0\0\0abcdef", 10)), "");
-  EXPECT_NE(Say(responder_->port(), std::string("\4\0\0\0abcd", 8)).find("not a bootstrap"),
+  EXPECT_EQ(Say(server_->port(), std::string(8, '\xff')), "");
+  EXPECT_EQ(Say(server_->port(), std::string("\4\0\0\0abcdef", 10)), "");
+  EXPECT_NE(Say(server_->port(), std::string("\4\0\0\0abcd", 8)).find("not a bootstrap"),
             std::string::npos);
   const int idle = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(responder_->port()));
+  address.sin_port = htons(static_cast<uint16_t>(server_->port()));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   ASSERT_EQ(connect(idle, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   ASSERT_EQ(Connect().message(), "");
-  EXPECT_TRUE(caller_->Call("1").status.ok());
+  EXPECT_TRUE(client_->Call("1").status.ok());
   close(idle);
 }
 
-TEST_F(ExchangeTest, ACrowdThatSaysNothingKeepsNobodyOut) {
+TEST_F(RpcTest, SilentConnectionsKeepNoClientOut) {
   Serve(&SizesInRequest);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(responder_->port()));
+  address.sin_port = htons(static_cast<uint16_t>(server_->port()));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::vector<fabric::host::FileDescriptor> crowd;
   for (int i = 0; i < 200; ++i) {
@@ -257,16 +257,16 @@ TEST_F(ExchangeTest, ACrowdThatSaysNothingKeepsNobodyOut) {
               0);
   }
   // Well before the crowd's time is up.
-  const Status connected = RpcClient::Connect(ContextOf(client_), this->address(),
-                                              Now() + 3 * kSecond, &kNotCancelled, &caller_);
+  const Status connected = RpcClient::Connect(ContextOf(reader_), this->address(),
+                                              Now() + 3 * kSecond, &kNotCancelled, &client_);
   EXPECT_EQ(connected.message(), "");
 }
 
-TEST_F(ExchangeTest, WithoutDescriptorsWhoIsHereIsServedAndOthersWait) {
+TEST_F(RpcTest, WithoutDescriptorsConnectedClientsAreServedAndOthersWait) {
   Serve(&SizesInRequest);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(responder_->port()));
+  address.sin_port = htons(static_cast<uint16_t>(server_->port()));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const auto* where = reinterpret_cast<sockaddr*>(&address);
   const fabric::host::FileDescriptor here(::socket(AF_INET, SOCK_STREAM, 0));
@@ -275,7 +275,7 @@ TEST_F(ExchangeTest, WithoutDescriptorsWhoIsHereIsServedAndOthersWait) {
   const std::string garbage("\4\0\0\0abcd", 8);
   ASSERT_EQ(send(here.get(), garbage.data(), 2, MSG_NOSIGNAL), 2);
   // Whoever came later was heard, so this one is accepted.
-  EXPECT_NE(Say(responder_->port(), garbage), "");
+  EXPECT_NE(Say(server_->port(), garbage), "");
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const int lowest = dup(here.get());  // of those that are free
@@ -294,11 +294,11 @@ TEST_F(ExchangeTest, WithoutDescriptorsWhoIsHereIsServedAndOthersWait) {
   EXPECT_TRUE(answered(late.get()));
 }
 
-TEST_F(ExchangeTest, WhoComesTakesThePlaceOfWhoIsIdle) {
+TEST_F(RpcTest, ANewClientReplacesAnIdleOne) {
   std::atomic<bool> came{false};
   std::promise<void> go;
   const std::shared_future<void> gone = go.get_future().share();
-  responder_ = std::make_unique<RpcServer>(
+  server_ = std::make_unique<RpcServer>(
       ContextOf(worker_),
       [gone, &came](std::string_view request) {
         if (request == "1") {
@@ -308,11 +308,11 @@ TEST_F(ExchangeTest, WhoComesTakesThePlaceOfWhoIsIdle) {
         return SizesInRequest(request);
       },
       /*most_sessions=*/2);
-  ASSERT_TRUE(responder_->Start(0).ok());
+  ASSERT_TRUE(server_->Start(0).ok());
   ASSERT_EQ(Connect().message(), "");
-  const std::shared_ptr<RpcClient> idle = caller_;
+  const std::shared_ptr<RpcClient> idle = client_;
   ASSERT_EQ(Connect().message(), "");
-  const std::shared_ptr<RpcClient> busy = caller_;
+  const std::shared_ptr<RpcClient> busy = client_;
   auto call = std::async(std::launch::async, [&] { return busy->Call("1").status; });
   EXPECT_TRUE(idle->Call("2").status.ok());
   EXPECT_TRUE(Eventually([&] { return came.load(); }));
@@ -321,21 +321,21 @@ TEST_F(ExchangeTest, WhoComesTakesThePlaceOfWhoIsIdle) {
   if (!replaced) go.set_value();
   ASSERT_TRUE(replaced);
   EXPECT_TRUE(Eventually([&] { return idle->lost(); }));
-  EXPECT_TRUE(caller_->Call("3").status.ok());
+  EXPECT_TRUE(client_->Call("3").status.ok());
   go.set_value();
   EXPECT_TRUE(call.get().ok());
   idle->Leave();
   busy->Leave();
 }
 
-TEST_F(ExchangeTest, BothSidesOfACallAreInATimeline) {
+TEST_F(RpcTest, BothSidesOfACallAreInATimeline) {
   Serve(&SizesInRequest);
   ASSERT_EQ(Connect().message(), "");
-  ASSERT_TRUE(caller_->Call("100000").status.ok());  // before it
+  ASSERT_TRUE(client_->Call("100000").status.ok());  // before it
   ASSERT_TRUE(Trace::Start(100).ok());
-  ASSERT_TRUE(caller_->Call("100000,7").status.ok());
-  ASSERT_TRUE(caller_->Call("7").status.ok());
-  responder_->Stop();  // what sent a reply has written that down
+  ASSERT_TRUE(client_->Call("100000,7").status.ok());
+  ASSERT_TRUE(client_->Call("7").status.ok());
+  server_->Stop();  // what sent a reply has written that down
   const std::string json = Trace::StopJson();
   EXPECT_NE(json.find(R"({"local": "worker", "remote": "client"})"), std::string::npos) << json;
   EXPECT_NE(json.find(R"({"local": "client", "remote": "worker"})"), std::string::npos) << json;
@@ -354,7 +354,7 @@ TEST_F(ExchangeTest, BothSidesOfACallAreInATimeline) {
 
 // --- The wire ---
 
-TEST(ExchangeWireTest, NoCutOrChangedReplyIsReadBeyondItsEnd) {
+TEST(RpcWireTest, NoCutOrChangedReplyIsReadBeyondItsEnd) {
   Reply reply;
   reply.head = "head";
   const std::string bytes(100, 'b');
@@ -378,7 +378,7 @@ TEST(ExchangeWireTest, NoCutOrChangedReplyIsReadBeyondItsEnd) {
   }
 }
 
-TEST(ExchangeWireTest, NoCutNotificationIsAccepted) {
+TEST(RpcWireTest, NoCutNotificationIsAccepted) {
   Header header = {};
   header.type = Type::kRequest;
   header.count = 2;
