@@ -1,7 +1,7 @@
 """Measures how soon a step ends after a failure: a killed, stopped or restarted task, and others.
 
 Two tasks pass a tensor back and forth inside one step, and the second one fails. Both protocols run
-in turns. If gRPC does not report the failure, its time is the timeout of the step, --patience.
+in turns. If gRPC does not report the failure, its time is the timeout of the step, --timeout.
 
 usage: python -m bench.bounds [--rounds 6] [--load 4] [--json FILE]
 """
@@ -55,13 +55,13 @@ Results = defaultdict[str, dict[str, Case]]  # by what happens, and by protocol
 class Steps:
     """A session at the first task, and the steps that it runs."""
 
-    def __init__(self, stack: ExitStack, cluster: Cluster, patience: float) -> None:
+    def __init__(self, stack: ExitStack, cluster: Cluster, timeout: float) -> None:
         import tensorflow as tf
 
         from .support.session import config, endless, opened, v1
 
         self.errors = tf.errors.OpError
-        self.options = v1.RunOptions(timeout_in_ms=int(patience * 1000))
+        self.options = v1.RunOptions(timeout_in_ms=int(timeout * 1000))
         graph = tf.Graph()
         a, b = (f"/job:{job}/task:0" for job in JOBS)
         with graph.as_default():
@@ -111,23 +111,23 @@ def after(steps: Steps, happens: Callable[[], None], case: Case) -> None:
     case.add(ended[0][0] - begun, ended[0][1])
 
 
-def until_good(stack: ExitStack, cluster: Cluster, patience: float, case: Case) -> Steps:
+def until_good(stack: ExitStack, cluster: Cluster, timeout: float, case: Case) -> Steps:
     """New sessions until a step succeeds; counts the steps that failed before it."""
     begun = time.monotonic()
     failed = 0
     while True:
-        steps = Steps(stack, cluster, patience)
+        steps = Steps(stack, cluster, timeout)
         error = steps.run(steps.short)
         if not error:
             case.add(time.monotonic() - begun, "failed before" if failed else "")
             return steps
         failed += 1
-        if time.monotonic() - begun > patience:
+        if time.monotonic() - begun > timeout:
             raise RuntimeError(f"no step succeeds after a restart: {error}")
         time.sleep(PAUSE)
 
 
-def life(results: Results, protocol: str, patience: float) -> None:
+def life(results: Results, protocol: str, timeout: float) -> None:
     """One round on one cluster: first what it survives, then what kills its second task."""
 
     def case(what: str) -> Case:
@@ -135,7 +135,7 @@ def life(results: Results, protocol: str, patience: float) -> None:
 
     with ExitStack() as stack:
         cluster = stack.enter_context(running(JOBS, protocol))
-        steps = Steps(stack, cluster, patience)
+        steps = Steps(stack, cluster, timeout)
         steps.run(steps.short)
         for _ in range(3):
             steps.timed(steps.failing, case("an operation fails"), fails=True)
@@ -143,18 +143,18 @@ def life(results: Results, protocol: str, patience: float) -> None:
         after(steps, lambda: b.signal(signal.SIGSTOP), case("the peer is stopped"))
         b.signal(signal.SIGCONT)
         begun = time.monotonic()
-        while (error := steps.run(steps.short)) and time.monotonic() - begun < patience:
+        while (error := steps.run(steps.short)) and time.monotonic() - begun < timeout:
             time.sleep(PAUSE)
         case("the peer resumes: first good step").add(time.monotonic() - begun, error)
         after(steps, lambda: b.signal(signal.SIGKILL), case("the peer is killed in a step"))
         cluster.restart("b", 0)
         restarted = case("the peer is restarted: first good step")
-        steps = until_good(stack, cluster, patience, restarted)
+        steps = until_good(stack, cluster, timeout, restarted)
         cluster["b", 0].signal(signal.SIGKILL)
         steps.timed(steps.short, case("the peer is killed between steps"))
 
 
-def refusals(results: Results, patience: float) -> None:
+def refusals(results: Results, timeout: float) -> None:
     """Two tasks with different secrets, and no gRPC instead."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -170,7 +170,7 @@ def refusals(results: Results, patience: float) -> None:
         cluster = stack.enter_context(without_b)
         cluster.tasks["b", 0] = task = Task("b", 0, "rdma", cluster.spec, environments[1])
         task.wait_ready()
-        steps = Steps(stack, cluster, patience)
+        steps = Steps(stack, cluster, timeout)
         for _ in range(3):
             steps.timed(steps.short, results["the peer has a different secret"]["rdma"])
 
@@ -198,7 +198,7 @@ def measure(
     load: Annotated[
         int, typer.Option(min=0, help="Run this many busy loops during the measurement.")
     ] = 0,
-    patience: Annotated[
+    timeout: Annotated[
         float, typer.Option(min=1, help="Set the timeout of a step in seconds.")
     ] = 20,
     json_file: JsonFile = None,
@@ -219,8 +219,8 @@ def measure(
         for number in range(rounds):
             order = PROTOCOLS if number % 2 == 0 else PROTOCOLS[::-1]
             for protocol in order:
-                life(results, protocol, patience)
-            refusals(results, patience)
+                life(results, protocol, timeout)
+            refusals(results, timeout)
             progress.advance(done)
     console.print(describe() + (f"; with {load} busy loops" if load else ""))
     console.print(table(results))

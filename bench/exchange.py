@@ -30,7 +30,7 @@ TITLES = {
 TURNS = 5  # of each protocol
 STEP_BYTES = 64 * 2**20  # about as much is sent in a step
 STEP_TENSORS = 2000  # about as many: building a graph takes time
-FEWEST_CALLS, MOST_CALLS = 3, 25
+MIN_CALLS, MAX_CALLS = 3, 25
 _names = itertools.count()
 
 
@@ -49,7 +49,7 @@ class Program:
         pairs = workers * servers
         by_size = STEP_BYTES // (payload.bytes * pairs)
         by_number = STEP_TENSORS // (len(payload.sizes) * pairs)
-        self.count = max(min(by_size, by_number, MOST_CALLS), FEWEST_CALLS)  # in a step
+        self.count = max(min(by_size, by_number, MAX_CALLS), MIN_CALLS)  # in a step
         self.echo, self.serialized = kind == "latency", serialized
         self.variables: list[Any] = []
         self.equal: list[Any] = []

@@ -46,7 +46,7 @@ FEW = 8
 WARM_UP = 20  # iterations
 LARGEST_NOTE = 2**16
 RATE_BYTES = 64
-PATIENCE = 20.0  # seconds, with a peer that has come
+TIMEOUT = 20.0  # seconds, with a peer that has come
 
 
 class OtherSideError(ConnectionError):
@@ -62,13 +62,13 @@ class Wire:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.connection.settimeout(PATIENCE)
+        self.connection.settimeout(TIMEOUT)
         self.rest = b""
 
     def tell(self, **message: Any) -> None:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
-    def hear(self, seconds: float = PATIENCE) -> dict[str, Any]:
+    def hear(self, seconds: float = TIMEOUT) -> dict[str, Any]:
         """The next line; OtherSideError if there is none, or if it is an error."""
         self.connection.settimeout(seconds)
         while b"\n" not in self.rest:
@@ -95,10 +95,10 @@ def serve(wire: Wire) -> None:
         meter = Meter(wish["fabric"], wish["largest"])
         meter.connect(bytes.fromhex(wish["address"]), active=False)
         wire.tell(address=meter.address().hex(), device=meter.summary(), machine=describe())
-        meter.introduce(PATIENCE)
+        meter.introduce(TIMEOUT)
         while True:
-            wish = wire.hear(3 * PATIENCE)
-            meter.serve(wish["test"], wish["nbytes"], wish["iterations"], PATIENCE)
+            wish = wire.hear(3 * TIMEOUT)
+            meter.serve(wish["test"], wish["nbytes"], wish["iterations"], TIMEOUT)
     except GoneError:
         return
     except (FabricError, KeyError, ValueError) as error:
@@ -116,13 +116,13 @@ class Bench:
         wire.tell(fabric=fabric, largest=largest, address=self.meter.address().hex())
         self.peer = wire.hear()
         self.meter.connect(bytes.fromhex(self.peer["address"]), active=True)
-        self.meter.introduce(PATIENCE)
+        self.meter.introduce(TIMEOUT)
 
     def run(self, test: str, nbytes: int, iterations: int) -> list[float]:
         """Seconds; what the other process says went wrong counts more than what that caused."""
         self.wire.tell(test=test, nbytes=nbytes, iterations=iterations)
         try:
-            seconds, wrong = self.meter.run(test, nbytes, iterations, PATIENCE)
+            seconds, wrong = self.meter.run(test, nbytes, iterations, TIMEOUT)
         except FabricError:
             if select.select([self.wire.connection], [], [], 1)[0]:
                 self.wire.hear()  # raises

@@ -13,7 +13,7 @@ from .support.machine import in_a_line
 from .support.sizes import size_name
 
 LEAST_COLUMNS = 100  # a narrower terminal wraps
-MOST_PAIRS = 4  # of tasks; the JSON has all
+MAX_PAIRS = 4  # of tasks; the JSON has all
 PIPE_COLUMNS = 200  # the width without a terminal
 COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("#bytes", lambda row: str(row.bytes)),
@@ -93,8 +93,8 @@ def ways(routes: Sequence[Counts]) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - MOST_PAIRS
-    return ", ".join(names[:MOST_PAIRS]) + (f", and {more} more" if more > 0 else "")
+    more = len(names) - MAX_PAIRS
+    return ", ".join(names[:MAX_PAIRS]) + (f", and {more} more" if more > 0 else "")
 
 
 ENDS = ("this host", "the peer")

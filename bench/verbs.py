@@ -28,7 +28,7 @@ from .support.sizes import size_name
 
 SIZES = [64, 4096, 65536, 1048576, 4194304]
 EDGE_SIZES = [4096, 65536, 1048576, 4194304]
-MOST_BYTES = 24 << 20  # that one bandwidth moves
+MAX_BYTES = 24 << 20  # that one bandwidth moves
 PORT = 7100
 GID_INDEX = "1"  # of a guest's IPv4 address
 # perftest's program, its column of interest, and what one unit of it is in ours.
@@ -44,7 +44,7 @@ Figures = dict[int, dict[str, float]]
 def perftest(server: Guest, client: Guest, name: str, size: int) -> float:
     """One figure: GB/s, or half a round trip in microseconds."""
     program, column, unit = PERFTEST[name]
-    count = max(min(MOST_BYTES // size, 1000), 6)
+    count = max(min(MAX_BYTES // size, 1000), 6)
     argv = [program, "-d", "rxe0", "-x", GID_INDEX, "-s", str(size), "-n", str(count), "-F"]
     serving = server.start(["stdbuf", "-oL", *argv])
     serving.wait_for("Waiting for client", 60)
@@ -64,7 +64,7 @@ def fabric(server: Guest, client: Guest) -> tuple[Figures, str]:
     serving = server.start([*program, "--listen", place])
     sizes = ",".join(map(str, SIZES))
     options = ["--fabric", "verbs", "--sizes", sizes, "--iterations", "200", "--rounds", "1"]
-    options += ["--most", str(MOST_BYTES), "--json"]
+    options += ["--most", str(MAX_BYTES), "--json"]
     result = client.run([*program, "--connect", place, *options], 400).check()
     serving.wait(30)
     report = json.loads(result.stdout)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from graph_analyzer.capacity import MOST_TASKS
+from graph_analyzer.capacity import MAX_TASKS
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import Plan
 from graph_analyzer.records import Variable
@@ -183,8 +183,8 @@ def advise(
             "compare. Give a training graph that uses parameter servers"
         )
     for name, number in (("workers", workers), ("servers", servers), ("batch", batch or 1)):
-        if not 1 <= number <= MOST_TASKS:
-            raise AnalysisError(f"{name}: {number} is not between 1 and {MOST_TASKS}")
+        if not 1 <= number <= MAX_TASKS:
+            raise AnalysisError(f"{name}: {number} is not between 1 and {MAX_TASKS}")
     if batch is not None and batch < 1:
         raise AnalysisError(f"batch: {batch} is less than 1")
     ordered = sorted(exchanged, key=lambda variable: (-variable.bytes, variable.name))

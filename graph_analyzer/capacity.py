@@ -39,7 +39,7 @@ from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import Plan
 from rdma_transport import _native
 
-MOST_TASKS = 2**20
+MAX_TASKS = 2**20
 SLOTS_PER_EDGE = _native.SLOTS_PER_EDGE
 QUEUE_PAIRS_PER_PEER = 2  # one channel from each side, with one queue pair each
 
@@ -188,8 +188,8 @@ def capacity(
         ("slots", slots, 1),
         ("batch", 1 if batch is None else batch, 1),
     ):
-        if not least <= number <= MOST_TASKS:
-            raise AnalysisError(f"{name}: {number} is not between {least} and {MOST_TASKS}")
+        if not least <= number <= MAX_TASKS:
+            raise AnalysisError(f"{name}: {number} is not between {least} and {MAX_TASKS}")
     if not 0 < bandwidth < float("inf"):
         raise AnalysisError(f"the bandwidth {bandwidth} is not greater than 0 bytes per second")
     placement, shards = _place(model, servers)

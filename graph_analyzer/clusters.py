@@ -7,7 +7,7 @@ from typing import Any
 
 from graph_analyzer.errors import AnalysisError
 
-MOST_TASKS = 2**16
+MAX_TASKS = 2**16
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _FORMS = "ps=1,worker=2, or a dict or JSON from job names to counts or lists of addresses"
 
@@ -26,8 +26,8 @@ def task_counts(cluster: Any) -> dict[str, int]:
     if not cluster:
         raise AnalysisError(f"the cluster has no tasks; give {_FORMS}")
     counts = {_job(job): _count(job, tasks) for job, tasks in cluster.items()}
-    if sum(counts.values()) > MOST_TASKS:
-        raise AnalysisError(f"the cluster has more than {MOST_TASKS} tasks, which is the maximum")
+    if sum(counts.values()) > MAX_TASKS:
+        raise AnalysisError(f"the cluster has more than {MAX_TASKS} tasks, which is the maximum")
     return counts
 
 

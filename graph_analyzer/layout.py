@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from graph_analyzer.plan import Plan, Traffic, total
 from graph_analyzer.report import short
 
-MOST_TASKS_PER_JOB = 12
+MAX_TASKS_PER_JOB = 12
 """Further tasks of a job share one box."""
-MOST_LABELS = 16
+MAX_LABELS = 16
 
 BOX_WIDTH, TITLE, LEGEND, MARGIN = 136.0, 74.0, 44.0, 44.0
 WIDEST, THINNEST = 24.0, 1.8
@@ -118,7 +118,7 @@ def _boxes(plan: Plan) -> dict[str, Box]:
     registered = {task.name: task.slot_bytes + task.source_bytes for task in plan.tasks}
     found: dict[str, Box] = {}
     for job, tasks in jobs.items():
-        own = len(tasks) if len(tasks) <= MOST_TASKS_PER_JOB else MOST_TASKS_PER_JOB - 1
+        own = len(tasks) if len(tasks) <= MAX_TASKS_PER_JOB else MAX_TASKS_PER_JOB - 1
         rest = Box(f"{job}: {len(tasks) - own} more", job)
         for index, task in enumerate(tasks):
             box = Box(short(task), job) if index < own else rest
@@ -140,7 +140,7 @@ def _links(plan: Plan, boxes: dict[str, Box]) -> list[Link]:
     most = max((link.whole.bytes for link in links), default=0) or 1
     for index, link in enumerate(links):
         link.width = max(THINNEST, WIDEST * link.whole.bytes / most)
-        link.labelled = index < MOST_LABELS
+        link.labelled = index < MAX_LABELS
     return links
 
 

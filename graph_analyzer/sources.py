@@ -11,9 +11,9 @@ from graph_analyzer import wire
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.functions import graph_of, is_model, training_step
 
-MOST_BYTES = 2**31
+MAX_BYTES = 2**31
 """Protobuf's own limit: no valid GraphDef is larger."""
-MOST_TEXT_BYTES = 2**28
+MAX_TEXT_BYTES = 2**28
 """Text is parsed in Python, which takes minutes per GiB. Use a binary file for larger graphs."""
 
 _FILES = "a SavedModel directory, or a .pb, .meta or .pbtxt file"
@@ -82,8 +82,8 @@ def _from_path(path: Path, tags: Collection[str] | None) -> bytes:
             path.stat()
             raise AnalysisError(f"{path}: unsupported file type; give {_FILES}")
         if path.suffix == ".pbtxt":
-            return _from_text(_read(path, MOST_TEXT_BYTES), path, tags)
-        return _from_binary(memoryview(_read(path, MOST_BYTES)), str(path), tags)
+            return _from_text(_read(path, MAX_TEXT_BYTES), path, tags)
+        return _from_binary(memoryview(_read(path, MAX_BYTES)), str(path), tags)
     except (OSError, ValueError) as error:
         if isinstance(error, AnalysisError):
             raise
@@ -94,7 +94,7 @@ def _from_path(path: Path, tags: Collection[str] | None) -> bytes:
 def read_text(path: Path) -> bytes:
     """Return the bytes of a text file that is not too large; raise ``AnalysisError``."""
     try:
-        return _read(path, MOST_TEXT_BYTES)
+        return _read(path, MAX_TEXT_BYTES)
     except OSError as error:
         raise AnalysisError(f"{path}: {error.strerror or error}") from error
 
@@ -152,7 +152,7 @@ def _from_binary(data: memoryview, name: str, tags: Collection[str] | None) -> b
     graph = found if isinstance(found, bytes) else _choose(found, tags, name).graph_def
     if not graph:
         raise AnalysisError(f"{name}: has no graph, or a graph without nodes")
-    if len(graph) >= MOST_BYTES:
+    if len(graph) >= MAX_BYTES:
         raise AnalysisError(f"{name}: the GraphDef has {len(graph)} bytes; the maximum is 2 GiB")
     return graph
 

@@ -12,7 +12,7 @@ _SIZES = {"": 1, "b": 1} | {
 }
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z/]*)\s*", re.ASCII)
 _LONGEST_TEXT = 64
-_MOST_BYTES = 2**62
+_MAX_BYTES = 2**62
 
 
 def parse_size(text: str | int) -> int:
@@ -23,7 +23,7 @@ def parse_size(text: str | int) -> int:
     if isinstance(text, bool) or not isinstance(text, int | str):
         raise AnalysisError(f"{text!r} is not a size; give a number of bytes, or such as '4GiB'")
     size = text if isinstance(text, int) else _size_in(text)
-    if not 0 <= size <= _MOST_BYTES:
+    if not 0 <= size <= _MAX_BYTES:
         raise AnalysisError(f"the size {text!r} is out of range (0 to 4 EiB)")
     return int(size)
 

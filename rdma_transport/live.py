@@ -15,12 +15,12 @@ from typing import Any
 from rdma_transport.stats import readable
 
 _NAME = re.compile(r"@rdma_transport\.status\.(\d+)\.(\d+)$")
-_PATIENCE_SECONDS = 5.0
-_RECORDING_PATIENCE_SECONDS = 60.0  # serializing millions of events takes a while
-_MOST_AT_A_TIME = 32
-_MOST_STATS_BYTES = 64 << 20  # of a hundred thousand edges
-_MOST_EVENT_BYTES = 1 << 10
-_MOST_LINE_BYTES = 1 << 16
+_TIMEOUT_SECONDS = 5.0
+_RECORDING_TIMEOUT_SECONDS = 60.0  # serializing millions of events takes a while
+_MAX_AT_A_TIME = 32
+_MAX_STATS_BYTES = 64 << 20  # of a hundred thousand edges
+_MAX_EVENT_BYTES = 1 << 10
+_MAX_LINE_BYTES = 1 << 16
 _UCRED = struct.Struct("3i")  # pid, user and group of the listening process
 
 
@@ -35,15 +35,15 @@ class LiveServer:
     pid: int
     user: int
 
-    def stats(self, patience: float = _PATIENCE_SECONDS) -> dict[str, Any]:
+    def stats(self, timeout: float = _TIMEOUT_SECONDS) -> dict[str, Any]:
         """Return the result of ``rdma_transport.stats()`` in that process.
 
         Raises ``ConnectionError`` if the process has ended, belongs to another user, does not
-        answer within ``patience`` seconds, or sends a malformed status.
+        answer within ``timeout`` seconds, or sends a malformed status.
         """
-        with _Conversation(self, patience) as conversation:
+        with _Conversation(self, timeout) as conversation:
             conversation.request("stats")
-            answer = conversation.read(_MOST_STATS_BYTES)
+            answer = conversation.read(_MAX_STATS_BYTES)
         try:
             return readable(answer)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -58,16 +58,16 @@ class LiveServer:
         The recording stops with the ``Recording``, at the latest when this process ends. Raises
         like ``stats()``, and ``ConnectionError`` if another client is recording there.
         """
-        conversation = _Conversation(self, _PATIENCE_SECONDS)
+        conversation = _Conversation(self, _TIMEOUT_SECONDS)
         try:
             conversation.request(f"trace {events}")
-            answer = conversation.read_line(_MOST_LINE_BYTES)
+            answer = conversation.read_line(_MAX_LINE_BYTES)
             if "error" in answer:
                 raise ConnectionError(f"process {self.pid}: {answer['error']}; try again later")
         except BaseException:
             conversation.close()
             raise
-        return Recording(self, conversation, _MOST_STATS_BYTES + events * _MOST_EVENT_BYTES)
+        return Recording(self, conversation, _MAX_STATS_BYTES + events * _MAX_EVENT_BYTES)
 
 
 class _Conversation:
@@ -76,9 +76,9 @@ class _Conversation:
     Every failure is a ``ConnectionError`` that names the process.
     """
 
-    def __init__(self, server: LiveServer, patience: float) -> None:
+    def __init__(self, server: LiveServer, timeout: float) -> None:
         self._server = server
-        self.renew(patience)
+        self.renew(timeout)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._connect(f"\0rdma_transport.status.{server.user}.{server.pid}")
@@ -99,8 +99,8 @@ class _Conversation:
     def close(self) -> None:
         self._socket.close()
 
-    def renew(self, patience: float) -> None:
-        self._deadline = time.monotonic() + patience
+    def renew(self, timeout: float) -> None:
+        self._deadline = time.monotonic() + timeout
 
     def request(self, line: str) -> None:
         try:
@@ -216,7 +216,7 @@ class Recording:
         Raises ``ConnectionError`` if the process has ended or does not answer.
         """
         with self._conversation as conversation:
-            conversation.renew(_RECORDING_PATIENCE_SECONDS)
+            conversation.renew(_RECORDING_TIMEOUT_SECONDS)
             conversation.finish()
             return conversation.read(self._most)
 
@@ -270,15 +270,15 @@ def _absence(pid: str) -> str:
 
 
 def ask(
-    asked: list[LiveServer], patience: float = _PATIENCE_SECONDS
+    asked: list[LiveServer], timeout: float = _TIMEOUT_SECONDS
 ) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
     """Ask all servers in parallel; return the answers, and the errors of the others, by pid."""
     answers: dict[int, dict[str, Any]] = {}
     silent: dict[int, str] = {}
     if not asked:
         return answers, silent
-    with ThreadPoolExecutor(min(len(asked), _MOST_AT_A_TIME)) as pool:
-        for server, answer in [(one, pool.submit(one.stats, patience)) for one in asked]:
+    with ThreadPoolExecutor(min(len(asked), _MAX_AT_A_TIME)) as pool:
+        for server, answer in [(one, pool.submit(one.stats, timeout)) for one in asked]:
             try:
                 answers[server.pid] = answer.result()
             except ConnectionError as error:

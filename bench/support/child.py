@@ -16,7 +16,7 @@ READ_BYTES = 2**16
 class Child:
     """Signals go to `pid`; `tell()`, `say()` and `read()` talk to it; its standard error is kept.
 
-    An answer may take `patience` seconds.
+    An answer may take `timeout` seconds.
     """
 
     def __init__(
@@ -25,10 +25,10 @@ class Child:
         arguments: list[str],
         environment: dict[str, str] | None = None,
         file_size_limit: int | None = None,
-        patience: float = 30,
+        timeout: float = 30,
         place: Place = HERE,
     ) -> None:
-        self.name, self.patience = name, patience
+        self.name, self.timeout = name, timeout
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = place.start(arguments, environment, self.log, file_size_limit)
         self._unread = b""  # an answer may arrive together with the next one
@@ -51,7 +51,7 @@ class Child:
     def read(self, seconds: float | None = None) -> Any:
         """Return the next answer; raise with the child's log if none comes."""
         assert self.process.stdout is not None
-        wait = self.patience if seconds is None else seconds
+        wait = self.timeout if seconds is None else seconds
         deadline = time.monotonic() + wait
         while b"\n" not in self._unread:
             left = max(deadline - time.monotonic(), 0)

@@ -47,7 +47,7 @@ class Task(Child):
             [str(program), protocol, job, str(index), json.dumps(cluster)],
             environment,
             file_size_limit,
-            patience=20,
+            timeout=20,
             place=place,
         )
 

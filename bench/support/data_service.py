@@ -31,7 +31,7 @@ class DataService(Child):
             "the data service",
             [*python.module("support.data_service"), *arguments],
             environment,
-            patience=20,
+            timeout=20,
         )
 
     def wait_ready(self) -> "DataService":

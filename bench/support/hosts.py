@@ -13,7 +13,7 @@ from . import python
 from .meeting import reach, read_line
 from .ports import free_port
 
-FORWARDED = ("RDMA_TRANSPORT_FABRIC",)  # an agent takes no other setting from a stranger
+FORWARDED = ("RDMA_TRANSPORT_FABRIC",)  # an agent takes no other setting from a client
 ANSWER_SECONDS = 10.0
 
 

@@ -62,8 +62,8 @@ def start(
     file_size_limit: int | None = None,
 ) -> Process:
     """Start one, in a process group of its own, with `environment` added to this process's."""
-    surroundings = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | dict(environment or {})
-    return starter(arguments, surroundings, stderr, file_size_limit)
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | dict(environment or {})
+    return starter(arguments, variables, stderr, file_size_limit)
 
 
 def module(name: str) -> list[str]:

@@ -33,12 +33,12 @@ void LogLimiter::LogAt(Nanos now, const std::string& message) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (began_ == 0 || now - began_ >= interval_) {
-      left_out = lines_ > most_ ? lines_ - most_ : 0;
+      left_out = lines_ > max_ ? lines_ - max_ : 0;
       began_ = now;
       lines_ = 0;
     }
-    if (++lines_ > most_) return;
-    last = lines_ == most_;
+    if (++lines_ > max_) return;
+    last = lines_ == max_;
   }
   const std::string seconds = std::to_string(interval_ / kSecond) + " s";
   if (left_out > 0) {

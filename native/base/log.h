@@ -25,18 +25,18 @@ void SetLogLevel(LogLevel level);
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, const std::string& message);
 
-// Limits log lines that remote parties can trigger at will. Writes the first `most` lines of an
+// Limits log lines that remote parties can trigger at will. Writes the first `max` lines of an
 // interval and counts the rest; the first line of a later interval reports the count. Thread-safe.
 class LogLimiter {
  public:
-  explicit LogLimiter(LogLevel level, uint64_t most = 5, Nanos interval = 10 * kSecond)
-      : level_(level), most_(most), interval_(interval) {}
+  explicit LogLimiter(LogLevel level, uint64_t max = 5, Nanos interval = 10 * kSecond)
+      : level_(level), max_(max), interval_(interval) {}
   void Log(const std::string& message) { LogAt(Now(), message); }
   void LogAt(Nanos now, const std::string& message);
 
  private:
   const LogLevel level_;
-  const uint64_t most_;  // lines per interval
+  const uint64_t max_;  // lines per interval
   const Nanos interval_;
   std::mutex mu_;
   Nanos began_ = 0;

@@ -116,11 +116,11 @@ void SwitchOff(std::atomic<bool>* on) {
 
 std::atomic<bool> Trace::on_{false};
 
-Status Trace::Start(uint64_t most_events) {
+Status Trace::Start(uint64_t max_events) {
   std::lock_guard<std::mutex> lock(g_mu);
   if (on_.load())
     return Status(Code::kFailedPrecondition, "another client is recording a timeline");
-  g_room = std::clamp<uint64_t>(most_events, 1, kMaxEvents);
+  g_room = std::clamp<uint64_t>(max_events, 1, kMaxEvents);
   // Pages are allocated when they are first written.
   g_events.reset(static_cast<Event*>(std::calloc(g_room, sizeof(Event))));
   if (g_events == nullptr) return Status(Code::kResourceExhausted, "no memory for a timeline");

@@ -22,9 +22,9 @@ class Trace {
 
   static bool On() { return on_.load(std::memory_order_relaxed); }
 
-  // Starts recording up to `most_events` events; further events are only counted. Returns
+  // Starts recording up to `max_events` events; further events are only counted. Returns
   // FailedPrecondition if a recording is running.
-  static Status Start(uint64_t most_events);
+  static Status Start(uint64_t max_events);
   // Stops the recording, frees its memory, and returns the events in the format that
   // rdma_transport/observe/timeline.py reads.
   static std::string StopJson();

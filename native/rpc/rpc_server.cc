@@ -8,8 +8,8 @@
 
 namespace rdma_transport::rpc {
 
-RpcServer::RpcServer(const Context& context, Handler handler, size_t most_sessions)
-    : context_(context), handler_(std::move(handler)), most_sessions_(most_sessions) {}
+RpcServer::RpcServer(const Context& context, Handler handler, size_t max_sessions)
+    : context_(context), handler_(std::move(handler)), max_sessions_(max_sessions) {}
 
 std::string RpcServer::Answer(const std::string* request) {
   CleanUpSessions();
@@ -38,7 +38,7 @@ Status RpcServer::Admit(const std::string& request, AnsweringHandshake* handshak
   }
   RDMA_RETURN_IF_ERROR(handshake->Check(decoded));
   std::lock_guard<std::mutex> lock(mu_);
-  if (sessions_.size() >= most_sessions_ && !MakeRoomLocked()) {
+  if (sessions_.size() >= max_sessions_ && !MakeRoomLocked()) {
     return Status(Code::kResourceExhausted, "it already serves its maximum number of clients");
   }
   auto session =

@@ -21,9 +21,9 @@ class RpcServer {
  public:
   static constexpr size_t kMaxSessions = 1024;
 
-  // Beyond `most_sessions`, a new client replaces the session that has been idle for longest, whose
+  // Beyond `max_sessions`, a new client replaces the session that has been idle for longest, whose
   // client reconnects for its next call.
-  RpcServer(const Context& context, Handler handler, size_t most_sessions = kMaxSessions);
+  RpcServer(const Context& context, Handler handler, size_t max_sessions = kMaxSessions);
   ~RpcServer() { Stop(); }
 
   // Listens on `port`, or on any free port if it is 0.
@@ -42,7 +42,7 @@ class RpcServer {
 
   const Context context_;
   const Handler handler_;
-  const size_t most_sessions_;
+  const size_t max_sessions_;
   const std::shared_ptr<ThreadPool> thread_pool_ = std::make_shared<ThreadPool>();
   std::mutex mu_;
   std::vector<std::shared_ptr<Session>> sessions_;

@@ -15,7 +15,7 @@ from rdma_transport.counters import MODES, PEER, PROCESS, is_label
 
 VERSION = 1
 _STATS_FORMAT = 1
-_PATIENCE_SECONDS = 2.0  # a stopped process must not delay the others for long
+_TIMEOUT_SECONDS = 2.0  # a stopped process must not delay the others for long
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Sample:
 def take(servers: list[live.LiveServer]) -> Sample:
     """Ask all servers."""
     clock = time.monotonic()
-    answers, silent = live.ask(servers, _PATIENCE_SECONDS)
+    answers, silent = live.ask(servers, _TIMEOUT_SECONDS)
     for pid, stats in list(answers.items()):
         if not _is_known(stats):
             del answers[pid]

@@ -29,7 +29,7 @@ QUICK = {"seconds": 0.1, "warm_up": 0.02}
 
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "MOST_CALLS", 4)
+    monkeypatch.setattr(exchange, "MAX_CALLS", 4)
     monkeypatch.setattr(bench.edges, "HOPS", (6,))
     monkeypatch.setattr(bench.references, "LONG_HOPS", (6,))
 

@@ -153,12 +153,12 @@ def many(workers: int) -> Plan:
 
 def test_layout_gives_links_widths_by_bytes_and_boxes_that_do_not_overlap() -> None:
     pytest.importorskip("numpy")
-    from graph_analyzer.layout import MOST_TASKS_PER_JOB, WIDEST, lay_out
+    from graph_analyzer.layout import MAX_TASKS_PER_JOB, WIDEST, lay_out
 
     layout = lay_out(many(40))
     # one server and the most boxes of workers, the last for those that have none of their own
-    assert len(layout.boxes) == 1 + MOST_TASKS_PER_JOB
-    assert layout.boxes[-1].name == f"worker: {40 - (MOST_TASKS_PER_JOB - 1)} more"
+    assert len(layout.boxes) == 1 + MAX_TASKS_PER_JOB
+    assert layout.boxes[-1].name == f"worker: {40 - (MAX_TASKS_PER_JOB - 1)} more"
     assert sum(box.tasks for box in layout.boxes) == 41
     assert sum(link.whole.bytes for link in layout.links) == many(40).total().bytes
     widest = max(layout.links, key=lambda link: link.width)

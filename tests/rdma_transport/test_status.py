@@ -340,12 +340,12 @@ def test_an_odd_answer_does_not_hide_the_others(cluster: Cluster, name: str, sen
 @pytest.mark.parametrize("pause", [0.0, 0.05])
 def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
     """By its size, or if each part comes in time, by the time that all may take."""
-    monkeypatch.setattr(live, "_MOST_STATS_BYTES", 1 << 20)
+    monkeypatch.setattr(live, "_MAX_STATS_BYTES", 1 << 20)
     sentence = "does not answer" if pause else "sent more than 1 MiB"
     with answering(b'{"x": 1, ' * 5_000, pause) as number:
         start = time.monotonic()
         with pytest.raises(ConnectionError, match=sentence):
-            live.LiveServer(number, os.geteuid()).stats(patience=0.5 if pause else 30)
+            live.LiveServer(number, os.geteuid()).stats(timeout=0.5 if pause else 30)
         assert time.monotonic() - start < 20
 
 
@@ -358,7 +358,7 @@ def test_a_full_queue_is_waited_for_only_so_long() -> None:
                 with suppress(BlockingIOError):
                     one.connect(f"\0rdma_transport.status.{os.geteuid()}.{number}")
             with pytest.raises(ConnectionError, match="does not answer"):
-                live.LiveServer(number, os.geteuid()).stats(patience=0.3)
+                live.LiveServer(number, os.geteuid()).stats(timeout=0.3)
         finally:
             for one in waiting:
                 one.close()

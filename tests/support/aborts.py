@@ -18,7 +18,7 @@ from rdma_transport import live
 CLIENT = Path(__file__).with_name("abort_client.py")
 START_SECONDS = 90
 HANG_SECONDS = 30.0  # a step takes milliseconds; a machine may be very busy
-MOST_OF_A_LOG = 3000
+MAX_OF_A_LOG = 3000
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Players:
         time.sleep(0.5)
         tasks = list(self.cluster.tasks.values()) if self.cluster else []
         return "\n".join(
-            f"--- {one.name}\n{log[-MOST_OF_A_LOG:]}\n{_counted(one.pid)}\n{_waiting(one.pid)}"
+            f"--- {one.name}\n{log[-MAX_OF_A_LOG:]}\n{_counted(one.pid)}\n{_waiting(one.pid)}"
             for one, log in ((each, each.logged()) for each in (*self.clients, *tasks))
         )
 
@@ -170,7 +170,7 @@ def _waiting(pid: int) -> str:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    threads = [one[:MOST_OF_A_LOG] for one in ran.stdout.split("\n\n")]
+    threads = [one[:MAX_OF_A_LOG] for one in ran.stdout.split("\n\n")]
     idle = ("EventLoop", "Waiter::", "WorkerLoop", "epoll_wait", "WaitForWork", "cq_next")
     return "\n\n".join(one for one in threads if not any(word in one for word in idle))
 
