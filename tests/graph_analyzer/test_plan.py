@@ -105,7 +105,7 @@ def test_json_round_trip_keeps_every_value() -> None:
     assert json.loads(sample().to_json()) == SAMPLE
 
 
-def test_bytes_are_counted_by_class_and_control_edges_are_no_tensors() -> None:
+def test_bytes_are_counted_by_mode_and_control_edges_are_no_tensors() -> None:
     plan = sample()
     assert plan.by_mode() == {
         "static": Traffic(4, 4 * WEIGHT, 0),
@@ -129,7 +129,7 @@ def test_bytes_are_counted_by_link() -> None:
     }
 
 
-def test_an_unknown_class_is_an_error() -> None:
+def test_an_unknown_mode_is_an_error() -> None:
     with pytest.raises(AnalysisError, match="use one of static, dynamic"):
         sample().of_mode("quick")
 
@@ -195,7 +195,7 @@ def test_any_plan_survives_json_and_satisfies_the_schema(plan: Plan) -> None:
 
 @given(plans)
 @settings(max_examples=60, deadline=None)
-def test_no_byte_is_lost_between_edges_classes_and_links(plan: Plan) -> None:
+def test_no_byte_is_lost_between_edges_modes_and_links(plan: Plan) -> None:
     known = sum(one.bytes or 0 for one in plan.edges if not one.control)
     by_link = [t for classes in plan.by_link().values() for t in classes.values()]
     assert known == sum(t.bytes for t in plan.by_mode().values()) == plan.total().bytes

@@ -1,4 +1,4 @@
-"""Every byte is counted under its path, and every copy is counted."""
+"""Every byte is counted under its mode, and every copy is counted."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +20,8 @@ def measured(cluster: Cluster, build: Callable[[], Any], steps: int = 1) -> dict
     def flat() -> dict[str, int]:
         stats = cluster["a", 0].stats()
         counts = {key: stats[key] for key in ("copied_bytes", "staged_tensors", "registrations")}
-        for path, count in stats["sent"].items():
-            counts |= {f"{path}_tensors": count["tensors"], f"{path}_bytes": count["bytes"]}
+        for mode, count in stats["sent"].items():
+            counts |= {f"{mode}_tensors": count["tensors"], f"{mode}_bytes": count["bytes"]}
         return counts
 
     with Graph(cluster, build) as graph:
@@ -115,7 +115,7 @@ def test_what_was_lent_comes_back(rdma: Cluster) -> None:
     assert rdma["b", 0].stats()["unclaimed_tensors"] == 0
 
 
-def test_peers_name_their_path(rdma: Cluster) -> None:
+def test_peers_name_their_transport(rdma: Cluster) -> None:
     measured(rdma, string_graph)
     peers = {peer["task"]: peer for peer in rdma["a", 0].stats()["peers"]}
     assert peers["/job:b/replica:0/task:0"]["transport"] == "shm"

@@ -1,4 +1,4 @@
-"""Of what class a crossing tensor is: by dtype, shape and the memory that there is."""
+"""The mode of a crossing tensor, by its type, its shape and the available memory."""
 
 from typing import Any
 
