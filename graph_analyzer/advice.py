@@ -88,18 +88,6 @@ def sufficient_factors(rows: int, m: int, n: int, item_bytes: int, workers: int)
     return Cost(SUFFICIENT_FACTORS, 2 * (workers - 1) * factors, workers * (workers - 1) * factors)
 
 
-def poseidon_rule(rows: int, m: int, n: int, workers: int, servers: int) -> bool:
-    """Whether Poseidon broadcasts factors: 2K (P1-1)(M+N) <= 2MN (P1+P2-2)/P2.
-
-    Both sides are values in and out of one node that is worker and server at once. Such a node is
-    the busiest for all P1 and P2: it exceeds one that is only a worker by 2MN (P1-2)/P2, with P1
-    above P2 and so at least 2, and one that is only a server by 2MN (P2-2)/P2, likewise. So the
-    rule says the same as ``sufficient_factors`` against ``parameter_server(colocated=True)``. Where
-    servers have hosts of their own it does not hold: compare the costs. Exact, in integers.
-    """
-    return 2 * rows * (workers - 1) * (m + n) * servers <= 2 * m * n * (workers + servers - 2)
-
-
 @dataclass(frozen=True)
 class VariableAdvice:
     """One variable and the cost of each applicable scheme; ``rows`` is the K used."""
