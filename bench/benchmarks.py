@@ -107,8 +107,8 @@ def _pairs(where: Where, workers: int = 1, servers: int = 1) -> Iterator[dict[st
         for protocol in where.protocols:
             where.bar.at(0, f"{protocol}: starting {workers + servers} tasks")
             jobs = {"worker": workers, "ps": servers}
-            made[protocol] = Cluster(jobs, protocol, where.environment, layout=where.layout)
-            stack.callback(made[protocol].end)
+            cluster = Cluster(jobs, protocol, where.environment, layout=where.layout)
+            made[protocol] = stack.enter_context(cluster)
             stack.callback(watched(made[protocol]))
         yield made
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from .support.cluster import Cluster, Task, running
+from .support.cluster import Cluster, Task
 from .support.exit import run_command
 from .support.load import busy
 from .support.machine import describe
@@ -134,7 +134,7 @@ def life(results: Results, protocol: str, timeout: float) -> None:
         return results[what][protocol]
 
     with ExitStack() as stack:
-        cluster = stack.enter_context(running(JOBS, protocol))
+        cluster = stack.enter_context(Cluster(JOBS, protocol))
         steps = Steps(stack, cluster, timeout)
         steps.run(steps.short)
         for _ in range(3):
@@ -166,7 +166,7 @@ def refusals(results: Results, timeout: float) -> None:
             environments.append(
                 {"RDMA_TRANSPORT_SECRET_FILE": str(path), "RDMA_TRANSPORT_FALLBACK": "forbid"}
             )
-        without_b = running(JOBS, "rdma", environments[0], without=[("b", 0)])
+        without_b = Cluster(JOBS, "rdma", environments[0], without=[("b", 0)])
         cluster = stack.enter_context(without_b)
         cluster.tasks["b", 0] = task = Task("b", 0, "rdma", cluster.spec, environments[1])
         task.wait_ready()

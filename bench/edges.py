@@ -58,11 +58,10 @@ Steps = Mapping[str, Chain | Floor]
 def started(ways: Mapping[str, Way]) -> Iterator[dict[str, Cluster]]:
     """A cluster of JOBS for each way."""
     with ExitStack() as stack:
-        clusters = {}
-        for name, (protocol, environment) in ways.items():
-            clusters[name] = Cluster(dict.fromkeys(JOBS, 1), protocol, environment)
-            stack.callback(clusters[name].end)
-        yield clusters
+        yield {
+            name: stack.enter_context(Cluster(dict.fromkeys(JOBS, 1), *way))
+            for name, way in ways.items()
+        }
 
 
 def _chains(

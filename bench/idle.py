@@ -61,8 +61,7 @@ def main(
     for heading in ("", "resident, MiB", "CPU before traffic, s", "CPU after traffic, s"):
         table.add_column(heading, justify="right")
     for protocol in ("grpc", "rdma"):
-        cluster = Cluster({"a": 1, "b": 1}, protocol)
-        try:
+        with Cluster({"a": 1, "b": 1}, protocol) as cluster:
             task = cluster["a", 0]
             resident = resident_mib(task)
             used = []
@@ -74,8 +73,6 @@ def main(
                 time.sleep(seconds)
                 used.append(cpu_seconds(task) - before)
             table.add_row(protocol, f"{resident:.0f}", *(f"{value:.2f}" for value in used))
-        finally:
-            cluster.end()
     console = Console()
     console.print(describe())
     console.print(table)

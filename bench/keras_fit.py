@@ -65,8 +65,7 @@ class Side:
 def started(strategy: str, protocol: str, stack: ExitStack) -> Side:
     jobs, fits = STRATEGIES[strategy]
     apart = [(fits, index) for index in range(jobs[fits])]
-    cluster = Cluster(jobs, protocol, without=apart)
-    stack.callback(cluster.end)
+    cluster = stack.enter_context(Cluster(jobs, protocol, without=apart))
     tasks = []
     for job, index in apart:
         config = {"cluster": cluster.spec, "task": {"type": job, "index": index}}

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .support.cluster import Task, running
+from .support.cluster import Cluster, Task
 from .support.exit import run_command
 from .support.machine import describe
 
@@ -56,7 +56,7 @@ def measure(peers: int) -> tuple[set[str], dict[str, float], dict[str, float]]:
 
     from .support.session import config, opened
 
-    with running({"a": 1, "b": peers}, "rdma") as cluster:
+    with Cluster({"a": 1, "b": peers}, "rdma") as cluster:
         task = cluster["a", 0]
         before = held(task)
         with tf.Graph().as_default() as graph:

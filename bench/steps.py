@@ -107,8 +107,8 @@ def measure_steps(
                 continue
             progress(f"{protocol}: starting {len(SERVERS) + workers} tasks", 0)
             jobs = {"ps": len(SERVERS), "worker": workers}
-            clusters[protocol] = Cluster(jobs, protocol, environment, layout=layout)
-            stack.callback(clusters[protocol].end)
+            cluster = Cluster(jobs, protocol, environment, layout=layout)
+            clusters[protocol] = stack.enter_context(cluster)
             stack.callback(watched(clusters[protocol]))
         for protocol, cluster in clusters.items():
             progress(f"{protocol}: initial values", 0)

@@ -138,8 +138,7 @@ def convergence(effort: Effort, say: Say) -> Rows:
     with ExitStack() as stack:
         sessions = {}
         for protocol in PROTOCOLS:
-            cluster = Cluster({"ps": 1, "worker": 2}, protocol)
-            stack.callback(cluster.end)
+            cluster = stack.enter_context(Cluster({"ps": 1, "worker": 2}, protocol))
             sessions[protocol] = stack.enter_context(opened(cluster.target("worker"), graph))
             sessions[protocol].run(model.initializer)
         for done in range(0, effort.steps, STEPS_IN_A_TURN):

@@ -2,17 +2,16 @@
 
 import json
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from .child import Child
 from .counters import Counts, routes_of, summed
 from .hosts import HERE, Layout, Place, everything_here
 from .ports import free_port
 
-__all__ = ["Cluster", "NotStartedError", "Task", "eventually", "free_port", "running"]
+__all__ = ["Cluster", "NotStartedError", "Task", "eventually", "free_port"]
 
 TASK = Path(__file__).with_name("task.py")
 START_SECONDS = 60
@@ -65,7 +64,34 @@ class Task(Child):
         return stats
 
 
-class Cluster:
+class Members:
+    """The processes of a cluster. As a context manager, it ends them."""
+
+    def by_name(self) -> Mapping[str, Any]:
+        """Return the processes, each with `stats()` and `end()`."""
+        raise NotImplementedError
+
+    def counted(self) -> Counts | None:
+        """The counters of all tasks together; None over gRPC."""
+        return summed(task.stats() for task in self.by_name().values())
+
+    def routes(self) -> list[Counts]:
+        """How each task reached each of its peers."""
+        tasks = self.by_name().items()
+        return [route for name, task in tasks for route in routes_of(name, task.stats())]
+
+    def end(self) -> None:
+        for task in self.by_name().values():
+            task.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class Cluster(Members):
     """Tasks by (job, index), and how to reach them; those of `without` somebody else starts.
 
     `layout` says on which host each task runs.
@@ -74,7 +100,7 @@ class Cluster:
     def __init__(
         self,
         jobs: dict[str, int],
-        protocol: str,
+        protocol: str = "rdma",
         environment: dict[str, str] | None = None,
         without: Collection[tuple[str, int]] = (),
         layout: Layout = everything_here,
@@ -120,35 +146,8 @@ class Cluster:
         place = self.layout(job, index)
         return Task(job, index, self.protocol, self.spec, self.environment, place=place)
 
-    def counted(self) -> Counts | None:
-        """The counters of all tasks together; None over gRPC."""
-        return summed(task.stats() for task in self.tasks.values())
-
-    def routes(self) -> list[Counts]:
-        """How each task reached each of its peers."""
-        return [
-            route
-            for (job, index), task in self.tasks.items()
-            for route in routes_of(f"/job:{job}/task:{index}", task.stats())
-        ]
-
-    def end(self) -> None:
-        for task in self.tasks.values():
-            task.end()
-
-
-@contextmanager
-def running(
-    jobs: dict[str, int],
-    protocol: str = "rdma",
-    environment: dict[str, str] | None = None,
-    without: Collection[tuple[str, int]] = (),
-) -> Iterator[Cluster]:
-    cluster = Cluster(jobs, protocol, environment, without)
-    try:
-        yield cluster
-    finally:
-        cluster.end()
+    def by_name(self) -> dict[str, Task]:
+        return {f"/job:{job}/task:{index}": task for (job, index), task in self.tasks.items()}
 
 
 def eventually(condition: Any, seconds: float = 5) -> bool:

@@ -6,15 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from .child import Child
-from .cluster import NotStartedError
-from .counters import Counts, routes_of, summed
+from .cluster import Members, NotStartedError
 from .hosts import Layout, everything_here
 
 TASK = Path(__file__).with_name("collective_task.py")
 START_SECONDS = 90
 
 
-class CollectiveCluster:
+class Worker(Child):
+    """One of them."""
+
+    def stats(self) -> dict[str, Any]:
+        self.say("stats")
+        stats: dict[str, Any] = self.read()
+        return stats
+
+
+class CollectiveCluster(Members):
     """`size` processes of bench/support/collective_task.py."""
 
     def __init__(
@@ -42,13 +50,13 @@ class CollectiveCluster:
             self.end()
             raise
 
-    def _start(self, index: int, protocol: str) -> Child:
+    def _start(self, index: int, protocol: str) -> Worker:
         config = {
             "cluster": {"worker": self.spec},
             "task": {"type": "worker", "index": index},
             "rpc_layer": protocol,
         }
-        return Child(
+        return Worker(
             f"worker {index}",
             [str(TASK), json.dumps(config)],
             self.environment,
@@ -67,29 +75,5 @@ class CollectiveCluster:
         for worker in self.workers:
             worker.say(command)
 
-    def stats(self, index: int) -> dict[str, Any]:
-        self.workers[index].say("stats")
-        stats: dict[str, Any] = self.workers[index].read()
-        return stats
-
-    def counted(self) -> Counts | None:
-        """The counters of all workers together; None over gRPC."""
-        return summed(self.stats(index) for index in range(len(self.workers)))
-
-    def routes(self) -> list[Counts]:
-        """How each worker reached each of its peers."""
-        return [
-            route
-            for index in range(len(self.workers))
-            for route in routes_of(f"/job:worker/task:{index}", self.stats(index))
-        ]
-
-    def end(self) -> None:
-        for worker in self.workers:
-            worker.end()
-
-    def __enter__(self) -> "CollectiveCluster":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    def by_name(self) -> dict[str, Worker]:
+        return {f"/job:worker/task:{index}": worker for index, worker in enumerate(self.workers)}

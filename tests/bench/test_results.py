@@ -18,7 +18,7 @@ from bench import benchmarks, exchange, runner
 from bench.benchmarks import Where
 from bench.payloads import parse_payloads, payload
 from bench.report import Result, Row, Times, as_json, schema, times_of
-from bench.support.cluster import Cluster, running
+from bench.support.cluster import Cluster
 from bench.support.machine import facts
 from bench.table import percent, sent, table
 
@@ -36,7 +36,7 @@ def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[dict[str, Cluster]]:
-    with running(JOBS, "grpc") as grpc, running(JOBS, "rdma") as rdma:
+    with Cluster(JOBS, "grpc") as grpc, Cluster(JOBS, "rdma") as rdma:
         yield {"grpc": grpc, "rdma": rdma}
 
 
@@ -93,7 +93,7 @@ def test_a_message_of_many_buffers_over_both(kind: str, pairs: dict[str, Cluster
 
 
 def test_every_worker_calls_every_server() -> None:
-    with running({"worker": 2, "ps": 2}) as cluster:
+    with Cluster({"worker": 2, "ps": 2}) as cluster:
         result = exchange.measure("throughput", [payload("4KiB", 2)], {"rdma": cluster}, **QUICK)
     (row,) = result.rows
     assert row.wrong == 0

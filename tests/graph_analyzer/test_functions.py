@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import running
+from bench.support.cluster import Cluster
 from graph_analyzer import AnalysisError, Plan, analyze
 from tests.support import forked
 from tests.support.planned import CLUSTER, PS, SIDE, W0, links, use
@@ -39,7 +39,7 @@ os._exit(0)
 def test_a_model_and_a_function_under_a_strategy(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(STRATEGY)
-    with running({"ps": 2, "worker": 1, "chief": 1}, without=[("chief", 0)]) as cluster:
+    with Cluster({"ps": 2, "worker": 1, "chief": 1}, without=[("chief", 0)]) as cluster:
         config = {
             "cluster": cluster.spec,
             "task": {"type": "chief", "index": 0},

@@ -52,9 +52,9 @@ def test_the_same_bits_as_over_grpc(
 def test_every_byte_went_by_the_fabric(clusters: dict[str, CollectiveCluster]) -> None:
     cluster = clusters["rdma"]
     cluster.run("all_reduce", 3 << 20)
-    before = [cluster.stats(index) for index in range(3)]
+    before = [worker.stats() for worker in cluster.workers]
     cluster.run("all_reduce", 3 << 20)
-    after = [cluster.stats(index) for index in range(3)]
+    after = [worker.stats() for worker in cluster.workers]
     for old, new in zip(before, after, strict=True):
         assert new["sent"]["grpc"]["tensors"] == 0
         # A ring of three sends each of three parts on twice, but for the last of each pass; the
@@ -74,7 +74,7 @@ def assert_as_over_grpc(other: CollectiveCluster, grpc: CollectiveCluster) -> No
 def test_one_without_the_fabric_among_others(clusters: dict[str, CollectiveCluster]) -> None:
     with CollectiveCluster(3, "rdma", other_protocol=[1]) as mixed:
         assert_as_over_grpc(mixed, clusters["grpc"])
-        stats = mixed.stats(0)
+        stats = mixed.workers[0].stats()
         assert stats["sent"]["grpc"]["tensors"] > 0
         assert stats["sent"]["dynamic"]["tensors"] > 0
 
@@ -83,7 +83,7 @@ def test_over_verbs(clusters: dict[str, CollectiveCluster]) -> None:
     """There the bytes are read into TensorFlow's own buffer."""
     with CollectiveCluster(3, "rdma", fake_verbs() | STRICT) as verbs:
         assert_as_over_grpc(verbs, clusters["grpc"])
-        stats = verbs.stats(0)
+        stats = verbs.workers[0].stats()
         assert stats["sent"]["dynamic"]["tensors"] > 0
         assert stats["copied_bytes"] == 0
 

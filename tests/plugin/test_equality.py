@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.support.cluster import Cluster, running
+from bench.support.cluster import Cluster
 from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, same_bits, v1
 
 pytestmark = pytest.mark.timeout(120)
@@ -308,7 +308,7 @@ def test_tensors_beyond_two_and_four_gibibytes() -> None:
             return [tf.size(big, tf.int64), big[-7:], big[length // 2 : length // 2 + 5]]
 
     # A busy machine takes its time to provide, and to map, that much memory.
-    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_PEER_TIMEOUT": "60s"}) as cluster:
+    with Cluster({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_PEER_TIMEOUT": "60s"}) as cluster:
         for gibibytes in (4, 2):  # the smaller one finds the larger one's memory
             length = gibibytes * 2**30 // 4 + 5
             with Graph(cluster, functools.partial(build, length)) as graph:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from bench.support import session
-from bench.support.cluster import Cluster, Task, eventually, free_port, running
+from bench.support.cluster import Cluster, Task, eventually, free_port
 from tests.support.graphs import A, B, C, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)
@@ -64,7 +64,7 @@ class Background:
 def test_a_coordinator_tells_whose_loss_it_was(job: str) -> None:
     """gRPC's calls to a task that is stopped do not fail: what is seen is the fabric's error."""
     settings = {"RDMA_TRANSPORT_PEER_TIMEOUT": "1s"}
-    with running({"a": 1, job: 1}, environment=settings) as cluster:
+    with Cluster({"a": 1, job: 1}, environment=settings) as cluster:
         with Graph(cluster, lambda: endless(f"/job:{job}/task:0")) as graph:
             step = Background(graph)
             time.sleep(1)
@@ -75,7 +75,7 @@ def test_a_coordinator_tells_whose_loss_it_was(job: str) -> None:
 
 
 def test_a_killed_peer_is_an_error_that_names_it_and_others_go_on() -> None:
-    with running({"a": 1, "b": 1, "c": 1}) as cluster:
+    with Cluster({"a": 1, "b": 1, "c": 1}) as cluster:
         a = cluster["a", 0]
         with Graph(cluster, lambda: exchange(C)) as other:
             other.run()
@@ -101,7 +101,7 @@ def test_a_killed_peer_is_an_error_that_names_it_and_others_go_on() -> None:
 def test_a_stopped_peer_is_an_error_and_serves_again(
     environment: dict[str, str], seconds: float
 ) -> None:
-    with running({"a": 1, "b": 1}, environment=environment) as cluster:
+    with Cluster({"a": 1, "b": 1}, environment=environment) as cluster:
         with Graph(cluster, exchange) as warm:
             warm.run()
             with Graph(cluster, endless) as graph:
@@ -125,7 +125,7 @@ def test_a_stopped_peer_is_an_error_and_serves_again(
 
 
 def test_a_restarted_peer_is_met_again() -> None:
-    with running({"a": 1, "b": 1}) as cluster:
+    with Cluster({"a": 1, "b": 1}) as cluster:
         with Graph(cluster, exchange) as graph:
             graph.run()
         cluster.restart("b", 0)
@@ -183,7 +183,7 @@ def test_a_step_that_waits_too_long_ends_at_its_timeout(rdma: Cluster) -> None:
 
 
 def test_a_process_ends_with_transfers_pending() -> None:
-    with running({"a": 1, "b": 1}) as cluster, Graph(cluster, endless) as graph:
+    with Cluster({"a": 1, "b": 1}) as cluster, Graph(cluster, endless) as graph:
         step = Background(graph)
         time.sleep(1)
         task = cluster["b", 0]
@@ -198,7 +198,7 @@ def test_a_process_ends_with_transfers_pending() -> None:
 
 
 def test_tasks_on_one_host_share_its_memory() -> None:
-    with running({"a": 1, "b": 2}) as cluster:
+    with Cluster({"a": 1, "b": 2}) as cluster:
         total = sum(task.stats()["arena"]["limit_bytes"] for task in cluster.tasks.values())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < total <= memory * 3 // 4
@@ -236,7 +236,7 @@ def test_no_memory_for_the_arena_is_no_crash(limit: str) -> None:
 
 
 def test_a_peer_that_is_not_there_is_an_error() -> None:
-    with running({"a": 1, "b": 1}) as cluster, Graph(cluster, exchange) as graph:
+    with Cluster({"a": 1, "b": 1}) as cluster, Graph(cluster, exchange) as graph:
         graph.run()
         cluster["b", 0].end()
         start = time.monotonic()

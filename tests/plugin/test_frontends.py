@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, eventually, free_port, running
+from bench.support.cluster import Cluster, eventually, free_port
 from tests.support import forked
 from tests.support.graphs import A, B, Graph, v1
 
@@ -32,7 +32,7 @@ def test_sessions_on_an_rdma_address(rdma: Cluster) -> None:
 
 @pytest.mark.parametrize("alias", ["grpc+verbs"])
 def test_the_names_of_older_transports(alias: str) -> None:
-    with running({"a": 1, "b": 1}, protocol=alias) as cluster, Graph(cluster, across) as graph:
+    with Cluster({"a": 1, "b": 1}, protocol=alias) as cluster, Graph(cluster, across) as graph:
         assert graph.run() > 0
         assert cluster["a", 0].stats()["sent"]["static"]["tensors"] == 1
 
@@ -189,14 +189,14 @@ def script(tmp_path: Path, code: str, *arguments: str) -> str:
 
 def test_a_function_that_fails_in_one_task_leaves_the_others_alive(tmp_path: Path) -> None:
     """Before any link is up: a task waits for a tensor when the step is cleaned up."""
-    with running({"w": 2}) as cluster:
+    with Cluster({"w": 2}) as cluster:
         assert script(tmp_path, FAILURE, *cluster.spec["w"]) == "lives (64, 64) 64.0"
         for task in cluster.tasks.values():
             assert task.stats()["loaded"]
 
 
 def test_plans_go_with_the_functions_of_a_client(tmp_path: Path) -> None:
-    with running({"ps": 1, "worker": 1}) as cluster:
+    with Cluster({"ps": 1, "worker": 1}) as cluster:
         assert script(tmp_path, RELEASED, *cluster.spec["ps"], *cluster.spec["worker"])
         for task in cluster.tasks.values():
             assert task.stats()["sent"]["static"]["tensors"] == 1
@@ -209,7 +209,7 @@ def test_a_client_with_the_name_of_its_server(tmp_path: Path) -> None:
 
 def test_a_client_reads_from_the_task_that_replaced_another(tmp_path: Path) -> None:
     """The client's rendezvous of eager tensors is the same before and after."""
-    with running({"w": 1}) as first, running({"w": 1}) as second:
+    with Cluster({"w": 1}) as first, Cluster({"w": 1}) as second:
         addresses = [cluster.spec["w"][0] for cluster in (first, second)]
         own = f"127.0.0.1:{free_port()}"
         assert script(tmp_path, REPLACED, own, *addresses) == str(300.0**3)
@@ -222,7 +222,7 @@ def test_parameter_server_strategy_by_rpc_layer(tmp_path: Path) -> None:
     for protocol in ("grpc", "rdma"):
         # The script is the chief.
         jobs = {"ps": 1, "worker": 1, "chief": 1}
-        with running(jobs, protocol, without=[("chief", 0)]) as cluster:
+        with Cluster(jobs, protocol, without=[("chief", 0)]) as cluster:
             config = {
                 "cluster": cluster.spec,
                 "task": {"type": "chief", "index": 0},

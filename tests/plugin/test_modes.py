@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, Task, eventually, running
+from bench.support.cluster import Cluster, Task, eventually
 from tests.support.graphs import A, B, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)
@@ -124,7 +124,7 @@ def test_peers_name_their_transport(rdma: Cluster) -> None:
 
 
 def test_the_level_debug_logs_more() -> None:
-    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_LOG_LEVEL": "debug"}) as cluster:
+    with Cluster({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_LOG_LEVEL": "debug"}) as cluster:
         measured(cluster, string_graph)
         assert "rdma: pull notice: a string tensor" in cluster["a", 0].logged()
 
@@ -135,7 +135,7 @@ def test_no_name_is_left_in_shared_memory(rdma: Cluster) -> None:
 
 def test_forbidden_fallback_is_an_error_and_nothing_goes_by_grpc() -> None:
     environment = {"RDMA_TRANSPORT_FALLBACK": "forbid"}
-    with running({"a": 1, "b": 1}, environment=environment) as cluster:
+    with Cluster({"a": 1, "b": 1}, environment=environment) as cluster:
 
         def numbers() -> Any:
             with tf.device(A):
@@ -155,7 +155,7 @@ def test_forbidden_fallback_is_an_error_and_nothing_goes_by_grpc() -> None:
 @pytest.mark.parametrize("fallback", ["allow", "forbid"])
 def test_a_peer_with_stock_tensorflow(fallback: str) -> None:
     environment = {"RDMA_TRANSPORT_FALLBACK": fallback}
-    with running({"a": 1, "b": 1}, environment=environment, without=[("b", 0)]) as cluster:
+    with Cluster({"a": 1, "b": 1}, environment=environment, without=[("b", 0)]) as cluster:
         stock = Task("b", 0, "grpc", cluster.spec)
         cluster.tasks["b", 0] = stock
         stock.wait_ready()

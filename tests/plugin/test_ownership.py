@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, running
+from bench.support.cluster import Cluster
 from tests.support import forked
 from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, v1
 
@@ -327,7 +327,7 @@ import os; os._exit(0)
 def test_python_functions_may_spoil_what_they_are_given(tmp_path: Path) -> None:
     script = tmp_path / "chief.py"
     script.write_text(PY_FUNC)
-    with running({"w": 1, "chief": 1}, without=[("chief", 0)]) as cluster:  # that is the script
+    with Cluster({"w": 1, "chief": 1}, without=[("chief", 0)]) as cluster:  # that is the script
         result = forked.run([str(script), "rdma", json.dumps(cluster.spec)], timeout=90)
         assert result.returncode == 0, result.stderr[-3000:]
         summaries = json.loads(result.stdout.splitlines()[-1])

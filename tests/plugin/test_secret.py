@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, NotStartedError, Task, eventually, running
+from bench.support.cluster import Cluster, NotStartedError, Task, eventually
 from bench.support.data_service import DataService
 from rdma_transport import _native
 from tests.support import fake_verbs, forked
@@ -46,7 +46,7 @@ def environment(path: Path | None, fabric: str = "shm", **settings: str) -> dict
 
 @contextmanager
 def two_tasks(of_a: dict[str, str], of_b: dict[str, str]) -> Iterator[Cluster]:
-    with running(JOBS, "rdma", of_a, without=[("b", 0)]) as cluster:
+    with Cluster(JOBS, "rdma", of_a, without=[("b", 0)]) as cluster:
         cluster.tasks["b", 0] = task = Task("b", 0, "rdma", cluster.spec, of_b)
         assert task.wait_ready() == {"ready": True}
         yield cluster
@@ -74,7 +74,7 @@ def logged(cluster: Cluster) -> str:
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_tasks_with_the_same_secret_use_the_fabric(fabric: str, secret: Path) -> None:
     forbid = environment(secret, fabric, FALLBACK="forbid")
-    with running(JOBS, "rdma", forbid) as cluster, Graph(cluster, there_and_back) as graph:
+    with Cluster(JOBS, "rdma", forbid) as cluster, Graph(cluster, there_and_back) as graph:
         for _ in range(5):
             assert graph.run() == [0.0]
         assert paths(cluster) == {fabric}
@@ -259,7 +259,7 @@ def test_the_doctor_authenticates_and_says_what_is_wrong(secret: Path, tmp_path:
         assert ONE not in ran.stdout + ran.stderr
         return checks(ran)
 
-    with running({"a": 1}, "rdma", environment(secret)) as cluster:
+    with Cluster({"a": 1}, "rdma", environment(secret)) as cluster:
         place = cluster.spec["a"][0]
         found = doctor(place, secret)
         assert found["peer_transport"]["found"].startswith("shm, same host; round trip")
@@ -269,7 +269,7 @@ def test_the_doctor_authenticates_and_says_what_is_wrong(secret: Path, tmp_path:
             assert path_found["status"] == "WARN"
             assert why in path_found["found"]
             assert "openssl rand -hex 32" in path_found["fix"]["shell"]
-    with running({"a": 1}, "rdma") as cluster:
+    with Cluster({"a": 1}, "rdma") as cluster:
         found = doctor(cluster.spec["a"][0], secret)
         assert "it has no secret" in found["peer_transport"]["found"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, eventually, running
+from bench.support.cluster import Cluster, eventually
 from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, v1
 
 pytestmark = pytest.mark.timeout(120)
@@ -212,7 +212,7 @@ def unusual(request: pytest.FixtureRequest) -> Iterator[tuple[str, Cluster]]:
         "no static edges": {"RDMA_TRANSPORT_STATIC": "off"},
         "checksums": {"RDMA_TRANSPORT_CHECKSUM": "on"},
     }[request.param]
-    with running({"a": 1, "b": 1, "c": 1}, environment=environment) as cluster:
+    with Cluster({"a": 1, "b": 1, "c": 1}, environment=environment) as cluster:
         yield request.param, cluster
 
 

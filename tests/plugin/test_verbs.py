@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, NotStartedError, eventually, running
+from bench.support.cluster import Cluster, NotStartedError, eventually
 from tests.plugin.test_equality import (  # noqa: F401
     test_a_source_overwritten_right_after_the_send,
     test_a_variable_that_was_assigned_a_received_tensor_is_its_own,
@@ -36,7 +36,7 @@ FAILS_WITHIN = 5.0
 def clusters() -> Iterator[dict[str, Cluster]]:
     """As the fixture for all tests, but over verbs; small queues, so that they run full."""
     verbs = environment(QUEUE_DEPTH="16", CHUNK="64KiB", FALLBACK="allow")
-    with running(JOBS, "rdma", verbs) as rdma, running(JOBS, "grpc") as grpc:
+    with Cluster(JOBS, "rdma", verbs) as rdma, Cluster(JOBS, "grpc") as grpc:
         yield {"grpc": grpc, "rdma": rdma}
 
 
@@ -74,7 +74,7 @@ def test_nothing_ran_over(clusters: dict[str, Cluster]) -> None:
 
 
 def test_a_broken_link_fails_the_step_and_is_rebuilt() -> None:
-    with running({"a": 1, "b": 1}, "rdma", environment()) as cluster:
+    with Cluster({"a": 1, "b": 1}, "rdma", environment()) as cluster:
         task = cluster["a", 0]
         with Graph(cluster, there_and_back) as graph:
             graph.run()
@@ -108,7 +108,7 @@ def succeeds(graph: Graph) -> bool:
 
 
 def test_where_gRPC_is_forbidden_a_broken_link_is_an_error() -> None:
-    with running({"a": 1, "b": 1}, "rdma", environment(FALLBACK="forbid")) as cluster:
+    with Cluster({"a": 1, "b": 1}, "rdma", environment(FALLBACK="forbid")) as cluster:
         with Graph(cluster, there_and_back) as graph:
             graph.run()
             tell(cluster["b", 0].pid, "break_path 1")
@@ -122,7 +122,7 @@ def test_where_gRPC_is_forbidden_a_broken_link_is_an_error() -> None:
 
 
 def test_a_killed_peer_is_an_error_that_names_it() -> None:
-    with running({"a": 1, "b": 1}, "rdma", environment()) as cluster:
+    with Cluster({"a": 1, "b": 1}, "rdma", environment()) as cluster:
         with Graph(cluster, there_and_back) as graph:
             graph.run()
             cluster["b", 0].process.kill()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, Task, running
+from bench.support.cluster import Cluster, Task
 from bench.support.counters import Counts, combine, summed
 from tests.plugin.test_ownership import ORIGINAL, USES, used_elsewhere
 from tests.support import forked
@@ -58,7 +58,7 @@ def connected(front_end: str, protocol: str, zero_copy: str = "on") -> Iterator[
     environment = {"RDMA_TRANSPORT_ZERO_COPY": zero_copy}
     with ExitStack() as stack:
         jobs = {"ps": 1, "worker": 1, "chief": 1}
-        cluster = stack.enter_context(running(jobs, protocol, environment, without=[chief]))
+        cluster = stack.enter_context(Cluster(jobs, protocol, environment, without=[chief]))
         environment["FRONT_END"] = front_end
         task = Task(*chief, protocol, cluster.spec, environment, program=FRONT_END)
         stack.callback(task.end)
@@ -115,7 +115,7 @@ def test_slots_of_receivers_are_ready_at_the_latest_in_the_second_step() -> None
 @contextmanager
 def renaming(protocol: str) -> Iterator[tuple[Cluster, dict[str, list[str]]]]:
     """Tasks x and y, which a session is to call a and b."""
-    with running({"x": 1, "y": 1}, protocol) as cluster:
+    with Cluster({"x": 1, "y": 1}, protocol) as cluster:
         yield cluster, {"a": cluster.spec["x"], "b": cluster.spec["y"]}
 
 
@@ -194,7 +194,7 @@ def test_no_eager_operation_writes_into_a_received_tensor(tmp_path: Path, here: 
     """What one task holds of another's variable stays when the variable changes."""
     script = tmp_path / "chief.py"
     script.write_text(EAGER)
-    with running({"w": 2}) as cluster:
+    with Cluster({"w": 2}) as cluster:
         result = forked.run([str(script), here, *cluster.spec["w"]], timeout=90)
         assert result.returncode == 0, result.stderr[-3000:]
         assert cluster["w", 0].stats()["staged_tensors"] == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.support.cluster import Cluster, free_port, running
+from bench.support.cluster import Cluster, free_port
 from rdma_transport import counters
 from rdma_transport.observe import exporter
 from tests.support.graphs import Graph
@@ -23,7 +23,7 @@ OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running({"a": 1, "b": 1}) as made:
+    with Cluster({"a": 1, "b": 1}) as made:
         with Graph(made, wide_and_small) as graph:
             graph.run()
         yield made
@@ -70,7 +70,7 @@ def test_every_number_is_that_of_the_process(cluster: Cluster) -> None:
 
 
 def test_reasons_and_errors_are_labels() -> None:
-    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_FABRIC": "grpc"}) as cluster:
+    with Cluster({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_FABRIC": "grpc"}) as cluster:
         with Graph(cluster, wide_and_small) as graph:
             graph.run()
         scrape = Scrape(run("metrics", "--once").stdout)

@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 import rdma_transport
-from bench.support.cluster import Cluster, running
+from bench.support.cluster import Cluster
 from rdma_transport import counters, live
 from rdma_transport.observe import samples, table
 from tests.support.graphs import Graph
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running({"a": 1, "b": 1}) as made:
+    with Cluster({"a": 1, "b": 1}) as made:
         yield made
 
 
@@ -106,7 +106,7 @@ def test_the_schema_has_each_counter_and_its_meaning() -> None:
 
 
 def test_a_peer_that_is_restarted_shows_it() -> None:
-    with running({"a": 1, "b": 1}) as cluster:
+    with Cluster({"a": 1, "b": 1}) as cluster:
         with Graph(cluster, wide_and_small) as graph:
             graph.run()
         cluster.restart("b", 0)
@@ -194,7 +194,7 @@ def test_a_narrow_terminal_shows_all_in_whole_words(cluster: Cluster) -> None:
 
 
 def test_it_ends_with_the_process_that_it_watches() -> None:
-    with running({"a": 1}) as alone, Terminal(["status", pid(alone)]) as terminal:
+    with Cluster({"a": 1}) as alone, Terminal(["status", pid(alone)]) as terminal:
         terminal.wait_for("no peers yet")
         alone["a", 0].end()
         assert terminal.end() == 0
@@ -203,7 +203,7 @@ def test_it_ends_with_the_process_that_it_watches() -> None:
 
 
 def test_who_ended_is_named_while_others_are_watched(cluster: Cluster) -> None:
-    with running({"a": 1}) as other:
+    with Cluster({"a": 1}) as other:
         watched = ["status", pid(other), pid(cluster), "--interval", "0.2"]
         with Terminal(watched, lines=60) as terminal:
             terminal.wait_for(f"(process {pid(other)})")
@@ -213,7 +213,7 @@ def test_who_ended_is_named_while_others_are_watched(cluster: Cluster) -> None:
 
 
 def test_who_does_not_answer_is_named(cluster: Cluster) -> None:
-    with running({"a": 1}) as other:
+    with Cluster({"a": 1}) as other:
         os.kill(pid(other), signal.SIGSTOP)
         try:
             ran = run("status", pid(other), "--interval", 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.support.cluster import Cluster, eventually, running
+from bench.support.cluster import Cluster, eventually
 from rdma_transport import live
 from rdma_transport.observe import recording
 from tests.support import fake_verbs
@@ -25,7 +25,7 @@ MANY = 100_000
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running({"a": 1, "b": 1}) as made:
+    with Cluster({"a": 1, "b": 1}) as made:
         yield made
 
 
@@ -111,7 +111,7 @@ def test_a_known_transfer_is_on_both_sides_with_equal_bytes(cluster: Cluster) ->
 
 
 def test_what_goes_by_grpc_is_there_too() -> None:
-    with running({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_FABRIC": "grpc"}) as cluster:
+    with Cluster({"a": 1, "b": 1}, environment={"RDMA_TRANSPORT_FABRIC": "grpc"}) as cluster:
         with Graph(cluster, wide_and_small) as graph:
             graph.run()
             recordings = [server(cluster, name).trace(MANY) for name in "ab"]
@@ -124,7 +124,7 @@ def test_what_goes_by_grpc_is_there_too() -> None:
 
 
 def test_over_verbs_slots_of_the_receiver_come_back() -> None:
-    with running({"a": 1, "b": 1}, environment=fake_verbs.environment()) as cluster:
+    with Cluster({"a": 1, "b": 1}, environment=fake_verbs.environment()) as cluster:
         with Graph(cluster, wide_and_small) as graph:
             for _ in range(10):
                 graph.run()
@@ -190,7 +190,7 @@ def test_one_at_a_time_and_ctrl_c_ends_it(cluster: Cluster, tmp_path: Path) -> N
 
 
 def test_a_process_that_ends_meanwhile_is_named() -> None:
-    with running({"a": 1}) as alone:
+    with Cluster({"a": 1}) as alone:
         pid = alone["a", 0].pid
         kept = server(alone, "a").trace(MANY)
         alone["a", 0].end()
