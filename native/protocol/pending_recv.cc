@@ -25,7 +25,7 @@ bool PendingRecv::AskGrpc() {
 }
 
 bool PendingRecvList::Add(const std::shared_ptr<PendingRecv>& recv, Status* shut_reason) {
-  std::lock_guard<std::mutex> waiter_lock(recv->mu_);
+  std::lock_guard<std::mutex> recv_lock(recv->mu_);
   if (recv->claimed_) return true;
   std::lock_guard<std::mutex> lock(mu_);
   if (!shut_.ok()) {
