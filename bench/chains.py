@@ -24,7 +24,7 @@ def _operation(kind: str) -> Callable[[Any, int], Any]:
 
 
 def fitting(lengths: Sequence[int], size: int) -> tuple[int, ...]:
-    """The lengths whose tensors fit into CHAIN_BYTES, the first one in any case."""
+    """Return the lengths whose tensors fit into CHAIN_BYTES, or else the first one."""
     return tuple(n for n in lengths if n * size <= CHAIN_BYTES) or (lengths[0],)
 
 
@@ -78,14 +78,14 @@ class Chain:
             return timed, tf.reduce_all(equal)
 
     def _expected(self, source: Any, hops: int) -> Any:
-        """The same chain on one device, that of the caller."""
+        """Build the same chain on the current device."""
         value = source
         for hop in range(hops):
             value = self._operation(value, hop)
         return value
 
     def _check_edges(self, v1: Any, hops: int) -> None:
-        """See in the partitions that were run that every hop really is an edge."""
+        """Check in the partitions that ran that every hop is an edge."""
         metadata = v1.RunMetadata()
         options = v1.RunOptions(output_partition_graphs=True)
         self.session.run(self.runs[hops][0], options=options, run_metadata=metadata)
@@ -103,7 +103,7 @@ class Chain:
         return time.perf_counter() - start
 
     def wrong(self, hops: int, steps: int = 3) -> int:
-        """In how many of so many steps the result is not that of one process, bit for bit."""
+        """Return how many of `steps` results differ from those of one process in any bit."""
         return sum(not self.session.run(self.runs[hops][1]) for _ in range(steps))
 
 

@@ -30,7 +30,7 @@ FEW, OFTEN = 2, 12
 
 
 def seconds(cluster: CollectiveCluster, op: str, size: int, count: int) -> tuple[float, list[str]]:
-    """Of the slowest worker; and the digests of all results."""
+    """Return the time of the slowest worker, and the digests of all results."""
     answers = cluster.run(op, size, count)
     for answer in answers:
         if "error" in answer:
@@ -39,7 +39,7 @@ def seconds(cluster: CollectiveCluster, op: str, size: int, count: int) -> tuple
 
 
 def measure(ops: list[str], sizes: list[int], workers: int, repeat: int) -> list[dict[str, Any]]:
-    """Rows in microseconds; `equal`: whether both protocols gave the same bits."""
+    """Return rows in microseconds. `equal`: whether both protocols gave the same bits."""
     with ExitStack() as stack:
         clusters = {
             protocol: stack.enter_context(CollectiveCluster(workers, protocol))

@@ -150,7 +150,7 @@ class Calls:
         return [[float(b - a) for a, b in itertools.pairwise(each)][1:] for each in stamps]
 
     def wrong(self) -> int:
-        """Change all that is sent, and count what arrives otherwise than it should."""
+        """Change all buffers, and count those that arrive with other bytes."""
         self.session.run(self.program.advance)
         self.tick += 1
         equal = self.session.run(self.program.equal, {self.program.ticks: self.tick % 256})
@@ -159,7 +159,7 @@ class Calls:
 
 @dataclass
 class Side:
-    """One protocol's calls, and what they came to."""
+    """One protocol's calls, and their results."""
 
     calls: Calls
     cluster: Cluster
@@ -169,7 +169,7 @@ class Side:
     reasons: Counts = field(default_factory=dict)
 
     def turn(self, seconds: float, bar: Bar, what: str) -> None:
-        self.calls.step()  # bears what the other protocol's turn left behind
+        self.calls.step()  # absorbs the effects of the other protocol's turn
         before = self.cluster.counted()
         for _ in bar.timed(seconds, what):
             for samples, new in zip(self.by_worker, self.calls.step(), strict=True):

@@ -46,7 +46,7 @@ FEW = 8
 WARM_UP = 20  # iterations
 LARGEST_NOTE = 2**16
 RATE_BYTES = 64
-TIMEOUT = 20.0  # seconds, with a peer that has come
+TIMEOUT = 20.0  # seconds, with a connected peer
 
 
 class OtherSideError(ConnectionError):
@@ -69,7 +69,7 @@ class Wire:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def hear(self, seconds: float = TIMEOUT) -> dict[str, Any]:
-        """The next line; OtherSideError if there is none, or if it is an error."""
+        """Return the next message; raise OtherSideError if there is none, or if it is an error."""
         self.connection.settimeout(seconds)
         while b"\n" not in self.rest:
             try:
@@ -89,7 +89,7 @@ class Wire:
 
 
 def serve(wire: Wire) -> None:
-    """The passive side, until the other one leaves."""
+    """Serve as the passive side until the other side ends."""
     try:
         wish = wire.hear()
         meter = Meter(wish["fabric"], wish["largest"])
@@ -119,7 +119,7 @@ class Bench:
         self.meter.introduce(TIMEOUT)
 
     def run(self, test: str, nbytes: int, iterations: int) -> list[float]:
-        """Seconds; what the other process says went wrong counts more than what that caused."""
+        """Return seconds. Prefers the error that the other process reports to its effect here."""
         self.wire.tell(test=test, nbytes=nbytes, iterations=iterations)
         try:
             seconds, wrong = self.meter.run(test, nbytes, iterations, TIMEOUT)
@@ -136,7 +136,7 @@ class Bench:
         return times_of(samples).as_dict() | {"iterations": len(samples)}
 
     def row(self, nbytes: int, iterations: int) -> dict[str, Any]:
-        """Bandwidths in GB/s, latencies in microseconds."""
+        """Return bandwidths in GB/s and latencies in microseconds."""
         most = max(self.most // nbytes, FEW)
         streamed = min(iterations * STREAMED, most)
         tests: dict[str, Callable[[int], list[float]]] = {
@@ -163,7 +163,7 @@ class Bench:
         return row
 
     def notifications(self, iterations: int) -> float:
-        """A second, of RATE_BYTES."""
+        """Return the number of notifications of RATE_BYTES per second."""
         count = max(iterations * STREAMED, FEW)
         self.run("notify_rate", RATE_BYTES, WARM_UP)
         return statistics.median(
@@ -222,7 +222,7 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 @contextmanager
 def own_peer() -> Iterator[Wire]:
-    """A process on this host that serves; ended at the end."""
+    """Start a serving process on this host; end it with the context."""
     here, there = socket.socketpair()
     process = subprocess.Popen(
         [sys.executable, *python.module("fabric"), "--serve", str(there.fileno())],
@@ -257,14 +257,14 @@ def opened(
 
 
 def listen(host: str, port: int, seconds: float) -> None:
-    """Serve the first one who connects."""
+    """Serve the first process that connects."""
     with listening(host, port) as server, received(server, seconds) as connection:
         serve(Wire(connection))
 
 
 @contextmanager
 def connected(host: str, port: int, seconds: float) -> Iterator[Wire]:
-    """To the process that listens there, once it does."""
+    """Connect to the process that listens there, as soon as it does."""
     with reach(host, port, seconds) as connection:
         yield Wire(connection)
 

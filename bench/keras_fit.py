@@ -39,7 +39,7 @@ STRATEGIES = {
 
 @dataclass
 class Side:
-    """One protocol's cluster, and what its turns came to."""
+    """One protocol's cluster, and the results of its turns."""
 
     cluster: Cluster
     fitting: Sequence[Task]

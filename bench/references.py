@@ -1,7 +1,7 @@
 """Measures the time per edge of chains that pass a reference: nothing is computed or read.
 
 Each hop is an `identity`. Within a process and on shared memory it passes on a reference to the
-tensor, whose bytes nobody reads, so this is the cost of the notification alone. `bench.edges`
+tensor, whose bytes are not read, so this is the cost of the notification alone. `bench.edges`
 measures edges of tensors that are computed.
 
 The time of a step with few hops is subtracted from that of a step with many hops, so TensorFlow's
@@ -28,7 +28,7 @@ STEP_SECONDS = 0.25  # the longest chain whose step takes at most this long
 
 
 def choose_length(chain: Chain, lengths: tuple[int, ...]) -> tuple[int, int]:
-    """The hops to measure with, and how many results are wrong; warms up."""
+    """Warm up. Return the hops to measure with, and the number of wrong results."""
     wrong, chosen = 0, lengths[0]
     for hops in lengths:
         wrong += chain.wrong(hops)
@@ -43,7 +43,7 @@ def choose_length(chain: Chain, lengths: tuple[int, ...]) -> tuple[int, int]:
 
 
 def measure_chain(chain: Chain, hops: int) -> tuple[float, float]:
-    """Seconds of one edge, and of a whole step of SHORT_HOPS."""
+    """Return the seconds of one edge, and of a step of SHORT_HOPS."""
     for warm_up in (hops, SHORT_HOPS):
         chain.step_seconds(warm_up)
     short, long, again, last = (chain.step_seconds(n) for n in (SHORT_HOPS, hops, hops, SHORT_HOPS))

@@ -23,12 +23,12 @@ SERVERS = ["/job:ps/task:0"]
 WORKERS = 2
 WARM_UP = 6  # edges become static after a few equal steps
 FEWEST = 6  # of which bench.support.timing makes a summary
-SETTLE_SECONDS = 0.5  # beside longer steps, what the other protocol's turn leaves is nothing
+SETTLE_SECONDS = 0.5  # in longer steps, the effects of the other protocol's turn are negligible
 
 
 @dataclass
 class Side:
-    """One protocol's session, and what its steps came to."""
+    """One protocol's session, and the results of its steps."""
 
     session: Any
     fetches: Any
@@ -50,7 +50,7 @@ class Steps:
     sides: dict[str, Side]
     steps: int
     measured: int
-    unmeasured: int  # steps between, to forget the other protocol's turn
+    unmeasured: int  # steps in between, which absorb the effects of the other protocol's turn
     counted: dict[str, Counts | None]  # by protocol with a cluster, over measured and unmeasured
     routes: list[Counts]  # how rdma's tasks reached each other
 

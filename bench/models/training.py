@@ -113,7 +113,7 @@ def training_graph(
                     tf.gradients(
                         loss,
                         list(weights.values()),
-                        # By pairs: AddN begins with whichever input nobody else holds at that
+                        # By pairs: AddN begins with any input that has no other reference at that
                         # moment, so its sums of three or more differ from run to run.
                         aggregation_method=tf.AggregationMethod.EXPERIMENTAL_TREE,
                     )

@@ -14,7 +14,7 @@ READ_BYTES = 2**16
 
 
 class Child:
-    """Signals go to `pid`; `tell()`, `say()` and `read()` talk to it; its standard error is kept.
+    """Send it commands with `tell()` and `say()`, and read its answers. Keeps its standard error.
 
     An answer may take `timeout` seconds.
     """

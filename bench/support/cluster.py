@@ -18,7 +18,7 @@ START_SECONDS = 60
 
 
 class NotStartedError(RuntimeError):
-    """A task said why it could not start; `error` is the name of TensorFlow's error."""
+    """A task could not start; `error` is the name of TensorFlow's error."""
 
     def __init__(self, task: str, answer: dict[str, Any]) -> None:
         self.task = task
@@ -27,7 +27,7 @@ class NotStartedError(RuntimeError):
 
 
 class Task(Child):
-    """A task's process; `ask()` and `stats()` say what it holds."""
+    """A task's process; `ask()` and `stats()` return what it holds."""
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class Members:
 
 
 class Cluster(Members):
-    """Tasks by (job, index), and how to reach them; those of `without` somebody else starts.
+    """Tasks by (job, index), and how to reach them; the caller starts those in `without`.
 
-    `layout` says on which host each task runs.
+    `layout` chooses the host of each task.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Cluster(Members):
 
 
 def eventually(condition: Any, seconds: float = 5) -> bool:
-    """Whether `condition()` becomes true within `seconds`."""
+    """Return whether `condition()` becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

@@ -1,4 +1,4 @@
-"""A task of TF_CONFIG that fits a Keras model whenever it is told to.
+"""A task of TF_CONFIG that fits a Keras model on request.
 
 Reads a line "EPOCHS STEPS BATCH" for each turn; answers with JSON: milliseconds per step and the
 loss, all bits, of each epoch but the first, which prepares; and what the transport counted so far.
@@ -25,7 +25,7 @@ def build(strategy: Any) -> Any:
 
 
 def batches(rows: int) -> Any:
-    """One batch, again and again."""
+    """Return a dataset that repeats one batch."""
     import tensorflow as tf
 
     x = tf.random.stateless_normal([rows, WIDTH], [1, 2])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """So many processes that compute all the time, until the body ends."""
+    """Run this many busy processes until the context ends."""
     spinning = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(loops)]
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a table of measurements must say about where it was measured."""
+"""Describes the machine, for tables of measurements."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ def _processor() -> str:
 
 
 def facts() -> dict[str, Any]:
-    """Host, processor, cores, kernel, versions, settings that differ from the defaults."""
+    """Return host, processor, cores, kernel, versions, and the settings in the environment."""
     installed = installed_tensorflow()
     given = {k: v for k, v in sorted(os.environ.items()) if k.startswith("RDMA_TRANSPORT_")}
     return {
@@ -34,7 +34,7 @@ def facts() -> dict[str, Any]:
 
 
 def in_a_line(known: dict[str, Any]) -> str:
-    """Such facts, for people."""
+    """Return `facts()` as one line of text."""
     settings = " ".join(f"{name}={value}" for name, value in known["settings"].items())
     return (
         f"{known['processor']}, {known['cores']} cores, Linux {known['kernel']}, "
@@ -44,5 +44,5 @@ def in_a_line(known: dict[str, Any]) -> str:
 
 
 def describe() -> str:
-    """This machine in one line."""
+    """Return a description of this machine in one line."""
     return in_a_line(facts())

@@ -3,11 +3,11 @@
 import os
 import socket
 
-_claims: list[socket.socket] = []  # until this process ends: nobody else is given these ports
+_claims: list[socket.socket] = []  # held until the end, so that no other process gets them
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on; taken from below the range of outgoing connections."""
+    """Return a free port below the range of outgoing connections."""
     while True:
         port = 10000 + int.from_bytes(os.urandom(2), "big") % 20000
         claim = socket.socket(socket.AF_UNIX)

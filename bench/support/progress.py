@@ -11,7 +11,7 @@ Show = Callable[[float, str], None]  # the part that is done, and what is being 
 
 
 class Bar:
-    """A stretch of the whole; `at(0.5, "...")` says that half of it is done."""
+    """A part of the whole; `at(0.5, "...")` shows that half of it is done."""
 
     def __init__(self, show: Show, start: float = 0.0, length: float = 1.0) -> None:
         self._show, self._start, self._length = show, start, length
@@ -20,18 +20,18 @@ class Bar:
         self._show(self._start + self._length * min(part, 1.0), what)
 
     def section(self, index: int, count: int) -> "Bar":
-        """The one of `count` equal sections."""
+        """Return one of `count` equal sections."""
         length = self._length / count
         return Bar(self._show, self._start + index * length, length)
 
     def track(self, items: Sequence[T], what: str) -> Iterable[T]:
-        """The items, each of which is an equal part."""
+        """Yield the items. Each is an equal part."""
         for index, item in enumerate(items):
             self.at(index / len(items), f"{what} {index + 1}/{len(items)}")
             yield item
 
     def timed(self, seconds: float, what: str) -> Iterator[float]:
-        """Again and again until so many seconds are over, once at least; yields what is left."""
+        """Yield the seconds that are left until they are over, at least once."""
         start = time.perf_counter()
         while True:
             gone = time.perf_counter() - start
@@ -47,7 +47,7 @@ QUIET = Bar(lambda part, what: None)
 
 @contextmanager
 def shown() -> Iterator[tuple[Bar, Callable[[], AbstractContextManager[None]]]]:
-    """A bar, drawn if standard error is a terminal, and a context in which it is not there."""
+    """Yield a bar, drawn if standard error is a terminal, and a context that hides it."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -63,7 +63,7 @@ def shown() -> Iterator[tuple[Bar, Callable[[], AbstractContextManager[None]]]]:
 
     def start() -> None:
         progress.start()
-        console.show_cursor(True)  # who is killed could not show it again
+        console.show_cursor(True)  # a killed process could not show it again
 
     @contextmanager
     def hidden() -> Iterator[None]:

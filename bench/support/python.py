@@ -1,4 +1,4 @@
-"""How this interpreter is started as a process that is talked to by lines."""
+"""Starts this interpreter as a process that exchanges lines with its parent."""
 
 import os
 import resource
@@ -61,7 +61,7 @@ def start(
     stderr: IO[str],
     file_size_limit: int | None = None,
 ) -> Process:
-    """Start one, in a process group of its own, with `environment` added to this process's."""
+    """Start one in a process group of its own. Adds `environment` to that of this process."""
     variables = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | dict(environment or {})
     return starter(arguments, variables, stderr, file_size_limit)
 

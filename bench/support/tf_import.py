@@ -1,4 +1,4 @@
-"""Importing TensorFlow without the lines about this host that no level of logging keeps away."""
+"""Imports TensorFlow without the lines about this host that no log level suppresses."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import tempfile
 
 
 def import_tensorflow() -> None:
-    """Import it, for processors only; what it writes meanwhile is shown only if it fails."""
+    """Import it, for CPUs only. Its output is shown only if the import fails."""
     if "tensorflow" in sys.modules:
         return
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
