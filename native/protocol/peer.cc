@@ -153,7 +153,7 @@ void Peer::Wait(const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& c
     std::lock_guard<std::mutex> lock(mu_);
     route = RouteLocked();
     if (route.state == State::kResolving) waiting_.Add(recv, &refused);
-    if (route.state == State::kUnreachable) refused = UnreachableLocked();
+    if (route.state == State::kUnreachable) refused = Unreachable(why_);
   }
   if (route.resolve) Resolve(call);
   if (route.state == State::kGrpc) {
@@ -196,8 +196,8 @@ Peer::Route Peer::RouteLocked() {
   return {state_, state_ == State::kLinked ? link_ : nullptr, why_, resolve};
 }
 
-Status Peer::UnreachableLocked() const {
-  return Status(Code::kUnavailable, "peer " + task_ + " cannot be reached: " + why_.message());
+Status Peer::Unreachable(const Status& why) const {
+  return Status(Code::kUnavailable, "peer " + task_ + " cannot be reached: " + why.message());
 }
 
 bool Peer::NeedsResolvingLocked() const {
@@ -347,7 +347,7 @@ void Peer::Decide(State state, const Status& status, Again again) {
     Log(news ? LogLevel::kInfo : LogLevel::kDebug,
         "peer " + task_ + " transport=grpc: " + status.message());
   } else {
-    Log(LogLevel::kDebug, "peer " + task_ + " cannot be reached: " + status.message());
+    Log(LogLevel::kDebug, Unreachable(status).message());
   }
   Flush(std::move(parked));
   for (const auto& recv : waiting_.TakeAll(OkStatus())) {
@@ -357,8 +357,7 @@ void Peer::Decide(State state, const Status& status, Again again) {
     } else if (state == State::kGrpc) {
       context_.fallback->Receive("peer " + task_, recv, status.message());
     } else {
-      FailAll({recv}, Status(Code::kUnavailable,
-                             "peer " + task_ + " cannot be reached: " + status.message()));
+      FailAll({recv}, Unreachable(status));
     }
   }
   if (link != nullptr) context_.runtime->ArmTimer();

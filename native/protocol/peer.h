@@ -102,7 +102,7 @@ class Peer {
   Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback);
   Status SendElsewhere(const Outgoing& tensor, const std::string& reason, FallbackSend* fallback);
   void Park(Outgoing tensor, FallbackSend* fallback);
-  Status UnreachableLocked() const;
+  Status Unreachable(const Status& why) const;
   bool NeedsResolvingLocked() const;
   bool HasPlanLocked(const std::string& key) const;
   void Resolve(const BootstrapCall& call);
