@@ -70,13 +70,18 @@ Status LibfabricDevice::Init(const Settings& settings, const Provider& provider,
   RDMA_RETURN_IF_ERROR(
       domain_->Register(frame.data, Domain::frame_bytes(), FI_REMOTE_READ, &mark_));
   epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  queue_events_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   wake_ = host::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   timer_ = host::FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!epoll_.valid() || !wake_.valid() || !timer_.valid()) {
+  if (!epoll_.valid() || !queue_events_.valid() || !wake_.valid() || !timer_.valid()) {
     return StatusFromErrno(errno, "epoll_create1, eventfd or timerfd_create");
   }
-  RDMA_RETURN_IF_ERROR(Watch(wake_.get(), EPOLLIN));
-  RDMA_RETURN_IF_ERROR(Watch(timer_.get(), EPOLLIN));
+  RDMA_RETURN_IF_ERROR(Watch(epoll_, wake_.get(), EPOLLIN));
+  RDMA_RETURN_IF_ERROR(Watch(epoll_, timer_.get(), EPOLLIN));
+  RDMA_RETURN_IF_ERROR(Watch(epoll_, queue_events_.get(), 0));
+  if (traits.waits) {
+    RDMA_RETURN_IF_ERROR(Watch(queue_events_, domain_->wait_descriptor(), EPOLLIN | EPOLLET));
+  }
   for (size_t i = 0; i < domain_->most_receives(); ++i) {
     Operation* operation = NewOperation(Operation::Kind::kReceive);
     if (!domain_->TakeFrame(&operation->frame)) {
@@ -98,11 +103,11 @@ LibfabricDevice::~LibfabricDevice() {
   channels_.clear();
 }
 
-Status LibfabricDevice::Watch(int fd, uint32_t events) {
+Status LibfabricDevice::Watch(const host::FileDescriptor& in, int fd, uint32_t events) {
   epoll_event event = {};
   event.events = events;
   event.data.fd = fd;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (epoll_ctl(in.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return StatusFromErrno(errno, "epoll_ctl");
   }
   return OkStatus();
@@ -361,17 +366,6 @@ bool LibfabricDevice::ArmNotification() {
   if (!Usable()) return true;
   asleep_.store(true);
   const bool in_use = !by_number_.empty();
-  if (in_use != watching_ && domain_->wait_descriptor() >= 0) {
-    // Without channels, what strangers do wakes nobody.
-    watching_ = in_use;
-    // Edge-triggered, because that of TCP in libfabric 1.17 stays readable after the first
-    // completion.
-    if (in_use) {
-      Watch(domain_->wait_descriptor(), EPOLLIN | EPOLLET).IgnoreError();
-    } else {
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, domain_->wait_descriptor(), nullptr);
-    }
-  }
   Nanos most = domain_->traits().waits ? patience_ / 8 : kRestlessSleep;
   for (const auto& [number, channel] : by_number_) {
     channel->BeforeSleep();
@@ -380,10 +374,15 @@ bool LibfabricDevice::ArmNotification() {
   }
   if (in_use) {
     WakeAfter(Now(), most);
+    // Later events make the descriptor readable again; without channels, strangers wake nobody.
+    epoll_event event;
+    epoll_wait(queue_events_.get(), &event, 1, 0);
     if (!domain_->TryWait()) return false;
-    // What ended before causes no event any more.
     if (ended_.empty()) TakeCompletions();
     if (domain_->gave_way()) return false;
+    event.events = EPOLLIN | EPOLLONESHOT;
+    event.data.fd = queue_events_.get();
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, queue_events_.get(), &event);
   }
   return ended_.empty() && channels_version_.load() == snapshot_version_ &&
          std::none_of(by_number_.begin(), by_number_.end(),
@@ -406,9 +405,9 @@ void LibfabricDevice::Sleep(Nanos deadline) {
   const int count = epoll_wait(epoll_.get(), events, 3, MillisecondsUntil(deadline));
   if (count <= 0) return;
   woken_.store(true);
-  // The event is over, but nobody may sleep before it was handled.
+  // That event comes once, but nobody may sleep before it was handled.
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.fd == domain_->wait_descriptor()) Wake();
+    if (events[i].data.fd == queue_events_.get()) Wake();
   }
 }
 

@@ -71,7 +71,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   void Leave(const std::string& name) override;
   bool asleep() const override { return asleep_.load(); }
 
-  Status Watch(int fd, uint32_t events);
+  Status Watch(const host::FileDescriptor& in, int fd, uint32_t events);
   void OnRegionEnd(uint64_t key);
   std::vector<std::shared_ptr<LibfabricChannel>> Open() const;
   void RefreshSnapshot();
@@ -93,11 +93,14 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   std::shared_ptr<Registration> mark_;
   Frame mark_destination_;
   host::FileDescriptor epoll_;
+  // Readable after an event of the completion queue, until the event is taken. The queue's own
+  // descriptor, of TCP in libfabric 1.17, stays readable after the first completion, so it is
+  // watched edge-triggered. epoll_ watches this one, only while the polling thread sleeps.
+  host::FileDescriptor queue_events_;
   host::FileDescriptor wake_;
   host::FileDescriptor timer_;  // ends a sleep when a channel must be looked at
   std::atomic<bool> asleep_{false};
   std::atomic<bool> woken_{false};
-  bool watching_ = false;  // epoll_ has the completion queue's descriptor
   Nanos probed_ = 0;
   Nanos served_ = 0;
   Nanos timer_due_ = 0;
