@@ -329,11 +329,14 @@ void LibfabricDevice::TakeCompletions() {
 int LibfabricDevice::Poll() {
   if (!Usable()) return 0;
   asleep_.store(false);
-  if (woken_.exchange(false, std::memory_order_relaxed)) {
+  if (woken_.load(std::memory_order_relaxed) != 0) {
+    const uint32_t by = woken_.exchange(0);
     uint64_t count = 0;
-    [[maybe_unused]] ssize_t taken = read(wake_.get(), &count, sizeof(count));
-    taken = read(timer_.get(), &count, sizeof(count));
+    [[maybe_unused]] ssize_t taken = 0;
+    if ((by & kByWake) != 0) taken = read(wake_.get(), &count, sizeof(count));
+    if ((by & kByTimer) != 0) taken = read(timer_.get(), &count, sizeof(count));
   }
+  if (armed_) WatchQueue(false);
   RefreshSnapshot();
   if (by_number_.empty()) return 0;
   const Nanos now = Now();
@@ -380,13 +383,20 @@ bool LibfabricDevice::ArmNotification() {
     if (!domain_->TryWait()) return false;
     if (ended_.empty()) TakeCompletions();
     if (domain_->gave_way()) return false;
-    event.events = EPOLLIN | EPOLLONESHOT;
-    event.data.fd = queue_events_.get();
-    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, queue_events_.get(), &event);
+    WatchQueue(true);
   }
   return ended_.empty() && channels_version_.load() == snapshot_version_ &&
          std::none_of(by_number_.begin(), by_number_.end(),
                       [](const auto& entry) { return entry.second->NeedsService(); });
+}
+
+// Threads that sleep while this one polls need not know of events.
+void LibfabricDevice::WatchQueue(bool watch) {
+  armed_ = watch;
+  epoll_event event = {};
+  event.events = watch ? uint32_t{EPOLLIN} : 0;
+  event.data.fd = queue_events_.get();
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, queue_events_.get(), &event);
 }
 
 // Sets the timer, unless it already expires earlier.
@@ -403,12 +413,12 @@ void LibfabricDevice::WakeAfter(Nanos now, Nanos interval) {
 void LibfabricDevice::Sleep(Nanos deadline) {
   epoll_event events[3];
   const int count = epoll_wait(epoll_.get(), events, 3, MillisecondsUntil(deadline));
-  if (count <= 0) return;
-  woken_.store(true);
-  // That event comes once, but nobody may sleep before it was handled.
+  uint32_t by = 0;
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.fd == queue_events_.get()) Wake();
+    if (events[i].data.fd == wake_.get()) by |= kByWake;
+    if (events[i].data.fd == timer_.get()) by |= kByTimer;
   }
+  if (by != 0) woken_.fetch_or(by);
 }
 
 void LibfabricDevice::Wake() {

@@ -53,6 +53,9 @@ class LibfabricDevice final : public Device, private ChannelDevice {
     int channels;
   };
 
+  static constexpr uint32_t kByWake = 1;
+  static constexpr uint32_t kByTimer = 2;
+
   LibfabricDevice() = default;
   Status Init(const Settings& settings, const Provider& provider,
               std::shared_ptr<const Library> library);
@@ -82,6 +85,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   void TakeCompletions();
   void Forget(const LibfabricChannel& channel);
   void FailAll(const Status& reason);
+  void WatchQueue(bool watch);
   void WakeAfter(Nanos now, Nanos interval);
 
   std::unique_ptr<Domain> domain_;
@@ -100,7 +104,8 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   host::FileDescriptor wake_;
   host::FileDescriptor timer_;  // ends a sleep when a channel must be looked at
   std::atomic<bool> asleep_{false};
-  std::atomic<bool> woken_{false};
+  std::atomic<uint32_t> woken_{0};  // by whom: the flags below
+  bool armed_ = false;              // epoll_ watches queue_events_
   Nanos probed_ = 0;
   Nanos served_ = 0;
   Nanos timer_due_ = 0;
