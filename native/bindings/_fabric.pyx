@@ -376,7 +376,7 @@ cdef class Meter:
             plan.test = <Test><int>TESTS[test]
         plan.bytes = nbytes
         plan.iterations = iterations
-        plan.patience = <int64_t>(timeout * 1e9)
+        plan.timeout = <int64_t>(timeout * 1e9)
         return plan
 
     def run(self, test: str, nbytes: int, iterations: int, timeout: float) -> tuple:

@@ -95,7 +95,7 @@ cdef extern from "fabric/measure.h" namespace "rdma_transport::fabric" nogil:
         uint64_t bytes
         uint64_t iterations
         uint64_t window
-        int64_t patience
+        int64_t timeout
 
     cdef cppclass Measured:
         vector[int64_t] samples

@@ -102,8 +102,8 @@ void Meter::OnClosed(const Status& status) {
 }
 
 template <typename Condition>
-Status Meter::Until(Nanos patience, Condition condition, bool sleeps) {
-  const Nanos deadline = Now() + patience;
+Status Meter::Until(Nanos timeout, Condition condition, bool sleeps) {
+  const Nanos deadline = Now() + timeout;
   for (int idle = 0; !condition();) {
     if (!reason_.ok()) return reason_;
     if (closed_) return Status(Code::kUnavailable, "the channel is closed");
@@ -122,7 +122,7 @@ Status Meter::Until(Nanos patience, Condition condition, bool sleeps) {
 // Waits until `notes` more notifications have arrived.
 Status Meter::Expect(const Plan& plan, uint64_t notes, bool sleeps) {
   expected_ += notes;
-  return Until(plan.patience, [this] { return notes_ >= expected_; }, sleeps);
+  return Until(plan.timeout, [this] { return notes_ >= expected_; }, sleeps);
 }
 
 // The content does not matter.
@@ -137,14 +137,14 @@ Status Meter::NotifyCompared(uint64_t bytes, uint64_t number) {
   return Notify(bytes);
 }
 
-Status Meter::Introduce(Nanos patience) {
-  RDMA_RETURN_IF_ERROR(Until(patience, [this] { return connected_; }));
+Status Meter::Introduce(Nanos timeout) {
+  RDMA_RETURN_IF_ERROR(Until(timeout, [this] { return connected_; }));
   RDMA_RETURN_IF_ERROR(channel_->Share(region_->key()));
   Introduction mine = {region_->key(), largest_};
   const iovec part = {&mine, sizeof(mine)};
   RDMA_RETURN_IF_ERROR(channel_->Notify(&part, 1, Urgency::kWake));
   Plan plan;
-  plan.patience = patience;
+  plan.timeout = timeout;
   RDMA_RETURN_IF_ERROR(Expect(plan, 1));
   Introduction peer;
   static_assert(sizeof(peer) == sizeof(said_));
@@ -281,7 +281,7 @@ Status Meter::WriteBack(const Plan& plan, bool active, Measured* measured) {
     if (!active) RDMA_RETURN_IF_ERROR(write(i));
     if (active) measured->samples.push_back((Now() - start) / 2);
     // The source must not change until the write has ended.
-    RDMA_RETURN_IF_ERROR(Until(plan.patience, [&] { return transfers_ == i + 1; }));
+    RDMA_RETURN_IF_ERROR(Until(plan.timeout, [&] { return transfers_ == i + 1; }));
   }
   CompareTarget(last);
   return OkStatus();
@@ -296,7 +296,7 @@ Status Meter::ReadOneByOne(const Plan& plan, Measured* measured) {
     last = never;
     const Nanos start = Now();
     RDMA_RETURN_IF_ERROR(channel_->Read(PeerSource(plan.bytes), target(), i));
-    RDMA_RETURN_IF_ERROR(Until(plan.patience, [&] { return transfers_ == i + 1; }));
+    RDMA_RETURN_IF_ERROR(Until(plan.timeout, [&] { return transfers_ == i + 1; }));
     measured->samples.push_back(Now() - start);
   }
   CompareTarget(plan.bytes);
@@ -315,7 +315,7 @@ Status Meter::Stream(const Plan& plan, Measured* measured) {
     }
     RDMA_RETURN_IF_ERROR(channel_->Flush());
     const uint64_t enough = begun < plan.iterations ? begun - plan.window + 1 : begun;
-    RDMA_RETURN_IF_ERROR(Until(plan.patience, [&] { return transfers_ >= enough; }));
+    RDMA_RETURN_IF_ERROR(Until(plan.timeout, [&] { return transfers_ >= enough; }));
   }
   measured->elapsed = Now() - start;
   if (!write) CompareTarget(plan.bytes);

@@ -17,6 +17,7 @@
 
 namespace rdma_transport::fabric {
 
+// What is measured, between two ends that both call Meter.
 enum class Test : int {
   kNotifyLatency,   // a notification of `bytes` travels back and forth
   kWriteLatency,    // a write of `bytes` and a notification travel back and forth
@@ -26,14 +27,16 @@ enum class Test : int {
   kNotifyRate,  // notifications of `bytes`, as fast as the peer consumes them
 };
 
+// One measurement. `bytes` is the size of each operation or notification.
 struct Plan {
   Test test = Test::kNotifyLatency;
   uint64_t bytes = 0;
   uint64_t iterations = 0;
   uint64_t window = 128;
-  Nanos patience = 10 * kSecond;  // timeout while the peer makes no progress
+  Nanos timeout = 10 * kSecond;  // timeout while the peer makes no progress
 };
 
+// The result at the active end.
 struct Measured {
   // Latency tests: one sample per iteration, half of a round trip or a whole read.
   std::vector<Nanos> samples;
@@ -66,7 +69,7 @@ class Meter final : public ChannelHandler {
     return channel_->Connect(peer_address, role);
   }
   // Waits for the connection, then exchanges the regions. Both sides must call it at the same time.
-  Status Introduce(Nanos patience);
+  Status Introduce(Nanos timeout);
   // Closes the channel and waits briefly until the peer is notified. Call it before destruction.
   void Close();
   const char* fabric() const { return channel_->fabric(); }
@@ -90,7 +93,7 @@ class Meter final : public ChannelHandler {
   void AwaitNotes(const Plan& plan);
   void CompareTarget(uint64_t bytes);
   template <typename Condition>
-  Status Until(Nanos patience, Condition condition, bool sleeps = false);
+  Status Until(Nanos timeout, Condition condition, bool sleeps = false);
   Status Expect(const Plan& plan, uint64_t notes, bool sleeps = false);
   Status Notify(uint64_t bytes);
   Status NotifyCompared(uint64_t bytes, uint64_t number);

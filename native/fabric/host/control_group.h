@@ -6,6 +6,7 @@
 
 namespace rdma_transport::fabric::host {
 
+// Memory of the control group that this process is in, in bytes.
 struct MemoryBounds {
   size_t limit;      // total
   size_t available;  // remaining, counting memory that can be reclaimed

@@ -7,6 +7,7 @@
 
 namespace rdma_transport::fabric::host {
 
+// Movable, like std::unique_ptr; -1 if it owns nothing.
 class FileDescriptor {
  public:
   FileDescriptor() = default;

@@ -8,6 +8,7 @@
 
 namespace rdma_transport::fabric::host {
 
+// See Region for the contract.
 class MemoryRegion final : public Region {
  public:
   // `place` is as in Device::Allocate(). Returns ResourceExhausted if the memory is not available.

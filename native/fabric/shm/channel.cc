@@ -36,7 +36,7 @@ ShmChannel::ShmChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> hand
     : device_(device), handler_(std::move(handler)), token_(std::move(token)) {}
 
 ShmChannel::~ShmChannel() {
-  Close(Status(Code::kCancelled, "nobody wants this channel any more"));
+  Close(Status(Code::kCancelled, "the user of this channel has gone"));
   Finish();
 }
 
@@ -124,7 +124,7 @@ Status ShmChannel::CloseReason() const {
 Status ShmChannel::BecomeConnected() {
   incoming_.CloseFile();
   const auto handler = handler_.lock();
-  if (handler == nullptr) return Status(Code::kCancelled, "nobody wants this channel any more");
+  if (handler == nullptr) return Status(Code::kCancelled, "the user of this channel has gone");
   RDMA_RETURN_IF_ERROR(Advance(State::kConnecting, State::kConnected));
   handler->OnConnected();
   return OkStatus();
@@ -303,7 +303,7 @@ int ShmChannel::Poll() {
   }
   const auto handler = handler_.lock();
   if (handler == nullptr) {
-    Close(Status(Code::kCancelled, "nobody wants this channel any more"));
+    Close(Status(Code::kCancelled, "the user of this channel has gone"));
     return 0;
   }
   int handled = PollCompletions(handler.get());

@@ -385,7 +385,7 @@ void ShmDevice::HandleConnection(std::list<PendingConnection>::iterator connecti
     channel = TakeExpected(std::string_view(hello.greeting, sizeof(hello.greeting)));
   }
   if (channel == nullptr) {
-    refusals_.Log("refused a local connection that nobody asked for" +
+    refusals_.Log("refused a local connection that no task here expected" +
                   (status.ok() ? "" : ": " + status.message()));
     return DropConnection(connection);
   }

@@ -55,7 +55,7 @@ Status Accept(int listener, host::FileDescriptor* socket_out) {
   const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) {
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) {
-      return Status(Code::kNotFound, "nobody waits");
+      return Status(Code::kNotFound, "no connection waits");
     }
     return StatusFromErrno(errno, "accepting a local connection");
   }

@@ -18,7 +18,7 @@ namespace {
 constexpr int kCreditReceives = 40;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kRingKey = ~uint64_t{0};  // not the key of any region
-constexpr Immediate kKnock = {true, false, 0, 0};
+constexpr Immediate kRingCheck = {true, false, 0, 0};
 constexpr Nanos kClosingTimeout = 200 * kMillisecond;
 constexpr Nanos kFlushTimeout = 500 * kMillisecond;
 constexpr size_t kMaxReason = 1024;  // maximum length of the reason for closing a channel, in bytes
@@ -109,15 +109,15 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   // Everything that this side sends follows the binding, so a peer that has received anything may
   // write.
   BindWindows(kRingKey);
-  knock_due_ = true;
+  check_due_ = true;
   if (!passive_ && !peer.ring_window) return Greet(RecordKind::kHello);
-  if (!passive_) outbox_.SendCredit(kKnock);
+  if (!passive_) outbox_.SendCredit(kRingCheck);
   Pump();
   return OkStatus();
 }
 
 Status VerbsChannel::Greet(RecordKind kind) {
-  knock_due_ = false;
+  check_due_ = false;
   const std::string& shown = greeting_.own();
   const iovec part = {const_cast<char*>(shown.data()), shown.size()};
   return AddRecord(kind, &part, 1, 0, /*signaled=*/true);
@@ -151,7 +151,7 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
     return Status(Code::kPermissionDenied, "the peer did not prove that it is the one asked for");
   }
   const auto handler = handler_.lock();
-  if (handler == nullptr) return Status(Code::kCancelled, "nobody wants this channel any more");
+  if (handler == nullptr) return Status(Code::kCancelled, "the user of this channel has gone");
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (state_.load() != State::kConnecting) return OkStatus();
@@ -444,11 +444,11 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
 // During connection setup, the first empty credit is a request, or the response to it, that checks
 // whether the passive side's ring is writable. An empty write needs no key.
 Status VerbsChannel::OnCredit(const Immediate& credit) {
-  const bool knock =
+  const bool check =
       credit.units == 0 && credit.batches == 0 && state_.load() == State::kConnecting;
-  if (!knock || !std::exchange(knock_due_, false)) return outbox_.OnCredit(credit);
+  if (!check || !std::exchange(check_due_, false)) return outbox_.OnCredit(credit);
   if (!passive_) return Greet(RecordKind::kHello);
-  outbox_.SendCredit(kKnock);
+  outbox_.SendCredit(kRingCheck);
   return OkStatus();
 }
 
@@ -567,7 +567,7 @@ void VerbsChannel::BreakLocked(const Status& reason) {
 }
 
 bool VerbsChannel::Service() {
-  if (handler_.expired()) Close(Status(Code::kCancelled, "nobody wants this channel any more"));
+  if (handler_.expired()) Close(Status(Code::kCancelled, "the user of this channel has gone"));
   DeliverNews();
   bool over = false;
   {

@@ -138,7 +138,7 @@ class VerbsChannel final : public Channel {
   Greeting greeting_;
   std::string route_;
   bool passive_ = false;
-  bool knock_due_ = false;     // not yet checked that the passive side's ring is writable
+  bool check_due_ = false;     // not yet checked that the passive side's ring is writable
   int64_t pending_bytes_ = 0;  // charged for a peer that has not connected yet
   int depth_ = 0;              // work requests per queue pair, and batches the peer may send
 

@@ -13,6 +13,7 @@ enum class GidType { kInfiniBand, kRoceV1, kRoceV2 };
 // Returns for example "RoCE v2".
 const char* GidTypeName(GidType type);
 
+// An entry of a port's GID table: the address of the port on its network.
 struct Gid {
   ibv_gid bytes = {};
   uint32_t index = 0;

@@ -12,6 +12,7 @@
 
 namespace rdma_transport::fabric::verbs {
 
+// A port of this host as it was read, for ChooseAmong().
 struct PortCandidate {
   std::string device;
   int number = 0;  // 0: the device as a whole; its ports were not read
@@ -25,6 +26,7 @@ struct PortCandidate {
   std::string Name() const { return number == 0 ? device : device + ":" + std::to_string(number); }
 };
 
+// The port to use, by its index among the candidates, and how.
 struct PortChoice {
   size_t candidate = 0;
   Gid gid;

@@ -178,7 +178,7 @@ Status QueuePair::Pump(const std::array<uint32_t, kMaxQueuePairs>& ended) {
     ibv_send_wr requests[kChain];
     ibv_sge elements[kChain];
     int count = 0;
-    bool owed = false;  // the last piece of a transfer was posted unsignaled
+    bool last_unsignaled = false;  // the last piece of a transfer was posted unsignaled
     while (count < kChain && !waiting_.empty() && posted_.size() < depth_ &&
            MayLeave(waiting_.front(), ended)) {
       const Work& work = waiting_.front();
@@ -186,9 +186,9 @@ Status QueuePair::Pump(const std::array<uint32_t, kMaxQueuePairs>& ended) {
       requests[count].wr_id = uint64_t{tag_} << 32 | (++sequence_ & kSequenceMask);
       if (WantsSignal(work)) {
         requests[count].send_flags |= IBV_SEND_SIGNALED;
-        owed = false;
+        last_unsignaled = false;
       } else {
-        owed |= work.last;
+        last_unsignaled |= work.last;
       }
       if (count > 0) requests[count - 1].next = &requests[count];
       posted_.push_back({work, sequence_ & kSequenceMask});
@@ -197,7 +197,7 @@ Status QueuePair::Pump(const std::array<uint32_t, kMaxQueuePairs>& ended) {
       ++count;
     }
     if (count == 0) return OkStatus();
-    if (owed || posted_.size() == depth_) {
+    if (last_unsignaled || posted_.size() == depth_) {
       requests[count - 1].send_flags |= IBV_SEND_SIGNALED;
       unsignalled_ = 0;
       unsignalled_bytes_ = 0;

@@ -151,7 +151,7 @@ std::vector<Plan> AllTests(uint64_t bytes, uint64_t iterations) {
     plan.test = test;
     plan.bytes = bytes;
     plan.iterations = iterations;
-    plan.patience = 20 * kSecond;
+    plan.timeout = 20 * kSecond;
     plans.push_back(plan);
   }
   return plans;

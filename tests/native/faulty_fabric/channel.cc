@@ -419,7 +419,7 @@ int FaultyChannel::Advance(int most) {
   ++polls_;
   if (closed_told_) return TellReleased();
   if (handler_.expired() && !inner_closed_) {
-    inner_->Close(Status(Code::kCancelled, "nobody wants this channel any more"));
+    inner_->Close(Status(Code::kCancelled, "the user of this channel has gone"));
   }
   DoWork();
   int handled = 0;

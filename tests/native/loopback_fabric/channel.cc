@@ -207,7 +207,7 @@ int LoopbackChannel::Poll() {
   const auto handler = handler_.lock();
   if (handler == nullptr) {
     std::lock_guard<std::mutex> lock(Mutex());
-    End(Status(Code::kCancelled, "nobody wants this channel any more"));
+    End(Status(Code::kCancelled, "the user of this channel has gone"));
     events_.clear();
     return 0;
   }

@@ -341,7 +341,7 @@ TEST_F(VerbsTest, AChannelWhoseHandlerIsGoneCloses) {
   ConnectedPair();
   a_.handler.reset();
   ASSERT_TRUE(PollUntil([&] { return b_.handler->closed; }, 2 * kSecond));
-  ExpectHas(b_.handler->reason, "nobody wants this channel any more");
+  ExpectHas(b_.handler->reason, "the user of this channel has gone");
   EXPECT_TRUE(PollUntil([] { return FakeStats().qps == 0; }));
 }
 
