@@ -20,7 +20,14 @@ from bootstrap cimport (
     TypeOf,
     kProtocolVersion,
 )
-from report cimport CountersJson, ProcessStatsJson, SettingsJson, SurveyJson, kSlots
+from report cimport (
+    CountersJson,
+    LibfabricSurveyJson,
+    ProcessStatsJson,
+    SettingsJson,
+    SurveyJson,
+    kSlots,
+)
 
 cdef extern from *:
     const char* RDMA_TRANSPORT_TF_VERSION
@@ -48,6 +55,11 @@ def settings_json() -> str:
 def survey_json() -> str:
     """Return what the verbs fabric finds on this host and would use, as a JSON object."""
     return SurveyJson().decode()
+
+
+def libfabric_survey_json() -> str:
+    """What libfabric offers on this host, and what would be used, as a JSON object."""
+    return LibfabricSurveyJson().decode()
 
 
 def read_secrets(path: str) -> tuple[int, str]:

@@ -13,5 +13,8 @@ cdef extern from "protocol/counter_table.h" namespace "rdma_transport" nogil:
 cdef extern from "fabric/verbs/survey.h" namespace "rdma_transport::fabric::verbs" nogil:
     string SurveyJson()
 
+cdef extern from "fabric/libfabric/survey.h" namespace "rdma_transport::fabric::libfabric" nogil:
+    string LibfabricSurveyJson "rdma_transport::fabric::libfabric::SurveyJson"()
+
 cdef extern from "memory/slot_policy.h" namespace "rdma_transport::memory" nogil:
     cdef uint32_t kSlots

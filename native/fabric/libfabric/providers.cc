@@ -1,9 +1,10 @@
 #include "fabric/libfabric/providers.h"
 
-#include <net/if.h>
+#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -24,13 +25,17 @@ constexpr const char* kInternal[] = {"docker", "virbr", "veth", "br-", "cni"};
 
 std::string NameOf(const fi_info& info) {
   const std::string name = info.fabric_attr->prov_name;
-  return name == "net" ? kTcp : name;  // its name in libfabric 1.16 and 1.17
+  constexpr char kNet[] = "net";  // its name in libfabric 1.16 and 1.17
+  const std::string base = name.substr(0, name.find(';'));
+  return base == kNet ? kTcp + name.substr(base.size()) : name;
 }
 
 bool IsCard(const std::string& name) {
   return std::any_of(std::begin(kCards), std::end(kCards),
                      [&](const char* card) { return name == card; });
 }
+
+bool IsTcp(const std::string& name) { return name.compare(0, std::strlen(kTcp), kTcp) == 0; }
 
 std::string InterfaceOf(const fi_info& info) {
   return info.domain_attr->name == nullptr ? "" : info.domain_attr->name;
@@ -85,52 +90,182 @@ InfoPtr Query(const Library& library, uint64_t capabilities) {
   return InfoPtr(error == 0 ? found : nullptr, {&library});
 }
 
-// Ranks what the library offers; smaller is better.
+// Without the port, which the kernel chooses later.
+std::string AddressOf(const fi_info& info) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (info.addr_format == FI_SOCKADDR_IN && info.src_addrlen >= sizeof(sockaddr_in)) {
+    sockaddr_in address;
+    std::memcpy(&address, info.src_addr, sizeof(address));
+    inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text));
+  } else if (info.addr_format == FI_SOCKADDR_IN6 && info.src_addrlen >= sizeof(sockaddr_in6)) {
+    sockaddr_in6 address;
+    std::memcpy(&address, info.src_addr, sizeof(address));
+    inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof(text));
+  }
+  return text;
+}
+
+// What decides between two offers, the most important first. Smaller is better.
+enum Criterion {
+  kByProvider,
+  kByArrivals,
+  kByInterface,
+  kByLoopback,
+  kByInternal,
+  kByRoute,
+  kByFamily,
+  kCriteria
+};
+using Rank = std::array<int, kCriteria>;
+
+const char* WhyNot(Criterion criterion, bool by_list) {
+  switch (criterion) {
+    case kByProvider:
+      return "a provider that is preferred to it is used";
+    case kByArrivals:
+      return "the same provider is used without a layer above it";
+    case kByInterface:
+      return "it comes later in RDMA_TRANSPORT_LIBFABRIC_INTERFACE";
+    case kByLoopback:
+      return "the loopback interface reaches this host only";
+    case kByInternal:
+      return "it looks like an interface for containers or virtual machines of this host";
+    case kByRoute:
+      return "it is not the interface of the default route";
+    case kByFamily:
+      return "IPv4 is preferred";
+    case kCriteria:
+      break;
+  }
+  return by_list
+             ? "an interface of the same rank is used"
+             : "another interface is used; RDMA_TRANSPORT_LIBFABRIC_INTERFACE can name this one";
+}
+
+// Ranks what the library offers.
 class Choice {
  public:
   Choice(host::DeviceList providers, host::DeviceList interfaces)
       : providers_(std::move(providers)), interfaces_(std::move(interfaces)) {}
 
-  // Returns whether the settings allow it, and sets its rank.
-  bool Allows(const fi_info& info, bool says_arrivals, std::vector<int>* rank) const {
-    const std::string name = NameOf(info);
+  // Returns nothing if this may be used, and sets its rank; otherwise the reason why not.
+  std::string Refuse(const fi_info& info, bool says_arrivals, Rank* rank) const {
     const std::string interface = InterfaceOf(info);
-    const bool tcp = name.compare(0, 3, kTcp) == 0;
-    const int provider = providers_.entries.empty() ? (IsCard(name) ? 0
-                                                       : tcp        ? 1
-                                                                    : -1)
-                                                    : providers_.Place(name, 0);
+    const int provider = RankOf(NameOf(info));
     const int place = interfaces_.Place(interface, 0);
-    if (provider < 0 || place < 0 || IsLinkLocal(info)) return false;
-    *rank = {provider,
-             // Of TCP's two, the one that says when writes have arrived.
-             says_arrivals ? 0 : 1, place, IsLoopback(interface) ? 1 : 0,
-             IsInternal(interface) ? 1 : 0, interface == default_interface_ ? 0 : 1,
-             info.addr_format == FI_SOCKADDR_IN ? 0 : 1};
-    return true;
+    if (provider < 0) {
+      if (Named()) return "RDMA_TRANSPORT_LIBFABRIC_PROVIDER does not name it";
+      if (Excludes(NameOf(info))) return "RDMA_TRANSPORT_LIBFABRIC_PROVIDER excludes it";
+      return "it is used only if RDMA_TRANSPORT_LIBFABRIC_PROVIDER names it";
+    }
+    if (place < 0) {
+      return "RDMA_TRANSPORT_LIBFABRIC_INTERFACE " +
+             std::string(interfaces_.all_but ? "excludes it" : "does not name it");
+    }
+    if (IsLinkLocal(info)) return "its address is link-local";
+    (*rank)[kByProvider] = provider;
+    // Of TCP's two, the one that says when writes have arrived.
+    (*rank)[kByArrivals] = says_arrivals ? 0 : 1;
+    (*rank)[kByInterface] = place;
+    (*rank)[kByLoopback] = IsLoopback(interface) ? 1 : 0;
+    (*rank)[kByInternal] = IsInternal(interface) ? 1 : 0;
+    (*rank)[kByRoute] = interface == default_interface_ ? 0 : 1;
+    (*rank)[kByFamily] = info.addr_format == FI_SOCKADDR_IN ? 0 : 1;
+    return "";
+  }
+
+  // Why an offer with this rank is used.
+  std::string Why(const fi_info& info, const Rank& rank) const {
+    if (!interfaces_.entries.empty() && !interfaces_.all_but) {
+      return "RDMA_TRANSPORT_LIBFABRIC_INTERFACE names it";
+    }
+    if (Named()) return "RDMA_TRANSPORT_LIBFABRIC_PROVIDER names it";
+    if (IsCard(NameOf(info))) return "it is a card's";
+    return rank[kByRoute] == 0 ? "it is the interface of the default route"
+                               : "no other interface is better";
   }
 
  private:
+  // Whether the setting lists what to use, and not what to leave out.
+  bool Named() const { return !providers_.entries.empty() && !providers_.all_but; }
+  bool Excludes(const std::string& name) const { return providers_.Place(name, 0) < 0; }
+
+  // -1: not used. What is used without being named is what "^" leaves out some of.
+  int RankOf(const std::string& name) const {
+    if (Named()) return providers_.Place(name, 0);
+    if (Excludes(name)) return -1;
+    return IsCard(name) ? 0 : IsTcp(name) ? 1 : -1;
+  }
+
   const host::DeviceList providers_;
   const host::DeviceList interfaces_;
   const std::string default_interface_ = DefaultInterface();
 };
 
-Status NothingFound(const LibfabricSettings& settings, const std::set<std::string>& seen) {
-  std::string what = "no provider of libfabric can reach other hosts";
-  if (!settings.provider.empty() || !settings.interface.empty()) {
-    what = "no provider of libfabric fits RDMA_TRANSPORT_LIBFABRIC_PROVIDER='" + settings.provider +
-           "' and RDMA_TRANSPORT_LIBFABRIC_INTERFACE='" + settings.interface + "'";
+// `excluded`: the settings only leave something out, such as TCP where there may be no card.
+Status NothingFound(const LibfabricSettings& settings, bool excluded,
+                    const std::vector<Offer>& offers) {
+  if (offers.empty()) {
+    return Status(Code::kNotFound, "libfabric offers no provider with reliable datagrams and RMA");
+  }
+  std::string given;
+  const auto add = [&given](const char* name, const std::string& value) {
+    if (value.empty()) return;
+    given += (given.empty() ? "" : " and ") + std::string(name) + "=" + value;
+  };
+  add("RDMA_TRANSPORT_LIBFABRIC_PROVIDER", settings.provider);
+  add("RDMA_TRANSPORT_LIBFABRIC_INTERFACE", settings.interface);
+  // What nobody would name is left out, unless that is what the user may be looking for.
+  const auto common = [](const Offer& offer) { return offer.card || offer.provider == kTcp; };
+  const bool all = !settings.provider.empty() || std::none_of(offers.begin(), offers.end(), common);
+  std::set<std::string> seen;
+  for (const Offer& offer : offers) {
+    if (all || common(offer)) seen.insert(offer.provider + " on " + offer.interface);
   }
   std::string names;
   for (const std::string& name : seen) names += (names.empty() ? "" : ", ") + name;
-  return Status(Code::kNotFound, what + "; there are: " + (names.empty() ? "none" : names));
+  if (given.empty()) {
+    return Status(
+        Code::kNotFound,
+        "no provider of libfabric that is used by default reaches other hosts; there are " + names +
+            "; RDMA_TRANSPORT_LIBFABRIC_PROVIDER can name one");
+  }
+  return Status(excluded ? Code::kNotFound : Code::kFailedPrecondition,
+                given + " allows no provider of libfabric; there are " + names);
+}
+
+struct Candidate {
+  Rank rank;
+  const fi_info* info;
+  size_t offer;  // index
+};
+
+// Adds what `list` has, unless it is there already.
+void Collect(const fi_info* list, bool says_arrivals, const Choice& choice,
+             std::vector<Offer>* offers, std::vector<Candidate>* candidates) {
+  for (const fi_info* info = list; info != nullptr; info = info->next) {
+    Offer offer;
+    offer.provider = NameOf(*info);
+    offer.full_name = info->fabric_attr->prov_name;
+    offer.interface = InterfaceOf(*info);
+    offer.address = AddressOf(*info);
+    offer.card = IsCard(offer.provider);
+    const bool known = std::any_of(offers->begin(), offers->end(), [&offer](const Offer& other) {
+      return std::tie(other.full_name, other.interface, other.address) ==
+             std::tie(offer.full_name, offer.interface, offer.address);
+    });
+    if (known) continue;
+    Rank rank = {};
+    offer.reason = choice.Refuse(*info, says_arrivals, &rank);
+    if (offer.reason.empty()) candidates->push_back({rank, info, offers->size()});
+    offers->push_back(std::move(offer));
+  }
 }
 
 }  // namespace
 
 Status FindProviders(const Library& library, const LibfabricSettings& settings,
-                     std::vector<Provider>* providers) {
+                     std::vector<Provider>* providers, std::vector<Offer>* offers) {
   host::DeviceList by_provider;
   host::DeviceList by_interface;
   RDMA_RETURN_IF_ERROR(host::ParseDeviceList("RDMA_TRANSPORT_LIBFABRIC_PROVIDER", settings.provider,
@@ -138,36 +273,41 @@ Status FindProviders(const Library& library, const LibfabricSettings& settings,
   RDMA_RETURN_IF_ERROR(host::ParseDeviceList("RDMA_TRANSPORT_LIBFABRIC_INTERFACE",
                                              settings.interface, "names such as eth0,eth1",
                                              &by_interface));
+  const bool by_list = !by_interface.entries.empty();
+  const bool excluded = by_provider.all_but && (!by_list || by_interface.all_but);
   const Choice choice(std::move(by_provider), std::move(by_interface));
-  struct Candidate {
-    std::vector<int> rank;
-    const fi_info* info;
-  };
+  std::vector<Offer> found;
   std::vector<Candidate> candidates;
-  std::set<std::string> seen;
-  const InfoPtr lists[] = {Query(library, FI_RMA_EVENT), Query(library, 0)};
-  for (const InfoPtr& list : lists) {
-    const bool says_arrivals = &list == &lists[0];
-    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
-      seen.insert(NameOf(*info) + " on " + InterfaceOf(*info));
-      std::vector<int> rank;
-      if (choice.Allows(*info, says_arrivals, &rank)) candidates.push_back({rank, info});
-    }
-  }
+  const InfoPtr with_arrivals = Query(library, FI_RMA_EVENT);
+  const InfoPtr all = Query(library, 0);
+  Collect(with_arrivals.get(), /*says_arrivals=*/true, choice, &found, &candidates);
+  Collect(all.get(), /*says_arrivals=*/false, choice, &found, &candidates);
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  const Candidate* best[2] = {};  // over TCP, of others
   for (const Candidate& candidate : candidates) {
+    Offer& offer = found[candidate.offer];
+    const Candidate*& used = best[IsTcp(offer.provider) ? 0 : 1];
+    if (used != nullptr) {
+      const auto differs =
+          std::mismatch(used->rank.begin(), used->rank.end(), candidate.rank.begin());
+      const auto criterion = static_cast<Criterion>(differs.first - used->rank.begin());
+      offer.reason = WhyNot(criterion, by_list);
+      continue;
+    }
     Provider provider;
-    provider.name = NameOf(*candidate.info);
-    provider.card = provider.name.compare(0, 3, kTcp) != 0;
-    const bool another =
-        std::any_of(providers->begin(), providers->end(),
-                    [&](const Provider& chosen) { return chosen.card == provider.card; });
-    if (another) continue;
+    provider.name = offer.provider;
+    provider.card = offer.card;
     provider.info = InfoPtr(library.dupinfo(candidate.info), {&library});
-    if (provider.info != nullptr) providers->push_back(std::move(provider));
+    if (provider.info == nullptr) continue;
+    used = &candidate;
+    offer.chosen = true;
+    offer.reason = choice.Why(*candidate.info, candidate.rank);
+    providers->push_back(std::move(provider));
   }
-  return providers->empty() ? NothingFound(settings, seen) : OkStatus();
+  const Status result = providers->empty() ? NothingFound(settings, excluded, found) : OkStatus();
+  if (offers != nullptr) *offers = std::move(found);
+  return result;
 }
 
 }  // namespace rdma_transport::fabric::libfabric

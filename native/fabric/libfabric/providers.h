@@ -15,13 +15,26 @@ struct Provider {
   InfoPtr info;
   // "tcp" for both names that releases of libfabric have for it, otherwise the provider's own.
   std::string name;
-  bool card = false;  // not TCP
+  bool card = false;
 };
 
-// Finds the providers that the settings allow, best first, each with its best interface: one of a
-// card and one over TCP by default. Returns NotFound, with what there is, if there is none;
-// InvalidArgument if a setting is malformed. May take some milliseconds.
+// A provider on an interface, as the library offers it.
+struct Offer {
+  std::string provider;   // as in Provider
+  std::string full_name;  // the library's: "net", "tcp;ofi_rxm"
+  std::string interface;  // or what a card's provider has in its place
+  std::string address;    // without a port; empty if it is not one of IP
+  bool card = false;
+  bool chosen = false;
+  std::string reason;  // why it is chosen, or why it is not
+};
+
+// Finds the providers that the settings allow, best first, each with its best interface: one over
+// TCP and one other at most. Returns NotFound if the library offers none that is used by default
+// and not left out; FailedPrecondition, with what there is, if the settings name others;
+// InvalidArgument if a setting is malformed. `offers`, unless it is null, receives what there is.
+// May take some milliseconds.
 Status FindProviders(const Library& library, const LibfabricSettings& settings,
-                     std::vector<Provider>* providers);
+                     std::vector<Provider>* providers, std::vector<Offer>* offers = nullptr);
 
 }  // namespace rdma_transport::fabric::libfabric
