@@ -94,9 +94,27 @@ class Context:
         found: dict[str, Any] = json.loads(_native.survey_json())
         return found
 
+    @cached_property
+    def libfabric(self) -> dict[str, Any]:
+        """What libfabric offers, with the keys of ``native/fabric/libfabric/survey.cc``."""
+        found: dict[str, Any] = json.loads(_native.libfabric_survey_json())
+        return found
+
+    @property
+    def providers(self) -> list[dict[str, Any]]:
+        """The providers of libfabric that tasks would use, from the survey."""
+        return [offer for offer in self.libfabric["offers"] if offer["chosen"]]
+
+    @property
+    def without_verbs(self) -> str:
+        """How tensors reach other hosts if verbs does not, as the rest of a sentence."""
+        if self.providers and self.fabric in ("auto", "libfabric"):
+            return f"tensors to other hosts use libfabric ({self.providers[0]['provider']})"
+        return "tensors to other hosts fall back to gRPC"
+
     @property
     def fabric(self) -> str:
-        """``auto``, ``shm``, ``verbs`` or ``grpc``."""
+        """``auto``, ``grpc``, or the name of a fabric."""
         return self.environment.value("FABRIC").lower()
 
     @property
@@ -104,6 +122,13 @@ class Context:
         """The error in RDMA_TRANSPORT_DEVICES, which only the fabric can parse."""
         error: str = self.survey["error"]
         known = self.survey["ports"] or not error.startswith("RDMA_TRANSPORT_DEVICES=")
+        return "" if known else error
+
+    @property
+    def malformed_libfabric(self) -> str:
+        """The error in RDMA_TRANSPORT_LIBFABRIC_PROVIDER or _INTERFACE, which only it can parse."""
+        error: str = self.libfabric["error"]
+        known = self.libfabric["offers"] or not error.startswith("RDMA_TRANSPORT_LIBFABRIC_")
         return "" if known else error
 
     @property

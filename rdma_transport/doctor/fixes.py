@@ -6,6 +6,12 @@ LIBRARY = {
     "shell": "apt-get install libibverbs1 ibverbs-providers    # RHEL: dnf install libibverbs",
     "docker": "RUN apt-get update && apt-get install -y libibverbs1 ibverbs-providers",
 }
+LIBFABRIC = {
+    "shell": "apt-get install libfabric1    # RHEL: dnf install libfabric; AWS EFA: the EFA "
+    "installer, and RDMA_TRANSPORT_LIBFABRIC=/opt/amazon/efa/lib/libfabric.so.1 if the loader does "
+    "not find it; Slingshot: HPE's libfabric",
+    "docker": "RUN apt-get update && apt-get install -y libfabric1",
+}
 DEVICE = {
     "shell": "modprobe ib_uverbs && modprobe mlx5_ib    # the card's module; "
     "without a card: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0",
@@ -70,6 +76,20 @@ CLOCK = {
     "shell": "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource    "
     "# as root; virtual machines: kvm-clock or hyperv_clocksource_tsc_page",
 }
+
+
+def ports(low: str, high: str) -> dict[str, str]:
+    """Return the lines that limit the ports of tasks, and open them in a firewall."""
+    first, last = 40000, 40031
+    both = f"{low}={first} {high}={last}"
+    return {
+        "shell": f"export {both}; firewall-cmd --add-port={first}-{last}/tcp    # on all hosts",
+        "systemd": f"Environment={both}",
+        "docker": f"docker run -e {low}={first} -e {high}={last} ...",
+        "kubernetes": f'env: [{{name: {low}, value: "{first}"}}, '
+        f'{{name: {high}, value: "{last}"}}] in the container',
+        "slurm": f"srun --export=ALL,{low}={first},{high}={last} ...",
+    }
 
 
 def memory(amount: str) -> dict[str, str]:

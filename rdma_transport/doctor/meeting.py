@@ -18,7 +18,7 @@ from rdma_transport.doctor.transfer import (
     holds_pattern,
     write_and_read,
 )
-from rdma_transport.fabric import Device, FabricError
+from rdma_transport.fabric import Channel, Device, FabricConnectionError, FabricError
 
 GREETING = "rdma_transport_doctor"
 _LONGEST_LINE = 1 << 16
@@ -106,6 +106,19 @@ def receive(connection: socket.socket) -> Result:
         return Result("peer_transfer", FAIL, str(error), "the client did not finish", fix)
 
 
+def wait_connected(channel: Channel, seconds: float) -> None:
+    """Wait for the connection; raise ``FabricConnectionError``, with the route, if there is none.
+
+    The error names the route because the cause is mostly on it.
+    """
+    try:
+        channel.wait_connected(seconds)
+    except FabricError as error:
+        reason = str(error).split("\n")[0]
+        route = f"{channel.fabric}, {channel.route}"
+        raise FabricConnectionError(f"{reason} ({route})") from error
+
+
 def visit(wire: Wire, greeting: dict[str, Any]) -> tuple[Moved, str]:
     """The connecting side: return the measurement and the other side's device.
 
@@ -118,7 +131,7 @@ def visit(wire: Wire, greeting: dict[str, Any]) -> tuple[Moved, str]:
         wire.tell(request=handshake.request("", 0, channel.address).hex())
         reply = handshake.reply(wire.bytes_in(wire.hear(), "reply"))
         channel.connect(reply["channel"], active=True, key=reply["key"])
-        channel.wait_connected(PATIENCE)
+        wait_connected(channel, PATIENCE)
         remote = channel.remote(wire.bytes_in(wire.hear(), "token"), PATIENCE)
         moved = write_and_read(device, channel, remote)
         wire.tell(done=True)

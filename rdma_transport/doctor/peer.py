@@ -9,9 +9,9 @@ from typing import Any
 
 from rdma_transport import _native
 from rdma_transport.command_line import parse_place
-from rdma_transport.doctor import fixes, secret
+from rdma_transport.doctor import fixes, libfabric, secret
 from rdma_transport.doctor.context import Context
-from rdma_transport.doctor.meeting import GREETING, MeetingError, Wire, visit
+from rdma_transport.doctor.meeting import GREETING, MeetingError, Wire, visit, wait_connected
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result, setting
 from rdma_transport.doctor.transfer import CorruptedError
 from rdma_transport.doctor.worker_service import NoAnswerError, RefusedError, WorkerService
@@ -165,7 +165,7 @@ def _connected(context: Context, channel: Channel, reply: dict[str, Any]) -> Ite
         return
     try:
         channel.connect(reply["channel"], active=True, key=reply["key"])
-        channel.wait_connected(context.wait)
+        wait_connected(channel, context.wait)
     except FabricError as error:
         yield _by_grpc(context, str(error).split("\n")[0])
         return
@@ -211,4 +211,6 @@ def _by_grpc(context: Context, reason: str, fix: dict[str, str] | None = None) -
         fix = setting("FABRIC", "auto")
     if "RDMA_TRANSPORT_SECRET_FILE" in reason:
         fix = secret.secret_fixes()
+    if "(libfabric, " in reason:
+        fix = libfabric.fix_reach(context)
     return Result("peer_transport", _worst(context), found, why, fix or fixes.COMPARE)

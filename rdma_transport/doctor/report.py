@@ -9,7 +9,7 @@ from rdma_transport.doctor.result import FAIL, PASS, PLACES, SKIP, WARN, Result
 from rdma_transport.doctor.run import counts
 
 STYLES = {PASS: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
-_NAME = 14
+_NAME = 18
 _INDENT = " " * 6
 
 

@@ -114,9 +114,9 @@ def check_settings(context: Context) -> Result:
     """Every RDMA_TRANSPORT_* variable names a setting and has a valid value."""
     environment = context.given
     fix = {"shell": "rdma-transport config    # shows each setting, its type and its default"}
-    error = environment.error or context.malformed_devices
+    error = environment.error or context.malformed_devices or context.malformed_libfabric
     if error:
-        why = "with this value a server with protocol='rdma' does not start, or not with verbs"
+        why = "with this value a server with protocol='rdma' does not start, or without this fabric"
         why += "; the other checks use the default" if environment.error else ""
         return Result("settings", FAIL, error, why, fix)
     if environment.warnings:

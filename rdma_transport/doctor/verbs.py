@@ -21,7 +21,7 @@ def check_library(context: Context) -> Result:
     library = context.survey["library"]
     if library["error"]:
         missing = SKIP if not context.has_hardware and context.fabric != "verbs" else FAIL
-        why = "without it there is no verbs fabric: tensors to other hosts fall back to gRPC"
+        why = f"without it there is no verbs fabric: {context.without_verbs}"
         return Result("verbs_library", missing, library["error"].split("; ")[0], why, fixes.LIBRARY)
     return Result("verbs_library", PASS, os.path.realpath(library["file"]))
 
@@ -76,8 +76,8 @@ def check_port(context: Context) -> Result:
         return _none("rdma_port", context)
     active = [port for port in ports if port["active"]]
     if not active:
-        why = "the verbs fabric is not available: tensors to other hosts fall back to gRPC"
-        return Result("rdma_port", FAIL, _reasons(ports), why, _fix_port(ports))
+        why = f"the verbs fabric is not available: {context.without_verbs}"
+        return Result("rdma_port", _unusable(context), _reasons(ports), why, _fix_port(ports))
     best = context.port or active[0]
     found = f"{best['name']} is {best['state']} ({best['link_layer']})"
     others = _reasons([port for port in ports if port is not best])
@@ -88,6 +88,13 @@ def check_port(context: Context) -> Result:
         why = "; ".join(missing)
         return Result("rdma_port", WARN, found, why, setting("DEVICES", ",".join(sorted(named))))
     return Result("rdma_port", PASS, found)
+
+
+def _unusable(context: Context) -> str:
+    """SKIP if the card is one for libfabric, such as EFA, and libfabric uses it; otherwise FAIL."""
+    with_rc = [each for each in context.survey["ports"] if "(RC)" not in each["reason"]]
+    served = any(offer["card"] for offer in context.providers)
+    return SKIP if served and not with_rc and context.fabric == "auto" else FAIL
 
 
 def _fix_port(ports: list[dict[str, Any]]) -> dict[str, str]:

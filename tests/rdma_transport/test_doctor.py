@@ -16,18 +16,19 @@ from rdma_transport.doctor.result import FAIL, PASS, PLACES, SKIP, WARN
 from tests.graph_analyzer.test_plan import SAMPLE
 from tests.support import fake_verbs
 from tests.support.command import checks, clean_environment, run, run_in_terminal, words
+from tests.support.faulty_libfabric import ABSENT
 
 pytestmark = pytest.mark.timeout(90)
 
 GIB = 2**30
-ALONE = {"RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1"}
+ALONE = {"RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1"} | ABSENT
 CARDLESS = pytest.mark.skipif(
     Path("/sys/class/infiniband").exists(), reason="this host has an RDMA device"
 )
 
 
 def fake(text: str = "", **settings: str) -> dict[str, str]:
-    return fake_verbs.environment("auto", text, **settings)
+    return fake_verbs.environment("auto", text, **settings) | ABSENT
 
 
 def doctor(*arguments: object, **more: object) -> dict[str, dict]:
@@ -41,7 +42,7 @@ def test_a_host_without_a_card_is_healthy() -> None:
     found = checks(ran)
     assert {name for name, check in found.items() if check["status"] == SKIP} == {
         *("autoload", "verbs_library", "rdma_devices", "rdma_port", "gid", "mtu", "fork"),
-        *("verbs_transfer", "secret"),
+        *("verbs_transfer", "libfabric_library", "secret"),
     }
     assert "shm, same host" in found["shm_transfer"]["found"]
     required = run("doctor", "--quick", "--json", "--fabric", "verbs", settings=ALONE)
@@ -187,7 +188,7 @@ def test_a_terminal_and_a_pipe_show_the_same_lines() -> None:
     assert plain(coloured) == plain(ran.stdout)
     assert re.search(r"^FAIL  rdma_port  ", ran.stdout, re.MULTILINE)
     assert re.search(r"^      shell: rdma link; ip link set dev eth0 up", ran.stdout, re.MULTILINE)
-    assert ran.stdout.splitlines()[-1] == "15 passed, 1 failed, 5 skipped"
+    assert ran.stdout.splitlines()[-1] == "15 passed, 1 failed, 6 skipped"
 
 
 def test_the_lines_for_the_place_where_it_runs_come_first() -> None:

@@ -19,7 +19,10 @@ PR_CAPBSET_DROP = 24
 
 def clean_environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without settings and hints of containers, and then `settings`."""
-    hints = ("RDMA_", "FAKE_", "KUBERNETES_", "SLURM_", "TF_CONFIG", "FORCE_COLOR", "NO_COLOR")
+    hints = (
+        *("RDMA_", "FAKE_", "FAULTY_", "FI_", "KUBERNETES_", "SLURM_", "TF_CONFIG"),
+        *("FORCE_COLOR", "NO_COLOR"),
+    )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hints)}
     return kept | {"PYTHONPATH": str(ROOT)} | dict(settings or {})
 
