@@ -40,17 +40,19 @@ def gather(open_fabrics: bool = True) -> dict[str, Any]:
 
     silence()
     survey = json.loads(_native.survey_json())
+    libfabric = json.loads(_native.libfabric_survey_json())
     return {
         "version": VERSION,
-        "versions": versions(survey),
+        "versions": versions(survey, libfabric),
         "fabrics": [_fabric(*each) for each in FABRICS.items()] if open_fabrics else [],
         "library": survey["library"],
         "devices": devices(survey),
+        "libfabric": libfabric,
         "servers": [{"pid": one.pid, "user": one.user} for one in live.servers()],
     }
 
 
-def versions(survey: dict[str, Any]) -> dict[str, str]:
+def versions(survey: dict[str, Any], libfabric: dict[str, Any]) -> dict[str, str]:
     """Return the installed versions and those the plugin was built for; ``none`` if missing."""
     import rdma_transport
     from rdma_transport import _native
@@ -58,6 +60,7 @@ def versions(survey: dict[str, Any]) -> dict[str, str]:
 
     installed = installed_tensorflow()
     file = survey["library"].get("file", "")
+    other = libfabric["library"]
     return {
         "rdma_transport": rdma_transport.__version__,
         "protocol": str(_native.PROTOCOL_VERSION),
@@ -66,6 +69,9 @@ def versions(survey: dict[str, Any]) -> dict[str, str]:
         "Python": f"{platform.python_version()} ({sys.executable})",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "libibverbs": os.path.realpath(file) if file else "none",
+        "libfabric": f"{other['version']} ({os.path.realpath(other['file'])})"
+        if other.get("file")
+        else "none",
     }
 
 
@@ -125,10 +131,20 @@ def _show(found: dict[str, Any]) -> None:
         typer.echo(f"\ndevice {device['name']}" + (f" ({about})" if about else ""))
         for port in device["ports"]:
             _show_port(port)
+    _show_libfabric(found["libfabric"])
     for server in found["servers"]:
         typer.echo(f"\nserver: process {server['pid']} of user {server['user']}")
     if not found["servers"]:
         typer.echo("\nno server with protocol='rdma' of this user runs on this host")
+
+
+def _show_libfabric(survey: dict[str, Any]) -> None:
+    from rdma_transport.doctor.libfabric import others, place
+
+    used = [offer for offer in survey["offers"] if offer["chosen"]]
+    for offer in used + others(survey):
+        use = "used by tasks" if offer["chosen"] else "not used"
+        typer.echo(f"\nlibfabric {place(offer)}: {use}: {offer['reason']}")
 
 
 def _show_port(port: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def start(environment: dict[str, str], **changes: object) -> tuple[dict, str]:
     [
         ("RDMA_TRANSPORT_ARENA_SIZE", "lots", "a size such as"),
         ("RDMA_TRANSPORT_PEER_TIMEOUT", "8", "with its unit"),
-        ("RDMA_TRANSPORT_FABRIC", "infiniband", "auto|shm|verbs|grpc"),
+        ("RDMA_TRANSPORT_FABRIC", "infiniband", "auto|shm|verbs|libfabric|grpc"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_the_setting(name: str, value: str, hint: str) -> None:

@@ -14,10 +14,11 @@ from rdma_transport import info
 from rdma_transport.doctor.system import System
 from tests.support import fake_verbs
 from tests.support.command import clean_environment, run, run_in_terminal, valid, words
+from tests.support.faulty_libfabric import ABSENT
 
 pytestmark = pytest.mark.timeout(60)
 
-ALONE = {"RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1"}
+ALONE = {"RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1"} | ABSENT
 
 
 def test_the_version() -> None:
@@ -80,6 +81,9 @@ def test_info_on_a_host_without_a_card() -> None:
     fabrics = {fabric["name"]: fabric for fabric in found["fabrics"]}
     assert fabrics["shm"]["available"]
     assert "cannot load the verbs library" in fabrics["verbs"]["about"]
+    assert found["versions"]["libfabric"] == "none"
+    assert "cannot load libfabric" in fabrics["libfabric"]["about"]
+    assert found["libfabric"]["offers"] == []
     shown = run("info", settings=ALONE).stdout
     assert "fabric verbs (RDMA through libibverbs): not available: cannot load" in shown
 
