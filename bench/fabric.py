@@ -6,7 +6,7 @@ that of a read is a full round trip. On shared memory, memcpy() takes turns with
 same run. Bandwidths are medians of several rounds. After each round all bytes are compared with
 those sent, and differences are counted.
 
-usage: python -m bench.fabric [--fabric verbs] [--sizes 64,4KiB…4MiB] [--json]
+usage: python -m bench.fabric [--fabric libfabric] [--sizes 64,4KiB…4MiB] [--json]
        python -m bench.fabric --listen HOST:PORT     on one host,
        python -m bench.fabric --connect HOST:PORT    on the other, which prints
 """

@@ -2,7 +2,8 @@
 
 Symbols: P is the model size in bytes, B_m its bytes on server m. There are N workers, M servers,
 s slots per edge, and q queue pairs that a task has for each task it is connected with. Each side of
-a connected pair opens a channel when it first sends, so q is 2 times RDMA_TRANSPORT_QUEUE_PAIRS.
+a connected pair opens a channel when it first sends, so q is 2 times RDMA_TRANSPORT_QUEUE_PAIRS. On
+libfabric, one endpoint serves all peers, and q is 0.
 
 In each step every worker reads all parameters and returns a gradient of the same size (dense
 gradients, no compression), so
@@ -184,7 +185,7 @@ def capacity(
     for name, number, least in (
         ("workers", workers, 1),
         ("servers", servers, 1),
-        ("queue pairs per peer", queue_pairs_per_peer, 1),
+        ("queue pairs per peer", queue_pairs_per_peer, 0),
         ("slots", slots, 1),
         ("batch", 1 if batch is None else batch, 1),
     ):

@@ -105,7 +105,8 @@ class Channel:
 
     After the peer closes it or dies, or the network fails, all calls raise
     ``FabricConnectionError`` with the reason. Shared memory detects a dead peer at once. Verbs
-    detects it when a transfer to it exceeds the card's retry limit.
+    and libfabric detect it when a transfer to it fails: after the card's retries, or when TCP's
+    connection ends.
     """
 
     def __init__(self, raw: RawChannel) -> None:

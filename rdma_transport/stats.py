@@ -29,10 +29,10 @@ def stats() -> dict[str, Any]:
     ``peers``
         one entry for each remote ``task``. ``local`` is the task of this process that has this
         peer. ``address`` is empty if no cluster of this process names it. ``incarnation``;
-        ``transport`` (``shm``, ``verbs``, ``grpc``, ``unreachable``, ``connecting``, ``idle``) and
-        its ``reason``; ``linked``; ``lost`` (was linked and is not linked now); ``linked_at``, when
-        the last link came up, in seconds since 1970, or None; ``last_error``, why a link ended or
-        did not come up; and the counters of the peer
+        ``transport`` (``shm``, ``verbs``, ``libfabric``, ``grpc``, ``unreachable``, ``connecting``,
+        ``idle``) and its ``reason``; ``linked``; ``lost`` (was linked and is not linked now);
+        ``linked_at``, when the last link came up, in seconds since 1970, or None; ``last_error``,
+        why a link ended or did not come up; and the counters of the peer
 
     Thread-safe; takes microseconds.
     """

@@ -51,6 +51,8 @@ def test_queue_pairs_and_slots_scale_what_they_should() -> None:
     found = capacity(100, 3, 2, bandwidth=1.0, queue_pairs_per_peer=4, slots=5)
     assert (found.server_queue_pairs, found.worker_queue_pairs) == (12, 8)
     assert found.total_queue_pairs == 48
+    libfabric = capacity(100, 3, 2, bandwidth=1.0, queue_pairs_per_peer=0)
+    assert libfabric.total_queue_pairs == 0
     assert found.server_registered == 50 + 5 * 3 * 50
     assert found.worker_registered == 5 * 100 + 100
 
@@ -134,7 +136,7 @@ def test_more_workers_cost_more_and_more_servers_or_bandwidth_never(
         {"servers": -1},
         {"workers": 2**30},
         {"slots": 0},
-        {"queue_pairs_per_peer": 0},
+        {"queue_pairs_per_peer": -1},
         {"batch": 0},
         {"bandwidth": 0.0},
         {"bandwidth": float("nan")},

@@ -188,7 +188,7 @@ def test_a_task_with_another_provider() -> None:
     with task("rdma", environment(faulty="provider=efa")) as (_, place):
         code, found = ask(place, settings=environment())
         reason = found["peer_transport"]["found"]
-    assert "no fabric reaches it (libfabric/tcp: the peer does not have it)" in reason
+    assert "no fabric reaches it (libfabric/efa: the peer does not have it)" in reason  # it says so
 
 
 def test_two_doctors_move_bytes() -> None:
