@@ -272,6 +272,32 @@ def test_a_device_that_sleeps_when_its_first_channel_is_made_hears_at_once(fabri
         passive.wait_connected(0.5)
 
 
+SIGNALS = """
+import os, re, signal, sys
+def caught():
+    status = open("/proc/self/status").read()
+    masks = re.findall(r"^Sig(?:Cgt|Ign):\\s+(\\w+)", status, re.MULTILINE)
+    return [int(mask, 16) & 0x7fffffff for mask in masks]  # without those of the C library
+signal.signal(signal.SIGTERM, lambda number, frame: print("handled", flush=True))
+before = caught()
+from rdma_transport.fabric import Device
+with Device.open():
+    assert caught() == before, (before, caught())
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_the_program_keeps_its_signal_handlers(fabric: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SIGNALS], capture_output=True, text=True, timeout=30
+    )
+    assert (ran.returncode, ran.stdout) == (0, "handled\ninterrupted\n"), ran.stderr
+
+
 def test_tokens(pair: Pair, device: Device, peer: Peer, local: Region) -> None:
     with pytest.raises(FabricValueError):
         pair.channel.remote(b"what?")

@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 
+#include "fabric/libfabric/signals.h"
+
 namespace rdma_transport::fabric::libfabric {
 namespace {
 
@@ -30,6 +32,7 @@ const char* Resolve(void* handle, Library* library) {
 }
 
 Status Load(const std::string& path, std::shared_ptr<const Library>* library) {
+  const SignalKeeper keeper;
   // dlopen() of an empty name would return this program itself.
   void* handle = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "fabric/host/device_list.h"
+#include "fabric/libfabric/signals.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {
@@ -85,6 +86,7 @@ InfoPtr Query(const Library& library, uint64_t capabilities) {
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->domain_attr->mr_mode =
       FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+  const SignalKeeper keeper;
   fi_info* found = nullptr;
   const int error = library.getinfo(kApiVersion, nullptr, nullptr, 0, hints.get(), &found);
   return InfoPtr(error == 0 ? found : nullptr, {&library});
