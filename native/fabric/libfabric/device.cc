@@ -95,6 +95,7 @@ Status LibfabricDevice::Init(const Settings& settings, const Provider& provider,
 
 LibfabricDevice::~LibfabricDevice() {
   if (domain_ == nullptr) return;
+  mark_.reset();  // some providers keep an endpoint open for its registrations
   domain_->Stop();
   // Channels give back to the device what they hold.
   for (Operation& operation : operations_) operation.channel.reset();
