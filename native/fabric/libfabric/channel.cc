@@ -227,6 +227,11 @@ bool LibfabricChannel::MayLeave(const OutgoingMessage& message) const {
                       : transfers_.first_unfinished() > message.after;
 }
 
+// The peer must be able to tell writes apart by 16 bits of their sequence.
+bool LibfabricChannel::MayLeave(const Piece& piece) const {
+  return !piece.write || !remote_data_ || piece.sequence - arrived_there_ <= kMostUnconfirmedWrites;
+}
+
 void LibfabricChannel::Pump() {
   if (state_.load() == State::kNew || state_.load() == State::kFinished) return;
   while (true) {
@@ -235,8 +240,7 @@ void LibfabricChannel::Pump() {
       posted = PostControl();
     } else if (outbox_.Front() != nullptr && MayLeave(*outbox_.Front())) {
       posted = PostMessage();
-    } else if (transfers_.Front() != nullptr &&
-               transfers_.begun() - outbox_.confirmed_writes() <= kMostUnconfirmedWrites) {
+    } else if (transfers_.Front() != nullptr && MayLeave(*transfers_.Front())) {
       posted = PostPiece();
     } else if (mark_ == Mark::kDue) {
       posted = PostMark();
@@ -247,12 +251,13 @@ void LibfabricChannel::Pump() {
   }
 }
 
-// Returns how many of the peer's messages it confirms, see OnConfirmationSent().
-uint64_t LibfabricChannel::FillHeader(char* frame, MessageKind kind,
-                                      const OutgoingMessage* message) {
+// Returns what it confirms, see OnConfirmationSent().
+LibfabricChannel::Confirmed LibfabricChannel::FillHeader(char* frame, MessageKind kind,
+                                                         const OutgoingMessage* message) {
   MessageHeader header = {};
   header.tag = remote_.tag;
   header.confirmed = read_.load(std::memory_order_acquire);
+  header.arrived = arrived_.load(std::memory_order_acquire);
   header.kind = kind;
   if (message != nullptr) {
     header.sequence = message->sequence;
@@ -261,12 +266,12 @@ uint64_t LibfabricChannel::FillHeader(char* frame, MessageKind kind,
         outbox_.WantsConfirmation() || state_.load() != State::kConnected ? 1 : 0;
   }
   std::memcpy(frame, &header, sizeof(header));
-  return header.confirmed;
+  return {header.confirmed, header.arrived};
 }
 
-void LibfabricChannel::OnConfirmationSent(uint64_t confirmed) {
+void LibfabricChannel::OnConfirmationSent(const Confirmed& confirmed) {
   confirmed_ = confirmed;
-  if (read_.load(std::memory_order_relaxed) == confirmed) {
+  if (read_.load(std::memory_order_relaxed) == confirmed.read) {
     unconfirmed_since_.store(0, std::memory_order_relaxed);
   }
 }
@@ -285,7 +290,7 @@ bool LibfabricChannel::PostControl() {
     Attend();
     return false;
   }
-  const uint64_t confirmed = FillHeader(operation->frame.data, control.kind, nullptr);
+  const Confirmed confirmed = FillHeader(operation->frame.data, control.kind, nullptr);
   std::memcpy(operation->frame.data + sizeof(MessageHeader), control.text.data(),
               control.text.size());
   const size_t length = sizeof(MessageHeader) + control.text.size();
@@ -306,7 +311,7 @@ bool LibfabricChannel::PostMessage() {
   const OutgoingMessage message = *outbox_.Front();
   Operation* operation = NewOperation(Operation::Kind::kMessage);
   operation->frame = message.frame;
-  const uint64_t confirmed = FillHeader(message.frame.data, MessageKind::kStream, &message);
+  const Confirmed confirmed = FillHeader(message.frame.data, MessageKind::kStream, &message);
   const ssize_t result = device_->domain().Send(operation, message.length, peer_);
   if (Started(operation, result, "a message") != Start::kDone) return false;
   outbox_.Pop();
@@ -392,12 +397,12 @@ void LibfabricChannel::OnEnded(const Operation& operation, const Status& status)
 
 void LibfabricChannel::OnMessage(const MessageHeader& header, std::string_view bytes, Nanos now) {
   if (header.kind == MessageKind::kGone || header.kind == MessageKind::kDrained) {
-    TakeConfirmation(header.confirmed).IgnoreError();
+    TakeConfirmation(header).IgnoreError();
     return OnGone(header.kind == MessageKind::kDrained, bytes);
   }
   heard_at_ = now;
   if (ignore_input_ || !Serving(state_.load())) return;
-  Status status = TakeConfirmation(header.confirmed);
+  Status status = TakeConfirmation(header);
   if (status.ok() && header.kind == MessageKind::kStream) {
     status = inbox_.Take(header, bytes, now, [this](RecordKind kind, std::string_view record) {
       return HandleRecord(kind, record);
@@ -419,15 +424,18 @@ void LibfabricChannel::OnArrivedWrite(uint16_t sequence, Nanos now) {
 
 void LibfabricChannel::AfterInput(const Status& status, bool confirm_at_once, Nanos now) {
   read_.store(inbox_.read(), std::memory_order_release);
+  arrived_.store(inbox_.arrived(), std::memory_order_release);
   if (!status.ok()) {
     ignore_input_ = true;
     return Close(status);
   }
   DeliverNews();
   std::lock_guard<std::mutex> lock(mu_);
-  if (inbox_.read() == confirmed_) return;
+  if (OwesWrites()) return Confirm();
+  const uint64_t unconfirmed = inbox_.read() - confirmed_.read;
+  if (unconfirmed == 0) return;
   if (!OwesConfirmation()) unconfirmed_since_.store(now, std::memory_order_relaxed);
-  if (confirm_at_once || inbox_.read() - confirmed_ >= device_->frames() / 4) Confirm();
+  if (confirm_at_once || unconfirmed >= device_->frames() / 4) Confirm();
 }
 
 void LibfabricChannel::ConfirmIfDue(Nanos before) {
@@ -438,19 +446,22 @@ void LibfabricChannel::ConfirmIfDue(Nanos before) {
 }
 
 void LibfabricChannel::Confirm() {
-  if (read_.load() == confirmed_ || !Serving(state_.load())) return;
-  // What is queued already confirms, too.
-  if (control_.empty() && outbox_.Front() == nullptr) {
+  if (read_.load() == confirmed_.read && !OwesWrites()) return;
+  if (!Serving(state_.load())) return;
+  // What is queued already confirms, too, unless it must wait for what the peer confirms.
+  const OutgoingMessage* next = outbox_.Front();
+  if (control_.empty() && (next == nullptr || !MayLeave(*next))) {
     control_.push_back({MessageKind::kConfirm, std::string()});
   }
   Pump();
 }
 
-Status LibfabricChannel::TakeConfirmation(uint64_t confirmed) {
+Status LibfabricChannel::TakeConfirmation(const MessageHeader& header) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (!outbox_.OnConfirmed(confirmed)) {
+  if (!outbox_.OnConfirmed(header.confirmed) || header.arrived > transfers_.started()) {
     return Status(Code::kDataLoss, "the peer confirms what it was not sent");
   }
+  arrived_there_ = std::max(arrived_there_, header.arrived);
   Pump();
   return OkStatus();
 }

@@ -139,8 +139,18 @@ class LibfabricChannel final : public Channel,
   enum class Start { kDone, kLater, kFailed };
   Start Started(Operation* operation, ssize_t result, const char* what);
   bool MayLeave(const OutgoingMessage& message) const;
-  uint64_t FillHeader(char* frame, MessageKind kind, const OutgoingMessage* message);
-  void OnConfirmationSent(uint64_t confirmed);
+  bool MayLeave(const Piece& piece) const;
+  // How much of what the peer sent has come.
+  struct Confirmed {
+    uint64_t read = 0;     // messages
+    uint64_t arrived = 0;  // writes
+  };
+  Confirmed FillHeader(char* frame, MessageKind kind, const OutgoingMessage* message);
+  void OnConfirmationSent(const Confirmed& confirmed);
+  // Whether the peer may soon have to stop writing for lack of a confirmation.
+  bool OwesWrites() const {
+    return arrived_.load() - confirmed_.arrived >= kMostUnconfirmedWrites / 4;
+  }
   void Confirm();
   void CloseLocked(const Status& reason);
   void PartLocked(const Status& reason);
@@ -149,7 +159,7 @@ class LibfabricChannel final : public Channel,
   bool Apart() const;
 
   // The following run on the polling thread.
-  Status TakeConfirmation(uint64_t confirmed);
+  Status TakeConfirmation(const MessageHeader& header);
   void AfterInput(const Status& status, bool confirm_at_once, Nanos now);
   void OnGone(bool drained, std::string_view reason);
   Status HandleRecord(RecordKind kind, std::string_view record);
@@ -190,9 +200,11 @@ class LibfabricChannel final : public Channel,
   std::deque<Control> control_;
   // What the peer may access, by the key of the region.
   std::map<uint64_t, std::shared_ptr<Registration>> shared_;
-  std::vector<OwnerRef> kept_;     // for operations under way
-  std::atomic<uint64_t> read_{0};  // messages of the peer
-  uint64_t confirmed_ = 0;         // part of read_ that the peer knows of
+  std::vector<OwnerRef> kept_;        // for operations under way
+  std::atomic<uint64_t> read_{0};     // messages of the peer
+  std::atomic<uint64_t> arrived_{0};  // writes of the peer
+  Confirmed confirmed_;               // parts of these two that the peer knows of
+  uint64_t arrived_there_ = 0;        // writes of this side that the peer has confirmed
   std::atomic<Nanos> unconfirmed_since_{0};
   uint64_t notified_ = 0;
   uint64_t told_delivered_ = 0;

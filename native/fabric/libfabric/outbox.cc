@@ -88,7 +88,7 @@ bool Outbox::Append(RecordKind kind, const iovec* parts, int count, size_t lengt
 void Outbox::Close() {
   if (!HasOpen()) return;
   open_.sequence = ++last_sequence_;
-  sent_.push_back({open_.sequence, last_number_, open_.after});
+  sent_.push_back({open_.sequence, last_number_});
   closed_.push_back(open_);
   open_ = OutgoingMessage();
 }
@@ -97,7 +97,6 @@ bool Outbox::OnConfirmed(uint64_t sequence) {
   if (sequence > last_sequence_) return false;
   while (!sent_.empty() && sent_.front().sequence <= sequence) {
     delivered_ = sent_.front().number;
-    confirmed_writes_ = sent_.front().writes;
     sent_.pop_front();
   }
   Retry();

@@ -49,9 +49,8 @@ class Outbox {
 
   // The peer has read the messages up to this one. Returns false if they have not been sent.
   bool OnConfirmed(uint64_t sequence);
-  // Number of the last notification that the peer has read, and of the last write that was there.
+  // Number of the last notification that the peer has read.
   uint64_t delivered() const { return delivered_; }
-  uint64_t confirmed_writes() const { return confirmed_writes_; }
 
   bool HasOpen() const { return open_.frame.data != nullptr; }
   bool Idle() const { return closed_.empty() && !HasOpen() && waiting_.empty() && sent_.empty(); }
@@ -71,7 +70,6 @@ class Outbox {
   struct Sent {
     uint64_t sequence;
     uint64_t number;  // of the last notification that ends in it
-    uint64_t writes;
   };
 
   uint64_t Unread() const { return sent_.size() + (HasOpen() ? 1 : 0); }
@@ -87,7 +85,6 @@ class Outbox {
   uint64_t last_sequence_ = 0;
   uint64_t last_number_ = 0;
   uint64_t delivered_ = 0;
-  uint64_t confirmed_writes_ = 0;
   std::deque<Waiting> waiting_;
   size_t waiting_bytes_ = 0;
 };
