@@ -1,5 +1,7 @@
 // Address vectors only forward.
 
+#include <algorithm>
+
 #include "objects.h"
 
 namespace faulty_libfabric {
@@ -35,6 +37,11 @@ int InsertService(fid_av* client, const char* node, const char* service, fi_addr
 int Remove(fid_av* client, fi_addr_t* addresses, size_t count, uint64_t flags) {
   auto* vector = As<AddressVector>(client);
   const std::lock_guard<std::mutex> lock(vector->domain->mutex);
+  // What completed early is over for its client, who may thus remove the peer.
+  TransmitAll(*vector->domain, [=](const Operation& operation) {
+    return operation.endpoint->addresses == vector &&
+           std::find(addresses, addresses + count, operation.peer) != addresses + count;
+  });
   return fi_av_remove(vector->real, addresses, count, flags);
 }
 

@@ -66,7 +66,8 @@
 // op_context of the completion of a peer's write is NULL; a post on an endpoint that is not enabled
 // is -FI_EOPBADSTATE; objects in use cannot be closed (-FI_EBUSY). What is not supported returns
 // -FI_ENOSYS: event queues, counters, tagged messages, atomics, scalable endpoints. An endpoint
-// that closes transmits what waits, without waiting for the peer.
+// that closes transmits what waits, without waiting for the peer; what waits for a peer that is
+// removed is transmitted before.
 #pragma once
 
 #include <stdint.h>

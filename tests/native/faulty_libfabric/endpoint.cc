@@ -25,7 +25,7 @@ int Close(fid* client) {
     Domain& domain = *endpoint->domain;
     const std::lock_guard<std::mutex> lock(domain.mutex);
     if (endpoint->regions > 0) return -FI_EBUSY;
-    TransmitAll(*endpoint);
+    TransmitAll(domain, [&](const Operation& operation) { return operation.endpoint == endpoint; });
     if (const int error = fi_close(&endpoint->real->fid); error != 0) return error;
     // What the real endpoint completed while it closed.
     if (endpoint->transmit != nullptr) Drain(*endpoint->transmit);

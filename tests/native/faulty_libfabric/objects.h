@@ -6,6 +6,7 @@
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -171,8 +172,8 @@ void Settle(Domain& domain);
 
 // Transmits what has waited long enough.
 void Transmit(Domain& domain);
-// Transmits all that waits at an endpoint, and cancels what cannot be.
-void TransmitAll(Endpoint& endpoint);
+// Transmits what waits at once, if `chosen` returns true, and cancels what cannot be.
+void TransmitAll(Domain& domain, const std::function<bool(const Operation&)>& chosen);
 // When a held write is looked at again. It is the same for all, so that they keep their order.
 Clock::time_point HeldUntil();
 // Hands one operation to the real provider.

@@ -82,11 +82,10 @@ void Transmit(Domain& domain) {
   domain.waiting.insert(again.begin(), again.end());
 }
 
-void TransmitAll(Endpoint& endpoint) {
-  Domain& domain = *endpoint.domain;
+void TransmitAll(Domain& domain, const std::function<bool(const Operation&)>& chosen) {
   for (auto at = domain.waiting.begin(); at != domain.waiting.end();) {
     Operation* operation = at->second;
-    if (operation->endpoint != &endpoint) {
+    if (!chosen(*operation)) {
       ++at;
       continue;
     }

@@ -1,0 +1,189 @@
+// The incoming half of a channel's stream: any order of messages and writes gives the same records,
+// and what no correct peer sends is refused.
+
+#include "fabric/libfabric/inbox.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace rdma_transport::fabric::libfabric {
+namespace {
+
+constexpr uint32_t kFrames = 16;
+constexpr size_t kLongest = 1000;
+
+std::string Record(const std::string& text, RecordKind kind = RecordKind::kNotification) {
+  const RecordHeader header = {static_cast<uint32_t>(text.size()), kind};
+  return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + text;
+}
+
+class InboxTest : public ::testing::Test {
+ protected:
+  Status Take(uint64_t sequence, const std::string& bytes, uint64_t writes = 0) {
+    MessageHeader header = {};
+    header.sequence = sequence;
+    header.writes = writes;
+    header.kind = MessageKind::kStream;
+    return inbox_.Take(header, bytes, ++now_, handle_);
+  }
+  Status TakeWrite(uint64_t sequence) {
+    return inbox_.TakeWrite(static_cast<uint16_t>(sequence & 0xffff), ++now_, handle_);
+  }
+
+  std::vector<std::string> records_;
+  Nanos now_ = 0;
+  Status verdict_;  // on each record
+  const Inbox::Handle handle_ = [this](RecordKind kind, std::string_view record) {
+    records_.push_back(std::to_string(static_cast<uint32_t>(kind)) + std::string(record));
+    return verdict_;
+  };
+  Inbox inbox_{kFrames, kLongest};
+};
+
+using Records = std::vector<std::string>;
+
+TEST_F(InboxTest, TakesRecordsOutOfMessages) {
+  EXPECT_TRUE(Take(1, Record("a") + Record("") + Record("key", RecordKind::kForget)).ok());
+  EXPECT_EQ(records_, (Records{"1a", "1", "3key"}));
+  EXPECT_EQ(inbox_.read(), 1u);
+  EXPECT_EQ(inbox_.waiting_since(), 0);
+}
+
+TEST_F(InboxTest, PutsRecordsTogetherWhereverTheyAreCut) {
+  const std::string stream = Record("first") + Record("") + Record(std::string(100, 'x'));
+  for (size_t cut = 1; cut < stream.size(); ++cut) {
+    const std::string rest = stream.substr(cut);
+    records_.clear();
+    ASSERT_TRUE(Take(inbox_.read() + 1, stream.substr(0, cut)).ok());
+    ASSERT_TRUE(Take(inbox_.read() + 1, rest.substr(0, 1)).ok());
+    ASSERT_TRUE(Take(inbox_.read() + 1, rest.substr(1)).ok());
+    ASSERT_EQ(records_, (Records{"1first", "1", "1" + std::string(100, 'x')})) << cut;
+  }
+}
+
+TEST_F(InboxTest, PutsMessagesInOrder) {
+  for (const uint64_t sequence : {3, 2, 5}) {
+    EXPECT_TRUE(Take(sequence, Record(std::to_string(sequence))).ok());
+  }
+  EXPECT_TRUE(records_.empty());
+  EXPECT_EQ(inbox_.waiting_since(), 1);
+  EXPECT_TRUE(Take(1, Record("1")).ok());
+  EXPECT_EQ(records_, (Records{"11", "12", "13"}));
+  EXPECT_EQ(inbox_.read(), 3u);
+  EXPECT_NE(inbox_.waiting_since(), 0);
+  EXPECT_TRUE(Take(4, Record("4")).ok());
+  EXPECT_EQ(inbox_.read(), 5u);
+  EXPECT_EQ(inbox_.waiting_since(), 0);
+}
+
+TEST_F(InboxTest, AMessageWaitsForAllWritesBeforeIt) {
+  EXPECT_TRUE(Take(1, Record("after two"), 2).ok());
+  EXPECT_TRUE(Take(2, Record("after two, too"), 2).ok());
+  EXPECT_TRUE(Take(3, Record("after three"), 3).ok());
+  EXPECT_TRUE(TakeWrite(2).ok());
+  EXPECT_TRUE(TakeWrite(3).ok());
+  EXPECT_TRUE(records_.empty());
+  EXPECT_EQ(inbox_.arrived(), 0u);
+  EXPECT_TRUE(TakeWrite(1).ok());
+  EXPECT_EQ(records_.size(), 3u);
+  EXPECT_EQ(inbox_.arrived(), 3u);
+}
+
+TEST_F(InboxTest, WritesAreCountedBeyond16Bits) {
+  for (uint64_t sequence = 1; sequence <= 200'000; ++sequence) {
+    ASSERT_TRUE(TakeWrite(sequence).ok());
+  }
+  EXPECT_EQ(inbox_.arrived(), 200'000u);
+  EXPECT_TRUE(Take(1, Record("x"), 200'001).ok());
+  EXPECT_TRUE(records_.empty());
+  EXPECT_TRUE(TakeWrite(200'001).ok());
+  EXPECT_EQ(records_.size(), 1u);
+}
+
+TEST_F(InboxTest, AnyOrderGivesTheSameRecords) {
+  std::mt19937 random(3);
+  uint64_t writes = 65'000;  // and over the end of 16 bits
+  for (uint64_t write = 1; write <= writes; ++write) ASSERT_TRUE(TakeWrite(write).ok());
+  for (int round = 0; round < 200; ++round) {
+    struct Event {
+      bool write;
+      uint64_t sequence;
+      std::string bytes;
+      uint64_t writes;
+    };
+    records_.clear();
+    std::string stream;
+    Records expected;
+    for (int i = 0; i < 30; ++i) {
+      const std::string text = std::to_string(i) + std::string(random() % 40, '.');
+      stream += Record(text);
+      expected.push_back("1" + text);
+    }
+    std::vector<Event> events;
+    uint64_t sequence = inbox_.read();
+    const size_t piece = stream.size() / kFrames + 1;
+    for (size_t at = 0; at < stream.size(); at += piece) {
+      for (uint64_t i = random() % 10; i > 0; --i) events.push_back({true, ++writes, "", 0});
+      events.push_back({false, ++sequence, stream.substr(at, piece), writes});
+    }
+    std::shuffle(events.begin(), events.end(), random);
+    for (const Event& event : events) {
+      const Status taken =
+          event.write ? TakeWrite(event.sequence) : Take(event.sequence, event.bytes, event.writes);
+      ASSERT_TRUE(taken.ok()) << taken.message();
+    }
+    ASSERT_EQ(records_, expected);
+    ASSERT_EQ(inbox_.read(), sequence);
+    ASSERT_EQ(inbox_.arrived(), writes);
+    ASSERT_EQ(inbox_.waiting_since(), 0);
+  }
+}
+
+TEST_F(InboxTest, MessagesAtImpossiblePlacesAreRefused) {
+  ASSERT_TRUE(Take(1, Record("x")).ok());
+  ASSERT_TRUE(Take(3, Record("x")).ok());
+  for (const uint64_t sequence :
+       {uint64_t{0}, uint64_t{1}, uint64_t{kFrames + 2}, ~uint64_t{0}, uint64_t{1} << 63}) {
+    EXPECT_EQ(Take(sequence, Record("x")).code(), Code::kDataLoss) << sequence;
+  }
+  EXPECT_EQ(Take(3, Record("x")).code(), Code::kDataLoss) << "it came twice";
+  EXPECT_TRUE(Take(kFrames + 1, Record("x")).ok());
+}
+
+TEST_F(InboxTest, WritesAtImpossiblePlacesAreRefused) {
+  for (const uint64_t sequence : {1, 2, 4}) ASSERT_TRUE(TakeWrite(sequence).ok());
+  for (const uint64_t sequence : {uint64_t{1}, uint64_t{2}, uint64_t{4}, uint64_t{0},
+                                  3 + kMostUnconfirmedWrites + 1, uint64_t{0xffff}}) {
+    EXPECT_EQ(TakeWrite(sequence).code(), Code::kDataLoss) << sequence;
+  }
+  EXPECT_TRUE(TakeWrite(3 + kMostUnconfirmedWrites).ok());
+}
+
+TEST_F(InboxTest, ARecordThatIsTooLongIsRefused) {
+  ASSERT_TRUE(Take(1, Record(std::string(kLongest, 'x'))).ok());
+  RecordHeader header = {kLongest + 1, RecordKind::kNotification};
+  const std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
+  Inbox other(kFrames, kLongest);
+  EXPECT_EQ(Take(2, bytes).code(), Code::kDataLoss);
+  // Also if its header comes in pieces.
+  MessageHeader message = {};
+  message.sequence = 1;
+  ASSERT_TRUE(other.Take(message, bytes.substr(0, 3), 1, handle_).ok());
+  message.sequence = 2;
+  EXPECT_EQ(other.Take(message, bytes.substr(3), 1, handle_).code(), Code::kDataLoss);
+}
+
+TEST_F(InboxTest, TheFirstErrorOfARecordIsReturned) {
+  verdict_ = Status(Code::kPermissionDenied, "no");
+  EXPECT_EQ(Take(1, Record("a") + Record("b")).code(), Code::kPermissionDenied);
+  EXPECT_EQ(records_.size(), 1u);
+}
+
+}  // namespace
+}  // namespace rdma_transport::fabric::libfabric
