@@ -365,7 +365,8 @@ LibfabricChannel::Start LibfabricChannel::Started(Operation* operation, ssize_t 
   device_->Return(operation);
   if (result == -FI_EAGAIN) {
     if (refused_since_ == 0) refused_since_ = Now();
-    restless_.store(true, std::memory_order_relaxed);
+    // The polling thread must try again, and may sleep for long.
+    if (!restless_.exchange(true, std::memory_order_relaxed) && device_->asleep()) device_->Wake();
     return Start::kLater;
   }
   const Status error = device_->domain().library().Error(result, what);
@@ -673,6 +674,7 @@ void LibfabricChannel::Probe(Nanos now) {
   const State state = state_.load();
   if (state == State::kLingering) Attend();
   if (state != State::kConnected) return;
+  Confirm();  // the device may be too busy ever to sleep
   if (overdue != 0 && now - overdue > device_->patience()) {
     PartLocked(Status(Code::kUnavailable,
                       "a message or a write of the peer was lost on the way (" + route_ + ")"));

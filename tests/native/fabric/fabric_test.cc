@@ -24,6 +24,40 @@ struct Side {
   std::shared_ptr<Channel> channel;
 };
 
+// Polls a device as a task does: sleeps whenever there is nothing to do.
+class PollingThread {
+ public:
+  explicit PollingThread(Device* device) : device_(device), thread_([this] { Loop(); }) {}
+  ~PollingThread() {
+    stop_.store(true);
+    device_->Wake();
+    thread_.join();
+  }
+  PollingThread(const PollingThread&) = delete;
+  PollingThread& operator=(const PollingThread&) = delete;
+
+  // Waits until the thread has nothing to do. Returns false if that takes too long.
+  bool FallsAsleep() {
+    const Nanos deadline = Now() + 20 * kSecond;
+    while (!asleep_.load() && Now() < deadline) std::this_thread::yield();
+    return asleep_.load();
+  }
+
+ private:
+  void Loop() {
+    while (!stop_.load()) {
+      if (device_->Poll() > 0 || !device_->ArmNotification()) continue;
+      asleep_.store(true);
+      device_->Sleep(Now() + 20 * kSecond);
+    }
+  }
+
+  Device* const device_;
+  std::atomic<bool> asleep_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
 struct Variant {
   const char* name;
   void (*change)(Settings* settings);
@@ -243,9 +277,9 @@ TEST_P(FabricTest, ALazyNotificationComesWithTheNextPollAtTheLatest) {
   const iovec part = {const_cast<char*>("lazy"), 4};
   ASSERT_TRUE(a_.channel->Notify(&part, 1, Urgency::kLazy).ok());
   EXPECT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
-  // Also when nobody polls any more on the sender's side.
-  while (a_.device->Poll() > 0 || !a_.device->ArmNotification()) {
-  }
+  // Also when the sender's polling thread sleeps.
+  PollingThread polling(a_.device.get());
+  ASSERT_TRUE(polling.FallsAsleep());
   ASSERT_TRUE(a_.channel->Notify(&part, 1, Urgency::kLazy).ok());
   const Nanos deadline = Now() + 20 * kSecond;
   while (b_.handler->notes.size() < 2 && Now() < deadline) b_.device->Poll();
@@ -289,6 +323,8 @@ TEST_P(FabricTest, ClosingTellsTheOtherSideOnce) {
 }
 
 TEST_P(FabricTest, ASleeperIsWokenByANotification) {
+  PollingThread polling(a_.device.get());
+  ASSERT_TRUE(polling.FallsAsleep());
   while (b_.device->Poll() > 0 || !b_.device->ArmNotification()) {
   }
   std::thread sender([&] {
@@ -297,8 +333,9 @@ TEST_P(FabricTest, ASleeperIsWokenByANotification) {
   });
   const Nanos before = Now();
   while (b_.handler->notes.empty() && Now() - before < 20 * kSecond) {
-    b_.device->Sleep(Now() + 20 * kSecond);
-    b_.device->Poll();
+    if (b_.device->Poll() == 0 && b_.device->ArmNotification()) {
+      b_.device->Sleep(Now() + 20 * kSecond);
+    }
   }
   sender.join();
   EXPECT_EQ(b_.handler->notes.size(), 1u);
