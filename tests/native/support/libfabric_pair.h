@@ -167,8 +167,8 @@ class LibfabricPairTest : public ::testing::Test {
     const size_t b = b_.handler->notes.size();
     ASSERT_TRUE(a_.Notify("there").ok());
     ASSERT_TRUE(b_.Notify("back").ok());
-    EXPECT_TRUE(PollUntil(
-        [&] { return a_.handler->notes.size() > a && b_.handler->notes.size() > b; }));
+    EXPECT_TRUE(
+        PollUntil([&] { return a_.handler->notes.size() > a && b_.handler->notes.size() > b; }));
   }
 
   // As a polling thread does, which sleeps when there is nothing to do.

@@ -36,9 +36,9 @@ class OutboxTest : public ::testing::Test {
   }
 
   Status Add(const std::string& text, uint64_t writes = 0) {
-    const iovec parts[] = {{const_cast<char*>(text.data()), text.size() / 2},
-                           {const_cast<char*>(text.data()) + text.size() / 2,
-                            text.size() - text.size() / 2}};
+    const iovec parts[] = {
+        {const_cast<char*>(text.data()), text.size() / 2},
+        {const_cast<char*>(text.data()) + text.size() / 2, text.size() - text.size() / 2}};
     const Status added = outbox_->Add(RecordKind::kNotification, parts, 2, number_ + 1, writes);
     if (added.ok()) ++number_;
     return added;
@@ -56,10 +56,13 @@ class OutboxTest : public ::testing::Test {
       header.sequence = message.sequence;
       const std::string_view bytes(message.frame.data + sizeof(header),
                                    message.length - sizeof(header));
-      EXPECT_TRUE(inbox->Take(header, bytes, 1, [&](RecordKind, std::string_view record) {
-                         read_.emplace_back(record);
-                         return OkStatus();
-                       }).ok());
+      EXPECT_TRUE(inbox
+                      ->Take(header, bytes, 1,
+                             [&](RecordKind, std::string_view record) {
+                               read_.emplace_back(record);
+                               return OkStatus();
+                             })
+                      .ok());
       domain_->ReturnFrame(message.frame);
     }
     posted_.clear();
