@@ -674,7 +674,6 @@ void LibfabricChannel::Probe(Nanos now) {
   const State state = state_.load();
   if (state == State::kLingering) Attend();
   if (state != State::kConnected) return;
-  Confirm();  // the device may be too busy ever to sleep
   if (overdue != 0 && now - overdue > device_->patience()) {
     PartLocked(Status(Code::kUnavailable,
                       "a message or a write of the peer was lost on the way (" + route_ + ")"));
