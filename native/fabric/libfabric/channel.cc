@@ -115,7 +115,7 @@ Status LibfabricChannel::HandleGreeting(RecordKind kind, std::string_view shown)
 
 Status LibfabricChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (state_.load() != State::kConnected) return NotConnected();
+  if (!Connected()) return NotConnected();
   RDMA_RETURN_IF_ERROR(
       AddRecord(RecordKind::kNotification, parts, count, notified_ + 1, urgency == Urgency::kWake));
   ++notified_;
@@ -138,7 +138,7 @@ Status LibfabricChannel::AddRecord(RecordKind kind, const iovec* parts, int coun
 
 Status LibfabricChannel::Flush() {
   std::lock_guard<std::mutex> lock(mu_);
-  if (!Serving(state_.load())) return NotConnected();
+  if (!Serving(state_.load()) || !device_->domain().Usable()) return NotConnected();
   outbox_.Close();
   Pump();
   return OkStatus();
@@ -161,7 +161,7 @@ Status LibfabricChannel::Share(uint64_t key) {
   // Call without the lock, because it may pin pages.
   RDMA_RETURN_IF_ERROR(device_->memory().Share(key, &record, &registration));
   std::lock_guard<std::mutex> lock(mu_);
-  if (state_.load() != State::kConnected) return NotConnected();
+  if (!Connected()) return NotConnected();
   if (shared_.count(key) != 0) return OkStatus();
   const iovec part = {&record, sizeof(record)};
   RDMA_RETURN_IF_ERROR(AddRecord(RecordKind::kRegion, &part, 1, 0, /*now=*/false));
@@ -176,7 +176,7 @@ void LibfabricChannel::ForgetRegion(uint64_t key) {
   if (found == shared_.end()) return;
   ended = std::move(found->second);
   shared_.erase(found);
-  if (state_.load() != State::kConnected) return;
+  if (!Connected()) return;
   const iovec part = {&key, sizeof(key)};
   // If the notification is lost, the peer uses a key that the provider refuses.
   AddRecord(RecordKind::kForget, &part, 1, 0, /*now=*/false).IgnoreError();
@@ -188,7 +188,7 @@ void LibfabricChannel::Keep(OwnerRef memory) {
 }
 
 bool LibfabricChannel::Locate(const void* data, RemoteSpan* span) const {
-  return device_->memory().Locate(data, span);
+  return device_->domain().Usable() && device_->memory().Locate(data, span);
 }
 
 // --- One-sided operations ---
@@ -212,7 +212,7 @@ Status LibfabricChannel::Transfer(bool write, const RemoteSpan& span, char* loca
   void* descriptor = nullptr;
   const Status found = device_->memory().FindLocal(local, span.length, &descriptor);
   std::lock_guard<std::mutex> lock(mu_);
-  if (state_.load() != State::kConnected) return NotConnected();
+  if (!Connected()) return NotConnected();
   RDMA_RETURN_IF_ERROR(found);
   RDMA_RETURN_IF_ERROR(transfers_.Begin(write, span, local, descriptor, cookie, device_->chunk()));
   Pump();
@@ -234,6 +234,7 @@ bool LibfabricChannel::MayLeave(const Piece& piece) const {
 
 void LibfabricChannel::Pump() {
   if (state_.load() == State::kNew || state_.load() == State::kFinished) return;
+  if (!device_->domain().Usable()) return;
   while (true) {
     bool posted = true;
     if (!control_.empty()) {

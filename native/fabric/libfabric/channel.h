@@ -167,6 +167,10 @@ class LibfabricChannel final : public Channel,
   bool DeliverNews();
   void TellClosed(bool released);
 
+  // In a forked child, nothing may be sent on what belongs to the parent.
+  bool Connected() const {
+    return state_.load() == State::kConnected && device_->domain().Usable();
+  }
   bool Serving(State state) const {
     return state == State::kConnecting || state == State::kConnected || state == State::kClosing;
   }
