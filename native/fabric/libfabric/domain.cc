@@ -154,6 +154,13 @@ bool Domain::IsLoopback(const std::string& name) const {
 // --- Peers and memory ---
 
 Status Domain::Insert(const std::string& name, fi_addr_t* peer) {
+  // The provider reads as many bytes as its own names have, or as the family in front of them says.
+  const bool socket =
+      traits_.address_format == FI_SOCKADDR_IN || traits_.address_format == FI_SOCKADDR_IN6;
+  const size_t family = socket ? sizeof(sa_family_t) : 0;
+  if (name.size() != name_.size() || name.compare(0, family, name_, 0, family) != 0) {
+    return Status(Code::kInvalidArgument, "the address of a peer is not one of " + provider_);
+  }
   const int inserted = fi_av_insert(peers_.get(), name.data(), 1, peer, 0, nullptr);
   if (inserted == 1) return OkStatus();
   return library_->Error(inserted < 0 ? inserted : -FI_EINVAL, "fi_av_insert of " + provider_);
