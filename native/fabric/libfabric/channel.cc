@@ -184,7 +184,7 @@ void LibfabricChannel::ForgetRegion(uint64_t key) {
 
 void LibfabricChannel::Keep(OwnerRef memory) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (under_way_ != 0) kept_.push_back(std::move(memory));
+  if (Busy()) kept_.push_back(std::move(memory));
 }
 
 bool LibfabricChannel::Locate(const void* data, RemoteSpan* span) const {
@@ -260,6 +260,7 @@ LibfabricChannel::Confirmed LibfabricChannel::FillHeader(char* frame, MessageKin
   header.confirmed = read_.load(std::memory_order_acquire);
   header.arrived = arrived_.load(std::memory_order_acquire);
   header.kind = kind;
+  if (kind == MessageKind::kDrained && remote_data_) header.writes = transfers_.started();
   if (message != nullptr) {
     header.sequence = message->sequence;
     header.writes = remote_data_ ? message->after : 0;
@@ -345,13 +346,17 @@ bool LibfabricChannel::PostPiece() {
 // peer is still there, see Probe().
 bool LibfabricChannel::PostMark() {
   Operation* operation = NewOperation(Operation::Kind::kRead);
-  operation->transfer = state_.load() == State::kLingering ? kMarkOfEnd : kMarkOfLife;
+  const bool revoked = device_->domain().traits().cheap_registration;
+  operation->transfer = state_.load() == State::kLingering && revoked ? kMarkOfEnd : kMarkOfLife;
   const Frame destination = device_->mark_destination();
   const ssize_t result =
       device_->domain().Read(operation, destination.data, kMarkLength, destination.descriptor,
                              peer_, remote_.mark_address, remote_.mark_key);
   const Start start = Started(operation, result, "a read");
-  if (start == Start::kDone) mark_ = Mark::kUnderWay;
+  if (start == Start::kDone) {
+    ++marks_;
+    mark_ = Mark::kUnderWay;
+  }
   if (start == Start::kFailed) mark_ = Mark::kRead;  // there is no way to the peer
   return start == Start::kDone;
 }
@@ -384,13 +389,18 @@ void LibfabricChannel::OnEnded(const Operation& operation, const Status& status)
     --under_way_;
     if (operation.kind == Operation::Kind::kMessage) {
       device_->domain().ReturnFrame(operation.frame);
-    } else if (operation.transfer == kMarkOfEnd) {
-      mark_ = Mark::kRead;
-    } else if (status.ok() && operation.transfer != kMarkOfLife) {
+    } else if (operation.transfer == kMarkOfEnd || operation.transfer == kMarkOfLife) {
+      --marks_;
+      if (operation.transfer == kMarkOfEnd || !status.ok()) {
+        mark_ = Mark::kRead;
+      } else if (mark_ == Mark::kUnderWay) {
+        mark_ = Mark::kNone;
+      }
+    } else if (status.ok()) {
       transfers_.OnEnded(operation.transfer, operation.sequence);
     }
     if (!status.ok()) PartLocked(Status(status.code(), status.message() + " (" + route_ + ")"));
-    if (under_way_ == 0) kept.swap(kept_);
+    if (!Busy()) kept.swap(kept_);
     if (!Serving(state_.load())) Attend();
     Pump();
   }
@@ -400,7 +410,7 @@ void LibfabricChannel::OnEnded(const Operation& operation, const Status& status)
 void LibfabricChannel::OnMessage(const MessageHeader& header, std::string_view bytes, Nanos now) {
   if (header.kind == MessageKind::kGone || header.kind == MessageKind::kDrained) {
     TakeConfirmation(header).IgnoreError();
-    return OnGone(header.kind == MessageKind::kDrained, bytes);
+    return OnGone(header, bytes, now);
   }
   heard_at_ = now;
   if (ignore_input_ || !Serving(state_.load())) return;
@@ -416,7 +426,14 @@ void LibfabricChannel::OnMessage(const MessageHeader& header, std::string_view b
 }
 
 void LibfabricChannel::OnArrivedWrite(uint16_t sequence, Nanos now) {
-  if (ignore_input_ || !Serving(state_.load())) return;
+  if (ignore_input_) return;
+  if (!Serving(state_.load())) {
+    // Only counted: the peer's memory is released when the last one is there.
+    const auto discard = [](RecordKind, std::string_view) { return OkStatus(); };
+    ignore_input_ = !inbox_.TakeWrite(sequence, now, discard).ok();
+    arrived_.store(inbox_.arrived(), std::memory_order_release);
+    return Attend();
+  }
   AfterInput(inbox_.TakeWrite(sequence, now,
                               [this](RecordKind kind, std::string_view record) {
                                 return HandleRecord(kind, record);
@@ -560,7 +577,7 @@ void LibfabricChannel::PartLocked(const Status& reason) {
   if (state == State::kNew) {
     peer_drained_ = told_drained_ = true;  // there is no peer
   } else {
-    told_drained_ = under_way_ == 0;
+    told_drained_ = !Busy();
     control_.push_back({told_drained_ ? MessageKind::kDrained : MessageKind::kGone,
                         close_reason_.message().substr(0, kMaxReason)});
     Pump();
@@ -569,39 +586,47 @@ void LibfabricChannel::PartLocked(const Status& reason) {
   device_->Wake();
 }
 
-void LibfabricChannel::OnGone(bool drained, std::string_view reason) {
+void LibfabricChannel::OnGone(const MessageHeader& header, std::string_view reason, Nanos now) {
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() == State::kNew) return;
-  peer_drained_ |= drained;
+  if (header.kind == MessageKind::kDrained && !std::exchange(peer_drained_, true)) {
+    peer_writes_ = header.writes;
+    peer_drained_at_ = now;
+  }
   PartLocked(
       Status(Code::kUnavailable, "the peer closed the channel: " + Printable(reason, kMaxReason)));
   Attend();
 }
 
+// Writes may end at the peer before they arrive here. One that was lost never does.
+bool LibfabricChannel::PeerDrained(Nanos now) const {
+  return peer_drained_ &&
+         (arrived_.load() >= peer_writes_ || now - peer_drained_at_ > device_->patience());
+}
+
 // The peer accesses nothing here, and nothing of this side is under way.
-bool LibfabricChannel::Apart() const {
-  if (under_way_ != 0 || !control_.empty()) return false;
-  return peer_drained_ || (state_.load() == State::kLingering && mark_ == Mark::kRead);
+bool LibfabricChannel::Apart(Nanos now) const {
+  if (Busy() || !control_.empty()) return false;
+  return PeerDrained(now) || (state_.load() == State::kLingering && mark_ == Mark::kRead);
 }
 
 // The peer has not said that its operations have ended. Those that start from now on find no
 // registration, if it was the peer's own; and earlier ones have ended when a read of the peer's
-// mark has, in whatever way.
+// mark has, in whatever way. If it was not, only a read that fails says that the peer is gone.
 void LibfabricChannel::LingerLocked() {
   state_.store(State::kLingering);
   shared_.clear();
-  const bool revoked = device_->domain().traits().cheap_registration;
-  mark_ = !peer_drained_ && revoked ? Mark::kDue : Mark::kNone;
+  mark_ = peer_drained_ ? Mark::kNone : Mark::kDue;
 }
 
 void LibfabricChannel::TellDrained() {
-  if (under_way_ != 0 || std::exchange(told_drained_, true)) return;
+  if (Busy() || std::exchange(told_drained_, true)) return;
   control_.push_back({MessageKind::kDrained, close_reason_.message().substr(0, kMaxReason)});
   Pump();
 }
 
 bool LibfabricChannel::Service(Nanos now) {
-  if (handler_.expired()) Abandon();
+  if (Abandoned()) Abandon();
   DeliverNews();
   bool closed = false;
   bool released = false;
@@ -614,12 +639,12 @@ bool LibfabricChannel::Service(Nanos now) {
     }
     Pump();
     if (state_.load() == State::kClosing) {
-      const bool done = outbox_.Idle() && under_way_ == 0;
+      const bool done = outbox_.Idle() && !Busy();
       if (done || now > deadline_) PartLocked(close_reason_);
     }
     if (state_.load() == State::kParting) {
       TellDrained();
-      released = Apart();
+      released = Apart(now);
       closed = released || now > deadline_;
       if (closed && !released) LingerLocked();
     } else if (state_.load() == State::kLingering) {
@@ -631,7 +656,7 @@ bool LibfabricChannel::Service(Nanos now) {
         control_.clear();
         mark_ = Mark::kRead;
       }
-      released = Apart();
+      released = Apart(now);
     }
     if (released) {
       state_.store(State::kFinished);
@@ -673,7 +698,13 @@ void LibfabricChannel::Probe(Nanos now) {
   const Nanos overdue = inbox_.waiting_since();
   std::lock_guard<std::mutex> lock(mu_);
   const State state = state_.load();
-  if (state == State::kLingering) Attend();
+  if (state == State::kLingering) {
+    if (mark_ == Mark::kNone && !peer_drained_ && now - heard_at_ > device_->patience()) {
+      heard_at_ = now;
+      mark_ = Mark::kDue;
+    }
+    Attend();
+  }
   if (state != State::kConnected) return;
   if (overdue != 0 && now - overdue > device_->patience()) {
     PartLocked(Status(Code::kUnavailable,

@@ -102,7 +102,7 @@ class LibfabricChannel final : public Channel,
   // Does pending work. Returns false when the channel has finished.
   bool Service(Nanos now);
   bool NeedsService() const {
-    return needs_service_.load(std::memory_order_relaxed) || handler_.expired();
+    return needs_service_.load(std::memory_order_relaxed) || Abandoned();
   }
   // Whether Service() must be called again and again, although nothing has happened.
   bool Restless() const { return restless_.load(std::memory_order_relaxed); }
@@ -156,12 +156,15 @@ class LibfabricChannel final : public Channel,
   void PartLocked(const Status& reason);
   void LingerLocked();
   void TellDrained();
-  bool Apart() const;
+  bool Apart(Nanos now) const;
+  bool PeerDrained(Nanos now) const;
+  // Whether operations on memory of the user are under way, or messages.
+  bool Busy() const { return under_way_ != marks_; }
 
   // The following run on the polling thread.
   Status TakeConfirmation(const MessageHeader& header);
   void AfterInput(const Status& status, bool confirm_at_once, Nanos now);
-  void OnGone(bool drained, std::string_view reason);
+  void OnGone(const MessageHeader& header, std::string_view reason, Nanos now);
   Status HandleRecord(RecordKind kind, std::string_view record);
   Status HandleGreeting(RecordKind kind, std::string_view shown);
   bool DeliverNews();
@@ -170,6 +173,11 @@ class LibfabricChannel final : public Channel,
   // In a forked child, nothing may be sent on what belongs to the parent.
   bool Connected() const {
     return state_.load() == State::kConnected && device_->domain().Usable();
+  }
+  // Whether the handler is gone, and the channel does not end yet.
+  bool Abandoned() const {
+    const State state = state_.load();
+    return (state == State::kNew || Serving(state)) && handler_.expired();
   }
   bool Serving(State state) const {
     return state == State::kConnecting || state == State::kConnected || state == State::kClosing;
@@ -213,10 +221,13 @@ class LibfabricChannel final : public Channel,
   uint64_t notified_ = 0;
   uint64_t told_delivered_ = 0;
   uint64_t under_way_ = 0;   // operations
+  uint64_t marks_ = 0;       // those of them that read the peer's mark
   Nanos refused_since_ = 0;  // since when the provider takes no operation
   Status close_reason_;
   Nanos deadline_ = 0;         // of kClosing and kParting
-  bool peer_drained_ = false;  // the peer's operations have ended
+  bool peer_drained_ = false;  // the peer's operations have ended, as it says
+  uint64_t peer_writes_ = 0;   // of these, the writes that must have arrived
+  Nanos peer_drained_at_ = 0;
   bool told_drained_ = false;
   enum class Mark { kNone, kDue, kUnderWay, kRead } mark_ = Mark::kNone;
 
