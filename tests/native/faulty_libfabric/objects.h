@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -48,6 +49,8 @@ struct Operation {
   // Whether a success is still to be shown to the client.
   bool shows_success = true;
   bool completed_early = false;
+  // When the real provider refused it first, after it had waited.
+  std::optional<Clock::time_point> refused;
   // Its position among the transmits of the endpoint.
   uint64_t sequence = 0;
   Slot slot;

@@ -13,6 +13,8 @@ constexpr Counter kOvertaken[kKinds - 1] = {&FaultyLibfabricCounters::overtaken_
                                             &FaultyLibfabricCounters::overtaken_writes,
                                             &FaultyLibfabricCounters::overtaken_reads};
 constexpr auto kRetryAfter = std::chrono::microseconds(100);
+// Of what was accepted for a peer that does not exist any more.
+constexpr auto kGiveUpAfter = std::chrono::seconds(1);
 
 ssize_t TransmitRma(Operation& operation, uint64_t flags) {
   fi_msg_rma message = {};
@@ -73,7 +75,8 @@ void Transmit(Domain& domain) {
       continue;
     }
     const ssize_t result = TransmitNow(*operation);
-    if (result == -FI_EAGAIN) {
+    if (result == -FI_EAGAIN && now - operation->refused.value_or(now) < kGiveUpAfter) {
+      if (!operation->refused.has_value()) operation->refused = now;
       again.emplace_back(now + kRetryAfter, operation);
     } else if (result != 0) {
       Finish(operation, EntryOf(*operation, static_cast<int>(-result)), FI_ADDR_NOTAVAIL);
