@@ -1,0 +1,144 @@
+// What a hostile peer can send over libfabric: the address of its channel, messages of the stream
+// and remote data of writes in any order, and the regions that it announces in them.
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "fabric/libfabric/inbox.h"
+#include "fabric/libfabric/transfers.h"
+#include "fabric/libfabric/wire.h"
+#include "input.h"
+
+namespace rdma_transport::fabric::libfabric {
+namespace {
+
+using fuzz::Input;
+
+constexpr size_t kMaxOperations = 200;
+constexpr uint32_t kFrames = 8;
+constexpr size_t kLongest = 4096;
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+// What can be read can be written again, and then means the same.
+void ReadAddress(const std::string& bytes) {
+  ChannelAddress read;
+  if (!ChannelAddress::Decode(bytes, &read).ok()) return;
+  ChannelAddress again;
+  Require(ChannelAddress::Decode(read.Encode(), &again).ok());
+  Require(again.Encode() == read.Encode());
+}
+
+// What this side does with a record: see LibfabricChannel::HandleRecord().
+Status UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
+  volatile char seen = 0;
+  for (const char byte : record) seen = seen ^ byte;
+  Require(record.size() <= kLongest);
+  RegionRecord region;
+  if (kind == RecordKind::kRegion && record.size() == sizeof(region)) {
+    std::memcpy(&region, record.data(), sizeof(region));
+    return transfers->Learn(region);
+  }
+  uint64_t key = 0;
+  if (kind == RecordKind::kForget && record.size() == sizeof(key)) {
+    std::memcpy(&key, record.data(), sizeof(key));
+    transfers->Forget(key);
+  }
+  return OkStatus();
+}
+
+// An operation that is allowed moves all its bytes, in pieces that are not too long.
+void Begin(Input* input, Transfers* transfers) {
+  static char local[kLongest];
+  const uint64_t chunk = input->Below(64) + 1;
+  const RemoteSpan span = {input->Number(), input->Number(), input->Number()};
+  if (span.length > sizeof(local)) return;
+  const bool write = input->Flag();
+  if (!transfers->Begin(write, span, local, nullptr, 1, chunk).ok()) return;
+  uint64_t moved = 0;
+  while (const Piece* piece = transfers->Front()) {
+    Require(piece->local == local + moved && piece->length > 0 && piece->length <= chunk);
+    moved += piece->length;
+    const uint64_t transfer = piece->transfer;
+    const uint64_t sequence = piece->sequence;
+    transfers->Pop();
+    transfers->OnEnded(transfer, sequence);
+  }
+  Require(moved == span.length);
+  Require(transfers->TakeEnded().size() == 1);
+}
+
+MessageHeader Header(Input* input, uint64_t read) {
+  MessageHeader header = {};
+  // Mostly one that may be right.
+  header.sequence = input->Flag() ? read + 1 : read + input->Below(2 * kFrames);
+  if (input->Below(16) == 0) header.sequence = input->Take<uint64_t>();
+  header.writes = input->Number();
+  return header;
+}
+
+std::string Content(Input* input) {
+  std::string bytes;
+  while (input->Flag() && !input->empty()) {
+    const RecordHeader header = {static_cast<uint32_t>(input->Number()),
+                                 static_cast<RecordKind>(input->Below(8))};
+    bytes.append(reinterpret_cast<const char*>(&header), sizeof(header));
+    bytes += input->Bytes(input->Below(64));
+  }
+  return bytes + input->Bytes(input->Below(64));
+}
+
+void ReadMessages(Input* input) {
+  Inbox inbox(kFrames, kLongest);
+  Transfers transfers;
+  const auto handle = [&](RecordKind kind, std::string_view record) {
+    return UseRecord(kind, record, &transfers);
+  };
+  Nanos now = 0;
+  for (size_t i = 0; i < kMaxOperations && !input->empty(); ++i) {
+    ++now;
+    const uint64_t read = inbox.read();
+    const uint64_t arrived = inbox.arrived();
+    Status status;
+    switch (input->Below(4)) {
+      case 0:
+        Begin(input, &transfers);
+        break;
+      case 1: {
+        const auto offset = input->Flag() ? uint64_t{1} : input->Take<uint16_t>();
+        status = inbox.TakeWrite(static_cast<uint16_t>(arrived + offset), now, handle);
+        break;
+      }
+      default: {
+        const MessageHeader header = Header(input, read);
+        // A buffer of exactly that size shows what is read beyond it.
+        const std::string bytes = Content(input);
+        const auto exact = std::make_unique<char[]>(bytes.size());
+        std::memcpy(exact.get(), bytes.data(), bytes.size());
+        status = inbox.Take(header, {exact.get(), bytes.size()}, now, handle);
+      }
+    }
+    Require(inbox.read() >= read && inbox.read() <= read + kFrames);
+    Require(inbox.arrived() >= arrived);
+    Require(inbox.waiting_since() <= now);
+    if (!status.ok()) return;
+  }
+}
+
+}  // namespace
+}  // namespace rdma_transport::fabric::libfabric
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace rdma_transport;
+  fuzz::Input input(data, size);
+  if (input.Flag()) {
+    fabric::libfabric::ReadMessages(&input);
+  } else {
+    fabric::libfabric::ReadAddress(input.Bytes(size));
+  }
+  return 0;
+}

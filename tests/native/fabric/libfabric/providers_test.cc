@@ -1,0 +1,156 @@
+// Which provider and interface are chosen, and what is said if there is none or no library.
+
+#include "fabric/libfabric/providers.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fabric/libfabric/library.h"
+#include "libfabric_pair.h"
+
+namespace rdma_transport::fabric::libfabric {
+namespace {
+
+using testing::ExpectMessage;
+using testing::Faulty;
+using testing::OnFaulty;
+using testing::SetFaulty;
+
+class LibfabricProvidersTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Faulty().reset();
+    ASSERT_TRUE(LoadLibrary(FAULTY_LIBFABRIC_LIBRARY, &library_).ok());
+  }
+  void TearDown() override { Faulty().reset(); }
+
+  Status Find(const std::string& provider, const std::string& interface = "") {
+    LibfabricSettings settings;
+    settings.provider = provider;
+    settings.interface = interface;
+    providers_.clear();
+    return FindProviders(*library_, settings, &providers_);
+  }
+  // The names of what is found, best first.
+  std::string Names(const std::string& provider) {
+    const Status found = Find(provider);
+    if (!found.ok()) return found.message();
+    std::string names;
+    for (const Provider& one : providers_) names += (names.empty() ? "" : " ") + one.name;
+    return names;
+  }
+  std::string Interface(const std::string& list) {
+    const Status found = Find("tcp", list);
+    return found.ok() ? providers_[0].info->domain_attr->name : found.message();
+  }
+
+  std::shared_ptr<const Library> library_;
+  std::vector<Provider> providers_;
+};
+
+TEST_F(LibfabricProvidersTest, ACardComesBeforeTcp) {
+  EXPECT_EQ(Names(""), "tcp");
+  EXPECT_FALSE(providers_[0].card);
+  SetFaulty("provider=tcp+efa");
+  EXPECT_EQ(Names(""), "efa tcp");
+  EXPECT_TRUE(providers_[0].card);
+  EXPECT_FALSE(providers_[1].card);
+  SetFaulty("provider=cxi+tcp");
+  EXPECT_EQ(Names(""), "cxi tcp");
+}
+
+TEST_F(LibfabricProvidersTest, BothNamesOfTcpMeanTheSame) {
+  for (const char* name : {"provider=net", "provider=tcp"}) {
+    SetFaulty(name);
+    EXPECT_EQ(Names("tcp"), "tcp");
+    EXPECT_EQ(Names("=tcp"), "tcp");
+  }
+}
+
+TEST_F(LibfabricProvidersTest, AListChoosesAmongThem) {
+  SetFaulty("provider=efa+cxi+tcp");
+  EXPECT_EQ(Names("efa"), "efa");
+  EXPECT_EQ(Names("cxi,efa"), "cxi");
+  EXPECT_EQ(Names("tcp"), "tcp");
+  EXPECT_EQ(Names("tcp,cxi"), "tcp cxi");
+  EXPECT_EQ(Names("ef"), "efa") << "names are prefixes";
+  EXPECT_EQ(Names("^efa"), "cxi tcp");
+  EXPECT_EQ(Names("^efa,cxi"), "tcp");
+  EXPECT_EQ(Names("^tcp"), "efa");
+  EXPECT_EQ(Names("=tcp"), "tcp");
+}
+
+// Such as those of shared memory, or one that exists for tests.
+TEST_F(LibfabricProvidersTest, AProviderThatNobodyNamedIsNotUsed) {
+  SetFaulty("provider=shm+udp+tcp");
+  EXPECT_EQ(Names(""), "tcp");
+  EXPECT_EQ(Names("udp"), "udp");
+}
+
+TEST_F(LibfabricProvidersTest, WhatThereIsIsNamedIfNothingFits) {
+  EXPECT_EQ(Find("efa").code(), Code::kNotFound);
+  ExpectMessage(Find("efa"), "RDMA_TRANSPORT_LIBFABRIC_PROVIDER");
+  ExpectMessage(Find("efa"), "tcp");
+  EXPECT_EQ(Find("=tc").code(), Code::kNotFound);
+  ExpectMessage(Find("", "none0"), "none0");
+  SetFaulty("no_provider=1");
+  EXPECT_EQ(Find("").code(), Code::kNotFound);
+}
+
+TEST_F(LibfabricProvidersTest, AMalformedListIsAnError) {
+  EXPECT_EQ(Find("tcp,,efa").code(), Code::kInvalidArgument);
+  EXPECT_EQ(Find("tcp,^efa").code(), Code::kInvalidArgument);
+  EXPECT_EQ(Find("", "lo,").code(), Code::kInvalidArgument);
+  ExpectMessage(Find("", "lo,"), "RDMA_TRANSPORT_LIBFABRIC_INTERFACE");
+}
+
+TEST_F(LibfabricProvidersTest, TheInterfaceIsTheOneOfTheList) {
+  EXPECT_EQ(Interface("lo"), "lo");
+  EXPECT_EQ(Interface("none0,lo"), "lo");
+  EXPECT_EQ(Interface("=lo"), "lo");
+  EXPECT_EQ(Interface("^none0,none1"), Interface(""));
+  EXPECT_NE(Interface("^lo"), "lo");
+}
+
+TEST_F(LibfabricProvidersTest, AMissingLibraryIsNotFound) {
+  std::shared_ptr<const Library> none;
+  for (const char* path : {"libnothing_fabric.so.1", "/dev/null", ""}) {
+    const Status loaded = LoadLibrary(path, &none);
+    EXPECT_EQ(loaded.code(), Code::kNotFound) << path;
+    ExpectMessage(loaded, "cannot load libfabric: ");
+    ExpectMessage(loaded, "apt-get install libfabric1");
+    ExpectMessage(loaded, "RDMA_TRANSPORT_LIBFABRIC");
+  }
+  Settings settings = OnFaulty();
+  settings.libfabric.library = "libnothing_fabric.so.1";
+  std::unique_ptr<Device> device;
+  EXPECT_FALSE(OpenDevice(settings, &device).ok());
+}
+
+TEST_F(LibfabricProvidersTest, ALibraryOfAnotherKindIsRefused) {
+  std::shared_ptr<const Library> other;
+  const Status loaded = LoadLibrary("libm.so.6", &other);
+  EXPECT_EQ(loaded.code(), Code::kUnimplemented);
+  ExpectMessage(loaded, "lacks fi_getinfo");
+}
+
+// The version is checked when the library is loaded, so this needs a name of its own for it.
+TEST_F(LibfabricProvidersTest, ALibraryThatIsTooOldIsRefused) {
+  const std::string library = FAULTY_LIBFABRIC_LIBRARY;
+  const size_t slash = library.rfind('/');
+  const std::string alias = library.substr(0, slash) + "/." + library.substr(slash);
+  std::shared_ptr<const Library> loaded;
+  SetFaulty("version=1.13");
+  const Status old = LoadLibrary(alias, &loaded);
+  EXPECT_EQ(old.code(), Code::kUnimplemented);
+  ExpectMessage(old, "is version 1.13; libfabric 1.14 or newer is needed");
+  SetFaulty("version=1.14");
+  EXPECT_TRUE(LoadLibrary(alias, &loaded).ok());
+  EXPECT_EQ(loaded->Version(), "1.14");
+}
+
+}  // namespace
+}  // namespace rdma_transport::fabric::libfabric
