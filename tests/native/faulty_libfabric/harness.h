@@ -25,11 +25,6 @@
 
 #include "control.h"
 
-// The real library keeps some memory of each endpoint.
-extern "C" __attribute__((used)) inline const char* __lsan_default_suppressions() {
-  return "leak:libfabric.so.1\n";
-}
-
 namespace faulty_libfabric::testing {
 
 // clang-format off
