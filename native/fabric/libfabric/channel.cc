@@ -94,7 +94,7 @@ Status LibfabricChannel::HandleGreeting(RecordKind kind, std::string_view shown)
   if (!greeting_.IsPeers(shown)) {
     return Status(Code::kPermissionDenied, "the peer did not prove that it is the one asked for");
   }
-  const auto handler = handler_.lock();
+  const auto handler = Handler();
   if (handler == nullptr) return Status(Code::kCancelled, "nobody wants this channel any more");
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -489,7 +489,7 @@ Status LibfabricChannel::HandleRecord(RecordKind kind, std::string_view record) 
   switch (kind) {
     case RecordKind::kNotification:
       if (!greeted_) break;
-      if (const auto handler = handler_.lock()) handler->OnNotify(record.data(), record.size());
+      if (const auto handler = Handler()) handler->OnNotify(record.data(), record.size());
       return OkStatus();
     case RecordKind::kRegion: {
       RegionRecord region;
@@ -523,7 +523,7 @@ bool LibfabricChannel::DeliverNews() {
     if (outbox_.delivered() != told_delivered_) delivered = told_delivered_ = outbox_.delivered();
   }
   if (ended.empty() && delivered == 0) return false;
-  const auto handler = handler_.lock();
+  const auto handler = Handler();
   if (handler == nullptr) return false;
   if (delivered != 0) handler->OnDelivered(delivered);
   for (const auto& transfer : ended) handler->OnTransfer(transfer.cookie, transfer.status);
@@ -541,6 +541,7 @@ void LibfabricChannel::Close(const Status& reason) {
 }
 
 void LibfabricChannel::Abandon() {
+  abandoned_.store(true);
   Close(Status(Code::kCancelled, "nobody wants this channel any more"));
 }
 
@@ -671,7 +672,7 @@ bool LibfabricChannel::Service(Nanos now) {
 }
 
 void LibfabricChannel::TellClosed(bool released) {
-  const auto handler = handler_.lock();
+  const auto handler = Handler();
   if (handler == nullptr) return;
   if (std::exchange(told_closed_, true)) return handler->OnReleased();
   Status reason;

@@ -88,7 +88,8 @@ class LibfabricChannel final : public Channel,
   // The functions below are for the device.
   uint64_t tag() const { return tag_; }
   uint32_t number() const { return number_; }
-  // The user has dropped the channel. Any thread.
+  // The user has dropped the channel: its handler, which other channels may share, is no longer
+  // called. Any thread.
   void Abandon();
   // Breaks the channel for an error that no completion reports. Any thread.
   void Fail(const Status& reason);
@@ -179,6 +180,10 @@ class LibfabricChannel final : public Channel,
     const State state = state_.load();
     return (state == State::kNew || Serving(state)) && handler_.expired();
   }
+  // The user's handler; null if the user has dropped it, or this channel.
+  std::shared_ptr<ChannelHandler> Handler() const {
+    return abandoned_.load() ? nullptr : handler_.lock();
+  }
   bool Serving(State state) const {
     return state == State::kConnecting || state == State::kConnected || state == State::kClosing;
   }
@@ -231,6 +236,7 @@ class LibfabricChannel final : public Channel,
   bool told_drained_ = false;
   enum class Mark { kNone, kDue, kUnderWay, kRead } mark_ = Mark::kNone;
 
+  std::atomic<bool> abandoned_{false};
   std::atomic<bool> needs_service_{false};
   std::atomic<bool> restless_{false};
 };

@@ -167,6 +167,17 @@ TEST_P(FabricTest, WhatWasClosedBeforehandDoesNotConnect) {
   EXPECT_FALSE(to.handler->connected);
 }
 
+// Channels may share a handler: of those that the combined device opens for a link, it drops all
+// but one.
+TEST_P(FabricTest, ADroppedChannelDoesNotCallItsHandler) {
+  std::shared_ptr<Channel> unused;
+  ASSERT_TRUE(a_.device->Open(a_.handler, &unused).ok());
+  unused.reset();
+  const Nanos until = Now() + 20 * kMillisecond;
+  ASSERT_TRUE(PollUntil([&] { return Now() > until; }));
+  EXPECT_FALSE(a_.handler->closed);
+}
+
 TEST_P(FabricTest, SendersOnManyThreadsLoseNothing) {
   std::vector<std::thread> threads;
   std::atomic<int> running{4};
