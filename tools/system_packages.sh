@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the build needs and that are missing.
 set -euo pipefail
-packages=(clang-16 g++ libclang-rt-16-dev libfabric-dev libgtest-dev libibverbs-dev python3-venv)
+packages=(clang-16 g++ iproute2 libclang-rt-16-dev libfabric-dev libgtest-dev libibverbs-dev
+  python3-venv)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||

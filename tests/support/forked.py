@@ -83,7 +83,7 @@ class Process:
     """As a text `subprocess.Popen` of this interpreter with `arguments`, in a group of its own.
 
     `stdin` and `stdout` may be `subprocess.PIPE`, `stderr` `subprocess.STDOUT`; what is None is
-    /dev/null.
+    /dev/null. `network` is the path of a network namespace to run in.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Process:
         stderr: int | IO[Any] | None = None,
         directory: str | Path = ".",
         file_size_limit: int | None = None,
+        network: str | None = None,
         modules: Sequence[str] = TENSORFLOW,
     ) -> None:
         self.args = [sys.executable, *arguments]
@@ -124,6 +125,7 @@ class Process:
                 "environment": dict(environment),
                 "directory": str(Path(directory).absolute()),
                 "file_size_limit": file_size_limit,
+                "network": network,
             }
             self._preloader.ask(
                 request, [s if isinstance(s, int) else s.fileno() for s in (*standard, news)]
@@ -166,6 +168,7 @@ def start(
     environment: Mapping[str, str],
     stderr: IO[str],
     file_size_limit: int | None,
+    network: str | None = None,
 ) -> Process:
     """As `bench.support.python` starts its own."""
     return Process(
@@ -175,6 +178,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=stderr,
         file_size_limit=file_size_limit,
+        network=network,
     )
 
 

@@ -33,7 +33,8 @@ class Graph:
         build: Callable[[], Any],
         names: dict[str, list[str]] | None = None,
     ) -> None:
-        settings, target = config(), "grpc://" + (names or cluster.spec)["a"][0]
+        settings = config()
+        target = cluster.target("a") if names is None else "grpc://" + names["a"][0]
         if names is not None:
             settings.cluster_def.CopyFrom(tf.train.ClusterSpec(names).as_cluster_def())
         self.graph = tf.Graph()

@@ -28,6 +28,7 @@ from typing import Any
 REQUEST_BYTES = 2**18  # more than a packet may have by default
 INT = struct.Struct("i")
 PR_SET_PDEATHSIG = 1
+CLONE_NEWNET = 0x40000000
 HOLE_PAGES = 2**20
 
 
@@ -86,6 +87,8 @@ def become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    if request["network"] is not None:
+        enter_network(request["network"])
     limit = request["file_size_limit"]
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -100,6 +103,13 @@ def become(request: dict[str, Any]) -> None:
         flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
         prot=0,
     )
+
+
+def enter_network(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if ctypes.CDLL(None).setns(descriptor, CLONE_NEWNET) != 0:
+        raise OSError(f"cannot enter the network namespace {path}")
+    os.close(descriptor)
 
 
 def run(arguments: list[str]) -> None:
