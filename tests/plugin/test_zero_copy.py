@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, Task
-from bench.support.counters import Counts, combine, summed
+from bench.support.cluster import Cluster
+from bench.support.counters import Counts, combine
 from tests.plugin.test_ownership import ORIGINAL, USES, used_elsewhere
 from tests.support import forked
+from tests.support.clients import connected
 from tests.support.graphs import A, B, Graph, same_bits, v1
 
 pytestmark = pytest.mark.timeout(200)
-FRONT_END = Path(__file__).parents[1] / "support" / "front_end.py"
-TURN_SECONDS = 60
 STEPS = 12
 WEIGHTS = 2**18
 
@@ -31,38 +30,6 @@ def assert_nothing_copied(before: Counts, after: Counts, at_least: int) -> None:
     assert steady["copied_bytes"] <= received / 100
     assert steady["staged_tensors"] == 0
     assert steady["registrations"] == 0
-
-
-class Client:
-    """A front end and the tasks that it uses."""
-
-    def __init__(self, cluster: Cluster, task: Task) -> None:
-        self.cluster, self.task = cluster, task
-        assert task.wait_ready() == {"ready": True}
-
-    def run(self, steps: int) -> Counts | None:
-        """What all tasks counted so far, after some steps."""
-        self.task.tell(str(steps))
-        own = self.task.read(TURN_SECONDS)
-        return summed([own, *(task.stats() for task in self.cluster.tasks.values())])
-
-    def weights(self) -> str:
-        self.task.tell("weights")
-        digest: str = self.task.read(TURN_SECONDS)
-        return digest
-
-
-@contextmanager
-def connected(front_end: str, protocol: str, zero_copy: str = "on") -> Iterator[Client]:
-    chief = ("chief", 0)
-    environment = {"RDMA_TRANSPORT_ZERO_COPY": zero_copy}
-    with ExitStack() as stack:
-        jobs = {"ps": 1, "worker": 1, "chief": 1}
-        cluster = stack.enter_context(Cluster(jobs, protocol, environment, without=[chief]))
-        environment["FRONT_END"] = front_end
-        task = Task(*chief, protocol, cluster.spec, environment, program=FRONT_END)
-        stack.callback(task.end)
-        yield Client(cluster, task)
 
 
 @pytest.mark.parametrize("front_end", ["coordinator", "fit", "functions"])
@@ -102,7 +69,7 @@ def test_functions_are_static_from_their_first_step(front_end: str, edges: int) 
 
 def test_slots_of_receivers_are_ready_at_the_latest_in_the_second_step() -> None:
     """Two tasks that meet in the first step send before their slots are there."""
-    with connected("functions", "rdma", zero_copy="off") as client:
+    with connected("functions", "rdma", {"RDMA_TRANSPORT_ZERO_COPY": "off"}) as client:
         before = client.run(1)
         after = client.run(1)
     assert before is not None

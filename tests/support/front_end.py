@@ -96,7 +96,8 @@ def functions() -> FrontEnd:
     import tensorflow as tf
 
     protocol, _, _, cluster = sys.argv[1:]
-    spec = tf.train.ClusterSpec({job: json.loads(cluster)[job] for job in ("ps", "worker")})
+    # It includes this task. Otherwise TensorFlow tells the others to reach it at localhost.
+    spec = tf.train.ClusterSpec(json.loads(cluster))
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", protocol=protocol)
     with tf.device("/job:ps/task:0"):
         weights = tf.Variable(tf.random.stateless_normal([SIDE, SIDE], [1, 2]))
@@ -118,6 +119,33 @@ def functions() -> FrontEnd:
     return run, lambda: [weights.numpy(), last[0].numpy()]
 
 
+def mirrored() -> FrontEnd:
+    """One of the workers, which all run the same steps, each with data of its own."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    index = int(sys.argv[3])
+    with strategy.scope():
+        weights = tf.Variable(tf.random.stateless_normal([SIDE, SIDE], [1, 2]))
+
+    @tf.function
+    def step() -> Any:
+        def replica() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.matmul(batch() * (index + 1.0), weights) ** 2)
+            gradient = tape.gradient(loss, weights)
+            total = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
+            weights.assign_sub(0.1 * total)
+
+        strategy.run(replica)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            step()
+
+    return run, lambda: [weights.numpy()]
+
+
 def main() -> None:
     protocol, job, index, cluster = sys.argv[1:]
     os.environ["TF_CONFIG"] = json.dumps(
@@ -127,9 +155,8 @@ def main() -> None:
             "rpc_layer": protocol,
         }
     )
-    run, weights = {"coordinator": coordinator, "fit": fit, "functions": functions}[
-        os.environ["FRONT_END"]
-    ]()
+    kinds = (coordinator, fit, functions, mirrored)
+    run, weights = {kind.__name__: kind for kind in kinds}[os.environ["FRONT_END"]]()
     print(json.dumps({"ready": True}), flush=True)
     import rdma_transport
 
