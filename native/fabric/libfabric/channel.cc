@@ -338,6 +338,8 @@ bool LibfabricChannel::PostPiece() {
                          piece.address, piece.key);
   }
   if (Started(operation, result, piece.write ? "a write" : "a read") != Start::kDone) return false;
+  // A short write may already have ended, and the provider need not wake anyone for it.
+  if (piece.write && device_->asleep()) device_->Wake();
   transfers_.Pop();
   return true;
 }

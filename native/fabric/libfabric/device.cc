@@ -23,6 +23,7 @@ constexpr Nanos kRestlessSleep = kMillisecond;
 // Most confirmations go with a message in the other direction, which seldom takes longer.
 constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
 constexpr int kBatchesPerPoll = 8;
+constexpr int kMostFruitless = 64;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 constexpr uint32_t kLeastFrames = 8;
 
@@ -80,7 +81,7 @@ Status LibfabricDevice::Init(const Settings& settings, const Provider& provider,
   RDMA_RETURN_IF_ERROR(Watch(epoll_, timer_.get(), EPOLLIN));
   RDMA_RETURN_IF_ERROR(Watch(epoll_, queue_events_.get(), 0));
   if (traits.waits) {
-    RDMA_RETURN_IF_ERROR(Watch(queue_events_, domain_->wait_descriptor(), EPOLLIN | EPOLLET));
+    RDMA_RETURN_IF_ERROR(Watch(queue_events_, domain_->wait_descriptor(), EPOLLIN));
   }
   for (size_t i = 0; i < domain_->most_receives(); ++i) {
     Operation* operation = NewOperation(Operation::Kind::kReceive);
@@ -330,8 +331,9 @@ void LibfabricDevice::TakeCompletions() {
 int LibfabricDevice::Poll() {
   if (!Usable()) return 0;
   asleep_.store(false);
+  uint32_t by = 0;
   if (woken_.load(std::memory_order_relaxed) != 0) {
-    const uint32_t by = woken_.exchange(0);
+    by = woken_.exchange(0);
     uint64_t count = 0;
     [[maybe_unused]] ssize_t taken = 0;
     if ((by & kByWake) != 0) taken = read(wake_.get(), &count, sizeof(count));
@@ -349,6 +351,10 @@ int LibfabricDevice::Poll() {
     for (const Completion& completion : ended_) Handle(completion, now);
     ended_.clear();
     PostReceives();
+  }
+  if ((by & kByQueue) != 0) {
+    fruitless_ = handled > 0 ? 0 : fruitless_ + 1;
+    if (fruitless_ == kMostFruitless) WatchBelowQueue();
   }
   const bool probe = now - probed_ >= kProbeInterval;
   if (probe) {
@@ -378,13 +384,11 @@ bool LibfabricDevice::ArmNotification() {
   }
   if (in_use) {
     WakeAfter(Now(), most);
-    // Later events make the descriptor readable again; without channels, strangers wake nobody.
-    epoll_event event;
-    epoll_wait(queue_events_.get(), &event, 1, 0);
     if (!domain_->TryWait()) return false;
+    // TCP's fi_trywait() before libfabric 1.20 does not look.
     if (ended_.empty()) TakeCompletions();
     if (domain_->gave_way()) return false;
-    WatchQueue(true);
+    WatchQueue(true);  // without channels, strangers wake nobody
   }
   return ended_.empty() && channels_version_.load() == snapshot_version_ &&
          std::none_of(by_number_.begin(), by_number_.end(),
@@ -398,6 +402,15 @@ void LibfabricDevice::WatchQueue(bool watch) {
   event.events = watch ? uint32_t{EPOLLIN} : 0;
   event.data.fd = queue_events_.get();
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, queue_events_.get(), &event);
+}
+
+// The descriptor of TCP's queue before libfabric 1.20 stays readable after the first completion. It
+// holds the one of its sockets, which tells the truth.
+void LibfabricDevice::WatchBelowQueue() {
+  const std::vector<int> below = domain_->DescriptorsBelowWait();
+  if (below.empty()) return;
+  epoll_ctl(queue_events_.get(), EPOLL_CTL_DEL, domain_->wait_descriptor(), nullptr);
+  for (const int descriptor : below) Watch(queue_events_, descriptor, EPOLLIN).IgnoreError();
 }
 
 // Sets the timer, unless it already expires earlier.
@@ -418,6 +431,7 @@ void LibfabricDevice::Sleep(Nanos deadline) {
   for (int i = 0; i < count; ++i) {
     if (events[i].data.fd == wake_.get()) by |= kByWake;
     if (events[i].data.fd == timer_.get()) by |= kByTimer;
+    if (events[i].data.fd == queue_events_.get()) by |= kByQueue;
   }
   if (by != 0) woken_.fetch_or(by);
 }

@@ -55,6 +55,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
 
   static constexpr uint32_t kByWake = 1;
   static constexpr uint32_t kByTimer = 2;
+  static constexpr uint32_t kByQueue = 4;
 
   LibfabricDevice() = default;
   Status Init(const Settings& settings, const Provider& provider,
@@ -86,6 +87,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   void Forget(const LibfabricChannel& channel);
   void FailAll(const Status& reason);
   void WatchQueue(bool watch);
+  void WatchBelowQueue();
   void WakeAfter(Nanos now, Nanos interval);
 
   std::unique_ptr<Domain> domain_;
@@ -97,15 +99,15 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   std::shared_ptr<Registration> mark_;
   Frame mark_destination_;
   host::FileDescriptor epoll_;
-  // Readable after an event of the completion queue, until the event is taken. The queue's own
-  // descriptor, of TCP in libfabric 1.17, stays readable after the first completion, so it is
-  // watched edge-triggered. epoll_ watches this one, only while the polling thread sleeps.
+  // Readable when the completion queue has work. epoll_ watches it only while the polling thread
+  // sleeps.
   host::FileDescriptor queue_events_;
   host::FileDescriptor wake_;
   host::FileDescriptor timer_;  // ends a sleep when a channel must be looked at
   std::atomic<bool> asleep_{false};
   std::atomic<uint32_t> woken_{0};  // by whom: the flags below
   bool armed_ = false;              // epoll_ watches queue_events_
+  int fruitless_ = 0;               // times in a row that queue_events_ woke for no completion
   Nanos probed_ = 0;
   Nanos served_ = 0;
   Nanos timer_due_ = 0;

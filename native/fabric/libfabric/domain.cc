@@ -2,9 +2,11 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 
 #include "base/random.h"
 #include "base/spin.h"
@@ -329,6 +331,19 @@ bool Domain::TakeError(std::vector<Completion>* ended, Status* error) {
   completion.status = Status(Code::kUnavailable, library_->Error(entry.err, provider_).message());
   ended->push_back(std::move(completion));
   return true;
+}
+
+std::vector<int> Domain::DescriptorsBelowWait() const {
+  std::vector<int> below;
+  std::ifstream lines("/proc/self/fdinfo/" + std::to_string(wait_));  // see proc(5)
+  std::string word;
+  int descriptor = -1;
+  while (lines >> word) {
+    struct stat status;
+    if (word != "tfd:" || !(lines >> descriptor) || fstat(descriptor, &status) != 0) continue;
+    if (!S_ISSOCK(status.st_mode)) below.push_back(descriptor);
+  }
+  return below;
 }
 
 bool Domain::TryWait() {

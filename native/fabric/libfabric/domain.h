@@ -128,6 +128,10 @@ class Domain {
   // Returns whether a thread may sleep on wait_descriptor(). If not, call Completions() first.
   bool TryWait();
   int wait_descriptor() const { return wait_; }  // -1 unless traits().waits
+  // If wait_descriptor() is an epoll descriptor, returns those in it, without the library's own
+  // socket by which it wakes threads. They say what there is to do; but not when another thread has
+  // caused a completion.
+  std::vector<int> DescriptorsBelowWait() const;
   size_t most_receives() const { return most_receives_; }
 
  private:

@@ -91,10 +91,10 @@ TEST_F(LibfabricProvidersTest, AProviderThatNobodyNamedIsNotUsed) {
 }
 
 TEST_F(LibfabricProvidersTest, WhatThereIsIsNamedIfNothingFits) {
-  EXPECT_EQ(Find("efa").code(), Code::kNotFound);
+  EXPECT_EQ(Find("efa").code(), Code::kFailedPrecondition);
   ExpectMessage(Find("efa"), "RDMA_TRANSPORT_LIBFABRIC_PROVIDER");
   ExpectMessage(Find("efa"), "tcp");
-  EXPECT_EQ(Find("=tc").code(), Code::kNotFound);
+  EXPECT_EQ(Find("=tc").code(), Code::kFailedPrecondition);
   ExpectMessage(Find("", "none0"), "none0");
   SetFaulty("no_provider=1");
   EXPECT_EQ(Find("").code(), Code::kNotFound);
