@@ -60,7 +60,7 @@
 //   fail_completion=N  the Nth send, write, read or receive from load, or from setting it, is not
 //                      done and completes with FI_EIO. 0: none.
 //   lose=P             percent of the sends and writes that complete and are never transmitted, as
-//                      when TCP reconnects after a reset.
+//                      when TCP reconnects after a reset. Not those with FI_DELIVERY_COMPLETE.
 //
 // Stricter than most providers, to find mistakes: FI_FENCE without the capability is -FI_EBADFLAGS;
 // op_context of the completion of a peer's write is NULL; a post on an endpoint that is not enabled

@@ -99,7 +99,8 @@ ssize_t Accept(std::unique_ptr<Operation> owned, const Settings& settings) {
     Finish(operation, EntryOf(*operation, FI_EIO), FI_ADDR_NOTAVAIL);
     return 0;
   }
-  if (ShallLose(settings, operation->kind)) {
+  // What is reported as placed is not lost.
+  if ((operation->flags & kPlaced) == 0 && ShallLose(settings, operation->kind)) {
     Count(&FaultyLibfabricCounters::lost);
     domain.operations.emplace(operation, std::move(owned));
     Finish(operation, EntryOf(*operation, 0), FI_ADDR_NOTAVAIL);
