@@ -104,9 +104,12 @@ void ReadMessages(Input* input) {
     const uint64_t read = inbox.read();
     const uint64_t arrived = inbox.arrived();
     Status status;
-    switch (input->Below(4)) {
+    switch (input->Below(5)) {
       case 0:
         Begin(input, &transfers);
+        break;
+      case 4:
+        status = inbox.Expect(input->Flag() ? read + input->Below(16) : input->Number(), now);
         break;
       case 1: {
         const auto offset = input->Flag() ? uint64_t{1} : input->Take<uint16_t>();

@@ -293,6 +293,13 @@ bool LibfabricChannel::PostControl() {
     return false;
   }
   const Confirmed confirmed = FillHeader(operation->frame.data, control.kind, nullptr);
+  if (control.asks) {
+    MessageHeader header;
+    std::memcpy(&header, operation->frame.data, sizeof(header));
+    header.sequence = outbox_.last_posted();
+    header.wants_confirmation = 1;
+    std::memcpy(operation->frame.data, &header, sizeof(header));
+  }
   std::memcpy(operation->frame.data + sizeof(MessageHeader), control.text.data(),
               control.text.size());
   const size_t length = sizeof(MessageHeader) + control.text.size();
@@ -421,7 +428,15 @@ void LibfabricChannel::OnMessage(const MessageHeader& header, std::string_view b
     status = inbox_.Take(header, bytes, now, [this](RecordKind kind, std::string_view record) {
       return HandleRecord(kind, record);
     });
-  } else if (status.ok() && header.kind != MessageKind::kConfirm) {
+  } else if (status.ok() && header.kind == MessageKind::kConfirm) {
+    // A peer that asks has waited for long: its message was lost, or the confirmation.
+    if (header.wants_confirmation != 0) status = inbox_.Expect(header.sequence, now);
+    if (header.wants_confirmation != 0 && status.ok()) {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (control_.empty()) control_.push_back({MessageKind::kConfirm, std::string()});
+      Pump();
+    }
+  } else if (status.ok()) {
     status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
   }
   AfterInput(status, header.wants_confirmation != 0, now);
@@ -475,6 +490,19 @@ void LibfabricChannel::Confirm() {
     control_.push_back({MessageKind::kConfirm, std::string()});
   }
   Pump();
+}
+
+// A message after which nothing follows may be lost, too, and so may its confirmation.
+void LibfabricChannel::AskForConfirmation(Nanos now) {
+  const uint64_t first = outbox_.first_unconfirmed();
+  if (first != unconfirmed_ || first == 0) {
+    unconfirmed_ = first;
+    asked_at_ = now;
+  } else if (now - asked_at_ > device_->patience() / 2) {
+    asked_at_ = now;
+    control_.push_back({MessageKind::kConfirm, std::string(), /*asks=*/true});
+    Pump();
+  }
 }
 
 Status LibfabricChannel::TakeConfirmation(const MessageHeader& header) {
@@ -709,6 +737,7 @@ void LibfabricChannel::Probe(Nanos now) {
     Attend();
   }
   if (state != State::kConnected) return;
+  AskForConfirmation(now);
   if (overdue != 0 && now - overdue > device_->patience()) {
     PartLocked(Status(Code::kUnavailable,
                       "a message or a write of the peer was lost on the way (" + route_ + ")"));

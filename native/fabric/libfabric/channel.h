@@ -125,6 +125,7 @@ class LibfabricChannel final : public Channel,
   struct Control {
     MessageKind kind;
     std::string text;
+    bool asks = false;  // for a confirmation
   };
 
   // The following require mu_.
@@ -153,6 +154,7 @@ class LibfabricChannel final : public Channel,
     return arrived_.load() - confirmed_.arrived >= kMostUnconfirmedWrites / 4;
   }
   void Confirm();
+  void AskForConfirmation(Nanos now);
   void CloseLocked(const Status& reason);
   void PartLocked(const Status& reason);
   void LingerLocked();
@@ -221,6 +223,8 @@ class LibfabricChannel final : public Channel,
   std::atomic<uint64_t> read_{0};     // messages of the peer
   std::atomic<uint64_t> arrived_{0};  // writes of the peer
   Confirmed confirmed_;               // parts of these two that the peer knows of
+  uint64_t unconfirmed_ = 0;          // the first message that was unconfirmed at the last probe
+  Nanos asked_at_ = 0;                // since when it has been, or was asked for
   uint64_t arrived_there_ = 0;        // writes of this side that the peer has confirmed
   std::atomic<Nanos> unconfirmed_since_{0};
   uint64_t notified_ = 0;

@@ -13,12 +13,22 @@ Status Inbox::Take(const MessageHeader& header, std::string_view bytes, Nanos no
   }
   if (header.sequence == read_ + 1 && header.writes <= arrived_) {
     ++read_;
+    waiting_since_ = now;
     RDMA_RETURN_IF_ERROR(Feed(bytes, handle));
     return ReadHeld(now, handle);
   }
-  if (held_.empty()) waiting_since_ = now;
+  if (waiting_since() == 0) waiting_since_ = now;
   const bool fresh = held_.emplace(header.sequence, Held{header.writes, std::string(bytes)}).second;
   return fresh ? OkStatus() : Status(Code::kDataLoss, "a message came twice");
+}
+
+Status Inbox::Expect(uint64_t sequence, Nanos now) {
+  if (sequence > read_ && sequence - read_ > frames_) {
+    return Status(Code::kDataLoss, "a message at an impossible place of its stream");
+  }
+  if (waiting_since() == 0) waiting_since_ = now;
+  expected_ = std::max(expected_, sequence);
+  return OkStatus();
 }
 
 Status Inbox::TakeWrite(uint16_t sequence, Nanos now, const Handle& handle) {

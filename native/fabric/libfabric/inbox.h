@@ -28,13 +28,15 @@ class Inbox {
   // order. Returns the first error of `handle`, or DataLoss if the content is not valid; nothing
   // may be taken afterwards.
   Status Take(const MessageHeader& header, std::string_view bytes, Nanos now, const Handle& handle);
+  // The peer has sent the messages up to this one.
+  Status Expect(uint64_t sequence, Nanos now);
   // The write with these 16 bits of its sequence has arrived.
   Status TakeWrite(uint16_t sequence, Nanos now, const Handle& handle);
 
   uint64_t read() const { return read_; }        // messages read so far
   uint64_t arrived() const { return arrived_; }  // all writes up to this one have arrived
-  // When the oldest message came that still waits for an earlier one or for a write, or 0.
-  Nanos waiting_since() const { return held_.empty() ? 0 : waiting_since_; }
+  // Since when a message is known to be missing, or waits for a write; or 0.
+  Nanos waiting_since() const { return held_.empty() && expected_ <= read_ ? 0 : waiting_since_; }
 
  private:
   struct Held {
@@ -48,6 +50,7 @@ class Inbox {
   const uint32_t frames_;
   const size_t longest_;
   uint64_t read_ = 0;
+  uint64_t expected_ = 0;  // all messages up to this one must come
   uint64_t arrived_ = 0;
   std::set<uint64_t> ahead_;       // writes that arrived before an earlier one
   std::map<uint64_t, Held> held_;  // messages that came too early, by sequence

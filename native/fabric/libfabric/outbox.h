@@ -52,6 +52,14 @@ class Outbox {
   // Number of the last notification that the peer has read.
   uint64_t delivered() const { return delivered_; }
 
+  // Of the messages that have left, the last one, and the first that is not confirmed, or 0.
+  uint64_t last_posted() const {
+    return closed_.empty() ? last_sequence_ : closed_.front().sequence - 1;
+  }
+  uint64_t first_unconfirmed() const {
+    return sent_.empty() || sent_.front().sequence > last_posted() ? 0 : sent_.front().sequence;
+  }
+
   bool HasOpen() const { return open_.frame.data != nullptr; }
   bool Idle() const { return closed_.empty() && !HasOpen() && waiting_.empty() && sent_.empty(); }
   // Whether the peer should confirm soon: a quarter of its messages, at most, are left.

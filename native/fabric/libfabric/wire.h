@@ -53,12 +53,12 @@ enum class MessageKind : uint32_t {
 
 struct MessageHeader {
   uint64_t tag;        // of the receiving channel
-  uint64_t sequence;   // kStream: place in the stream, starting at 1; otherwise 0
+  uint64_t sequence;   // kStream: place in the stream, starting at 1; kConfirm: of the last one
   uint64_t confirmed;  // messages of the stream in the other direction that were read
   uint64_t arrived;    // writes with remote data in that direction: all up to this one are there
   uint64_t writes;     // kStream: writes with remote data that must have arrived first
   MessageKind kind;
-  uint32_t wants_confirmation;  // kStream: at once
+  uint32_t wants_confirmation;  // at once
 };
 
 enum class RecordKind : uint32_t { kNotification = 1, kRegion, kForget, kHello, kAccept };

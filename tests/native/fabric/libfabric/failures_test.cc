@@ -312,6 +312,30 @@ TEST_P(EachProvider, AChannelThatNobodyWantsRestsWhileThePeerIsStopped) {
   ExpectMessage(b_.handler->reason, "nobody wants this channel any more");
 }
 
+// Nothing follows it, so the peer does not see a gap by itself.
+TEST_P(EachProvider, ALostLastMessageIsNoticed) {
+  ConnectedPair(Impatient());
+  PollFor(30 * kMillisecond);  // until all is confirmed
+  ASSERT_EQ(Faulty().lose_next("send"), 0);
+  ASSERT_TRUE(a_.Notify("lost").ok());
+  ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
+  EXPECT_EQ(b_.handler->notes.size(), 0u);
+  ExpectMessage(b_.handler->reason, "was lost on the way");
+}
+
+TEST_P(EachProvider, ALostConfirmationIsAskedForAgain) {
+  ConnectedPair(Impatient());
+  PollFor(30 * kMillisecond);
+  ASSERT_TRUE(a_.Notify("there").ok());
+  ASSERT_TRUE(PollUntil([&] {
+    Poll(b_);
+    return b_.handler->notes.size() == 1;
+  }));
+  ASSERT_EQ(Faulty().lose_next("send"), 0);
+  EXPECT_TRUE(PollUntil([&] { return a_.handler->delivered == 1; }));
+  ExpectToTalk();
+}
+
 TEST_P(EachProvider, ALostWriteIsNotMistakenForOneThatArrived) {
   if (GetParam() == std::string(kNoRemoteData)) GTEST_SKIP() << "its writes are acknowledged";
   ConnectedPair(Impatient());

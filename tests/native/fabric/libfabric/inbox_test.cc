@@ -145,6 +145,19 @@ TEST_F(InboxTest, AnyOrderGivesTheSameRecords) {
   }
 }
 
+TEST_F(InboxTest, AMessageThatThePeerHasSentIsMissed) {
+  ASSERT_TRUE(Take(1, Record("1")).ok());
+  EXPECT_TRUE(inbox_.Expect(1, ++now_).ok());
+  EXPECT_EQ(inbox_.waiting_since(), 0);
+  EXPECT_TRUE(inbox_.Expect(3, ++now_).ok());
+  EXPECT_EQ(inbox_.waiting_since(), now_);
+  ASSERT_TRUE(Take(2, Record("2")).ok());
+  EXPECT_EQ(inbox_.waiting_since(), now_) << "the next is missing since then";
+  ASSERT_TRUE(Take(3, Record("3")).ok());
+  EXPECT_EQ(inbox_.waiting_since(), 0);
+  EXPECT_EQ(inbox_.Expect(kFrames + 4, ++now_).code(), Code::kDataLoss);
+}
+
 TEST_F(InboxTest, MessagesAtImpossiblePlacesAreRefused) {
   ASSERT_TRUE(Take(1, Record("x")).ok());
   ASSERT_TRUE(Take(3, Record("x")).ok());
