@@ -121,6 +121,10 @@ class LibfabricChannel final : public Channel,
   // no more operations. kLingering: closed, and the peer may still access memory here.
   enum class State { kNew, kConnecting, kConnected, kClosing, kParting, kLingering, kFinished };
 
+  // The numbers of reads of the peer's mark, which are no transfers.
+  static constexpr uint64_t kMarkOfEnd = ~uint64_t{0};
+  static constexpr uint64_t kMarkOfLife = kMarkOfEnd - 1;
+
   // A message outside of the stream.
   struct Control {
     MessageKind kind;

@@ -309,7 +309,7 @@ TEST_P(EachProvider, AChannelThatNobodyWantsRestsWhileThePeerIsStopped) {
     ASSERT_LT(Now(), quiet) << "the device never sleeps";
   }
   ASSERT_TRUE(PollUntil([&] { return b_.handler->closed; }));
-  ExpectMessage(b_.handler->reason, "nobody wants this channel any more");
+  ExpectMessage(b_.handler->reason, "the user of this channel has gone");
 }
 
 // Nothing follows it, so the peer does not see a gap by itself.

@@ -1,0 +1,176 @@
+// How a channel hands its messages, transfers and reads of the mark to the provider.
+#include <cstring>
+
+#include "fabric/libfabric/channel.h"
+
+namespace rdma_transport::fabric::libfabric {
+
+// With remote data, the peer waits for the writes before a message. Without, this side does.
+bool LibfabricChannel::MayLeave(const OutgoingMessage& message) const {
+  return remote_data_ ? transfers_.started() >= message.after
+                      : transfers_.first_unfinished() > message.after;
+}
+
+// The peer must be able to tell writes apart by 16 bits of their sequence.
+bool LibfabricChannel::MayLeave(const Piece& piece) const {
+  return !piece.write || !remote_data_ || piece.sequence - arrived_there_ <= kMostUnconfirmedWrites;
+}
+
+void LibfabricChannel::Pump() {
+  if (state_.load() == State::kNew || state_.load() == State::kFinished) return;
+  if (!device_->domain().Usable()) return;
+  while (true) {
+    bool posted = true;
+    if (!control_.empty()) {
+      posted = PostControl();
+    } else if (outbox_.Front() != nullptr && MayLeave(*outbox_.Front())) {
+      posted = PostMessage();
+    } else if (transfers_.Front() != nullptr && MayLeave(*transfers_.Front())) {
+      posted = PostPiece();
+    } else if (mark_ == Mark::kDue) {
+      posted = PostMark();
+    } else {
+      return;
+    }
+    if (!posted) return;
+  }
+}
+
+// Returns what it confirms, see OnConfirmationSent().
+LibfabricChannel::Confirmed LibfabricChannel::FillHeader(char* frame, MessageKind kind,
+                                                         const OutgoingMessage* message) {
+  MessageHeader header = {};
+  header.tag = remote_.tag;
+  header.confirmed = read_.load(std::memory_order_acquire);
+  header.arrived = arrived_.load(std::memory_order_acquire);
+  header.kind = kind;
+  if (kind == MessageKind::kDrained && remote_data_) header.writes = transfers_.started();
+  if (message != nullptr) {
+    header.sequence = message->sequence;
+    header.writes = remote_data_ ? message->after : 0;
+    header.wants_confirmation =
+        outbox_.WantsConfirmation() || state_.load() != State::kConnected ? 1 : 0;
+  }
+  std::memcpy(frame, &header, sizeof(header));
+  return {header.confirmed, header.arrived};
+}
+
+void LibfabricChannel::OnConfirmationSent(const Confirmed& confirmed) {
+  confirmed_ = confirmed;
+  if (read_.load(std::memory_order_relaxed) == confirmed.read) {
+    unconfirmed_since_.store(0, std::memory_order_relaxed);
+  }
+}
+
+Operation* LibfabricChannel::NewOperation(Operation::Kind kind) {
+  Operation* operation = device_->NewOperation(kind);
+  operation->channel = shared_from_this();
+  return operation;
+}
+
+bool LibfabricChannel::PostControl() {
+  const Control& control = control_.front();
+  Operation* operation = NewOperation(Operation::Kind::kMessage);
+  if (!device_->domain().TakeFrame(&operation->frame)) {
+    device_->Return(operation);
+    Attend();
+    return false;
+  }
+  const Confirmed confirmed = FillHeader(operation->frame.data, control.kind, nullptr);
+  if (control.asks) {
+    MessageHeader header;
+    std::memcpy(&header, operation->frame.data, sizeof(header));
+    header.sequence = outbox_.last_posted();
+    header.wants_confirmation = 1;
+    std::memcpy(operation->frame.data, &header, sizeof(header));
+  }
+  std::memcpy(operation->frame.data + sizeof(MessageHeader), control.text.data(),
+              control.text.size());
+  const size_t length = sizeof(MessageHeader) + control.text.size();
+  const Frame frame = operation->frame;
+  const Start start =
+      Started(operation, device_->domain().Send(operation, length, peer_), "a message");
+  if (start != Start::kDone) {
+    device_->domain().ReturnFrame(frame);
+    if (start == Start::kFailed) control_.clear();  // there is no way to the peer
+    return false;
+  }
+  control_.pop_front();
+  OnConfirmationSent(confirmed);
+  return true;
+}
+
+bool LibfabricChannel::PostMessage() {
+  const OutgoingMessage message = *outbox_.Front();
+  Operation* operation = NewOperation(Operation::Kind::kMessage);
+  operation->frame = message.frame;
+  const Confirmed confirmed = FillHeader(message.frame.data, MessageKind::kStream, &message);
+  const ssize_t result = device_->domain().Send(operation, message.length, peer_);
+  if (Started(operation, result, "a message") != Start::kDone) return false;
+  outbox_.Pop();
+  OnConfirmationSent(confirmed);
+  return true;
+}
+
+bool LibfabricChannel::PostPiece() {
+  const Piece piece = *transfers_.Front();
+  Domain& domain = device_->domain();
+  Operation* operation =
+      NewOperation(piece.write ? Operation::Kind::kWrite : Operation::Kind::kRead);
+  operation->transfer = piece.transfer;
+  operation->sequence = piece.sequence;
+  ssize_t result = 0;
+  if (piece.write) {
+    const uint32_t data = RemoteData(remote_.number, piece.sequence);
+    result = domain.Write(operation, piece.local, piece.length, piece.descriptor, peer_,
+                          piece.address, piece.key, remote_data_ ? &data : nullptr);
+  } else {
+    result = domain.Read(operation, piece.local, piece.length, piece.descriptor, peer_,
+                         piece.address, piece.key);
+  }
+  if (Started(operation, result, piece.write ? "a write" : "a read") != Start::kDone) return false;
+  // A short write may already have ended, and the provider need not wake anyone for it.
+  if (piece.write && device_->asleep()) device_->Wake();
+  transfers_.Pop();
+  return true;
+}
+
+// Its end says that earlier operations of both sides have ended, see LingerLocked(), or that the
+// peer is still there, see Probe().
+bool LibfabricChannel::PostMark() {
+  Operation* operation = NewOperation(Operation::Kind::kRead);
+  const bool revoked = device_->domain().traits().cheap_registration;
+  operation->transfer = state_.load() == State::kLingering && revoked ? kMarkOfEnd : kMarkOfLife;
+  const Frame destination = device_->mark_destination();
+  const ssize_t result =
+      device_->domain().Read(operation, destination.data, kMarkLength, destination.descriptor,
+                             peer_, remote_.mark_address, remote_.mark_key);
+  const Start start = Started(operation, result, "a read");
+  if (start == Start::kDone) {
+    ++marks_;
+    mark_ = Mark::kUnderWay;
+  }
+  if (start == Start::kFailed) mark_ = Mark::kRead;  // there is no way to the peer
+  return start == Start::kDone;
+}
+
+LibfabricChannel::Start LibfabricChannel::Started(Operation* operation, ssize_t result,
+                                                  const char* what) {
+  if (result == 0) {
+    ++under_way_;
+    refused_since_ = 0;
+    return Start::kDone;
+  }
+  device_->Return(operation);
+  if (result == -FI_EAGAIN) {
+    if (refused_since_ == 0) refused_since_ = Now();
+    // The polling thread must try again, and may sleep for long.
+    if (!restless_.exchange(true, std::memory_order_relaxed) && device_->asleep()) device_->Wake();
+    return Start::kLater;
+  }
+  const Status error = device_->domain().library().Error(result, what);
+  PartLocked(Status(Code::kUnavailable, error.message() + " (" + route_ + ")"));
+  return Start::kFailed;
+}
+
+}  // namespace rdma_transport::fabric::libfabric
