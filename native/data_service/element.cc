@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data_service/element_head.h"
-#include "plugin/leased_buffer.h"
+#include "plugin/owned_buffer.h"
 #include "protocol/tensor_bytes.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.pb.h"
@@ -38,7 +38,7 @@ absl::Status MakePlain(tf::DataType dtype, const tf::TensorShape& shape, rpc::Ar
                        tf::Tensor* tensor) {
   if (arrived->place != 0 && arrived->bytes > 0) {
     // This memory is not shared, so kernels may write results into it.
-    tf::core::RefCountPtr<tf::TensorBuffer> buffer(new LeasedBuffer(
+    tf::core::RefCountPtr<tf::TensorBuffer> buffer(new OwnedBuffer(
         arrived->data, arrived->bytes, std::move(arrived->owner), /*exclusive=*/true));
     *tensor = tf::Tensor(dtype, shape, std::move(buffer));
     return absl::OkStatus();

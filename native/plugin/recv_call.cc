@@ -5,7 +5,7 @@
 
 #include "plugin/cpu_device.h"
 #include "plugin/device_names.h"
-#include "plugin/leased_buffer.h"
+#include "plugin/owned_buffer.h"
 #include "plugin/step_errors.h"
 #include "protocol/tensor_bytes.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
@@ -148,8 +148,8 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
     *tensor = std::move(copy);
     return absl::OkStatus();
   }
-  tf::core::RefCountPtr<tf::TensorBuffer> buffer(new LeasedBuffer(
-      delivery->data, delivery->bytes, std::move(delivery->lease), delivery->exclusive));
+  tf::core::RefCountPtr<tf::TensorBuffer> buffer(new OwnedBuffer(
+      delivery->data, delivery->bytes, std::move(delivery->owner), delivery->exclusive));
   *tensor = tf::Tensor(dtype, shape, std::move(buffer));
   return absl::OkStatus();
 }

@@ -7,8 +7,8 @@
 
 #include "memory/block.h"
 #include "protocol/integrity.h"
-#include "protocol/lease.h"
 #include "protocol/map_receiver_owned.h"
+#include "protocol/release.h"
 #include "protocol/trace.h"
 
 namespace rdma_transport {
@@ -51,7 +51,7 @@ Status DynamicReceiver::TakeInline(const TensorMessage& message, Delivery* deliv
   delivery->mode = Mode::kInline;
   delivery->exclusive = true;
   if (delivery->bytes == 0) return OkStatus();
-  char* copy = AllocateAnywhere(delivery->bytes, &delivery->lease);
+  char* copy = AllocateAnywhere(delivery->bytes, &delivery->owner);
   if (copy == nullptr) return Status(Code::kResourceExhausted, "no memory for a small tensor");
   std::memcpy(copy, message.payload, delivery->bytes);
   delivery->data = copy;
@@ -73,20 +73,21 @@ void DynamicReceiver::TakeDescriptor(const TensorHeader& header, Arrival* arriva
     arrival->source = span;
     // The region must be mapped before the read, and only this thread may do it.
     channel_->Map(span);
-    delivery.lease = LeaseBuffer(notifier_, header.buffer_id, urgency, nullptr);
+    delivery.owner = ReleaseBufferOnDrop(notifier_, header.buffer_id, urgency, nullptr);
     return;
   }
   fabric::MappedSpan mapped =
       receiver_owned ? MapReceiverOwned(context_.device, *channel_, span) : channel_->Map(span);
   delivery.data = mapped.data;
-  delivery.lease = LeaseBuffer(notifier_, header.buffer_id, urgency, std::move(mapped.holder));
+  delivery.owner =
+      ReleaseBufferOnDrop(notifier_, header.buffer_id, urgency, std::move(mapped.holder));
   if (mapped.data == nullptr ||
       (!blocks_until_release && reinterpret_cast<uintptr_t>(mapped.data) % kTensorAlignment != 0)) {
     delivery.status = Status(Code::kResourceExhausted,
                              "a tensor of peer " + context_.traffic->remote +
                                  " cannot be mapped here (limits on memory or open files?)");
     delivery.data = nullptr;
-    delivery.lease.Reset();
+    delivery.owner.Reset();
   }
 }
 
@@ -116,8 +117,8 @@ void DynamicReceiver::ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRe
     std::lock_guard<std::mutex> lock(mu_);
     cookie = next_cookie_++;
     Reading& reading = readings_[cookie];
-    reading.source = std::move(delivery.lease);
-    delivery.lease = std::move(memory);
+    reading.source = std::move(delivery.owner);
+    delivery.owner = std::move(memory);
     delivery.data = destination;
     delivery.exclusive = true;
     reading.delivery = std::move(delivery);
@@ -153,7 +154,7 @@ void DynamicReceiver::Abandon(const Status& lost) {
   }
   for (auto& [cookie, reading] : readings) {
     reading.delivery.status = lost;
-    channel_->Keep(std::move(reading.delivery.lease));
+    channel_->Keep(std::move(reading.delivery.owner));
     reading.recv->OnDelivery(std::move(reading.delivery));
   }
 }

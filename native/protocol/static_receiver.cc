@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "protocol/counters.h"
-#include "protocol/lease.h"
 #include "protocol/map_receiver_owned.h"
+#include "protocol/release.h"
 
 namespace rdma_transport {
 namespace {
@@ -157,7 +157,7 @@ Status StaticReceiver::TakeFromPool(uint32_t pool, const StaticMessage& message,
   const std::shared_ptr<const void>& slot = slots[message.slot];
   delivery->data = static_cast<const char*>(slot.get());
   delivery->exclusive = true;
-  delivery->lease = LeaseSlot(notifier_, CreditOf(pool, message.slot), slot);
+  delivery->owner = ReturnSlotOnDrop(notifier_, CreditOf(pool, message.slot), slot);
   return OkStatus();
 }
 
@@ -169,8 +169,8 @@ Status StaticReceiver::TakeFromSource(const Edge& edge, const StaticMessage& mes
     return Broken("a tensor in a slot that has been reassigned");
   }
   Delivery& delivery = arrival->delivery;
-  delivery.lease =
-      LeaseBuffer(notifier_, message.buffer_id, fabric::Urgency::kLazy, slot.mapped.holder);
+  delivery.owner =
+      ReleaseBufferOnDrop(notifier_, message.buffer_id, fabric::Urgency::kLazy, slot.mapped.holder);
   if (slot.mapped.data == nullptr) {
     delivery.status = Status(Code::kResourceExhausted,
                              "a slot of a peer cannot be mapped here (limits on memory or open "

@@ -56,7 +56,7 @@ struct Delivery {
   std::vector<int64_t> dims;
   const char* data = nullptr;
   uint64_t bytes = 0;
-  OwnerRef lease;          // keeps `data` readable; dropping it notifies the producer
+  OwnerRef owner;          // keeps `data` readable; dropping it notifies the producer
   bool exclusive = false;  // nothing else reads or writes `data`
   bool checked = false;    // `checksum` is the sender's checksum of the bytes
   uint32_t checksum = 0;

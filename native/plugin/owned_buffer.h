@@ -9,14 +9,14 @@
 
 namespace rdma_transport {
 
-// Drops the lease when the last tensor over it is destroyed, on any thread.
-class LeasedBuffer final : public tensorflow::TensorBuffer {
+// Drops the owner when the last tensor over it is destroyed, on any thread.
+class OwnedBuffer final : public tensorflow::TensorBuffer {
  public:
-  LeasedBuffer(const char* data, size_t bytes, OwnerRef lease, bool exclusive)
+  OwnedBuffer(const char* data, size_t bytes, OwnerRef owner, bool exclusive)
       : TensorBuffer(const_cast<char*>(data)),
         bytes_(bytes),
         exclusive_(exclusive),
-        lease_(std::move(lease)) {}
+        owner_(std::move(owner)) {}
 
   size_t size() const override { return bytes_; }
   TensorBuffer* root_buffer() override { return this; }
@@ -24,13 +24,13 @@ class LeasedBuffer final : public tensorflow::TensorBuffer {
   bool OwnsMemory() const override { return exclusive_; }
   void FillAllocationDescription(tensorflow::AllocationDescription* proto) const override {
     proto->set_requested_bytes(static_cast<int64_t>(bytes_));
-    proto->set_allocator_name("rdma_lease");
+    proto->set_allocator_name("rdma_peer");
   }
 
  private:
   const size_t bytes_;
   const bool exclusive_;
-  OwnerRef lease_;
+  OwnerRef owner_;
 };
 
 }  // namespace rdma_transport

@@ -11,11 +11,11 @@
 namespace rdma_transport {
 
 // Dropping it releases the outstanding buffer `buffer_id`. Keeps `memory`, its mapping, until then.
-OwnerRef LeaseBuffer(std::shared_ptr<ReliableNotifier> notifier, uint64_t buffer_id,
-                     fabric::Urgency urgency, std::shared_ptr<const void> memory);
+OwnerRef ReleaseBufferOnDrop(std::shared_ptr<ReliableNotifier> notifier, uint64_t buffer_id,
+                             fabric::Urgency urgency, std::shared_ptr<const void> memory);
 
 // Dropping it returns the slot of the credit. Keeps `memory`, the slot, until then.
-OwnerRef LeaseSlot(std::shared_ptr<ReliableNotifier> notifier, uint64_t credit,
-                   std::shared_ptr<const void> memory);
+OwnerRef ReturnSlotOnDrop(std::shared_ptr<ReliableNotifier> notifier, uint64_t credit,
+                          std::shared_ptr<const void> memory);
 
 }  // namespace rdma_transport
