@@ -45,7 +45,7 @@ TEST(Settings, ABadValueNamesTheSettingAndWhatItTakes) {
   const Status status = Load({"RDMA_TRANSPORT_FABRIC=carrier-pigeon"}, &settings, &warnings);
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_NE(status.message().find("RDMA_TRANSPORT_FABRIC"), std::string::npos);
-  EXPECT_NE(status.message().find("auto|shm|verbs|grpc"), std::string::npos);
+  EXPECT_NE(status.message().find("auto|shm|verbs|libfabric|grpc"), std::string::npos);
 }
 
 TEST(Settings, TheDefaultsOfVerbsLeaveTheChoiceToThePort) {
