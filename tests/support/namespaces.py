@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TypeVar
 
-from bench.support.cluster import Cluster
+from bench.support.cluster import Cluster, eventually
 from bench.support.hosts import joined
 from bench.support.python import Process
 from tests.support import forked
@@ -81,6 +81,10 @@ class Host:
     def link(self, up: bool) -> None:
         """Connect this host's interface, or disconnect it."""
         self.run("ip", "link", "set", INTERFACE, "up" if up else "down")
+
+    def running(self) -> bool:
+        """Whether the interface is up, and so is the other end."""
+        return "state UP" in self.run("ip", "-oneline", "link", "show", INTERFACE)
 
     def address(self) -> str:
         return joined(self.host, next(self._ports))
@@ -179,6 +183,9 @@ class Hosts:
                 host.run("ip", "address", "add", f"{host.host}/24", "dev", INTERFACE)
                 host.run("ip", "link", "set", "lo", "up")
                 host.link(up=True)
+            # The kernel finds out a while later, and tasks use no interface before.
+            if not all(eventually(host.running, COMMAND_SECONDS) for host in self.both):
+                raise UnavailableError("the link between two namespaces does not come up")
             self._ending = stack.pop_all()
 
     def place(self, job: str, index: int) -> Host:
