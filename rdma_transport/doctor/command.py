@@ -116,7 +116,7 @@ def _examine(context: "Context", as_json: bool) -> int:
 
 def _listen(place: str, wait: float, as_json: bool) -> int:
     from rdma_transport.doctor import run
-    from rdma_transport.doctor.meeting import receive
+    from rdma_transport.doctor.meeting import opened, receive
 
     parsed = split_place(place)
     if parsed is None:
@@ -127,6 +127,7 @@ def _listen(place: str, wait: float, as_json: bool) -> int:
         server = socket.create_server((host, port), family=family)
     except OSError as error:
         raise BadInputError(f"--listen {place}: {error.strerror or error}") from None
+    device = opened()  # a client that connects waits only briefly for an answer
     with server:
         there = server.getsockname()[1]
         print(
@@ -141,7 +142,7 @@ def _listen(place: str, wait: float, as_json: bool) -> int:
         except TimeoutError:
             fail(f"no client connected within {wait:g} s (--wait)", NO_PEER)
     with connection:
-        result = receive(connection)
+        result = receive(connection, device)
     code = run.exit_code([result], "")
     if as_json:
         print_json(run.as_dict([result], code))

@@ -69,11 +69,21 @@ class Wire:
             raise MeetingError(f"the other side sent no valid {key}") from None
 
 
-def receive(connection: socket.socket) -> Result:
+def opened() -> Device | FabricError:
+    """The device of the listening side, which takes long to open on some hosts, or why not."""
+    try:
+        return Device.open()
+    except FabricError as error:
+        return error
+
+
+def receive(connection: socket.socket, device_or_error: Device | FabricError) -> Result:
     """The listening side: let the client write and read a region."""
     wire = Wire(connection)
     try:
-        with Device.open() as device:
+        if isinstance(device_or_error, FabricError):
+            raise device_or_error
+        with device_or_error as device:
             wire.tell(**{GREETING: rdma_transport.__version__, "device": device.summary})
             channel = device.open_channel()
             handshake = answering(SERVICE_OF_DOCTORS)
