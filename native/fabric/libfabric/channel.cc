@@ -67,8 +67,13 @@ Status LibfabricChannel::Connect(std::string_view peer_address, Role role) {
   outbox_.Attach(remote_.frames);
   state_.store(State::kConnecting);
   if (passive_) return OkStatus();
-  const iovec part = {const_cast<char*>(greeting_.own().data()), greeting_.own().size()};
-  return AddRecord(RecordKind::kHello, &part, 1, 0, /*now=*/true);
+  return Greet(RecordKind::kHello);
+}
+
+Status LibfabricChannel::Greet(RecordKind kind) {
+  const std::string& shown = greeting_.own();
+  const iovec part = {const_cast<char*>(shown.data()), shown.size()};
+  return AddRecord(kind, &part, 1, 0, /*now=*/true);
 }
 
 std::string LibfabricChannel::Route() const {
@@ -88,10 +93,7 @@ Status LibfabricChannel::HandleGreeting(RecordKind kind, std::string_view shown)
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (state_.load() != State::kConnecting) return OkStatus();
-    if (passive_) {
-      const iovec part = {const_cast<char*>(greeting_.own().data()), greeting_.own().size()};
-      RDMA_RETURN_IF_ERROR(AddRecord(RecordKind::kAccept, &part, 1, 0, /*now=*/true));
-    }
+    if (passive_) RDMA_RETURN_IF_ERROR(Greet(RecordKind::kAccept));
     state_.store(State::kConnected);
   }
   greeted_ = true;

@@ -133,6 +133,7 @@ class LibfabricChannel final : public Channel,
   };
 
   // The following require mu_.
+  Status Greet(RecordKind kind);
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool now);
   Status Transfer(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
   void Pump();
@@ -151,8 +152,8 @@ class LibfabricChannel final : public Channel,
     uint64_t read = 0;     // messages
     uint64_t arrived = 0;  // writes
   };
-  Confirmed FillHeader(char* frame, MessageKind kind, const OutgoingMessage* message);
-  void OnConfirmationSent(const Confirmed& confirmed);
+  MessageHeader HeaderOf(MessageKind kind) const;
+  void OnSent(const MessageHeader& header);
   // Whether the peer may soon have to stop writing for lack of a confirmation.
   bool OwesWrites() const {
     return arrived_.load() - confirmed_.arrived >= kMostUnconfirmedWrites / 4;

@@ -36,28 +36,19 @@ void LibfabricChannel::Pump() {
   }
 }
 
-// Returns what it confirms, see OnConfirmationSent().
-LibfabricChannel::Confirmed LibfabricChannel::FillHeader(char* frame, MessageKind kind,
-                                                         const OutgoingMessage* message) {
+// The header of the next message, which confirms what has come so far. Call OnSent() if it leaves.
+MessageHeader LibfabricChannel::HeaderOf(MessageKind kind) const {
   MessageHeader header = {};
   header.tag = remote_.tag;
   header.confirmed = read_.load(std::memory_order_acquire);
   header.arrived = arrived_.load(std::memory_order_acquire);
   header.kind = kind;
-  if (kind == MessageKind::kDrained && remote_data_) header.writes = transfers_.started();
-  if (message != nullptr) {
-    header.sequence = message->sequence;
-    header.writes = remote_data_ ? message->after : 0;
-    header.wants_confirmation =
-        outbox_.WantsConfirmation() || state_.load() != State::kConnected ? 1 : 0;
-  }
-  std::memcpy(frame, &header, sizeof(header));
-  return {header.confirmed, header.arrived};
+  return header;
 }
 
-void LibfabricChannel::OnConfirmationSent(const Confirmed& confirmed) {
-  confirmed_ = confirmed;
-  if (read_.load(std::memory_order_relaxed) == confirmed.read) {
+void LibfabricChannel::OnSent(const MessageHeader& header) {
+  confirmed_ = {header.confirmed, header.arrived};
+  if (read_.load(std::memory_order_relaxed) == header.confirmed) {
     unconfirmed_since_.store(0, std::memory_order_relaxed);
   }
 }
@@ -76,14 +67,13 @@ bool LibfabricChannel::PostControl() {
     Attend();
     return false;
   }
-  const Confirmed confirmed = FillHeader(operation->frame.data, control.kind, nullptr);
+  MessageHeader header = HeaderOf(control.kind);
+  if (control.kind == MessageKind::kDrained && remote_data_) header.writes = transfers_.started();
   if (control.asks) {
-    MessageHeader header;
-    std::memcpy(&header, operation->frame.data, sizeof(header));
     header.sequence = outbox_.last_posted();
     header.wants_confirmation = 1;
-    std::memcpy(operation->frame.data, &header, sizeof(header));
   }
+  std::memcpy(operation->frame.data, &header, sizeof(header));
   std::memcpy(operation->frame.data + sizeof(MessageHeader), control.text.data(),
               control.text.size());
   const size_t length = sizeof(MessageHeader) + control.text.size();
@@ -96,7 +86,7 @@ bool LibfabricChannel::PostControl() {
     return false;
   }
   control_.pop_front();
-  OnConfirmationSent(confirmed);
+  OnSent(header);
   return true;
 }
 
@@ -104,11 +94,16 @@ bool LibfabricChannel::PostMessage() {
   const OutgoingMessage message = *outbox_.Front();
   Operation* operation = NewOperation(Operation::Kind::kMessage);
   operation->frame = message.frame;
-  const Confirmed confirmed = FillHeader(message.frame.data, MessageKind::kStream, &message);
+  MessageHeader header = HeaderOf(MessageKind::kStream);
+  header.sequence = message.sequence;
+  header.writes = remote_data_ ? message.after : 0;
+  header.wants_confirmation =
+      outbox_.WantsConfirmation() || state_.load() != State::kConnected ? 1 : 0;
+  std::memcpy(message.frame.data, &header, sizeof(header));
   const ssize_t result = device_->domain().Send(operation, message.length, peer_);
   if (Started(operation, result, "a message") != Start::kDone) return false;
   outbox_.Pop();
-  OnConfirmationSent(confirmed);
+  OnSent(header);
   return true;
 }
 

@@ -1,6 +1,5 @@
 #include "fabric/libfabric/domain.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
 
@@ -10,6 +9,7 @@
 
 #include "base/random.h"
 #include "base/spin.h"
+#include "fabric/libfabric/socket_address.h"
 #include "fabric/libfabric/wire.h"
 
 namespace rdma_transport::fabric::libfabric {
@@ -132,25 +132,20 @@ Status Domain::OpenQueue(size_t size) {
 }
 
 std::string Domain::Text(const std::string& name) const {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (traits_.address_format == FI_SOCKADDR_IN && name.size() >= sizeof(sockaddr_in)) {
-    sockaddr_in address;
-    std::memcpy(&address, name.data(), sizeof(address));
-    inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text));
-    return std::string(text) + ":" + std::to_string(ntohs(address.sin_port));
+  std::string host;
+  uint16_t port = 0;
+  if (!ReadSocketAddress(traits_.address_format, name, &host, &port)) {
+    return Hex(name.substr(0, 32));
   }
-  if (traits_.address_format == FI_SOCKADDR_IN6 && name.size() >= sizeof(sockaddr_in6)) {
-    sockaddr_in6 address;
-    std::memcpy(&address, name.data(), sizeof(address));
-    inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof(text));
-    return "[" + std::string(text) + "]:" + std::to_string(ntohs(address.sin6_port));
-  }
-  return Hex(name.substr(0, 32));
+  if (traits_.address_format == FI_SOCKADDR_IN6) host = "[" + host + "]";
+  return host + ":" + std::to_string(port);
 }
 
 bool Domain::IsLoopback(const std::string& name) const {
-  const std::string text = Text(name);
-  return text.compare(0, 4, "127.") == 0 || text.compare(0, 5, "[::1]") == 0;
+  std::string host;
+  uint16_t port = 0;
+  if (!ReadSocketAddress(traits_.address_format, name, &host, &port)) return false;
+  return host == "::1" || host.compare(0, 4, "127.") == 0;
 }
 
 // --- Peers and memory ---

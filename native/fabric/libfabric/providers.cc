@@ -1,6 +1,5 @@
 #include "fabric/libfabric/providers.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "fabric/host/device_list.h"
 #include "fabric/libfabric/signals.h"
+#include "fabric/libfabric/socket_address.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {
@@ -94,17 +94,11 @@ InfoPtr Query(const Library& library, uint64_t capabilities) {
 
 // Without the port, which the kernel chooses later.
 std::string AddressOf(const fi_info& info) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (info.addr_format == FI_SOCKADDR_IN && info.src_addrlen >= sizeof(sockaddr_in)) {
-    sockaddr_in address;
-    std::memcpy(&address, info.src_addr, sizeof(address));
-    inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text));
-  } else if (info.addr_format == FI_SOCKADDR_IN6 && info.src_addrlen >= sizeof(sockaddr_in6)) {
-    sockaddr_in6 address;
-    std::memcpy(&address, info.src_addr, sizeof(address));
-    inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof(text));
-  }
-  return text;
+  std::string host;
+  uint16_t port = 0;
+  ReadSocketAddress(info.addr_format, {static_cast<const char*>(info.src_addr), info.src_addrlen},
+                    &host, &port);
+  return host;
 }
 
 // What decides between two offers, the most important first. Smaller is better.
