@@ -188,7 +188,9 @@ class Channel {
   // the polling thread must first have called Map() for the region, after a notification that names
   // it has arrived; the same holds for Write().
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
-  // Starts a one-sided write. The write may be delayed until the next Notify() or Flush(). If an
+  // Starts a one-sided write. The write may be delayed until the next Notify() or Flush(), and
+  // overtake earlier writes: before a second write to a place, the peer must confirm that a
+  // notification sent after the first one has arrived, as OnTransfer() does not say it has. If an
   // error is returned, no OnTransfer() follows: PermissionDenied if the peer shared the region
   // read-only, InvalidArgument if source or destination lies outside the registered regions.
   virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;

@@ -129,6 +129,8 @@ Status Link::DispatchControl(const ControlMessage& message) {
       return OkStatus();
     case MessageType::kRequestSlots:
       return static_receiver_->OnRequestSlots(message.value, message.generation);
+    case MessageType::kReturnSlot:
+      return static_receiver_->OnReturnSlot(message.value);
     case MessageType::kForget:
       HandleRestart(message);
       return OkStatus();

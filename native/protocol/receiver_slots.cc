@@ -59,6 +59,10 @@ void ReceiverSlots::Return(uint32_t number, uint16_t slot) {
   OnCredit(CreditOf(number, slot)).IgnoreError();
 }
 
+void ReceiverSlots::ReturnWritten(uint32_t number, uint16_t slot) {
+  notifier_->SendControl(MessageType::kReturnSlot, CreditOf(number, slot), fabric::Urgency::kLazy);
+}
+
 Status ReceiverSlots::OnSlot(const SlotMessage& message) {
   const fabric::RemoteSpan place = {message.region_key, message.region_offset, 0};
   // The region must be known before the first write, and only this thread may look for it.

@@ -35,8 +35,11 @@ class ReceiverSlots {
   // Takes a free slot and returns null. Returns the reason if there is none, and then requests one
   // more slot, within the limit of the pool.
   const char* Take(uint32_t number, uint16_t* slot, fabric::RemoteSpan* span);
-  // Frees a slot for which no credit will arrive.
+  // Frees a slot that was not written.
   void Return(uint32_t number, uint16_t slot);
+  // Frees a slot that was written, and whose tensor the receiver will not hear of. Writes may
+  // overtake each other, so the receiver first confirms that this one has arrived.
+  void ReturnWritten(uint32_t number, uint16_t slot);
 
   // Messages of the receiver. A DataLoss status means a protocol violation.
   Status OnSlot(const SlotMessage& message);

@@ -112,6 +112,18 @@ Status StaticReceiver::ProvideSlot(uint32_t number, Pool* pool, bool* provided) 
   return OkStatus();
 }
 
+Status StaticReceiver::OnReturnSlot(uint64_t credit) {
+  const uint64_t number = credit >> 16;
+  const auto found =
+      number > UINT32_MAX ? pools_.end() : pools_.find(static_cast<uint32_t>(number));
+  if (found == pools_.end()) return OkStatus();  // its edges were removed in the meantime
+  if ((credit & 0xffff) >= found->second.slots.size()) {
+    return Broken("the return of a slot that was not agreed on");
+  }
+  notifier_->SendControl(MessageType::kCredit, credit, fabric::Urgency::kLazy);
+  return OkStatus();
+}
+
 Status StaticReceiver::OnSlot(const SlotMessage& message) {
   Edge* found = Find(message.edge);
   if (found == nullptr || found->pool != 0 || message.slot >= memory::kMaxSlots) {

@@ -30,6 +30,8 @@ class StaticReceiver {
   Status OnSlot(const SlotMessage& message);
   // Provides as many slots as there is memory for. Without slots, the pool's edges stay dynamic.
   Status OnRequestSlots(uint64_t pool, uint32_t count);
+  // Returns a slot in which no tensor will be announced. What was written there has arrived.
+  Status OnReturnSlot(uint64_t credit);
   void OnRetire(uint64_t number);
   // Sets the tensor that the notification announces, and its key.
   Status OnStatic(const StaticMessage& message, std::string_view suffix, Arrival* arrival,

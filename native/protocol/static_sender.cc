@@ -400,8 +400,7 @@ bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor
   outcome->mode = Mode::kStatic;
   outcome->handle = CreditOf(variant->receiver_pool, message.slot) | Trace::kCreditBit;
   outcome->status = NotifyTensor(message, *tensor, &outcome->number);
-  // No credit will arrive. The next write to the slot has the same size and comes after this one.
-  if (!outcome->status.ok()) receiver_slots_.Return(variant->receiver_pool, message.slot);
+  if (!outcome->status.ok()) receiver_slots_.ReturnWritten(variant->receiver_pool, message.slot);
   return true;
 }
 

@@ -14,7 +14,7 @@
 namespace rdma_transport {
 
 // Peers of different versions do not use the fabric.
-constexpr uint32_t kProtocolVersion = 6;
+constexpr uint32_t kProtocolVersion = 7;
 
 // What a notification is; its first byte.
 enum class MessageType : uint8_t {
@@ -33,6 +33,7 @@ enum class MessageType : uint8_t {
   kAbort = 13,         // the sender aborted a step and sends nothing more for it
   kRestarted = 14,     // confirms kForget; what the sender sent before it has arrived
   kRequestSlots = 15,  // the sender requests more receiver-side slots
+  kReturnSlot = 16,    // a receiver-side slot was written in vain; a credit answers
 };
 
 enum TensorFlags : uint8_t {
@@ -104,8 +105,9 @@ inline std::string_view WithoutSuffix(std::string_view key) {
 
 constexpr uint64_t CreditOf(uint32_t pool, uint16_t slot) { return uint64_t{pool} << 16 | slot; }
 
-// `value` by type: kRelease: the buffer's ID; kPing, kPong: the ping's number; kCredit: CreditOf();
-// kRetire: the edge; kForget, kRestarted: the step; kRequestSlots: the pool.
+// `value` by type: kRelease: the buffer's ID; kPing, kPong: the ping's number; kCredit,
+// kReturnSlot: CreditOf(); kRetire: the edge; kForget, kRestarted: the step; kRequestSlots: the
+// pool.
 struct ControlMessage {
   MessageType type;
   uint8_t reserved[3];

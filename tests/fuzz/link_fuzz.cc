@@ -89,7 +89,7 @@ std::string Notification(Input* input) {
   if (form == 0) return input->Bytes(input->Take<uint8_t>());
   if (form == 1) {
     ControlMessage message = {};
-    message.type = static_cast<MessageType>(input->Below(16));
+    message.type = static_cast<MessageType>(input->Below(18));
     message.value = input->Number();
     message.generation = static_cast<uint32_t>(message.value);
     return bytes_of(message);

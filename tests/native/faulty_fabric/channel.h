@@ -40,6 +40,8 @@ class FaultyChannel final : public fabric::Channel,
   std::string Route() const override { return inner_->Route(); }
   bool MapsPeer() const override { return !card_ && inner_->MapsPeer(); }
   bool Copies() const override { return !card_ && inner_->Copies(); }
+  bool OutlivedByTransfers() const override { return inner_->OutlivedByTransfers(); }
+  void Keep(OwnerRef memory) override { inner_->Keep(std::move(memory)); }
   uint64_t Delivered() const override { return card_ ? 0 : inner_->Delivered(); }
   std::shared_ptr<const void> Hold() const override { return card_ ? nullptr : inner_->Hold(); }
   Status Notify(const iovec* parts, int count, fabric::Urgency urgency, uint64_t* number) override;

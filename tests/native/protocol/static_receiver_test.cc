@@ -70,9 +70,11 @@ TEST_F(StaticReceiverTest, ThePoolOfAnEdgeIsChecked) {
   Arrival arrival;
   KeyId key;
   EXPECT_FALSE(receiver_.OnStatic(tensor, "", &arrival, &key).ok()) << "the pool has no slot";
+  EXPECT_FALSE(receiver_.OnReturnSlot(CreditOf(7, 0)).ok());
   receiver_.OnRetire(1);
   receiver_.OnRetire(2);
   EXPECT_TRUE(receiver_.OnRequestSlots(7, 1).ok()) << "it may arrive late";
+  EXPECT_TRUE(receiver_.OnReturnSlot(CreditOf(7, 0)).ok()) << "and so may this";
   EXPECT_TRUE(receiver_.OnEdge(longer).ok()) << "the pool was removed with its last edge";
 }
 

@@ -30,6 +30,7 @@ class SlowChannel final : public fabric::Channel {
   bool MapsPeer() const override { return false; }
   bool Copies() const override { return true; }
   Status Notify(const iovec* parts, int, fabric::Urgency, uint64_t*) override {
+    if (refuses_) return Status(Code::kResourceExhausted, "the peer takes no notifications");
     TensorHeader header = {};
     ControlMessage control = {};
     if (parts[0].iov_len == sizeof(header)) {
@@ -39,6 +40,7 @@ class SlowChannel final : public fabric::Channel {
     } else if (parts[0].iov_len == sizeof(control)) {
       std::memcpy(&control, parts[0].iov_base, sizeof(control));
       if (control.type == MessageType::kRequestSlots) requested_ += control.generation;
+      if (control.type == MessageType::kReturnSlot) returned_ = control.value;
     }
     return OkStatus();
   }
@@ -61,6 +63,9 @@ class SlowChannel final : public fabric::Channel {
   uint32_t requested() const { return requested_; }
   // The offset of the last write.
   uint64_t written() const { return written_; }
+  // The slot that was returned last.
+  uint64_t returned() const { return returned_; }
+  void SetRefuses(bool refuses) { refuses_ = refuses; }
   void SetOpen(bool open) {
     std::lock_guard<std::mutex> lock(mu_);
     open_ = open;
@@ -80,6 +85,8 @@ class SlowChannel final : public fabric::Channel {
   uint32_t pool_ = 0;
   uint32_t requested_ = 0;
   uint64_t written_ = 0;
+  uint64_t returned_ = ~uint64_t{0};
+  bool refuses_ = false;  // notifications
 };
 
 class StaticSenderTest : public ::testing::Test {
@@ -176,6 +183,26 @@ TEST_F(StaticSenderTest, EdgesOfOneSizeShareTheSlotThatIsWarm) {
     ASSERT_TRUE(Credit(static_cast<uint16_t>(first)).ok());
   }
   EXPECT_EQ(Report().slots, memory::kSlots);
+}
+
+// On a fabric without an order, its bytes could otherwise replace those of the next tensor there.
+TEST_F(StaticSenderTest, ATensorThatCannotBeAnnouncedKeepsItsSlotUntilTheReceiverReturnsIt) {
+  channel_.SetRefuses(true);
+  const std::string key = "edge;0:0";
+  Outgoing tensor = Tensor(1, key, payload_, kDims);
+  SendOutcome outcome;
+  EXPECT_TRUE(sender_.Send(&tensor, &outcome));
+  EXPECT_EQ(outcome.status.code(), Code::kResourceExhausted);
+  const uint64_t place = channel_.written();
+  channel_.SetRefuses(false);
+  EXPECT_TRUE(notifier_.SendQueued());
+  EXPECT_EQ(channel_.returned(), CreditOf(channel_.pool(), static_cast<uint16_t>(place)));
+  EXPECT_EQ(Report().busy, 1u);
+  EXPECT_EQ(Send(), Mode::kStatic);
+  EXPECT_NE(channel_.written(), place) << "the first write may still arrive";
+  EXPECT_TRUE(Credit(static_cast<uint16_t>(place)).ok());
+  EXPECT_EQ(Send(), Mode::kStatic);
+  EXPECT_EQ(channel_.written(), place);
 }
 
 TEST_F(StaticSenderTest, APoolStaysWhileItHasAnEdge) {
