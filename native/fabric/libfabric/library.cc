@@ -3,24 +3,17 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <map>
-#include <mutex>
 
+#include "fabric/host/dynamic_library.h"
 #include "fabric/libfabric/signals.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {
 
-template <typename Function>
-bool Find(void* handle, const char* name, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(handle, name));
-  return *function != nullptr;
-}
-
 // Returns the name of the first function that is missing, or null.
 const char* Resolve(void* handle, Library* library) {
 #define RDMA_REQUIRE(name) \
-  if (!Find(handle, "fi_" #name, &library->name)) return "fi_" #name
+  if (!host::FindFunction(handle, "fi_" #name, &library->name)) return "fi_" #name
   RDMA_REQUIRE(getinfo);
   RDMA_REQUIRE(freeinfo);
   RDMA_REQUIRE(dupinfo);
@@ -33,12 +26,11 @@ const char* Resolve(void* handle, Library* library) {
 
 Status Load(const std::string& path, std::shared_ptr<const Library>* library) {
   const SignalKeeper keeper;
-  // dlopen() of an empty name would return this program itself.
-  void* handle = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string reason;
+  void* handle = host::OpenLibrary(path, &reason);
   if (handle == nullptr) {
-    const char* reason = path.empty() ? "no name" : dlerror();
     return Status(Code::kNotFound,
-                  std::string("cannot load libfabric: ") + (reason == nullptr ? path : reason) +
+                  std::string("cannot load libfabric: ") + reason +
                       "; install it (Debian: apt-get install libfabric1; RHEL: dnf install "
                       "libfabric), or name it by RDMA_TRANSPORT_LIBFABRIC");
   }
@@ -94,17 +86,7 @@ Status Library::Error(long error, std::string_view what) const {  // NOLINT(runt
 }
 
 Status LoadLibrary(const std::string& path, std::shared_ptr<const Library>* library) {
-  static auto* mu = new std::mutex;
-  static auto* loaded = new std::map<std::string, std::shared_ptr<const Library>>;
-  std::lock_guard<std::mutex> lock(*mu);
-  const auto found = loaded->find(path);
-  if (found != loaded->end()) {
-    *library = found->second;
-    return OkStatus();
-  }
-  RDMA_RETURN_IF_ERROR(Load(path, library));
-  loaded->emplace(path, *library);
-  return OkStatus();
+  return host::LoadOnce(path, &Load, library);
 }
 
 }  // namespace rdma_transport::fabric::libfabric

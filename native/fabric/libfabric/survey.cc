@@ -1,6 +1,5 @@
 #include "fabric/libfabric/survey.h"
 
-#include <dlfcn.h>
 #include <unistd.h>  // environ
 
 #include <memory>
@@ -8,18 +7,12 @@
 
 #include "base/json.h"
 #include "base/settings.h"
+#include "fabric/host/dynamic_library.h"
 #include "fabric/libfabric/library.h"
 #include "fabric/libfabric/providers.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {
-
-std::string LibraryFile(const Library& library) {
-  Dl_info found;
-  void* function = reinterpret_cast<void*>(library.getinfo);
-  if (dladdr(function, &found) == 0 || found.dli_fname == nullptr) return library.path;
-  return found.dli_fname;
-}
 
 std::string Describe(const Offer& offer) {
   return Json('{')
@@ -46,7 +39,8 @@ std::string SurveyJson() {
   Json known('{');
   known.Text("name", settings.libfabric.library).Text("error", status.message());
   if (library != nullptr) {
-    known.Text("file", LibraryFile(*library)).Text("version", library->Version());
+    known.Text("file", host::FileOf(reinterpret_cast<void*>(library->getinfo), library->path))
+        .Text("version", library->Version());
     status = FindProviders(*library, settings.libfabric, &providers, &offers);
   }
   Json described('[');

@@ -3,24 +3,17 @@
 #include <dlfcn.h>
 
 #include <cstring>
-#include <map>
-#include <mutex>
 
 #include "base/log.h"
+#include "fabric/host/dynamic_library.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-template <typename Function>
-bool Find(void* handle, const char* name, Function** function) {
-  *function = reinterpret_cast<Function*>(dlsym(handle, name));
-  return *function != nullptr;
-}
-
 // Returns the name of the first required function that is missing, or null.
 const char* Resolve(void* handle, Library* library) {
 #define RDMA_REQUIRE(name) \
-  if (!Find(handle, "ibv_" #name, &library->name)) return "ibv_" #name
+  if (!host::FindFunction(handle, "ibv_" #name, &library->name)) return "ibv_" #name
   RDMA_REQUIRE(get_device_list);
   RDMA_REQUIRE(free_device_list);
   RDMA_REQUIRE(get_device_name);
@@ -47,20 +40,18 @@ const char* Resolve(void* handle, Library* library) {
   RDMA_REQUIRE(ack_async_event);
   RDMA_REQUIRE(fork_init);
 #undef RDMA_REQUIRE
-  Find(handle, "_ibv_query_gid_ex", &library->query_gid_ex);
-  Find(handle, "ibv_reg_mr_iova2", &library->reg_mr_iova2);
-  Find(handle, "ibv_is_fork_initialized", &library->is_fork_initialized);
+  host::FindFunction(handle, "_ibv_query_gid_ex", &library->query_gid_ex);
+  host::FindFunction(handle, "ibv_reg_mr_iova2", &library->reg_mr_iova2);
+  host::FindFunction(handle, "ibv_is_fork_initialized", &library->is_fork_initialized);
   return nullptr;
 }
 
 Status Load(const std::string& path, std::shared_ptr<const Library>* library) {
-  // dlopen() of an empty name would return this program itself.
-  void* handle = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string reason;
+  void* handle = host::OpenLibrary(path, &reason);
   if (handle == nullptr) {
-    const char* reason = path.empty() ? "no name" : dlerror();
     return Status(Code::kNotFound,
-                  std::string("cannot load the verbs library: ") +
-                      (reason == nullptr ? path : reason) +
+                  std::string("cannot load the verbs library: ") + reason +
                       "; install rdma-core's libibverbs (Debian: apt-get install libibverbs1 "
                       "ibverbs-providers; RHEL: dnf install libibverbs), or name it by "
                       "RDMA_TRANSPORT_LIBIBVERBS");
@@ -84,17 +75,7 @@ Status Load(const std::string& path, std::shared_ptr<const Library>* library) {
 }  // namespace
 
 Status LoadLibrary(const std::string& path, std::shared_ptr<const Library>* library) {
-  static auto* mu = new std::mutex;
-  static auto* loaded = new std::map<std::string, std::shared_ptr<const Library>>;
-  std::lock_guard<std::mutex> lock(*mu);
-  const auto found = loaded->find(path);
-  if (found != loaded->end()) {
-    *library = found->second;
-    return OkStatus();
-  }
-  RDMA_RETURN_IF_ERROR(Load(path, library));
-  loaded->emplace(path, *library);
-  return OkStatus();
+  return host::LoadOnce(path, &Load, library);
 }
 
 }  // namespace rdma_transport::fabric::verbs

@@ -1,6 +1,5 @@
 #include "fabric/verbs/survey.h"
 
-#include <dlfcn.h>
 #include <unistd.h>  // environ
 
 #include <iterator>
@@ -9,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/settings.h"
+#include "fabric/host/dynamic_library.h"
 #include "fabric/verbs/memlock.h"
 #include "fabric/verbs/ports.h"
 
@@ -19,13 +19,6 @@ const char* StateName(ibv_port_state state) {
   constexpr const char* kStates[] = {"nop", "down", "init", "armed", "active", "active_defer"};
   const auto number = static_cast<size_t>(state);
   return number < std::size(kStates) ? kStates[number] : "unknown";
-}
-
-std::string LibraryFile(const Library& library) {
-  Dl_info found;
-  void* function = reinterpret_cast<void*>(library.get_device_list);
-  if (dladdr(function, &found) == 0 || found.dli_fname == nullptr) return library.path;
-  return found.dli_fname;
 }
 
 std::string Fork(const Library& library) {
@@ -101,7 +94,10 @@ std::string SurveyJson() {
   Json known('{');
   known.Text("name", settings.verbs.library).Text("error", status.message());
   if (library != nullptr) {
-    known.Text("file", LibraryFile(*library)).Text("fork", Fork(*library));
+    known
+        .Text("file",
+              host::FileOf(reinterpret_cast<void*>(library->get_device_list), library->path))
+        .Text("fork", Fork(*library));
     status = SurveyPorts(*library, settings.verbs, &ports, &choice, &left_out);
   }
   Json described('[');
