@@ -5,7 +5,16 @@ from dataclasses import dataclass
 VERSION = 1
 MODES = ("static", "dynamic", "inline", "grpc")
 MUTABILITIES = ("immutable", "variable", "reference variable")
-SITE_KINDS = ("kernel", "variable", "constant", "feed", "function argument", "received", "unknown")
+SITE_KINDS = (
+    "kernel",
+    "variable",
+    "constant",
+    "feed",
+    "function argument",
+    "received",
+    "staged",  # copied from an accelerator's memory before it is sent
+    "unknown",
+)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ def edge_table(plan: Plan, rows: int = 0) -> Table:
         _row(
             table,
             edge.name,
-            f"{short(edge.source)} → {short(edge.destination)}",
+            f"{_end(edge.source, edge.source_device)} → "
+            f"{_end(edge.destination, edge.destination_device)}",
             type_text(edge.dtype, edge.shape),
             format_bytes(edge.bytes),
             _mode(edge.mode),
@@ -265,9 +266,16 @@ def type_text(dtype: str, shape: Iterable[int | None] | None) -> str:
     return f"{dtype}[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
+def _end(task: str, device: str) -> str:
+    """Return ``ps:0``, or ``ps:0 GPU:1`` for an accelerator."""
+    kind = device.rpartition("/device:")[2]
+    return short(task) if kind.startswith("CPU:") or "/" in kind else f"{short(task)} {kind}"
+
+
 def _site(edge: Edge) -> str:
+    staged = ", staged" if edge.site.kind == "staged" else ""
     changed = "" if edge.mutability == "immutable" else f" [{edge.mutability}]"
-    return f"{edge.site}{changed}"
+    return f"{edge.site}{staged}{changed}"
 
 
 def _or_dash(count: int) -> str:

@@ -86,6 +86,22 @@ Status Complete(const std::string& default_device, tf::Graph* graph) {
   return OkStatus();
 }
 
+// Moves nodes that request an accelerator from their task's CPU to it.
+void AssignAccelerators(tf::Graph* graph) {
+  for (tf::Node* node : graph->op_nodes()) {
+    tf::DeviceNameUtils::ParsedName wanted;
+    tf::DeviceNameUtils::ParsedName device;
+    if (!tf::DeviceNameUtils::ParseFullName(node->requested_device(), &wanted) ||
+        !wanted.has_type || wanted.type == tf::DEVICE_CPU ||
+        !tf::DeviceNameUtils::ParseFullName(node->assigned_device_name(), &device)) {
+      continue;
+    }
+    device.type = wanted.type;
+    device.id = wanted.has_id ? wanted.id : 0;
+    node->set_assigned_device_name(tf::DeviceNameUtils::ParsedNameToString(device));
+  }
+}
+
 }  // namespace
 
 Status PlaceNodes(const std::vector<std::string>& tasks, const std::string& default_device,
@@ -111,7 +127,9 @@ Status PlaceNodes(const std::vector<std::string>& tasks, const std::string& defa
   tf::Placer placer(graph, "", &library, &set, nullptr, /*allow_soft_placement=*/true,
                     /*log_device_placement=*/false);
   const absl::Status status = placer.Run();
-  return status.ok() ? OkStatus() : Refused("its nodes cannot be placed on this cluster", status);
+  if (!status.ok()) return Refused("its nodes cannot be placed on this cluster", status);
+  AssignAccelerators(graph);
+  return OkStatus();
 }
 
 }  // namespace rdma_transport::analyzer

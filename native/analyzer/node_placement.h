@@ -10,8 +10,10 @@
 
 namespace rdma_transport::analyzer {
 
-// Runs TensorFlow's own placer with a virtual CPU for each of `tasks`. `default_device` completes
-// the devices that nodes request; may be empty. Returns InvalidArgument if placement fails.
+// Runs TensorFlow's own placer with a virtual CPU for each of `tasks`. Nodes that request an
+// accelerator are then assigned to it, whether or not this TensorFlow has kernels for it.
+// `default_device` completes the devices that nodes request; may be empty. Returns InvalidArgument
+// if placement fails.
 Status PlaceNodes(const std::vector<std::string>& tasks, const std::string& default_device,
                   const tensorflow::FunctionLibraryDefinition& library, tensorflow::Graph* graph);
 

@@ -76,6 +76,15 @@ std::string ControlName(const tf::Node* dummy) {
   return "^" + dummy->name();
 }
 
+// Whether the tensor lies in an accelerator's memory: TensorFlow uses another operation for tensors
+// that a device keeps in the host's.
+bool IsStaged(const tf::Node* send, const Edge& edge) {
+  tf::DeviceNameUtils::ParsedName device;
+  return send->type_string() == "_Send" &&
+         tf::DeviceNameUtils::ParseFullName(edge.source_device, &device) && device.has_type &&
+         device.type != tf::DEVICE_CPU;
+}
+
 // Calls `found` for each _Send to another task.
 void ForEachEdge(const tf::Graph& partition,
                  const std::function<void(tf::Node* send, Edge edge)>& found) {
@@ -96,6 +105,10 @@ void ForEachEdge(const tf::Graph& partition,
     edge.site = origin.site;
     edge.mutability =
         tf::IsRefType(source->output_type(output)) ? "reference variable" : origin.mutability;
+    if (IsStaged(node, edge)) {
+      edge.site.kind = "staged";
+      edge.mutability = "immutable";
+    }
     edge.in_loop = in_loop[node->id()];
     edge.offsets = OffsetsOf(source, output, TaskOf(edge.destination_device));
     found(node, std::move(edge));

@@ -69,7 +69,9 @@ class TaskNeeds {
   void Receive(const Edge& edge, uint64_t bytes) { slots.Add(bytes, edge.offsets.slots); }
   void Send(const Edge& edge, uint64_t bytes) {
     if (!Allocates(edge)) return;
-    if (edge.site.kind != "unknown") sites_.insert({edge.site.op, *edge.bytes});
+    if (edge.site.kind != "unknown" && edge.site.kind != "staged") {
+      sites_.insert({edge.site.op, *edge.bytes});
+    }
     sources.Add(bytes, edge.offsets.source);
   }
   // A tensor sent to several tasks is allocated once.

@@ -22,7 +22,8 @@ struct Site {
   std::string op;    // the node's name
   std::string type;  // the operation's type
   // "kernel": allocated by that node in each step. "variable", "constant", "feed", "function
-  // argument", "received": already allocated. "unknown": only known when a step runs.
+  // argument", "received": already allocated. "staged": copied from an accelerator's memory before
+  // it is sent. "unknown": only known when a step runs.
   std::string kind = "unknown";
   std::vector<std::string> through;  // operations that forward the buffer to the send
   // For a variable: the operations that update it, and reallocate it if it is being read.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "analyzer/placement.h"
+#include "plugin/device_memory.h"
 #include "plugin/device_names.h"
 #include "protocol/process.h"
 
@@ -27,7 +28,10 @@ PlannedEdge ToPlanned(const Runtime& runtime, const analyzer::Edge& edge) {
   if (!runtime.settings().zero_copy || *edge.bytes <= runtime.settings().arena_min_tensor) {
     return planned;
   }
-  if (edge.site.kind == "kernel") {
+  if (edge.site.kind == "staged") {
+    planned.pools.push_back(
+        runtime.slots()->Reserve(StagingSite(edge.key), *edge.bytes, edge.slots));
+  } else if (edge.site.kind == "kernel") {
     planned.pools.push_back(runtime.slots()->Reserve(edge.site.op, *edge.bytes, edge.slots));
   } else if (edge.site.kind == "variable" && edge.site.updates.size() == 1) {
     // The variable's buffer, and the one that an update allocates while the first is being read,

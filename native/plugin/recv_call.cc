@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plugin/cpu_device.h"
+#include "plugin/device_memory.h"
 #include "plugin/device_names.h"
 #include "plugin/owned_buffer.h"
 #include "plugin/step_errors.h"
@@ -111,8 +112,9 @@ void RecvCall::OnDelivery(Delivery delivery) {
     status = absl::DataLossError(std::string(status.message()) +
                                  "; edge: " + std::string(key_.FullKey()));
   }
+  const bool to_device = delivery.bytes > 0 && InDeviceMemory(*device_, args_.alloc_attrs);
   if (status.ok()) {
-    status = TensorFrom(&delivery, &tensor);
+    status = TensorFrom(&delivery, to_device, &tensor);
     if (receipts_ != nullptr && status.ok()) {
       receipts_->Add(rendezvous_->step_id(), key_, begin_micros_, tf::Env::Default()->NowMicros(),
                      tensor.TotalBytes());
@@ -120,10 +122,19 @@ void RecvCall::OnDelivery(Delivery delivery) {
   } else {
     rendezvous_->endpoint()->Forget(rendezvous_->step_id(), key_.FullKey(), this);
   }
+  if (status.ok() && to_device) return FinishOnDevice(tensor, dead);
   Finish(status, tensor, dead);
 }
 
-absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const {
+void RecvCall::FinishOnDevice(const tf::Tensor& tensor, bool dead) {
+  CopyToDevice(args_, device_, tensor,
+               [self = Self(), dead](const absl::Status& status, const tf::Tensor& copy) {
+                 self->Finish(status, status.ok() ? copy : tf::Tensor(), dead);
+               });
+}
+
+// `for_device`: the tensor is only copied to a device.
+absl::Status RecvCall::TensorFrom(Delivery* delivery, bool for_device, tf::Tensor* tensor) const {
   const auto dtype = static_cast<tf::DataType>(delivery->dtype);
   tf::TensorShape shape;
   const absl::Status shaped = tf::TensorShape::BuildTensorShape(delivery->dims, &shape);
@@ -138,7 +149,8 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
     return absl::OkStatus();
   }
   // A client's session or eager context wraps the device, to give it another name.
-  const bool guarded = dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;
+  const bool guarded =
+      for_device || dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;
   if (!guarded && (!delivery->exclusive || delivery->mode == Mode::kStatic)) {
     // Other devices do not keep kernels from writing there, or from keeping a slot.
     tf::Tensor copy(device_->GetAllocator(args_.alloc_attrs), dtype, shape);

@@ -3,12 +3,15 @@
 #include <memory>
 
 #include "absl/container/inlined_vector.h"
+#include "plugin/device_memory.h"
 #include "plugin/device_names.h"
 #include "plugin/mutable_buffers.h"
 #include "plugin/recv_call.h"
 #include "plugin/status_conversion.h"
 #include "plugin/step_errors.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -43,9 +46,19 @@ class GrpcSend : public FallbackSend {
 
 // What a kept send refers to, and so destroyed after it.
 struct SendCopies {
+  SendCopies(Rendezvous* step, const tf::Rendezvous::ParsedKey& parsed,
+             const tf::Rendezvous::Args& arguments, tf::Tensor sent)
+      : rendezvous(tsl::core::GetNewRef(step)),
+        key(parsed),
+        args(arguments),
+        tensor(std::move(sent)) {
+    if (args.device_context != nullptr) context = tsl::core::GetNewRef(args.device_context);
+  }
+
   tsl::core::RefCountPtr<Rendezvous> rendezvous;
   tf::Rendezvous::ParsedKey key;
   tf::Rendezvous::Args args;
+  tsl::core::RefCountPtr<tf::DeviceContext> context;
   tf::Tensor tensor;
 };
 
@@ -56,23 +69,21 @@ class KeptGrpcSend final : private SendCopies, public GrpcSend {
 };
 
 std::unique_ptr<FallbackSend> GrpcSend::Keep(bool copy) {
-  return std::make_unique<KeptGrpcSend>(SendCopies{tsl::core::GetNewRef(rendezvous_), key_, args_,
-                                                   copy ? tf::tensor::DeepCopy(tensor_) : tensor_},
-                                        dead_);
+  return std::make_unique<KeptGrpcSend>(
+      SendCopies(rendezvous_, key_, args_, copy ? tf::tensor::DeepCopy(tensor_) : tensor_), dead_);
 }
 
 // Returns why the fabric cannot carry this tensor, or null if it can.
-const char* NotCarried(const tf::Rendezvous::ParsedKey& key, const tf::Rendezvous::Args& args,
-                       const tf::Tensor& tensor) {
+const char* NotCarried(const tf::Tensor& tensor) {
   if (tensor.dtype() == tf::DT_STRING) return "a string tensor";
   if (tensor.dtype() == tf::DT_VARIANT) return "a variant tensor";
   if (tensor.dtype() == tf::DT_RESOURCE) return "a resource handle";
   if (!tf::DMAHelper::CanUseDMA(&tensor)) return "a type without plain bytes";
-  const bool on_host = args.alloc_attrs.on_host();
-  if (!on_host && (key.src.type != tf::DEVICE_CPU || key.dst.type != tf::DEVICE_CPU)) {
-    return "memory of an accelerator";
-  }
   return nullptr;
+}
+
+bool CarriesBytes(const tf::Tensor& tensor) {
+  return NotCarried(tensor) == nullptr && tensor.IsInitialized() && tensor.TotalBytes() > 0;
 }
 
 void UnrefBuffer(void* buffer) { static_cast<tf::TensorBuffer*>(buffer)->Unref(); }
@@ -84,13 +95,46 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
   if (tf::DeviceNameUtils::IsSameAddressSpace(key.src, key.dst)) {
     return SendByGrpc(key, args, tensor, is_dead);
   }
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (!aborted_.ok()) return aborted_;
-  }
+  const absl::Status aborted = AbortStatus();
+  if (!aborted.ok()) return aborted;
   Peer* peer = PeerFor(key.dst_device);
   if (peer == nullptr) return SendByGrpc(key, args, tensor, is_dead);
 
+  GrpcSend fallback(this, key, args, tensor, is_dead);
+  tf::Device* device = nullptr;
+  if (key.src.type != tf::DEVICE_CPU && CarriesBytes(tensor)) {
+    const absl::Status found = session()->device_mgr()->LookupDevice(key.src_device, &device);
+    if (!found.ok()) return found;
+  }
+  if (device != nullptr && InDeviceMemory(*device, args.alloc_attrs)) {
+    if (peer->by_grpc()) return SendByGrpc(key, args, tensor, is_dead);
+    SendFromDevice(peer, device, key, args, tensor, is_dead, fallback.Keep(/*copy=*/false));
+    return absl::OkStatus();
+  }
+  const absl::Status sent = SendToPeer(peer, key, tensor, is_dead, &fallback);
+  // The executor does not treat _Send as communication: it would replace Unavailable by Internal,
+  // from which no program recovers.
+  return absl::IsUnavailable(sent) ? absl::AbortedError(sent.message()) : sent;
+}
+
+// The kernel of _Send ends before the copy does, so an error aborts the step.
+void Rendezvous::SendFromDevice(Peer* peer, tf::Device* device, const ParsedKey& key,
+                                const tf::Rendezvous::Args& args, const tf::Tensor& tensor,
+                                bool is_dead, std::shared_ptr<FallbackSend> fallback) {
+  auto send = [step = std::shared_ptr<Rendezvous>(tsl::core::GetNewRef(this)), peer, key, is_dead,
+               fallback = std::move(fallback)](absl::Status status, const tf::Tensor& copy) {
+    if (status.ok()) status = step->AbortStatus();
+    if (status.ok()) status = step->SendToPeer(peer, key, copy, is_dead, fallback.get());
+    if (!status.ok()) step->StartAbort(status);
+  };
+  const absl::string_view full = key.FullKey();
+  CopyToHost(args, device, tensor, env_->device_mgr->HostCPU()->GetAllocator({}),
+             StagingSite(WithoutSuffix({full.data(), full.size()})), std::move(send));
+}
+
+// The tensor lies in the host's memory.
+absl::Status Rendezvous::SendToPeer(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
+                                    bool is_dead, FallbackSend* fallback) {
   absl::InlinedVector<int64_t, 8> dims;
   for (int i = 0; i < tensor.dims(); ++i) dims.push_back(tensor.dim_size(i));
   Outgoing outgoing;
@@ -100,7 +144,7 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
   outgoing.dead = is_dead;
   outgoing.dims = dims.data();
   outgoing.rank = static_cast<int>(dims.size());
-  outgoing.not_carried = NotCarried(key, args, tensor);
+  outgoing.not_carried = NotCarried(tensor);
   outgoing.bytes = tensor.IsInitialized() ? tensor.TotalBytes() : 0;
   if (outgoing.not_carried == nullptr && outgoing.bytes > 0) {
     auto* buffer = const_cast<tf::TensorBuffer*>(tf::DMAHelper::buffer(&tensor));
@@ -110,12 +154,12 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
     buffer->Ref();
     outgoing.owner = OwnerRef(buffer, &UnrefBuffer);
   }
-  GrpcSend fallback(this, key, args, tensor, is_dead);
-  const absl::Status sent =
-      ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), &fallback), peer->task());
-  // The executor does not treat _Send as communication: it would replace Unavailable by Internal,
-  // from which no program recovers.
-  return absl::IsUnavailable(sent) ? absl::AbortedError(sent.message()) : sent;
+  return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), fallback), peer->task());
+}
+
+absl::Status Rendezvous::AbortStatus() {
+  std::lock_guard<std::mutex> lock(mu_);
+  return aborted_;
 }
 
 void Rendezvous::StartAbort(const absl::Status& status) {

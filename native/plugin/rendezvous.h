@@ -1,6 +1,7 @@
 // Connects TensorFlow's _Send and _Recv between tasks to the transport.
 #pragma once
 
+#include <memory>
 #include <mutex>
 
 #include "plugin/step_rendezvous.h"
@@ -33,7 +34,8 @@ class Rendezvous final : public StepRendezvous {
  public:
   using StepRendezvous::StepRendezvous;
 
-  // Sends the tensor to its task at once, without a request.
+  // Sends the tensor to its task at once, without a request, or when it has been copied out of an
+  // accelerator's memory.
   absl::Status Send(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
                     const tensorflow::Tensor& tensor, bool is_dead) override;
   // Also notifies all peers. Over gRPC, their pending calls would fail; here there are no such
@@ -51,6 +53,13 @@ class Rendezvous final : public StepRendezvous {
                            DoneCallback done) override;
 
  private:
+  void SendFromDevice(Peer* peer, tensorflow::Device* device, const ParsedKey& key,
+                      const tensorflow::Rendezvous::Args& args, const tensorflow::Tensor& tensor,
+                      bool is_dead, std::shared_ptr<FallbackSend> fallback);
+  absl::Status SendToPeer(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
+                          bool is_dead, FallbackSend* fallback);
+  absl::Status AbortStatus();
+
   std::mutex mu_;
   absl::Status aborted_;
 };

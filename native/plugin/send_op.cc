@@ -1,7 +1,9 @@
 #include "plugin/send_op.h"
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "analyzer/partition_edges.h"
@@ -28,7 +30,7 @@ class SendOp final : public tf::OpKernel {
     tf::NodeDef same = def();
     same.set_op("_HostSend");  // another name of TensorFlow's kernel
     absl::Status made;
-    send_ = tf::CreateOpKernel(tf::DeviceType(tf::DEVICE_CPU), construction->device(),
+    send_ = tf::CreateOpKernel(construction->device_type(), construction->device(),
                                construction->device()->GetAllocator({}), same,
                                construction->graph_def_version(), &made);
     OP_REQUIRES_OK(construction, made);
@@ -55,9 +57,16 @@ class SendOp final : public tf::OpKernel {
 
 }  // namespace
 
-void RegisterSendOp() {
-  static const tf::kernel_factory::OpKernelRegistrar registrar(
-      tf::KernelDefBuilder("_Send").Device(tf::DEVICE_CPU).Priority(1).Build(), "SendOp",
+// A kernel for a type of devices comes before TensorFlow's kernel for all types.
+void RegisterSendOp(const std::string& device_type) {
+  using tf::kernel_factory::OpKernelRegistrar;
+  static auto* mu = new std::mutex;
+  static auto* registered = new std::map<std::string, std::unique_ptr<OpKernelRegistrar>>;
+  std::lock_guard<std::mutex> lock(*mu);
+  std::unique_ptr<OpKernelRegistrar>& registrar = (*registered)[device_type];
+  if (registrar != nullptr) return;
+  registrar = std::make_unique<OpKernelRegistrar>(
+      tf::KernelDefBuilder("_Send").Device(device_type.c_str()).Priority(1).Build(), "SendOp",
       [](tf::OpKernelConstruction* construction) -> tf::OpKernel* {
         return new SendOp(construction);
       });

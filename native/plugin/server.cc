@@ -62,7 +62,6 @@ class RdmaServer final : public tf::GrpcServer {
     SetLogSink(&WriteToTensorFlowLog);
     const Status status = ProcessRuntime(&runtime);
     if (!status.ok()) return ToTensorFlow(status);
-    RegisterSendOp();
     std::unique_ptr<RdmaServer> server(new RdmaServer(server_def, runtime));
     const absl::Status made = server->InitAll(local_devices);
     if (!made.ok()) return Explain(made, server_def);
@@ -145,6 +144,9 @@ class RdmaServer final : public tf::GrpcServer {
       if (!status.ok()) return status;
       devices_ = std::make_unique<tf::StaticDeviceMgr>(std::move(devices));
       local_devices = devices_.get();
+    }
+    for (const tf::Device* device : local_devices->ListDevices()) {
+      RegisterSendOp(device->device_type());
     }
     tf::GrpcServerOptions options;
     options.local_device_mgr = local_devices;

@@ -33,6 +33,11 @@ Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fall
   return SendElsewhere(tensor, route.why.message(), fallback);
 }
 
+bool Peer::by_grpc() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return state_ == State::kGrpc && !NeedsResolvingLocked();
+}
+
 Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback) {
   if (tensor->not_carried != nullptr) return SendElsewhere(*tensor, tensor->not_carried, fallback);
   const bool changes = tensor->mutable_source;

@@ -45,6 +45,8 @@ class Peer {
         traffic_(traffic) {}
 
   const std::string& task() const { return task_; }
+  // Returns whether TensorFlow's transport now carries the tensors to this peer.
+  bool by_grpc() const;
   const Traffic* traffic() const { return traffic_; }
 
   // Sends the tensor now, or keeps it until the transport is decided. Uses `fallback` for gRPC.
