@@ -118,6 +118,7 @@ Status BlockingChannel::Connect(const std::string& peer_address, bool active,
   }
   const auto role = active ? fabric::Role::kActive : fabric::Role::kPassive;
   channel->Authenticate(key);
+  channel->ReportDelivery();
   const Status status = channel->Connect(peer_address, role);
   if (!status.ok()) {
     OnClosed(status);

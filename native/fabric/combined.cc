@@ -72,6 +72,13 @@ class CombinedChannel final : public Channel {
     }
   }
 
+  void ReportDelivery() override {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (const auto& channel : candidates_) {
+      if (channel != nullptr) channel->ReportDelivery();
+    }
+  }
+
   Status Connect(std::string_view peer_address, Role role) override {
     size_t member = 0;
     std::string_view inner;

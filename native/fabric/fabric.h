@@ -171,6 +171,10 @@ class Channel {
   // Keeps local memory until no transfer accesses it any more. Never blocks.
   virtual void Keep(OwnerRef /*memory*/) {}
 
+  // From now on a Write() ends only when its bytes are in the peer's memory. Otherwise its end may
+  // mean no more than that the source may change. Call it before Connect().
+  virtual void ReportDelivery() {}
+
   // Sends one notification that consists of the concatenated parts. The peer receives it after all
   // earlier writes and notifications of this channel. Never blocks: if the peer's ring is full, the
   // notification is queued. Returns ResourceExhausted if too much is queued, or InvalidArgument if
@@ -190,7 +194,7 @@ class Channel {
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
   // Starts a one-sided write. The write may be delayed until the next Notify() or Flush(), and
   // overtake earlier writes: before a second write to a place, the peer must confirm that a
-  // notification sent after the first one has arrived, as OnTransfer() does not say it has. If an
+  // notification sent after the first one has arrived, or ReportDelivery() must be on. If an
   // error is returned, no OnTransfer() follows: PermissionDenied if the peer shared the region
   // read-only, InvalidArgument if source or destination lies outside the registered regions.
   virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;

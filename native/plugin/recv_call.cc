@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "plugin/cpu_device.h"
-#include "plugin/device_memory.h"
 #include "plugin/device_names.h"
 #include "plugin/owned_buffer.h"
 #include "plugin/step_errors.h"
@@ -112,9 +111,8 @@ void RecvCall::OnDelivery(Delivery delivery) {
     status = absl::DataLossError(std::string(status.message()) +
                                  "; edge: " + std::string(key_.FullKey()));
   }
-  const bool to_device = delivery.bytes > 0 && InDeviceMemory(*device_, args_.alloc_attrs);
   if (status.ok()) {
-    status = TensorFrom(&delivery, to_device, &tensor);
+    status = TensorFrom(&delivery, &tensor);
     if (receipts_ != nullptr && status.ok()) {
       receipts_->Add(rendezvous_->step_id(), key_, begin_micros_, tf::Env::Default()->NowMicros(),
                      tensor.TotalBytes());
@@ -122,19 +120,10 @@ void RecvCall::OnDelivery(Delivery delivery) {
   } else {
     rendezvous_->endpoint()->Forget(rendezvous_->step_id(), key_.FullKey(), this);
   }
-  if (status.ok() && to_device) return FinishOnDevice(tensor, dead);
   Finish(status, tensor, dead);
 }
 
-void RecvCall::FinishOnDevice(const tf::Tensor& tensor, bool dead) {
-  CopyToDevice(args_, device_, tensor,
-               [self = Self(), dead](const absl::Status& status, const tf::Tensor& copy) {
-                 self->Finish(status, status.ok() ? copy : tf::Tensor(), dead);
-               });
-}
-
-// `for_device`: the tensor is only copied to a device.
-absl::Status RecvCall::TensorFrom(Delivery* delivery, bool for_device, tf::Tensor* tensor) const {
+absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const {
   const auto dtype = static_cast<tf::DataType>(delivery->dtype);
   tf::TensorShape shape;
   const absl::Status shaped = tf::TensorShape::BuildTensorShape(delivery->dims, &shape);
@@ -149,8 +138,7 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, bool for_device, tf::Tenso
     return absl::OkStatus();
   }
   // A client's session or eager context wraps the device, to give it another name.
-  const bool guarded =
-      for_device || dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;
+  const bool guarded = dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;
   if (!guarded && (!delivery->exclusive || delivery->mode == Mode::kStatic)) {
     // Other devices do not keep kernels from writing there, or from keeping a slot.
     tf::Tensor copy(device_->GetAllocator(args_.alloc_attrs), dtype, shape);

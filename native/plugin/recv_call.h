@@ -39,8 +39,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   std::shared_ptr<RecvCall> Self() {
     return std::static_pointer_cast<RecvCall>(PendingRecv::shared_from_this());
   }
-  absl::Status TensorFrom(Delivery* delivery, bool for_device, tensorflow::Tensor* tensor) const;
-  void FinishOnDevice(const tensorflow::Tensor& tensor, bool dead);
+  absl::Status TensorFrom(Delivery* delivery, tensorflow::Tensor* tensor) const;
   // Calls TensorFlow back. Only the caller that claimed this may call it.
   void Finish(const absl::Status& status, const tensorflow::Tensor& tensor, bool dead);
 

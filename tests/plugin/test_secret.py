@@ -352,7 +352,7 @@ def test_two_doctors_with_different_secrets(secret: Path) -> None:
             )
             connection, _ = server.accept()
             with connection:
-                result = meeting.receive(connection)
+                result = meeting.receive(connection, meeting.opened())
             visitor.wait(60)
     assert result.status == "FAIL"
     assert "this task has none" in result.found

@@ -74,6 +74,7 @@ class LibfabricChannel final : public Channel,
   bool Copies() const override { return false; }
   bool OutlivedByTransfers() const override { return true; }
   void Keep(OwnerRef memory) override;
+  void ReportDelivery() override { reports_delivery_ = true; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override;
@@ -206,6 +207,7 @@ class LibfabricChannel final : public Channel,
   Greeting greeting_;
   bool passive_ = false;
   bool remote_data_ = false;  // writes say that they have arrived
+  bool reports_delivery_ = false;
 
   // Used only by the polling thread.
   Inbox inbox_;

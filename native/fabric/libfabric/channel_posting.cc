@@ -118,7 +118,8 @@ bool LibfabricChannel::PostPiece() {
   if (piece.write) {
     const uint32_t data = RemoteData(remote_.number, piece.sequence);
     result = domain.Write(operation, piece.local, piece.length, piece.descriptor, peer_,
-                          piece.address, piece.key, remote_data_ ? &data : nullptr);
+                          piece.address, piece.key, remote_data_ ? &data : nullptr,
+                          reports_delivery_);
   } else {
     result = domain.Read(operation, piece.local, piece.length, piece.descriptor, peer_,
                          piece.address, piece.key);

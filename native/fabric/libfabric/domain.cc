@@ -249,8 +249,9 @@ ssize_t Domain::Send(Operation* operation, size_t length, fi_addr_t peer) {
 }
 
 ssize_t Domain::Write(Operation* operation, const char* source, size_t length, void* descriptor,
-                      fi_addr_t peer, uint64_t address, uint64_t key, const uint32_t* data) {
-  if (data != nullptr) {
+                      fi_addr_t peer, uint64_t address, uint64_t key, const uint32_t* data,
+                      bool delivered) {
+  if (data != nullptr && !delivered) {
     return BesidePolling([&] {
       return fi_writedata(endpoint_.get(), source, length, descriptor, *data, peer, address, key,
                           &operation->context);
@@ -266,8 +267,12 @@ ssize_t Domain::Write(Operation* operation, const char* source, size_t length, v
   message.rma_iov = &remote;
   message.rma_iov_count = 1;
   message.context = &operation->context;
-  return BesidePolling(
-      [&] { return fi_writemsg(endpoint_.get(), &message, FI_COMPLETION | FI_DELIVERY_COMPLETE); });
+  uint64_t flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
+  if (data != nullptr) {
+    message.data = *data;
+    flags |= FI_REMOTE_CQ_DATA;
+  }
+  return BesidePolling([&] { return fi_writemsg(endpoint_.get(), &message, flags); });
 }
 
 ssize_t Domain::Read(Operation* operation, char* destination, size_t length, void* descriptor,

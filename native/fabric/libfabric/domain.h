@@ -113,10 +113,11 @@ class Domain {
   // error. After 0, Completions() returns `operation` once.
   ssize_t Receive(Operation* operation);
   ssize_t Send(Operation* operation, size_t length, fi_addr_t peer);
-  // With remote data, the peer learns of the write, and it may end before its bytes are there.
-  // Without, it ends when they are.
+  // With remote data, the peer learns of the write, and it may end before its bytes are there,
+  // unless `delivered`. Without, it ends when they are.
   ssize_t Write(Operation* operation, const char* source, size_t length, void* descriptor,
-                fi_addr_t peer, uint64_t address, uint64_t key, const uint32_t* data);
+                fi_addr_t peer, uint64_t address, uint64_t key, const uint32_t* data,
+                bool delivered);
   ssize_t Read(Operation* operation, char* destination, size_t length, void* descriptor,
                fi_addr_t peer, uint64_t address, uint64_t key);
 

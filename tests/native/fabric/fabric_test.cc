@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -210,6 +211,45 @@ TEST_P(FabricTest, ReadsAndWritesReachTheOtherSidesMemory) {
   ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
   EXPECT_EQ(region->address()[4096], 'w');
   EXPECT_EQ(region->address()[4095], 'b');
+}
+
+// Compares the peer's memory with the source whenever a write ends.
+struct Comparer : Recorder {
+  void OnTransfer(uint64_t cookie, const Status& status) override {
+    Recorder::OnTransfer(cookie, status);
+    EXPECT_EQ(std::memcmp(mine, theirs, length), 0) << "write " << cookie;
+  }
+  const char* mine = nullptr;
+  const char* theirs = nullptr;
+  size_t length = 0;
+};
+
+TEST_P(FabricTest, AWriteWhoseDeliveryIsReportedIsThereWhenItEnds) {
+  const auto comparer = std::make_shared<Comparer>();
+  a_.handler = comparer;
+  b_.handler = std::make_shared<Recorder>();
+  for (Side* side : {&a_, &b_}) {
+    ASSERT_TRUE(side->device->Open(side->handler, &side->channel).ok());
+    side->channel->ReportDelivery();
+  }
+  ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
+  ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }));
+  const auto theirs = Shared(b_, Access::kRemoteReadWrite);
+  ASSERT_TRUE(Notify(b_, "shared").ok());
+  ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
+  const auto mine = Private(a_);
+  comparer->mine = mine->address();
+  comparer->theirs = theirs->address();
+  comparer->length = std::min(mine->length(), theirs->length());
+  const RemoteSpan span = {theirs->key(), 0, comparer->length};
+  a_.channel->Map(span);
+  for (uint64_t i = 1; i <= 30; ++i) {
+    std::memset(mine->address(), static_cast<int>(i), comparer->length);
+    ASSERT_TRUE(a_.channel->Write(mine->address(), span, i).ok());
+    ASSERT_TRUE(a_.channel->Flush().ok());
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == i; }));
+  }
 }
 
 TEST_P(FabricTest, NothingOutsideARegionCanBeReached) {
