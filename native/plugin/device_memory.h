@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "tensorflow/core/common_runtime/device.h"
-#include "tensorflow/core/framework/rendezvous.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace rdma_transport {
@@ -20,17 +19,21 @@ bool InDeviceMemory(const tensorflow::Device& device,
 // its key without frame-and-iteration suffix.
 std::string StagingSite(std::string_view edge);
 
-// Called once, on any thread, with the copy, or with an error.
-using CopyDone = std::function<void(const absl::Status& status, const tensorflow::Tensor& copy)>;
+// Allocates a tensor on the device. If there is no memory, waits for some, as TensorFlow does, on
+// another thread. Calls `done` once, on any thread, with the tensor or with ResourceExhausted.
+void AllocateOnDevice(tensorflow::Device* device, const tensorflow::AllocatorAttributes& attributes,
+                      tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                      std::function<void(const absl::Status&, const tensorflow::Tensor&)> done);
 
-// Copies `tensor`, once the device has computed it, into memory allocated at `site`. `device` and
-// its context must outlive the call of `done`.
-void CopyToHost(const tensorflow::Rendezvous::Args& args, tensorflow::Device* device,
-                const tensorflow::Tensor& tensor, tensorflow::Allocator* allocator,
-                const std::string& site, CopyDone done);
-// Copies `tensor` into memory of the device, and holds it until the device has read it. If there is
-// no memory, the copy waits for some, as TensorFlow's own do, and then fails.
-void CopyToDevice(const tensorflow::Rendezvous::Args& args, tensorflow::Device* device,
-                  const tensorflow::Tensor& tensor, CopyDone done);
+// These copy a tensor into one of the same type and shape, and call `done` once, on any thread.
+// `context` is that of the _Send or _Recv, or null for the device's own. The tensors are held until
+// then; the device must outlive it. The copy begins when the device has computed what is to be
+// copied, or does not use the destination any more.
+void CopyToHost(tensorflow::DeviceContext* context, tensorflow::Device* device,
+                const tensorflow::Tensor& from, const tensorflow::Tensor& to,
+                tensorflow::StatusCallback done);
+void CopyToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device,
+                  const tensorflow::Tensor& from, const tensorflow::Tensor& to,
+                  tensorflow::StatusCallback done);
 
 }  // namespace rdma_transport

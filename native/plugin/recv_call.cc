@@ -33,8 +33,8 @@ struct RecvCall::GrpcFetch {
 };
 
 RecvCall::RecvCall(StepRendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
-                   const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done)
-    : rendezvous_(rendezvous), key_(key), args_(args), done_(std::move(done)) {}
+                   const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done, Use use)
+    : rendezvous_(rendezvous), key_(key), args_(args), done_(std::move(done)), use_(use) {}
 
 RecvCall::~RecvCall() = default;
 
@@ -128,8 +128,13 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
   tf::TensorShape shape;
   const absl::Status shaped = tf::TensorShape::BuildTensorShape(delivery->dims, &shape);
   if (!shaped.ok()) return shaped;
-  if (!tf::DataType_IsValid(static_cast<int>(dtype)) || !tf::DataTypeCanUseMemcpy(dtype) ||
-      !HasBytes(delivery->dims, tf::DataTypeSize(dtype), delivery->bytes)) {
+  const bool plain =
+      tf::DataType_IsValid(static_cast<int>(dtype)) && tf::DataTypeCanUseMemcpy(dtype);
+  if (plain && use_ == Use::kCopied && delivery->bytes == 0) {
+    *tensor = tf::Tensor(dtype, shape, tf::core::RefCountPtr<tf::TensorBuffer>());
+    return absl::OkStatus();
+  }
+  if (!plain || !HasBytes(delivery->dims, tf::DataTypeSize(dtype), delivery->bytes)) {
     return absl::DataLossError("a tensor whose type, shape and length contradict each other: " +
                                std::string(key_.FullKey()));
   }
@@ -138,7 +143,8 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
     return absl::OkStatus();
   }
   // A client's session or eager context wraps the device, to give it another name.
-  const bool guarded = dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;
+  const bool guarded =
+      use_ == Use::kCopied || dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;
   if (!guarded && (!delivery->exclusive || delivery->mode == Mode::kStatic)) {
     // Other devices do not keep kernels from writing there, or from keeping a slot.
     tf::Tensor copy(device_->GetAllocator(args_.alloc_attrs), dtype, shape);

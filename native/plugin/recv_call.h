@@ -17,8 +17,14 @@ namespace rdma_transport {
 // Thread-safe. Lives at least until it has called TensorFlow back.
 class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv {
  public:
+  enum class Use {
+    kInKernels,
+    kCopied,  // to a device. A tensor without its bytes is allowed: see chunks.h
+  };
+
   RecvCall(StepRendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,
-           const tensorflow::Rendezvous::Args& args, tensorflow::Rendezvous::DoneCallback done);
+           const tensorflow::Rendezvous::Args& args, tensorflow::Rendezvous::DoneCallback done,
+           Use use = Use::kInKernels);
   ~RecvCall() override;
 
   // Registers with the step and asks the endpoint for the tensor.
@@ -47,6 +53,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   const tensorflow::Rendezvous::ParsedKey key_;
   const tensorflow::Rendezvous::Args args_;
   tensorflow::Rendezvous::DoneCallback done_;
+  const Use use_;
   tensorflow::Device* device_ = nullptr;
   Peer* peer_ = nullptr;
   std::shared_ptr<ReceiptLog> receipts_;  // null if nothing is recorded

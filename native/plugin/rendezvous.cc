@@ -4,7 +4,9 @@
 
 #include "absl/container/inlined_vector.h"
 #include "plugin/device_memory.h"
-#include "plugin/device_names.h"
+#include "plugin/device_recv.h"
+#include "plugin/device_send.h"
+#include "plugin/grpc_send.h"
 #include "plugin/mutable_buffers.h"
 #include "plugin/recv_call.h"
 #include "plugin/status_conversion.h"
@@ -12,7 +14,6 @@
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
-#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
@@ -20,58 +21,6 @@ namespace rdma_transport {
 namespace {
 
 namespace tf = tensorflow;
-
-// TensorFlow's own Send(). Refers to the caller's variables.
-class GrpcSend : public FallbackSend {
- public:
-  GrpcSend(Rendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
-           const tf::Rendezvous::Args& args, const tf::Tensor& tensor, bool dead)
-      : rendezvous_(rendezvous), key_(key), args_(args), tensor_(tensor), dead_(dead) {}
-
-  Status Send() override {
-    return FromTensorFlow(rendezvous_->SendByGrpc(key_, args_, tensor_, dead_));
-  }
-  std::unique_ptr<FallbackSend> Keep(bool copy) override;
-  void Fail(const Status& status) override {
-    rendezvous_->StartAbort(ToTensorFlow(status, WorkerOf(key_.dst_device)));
-  }
-
- private:
-  Rendezvous* const rendezvous_;
-  const tf::Rendezvous::ParsedKey& key_;
-  const tf::Rendezvous::Args& args_;
-  const tf::Tensor& tensor_;
-  const bool dead_;
-};
-
-// What a kept send refers to, and so destroyed after it.
-struct SendCopies {
-  SendCopies(Rendezvous* step, const tf::Rendezvous::ParsedKey& parsed,
-             const tf::Rendezvous::Args& arguments, tf::Tensor sent)
-      : rendezvous(tsl::core::GetNewRef(step)),
-        key(parsed),
-        args(arguments),
-        tensor(std::move(sent)) {
-    if (args.device_context != nullptr) context = tsl::core::GetNewRef(args.device_context);
-  }
-
-  tsl::core::RefCountPtr<Rendezvous> rendezvous;
-  tf::Rendezvous::ParsedKey key;
-  tf::Rendezvous::Args args;
-  tsl::core::RefCountPtr<tf::DeviceContext> context;
-  tf::Tensor tensor;
-};
-
-class KeptGrpcSend final : private SendCopies, public GrpcSend {
- public:
-  KeptGrpcSend(SendCopies copies, bool dead)
-      : SendCopies(std::move(copies)), GrpcSend(rendezvous.get(), key, args, tensor, dead) {}
-};
-
-std::unique_ptr<FallbackSend> GrpcSend::Keep(bool copy) {
-  return std::make_unique<KeptGrpcSend>(
-      SendCopies(rendezvous_, key_, args_, copy ? tf::tensor::DeepCopy(tensor_) : tensor_), dead_);
-}
 
 // Returns why the fabric cannot carry this tensor, or null if it can.
 const char* NotCarried(const tf::Tensor& tensor) {
@@ -108,7 +57,7 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
   }
   if (device != nullptr && InDeviceMemory(*device, args.alloc_attrs)) {
     if (peer->by_grpc()) return SendByGrpc(key, args, tensor, is_dead);
-    SendFromDevice(peer, device, key, args, tensor, is_dead, fallback.Keep(/*copy=*/false));
+    SendFromDevice({this, peer, device, args.device_context}, key, tensor, is_dead, &fallback);
     return absl::OkStatus();
   }
   const absl::Status sent = SendToPeer(peer, key, tensor, is_dead, &fallback);
@@ -117,33 +66,10 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
   return absl::IsUnavailable(sent) ? absl::AbortedError(sent.message()) : sent;
 }
 
-// The kernel of _Send ends before the copy does, so an error aborts the step.
-void Rendezvous::SendFromDevice(Peer* peer, tf::Device* device, const ParsedKey& key,
-                                const tf::Rendezvous::Args& args, const tf::Tensor& tensor,
-                                bool is_dead, std::shared_ptr<FallbackSend> fallback) {
-  auto send = [step = std::shared_ptr<Rendezvous>(tsl::core::GetNewRef(this)), peer, key, is_dead,
-               fallback = std::move(fallback)](absl::Status status, const tf::Tensor& copy) {
-    if (status.ok()) status = step->AbortStatus();
-    if (status.ok()) status = step->SendToPeer(peer, key, copy, is_dead, fallback.get());
-    if (!status.ok()) step->StartAbort(status);
-  };
-  const absl::string_view full = key.FullKey();
-  CopyToHost(args, device, tensor, env_->device_mgr->HostCPU()->GetAllocator({}),
-             StagingSite(WithoutSuffix({full.data(), full.size()})), std::move(send));
-}
-
-// The tensor lies in the host's memory.
 absl::Status Rendezvous::SendToPeer(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
                                     bool is_dead, FallbackSend* fallback) {
-  absl::InlinedVector<int64_t, 8> dims;
-  for (int i = 0; i < tensor.dims(); ++i) dims.push_back(tensor.dim_size(i));
   Outgoing outgoing;
-  outgoing.step = step_id_;
-  outgoing.key = std::string_view(key.FullKey().data(), key.FullKey().size());
-  outgoing.dtype = static_cast<uint32_t>(tensor.dtype());
   outgoing.dead = is_dead;
-  outgoing.dims = dims.data();
-  outgoing.rank = static_cast<int>(dims.size());
   outgoing.not_carried = NotCarried(tensor);
   outgoing.bytes = tensor.IsInitialized() ? tensor.TotalBytes() : 0;
   if (outgoing.not_carried == nullptr && outgoing.bytes > 0) {
@@ -154,6 +80,23 @@ absl::Status Rendezvous::SendToPeer(Peer* peer, const ParsedKey& key, const tf::
     buffer->Ref();
     outgoing.owner = OwnerRef(buffer, &UnrefBuffer);
   }
+  return Send(std::move(outgoing), peer, key, tensor, fallback);
+}
+
+absl::Status Rendezvous::Announce(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
+                                  FallbackSend* fallback) {
+  return Send(Outgoing(), peer, key, tensor, fallback);
+}
+
+absl::Status Rendezvous::Send(Outgoing outgoing, Peer* peer, const ParsedKey& key,
+                              const tf::Tensor& tensor, FallbackSend* fallback) {
+  absl::InlinedVector<int64_t, 8> dims;
+  for (int i = 0; i < tensor.dims(); ++i) dims.push_back(tensor.dim_size(i));
+  outgoing.step = step_id_;
+  outgoing.key = std::string_view(key.FullKey().data(), key.FullKey().size());
+  outgoing.dtype = static_cast<uint32_t>(tensor.dtype());
+  outgoing.dims = dims.data();
+  outgoing.rank = static_cast<int>(dims.size());
   return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), fallback), peer->task());
 }
 
@@ -176,6 +119,14 @@ void Rendezvous::StartAbort(const absl::Status& status) {
 
 void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvous::Args& args,
                                      DoneCallback done) {
+  tf::Device* device = nullptr;
+  if (parsed.dst.type != tf::DEVICE_CPU) {
+    const absl::Status found = session()->device_mgr()->LookupDevice(parsed.dst_device, &device);
+    if (!found.ok()) return done(found, tf::Rendezvous::Args(), args, tf::Tensor(), false);
+  }
+  if (device != nullptr && InDeviceMemory(*device, args.alloc_attrs)) {
+    return RecvToDevice(this, device, parsed, args, std::move(done));
+  }
   RecvCall::Run(std::make_shared<RecvCall>(this, parsed, args, std::move(done)));
 }
 

@@ -1,0 +1,75 @@
+#include "plugin/device_send.h"
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "plugin/chunks.h"
+#include "plugin/device_memory.h"
+#include "plugin/grpc_send.h"
+#include "protocol/wire.h"
+#include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
+
+namespace rdma_transport {
+namespace {
+
+namespace tf = tensorflow;
+
+using ParsedKey = tf::Rendezvous::ParsedKey;
+using SendHostTensor = std::function<absl::Status(Rendezvous* rendezvous, const tf::Tensor& copy)>;
+
+// Calls `send` with a copy in the host's memory.
+void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
+                 SendHostTensor send) {
+  const std::string_view full(key.FullKey().data(), key.FullKey().size());
+  const std::string site = StagingSite(WithoutSuffix(full));
+  tf::Tensor copy;
+  {
+    // The allocator takes the site from here.
+    const tsl::profiler::ScopedMemoryDebugAnnotation annotation(site);
+    copy = tf::Tensor(route.rendezvous->HostAllocator(), tensor.dtype(), tensor.shape());
+  }
+  const std::shared_ptr<Rendezvous> rendezvous(tsl::core::GetNewRef(route.rendezvous));
+  if (!copy.IsInitialized()) {
+    return rendezvous->StartAbort(absl::ResourceExhaustedError(
+        "no memory of the host for a copy of a tensor of " + route.device->name()));
+  }
+  CopyToHost(route.context, route.device, tensor, copy,
+             [rendezvous, copy, send = std::move(send)](absl::Status status) {
+               if (status.ok()) status = rendezvous->AbortStatus();
+               if (status.ok()) status = send(rendezvous.get(), copy);
+               if (!status.ok()) rendezvous->StartAbort(status);
+             });
+}
+
+void SendChunk(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& chunk) {
+  CopyAndSend(route, key, chunk,
+              [peer = route.peer, key](Rendezvous* rendezvous, const tf::Tensor& copy) {
+                tf::Rendezvous::Args on_host;
+                on_host.alloc_attrs.set_on_host(true);
+                GrpcSend fallback(rendezvous, key, on_host, copy, /*dead=*/false);
+                return rendezvous->SendToPeer(peer, key, copy, /*is_dead=*/false, &fallback);
+              });
+}
+
+}  // namespace
+
+void SendFromDevice(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
+                    bool is_dead, FallbackSend* fallback) {
+  const bool whole = is_dead || key.dst.type == tf::DEVICE_CPU;
+  const int chunks = whole ? 1 : ChunksOf(tensor.TotalBytes());
+  if (chunks == 1) {
+    return CopyAndSend(route, key, tensor,
+                       [peer = route.peer, key, is_dead,
+                        kept = std::shared_ptr<FallbackSend>(fallback->Keep(/*copy=*/false))](
+                           Rendezvous* rendezvous, const tf::Tensor& copy) {
+                         return rendezvous->SendToPeer(peer, key, copy, is_dead, kept.get());
+                       });
+  }
+  const absl::Status announced = route.rendezvous->Announce(route.peer, key, tensor, fallback);
+  if (!announced.ok()) return route.rendezvous->StartAbort(announced);
+  for (int i = 0; i < chunks; ++i) SendChunk(route, KeyOfChunk(key, i), ChunkOf(tensor, i));
+}
+
+}  // namespace rdma_transport

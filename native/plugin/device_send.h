@@ -1,0 +1,24 @@
+// Sends tensors out of the memory of accelerators: they are copied into the host's first, large
+// ones in chunks.
+#pragma once
+
+#include "plugin/rendezvous.h"
+#include "protocol/peer.h"
+
+namespace rdma_transport {
+
+// From where to where. `context` may be null, as in the arguments of a _Send.
+struct DeviceRoute {
+  Rendezvous* rendezvous;
+  Peer* peer;
+  tensorflow::Device* device;
+  tensorflow::DeviceContext* context;
+};
+
+// Returns at once, and sends when the device has copied the tensor. An error aborts the step, as
+// the kernel of _Send has ended then. `fallback` sends the whole tensor by gRPC; it is not used
+// after the call.
+void SendFromDevice(const DeviceRoute& route, const tensorflow::Rendezvous::ParsedKey& key,
+                    const tensorflow::Tensor& tensor, bool is_dead, FallbackSend* fallback);
+
+}  // namespace rdma_transport
