@@ -1,0 +1,72 @@
+// An accelerator without hardware, for tests: how it is set up, disturbed and watched.
+//
+// libpretend_accelerator.so adds the device type PRETEND to TensorFlow, by TensorFlow's C API only.
+// Load it before the server is made, in each process:
+//
+//   from tensorflow.python.framework import load_library
+//   load_library.load_pluggable_device_library(path)
+//
+// Device memory is a memfd that is mapped twice. TensorFlow gets addresses of the mapping without
+// any access, so a processor that uses one gets SIGSEGV. Each stream has a thread, which carries
+// out copies and kernels in order, and late. While a copy or kernel is delayed, its destination
+// holds scribbles; its source is read after the delay. So what does not wait for a stream reads, or
+// sends, wrong bytes.
+//
+// Kernels, for float: Neg, Square, AddV2, Sub, Mul (operands of equal shape, or one with a single
+// element), and MatMul. TensorFlow has its own for any device: Identity, Const, Shape, control
+// flow, variables, _Send, _Recv.
+//
+// The environment variable PRETEND_ACCELERATOR has "key=value" pairs, separated by spaces or
+// commas. It is read when TensorFlow first asks; an unknown key or a bad value ends the process
+// with a message. PretendAcceleratorSet() changes settings later, except for those marked with *.
+//
+//   devices=N*       devices in this process. Default: 1
+//   memory_mib=N*    memory of each. TensorFlow leaves up to 300 MiB of it unused. Default: 4096
+//   seed=N*          of the random delays. Default: 1
+//   delay_us=N       copies and kernels wait a random time of up to N us. Default: 0
+//   copy_us=N        each copy waits N us more. Default: 0
+//
+// Faults; 0, the default, is none:
+//   fail_alloc=N     the Nth allocation from now, and all later ones, fail: out of memory.
+//   fail_dtoh=N      the Nth copy from now from a device to the host is refused when it is
+//   enqueued; fail_htod=N      the same from the host to a device. Only that one. fail_stream=N the
+//   Nth copy or kernel from now fails when it is carried out. Its stream stays
+//                    in error: it carries out no further copies and kernels, and its events have
+//                    the status SE_EVENT_ERROR. It still makes callbacks.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct PretendAcceleratorCounters {
+  // Copies that were carried out, also blocking ones.
+  uint64_t dtoh_copies;
+  uint64_t dtoh_bytes;
+  uint64_t htod_copies;
+  uint64_t htod_bytes;
+  uint64_t dtod_copies;
+  uint64_t dtod_bytes;
+  uint64_t kernels;
+  uint64_t callbacks;
+  uint64_t failures;  // how often a fault struck
+  // Now:
+  uint64_t allocated_bytes;  // by TensorFlow's allocator, which keeps what it has
+  uint64_t pending;          // enqueued copies and kernels that did not end yet
+} PretendAcceleratorCounters;
+
+// Of all devices in this process.
+void PretendAcceleratorCount(PretendAcceleratorCounters* counters);
+
+// Takes "key=value" pairs as above. Returns 0 and changes nothing for an unknown key or a bad
+// value.
+int PretendAcceleratorSet(const char* pairs);
+
+// A new descriptor of the memory in which `address` lies, and the offset there; -1 if it is none.
+int PretendAcceleratorExport(const void* address, uint64_t* offset);
+
+#ifdef __cplusplus
+}
+#endif

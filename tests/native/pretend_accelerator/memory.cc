@@ -1,0 +1,130 @@
+#include "memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <vector>
+
+#include "control.h"
+#include "settings.h"
+
+namespace pretend_accelerator {
+namespace {
+
+constexpr uint64_t kAlignment = 4096;
+
+void Require(bool condition, const char* message) {
+  if (condition) return;
+  std::fprintf(stderr, "pretend accelerator: %s\n", message);
+  std::abort();
+}
+
+const std::vector<Memory*>& Memories() {
+  static const auto* memories = [] {
+    auto* made = new std::vector<Memory*>;
+    const auto bytes = static_cast<uint64_t>(settings().memory_mib) << 20;
+    for (int64_t i = 0; i < settings().devices; ++i) made->push_back(new Memory(bytes));
+    return made;
+  }();
+  return *memories;
+}
+
+const Memory* Find(const void* address, uint64_t* offset) {
+  for (const Memory* memory : Memories()) {
+    if (memory->Contains(address, offset)) return memory;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Memory::Memory(uint64_t size) : size_(size), free_{{0, size}} {
+  file_ = memfd_create("pretend_accelerator", MFD_CLOEXEC);
+  Require(file_ >= 0 && ftruncate(file_, static_cast<off_t>(size)) == 0, "no memory file");
+  void* address = mmap(nullptr, size, PROT_NONE, MAP_SHARED, file_, 0);
+  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  Require(address != MAP_FAILED && mapped != MAP_FAILED, "cannot map the memory file");
+  address_ = static_cast<char*>(address);
+  mapped_ = static_cast<char*>(mapped);
+}
+
+void* Memory::Allocate(uint64_t size) {
+  if (Strikes(&settings().fail_alloc, /*lasting=*/true)) return nullptr;
+  const uint64_t rounded = (size + kAlignment - 1) / kAlignment * kAlignment;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto range = free_.begin(); range != free_.end(); ++range) {
+    const auto [offset, room] = *range;
+    if (room < rounded) continue;
+    free_.erase(range);
+    if (room > rounded) free_[offset + rounded] = room - rounded;
+    used_[offset] = rounded;
+    counters().allocated_bytes += rounded;
+    return address_ + offset;
+  }
+  return nullptr;
+}
+
+void Memory::Deallocate(void* address) {
+  uint64_t offset = 0;
+  Require(Contains(address, &offset), "this is not memory of the device");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto used = used_.find(offset);
+  Require(used != used_.end(), "this was not allocated");
+  uint64_t size = used->second;
+  used_.erase(used);
+  counters().allocated_bytes -= size;
+  const auto after = free_.find(offset + size);
+  if (after != free_.end()) {
+    size += after->second;
+    free_.erase(after);
+  }
+  const auto next = free_.lower_bound(offset);
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += size;
+      return;
+    }
+  }
+  free_[offset] = size;
+}
+
+uint64_t Memory::free_bytes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t bytes = 0;
+  for (const auto& range : free_) bytes += range.second;
+  return bytes;
+}
+
+bool Memory::Contains(const void* address, uint64_t* offset) const {
+  const auto first = reinterpret_cast<uintptr_t>(address_);
+  const auto sought = reinterpret_cast<uintptr_t>(address);
+  if (sought < first || sought - first >= size_) return false;
+  *offset = sought - first;
+  return true;
+}
+
+Memory& MemoryOf(int ordinal) { return *Memories().at(static_cast<size_t>(ordinal)); }
+
+char* Reachable(const void* device_address) {
+  uint64_t offset = 0;
+  const Memory* memory = Find(device_address, &offset);
+  Require(memory != nullptr, "a host address where a device address belongs");
+  return memory->mapped() + offset;
+}
+
+void CheckIsHost(const void* address) {
+  uint64_t offset = 0;
+  Require(Find(address, &offset) == nullptr, "a device address where a host address belongs");
+}
+
+}  // namespace pretend_accelerator
+
+int PretendAcceleratorExport(const void* address, uint64_t* offset) {
+  const pretend_accelerator::Memory* memory = pretend_accelerator::Find(address, offset);
+  return memory == nullptr ? -1 : fcntl(memory->file(), F_DUPFD_CLOEXEC, 0);
+}
