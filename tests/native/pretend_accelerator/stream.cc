@@ -59,7 +59,8 @@ void RunLate(const Operation& operation, std::mt19937_64* random) {
   operation.run();
 }
 
-Stream::Stream(uint64_t seed) : random_(seed), worker_([this] { Work(); }) {}
+Stream::Stream(Order* order, uint64_t seed)
+    : order_(order), random_(seed), worker_([this] { Work(); }) {}
 
 Stream::~Stream() {
   {
@@ -72,14 +73,26 @@ Stream::~Stream() {
 
 void Stream::Enqueue(Operation operation) {
   ++counters().pending;
-  EnqueueAlways([this, operation = std::move(operation)] {
-    if (!failed() && Strikes(&settings().fail_stream, /*lasting=*/false)) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      failed_ = true;
-    }
-    if (!failed()) RunLate(operation, &random_);
-    --counters().pending;
+  if (settings().in_order == 0) {
+    EnqueueAlways([this, operation = std::move(operation)] { RunUnlessFailed(operation); });
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(order_->mutex);
+  const SharedEvent before = std::exchange(order_->last, std::make_shared<EventState>());
+  EnqueueAlways([this, operation = std::move(operation), before, done = order_->last] {
+    if (before != nullptr) before->Wait(1);
+    RunUnlessFailed(operation);
+    done->Reach(1, failed());
   });
+}
+
+void Stream::RunUnlessFailed(const Operation& operation) {
+  if (!failed() && Strikes(&settings().fail_stream, /*lasting=*/false)) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failed_ = true;
+  }
+  if (!failed()) RunLate(operation, &random_);
+  --counters().pending;
 }
 
 void Stream::EnqueueAlways(std::function<void()> run) {
@@ -131,7 +144,7 @@ void Stream::Work() {
 Stream* Streams::Create(int ordinal) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto seed = static_cast<uint64_t>(settings().seed) + created_++;
-  entries_.push_back({ordinal, std::make_shared<SP_Stream_st>(seed)});
+  entries_.push_back({ordinal, std::make_shared<SP_Stream_st>(&orders_[ordinal], seed)});
   return entries_.back().stream.get();
 }
 

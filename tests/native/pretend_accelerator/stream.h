@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -45,9 +46,15 @@ struct Operation {
 // Waits as long as an operation is delayed, then runs it.
 void RunLate(const Operation& operation, std::mt19937_64* random);
 
+// With the setting in_order: what was last enqueued on any stream of a device.
+struct Order {
+  std::mutex mutex;
+  SharedEvent last;
+};
+
 class Stream {
  public:
-  explicit Stream(uint64_t seed);
+  Stream(Order* order, uint64_t seed);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   ~Stream();  // when everything is carried out
@@ -62,8 +69,10 @@ class Stream {
   bool failed() const;
 
  private:
+  void RunUnlessFailed(const Operation& operation);
   void Work();
 
+  Order* const order_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
@@ -87,6 +96,7 @@ class Streams {
   };
   std::mutex mutex_;
   std::vector<Entry> entries_;
+  std::map<int, Order> orders_;
   uint64_t created_ = 0;
 };
 
