@@ -1,0 +1,134 @@
+"""A client of TensorFlow 2 with an accelerator, as the task "chief" of a cluster.
+
+usage: client.py KIND PROTOCOL CLUSTER_JSON
+
+Runs the steps of the kind and writes a digest of the results' bits, and the transport's counters.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from tests.support.accelerators import LIBRARY, Library
+
+SIDE = 100
+STEPS = 4
+PS = "/job:ps/replica:0/task:0/device:PRETEND:0"
+WORKER = "/job:worker/replica:0/task:0/device:PRETEND:1"
+WORKER_CPU = "/job:worker/replica:0/task:0/device:CPU:0"
+OWN = "/job:chief/replica:0/task:0/device:PRETEND:0"
+
+
+def data(seed: int) -> Any:
+    import tensorflow as tf
+
+    with tf.device("/job:chief/task:0/device:CPU:0"):
+        return tf.random.stateless_uniform([SIDE, SIDE], [seed, 1], -0.1, 0.1)
+
+
+def connect(protocol: str, cluster: dict[str, list[str]]) -> None:
+    import tensorflow as tf
+
+    # It includes this task. Otherwise TensorFlow tells the others to reach it at localhost.
+    spec = tf.train.ClusterSpec(cluster)
+    tf.config.experimental_connect_to_cluster(spec, job_name="chief", protocol=protocol)
+
+
+def functions(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
+    """A function over accelerators of three tasks, and variables on one of them."""
+    import tensorflow as tf
+
+    connect(protocol, cluster)
+    with tf.device(PS):
+        weights = tf.Variable(data(1))
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.device(OWN):
+            scaled = x * 0.5
+        with tf.device(WORKER):
+            product = tf.matmul(weights, scaled)
+        with tf.device(PS):
+            weights.assign(weights - product)
+            shape = tf.shape(product)
+        with tf.device(WORKER_CPU):
+            total = tf.reduce_sum(product) + tf.cast(shape[0], tf.float32)
+        with tf.device(OWN):
+            return tf.square(product), total
+
+    results = [step(data(10 + number)) for number in range(STEPS)]
+    return [*(value.numpy() for pair in results for value in pair), weights.numpy()]
+
+
+def operations(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
+    """Single operations on accelerators, whose results go from task to task."""
+    import tensorflow as tf
+
+    connect(protocol, cluster)
+    x = data(2)
+    results = []
+    for number in range(STEPS):
+        for device in (OWN, PS, WORKER, WORKER_CPU, PS):
+            with tf.device(device):
+                x = tf.negative(tf.square(x) * 1.5) - float(number)
+        results.append(x.numpy())
+    return results
+
+
+def parameter_server(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
+    """Variables on the processor of the server, computed with on the worker's accelerator."""
+    import tensorflow as tf
+
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": cluster, "task": {"type": "chief", "index": 0}, "rpc_layer": protocol}
+    )
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        weights = [tf.Variable(data(seed)) for seed in (1, 2)]
+
+    @tf.function
+    def step() -> Any:
+        def replica() -> Any:
+            with tf.device("/device:PRETEND:0"):
+                gradients = [tf.matmul(w, w, transpose_b=True) * 0.01 for w in weights]
+                small = tf.square(gradients[0])
+            for w, gradient in zip(weights, gradients, strict=True):
+                w.assign_sub(gradient)
+            return small
+
+        return strategy.run(replica)
+
+    results = []
+    for _ in range(STEPS):
+        results.append(coordinator.fetch(coordinator.schedule(step)))
+        coordinator.join()
+    return [*results, *(w.numpy() for w in weights)]
+
+
+KINDS: dict[str, Callable[[str, dict[str, list[str]]], list[Any]]] = {
+    kind.__name__: kind for kind in (functions, operations, parameter_server)
+}
+
+
+def main() -> None:
+    kind, protocol, cluster = sys.argv[1:]
+    Library(os.environ[LIBRARY]).load()
+    results = KINDS[kind](protocol, json.loads(cluster))
+    import rdma_transport
+
+    bits = b"".join(array.tobytes() for array in results)
+    digest = hashlib.sha256(bits).hexdigest()
+    print(json.dumps({"digest": digest, "stats": rdma_transport.stats()}), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
