@@ -104,6 +104,7 @@ class AcceleratorCluster(Cluster):
         )
 
     def set(self, pairs: str) -> None:
+        """Change the settings of all tasks that there are."""
         for task in self.tasks.values():
             assert isinstance(task, AcceleratorTask)
             task.set(pairs)
