@@ -242,7 +242,6 @@ def test_steps_of_several_sessions_at_once(clusters: Clusters) -> None:
     def results(cluster: AcceleratorCluster) -> dict[float, Any]:
         got: dict[float, Any] = {}
         with Graph(cluster, build) as one, Graph(cluster, build) as two:
-
             # Making kernels, TensorFlow copies constants into memory that other steps still read.
             for graph in (one, two):
                 graph.run(feed={graph.graph.get_tensor_by_name("scale:0"): 0.0})

@@ -4,6 +4,9 @@ import pytest
 
 from bench.support.cluster import eventually
 from tests.accelerator.test_edges import (  # noqa: F401
+    A0,
+    B0,
+    computed,
     test_a_loop_over_accelerators,
     test_branches_not_taken_are_dead_on_accelerators,
     test_each_side_copies_once,
@@ -13,8 +16,8 @@ from tests.accelerator.test_edges import (  # noqa: F401
     test_shapes_that_change_in_each_step,
     test_sources_are_freed_and_overwritten_right_after_the_send,
     test_values_that_change_in_each_step,
+    values,
 )
-from tests.accelerator.test_edges import A0, B0, computed, values
 from tests.support.accelerators import Clusters
 from tests.support.graphs import Graph
 

@@ -17,6 +17,7 @@ CHIEF = ("chief", 0)
 
 
 def answer(kind: str, protocol: str, late_us: int) -> dict[str, Any]:
+    """What client.py says, and "kernels": how many ran on the accelerators of each task."""
     jobs = {"ps": 1, "worker": 1, "chief": 1}
     pretend = f"delay_us={late_us if protocol == 'rdma' else 0}"
     with AcceleratorCluster(jobs, protocol, pretend=pretend, without=(CHIEF,)) as cluster:
@@ -29,6 +30,9 @@ def answer(kind: str, protocol: str, late_us: int) -> dict[str, Any]:
         if protocol == "rdma":
             assert_by_fabric(cluster)
         answered: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+        answered["kernels"] = {
+            name: task.count()["kernels"] for name, task in cluster.by_name().items()
+        }
         return answered
 
 
@@ -36,6 +40,8 @@ def answer(kind: str, protocol: str, late_us: int) -> dict[str, Any]:
 def test_a_client_computes_the_same(kind: str) -> None:
     over_grpc, over_rdma = answer(kind, "grpc", 0), answer(kind, "rdma", 3000)
     assert over_grpc["digest"] == over_rdma["digest"]
+    assert over_grpc["kernels"] == over_rdma["kernels"]
+    assert over_rdma["kernels"]["/job:worker/task:0"] > 0
     if FALLBACK != "allow":
         assert over_rdma["stats"]["fallback_reasons"] == {}
         assert over_rdma["stats"]["errors"] == {}
