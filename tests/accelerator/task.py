@@ -23,12 +23,13 @@ class Commands:
 
     def __init__(self, library: Library) -> None:
         self.library = library
+        self.lines = sys.stdin
 
     def __iter__(self) -> "Commands":
         return self
 
     def __next__(self) -> str:
-        for line in sys.__stdin__:
+        for line in self.lines:
             match line.split(maxsplit=1):
                 case ["set", pairs]:
                     print(json.dumps(self.library.set(pairs)), flush=True)

@@ -30,9 +30,8 @@ def answer(kind: str, protocol: str, late_us: int) -> dict[str, Any]:
         if protocol == "rdma":
             assert_by_fabric(cluster)
         answered: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-        answered["kernels"] = {
-            name: task.count()["kernels"] for name, task in cluster.by_name().items()
-        }
+        counts = {name: task.count() for name, task in cluster.accelerated().items()}
+        answered["kernels"] = {name: count["kernels"] for name, count in counts.items()}
         return answered
 
 

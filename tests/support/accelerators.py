@@ -103,10 +103,13 @@ class AcceleratorCluster(Cluster):
             job, index, self.protocol, self.spec, self.environment, program=PROGRAM
         )
 
+    def accelerated(self) -> dict[str, AcceleratorTask]:
+        tasks = self.by_name().items()
+        return {name: task for name, task in tasks if isinstance(task, AcceleratorTask)}
+
     def set(self, pairs: str) -> None:
         """Change the settings of all tasks that there are."""
-        for task in self.tasks.values():
-            assert isinstance(task, AcceleratorTask)
+        for task in self.accelerated().values():
             task.set(pairs)
 
 

@@ -1,7 +1,7 @@
 """Building and running graphs over a cluster, from the test's process."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def same_bits(left: Any, right: Any) -> bool:
 
 
 def assert_equal_over_both(
-    clusters: dict[str, Cluster], build: Callable[[], Any], steps: int = 1, feeds: Any = None
+    clusters: Mapping[str, Cluster], build: Callable[[], Any], steps: int = 1, feeds: Any = None
 ) -> Any:
     """Run the same graph over gRPC and over rdma; the results must be equal bit for bit."""
     results = {}
