@@ -276,7 +276,9 @@ def test_each_side_copies_once(clusters: Clusters) -> None:
         return tf.group(*[computed(B0, tensor) for tensor in sent])
 
     bytes_each = 4 * (100 + 5000 + 300_000)
-    for cluster in clusters.values():
+    copies_each = {"grpc": 3, "rdma": 4}  # the fabric carries the largest in two chunks
+    for protocol, cluster in clusters.items():
+        copies = 3 * copies_each[protocol]
         a, b = tasks(cluster)
         with Graph(cluster, build) as graph:
             graph.run()
@@ -288,7 +290,7 @@ def test_each_side_copies_once(clusters: Clusters) -> None:
             {name: new[name] - old[name] for name in new}
             for old, new in zip(before, after, strict=True)
         )
-        assert (done_a["dtoh_copies"], done_a["dtoh_bytes"]) == (9, 3 * bytes_each)
-        assert (done_b["htod_copies"], done_b["htod_bytes"]) == (9, 3 * bytes_each)
+        assert (done_a["dtoh_copies"], done_a["dtoh_bytes"]) == (copies, 3 * bytes_each)
+        assert (done_b["htod_copies"], done_b["htod_bytes"]) == (copies, 3 * bytes_each)
         assert done_a["htod_copies"] == done_b["dtoh_copies"] == 0
         assert done_a["dtod_copies"] == done_b["dtod_copies"] == 0

@@ -25,6 +25,7 @@
 //   seed=N*          of the random delays. Default: 1
 //   delay_us=N       copies and kernels wait a random time of up to N us. Default: 0
 //   copy_us=N        each copy waits N us more. Default: 0
+//   mib_us=N         each copy waits N us more per MiB, as if by a DMA engine. Default: 0
 //   in_order=0|1*    1: what is enqueued on any stream of a device waits for all that was enqueued
 //                    there before. TensorFlow 2.21 needs it to receive tensors over gRPC: there
 //                    PluggableDevice::MakeTensorFromProto() copies into memory that kernels which

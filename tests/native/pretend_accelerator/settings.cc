@@ -21,6 +21,7 @@ const std::map<std::string, Value>& Table() {
       {"seed", &Settings::seed},
       {"delay_us", &Settings::delay_us},
       {"copy_us", &Settings::copy_us},
+      {"mib_us", &Settings::mib_us},
       {"in_order", &Settings::in_order},
       {"fail_alloc", &Settings::fail_alloc},
       {"fail_dtoh", &Settings::fail_dtoh},

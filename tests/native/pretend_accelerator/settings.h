@@ -13,6 +13,7 @@ struct Settings {
   std::atomic<int64_t> seed{1};
   std::atomic<int64_t> delay_us{0};
   std::atomic<int64_t> copy_us{0};
+  std::atomic<int64_t> mib_us{0};
   std::atomic<int64_t> in_order{0};
   std::atomic<int64_t> fail_alloc{0};
   std::atomic<int64_t> fail_dtoh{0};

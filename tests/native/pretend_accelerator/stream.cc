@@ -10,6 +10,8 @@
 namespace pretend_accelerator {
 namespace {
 
+constexpr int64_t kMiB = 1 << 20;
+
 constexpr int kScribble = 0xa5;
 
 }  // namespace
@@ -48,7 +50,10 @@ bool EventState::failed() const {
 
 void RunLate(const Operation& operation, std::mt19937_64* random) {
   const int64_t most = settings().delay_us;
-  int64_t delay = operation.is_copy ? settings().copy_us.load() : 0;
+  int64_t delay = 0;
+  if (operation.is_copy) {
+    delay = settings().copy_us + settings().mib_us * static_cast<int64_t>(operation.bytes) / kMiB;
+  }
   if (most > 0) delay += std::uniform_int_distribution<int64_t>(0, most)(*random);
   if (delay > 0) {
     if (operation.destination != nullptr) {
