@@ -1,9 +1,6 @@
 #include "fabric/libfabric/device.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -70,19 +67,11 @@ Status LibfabricDevice::Init(const Settings& settings, const Provider& provider,
   }
   RDMA_RETURN_IF_ERROR(
       domain_->Register(frame.data, Domain::frame_bytes(), FI_REMOTE_READ, &mark_));
-  epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  RDMA_RETURN_IF_ERROR(sleeper_.Init());
   queue_events_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  wake_ = host::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  timer_ = host::FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!epoll_.valid() || !queue_events_.valid() || !wake_.valid() || !timer_.valid()) {
-    return StatusFromErrno(errno, "epoll_create1, eventfd or timerfd_create");
-  }
-  RDMA_RETURN_IF_ERROR(Watch(epoll_, wake_.get(), EPOLLIN));
-  RDMA_RETURN_IF_ERROR(Watch(epoll_, timer_.get(), EPOLLIN));
-  RDMA_RETURN_IF_ERROR(Watch(epoll_, queue_events_.get(), 0));
-  if (traits.waits) {
-    RDMA_RETURN_IF_ERROR(Watch(queue_events_, domain_->wait_descriptor(), EPOLLIN));
-  }
+  if (!queue_events_.valid()) return StatusFromErrno(errno, "epoll_create1");
+  RDMA_RETURN_IF_ERROR(sleeper_.Watch(queue_events_.get(), /*on=*/false));
+  if (traits.waits) RDMA_RETURN_IF_ERROR(AddToQueueEvents(domain_->wait_descriptor()));
   for (size_t i = 0; i < domain_->most_receives(); ++i) {
     Operation* operation = NewOperation(Operation::Kind::kReceive);
     if (!domain_->TakeFrame(&operation->frame)) {
@@ -105,11 +94,10 @@ LibfabricDevice::~LibfabricDevice() {
   channels_.clear();
 }
 
-Status LibfabricDevice::Watch(const host::FileDescriptor& in, int fd, uint32_t events) {
+Status LibfabricDevice::AddToQueueEvents(int fd) {
   epoll_event event = {};
-  event.events = events;
-  event.data.fd = fd;
-  if (epoll_ctl(in.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+  event.events = EPOLLIN;
+  if (epoll_ctl(queue_events_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return StatusFromErrno(errno, "epoll_ctl");
   }
   return OkStatus();
@@ -331,14 +319,7 @@ void LibfabricDevice::TakeCompletions() {
 int LibfabricDevice::Poll() {
   if (!Usable()) return 0;
   asleep_.store(false);
-  uint32_t by = 0;
-  if (woken_.load(std::memory_order_relaxed) != 0) {
-    by = woken_.exchange(0);
-    uint64_t count = 0;
-    [[maybe_unused]] ssize_t taken = 0;
-    if ((by & kByWake) != 0) taken = read(wake_.get(), &count, sizeof(count));
-    if ((by & kByTimer) != 0) taken = read(timer_.get(), &count, sizeof(count));
-  }
+  const bool by_queue = sleeper_.woken() && sleeper_.Clear();
   if (armed_) WatchQueue(false);
   RefreshSnapshot();
   if (by_number_.empty()) return 0;
@@ -352,7 +333,7 @@ int LibfabricDevice::Poll() {
     ended_.clear();
     PostReceives();
   }
-  if ((by & kByQueue) != 0) {
+  if (by_queue) {
     fruitless_ = handled > 0 ? 0 : fruitless_ + 1;
     if (fruitless_ == kMostFruitless) WatchBelowQueue();
   }
@@ -383,7 +364,7 @@ bool LibfabricDevice::ArmNotification() {
     if (channel->OwesConfirmation()) most = std::min(most, kConfirmationDelay);
   }
   if (in_use) {
-    WakeAfter(Now(), most);
+    sleeper_.WakeAfter(Now(), most);
     if (!domain_->TryWait()) return false;
     // TCP's fi_trywait() before libfabric 1.20 does not look.
     if (ended_.empty()) TakeCompletions();
@@ -398,10 +379,7 @@ bool LibfabricDevice::ArmNotification() {
 // Threads that sleep while this one polls need not know of events.
 void LibfabricDevice::WatchQueue(bool watch) {
   armed_ = watch;
-  epoll_event event = {};
-  event.events = watch ? uint32_t{EPOLLIN} : 0;
-  event.data.fd = queue_events_.get();
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, queue_events_.get(), &event);
+  sleeper_.SetWatched(queue_events_.get(), watch);
 }
 
 // The descriptor of TCP's queue before libfabric 1.20 stays readable after the first completion. It
@@ -410,36 +388,7 @@ void LibfabricDevice::WatchBelowQueue() {
   const std::vector<int> below = domain_->DescriptorsBelowWait();
   if (below.empty()) return;
   epoll_ctl(queue_events_.get(), EPOLL_CTL_DEL, domain_->wait_descriptor(), nullptr);
-  for (const int descriptor : below) Watch(queue_events_, descriptor, EPOLLIN).IgnoreError();
-}
-
-// Sets the timer, unless it already expires earlier.
-void LibfabricDevice::WakeAfter(Nanos now, Nanos interval) {
-  const Nanos due = now + interval;
-  if (timer_due_ > now && timer_due_ <= due) return;
-  timer_due_ = due;
-  itimerspec when = {};
-  when.it_value.tv_sec = interval / kSecond;
-  when.it_value.tv_nsec = interval % kSecond;
-  timerfd_settime(timer_.get(), 0, &when, nullptr);
-}
-
-void LibfabricDevice::Sleep(Nanos deadline) {
-  epoll_event events[3];
-  const int count = epoll_wait(epoll_.get(), events, 3, MillisecondsUntil(deadline));
-  uint32_t by = 0;
-  for (int i = 0; i < count; ++i) {
-    if (events[i].data.fd == wake_.get()) by |= kByWake;
-    if (events[i].data.fd == timer_.get()) by |= kByTimer;
-    if (events[i].data.fd == queue_events_.get()) by |= kByQueue;
-  }
-  if (by != 0) woken_.fetch_or(by);
-}
-
-void LibfabricDevice::Wake() {
-  const uint64_t one = 1;
-  // If the counter is full, sleepers wake up anyway.
-  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+  for (const int descriptor : below) AddToQueueEvents(descriptor).IgnoreError();
 }
 
 }  // namespace rdma_transport::fabric::libfabric

@@ -16,6 +16,7 @@
 #include "fabric/combined.h"
 #include "fabric/fabric.h"
 #include "fabric/host/file_descriptor.h"
+#include "fabric/host/sleeper.h"
 #include "fabric/libfabric/channel.h"
 #include "fabric/libfabric/domain.h"
 #include "fabric/libfabric/memory.h"
@@ -42,9 +43,9 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
   int Poll() override;
   bool ArmNotification() override;
-  void Sleep(Nanos deadline) override;
-  void Wake() override;
-  int WaitDescriptor() const override { return epoll_.get(); }
+  void Sleep(Nanos deadline) override { sleeper_.Sleep(deadline); }
+  void Wake() override { sleeper_.Wake(); }
+  int WaitDescriptor() const override { return sleeper_.descriptor(); }
 
  private:
   using Channels = std::unordered_map<uint64_t, std::shared_ptr<LibfabricChannel>>;
@@ -52,10 +53,6 @@ class LibfabricDevice final : public Device, private ChannelDevice {
     fi_addr_t address;
     int channels;
   };
-
-  static constexpr uint32_t kByWake = 1;
-  static constexpr uint32_t kByTimer = 2;
-  static constexpr uint32_t kByQueue = 4;
 
   LibfabricDevice() = default;
   Status Init(const Settings& settings, const Provider& provider,
@@ -75,7 +72,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   void Leave(const std::string& name) override;
   bool asleep() const override { return asleep_.load(); }
 
-  Status Watch(const host::FileDescriptor& in, int fd, uint32_t events);
+  Status AddToQueueEvents(int fd);
   void OnRegionEnd(uint64_t key);
   std::vector<std::shared_ptr<LibfabricChannel>> Open() const;
   void RefreshSnapshot();
@@ -88,7 +85,6 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   void FailAll(const Status& reason);
   void WatchQueue(bool watch);
   void WatchBelowQueue();
-  void WakeAfter(Nanos now, Nanos interval);
 
   std::unique_ptr<Domain> domain_;
   std::unique_ptr<RegisteredMemory> memory_;
@@ -98,19 +94,15 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   Nanos patience_ = 0;
   std::shared_ptr<Registration> mark_;
   Frame mark_destination_;
-  host::FileDescriptor epoll_;
-  // Readable when the completion queue has work. epoll_ watches it only while the polling thread
-  // sleeps.
+  // An epoll descriptor, readable when the completion queue has work. The sleeper watches it only
+  // while the polling thread sleeps.
   host::FileDescriptor queue_events_;
-  host::FileDescriptor wake_;
-  host::FileDescriptor timer_;  // ends a sleep when a channel must be looked at
+  host::Sleeper sleeper_;
   std::atomic<bool> asleep_{false};
-  std::atomic<uint32_t> woken_{0};  // by whom: the flags below
-  bool armed_ = false;              // epoll_ watches queue_events_
-  int fruitless_ = 0;               // times in a row that queue_events_ woke for no completion
+  bool armed_ = false;  // the sleeper watches queue_events_
+  int fruitless_ = 0;   // times in a row that queue_events_ woke for no completion
   Nanos probed_ = 0;
   Nanos served_ = 0;
-  Nanos timer_due_ = 0;
   std::vector<Completion> ended_;     // to be handled by the next Poll()
   std::vector<Operation*> unposted_;  // receives
 

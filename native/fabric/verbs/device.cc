@@ -1,12 +1,6 @@
 #include "fabric/verbs/device.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -59,29 +53,13 @@ Status VerbsDevice::Init(const Settings& settings) {
   keepalive_ = settings.peer_timeout;
   if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
   RDMA_RETURN_IF_ERROR(CheckMemlock(MemoryToBeginWith(settings.verbs.ring), MemlockLimit()));
-  epoll_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  wake_ = host::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  timer_ = host::FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!epoll_.valid() || !wake_.valid() || !timer_.valid()) {
-    return StatusFromErrno(errno, "epoll_create1, eventfd or timerfd_create");
-  }
-  RDMA_RETURN_IF_ERROR(Watch(wake_.get()));
-  RDMA_RETURN_IF_ERROR(Watch(timer_.get()));
-  RDMA_RETURN_IF_ERROR(Watch(adapter_->completion_events()));
-  return Watch(adapter_->async_events());
+  RDMA_RETURN_IF_ERROR(sleeper_.Init());
+  RDMA_RETURN_IF_ERROR(sleeper_.Watch(adapter_->completion_events()));
+  return sleeper_.Watch(adapter_->async_events());
 }
 
 VerbsDevice::~VerbsDevice() {
   snapshot_.clear();  // destroys channels without another owner before the adapter
-}
-
-Status VerbsDevice::Watch(int fd) {
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    return StatusFromErrno(errno, "epoll_ctl");
-  }
-  return OkStatus();
 }
 
 std::string VerbsDevice::Summary() const { return "verbs by " + adapter_->port().Text(); }
@@ -239,7 +217,7 @@ int VerbsDevice::Poll() {
   asleep_.store(false);
   RefreshSnapshot();
   const Nanos now = polled_at_ = Now();
-  if (woken_.load(std::memory_order_relaxed) || now - descriptors_checked_ > kDescriptorInterval) {
+  if (sleeper_.woken() || now - descriptors_checked_ > kDescriptorInterval) {
     HandleDescriptors();
   }
   if (now - probed_ >= kProbeInterval) {
@@ -267,7 +245,9 @@ bool VerbsDevice::ArmNotification() {
   asleep_.store(true);
   bool probe = false;
   for (const auto& [tag, channel] : snapshot_) probe |= channel->BeforeArmNotification();
-  if (!snapshot_.empty()) WakeAfter(probe ? kProbeInterval : keepalive_);
+  if (!snapshot_.empty()) {
+    sleeper_.WakeAfter(polled_at_, probe ? kProbeInterval : keepalive_);
+  }
   for (CompletionQueue* queue : adapter_->Queues()) {
     const int error = ibv_req_notify_cq(queue->get(), 0);
     if (error != 0) {
@@ -282,34 +262,9 @@ bool VerbsDevice::ArmNotification() {
                       [](const auto& entry) { return entry.second->NeedsService(); });
 }
 
-// Sets the timer, unless it already expires earlier.
-void VerbsDevice::WakeAfter(Nanos interval) {
-  const Nanos due = polled_at_ + interval;
-  if (timer_due_ > polled_at_ && timer_due_ <= due) return;
-  timer_due_ = due;
-  itimerspec when = {};
-  when.it_value.tv_sec = interval / kSecond;
-  when.it_value.tv_nsec = interval % kSecond;
-  timerfd_settime(timer_.get(), 0, &when, nullptr);
-}
-
-void VerbsDevice::Sleep(Nanos deadline) {
-  epoll_event event;
-  if (epoll_wait(epoll_.get(), &event, 1, MillisecondsUntil(deadline)) > 0) woken_.store(true);
-}
-
-void VerbsDevice::Wake() {
-  const uint64_t one = 1;
-  // If the counter is full, sleepers wake up anyway.
-  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
-}
-
 void VerbsDevice::HandleDescriptors() {
   descriptors_checked_ = Now();
-  woken_.store(false);
-  uint64_t count = 0;
-  [[maybe_unused]] ssize_t taken = read(wake_.get(), &count, sizeof(count));
-  taken = read(timer_.get(), &count, sizeof(count));
+  sleeper_.Clear();
   adapter_->DrainCompletionEvents();
   ibv_async_event event;
   while (adapter_->NextAsyncEvent(&event)) {

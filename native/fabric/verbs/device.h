@@ -10,7 +10,7 @@
 
 #include "base/settings.h"
 #include "fabric/fabric.h"
-#include "fabric/host/file_descriptor.h"
+#include "fabric/host/sleeper.h"
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/channel.h"
 #include "fabric/verbs/memory.h"
@@ -35,9 +35,9 @@ class VerbsDevice final : public Device, private ChannelDevice {
   Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
   int Poll() override;
   bool ArmNotification() override;
-  void Sleep(Nanos deadline) override;
-  void Wake() override;
-  int WaitDescriptor() const override { return epoll_.get(); }
+  void Sleep(Nanos deadline) override { sleeper_.Sleep(deadline); }
+  void Wake() override { sleeper_.Wake(); }
+  int WaitDescriptor() const override { return sleeper_.descriptor(); }
 
  private:
   static constexpr int kBatch = 32;  // completions taken per call
@@ -54,7 +54,6 @@ class VerbsDevice final : public Device, private ChannelDevice {
   bool asleep() const override { return asleep_.load(); }
   void HandleDescriptors() override;
 
-  Status Watch(int fd);
   void OnRegionEnd(uint64_t key);
   void HandleAsyncEvent(const ibv_async_event& event, uint32_t tag);
   std::vector<std::shared_ptr<VerbsChannel>> Channels() const;
@@ -62,21 +61,16 @@ class VerbsDevice final : public Device, private ChannelDevice {
   int PollQueue(CompletionQueue* queue);
   int Route(const ibv_wc* completions, int count);
   void FailAll(const Status& reason);
-  void WakeAfter(Nanos interval);
 
   std::unique_ptr<Adapter> adapter_;
   std::unique_ptr<RegisteredMemory> memory_;
   uint64_t chunk_ = 0;
   Nanos keepalive_ = 0;
-  host::FileDescriptor epoll_;
-  host::FileDescriptor wake_;
-  host::FileDescriptor timer_;  // ends a sleep when a channel must be probed
+  host::Sleeper sleeper_;
   std::atomic<bool> asleep_{false};
-  std::atomic<bool> woken_{false};
   Nanos descriptors_checked_ = 0;
   Nanos probed_ = 0;
   Nanos polled_at_ = 0;
-  Nanos timer_due_ = 0;
   // Completions found by ArmNotification(), for the next Poll().
   ibv_wc met_[kBatch];
   int met_count_ = 0;
