@@ -3,12 +3,26 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "fabric/host/fork_guard.h"
 #include "fabric/host/memory_file.h"
 
 namespace rdma_transport::fabric::host {
+
+Status CheckNotForked(const Device& device) {
+  if (device.Usable()) return OkStatus();
+  return Status(Code::kFailedPrecondition,
+                "the device belongs to the process that forked this one");
+}
+
+Status CheckAllocation(const Device& device, size_t length) {
+  RDMA_RETURN_IF_ERROR(CheckNotForked(device));
+  if (length != 0 && length % device.RegionGranule() == 0) return OkStatus();
+  return Status(Code::kInvalidArgument, "a region's length must be a multiple of " +
+                                            std::to_string(device.RegionGranule()));
+}
 
 Status MemoryRegion::Create(uint64_t key, size_t length, Access access, void* place,
                             std::unique_ptr<MemoryRegion>* region) {

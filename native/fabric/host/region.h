@@ -1,12 +1,19 @@
-// A region that peers can map: a memory file, mapped here for reading and writing.
+// A region that peers can map: a memory file, mapped here for reading and writing. And what every
+// device checks before it makes one.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "fabric/fabric.h"
 #include "fabric/host/file_descriptor.h"
 
 namespace rdma_transport::fabric::host {
+
+// Returns FailedPrecondition in a process that was forked from the one that opened `device`.
+Status CheckNotForked(const Device& device);
+// As above; also returns InvalidArgument if a region of `device` cannot have `length` bytes.
+Status CheckAllocation(const Device& device, size_t length);
 
 // See Region for the contract.
 class MemoryRegion final : public Region {

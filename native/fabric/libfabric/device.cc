@@ -109,13 +109,7 @@ std::string LibfabricDevice::Summary() const { return description_; }
 
 Status LibfabricDevice::Allocate(size_t length, Access access, void* place,
                                  std::unique_ptr<Region>* region) {
-  if (!Usable()) {
-    return Status(Code::kFailedPrecondition, "the arena belongs to the process that forked this");
-  }
-  if (length == 0 || length % RegionGranule() != 0) {
-    return Status(Code::kInvalidArgument,
-                  "a region's length must be a multiple of " + std::to_string(RegionGranule()));
-  }
+  RDMA_RETURN_IF_ERROR(host::CheckAllocation(*this, length));
   std::unique_ptr<host::MemoryRegion> made;
   RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(memory_->NewKey(), length, access, place, &made));
   RDMA_RETURN_IF_ERROR(Adopt(made.get()));
@@ -210,9 +204,7 @@ Status LibfabricDevice::Reaches(std::string_view channel_address) const {
 
 Status LibfabricDevice::Open(std::weak_ptr<ChannelHandler> handler,
                              std::shared_ptr<Channel>* channel) {
-  if (!Usable()) {
-    return Status(Code::kFailedPrecondition, "the device belongs to the process that forked this");
-  }
+  RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
   std::shared_ptr<LibfabricChannel> made;
   {
     std::lock_guard<std::mutex> lock(channels_mu_);

@@ -75,13 +75,7 @@ Status ShmDevice::AddToEpoll(int fd, void* tag) {
 
 Status ShmDevice::Allocate(size_t length, Access access, void* place,
                            std::unique_ptr<Region>* region) {
-  if (Foreign()) {
-    return Status(Code::kFailedPrecondition, "the arena belongs to the process that forked this");
-  }
-  if (length == 0 || length % Window::kGranule != 0) {
-    return Status(Code::kInvalidArgument,
-                  "a region's length must be a multiple of " + std::to_string(Window::kGranule));
-  }
+  RDMA_RETURN_IF_ERROR(host::CheckAllocation(*this, length));
   std::unique_ptr<host::MemoryRegion> made;
   RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(regions_.NewKey(), length, access, place, &made));
   made->BeforeEnd([this](uint64_t gone) { OnRegionDestroyed(gone); });
@@ -161,9 +155,7 @@ Status ShmDevice::Reaches(std::string_view channel_address) const {
 }
 
 Status ShmDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) {
-  if (Foreign()) {
-    return Status(Code::kFailedPrecondition, "the device belongs to the process that forked this");
-  }
+  RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
   auto made = std::make_shared<ShmChannel>(static_cast<ChannelDevice*>(this), std::move(handler),
                                            RandomBytes(kTokenLength));
   std::lock_guard<std::mutex> lock(channels_mu_);

@@ -68,13 +68,7 @@ std::string VerbsDevice::Summary() const { return "verbs by " + adapter_->port()
 
 Status VerbsDevice::Allocate(size_t length, Access access, void* place,
                              std::unique_ptr<Region>* region) {
-  if (!Usable()) {
-    return Status(Code::kFailedPrecondition, "the arena belongs to the process that forked this");
-  }
-  if (length == 0 || length % RegionGranule() != 0) {
-    return Status(Code::kInvalidArgument,
-                  "a region's length must be a multiple of " + std::to_string(RegionGranule()));
-  }
+  RDMA_RETURN_IF_ERROR(host::CheckAllocation(*this, length));
   std::unique_ptr<host::MemoryRegion> made;
   RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(memory_->NewKey(), length, access, place, &made));
   RDMA_RETURN_IF_ERROR(memory_->Add(made.get(), /*now=*/true));
@@ -119,9 +113,7 @@ Status VerbsDevice::Reaches(std::string_view channel_address) const {
 }
 
 Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) {
-  if (!Usable()) {
-    return Status(Code::kFailedPrecondition, "the device belongs to the process that forked this");
-  }
+  RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
   uint32_t tag = 0;
   {
     std::lock_guard<std::mutex> lock(channels_mu_);

@@ -26,10 +26,6 @@ namespace {
   return true;
 }();
 
-Status Forked() {
-  return Status(Code::kFailedPrecondition, "the device belongs to the process that forked this");
-}
-
 }  // namespace
 
 Status LoopbackDevice::Create(const Settings&, std::unique_ptr<fabric::Device>* device) {
@@ -42,10 +38,7 @@ Status LoopbackDevice::Create(const Settings&, std::unique_ptr<fabric::Device>* 
 
 Status LoopbackDevice::Allocate(size_t length, fabric::Access access, void* place,
                                 std::unique_ptr<fabric::Region>* region) {
-  if (!Usable()) return Forked();
-  if (length == 0 || length % RegionGranule() != 0) {
-    return Status(Code::kInvalidArgument, "a region's length must be a multiple of 2 MiB");
-  }
+  RDMA_RETURN_IF_ERROR(fabric::host::CheckAllocation(*this, length));
   std::unique_ptr<fabric::host::MemoryRegion> made;
   RDMA_RETURN_IF_ERROR(
       fabric::host::MemoryRegion::Create(regions_.NewKey(), length, access, place, &made));
@@ -62,7 +55,7 @@ Status LoopbackDevice::Adopt(fabric::Region* region) {
 
 Status LoopbackDevice::Open(std::weak_ptr<fabric::ChannelHandler> handler,
                             std::shared_ptr<fabric::Channel>* channel) {
-  if (!Usable()) return Forked();
+  RDMA_RETURN_IF_ERROR(fabric::host::CheckNotForked(*this));
   auto made = std::make_shared<LoopbackChannel>(this, std::move(handler));
   std::lock_guard<std::mutex> lock(Mutex());
   channels_.push_back(made);
