@@ -10,20 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "fabric/registry.h"
-#include "fabrics.h"
-#include "recorder.h"
+#include "device_pair.h"
 
 namespace rdma_transport::fabric {
 namespace {
 
 using testing::Recorder;
-
-struct Side {
-  std::unique_ptr<Device> device;
-  std::shared_ptr<Recorder> handler = std::make_shared<Recorder>();
-  std::shared_ptr<Channel> channel;
-};
+using testing::Side;
 
 // Polls a device as a task does: sleeps whenever there is nothing to do.
 class PollingThread {
@@ -80,70 +73,27 @@ std::vector<Variant> Variants() {
   return variants;
 }
 
-class FabricTest : public ::testing::TestWithParam<Variant> {
+class FabricTest : public testing::DevicePairTest, public ::testing::WithParamInterface<Variant> {
  protected:
-  static void Open(std::unique_ptr<Device>* device) {
+  Settings DefaultSettings() const override {
     Settings settings = testing::FabricSettings();
     GetParam().change(&settings);
-    const Status opened = OpenDevice(settings, device);
-    ASSERT_TRUE(opened.ok()) << opened.message();
+    return settings;
   }
-  void SetUp() override {
-    for (Side* side : {&a_, &b_}) {
-      Open(&side->device);
-      ASSERT_TRUE(side->device->Open(side->handler, &side->channel).ok());
-    }
-    ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
-    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
-    ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }));
-  }
-  void TearDown() override {
-    a_.channel.reset();
-    b_.channel.reset();
-    a_.device->Poll();
-    b_.device->Poll();
-  }
-
-  template <typename Condition>
-  bool PollUntil(Condition condition) {
-    const Nanos deadline = Now() + 20 * kSecond;
-    while (!condition()) {
-      a_.device->Poll();
-      b_.device->Poll();
-      if (Now() > deadline) return false;
-    }
-    return true;
-  }
-
-  static Status Notify(Side& side, const std::string& text) {
-    const iovec part = {const_cast<char*>(text.data()), text.size()};
-    return side.channel->Notify(&part, 1, Urgency::kWake);
-  }
-
-  std::unique_ptr<Region> Shared(Side& side, Access access) {
-    std::unique_ptr<Region> region;
-    EXPECT_TRUE(side.device->Allocate(side.device->RegionGranule(), access, nullptr, &region).ok());
-    EXPECT_TRUE(side.channel->Share(region->key()).ok());
-    return region;
-  }
+  void SetUp() override { ConnectedPair(); }
+  void TearDown() override { Drop(); }
 
   // Memory that a local end may lie in.
-  std::unique_ptr<Region> Private(Side& side) {
-    std::unique_ptr<Region> region;
-    const size_t length = side.device->RegionGranule();
-    EXPECT_TRUE(side.device->Allocate(length, Access::kRemoteRead, nullptr, &region).ok());
-    return region;
+  static std::unique_ptr<Region> Private(Side& side, size_t granules = 1) {
+    return Allocate(side, granules, Access::kRemoteRead);
   }
-
-  Side a_;
-  Side b_;
 };
 
 TEST_P(FabricTest, NotificationsComeInOrderHoweverManyThereAre) {
   constexpr int kCount = 5000;
   for (int i = 0; i < kCount; ++i) {
     // Far more than a ring holds, of lengths that wrap at every place.
-    ASSERT_TRUE(Notify(a_, std::to_string(i) + std::string(i % 700, '.')).ok());
+    ASSERT_TRUE(a_.Notify(std::to_string(i) + std::string(i % 700, '.')).ok());
   }
   ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == kCount; }));
   for (int i = 0; i < kCount; ++i) {
@@ -184,7 +134,7 @@ TEST_P(FabricTest, SendersOnManyThreadsLoseNothing) {
   std::atomic<int> running{4};
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      for (int i = 0; i < 1000; ++i) EXPECT_TRUE(Notify(a_, std::string(1, 'a' + t)).ok());
+      for (int i = 0; i < 1000; ++i) EXPECT_TRUE(a_.Notify(std::string(1, 'a' + t)).ok());
       running.fetch_sub(1);
     });
   }
@@ -194,10 +144,8 @@ TEST_P(FabricTest, SendersOnManyThreadsLoseNothing) {
 }
 
 TEST_P(FabricTest, ReadsAndWritesReachTheOtherSidesMemory) {
-  const auto region = Shared(b_, Access::kRemoteReadWrite);
+  const auto region = Shared(b_);
   std::memset(region->address(), 'b', region->length());
-  ASSERT_TRUE(Notify(b_, "shared").ok());
-  ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
   const RemoteSpan span = {region->key(), 4096, 1000};
   a_.channel->Map(span);
   const auto local = Private(a_);
@@ -207,7 +155,7 @@ TEST_P(FabricTest, ReadsAndWritesReachTheOtherSidesMemory) {
   EXPECT_EQ(std::string(local->address(), 1001), std::string(1000, 'b') + '\0');
   std::memset(local->address(), 'w', 1000);
   ASSERT_TRUE(a_.channel->Write(local->address(), span, 2).ok());
-  ASSERT_TRUE(Notify(a_, "written").ok());
+  ASSERT_TRUE(a_.Notify("written").ok());
   ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
   EXPECT_EQ(region->address()[4096], 'w');
   EXPECT_EQ(region->address()[4095], 'b');
@@ -253,10 +201,8 @@ TEST_P(FabricTest, AWriteWhoseDeliveryIsReportedIsThereWhenItEnds) {
 }
 
 TEST_P(FabricTest, NothingOutsideARegionCanBeReached) {
-  const auto region = Shared(b_, Access::kRemoteReadWrite);
+  const auto region = Shared(b_);
   const auto local = Private(a_);
-  ASSERT_TRUE(Notify(b_, "shared").ok());
-  ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
   const RemoteSpan outside[] = {{region->key(), region->length(), 1},
                                 {region->key(), ~uint64_t{0}, 2},
                                 {region->key(), 0, region->length() + 1},
@@ -269,19 +215,14 @@ TEST_P(FabricTest, NothingOutsideARegionCanBeReached) {
     EXPECT_FALSE(a_.handler->transfers.back().second.ok());
     EXPECT_FALSE(a_.channel->Write(local->address(), span, 99).ok());
   }
-  EXPECT_TRUE(Notify(a_, "undisturbed").ok());
+  EXPECT_TRUE(a_.Notify("undisturbed").ok());
   ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
 }
 
 TEST_P(FabricTest, LargeTransfersArriveWholeAndBeforeWhatTellsOfThem) {
   const size_t granule = a_.device->RegionGranule();
-  std::unique_ptr<Region> region;
-  ASSERT_TRUE(b_.device->Allocate(4 * granule, Access::kRemoteReadWrite, nullptr, &region).ok());
-  ASSERT_TRUE(b_.channel->Share(region->key()).ok());
-  ASSERT_TRUE(Notify(b_, "shared").ok());
-  ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
-  std::unique_ptr<Region> local;
-  ASSERT_TRUE(a_.device->Allocate(4 * granule, Access::kRemoteRead, nullptr, &local).ok());
+  const auto region = Shared(b_, 4);
+  const auto local = Private(a_, 4);
   a_.channel->Map({region->key(), 0, 1});
   const size_t length = 3 * granule + 12345;
   for (int round = 1; round <= 5; ++round) {
@@ -289,7 +230,7 @@ TEST_P(FabricTest, LargeTransfersArriveWholeAndBeforeWhatTellsOfThem) {
     b_.handler->notes.clear();
     const RemoteSpan span = {region->key(), static_cast<uint64_t>(round), length};
     ASSERT_TRUE(a_.channel->Write(local->address(), span, round).ok());
-    ASSERT_TRUE(Notify(a_, "written").ok());
+    ASSERT_TRUE(a_.Notify("written").ok());
     ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
     ASSERT_EQ(std::memcmp(region->address() + round, local->address(), length), 0);
     ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() >= size_t(2 * round - 1); }));
@@ -302,15 +243,13 @@ TEST_P(FabricTest, LargeTransfersArriveWholeAndBeforeWhatTellsOfThem) {
 }
 
 TEST_P(FabricTest, WritesToMemoryThatMayOnlyBeReadAreRefused) {
-  const auto region = Shared(b_, Access::kRemoteRead);
-  ASSERT_TRUE(Notify(b_, "shared").ok());
-  ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
+  const auto region = Shared(b_, 1, Access::kRemoteRead);
   const auto local = Private(a_);
   const RemoteSpan span = {region->key(), 0, 8};
   a_.channel->Map(span);
   const Status status = a_.channel->Write(local->address(), span, 1);
   EXPECT_EQ(status.code(), Code::kPermissionDenied);
-  EXPECT_TRUE(Notify(a_, "undisturbed").ok());
+  EXPECT_TRUE(a_.Notify("undisturbed").ok());
   EXPECT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
 }
 
@@ -341,8 +280,8 @@ TEST_P(FabricTest, BothSidesMayFloodEachOther) {
   constexpr int kCount = 3000;
   const std::string text(3000, '.');
   for (int i = 0; i < kCount; ++i) {
-    ASSERT_TRUE(Notify(a_, text).ok());
-    ASSERT_TRUE(Notify(b_, text).ok());
+    ASSERT_TRUE(a_.Notify(text).ok());
+    ASSERT_TRUE(b_.Notify(text).ok());
   }
   EXPECT_TRUE(PollUntil(
       [&] { return a_.handler->notes.size() == kCount && b_.handler->notes.size() == kCount; }));
@@ -350,7 +289,7 @@ TEST_P(FabricTest, BothSidesMayFloodEachOther) {
 
 TEST_P(FabricTest, MappedMemoryOutlivesTheRegionAndIsKnownAsThePeers) {
   if (!a_.channel->MapsPeer()) GTEST_SKIP() << "this fabric maps nothing";
-  auto region = Shared(b_, Access::kRemoteRead);
+  auto region = Shared(b_, 1, Access::kRemoteRead);
   std::strcpy(region->address(), "still here");
   const RemoteSpan span = {region->key(), 0, 11};
   MappedSpan mapped = a_.channel->Map(span);
@@ -367,10 +306,10 @@ TEST_P(FabricTest, MappedMemoryOutlivesTheRegionAndIsKnownAsThePeers) {
 
 TEST_P(FabricTest, ClosingTellsTheOtherSideOnce) {
   a_.channel->Close(Status(Code::kAborted, "enough"));
-  ASSERT_TRUE(PollUntil([&] { return a_.handler->closed && b_.handler->closed; }));
+  ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
   EXPECT_NE(b_.handler->reason.message().find("enough"), std::string::npos);
-  EXPECT_FALSE(Notify(a_, "too late").ok());
-  EXPECT_FALSE(Notify(b_, "too late").ok());
+  EXPECT_FALSE(a_.Notify("too late").ok());
+  EXPECT_FALSE(b_.Notify("too late").ok());
 }
 
 TEST_P(FabricTest, ASleeperIsWokenByANotification) {
@@ -380,7 +319,7 @@ TEST_P(FabricTest, ASleeperIsWokenByANotification) {
   }
   std::thread sender([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_TRUE(Notify(a_, "wake").ok());
+    EXPECT_TRUE(a_.Notify("wake").ok());
   });
   const Nanos before = Now();
   while (b_.handler->notes.empty() && Now() - before < 20 * kSecond) {
@@ -394,8 +333,8 @@ TEST_P(FabricTest, ASleeperIsWokenByANotification) {
 
 TEST_P(FabricTest, AStrangerWithAWrongAddressIsRefused) {
   Side stranger;
-  Open(&stranger.device);
-  ASSERT_TRUE(stranger.device->Open(stranger.handler, &stranger.channel).ok());
+  ASSERT_TRUE(OpenDevice(DefaultSettings(), &stranger.device).ok());
+  ASSERT_TRUE(OpenChannel(&stranger).ok());
   EXPECT_FALSE(stranger.channel->Connect("nonsense", Role::kActive).ok());
   const auto handler = std::make_shared<Recorder>();
   std::shared_ptr<Channel> passive;
@@ -413,7 +352,7 @@ TEST_P(FabricTest, AStrangerWithAWrongAddressIsRefused) {
   }));
   EXPECT_FALSE(stranger.handler->connected);
   EXPECT_FALSE(handler->connected);
-  EXPECT_TRUE(Notify(a_, "undisturbed").ok());
+  EXPECT_TRUE(a_.Notify("undisturbed").ok());
   ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
   stranger.channel.reset();
   passive.reset();

@@ -1,23 +1,16 @@
-// Two libfabric devices of this process over the library that imitates other providers, and
-// channels between them. Link faulty_libfabric_path to use it.
+// Two libfabric devices of this process over the library that imitates other providers. Link
+// faulty_libfabric_path to use it.
 #pragma once
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
+#include <algorithm>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "fabric/registry.h"
-#include "fabrics.h"
+#include "device_pair.h"
 #include "faulty_libfabric/control.h"
-#include "recorder.h"
+#include "messages.h"
 
 namespace rdma_transport::testing {
 
@@ -25,21 +18,13 @@ namespace rdma_transport::testing {
 struct FaultyControl {
   FaultyControl() {
     void* library = dlopen(FAULTY_LIBFABRIC_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    const auto find = [library](const char* name, auto* function) {
-      void* found = library == nullptr ? nullptr : dlsym(library, name);
-      if (found == nullptr) {
-        std::fprintf(stderr, "%s\n", dlerror());
-        std::abort();
-      }
-      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(found);
-    };
-    find("faulty_libfabric_set", &set);
-    find("faulty_libfabric_reset", &reset);
-    find("faulty_libfabric_counters", &counters);
-    find("faulty_libfabric_fail_next", &fail_next);
-    find("faulty_libfabric_lose_next", &lose_next);
-    find("faulty_libfabric_hold_writes", &hold_writes);
-    find("faulty_libfabric_eagain_for", &eagain_for);
+    Find(library, "faulty_libfabric_set", &set);
+    Find(library, "faulty_libfabric_reset", &reset);
+    Find(library, "faulty_libfabric_counters", &counters);
+    Find(library, "faulty_libfabric_fail_next", &fail_next);
+    Find(library, "faulty_libfabric_lose_next", &lose_next);
+    Find(library, "faulty_libfabric_hold_writes", &hold_writes);
+    Find(library, "faulty_libfabric_eagain_for", &eagain_for);
   }
 
   decltype(&faulty_libfabric_set) set;
@@ -93,28 +78,16 @@ inline Settings OnFaulty() {
   return settings;
 }
 
-struct LibfabricSide {
-  Status Notify(const std::string& text, fabric::Urgency urgency = fabric::Urgency::kWake) {
-    const iovec part = {const_cast<char*>(text.data()), text.size()};
-    return channel->Notify(&part, 1, urgency);
-  }
-
-  std::unique_ptr<fabric::Device> device;
-  std::shared_ptr<Recorder> handler;
-  std::shared_ptr<fabric::Channel> channel;
-};
-
-class LibfabricPairTest : public ::testing::Test {
+class LibfabricPairTest : public DevicePairTest {
  protected:
+  Settings DefaultSettings() const override { return OnFaulty(); }
   void SetUp() override {
     SetLogLevel(LogLevel::kOff);
     Faulty().reset();
   }
   // Whatever happened, nothing of the library is left when the devices are gone.
   void TearDown() override {
-    Drop();
-    a_.device.reset();
-    b_.device.reset();
+    DropDevices();
     const FaultyLibfabricCounters left = FaultyCounters();
     EXPECT_EQ(left.endpoints, 0u);
     EXPECT_EQ(left.regions, 0u);
@@ -124,105 +97,10 @@ class LibfabricPairTest : public ::testing::Test {
         << "what is not right for this provider was asked of it";
     Faulty().reset();
   }
-
-  void OpenDevices(const Settings& settings = OnFaulty()) {
-    for (LibfabricSide* side : {&a_, &b_}) {
-      const Status opened = fabric::OpenDevice(settings, &side->device);
-      ASSERT_TRUE(opened.ok()) << opened.message();
-    }
-  }
-  static Status OpenChannel(LibfabricSide* side) {
-    side->handler = std::make_shared<Recorder>();
-    return side->device->Open(side->handler, &side->channel);
-  }
-  // New channels between the two.
-  void Connect() {
-    ASSERT_TRUE(OpenChannel(&a_).ok());
-    ASSERT_TRUE(OpenChannel(&b_).ok());
-    const Status passive = b_.channel->Connect(a_.channel->Address(), fabric::Role::kPassive);
-    ASSERT_TRUE(passive.ok()) << passive.message();
-    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), fabric::Role::kActive).ok());
-    ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }))
-        << a_.handler->reason.message() << b_.handler->reason.message();
-  }
-  void ConnectedPair(const Settings& settings = OnFaulty()) {
-    ASSERT_NO_FATAL_FAILURE(OpenDevices(settings));
-    ASSERT_NO_FATAL_FAILURE(Connect());
-  }
-  // Lets go of the channels.
-  void Drop() {
-    for (LibfabricSide* side : {&a_, &b_}) {
-      side->channel.reset();
-      side->handler.reset();
-    }
-    Poll();
-  }
-  // The two can still, or again, talk to each other.
-  void ExpectToWork() {
-    ASSERT_NO_FATAL_FAILURE(Connect());
-    ExpectToTalk();
-  }
-  void ExpectToTalk() {
-    const size_t a = a_.handler->notes.size();
-    const size_t b = b_.handler->notes.size();
-    ASSERT_TRUE(a_.Notify("there").ok());
-    ASSERT_TRUE(b_.Notify("back").ok());
-    EXPECT_TRUE(
-        PollUntil([&] { return a_.handler->notes.size() > a && b_.handler->notes.size() > b; }));
-  }
-
   // As a polling thread does, which sleeps when there is nothing to do.
-  static void Poll(LibfabricSide& side) {
+  void PollOne(Side& side) override {
     if (side.device != nullptr && side.device->Poll() == 0) side.device->ArmNotification();
   }
-  void Poll() {
-    Poll(a_);
-    Poll(b_);
-  }
-  template <typename Condition>
-  bool PollUntil(Condition condition, Nanos patience = 20 * kSecond) {
-    const Nanos deadline = Now() + patience;
-    while (!condition()) {
-      if (Now() > deadline) return false;
-      Poll();
-    }
-    return true;
-  }
-  // Polls for a while.
-  void PollFor(Nanos interval) {
-    PollUntil([] { return false; }, interval);
-  }
-  bool BothClosed() const { return a_.handler->closed && b_.handler->closed; }
-  static std::unique_ptr<fabric::Region> Allocate(
-      LibfabricSide& side, size_t granules = 1,
-      fabric::Access access = fabric::Access::kRemoteReadWrite) {
-    std::unique_ptr<fabric::Region> region;
-    const size_t length = granules * side.device->RegionGranule();
-    const Status status = side.device->Allocate(length, access, /*place=*/nullptr, &region);
-    EXPECT_TRUE(status.ok()) << status.message();
-    return region;
-  }
-  // Lets the other side use a region of `side`.
-  void Share(LibfabricSide& side, const fabric::Region& region) {
-    EXPECT_TRUE(side.channel->Share(region.key()).ok());
-    LibfabricSide& other = &side == &a_ ? b_ : a_;
-    const size_t before = other.handler->notes.size();
-    EXPECT_TRUE(side.Notify("shared").ok());
-    EXPECT_TRUE(PollUntil([&] { return other.handler->notes.size() > before; }));
-  }
-  std::unique_ptr<fabric::Region> Shared(LibfabricSide& side, size_t granules = 1) {
-    std::unique_ptr<fabric::Region> region = Allocate(side, granules);
-    Share(side, *region);
-    return region;
-  }
-
-  LibfabricSide a_;
-  LibfabricSide b_;
 };
-
-inline void ExpectMessage(const Status& status, const std::string& part) {
-  EXPECT_NE(status.message().find(part), std::string::npos)
-      << "no '" << part << "' in: " << status.message();
-}
 
 }  // namespace rdma_transport::testing

@@ -10,15 +10,14 @@
 #include <set>
 
 #include "fabric/verbs/memlock.h"
+#include "messages.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+using testing::ExpectHas;
 
-void ExpectHas(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
-}
+constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Sets a soft limit for as long as it lives.
 class SoftMemlockLimit {

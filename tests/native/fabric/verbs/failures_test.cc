@@ -19,7 +19,7 @@ using testing::Fake;
 using testing::FakeStats;
 using testing::OnFake;
 using testing::SetFake;
-using testing::VerbsSide;
+using testing::Side;
 
 constexpr char kFlush[] = "IBV_WC_WR_FLUSH_ERR";
 
@@ -152,7 +152,7 @@ TEST_F(VerbsTest, AVerbThatFailsLaterEndsWhatItConcernsAndNothingHangs) {
     Fake().fail(verb, 3, EIO);
     const Nanos begin = Now();
     ASSERT_TRUE(PollUntil([&] {
-      for (VerbsSide* side : {&a_, &b_}) {
+      for (Side* side : {&a_, &b_}) {
         if (!side->handler->closed) side->Notify("more").IgnoreError();
         side->device->ArmNotification();
       }
@@ -203,9 +203,9 @@ TEST_F(VerbsTest, AShortBreakOfThePathLosesNothing) {
 TEST_F(VerbsTest, ALongBreakOfThePathEndsBothSides) {
   ConnectedPair();
   Fake().break_path(true);
-  for (VerbsSide* side : {&a_, &b_}) ASSERT_TRUE(side->Notify("lost").ok());
+  for (Side* side : {&a_, &b_}) ASSERT_TRUE(side->Notify("lost").ok());
   ASSERT_TRUE(PollUntil([&] { return BothClosed(); }, 2 * kSecond));
-  for (VerbsSide* side : {&a_, &b_}) {
+  for (Side* side : {&a_, &b_}) {
     ExpectHas(side->handler->reason, "IBV_WC_RETRY_EXC_ERR");
     ExpectHas(side->handler->reason, "see whether the peer lives and the link is up");
     EXPECT_EQ(side->handler->delivered, 0u);
@@ -248,7 +248,7 @@ TEST_F(VerbsTest, ACardThatDiesEndsAllItsChannels) {
         return closes == 7;
       },
       3 * kSecond));
-  for (VerbsSide* side : {&a_, &b_}) {
+  for (Side* side : {&a_, &b_}) {
     ExpectHas(side->handler->reason, EventSentence(IBV_EVENT_DEVICE_FATAL));
   }
   ExpectClosedOnce();
@@ -270,7 +270,7 @@ TEST_F(VerbsTest, ThePeerHearsTheReasonAlsoFromAnotherThread) {
   for (int round = 0; round < 20; ++round) {
     ASSERT_NO_FATAL_FAILURE(Connect());
     // Of what nobody waits for no completion comes.
-    for (VerbsSide* side : {&a_, &b_}) {
+    for (Side* side : {&a_, &b_}) {
       ASSERT_TRUE(side->Notify("lazy", Urgency::kLazy).ok());
       ASSERT_TRUE(side->channel->Flush().ok());
     }
@@ -370,7 +370,7 @@ TEST_F(VerbsTest, OnDeliveredNeverClaimsWhatDidNotArrive) {
       if (i == at && way == 1) Fake().break_path(true);
       if (i == at && way == 2) b_.channel->Close(Status(Code::kAborted, "enough"));
       if (i == at && way == 3) a_.channel->Close(Status(Code::kAborted, "enough"));
-      for (VerbsSide* side : {&a_, &b_}) {
+      for (Side* side : {&a_, &b_}) {
         if (i < at + 300 || i % 1000 == 0) {
           int& number = sent[side == &a_ ? 0 : 1];
           text.replace(0, 8, std::to_string(10000000 + number));

@@ -23,7 +23,7 @@ using testing::FakeStats;
 using testing::OnFake;
 using testing::Recorder;
 using testing::SetFake;
-using testing::VerbsSide;
+using testing::Side;
 
 // --- Order ---
 
@@ -247,7 +247,7 @@ TEST_F(VerbsFlowTest, WhoHasNothingToSayLearnsThatThePeerIsGone) {
   ASSERT_TRUE(a_.Notify("the last word").ok());
   ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == 1 && !b_.handler->notes.empty(); }));
   Fake().break_path(true);
-  for (VerbsSide* side : {&b_, &a_}) {
+  for (Side* side : {&b_, &a_}) {
     const Nanos deadline = Now() + 20 * kSecond;
     while (!side->handler->closed && Now() < deadline) {
       if (side->device->Poll() == 0 && side->device->ArmNotification())
@@ -294,7 +294,7 @@ TEST_F(VerbsFlowTest, ChannelsThatComeAndGoShareTheQueues) {
 TEST_F(VerbsFlowTest, ManyChannelsGetAsManyQueuesAsTheyNeed) {
   SetFake("max_cqe", "160");  // two channels each
   OpenDevices();
-  std::vector<std::pair<VerbsSide, VerbsSide>> channels;
+  std::vector<std::pair<Side, Side>> channels;
   for (int i = 0; i < 25; ++i) {
     ASSERT_NO_FATAL_FAILURE(Connect());
     auto& [a, b] = channels.emplace_back();
@@ -329,7 +329,7 @@ TEST_F(VerbsFlowTest, NothingIsLostBetweenRestAndSleep) {
   constexpr size_t kRounds = 2000;
   SetFake("delay_us", "30");
   ConnectedPair();
-  const auto play = [&](VerbsSide* side, bool first) {
+  const auto play = [&](Side* side, bool first) {
     std::mt19937 random(first);
     const Nanos deadline = Now() + 40 * kSecond;
     const std::vector<std::string>& heard = side->handler->notes;

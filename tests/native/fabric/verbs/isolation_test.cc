@@ -25,7 +25,7 @@ using testing::FakeStats;
 using testing::OnFake;
 using testing::Recorder;
 using testing::SetFake;
-using testing::VerbsSide;
+using testing::Side;
 
 constexpr uint64_t kLargePage = uint64_t{2} << 20;
 constexpr uint32_t kLocal = IBV_ACCESS_LOCAL_WRITE;
@@ -90,7 +90,7 @@ class VerbsIsolationTest : public testing::VerbsPairTest {
     for (const Memory& memory : all) rights.insert(Rights(memory));
     return rights;
   }
-  std::unique_ptr<Region> ReadOnly(VerbsSide& side) {
+  std::unique_ptr<Region> ReadOnly(Side& side) {
     std::unique_ptr<Region> region;
     EXPECT_TRUE(
         side.device->Allocate(side.device->RegionGranule(), Access::kRemoteRead, nullptr, &region)
@@ -348,9 +348,9 @@ TEST_F(VerbsIsolationTest, CallersThatDoNotComeGetNoMoreMemoryThanABound) {
   ASSERT_TRUE(fabric::OpenDevice(large, &a_.device).ok());
   ASSERT_TRUE(fabric::OpenDevice(OnFake(), &b_.device).ok());
   ASSERT_TRUE(OpenChannel(&a_).ok());
-  std::vector<VerbsSide> pending(4);
+  std::vector<Side> pending(4);
   Status last;
-  for (VerbsSide& side : pending) {
+  for (Side& side : pending) {
     side.handler = std::make_shared<Recorder>();
     ASSERT_TRUE(b_.device->Open(side.handler, &side.channel).ok());
     EXPECT_TRUE(last.ok()) << last.message();
@@ -366,7 +366,7 @@ TEST_F(VerbsIsolationTest, CallersThatDoNotComeGetNoMoreMemoryThanABound) {
   pending[1].handler.reset();
   ASSERT_TRUE(PollUntil([&] { return FakeStats().qps <= 4; }));
   for (int i = 0; i < 2; ++i) {
-    VerbsSide side;
+    Side side;
     side.handler = std::make_shared<Recorder>();
     ASSERT_TRUE(b_.device->Open(side.handler, &side.channel).ok());
     const Status connected = side.channel->Connect(a_.channel->Address(), Role::kPassive);

@@ -13,13 +13,12 @@
 #include "fabric/host/device_list.h"
 #include "fabric/verbs/port_choice.h"
 #include "fake_ibverbs/control.h"
+#include "messages.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-void ExpectHas(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
-}
+using testing::ExpectHas;
 
 // All sentences, to be searched.
 std::string Joined(const std::vector<std::string>& sentences) {

@@ -1,0 +1,23 @@
+// Checks of messages for users.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/status.h"
+
+namespace rdma_transport::testing {
+
+inline void ExpectHas(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
+}
+inline void ExpectHas(const Status& status, const std::string& part) {
+  ExpectHas(status.message(), part);
+}
+inline void ExpectLacks(const Status& status, const std::string& part) {
+  EXPECT_EQ(status.message().find(part), std::string::npos)
+      << "'" << part << "' in: " << status.message();
+}
+
+}  // namespace rdma_transport::testing
