@@ -24,7 +24,7 @@ enum class Isolation { kOff, kAddress, kPeer };
 // smaller value applies.
 struct VerbsSettings {
   // Bounds of RING and QUEUE_DEPTH. They also apply to what a peer requests.
-  static constexpr uint64_t kLeastRing = uint64_t{256} << 10;
+  static constexpr uint64_t kMinRing = uint64_t{256} << 10;
   static constexpr uint64_t kMaxRing = uint64_t{64} << 20;
   static constexpr int kMaxQueueDepth = 4096;
 

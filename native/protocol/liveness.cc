@@ -8,9 +8,9 @@ Liveness::Verdict Liveness::Check(Nanos now, Nanos timeout, bool excuse) {
     silent_since_ = now;
     return Verdict::kFine;
   }
-  const Nanos patience = timeout / 8;
-  if (pinged_) return now - pinged_at_ >= timeout - patience ? Verdict::kSilent : Verdict::kFine;
-  if (Silence(now) < patience) return Verdict::kFine;
+  const Nanos ping_after = timeout / 8;
+  if (pinged_) return now - pinged_at_ >= timeout - ping_after ? Verdict::kSilent : Verdict::kFine;
+  if (Silence(now) < ping_after) return Verdict::kFine;
   pinged_ = true;
   pinged_at_ = now;
   return Verdict::kPing;

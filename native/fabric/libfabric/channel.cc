@@ -319,7 +319,7 @@ void LibfabricChannel::AskForConfirmation(Nanos now) {
   if (first != unconfirmed_ || first == 0) {
     unconfirmed_ = first;
     asked_at_ = now;
-  } else if (now - asked_at_ > device_->patience() / 2) {
+  } else if (now - asked_at_ > device_->peer_timeout() / 2) {
     asked_at_ = now;
     control_.push_back({MessageKind::kConfirm, std::string(), /*asks=*/true});
     Pump();

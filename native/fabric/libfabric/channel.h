@@ -33,7 +33,7 @@ class ChannelDevice {
   // How many messages a peer may send before any is confirmed.
   virtual uint32_t frames() const = 0;
   // How long an earlier message or a write may be overdue before it counts as lost.
-  virtual Nanos patience() const = 0;
+  virtual Nanos peer_timeout() const = 0;
   // The registration that every peer may read, see ChannelAddress.
   virtual const Registration& mark() const = 0;
   // Memory for the bytes that a read of a peer's mark brings.
@@ -157,7 +157,7 @@ class LibfabricChannel final : public Channel,
   void OnSent(const MessageHeader& header);
   // Whether the peer may soon have to stop writing for lack of a confirmation.
   bool OwesWrites() const {
-    return arrived_.load() - confirmed_.arrived >= kMostUnconfirmedWrites / 4;
+    return arrived_.load() - confirmed_.arrived >= kMaxUnconfirmedWrites / 4;
   }
   void Confirm();
   void AskForConfirmation(Nanos now);

@@ -85,7 +85,7 @@ void LibfabricChannel::OnGone(const MessageHeader& header, std::string_view reas
 // Writes may end at the peer before they arrive here. One that was lost never does.
 bool LibfabricChannel::PeerDrained(Nanos now) const {
   return peer_drained_ &&
-         (arrived_.load() >= peer_writes_ || now - peer_drained_at_ > device_->patience());
+         (arrived_.load() >= peer_writes_ || now - peer_drained_at_ > device_->peer_timeout());
 }
 
 // The peer accesses nothing here, and nothing of this side is under way.
@@ -183,7 +183,7 @@ void LibfabricChannel::Probe(Nanos now) {
   std::lock_guard<std::mutex> lock(mu_);
   const State state = state_.load();
   if (state == State::kLingering) {
-    if (mark_ == Mark::kNone && !peer_drained_ && now - heard_at_ > device_->patience()) {
+    if (mark_ == Mark::kNone && !peer_drained_ && now - heard_at_ > device_->peer_timeout()) {
       heard_at_ = now;
       mark_ = Mark::kDue;
     }
@@ -191,10 +191,10 @@ void LibfabricChannel::Probe(Nanos now) {
   }
   if (state != State::kConnected) return;
   AskForConfirmation(now);
-  if (overdue != 0 && now - overdue > device_->patience()) {
+  if (overdue != 0 && now - overdue > device_->peer_timeout()) {
     PartLocked(Status(Code::kUnavailable,
                       "a message or a write of the peer was lost on the way (" + route_ + ")"));
-  } else if (under_way_ == 0 && refused_since_ == 0 && now - heard_at_ > device_->patience()) {
+  } else if (under_way_ == 0 && refused_since_ == 0 && now - heard_at_ > device_->peer_timeout()) {
     // An idle peer that is gone is found out by an operation that fails.
     heard_at_ = now;
     mark_ = Mark::kDue;

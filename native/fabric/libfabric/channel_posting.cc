@@ -13,7 +13,7 @@ bool LibfabricChannel::MayLeave(const OutgoingMessage& message) const {
 
 // The peer must be able to tell writes apart by 16 bits of their sequence.
 bool LibfabricChannel::MayLeave(const Piece& piece) const {
-  return !piece.write || !remote_data_ || piece.sequence - arrived_there_ <= kMostUnconfirmedWrites;
+  return !piece.write || !remote_data_ || piece.sequence - arrived_there_ <= kMaxUnconfirmedWrites;
 }
 
 void LibfabricChannel::Pump() {

@@ -20,9 +20,9 @@ constexpr Nanos kRestlessSleep = kMillisecond;
 // Most confirmations go with a message in the other direction, which seldom takes longer.
 constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
 constexpr int kBatchesPerPoll = 8;
-constexpr int kMostFruitless = 64;
+constexpr int kMaxFruitless = 64;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
-constexpr uint32_t kLeastFrames = 8;
+constexpr uint32_t kMinFrames = 8;
 
 }  // namespace
 
@@ -55,8 +55,8 @@ Status LibfabricDevice::Init(const Settings& settings, const Provider& provider,
   chunk_ = std::min(kLargestChunk, std::max<uint64_t>(traits.largest_transfer, 1));
   if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
   frames_ =
-      std::max(static_cast<uint32_t>(settings.verbs.ring / Domain::frame_bytes()), kLeastFrames);
-  patience_ = settings.peer_timeout;
+      std::max(static_cast<uint32_t>(settings.verbs.ring / Domain::frame_bytes()), kMinFrames);
+  peer_timeout_ = settings.peer_timeout;
   const char* interface = provider.info->domain_attr->name;
   description_ = "libfabric by " + provider.name + " on " +
                  (interface == nullptr ? "an unnamed interface" : interface) + " (" +
@@ -208,13 +208,13 @@ Status LibfabricDevice::Open(std::weak_ptr<ChannelHandler> handler,
   std::shared_ptr<LibfabricChannel> made;
   {
     std::lock_guard<std::mutex> lock(channels_mu_);
-    if (channels_.size() >= kMostChannels) {
+    if (channels_.size() >= kMaxChannels) {
       return Status(Code::kResourceExhausted,
                     "libfabric has as many channels as it can tell apart");
     }
     // A number is used again as late as possible: writes to its last channel may still arrive.
     do {
-      last_number_ = last_number_ % kMostChannels + 1;
+      last_number_ = last_number_ % kMaxChannels + 1;
     } while (channels_.count(last_number_) != 0);
     made = std::make_shared<LibfabricChannel>(static_cast<ChannelDevice*>(this), std::move(handler),
                                               last_number_);
@@ -327,7 +327,7 @@ int LibfabricDevice::Poll() {
   }
   if (by_queue) {
     fruitless_ = handled > 0 ? 0 : fruitless_ + 1;
-    if (fruitless_ == kMostFruitless) WatchBelowQueue();
+    if (fruitless_ == kMaxFruitless) WatchBelowQueue();
   }
   const bool probe = now - probed_ >= kProbeInterval;
   if (probe) {
@@ -349,7 +349,7 @@ bool LibfabricDevice::ArmNotification() {
   if (!Usable()) return true;
   asleep_.store(true);
   const bool in_use = !by_number_.empty();
-  Nanos most = domain_->traits().waits ? patience_ / 8 : kRestlessSleep;
+  Nanos most = domain_->traits().waits ? peer_timeout_ / 8 : kRestlessSleep;
   for (const auto& [number, channel] : by_number_) {
     channel->BeforeSleep();
     if (channel->Restless()) most = std::min(most, kRestlessSleep);

@@ -63,7 +63,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   RegisteredMemory& memory() const override { return *memory_; }
   uint64_t chunk() const override { return chunk_; }
   uint32_t frames() const override { return frames_; }
-  Nanos patience() const override { return patience_; }
+  Nanos peer_timeout() const override { return peer_timeout_; }
   const Registration& mark() const override { return *mark_; }
   Frame mark_destination() const override { return mark_destination_; }
   Operation* NewOperation(Operation::Kind kind) override;
@@ -91,7 +91,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   std::string description_;
   uint64_t chunk_ = 0;
   uint32_t frames_ = 0;
-  Nanos patience_ = 0;
+  Nanos peer_timeout_ = 0;
   std::shared_ptr<Registration> mark_;
   Frame mark_destination_;
   // An epoll descriptor, readable when the completion queue has work. The sleeper watches it only

@@ -16,11 +16,11 @@ namespace rdma_transport::fabric::libfabric {
 namespace {
 
 constexpr size_t kFramesPerSlab = 128;  // 2 MiB
-constexpr size_t kMostReceives = 256;
+constexpr size_t kMaxReceives = 256;
 constexpr int kKeyAttempts = 8;
 constexpr int kEntries = 32;
-constexpr int kMostSpins = 20;  // of about a microsecond
-constexpr int kMostSkips = 16;
+constexpr int kMaxSpins = 20;  // of about a microsecond
+constexpr int kMaxSkips = 16;
 
 }  // namespace
 
@@ -68,7 +68,7 @@ Status Domain::Init(const fi_info* info) {
   traits_.cheap_registration = (modes & (FI_MR_ALLOCATED | FI_MR_LOCAL)) == 0;
   traits_.key_bytes = info->domain_attr->mr_key_size;
   traits_.largest_transfer = info->ep_attr->max_msg_size;
-  most_receives_ = std::min(std::max<size_t>(info->rx_attr->size, 1), kMostReceives);
+  most_receives_ = std::min(std::max<size_t>(info->rx_attr->size, 1), kMaxReceives);
   if (info->ep_attr->max_msg_size < kFrameBytes) {
     return Status(Code::kUnimplemented, provider_ + ": its messages are too short");
   }
@@ -104,7 +104,7 @@ Status Domain::Init(const fi_info* info) {
   if (error == 0) error = fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV);
   if (error == 0) error = fi_enable(endpoint);
   if (error != 0) return failed(error, "fi_enable");
-  char name[kMostName];
+  char name[kMaxName];
   size_t length = sizeof(name);
   error = fi_getname(&endpoint->fid, name, &length);
   if (error != 0 || length > sizeof(name)) return failed(error, "fi_getname");
@@ -235,7 +235,7 @@ ssize_t Domain::Receive(Operation* operation) {
 template <typename Start>
 ssize_t Domain::BesidePolling(Start start) {
   starting_.fetch_add(1);
-  for (int spins = 0; polling_.load() && spins < kMostSpins; ++spins) SpinBriefly();
+  for (int spins = 0; polling_.load() && spins < kMaxSpins; ++spins) SpinBriefly();
   const ssize_t result = start();
   starting_.fetch_sub(1);
   return result;
@@ -286,7 +286,7 @@ ssize_t Domain::Read(Operation* operation, char* destination, size_t length, voi
 bool Domain::Completions(std::vector<Completion>* ended, Status* error) {
   fi_cq_data_entry entries[kEntries];
   polling_.store(true);
-  if (starting_.load() > 0 && ++skipped_ < kMostSkips) {
+  if (starting_.load() > 0 && ++skipped_ < kMaxSkips) {
     polling_.store(false);
     return true;
   }

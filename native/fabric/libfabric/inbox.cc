@@ -35,7 +35,7 @@ Status Inbox::TakeWrite(uint16_t sequence, Nanos now, const Handle& handle) {
   const auto distance =
       static_cast<uint16_t>(sequence - static_cast<uint16_t>((arrived_ + 1) & 0xffff));
   const uint64_t whole = arrived_ + 1 + distance;
-  if (distance > kMostUnconfirmedWrites || !ahead_.insert(whole).second) {
+  if (distance > kMaxUnconfirmedWrites || !ahead_.insert(whole).second) {
     return Status(Code::kDataLoss, "a write at an impossible place among its channel's");
   }
   while (!ahead_.empty() && *ahead_.begin() == arrived_ + 1) {

@@ -9,7 +9,7 @@ namespace rdma_transport::fabric::libfabric {
 namespace {
 
 constexpr size_t kProviderLength = 32;
-constexpr uint32_t kMostFrames = 65536;
+constexpr uint32_t kMaxFrames = 65536;
 
 // Both ends are little-endian, and the bootstrap has compared their protocol versions. The name
 // follows, then the token.
@@ -47,10 +47,10 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   Fixed fixed;
   const Status malformed(Code::kInvalidArgument, "a malformed libfabric address");
   const size_t least = sizeof(fixed) + 1 + kTokenLength;
-  if (bytes.size() < least || bytes.size() > least + kMostName) return malformed;
+  if (bytes.size() < least || bytes.size() > least + kMaxName) return malformed;
   std::memcpy(&fixed, bytes.data(), sizeof(fixed));
-  if (fixed.number == 0 || fixed.number > kMostChannels || fixed.frames < 8 ||
-      fixed.frames > kMostFrames || fixed.tag == 0) {
+  if (fixed.number == 0 || fixed.number > kMaxChannels || fixed.frames < 8 ||
+      fixed.frames > kMaxFrames || fixed.tag == 0) {
     return malformed;
   }
   const size_t name = bytes.size() - sizeof(fixed) - kTokenLength;

@@ -16,11 +16,11 @@ namespace rdma_transport::fabric::libfabric {
 
 constexpr size_t kTokenLength = 16;
 constexpr size_t kMarkLength = 8;
-constexpr size_t kMostName = 512;
-constexpr uint32_t kMostChannels = 0xffff;
+constexpr size_t kMaxName = 512;
+constexpr uint32_t kMaxChannels = 0xffff;
 // How many writes may be under way whose arrival the peer has not confirmed: half of what 16 bits
 // can tell apart, and less.
-constexpr uint64_t kMostUnconfirmedWrites = 16384;
+constexpr uint64_t kMaxUnconfirmedWrites = 16384;
 
 // The address of a libfabric channel.
 struct ChannelAddress {

@@ -109,13 +109,13 @@ std::tuple<bool, int, uint32_t> Preference(const Gid& gid) {
 }
 
 std::string GidList(const std::vector<Gid>& gids) {
-  constexpr size_t kMost = 16;
+  constexpr size_t kMaxShown = 16;
   std::string text;
-  for (size_t i = 0; i < std::min(gids.size(), kMost); ++i) {
+  for (size_t i = 0; i < std::min(gids.size(), kMaxShown); ++i) {
     text += (i == 0 ? "" : ", ") + std::to_string(gids[i].index) + " (" +
             GidTypeName(gids[i].type) + ", " + gids[i].Text() + ")";
   }
-  if (gids.size() > kMost) text += " and " + std::to_string(gids.size() - kMost) + " more";
+  if (gids.size() > kMaxShown) text += " and " + std::to_string(gids.size() - kMaxShown) + " more";
   return text;
 }
 

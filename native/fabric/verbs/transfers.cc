@@ -8,7 +8,7 @@ namespace rdma_transport::fabric::verbs {
 namespace {
 
 // A transfer is spread over the queue pairs if each gets at least this much.
-constexpr uint64_t kLeastShare = uint64_t{256} << 10;
+constexpr uint64_t kMinShare = uint64_t{256} << 10;
 constexpr uint64_t kShareGranule = 4096;
 
 }  // namespace
@@ -39,7 +39,7 @@ Status Transfers::Aim(const RemoteSpan& span, Work* work, RemoteKeys* keys) cons
 void Transfers::Begin(const Work& work, const RemoteKeys& keys, uint64_t length, uint64_t chunk,
                       const QueuePairs& pairs) {
   const uint64_t count = pairs.size();
-  if (count == 1 || length < count * kLeastShare) {
+  if (count == 1 || length < count * kMinShare) {
     return Push(0, work, keys, 0, length, chunk, pairs);
   }
   shares_[work.cookie] = static_cast<int>(count);

@@ -55,7 +55,7 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   std::memcpy(&fixed, bytes.data(), sizeof(fixed));
   // This side pins a mirror as large as the peer's ring.
   if (fixed.queue_pairs == 0 || fixed.queue_pairs > kMaxQueuePairs ||
-      fixed.ring_size % kUnit != 0 || fixed.ring_size < VerbsSettings::kLeastRing ||
+      fixed.ring_size % kUnit != 0 || fixed.ring_size < VerbsSettings::kMinRing ||
       fixed.ring_size > VerbsSettings::kMaxRing || fixed.most_batches == 0 ||
       fixed.most_batches > VerbsSettings::kMaxQueueDepth) {
     return malformed;

@@ -7,7 +7,7 @@
 namespace faulty_libfabric {
 namespace {
 
-constexpr size_t kMostBuffers = 4;
+constexpr size_t kMaxBuffers = 4;
 constexpr uint64_t kPlaced = FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE;
 constexpr Counter kPosted[kKinds] = {
     &FaultyLibfabricCounters::sends, &FaultyLibfabricCounters::writes,
@@ -26,7 +26,7 @@ ssize_t Check(const Operation& operation, const Settings& settings) {
   const Endpoint& endpoint = *operation.endpoint;
   if (!endpoint.enabled) return -FI_EOPBADSTATE;
   if ((operation.flags & FI_FENCE) != 0) return -FI_EBADFLAGS;
-  if (operation.buffers.size() > kMostBuffers || operation.remote.size() > kMostBuffers) {
+  if (operation.buffers.size() > kMaxBuffers || operation.remote.size() > kMaxBuffers) {
     return -FI_EINVAL;
   }
   const uint64_t bytes = Bytes(operation);

@@ -173,9 +173,8 @@ inline Outgoing Tensor(int64_t step, std::string_view key, const std::shared_ptr
 
 // Waits for something that another thread brings about.
 template <typename Condition>
-bool Eventually(Condition condition,
-                std::chrono::milliseconds patience = std::chrono::seconds(20)) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+bool Eventually(Condition condition, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -172,10 +172,10 @@ TEST_F(InboxTest, MessagesAtImpossiblePlacesAreRefused) {
 TEST_F(InboxTest, WritesAtImpossiblePlacesAreRefused) {
   for (const uint64_t sequence : {1, 2, 4}) ASSERT_TRUE(TakeWrite(sequence).ok());
   for (const uint64_t sequence : {uint64_t{1}, uint64_t{2}, uint64_t{4}, uint64_t{0},
-                                  3 + kMostUnconfirmedWrites + 1, uint64_t{0xffff}}) {
+                                  3 + kMaxUnconfirmedWrites + 1, uint64_t{0xffff}}) {
     EXPECT_EQ(TakeWrite(sequence).code(), Code::kDataLoss) << sequence;
   }
-  EXPECT_TRUE(TakeWrite(3 + kMostUnconfirmedWrites).ok());
+  EXPECT_TRUE(TakeWrite(3 + kMaxUnconfirmedWrites).ok());
 }
 
 TEST_F(InboxTest, ARecordThatIsTooLongIsRefused) {

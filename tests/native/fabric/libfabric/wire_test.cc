@@ -56,11 +56,11 @@ TEST(LibfabricWireTest, AddressesOutOfBoundsAreMalformed) {
   };
   EXPECT_TRUE(refused([](auto* address) { address->tag = 0; }));
   EXPECT_TRUE(refused([](auto* address) { address->number = 0; }));
-  EXPECT_TRUE(refused([](auto* address) { address->number = kMostChannels + 1; }));
+  EXPECT_TRUE(refused([](auto* address) { address->number = kMaxChannels + 1; }));
   EXPECT_TRUE(refused([](auto* address) { address->frames = 7; }));
   EXPECT_TRUE(refused([](auto* address) { address->frames = 1 << 20; }));
   EXPECT_TRUE(refused([](auto* address) { address->name = ""; }));
-  EXPECT_TRUE(refused([](auto* address) { address->name = std::string(2 * kMostName, 'x'); }));
+  EXPECT_TRUE(refused([](auto* address) { address->name = std::string(2 * kMaxName, 'x'); }));
   const std::string bytes = Example().Encode();
   for (size_t length = 0; length < bytes.size() - Example().name.size(); ++length) {
     EXPECT_FALSE(ChannelAddress::Decode(bytes.substr(0, length), &read).ok()) << length;

@@ -283,7 +283,7 @@ TEST_F(VerbsTest, ThePeerHearsTheReasonAlsoFromAnotherThread) {
     ExpectClosedOnce();
     Drop();
   }
-  EXPECT_LT(Now() - begin, 5 * kSecond) << "the patience was needed";
+  EXPECT_LT(Now() - begin, 5 * kSecond) << "the timeout was needed";
 }
 
 TEST_F(VerbsTest, ThePeerHearsTheReasonUnderAFlood) {
@@ -306,7 +306,7 @@ TEST_F(VerbsTest, ThePeerHearsTheReasonUnderAFlood) {
   }
 }
 
-TEST_F(VerbsTest, WithADeadPathClosingTakesNoLongerThanItsPatience) {
+TEST_F(VerbsTest, WithADeadPathClosingTakesNoLongerThanItsTimeout) {
   SetFake("retry_ms", "60000");
   ConnectedPair();
   Fake().break_path(true);

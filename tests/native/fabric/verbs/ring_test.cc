@@ -204,7 +204,7 @@ TEST(Ring, NothingThatAPeerWritesIsReadOutsideOfTheRing) {
 TEST(Ring, AddressesThatMakeNoSenseAreRefused) {
   ChannelAddress address;
   address.queue_pairs = 1;
-  address.ring_size = VerbsSettings::kLeastRing;
+  address.ring_size = VerbsSettings::kMinRing;
   address.most_batches = 4;
   address.token = std::string(kTokenLength, 't');
   const std::string good = address.Encode();
@@ -242,12 +242,12 @@ TEST(Ring, APeerMayAskForWhatTheSettingsAllowAndNoMore) {
     return LoadSettings(environment, &settings, &warnings).ok();
   };
   for (const uint64_t ring :
-       {VerbsSettings::kLeastRing - kUnit, VerbsSettings::kLeastRing, VerbsSettings::kMaxRing,
+       {VerbsSettings::kMinRing - kUnit, VerbsSettings::kMinRing, VerbsSettings::kMaxRing,
         VerbsSettings::kMaxRing + kUnit, uint64_t{1} << 30}) {
     EXPECT_EQ(accepts(ring, 16), may_be_set("RING=" + std::to_string(ring))) << ring;
   }
   for (const uint32_t batches : {4096u, 4097u, kMaxBatches}) {
-    EXPECT_EQ(accepts(VerbsSettings::kLeastRing, batches),
+    EXPECT_EQ(accepts(VerbsSettings::kMinRing, batches),
               may_be_set("QUEUE_DEPTH=" + std::to_string(batches)))
         << batches;
   }
