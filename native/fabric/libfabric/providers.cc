@@ -293,7 +293,6 @@ Status FindProviders(const Library& library, const LibfabricSettings& settings,
     }
     Provider provider;
     provider.name = offer.provider;
-    provider.card = offer.card;
     provider.info = InfoPtr(library.dupinfo(candidate.info), {&library});
     if (provider.info == nullptr) continue;
     used = &candidate;

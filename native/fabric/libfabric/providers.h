@@ -15,7 +15,6 @@ struct Provider {
   InfoPtr info;
   // "tcp" for both names that releases of libfabric have for it, otherwise the provider's own.
   std::string name;
-  bool card = false;
 };
 
 // A provider on an interface, as the library offers it.
