@@ -41,6 +41,7 @@ class Row:
     in_all: Summary
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the row for JSON; times are in ms."""
         return {
             "name": self.name,
             "nodes": self.nodes,
@@ -104,6 +105,7 @@ def measure(graphs: dict[str, Any], repeat: int) -> list[Row]:
 
 
 def table_of(title: str, rows: list[Row]) -> Table:
+    """Return a table of the rows; times are in ms."""
     table = Table(title=title)
     headings = ("", "nodes", "edges", "analysis", "min", "µs per node", "in all", "min")
     for heading in headings:

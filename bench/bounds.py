@@ -45,6 +45,7 @@ class Case:
     errors: Counter[str] = field(default_factory=Counter)
 
     def add(self, seconds: float, error: str) -> None:
+        """Record a step that ended after `seconds`, with this error or ""."""
         self.seconds.append(seconds)
         self.errors[error] += 1
 
@@ -176,6 +177,7 @@ def refusals(results: Results, timeout: float) -> None:
 
 
 def table(results: Results) -> Table:
+    """Return a table with one row per kind of failure."""
     made = Table(title="seconds until the step ends: median (worst) of rounds")
     for heading in ("what happens", *PROTOCOLS, *(f"{each} reports" for each in PROTOCOLS)):
         made.add_column(heading)

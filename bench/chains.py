@@ -98,6 +98,7 @@ class Chain:
             raise RuntimeError(f"TensorFlow kept {sends} of {hops} edges")
 
     def step_seconds(self, hops: int) -> float:
+        """Run one step of the chain with so many hops; return its seconds."""
         start = time.perf_counter()
         self.session.run(self.runs[hops][0])
         return time.perf_counter() - start

@@ -83,6 +83,7 @@ def measure_on(
 
 
 def show(rows: list[dict[str, Any]], title: str) -> Table:
+    """Return a table of the rows; times are in us."""
     table = Table(title=title)
     for heading in ("collective", "size", "gRPC", "rdma", "gRPC/rdma", "bits"):
         table.add_column(heading, justify="left" if heading == "collective" else "right")

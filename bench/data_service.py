@@ -77,6 +77,7 @@ def measure(sizes: list[int], repeat: int) -> tuple[list[dict[str, Any]], dict[s
 
 
 def show(rows: list[dict[str, Any]], repeat: int) -> Table:
+    """Return a table of the rows of so many repetitions."""
     table = Table(title=f"time per element, us, median of {repeat}")
     for heading in ("size", "gRPC", "(min, p90)", "MiB/s", "rdma", "(min, p90)", "MiB/s"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -177,6 +177,7 @@ def show(rows: list[dict], cost: Mapping[str, Summary], repeat: int) -> Table:
 
 
 def show_references(rows: list[dict], repeat: int) -> Table:
+    """Return a table of the rows of so many repetitions."""
     title = f"passing a reference, nothing is read: us per edge, median of {repeat}"
     spread = "(min, p90)"
     ways = ("gRPC", spread, "static", spread, "dynamic", spread, "local")

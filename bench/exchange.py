@@ -169,6 +169,7 @@ class Side:
     reasons: Counts = field(default_factory=dict)
 
     def turn(self, seconds: float, bar: Bar, what: str) -> None:
+        """Call for so many seconds; add the times, and what was sent, to the results."""
         self.calls.step()  # absorbs the effects of the other protocol's turn
         before = self.cluster.counted()
         for _ in bar.timed(seconds, what):

@@ -66,6 +66,7 @@ class Wire:
         self.rest = b""
 
     def tell(self, **message: Any) -> None:
+        """Send a message; raise OSError if the other process is gone."""
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def hear(self, seconds: float = TIMEOUT) -> dict[str, Any]:
@@ -131,6 +132,7 @@ class Bench:
         return seconds
 
     def latency(self, test: str, nbytes: int, iterations: int) -> dict[str, Any]:
+        """Return the times of one latency test, in us."""
         self.run(test, nbytes, min(WARM_UP, iterations // 4 + 1))
         samples = [1e6 * sample for sample in self.run(test, nbytes, iterations)]
         return times_of(samples).as_dict() | {"iterations": len(samples)}
@@ -173,6 +175,7 @@ class Bench:
     def report(
         self, sizes: list[int], iterations: int, track: Callable[..., Iterable[int]] = track
     ) -> dict[str, Any]:
+        """Measure all sizes, in bytes; raise FabricError or OtherSideError."""
         return {
             "machine": describe(),
             "peer_machine": self.peer["machine"],
@@ -189,6 +192,7 @@ class Bench:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
+    """Print the report as a table."""
     console.width = max(console.width, 100)
     ends = {"here": ("machine", "device"), "peer": ("peer_machine", "peer_device")}
     for name, (machine, device) in ends.items():

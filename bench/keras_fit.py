@@ -49,6 +49,7 @@ class Side:
     sent: dict[str, int] = field(default_factory=dict)
 
     def turn(self, epochs: int, steps: int, batch: int) -> None:
+        """Fit for so many epochs on all tasks, after one that is not counted."""
         for task in self.fitting:
             task.tell(f"{epochs} {steps} {batch}")
         answers = [task.read(TURN_SECONDS) for task in self.fitting]
@@ -63,6 +64,7 @@ class Side:
 
 
 def started(strategy: str, protocol: str, stack: ExitStack) -> Side:
+    """Start the cluster of a strategy; `stack` ends it."""
     jobs, fits = STRATEGIES[strategy]
     apart = [(fits, index) for index in range(jobs[fits])]
     cluster = stack.enter_context(Cluster(jobs, protocol, without=apart))
@@ -99,6 +101,7 @@ def measure(strategy: str, turns: int, epochs: int, steps: int, batch: int) -> d
 
 
 def show(rows: list[dict[str, Any]], samples: int, batch: int) -> Table:
+    """Return a table of the rows; times are in ms."""
     title = f"step of Keras fit with 2 workers and batches of {batch}, ms, median of {samples}"
     table = Table(title=title)
     for heading in ("", "gRPC", "rdma", "gRPC/rdma", "MiB per step over rdma, by mode", "equal?"):

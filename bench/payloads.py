@@ -27,6 +27,7 @@ class Payload:
 
     @property
     def bytes(self) -> int:
+        """The bytes of all buffers."""
         return sum(self.sizes)
 
 

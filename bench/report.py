@@ -33,6 +33,7 @@ class Times:
     high: float | None = None
 
     def as_dict(self) -> dict[str, float | None]:
+        """Return the times for JSON."""
         named = {name: value for name, value in vars(self).items() if name != "p999"}
         return named | {"p99.9": self.p999}
 
@@ -74,6 +75,7 @@ class Row:
     ratio: float | None = None  # how many times as fast as gRPC in the same run
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the row for JSON."""
         row = vars(self) | {"us": self.times.as_dict() if self.times else None}
         del row["times"]
         return row
@@ -106,6 +108,7 @@ class Result:
 
     @property
     def wrong(self) -> int:
+        """How many results of all rows were wrong."""
         return sum(row.wrong or 0 for row in self.rows)
 
     def compare(self) -> None:
@@ -127,6 +130,7 @@ class Result:
         return after / before if before > 0 else None
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the result for JSON."""
         return vars(self) | {"rows": [row.as_dict() for row in self.rows]}
 
 

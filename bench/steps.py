@@ -36,6 +36,7 @@ class Side:
     losses: list[list[str]] = field(default_factory=list)  # per step and worker, all bits
 
     def step(self) -> float:
+        """Run a step; return its seconds."""
         start = time.perf_counter()
         losses, _ = self.session.run(self.fetches)
         taken = time.perf_counter() - start
@@ -62,6 +63,7 @@ class Steps:
 
     @property
     def finite(self) -> bool:
+        """Return whether all losses are finite."""
         losses = (side.losses for side in self.sides.values())
         return all(
             math.isfinite(float.fromhex(loss)) for each in losses for step in each for loss in step

@@ -110,6 +110,7 @@ def measure(
 
 
 def show(rows: list[dict[str, Any]], repeat: int) -> Table:
+    """Return a table of the rows; times are in ms."""
     title = f"training step of 1 parameter server and 2 workers, ms, median of {repeat}"
     table = Table(title=title)
     table.add_column("model", no_wrap=True)
@@ -164,6 +165,7 @@ def notes(row: dict[str, Any], repeat: int) -> list[str]:
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row for JSON; times are in ms."""
     times: dict[str, Summary] = row["ms"]
     return row | {"ms": {protocol: value.as_dict() for protocol, value in times.items()}}
 

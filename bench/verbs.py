@@ -93,6 +93,7 @@ def edges(guests: list[Guest], repeat: int) -> dict[str, Any]:
 
 
 def show_fabric(console: Console, ours: list[Figures], theirs: list[Figures], route: str) -> None:
+    """Print the fabric's figures beside perftest's."""
     table = Table(title=f"fabric, {route}; medians of {len(ours)}")
     for heading in ("size", "write\nMB/s", "ib_write_bw\nMB/s", "\nratio", "read\nMB/s"):
         table.add_column(heading, justify="right")
@@ -110,6 +111,7 @@ def show_fabric(console: Console, ours: list[Figures], theirs: list[Figures], ro
 
 
 def show_edges(console: Console, report: dict[str, Any]) -> None:
+    """Print the time per edge over both protocols."""
     table = Table(title="TensorFlow, time per edge, medians")
     for heading in ("size", "gRPC, us", "rdma, us", "gRPC / rdma", "wrong"):
         table.add_column(heading, justify="right")

@@ -12,6 +12,7 @@ CLASSES = 10
 
 
 def loss(features: Any, labels: Any, get: Variables) -> Any:
+    """Return the scalar loss; the shapes are those of Model."""
     x = convolution(features, get, "conv1", 11, 64, stride=4, pad="VALID")
     x = max_pool(x, 3)
     x = convolution(x, get, "conv2", 5, 192)

@@ -10,6 +10,7 @@ HIDDEN = 4096
 
 
 def loss(features: Any, labels: Any, get: Variables) -> Any:
+    """Return the scalar loss; the shapes are those of Model."""
     x = features
     for layer in range(1, 5):
         x = dense(x, get, f"dense{layer}", HIDDEN)

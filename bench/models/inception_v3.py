@@ -19,6 +19,8 @@ EPSILON = 1e-3
 
 @dataclass(frozen=True)
 class Conv:
+    """A convolution of height x width, with batch normalization."""
+
     filters: int
     height: int = 1
     width: int = 1
@@ -28,6 +30,8 @@ class Conv:
 
 @dataclass(frozen=True)
 class Pool:
+    """A pooling of size x size."""
+
     kind: str  # AVG or MAX
     size: int = 3
     stride: int = 1
@@ -166,6 +170,7 @@ def normalised(x: Any, get: Variables, name: str, layer: Conv) -> Any:
 
 
 def loss(features: Any, labels: Any, get: Variables) -> Any:
+    """Return the scalar loss; the shapes are those of Model."""
     trunk = apply(TRUNK, features, get, "trunk")
     top = apply(TOP, trunk, get, "top")
     side = apply(AUXILIARY, trunk, get, "auxiliary")

@@ -8,6 +8,7 @@ from .recurrent import CLASSES, HIDDEN, SEQUENCE, of_inputs, of_state
 
 
 def loss(features: Any, labels: Any, get: Variables) -> Any:
+    """Return the scalar loss; the shapes are those of Model."""
     import tensorflow as tf
 
     gates = ("input", "forget", "output", "candidate")

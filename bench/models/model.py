@@ -22,6 +22,7 @@ def normal(gain: float) -> Initializer:
 
 
 def zeros(shape: Sequence[int], seed: Sequence[int]) -> Any:
+    """Zeros, whatever the seed."""
     import tensorflow as tf
 
     return tf.zeros(shape)
@@ -57,5 +58,6 @@ class Model:
     deviation: float = 1.0  # of the features; small where the loss would not stay finite
 
     def features_shape(self, batch: int) -> list[int]:
+        """Return the shape of a batch of so many examples."""
         steps = [] if self.sequence is None else [self.sequence]
         return [batch, *steps, *self.input_shape]

@@ -21,6 +21,7 @@ class Declared(NamedTuple):
 
     @property
     def bytes(self) -> int:
+        """The length of its value."""
         return prod(self.shape) * FLOAT_BYTES
 
 

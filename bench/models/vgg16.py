@@ -10,6 +10,7 @@ BLOCKS = ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))  # convolutions and t
 
 
 def loss(features: Any, labels: Any, get: Variables) -> Any:
+    """Return the scalar loss; the shapes are those of Model."""
     x = features
     for block, (convolutions, filters) in enumerate(BLOCKS, 1):
         for index in range(1, convolutions + 1):

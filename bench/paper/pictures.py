@@ -50,6 +50,7 @@ def draw(name: str, rows: Rows, path: Path) -> None:
 
 
 def message_sizes(axes: "Axes", rows: Rows) -> None:
+    """Plot the us per edge by the bytes of the tensor."""
     sizes = [row["bytes"] for row in rows]
     for way in (name for name in NAMES if name in rows[0]):
         axes.plot(
@@ -63,11 +64,13 @@ def message_sizes(axes: "Axes", rows: Rows) -> None:
 
 
 def models(axes: "Axes", rows: Rows) -> None:
+    """Plot the ms per step of each model."""
     _bars(axes, rows, [row["model"] for row in rows])
     axes.set(ylabel="ms per step")
 
 
 def scaling(axes: "Axes", rows: Rows) -> None:
+    """Plot the ms per step by model and number of workers."""
     _bars(axes, rows, [f"{row['model']}\n{row['workers']} workers" for row in rows])
     axes.set(ylabel="ms per step")
 
@@ -82,6 +85,7 @@ def _bars(axes: "Axes", rows: Rows, names: list[str]) -> None:
 
 
 def convergence(axes: "Axes", rows: Rows) -> None:
+    """Plot the smoothed loss by the seconds of training."""
     for row in rows:
         times = list(accumulate(row["seconds"]))[SMOOTHED - 1 :]
         losses = np.convolve(row["losses"], np.ones(SMOOTHED) / SMOOTHED, "valid")

@@ -48,18 +48,22 @@ class LostError(Exception):
 
 @dataclass
 class Started:
+    """A program that runs for another host."""
+
     name: str
     process: subprocess.Popen[bytes]
     connection: socket.socket
     log: IO[str]
 
     def end(self) -> None:
+        """Kill it and close what it had."""
         self.process.kill()
         self.process.wait()
         self.connection.close()
         self.log.close()
 
     def tail(self) -> str:
+        """Return the end of its log."""
         self.log.seek(0)
         return self.log.read()[-TAIL:].strip()
 

@@ -35,9 +35,11 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """The number of the process."""
         return self.process.pid
 
     def tell(self, line: str) -> None:
+        """Send a line; raise EOFError, with its log, if it has ended."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(line + "\n")
@@ -46,6 +48,7 @@ class Child:
             raise EOFError(f"{self.name} ended\n{self.logged()}") from None
 
     def say(self, command: Any) -> None:
+        """Send a command as JSON; raise EOFError if it has ended."""
         self.tell(json.dumps(command))
 
     def read(self, seconds: float | None = None) -> Any:
@@ -65,14 +68,17 @@ class Child:
         return json.loads(line)
 
     def logged(self) -> str:
+        """Return its log."""
         self.log.flush()
         with open(f"/proc/self/fd/{self.log.fileno()}") as again:
             return again.read()
 
     def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
         os.kill(self.pid, number)
 
     def end(self) -> None:
+        """Kill it if it runs."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

@@ -51,15 +51,18 @@ class Task(Child):
         )
 
     def wait_ready(self) -> dict[str, Any]:
+        """Return its first answer: that it is ready, or an error."""
         answer: dict[str, Any] = self.read(START_SECONDS)
         return answer
 
     def ask(self) -> dict[str, Any]:
+        """Return a new report of the task."""
         self.tell("report")
         answer: dict[str, Any] = self.read()
         return answer
 
     def stats(self) -> dict[str, Any]:
+        """Return its `rdma_transport.stats()`."""
         stats: dict[str, Any] = self.ask()["stats"]
         return stats
 
@@ -81,6 +84,7 @@ class Members:
         return [route for name, task in tasks for route in routes_of(name, task.stats())]
 
     def end(self) -> None:
+        """End all tasks."""
         for task in self.by_name().values():
             task.end()
 
@@ -129,9 +133,11 @@ class Cluster(Members):
         return self.tasks[key]
 
     def target(self, job: str, index: int = 0) -> str:
+        """Return the address of a task's server, as sessions take it."""
         return "grpc://" + self.spec[job][index]
 
     def restart(self, job: str, index: int) -> Task:
+        """Kill a task, and start it again at the same address."""
         self.tasks[job, index].end()
         task = self.tasks[job, index] = self._start(job, index)
         self._ready(task)
@@ -147,6 +153,7 @@ class Cluster(Members):
         return Task(job, index, self.protocol, self.spec, self.environment, place=place)
 
     def by_name(self) -> dict[str, Task]:
+        """Return all tasks by their names in TensorFlow."""
         return {f"/job:{job}/task:{index}": task for (job, index), task in self.tasks.items()}
 
 

@@ -17,6 +17,7 @@ class Worker(Child):
     """One of them."""
 
     def stats(self) -> dict[str, Any]:
+        """Return its `rdma_transport.stats()`."""
         self.say("stats")
         stats: dict[str, Any] = self.read()
         return stats
@@ -71,9 +72,11 @@ class CollectiveCluster(Members):
         return [worker.read(seconds) for worker in self.workers]
 
     def begin(self, op: str, size: int, count: int = 1, dtype: str = "float32") -> None:
+        """Start an operation of `size` bytes on all workers, without waiting for it."""
         command = {"op": op, "bytes": size, "count": count, "dtype": dtype}
         for worker in self.workers:
             worker.say(command)
 
     def by_name(self) -> dict[str, Worker]:
+        """Return all workers by their names in TensorFlow."""
         return {f"/job:worker/task:{index}": worker for index, worker in enumerate(self.workers)}

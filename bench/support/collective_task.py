@@ -40,6 +40,7 @@ class Collectives:
         }
 
     def all_reduce(self, value: Any) -> Any:
+        """Return the sum over all workers, in the shape of `value`."""
         import tensorflow as tf
 
         return tf.raw_ops.CollectiveReduceV2(
@@ -52,6 +53,7 @@ class Collectives:
         )
 
     def all_gather(self, value: Any) -> Any:
+        """Return the first parts of all workers, in the shape of `value`."""
         import tensorflow as tf
 
         part = value[: value.shape[0] // self.size]
@@ -61,6 +63,7 @@ class Collectives:
         return tf.ensure_shape(gathered, value.shape)
 
     def all_to_all(self, value: Any) -> Any:
+        """Exchange one part with each worker; the result has the shape of `value`."""
         import tensorflow as tf
 
         parts = tf.reshape(value, [self.size, -1])
@@ -70,6 +73,7 @@ class Collectives:
         return tf.reshape(exchanged, value.shape)
 
     def broadcast(self, value: Any) -> Any:
+        """Return the value of the first worker."""
         import tensorflow as tf
 
         keys = {
@@ -105,10 +109,12 @@ class Collectives:
 
 
 def digest(tensor: Any) -> str:
+    """Return the SHA-256 of the bytes of a tensor."""
     return hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
 
 
 def answer(collectives: Collectives, command: dict[str, Any]) -> dict[str, Any]:
+    """Run the operation of a command; return its seconds, and a digest or an error."""
     import tensorflow as tf
 
     dtype = command.get("dtype", "float32")
@@ -125,6 +131,7 @@ def answer(collectives: Collectives, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def reset(command: str) -> None:
+    """Abort the collective operations, or allow them again."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import errors
 
@@ -136,6 +143,7 @@ def reset(command: str) -> None:
 
 
 def main() -> None:
+    """Run the commands on standard input."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive the parent
     os.environ["TF_CONFIG"] = sys.argv[1]
     config = json.loads(sys.argv[1])

@@ -35,6 +35,7 @@ class DataService(Child):
         )
 
     def wait_ready(self) -> "DataService":
+        """Wait until it serves."""
         self.dispatcher: str = self.read(START_SECONDS)["dispatcher"]
         return self
 
@@ -45,11 +46,13 @@ class DataService(Child):
         return stats
 
     def kill(self) -> None:
+        """Kill it and wait for its end."""
         self.process.kill()
         self.process.wait()
 
 
 def main() -> None:
+    """Run the servers until standard input ends."""
     import ctypes
     import signal
 

@@ -109,6 +109,7 @@ def _failed(code: int, text: str) -> int:
 
 
 def say(text: str) -> None:
+    """Print to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

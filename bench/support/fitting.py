@@ -14,6 +14,7 @@ LAYERS = 2  # each of WIDTH x WIDTH float32, 16 MiB
 
 
 def build(strategy: Any) -> Any:
+    """Return a compiled Keras model under a strategy."""
     import tf_keras as keras
 
     keras.utils.set_random_seed(7)
@@ -33,6 +34,7 @@ def batches(rows: int) -> Any:
 
 
 def turn(model: Any, data: Any, epochs: int, steps: int) -> dict[str, Any]:
+    """Fit for so many epochs, after one that is not counted; return ms per step and losses."""
     import tf_keras as keras
 
     import rdma_transport
@@ -56,6 +58,7 @@ def turn(model: Any, data: Any, epochs: int, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Fit as the lines on standard input ask for."""
     import tensorflow as tf
     import tf_keras as keras
 

@@ -31,6 +31,7 @@ def take_turns(index: int, finished: memoryview, last: int, compute: Callable[[]
 
 
 def main() -> None:
+    """Compute in turns with the other process."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive the parent
     index, path, size = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     with open(path, "r+b") as file:

@@ -43,6 +43,7 @@ class Here:
         self._ports = None if port is None else itertools.count(port + 1)
 
     def address(self) -> str:
+        """Return a new HOST:PORT of this host."""
         return joined(self.host, free_port() if self._ports is None else next(self._ports))
 
     def start(
@@ -52,6 +53,7 @@ class Here:
         stderr: IO[str],
         file_size_limit: int | None = None,
     ) -> python.Process:
+        """Start a program of bench/support on this host."""
         return python.start(arguments, environment, stderr, file_size_limit)
 
 
@@ -78,6 +80,7 @@ class There:
         self.machine: dict[str, Any] = json.loads(line)
 
     def address(self) -> str:
+        """Return the next HOST:PORT of that host."""
         return joined(self.host, next(self._ports))
 
     def ask(self, program: str, **more: Any) -> socket.socket:
@@ -94,6 +97,7 @@ class There:
         stderr: IO[str],
         file_size_limit: int | None = None,
     ) -> python.Process:
+        """Start a program of bench/support on that host."""
         program, *rest = arguments
         given = {k: v for k, v in (environment or {}).items() if k in FORWARDED}
         return Remote(self.ask(Path(program).stem, arguments=rest, environment=given))
@@ -117,6 +121,7 @@ class Remote:
         self._code: int | None = None
 
     def poll(self) -> int | None:
+        """Return None while it runs, otherwise its exit code as far as known."""
         if self._code is None:
             try:
                 if not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
@@ -128,9 +133,11 @@ class Remote:
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
+        """Return at once: only the other host can wait for it."""
         return self.poll() or 0
 
     def kill(self) -> None:
+        """Make the other host kill it."""
         self._code = -signal.SIGKILL
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -138,6 +145,7 @@ class Remote:
 
 
 def joined(host: str, port: int) -> str:
+    """Return HOST:PORT, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -145,6 +153,7 @@ Layout = Callable[[str, int], Place]  # of a job and an index
 
 
 def everything_here(job: str, index: int) -> Place:
+    """Place each task on this host."""
     return HERE
 
 

@@ -17,6 +17,7 @@ class Bar:
         self._show, self._start, self._length = show, start, length
 
     def at(self, part: float, what: str) -> None:
+        """Show that `part` of this section, from 0 to 1, is done."""
         self._show(self._start + self._length * min(part, 1.0), what)
 
     def section(self, index: int, count: int) -> "Bar":

@@ -9,6 +9,7 @@ UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def size_name(size: int) -> str:
+    """Return a number of bytes in the largest unit that fits."""
     for unit, factor in UNITS:
         if size >= factor:
             return f"{size / factor:.4g} {unit}"

@@ -29,6 +29,7 @@ def report() -> dict:
 
 
 def main() -> None:
+    """Run the server and answer the lines on standard input."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive the parent
     protocol, job, index, cluster = sys.argv[1:5]
     import tensorflow as tf

@@ -30,6 +30,7 @@ class Summary:
         return self.low > 0
 
     def as_dict(self) -> dict[str, float | bool]:
+        """Return the summary for JSON."""
         return asdict(self) | {"resolved": self.resolved}
 
 
