@@ -18,6 +18,7 @@ from .payloads import Payload
 from .report import GB, Result, Row, times_of
 from .support.cluster import Cluster
 from .support.counters import Counts, combine, reasons_since, sent_since
+from .support.options import SHARED_MEMORY
 from .support.progress import QUIET, Bar
 
 KINDS = ("latency", "bandwidth", "throughput")
@@ -212,7 +213,7 @@ def measure(
         result.notes.append(
             "Serialized tensors are strings, which have no plain bytes: they fall back to gRPC."
         )
-    elif any(route["transport"] == "shm" for route in result.routes):
+    elif any(route["transport"] == SHARED_MEMORY for route in result.routes):
         result.notes.append(
             "On shared memory the receiver uses the bytes in place: they do not move, and the rate "
             "shows how soon they can be used."

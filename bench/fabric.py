@@ -38,7 +38,16 @@ from .support import python
 from .support.exit import NotAvailableError, run_command
 from .support.machine import describe
 from .support.meeting import listening, reach, received
-from .support.options import FABRIC_SIZES, MOST, Fabric, Iterations, Most, Rounds, Sizes
+from .support.options import (
+    FABRIC_SIZES,
+    MOST,
+    SHARED_MEMORY,
+    Fabric,
+    Iterations,
+    Most,
+    Rounds,
+    Sizes,
+)
 from .support.sizes import parse_size, parse_sizes, size_name
 
 STREAMED = 5  # transfers of a bandwidth per iteration of a latency
@@ -145,7 +154,7 @@ class Bench:
             "write": lambda count: self.run("write_bandwidth", nbytes, count),
             "read": lambda count: self.run("read_bandwidth", nbytes, count),
         }
-        if self.meter.fabric() == "shm":
+        if self.meter.fabric() == SHARED_MEMORY:
             tests["memcpy"] = lambda count: self.meter.copy(nbytes, count)
         rates: dict[str, list[float]] = {name: [] for name in tests}
         for test in tests.values():
@@ -203,7 +212,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     headings = ["size", "write\nGB/s", "read\nGB/s", "memcpy\nGB/s"]
     headings += ["write\np50 us", "\np99 us", "read\np50 us", "\np99 us"]
     headings += ["notify\np50 us", "\np99 us"]
-    if report["fabric"] != "shm":
+    if report["fabric"] != SHARED_MEMORY:
         headings.remove("memcpy\nGB/s")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)

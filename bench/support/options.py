@@ -18,6 +18,7 @@ def _writable(path: Path | None) -> Path | None:
     return path
 
 
+SHARED_MEMORY = "shm"  # that fabric's name in the registry
 FABRIC_SIZES, MOST = "64,4KiB…4MiB", "256MiB"
 Sizes = Annotated[
     str,
