@@ -31,11 +31,13 @@
 
 namespace rdma_transport {
 
-// Receives the events of links, on the polling thread unless noted. The link must not be used after
-// OnLinkDown(), except while it is InUse().
+// Receives the events of links, on the polling thread unless noted. The link holds no lock, so the
+// calls may send on it. A `Link*` is valid during the call; a shared one may be kept. The link must
+// not be used after OnLinkDown(), except while it is InUse().
 class LinkOwner {
  public:
   virtual ~LinkOwner() = default;
+  // The link can send. Comes before its other events, unless it goes down without having come up.
   virtual void OnLinkUp(const std::shared_ptr<class Link>& link) = 0;
   // `was_up` tells whether OnLinkUp() was called. Unless the code is Unavailable, the peer may be
   // alive and the link InUse().
@@ -43,11 +45,16 @@ class LinkOwner {
                           bool was_up) = 0;
   // Follows OnLinkDown() if the peer may be alive: the link is no longer InUse().
   virtual void OnLinkReleased(const std::shared_ptr<class Link>& link) = 0;
+  // The peer sent a tensor, or notified that the tensor waits there for gRPC (`arrival.pull`). The
+  // owner decides how long the memory behind `arrival` is used: dropping it releases that memory.
+  // If `arrival.channel` is set, the bytes are still at the peer: see ReadThenDeliver().
   virtual void OnArrival(int64_t step, const KeyId& key, Arrival arrival) = 0;
   // The peer restarted the step: discard what arrived for it on this link.
   virtual void OnRestart(class Link* link, int64_t step, uint32_t generation) = 0;
   // The peer has confirmed this task's restart. What it sent before has arrived.
   virtual void OnRestarted(class Link* link, int64_t step) = 0;
+  // The peer aborted the step. Each of its links brings the abort, after the tensors that the peer
+  // sent on that link before.
   virtual void OnAbort(class Link* link, StepAbort abort) = 0;
   // Tick() must be called regularly again. Called from any thread.
   virtual void ArmTimer() = 0;
