@@ -1,0 +1,170 @@
+// What the channels of a verbs device share: completion queues, sleeping, and memory that is
+// registered only when it is needed.
+
+#include "fabric/verbs/device.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fabric/combined.h"
+#include "fabric/shm/device.h"
+#include "verbs_pair.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+using testing::ExpectHas;
+using testing::Fake;
+using testing::FakeStats;
+using testing::OnFake;
+using testing::SetFake;
+using testing::Side;
+
+using VerbsDeviceTest = testing::VerbsPairTest;
+
+// --- Completion queues ---
+
+TEST_F(VerbsDeviceTest, ChannelsThatComeAndGoShareTheQueues) {
+  OpenDevices();
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_NO_FATAL_FAILURE(Connect());
+    ASSERT_TRUE(a_.Notify("hello").ok());
+    ASSERT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
+    if (i % 2 == 0) b_.channel->Close(Status(Code::kAborted, "enough"));
+    Drop();
+  }
+  EXPECT_EQ(FakeStats().cqs, 2u) << "one of each device";
+  EXPECT_EQ(FakeStats().mrs, 0u);
+}
+
+TEST_F(VerbsDeviceTest, ManyChannelsGetAsManyQueuesAsTheyNeed) {
+  SetFake("max_cqe", "160");  // two channels each
+  OpenDevices();
+  std::vector<std::pair<Side, Side>> channels;
+  for (int i = 0; i < 25; ++i) {
+    ASSERT_NO_FATAL_FAILURE(Connect());
+    auto& [a, b] = channels.emplace_back();
+    a.handler = std::move(a_.handler);
+    b.handler = std::move(b_.handler);
+    a.channel = std::move(a_.channel);
+    b.channel = std::move(b_.channel);
+  }
+  EXPECT_EQ(FakeStats().cqs, 26u);
+  for (int i = 0; i < 100; ++i) {
+    for (auto& [a, b] : channels) ASSERT_TRUE(a.Notify(std::to_string(i)).ok());
+  }
+  ASSERT_TRUE(PollUntil([&] {
+    for (auto& [a, b] : channels) {
+      if (b.handler->notes.size() < 100) return false;
+    }
+    return true;
+  }));
+  for (auto& [a, b] : channels) EXPECT_EQ(b.handler->notes.back(), "99");
+  EXPECT_LE(FakeStats().highest_cq_fill, 160u);
+  channels.clear();
+  ASSERT_TRUE(PollUntil([] { return FakeStats().qps == 0; }));
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  EXPECT_EQ(FakeStats().cqs, 26u) << "their entries are free again";
+}
+
+// --- Sleeping ---
+
+// Two threads that play ping-pong and sleep whenever nothing has come. A wake-up that got lost
+// would show as a sleep until its deadline.
+TEST_F(VerbsDeviceTest, NothingIsLostBetweenRestAndSleep) {
+  constexpr size_t kRounds = 2000;
+  SetFake("delay_us", "30");
+  ConnectedPair();
+  const auto play = [&](Side* side, bool first) {
+    std::mt19937 random(first);
+    const Nanos deadline = Now() + 40 * kSecond;
+    const std::vector<std::string>& heard = side->handler->notes;
+    size_t said = 0;
+    while ((heard.size() < kRounds || said < kRounds) && Now() < deadline) {
+      for (; said < std::min(kRounds, heard.size() + (first ? 1 : 0)); ++said) {
+        const Urgency urgency = random() % 4 == 0 ? Urgency::kLazy : Urgency::kWake;
+        EXPECT_TRUE(side->Notify("ping", urgency).ok());
+      }
+      if (side->device->Poll() > 0 || !side->device->ArmNotification()) continue;
+      const Nanos before = Now();
+      side->device->Sleep(before + 5 * kSecond);
+      EXPECT_LT(Now() - before, 4 * kSecond) << "overslept";
+    }
+    while (side->device->Poll() > 0 || !side->device->ArmNotification()) {
+    }
+  };
+  std::thread other([&] { play(&b_, false); });
+  play(&a_, true);
+  other.join();
+  EXPECT_EQ(a_.handler->notes.size(), kRounds);
+  EXPECT_EQ(b_.handler->notes.size(), kRounds);
+  EXPECT_GT(FakeStats().completion_events, 100u) << "they did sleep";
+}
+
+TEST_F(VerbsDeviceTest, WakeEndsASleepBeforeAndAfterItBegins) {
+  ConnectedPair();
+  for (int i = 0; i < 50; ++i) {
+    while (a_.device->Poll() > 0 || !a_.device->ArmNotification()) {
+    }
+    std::thread waker([&] { a_.device->Wake(); });
+    if (i % 2 == 0) std::this_thread::yield();
+    const Nanos before = Now();
+    a_.device->Sleep(before + 5 * kSecond);
+    EXPECT_LT(Now() - before, 4 * kSecond);
+    waker.join();
+  }
+}
+
+// --- Memory that the card learns of only when it must ---
+
+TEST_F(VerbsDeviceTest, MemoryOfAnotherFabricIsRegisteredWhenAVerbsPeerNeedsIt) {
+  OpenDevices();
+  Settings settings = OnFake();
+  std::vector<Member> members(2);
+  members[0].name = "shm";
+  members[1].name = "verbs";
+  ASSERT_TRUE(shm::ShmDevice::Create(settings, &members[0].device).ok());
+  ASSERT_TRUE(VerbsDevice::Create(settings, &members[1].device).ok());
+  a_.device = std::make_unique<CombinedDevice>(std::move(members), std::vector<Absent>());
+  const uint64_t before = FakeStats().registrations;
+  auto shared = Allocate(a_);
+  auto local = Allocate(a_);
+  EXPECT_EQ(FakeStats().registrations, before) << "nobody needs it";
+  Connect();  // b has nothing but verbs
+  EXPECT_STREQ(a_.channel->fabric(), "verbs");
+  const uint64_t connected = FakeStats().registrations;
+  Fake().fail("reg_mr", 1, ENOMEM);
+  const Status refused = a_.channel->Share(shared->key());
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  ExpectHas(refused, "fake_0:1");
+  EXPECT_FALSE(a_.handler->closed);
+  ASSERT_TRUE(a_.channel->Share(shared->key()).ok());
+  ASSERT_TRUE(a_.channel->Share(shared->key()).ok());
+  EXPECT_EQ(FakeStats().registrations, connected + 1);
+  const auto remote = Shared(b_);
+  const RemoteSpan span = {remote->key(), 0, 100};
+  Fake().fail("reg_mr", 1, ENOMEM);
+  EXPECT_EQ(a_.channel->Write(local->address(), span, 1).code(), Code::kResourceExhausted);
+  Fake().fail("reg_mr", 1, ENOMEM);
+  ASSERT_TRUE(a_.channel->Read(span, local->address(), 2).ok());
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == 1; }));
+  EXPECT_EQ(a_.handler->transfers[0].second.code(), Code::kResourceExhausted);
+  ASSERT_TRUE(a_.channel->Read(span, local->address(), 3).ok());
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == 2; }));
+  EXPECT_TRUE(a_.handler->transfers[1].second.ok());
+  const uint64_t mrs = FakeStats().mrs;
+  shared.reset();
+  local.reset();
+  EXPECT_EQ(FakeStats().mrs, mrs - 2);
+}
+
+}  // namespace
+}  // namespace rdma_transport::fabric::verbs
