@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.support import python
 from bench.support.cluster import Cluster
-from tests.support import forked
+from tests.support import fake_verbs, forked
 
 python.starter = forked.start
 # A background job of a shell ignores it, and so would all processes that the tests start.
@@ -45,3 +45,15 @@ def clusters() -> Iterator[dict[str, Cluster]]:
 @pytest.fixture(scope="session")
 def rdma(clusters: dict[str, Cluster]) -> Cluster:
     return clusters["rdma"]
+
+
+@pytest.fixture(scope="module", params=["shm", "verbs", "libfabric"])
+def fabric(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each fabric, set for this process and those that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RDMA_TRANSPORT_FABRIC", request.param)
+        if request.param == "verbs":
+            patch.setenv("RDMA_TRANSPORT_LIBIBVERBS", str(fake_verbs.fake_library()))
+        if request.param == "libfabric":
+            patch.setenv("RDMA_TRANSPORT_LIBFABRIC_INTERFACE", "lo")
+        yield request.param

@@ -1,7 +1,11 @@
-"""What all commands share: errors, exit codes, and their description in the help."""
+"""What all commands share: errors, exit codes, help, and what they load."""
 
+import importlib
+import resource
+import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ import typer
 from bench.support import exit
 from rdma_transport.cli import app
 from rdma_transport.command_line import BAD_INPUT, EXIT_CODES, FAILED, invoke, single
+from tests.support.command import NO_LIBRARIES, clean_environment, run
 
 BAD = [
     ["plan", "missing.pb", "--cluster", "ps=1"],
@@ -83,3 +88,48 @@ def test_a_program_reports_why_it_failed(
     assert said.out == ""
     assert said.err.lstrip().startswith("error: ")
     assert said.err.endswith("task a ended\n")
+
+
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    for words in (["--help"], ["bench", "--help"]):
+        commands = run(*words).stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+        assert all(line.endswith(".") for line in commands.splitlines())
+        assert "..." not in commands
+
+
+def test_the_version() -> None:
+    ran = run("--version")
+    assert (ran.returncode, ran.stdout) == (0, f"rdma_transport {version('rdma_transport')}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["config"], ["info"], ["doctor", "--quick"], ["doctor", "-h"]]
+)
+def test_no_command_imports_tensorflow_and_each_starts_at_once(arguments: list[str]) -> None:
+    code = (
+        f"import sys; sys.argv = ['x', *{arguments!r}]; from rdma_transport.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'tensorflow', 'keras', 'numpy', 'grpc', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy; print('light')"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment(NO_LIBRARIES),
+        capture_output=True,
+        text=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert ran.stdout.endswith("light\n"), ran.stderr
+    # Processor time, because others use this machine too.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
+
+
+def test_the_package_has_the_schemas_where_they_are_looked_for() -> None:
+    files = importlib.import_module("importlib.resources").files("rdma_transport") / "schemas"
+    assert sorted(each.name for each in files.iterdir()) == [
+        "config.json",
+        "doctor.json",
+        "info.json",
+    ]

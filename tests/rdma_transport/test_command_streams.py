@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import forked
+from tests.support.command import NO_LIBRARIES, clean_environment, run_in_terminal, words
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rdma_transport"]
@@ -51,14 +52,6 @@ def test_a_full_disk_is_said(words: list[str]) -> None:
     assert ran.stderr == "error: cannot write the answer: No space left on device\n"
 
 
-def test_the_list_of_commands_has_whole_sentences() -> None:
-    for words in (["--help"], ["bench", "--help"]):
-        ran = shell(words, "")
-        commands = ran.stdout.partition("Commands:\n")[2].partition("\n\n")[0]
-        assert all(line.endswith(".") for line in commands.splitlines())
-        assert "..." not in commands
-
-
 def test_letters_that_the_locale_lacks() -> None:
     code = (
         "from rdma_transport import streams; streams.repair(); print('3–4 … 2× Ω')\n"
@@ -86,3 +79,22 @@ def test_ctrl_c_while_it_is_being_loaded() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["info", "config"])
+def test_in_a_terminal_and_without_a_reader(command: str) -> None:
+    code, shown = run_in_terminal(command, settings=NO_LIBRARIES)
+    assert code == 0
+    assert "Traceback" not in shown
+    assert "shm" in shown
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        ran = subprocess.run(
+            words(command),
+            env=clean_environment(NO_LIBRARIES),
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ran.stderr == ""

@@ -15,13 +15,19 @@ import pytest
 from rdma_transport.doctor.result import FAIL, PASS, PLACES, SKIP, WARN
 from tests.graph_analyzer.test_plan import SAMPLE
 from tests.support import fake_verbs
-from tests.support.command import checks, clean_environment, run, run_in_terminal, words
+from tests.support.command import (
+    NO_LIBRARIES,
+    checks,
+    clean_environment,
+    run,
+    run_in_terminal,
+    words,
+)
 from tests.support.faulty_libfabric import ABSENT
 
 pytestmark = pytest.mark.timeout(90)
 
 GIB = 2**30
-ALONE = {"RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1"} | ABSENT
 CARDLESS = pytest.mark.skipif(
     Path("/sys/class/infiniband").exists(), reason="this host has an RDMA device"
 )
@@ -37,7 +43,7 @@ def doctor(*arguments: object, **more: object) -> dict[str, dict]:
 
 @CARDLESS
 def test_a_host_without_a_card_is_healthy() -> None:
-    ran = run("doctor", "--quick", "--json", settings=ALONE)
+    ran = run("doctor", "--quick", "--json", settings=NO_LIBRARIES)
     assert (ran.returncode, ran.stderr) == (0, "")
     found = checks(ran)
     assert {name for name, check in found.items() if check["status"] == SKIP} == {
@@ -45,7 +51,7 @@ def test_a_host_without_a_card_is_healthy() -> None:
         *("verbs_transfer", "libfabric_library", "secret"),
     }
     assert "shm, same host" in found["shm_transfer"]["found"]
-    required = run("doctor", "--quick", "--json", "--fabric", "verbs", settings=ALONE)
+    required = run("doctor", "--quick", "--json", "--fabric", "verbs", settings=NO_LIBRARIES)
     assert required.returncode == 3
     assert checks(required)["rdma_devices"]["status"] == FAIL
 
@@ -126,13 +132,13 @@ def test_locked_memory_is_compared_with_the_plans_need(tmp_path: Path) -> None:
     ],
 )
 def test_limits_of_the_process(limits: dict[int, int], check: str, status: str, line: str) -> None:
-    found = doctor(settings=ALONE, limits=limits)[check]
+    found = doctor(settings=NO_LIBRARIES, limits=limits)[check]
     assert found["status"] == status
     assert any(line in fix for fix in found["fix"].values())
 
 
 def test_too_little_address_space_fails_the_real_transfer_too() -> None:
-    found = doctor(settings=ALONE, limits={resource.RLIMIT_AS: 3 * GIB})["shm_transfer"]
+    found = doctor(settings=NO_LIBRARIES, limits={resource.RLIMIT_AS: 3 * GIB})["shm_transfer"]
     assert found["status"] == FAIL
     assert "address space" in found["found"]
 
@@ -150,7 +156,7 @@ def test_too_little_address_space_fails_the_real_transfer_too() -> None:
 def test_faults_of_the_environment(
     settings: dict[str, str], check: str, status: str, sentence: str
 ) -> None:
-    found = doctor(settings=ALONE | settings)
+    found = doctor(settings=NO_LIBRARIES | settings)
     assert (found[check]["status"], sentence in found[check]["found"]) == (status, True)
     # One bad value hides nothing else.
     assert found["shm_transfer"]["status"] == PASS
@@ -164,7 +170,7 @@ def test_a_malformed_list_of_devices() -> None:
 
 
 def test_tensorflow_really_makes_a_server() -> None:
-    ran = run("doctor", "--json", settings=ALONE)
+    ran = run("doctor", "--json", settings=NO_LIBRARIES)
     assert ran.returncode == 0
     found = checks(ran)["autoload"]
     assert found["status"] == PASS
@@ -225,7 +231,7 @@ def test_bad_usage_is_exit_code_2_and_a_sentence(
 
 def test_ctrl_c_leaves_nothing_behind() -> None:
     process = subprocess.Popen(
-        words("doctor"), env=clean_environment(ALONE), stdout=subprocess.PIPE, text=True
+        words("doctor"), env=clean_environment(NO_LIBRARIES), stdout=subprocess.PIPE, text=True
     )
     watched = psutil.Process(process.pid)
     deadline = time.monotonic() + 20
@@ -244,7 +250,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     with os.fdopen(write, "wb") as closed:
         ran = subprocess.run(
             words("doctor", "--quick"),
-            env=clean_environment(ALONE),
+            env=clean_environment(NO_LIBRARIES),
             stdout=closed,
             stderr=subprocess.PIPE,
             text=True,

@@ -9,11 +9,10 @@ from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN
 from rdma_transport.settings import read
 from tests.rdma_transport.test_doctor_peer import ask, heard, listener, task
-from tests.support.command import checks, run, valid
-from tests.support.faulty_libfabric import ABSENT, environment
+from tests.support.command import NO_LIBRARIES, checks, run, valid
+from tests.support.faulty_libfabric import environment
 
 pytestmark = pytest.mark.timeout(90)
-NO_VERBS = {"RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1"}
 FAMILY = {f"libfabric_{name}" for name in ("library", "provider", "endpoint", "ports", "transfer")}
 
 
@@ -36,7 +35,7 @@ def port_variables() -> tuple[str, str]:
 
 
 def test_without_the_library_there_is_one_line_more() -> None:
-    code, found = doctor(settings=NO_VERBS | ABSENT)
+    code, found = doctor(settings=NO_LIBRARIES)
     assert (code, family(found)) == (0, {"libfabric_library"})
     check = found["libfabric_library"]
     assert check["status"] == SKIP
@@ -46,7 +45,7 @@ def test_without_the_library_there_is_one_line_more() -> None:
 
 
 def test_without_the_library_that_is_required() -> None:
-    code, found = doctor("--fabric", "libfabric", settings=NO_VERBS | ABSENT)
+    code, found = doctor("--fabric", "libfabric", settings=NO_LIBRARIES)
     assert (code, family(found)) == (3, FAMILY)
     assert found["libfabric_library"]["status"] == FAIL
     assert found["libfabric_transfer"]["status"] == SKIP

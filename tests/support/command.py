@@ -15,6 +15,10 @@ ROOT = Path(__file__).parent.parent.parent
 SECONDS = 60
 IPC_LOCK = 14
 PR_CAPBSET_DROP = 24
+NO_LIBRARIES = {  # as on a host without a card
+    "RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1",
+    "RDMA_TRANSPORT_LIBFABRIC": "/nowhere/libfabric.so.1",
+}
 
 
 def clean_environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
