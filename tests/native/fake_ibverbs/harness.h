@@ -4,13 +4,20 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "control.h"
@@ -276,5 +283,83 @@ inline ibv_context* OpenDevice(const std::string& name = "fake_0") {
   errno = error;
   return context;
 }
+
+// Sends a datagram to a process's control socket, and returns the answer.
+inline std::string Command(pid_t pid, const std::string& text) {
+  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  // An address chosen by the kernel, to be answered at.
+  bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address.sun_family));
+  const std::string name = "fake_ibverbs." + std::to_string(pid);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  char answer[4096];
+  ssize_t got = -1;
+  if (sendto(fd, text.data(), text.size(), 0, reinterpret_cast<sockaddr*>(&address), length) > 0) {
+    got = recv(fd, answer, sizeof(answer), 0);
+  }
+  close(fd);
+  return got < 0 ? "" : std::string(answer, static_cast<size_t>(got));
+}
+
+class FakeIbverbsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    V().fake_ibverbs_reset();
+    ASSERT_EQ(V().fake_ibverbs_set("retry_ms", "40"), 0);
+    context_ = OpenDevice();
+    ASSERT_NE(context_, nullptr);
+  }
+  // Nothing may be left behind.
+  void TearDown() override {
+    ends_.clear();
+    EXPECT_EQ(V().ibv_close_device(context_), 0);
+    const FakeIbverbsStats stats = Stats();
+    EXPECT_EQ(stats.device_lists + stats.contexts + stats.pds + stats.mrs + stats.channels +
+                  stats.cqs + stats.qps + stats.registered_bytes,
+              0U);
+  }
+
+  EndOptions Options() {
+    EndOptions options;
+    options.context = context_;
+    return options;
+  }
+  End& Make(const EndOptions& options) {
+    ends_.push_back(std::make_unique<End>(options));
+    return *ends_.back();
+  }
+  // Connected, with 0, 1, 2... in the memory of the first and zeros in that of the second.
+  std::pair<End&, End&> Pair(const EndOptions& options) {
+    End& a = Make(options);
+    End& b = Make(options);
+    EXPECT_TRUE(a.Connect(b.Address()));
+    EXPECT_TRUE(b.Connect(a.Address()));
+    std::iota(a.memory.begin(), a.memory.end(), 0);
+    return {a, b};
+  }
+  std::pair<End&, End&> Pair() { return Pair(Options()); }
+
+  // Takes the next asynchronous event, and acks it.
+  ibv_event_type NextAsync() {
+    ibv_async_event event = {};
+    EXPECT_EQ(V().ibv_get_async_event(context_, &event), 0);
+    V().ibv_ack_async_event(&event);
+    return event.event_type;
+  }
+  void ExpectNoAsync() {
+    pollfd wanted = {context_->async_fd, POLLIN, 0};
+    EXPECT_EQ(poll(&wanted, 1, 0), 0);
+  }
+  static void ExpectDone(const ibv_wc& wc, uint64_t id, ibv_wc_opcode opcode) {
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wc.wr_id, id);
+    EXPECT_EQ(wc.opcode, opcode);
+  }
+
+  ibv_context* context_ = nullptr;
+  std::vector<std::unique_ptr<End>> ends_;
+};
 
 }  // namespace fake_ibverbs::testing
