@@ -1,0 +1,163 @@
+"""Measures steps whose tensors go from accelerator to accelerator of two tasks, beside gRPC.
+
+A step negates a tensor on the accelerators of both tasks in turns, so that it crosses four times.
+Steps over gRPC and over rdma take turns in one run. The results are compared bit for bit.
+
+Without hardware, a pretend accelerator stands in (`tests/native/pretend_accelerator/control.h`):
+its copies and kernels are the processor's, as late as a DMA engine of 5 GB/s would make them.
+Build it first: `make test-native`. TensorFlow 2.21 receives wrong values over gRPC there unless the
+device runs everything in one order, so the tasks over gRPC do.
+
+usage: python -m bench.accelerators [--sizes 4,12000000] [--device GPU] [--json FILE]
+"""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from rdma_transport.command_line import fail
+
+from .support.cluster import Cluster
+from .support.counters import sent_since
+from .support.exit import run_command
+from .support.machine import describe
+from .support.options import JsonFile, Repeat, Sizes, save
+from .support.sizes import parse_sizes, size_name
+from .support.timing import plain, ratio, summarize
+
+SIZES = "4,65536,1048576,12000000"
+CROSSINGS = 4
+STEPS = 4  # of a turn
+JOBS = ("a", "b")
+PRETEND = "PRETEND"
+LIBRARY = Path(__file__).parents[1] / "build/debug/tests/native/pretend_accelerator"
+NO_LIBRARY = 3
+DMA_ENGINE = "mib_us=200"  # 5 GB/s
+
+
+def environment(device: str, protocol: str) -> dict[str, str]:
+    """What the tasks need to have the device: nothing, unless it is the pretend one."""
+    if device != PRETEND:
+        return {}
+    library = LIBRARY / "libpretend_accelerator.so"
+    if not library.exists():
+        fail(f"there is no {library.name}: build it with `make test-native`", NO_LIBRARY)
+    order = "in_order=1" if protocol == "grpc" else ""
+    return {
+        "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(library),
+        "PRETEND_ACCELERATOR": f"{DMA_ENGINE} {order}",
+    }
+
+
+class Crossings:
+    """A session in which a tensor of `size` bytes crosses; `stack` closes it."""
+
+    def __init__(self, stack: ExitStack, cluster: Cluster, device: str, size: int) -> None:
+        import tensorflow as tf
+
+        from .support.session import config, opened, v1
+
+        a, b = (f"/job:{job}/task:0/device:{device}:0" for job in JOBS)
+        graph = tf.Graph()
+        with graph.as_default():
+            with tf.device(f"/job:{JOBS[0]}/task:0/cpu:0"):
+                start = tf.random.stateless_uniform([max(size // 4, 1)], (1, 2))
+            with tf.device(a):
+                source = v1.get_variable("source", initializer=start, use_resource=True)
+                value = source.read_value()
+            for crossing in range(CROSSINGS):
+                with tf.device(a if crossing % 2 else b):
+                    value = tf.negative(value)
+            with tf.device(a):
+                self._result = tf.negative(value)
+            initializer = v1.global_variables_initializer()
+        self._session = stack.enter_context(opened(cluster.target(JOBS[0]), graph, config()))
+        self._session.run(initializer)
+
+    def milliseconds(self) -> float:
+        """The mean of some steps."""
+        begin = time.perf_counter()
+        for _ in range(STEPS):
+            self._session.run(self._result.op)
+        return 1e3 * (time.perf_counter() - begin) / STEPS
+
+    def result(self) -> Any:
+        """The tensor after a step."""
+        return self._session.run(self._result)
+
+
+def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
+    """Rows in milliseconds per step. `wrong` counts elements that differ from those over gRPC."""
+    rows = []
+    with ExitStack() as stack:
+        clusters = {
+            protocol: stack.enter_context(
+                Cluster(dict.fromkeys(JOBS, 1), protocol, environment(device, protocol))
+            )
+            for protocol in ("grpc", "rdma")
+        }
+        for size in track(sizes, "measuring crossings"):
+            with ExitStack() as sessions:
+                ways = {
+                    name: Crossings(sessions, cluster, device, size)
+                    for name, cluster in clusters.items()
+                }
+                results = {name: way.result() for name, way in ways.items()}
+                before = clusters["rdma"].counted()
+                times: dict[str, list[float]] = {name: [] for name in ways}
+                for _ in range(repeat):
+                    for name, way in ways.items():
+                        times[name].append(way.milliseconds())
+                rows.append(
+                    {
+                        "bytes": size,
+                        "wrong": int((results["grpc"] != results["rdma"]).sum()),
+                        "sent": sent_since(before, clusters["rdma"].counted()),
+                        **{name: summarize(samples) for name, samples in times.items()},
+                    }
+                )
+    return rows
+
+
+def show(rows: list[dict[str, Any]], device: str, console: Console) -> None:
+    """Print the times of both protocols and their ratio."""
+    table = Table(title=f"a step with {CROSSINGS} crossings between two {device}s, ms, medians")
+    for heading in ("size", "gRPC", "rdma", "gRPC / rdma", "by gRPC", "wrong"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        by_grpc = row["sent"]["grpc"]["tensors"]
+        times = [f"{row[name].median:.2f}" for name in ("grpc", "rdma")]
+        table.add_row(
+            size_name(row["bytes"]),
+            *times,
+            ratio(row["grpc"], row["rdma"]),
+            str(by_grpc),
+            str(row["wrong"]),
+        )
+    console.print(table)
+
+
+def main(
+    sizes: Sizes = SIZES,
+    repeat: Repeat = 9,
+    device: Annotated[str, typer.Option(help="Use this type of devices of the tasks.")] = PRETEND,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure steps whose tensors go from accelerator to accelerator, beside gRPC."""
+    console = Console()
+    rows = measure(device, parse_sizes(sizes), repeat)
+    console.print(describe())
+    show(rows, device, console)
+    save(json_file, {"device": device, "rows": plain(rows)})
+    if any(row["wrong"] for row in rows):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    run_command(main)
