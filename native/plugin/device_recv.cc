@@ -1,5 +1,6 @@
 #include "plugin/device_recv.h"
 
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -7,6 +8,8 @@
 #include "plugin/chunks.h"
 #include "plugin/device_memory.h"
 #include "plugin/recv_call.h"
+#include "protocol/counters.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 
 namespace rdma_transport {
 namespace {
@@ -18,7 +21,12 @@ class DeviceRecv : public std::enable_shared_from_this<DeviceRecv> {
  public:
   DeviceRecv(StepRendezvous* rendezvous, tf::Device* device, const tf::Rendezvous::ParsedKey& key,
              const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done)
-      : rendezvous_(rendezvous), device_(device), key_(key), args_(args), done_(std::move(done)) {
+      : rendezvous_(rendezvous),
+        device_(device),
+        key_(key),
+        args_(args),
+        in_device_(InDeviceMemory(*device, args.alloc_attrs)),
+        done_(std::move(done)) {
     on_host_ = args;
     on_host_.alloc_attrs.set_on_host(true);
     on_host_.alloc_attrs.set_gpu_compatible(true);
@@ -42,11 +50,12 @@ class DeviceRecv : public std::enable_shared_from_this<DeviceRecv> {
         [received = std::move(received)](const absl::Status& status, const tf::Rendezvous::Args&,
                                          const tf::Rendezvous::Args&, const tf::Tensor& tensor,
                                          bool dead) { received(status, tensor, dead); },
-        RecvCall::Use::kCopied));
+        in_device_ ? RecvCall::Use::kCopied : RecvCall::Use::kInKernels));
   }
 
   // With the tensor, or with its type and shape if chunks follow.
   void OnArrival(const tf::Tensor& arrived) {
+    if (!in_device_ && arrived.IsInitialized()) return Finish(absl::OkStatus(), arrived);
     AllocateOnDevice(
         device_, args_.alloc_attrs, arrived.dtype(), arrived.shape(),
         [self = shared_from_this(), arrived](const absl::Status& status, const tf::Tensor& tensor) {
@@ -74,6 +83,12 @@ class DeviceRecv : public std::enable_shared_from_this<DeviceRecv> {
   }
 
   void Copy(const tf::Tensor& from, const tf::Tensor& to) {
+    if (!in_device_) {
+      tf::Tensor destination = to;
+      std::memcpy(tf::DMAHelper::base(&destination), tf::DMAHelper::base(&from), from.TotalBytes());
+      GlobalCounters().copied_bytes.fetch_add(from.TotalBytes(), std::memory_order_relaxed);
+      return End(absl::OkStatus());
+    }
     CopyToDevice(args_.device_context, device_, from, to,
                  [self = shared_from_this()](const absl::Status& status) { self->End(status); });
   }
@@ -97,6 +112,7 @@ class DeviceRecv : public std::enable_shared_from_this<DeviceRecv> {
   tf::Device* const device_;
   const tf::Rendezvous::ParsedKey key_;
   const tf::Rendezvous::Args args_;
+  const bool in_device_;
   tf::Rendezvous::Args on_host_;
   tf::Rendezvous::DoneCallback done_;
   bool dead_ = false;
@@ -109,7 +125,7 @@ class DeviceRecv : public std::enable_shared_from_this<DeviceRecv> {
 
 }  // namespace
 
-void RecvToDevice(StepRendezvous* rendezvous, tf::Device* device,
+void RecvOnDevice(StepRendezvous* rendezvous, tf::Device* device,
                   const tf::Rendezvous::ParsedKey& key, const tf::Rendezvous::Args& args,
                   tf::Rendezvous::DoneCallback done) {
   std::make_shared<DeviceRecv>(rendezvous, device, key, args, std::move(done))->Run();

@@ -17,7 +17,8 @@ namespace {
 namespace tf = tensorflow;
 
 using ParsedKey = tf::Rendezvous::ParsedKey;
-using SendHostTensor = std::function<absl::Status(Rendezvous* rendezvous, const tf::Tensor& copy)>;
+using SendHostTensor =
+    std::function<absl::Status(StepRendezvous* rendezvous, const tf::Tensor& copy)>;
 
 // Calls `send` with a copy in the host's memory.
 void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
@@ -30,7 +31,7 @@ void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tenso
     const tsl::profiler::ScopedMemoryDebugAnnotation annotation(site);
     copy = tf::Tensor(route.rendezvous->HostAllocator(), tensor.dtype(), tensor.shape());
   }
-  const std::shared_ptr<Rendezvous> rendezvous(tsl::core::GetNewRef(route.rendezvous));
+  const std::shared_ptr<StepRendezvous> rendezvous(tsl::core::GetNewRef(route.rendezvous));
   if (!copy.IsInitialized()) {
     return rendezvous->StartAbort(absl::ResourceExhaustedError(
         "no memory of the host for a copy of a tensor of " + route.device->name()));
@@ -45,7 +46,7 @@ void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tenso
 
 void SendChunk(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& chunk) {
   CopyAndSend(route, key, chunk,
-              [peer = route.peer, key](Rendezvous* rendezvous, const tf::Tensor& copy) {
+              [peer = route.peer, key](StepRendezvous* rendezvous, const tf::Tensor& copy) {
                 tf::Rendezvous::Args on_host;
                 on_host.alloc_attrs.set_on_host(true);
                 GrpcSend fallback(rendezvous, key, on_host, copy, /*dead=*/false);
@@ -63,7 +64,7 @@ void SendFromDevice(const DeviceRoute& route, const ParsedKey& key, const tf::Te
     return CopyAndSend(route, key, tensor,
                        [peer = route.peer, key, is_dead,
                         kept = std::shared_ptr<FallbackSend>(fallback->Keep(/*copy=*/false))](
-                           Rendezvous* rendezvous, const tf::Tensor& copy) {
+                           StepRendezvous* rendezvous, const tf::Tensor& copy) {
                          return rendezvous->SendToPeer(peer, key, copy, is_dead, kept.get());
                        });
   }

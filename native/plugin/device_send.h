@@ -2,14 +2,14 @@
 // ones in chunks.
 #pragma once
 
-#include "plugin/rendezvous.h"
+#include "plugin/step_rendezvous.h"
 #include "protocol/peer.h"
 
 namespace rdma_transport {
 
 // From where to where. `context` may be null, as in the arguments of a _Send.
 struct DeviceRoute {
-  Rendezvous* rendezvous;
+  StepRendezvous* rendezvous;
   Peer* peer;
   tensorflow::Device* device;
   tensorflow::DeviceContext* context;

@@ -13,7 +13,7 @@ namespace tf = tensorflow;
 
 // What a kept send refers to, and so destroyed after it.
 struct SendCopies {
-  SendCopies(Rendezvous* step, const tf::Rendezvous::ParsedKey& parsed,
+  SendCopies(StepRendezvous* step, const tf::Rendezvous::ParsedKey& parsed,
              const tf::Rendezvous::Args& arguments, tf::Tensor sent)
       : rendezvous(tsl::core::GetNewRef(step)),
         key(parsed),
@@ -22,7 +22,7 @@ struct SendCopies {
     if (args.device_context != nullptr) context = tsl::core::GetNewRef(args.device_context);
   }
 
-  tsl::core::RefCountPtr<Rendezvous> rendezvous;
+  tsl::core::RefCountPtr<StepRendezvous> rendezvous;
   tf::Rendezvous::ParsedKey key;
   tf::Rendezvous::Args args;
   tsl::core::RefCountPtr<tf::DeviceContext> context;

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "plugin/rendezvous.h"
+#include "plugin/step_rendezvous.h"
 #include "protocol/tensor.h"
 
 namespace rdma_transport {
@@ -11,7 +11,7 @@ namespace rdma_transport {
 // Refers to its arguments. Keep() returns one that does not.
 class GrpcSend : public FallbackSend {
  public:
-  GrpcSend(Rendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,
+  GrpcSend(StepRendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,
            const tensorflow::Rendezvous::Args& args, const tensorflow::Tensor& tensor, bool dead)
       : rendezvous_(rendezvous), key_(key), args_(args), tensor_(tensor), dead_(dead) {}
 
@@ -20,7 +20,7 @@ class GrpcSend : public FallbackSend {
   void Fail(const Status& status) override;
 
  private:
-  Rendezvous* const rendezvous_;
+  StepRendezvous* const rendezvous_;
   const tensorflow::Rendezvous::ParsedKey& key_;
   const tensorflow::Rendezvous::Args& args_;
   const tensorflow::Tensor& tensor_;

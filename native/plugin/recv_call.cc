@@ -22,6 +22,12 @@ namespace rdma_transport {
 
 namespace tf = tensorflow;
 
+namespace {
+
+constexpr int64_t kMaxElements = int64_t{1} << 50;  // more than any memory holds
+
+}  // namespace
+
 // A RecvTensor call of TensorFlow. It may end after the RecvCall.
 struct RecvCall::GrpcFetch {
   std::shared_ptr<tf::WorkerCacheInterface> cache;
@@ -130,7 +136,9 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
   if (!shaped.ok()) return shaped;
   const bool plain =
       tf::DataType_IsValid(static_cast<int>(dtype)) && tf::DataTypeCanUseMemcpy(dtype);
-  if (plain && use_ == Use::kCopied && delivery->bytes == 0) {
+  if (plain && delivery->bytes == 0 && shape.num_elements() < kMaxElements &&
+      IsAccelerator(key_.dst_device)) {
+    // It may announce chunks.
     *tensor = tf::Tensor(dtype, shape, tf::core::RefCountPtr<tf::TensorBuffer>());
     return absl::OkStatus();
   }

@@ -19,7 +19,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
  public:
   enum class Use {
     kInKernels,
-    kCopied,  // to a device. A tensor without its bytes is allowed: see chunks.h
+    kCopied,  // to a device
   };
 
   RecvCall(StepRendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,

@@ -2,17 +2,13 @@
 
 #include <memory>
 
-#include "absl/container/inlined_vector.h"
 #include "plugin/device_memory.h"
 #include "plugin/device_recv.h"
 #include "plugin/device_send.h"
 #include "plugin/grpc_send.h"
-#include "plugin/mutable_buffers.h"
 #include "plugin/recv_call.h"
-#include "plugin/status_conversion.h"
 #include "plugin/step_errors.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
-#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -22,20 +18,10 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Returns why the fabric cannot carry this tensor, or null if it can.
-const char* NotCarried(const tf::Tensor& tensor) {
-  if (tensor.dtype() == tf::DT_STRING) return "a string tensor";
-  if (tensor.dtype() == tf::DT_VARIANT) return "a variant tensor";
-  if (tensor.dtype() == tf::DT_RESOURCE) return "a resource handle";
-  if (!tf::DMAHelper::CanUseDMA(&tensor)) return "a type without plain bytes";
-  return nullptr;
-}
-
 bool CarriesBytes(const tf::Tensor& tensor) {
-  return NotCarried(tensor) == nullptr && tensor.IsInitialized() && tensor.TotalBytes() > 0;
+  return StepRendezvous::NotCarried(tensor) == nullptr && tensor.IsInitialized() &&
+         tensor.TotalBytes() > 0;
 }
-
-void UnrefBuffer(void* buffer) { static_cast<tf::TensorBuffer*>(buffer)->Unref(); }
 
 }  // namespace
 
@@ -66,51 +52,8 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
   return absl::IsUnavailable(sent) ? absl::AbortedError(sent.message()) : sent;
 }
 
-absl::Status Rendezvous::SendToPeer(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
-                                    bool is_dead, FallbackSend* fallback) {
-  Outgoing outgoing;
-  outgoing.dead = is_dead;
-  outgoing.not_carried = NotCarried(tensor);
-  outgoing.bytes = tensor.IsInitialized() ? tensor.TotalBytes() : 0;
-  if (outgoing.not_carried == nullptr && outgoing.bytes > 0) {
-    auto* buffer = const_cast<tf::TensorBuffer*>(tf::DMAHelper::buffer(&tensor));
-    outgoing.data = static_cast<const char*>(tf::DMAHelper::base(&tensor));
-    outgoing.block = static_cast<const char*>(buffer->root_buffer()->data());
-    outgoing.mutable_source = MutableBuffers::Get().Contains(outgoing.block);
-    buffer->Ref();
-    outgoing.owner = OwnerRef(buffer, &UnrefBuffer);
-  }
-  return Send(std::move(outgoing), peer, key, tensor, fallback);
-}
-
-absl::Status Rendezvous::Announce(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
-                                  FallbackSend* fallback) {
-  return Send(Outgoing(), peer, key, tensor, fallback);
-}
-
-absl::Status Rendezvous::Send(Outgoing outgoing, Peer* peer, const ParsedKey& key,
-                              const tf::Tensor& tensor, FallbackSend* fallback) {
-  absl::InlinedVector<int64_t, 8> dims;
-  for (int i = 0; i < tensor.dims(); ++i) dims.push_back(tensor.dim_size(i));
-  outgoing.step = step_id_;
-  outgoing.key = std::string_view(key.FullKey().data(), key.FullKey().size());
-  outgoing.dtype = static_cast<uint32_t>(tensor.dtype());
-  outgoing.dims = dims.data();
-  outgoing.rank = static_cast<int>(dims.size());
-  return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), fallback), peer->task());
-}
-
-absl::Status Rendezvous::AbortStatus() {
-  std::lock_guard<std::mutex> lock(mu_);
-  return aborted_;
-}
-
 void Rendezvous::StartAbort(const absl::Status& status) {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    aborted_.Update(status);
-  }
-  BaseRemoteRendezvous::StartAbort(status);
+  StepRendezvous::StartAbort(status);
   // Marked as in the base class: derived errors must not hide their causes.
   const bool derived = absl::IsCancelled(status) || absl::IsAborted(status);
   endpoint()->AbortStep(step_id_,
@@ -124,9 +67,7 @@ void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvo
     const absl::Status found = session()->device_mgr()->LookupDevice(parsed.dst_device, &device);
     if (!found.ok()) return done(found, tf::Rendezvous::Args(), args, tf::Tensor(), false);
   }
-  if (device != nullptr && InDeviceMemory(*device, args.alloc_attrs)) {
-    return RecvToDevice(this, device, parsed, args, std::move(done));
-  }
+  if (device != nullptr) return RecvOnDevice(this, device, parsed, args, std::move(done));
   RecvCall::Run(std::make_shared<RecvCall>(this, parsed, args, std::move(done)));
 }
 

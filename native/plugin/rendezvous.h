@@ -1,14 +1,9 @@
 // Connects TensorFlow's _Send and _Recv between tasks to the transport.
 #pragma once
 
-#include <memory>
-#include <mutex>
-
 #include "plugin/step_rendezvous.h"
 #include "protocol/endpoint.h"
-#include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
-#include "tensorflow/core/distributed_runtime/worker_env.h"
 
 namespace rdma_transport {
 
@@ -44,34 +39,9 @@ class Rendezvous final : public StepRendezvous {
   // calls.
   void StartAbort(const absl::Status& status) override;
 
-  // TensorFlow's own Send(), which keeps the tensor for a RecvTensor call.
-  absl::Status SendByGrpc(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
-                          const tensorflow::Tensor& tensor, bool is_dead) {
-    return BaseRemoteRendezvous::Send(key, args, tensor, is_dead);
-  }
-  // Sends a tensor that lies in the host's memory.
-  absl::Status SendToPeer(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
-                          bool is_dead, FallbackSend* fallback);
-  // Sends the type and shape of a tensor whose chunks follow.
-  absl::Status Announce(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
-                        FallbackSend* fallback);
-  // Returns the error with which the step was aborted here, or OK.
-  absl::Status AbortStatus();
-  // Returns the allocator of tensors in the host's memory.
-  tensorflow::Allocator* HostAllocator() const {
-    return env_->device_mgr->HostCPU()->GetAllocator({});
-  }
-
  protected:
   void RecvFromRemoteAsync(const ParsedKey& parsed, const tensorflow::Rendezvous::Args& args,
                            DoneCallback done) override;
-
- private:
-  absl::Status Send(Outgoing outgoing, Peer* peer, const ParsedKey& key,
-                    const tensorflow::Tensor& tensor, FallbackSend* fallback);
-
-  std::mutex mu_;
-  absl::Status aborted_;
 };
 
 }  // namespace rdma_transport

@@ -2,17 +2,27 @@
 
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "plugin/bootstrap_call.h"
 #include "plugin/device_names.h"
+#include "plugin/mutable_buffers.h"
+#include "plugin/status_conversion.h"
 #include "plugin/worker_cache.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace rdma_transport {
+namespace {
 
 namespace tf = tensorflow;
+
+void UnrefBuffer(void* buffer) { static_cast<tf::TensorBuffer*>(buffer)->Unref(); }
+
+}  // namespace
 
 Peer* StepRendezvous::PeerFor(absl::string_view device, std::shared_ptr<ReceiptLog>* receipts) {
   tf::WorkerSession* session = this->session();
@@ -45,6 +55,65 @@ BootstrapCall StepRendezvous::CallFor(const Peer* peer) {
                   env_->device_mgr->ListDevices().front(), std::move(request), timeout,
                   std::move(done));
   };
+}
+
+const char* StepRendezvous::NotCarried(const tf::Tensor& tensor) {
+  if (tensor.dtype() == tf::DT_STRING) return "a string tensor";
+  if (tensor.dtype() == tf::DT_VARIANT) return "a variant tensor";
+  if (tensor.dtype() == tf::DT_RESOURCE) return "a resource handle";
+  if (!tf::DMAHelper::CanUseDMA(&tensor)) return "a type without plain bytes";
+  return nullptr;
+}
+
+absl::Status StepRendezvous::SendToPeer(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
+                                        bool is_dead, FallbackSend* fallback) {
+  Outgoing outgoing;
+  outgoing.dead = is_dead;
+  outgoing.not_carried = NotCarried(tensor);
+  outgoing.bytes = tensor.IsInitialized() ? tensor.TotalBytes() : 0;
+  if (outgoing.not_carried == nullptr && outgoing.bytes > 0) {
+    auto* buffer = const_cast<tf::TensorBuffer*>(tf::DMAHelper::buffer(&tensor));
+    outgoing.data = static_cast<const char*>(tf::DMAHelper::base(&tensor));
+    outgoing.block = static_cast<const char*>(buffer->root_buffer()->data());
+    outgoing.mutable_source = MutableBuffers::Get().Contains(outgoing.block);
+    buffer->Ref();
+    outgoing.owner = OwnerRef(buffer, &UnrefBuffer);
+  }
+  return SendWith(std::move(outgoing), peer, key, tensor, fallback);
+}
+
+absl::Status StepRendezvous::Announce(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
+                                      FallbackSend* fallback) {
+  return SendWith(Outgoing(), peer, key, tensor, fallback);
+}
+
+absl::Status StepRendezvous::SendWith(Outgoing outgoing, Peer* peer, const ParsedKey& key,
+                                      const tf::Tensor& tensor, FallbackSend* fallback) {
+  absl::InlinedVector<int64_t, 8> dims;
+  for (int i = 0; i < tensor.dims(); ++i) dims.push_back(tensor.dim_size(i));
+  outgoing.step = step_id_;
+  outgoing.key = std::string_view(key.FullKey().data(), key.FullKey().size());
+  outgoing.dtype = static_cast<uint32_t>(tensor.dtype());
+  outgoing.dims = dims.data();
+  outgoing.rank = static_cast<int>(dims.size());
+  return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), fallback), peer->task());
+}
+
+absl::Status StepRendezvous::AbortStatus() {
+  std::lock_guard<std::mutex> lock(mu_);
+  return aborted_;
+}
+
+void StepRendezvous::StartAbort(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    aborted_.Update(status);
+  }
+  BaseRemoteRendezvous::StartAbort(status);
+}
+
+tf::Allocator* StepRendezvous::HostAllocator() const {
+  return env_->device_mgr->HostCPU()->GetAllocator({});
 }
 
 }  // namespace rdma_transport

@@ -1,4 +1,4 @@
-// The peers of one step's rendezvous, and what its pending receives use of it.
+// The peers of one step's rendezvous, and how its tensors are sent to them.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,30 @@ class StepRendezvous : public tensorflow::BaseRemoteRendezvous {
   // ends.
   BootstrapCall CallFor(const Peer* peer);
 
+  // Sends a tensor that lies in the host's memory.
+  absl::Status SendToPeer(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
+                          bool is_dead, FallbackSend* fallback);
+  // Sends the type and shape of a tensor whose chunks follow, see chunks.h.
+  absl::Status Announce(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
+                        FallbackSend* fallback);
+  // TensorFlow's own Send(), which keeps the tensor for a RecvTensor call.
+  absl::Status SendByGrpc(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
+                          const tensorflow::Tensor& tensor, bool is_dead) {
+    return BaseRemoteRendezvous::Send(key, args, tensor, is_dead);
+  }
+  // Returns why the fabric cannot carry this tensor, or null if it can.
+  static const char* NotCarried(const tensorflow::Tensor& tensor);
+
+  // Aborts the step. AbortStatus() is the first error since then.
+  void StartAbort(const absl::Status& status) override;
+  absl::Status AbortStatus();
+  // Returns the allocator of tensors in the host's memory.
+  tensorflow::Allocator* HostAllocator() const;
+
  private:
+  absl::Status SendWith(Outgoing outgoing, Peer* peer, const ParsedKey& key,
+                        const tensorflow::Tensor& tensor, FallbackSend* fallback);
+
   struct Known {
     std::string task;
     Peer* peer;
@@ -42,6 +65,7 @@ class StepRendezvous : public tensorflow::BaseRemoteRendezvous {
   Endpoint* const endpoint_;
 
   std::mutex mu_;
+  absl::Status aborted_;
   // The rendezvous of a client's eager tensors outlives an update of the client's cluster, which
   // brings another cache with other peers under the same names.
   std::weak_ptr<tensorflow::WorkerCacheInterface> peers_of_;

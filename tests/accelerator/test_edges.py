@@ -68,6 +68,20 @@ def test_every_shape(clusters: Clusters, edge: str) -> None:
             assert same_bits(result[i], values(shape, i))
 
 
+def test_from_a_device_to_a_kernel_that_reads_in_the_hosts_memory(clusters: Clusters) -> None:
+    """Small, and so large that it comes in chunks."""
+
+    def build() -> Any:
+        sent = [computed(A0, tf.constant(values([n], n))) for n in (5000, 2**20 + 3)]
+        with tf.device(B0):
+            read = [tf.abs(tensor) for tensor in sent]
+        return [computed(A_CPU, tensor) for tensor in read]
+
+    for result in assert_equal_over_both(clusters, build, steps=4):
+        for got, n in zip(result, (5000, 2**20 + 3), strict=True):
+            assert same_bits(got, -np.abs(values([n], n)))
+
+
 def test_every_type(clusters: Clusters) -> None:
     """Of int32, Identity's tensors are in host memory on accelerators, too."""
 

@@ -117,9 +117,9 @@ bool LibfabricChannel::PostPiece() {
   ssize_t result = 0;
   if (piece.write) {
     const uint32_t data = RemoteData(remote_.number, piece.sequence);
-    result = domain.Write(operation, piece.local, piece.length, piece.descriptor, peer_,
-                          piece.address, piece.key, remote_data_ ? &data : nullptr,
-                          reports_delivery_);
+    result =
+        domain.Write(operation, piece.local, piece.length, piece.descriptor, peer_, piece.address,
+                     piece.key, remote_data_ ? &data : nullptr, reports_delivery_);
   } else {
     result = domain.Read(operation, piece.local, piece.length, piece.descriptor, peer_,
                          piece.address, piece.key);

@@ -183,8 +183,8 @@ TEST_P(FabricTest, AWriteWhoseDeliveryIsReportedIsThereWhenItEnds) {
   ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
   ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
   ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }));
-  const auto theirs = Shared(b_, Access::kRemoteReadWrite);
-  ASSERT_TRUE(Notify(b_, "shared").ok());
+  const auto theirs = Shared(b_, 1, Access::kRemoteReadWrite);
+  ASSERT_TRUE(b_.Notify("shared").ok());
   ASSERT_TRUE(PollUntil([&] { return !a_.handler->notes.empty(); }));
   const auto mine = Private(a_);
   comparer->mine = mine->address();

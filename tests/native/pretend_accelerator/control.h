@@ -13,8 +13,8 @@
 // sends, wrong bytes.
 //
 // Kernels, for float: Neg, Square, AddV2, Sub, Mul (operands of equal shape, or one with a single
-// element), and MatMul. TensorFlow has its own for any device: Identity, Const, Shape, control
-// flow, variables, _Send, _Recv.
+// element), MatMul, and Abs, which reads its input in the host's memory. TensorFlow has its own for
+// any device: Identity, Const, Shape, control flow, variables, _Send, _Recv.
 //
 // The environment variable PRETEND_ACCELERATOR has "key=value" pairs, separated by spaces or
 // commas. It is read when TensorFlow first asks; an unknown key or a bad value ends the process

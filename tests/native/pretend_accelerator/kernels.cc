@@ -1,6 +1,7 @@
 // Kernels of the pretend accelerator, for float. Each runs on the stream of its operation.
 #include <tensorflow/c/kernels.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -127,6 +128,20 @@ void Binary(void*, TF_OpKernelContext* context) {
   });
 }
 
+// Reads its input in the host's memory.
+void AbsoluteOfHost(void*, TF_OpKernelContext* context) {
+  Call call(context);
+  const OwnedTensor input = call.Input(0);
+  if (!call.ok()) return;
+  const OwnedTensor output = call.Output(ShapeOf(input.get()));
+  if (!call.ok()) return;
+  const auto* from = static_cast<const float*>(TF_TensorData(input.get()));
+  call.Launch(output, [values = std::vector<float>(
+                           from, from + TF_TensorElementCount(input.get()))](float* to) {
+    for (size_t i = 0; i < values.size(); ++i) to[i] = std::fabs(values[i]);
+  });
+}
+
 struct Transposed {
   TF_Bool a = 0;
   TF_Bool b = 0;
@@ -176,11 +191,12 @@ void MatMul(void* kernel, TF_OpKernelContext* context) {
 }
 
 void Register(const char* operation, void (*compute)(void*, TF_OpKernelContext*),
-              void* (*create)(TF_OpKernelConstruction*) = nullptr,
+              const char* host_input = nullptr, void* (*create)(TF_OpKernelConstruction*) = nullptr,
               void (*destroy)(void*) = nullptr) {
   const OwnedStatus status(TF_NewStatus());
   TF_KernelBuilder* builder = TF_NewKernelBuilder(operation, kDevice, create, compute, destroy);
   TF_KernelBuilder_TypeConstraint(builder, "T", TF_FLOAT, status.get());
+  if (host_input != nullptr) TF_KernelBuilder_HostMemory(builder, host_input);
   TF_RegisterKernelBuilder(operation, builder, status.get());
 }
 
@@ -194,5 +210,7 @@ void TF_InitKernel() {
   pretend::Register("AddV2", pretend::Binary<pretend::Sum>);
   pretend::Register("Sub", pretend::Binary<pretend::Difference>);
   pretend::Register("Mul", pretend::Binary<pretend::Product>);
-  pretend::Register("MatMul", pretend::MatMul, pretend::CreateMatMul, pretend::DeleteMatMul);
+  pretend::Register("Abs", pretend::AbsoluteOfHost, "x");
+  pretend::Register("MatMul", pretend::MatMul, nullptr, pretend::CreateMatMul,
+                    pretend::DeleteMatMul);
 }
