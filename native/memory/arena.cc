@@ -136,6 +136,12 @@ bool Arena::Grow(size_t length) {
   if (wanted == 0) return false;
   std::unique_ptr<fabric::Region> region;
   const Status status = MakeSlab(needed, &wanted, &region);
+  if (status.ok() && prepare_ != nullptr) {
+    const Status prepared = prepare_(region.get());
+    if (!prepared.ok() && !std::exchange(prepare_failed_logged_, true)) {
+      Log(LogLevel::kWarning, prepared.message());
+    }
+  }
   std::lock_guard<std::mutex> lock(mu_);
   if (!status.ok()) {
     LogFailedGrowthLocked(status);
@@ -197,6 +203,11 @@ char* Arena::TakeLocked(size_t length) {
 char* Arena::TakeIfThere(size_t length) {
   std::lock_guard<std::mutex> lock(mu_);
   return TakeLocked(length);
+}
+
+void Arena::SetPrepare(std::function<Status(fabric::Region* slab)> prepare) {
+  std::lock_guard<std::mutex> lock(grow_mu_);
+  prepare_ = std::move(prepare);
 }
 
 char* Arena::Allocate(size_t length) {

@@ -44,6 +44,10 @@ class Arena {
   // must not allocate from the arena. Call it before the arena is used.
   void SetReclaim(std::function<void()> reclaim) { reclaim_ = std::move(reclaim); }
 
+  // Sets what is called with each new slab before it is used. If it returns an error, the first one
+  // is logged, and the slab is used all the same. It may be set at any time.
+  void SetPrepare(std::function<Status(fabric::Region* slab)> prepare);
+
   // Returns at least `length` bytes, aligned to 64 bytes. Returns null if `length` is 0, the budget
   // or the memory is exhausted, or the process is a forked child.
   char* Allocate(size_t length);
@@ -90,6 +94,8 @@ class Arena {
   const double share_;  // of the budget
   Arena* neighbor_ = nullptr;
   std::function<void()> reclaim_;
+  std::function<Status(fabric::Region*)> prepare_;  // guarded by grow_mu_
+  bool prepare_failed_logged_ = false;              // and so is this
   std::atomic<uintptr_t> base_{~uintptr_t{0}};
 
   std::mutex grow_mu_;     // held while the arena grows; acquired before mu_
