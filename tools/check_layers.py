@@ -23,6 +23,7 @@ NATIVE = (
     ("fabric/shm/", "fabric/verbs/"),
     ("fabric/",),
     ("memory/",),
+    ("collectives/",),
     ("protocol/",),
     ("rpc/",),
     ("analyzer/",),

@@ -147,6 +147,11 @@ class PollingThread final : public Owned {
   ~PollingThread() { Close(); }
 
   const std::string& summary() const { return summary_; }
+  // How long threads spin before they sleep.
+  Nanos spin() const { return spin_; }
+  // Returns the device, for users that open channels of their own. They must drop those before
+  // Close().
+  Status Device(std::shared_ptr<fabric::Device>* device) const;
   Status Allocate(size_t length, bool writable_by_peers, std::shared_ptr<Memory>* memory);
   Status OpenChannel(std::shared_ptr<BlockingChannel>* channel);
   // Memory for BlockingChannel::WaitRemote().
@@ -157,7 +162,6 @@ class PollingThread final : public Owned {
 
  private:
   PollingThread(const Settings& settings, std::shared_ptr<fabric::Device> device);
-  Status Device(std::shared_ptr<fabric::Device>* device) const;
   void Loop(fabric::Device* device);
   bool Reap();
 

@@ -1,0 +1,132 @@
+// The all-reduce of large arrays: each member reduces its share of a chunk out of the memory of all
+// members, and the others copy the result from there.
+
+#include <cstring>
+
+#include "collectives/group.h"
+#include "collectives/reduce.h"
+#include "collectives/round.h"
+
+namespace rdma_transport::collectives {
+namespace {
+
+// Up to this many bytes, times the other members, each member reduces all by itself.
+constexpr size_t kMaxOnePhase = size_t{32} << 10;
+// Two stages hold four chunks, so that the steps of consecutive chunks overlap.
+constexpr size_t kChunkBytes = kStageBytes / 2 / kLine * kLine;
+constexpr int kResults = 2;  // the first stage of results
+
+size_t Place(size_t number, int parity) {
+  return (static_cast<size_t>(parity) * 2 + number) % 4 * kChunkBytes;
+}
+
+}  // namespace
+
+bool Group::TwoPhases(const Call& call) const {
+  const size_t others = memory_.size() - 1;
+  return call.collective == Collective::kAllReduce &&
+         call.count * SizeOf(call.dtype) > kMaxOnePhase / others;
+}
+
+Group::Round Group::Chunk(const Call& call, size_t number) const {
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  const size_t chunks = (bytes + kChunkBytes - 1) / kChunkBytes;
+  return PartOf<Round>(bytes, RoundUp((bytes + chunks - 1) / chunks), number);
+}
+
+// The part of a chunk that a member reduces.
+Group::Round Group::Share(const Round& chunk, int rank) const {
+  const size_t members = memory_.size();
+  return PartOf<Round>(chunk.length, RoundUp((chunk.length + members - 1) / members),
+                       static_cast<size_t>(rank));
+}
+
+void Group::FillChunk(const Call& call, const Round& chunk, int parity) const {
+  char* const to = own_stage(0) + Place(chunk.number, parity);
+  const char* const from = call.input + chunk.begin;
+  const Round own = Share(chunk, rank());
+  const size_t end = own.begin + own.length;
+  std::memcpy(to, from, own.begin);
+  std::memcpy(to + end, from + end, chunk.length - end);
+}
+
+void Group::ReduceChunk(const Call& call, const Round& chunk, int parity) {
+  const Round own = Share(chunk, rank());
+  const size_t place = Place(chunk.number, parity);
+  for (int rank = 0; rank < size(); ++rank) {
+    sources_[rank] = rank == this->rank() ? call.input + chunk.begin + own.begin
+                                          : stage(rank, 0) + place + own.begin;
+  }
+  Reduce(call.dtype, call.op, sources_, own.length / SizeOf(call.dtype),
+         own_stage(kResults) + place + own.begin, call.output + chunk.begin + own.begin);
+}
+
+void Group::CopyChunk(const Call& call, const Round& chunk, int parity) const {
+  const size_t place = Place(chunk.number, parity);
+  for (int i = 1; i < size(); ++i) {
+    const int rank = (this->rank() + i) % size();
+    const Round share = Share(chunk, rank);
+    std::memcpy(call.output + chunk.begin + share.begin,
+                stage(rank, kResults) + place + share.begin, share.length);
+  }
+}
+
+// The first chunk has been staged and announced by all. Members announce a staged chunk, and a
+// reduced chunk, in turns: the step "2n + 1" of a call is that chunk n has been reduced, and the
+// step before that chunk n + 1 has been staged.
+Status Group::RunTwoPhases(const Call& call, int parity, const Patience& patience) {
+  Round chunk = Chunk(call, 0);
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  Round previous;
+  while (true) {
+    const Round next = Chunk(call, chunk.number + 1);
+    // Overwrites chunk n - 3, which all have reduced.
+    if (next.length > 0) FillChunk(call, next, parity);
+    progress_.Advance();
+    if (chunk.number > 0) RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience, /*behind=*/2));
+    ReduceChunk(call, chunk, parity);
+    progress_.Advance();
+    if (chunk.number > 0) {
+      RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience, /*behind=*/2));
+      CopyChunk(call, previous, parity);
+    }
+    previous = chunk;
+    if (chunk.begin + chunk.length == bytes) break;
+    chunk = next;
+  }
+  RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
+  CopyChunk(call, previous, parity);
+  return OkStatus();
+}
+
+// All arrays are registered: members read them where they lie.
+Status Group::RunDirect(const Call& call, int parity, const Patience& patience) {
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  const Round all = {0, 0, bytes};
+  const Round own = Share(all, rank());
+  std::vector<fabric::MappedSpan> inputs(memory_.size());
+  std::vector<fabric::MappedSpan> outputs(memory_.size());
+  for (int rank = 0; rank < size(); ++rank) {
+    sources_[rank] = call.input + own.begin;
+    if (rank == this->rank()) continue;
+    const Descriptor other = board(rank).descriptors[parity];
+    RDMA_RETURN_IF_ERROR(
+        mesh_->Map(rank, {other.key, other.input, bytes}, patience, &inputs[rank]));
+    RDMA_RETURN_IF_ERROR(
+        mesh_->Map(rank, {other.key, other.output, bytes}, patience, &outputs[rank]));
+    sources_[rank] = inputs[rank].data + own.begin;
+  }
+  Reduce(call.dtype, call.op, sources_, own.length / SizeOf(call.dtype), call.output + own.begin,
+         nullptr);
+  progress_.Advance();
+  RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
+  for (int i = 1; i < size(); ++i) {
+    const int rank = (this->rank() + i) % size();
+    const Round share = Share(all, rank);
+    std::memcpy(call.output + share.begin, outputs[rank].data + share.begin, share.length);
+  }
+  progress_.Advance();  // the arrays are the callers' again
+  return progress_.WaitForAll(patience);
+}
+
+}  // namespace rdma_transport::collectives

@@ -1,0 +1,45 @@
+// The memory that a member of a group shares with the others. The owner writes it, and the others
+// only read it: each maps it read-only.
+//
+//   board | stage 0 | stage 1 | results 0 | results 1
+//
+// The stages hold a member's contribution to a round, the results what it has reduced. Rounds take
+// turns with the two of each.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace rdma_transport::collectives {
+
+// What a member asks for. All members of a call compare all of it but `key` and the offsets.
+struct Descriptor {
+  uint64_t count = 0;  // elements
+  int32_t root = 0;
+  uint8_t collective = 0;
+  uint8_t dtype = 0;
+  uint8_t op = 0;
+  uint8_t direct = 0;  // the arrays lie in the region `key`, at these offsets in bytes
+  uint64_t key = 0;
+  uint64_t input = 0;
+  uint64_t output = 0;
+};
+
+struct Board {
+  // The steps that the owner has completed; never decreases, apart from wrapping around. The word
+  // is a futex.
+  alignas(128) std::atomic<uint32_t> progress;
+  // 1 + the rank of the member for whose progress the owner sleeps, or 0.
+  alignas(128) std::atomic<uint32_t> sleeps_for;
+  alignas(128) Descriptor descriptors[2];  // of even and odd calls
+};
+
+constexpr size_t kRegionBytes = size_t{2} << 20;
+constexpr size_t kBoardBytes = 4096;
+constexpr size_t kStageBytes = (kRegionBytes - kBoardBytes) / 4;
+static_assert(sizeof(Board) <= kBoardBytes);
+static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
+static_assert(kStageBytes % 1024 == 0);
+
+}  // namespace rdma_transport::collectives

@@ -1,0 +1,176 @@
+#include "collectives/group.h"
+
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "collectives/reduce.h"
+#include "collectives/round.h"
+
+namespace rdma_transport::collectives {
+namespace {
+
+// From this size on, arrays that all members have registered are read where they lie.
+constexpr size_t kMinDirect = size_t{256} << 10;
+
+std::vector<const char*> MemoryOf(const Mesh& mesh) {
+  std::vector<const char*> memory;
+  for (int rank = 0; rank < mesh.size(); ++rank) memory.push_back(mesh.memory(rank));
+  return memory;
+}
+
+std::vector<const Board*> BoardsIn(const std::vector<const char*>& memory) {
+  std::vector<const Board*> boards;
+  for (const char* each : memory) boards.push_back(reinterpret_cast<const Board*>(each));
+  return boards;
+}
+
+bool Reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+}
+
+// "all_reduce of 1000 float32 (sum)"
+std::string TextOf(const Descriptor& descriptor) {
+  const auto collective = static_cast<Collective>(descriptor.collective);
+  std::string text = NameOf(collective);
+  if (collective == Collective::kBarrier || collective >= Collective::kInvalid) return text;
+  text += " of " + std::to_string(descriptor.count) + " " +
+          NameOf(static_cast<DType>(descriptor.dtype));
+  if (Reduces(collective)) {
+    text += std::string(" (") + NameOf(static_cast<ReduceOp>(descriptor.op)) + ")";
+  }
+  if (collective == Collective::kBroadcast) {
+    text += " from rank " + std::to_string(descriptor.root);
+  }
+  return text;
+}
+
+bool Same(const Descriptor& a, const Descriptor& b) {
+  return a.count == b.count && a.root == b.root && a.collective == b.collective &&
+         a.dtype == b.dtype && a.op == b.op;
+}
+
+}  // namespace
+
+Group::Group(std::unique_ptr<Mesh> mesh, Nanos spin)
+    : mesh_(std::move(mesh)),
+      memory_(MemoryOf(*mesh_)),
+      progress_(mesh_->rank(), reinterpret_cast<Board*>(mesh_->own()), BoardsIn(memory_), spin,
+                [this](int rank) { return mesh_->Lost(rank); }) {
+  sources_.resize(memory_.size());
+  mesh_->WhenLost([this] { progress_.WakeAll(); });
+}
+
+Group::~Group() { mesh_->WhenLost(nullptr); }
+
+Status Group::Check(const Call& call) const {
+  if (static_cast<size_t>(call.collective) > static_cast<size_t>(Collective::kInvalid) ||
+      static_cast<int>(call.dtype) >= kDTypes ||
+      static_cast<int>(call.op) > static_cast<int>(ReduceOp::kMax)) {
+    return Status(Code::kInvalidArgument, "an unknown collective, type or operation");
+  }
+  if (call.root < 0 || call.root >= size()) {
+    return Status(Code::kInvalidArgument, "there is no root " + std::to_string(call.root) +
+                                              " in a group of " + std::to_string(size()));
+  }
+  const size_t limit = std::numeric_limits<size_t>::max() / 64 / static_cast<size_t>(size());
+  if (call.count > limit) return Status(Code::kInvalidArgument, "the array is too large");
+  if (!Reduces(call.collective)) return OkStatus();
+  return CheckReduction(call.dtype, call.op);
+}
+
+Descriptor Group::Describe(const Call& call) const {
+  Descriptor descriptor;
+  descriptor.count = call.count;
+  descriptor.root = call.root;
+  descriptor.collective = static_cast<uint8_t>(call.collective);
+  descriptor.dtype = static_cast<uint8_t>(call.dtype);
+  descriptor.op = static_cast<uint8_t>(call.op);
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  if (call.collective != Collective::kAllReduce || bytes < kMinDirect) return descriptor;
+  fabric::RemoteSpan input;
+  fabric::RemoteSpan output;
+  if (mesh_->FindShared(call.input, bytes, &input) &&
+      mesh_->FindShared(call.output, bytes, &output) && input.key == output.key) {
+    descriptor.direct = 1;
+    descriptor.key = input.key;
+    descriptor.input = input.offset;
+    descriptor.output = output.offset;
+  }
+  return descriptor;
+}
+
+Status Group::Run(const Call& call, const Patience& patience) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!failed_.ok()) return failed_;
+  const Status valid = Check(call);
+  if (size() == 1) {
+    if (valid.ok()) RunAlone(call);
+    return valid;
+  }
+  // The other members must not wait for one whose arguments are invalid.
+  Call invalid;
+  invalid.collective = Collective::kInvalid;
+  const Status status = Start(valid.ok() ? call : invalid, patience);
+  if (!valid.ok() && (status.ok() || status.code() == Code::kInvalidArgument)) return valid;
+  if (status.ok() || status.code() == Code::kInvalidArgument) return status;
+  failed_ = status;
+  // A lost member is noticed by all; they must also be told why this one stops.
+  if (status.code() != Code::kUnavailable) mesh_->Close(status.message());
+  return status;
+}
+
+void Group::RunAlone(const Call& call) {
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  const bool copies = call.collective != Collective::kBroadcast &&
+                      call.collective != Collective::kBarrier &&
+                      call.collective != Collective::kInvalid;
+  if (copies && bytes > 0 && call.input != call.output) {
+    std::memmove(call.output, call.input, bytes);
+  }
+}
+
+Status Group::Start(const Call& call, const Patience& patience) {
+  const int parity = static_cast<int>(calls_++ % 2);
+  const Descriptor own = Describe(call);
+  reinterpret_cast<Board*>(mesh_->own())->descriptors[parity] = own;
+  // This stage was last used two calls ago, which all members have completed.
+  const bool two_phases = TwoPhases(call);
+  if (own.direct == 0) {
+    two_phases ? FillChunk(call, Chunk(call, 0), parity)
+               : Fill(call, PartOf<Round>(call.count * SizeOf(call.dtype), BytesOfRound(call), 0),
+                      own_stage(parity));
+  }
+  progress_.Advance();
+  RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
+  RDMA_RETURN_IF_ERROR(Compare(parity));
+  if (!two_phases) return RunRounds(call, parity, patience);
+  bool any_direct = false;
+  bool all_direct = true;
+  for (int rank = 0; rank < size(); ++rank) {
+    const bool direct = board(rank).descriptors[parity].direct != 0;
+    any_direct |= direct;
+    all_direct &= direct;
+  }
+  if (all_direct) return RunDirect(call, parity, patience);
+  if (any_direct) {  // some have not staged their array
+    if (own.direct != 0) FillChunk(call, Chunk(call, 0), parity);
+    progress_.Advance();
+    RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
+  }
+  return RunTwoPhases(call, parity, patience);
+}
+
+Status Group::Compare(int parity) const {
+  const Descriptor own = board(rank()).descriptors[parity];
+  for (int rank = 0; rank < size(); ++rank) {
+    const Descriptor other = board(rank).descriptors[parity];
+    if (Same(own, other)) continue;
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " called " +
+                                              TextOf(other) + ", and this rank " + TextOf(own) +
+                                              ": all ranks must call the same");
+  }
+  return OkStatus();
+}
+
+}  // namespace rdma_transport::collectives

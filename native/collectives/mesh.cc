@@ -1,0 +1,227 @@
+#include "collectives/mesh.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "collectives/mesh_peer.h"
+
+namespace rdma_transport::collectives {
+namespace {
+
+constexpr int kMaxMembers = 1024;
+
+bool Matches(const Letter& letter, int source, int tag) {
+  return (source == kAny || letter.source == source) && (tag == kAny || letter.tag == tag);
+}
+
+}  // namespace
+
+Mesh::Mesh(std::shared_ptr<fabric::Device> device, int rank, int size)
+    : device_(std::move(device)),
+      rank_(rank),
+      size_(size),
+      state_(std::make_shared<MeshState>()),
+      peers_(static_cast<size_t>(size)) {}
+
+Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size,
+                  std::unique_ptr<Mesh>* mesh) {
+  if (size < 1 || size > kMaxMembers || rank < 0 || rank >= size) {
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " of " +
+                                              std::to_string(size) + ": a group has 1 to " +
+                                              std::to_string(kMaxMembers) + " ranks from 0 on");
+  }
+  std::unique_ptr<Mesh> made(new Mesh(std::move(device), rank, size));
+  fabric::Device* const opened = made->device_.get();
+  const size_t granule = opened->RegionGranule();
+  const size_t length = (kRegionBytes + granule - 1) / granule * granule;
+  RDMA_RETURN_IF_ERROR(
+      opened->Allocate(length, fabric::Access::kRemoteRead, nullptr, &made->region_));
+  new (made->region_->address()) Board();
+  made->state_->key = made->region_->key();
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    auto end = std::make_shared<MeshPeer>(peer, made->state_);
+    std::shared_ptr<fabric::Channel> channel;
+    RDMA_RETURN_IF_ERROR(opened->Open(end, &channel));
+    end->SetChannel(std::move(channel));
+    made->peers_[peer] = std::move(end);
+  }
+  *mesh = std::move(made);
+  return OkStatus();
+}
+
+Mesh::~Mesh() {
+  WhenLost(nullptr);
+  Close("the communicator was closed");
+}
+
+std::string Mesh::Address(int peer) const {
+  return peers_[peer] == nullptr ? "" : peers_[peer]->channel()->Address();
+}
+
+Status Mesh::Connect(int peer, const std::string& address, const std::string& key) {
+  if (peer < 0 || peer >= size_ || peers_[peer] == nullptr) {
+    return Status(Code::kInvalidArgument, "there is no other rank " + std::to_string(peer));
+  }
+  fabric::Channel* const channel = peers_[peer]->channel();
+  channel->Authenticate(key);
+  return channel->Connect(address, rank_ < peer ? fabric::Role::kActive : fabric::Role::kPassive);
+}
+
+Status Mesh::WaitReady(const Patience& patience) {
+  std::unique_lock<std::mutex> lock(state_->mu);
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    const auto done = [&] { return peer->ready() || !peer->lost().ok(); };
+    RDMA_RETURN_IF_ERROR(state_->Wait(&lock, patience, done, "a rank did not connect"));
+    if (!peer->ready()) return peer->lost();
+  }
+  return OkStatus();
+}
+
+const char* Mesh::memory(int peer) const {
+  if (peers_[peer] == nullptr) return region_->address();
+  std::lock_guard<std::mutex> lock(state_->mu);
+  return peers_[peer]->memory();
+}
+
+Status Mesh::Lost(int peer) const {
+  if (peers_[peer] == nullptr) return OkStatus();
+  std::lock_guard<std::mutex> lock(state_->mu);
+  return peers_[peer]->lost();
+}
+
+void Mesh::WhenLost(std::function<void()> hook) {
+  std::lock_guard<std::mutex> lock(state_->hook_mu);
+  state_->lost_hook = std::move(hook);
+}
+
+Status Mesh::Share(uint64_t key, uint64_t length) {
+  Note note;
+  note.kind = Note::kShare;
+  note.key = key;
+  note.length = length;
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    state_->shared[key] = length;
+  }
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    RDMA_RETURN_IF_ERROR(peer->channel()->Share(key));
+    RDMA_RETURN_IF_ERROR(peer->SendNote(note));
+  }
+  return OkStatus();
+}
+
+void Mesh::Withdraw(uint64_t key) {
+  Note note;
+  note.kind = Note::kWithdraw;
+  note.key = key;
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    state_->shared.erase(key);
+  }
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->SendNote(note).IgnoreError();  // a lost member has dropped it
+  }
+}
+
+bool Mesh::FindShared(const void* data, size_t length, fabric::RemoteSpan* span) const {
+  std::lock_guard<std::mutex> lock(state_->mu);
+  if (state_->shared.empty() || !device_->Locate(data, span)) return false;
+  return state_->shared.count(span->key) != 0 && length <= span->length;
+}
+
+Status Mesh::Map(int peer, const fabric::RemoteSpan& span, const Patience& patience,
+                 fabric::MappedSpan* mapped) const {
+  const MeshPeer& end = *peers_[peer];
+  uint64_t length = 0;
+  std::unique_lock<std::mutex> lock(state_->mu);
+  const auto done = [&] { return end.FindShared(span.key, &length) || !end.lost().ok(); };
+  RDMA_RETURN_IF_ERROR(state_->Wait(&lock, patience, done, "a rank did not share its array"));
+  const fabric::MappedSpan* const found = end.FindShared(span.key, &length);
+  if (found == nullptr) return end.lost();
+  if (found->data == nullptr) {
+    return Status(Code::kResourceExhausted,
+                  "cannot map an array of rank " + std::to_string(peer) + ": out of mappings");
+  }
+  if (span.offset > length || span.length > length - span.offset) {
+    return Status(Code::kInvalidArgument,
+                  "rank " + std::to_string(peer) + " named memory outside of its array");
+  }
+  *mapped = {found->data + span.offset, found->holder};
+  return OkStatus();
+}
+
+Status Mesh::Send(int peer, int tag, std::string_view bytes, const Patience& patience) {
+  if (peer < 0 || peer >= size_ || tag < 0) {
+    return Status(Code::kInvalidArgument, "cannot send to rank " + std::to_string(peer) +
+                                              " with tag " + std::to_string(tag) +
+                                              ": ranks are 0 to " + std::to_string(size_ - 1) +
+                                              ", tags 0 and above");
+  }
+  if (peers_[peer] != nullptr) return peers_[peer]->Send(tag, bytes, patience);
+  std::lock_guard<std::mutex> lock(state_->mu);
+  state_->letters.push_back({rank_, tag, std::string(bytes)});
+  state_->changed.notify_all();
+  return OkStatus();
+}
+
+Status Mesh::Receive(int source, int tag, const Patience& patience, Letter* letter) {
+  if (source < kAny || source >= size_) {
+    return Status(Code::kInvalidArgument, "there is no rank " + std::to_string(source));
+  }
+  {
+    std::unique_lock<std::mutex> lock(state_->mu);
+    auto& letters = state_->letters;
+    auto found = letters.end();
+    const auto done = [&] {
+      found = std::find_if(letters.begin(), letters.end(),
+                           [&](const Letter& each) { return Matches(each, source, tag); });
+      if (found != letters.end()) return true;
+      // From any rank: fails as soon as one is lost, because it may be the one that was to send.
+      return std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
+        const auto rank = &peer - peers_.data();
+        return peer != nullptr && !peer->lost().ok() && (source == kAny || source == rank);
+      });
+    };
+    RDMA_RETURN_IF_ERROR(state_->Wait(&lock, patience, done, "no message arrived"));
+    if (found == letters.end()) {
+      for (const auto& peer : peers_) {
+        const auto rank = &peer - peers_.data();
+        if (peer == nullptr || (source != kAny && source != rank)) continue;
+        if (!peer->lost().ok()) return peer->lost();
+      }
+    }
+    *letter = std::move(*found);
+    letters.erase(found);
+  }
+  const auto& sender = peers_[letter->source];
+  if (sender == nullptr) return OkStatus();
+  Note note;
+  note.kind = Note::kConsumed;
+  note.length = letter->bytes.size();
+  sender->SendNote(note).IgnoreError();  // a lost sender does not wait
+  return OkStatus();
+}
+
+bool Mesh::Probe(int* source, int* tag, size_t* length) const {
+  std::lock_guard<std::mutex> lock(state_->mu);
+  for (const Letter& letter : state_->letters) {
+    if (!Matches(letter, *source, *tag)) continue;
+    *source = letter.source;
+    *tag = letter.tag;
+    *length = letter.bytes.size();
+    return true;
+  }
+  return false;
+}
+
+void Mesh::Close(const std::string& reason) {
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->channel()->Close(Status(Code::kCancelled, reason));
+  }
+}
+
+}  // namespace rdma_transport::collectives

@@ -1,0 +1,99 @@
+// A group's connections: a channel to each other member, the memory that they share with this one,
+// and messages between two members.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "collectives/board.h"
+#include "collectives/progress.h"
+#include "fabric/fabric.h"
+
+namespace rdma_transport::collectives {
+
+constexpr int kAny = -1;  // any rank, or any tag
+
+// A message from one member to another.
+struct Letter {
+  int source = 0;
+  int tag = 0;
+  std::string bytes;
+};
+
+class MeshPeer;
+struct MeshState;
+
+// Thread-safe. Another thread must poll the device. No call waits without a deadline.
+class Mesh {
+ public:
+  // Opens `size` - 1 channels for the member `rank`. Returns InvalidArgument if they are not such
+  // numbers, or the device's errors.
+  static Status Open(std::shared_ptr<fabric::Device> device, int rank, int size,
+                     std::unique_ptr<Mesh>* mesh);
+  // Closes the channels. No call may be in progress.
+  ~Mesh();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Returns the address that member `peer` passes to its Connect(); empty for this member.
+  std::string Address(int peer) const;
+  // Starts to connect to a member, by the address that it has for this one. Of two members, the one
+  // of the higher rank must call it first. `key` is for Channel::Authenticate(); may be empty.
+  Status Connect(int peer, const std::string& address, const std::string& key);
+  // Waits until this member has mapped the memory of all others. Returns Unimplemented if a member
+  // is reached by a fabric that cannot map memory.
+  Status WaitReady(const Patience& patience);
+
+  // The memory of a member, of kRegionBytes. Valid after WaitReady(), while the mesh exists.
+  char* own() const { return region_->address(); }
+  const char* memory(int peer) const;
+  // Returns OK while a member is connected; Unavailable, with its rank and the reason, afterwards.
+  Status Lost(int peer) const;
+  // Calls `hook` on the polling thread when a member is lost. Null removes it, and
+  // waits until it does not run.
+  void WhenLost(std::function<void()> hook);
+
+  // Shares a region of the device, of `length` bytes, with all members, until Withdraw().
+  Status Share(uint64_t key, uint64_t length);
+  void Withdraw(uint64_t key);
+  // If `length` bytes at `data` lie in such a region, sets `span` to the rest of it from there and
+  // returns true.
+  bool FindShared(const void* data, size_t length, fabric::RemoteSpan* span) const;
+  // Waits for memory that a member has shared, and maps it read-only. Returns InvalidArgument if
+  // the span lies outside of it.
+  Status Map(int peer, const fabric::RemoteSpan& span, const Patience& patience,
+             fabric::MappedSpan* mapped) const;
+
+  // Sends a message; the bytes may be reused when it returns. Waits only if too much is queued.
+  Status Send(int peer, int tag, std::string_view bytes, const Patience& patience);
+  // Waits for a message from `source` with `tag`, each of which may be kAny. Messages with the same
+  // source and tag arrive in order.
+  Status Receive(int source, int tag, const Patience& patience, Letter* letter);
+  // Returns whether Receive() would find such a message now; sets `source`, `tag` and `length`.
+  bool Probe(int* source, int* tag, size_t* length) const;
+
+  // Closes the channels, and sends the reason to all members.
+  void Close(const std::string& reason);
+
+ private:
+  Mesh(std::shared_ptr<fabric::Device> device, int rank, int size);
+
+  const std::shared_ptr<fabric::Device> device_;
+  const int rank_;
+  const int size_;
+  std::unique_ptr<fabric::Region> region_;
+  const std::shared_ptr<MeshState> state_;
+  std::vector<std::shared_ptr<MeshPeer>> peers_;  // null for this member
+};
+
+}  // namespace rdma_transport::collectives

@@ -1,0 +1,201 @@
+#include "collectives/mesh_peer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace rdma_transport::collectives {
+namespace {
+
+// The most bytes of a message in one notification, below the limit of all fabrics.
+constexpr size_t kMaxPart = size_t{64} << 10;
+// A sender waits while the receiver has not received this much of what was sent before.
+constexpr uint64_t kMaxUnconsumed = uint64_t{64} << 20;
+constexpr uint64_t kMaxMessage = uint64_t{1} << 40;
+
+Status Malformed(int rank) {
+  return Status(Code::kDataLoss, "rank " + std::to_string(rank) + " sent a malformed notification");
+}
+
+}  // namespace
+
+Status MeshState::Wait(std::unique_lock<std::mutex>* lock, const Patience& patience,
+                       const std::function<bool()>& done, const char* what) const {
+  while (!done()) {
+    const Nanos now = Now();
+    if (now >= patience.deadline) {
+      return Status(Code::kDeadlineExceeded, std::string("timed out: ") + what);
+    }
+    const Nanos until = std::min(patience.deadline, now + kCheckInterval);
+    changed.wait_until(*lock,
+                       std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until)));
+    if (done()) return OkStatus();
+    if (patience.interrupted != nullptr) {
+      lock->unlock();
+      const bool interrupted = patience.interrupted();
+      lock->lock();
+      if (interrupted) return Status(Code::kCancelled, "interrupted");
+    }
+  }
+  return OkStatus();
+}
+
+Status MeshPeer::SendNote(const Note& note, std::string_view bytes) {
+  const iovec parts[] = {{const_cast<Note*>(&note), sizeof(note)},
+                         {const_cast<char*>(bytes.data()), bytes.size()}};
+  return channel_->Notify(parts, bytes.empty() ? 1 : 2, fabric::Urgency::kWake);
+}
+
+Status MeshPeer::Send(int tag, std::string_view bytes, const Patience& patience) {
+  std::lock_guard<std::mutex> sending(sending_);
+  {
+    std::unique_lock<std::mutex> lock(state_->mu);
+    const auto room = [&] {
+      return !lost_.ok() || unconsumed_ == 0 || unconsumed_ + bytes.size() <= kMaxUnconsumed;
+    };
+    RDMA_RETURN_IF_ERROR(
+        state_->Wait(&lock, patience, room, "the receiver takes no earlier message"));
+    if (!lost_.ok()) return lost_;
+    unconsumed_ += bytes.size();
+  }
+  Note note;
+  note.kind = Note::kMessage;
+  note.tag = tag;
+  note.length = bytes.size();
+  while (true) {
+    const std::string_view part = bytes.substr(0, kMaxPart);
+    const Status sent = SendNote(note, part);
+    if (sent.code() == Code::kResourceExhausted) {
+      // A deadline does not end this, because the receiver expects the rest; a lost member does.
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
+    if (!sent.ok()) {
+      std::lock_guard<std::mutex> lock(state_->mu);
+      return lost_.ok() ? sent : lost_;
+    }
+    bytes.remove_prefix(part.size());
+    if (bytes.empty()) return OkStatus();
+    note.kind = Note::kMore;
+  }
+}
+
+const fabric::MappedSpan* MeshPeer::FindShared(uint64_t key, uint64_t* length) const {
+  const auto found = shared_.find(key);
+  if (found == shared_.end()) return nullptr;
+  *length = found->second.length;
+  return &found->second.span;
+}
+
+void MeshPeer::OnConnected() {
+  uint64_t key = 0;
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    key = state_->key;
+  }
+  Note hello;
+  hello.kind = Note::kHello;
+  hello.key = key;
+  Status status = channel_->Share(key);
+  if (status.ok()) status = SendNote(hello);
+  if (!status.ok()) channel_->Close(status);
+}
+
+void MeshPeer::OnNotify(const char* data, size_t length) {
+  Note note;
+  Status status = Malformed(rank_);
+  if (length >= sizeof(note)) {
+    std::memcpy(&note, data, sizeof(note));
+    status = Handle(note, std::string_view(data + sizeof(note), length - sizeof(note)));
+  }
+  if (status.ok()) return;
+  Lose(status);
+  channel_->Close(status);
+}
+
+Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
+  switch (note.kind) {
+    case Note::kHello:
+      return HandleHello(note);
+    case Note::kShare:
+      return HandleShare(note);
+    case Note::kWithdraw: {
+      fabric::MappedSpan dropped;  // unmapped after the lock
+      std::lock_guard<std::mutex> lock(state_->mu);
+      const auto found = shared_.find(note.key);
+      if (found == shared_.end()) return OkStatus();
+      dropped = std::move(found->second.span);
+      shared_.erase(found);
+      return OkStatus();
+    }
+    case Note::kMessage:
+    case Note::kMore:
+      return HandleMessage(note, bytes);
+    case Note::kConsumed: {
+      std::lock_guard<std::mutex> lock(state_->mu);
+      unconsumed_ -= std::min(unconsumed_, note.length);
+      state_->changed.notify_all();
+      return OkStatus();
+    }
+    default:
+      return Malformed(rank_);
+  }
+}
+
+Status MeshPeer::HandleHello(const Note& note) {
+  fabric::MappedSpan span = channel_->Map({note.key, 0, kRegionBytes});
+  if (span.data == nullptr) {
+    return Status(Code::kUnimplemented,
+                  "collectives need shared memory, and rank " + std::to_string(rank_) +
+                      " is reached by " + channel_->fabric() +
+                      ", which cannot map memory. Run all ranks on one host, with "
+                      "RDMA_TRANSPORT_FABRIC=shm or auto");
+  }
+  std::lock_guard<std::mutex> lock(state_->mu);
+  memory_ = std::move(span);
+  state_->changed.notify_all();
+  return OkStatus();
+}
+
+Status MeshPeer::HandleShare(const Note& note) {
+  fabric::MappedSpan span = channel_->Map({note.key, 0, note.length});
+  std::lock_guard<std::mutex> lock(state_->mu);
+  shared_[note.key] = {note.length, std::move(span)};  // a failed mapping is found by Map()
+  state_->changed.notify_all();
+  return OkStatus();
+}
+
+Status MeshPeer::HandleMessage(const Note& note, std::string_view bytes) {
+  if (note.kind == Note::kMessage) {
+    if (expected_ != incoming_.bytes.size() || note.length > kMaxMessage) return Malformed(rank_);
+    incoming_ = {rank_, note.tag, {}};
+    expected_ = note.length;
+  }
+  if (bytes.size() > expected_ - incoming_.bytes.size()) return Malformed(rank_);
+  incoming_.bytes.append(bytes);
+  if (incoming_.bytes.size() < expected_) return OkStatus();
+  expected_ = 0;
+  std::lock_guard<std::mutex> lock(state_->mu);
+  state_->letters.push_back(std::exchange(incoming_, {}));
+  state_->changed.notify_all();
+  return OkStatus();
+}
+
+void MeshPeer::OnClosed(const Status& status) { Lose(status); }
+
+void MeshPeer::Lose(const Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    if (!lost_.ok()) return;
+    const Code code =
+        status.code() == Code::kUnimplemented ? Code::kUnimplemented : Code::kUnavailable;
+    lost_ = Status(code, "rank " + std::to_string(rank_) + " is gone: " + status.message());
+    state_->changed.notify_all();
+  }
+  std::lock_guard<std::mutex> lock(state_->hook_mu);
+  if (state_->lost_hook) state_->lost_hook();
+}
+
+}  // namespace rdma_transport::collectives

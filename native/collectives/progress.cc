@@ -1,0 +1,124 @@
+#include "collectives/progress.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <string>
+#include <utility>
+
+namespace rdma_transport::collectives {
+namespace {
+
+// Each pause takes about 20 to 40 ns.
+constexpr int kPauses = 200;
+
+// The word is in memory of another process, which this one maps read-only.
+int Futex(const std::atomic<uint32_t>& word, int operation, uint32_t value,
+          const timespec* timeout) {
+  return static_cast<int>(syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0));
+}
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Spinning only helps if the others run at the same time.
+int PausesFor(size_t members) {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  const bool known = sched_getaffinity(0, sizeof(cpus), &cpus) == 0;
+  return known && static_cast<size_t>(CPU_COUNT(&cpus)) < members ? 1 : kPauses;
+}
+
+}  // namespace
+
+Progress::Progress(int rank, Board* own, std::vector<const Board*> boards, Nanos spin,
+                   std::function<Status(int)> lost)
+    : rank_(rank),
+      own_(own),
+      boards_(std::move(boards)),
+      spin_(spin),
+      pauses_(PausesFor(boards_.size())),
+      lost_(std::move(lost)) {}
+
+void Progress::Advance() {
+  // Sequentially consistent, like the sleeper's store and load: either this member sees that the
+  // other one sleeps, or the other one sees the new value.
+  own_->progress.store(++step_, std::memory_order_seq_cst);
+  bool sleepers = false;
+  const auto me = static_cast<uint32_t>(rank_ + 1);
+  for (const Board* board : boards_) {
+    sleepers |= board->sleeps_for.load(std::memory_order_seq_cst) == me;
+  }
+  if (sleepers) Futex(own_->progress, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+Status Progress::WaitForAll(const Patience& patience, uint32_t behind) {
+  const uint32_t step = step_ - behind;
+  const int size = static_cast<int>(boards_.size());
+  for (int i = 1; i < size; ++i) {
+    const int rank = (rank_ + i) % size;
+    if (!Reached(rank, step)) RDMA_RETURN_IF_ERROR(WaitFor(rank, step, patience));
+  }
+  return OkStatus();
+}
+
+Status Progress::WaitFor(int rank, uint32_t step, const Patience& patience) {
+  for (int i = 0; i < pauses_; ++i) {
+    if (Reached(rank, step)) return OkStatus();
+    Pause();
+  }
+  const Nanos start = Now();
+  Nanos last_look = start;
+  while (!Reached(rank, step)) {
+    const Nanos now = Now();
+    if (now - start < spin_) {
+      sched_yield();
+      for (int i = 0; i < 32 && i < pauses_ && !Reached(rank, step); ++i) Pause();
+      continue;
+    }
+    RDMA_RETURN_IF_ERROR(CheckLost(step));
+    if (now >= patience.deadline) {
+      return Status(Code::kDeadlineExceeded,
+                    "rank " + std::to_string(rank) + " did not take part before the timeout");
+    }
+    if (patience.interrupted != nullptr && now - last_look >= kCheckInterval) {
+      if (patience.interrupted()) return Status(Code::kCancelled, "interrupted");
+      last_look = now;
+    }
+    Sleep(rank, step);
+  }
+  return OkStatus();
+}
+
+// A lost member may have completed the step before.
+Status Progress::CheckLost(uint32_t step) const {
+  for (int rank = 0; rank < static_cast<int>(boards_.size()); ++rank) {
+    if (rank == rank_ || Reached(rank, step)) continue;
+    const Status lost = lost_(rank);
+    if (!lost.ok() && !Reached(rank, step)) return lost;
+  }
+  return OkStatus();
+}
+
+void Progress::Sleep(int rank, uint32_t step) const {
+  const std::atomic<uint32_t>& word = boards_[rank]->progress;
+  own_->sleeps_for.store(static_cast<uint32_t>(rank + 1), std::memory_order_seq_cst);
+  const uint32_t seen = word.load(std::memory_order_seq_cst);
+  if (static_cast<int32_t>(seen - step) < 0) {
+    const timespec timeout = {0, static_cast<long>(kCheckInterval)};
+    Futex(word, FUTEX_WAIT, seen, &timeout);
+  }
+  own_->sleeps_for.store(0, std::memory_order_seq_cst);
+}
+
+void Progress::WakeAll() const {
+  for (const Board* board : boards_) Futex(board->progress, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+}  // namespace rdma_transport::collectives

@@ -1,0 +1,296 @@
+#include "collectives/group.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "collectives/call_queue.h"
+#include "members.h"
+
+namespace rdma_transport::collectives {
+namespace {
+
+using testing::kSoon;
+using testing::Members;
+
+Patience Soon() { return {Now() + kSoon, nullptr}; }
+
+// Integers of float are exact, and differ by rank and place.
+float Value(int rank, size_t i) { return static_cast<float>((rank + 1) * (i % 1000 + 1)); }
+
+std::vector<float> Values(int rank, size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = Value(rank, i);
+  return values;
+}
+
+Call Floats(Collective collective, size_t count, const float* input, float* output) {
+  Call call;
+  call.collective = collective;
+  call.dtype = DType::kFloat32;
+  call.count = count;
+  call.input = reinterpret_cast<const char*>(input);
+  call.output = reinterpret_cast<char*>(output);
+  return call;
+}
+
+void ExpectOk(const std::vector<Status>& results) {
+  for (const Status& result : results) EXPECT_TRUE(result.ok()) << result.message();
+}
+
+class GroupTest : public ::testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+  float Total(size_t i) const {
+    float total = 0;
+    for (int rank = 0; rank < size(); ++rank) total += Value(rank, i);
+    return total;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, GroupTest, ::testing::Values(1, 2, 3, 5));
+
+const size_t kCounts[] = {0, 1, 7, 1000, 9001, 70'000, 1'000'003};
+
+TEST_P(GroupTest, AllReduceSumsInPlaceAndNot) {
+  const Members members(size());
+  ExpectOk(members.Each([&](int rank) {
+    for (const size_t count : kCounts) {
+      std::vector<float> input = Values(rank, count);
+      std::vector<float> output(count);
+      RDMA_RETURN_IF_ERROR(members.groups[rank]->Run(
+          Floats(Collective::kAllReduce, count, input.data(), output.data()), Soon()));
+      RDMA_RETURN_IF_ERROR(members.groups[rank]->Run(
+          Floats(Collective::kAllReduce, count, input.data(), input.data()), Soon()));
+      for (size_t i = 0; i < count; ++i) {
+        EXPECT_EQ(output[i], Total(i)) << "element " << i << " of " << count;
+        EXPECT_EQ(input[i], Total(i)) << "element " << i << " of " << count;
+        if (output[i] != Total(i) || input[i] != Total(i)) break;
+      }
+    }
+    return OkStatus();
+  }));
+}
+
+TEST_P(GroupTest, OtherCollectives) {
+  const Members members(size());
+  ExpectOk(members.Each([&](int rank) {
+    Group& group = *members.groups[rank];
+    const auto n = static_cast<size_t>(size());
+    for (const size_t count : kCounts) {
+      std::vector<float> part(count);
+      std::vector<float> whole(count * n);
+      std::vector<float> pieces(count * n);
+      for (size_t i = 0; i < pieces.size(); ++i) pieces[i] = Value(rank, i);
+
+      part = Values(rank, count);
+      RDMA_RETURN_IF_ERROR(
+          group.Run(Floats(Collective::kAllGather, count, part.data(), whole.data()), Soon()));
+      for (size_t i = 0; i < whole.size(); ++i) {
+        EXPECT_EQ(whole[i], Value(static_cast<int>(i / count), i % count));
+        if (::testing::Test::HasFailure()) return OkStatus();
+      }
+      RDMA_RETURN_IF_ERROR(
+          group.Run(Floats(Collective::kReduceScatter, count, pieces.data(), part.data()), Soon()));
+      for (size_t i = 0; i < count; ++i) {
+        EXPECT_EQ(part[i], Total(static_cast<size_t>(rank) * count + i));
+        if (::testing::Test::HasFailure()) return OkStatus();
+      }
+      RDMA_RETURN_IF_ERROR(
+          group.Run(Floats(Collective::kAllToAll, count, pieces.data(), pieces.data()), Soon()));
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        const size_t from = static_cast<size_t>(rank) * count + i % count;
+        EXPECT_EQ(pieces[i], Value(static_cast<int>(i / count), from));
+        if (::testing::Test::HasFailure()) return OkStatus();
+      }
+      for (int root = 0; root < size(); ++root) {
+        part = Values(rank, count);
+        Call call = Floats(Collective::kBroadcast, count, nullptr, part.data());
+        call.root = root;
+        RDMA_RETURN_IF_ERROR(group.Run(call, Soon()));
+        EXPECT_EQ(part, Values(root, count));
+      }
+      RDMA_RETURN_IF_ERROR(group.Run(Call(), Soon()));
+    }
+    return OkStatus();
+  }));
+}
+
+TEST_P(GroupTest, RegisteredArraysAreReadInPlace) {
+  const Members members(size());
+  constexpr size_t kCount = 1 << 18;
+  ExpectOk(members.Each([&](int rank) {
+    Group& group = *members.groups[rank];
+    std::unique_ptr<fabric::Region> region;
+    RDMA_RETURN_IF_ERROR(members.device(rank)->Allocate(
+        size_t{2} << 20, fabric::Access::kRemoteRead, nullptr, &region));
+    RDMA_RETURN_IF_ERROR(group.mesh()->Share(region->key(), region->length()));
+    auto* const array = reinterpret_cast<float*>(region->address());
+    // In the second round, one member's array is not registered.
+    for (int round = 0; round < 2; ++round) {
+      std::vector<float> other = Values(rank, kCount);
+      float* const used = round == 1 && rank == 0 ? other.data() : array;
+      std::copy(other.begin(), other.end(), used);
+      RDMA_RETURN_IF_ERROR(group.Run(Floats(Collective::kAllReduce, kCount, used, used), Soon()));
+      for (size_t i = 0; i < kCount; ++i) {
+        if (used[i] != Total(i)) return Status(Code::kInternal, "wrong at " + std::to_string(i));
+      }
+    }
+    group.mesh()->Withdraw(region->key());
+    return group.Run(Call(), Soon());
+  }));
+}
+
+TEST(GroupErrors, DifferentCallsFailOnEveryRankAndTheGroupGoesOn) {
+  const Members members(3);
+  const std::vector<Status> results = members.Each([&](int rank) {
+    std::vector<float> values(200'000, 1);
+    Call call = Floats(Collective::kAllReduce, 100'000, values.data(), values.data());
+    if (rank == 1) call.count = 3;
+    const Status size = members.groups[rank]->Run(call, Soon());
+    EXPECT_EQ(size.code(), Code::kInvalidArgument);
+    call.count = 5;
+    if (rank == 2) call.op = ReduceOp::kMax;
+    EXPECT_EQ(members.groups[rank]->Run(call, Soon()).code(), Code::kInvalidArgument);
+    call.op = ReduceOp::kSum;
+    if (rank == 0) call.collective = Collective::kBroadcast;
+    EXPECT_EQ(members.groups[rank]->Run(call, Soon()).code(), Code::kInvalidArgument);
+    call.collective = Collective::kAllReduce;
+    if (rank == 0) call.dtype = DType::kInt32;
+    EXPECT_EQ(members.groups[rank]->Run(call, Soon()).code(), Code::kInvalidArgument);
+    call.dtype = DType::kFloat32;
+    EXPECT_TRUE(members.groups[rank]->Run(call, Soon()).ok());
+    EXPECT_EQ(values[4], 3);
+    return size;
+  });
+  EXPECT_NE(results[0].message().find("rank 1 called all_reduce of 3 float32 (sum)"),
+            std::string::npos)
+      << results[0].message();
+}
+
+TEST(GroupErrors, InvalidCalls) {
+  const Members members(1);
+  Call call;
+  call.collective = Collective::kBroadcast;
+  call.root = 1;
+  EXPECT_EQ(members.groups[0]->Run(call, Soon()).code(), Code::kInvalidArgument);
+  call.root = 0;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DType::kComplex64;
+  call.op = ReduceOp::kMin;
+  EXPECT_EQ(members.groups[0]->Run(call, Soon()).code(), Code::kInvalidArgument);
+  call.op = ReduceOp::kSum;
+  call.count = ~uint64_t{0};
+  EXPECT_EQ(members.groups[0]->Run(call, Soon()).code(), Code::kInvalidArgument);
+}
+
+TEST(GroupErrors, AMemberThatIsGoneEndsTheCallOfAllOthers) {
+  Members members(3);
+  const std::vector<Status> results = members.Each([&](int rank) {
+    if (rank == 1) {
+      members.groups[1].reset();
+      return OkStatus();
+    }
+    const Status status = members.groups[rank]->Run(Call(), Soon());
+    EXPECT_EQ(members.groups[rank]->Run(Call(), Soon()).message(), status.message());
+    return status;
+  });
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].code(), Code::kUnavailable);
+    EXPECT_NE(results[rank].message().find("rank 1 is gone"), std::string::npos)
+        << results[rank].message();
+  }
+}
+
+TEST(GroupErrors, ATimeoutEndsTheGroup) {
+  Members members(2);
+  const Status status = members.groups[0]->Run(Call(), {Now() + kMillisecond, nullptr});
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded) << status.message();
+  EXPECT_NE(status.message().find("rank 1"), std::string::npos);
+  EXPECT_EQ(members.groups[1]->mesh()->Lost(1).code(), Code::kOk);
+  // Rank 0 took the first step, so this ends with the second.
+  members.groups[1]->Run(Call(), Soon()).IgnoreError();
+  EXPECT_EQ(members.groups[1]->Run(Call(), Soon()).code(), Code::kUnavailable);
+}
+
+TEST(GroupErrors, AWaitCanBeInterrupted) {
+  Members members(2);
+  const Status status = members.groups[0]->Run(Call(), {INT64_MAX, [] { return true; }});
+  EXPECT_EQ(status.code(), Code::kCancelled) << status.message();
+}
+
+TEST(CallQueueTest, RunsCallsInOrder) {
+  const Members members(2);
+  ExpectOk(members.Each([&](int rank) {
+    CallQueue queue(members.groups[rank].get());
+    std::vector<float> values(5000, 1);
+    const Call call = Floats(Collective::kAllReduce, values.size(), values.data(), values.data());
+    std::vector<std::shared_ptr<Request>> requests;
+    for (int i = 0; i < 4; ++i) requests.push_back(queue.Start(call, INT64_MAX));
+    RDMA_RETURN_IF_ERROR(queue.Run(call, Soon()));
+    EXPECT_EQ(values.back(), 32);
+    bool waits = false;
+    for (const auto& request : requests) {
+      EXPECT_TRUE(request->done());
+      RDMA_RETURN_IF_ERROR(request->Wait(Soon(), &waits));
+    }
+    const auto last = queue.Start(call, INT64_MAX);
+    RDMA_RETURN_IF_ERROR(last->Wait(Soon(), &waits));
+    EXPECT_EQ(values.front(), 64);
+    return members.groups[rank]->Run(Call(), Soon());
+  }));
+}
+
+TEST(CallQueueTest, ClosingEndsWhatIsPending) {
+  Members members(2);
+  std::vector<float> values(5000, 1);
+  const Call call = Floats(Collective::kAllReduce, values.size(), values.data(), values.data());
+  std::vector<std::shared_ptr<Request>> requests;
+  {
+    CallQueue queue(members.groups[0].get());
+    for (int i = 0; i < 3; ++i) requests.push_back(queue.Start(call, INT64_MAX));
+    bool waits = false;
+    EXPECT_EQ(requests[0]->Wait({Now() + kMillisecond, nullptr}, &waits).code(),
+              Code::kDeadlineExceeded);
+    EXPECT_TRUE(waits);
+  }
+  for (const auto& request : requests) {
+    bool waits = false;
+    EXPECT_FALSE(request->Wait(Soon(), &waits).ok());
+    EXPECT_FALSE(waits);
+  }
+}
+
+TEST(MeshTest, MessagesAreMatchedBySourceAndTag) {
+  const Members members(3);
+  const std::string large(300'000, 'x');
+  ExpectOk(members.Each([&](int rank) {
+    Mesh& mesh = *members.groups[rank]->mesh();
+    if (rank > 0) {
+      RDMA_RETURN_IF_ERROR(mesh.Send(0, 5, "", Soon()));
+      RDMA_RETURN_IF_ERROR(mesh.Send(0, 6, large, Soon()));
+      return mesh.Send(0, 5, std::to_string(rank), Soon());
+    }
+    Letter letter;
+    for (const int source : {2, 1}) {
+      RDMA_RETURN_IF_ERROR(mesh.Receive(source, 6, Soon(), &letter));
+      EXPECT_EQ(letter.bytes, large);
+      RDMA_RETURN_IF_ERROR(mesh.Receive(source, kAny, Soon(), &letter));
+      EXPECT_EQ(letter.bytes, "");
+      EXPECT_EQ(letter.tag, 5);
+    }
+    for (int i = 0; i < 2; ++i) {
+      RDMA_RETURN_IF_ERROR(mesh.Receive(kAny, 5, Soon(), &letter));
+      EXPECT_EQ(letter.bytes, std::to_string(letter.source));
+    }
+    EXPECT_EQ(mesh.Receive(kAny, kAny, {Now() + kMillisecond, nullptr}, &letter).code(),
+              Code::kDeadlineExceeded);
+    EXPECT_EQ(mesh.Receive(7, kAny, Soon(), &letter).code(), Code::kInvalidArgument);
+    EXPECT_EQ(mesh.Send(7, 1, "", Soon()).code(), Code::kInvalidArgument);
+    RDMA_RETURN_IF_ERROR(mesh.Send(0, 1, "to itself", Soon()));
+    return mesh.Receive(0, 1, Soon(), &letter);
+  }));
+}
+
+}  // namespace
+}  // namespace rdma_transport::collectives

@@ -1,0 +1,112 @@
+#include "collectives/reduce.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "collectives/half.h"
+
+namespace rdma_transport::collectives {
+namespace {
+
+template <typename T>
+T Combined(DType dtype, ReduceOp op, const std::vector<T>& values) {
+  std::vector<const char*> sources;
+  for (const T& value : values) sources.push_back(reinterpret_cast<const char*>(&value));
+  T result = {};
+  T copy = {};
+  Reduce(dtype, op, sources, 1, reinterpret_cast<char*>(&result), reinterpret_cast<char*>(&copy));
+  EXPECT_EQ(std::memcmp(&result, &copy, sizeof(T)), 0);
+  return result;
+}
+
+TEST(HalfTest, AllFloat16RoundTrip) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const Float16 half = {static_cast<uint16_t>(bits)};
+    const float value = half.ToFloat();
+    const uint16_t back = Float16::FromFloat(value).bits;
+    if (std::isnan(value)) {
+      EXPECT_GT(back & 0x7fff, 0x7c00) << bits;
+    } else {
+      EXPECT_EQ(back, bits);
+    }
+  }
+}
+
+TEST(HalfTest, Float16Rounds) {
+  const auto bits = [](float value) { return Float16::FromFloat(value).bits; };
+  EXPECT_EQ(Float16{0x3c00}.ToFloat(), 1.0f);
+  EXPECT_EQ(Float16{0x0001}.ToFloat(), std::ldexp(1.0f, -24));
+  EXPECT_EQ(bits(1.0f + std::ldexp(1.0f, -11)), 0x3c00);  // ties go to even
+  EXPECT_EQ(bits(1.0f + 3 * std::ldexp(1.0f, -11)), 0x3c02);
+  EXPECT_EQ(bits(65504.0f), 0x7bff);
+  EXPECT_EQ(bits(65519.0f), 0x7bff);
+  EXPECT_EQ(bits(65520.0f), 0x7c00);
+  EXPECT_EQ(bits(1e30f), 0x7c00);
+  EXPECT_EQ(bits(-std::numeric_limits<float>::infinity()), 0xfc00);
+  EXPECT_EQ(bits(std::ldexp(1.0f, -26)), 0);
+  EXPECT_EQ(bits(std::ldexp(1.5f, -25)), 1);
+  EXPECT_EQ(bits(-0.0f), 0x8000);
+}
+
+TEST(HalfTest, Bfloat16Rounds) {
+  const auto bits = [](float value) { return Bfloat16::FromFloat(value).bits; };
+  EXPECT_EQ(bits(1.0f), 0x3f80);
+  EXPECT_EQ(bits(1.0f + std::ldexp(1.0f, -8)), 0x3f80);
+  EXPECT_EQ(bits(1.0f + 3 * std::ldexp(1.0f, -8)), 0x3f82);
+  EXPECT_EQ(bits(std::numeric_limits<float>::max()), 0x7f80);
+  EXPECT_GT(bits(std::nanf("")) & 0x7fff, 0x7f80);
+}
+
+TEST(ReduceTest, Operations) {
+  EXPECT_EQ(Combined<float>(DType::kFloat32, ReduceOp::kSum, {1, 2, 3}), 6);
+  EXPECT_EQ(Combined<double>(DType::kFloat64, ReduceOp::kProd, {2, 3, 4, 5}), 120);
+  EXPECT_EQ(Combined<int16_t>(DType::kInt16, ReduceOp::kMin, {3, -4}), -4);
+  EXPECT_EQ(Combined<uint64_t>(DType::kUint64, ReduceOp::kMax, {3, ~uint64_t{0}, 4}), ~uint64_t{0});
+  EXPECT_EQ(Combined<int32_t>(DType::kInt32, ReduceOp::kSum, {7}), 7);
+  EXPECT_EQ(Combined<bool>(DType::kBool, ReduceOp::kSum, {true, true}), true);
+  EXPECT_EQ(Combined<bool>(DType::kBool, ReduceOp::kProd, {true, false}), false);
+}
+
+TEST(ReduceTest, IntegersWrapAround) {
+  EXPECT_EQ(Combined<int8_t>(DType::kInt8, ReduceOp::kSum, {100, 100}), -56);
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(Combined<int64_t>(DType::kInt64, ReduceOp::kSum, {kMax, 1}), -kMax - 1);
+  EXPECT_EQ(Combined<int32_t>(DType::kInt32, ReduceOp::kProd, {1 << 30, 4}), 0);
+  EXPECT_EQ(Combined<uint16_t>(DType::kUint16, ReduceOp::kProd, {65535, 65535}), 1);
+}
+
+TEST(ReduceTest, NanWinsMinimumAndMaximum) {
+  const float nan = std::nanf("");
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    EXPECT_TRUE(std::isnan(Combined<float>(DType::kFloat32, op, {nan, 1})));
+    EXPECT_TRUE(std::isnan(Combined<float>(DType::kFloat32, op, {1, nan})));
+    EXPECT_TRUE(std::isnan(Combined<float>(DType::kFloat32, op, {1, nan, 2})));
+  }
+}
+
+TEST(ReduceTest, TypesOf16BitsAreRoundedOnce) {
+  const uint16_t one = Float16::FromFloat(1).bits;
+  const uint16_t tiny = Float16::FromFloat(std::ldexp(1.0f, -11)).bits;
+  const uint16_t sum = Combined<uint16_t>(DType::kFloat16, ReduceOp::kSum, {one, tiny, tiny});
+  EXPECT_EQ(Float16{sum}.ToFloat(), 1.0f + std::ldexp(1.0f, -10));
+}
+
+TEST(ReduceTest, TheOutputMayBeAnySource) {
+  constexpr size_t kCount = 5000;
+  for (size_t members = 1; members <= 4; ++members) {
+    for (size_t same = 0; same < members; ++same) {
+      std::vector<std::vector<float>> values(members, std::vector<float>(kCount, 2));
+      std::vector<const char*> sources;
+      for (const auto& each : values) sources.push_back(reinterpret_cast<const char*>(each.data()));
+      Reduce(DType::kFloat32, ReduceOp::kSum, sources, kCount,
+             reinterpret_cast<char*>(values[same].data()), nullptr);
+      EXPECT_EQ(values[same], std::vector<float>(kCount, 2 * static_cast<float>(members)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rdma_transport::collectives

@@ -1,0 +1,99 @@
+// A group whose members are in this process, each with a device of its own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/group.h"
+#include "collectives/mesh.h"
+#include "fabric/registry.h"
+
+namespace rdma_transport::testing {
+
+constexpr Nanos kSoon = 60 * kSecond;
+
+// A device that a thread polls.
+class PolledDevice {
+ public:
+  PolledDevice() {
+    Settings settings;
+    settings.fabric = "shm";
+    std::unique_ptr<fabric::Device> opened;
+    const Status status = fabric::OpenDevice(settings, &opened);
+    EXPECT_TRUE(status.ok()) << status.message();
+    device_ = std::move(opened);
+    thread_ = std::thread([this] {
+      while (!stop_.load()) {
+        if (device_->Poll() == 0 && device_->ArmNotification()) device_->Sleep(Now() + kSecond);
+      }
+    });
+  }
+  ~PolledDevice() {
+    stop_.store(true);
+    device_->Wake();
+    thread_.join();
+  }
+  const std::shared_ptr<fabric::Device>& get() const { return device_; }
+
+ private:
+  std::shared_ptr<fabric::Device> device_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+// Thread-safe as its groups are.
+class Members {
+ public:
+  explicit Members(int size, Nanos spin = 20 * kMicrosecond) : devices_(size) {
+    std::vector<std::unique_ptr<collectives::Mesh>> meshes(size);
+    for (int rank = 0; rank < size; ++rank) {
+      const Status opened =
+          collectives::Mesh::Open(devices_[rank].get(), rank, size, &meshes[rank]);
+      EXPECT_TRUE(opened.ok()) << opened.message();
+    }
+    for (int passive = size - 1; passive > 0; --passive) {
+      for (int active = 0; active < passive; ++active) {
+        Connect(&meshes, passive, active);
+        Connect(&meshes, active, passive);
+      }
+    }
+    for (auto& mesh : meshes) {
+      const Status ready = mesh->WaitReady({Now() + kSoon, nullptr});
+      EXPECT_TRUE(ready.ok()) << ready.message();
+      groups.push_back(std::make_unique<collectives::Group>(std::move(mesh), spin));
+    }
+  }
+
+  // Runs `what(rank)` in a thread for each rank, and returns the results.
+  std::vector<Status> Each(const std::function<Status(int)>& what) const {
+    std::vector<Status> results(groups.size());
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < groups.size(); ++rank) {
+      threads.emplace_back([&, rank] { results[rank] = what(static_cast<int>(rank)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+
+  fabric::Device* device(int rank) const { return devices_[rank].get().get(); }
+
+ private:
+  static void Connect(std::vector<std::unique_ptr<collectives::Mesh>>* meshes, int from, int to) {
+    const Status status = (*meshes)[from]->Connect(to, (*meshes)[to]->Address(from), "");
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+
+  std::vector<PolledDevice> devices_;
+
+ public:
+  std::vector<std::unique_ptr<collectives::Group>> groups;  // destroyed before the devices
+};
+
+}  // namespace rdma_transport::testing
