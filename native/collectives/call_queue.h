@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "collectives/group.h"
 
@@ -33,10 +34,12 @@ class Request {
 // Thread-safe. The thread starts with the first non-blocking collective, and handles no signals.
 class CallQueue {
  public:
-  // `group` must outlive it.
-  explicit CallQueue(Group* group) : group_(group) {}
+  explicit CallQueue(std::unique_ptr<Group> group) : group_(std::move(group)) {}
   // Ends the pending collectives, with errors, and the thread.
   ~CallQueue();
+
+  Group* group() const { return group_.get(); }
+  Mesh* mesh() const { return group_->mesh(); }
 
   // Runs a collective after all that were started before.
   Status Run(const Call& call, const Patience& patience);
@@ -52,7 +55,7 @@ class CallQueue {
   };
   void Loop();
 
-  Group* const group_;
+  const std::unique_ptr<Group> group_;
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<Pending> pending_;  // the first is running

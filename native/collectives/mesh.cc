@@ -1,7 +1,9 @@
 #include "collectives/mesh.h"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "collectives/mesh_peer.h"
@@ -154,14 +156,14 @@ Status Mesh::Map(int peer, const fabric::RemoteSpan& span, const Patience& patie
   return OkStatus();
 }
 
-Status Mesh::Send(int peer, int tag, std::string_view bytes, const Patience& patience) {
+Status Mesh::Send(int peer, int tag, std::string_view bytes, const Patience& patience, bool waits) {
   if (peer < 0 || peer >= size_ || tag < 0) {
     return Status(Code::kInvalidArgument, "cannot send to rank " + std::to_string(peer) +
                                               " with tag " + std::to_string(tag) +
                                               ": ranks are 0 to " + std::to_string(size_ - 1) +
                                               ", tags 0 and above");
   }
-  if (peers_[peer] != nullptr) return peers_[peer]->Send(tag, bytes, patience);
+  if (peers_[peer] != nullptr) return peers_[peer]->Send(tag, bytes, patience, waits);
   std::lock_guard<std::mutex> lock(state_->mu);
   state_->letters.push_back({rank_, tag, std::string(bytes)});
   state_->changed.notify_all();
@@ -216,6 +218,20 @@ bool Mesh::Probe(int* source, int* tag, size_t* length) const {
     return true;
   }
   return false;
+}
+
+Status Mesh::Drain(const Patience& patience) const {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peers_[peer] == nullptr) continue;
+    while (Lost(peer).ok() && peers_[peer]->channel()->backlog().waiting_bytes > 0) {
+      if (Now() >= patience.deadline) {
+        return Status(Code::kDeadlineExceeded,
+                      "rank " + std::to_string(peer) + " does not take its messages");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  return OkStatus();
 }
 
 void Mesh::Close(const std::string& reason) {

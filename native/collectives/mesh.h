@@ -74,14 +74,18 @@ class Mesh {
   Status Map(int peer, const fabric::RemoteSpan& span, const Patience& patience,
              fabric::MappedSpan* mapped) const;
 
-  // Sends a message; the bytes may be reused when it returns. Waits only if too much is queued.
-  Status Send(int peer, int tag, std::string_view bytes, const Patience& patience);
+  // Sends a message; the bytes may be reused when it returns. `waits`: if the receiver
+  // has not received much of what was sent before, waits until it has.
+  Status Send(int peer, int tag, std::string_view bytes, const Patience& patience,
+              bool waits = true);
   // Waits for a message from `source` with `tag`, each of which may be kAny. Messages with the same
   // source and tag arrive in order.
   Status Receive(int source, int tag, const Patience& patience, Letter* letter);
   // Returns whether Receive() would find such a message now; sets `source`, `tag` and `length`.
   bool Probe(int* source, int* tag, size_t* length) const;
 
+  // Waits until all notifications have left this process, except for lost members.
+  Status Drain(const Patience& patience) const;
   // Closes the channels, and sends the reason to all members.
   void Close(const std::string& reason);
 

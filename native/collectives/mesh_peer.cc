@@ -48,12 +48,13 @@ Status MeshPeer::SendNote(const Note& note, std::string_view bytes) {
   return channel_->Notify(parts, bytes.empty() ? 1 : 2, fabric::Urgency::kWake);
 }
 
-Status MeshPeer::Send(int tag, std::string_view bytes, const Patience& patience) {
+Status MeshPeer::Send(int tag, std::string_view bytes, const Patience& patience, bool waits) {
   std::lock_guard<std::mutex> sending(sending_);
   {
     std::unique_lock<std::mutex> lock(state_->mu);
     const auto room = [&] {
-      return !lost_.ok() || unconsumed_ == 0 || unconsumed_ + bytes.size() <= kMaxUnconsumed;
+      return !waits || !lost_.ok() || unconsumed_ == 0 ||
+             unconsumed_ + bytes.size() <= kMaxUnconsumed;
     };
     RDMA_RETURN_IF_ERROR(
         state_->Wait(&lock, patience, room, "the receiver takes no earlier message"));

@@ -59,7 +59,7 @@ class MeshPeer final : public fabric::ChannelHandler {
   void SetChannel(std::shared_ptr<fabric::Channel> channel) { channel_ = std::move(channel); }
   fabric::Channel* channel() const { return channel_.get(); }
 
-  Status Send(int tag, std::string_view bytes, const Patience& patience);
+  Status Send(int tag, std::string_view bytes, const Patience& patience, bool waits);
   Status SendNote(const Note& note, std::string_view bytes = {});
 
   // The functions below require the lock of the state.

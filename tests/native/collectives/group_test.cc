@@ -220,9 +220,9 @@ TEST(GroupErrors, AWaitCanBeInterrupted) {
 }
 
 TEST(CallQueueTest, RunsCallsInOrder) {
-  const Members members(2);
+  Members members(2);
   ExpectOk(members.Each([&](int rank) {
-    CallQueue queue(members.groups[rank].get());
+    CallQueue queue(std::move(members.groups[rank]));
     std::vector<float> values(5000, 1);
     const Call call = Floats(Collective::kAllReduce, values.size(), values.data(), values.data());
     std::vector<std::shared_ptr<Request>> requests;
@@ -237,7 +237,7 @@ TEST(CallQueueTest, RunsCallsInOrder) {
     const auto last = queue.Start(call, INT64_MAX);
     RDMA_RETURN_IF_ERROR(last->Wait(Soon(), &waits));
     EXPECT_EQ(values.front(), 64);
-    return members.groups[rank]->Run(Call(), Soon());
+    return queue.Run(Call(), Soon());
   }));
 }
 
@@ -247,7 +247,7 @@ TEST(CallQueueTest, ClosingEndsWhatIsPending) {
   const Call call = Floats(Collective::kAllReduce, values.size(), values.data(), values.data());
   std::vector<std::shared_ptr<Request>> requests;
   {
-    CallQueue queue(members.groups[0].get());
+    CallQueue queue(std::move(members.groups[0]));
     for (int i = 0; i < 3; ++i) requests.push_back(queue.Start(call, INT64_MAX));
     bool waits = false;
     EXPECT_EQ(requests[0]->Wait({Now() + kMillisecond, nullptr}, &waits).code(),

@@ -1,0 +1,382 @@
+# cython: language_level=3
+"""Collectives. Thin: `rdma_transport.collectives` wraps and documents it."""
+
+import threading
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr, unique_ptr
+from libcpp.string cimport string
+from libcpp.string_view cimport string_view
+
+from collectives cimport (
+    Call, CallQueue, Code, Collective, DType, FabricDevice, Group, Letter, Memory, Mesh,
+    NameOfDType, Now, Patience, PollingThread, ReduceOp, Request, SizeOf, Status, kDTypes, getpid,
+    move_group, move_mesh,
+)
+
+from rdma_transport._fabric import (
+    FabricAccessError,
+    FabricConnectionError,
+    FabricResourceError,
+    FabricStateError,
+    FabricTimeoutError,
+    FabricValueError,
+)
+
+# The number of each type of elements, by its name in NumPy.
+DTYPES = {(<bytes>NameOfDType(<DType>number)).decode(): number for number in range(kDTypes)}
+
+BARRIER = <int>Collective.kBarrier
+ALL_REDUCE = <int>Collective.kAllReduce
+REDUCE_SCATTER = <int>Collective.kReduceScatter
+ALL_GATHER = <int>Collective.kAllGather
+BROADCAST = <int>Collective.kBroadcast
+ALL_TO_ALL = <int>Collective.kAllToAll
+INVALID = <int>Collective.kInvalid
+
+# How long close() waits for members that do not take their messages, in nanoseconds.
+cdef int64_t DRAIN = 2_000_000_000
+
+# What a signal handler raised, by thread.
+cdef dict raised = {}
+
+
+cdef cbool interrupted() noexcept with gil:
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        raised[threading.get_ident()] = error
+        return True
+    return False
+
+
+cdef int check(Status status, str context="") except -1:
+    if status.ok():
+        return 0
+    cdef Code code = status.code()
+    text = context + status.message().decode(errors="replace")
+    if code == Code.kCancelled:
+        error = raised.pop(threading.get_ident(), None)
+        if error is not None:
+            raise error
+    if code == Code.kInvalidArgument:
+        raise FabricValueError(text)
+    if code == Code.kDeadlineExceeded:
+        raise FabricTimeoutError(text)
+    if code == Code.kPermissionDenied:
+        raise FabricAccessError(text)
+    if code == Code.kResourceExhausted:
+        raise FabricResourceError(text)
+    if code in (Code.kCancelled, Code.kAborted, Code.kUnavailable, Code.kDataLoss):
+        raise FabricConnectionError(text)
+    raise FabricStateError(text)
+
+
+cdef Patience patience_of(timeout) except *:
+    cdef Patience patience
+    patience.interrupted = interrupted
+    patience.deadline = INT64_MAX
+    if timeout is not None:
+        if not timeout >= 0:
+            raise FabricValueError(f"a timeout of {timeout} seconds")
+        patience.deadline = Now() + <int64_t>(min(timeout, 1e9) * 1e9)
+    return patience
+
+
+cdef class RawDevice:
+    """A device and its polling thread."""
+
+    cdef shared_ptr[PollingThread] thread
+    cdef object __weakref__
+
+    def __init__(self, fabric: str) -> None:
+        cdef string name = fabric.encode()
+        cdef Status status
+        with nogil:
+            status = PollingThread.Open(name, &self.thread)
+        check(status)
+
+    def __dealloc__(self):
+        with nogil:
+            self.thread.reset()
+
+    def close(self) -> None:
+        with nogil:
+            self.thread.get().Close()
+
+
+cdef class Registered:
+    """Memory that the other members map. Has the buffer protocol; lives as long as its views."""
+
+    cdef shared_ptr[Memory] memory
+    cdef shared_ptr[CallQueue] queue
+    cdef int owner
+
+    def __init__(self) -> None:
+        raise TypeError("allocate it with RawGroup.allocate()")
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.memory.get().data(), self.memory.get().length(), 0,
+                          flags)
+
+    def __dealloc__(self):
+        if self.owner != getpid():
+            new shared_ptr[CallQueue](self.queue)
+        elif self.queue:
+            self.queue.get().mesh().Withdraw(self.memory.get().key())
+
+
+cdef class Arrays:
+    """The buffers of a call."""
+
+    cdef Py_buffer input
+    cdef Py_buffer output
+    cdef cbool has_input
+    cdef cbool has_output
+
+    def __dealloc__(self):
+        if self.has_input:
+            PyBuffer_Release(&self.input)
+        if self.has_output:
+            PyBuffer_Release(&self.output)
+
+    cdef int get(self, source, target) except -1:
+        if source is not None:
+            PyObject_GetBuffer(source, &self.input, PyBUF_SIMPLE)
+            self.has_input = True
+        if target is not None:
+            PyObject_GetBuffer(target, &self.output, PyBUF_WRITABLE)
+            self.has_output = True
+        return 0
+
+    cdef int describe(self, Call* call, int size, int rank) except -1:
+        """Set count and arrays; raise FabricValueError if their sizes do not fit."""
+        cdef Collective kind = call.collective
+        cdef size_t item = SizeOf(call.dtype), members = size
+        cdef size_t given = self.input.len if self.has_input else 0
+        cdef size_t taken = self.output.len if self.has_output else 0
+        cdef size_t part = taken if kind == Collective.kReduceScatter else given
+        cdef size_t first, second
+        cdef cbool fits
+        if kind == Collective.kBroadcast:
+            part = taken
+            fits = True
+        elif kind == Collective.kReduceScatter:
+            fits = given == taken * members
+        elif kind == Collective.kAllGather:
+            fits = taken == given * members
+        elif kind == Collective.kAllToAll:
+            fits = given == taken and given % (item * members) == 0
+            part = given // members
+        else:
+            fits = given == taken
+        if not fits:
+            raise FabricValueError(
+                f"the input has {given // item} elements and the output {taken // item}, which "
+                f"does not fit for {size} ranks"
+            )
+        first, second = <size_t>self.input.buf, <size_t>self.output.buf
+        if (self.has_input and first % min(item, 8)) or (self.has_output and second % min(item, 8)):
+            raise FabricValueError("the array is not aligned; pass a copy of it")
+        if given and taken and first < second + taken and second < first + given:
+            if kind == Collective.kAllGather:
+                fits = first == second + rank * part
+            elif kind == Collective.kReduceScatter:
+                fits = second == first + rank * part
+            else:
+                fits = first == second
+            if not fits:
+                raise FabricValueError("input and output overlap; give separate arrays")
+        call.count = part // item
+        call.input = <const char*>self.input.buf
+        call.output = <char*>self.output.buf
+        return 0
+
+
+cdef class RawRequest:
+    """A non-blocking collective."""
+
+    cdef shared_ptr[Request] request
+    cdef Arrays arrays
+
+    def __init__(self) -> None:
+        raise TypeError("requests are made by RawGroup.start()")
+
+    def done(self) -> bool:
+        return self.request.get().done()
+
+    def wait(self, timeout) -> None:
+        cdef Patience patience = patience_of(timeout)
+        cdef cbool waits = False
+        cdef Status status
+        with nogil:
+            status = self.request.get().Wait(patience, &waits)
+        check(status)
+
+
+cdef class RawGroup:
+    """One member's end of a group: first addresses(), connect() and finish(), then the others."""
+
+    cdef RawDevice device
+    cdef unique_ptr[Mesh] mesh
+    cdef shared_ptr[CallQueue] queue
+    cdef list pending
+    cdef int owner
+    cdef readonly int rank
+    cdef readonly int size
+    cdef object __weakref__
+
+    def __init__(self, RawDevice device not None, rank: int, size: int) -> None:
+        cdef shared_ptr[FabricDevice] opened
+        self.device = device
+        self.pending = []
+        self.owner = getpid()
+        self.rank, self.size = rank, size
+        check(device.thread.get().Device(&opened))
+        check(Mesh.Open(opened, rank, size, &self.mesh))
+
+    def __dealloc__(self):
+        if self.owner != getpid():  # in a forked child nothing may be destroyed
+            self.mesh.release()
+            new shared_ptr[CallQueue](self.queue)
+            return
+        with nogil:
+            self.queue.reset()
+            self.mesh.reset()
+
+    def addresses(self) -> list:
+        return [self.mesh.get().Address(peer) for peer in range(self.size)]
+
+    def connect(self, peer: int, address: bytes, key: bytes) -> None:
+        check(self.mesh.get().Connect(peer, address, key), f"connecting to rank {peer}: ")
+
+    def finish(self, timeout) -> None:
+        cdef Patience patience = patience_of(timeout)
+        cdef unique_ptr[Group] group
+        cdef Status status
+        with nogil:
+            status = self.mesh.get().WaitReady(patience)
+        check(status, "connecting: ")
+        group.reset(new Group(move_mesh(self.mesh), self.device.thread.get().spin()))
+        self.queue.reset(new CallQueue(move_group(group)))
+
+    cdef shared_ptr[CallQueue] opened(self) except *:
+        if not self.queue:
+            raise FabricStateError("the communicator is closed")
+        if self.owner != getpid():
+            raise FabricStateError(
+                "the communicator belongs to the process that forked this one; connect one here"
+            )
+        return self.queue
+
+    def run(self, int kind, int dtype, int op, int root, source, target, timeout) -> None:
+        cdef shared_ptr[CallQueue] queue = self.opened()
+        cdef Patience patience = patience_of(timeout)
+        cdef Arrays arrays = Arrays()
+        cdef Call call
+        cdef Status status
+        call.collective = <Collective>kind
+        call.dtype = <DType>dtype
+        call.op = <ReduceOp>op
+        call.root = root
+        error = None
+        try:
+            arrays.get(source, target)
+            arrays.describe(&call, self.size, self.rank)
+        except (ValueError, BufferError) as wrong:
+            call.collective = Collective.kInvalid  # the others must not wait
+            error = wrong
+        with nogil:
+            status = queue.get().Run(call, patience)
+        if error is not None:
+            raise FabricValueError(str(error)) from None
+        check(status)
+
+    def start(self, int kind, int dtype, int op, int root, source, target, timeout) -> RawRequest:
+        cdef RawRequest made = RawRequest.__new__(RawRequest)
+        cdef shared_ptr[CallQueue] queue = self.opened()
+        cdef Patience patience = patience_of(timeout)
+        cdef Call call
+        call.collective = <Collective>kind
+        call.dtype = <DType>dtype
+        call.op = <ReduceOp>op
+        call.root = root
+        made.arrays = Arrays()
+        try:
+            made.arrays.get(source, target)
+            made.arrays.describe(&call, self.size, self.rank)
+        except (ValueError, BufferError) as wrong:
+            call.collective = Collective.kInvalid
+            queue.get().Start(call, patience.deadline)
+            raise FabricValueError(str(wrong)) from None
+        made.request = queue.get().Start(call, patience.deadline)
+        # The arrays must outlive the request, even if the caller drops it.
+        self.pending = [each for each in self.pending if not (<RawRequest>each).done()]
+        self.pending.append(made)
+        return made
+
+    def allocate(self, nbytes: int) -> Registered:
+        cdef Registered made = Registered.__new__(Registered)
+        cdef shared_ptr[CallQueue] queue = self.opened()
+        cdef Status status
+        cdef size_t length = nbytes
+        with nogil:
+            status = self.device.thread.get().Allocate(length, False, &made.memory)
+        check(status)
+        check(queue.get().mesh().Share(made.memory.get().key(), made.memory.get().length()))
+        made.queue = queue
+        made.owner = self.owner
+        return made
+
+    def send(self, peer: int, tag: int, data, timeout, waits: bool) -> None:
+        cdef shared_ptr[CallQueue] queue = self.opened()
+        cdef Patience patience = patience_of(timeout)
+        cdef Arrays arrays = Arrays()
+        cdef int to = peer, mark = tag
+        cdef cbool blocks = waits
+        cdef string_view view
+        cdef Status status
+        arrays.get(data, None)
+        view = string_view(<const char*>arrays.input.buf, <size_t>arrays.input.len)
+        with nogil:
+            status = queue.get().mesh().Send(to, mark, view, patience, blocks)
+        check(status)
+
+    def receive(self, source: int, tag: int, timeout) -> tuple:
+        cdef shared_ptr[CallQueue] queue = self.opened()
+        cdef Patience patience = patience_of(timeout)
+        cdef int sender = source, mark = tag
+        cdef Letter letter
+        cdef Status status
+        with nogil:
+            status = queue.get().mesh().Receive(sender, mark, patience, &letter)
+        check(status)
+        return letter.source, letter.tag, <bytes>letter.bytes
+
+    def probe(self, source: int, tag: int) -> tuple | None:
+        cdef shared_ptr[CallQueue] queue = self.opened()
+        cdef int sender = source, mark = tag
+        cdef size_t length = 0
+        if not queue.get().mesh().Probe(&sender, &mark, &length):
+            return None
+        return sender, mark, length
+
+    def close(self, reason: str) -> None:
+        cdef shared_ptr[CallQueue] queue = self.queue
+        cdef string why = reason.encode()
+        if not queue or self.owner != getpid():
+            return
+        self.queue.reset()
+        cdef Patience patience
+        patience.interrupted = NULL
+        patience.deadline = Now() + DRAIN
+        with nogil:
+            queue.get().mesh().Drain(patience)
+            queue.get().mesh().Close(why)
+            queue.reset()

@@ -1,0 +1,117 @@
+from libc.stdint cimport int64_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr, unique_ptr
+from libcpp.string cimport string
+from libcpp.string_view cimport string_view
+
+cdef extern from "base/clock.h" namespace "rdma_transport" nogil:
+    int64_t Now()
+
+cdef extern from "base/status.h" namespace "rdma_transport" nogil:
+    cdef enum class Code:
+        kInvalidArgument
+        kDeadlineExceeded
+        kPermissionDenied
+        kResourceExhausted
+        kCancelled
+        kAborted
+        kUnavailable
+        kDataLoss
+
+    cdef cppclass Status:
+        cbool ok()
+        Code code()
+        string message()
+
+cdef extern from "fabric/fabric.h" namespace "rdma_transport::fabric" nogil:
+    cdef cppclass FabricDevice "rdma_transport::fabric::Device":
+        pass
+
+cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings" nogil:
+    cdef cppclass Memory:
+        char* data()
+        size_t length()
+        uint64_t key()
+
+    cdef cppclass PollingThread:
+        @staticmethod
+        Status Open(const string& fabric, shared_ptr[PollingThread]* thread)
+        int64_t spin()
+        Status Device(shared_ptr[FabricDevice]* device)
+        Status Allocate(size_t length, cbool writable_by_peers, shared_ptr[Memory]* memory)
+        void Close()
+
+cdef extern from "collectives/types.h" namespace "rdma_transport::collectives" nogil:
+    cdef enum class DType:
+        pass
+    cdef enum class ReduceOp:
+        pass
+    cdef enum class Collective:
+        kBarrier
+        kAllReduce
+        kReduceScatter
+        kAllGather
+        kBroadcast
+        kAllToAll
+        kInvalid
+    size_t SizeOf(DType dtype)
+    const char* NameOfDType "rdma_transport::collectives::NameOf"(DType dtype)
+    const int kDTypes
+
+cdef extern from "collectives/progress.h" namespace "rdma_transport::collectives" nogil:
+    cdef cppclass Patience:
+        int64_t deadline
+        cbool (*interrupted)()
+
+cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" nogil:
+    cdef cppclass Letter:
+        int source
+        int tag
+        string bytes
+
+    cdef cppclass Mesh:
+        @staticmethod
+        Status Open(shared_ptr[FabricDevice] device, int rank, int size, unique_ptr[Mesh]* mesh)
+        int rank()
+        int size()
+        string Address(int peer)
+        Status Connect(int peer, const string& address, const string& key)
+        Status WaitReady(const Patience& patience)
+        Status Share(uint64_t key, uint64_t length)
+        void Withdraw(uint64_t key)
+        Status Send(int peer, int tag, string_view bytes, const Patience& patience, cbool waits)
+        Status Receive(int source, int tag, const Patience& patience, Letter* letter)
+        cbool Probe(int* source, int* tag, size_t* length)
+        Status Drain(const Patience& patience)
+        void Close(const string& reason)
+
+cdef extern from "collectives/group.h" namespace "rdma_transport::collectives" nogil:
+    cdef cppclass Call:
+        Collective collective
+        DType dtype
+        ReduceOp op
+        int root
+        uint64_t count
+        const char* input
+        char* output
+
+    cdef cppclass Group:
+        Group(unique_ptr[Mesh] mesh, int64_t spin)
+
+cdef extern from "collectives/call_queue.h" namespace "rdma_transport::collectives" nogil:
+    cdef cppclass Request:
+        cbool done()
+        Status Wait(const Patience& patience, cbool* waits)
+
+    cdef cppclass CallQueue:
+        CallQueue(unique_ptr[Group] group)
+        Mesh* mesh()
+        Status Run(const Call& call, const Patience& patience)
+        shared_ptr[Request] Start(const Call& call, int64_t deadline)
+
+cdef extern from "<unistd.h>" nogil:
+    int getpid()
+
+cdef extern from "<utility>" namespace "std" nogil:
+    unique_ptr[Mesh] move_mesh "std::move"(unique_ptr[Mesh])
+    unique_ptr[Group] move_group "std::move"(unique_ptr[Group])

@@ -1,0 +1,380 @@
+"""Communicators: groups of processes that call collectives together."""
+
+import atexit
+import hmac
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rdma_transport import _collectives as native
+from rdma_transport._collectives import RawDevice, RawGroup
+from rdma_transport._fabric import FabricValueError
+from rdma_transport.collectives import objects
+from rdma_transport.collectives.arrays import array_of, code_of, exported, op_of
+from rdma_transport.collectives.ranks import Ranks, find_ranks
+from rdma_transport.collectives.rendezvous import Rendezvous
+from rdma_transport.collectives.requests import ReceiveRequest, Request
+
+TIMEOUT = 60.0  # seconds, to connect
+_BYTES = native.DTYPES["uint8"]
+
+_open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for each in list(_open):
+        each.close()
+
+
+class Communicator:
+    """A group of processes on one host. Make one with ``connect()`` or ``split()``.
+
+    Arrays are NumPy arrays or any buffers: C-contiguous, of bool, integers, float16, bfloat16,
+    float32, float64 or complex numbers in the byte order of the host. Operations are ``"sum"``,
+    ``"prod"``, ``"min"`` and ``"max"``. Shapes may differ between ranks if the numbers of elements
+    do not. Arrays may change only after the call, or after ``wait()`` of a non-blocking one.
+
+    ``timeout`` limits each call, in seconds; None means that a call waits as long as all ranks
+    live. After a timeout, the communicator cannot be used further.
+
+    Thread-safe: collectives of several threads run one after the other, so all ranks must agree on
+    their order.
+    """
+
+    rank: int
+    """The rank of this process, from 0."""
+    size: int
+    """The number of processes."""
+    timeout: float | None
+
+    def __init__(self, device: RawDevice, raw: RawGroup, key: bytes) -> None:
+        self._device, self._raw, self._key = device, raw, key
+        self.rank, self.size = raw.rank, raw.size
+        self.timeout = None
+        self._posted: list[ReceiveRequest] = []
+        self._splits = 0
+        _open.add(self)
+
+    @classmethod
+    def connect(
+        cls, ranks: Ranks | None = None, *, fabric: str | None = None, timeout: float = TIMEOUT
+    ) -> "Communicator":
+        """Connect to all other ranks, and return the communicator of all.
+
+        Rank, size and address come from the launcher's environment by default (``find_ranks()``);
+        without a launcher, this process is alone. `fabric` is as in ``Device.open()``. Raise
+        ``FabricTimeoutError`` if a rank is missing after `timeout` seconds,
+        ``FabricConnectionError`` if one refuses or cannot be reached, ``FabricStateError`` if one
+        is on another host: collectives need shared memory.
+        """
+        chosen = find_ranks() if ranks is None else ranks
+        device = RawDevice(fabric or "")
+        raw = RawGroup(device, chosen.rank, chosen.size)
+        key = b""
+        if chosen.size > 1:
+            with Rendezvous(chosen, timeout) as rendezvous:
+                addresses, key = rendezvous.exchange(raw.addresses())
+                _join(raw, addresses, key, rendezvous.barrier)
+                raw.finish(timeout)
+                rendezvous.barrier()
+        else:
+            raw.finish(timeout)
+        return cls(device, raw, key)
+
+    # --- Collectives ---
+
+    def all_reduce(self, array: Any, op: str = "sum", out: Any = None) -> Any:
+        """Combine the arrays of all ranks element by element; return the result on all.
+
+        `out` has as many elements as `array`, and may be `array`; None: a new array.
+        """
+        return self._run(native.ALL_REDUCE, array, out, _like, op)
+
+    def reduce_scatter(self, array: Any, op: str = "sum", out: Any = None) -> Any:
+        """Combine arrays of shape ``(size, ...)``; return part ``[rank]`` of the result.
+
+        `out` has the shape of one part, and may be ``array[rank]``; None: a new array.
+        """
+        return self._run(native.REDUCE_SCATTER, array, out, _part, op)
+
+    def all_gather(self, array: Any, out: Any = None) -> Any:
+        """Return the arrays of all ranks in one of shape ``(size, *array.shape)``.
+
+        `array` may be ``out[rank]``; None: a new array.
+        """
+        return self._run(native.ALL_GATHER, array, out, _whole)
+
+    def broadcast(self, array: Any, root: int = 0) -> Any:
+        """Overwrite `array` by that of rank `root`; return it."""
+        return self._run(native.BROADCAST, None, array, _like, root=root)
+
+    def all_to_all(self, array: Any, out: Any = None) -> Any:
+        """Send part ``[i]`` of an array of shape ``(size, ...)`` to rank i, for all i.
+
+        Return an array of the same shape, whose part ``[i]`` comes from rank i. `out` may be
+        `array`; None: a new array.
+        """
+        return self._run(native.ALL_TO_ALL, array, out, _like)
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called this."""
+        self._raw.run(native.BARRIER, _BYTES, 0, 0, None, None, self.timeout)
+
+    # --- The same, without waiting: the result of the request is what the call returns ---
+
+    def start_all_reduce(self, array: Any, op: str = "sum", out: Any = None) -> Request:
+        """Start ``all_reduce()``. A thread carries out what was started, in that order."""
+        return self._start(native.ALL_REDUCE, array, out, _like, op)
+
+    def start_reduce_scatter(self, array: Any, op: str = "sum", out: Any = None) -> Request:
+        """Start ``reduce_scatter()``."""
+        return self._start(native.REDUCE_SCATTER, array, out, _part, op)
+
+    def start_all_gather(self, array: Any, out: Any = None) -> Request:
+        """Start ``all_gather()``."""
+        return self._start(native.ALL_GATHER, array, out, _whole)
+
+    def start_broadcast(self, array: Any, root: int = 0) -> Request:
+        """Start ``broadcast()``."""
+        return self._start(native.BROADCAST, None, array, _like, root=root)
+
+    def start_all_to_all(self, array: Any, out: Any = None) -> Request:
+        """Start ``all_to_all()``."""
+        return self._start(native.ALL_TO_ALL, array, out, _like)
+
+    def start_barrier(self) -> Request:
+        """Start ``barrier()``."""
+        return Request(self._raw.start(native.BARRIER, _BYTES, 0, 0, None, None, self.timeout))
+
+    # --- Memory ---
+
+    def empty(self, shape: Any, dtype: Any = np.float64) -> Any:
+        """Return a new array in registered memory, which ``all_reduce()`` moves without a copy.
+
+        Only if the arrays of all ranks are registered, and from 256 KiB on. The memory is
+        allocated in units of 2 MiB, is zeroed, and is freed with the last view of it. Raise
+        ``FabricResourceError`` if there is not enough.
+        """
+        kind = np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64))
+        if count == 0:
+            return np.empty(shape, kind)
+        memory = self._raw.allocate(count * kind.itemsize)
+        return np.frombuffer(memory, np.uint8, count * kind.itemsize).view(kind).reshape(shape)
+
+    # --- Messages ---
+
+    def send(self, array: Any, destination: int, tag: int = 0) -> None:
+        """Send a copy of an array; wait only if the receiver is far behind."""
+        self._send(exported_bytes(array), destination, tag, waits=True)
+
+    def start_send(self, array: Any, destination: int, tag: int = 0) -> Request:
+        """Send a copy of an array without waiting. The array may be reused at once."""
+        self._send(exported_bytes(array), destination, tag, waits=False)
+        return Request(None)
+
+    def recv(self, out: Any, source: int = -1, tag: int = -1) -> tuple[int, int, int]:
+        """Wait for a message, and copy it to `out`; return its source, tag and bytes.
+
+        -1 means any. Messages of equal source and tag arrive in order. Raise ``FabricValueError``
+        if the message is longer than `out`; it is lost then.
+        """
+        return _fill(out, self._receive(source, tag, self.timeout))
+
+    def start_recv(self, out: Any, source: int = -1, tag: int = -1) -> Request:
+        """Start ``recv()``."""
+        return self._post(source, tag, lambda message: _fill(out, message))
+
+    def probe(self, source: int = -1, tag: int = -1) -> tuple[int, int, int] | None:
+        """Return source, tag and bytes of a message that has arrived, or None."""
+        return self._raw.probe(source, tag)
+
+    # --- Python objects, by pickle: unpickling trusts the sender ---
+
+    def broadcast_object(self, value: Any = None, root: int = 0) -> Any:
+        """Return the object of rank `root`."""
+        return objects.broadcast(self, value, root)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return the objects of all ranks."""
+        return objects.all_gather(self, value)
+
+    def send_object(self, value: Any, destination: int, tag: int = 0) -> None:
+        """Send an object; wait only if the receiver is far behind."""
+        self._send(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), destination, tag, waits=True)
+
+    def start_send_object(self, value: Any, destination: int, tag: int = 0) -> Request:
+        """Send an object without waiting."""
+        self._send(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), destination, tag, waits=False)
+        return Request(None)
+
+    def recv_object(self, source: int = -1, tag: int = -1) -> tuple[Any, int, int]:
+        """Wait for an object; return it, its source and its tag. -1 means any."""
+        return _unpickled(self._receive(source, tag, self.timeout))
+
+    def start_recv_object(self, source: int = -1, tag: int = -1) -> Request:
+        """Start ``recv_object()``."""
+        return self._post(source, tag, _unpickled)
+
+    # --- Groups ---
+
+    def split(self, color: int | None, key: int = 0) -> "Communicator | None":
+        """Return a communicator of the ranks that give the same `color`; None for None.
+
+        Its ranks are in the order of `key`, then of their ranks here. All ranks must call this.
+        """
+        self._splits += 1
+        choices = self.all_gather_object((color, key))
+        members = sorted(
+            (choice[1], rank) for rank, choice in enumerate(choices) if choice[0] == color
+        )
+        ranks = [rank for _, rank in members]
+        raw = None
+        if color is not None:
+            raw = RawGroup(self._device, ranks.index(self.rank), len(ranks))
+        rows = self.all_gather_object(raw.addresses() if raw else None)
+        own_key = b""
+        if self._key:
+            own_key = hmac.digest(self._key, f"{self._splits} {color}".encode(), "sha256")
+        if raw is None:
+            self.barrier()
+            return None
+        _join(raw, [rows[rank][raw.rank] for rank in ranks], own_key, self.barrier)
+        raw.finish(TIMEOUT if self.timeout is None else self.timeout)
+        made = Communicator(self._device, raw, own_key)
+        made.timeout = self.timeout
+        return made
+
+    def close(self) -> None:
+        """Leave the group. Calls in progress fail, also those of ranks that wait for this one.
+
+        Waits up to two seconds for messages that have not left. Idempotent.
+        """
+        self._raw.close(f"rank {self.rank} closed the communicator")
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Communicator rank {self.rank} of {self.size}>"
+
+    # --- Internals ---
+
+    def _call(
+        self,
+        call: Callable[..., Any],
+        kind: int,
+        array: Any,
+        out: Any,
+        make: Callable[[Any, int], Any],
+        op: str,
+        root: int,
+    ) -> tuple[Any, Any]:
+        """Start or run a call; return its result array and what `call` returned."""
+        try:
+            source = None if array is None else array_of(array)
+            target = make(source, self.size) if out is None else array_of(out)
+            code = code_of(target.dtype)
+            if source is not None and source.dtype is not target.dtype:
+                if source.dtype != target.dtype:
+                    raise FabricValueError(
+                        f"the input is of {source.dtype} and the output of {target.dtype}"
+                    )
+            number = op_of(op)
+            given = None if source is None else exported(source, code)
+            taken = exported(target, code)
+        except ValueError:
+            # The other ranks must not wait for this one.
+            call(native.INVALID, _BYTES, 0, 0, None, None, self.timeout)
+            raise
+        return target, call(kind, code, number, root, given, taken, self.timeout)
+
+    def _run(
+        self, kind: int, array: Any, out: Any, make: Any, op: str = "sum", root: int = 0
+    ) -> Any:
+        result, _ = self._call(self._raw.run, kind, array, out, make, op, root)
+        return result if out is None else out
+
+    def _start(
+        self, kind: int, array: Any, out: Any, make: Any, op: str = "sum", root: int = 0
+    ) -> Request:
+        result, raw = self._call(self._raw.start, kind, array, out, make, op, root)
+        return Request(raw, result if out is None else out)
+
+    def _send(self, data: Any, destination: int, tag: int, waits: bool) -> None:
+        self._raw.send(destination, tag, data, self.timeout, waits)
+
+    def _receive(self, source: int, tag: int, timeout: float | None) -> tuple[int, int, bytes]:
+        return self._raw.receive(source, tag, timeout)
+
+    def _post(
+        self, source: int, tag: int, convert: Callable[[tuple[int, int, bytes]], Any]
+    ) -> Request:
+        return ReceiveRequest(
+            self._posted,
+            (source, tag),
+            lambda timeout: convert(self._receive(source, tag, timeout)),
+            lambda: self._raw.probe(source, tag) is not None,
+        )
+
+
+def exported_bytes(array: Any) -> Any:
+    """Return the bytes of an array or buffer as an object with the buffer protocol."""
+    found = array_of(array)
+    if not found.flags.c_contiguous:
+        raise FabricValueError("the array is not C-contiguous; pass a copy of it")
+    return exported(found, code_of(found.dtype))
+
+
+def _join(raw: RawGroup, addresses: list[bytes], key: bytes, barrier: Callable[[], None]) -> None:
+    """Connect to all other members. Of two, the one of the higher rank comes first."""
+    for passive in (True, False):
+        for peer in range(raw.size):
+            if peer != raw.rank and (peer < raw.rank) == passive:
+                pair = f"{min(peer, raw.rank)} {max(peer, raw.rank)}".encode()
+                own = hmac.digest(key, pair, "sha256") if key else b""
+                raw.connect(peer, addresses[peer], own)
+        if passive:
+            barrier()
+
+
+def _fill(out: Any, message: tuple[int, int, bytes]) -> tuple[int, int, int]:
+    source, tag, data = message
+    target = array_of(out)
+    if not target.flags.c_contiguous or not target.flags.writeable:
+        raise FabricValueError("the array is not C-contiguous or is read-only")
+    if len(data) > target.nbytes:
+        raise FabricValueError(
+            f"the message has {len(data)} bytes, and the array has only {target.nbytes}"
+        )
+    target.reshape(-1).view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
+    return source, tag, len(data)
+
+
+def _unpickled(message: tuple[int, int, bytes]) -> tuple[Any, int, int]:
+    source, tag, data = message
+    return pickle.loads(data), source, tag
+
+
+def _like(source: Any, _: int) -> Any:
+    return np.empty(source.shape, source.dtype)
+
+
+def _part(source: Any, size: int) -> Any:
+    if source.ndim == 0 or source.shape[0] != size:
+        raise FabricValueError(
+            f"the array has shape {source.shape}; its first dimension must be {size}, the number "
+            "of ranks, unless an output is given"
+        )
+    return np.empty(source.shape[1:], source.dtype)
+
+
+def _whole(source: Any, size: int) -> Any:
+    return np.empty((size, *source.shape), source.dtype)

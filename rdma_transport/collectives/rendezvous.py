@@ -1,0 +1,231 @@
+"""The first contact of the ranks: they exchange the addresses of their channels over TCP.
+
+Rank 0 listens. Each other rank sends its addresses and receives those that it needs, both signed
+with the job's secret if there is one. Then all ranks pass a barrier.
+"""
+
+import contextlib
+import errno
+import hmac
+import json
+import secrets
+import socket
+import time
+from typing import Any
+
+from rdma_transport import _native
+from rdma_transport._fabric import FabricConnectionError, FabricTimeoutError
+from rdma_transport.collectives.ranks import Ranks
+from rdma_transport.settings import read
+
+_SERVICE = "collectives"
+_KEY_BYTES = 32
+_LINE = 1 << 26  # bytes
+_HELLO_TIMEOUT = 5.0  # seconds, for a connection to say what it wants
+_RETRY = 0.02
+
+
+class Wire:
+    """A connection that carries lines of JSON."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection, self._deadline = connection, deadline
+        self._rest = b""
+
+    def send(self, **message: Any) -> None:
+        """Send one message; raise ``OSError``."""
+        self._connection.settimeout(_left(self._deadline))
+        self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, deadline: float | None = None) -> dict[str, Any]:
+        """Return the next message; raise ``OSError`` or ``ValueError``."""
+        while b"\n" not in self._rest:
+            self._connection.settimeout(_left(min(deadline or self._deadline, self._deadline)))
+            more = self._connection.recv(65536)
+            if not more or len(self._rest) > _LINE:
+                raise ConnectionError("it closed the connection")
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise ValueError("it sent no message")
+        if "error" in message:
+            raise FabricConnectionError(f"rank 0 refused this rank: {message['error']}")
+        return message
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class Rendezvous:
+    """One rank's part of the first contact. A context manager; not thread-safe."""
+
+    def __init__(self, ranks: Ranks, timeout: float) -> None:
+        self._ranks = ranks
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+        self._secret = read().value("SECRET_FILE")
+        self._wires: dict[int, Wire] = {}
+
+    def __enter__(self) -> "Rendezvous":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for wire in self._wires.values():
+            wire.close()
+
+    def exchange(self, addresses: list[bytes]) -> tuple[list[bytes], bytes]:
+        """Send this rank's addresses, by peer; return those for it, by peer, and a common key.
+
+        The key is empty if the job has no secret. Raise ``FabricTimeoutError``,
+        ``FabricConnectionError``, or ``ValueError`` if the secret cannot be read.
+        """
+        texts = [address.hex() for address in addresses]
+        if self._ranks.rank == 0:
+            return self._answer(texts)
+        return self._ask(texts)
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called this. Raise like ``exchange()``."""
+        try:
+            if self._ranks.rank == 0:
+                for wire in self._wires.values():
+                    wire.receive()
+                for wire in self._wires.values():
+                    wire.send(go=True)
+            else:
+                self._wires[0].send(ready=True)
+                self._wires[0].receive()
+        except (OSError, ValueError) as error:
+            raise _explained(error, "another rank left while the ranks connected") from None
+
+    def _ask(self, addresses: list[str]) -> tuple[list[bytes], bytes]:
+        ranks = self._ranks
+        place = f"rank 0 at {ranks.host}:{ranks.port}"
+        handshake = _native.AskingBootstrap(_SERVICE, self._secret)
+        hello = {"rank": ranks.rank, "size": ranks.size, "job": ranks.job, "addresses": addresses}
+        request = handshake.request(f"rank {ranks.rank}", 0, json.dumps(hello).encode())
+        wire = self._reach()
+        self._wires[0] = wire
+        try:
+            wire.send(request=request.hex())
+            answer = wire.receive()
+            reply = handshake.reply(bytes.fromhex(answer["reply"]))
+            row = [bytes.fromhex(text) for text in json.loads(reply["channel"])]
+            wrapped = bytes.fromhex(answer["key"])
+        except PermissionError as error:
+            raise FabricConnectionError(f"{place}: {error}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _explained(error, f"no answer of {place}") from None
+        return row, _mask(wrapped, reply["key"])
+
+    def _reach(self) -> Wire:
+        """Connect to rank 0, which may start later."""
+        ranks = self._ranks
+        while True:
+            try:
+                left = _left(self._deadline)
+                connection = socket.create_connection((ranks.host, ranks.port), timeout=left)
+            except OSError as error:
+                if time.monotonic() + _RETRY < self._deadline:
+                    time.sleep(_RETRY)
+                    continue
+                raise FabricTimeoutError(
+                    f"rank 0 does not listen at {ranks.host}:{ranks.port} after "
+                    f"{self._timeout:g} s: {error.strerror or error}. All ranks must be started, "
+                    "with the same MASTER_ADDR and MASTER_PORT"
+                ) from None
+            # A connection to a local port that nobody listens at can connect to itself.
+            if connection.getsockname() != connection.getpeername():
+                return Wire(connection, self._deadline)
+            connection.close()
+
+    def _answer(self, addresses: list[str]) -> tuple[list[bytes], bytes]:
+        ranks = self._ranks
+        table: dict[int, list[str]] = {0: addresses}
+        handshakes: dict[int, tuple[Any, bytes]] = {}
+        with _listening(ranks.host, ranks.port) as listener:
+            while len(table) < ranks.size:
+                missing = [rank for rank in range(ranks.size) if rank not in table]
+                try:
+                    listener.settimeout(_left(self._deadline))
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    raise FabricTimeoutError(
+                        f"{_names(missing)} did not connect to {ranks.host}:{ranks.port} within "
+                        f"{self._timeout:g} s"
+                    ) from None
+                wire = Wire(connection, self._deadline)
+                handshake = _native.AnsweringBootstrap(_SERVICE, self._secret)
+                try:
+                    request = wire.receive(time.monotonic() + _HELLO_TIMEOUT)["request"]
+                    checked = handshake.check(bytes.fromhex(request))
+                    rank, row = self._check(json.loads(checked["channel"]), table)
+                except (OSError, ValueError, KeyError, TypeError) as error:
+                    with contextlib.suppress(OSError):
+                        wire.send(error=str(error) or repr(error))
+                    wire.close()
+                    continue
+                self._wires[rank], table[rank] = wire, row
+                handshakes[rank] = handshake, checked["key"]
+        key = secrets.token_bytes(_KEY_BYTES) if self._secret else b""
+        for rank, (handshake, own_key) in handshakes.items():
+            row = [table[other][rank] for other in range(ranks.size)]
+            reply = handshake.reply(json.dumps(row).encode(), "")
+            try:
+                self._wires[rank].send(reply=reply.hex(), key=_mask(key, own_key).hex())
+            except OSError as error:
+                raise _explained(error, f"rank {rank} left") from None
+        return [bytes.fromhex(table[other][0]) for other in range(ranks.size)], key
+
+    def _check(self, hello: dict[str, Any], table: dict[int, list[str]]) -> tuple[int, list[str]]:
+        """Return rank and addresses; raise ``ValueError`` with the reason for the other rank."""
+        ranks = self._ranks
+        rank, row = hello["rank"], hello["addresses"]
+        if hello["job"] != ranks.job:
+            raise ValueError("it belongs to another job; use another MASTER_PORT")
+        if hello["size"] != ranks.size:
+            raise ValueError(f"rank 0 was started as one of {ranks.size}, not {hello['size']}")
+        if rank in table:
+            raise ValueError(f"there is a rank {rank} already")
+        if not isinstance(rank, int) or not 0 <= rank < ranks.size or len(row) != ranks.size:
+            raise ValueError(f"there is no rank {rank} of {ranks.size}")
+        for text in row:
+            bytes.fromhex(text)
+        return rank, row
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:  # an address of this host that it does not see
+            return socket.create_server(("", port), backlog=128)
+        raise FabricConnectionError(
+            f"rank 0 cannot listen at {host}:{port}: {error.strerror or error}. Set MASTER_ADDR "
+            "and MASTER_PORT to a free port of its host"
+        ) from None
+
+
+def _mask(key: bytes, own_key: bytes) -> bytes:
+    """Hide, or reveal, the common key by one that only two ranks know."""
+    pad = hmac.digest(own_key, b"common key", "sha256")
+    return bytes(a ^ b for a, b in zip(key, pad, strict=False))
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.001)
+
+
+def _names(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+def _explained(error: Exception, what: str) -> Exception:
+    if isinstance(error, FabricConnectionError):
+        return error
+    if isinstance(error, TimeoutError):
+        return FabricTimeoutError(f"{what}: timed out")
+    return FabricConnectionError(f"{what}: {error or repr(error)}")
