@@ -12,12 +12,14 @@ from rdma_transport.config import config
 from rdma_transport.doctor.command import doctor
 from rdma_transport.info import info
 from rdma_transport.observe import cli as observe
+from rdma_transport.run import run as run_ranks
 
 app = make_app("One-sided tensor transport for stock TensorFlow.")
 for before_a_job in (doctor, info, config):
     app.command()(before_a_job)
 for beside_a_job in (observe.status, observe.metrics, observe.timeline):
     app.command()(beside_a_job)
+app.command("run", context_settings={"allow_interspersed_args": False})(run_ranks)
 app.add_typer(bench.app, name="bench")
 for about_a_graph in (graph_analyzer.plan, graph_analyzer.capacity, graph_analyzer.advice):
     app.command()(about_a_graph)

@@ -21,8 +21,8 @@ def code_of(dtype: Any) -> int:
         name = getattr(dtype, "name", str(dtype))
         if name != "bfloat16" and not (dtype.kind in "iu" and dtype.isnative):
             raise FabricValueError(
-                f"arrays of {name} ({dtype.str}) cannot be sent; the types are {', '.join(DTYPES)}, "
-                "in the byte order of this host"
+                f"arrays of {name} ({dtype.str}) cannot be sent; the types are "
+                f"{', '.join(DTYPES)}, in the byte order of this host"
             )
         # ml_dtypes' bfloat16, and NumPy's other names of integers, such as long long
         code = _CODES[dtype] = DTYPES[name]

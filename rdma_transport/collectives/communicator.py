@@ -164,7 +164,7 @@ class Communicator:
         if count == 0:
             return np.empty(shape, kind)
         memory = self._raw.allocate(count * kind.itemsize)
-        return np.frombuffer(memory, np.uint8, count * kind.itemsize).view(kind).reshape(shape)
+        return np.frombuffer(memoryview(memory), np.uint8, count * kind.itemsize).view(kind).reshape(shape)
 
     # --- Messages ---
 
@@ -282,11 +282,10 @@ class Communicator:
             source = None if array is None else array_of(array)
             target = make(source, self.size) if out is None else array_of(out)
             code = code_of(target.dtype)
-            if source is not None and source.dtype is not target.dtype:
-                if source.dtype != target.dtype:
-                    raise FabricValueError(
-                        f"the input is of {source.dtype} and the output of {target.dtype}"
-                    )
+            if source is not None and source.dtype != target.dtype:
+                raise FabricValueError(
+                    f"the input is of {source.dtype} and the output of {target.dtype}"
+                )
             number = op_of(op)
             given = None if source is None else exported(source, code)
             taken = exported(target, code)

@@ -1,0 +1,198 @@
+"""The command ``rdma-transport run``: start the ranks of a job on this host."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from rdma_transport.command_line import INTERRUPTED
+from rdma_transport.errors import BadInputError
+
+_GRACE = 5.0  # seconds, for ranks to end after another one failed, and after each signal
+_POLL = 0.02
+_SECRET = "RDMA_TRANSPORT_SECRET_FILE"
+# Ends the rank if this process dies, then becomes the user's command.
+_STARTER = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+
+
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="Run this command as each rank.")
+    ],
+    ranks: Annotated[
+        int, typer.Option("-n", "--ranks", min=1, max=1024, help="Start this many ranks.")
+    ] = 2,
+    mpi4py: Annotated[
+        bool,
+        typer.Option("--mpi4py", help="Let 'from mpi4py import MPI' import rdma_transport.mpi."),
+    ] = False,
+) -> None:
+    """Start ranks that communicate by rdma_transport.collectives, on this host.
+
+    Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun
+    does, and OMP_NUM_THREADS to this rank's share of the processors unless it is set. Without
+    RDMA_TRANSPORT_SECRET_FILE the ranks get a secret of their own. Each line of output starts with
+    the rank. If a rank fails, the others are ended, and the command exits with the code of the
+    first one that failed (128 + N after signal N). Ctrl-C ends all ranks.
+    """
+    program = shutil.which(command[0])
+    if program is None:
+        raise BadInputError(f"there is no program {command[0]}")
+    with _secret() as secret:
+        job = Job([program, *command[1:]], ranks, mpi4py, secret)
+        code = job.run()
+    raise typer.Exit(code)
+
+
+class Job:
+    """The processes of all ranks, and the threads that copy their output."""
+
+    def __init__(self, command: list[str], size: int, mpi4py: bool, secret: str) -> None:
+        self._command, self._size = command, size
+        self._shared = _environment(size, mpi4py, secret)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
+        self._output = threading.Lock()
+        self._stopped = 0  # by this signal
+
+    def run(self) -> int:
+        """Run all ranks; return the exit code of the job."""
+        previous = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            for rank in range(self._size):
+                self._start(rank)
+            code = self._wait()
+        finally:
+            self._end(signal.SIGTERM)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        for thread in self._threads:
+            thread.join(_GRACE)  # a grandchild may hold the pipe
+        if self._stopped:
+            return INTERRUPTED if self._stopped == signal.SIGINT else 128 + self._stopped
+        return code
+
+    def _stop(self, number: int, _: Any) -> None:
+        self._stopped = number
+
+    def _start(self, rank: int) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _STARTER, *self._command],
+            env=self._shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdin=None if rank == 0 else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C comes from here only
+        )
+        self._processes.append(process)
+        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            assert source is not None
+            thread = threading.Thread(target=self._copy, args=(rank, source, target), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _copy(self, rank: int, source: IO[bytes], target: IO[str]) -> None:
+        """Copy lines, each behind the rank. Of a line that is redrawn, only the last state."""
+        prefix = f"[{rank}] "
+        for line in source:
+            text = line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
+            with self._output, contextlib.suppress(OSError, ValueError):
+                target.write(f"{prefix}{text}\n")
+                target.flush()
+
+    def _wait(self) -> int:
+        """Wait until all ranks have ended; after the first failure, end the others."""
+        while not self._stopped:
+            codes = [process.poll() for process in self._processes]
+            failed = [(rank, code) for rank, code in enumerate(codes) if code]
+            if failed:
+                rank, code = failed[0]
+                how = f"exited with code {code}" if code > 0 else f"ended by signal {-code}"
+                # The others usually find out, and report it themselves.
+                self._wait_for_end(_GRACE)
+                with self._output:
+                    print(f"error: rank {rank} {how}; ended the other ranks", file=sys.stderr)
+                return code if code > 0 else 128 - code
+            if None not in codes:
+                return 0
+            time.sleep(_POLL)
+        self._end(signal.Signals(self._stopped))
+        return 128 + self._stopped
+
+    def _wait_for_end(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while any(process.poll() is None for process in self._processes):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL)
+        return True
+
+    def _end(self, first: signal.Signals) -> None:
+        """End all ranks and their children, with increasing force."""
+        for number in dict.fromkeys((first, signal.SIGTERM, signal.SIGKILL)):
+            if all(process.poll() is not None for process in self._processes):
+                return
+            for process in self._processes:
+                if process.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, number)
+            self._wait_for_end(_GRACE)
+
+
+def _environment(size: int, mpi4py: bool, secret: str) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment.update(
+        WORLD_SIZE=str(size),
+        LOCAL_WORLD_SIZE=str(size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(_free_port()),
+        TORCHELASTIC_RUN_ID=secrets.token_hex(8),
+    )
+    environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+    environment[_SECRET] = secret
+    # Output must not wait until a buffer is full.
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    threads = max(1, len(os.sched_getaffinity(0)) // size)
+    environment.setdefault("OMP_NUM_THREADS", str(threads))
+    if mpi4py:
+        ours = str(Path(__file__).parent / "mpi" / "as_mpi4py")
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [ours, *filter(None, [environment.get("PYTHONPATH")])]
+        )
+    return environment
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _secret() -> Iterator[str]:
+    """The file of the job's secret: the user's, or a new one that ends with the job."""
+    if given := os.environ.get(_SECRET):
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="rdma_transport_") as folder:
+        path = Path(folder, "secret")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+        yield str(path)
