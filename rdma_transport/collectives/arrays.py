@@ -41,6 +41,13 @@ def array_of(buffer: Any) -> Any:
         raise FabricValueError(f"{type(buffer).__name__} is no array or buffer: {error}") from None
 
 
+def output_of(buffer: Any) -> Any:
+    """Return an array over a buffer that a call writes; raise ``FabricValueError``."""
+    if isinstance(buffer, np.generic):
+        raise FabricValueError(f"a scalar ({type(buffer).__name__}) is read-only; give an array")
+    return array_of(buffer)
+
+
 def exported(array: Any, code: int) -> Any:
     """Return an object with the buffer protocol, which arrays of bfloat16 lack."""
     return array.view(np.uint16) if code == DTYPES["bfloat16"] else array

@@ -13,7 +13,7 @@ from rdma_transport import _collectives as native
 from rdma_transport._collectives import RawDevice, RawGroup
 from rdma_transport._fabric import FabricValueError
 from rdma_transport.collectives import objects
-from rdma_transport.collectives.arrays import array_of, code_of, exported, op_of
+from rdma_transport.collectives.arrays import array_of, code_of, exported, op_of, output_of
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.rendezvous import Rendezvous
 from rdma_transport.collectives.requests import ReceiveRequest, Request
@@ -164,7 +164,11 @@ class Communicator:
         if count == 0:
             return np.empty(shape, kind)
         memory = self._raw.allocate(count * kind.itemsize)
-        return np.frombuffer(memoryview(memory), np.uint8, count * kind.itemsize).view(kind).reshape(shape)
+        return (
+            np.frombuffer(memoryview(memory), np.uint8, count * kind.itemsize)
+            .view(kind)
+            .reshape(shape)
+        )
 
     # --- Messages ---
 
@@ -280,7 +284,7 @@ class Communicator:
         """Start or run a call; return its result array and what `call` returned."""
         try:
             source = None if array is None else array_of(array)
-            target = make(source, self.size) if out is None else array_of(out)
+            target = make(source, self.size) if out is None else output_of(out)
             code = code_of(target.dtype)
             if source is not None and source.dtype != target.dtype:
                 raise FabricValueError(
@@ -320,7 +324,7 @@ class Communicator:
             self._posted,
             (source, tag),
             lambda timeout: convert(self._receive(source, tag, timeout)),
-            lambda: self._raw.probe(source, tag) is not None,
+            lambda: self._raw.probe(source, tag),
         )
 
 
@@ -346,7 +350,7 @@ def _join(raw: RawGroup, addresses: list[bytes], key: bytes, barrier: Callable[[
 
 def _fill(out: Any, message: tuple[int, int, bytes]) -> tuple[int, int, int]:
     source, tag, data = message
-    target = array_of(out)
+    target = output_of(out)
     if not target.flags.c_contiguous or not target.flags.writeable:
         raise FabricValueError("the array is not C-contiguous or is read-only")
     if len(data) > target.nbytes:

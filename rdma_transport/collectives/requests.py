@@ -38,20 +38,26 @@ class ReceiveRequest(Request):
         posted: "list[ReceiveRequest]",
         wanted: tuple[int, int],
         take: Callable[[float | None], Any],
-        ready: Callable[[], bool],
+        probe: Callable[[], tuple[int, int, int] | None],
     ) -> None:
         super().__init__(None)
-        self._posted, self._wanted, self._take, self._ready = posted, wanted, take, ready
+        self._posted, self._wanted, self._take, self._probe = posted, wanted, take, probe
         self._error: Exception | None = None
         self._taken = False
         posted.append(self)
 
     def test(self) -> bool:
         """Return whether its message has arrived."""
-        for each in [*self._rivals(), self]:
-            if each._ready():
-                each._finish(0.0)
-        return self._taken
+        while not self._taken:
+            found = self._probe()
+            if found is None:
+                return False
+            rivals = (rival for rival in self._rivals() if rival._matches(found))
+            try:
+                next(rivals, self)._finish(0.0)
+            except TimeoutError:  # another thread was faster
+                return False
+        return True
 
     def wait(self, timeout: float | None = None) -> Any:
         """Wait for its message. Return and raise like ``Request.wait()``."""
@@ -74,6 +80,9 @@ class ReceiveRequest(Request):
         earlier = list(self._posted)
         earlier = earlier[: earlier.index(self)] if self in earlier else []
         return [each for each in earlier if all(map(_overlap, each._wanted, self._wanted))]
+
+    def _matches(self, found: tuple[int, int, int]) -> bool:
+        return all(map(_overlap, self._wanted, found))
 
     def _finish(self, timeout: float | None) -> None:
         try:

@@ -4,7 +4,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <initializer_list>
 #include <limits>
+#include <vector>
 
 #include "collectives/half.h"
 
@@ -12,7 +15,7 @@ namespace rdma_transport::collectives {
 namespace {
 
 template <typename T>
-T Combined(DType dtype, ReduceOp op, const std::vector<T>& values) {
+T Combined(DType dtype, ReduceOp op, std::initializer_list<T> values) {
   std::vector<const char*> sources;
   for (const T& value : values) sources.push_back(reinterpret_cast<const char*>(&value));
   T result = {};

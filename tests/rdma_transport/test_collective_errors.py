@@ -1,0 +1,142 @@
+"""Collectives that cannot succeed: every rank gets an error, and none hangs."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support import members
+from tests.support.members import Error, Members
+
+WRONG = [
+    "size", "sizes", "dtype", "op", "collective", "strided", "read-only", "byte order", "object",
+    "unknown op", "overlap",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Members]:
+    made = Members(3)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[int], Members]]:
+    made: list[Members] = []
+
+    def starter(size: int) -> Members:
+        made.append(Members(size))
+        made[-1].run(members.sums)
+        return made[-1]
+
+    yield starter
+    for each in made:
+        each.end()
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("guilty", [0, 2])
+def test_a_wrong_call_is_an_error_on_every_rank(lasting: Members, kind: str, guilty: int) -> None:
+    lasting.start(members.wrong, kind, guilty)
+    answers = lasting.answers()
+    assert all(isinstance(each, Error) for each in answers), answers
+    others = [answer for rank, answer in enumerate(answers) if rank != guilty]
+    assert all(f"rank {guilty} called" in answer for answer in others), answers
+    assert lasting.run(members.sums) == [3, 3, 3]
+
+
+@pytest.mark.parametrize("call", ["barrier", "all_reduce", "request", "recv", "recv any"])
+def test_a_killed_rank_ends_the_calls_of_all_others(
+    start: Callable[[int], Members], call: str
+) -> None:
+    group = start(3)
+    group.start(members.waits, call, ranks=[0, 2] if call != "recv" else [0])
+    time.sleep(0.3)  # until they sleep
+    group.kill(1)
+    for answer in group.answers([0, 2] if call != "recv" else [0]):
+        assert isinstance(answer, Error)
+        assert "rank 1 is gone" in answer
+
+
+def test_a_rank_that_is_killed_in_the_middle(start: Callable[[int], Members]) -> None:
+    group = start(3)
+    group.start(members.reduces_forever)
+    time.sleep(0.5)
+    group.kill(2)
+    for answer in group.answers([0, 1]):
+        assert "rank 2 is gone" in answer
+    group.start(members.sums, ranks=[0, 1])
+    for answer in group.answers([0, 1]):
+        assert "rank 2 is gone" in answer  # from now on
+
+
+def test_a_rank_that_closes(start: Callable[[int], Members]) -> None:
+    group = start(2)
+    group.start(members.waits, "barrier", ranks=[0])
+    group.start(members.leaves, ranks=[1])
+    assert "rank 1 closed the communicator" in group.answers([0])[0]
+    group.start(members.sums, ranks=[1])
+    group.answers([1])
+    assert "the communicator is closed" in group.answers([1])[0]
+
+
+@pytest.mark.parametrize("call", ["barrier", "request", "recv"])
+def test_timeouts(start: Callable[[int], Members], call: str) -> None:
+    group = start(2)
+    group.start(members.waits, call, 0.2, ranks=[0])
+    assert group.answers([0])[0].startswith("FabricTimeoutError")
+    if call != "recv":  # of which the other rank hears
+        group.start(members.waits, "barrier", ranks=[1])
+        group.answers([1])
+        group.start(members.waits, "barrier", ranks=[1])
+        assert "rank 0 is gone" in group.answers([1])[0]
+
+
+@pytest.mark.parametrize("call", ["barrier", "all_reduce", "request", "recv"])
+def test_ctrl_c_ends_a_call(start: Callable[[int], Members], call: str) -> None:
+    group = start(2)
+    group.start(members.waits, call, ranks=[0])
+    time.sleep(0.5)
+    group.kill(0, signal.SIGINT)
+    assert group.answers([0])[0].startswith("KeyboardInterrupt")
+
+
+def test_a_waiting_rank_uses_no_processor(start: Callable[[int], Members]) -> None:
+    group = start(2)
+    group.start(members.cpu_seconds, ranks=[0])
+    time.sleep(2)
+    group.start(members.cpu_seconds, ranks=[1])
+    assert group.answers([0])[0] < 0.5
+
+
+FORKS = """
+import os, sys
+import numpy as np
+from rdma_transport.collectives import Communicator
+from rdma_transport.fabric import FabricStateError
+world = Communicator.connect()
+kept = world.empty(10)
+child = os.fork()
+if child == 0:
+    try:
+        world.barrier()
+    except FabricStateError as error:
+        assert "forked" in str(error)
+        Communicator.connect().barrier()
+        sys.exit(0)
+    os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+world.barrier()
+print("left open")
+"""
+
+
+def test_forking_and_leaving_it_open() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, "left open\n"), ran.stderr

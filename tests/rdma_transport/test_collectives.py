@@ -1,0 +1,85 @@
+"""Collectives of NumPy arrays, against NumPy: real processes."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rdma_transport._collectives import DTYPES
+from tests.support import members
+from tests.support.members import Members
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def group(request: pytest.FixtureRequest) -> Iterator[Members]:
+    made = Members(request.param)
+    yield made
+    made.end()
+
+
+FEW = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 17, 130]), max_size=3).map(tuple) | st.sampled_from(
+    [(8191,), (8193,), (65_537,), (300_000,), (700, 1001)]
+)
+WHERE = st.sampled_from(["new", "other", "in place", "registered"])
+
+
+@FEW
+@given(SHAPES, st.sampled_from(list(DTYPES)), st.sampled_from(list(members.OPS)), WHERE,
+       st.integers(0, 99))  # fmt: skip
+def test_reductions_are_those_of_numpy_with_the_same_bits_on_every_rank(
+    group: Members, shape: tuple[int, ...], dtype: str, op: str, where: str, seed: int
+) -> None:
+    if dtype.startswith("complex") and op in ("min", "max"):
+        op = "sum"
+    results = group.run(members.reduction, shape, dtype, op, where, seed)
+    assert len(set(results)) == 1
+    assert group.run(members.reduction, shape, dtype, op, where, seed) == results
+
+
+@FEW
+@given(SHAPES, st.sampled_from(list(DTYPES)), st.integers(0, 2), st.integers(0, 99))
+def test_what_is_moved_arrives(
+    group: Members, shape: tuple[int, ...], dtype: str, root: int, seed: int
+) -> None:
+    group.run(members.moves, shape, dtype, root, seed)
+
+
+def test_requests() -> None:
+    group = Members(2)
+    try:
+        for count in (1, 7, 30):
+            group.run(members.requests, count)
+    finally:
+        group.end()
+
+
+def test_objects(group: Members) -> None:
+    if group.size > 1:
+        group.run(members.python_objects)
+
+
+def test_messages(group: Members) -> None:
+    for _ in range(3):
+        group.run(members.messages)
+
+
+def test_splitting(group: Members) -> None:
+    for _ in range(3):
+        group.run(members.splits)
+    assert group.run(members.sums) == [group.size] * group.size
+
+
+def test_it_imports_no_tensorflow() -> None:
+    code = (
+        "import sys; from rdma_transport.collectives import Communicator; "
+        "import rdma_transport.mpi; w = Communicator.connect(); "
+        "assert w.all_reduce([1.0][0] * __import__('numpy').ones(2)).sum() == 2; "
+        "assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,300 @@
+"""Members of a communicator, each in a process of its own, and what they run in tests."""
+
+import functools
+import multiprocessing
+import multiprocessing.connection
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bench.support.ports import free_port
+from rdma_transport.collectives import Communicator, Ranks, wait_all
+
+SOON = 10.0
+OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+class Members:
+    """Processes that run functions of this module, each with its communicator."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.size = size
+        self.pipes, self.processes = [], []
+        port, job = free_port(), secrets.token_hex(8)
+        for rank in range(size):
+            mine, theirs = context.Pipe()
+            ranks = Ranks(rank, size, "127.0.0.1", port, job)
+            process = context.Process(target=serve, args=(theirs, ranks), daemon=True)
+            process.start()
+            theirs.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+
+    def start(self, function: Callable[..., Any], *arguments: Any, ranks: Any = None) -> None:
+        for rank in range(self.size) if ranks is None else ranks:
+            self.pipes[rank].send((function.__name__, arguments))
+
+    def answers(self, ranks: Any = None) -> list[Any]:
+        """Return results, or the exceptions as "Type: message"."""
+        asked = list(range(self.size) if ranks is None else ranks)
+        found: dict[int, Any] = {}
+        deadline = time.monotonic() + SOON
+        while len(found) < len(asked):
+            assert time.monotonic() < deadline, f"of the ranks {asked}, there are only {found}"
+            waiting = {self.pipes[rank]: rank for rank in asked if rank not in found}
+            for pipe in multiprocessing.connection.wait(list(waiting), 0.1):
+                found[waiting[pipe]] = pipe.recv()
+        return [found[rank] for rank in asked]
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Run a function on all ranks, and return its results."""
+        self.start(function, *arguments)
+        answers = self.answers()
+        wrong = [answer for answer in answers if isinstance(answer, Error)]
+        assert not wrong, wrong
+        return answers
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
+        os.kill(self.processes[rank].pid or 0, number)
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+class Error(str):
+    """What a function raised."""
+
+
+def serve(pipe: Any, ranks: Ranks) -> None:
+    with Communicator.connect(ranks, fabric="shm", timeout=SOON) as comm:
+        while True:
+            try:
+                name, arguments = pipe.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                pipe.send(globals()[name](comm, *arguments))
+            except BaseException as error:
+                pipe.send(Error(f"{type(error).__name__}: {error}"))
+
+
+def values(rank: int, shape: Any, dtype: str, seed: int) -> Any:
+    """The array of a rank: every rank can compute those of all."""
+    return np.asarray(_values(rank, shape, dtype, seed))
+
+
+def _values(rank: int, shape: Any, dtype: str, seed: int) -> Any:
+    random = np.random.default_rng((seed, rank))
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.asarray(random.standard_normal(shape)).astype(ml_dtypes.bfloat16)
+    kind = np.dtype(dtype)
+    if kind.kind == "c":
+        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(kind)
+    if kind.kind == "f":
+        return np.asarray(random.standard_normal(shape)).astype(kind)
+    return np.asarray(random.integers(0, 2 if kind.kind == "b" else 120, shape)).astype(kind)
+
+
+def combined(arrays: list[Any], op: str) -> Any:
+    """What NumPy computes, in the order of ranks; types of 16 bits in float32."""
+    kind = arrays[0].dtype
+    if kind.itemsize == 2 and kind.name.endswith("float16"):
+        arrays = [array.astype(np.float32) for array in arrays]
+    with np.errstate(all="ignore"):
+        return np.asarray(functools.reduce(OPS[op], arrays)).astype(kind)
+
+
+def same(ours: Any, theirs: Any) -> None:
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    if ours.dtype.kind == "c":
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    else:
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        assert ours.tobytes() == theirs.tobytes(), (ours, theirs)
+
+
+def target(comm: Communicator, like: Any, where: str) -> Any:
+    if where == "new":
+        return None
+    made = comm.empty(like.shape, like.dtype) if where == "registered" else np.empty_like(like)
+    made[...] = like
+    return made
+
+
+def reduction(comm: Communicator, shape: Any, dtype: str, op: str, where: str, seed: int) -> bytes:
+    """All-reduce and reduce-scatter against NumPy; return the bits of the result."""
+    arrays = [values(rank, shape, dtype, seed) for rank in range(comm.size)]
+    expected = combined(arrays, op)
+    mine = arrays[comm.rank]
+    if where == "in place" or where == "registered":
+        mine = target(comm, mine, where)
+        result = comm.all_reduce(mine, op, out=mine)
+        assert result is mine
+    else:
+        result = comm.all_reduce(mine, op, out=target(comm, mine, where))
+    same(result, expected)
+    parts = [values(rank, (comm.size, *shape), dtype, seed + 1) for rank in range(comm.size)]
+    part = comm.reduce_scatter(parts[comm.rank], op)
+    same(part, combined(parts, op)[comm.rank])
+    return result.tobytes()
+
+
+def moves(comm: Communicator, shape: Any, dtype: str, root: int, seed: int) -> None:
+    """The collectives that move data, against NumPy."""
+    arrays = [values(rank, shape, dtype, seed) for rank in range(comm.size)]
+    mine = arrays[comm.rank].copy()
+    whole = comm.all_gather(mine)
+    same(whole, np.stack(arrays))
+    whole[...] = np.zeros((), whole.dtype)
+    whole[comm.rank] = mine
+    comm.all_gather(whole[comm.rank], out=whole)
+    same(whole, np.stack(arrays))
+    same(comm.broadcast(mine, root % comm.size), arrays[root % comm.size])
+    parts = [values(rank, (comm.size, *shape), dtype, seed + 1) for rank in range(comm.size)]
+    received = comm.all_to_all(parts[comm.rank])
+    same(received, np.stack([part[comm.rank] for part in parts]))
+    same(comm.all_to_all(parts[comm.rank], out=parts[comm.rank]), received)
+    comm.barrier()
+
+
+def requests(comm: Communicator, count: int) -> None:
+    """Many collectives at once, finished in order."""
+    arrays = [np.full(10 + 5000 * i, comm.rank + i, np.int64) for i in range(count)]
+    started = [comm.start_all_reduce(array, out=array) for array in arrays]
+    blocking = comm.all_reduce(np.ones(3))
+    assert all(request.test() for request in started)
+    gathered = comm.start_all_gather(np.array([comm.rank]))
+    wait_all([*started, comm.start_barrier()], SOON)
+    np.testing.assert_array_equal(blocking, comm.size)
+    ranks = np.arange(comm.size)
+    for i, array in enumerate(arrays):
+        np.testing.assert_array_equal(array, ranks.sum() + i * comm.size)
+    np.testing.assert_array_equal(gathered.wait(SOON)[:, 0], ranks)
+    value = np.array([comm.rank])
+    assert comm.start_broadcast(value, 1).wait(SOON) is value
+    assert value[0] == 1
+    comm.start_all_reduce(np.zeros(100_000))  # dropped: its array lives on
+    comm.start_all_to_all(np.zeros((comm.size, 4))).wait(SOON)
+    comm.start_reduce_scatter(np.zeros((comm.size, 4))).wait(SOON)
+
+
+def python_objects(comm: Communicator) -> None:
+    large = {"rank": comm.rank, "data": os.urandom(5000)}
+    assert comm.broadcast_object("x" if comm.rank == 1 else None, 1) == "x"
+    assert comm.broadcast_object(large, 0)["rank"] == 0
+    gathered = comm.all_gather_object(large if comm.rank else "small")
+    assert gathered[0] == "small"
+    assert [each["rank"] for each in gathered[1:]] == list(range(1, comm.size))
+    assert all(len(each["data"]) == 5000 for each in gathered[1:])
+
+
+def messages(comm: Communicator) -> None:
+    """A ring, out of order, of arrays and objects."""
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    large = np.arange(1 << 20, dtype=np.float64) + comm.rank
+    comm.start_send(large, after, tag=1)
+    comm.send(b"", after, tag=2)
+    comm.send_object({"from": comm.rank}, after, tag=3)
+    assert comm.recv_object(before, 3) == ({"from": before}, before, 3)
+    out = np.empty_like(large)
+    first, second = comm.start_recv(out, before, 1), comm.start_recv(bytearray(0), -1, -1)
+    assert second.wait(SOON) == (before, 2, 0)
+    assert first.wait(SOON) == (before, 1, large.nbytes)
+    np.testing.assert_array_equal(out, large - comm.rank + before)
+    for number in range(3):
+        comm.send(np.array([number]), after, 7)
+    got = [np.zeros(1, np.int64) for _ in range(3)]
+    wait_all(reversed([comm.start_recv(each, before, 7) for each in got]), SOON)
+    assert [int(each[0]) for each in got] == [0, 1, 2]
+    comm.send(np.zeros(4), comm.rank, 9)
+    assert comm.recv(np.zeros(4), comm.rank, 9) == (comm.rank, 9, 32)
+
+
+def splits(comm: Communicator) -> None:
+    half = comm.split(comm.rank % 2, key=-comm.rank)
+    assert half is not None
+    members = [rank for rank in range(comm.size) if rank % 2 == comm.rank % 2]
+    assert half.size == len(members)
+    assert half.rank == members[::-1].index(comm.rank)
+    assert half.all_reduce(np.array([comm.rank]))[0] == sum(members)
+    again = half.split(0)
+    assert again is not None
+    again.barrier()
+    again.close()
+    none = comm.split(None if comm.rank == 0 else 0)
+    assert (none is None) == (comm.rank == 0)
+    half.close()
+    comm.barrier()
+
+
+def wrong(comm: Communicator, kind: str, guilty: int) -> None:
+    """One rank calls something else; all must get an error."""
+    mine = comm.rank == guilty
+    array = np.zeros(3000 if mine and kind == "size" else 200_000, np.float32)
+    op = "max" if mine and kind == "op" else "sum"
+    if mine and kind == "dtype":
+        array = array.astype(np.int32)
+    if mine and kind == "strided":
+        array = np.zeros(400_000, np.float32)[::2]
+    if mine and kind == "read-only":
+        array.flags.writeable = False
+    if mine and kind == "byte order":
+        array = array.astype(">f4")
+    if mine and kind == "object":
+        array = np.array([None])
+    if mine and kind == "unknown op":
+        op = "xor"
+    if mine and kind == "overlap":
+        comm.all_reduce(array[:-1], out=array[1:])
+    elif mine and kind == "collective":
+        comm.broadcast(array)
+    elif mine and kind == "sizes":
+        comm.all_reduce(array, out=array[:5])
+    else:
+        comm.all_reduce(array, op, out=array)
+
+
+def sums(comm: Communicator) -> int:
+    return int(comm.all_reduce(np.array([1]))[0])
+
+
+def waits(comm: Communicator, call: str, timeout: float | None = None) -> None:
+    """Wait for something that does not come."""
+    comm.timeout = timeout
+    array = np.zeros(500_000)
+    {
+        "barrier": comm.barrier,
+        "all_reduce": lambda: comm.all_reduce(array, out=array),
+        "request": lambda: comm.start_all_reduce(array, out=array).wait(SOON),
+        "recv": lambda: comm.recv(array, (comm.rank + 1) % comm.size),
+        "recv any": lambda: comm.recv(array),
+    }[call]()
+
+
+def reduces_forever(comm: Communicator) -> None:
+    array = np.zeros(1 << 20)
+    while True:
+        comm.all_reduce(array, out=array)
+
+
+def leaves(comm: Communicator) -> None:
+    comm.close()
+    comm.close()
+
+
+def cpu_seconds(comm: Communicator) -> float:
+    """Wait in a barrier, and return the processor time that took."""
+    before = sum(os.times()[:2])
+    comm.barrier()
+    return sum(os.times()[:2]) - before
