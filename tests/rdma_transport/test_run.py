@@ -1,0 +1,252 @@
+"""The command ``rdma-transport run``, and ``rdma_transport.mpi`` in the processes it starts."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rdma_transport.collectives import Ranks, find_ranks
+from rdma_transport.errors import BadInputError
+
+RUN = [sys.executable, "-m", "rdma_transport", "run"]
+
+
+def run(*words: str, timeout: float = 60, **options: object) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [*RUN, *words], capture_output=True, text=True, timeout=timeout, check=False, **options
+    )  # type: ignore[call-overload]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[object]:
+    def write(text: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+def test_output_has_the_rank_and_the_code_is_zero() -> None:
+    result = run("-n", "3", "--", "sh", "-c", "echo out $RANK of $WORLD_SIZE; echo err >&2")
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [f"[{r}] out {r} of 3" for r in range(3)]
+    assert sorted(result.stderr.splitlines()) == [f"[{r}] err" for r in range(3)]
+
+
+def test_the_first_failing_rank_ends_all() -> None:
+    start = time.monotonic()
+    result = run("-n", "2", "sh", "-c", "test $RANK = 1 && exit 7; sleep 100")
+    assert result.returncode == 7
+    assert "rank 1 exited with code 7" in result.stderr
+    assert time.monotonic() - start < 50
+    assert run("-n", "1", "--", "sh", "-c", "kill -9 $$").returncode == 137
+
+
+def test_wrong_usage() -> None:
+    assert run("-n", "0", "true").returncode == 2
+    assert run("--", "no-such-program").returncode == 2
+    assert run().returncode == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_all_ranks(number: signal.Signals, code: int) -> None:
+    command = [*RUN, "-n", "2", "--", "sh", "-c", "echo started; sleep 100"]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert job.stdout is not None
+        for _ in range(2):
+            assert "started" in job.stdout.readline()
+        children = psutil.Process(job.pid).children(recursive=True)
+        job.send_signal(number)
+        assert job.wait(30) == code
+        _, alive = psutil.wait_procs(children, 10)
+        assert not alive
+    finally:
+        job.kill()
+        job.wait()
+        job.stdout.close()
+
+
+def test_ranks_end_with_the_command() -> None:
+    command = [*RUN, "-n", "2", "--", "sh", "-c", "echo started; exec sleep 100"]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert job.stdout is not None
+    for _ in range(2):
+        assert "started" in job.stdout.readline()
+    children = psutil.Process(job.pid).children(recursive=True)
+    job.kill()
+    job.wait()
+    job.stdout.close()
+    assert not psutil.wait_procs(children, 10)[1]
+
+
+MPI = """
+    import sys
+    from mpi4py import MPI
+    import numpy as np
+    comm = MPI.COMM_WORLD
+    rank, size = comm.Get_rank(), comm.Get_size()
+    total = sum(range(1, size + 1))
+    x = np.full(1000, rank + 1.0, np.float32)
+    comm.Allreduce(MPI.IN_PLACE, x, op=MPI.SUM)
+    assert (x == total).all()
+    y = np.empty(10)
+    comm.Allreduce([np.full(10, rank + 1.0), 10, MPI.DOUBLE], [y, MPI.DOUBLE], MPI.MAX)
+    assert (y == size).all()
+    request = comm.Iallreduce(MPI.IN_PLACE, x)
+    request.Wait()
+    assert (x == total * size).all()
+    requests = [comm.Iallreduce(MPI.IN_PLACE, x) for _ in range(3)]
+    MPI.Request.Waitall(requests)
+    comm.Bcast(x, root=size - 1)
+    out = np.zeros(1000, np.float32) if rank == 0 else None
+    comm.Reduce(x, out, MPI.SUM, root=0)
+    assert rank or (out == x * size).all()
+    whole = np.empty((size, 2), np.int64)
+    comm.Allgather(np.array([rank, 1]), whole)
+    assert (whole[:, 0] == np.arange(size)).all()
+    comm.Gather(np.array([rank, 1]), whole if rank == 0 else None)
+    part = np.empty(2, np.int64)
+    comm.Scatter(whole, part)
+    assert part[0] == rank
+    block = np.empty(1, np.int32)
+    comm.Reduce_scatter_block(np.arange(size, dtype=np.int32), block)
+    assert block[0] == rank * size
+    turned = np.empty(size, np.int32)
+    comm.Alltoall(np.full(size, rank, np.int32), turned)
+    assert (turned == np.arange(size)).all()
+    assert comm.bcast({"a": rank}) == {"a": 0}
+    assert comm.allgather(rank) == list(range(size))
+    assert comm.allreduce(rank, op=lambda a, b: a + b) == total - size
+    assert comm.reduce(rank, MPI.MAX) == (size - 1 if rank == 0 else None)
+    assert comm.scatter([str(i) for i in range(size)] if rank == 0 else None) == str(rank)
+    assert comm.gather(rank) == (list(range(size)) if rank == 0 else None)
+    assert comm.alltoall([rank] * size) == list(range(size))
+    after, before = (rank + 1) % size, (rank - 1) % size
+    status = MPI.Status()
+    request = comm.irecv(source=before, tag=4)
+    comm.isend([rank], after, tag=4).wait()
+    assert request.wait(status) == [before] and status.Get_tag() == 4
+    z = np.zeros(3, np.float32)
+    comm.Sendrecv(np.ones(3, np.float32), after, 5, z, before, 5, status)
+    assert (z == 1).all() and status.Get_count(MPI.FLOAT) == 3
+    half = comm.Split(rank % 2, rank)
+    half.Barrier()
+    half.Free()
+    assert comm.Dup().allreduce(1) == size
+    assert comm.Split(MPI.UNDEFINED) == MPI.COMM_NULL
+    assert MPI.COMM_SELF.allreduce(5) == 5
+    for missing in (lambda: MPI.Win, lambda: comm.Allgatherv, lambda: MPI.Op.Create(None)):
+        try:
+            missing()
+        except NotImplementedError as error:
+            assert "does not offer" in str(error)
+        else:
+            raise AssertionError
+    assert "tensorflow" not in sys.modules
+    MPI.Finalize()
+    print("good", MPI.Get_processor_name())
+"""
+
+
+@pytest.mark.parametrize("size", ["1", "2", "3"])
+def test_mpi4py_programs(script: object, size: str) -> None:
+    result = run("-n", size, "--mpi4py", "--", sys.executable, script(MPI))  # type: ignore[operator]
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("good") == int(size)
+
+
+ENDS = """
+    import os, sys
+    import rdma_transport.mpi as MPI
+    comm = MPI.COMM_WORLD
+    comm.Barrier()
+    if comm.rank == 1:
+        os._exit(3)
+    try:
+        comm.Barrier()
+    except MPI.Exception as error:
+        assert error.Get_error_class() == MPI.ERR_PROC_FAILED
+        print(error)
+"""
+
+
+def test_a_rank_that_ends_is_an_mpi_exception(script: object) -> None:
+    result = run("-n", "2", "--", sys.executable, script(ENDS))  # type: ignore[operator]
+    assert result.returncode == 3
+    assert "[0] rank 1 is gone" in result.stdout
+
+
+MEETS = """
+    import sys
+    from rdma_transport.collectives import Communicator
+    try:
+        world = Communicator.connect(timeout=float(sys.argv[1]))
+        print(world.all_gather_object(world.rank))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def start(script: str, timeout: str, **environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, script, timeout],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ranks_of_mpirun_meet_and_a_missing_one_is_named(script: object) -> None:
+    from bench.support.ports import free_port
+
+    path = script(MEETS)  # type: ignore[operator]
+    place = {"MASTER_PORT": str(free_port()), "OMPI_COMM_WORLD_SIZE": "2"}
+    jobs = [start(path, "30", OMPI_COMM_WORLD_RANK=str(rank), **place) for rank in range(2)]
+    assert [job.communicate(timeout=60)[0] for job in jobs] == ["[0, 1]\n"] * 2
+    alone = start(path, "1", OMPI_COMM_WORLD_RANK="0", **place)
+    assert "FabricTimeoutError rank 1 did not connect" in alone.communicate(timeout=60)[0]
+    alone = start(path, "1", OMPI_COMM_WORLD_RANK="1", **place)
+    assert "FabricTimeoutError rank 0 does not listen" in alone.communicate(timeout=60)[0]
+
+
+def test_a_rank_with_another_secret_is_refused(script: object, tmp_path: Path) -> None:
+    from bench.support.ports import free_port
+
+    path = script(MEETS)  # type: ignore[operator]
+    jobs = []
+    port = str(free_port())
+    for rank in range(2):
+        secret = tmp_path / f"secret{rank}"
+        secret.write_text(f"{rank}" * 40)
+        secret.chmod(0o600)
+        jobs.append(
+            start(path, "3", RANK=str(rank), WORLD_SIZE="2", MASTER_PORT=port,
+                  RDMA_TRANSPORT_SECRET_FILE=str(secret))
+        )  # fmt: skip
+    answers = [job.communicate(timeout=60)[0] for job in jobs]
+    assert "rank 1 did not connect" in answers[0]
+    assert "secret" in answers[1]
+
+
+def test_ranks_from_the_environment() -> None:
+    assert find_ranks({}) == Ranks(0, 1)
+    ours = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "99"}
+    assert find_ranks(ours) == Ranks(1, 4, "10.0.0.1", 99)
+    slurm = {"SLURM_PROCID": "2", "SLURM_NTASKS": "3", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    found = find_ranks(slurm)
+    assert (found.rank, found.size, found.job) == (2, 3, "7.0")
+    assert found.port == find_ranks(slurm | {"SLURM_PROCID": "0"}).port
+    torchrun = ours | {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert find_ranks(torchrun).port != 99
+    for wrong in ({"RANK": "4"}, {"RANK": "x"}, {"WORLD_SIZE": "-1"}):
+        with pytest.raises(BadInputError):
+            find_ranks(ours | wrong)
