@@ -231,6 +231,53 @@ def all_reduce(where: Where, sizes: Sequence[int], workers: int = 2, repeat: int
     return result
 
 
+def collectives(
+    where: Where,
+    systems: Sequence[str],
+    ops: Sequence[str],
+    sizes: Sequence[int],
+    ranks: int = 2,
+    iterations: int = 1000,
+    rounds: int = 3,
+) -> Result:
+    """Rows of collectives of NumPy arrays, by system: rdma, registered and mpi."""
+    from .numpy_collectives import find_mpi, measure
+
+    options = {"ranks": ranks, "iterations": iterations, "rounds": rounds}
+    title = f"collectives of float32 arrays, {ranks} ranks on this host"
+    result = Result("collectives", title, options, "p50")
+    _, missing = find_mpi()
+    if "mpi" in systems and missing:
+        result.notes.append(f"MPI was skipped: {missing}.")
+        systems = [system for system in systems if system != "mpi"]
+    measured = measure(
+        systems, ops, sizes, ranks, iterations, rounds, where.environment, where.bar.track
+    )
+    for (system, op, size), row in sorted(measured.items(), key=lambda item: item[0][1:]):
+        times = times_of(row["us"])
+        mpi = measured.get(("mpi", op, size))
+        result.rows.append(
+            Row(
+                test=op,
+                name=size_name(size),
+                bytes=size,
+                protocol=system,
+                iterations=len(row["us"]),
+                times=times,
+                gbps=size / times.p50 / 1e3 if size else None,
+                wrong=row["wrong"],
+                ratio=times_of(mpi["us"]).p50 / times.p50 if mpi and system != "mpi" else None,
+            )
+        )
+    result.notes.append(
+        "Times: of rank 0, from the end of a barrier. Sizes: bytes of one rank's array, or of its "
+        "part of the larger one; GB/s: these bytes over p50. registered: arrays of "
+        "Communicator.empty(). The ratio is how many times as fast as MPI. #wrong: values that "
+        "differ."
+    )
+    return result
+
+
 def train(
     where: Where,
     models: Sequence[str],

@@ -1,7 +1,7 @@
 """The command line of the benchmarks: `rdma-transport bench`, also as `python -m bench`."""
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -18,7 +18,8 @@ HELP = """Measure the transport, alone or beside gRPC.
 
 Without a command, run a short version of all benchmarks.
 
-The command fabric measures the fabric alone. The others measure TensorFlow tasks: an edge of a
+The command fabric measures the fabric alone, and collectives those of NumPy arrays. The others
+measure TensorFlow tasks: an edge of a
 graph (edges), the three micro-benchmarks of TF-gRPC-Bench (latency, bandwidth, ps), all-reduce, and
 training steps (train). One command starts all processes on this host. To measure across hosts, run
 the same command with --hosts on every host, each with its own --role. Role 0 measures and prints.
@@ -194,6 +195,40 @@ def all_reduce(
 
     wanted = parse_sizes(sizes)
     return once(lambda where: benchmarks.all_reduce(where, wanted, workers, repeat))
+
+
+@app.command("collectives")
+@performed(alone)
+def collectives(
+    sizes: Sizes = "4,1KiB,4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB",
+    ops: Annotated[
+        str, typer.Option(help="Measure these collectives, separated by commas, or all.")
+    ] = "all_reduce",
+    ranks: Annotated[int, typer.Option(min=2, max=64, help="Start this many ranks.")] = 2,
+    iterations: Iterations = 1000,
+    rounds: Rounds = 3,
+    registered: Annotated[
+        bool, typer.Option("--registered", help="Also measure arrays of Communicator.empty().")
+    ] = False,
+    compare: Annotated[
+        Literal["none", "mpi"],
+        typer.Option(help="Measure MPI through mpi4py, too, in turns, and print the ratio."),
+    ] = "none",
+) -> "Measure":
+    """Measure collectives of NumPy arrays between processes of this host, without TensorFlow."""
+    from . import benchmarks
+    from .numpy_collectives import OPS
+    from .support.sizes import parse_sizes
+
+    chosen = list(OPS) if ops == "all" else choose(ops, OPS, "collective", "--ops")
+    systems = ["rdma", *(["registered"] if registered else [])]
+    systems += [compare] if compare != "none" else []
+    wanted = parse_sizes(sizes)
+    return once(
+        lambda where: benchmarks.collectives(
+            where, systems, chosen, wanted, ranks, iterations, rounds
+        )
+    )
 
 
 @app.command("train")
