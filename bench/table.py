@@ -26,7 +26,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("GB/s", lambda row: number(row.gbps)),
     ("1/s", lambda row: number(row.per_second)),
     ("#wrong", lambda row: None if row.wrong is None else str(row.wrong)),
-    ("vs gRPC", lambda row: None if row.ratio is None else f"{number(row.ratio)}x"),
+    ("ratio", lambda row: None if row.ratio is None else f"{number(row.ratio)}x"),
 )
 
 
@@ -60,7 +60,9 @@ def table(result: Result) -> Table:
     shown = [(name, cell) for name, cell in COLUMNS if any(cell(row) for row in rows)]
     for name in ("test",) * tests + ("name",) * names + ("over",):
         made.add_column(name, no_wrap=True)
+    other = "MPI" if any(row.protocol == "mpi" for row in rows) else "gRPC"
     for name, _ in shown:
+        name = f"vs {other}" if name == "ratio" else name
         made.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         words = (row.test,) * tests + (row.name,) * names + (row.protocol,)

@@ -28,17 +28,17 @@ bool Group::TwoPhases(const Call& call) const {
          call.count * SizeOf(call.dtype) > kMaxOnePhase / others;
 }
 
-Group::Round Group::Chunk(const Call& call, size_t number) const {
+Round Group::Chunk(const Call& call, size_t number) const {
   const size_t bytes = call.count * SizeOf(call.dtype);
   const size_t chunks = (bytes + kChunkBytes - 1) / kChunkBytes;
-  return PartOf<Round>(bytes, RoundUp((bytes + chunks - 1) / chunks), number);
+  return PartOf(bytes, RoundUp((bytes + chunks - 1) / chunks), number);
 }
 
 // The part of a chunk that a member reduces.
-Group::Round Group::Share(const Round& chunk, int rank) const {
+Round Group::Share(const Round& chunk, int rank) const {
   const size_t members = memory_.size();
-  return PartOf<Round>(chunk.length, RoundUp((chunk.length + members - 1) / members),
-                       static_cast<size_t>(rank));
+  return PartOf(chunk.length, RoundUp((chunk.length + members - 1) / members),
+                static_cast<size_t>(rank));
 }
 
 void Group::FillChunk(const Call& call, const Round& chunk, int parity) const {

@@ -138,7 +138,7 @@ Status Group::Start(const Call& call, const Patience& patience) {
   const bool two_phases = TwoPhases(call);
   if (own.direct == 0) {
     two_phases ? FillChunk(call, Chunk(call, 0), parity)
-               : Fill(call, PartOf<Round>(call.count * SizeOf(call.dtype), BytesOfRound(call), 0),
+               : Fill(call, PartOf(call.count * SizeOf(call.dtype), BytesOfRound(call), 0),
                       own_stage(parity));
   }
   progress_.Advance();

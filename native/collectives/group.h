@@ -45,6 +45,8 @@ struct Call {
   char* output = nullptr;
 };
 
+struct Round;
+
 // One member's end of a group. Thread-safe; calls run one after the other.
 //
 // InvalidArgument: the call is wrong, or members do not call the same; all members get an error,
@@ -62,8 +64,6 @@ class Group {
   Status Run(const Call& call, const Patience& patience);
 
  private:
-  struct Round;
-
   Status Check(const Call& call) const;
   void RunAlone(const Call& call);
   Status Start(const Call& call, const Patience& patience);

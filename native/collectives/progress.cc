@@ -13,7 +13,7 @@ namespace rdma_transport::collectives {
 namespace {
 
 // Each pause takes about 20 to 40 ns.
-constexpr int kPauses = 200;
+constexpr int kPauses = 600;
 
 // The word is in memory of another process, which this one maps read-only.
 int Futex(const std::atomic<uint32_t>& word, int operation, uint32_t value,

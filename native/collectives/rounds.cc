@@ -96,11 +96,11 @@ void Group::Read(const Call& call, const Round& round, int stage) {
 Status Group::RunRounds(const Call& call, int parity, const Patience& patience) {
   const size_t bytes = call.count * SizeOf(call.dtype);
   const size_t size = BytesOfRound(call);
-  auto round = PartOf<Round>(bytes, size, 0);
+  auto round = PartOf(bytes, size, 0);
   Read(call, round, parity);
   if (round.length == bytes) return OkStatus();
   while (round.begin + round.length < bytes) {
-    round = PartOf<Round>(bytes, size, round.number + 1);
+    round = PartOf(bytes, size, round.number + 1);
     const int stage = (parity + static_cast<int>(round.number % 2)) % 2;
     // All have announced the previous round, so they have read the one before.
     Fill(call, round, own_stage(stage));

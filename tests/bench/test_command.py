@@ -167,6 +167,8 @@ def test_a_picture(tmp_path: Path) -> None:
         (["latency", "--compare", "mpi"], "--compare"),
         (["train", "--models", "gru,bert"], "unknown model bert; use alexnet"),
         (["all-reduce", "--workers", "1"], "--workers"),
+        (["collectives", "--ranks", "1"], "--ranks"),
+        (["collectives", "--ops", "scan"], "unknown collective scan; use all_reduce"),
     ],
 )
 def test_a_wrong_option_is_exit_code_2_and_a_sentence(

@@ -14,7 +14,7 @@ import pytest
 import bench.edges
 import bench.fabric
 import bench.references
-from bench import benchmarks, exchange, runner
+from bench import benchmarks, exchange, numpy_collectives, runner
 from bench.benchmarks import Where
 from bench.payloads import parse_payloads, payload
 from bench.report import Result, Row, Times, as_json, schema, times_of
@@ -228,3 +228,23 @@ def test_every_program_has_help_and_the_same_usage_errors(name: str) -> None:
     wrong = subprocess.run([*command, "--nonsense"], capture_output=True, text=True)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "\nerror: No such option: --nonsense" in wrong.stderr
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_collectives_beside_mpi(missing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, why = numpy_collectives.find_mpi()
+    if missing:
+        monkeypatch.setattr(numpy_collectives, "find_mpi", lambda: ("", "it is missing"))
+    systems, ops = ("rdma", "registered", "mpi"), numpy_collectives.OPS
+    result = benchmarks.collectives(Where(), systems, ops, [4, 1 << 19], 2, 10, 1)
+    runner._judge(result)
+    assert result.problems == []
+    valid(result)
+    measured = {row.protocol for row in result.rows}
+    assert measured == {"rdma", "registered"} | (set() if missing or why else {"mpi"})
+    assert any("MPI was skipped" in note for note in result.notes) == bool(missing or why)
+    assert {row.wrong for row in result.rows} == {0}
+    assert {(row.test, row.bytes) for row in result.rows} == {
+        *((op, size) for op in ops if op != "barrier" for size in (4, 1 << 19)),
+        ("barrier", 0),
+    }
