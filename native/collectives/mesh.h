@@ -2,32 +2,20 @@
 // and messages between two members.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "collectives/board.h"
+#include "collectives/letter.h"
 #include "collectives/progress.h"
 #include "fabric/fabric.h"
 
 namespace rdma_transport::collectives {
-
-constexpr int kAny = -1;  // any rank, or any tag
-
-// A message from one member to another.
-struct Letter {
-  int source = 0;
-  int tag = 0;
-  std::string bytes;
-};
 
 class MeshPeer;
 struct MeshState;

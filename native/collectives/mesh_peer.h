@@ -10,9 +10,12 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
-#include "collectives/mesh.h"
+#include "collectives/board.h"
+#include "collectives/letter.h"
+#include "collectives/progress.h"
 #include "fabric/fabric.h"
 
 namespace rdma_transport::collectives {
