@@ -215,7 +215,7 @@ def collectives(
         typer.Option(help="Measure MPI through mpi4py, too, in turns, and print the ratio."),
     ] = "none",
 ) -> "Measure":
-    """Measure collectives of NumPy arrays between processes of this host, without TensorFlow."""
+    """Measure collectives of NumPy arrays on this host."""
     from . import benchmarks
     from .numpy_collectives import OPS
     from .support.sizes import parse_sizes

@@ -41,7 +41,9 @@ def run(
         typer.Option("--mpi4py", help="Let 'from mpi4py import MPI' import rdma_transport.mpi."),
     ] = False,
 ) -> None:
-    """Start ranks that communicate by rdma_transport.collectives, on this host.
+    """Start the ranks of a NumPy or mpi4py job on this host.
+
+    The ranks communicate by rdma_transport.collectives.
 
     Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun
     does, and OMP_NUM_THREADS to this rank's share of the processors unless it is set. Without

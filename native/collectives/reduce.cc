@@ -8,6 +8,13 @@
 
 #include "collectives/half.h"
 
+// The loop that follows may be vectorized: no iteration depends on another.
+#if defined(__clang__)
+#define RDMA_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define RDMA_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#endif
+
 namespace rdma_transport::collectives {
 namespace {
 
@@ -96,7 +103,7 @@ T Narrow(Wide<T> value) {
 // `out` may be `a` or `b`: no iteration depends on another.
 template <typename T, typename Op>
 void Two(const T* a, const T* b, T* out, size_t count) {
-#pragma GCC ivdep
+  RDMA_INDEPENDENT_ITERATIONS
   for (size_t i = 0; i < count; ++i) out[i] = Narrow<T>(Op::Of(Widen(a[i]), Widen(b[i])));
 }
 
@@ -112,7 +119,7 @@ void Many(const std::vector<const char*>& sources, size_t first, T* out, size_t 
     for (size_t i = 0; i < count; ++i) result[i] = Op::Of(result[i], Widen(next[i]));
   }
   const T* const last = source(sources.size() - 1);
-#pragma GCC ivdep
+  RDMA_INDEPENDENT_ITERATIONS
   for (size_t i = 0; i < count; ++i) out[i] = Narrow<T>(Op::Of(result[i], Widen(last[i])));
 }
 
