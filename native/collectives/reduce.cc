@@ -64,7 +64,7 @@ struct Prod {
 struct Min {
   template <typename T>
   static T Of(T a, T b) {
-    return (a < b) | (a != a) ? a : b;
+    return ((a < b) | (a != a)) ? a : b;
   }
   static bool Of(bool a, bool b) { return a & b; }
 };
@@ -72,7 +72,7 @@ struct Min {
 struct Max {
   template <typename T>
   static T Of(T a, T b) {
-    return (a > b) | (a != a) ? a : b;
+    return ((a > b) | (a != a)) ? a : b;
   }
   static bool Of(bool a, bool b) { return a | b; }
 };
