@@ -170,7 +170,19 @@ class RdmaServer final : public tf::GrpcServer {
     static auto* inline_pool = new tsl::thread::ThreadPool(pool);
     runtime_->SetPool(pool);
     worker_env()->compute_pool = inline_pool;
+    LogStart();
     return absl::OkStatus();
+  }
+
+  // TensorFlow logs a server of grpc://.
+  void LogStart() const {
+    const fabric::Device* device = runtime_->device();
+    const std::string fabrics =
+        device == nullptr ? "no fabric: " + runtime_->no_fabric_reason() : device->Summary();
+    Log(LogLevel::kInfo, "server " + TaskOf(server_def()) + ": rdma_transport " +
+                             RDMA_TRANSPORT_VERSION + ", TensorFlow " + RDMA_TRANSPORT_TF_VERSION +
+                             "; " + fabrics + "; fallback " +
+                             (runtime_->settings().allow_fallback ? "allow" : "forbid"));
   }
 
   Runtime* const runtime_;

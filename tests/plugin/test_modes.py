@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import rdma_transport
 from bench.support.cluster import Cluster, Task, eventually
 from tests.support.graphs import A, B, Graph, v1
 
@@ -113,6 +114,15 @@ def test_what_was_lent_comes_back(rdma: Cluster) -> None:
     measured(rdma, build, steps=10)
     assert eventually(lambda: outstanding() == before)
     assert rdma["b", 0].stats()["unclaimed_tensors"] == 0
+
+
+def test_a_server_says_what_it_is(rdma: Cluster) -> None:
+    logged = rdma["a", 0].logged().splitlines()
+    (line,) = [line for line in logged if "rdma: server" in line]
+    versions = f"rdma_transport {rdma_transport.__version__}, TensorFlow {tf.__version__}; "
+    assert f"rdma: server /job:a/replica:0/task:0: {versions}" in line
+    assert "shm" in line
+    assert line.endswith("; fallback allow")
 
 
 def test_peers_name_their_transport(rdma: Cluster) -> None:
