@@ -237,6 +237,18 @@ def test_a_rank_with_another_secret_is_refused(script: object, tmp_path: Path) -
     assert "secret" in answers[1]
 
 
+def test_ranks_without_shared_memory_are_told_so(script: object) -> None:
+    path = script(MEETS)  # type: ignore[operator]
+    over_tcp = {"RDMA_TRANSPORT_FABRIC": "libfabric", "RDMA_TRANSPORT_LIBFABRIC_PROVIDER": "tcp"}
+    result = run("-n", "2", "--", sys.executable, path, "20", env=os.environ | over_tcp)
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2, result.stderr
+    for line in lines:
+        assert "FabricStateError" in line
+        assert "collectives need shared memory" in line
+        assert "is reached by libfabric" in line
+
+
 def test_ranks_from_the_environment() -> None:
     assert find_ranks({}) == Ranks(0, 1)
     ours = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "99"}
