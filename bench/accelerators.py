@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from rdma_transport.command_line import fail
+from rdma_transport.command_line import NOT_AVAILABLE, fail
 
 from .support.cluster import Cluster
 from .support.counters import sent_since
@@ -37,7 +37,6 @@ STEPS = 4  # of a turn
 JOBS = ("a", "b")
 PRETEND = "PRETEND"
 LIBRARY = Path(__file__).parents[1] / "build/debug/tests/native/pretend_accelerator"
-NO_LIBRARY = 3
 DMA_ENGINE = "mib_us=200"  # 5 GB/s
 
 
@@ -47,7 +46,7 @@ def environment(device: str, protocol: str) -> dict[str, str]:
         return {}
     library = LIBRARY / "libpretend_accelerator.so"
     if not library.exists():
-        fail(f"there is no {library.name}: build it with `make test-native`", NO_LIBRARY)
+        fail(f"there is no {library.name}: build it with `make test-native`", NOT_AVAILABLE)
     order = "in_order=1" if protocol == "grpc" else ""
     return {
         "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(library),
@@ -146,7 +145,7 @@ def show(rows: list[dict[str, Any]], device: str, console: Console) -> None:
 def main(
     sizes: Sizes = SIZES,
     repeat: Repeat = 9,
-    device: Annotated[str, typer.Option(help="Use this type of devices of the tasks.")] = PRETEND,
+    device: Annotated[str, typer.Option(help="Use accelerators of this type, such as GPU.")] = PRETEND,
     json_file: JsonFile = None,
 ) -> None:
     """Measure steps whose tensors go from accelerator to accelerator, beside gRPC."""

@@ -31,7 +31,7 @@ _STARTER = (
 
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="Run this command as each rank.")
+        list[str], typer.Argument(metavar="COMMAND", help="Run this command as each rank.")
     ],
     ranks: Annotated[
         int, typer.Option("-n", "--ranks", min=1, max=1024, help="Start this many ranks.")
