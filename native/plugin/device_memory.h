@@ -19,8 +19,9 @@ bool InDeviceMemory(const tensorflow::Device& device,
 // its key without frame-and-iteration suffix.
 std::string StagingSite(std::string_view edge);
 
-// Allocates a tensor on the device. If there is no memory, waits for some, as TensorFlow does, on
-// another thread. Calls `done` once, on any thread, with the tensor or with ResourceExhausted.
+// Allocates a tensor in the memory of the device that `attributes` choose, which may be the host's.
+// If there is no memory, waits for some, as TensorFlow does, on another thread. Calls `done` once,
+// on any thread, with the tensor or with ResourceExhausted.
 void AllocateOnDevice(tensorflow::Device* device, const tensorflow::AllocatorAttributes& attributes,
                       tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
                       std::function<void(const absl::Status&, const tensorflow::Tensor&)> done);

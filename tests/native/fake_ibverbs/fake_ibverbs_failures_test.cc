@@ -25,7 +25,7 @@ TEST_F(FakeIbverbsTest, ALostPathIsRetriedForAWhile) {
   V().fake_ibverbs_break_path(false);
   EXPECT_TRUE(b.Quiet());
 
-  // Mended in time, the message is there once.
+  // Fixed in time, the message is there once.
   auto [c, d] = Pair();
   ASSERT_EQ(V().fake_ibverbs_set("retry_ms", "800"), 0);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(d.Receive(), 0);

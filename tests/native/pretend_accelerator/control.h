@@ -32,10 +32,15 @@
 //                    did not run yet still read. Default: 0
 //
 // Faults; 0, the default, is none:
-//   fail_alloc=N     the Nth allocation from now, and all later ones, fail: out of memory.
-//   fail_dtoh=N      the Nth copy from now from a device to the host is refused when it is
-//   enqueued; fail_htod=N      the same from the host to a device. Only that one. fail_stream=N the
-//   Nth copy or kernel from now fails when it is carried out. Its stream stays
+//
+//   fail_alloc=N     the Nth allocation from now, and all later ones, fail: out of memory
+//
+//   fail_dtoh=N      the Nth copy from now from a device to the host, and only that one, is
+//                    refused when it is enqueued
+//
+//   fail_htod=N      the same for copies from the host to a device
+//
+//   fail_stream=N    the Nth copy or kernel from now fails when it is carried out. Its stream stays
 //                    in error: it carries out no further copies and kernels, and its events have
 //                    the status SE_EVENT_ERROR. It still makes callbacks.
 #pragma once
