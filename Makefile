@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream bench-verbs paper docs lint format bench clean
+.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream test-tensorflow bench-verbs paper docs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -16,6 +16,7 @@ help:
 	@echo "            build the documentation"
 	@echo "make fuzz   run each fuzz target for SECONDS=60"
 	@echo "make test-verbs   test on libibverbs, in virtual machines with Soft-RoCE"
+	@echo "make test-tensorflow   build for another TensorFlow, and test; TENSORFLOW=2.18 names it"
 	@echo "make test-upstream   run TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
 	@echo "make bench  measure the time per edge, rdma beside gRPC"
 	@echo "make bench-verbs  compare verbs with perftest and gRPC, in virtual machines with Soft-RoCE"
@@ -107,6 +108,11 @@ test-python: venv
 test-verbs: venv
 	@preset=debug; $(BUILD_PRESET)
 	@$(PYTHON) -m pytest -rs tests/verbs
+
+# The oldest that is supported; see docs/porting.md.
+TENSORFLOW ?= 2.18
+test-tensorflow: $(STAMPS)/packages
+	@tools/test_tensorflow.sh $(TENSORFLOW)
 
 test-upstream: venv
 	@$(PYTHON) -m tests.upstream

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rdma_transport._native import TENSORFLOW_VERSION
 from rdma_transport.command_line import FAILED, NOT_AVAILABLE
 
 from .benchmarks import Where
@@ -53,9 +54,10 @@ def perform(asked: Asked, measure: Measure) -> None:
 
 def _measured(asked: Asked, measure: Measure) -> int:
     if asked.where.protocols and find_spec("tensorflow") is None:
+        minor = ".".join(TENSORFLOW_VERSION.split(".")[:2])  # what the plugin was built for
         raise NotAvailableError(
-            f"{sys.executable} has no TensorFlow, which all commands but 'bench fabric' need. "
-            "Install it: pip install 'tensorflow==2.21.*'"
+            f"{sys.executable} has no TensorFlow, which all commands but 'bench fabric' and 'bench "
+            f"collectives' need. Install it: pip install 'tensorflow=={minor}.*'"
         )
     results, machines = [], [facts()]
     with ExitStack() as stack:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the Python 3.11 to use: TensorFlow 2.21's wheel is taken for that version.
+# Prints the Python 3.11 to use: TensorFlow's wheels are taken for that version.
 set -euo pipefail
 for candidate in python3.11 python3 /usr/bin/python3.11; do
   if "$candidate" -c 'import sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/settings.h"
+#include "data_service/transfer.h"
 #include "protocol/process.h"
 
 namespace rdma_transport {
@@ -23,6 +24,11 @@ std::string NameOf(const char* role) {
 }  // namespace
 
 Status PrepareTransfer(const char* role, rpc::Context* context) {
+  if (kSkipsFailedElements) {
+    return Status(
+        Code::kFailedPrecondition,
+        "TensorFlow 2.18 skips elements that failed; tf.data service needs 2.19 or later");
+  }
   Runtime* runtime = nullptr;
   const Status made = ProcessRuntime(&runtime);
   if (!made.ok()) return Status(Code::kFailedPrecondition, made.message());

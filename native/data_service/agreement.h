@@ -9,8 +9,8 @@
 
 namespace rdma_transport {
 
-// Sets up `context`. Returns FailedPrecondition, with the reason, if there is no fabric. `role` is
-// "worker" or "reader".
+// Sets up `context`. Returns FailedPrecondition, with the reason, if there is no fabric, or if this
+// TensorFlow would lose elements. `role` is "worker" or "reader".
 Status PrepareTransfer(const char* role, rpc::Context* context);
 // Returns whether RDMA_TRANSPORT_FALLBACK allows gRPC.
 bool MayUseGrpc();

@@ -2,8 +2,9 @@
 // because the wheel exports its functions but not its header.
 //
 // Invariant: names, layouts and the order of virtual functions match the loaded TensorFlow. They
-// are those of 2.21. The guard below stops a build against another version, and the shim does not
-// load the plugin into one. To port this to another version, compare it with that version's
+// are those of 2.19 to 2.21. TensorFlow 2.18 has all but the last two functions of
+// DataTransferServer. CMake refuses other versions, and the shim does not load the plugin into one
+// that it was not built for. To port this to another version, compare it with that version's
 // tensorflow/core/data/service/data_transfer.h and with the library:
 //   - the mangled names of both Register() contain all types of the factories (nm -D);
 //   - the relocations of the vtable of DataTransferClient name its functions in order;
@@ -26,8 +27,14 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/protobuf/service_config.pb.h"
 
-static_assert(std::string_view(RDMA_TRANSPORT_TF_VERSION).substr(0, 5) == "2.21.",
-              "data_service/transfer.h describes TensorFlow 2.21");
+namespace rdma_transport {
+
+// Whether a reader that gets a dataset's error asks again over gRPC, and so skips the element that
+// failed. Later versions ask DataTransferServer::FallBackToGrpcAtGetElementTime().
+constexpr bool kSkipsFailedElements =
+    std::string_view(RDMA_TRANSPORT_TF_VERSION).substr(0, 5) == "2.18.";
+
+}  // namespace rdma_transport
 
 namespace tensorflow::data {
 

@@ -4,20 +4,10 @@
 
 #include "base/clock.h"
 #include "memory/extent_allocator.h"
+#include "plugin/allocation_site.h"
 #include "plugin/mutable_buffers.h"
-#include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
 
 namespace rdma_transport {
-namespace {
-
-// The operation that is allocating on this thread, or empty outside kernels.
-std::string_view CurrentSite() {
-  const absl::string_view name =
-      tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation().pending_op_name;
-  return {name.data(), name.size()};
-}
-
-}  // namespace
 
 void* ArenaAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
   if (arena_ == nullptr || num_bytes <= min_bytes_ ||
@@ -28,7 +18,7 @@ void* ArenaAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
   if (!slots_->active()) {
     memory = arena_->Allocate(num_bytes);
   } else {
-    const std::string_view site = CurrentSite();
+    const std::string_view site = AllocationSite();
     memory = slots_->Allocate(site, num_bytes);
     if (memory == nullptr) {
       memory = arena_->Allocate(num_bytes);

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <utility>
 
+#include "plugin/allocation_site.h"
 #include "plugin/chunks.h"
 #include "plugin/device_memory.h"
 #include "plugin/grpc_send.h"
 #include "protocol/wire.h"
-#include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
 
 namespace rdma_transport {
 namespace {
@@ -27,8 +27,7 @@ void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tenso
   const std::string site = StagingSite(WithoutSuffix(full));
   tf::Tensor copy;
   {
-    // The allocator takes the site from here.
-    const tsl::profiler::ScopedMemoryDebugAnnotation annotation(site);
+    const ScopedAllocationSite allocation(site);
     copy = tf::Tensor(route.rendezvous->HostAllocator(), tensor.dtype(), tensor.shape());
   }
   const std::shared_ptr<StepRendezvous> rendezvous(tsl::core::GetNewRef(route.rendezvous));

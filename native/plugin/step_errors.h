@@ -1,5 +1,5 @@
-// Encodes the error of an aborted step for other tasks: TensorFlow's status as a serialized
-// StatusProto, with its payloads, which show for example which errors are derived from others.
+// Encodes the error of an aborted step for other tasks: TensorFlow's status with its payloads,
+// which show for example which errors are derived from others.
 #pragma once
 
 #include <string>

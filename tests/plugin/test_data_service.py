@@ -20,7 +20,10 @@ from bench.support.ports import free_port
 from rdma_transport import live
 from rdma_transport.observe import recording
 
+SKIPS_FAILED_ELEMENTS = tf.__version__.startswith("2.18.")
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("data_service")]
+if SKIPS_FAILED_ELEMENTS:
+    pytestmark.append(pytest.mark.skip(reason="tf.data service over rdma needs TensorFlow 2.19"))
 service = tf.data.experimental.service
 
 

@@ -11,6 +11,11 @@ execute_process(
   OUTPUT_VARIABLE TENSORFLOW_VERSION
   OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 message(STATUS "TensorFlow ${TENSORFLOW_VERSION}")
+# See docs/porting.md before these change.
+if(TENSORFLOW_VERSION VERSION_LESS 2.18 OR TENSORFLOW_VERSION VERSION_GREATER_EQUAL 2.22)
+  message(FATAL_ERROR "rdma_transport can be built for TensorFlow 2.18 to 2.21, and ${Python_EXECUTABLE} "
+                      "has ${TENSORFLOW_VERSION}")
+endif()
 
 file(GLOB TENSORFLOW_EXTERNAL LIST_DIRECTORIES true ${TENSORFLOW_DIR}/include/external/*/src
      ${TENSORFLOW_DIR}/include/external/*/include)
