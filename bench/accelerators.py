@@ -145,7 +145,9 @@ def show(rows: list[dict[str, Any]], device: str, console: Console) -> None:
 def main(
     sizes: Sizes = SIZES,
     repeat: Repeat = 9,
-    device: Annotated[str, typer.Option(help="Use accelerators of this type, such as GPU.")] = PRETEND,
+    device: Annotated[
+        str, typer.Option(help="Use accelerators of this type, such as GPU.")
+    ] = PRETEND,
     json_file: JsonFile = None,
 ) -> None:
     """Measure steps whose tensors go from accelerator to accelerator, beside gRPC."""
