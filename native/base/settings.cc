@@ -326,6 +326,18 @@ std::vector<SettingRow> MakeTable() {
                         "changed is an error",
                         {{"on", [](Settings* s) { s->checksum = true; }},
                          {"off", [](Settings* s) { s->checksum = false; }}}));
+  const auto gpu_direct = [](GpuDirect mode) {
+    return [mode](Settings* s) { s->gpu_direct = mode; };
+  };
+  rows.push_back(Choice("GPU_DIRECT", "auto",
+                        "whether RDMA cards read and write memory of GPUs themselves; auto: where "
+                        "the driver exports it; on: it is an error if the driver cannot; off: "
+                        "tensors are copied into the host's memory",
+                        {{"auto", gpu_direct(GpuDirect::kAuto)},
+                         {"on", gpu_direct(GpuDirect::kOn)},
+                         {"off", gpu_direct(GpuDirect::kOff)}}));
+  rows.push_back(LibraryName("LIBCUDA", "libcuda.so.1", "the CUDA driver, as dlopen() takes it",
+                             [](Settings* s) -> std::string& { return s->cuda_library; }));
   rows.push_back(Duration("SPIN", "50us",
                           "how long the polling thread spins after the last message before it "
                           "sleeps",

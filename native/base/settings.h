@@ -17,6 +17,9 @@ namespace rdma_transport {
 constexpr char kAutoFabric[] = "auto";  // the best fabric that reaches each peer
 constexpr char kNoFabric[] = "grpc";    // no fabric: all tensors fall back to gRPC
 
+// Whether cards read and write memory of accelerators themselves.
+enum class GpuDirect { kOff, kAuto, kOn };
+
 // How strictly peers are kept from memory that was not shared with them, from weakest to strongest.
 enum class Isolation { kOff, kAddress, kPeer };
 
@@ -61,6 +64,8 @@ struct Settings {
   bool zero_copy = true;
   bool static_edges = true;
   bool checksum = false;
+  GpuDirect gpu_direct = GpuDirect::kAuto;
+  std::string cuda_library;  // argument of dlopen()
   Nanos spin = 0;
   Nanos peer_timeout = 0;
   Nanos connect_timeout = 0;

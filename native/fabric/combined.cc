@@ -209,6 +209,19 @@ Status CombinedDevice::Adopt(Region* region) {
   return OkStatus();
 }
 
+bool CombinedDevice::Imports() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const Member& member) { return member.device->Imports(); });
+}
+
+Status CombinedDevice::Import(const DmaBuf& memory, Access access,
+                              std::unique_ptr<Region>* region) {
+  for (const Member& member : members_) {
+    if (member.device->Imports()) return member.device->Import(memory, access, region);
+  }
+  return Device::Import(memory, access, region);
+}
+
 Status CombinedDevice::Open(std::weak_ptr<ChannelHandler> handler,
                             std::shared_ptr<Channel>* channel) {
   std::vector<std::shared_ptr<Channel>> candidates(members_.size());

@@ -71,6 +71,13 @@ struct RemoteSpan {
   uint64_t length = 0;
 };
 
+// Memory of an accelerator, exported as a DMA-BUF that begins with it.
+struct DmaBuf {
+  int file = -1;            // its descriptor
+  char* address = nullptr;  // the processor cannot access it
+  size_t length = 0;        // in bytes
+};
+
 // Local, read-only view of a peer's memory. `data` is readable while `holder` exists; null if the
 // memory cannot be mapped.
 struct MappedSpan {
@@ -240,6 +247,15 @@ class Device {
   // Lets peers of this device access a region of another device, under the same key. Returns
   // Unimplemented if the fabric cannot. The region must end before this device.
   virtual Status Adopt(Region* region) = 0;
+  // Returns whether Import() works here.
+  virtual bool Imports() const { return false; }
+  // Registers memory of an accelerator. The region does not own it; the descriptor is not used
+  // after the call. Only channels without Copies() use the region. Returns Unimplemented if the
+  // fabric cannot, another error if it does not accept this memory.
+  virtual Status Import(const DmaBuf& /*memory*/, Access /*access*/,
+                        std::unique_ptr<Region>* /*region*/) {
+    return Status(Code::kUnimplemented, "the fabric cannot access memory of accelerators");
+  }
   // Maps a region of this device a second time, read-only, as a peer would see it. Returns an empty
   // span if that fails or is not supported.
   virtual MappedSpan MapOwn(const RemoteSpan& span) = 0;

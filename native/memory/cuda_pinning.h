@@ -1,25 +1,23 @@
 // Pins registered memory for CUDA, so that GPUs copy from and to it by DMA, while the processor
-// goes on. The driver's library is opened at run time. Not tested on a GPU, only with a pretend
-// library.
+// goes on.
 #pragma once
 
 #include <memory>
-#include <string>
+#include <utility>
 
 #include "base/status.h"
 #include "fabric/fabric.h"
+#include "memory/cuda_driver.h"
 
 namespace rdma_transport::memory {
-
-struct CudaDriver;
 
 // Thread-safe. Never destroyed before the regions that it has pinned.
 class CudaPinning {
  public:
-  // Opens the driver `library` and its first GPU. Returns NotFound if there is no such library,
-  // Unavailable, with the driver's reason, if there is no usable GPU.
-  static Status Open(const std::string& library, std::unique_ptr<CudaPinning>* pinning);
-  ~CudaPinning();
+  // Opens the driver's first GPU. Returns Unavailable, with the driver's reason, if it is not
+  // usable.
+  static Status Open(std::shared_ptr<const CudaDriver> driver,
+                     std::unique_ptr<CudaPinning>* pinning);
 
   // Pins the region until it ends. Returns ResourceExhausted, with the driver's reason, if that
   // fails: copies from and to the region then work all the same, but more slowly. Call it before
@@ -27,9 +25,11 @@ class CudaPinning {
   Status Pin(fabric::Region* region) const;
 
  private:
-  explicit CudaPinning(std::unique_ptr<CudaDriver> driver);
+  CudaPinning(std::shared_ptr<const CudaDriver> driver, void* context)
+      : driver_(std::move(driver)), context_(context) {}
 
-  const std::unique_ptr<CudaDriver> driver_;
+  const std::shared_ptr<const CudaDriver> driver_;
+  void* const context_;  // the GPU's primary one, which TensorFlow uses, too
 };
 
 }  // namespace rdma_transport::memory

@@ -1,6 +1,5 @@
 #include "plugin/cpu_device.h"
 
-#include <algorithm>
 #include <cstring>
 #include <forward_list>
 #include <string_view>
@@ -8,9 +7,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/log.h"
 #include "fabric/fabric.h"
-#include "memory/cuda_pinning.h"
+#include "plugin/accelerators.h"
 #include "plugin/arena_allocator.h"
 #include "plugin/mutable_buffers.h"
 #include "protocol/counters.h"
@@ -158,30 +156,6 @@ bool HasReferenceInput(const OpKernel& kernel) {
   return false;
 }
 
-// Makes the arenas' memory fit for DMA of GPUs.
-void PinForGpus(const std::vector<std::unique_ptr<tensorflow::Device>>& devices, Runtime* runtime) {
-  const bool any = std::any_of(devices.begin(), devices.end(), [](const auto& device) {
-    return device->device_type() == tensorflow::DEVICE_GPU;
-  });
-  if (!any) return;
-  // Tensors, and so the arenas' memory, may outlive every server.
-  static const auto* pinning = [] {
-    std::unique_ptr<memory::CudaPinning> opened;
-    const Status status = memory::CudaPinning::Open("libcuda.so.1", &opened);
-    if (!status.ok()) {
-      Log(LogLevel::kWarning,
-          "memory for tensors of GPUs is not pinned, so copies to and from it are slower: " +
-              status.message());
-    }
-    return opened.release();
-  }();
-  if (pinning == nullptr) return;
-  for (memory::Arena* arena : {runtime->arena(), runtime->receive_arena()}) {
-    if (arena == nullptr) continue;
-    arena->SetPrepare([](fabric::Region* slab) { return pinning->Pin(slab); });
-  }
-}
-
 }  // namespace
 
 void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
@@ -221,7 +195,8 @@ absl::Status MakeDevices(const tensorflow::SessionOptions& options, const std::s
       tensorflow::ProcessState::singleton()->GetCPUAllocator(tensorflow::port::kNUMANoAffinity));
   const absl::Status made = tensorflow::DeviceFactory::AddDevices(options, task, devices);
   if (!made.ok()) return made;
-  PinForGpus(*devices, runtime);
+  const absl::Status prepared = PrepareForAccelerators(*devices, runtime);
+  if (!prepared.ok()) return prepared;
   for (auto& device : *devices) {
     if (device->device_type() != "CPU") continue;
     const tensorflow::DeviceAttributes& attributes = device->attributes();

@@ -26,13 +26,17 @@ struct Copy {
   }
 };
 
+// Returns the context, or the device's own if it is null, or null if there is none.
+tf::DeviceContext* ContextOf(tf::DeviceContext* context, tf::Device* device) {
+  return context != nullptr ? context
+                            : device->tensorflow_accelerator_device_info()->default_context;
+}
+
 // Calls `done` with an error, and returns null, if the device has no context to copy with.
 std::shared_ptr<Copy> MakeCopy(tf::DeviceContext* context, tf::Device* device,
                                const tf::Tensor& from, const tf::Tensor& to,
                                tf::StatusCallback done) {
-  if (context == nullptr) {
-    context = device->tensorflow_accelerator_device_info()->default_context;
-  }
+  context = ContextOf(context, device);
   if (context == nullptr) {
     done(absl::InternalError("device " + device->name() + " has no context"));
     return nullptr;
@@ -80,6 +84,15 @@ void CopyToDevice(tf::DeviceContext* context, tf::Device* device, const tf::Tens
   if (copy == nullptr) return;
   copy->context->CopyCPUTensorToDevice(&copy->from, device, &copy->to,
                                        [copy](const absl::Status& status) { copy->End(status); });
+}
+
+absl::Status AfterDevice(tf::DeviceContext* context, tf::Device* device,
+                         std::function<void()> then) {
+  context = ContextOf(context, device);
+  if (context == nullptr || context->stream() == nullptr) {
+    return absl::UnimplementedError("device " + device->name() + " has no stream");
+  }
+  return context->ThenExecute(device, context->stream(), std::move(then));
 }
 
 }  // namespace rdma_transport

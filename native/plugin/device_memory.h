@@ -37,4 +37,9 @@ void CopyToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device
                   const tensorflow::Tensor& from, const tensorflow::Tensor& to,
                   tensorflow::StatusCallback done);
 
+// Calls `then`, on another thread, when the device has computed all that was enqueued on the
+// context's stream. Returns an error if it cannot; `then` is not called then.
+absl::Status AfterDevice(tensorflow::DeviceContext* context, tensorflow::Device* device,
+                         std::function<void()> then);
+
 }  // namespace rdma_transport

@@ -7,6 +7,7 @@
 
 #include "plugin/chunks.h"
 #include "plugin/device_memory.h"
+#include "plugin/direct_destination.h"
 #include "plugin/recv_call.h"
 #include "protocol/counters.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
@@ -26,6 +27,9 @@ class DeviceRecv : public std::enable_shared_from_this<DeviceRecv> {
         key_(key),
         args_(args),
         in_device_(InDeviceMemory(*device, args.alloc_attrs)),
+        direct_(in_device_ ? std::make_shared<DirectDestination>(device, args.device_context,
+                                                                 args.alloc_attrs)
+                           : nullptr),
         done_(std::move(done)) {
     on_host_ = args;
     on_host_.alloc_attrs.set_on_host(true);
@@ -33,24 +37,35 @@ class DeviceRecv : public std::enable_shared_from_this<DeviceRecv> {
   }
 
   void Run() {
-    Receive(key_, [self = shared_from_this()](const absl::Status& status, const tf::Tensor& tensor,
-                                              bool dead) {
-      self->dead_ = dead;
-      if (!status.ok() || dead || tensor.NumElements() == 0) return self->Finish(status, tensor);
-      self->OnArrival(tensor);
-    });
+    Receive(
+        key_,
+        [self = shared_from_this()](const absl::Status& status, const tf::Tensor& tensor,
+                                    bool dead) {
+          self->dead_ = dead;
+          const bool ready = dead || tensor.NumElements() == 0 || self->IsThere(tensor);
+          if (!status.ok() || ready) return self->Finish(status, tensor);
+          self->OnArrival(tensor);
+        },
+        direct_);
   }
 
  private:
   using OnReceived = std::function<void(const absl::Status&, const tf::Tensor&, bool dead)>;
 
-  void Receive(const tf::Rendezvous::ParsedKey& key, OnReceived received) {
+  // Returns whether a card has read the tensor into memory of the device.
+  bool IsThere(const tf::Tensor& tensor) const {
+    return direct_ != nullptr && tensor.IsInitialized() &&
+           direct_->Holds(tf::DMAHelper::base(&tensor));
+  }
+
+  void Receive(const tf::Rendezvous::ParsedKey& key, OnReceived received,
+               std::shared_ptr<DirectDestination> direct = nullptr) {
     RecvCall::Run(std::make_shared<RecvCall>(
         rendezvous_, key, on_host_,
         [received = std::move(received)](const absl::Status& status, const tf::Rendezvous::Args&,
                                          const tf::Rendezvous::Args&, const tf::Tensor& tensor,
                                          bool dead) { received(status, tensor, dead); },
-        in_device_ ? RecvCall::Use::kCopied : RecvCall::Use::kInKernels));
+        in_device_ ? RecvCall::Use::kCopied : RecvCall::Use::kInKernels, std::move(direct)));
   }
 
   // With the tensor, or with its type and shape if chunks follow.
@@ -113,6 +128,7 @@ class DeviceRecv : public std::enable_shared_from_this<DeviceRecv> {
   const tf::Rendezvous::ParsedKey key_;
   const tf::Rendezvous::Args args_;
   const bool in_device_;
+  const std::shared_ptr<DirectDestination> direct_;  // null if the tensor goes to the host's memory
   tf::Rendezvous::Args on_host_;
   tf::Rendezvous::DoneCallback done_;
   bool dead_ = false;

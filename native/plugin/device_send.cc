@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "plugin/accelerators.h"
 #include "plugin/allocation_site.h"
 #include "plugin/chunks.h"
 #include "plugin/device_memory.h"
@@ -53,10 +54,8 @@ void SendChunk(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor&
               });
 }
 
-}  // namespace
-
-void SendFromDevice(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
-                    bool is_dead, FallbackSend* fallback) {
+void SendCopy(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
+              bool is_dead, FallbackSend* fallback) {
   const bool whole = is_dead || key.dst.type == tf::DEVICE_CPU;
   const int chunks = whole ? 1 : ChunksOf(tensor.TotalBytes());
   if (chunks == 1) {
@@ -70,6 +69,48 @@ void SendFromDevice(const DeviceRoute& route, const ParsedKey& key, const tf::Te
   const absl::Status announced = route.rendezvous->Announce(route.peer, key, tensor, fallback);
   if (!announced.ok()) return route.rendezvous->StartAbort(announced);
   for (int i = 0; i < chunks; ++i) SendChunk(route, KeyOfChunk(key, i), ChunkOf(tensor, i));
+}
+
+// A tensor that the peer's card reads where it lies, once the device has computed it.
+struct SendInPlace {
+  tsl::core::RefCountPtr<StepRendezvous> rendezvous;
+  tsl::core::RefCountPtr<tf::DeviceContext> context;  // may be null
+  const DeviceRoute route;
+  const ParsedKey key;
+  const tf::Tensor tensor;
+  const std::shared_ptr<fabric::Region> region;
+  const std::unique_ptr<FallbackSend> fallback;
+
+  void Run() const {
+    absl::Status status = rendezvous->AbortStatus();
+    bool sent = true;
+    if (status.ok()) {
+      status = rendezvous->SendInPlace(route.peer, key, tensor, region, fallback.get(), &sent);
+    }
+    if (!status.ok()) return rendezvous->StartAbort(status);
+    if (!sent) SendCopy(route, key, tensor, /*is_dead=*/false, fallback.get());
+  }
+};
+
+// Returns false if the tensor must be copied.
+bool StartInPlace(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
+                  FallbackSend* fallback) {
+  if (!route.peer->ReadsDevices()) return false;
+  std::shared_ptr<fabric::Region> region = RegisterForCards(tensor);
+  if (region == nullptr) return false;
+  const std::shared_ptr<SendInPlace> send(
+      new SendInPlace{tsl::core::GetNewRef(route.rendezvous),
+                      route.context == nullptr ? nullptr : tsl::core::GetNewRef(route.context),
+                      route, key, tensor, std::move(region), fallback->Keep(/*copy=*/false)});
+  return AfterDevice(route.context, route.device, [send] { send->Run(); }).ok();
+}
+
+}  // namespace
+
+void SendFromDevice(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
+                    bool is_dead, FallbackSend* fallback) {
+  if (!is_dead && StartInPlace(route, key, tensor, fallback)) return;
+  SendCopy(route, key, tensor, is_dead, fallback);
 }
 
 }  // namespace rdma_transport

@@ -39,8 +39,14 @@ struct RecvCall::GrpcFetch {
 };
 
 RecvCall::RecvCall(StepRendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
-                   const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done, Use use)
-    : rendezvous_(rendezvous), key_(key), args_(args), done_(std::move(done)), use_(use) {}
+                   const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done, Use use,
+                   std::shared_ptr<DirectDestination> direct)
+    : rendezvous_(rendezvous),
+      key_(key),
+      args_(args),
+      done_(std::move(done)),
+      use_(use),
+      direct_(std::move(direct)) {}
 
 RecvCall::~RecvCall() = default;
 
@@ -101,6 +107,12 @@ void RecvCall::Finish(const absl::Status& status, const tf::Tensor& tensor, bool
   done(status, tf::Rendezvous::Args(), args_, tensor, dead);
 }
 
+void RecvCall::PrepareDestination(const Delivery& delivery, bool copied,
+                                  std::function<void(char*)> read) {
+  if (direct_ == nullptr) return read(nullptr);
+  direct_->Prepare(delivery, copied, std::move(read));
+}
+
 void RecvCall::OnDelivery(Delivery delivery) {
   const std::shared_ptr<RecvCall> self = Self();
   std::shared_ptr<GrpcFetch> fetch;
@@ -150,6 +162,7 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
     *tensor = tf::Tensor(dtype, shape);
     return absl::OkStatus();
   }
+  if (direct_ != nullptr && direct_->Holds(delivery->data)) return direct_->Take(tensor);
   // A client's session or eager context wraps the device, to give it another name.
   const bool guarded =
       use_ == Use::kCopied || dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;

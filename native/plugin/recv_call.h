@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "plugin/direct_destination.h"
 #include "plugin/receipt_log.h"
 #include "plugin/step_rendezvous.h"
 #include "protocol/pending_recv.h"
@@ -22,9 +23,10 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
     kCopied,  // to a device
   };
 
+  // `direct`: where a card reads the tensor if it can; may be null.
   RecvCall(StepRendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,
            const tensorflow::Rendezvous::Args& args, tensorflow::Rendezvous::DoneCallback done,
-           Use use = Use::kInKernels);
+           Use use = Use::kInKernels, std::shared_ptr<DirectDestination> direct = nullptr);
   ~RecvCall() override;
 
   // Registers with the step and asks the endpoint for the tensor.
@@ -36,6 +38,8 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   absl::Status status() const override;
 
   // PendingRecv:
+  void PrepareDestination(const Delivery& delivery, bool copied,
+                          std::function<void(char* destination)> read) override;
   void OnDelivery(Delivery delivery) override;
   void OnUseGrpc(const std::string& reason) override;
 
@@ -54,6 +58,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   const tensorflow::Rendezvous::Args args_;
   tensorflow::Rendezvous::DoneCallback done_;
   const Use use_;
+  const std::shared_ptr<DirectDestination> direct_;
   tensorflow::Device* device_ = nullptr;
   Peer* peer_ = nullptr;
   std::shared_ptr<ReceiptLog> receipts_;  // null if nothing is recorded

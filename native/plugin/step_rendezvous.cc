@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "plugin/bootstrap_call.h"
 #include "plugin/device_names.h"
 #include "plugin/mutable_buffers.h"
@@ -19,6 +18,14 @@ namespace rdma_transport {
 namespace {
 
 namespace tf = tensorflow;
+
+// What a peer's card may read.
+struct ReadInPlace {
+  tf::Tensor tensor;
+  std::shared_ptr<fabric::Region> region;
+
+  static void Delete(void* self) { delete static_cast<ReadInPlace*>(self); }
+};
 
 void UnrefBuffer(void* buffer) { static_cast<tf::TensorBuffer*>(buffer)->Unref(); }
 
@@ -82,6 +89,24 @@ absl::Status StepRendezvous::SendToPeer(Peer* peer, const ParsedKey& key, const 
   return SendWith(std::move(outgoing), peer, key, tensor, fallback);
 }
 
+absl::Status StepRendezvous::SendInPlace(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
+                                         std::shared_ptr<fabric::Region> region,
+                                         FallbackSend* fallback, bool* sent) {
+  Outgoing outgoing;
+  outgoing.on_device = true;
+  outgoing.bytes = tensor.TotalBytes();
+  outgoing.data = static_cast<const char*>(tf::DMAHelper::base(&tensor));
+  outgoing.owner = OwnerRef(new ReadInPlace{tensor, std::move(region)}, &ReadInPlace::Delete);
+  Dimensions dims;
+  Address(key, tensor, &dims, &outgoing);
+  const uint64_t bytes = outgoing.bytes;
+  const Status status = peer->SendFromDevice(std::move(outgoing), fallback, sent);
+  if (status.ok() && *sent) {
+    GlobalCounters().device_direct_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  return ToTensorFlow(status, peer->task());
+}
+
 absl::Status StepRendezvous::Announce(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
                                       FallbackSend* fallback) {
   return SendWith(Outgoing(), peer, key, tensor, fallback);
@@ -89,14 +114,19 @@ absl::Status StepRendezvous::Announce(Peer* peer, const ParsedKey& key, const tf
 
 absl::Status StepRendezvous::SendWith(Outgoing outgoing, Peer* peer, const ParsedKey& key,
                                       const tf::Tensor& tensor, FallbackSend* fallback) {
-  absl::InlinedVector<int64_t, 8> dims;
-  for (int i = 0; i < tensor.dims(); ++i) dims.push_back(tensor.dim_size(i));
-  outgoing.step = step_id_;
-  outgoing.key = std::string_view(key.FullKey().data(), key.FullKey().size());
-  outgoing.dtype = static_cast<uint32_t>(tensor.dtype());
-  outgoing.dims = dims.data();
-  outgoing.rank = static_cast<int>(dims.size());
+  Dimensions dims;
+  Address(key, tensor, &dims, &outgoing);
   return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), fallback), peer->task());
+}
+
+void StepRendezvous::Address(const ParsedKey& key, const tf::Tensor& tensor, Dimensions* dims,
+                             Outgoing* outgoing) const {
+  for (int i = 0; i < tensor.dims(); ++i) dims->push_back(tensor.dim_size(i));
+  outgoing->step = step_id_;
+  outgoing->key = std::string_view(key.FullKey().data(), key.FullKey().size());
+  outgoing->dtype = static_cast<uint32_t>(tensor.dtype());
+  outgoing->dims = dims->data();
+  outgoing->rank = static_cast<int>(dims->size());
 }
 
 absl::Status StepRendezvous::AbortStatus() {

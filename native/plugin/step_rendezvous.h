@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "plugin/receipt_log.h"
 #include "protocol/endpoint.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
@@ -35,6 +36,11 @@ class StepRendezvous : public tensorflow::BaseRemoteRendezvous {
   // Sends a tensor that lies in the host's memory.
   absl::Status SendToPeer(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
                           bool is_dead, FallbackSend* fallback);
+  // Lets the peer's card read a tensor of a device, registered as `region`, where it lies. See
+  // Peer::SendFromDevice().
+  absl::Status SendInPlace(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
+                           std::shared_ptr<fabric::Region> region, FallbackSend* fallback,
+                           bool* sent);
   // Sends the type and shape of a tensor whose chunks follow, see chunks.h.
   absl::Status Announce(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
                         FallbackSend* fallback);
@@ -55,6 +61,10 @@ class StepRendezvous : public tensorflow::BaseRemoteRendezvous {
  private:
   absl::Status SendWith(Outgoing outgoing, Peer* peer, const ParsedKey& key,
                         const tensorflow::Tensor& tensor, FallbackSend* fallback);
+  using Dimensions = absl::InlinedVector<int64_t, 8>;
+  // `dims` and `key` must outlive the result's use.
+  void Address(const ParsedKey& key, const tensorflow::Tensor& tensor, Dimensions* dims,
+               Outgoing* outgoing) const;
 
   struct Known {
     std::string task;

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "memory/arena.h"
+#include "memory/direct_memory.h"
 #include "memory/slot_pools.h"
 #include "protocol/counters.h"
 #include "protocol/static_edge.h"
@@ -19,6 +20,7 @@ namespace rdma_transport {
 struct ProcessCounts {
   memory::ArenaStats arena;
   memory::SlotPoolStats pools;
+  memory::DirectStats direct;
   std::vector<EdgeReport> edges;  // of all tasks
   uint64_t unclaimed_tensors = 0;
 };

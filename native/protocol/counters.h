@@ -107,6 +107,7 @@ struct Counters {
   std::atomic<uint64_t> copied_bytes{0};         // payload copied, except by the fabric itself
   std::atomic<uint64_t> staged_tensors{0};       // copied into the arena when sent
   std::atomic<uint64_t> device_copied_bytes{0};  // out of and into memory of accelerators
+  std::atomic<uint64_t> device_direct_bytes{0};  // read or written there by cards
   std::atomic<uint64_t> inline_copied_bytes{0};  // into and out of notifications
   std::atomic<int64_t> outstanding_tensors{0};   // tensors that peers may still read
   std::atomic<uint64_t> late_tensors{0};         // arrived after their step had ended

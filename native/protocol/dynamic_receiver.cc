@@ -91,19 +91,34 @@ void DynamicReceiver::TakeDescriptor(const TensorHeader& header, Arrival* arriva
   }
 }
 
-// Returns memory that the channel can read into: the pending receive's own, if possible.
-char* DynamicReceiver::DestinationFor(PendingRecv* recv, uint64_t bytes, OwnerRef* owner) {
-  // What the receive owns must not be written to once it has ended.
-  char* wanted = channel_->OutlivedByTransfers() ? nullptr : recv->Destination(bytes);
-  if (wanted != nullptr && (channel_->Copies() || context_.arena->Contains(wanted))) return wanted;
-  return channel_->Copies() ? AllocateAnywhere(bytes, owner)
-                            : memory::AllocateBlock(context_.arena, bytes, owner);
+bool DynamicReceiver::CanReadInto(const char* destination, uint64_t bytes) const {
+  fabric::RemoteSpan rest;
+  return channel_->Copies() || (channel_->Locate(destination, &rest) && rest.length >= bytes);
 }
 
-void DynamicReceiver::ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv) {
+void DynamicReceiver::ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv,
+                                      std::shared_ptr<const void> link) {
+  // What the receive owns must not be written to once it has ended.
+  if (channel_->OutlivedByTransfers()) {
+    return ReadInto(nullptr, std::move(arrival), std::move(recv));
+  }
+  const auto shared = std::make_shared<Arrival>(std::move(arrival));
+  PendingRecv* const receive = recv.get();
+  receive->PrepareDestination(shared->delivery, channel_->Copies(),
+                              [this, shared, recv = std::move(recv), link = std::move(link)](
+                                  char* wanted) { ReadInto(wanted, std::move(*shared), recv); });
+}
+
+// Reads into `wanted` if possible, and otherwise, or if it is null, into other memory.
+void DynamicReceiver::ReadInto(char* wanted, Arrival arrival, std::shared_ptr<PendingRecv> recv) {
   Delivery delivery = std::move(arrival.delivery);
   OwnerRef memory;
-  char* destination = DestinationFor(recv.get(), delivery.bytes, &memory);
+  char* destination = wanted;
+  if (wanted == nullptr || !CanReadInto(wanted, delivery.bytes)) {
+    destination = channel_->Copies()
+                      ? AllocateAnywhere(delivery.bytes, &memory)
+                      : memory::AllocateBlock(context_.arena, delivery.bytes, &memory);
+  }
   if (destination == nullptr) {
     delivery.status =
         Status(Code::kResourceExhausted,

@@ -29,8 +29,9 @@ class DynamicReceiver {
   Status OnTensor(TensorMessage* message, Arrival* arrival);
 
   // Reads the bytes of `arrival` into local memory, then completes `recv`, which the caller has
-  // claimed.
-  void ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv);
+  // claimed. `link` owns this.
+  void ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv,
+                       std::shared_ptr<const void> link);
   // The read with this cookie has ended.
   void OnRead(uint64_t cookie, const Status& status);
   // The link has ended: completes all reads with `lost`.
@@ -45,7 +46,8 @@ class DynamicReceiver {
 
   Status TakeInline(const TensorMessage& message, Delivery* delivery);
   void TakeDescriptor(const TensorHeader& header, Arrival* arrival);
-  char* DestinationFor(PendingRecv* recv, uint64_t bytes, OwnerRef* owner);
+  void ReadInto(char* wanted, Arrival arrival, std::shared_ptr<PendingRecv> recv);
+  bool CanReadInto(const char* destination, uint64_t bytes) const;
 
   const LinkContext& context_;
   const std::shared_ptr<fabric::Channel> channel_;

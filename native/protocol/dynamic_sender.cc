@@ -52,6 +52,7 @@ SendOutcome DynamicSender::SendDescriptor(Outgoing* tensor) {
     header.flags |= kReceiverOwned;
   } else if (tensor->mutable_source || !channel_->Locate(tensor->data, &span) ||
              span.length < tensor->bytes) {
+    if (tensor->on_device) return {OkStatus(), "memory of a device that the peer cannot read"};
     if (!Stage(context_.arena, context_.slots, /*site=*/{}, tensor))
       return {OkStatus(), "no memory in the arena for a copy"};
     if (!channel_->Locate(tensor->data, &span)) {
@@ -68,7 +69,7 @@ SendOutcome DynamicSender::SendDescriptor(Outgoing* tensor) {
     }
     if (!shared.ok()) return {shared};
   }
-  if (context_.settings->checksum) {
+  if (context_.settings->checksum && !tensor->on_device) {
     header.flags |= kChecked;
     header.checksum = ChecksumOf(tensor->data, tensor->bytes);
   }

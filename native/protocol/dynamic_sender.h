@@ -19,7 +19,8 @@ class DynamicSender {
       : context_(context), channel_(channel), outstanding_(outstanding) {}
 
   SendOutcome SendInline(const Outgoing& tensor);
-  // Copies the tensor into the arena first if the peer cannot read it where it is.
+  // Copies the tensor into the arena first if the peer cannot read it where it is. Does not carry a
+  // tensor in memory of a device that the peer cannot read.
   SendOutcome SendDescriptor(Outgoing* tensor);
 
  private:

@@ -43,6 +43,7 @@ SendOutcome Link::Send(Outgoing* tensor) {
 }
 
 SendOutcome Link::SendBest(Outgoing* tensor) {
+  if (tensor->on_device) return dynamic_sender_->SendDescriptor(tensor);
   if (tensor->bytes <= context_.settings->inline_max) return dynamic_sender_->SendInline(*tensor);
   SendOutcome outcome;
   if (!tensor->blocks_until_release && static_sender_->Send(tensor, &outcome)) return outcome;

@@ -116,7 +116,7 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   // Reads the bytes of `arrival` into local memory, then completes `recv`, which the caller has
   // claimed.
   void ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv) {
-    dynamic_receiver_->ReadThenDeliver(std::move(arrival), std::move(recv));
+    dynamic_receiver_->ReadThenDeliver(std::move(arrival), std::move(recv), shared_from_this());
   }
 
   // Makes `recv` fail with the link. Returns false and sets `reason` if the peer is lost or silent.

@@ -44,6 +44,33 @@ Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, Fallbac
   UnackedTensor kept = {tensor->step, std::string(tensor->key), tensor->bytes, nullptr};
   const SendOutcome outcome = link->Send(tensor);
   if (outcome.elsewhere != nullptr) return SendElsewhere(*tensor, outcome.elsewhere, fallback);
+  return FinishSend(link, outcome, std::move(kept), changes, fallback);
+}
+
+std::shared_ptr<Link> Peer::LinkIfUp() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return state_ == State::kLinked ? link_ : nullptr;
+}
+
+bool Peer::ReadsDevices() const {
+  const std::shared_ptr<Link> link = LinkIfUp();
+  return link != nullptr && !link->channel()->Copies();
+}
+
+Status Peer::SendFromDevice(Outgoing tensor, FallbackSend* fallback, bool* sent) {
+  const std::shared_ptr<Link> link = LinkIfUp();
+  *sent = link != nullptr;
+  if (link == nullptr) return OkStatus();
+  UnackedTensor kept = {tensor.step, std::string(tensor.key), tensor.bytes, nullptr};
+  const SendOutcome outcome = link->Send(&tensor);
+  *sent = outcome.elsewhere == nullptr;
+  if (!*sent) return OkStatus();
+  return FinishSend(link, outcome, std::move(kept), /*changes=*/false, fallback);
+}
+
+// Keeps what a link sent until it has arrived. `changes` is Outgoing::mutable_source.
+Status Peer::FinishSend(const std::shared_ptr<Link>& link, const SendOutcome& outcome,
+                        UnackedTensor kept, bool changes, FallbackSend* fallback) {
   const bool broken = !outcome.silent && outcome.status.code() == Code::kUnavailable;
   if (!outcome.status.ok() && !broken) {
     return Status(outcome.status.code(),

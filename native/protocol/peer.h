@@ -52,6 +52,11 @@ class Peer {
   // Sends the tensor now, or keeps it until the transport is decided. Uses `fallback` for gRPC.
   // Returns an error if the step must fail.
   Status Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback);
+  // Returns whether the peer's card may be able to read memory of a device here.
+  bool ReadsDevices() const;
+  // Sends a tensor in memory of a device, which the peer reads from there. Sets `sent` to false if
+  // the peer cannot: the tensor must then be sent otherwise. Errors are as above.
+  Status SendFromDevice(Outgoing tensor, FallbackSend* fallback, bool* sent);
   // Fails `recv` with Unavailable when the peer is lost. If the peer is reached over gRPC, makes
   // `recv` fetch its tensor there. Connects to the peer if necessary.
   void Wait(const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call);
@@ -102,8 +107,11 @@ class Peer {
 
   Route RouteLocked();
   Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback);
+  Status FinishSend(const std::shared_ptr<Link>& link, const SendOutcome& outcome,
+                    UnackedTensor kept, bool changes, FallbackSend* fallback);
   Status SendElsewhere(const Outgoing& tensor, const std::string& reason, FallbackSend* fallback);
   void Park(Outgoing tensor, FallbackSend* fallback);
+  std::shared_ptr<Link> LinkIfUp() const;
   Status Unreachable(const Status& why) const;
   bool NeedsResolvingLocked() const;
   bool HasPlanLocked(const std::string& key) const;

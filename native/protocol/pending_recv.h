@@ -1,6 +1,7 @@
 // An operation that waits for one tensor. Only the first caller that claims it may complete it.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,12 @@ class PendingRecv : public std::enable_shared_from_this<PendingRecv> {
   // Returns where to read `bytes` bytes if they must be read anyway, or null for any memory. Called
   // by the caller that claimed this, before OnDelivery().
   virtual char* Destination(uint64_t /*bytes*/) { return nullptr; }
+  // The same for memory that must be prepared first, such as an accelerator's: calls `read` once,
+  // maybe later and on any thread. If `copied`, the processor must be able to write to it.
+  virtual void PrepareDestination(const Delivery& delivery, bool /*copied*/,
+                                  std::function<void(char* destination)> read) {
+    read(Destination(delivery.bytes));
+  }
 
   // Returns true for exactly one caller. Afterwards no link fails this receive.
   bool Claim();

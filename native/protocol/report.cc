@@ -75,6 +75,7 @@ std::string StatsJson(const Runtime* runtime) {
   if (runtime != nullptr) {
     if (runtime->arena() != nullptr) process.arena = runtime->arena()->Stats();
     if (runtime->slots() != nullptr) process.pools = runtime->slots()->Stats();
+    if (runtime->direct() != nullptr) process.direct = runtime->direct()->Stats();
     for (const LocalTask* task : runtime->Tasks()) {
       const TaskReport report = task->Report();
       tasks.Add(Quote(report.task));

@@ -53,6 +53,13 @@ void Runtime::StartOn(std::unique_ptr<fabric::Device> device) {
       device_.get(), settings_, [this](Nanos now, bool suspended) { return Tick(now, suspended); });
 }
 
+void Runtime::OpenDirect(std::unique_ptr<memory::DeviceExporter> exporter) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (owned_direct_ != nullptr) return;
+  owned_direct_ = std::make_unique<memory::DirectMemory>(device_.get(), std::move(exporter));
+  direct_.store(owned_direct_.get());
+}
+
 void Runtime::Stop() {
   if (poller_ != nullptr) poller_->Stop();
 }

@@ -1,6 +1,7 @@
 // What the tasks of a process share: the fabric device, the arenas, the polling threads.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "memory/arena.h"
+#include "memory/direct_memory.h"
 #include "memory/slot_pools.h"
 #include "protocol/poller.h"
 #include "protocol/task_report.h"
@@ -47,6 +49,11 @@ class Runtime {
   memory::Arena* arena() const { return arena_.get(); }
   memory::SlotPools* slots() const { return slots_.get(); }
   memory::Arena* receive_arena() const { return receive_arena_.get(); }
+  // Registrations of accelerators' memory; null if cards do not access it.
+  memory::DirectMemory* direct() const { return direct_.load(); }
+  // Makes cards access memory that `exporter` exports. Only the first call has an effect. Requires
+  // a fabric.
+  void OpenDirect(std::unique_ptr<memory::DeviceExporter> exporter);
   const std::string& no_fabric_reason() const { return no_fabric_reason_; }
   SecretFile* secret_file() { return &secret_file_; }
 
@@ -74,7 +81,9 @@ class Runtime {
   std::shared_ptr<memory::Budget> budget_;
   std::unique_ptr<memory::Arena> arena_;
   std::unique_ptr<memory::SlotPools> slots_;
-  std::unique_ptr<memory::Arena> receive_arena_;  // slots that peers write into
+  std::unique_ptr<memory::Arena> receive_arena_;        // slots that peers write into
+  std::unique_ptr<memory::DirectMemory> owned_direct_;  // guarded by mu_
+  std::atomic<memory::DirectMemory*> direct_{nullptr};
   std::string no_fabric_reason_;
 
   mutable std::mutex mu_;

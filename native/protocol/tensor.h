@@ -27,6 +27,7 @@ struct Outgoing {
   const char* block = nullptr;  // the allocation that contains `data`, or null if unknown
   uint64_t bytes = 0;
   OwnerRef owner;                     // keeps `data` alive and unchanged
+  bool on_device = false;             // `data` lies in memory that only cards can read
   bool mutable_source = false;        // `data` may be overwritten despite `owner`: copy it now
   const char* not_carried = nullptr;  // why the fabric cannot carry it, or null if it can
   // The sender waits until `owner` is dropped, so the receiver must release it soon. Never true for

@@ -15,6 +15,7 @@ NATIVE_TESTS = Path(__file__).parent.parent.parent / "build" / "debug" / "tests"
 PROGRAM = Path(__file__).parent.parent / "accelerator" / "task.py"
 LIBRARY = "PRETEND_ACCELERATOR_LIBRARY"
 SETTINGS = "PRETEND_ACCELERATOR"
+CUDA = "RDMA_TRANSPORT_LIBCUDA"
 FALLBACK = os.environ.get("TEST_ACCELERATOR_FALLBACK", "forbid")
 """Of the tasks over rdma. With "allow", tests do not ask how tensors traveled."""
 COUNTERS = (
@@ -40,6 +41,8 @@ class Library:
 
         load_library.load_pluggable_device_library(self.path)
         self._functions = ctypes.CDLL(self.path)
+        if CUDA in os.environ:  # a pretend driver, which exports the accelerators' memory
+            ctypes.CDLL(os.environ[CUDA]).PretendCudaServe(self._functions.PretendAcceleratorFind)
 
     def set(self, pairs: str) -> bool:
         assert self._functions is not None
@@ -57,6 +60,14 @@ def library() -> str:
     found = sorted(NATIVE_TESTS.rglob("libpretend_accelerator.so"))
     if not found:
         pytest.skip("the pretend accelerator is not built: make test-native")
+    return str(found[0])
+
+
+def cuda_library() -> str:
+    """The pretend CUDA driver; skips the test if it is not built."""
+    found = sorted(NATIVE_TESTS.rglob("libpretend_cuda.so"))
+    if not found:
+        pytest.skip("the pretend CUDA driver is not built: make test-native")
     return str(found[0])
 
 

@@ -1,4 +1,4 @@
-// A region that peers can map: a memory file, mapped here for reading and writing. And what every
+// Regions: of memory files, which peers can map, and of memory of accelerators. And what every
 // device checks before it makes one.
 #pragma once
 
@@ -15,7 +15,7 @@ Status CheckNotForked(const Device& device);
 // As above; also returns InvalidArgument if a region of `device` cannot have `length` bytes.
 Status CheckAllocation(const Device& device, size_t length);
 
-// See Region for the contract.
+// A memory file, mapped here for reading and writing. See Region for the contract.
 class MemoryRegion final : public Region {
  public:
   // `place` is as in Device::Allocate(). Returns ResourceExhausted if the memory is not available.
@@ -30,6 +30,18 @@ class MemoryRegion final : public Region {
 
   FileDescriptor file_;
   bool placed_ = false;  // lies in an address range of the caller
+};
+
+// Memory of an accelerator, which belongs to another owner. See Region for the contract.
+class ImportedRegion final : public Region {
+ public:
+  ImportedRegion(uint64_t key, const DmaBuf& memory, Access access) {
+    address_ = memory.address;
+    length_ = memory.length;
+    key_ = key;
+    access_ = access;
+  }
+  ~ImportedRegion() override { RunHooks(); }
 };
 
 }  // namespace rdma_transport::fabric::host

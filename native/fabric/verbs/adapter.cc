@@ -157,7 +157,7 @@ Status Adapter::Register(void* address, size_t length, int access,
   ibv_mr* region = RegisterAt(AddressOf(address), address, length, access);
   if (region == nullptr) return RegistrationError(errno, length, registered_.load(), Name());
   registered_.fetch_add(length);
-  registration->reset(new Registration(this, region, AddressOf(address)));
+  registration->reset(new Registration(this, region, address, AddressOf(address)));
   return OkStatus();
 }
 
@@ -175,14 +175,38 @@ int Adapter::WindowAccess(size_t length, int access) {
 
 Status Adapter::Expose(void* address, size_t length, int access,
                        std::shared_ptr<Registration>* registration) {
+  return ExposeBy(
+      [&](uint64_t iova, int allowed) { return RegisterAt(iova, address, length, allowed); },
+      address, length, access, registration);
+}
+
+Status Adapter::Expose(const DmaBuf& memory, int access,
+                       std::shared_ptr<Registration>* registration) {
+  if (library_->reg_dmabuf_mr == nullptr) {
+    return Status(Code::kUnimplemented,
+                  "libibverbs is too old to register memory of accelerators: it lacks "
+                  "ibv_reg_dmabuf_mr of rdma-core 34");
+  }
+  // The card's writes to an accelerator must not pass each other.
+  return ExposeBy(
+      [&](uint64_t iova, int allowed) {
+        return library_->reg_dmabuf_mr(domain_, 0, memory.length, iova, memory.file, allowed);
+      },
+      memory.address, memory.length, access, registration);
+}
+
+// `register_at` returns null with errno.
+Status Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at,
+                         void* address, size_t length, int access,
+                         std::shared_ptr<Registration>* registration) {
   const uint64_t own = AddressOf(address);
   uint64_t iova = random_addresses_.load() ? RandomIova(own) : own;
   const int window_access = WindowAccess(length, access);
   if (window_access != 0) access = (access & ~window_access) | IBV_ACCESS_MW_BIND;
-  ibv_mr* region = RegisterAt(iova, address, length, access);
+  ibv_mr* region = register_at(iova, access);
   if (region == nullptr && iova != own && MayBeTheIova(errno)) {
     iova = own;
-    region = RegisterAt(iova, address, length, access);
+    region = register_at(iova, access);
     if (region != nullptr && random_addresses_.exchange(false)) {
       Log(LogLevel::kInfo, "verbs: " + Name() +
                                " maps memory only at its own address, which peers can guess "
@@ -191,7 +215,7 @@ Status Adapter::Expose(void* address, size_t length, int access,
   }
   if (region == nullptr) return RegistrationError(errno, length, registered_.load(), Name());
   registered_.fetch_add(length);
-  registration->reset(new Registration(this, region, iova));
+  registration->reset(new Registration(this, region, address, iova));
   (*registration)->window_access_ = window_access;
   return OkStatus();
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -51,7 +52,7 @@ class Registration {
 
   uint32_t lkey() const { return region_->lkey; }
   uint32_t rkey() const { return region_->rkey; }
-  char* address() const { return static_cast<char*>(region_->addr); }
+  char* address() const { return address_; }
   uint64_t iova() const { return iova_; }
   // Add this to a local address to get the address that the card knows.
   uint64_t shift() const { return iova_ - reinterpret_cast<uint64_t>(address()); }
@@ -62,11 +63,12 @@ class Registration {
 
  private:
   friend class Adapter;
-  Registration(class Adapter* adapter, ibv_mr* region, uint64_t iova)
-      : adapter_(adapter), region_(region), iova_(iova) {}
+  Registration(class Adapter* adapter, ibv_mr* region, void* address, uint64_t iova)
+      : adapter_(adapter), region_(region), address_(static_cast<char*>(address)), iova_(iova) {}
 
   class Adapter* const adapter_;
   ibv_mr* const region_;
+  char* const address_;  // `region_` does not know that of a DMA-BUF
   const uint64_t iova_;
   int window_access_ = 0;
 };
@@ -96,6 +98,9 @@ class Adapter {
   Status Expose(void* address, size_t length, int access,
                 std::shared_ptr<Registration>* registration);
 
+  // The same for memory of an accelerator. Returns Unimplemented if libibverbs is too old.
+  Status Expose(const DmaBuf& memory, int access, std::shared_ptr<Registration>* registration);
+
   // Charges locked memory of peers that have requested a channel and not connected yet. Returns
   // false if that exceeds the limit. A negative number undoes a charge.
   bool ChargePending(int64_t bytes);
@@ -120,6 +125,9 @@ class Adapter {
   void DecideIsolation();
   int WindowAccess(size_t length, int access);
   ibv_mr* RegisterAt(uint64_t iova, void* address, size_t length, int access);
+  Status ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at,
+                  void* address, size_t length, int access,
+                  std::shared_ptr<Registration>* registration);
 
   int generation_ = 0;
   VerbsSettings settings_;

@@ -83,6 +83,15 @@ Status VerbsDevice::Adopt(Region* region) {
   return OkStatus();
 }
 
+Status VerbsDevice::Import(const DmaBuf& memory, Access access, std::unique_ptr<Region>* region) {
+  RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
+  auto made = std::make_unique<host::ImportedRegion>(memory_->NewKeyOfImported(), memory, access);
+  RDMA_RETURN_IF_ERROR(memory_->AddImported(made.get(), memory));
+  made->BeforeEnd([this](uint64_t key) { OnRegionEnd(key); });
+  *region = std::move(made);
+  return OkStatus();
+}
+
 void VerbsDevice::OnRegionEnd(uint64_t key) {
   for (const auto& channel : Channels()) channel->ForgetRegion(key);
   memory_->Remove(key);

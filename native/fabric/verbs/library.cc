@@ -42,6 +42,7 @@ const char* Resolve(void* handle, Library* library) {
 #undef RDMA_REQUIRE
   host::FindFunction(handle, "_ibv_query_gid_ex", &library->query_gid_ex);
   host::FindFunction(handle, "ibv_reg_mr_iova2", &library->reg_mr_iova2);
+  host::FindFunction(handle, "ibv_reg_dmabuf_mr", &library->reg_dmabuf_mr);
   host::FindFunction(handle, "ibv_is_fork_initialized", &library->is_fork_initialized);
   return nullptr;
 }

@@ -49,6 +49,7 @@ struct Library {
   int (*query_gid_ex)(ibv_context*, uint32_t port, uint32_t index, ibv_gid_entry*, uint32_t flags,
                       size_t entry_size);
   ibv_mr* (*reg_mr_iova2)(ibv_pd*, void*, size_t, uint64_t iova, unsigned int access);
+  ibv_mr* (*reg_dmabuf_mr)(ibv_pd*, uint64_t offset, size_t, uint64_t iova, int file, int access);
   int (*is_fork_initialized)();  // an ibv_fork_status
 
   std::string path;  // as passed to LoadLibrary()

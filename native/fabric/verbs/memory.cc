@@ -27,10 +27,24 @@ Status RegisteredMemory::Add(Region* region, bool now) {
   Entry entry;
   entry.region = region;
   if (now) RDMA_RETURN_IF_ERROR(Register(*region, &entry.registration));
-  const auto address = reinterpret_cast<uintptr_t>(region->address());
+  return AddEntry(std::move(entry));
+}
+
+Status RegisteredMemory::AddImported(Region* region, const DmaBuf& memory) {
+  Entry entry;
+  entry.region = region;
+  RDMA_RETURN_IF_ERROR(adapter_->Expose(memory, FlagsOf(region->access()), &entry.registration));
+  return AddEntry(std::move(entry));
+}
+
+Status RegisteredMemory::AddEntry(Entry entry) {
+  const auto address = reinterpret_cast<uintptr_t>(entry.region->address());
   std::unique_lock<std::shared_mutex> lock(mu_);
+  if (by_address_.count(address) != 0) {
+    return Status(Code::kInternal, "another region is registered at this address");
+  }
+  addresses_[entry.region->key()] = address;
   by_address_[address] = std::move(entry);
-  addresses_[region->key()] = address;
   return OkStatus();
 }
 

@@ -25,9 +25,13 @@ class RegisteredMemory {
   explicit RegisteredMemory(Adapter* adapter) : adapter_(adapter) {}
 
   uint64_t NewKey();
+  // Of a region that is not shared with other fabrics, whose keys may be as NewKey()'s.
+  uint64_t NewKeyOfImported() { return NewKey() | uint64_t{1} << 63; }
   // Adds a region. Registers it now or on first use; memory used only by peers on this host then
   // stays unpinned.
   Status Add(Region* region, bool now);
+  // Registers memory of an accelerator, and adds its region.
+  Status AddImported(Region* region, const DmaBuf& memory);
   void Remove(uint64_t key);
 
   // If `data` lies in a region, sets `span` to the rest of the region from there and returns true.
@@ -44,6 +48,7 @@ class RegisteredMemory {
     std::shared_ptr<Registration> registration;
   };
 
+  Status AddEntry(Entry entry);
   Status Register(const Region& region, std::shared_ptr<Registration>* registration);
   Status RegisterLate(uintptr_t start);
   const Entry* FindLocked(uintptr_t address) const;

@@ -1,6 +1,7 @@
 // Protection domains, memory regions and windows, and their keys.
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,42 +34,56 @@ bool Mapped(const void* address, size_t length) {
   return true;
 }
 
+// 0, or the error that every kind of registration has for these.
+int Refusal(const Fake& fake, const DeviceConfig& config, size_t length, uint64_t iova,
+            unsigned int access) {
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0) return EOPNOTSUPP;
+  const bool remote_changes = (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
+  if ((access & ~kKnownAccess) != 0 || length == 0 || length > config.max_mr_size ||
+      iova + length < iova || (remote_changes && (access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
+    return EINVAL;
+  }
+  const uint64_t left =
+      fake.config.memlock - std::min(fake.config.memlock, fake.stats.registered_bytes);
+  return fake.stats.mrs >= static_cast<uint64_t>(config.max_mr) || length > left ? ENOMEM : 0;
+}
+
+Mr* Add(Fake* fake, ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned int access) {
+  auto* mr = new Mr();
+  mr->context = pd->context;
+  mr->pd = pd;
+  mr->addr = address;
+  mr->bytes = static_cast<char*>(address);
+  mr->length = length;
+  mr->iova = iova;
+  mr->access = access;
+  mr->lkey = fake->NewKey();
+  fake->by_lkey[mr->lkey] = mr;
+  mr->rkey = fake->NewKey();
+  fake->by_rkey[mr->rkey] = mr;
+  ++static_cast<Pd*>(pd)->users;
+  ++fake->stats.mrs;
+  ++fake->stats.registrations;
+  fake->stats.registered_bytes += length;
+  return mr;
+}
+
 ibv_mr* Register(ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned int access) {
   Call call("reg_mr", pd->context);
   if (call.error != 0) return NullWith<ibv_mr>(call.error);
   Fake& fake = call.fake;
   const DeviceConfig& config = fake.ConfigOf(pd->context);
-  if ((access & IBV_ACCESS_ON_DEMAND) != 0) return NullWith<ibv_mr>(EOPNOTSUPP);
-  const bool remote_changes = (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
   const auto start = reinterpret_cast<uintptr_t>(address);
-  if ((access & ~kKnownAccess) != 0 || length == 0 || length > config.max_mr_size ||
-      start + length < start || iova + length < iova ||
+  const int refusal = Refusal(fake, config, length, iova, access);
+  if (refusal == EOPNOTSUPP) return NullWith<ibv_mr>(refusal);
+  if (start + length < start ||
       (iova ^ start) % static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) != 0 ||
-      (config.same_iova && iova != start) ||
-      (remote_changes && (access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
+      (config.same_iova && iova != start)) {
     return NullWith<ibv_mr>(EINVAL);
   }
-  if (fake.stats.mrs >= static_cast<uint64_t>(config.max_mr) ||
-      length > fake.config.memlock - std::min(fake.config.memlock, fake.stats.registered_bytes)) {
-    return NullWith<ibv_mr>(ENOMEM);
-  }
+  if (refusal != 0) return NullWith<ibv_mr>(refusal);
   if (!Mapped(address, length)) return NullWith<ibv_mr>(EFAULT);
-  auto* mr = new Mr();
-  mr->context = pd->context;
-  mr->pd = pd;
-  mr->addr = address;
-  mr->length = length;
-  mr->iova = iova;
-  mr->access = access;
-  mr->lkey = fake.NewKey();
-  fake.by_lkey[mr->lkey] = mr;
-  mr->rkey = fake.NewKey();
-  fake.by_rkey[mr->rkey] = mr;
-  ++static_cast<Pd*>(pd)->users;
-  ++fake.stats.mrs;
-  ++fake.stats.registrations;
-  fake.stats.registered_bytes += length;
-  return mr;
+  return Add(&fake, pd, address, length, iova, access);
 }
 
 }  // namespace
@@ -82,7 +97,7 @@ char* FindMemory(const std::unordered_map<uint32_t, Mr*>& keys, uint32_t key, co
       address - mr.iova > mr.length - length) {
     return nullptr;
   }
-  return static_cast<char*>(mr.addr) + (address - mr.iova);
+  return mr.bytes + (address - mr.iova);
 }
 
 char* FindForPeer(const Fake& fake, const Qp& qp, uint32_t key, uint64_t address, uint64_t length,
@@ -94,7 +109,7 @@ char* FindForPeer(const Fake& fake, const Qp& qp, uint32_t key, uint64_t address
       length > window->length || address - window->start > window->length - length) {
     return nullptr;
   }
-  return static_cast<char*>(window->region->addr) + (address - window->region->iova);
+  return window->region->bytes + (address - window->region->iova);
 }
 
 ibv_mw* AllocateWindow(ibv_pd* pd, ibv_mw_type type) {
@@ -192,6 +207,29 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova
   return Register(pd, address, length, iova, access);
 }
 
+ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int file,
+                          int access) {
+  Call call("reg_dmabuf_mr", pd->context);
+  if (call.error != 0) return NullWith<ibv_mr>(call.error);
+  Fake& fake = call.fake;
+  const auto allowed = static_cast<unsigned int>(access);
+  const int refusal = Refusal(fake, fake.ConfigOf(pd->context), length, iova, allowed);
+  if (refusal != 0) return NullWith<ibv_mr>(refusal);
+  struct stat about = {};
+  if (fstat(file, &about) != 0) return NullWith<ibv_mr>(EBADF);
+  if ((iova ^ offset) % static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) != 0 ||
+      offset + length > static_cast<uint64_t>(about.st_size)) {
+    return NullWith<ibv_mr>(EINVAL);
+  }
+  void* mapped =
+      mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) return NullWith<ibv_mr>(errno);
+  Mr* mr = Add(&fake, pd, reinterpret_cast<void*>(offset), length, iova, allowed);
+  mr->bytes = static_cast<char*>(mapped);
+  mr->mapped = true;
+  return mr;
+}
+
 int ibv_dereg_mr(ibv_mr* shown) {
   Call call("dereg_mr", shown->context, Call::Kind::kEnd);
   if (call.error != 0) return call.error;
@@ -202,6 +240,7 @@ int ibv_dereg_mr(ibv_mr* shown) {
   call.fake.stats.registered_bytes -= mr->length;
   --call.fake.stats.mrs;
   --static_cast<Pd*>(mr->pd)->users;
+  if (mr->mapped) munmap(mr->bytes, mr->length);
   delete mr;
   return 0;
 }

@@ -44,6 +44,9 @@ struct Pd : ibv_pd {
 };
 
 struct Mr : ibv_mr {
+  // Where the bytes are: at `addr`, or a mapping of a DMA-BUF.
+  char* bytes = nullptr;
+  bool mapped = false;
   uint64_t iova = 0;
   unsigned int access = 0;
   // Windows bound to it.

@@ -21,9 +21,11 @@ class CudaPinningTest : public testing::ArenaTest {
   }
   void TearDown() override { EXPECT_EQ(PretendCudaMistakes(), 0); }
 
-  std::unique_ptr<CudaPinning> Opened() {
+  static std::unique_ptr<CudaPinning> Opened() {
+    std::shared_ptr<const CudaDriver> driver;
     std::unique_ptr<CudaPinning> pinning;
-    const Status opened = CudaPinning::Open(PRETEND_CUDA_LIBRARY, &pinning);
+    Status opened = CudaDriver::Open(PRETEND_CUDA_LIBRARY, &driver);
+    if (opened.ok()) opened = CudaPinning::Open(driver, &pinning);
     EXPECT_TRUE(opened.ok()) << opened.message();
     return pinning;
   }
@@ -63,13 +65,13 @@ TEST_F(CudaPinningTest, WhatCannotBePinnedIsUsedAllTheSame) {
 }
 
 TEST_F(CudaPinningTest, WithoutADriverOrAGpuTheReasonIsSaid) {
-  std::unique_ptr<CudaPinning> pinning;
-  EXPECT_EQ(CudaPinning::Open("/nowhere/libcuda.so.1", &pinning).code(), Code::kNotFound);
+  std::shared_ptr<const CudaDriver> driver;
+  EXPECT_EQ(CudaDriver::Open("/nowhere/libcuda.so.1", &driver).code(), Code::kNotFound);
   PretendCudaFail(100, 0);
-  const Status opened = CudaPinning::Open(PRETEND_CUDA_LIBRARY, &pinning);
+  const Status opened = CudaDriver::Open(PRETEND_CUDA_LIBRARY, &driver);
   EXPECT_EQ(opened.code(), Code::kUnavailable);
   EXPECT_EQ(opened.message(), "no GPU: no CUDA-capable device is detected (CUDA error 100)");
-  EXPECT_EQ(pinning, nullptr);
+  EXPECT_EQ(driver, nullptr);
 }
 
 }  // namespace

@@ -6,11 +6,11 @@
 //   from tensorflow.python.framework import load_library
 //   load_library.load_pluggable_device_library(path)
 //
-// Device memory is a memfd that is mapped twice. TensorFlow gets addresses of the mapping without
-// any access, so a processor that uses one gets SIGSEGV. Each stream has a thread, which carries
-// out copies and kernels in order, and late. While a copy or kernel is delayed, its destination
-// holds scribbles; its source is read after the delay. So what does not wait for a stream reads, or
-// sends, wrong bytes.
+// Device memory is memory files that are mapped twice. TensorFlow gets addresses of the mapping
+// without any access, so a processor that uses one gets SIGSEGV. Each stream has a thread, which
+// carries out copies and kernels in order, and late. While a copy or kernel is delayed, its
+// destination holds scribbles; its source is read after the delay. So what does not wait for a
+// stream reads, or sends, wrong bytes.
 //
 // Kernels, for float: Neg, Square, AddV2, Sub, Mul (operands of equal shape, or one with a single
 // element), MatMul, and Abs, which reads its input in the host's memory. TensorFlow has its own for
@@ -74,8 +74,16 @@ void PretendAcceleratorCount(PretendAcceleratorCounters* counters);
 // value.
 int PretendAcceleratorSet(const char* pairs);
 
-// A new descriptor of the memory in which `address` lies, and the offset there; -1 if it is none.
-int PretendAcceleratorExport(const void* address, uint64_t* offset);
+// What TensorFlow's allocator got at once. No other allocation ever has this `id`.
+typedef struct PretendAllocation {
+  void* address;
+  uint64_t size;
+  uint64_t id;
+} PretendAllocation;
+
+// Finds the allocation in which `address` lies, and, if `file` is not null, a new descriptor of its
+// memory, as that of a DMA-BUF. Returns 0 if there is none. See pretend_cuda/control.h.
+int PretendAcceleratorFind(const void* address, PretendAllocation* allocation, int* file);
 
 #ifdef __cplusplus
 }

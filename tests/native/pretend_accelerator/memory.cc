@@ -23,6 +23,23 @@ void Require(bool condition, const char* message) {
   std::abort();
 }
 
+constexpr int kReserved = -1;
+
+// Maps a file at a place, or anywhere if null; kReserved: nothing yet.
+char* Map(void* place, uint64_t size, int protection, int file) {
+  const int flags = (place == nullptr ? 0 : MAP_FIXED) |
+                    (file == kReserved ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED);
+  void* mapped = mmap(place, size, protection, flags, file, 0);
+  Require(mapped != MAP_FAILED, "cannot map the memory file");
+  return static_cast<char*>(mapped);
+}
+
+int MemoryFile(uint64_t size) {
+  const int file = memfd_create("pretend_accelerator", MFD_CLOEXEC);
+  Require(file >= 0 && ftruncate(file, static_cast<off_t>(size)) == 0, "no memory file");
+  return file;
+}
+
 const std::vector<Memory*>& Memories() {
   static const auto* memories = [] {
     auto* made = new std::vector<Memory*>;
@@ -43,13 +60,8 @@ const Memory* Find(const void* address, uint64_t* offset) {
 }  // namespace
 
 Memory::Memory(uint64_t size) : size_(size), free_{{0, size}} {
-  file_ = memfd_create("pretend_accelerator", MFD_CLOEXEC);
-  Require(file_ >= 0 && ftruncate(file_, static_cast<off_t>(size)) == 0, "no memory file");
-  void* address = mmap(nullptr, size, PROT_NONE, MAP_SHARED, file_, 0);
-  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
-  Require(address != MAP_FAILED && mapped != MAP_FAILED, "cannot map the memory file");
-  address_ = static_cast<char*>(address);
-  mapped_ = static_cast<char*>(mapped);
+  address_ = Map(nullptr, size, PROT_NONE, kReserved);
+  mapped_ = Map(nullptr, size, PROT_NONE, kReserved);
 }
 
 void* Memory::Allocate(uint64_t size) {
@@ -61,7 +73,10 @@ void* Memory::Allocate(uint64_t size) {
     if (room < rounded) continue;
     free_.erase(range);
     if (room > rounded) free_[offset + rounded] = room - rounded;
-    used_[offset] = rounded;
+    static uint64_t last_id = 0;
+    const Used& used = used_[offset] = {rounded, ++last_id, MemoryFile(rounded)};
+    Map(address_ + offset, rounded, PROT_NONE, used.file);
+    Map(mapped_ + offset, rounded, PROT_READ | PROT_WRITE, used.file);
     counters().allocated_bytes += rounded;
     return address_ + offset;
   }
@@ -74,7 +89,10 @@ void Memory::Deallocate(void* address) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto used = used_.find(offset);
   Require(used != used_.end(), "this was not allocated");
-  uint64_t size = used->second;
+  uint64_t size = used->second.size;
+  Map(address_ + offset, size, PROT_NONE, kReserved);
+  Map(mapped_ + offset, size, PROT_NONE, kReserved);
+  close(used->second.file);
   used_.erase(used);
   counters().allocated_bytes -= size;
   const auto after = free_.find(offset + size);
@@ -108,6 +126,19 @@ bool Memory::Contains(const void* address, uint64_t* offset) const {
   return true;
 }
 
+bool Memory::Find(const void* address, PretendAllocation* allocation, int* file) const {
+  uint64_t offset = 0;
+  if (!Contains(address, &offset)) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto found = used_.upper_bound(offset);
+  if (found == used_.begin()) return false;
+  const auto& [start, used] = *--found;
+  if (offset - start >= used.size) return false;
+  *allocation = {address_ + start, used.size, used.id};
+  if (file != nullptr) *file = fcntl(used.file, F_DUPFD_CLOEXEC, 0);
+  return true;
+}
+
 Memory& MemoryOf(int ordinal) { return *Memories().at(static_cast<size_t>(ordinal)); }
 
 char* Reachable(const void* device_address) {
@@ -124,7 +155,8 @@ void CheckIsHost(const void* address) {
 
 }  // namespace pretend_accelerator
 
-int PretendAcceleratorExport(const void* address, uint64_t* offset) {
-  const pretend_accelerator::Memory* memory = pretend_accelerator::Find(address, offset);
-  return memory == nullptr ? -1 : fcntl(memory->file(), F_DUPFD_CLOEXEC, 0);
+int PretendAcceleratorFind(const void* address, PretendAllocation* allocation, int* file) {
+  uint64_t offset = 0;
+  const pretend_accelerator::Memory* memory = pretend_accelerator::Find(address, &offset);
+  return memory != nullptr && memory->Find(address, allocation, file) ? 1 : 0;
 }

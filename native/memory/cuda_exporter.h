@@ -1,0 +1,33 @@
+// Exports memory of GPUs by the CUDA driver (11.7 or newer).
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "memory/cuda_driver.h"
+#include "memory/device_exporter.h"
+
+namespace rdma_transport::memory {
+
+// See DeviceExporter for the contract.
+class CudaExporter final : public DeviceExporter {
+ public:
+  // Returns Unimplemented if the driver is too old.
+  static Status Open(std::shared_ptr<const CudaDriver> driver,
+                     std::unique_ptr<DeviceExporter>* exporter);
+
+  Status Find(const void* address, DeviceAllocation* allocation) const override;
+  Status Export(const DeviceAllocation& allocation, fabric::host::FileDescriptor* file,
+                size_t* length) const override;
+  Status FlushWrites(const void* address) const override;
+
+ private:
+  explicit CudaExporter(std::shared_ptr<const CudaDriver> driver) : driver_(std::move(driver)) {}
+
+  // Gets the GPU of an address and the context in which it was allocated.
+  Status Locate(uint64_t address, int* device, void** context) const;
+
+  const std::shared_ptr<const CudaDriver> driver_;
+};
+
+}  // namespace rdma_transport::memory
