@@ -250,8 +250,9 @@ class Device {
   // Returns whether Import() works here.
   virtual bool Imports() const { return false; }
   // Registers memory of an accelerator. The region does not own it; the descriptor is not used
-  // after the call. Only channels without Copies() use the region. Returns Unimplemented if the
-  // fabric cannot, another error if it does not accept this memory.
+  // after the call. Peers may read there, and this side may Read() into it, on channels without
+  // Copies(). Returns Unimplemented if the fabric cannot, another error if it does not accept this
+  // memory.
   virtual Status Import(const DmaBuf& /*memory*/, Access /*access*/,
                         std::unique_ptr<Region>* /*region*/) {
     return Status(Code::kUnimplemented, "the fabric cannot access memory of accelerators");

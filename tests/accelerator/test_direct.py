@@ -1,11 +1,15 @@
 """Cards that read and write the memory of accelerators themselves: the same bits, and no copies."""
 
+import signal
+import time
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from bench.support.cluster import eventually
+from tests.accelerator.conftest import JOBS
 from tests.accelerator.test_edges import (  # noqa: F401
     A0,
     A1,
@@ -30,45 +34,178 @@ from tests.accelerator.test_edges import (  # noqa: F401
     test_values_that_change_in_each_step,
     values,
 )
+from tests.accelerator.test_faults import (
+    LARGE,
+    SLACK,
+    SMALL,
+    assert_nothing_is_held,
+    endless,
+    ready,
+    run,
+    works_at_last,
+)
+from tests.plugin.test_faults import Background
 from tests.support import fake_verbs
-from tests.support.accelerators import CUDA, Clusters, cuda_library
-from tests.support.graphs import Graph, assert_equal_over_both, v1
+from tests.support.accelerators import CUDA, AcceleratorCluster, Clusters, cuda_library
+from tests.support.graphs import Graph, same_bits, v1
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("accelerators")]
 
 
+SIZES = [20_000, 300_000, 2**20 + 3]
+EDGES = {"accelerator": B0, "cpu": B_CPU}
+
+
+def direct(fabric: str = "verbs", fake: str = "", **settings: str) -> dict[str, str]:
+    """Settings of tasks whose accelerators export their memory, with the fake libibverbs."""
+    return fake_verbs.environment(fabric, fake, **settings) | {CUDA: cuda_library()}
+
+
 @pytest.fixture(scope="module")
 def settings() -> dict[str, str]:
-    made = fake_verbs.environment(GPU_DIRECT="on")
-    return made | {CUDA: cuda_library(), "RDMA_TRANSPORT_STATIC": "on"}
+    return direct(GPU_DIRECT="on")
 
 
-LARGE = [20_000, 300_000, 2**20 + 3]
+def sent_to(device: str) -> Any:
+    with tf.device(A0):
+        variables = [
+            v1.get_variable(f"v{n}", initializer=values([n], n), use_resource=True) for n in SIZES
+        ]
+        sent = [tf.negative(variable.read_value()) for variable in variables]
+    return tf.group(*[computed(device, tensor) for tensor in sent])
 
 
-def test_no_side_copies(clusters: Clusters) -> None:
-    def build() -> Any:
-        with tf.device(A0):
-            sent = [
-                tf.negative(
-                    v1.get_variable(f"v{n}", initializer=values([n], n), use_resource=True).read_value()
-                )
-                for n in LARGE
-            ]
-        return tf.group(*[computed(B0, tensor) for tensor in sent])
+def direct_bytes(cluster: AcceleratorCluster) -> int:
+    return sum(task.stats()["device_direct_bytes"] for task in tasks(cluster))
 
+
+@pytest.mark.parametrize("to", EDGES)
+def test_no_device_copies(clusters: Clusters, to: str) -> None:
     rdma = clusters["rdma"]
     a, b = tasks(rdma)
-    with Graph(rdma, build) as graph:
+    with Graph(rdma, lambda: sent_to(EDGES[to])) as graph:
         for _ in range(2):  # the first step may begin before the peers are linked
             graph.run()
         before = [(task.count(), task.stats()) for task in (a, b)]
         for _ in range(3):
             graph.run()
         after = [(task.count(), task.stats()) for task in (a, b)]
-    for old, new in zip(before, after, strict=True):
+    for ends, (old, new) in zip(("a", to), zip(before, after, strict=True), strict=True):
         for name in ("dtoh_copies", "htod_copies", "dtod_copies"):
             assert new[0][name] == old[0][name]
         assert new[1]["device_copied_bytes"] == old[1]["device_copied_bytes"]
-        assert new[1]["device_direct_bytes"] - old[1]["device_direct_bytes"] == 3 * 4 * sum(LARGE)
-        assert new[1]["direct"]["registrations"] == old[1]["direct"]["registrations"]
+        expected = 0 if ends == "cpu" else 3 * 4 * sum(SIZES)
+        assert new[1]["device_direct_bytes"] - old[1]["device_direct_bytes"] == expected
+        assert new[1]["direct"] == old[1]["direct"]
+        assert new[1]["direct"]["refused"] == 0
+
+
+def test_a_card_does_not_write_to_memory_that_kernels_still_read(both: Clusters) -> None:
+    """TensorFlow frees a kernel's input when the kernel has been enqueued."""
+    n, kernels = 300_000, 12
+
+    def build() -> Any:
+        with tf.device(B0):
+            x = tf.negative(tf.constant(values([n])))
+            for _ in range(kernels):
+                x = x * 0.5
+            enqueued = tf.shape(x)  # in the host's memory, and so not late
+        with tf.device(A_CPU), tf.control_dependencies([tf.identity(enqueued)]):
+            data = tf.identity(tf.constant(values([n], 1)))
+        return x, computed(B0, computed(A0, data))
+
+    rdma = both["rdma"]
+    rdma.set("delay_us=0")
+    with Graph(rdma, build) as graph:
+        graph.run()
+        tasks(rdma)[1].set("delay_us=30000")
+        for _ in range(3):
+            chained, arrived = graph.run()
+            assert same_bits(chained, -values([n]) * np.float32(0.5**kernels))
+            assert same_bits(arrived, values([n], 1))
+    rdma.set("delay_us=0")
+
+
+def test_what_comes_from_a_processor_is_read_into_the_device() -> None:
+    """If it has no slot, to which the sender writes."""
+    with AcceleratorCluster(JOBS, "rdma", direct(GPU_DIRECT="on", STATIC="off")) as cluster:
+        a, b = tasks(cluster)
+
+        def build() -> Any:
+            with tf.device(A_CPU):
+                data = tf.random.uniform([300_000], seed=1)
+            return tf.reduce_sum(tf.abs(data)), computed(B_CPU, computed(B0, data))
+
+        with Graph(cluster, build) as graph:
+            for _ in range(2):
+                graph.run()
+            before = b.count(), b.stats()
+            total, back = graph.run()
+            after = b.count(), b.stats()
+        assert np.isclose(total, np.abs(back).sum(), rtol=1e-4)
+        assert after[1]["device_direct_bytes"] - before[1]["device_direct_bytes"] == 1_200_000
+        assert after[0]["htod_copies"] == before[0]["htod_copies"]
+        assert a.stats()["device_direct_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"fake": "fail=reg_dmabuf_mr:1:ENOMEM"}, True),
+        ({"fabric": "auto"}, False),  # shared memory, which no card reads
+        ({"GPU_DIRECT": "off"}, False),
+        ({"CHECKSUM": "on"}, False),
+    ],
+    ids=["refused", "one_host", "off", "checksum"],
+)
+def test_otherwise_tensors_are_copied(given: dict[str, str], refused: bool) -> None:
+    with AcceleratorCluster(JOBS, "rdma", direct(**given)) as cluster, ready(cluster) as graph:
+        run(graph, LARGE)
+        copied = sum(task.stats()["device_copied_bytes"] for task in tasks(cluster))
+        assert copied > 0
+        assert refused or direct_bytes(cluster) == 0
+        assert all((task.stats()["direct"]["refused"] > 0) == refused for task in tasks(cluster))
+
+
+def test_on_requires_a_driver_that_exports_memory() -> None:
+    given = direct(GPU_DIRECT="on") | {CUDA: "/nowhere/libcuda.so.1"}
+    with pytest.raises(Exception, match=r"RDMA_TRANSPORT_GPU_DIRECT=on, but .*/nowhere"):
+        AcceleratorCluster(JOBS, "rdma", given)
+
+
+def test_a_task_killed_amid_direct_transfers() -> None:
+    with AcceleratorCluster(JOBS, "rdma", direct(fake="delay_us=3000")) as cluster:
+        with ready(cluster):
+            pass
+        a, b = tasks(cluster)
+        with Graph(cluster, endless) as graph:
+            step = Background(graph)
+            moved = direct_bytes(cluster)
+            assert eventually(lambda: direct_bytes(cluster) > moved + 5_000_000, 20)
+            b.signal(signal.SIGKILL)
+            assert step.seconds_after(time.monotonic(), 30) < 1 + SLACK
+            assert isinstance(step.error, tf.errors.UnavailableError), step.error
+            assert "/job:b/replica:0/task:0" in str(step.error)
+        assert eventually(lambda: a.stats()["outstanding_tensors"] == 0)
+        assert eventually(lambda: a.count()["pending"] == 0)
+        cluster.restart("b", 0)
+        with works_at_last(cluster) as graph:
+            run(graph, LARGE)
+
+
+def test_a_step_that_ends_amid_direct_transfers() -> None:
+    given = direct(fake="retry_ms=20000")
+    with AcceleratorCluster(JOBS, "rdma", given) as cluster, ready(cluster) as graph:
+        run(graph, LARGE)
+        pids = [task.process.pid for task in tasks(cluster)]
+        for pid in pids:
+            fake_verbs.tell(pid, "break_path 1")
+        began = time.monotonic()
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            run(graph, LARGE, seconds=0.5)
+        assert time.monotonic() - began < 1 + SLACK
+        for pid in pids:
+            fake_verbs.tell(pid, "break_path 0")
+        for count in (SMALL, LARGE, SMALL):
+            run(graph, count)
+        assert_nothing_is_held(cluster)

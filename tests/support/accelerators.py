@@ -16,6 +16,7 @@ PROGRAM = Path(__file__).parent.parent / "accelerator" / "task.py"
 LIBRARY = "PRETEND_ACCELERATOR_LIBRARY"
 SETTINGS = "PRETEND_ACCELERATOR"
 CUDA = "RDMA_TRANSPORT_LIBCUDA"
+PRETEND_CUDA = "libpretend_cuda.so"
 FALLBACK = os.environ.get("TEST_ACCELERATOR_FALLBACK", "forbid")
 """Of the tasks over rdma. With "allow", tests do not ask how tensors traveled."""
 COUNTERS = (
@@ -41,8 +42,9 @@ class Library:
 
         load_library.load_pluggable_device_library(self.path)
         self._functions = ctypes.CDLL(self.path)
-        if CUDA in os.environ:  # a pretend driver, which exports the accelerators' memory
-            ctypes.CDLL(os.environ[CUDA]).PretendCudaServe(self._functions.PretendAcceleratorFind)
+        driver = os.environ.get(CUDA)
+        if driver is not None and Path(driver).name == PRETEND_CUDA:
+            ctypes.CDLL(driver).PretendCudaServe(self._functions.PretendAcceleratorFind)
 
     def set(self, pairs: str) -> bool:
         assert self._functions is not None
@@ -65,7 +67,7 @@ def library() -> str:
 
 def cuda_library() -> str:
     """The pretend CUDA driver; skips the test if it is not built."""
-    found = sorted(NATIVE_TESTS.rglob("libpretend_cuda.so"))
+    found = sorted(NATIVE_TESTS.rglob(PRETEND_CUDA))
     if not found:
         pytest.skip("the pretend CUDA driver is not built: make test-native")
     return str(found[0])

@@ -1,1 +1,256 @@
-int main_placeholder;
+// Registrations of accelerators' memory with verbs, over a pretend CUDA driver and the fake
+// libibverbs: what cards read and write, and when a registration ends.
+#include "memory/direct_memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory/cuda_exporter.h"
+#include "pretend_cuda/control.h"
+#include "verbs_pair.h"
+
+namespace rdma_transport::memory {
+namespace {
+
+using testing::Fake;
+using testing::FakeStats;
+using testing::Side;
+
+constexpr size_t kMiB = 1 << 20;
+
+// Memory of GPUs: addresses without access, and the bytes behind them.
+class Gpu {
+ public:
+  struct Memory {
+    PretendAllocation allocation;
+    int file;
+    char* bytes;
+  };
+
+  static std::vector<Memory>& All() {
+    static auto* all = new std::vector<Memory>;
+    return *all;
+  }
+  // At `place`, or anywhere if null.
+  static Memory Allocate(size_t size, void* place = nullptr) {
+    static uint64_t last_id = 0;
+    const int file = memfd_create("gpu", MFD_CLOEXEC);
+    EXPECT_EQ(ftruncate(file, static_cast<off_t>(size)), 0);
+    const int flags = MAP_SHARED | (place == nullptr ? 0 : MAP_FIXED_NOREPLACE);
+    void* address = mmap(place, size, PROT_NONE, flags, file, 0);
+    void* bytes = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    EXPECT_TRUE(address != MAP_FAILED && bytes != MAP_FAILED);
+    All().push_back({{address, size, ++last_id}, file, static_cast<char*>(bytes)});
+    return All().back();
+  }
+  static void Free(const Memory& memory) {
+    munmap(memory.allocation.address, memory.allocation.size);
+    munmap(memory.bytes, memory.allocation.size);
+    close(memory.file);
+    auto& all = All();
+    for (auto it = all.begin(); it != all.end(); ++it) {
+      if (it->allocation.id == memory.allocation.id) return static_cast<void>(all.erase(it));
+    }
+  }
+  static int Find(const void* address, PretendAllocation* allocation, int* file) {
+    for (const Memory& memory : All()) {
+      const auto offset =
+          static_cast<const char*>(address) - static_cast<const char*>(memory.allocation.address);
+      if (offset < 0 || static_cast<uint64_t>(offset) >= memory.allocation.size) continue;
+      *allocation = memory.allocation;
+      if (file != nullptr) *file = fcntl(memory.file, F_DUPFD_CLOEXEC, 0);
+      return 1;
+    }
+    return 0;
+  }
+};
+
+char* At(const Gpu::Memory& memory, size_t offset = 0) {
+  return static_cast<char*>(memory.allocation.address) + offset;
+}
+
+class DirectMemoryTest : public testing::VerbsPairTest {
+ protected:
+  void SetUp() override {
+    VerbsPairTest::SetUp();
+    PretendCudaServe(&Gpu::Find);
+    PretendCudaDirect(1, 100);
+  }
+  void TearDown() override {
+    of_a_.reset();
+    of_b_.reset();
+    while (!Gpu::All().empty()) Gpu::Free(Gpu::Memory(Gpu::All().back()));
+    VerbsPairTest::TearDown();
+    EXPECT_EQ(PretendCudaMistakes(), 0);
+  }
+
+  static std::unique_ptr<DirectMemory> Opened(const Side& side) {
+    std::shared_ptr<const CudaDriver> driver;
+    std::unique_ptr<DeviceExporter> exporter;
+    Status opened = CudaDriver::Open(PRETEND_CUDA_LIBRARY, &driver);
+    if (opened.ok()) opened = CudaExporter::Open(driver, &exporter);
+    EXPECT_TRUE(opened.ok()) << opened.message();
+    return std::make_unique<DirectMemory>(side.device.get(), std::move(exporter));
+  }
+  void Open(Settings settings = testing::OnFake()) {
+    ConnectedPair(settings);
+    of_a_ = Opened(a_);
+    of_b_ = Opened(b_);
+  }
+  // Reads from memory of b into memory of a.
+  Status Read(const char* source, char* destination, size_t length) {
+    fabric::RemoteSpan span;
+    EXPECT_TRUE(b_.channel->Locate(source, &span));
+    EXPECT_GE(span.length, length);
+    span.length = length;
+    EXPECT_TRUE(b_.channel->Share(span.key).ok());
+    EXPECT_TRUE(b_.Notify("shared").ok());
+    const size_t notes = a_.handler->notes.size();
+    EXPECT_TRUE(PollUntil([&] { return a_.handler->notes.size() > notes; }));
+    const size_t ended = a_.handler->transfers.size();
+    EXPECT_TRUE(a_.channel->Read(span, destination, 1).ok());
+    EXPECT_TRUE(PollUntil([&] { return a_.handler->transfers.size() > ended; }));
+    return a_.handler->transfers.back().second;
+  }
+
+  std::unique_ptr<DirectMemory> of_a_;
+  std::unique_ptr<DirectMemory> of_b_;
+};
+
+TEST_F(DirectMemoryTest, CardsReadFromOneGpuIntoAnother) {
+  for (const Isolation isolation : {Isolation::kAddress, Isolation::kPeer, Isolation::kOff}) {
+    Settings settings = testing::OnFake();
+    settings.verbs.isolation = isolation;
+    ASSERT_NO_FATAL_FAILURE(Open(settings));
+    const Gpu::Memory from = Gpu::Allocate(4 * kMiB);
+    const Gpu::Memory to = Gpu::Allocate(2 * kMiB);
+    for (size_t i = 0; i < 4 * kMiB; ++i) from.bytes[i] = static_cast<char>(i / 7);
+    ASSERT_NE(of_b_->Register(At(from, kMiB), 3 * kMiB), nullptr);
+    ASSERT_NE(of_a_->Register(At(to), 2 * kMiB), nullptr);
+    ASSERT_TRUE(Read(At(from, kMiB + 64), At(to, 128), kMiB + 5).ok());
+    EXPECT_EQ(std::string(to.bytes + 128, kMiB + 5), std::string(from.bytes + kMiB + 64, kMiB + 5));
+    EXPECT_EQ(to.bytes[127], 0);
+    EXPECT_EQ(to.bytes[128 + kMiB + 5], 0);
+    fabric::RemoteSpan span;
+    ASSERT_TRUE(b_.channel->Locate(At(from), &span));
+    EXPECT_EQ(a_.channel->Write(At(to), {span.key, 0, 64}, 2).code(), Code::kPermissionDenied);
+    of_a_.reset();
+    of_b_.reset();
+    DropDevices();
+  }
+}
+
+TEST_F(DirectMemoryTest, AnAllocationIsRegisteredOnce) {
+  ASSERT_NO_FATAL_FAILURE(Open());
+  const uint64_t before = FakeStats().registrations;
+  const Gpu::Memory memory = Gpu::Allocate(kMiB);
+  const fabric::Region* first = of_a_->Register(At(memory), kMiB).get();
+  EXPECT_EQ(of_a_->Register(At(memory, 4096), 100).get(), first);
+  EXPECT_EQ(FakeStats().registrations, before + 1);
+  EXPECT_EQ(of_a_->Stats().registrations, 1u);
+  EXPECT_EQ(of_a_->Stats().bytes, kMiB);
+}
+
+// The address alone would name bytes that nobody computes with any more.
+TEST_F(DirectMemoryTest, AnAllocationAtTheAddressOfAFreedOneIsRegisteredAnew) {
+  ASSERT_NO_FATAL_FAILURE(Open());
+  const Gpu::Memory to = Gpu::Allocate(kMiB);
+  ASSERT_NE(of_a_->Register(At(to), kMiB), nullptr);
+  const uint64_t registered = FakeStats().mrs;
+  Gpu::Memory from = Gpu::Allocate(kMiB);
+  for (const char letter : {'a', 'b', 'c'}) {
+    std::string(kMiB, letter).copy(from.bytes, kMiB);
+    ASSERT_NE(of_b_->Register(At(from), kMiB), nullptr);
+    EXPECT_EQ(FakeStats().mrs, registered + 1);
+    ASSERT_TRUE(Read(At(from), At(to), kMiB).ok());
+    EXPECT_EQ(std::string(to.bytes, kMiB), std::string(kMiB, letter));
+    void* const place = At(from);
+    Gpu::Free(from);
+    from = Gpu::Allocate(kMiB, place);
+  }
+}
+
+TEST_F(DirectMemoryTest, RegistrationsOfFreedMemoryEndWithTheNextOne) {
+  ASSERT_NO_FATAL_FAILURE(Open());
+  const uint64_t before = FakeStats().mrs;
+  for (int i = 0; i < 5; ++i) {
+    const Gpu::Memory memory = Gpu::Allocate(kMiB * static_cast<size_t>(i + 1));
+    ASSERT_NE(of_a_->Register(At(memory), 100), nullptr);
+    Gpu::Free(memory);
+  }
+  EXPECT_EQ(FakeStats().mrs, before + 1);
+  of_a_.reset();
+  EXPECT_EQ(FakeStats().mrs, before);
+}
+
+TEST_F(DirectMemoryTest, WhatIsInUseStaysRegistered) {
+  ASSERT_NO_FATAL_FAILURE(Open());
+  const Gpu::Memory used = Gpu::Allocate(kMiB);
+  auto held = of_a_->Register(At(used), kMiB);
+  const uint64_t before = FakeStats().mrs;
+  of_a_.reset();
+  EXPECT_EQ(FakeStats().mrs, before);
+  held.reset();
+  EXPECT_EQ(FakeStats().mrs, before - 1);
+}
+
+TEST_F(DirectMemoryTest, WhatCannotBeRegisteredIsTriedOncePerAllocation) {
+  ASSERT_NO_FATAL_FAILURE(Open());
+  const Gpu::Memory memory = Gpu::Allocate(kMiB);
+  Fake().fail("reg_dmabuf_mr", 1, ENOMEM);
+  EXPECT_EQ(of_a_->Register(At(memory), kMiB), nullptr);
+  EXPECT_EQ(of_a_->Register(At(memory), kMiB), nullptr);
+  PretendCudaDirect(/*dma_buf=*/0, 100);
+  const Gpu::Memory other = Gpu::Allocate(kMiB);
+  EXPECT_EQ(of_a_->Register(At(other), kMiB), nullptr);
+  EXPECT_EQ(of_a_->Stats().refused, 2u);
+  EXPECT_EQ(of_a_->Stats().registrations, 0u);
+  PretendCudaDirect(1, 100);
+  EXPECT_NE(of_a_->Register(At(Gpu::Allocate(kMiB)), kMiB), nullptr);
+}
+
+TEST_F(DirectMemoryTest, MemoryThatIsNoDevicesIsNotRegistered) {
+  ASSERT_NO_FATAL_FAILURE(Open());
+  const std::vector<char> host(kMiB);
+  EXPECT_EQ(of_a_->Register(host.data(), kMiB), nullptr);
+  EXPECT_EQ(of_a_->Stats().refused, 0u);
+}
+
+TEST_F(DirectMemoryTest, AnIncompleteLastPageIsNotRegistered) {
+  ASSERT_NO_FATAL_FAILURE(Open());
+  const Gpu::Memory memory = Gpu::Allocate(kMiB + 100);
+  EXPECT_NE(of_a_->Register(At(memory), kMiB), nullptr);
+  EXPECT_EQ(of_a_->Register(At(memory), kMiB + 1), nullptr);
+  EXPECT_EQ(of_a_->Register(At(memory, kMiB), 1), nullptr);
+}
+
+TEST_F(DirectMemoryTest, WritesOfCardsAreFlushedWhereTheGpuNeedsIt) {
+  ASSERT_NO_FATAL_FAILURE(Open());
+  const Gpu::Memory memory = Gpu::Allocate(kMiB);
+  const int before = PretendCudaFlushes();
+  EXPECT_TRUE(of_a_->FlushWrites(At(memory)).ok());
+  EXPECT_EQ(PretendCudaFlushes(), before);
+  PretendCudaDirect(1, /*writes_ordering=*/0);
+  EXPECT_TRUE(of_a_->FlushWrites(At(memory)).ok());
+  EXPECT_EQ(PretendCudaFlushes(), before + 1);
+}
+
+TEST_F(DirectMemoryTest, OnlyVerbsImports) {
+  Settings settings;
+  settings.fabric = "shm";
+  std::unique_ptr<fabric::Device> device;
+  ASSERT_TRUE(fabric::OpenDevice(settings, &device).ok());
+  EXPECT_FALSE(device->Imports());
+  std::unique_ptr<fabric::Region> region;
+  EXPECT_EQ(device->Import({}, fabric::Access::kRemoteRead, &region).code(), Code::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace rdma_transport::memory
