@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "analyzer/placement.h"
+#include "plugin/accelerators.h"
 #include "plugin/chunks.h"
 #include "plugin/device_memory.h"
 #include "plugin/device_names.h"
@@ -83,8 +84,11 @@ void PlanEdges(const std::string& owner, std::vector<analyzer::Edge> edges,
       continue;
     }
     const std::string task(WorkerOf(edge.destination_device));
+    const bool read_in_place =
+        edge.site.kind == "staged" && edge.bytes.has_value() && WorthRegistering(*edge.bytes);
     for (const analyzer::Edge& chunk : ChunksOfEdge(edge)) {
       by_task[task].push_back(ToPlanned(*runtime, chunk));
+      by_task[task].back().read_in_place = read_in_place;
     }
   }
   for (auto& [task, planned] : by_task) {

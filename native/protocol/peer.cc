@@ -143,8 +143,13 @@ void Peer::Plan(const std::string& owner, std::vector<PlannedEdge> edges) {
     planned_[owner] = edges;
     link = link_;
   }
-  if (link == nullptr) return;
-  for (const PlannedEdge& edge : edges) link->static_edges().Offer(edge);
+  if (link != nullptr) Offer(edges, link.get());
+}
+
+void Peer::Offer(const std::vector<PlannedEdge>& edges, Link* link) {
+  for (const PlannedEdge& edge : edges) {
+    if (!edge.read_in_place || link->channel()->Copies()) link->static_edges().Offer(edge);
+  }
 }
 
 void Peer::Unplan(const std::string& owner) {
@@ -315,7 +320,7 @@ void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
       planned.insert(planned.end(), edges.begin(), edges.end());
     }
   }
-  for (const PlannedEdge& edge : planned) link->static_edges().Offer(edge);
+  Offer(planned, link.get());
   Decide(State::kLinked, OkStatus(), Again::kNever);
 }
 

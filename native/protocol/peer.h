@@ -112,6 +112,7 @@ class Peer {
   Status SendElsewhere(const Outgoing& tensor, const std::string& reason, FallbackSend* fallback);
   void Park(Outgoing tensor, FallbackSend* fallback);
   std::shared_ptr<Link> LinkIfUp() const;
+  static void Offer(const std::vector<PlannedEdge>& edges, Link* link);
   Status Unreachable(const Status& why) const;
   bool NeedsResolvingLocked() const;
   bool HasPlanLocked(const std::string& key) const;

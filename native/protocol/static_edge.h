@@ -31,6 +31,8 @@ struct PlannedEdge {
   std::vector<std::shared_ptr<memory::SlotPool>> pools;
   // Whether its first buffer, allocated before the plan, joins the pool.
   bool joins_pool = false;
+  // Whether it needs no slots if the peer's card reads memory of devices.
+  bool read_in_place = false;
   std::string site;  // for people
 };
 

@@ -13,12 +13,13 @@ NO_ANSWER = ("peer_address", "peer_server")
 
 def examine(context: Context) -> Iterator[tuple[str, Result]]:
     """Run every check; yield its family and its result as soon as it is known."""
-    from rdma_transport.doctor import host, libfabric, limits, secret, software, verbs
+    from rdma_transport.doctor import gpu_direct, host, libfabric, limits, secret, software, verbs
 
     for family, checks in (
         ("software", software.CHECKS),
         ("InfiniBand and RoCE", verbs.CHECKS),
         ("libfabric", libfabric.checks(context)),
+        ("GPUs", gpu_direct.CHECKS),
         ("memory and limits", limits.CHECKS),
         ("this host", host.CHECKS),
         ("security", secret.CHECKS),
