@@ -33,9 +33,10 @@ class CollectiveCluster(Members):
         environment: dict[str, str] | None = None,
         other_protocol: Collection[int] = (),
         layout: Layout = everything_here,
+        program: Path = TASK,
     ) -> None:
         """The workers in `other_protocol` name "grpc", whatever the others do."""
-        self.layout = layout
+        self.layout, self.program = layout, program
         self.spec = [layout("worker", index).address() for index in range(size)]
         self.environment = {"TF_USE_LEGACY_KERAS": "1"} | (environment or {})
         self.workers = [
@@ -59,7 +60,7 @@ class CollectiveCluster(Members):
         }
         return Worker(
             f"worker {index}",
-            [str(TASK), json.dumps(config)],
+            [str(self.program), json.dumps(config)],
             self.environment,
             place=self.layout("worker", index),
         )

@@ -25,8 +25,8 @@ GROUP = 7
 class Collectives:
     """Functions of one tensor that repeat a collective, each time on the last result."""
 
-    def __init__(self, index: int, size: int) -> None:
-        self.index, self.size = index, size
+    def __init__(self, index: int, size: int, device: str) -> None:
+        self.index, self.size, self.device = index, size, device
         self._instances = itertools.count(100)
         self._built: dict[tuple[str, str, int, int], tuple[Callable[[Any], Any], Any]] = {}
 
@@ -98,8 +98,9 @@ class Collectives:
 
             @tf.function(autograph=False)
             def repeated(value: Any) -> Any:
-                for _ in range(count):
-                    value = collective(value)
+                with tf.device(self.device):
+                    for _ in range(count):
+                        value = collective(value)
                 return value
 
             seed = [self.index, elements]
@@ -142,8 +143,8 @@ def reset(command: str) -> None:
         current.enable_collective_ops(current._collective_ops_server_def)
 
 
-def main() -> None:
-    """Run the commands on standard input."""
+def main(device: str = "CPU:0") -> None:
+    """Run the commands on standard input, with buffers on a device of each task."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive the parent
     os.environ["TF_CONFIG"] = sys.argv[1]
     config = json.loads(sys.argv[1])
@@ -154,7 +155,9 @@ def main() -> None:
     except Exception as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
         os._exit(3)
-    collectives = Collectives(config["task"]["index"], strategy.num_replicas_in_sync)
+    index = config["task"]["index"]
+    where = f"/job:worker/task:{index}/device:{device}"
+    collectives = Collectives(index, strategy.num_replicas_in_sync, where)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

@@ -4,6 +4,8 @@
 
 #include "plugin/bootstrap_call.h"
 #include "plugin/collective_steps.h"
+#include "plugin/device_collective.h"
+#include "plugin/device_memory.h"
 #include "plugin/step_errors.h"
 #include "plugin/worker_cache.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
@@ -34,7 +36,7 @@ void CollectiveAccess::RecvFromPeer(const std::string& peer_device, const std::s
   CollectiveTransferArgs args = {peer_device,   peer_task,     key,      to_device,
                                  to_device_ctx, to_alloc_attr, locality, dev_to_dev_stream_index,
                                  cancellation,  done};
-  Peer* peer = peer_is_local || to_device->device_type() != "CPU" ? nullptr : PeerFor(peer_task);
+  Peer* peer = peer_is_local ? nullptr : PeerFor(peer_task);
   if (peer == nullptr) {
     return CollectiveRemoteAccessDistributed::RecvFromPeer(
         peer_device, peer_task, peer_is_local, key, to_device, to_device_ctx, to_alloc_attr,
@@ -52,9 +54,16 @@ void CollectiveAccess::PostToPeer(const std::string& peer_device, const std::str
                                   const tf::StatusCallback& done) {
   CollectiveTransferArgs args = {peer_device,     peer_task, key, from_device,  from_device_ctx,
                                  from_alloc_attr, locality,  0,   cancellation, done};
-  Peer* peer = from_device->device_type() != "CPU" ? nullptr : PeerFor(peer_task);
-  if (peer == nullptr) return PostByGrpc(args, from_tensor, done);
-  CollectivePost::Run(std::make_shared<CollectivePost>(this, std::move(args), *from_tensor), peer);
+  const bool on_device = InDeviceMemory(*from_device, from_alloc_attr);
+  Peer* peer = PeerFor(peer_task);
+  if (peer == nullptr || (on_device && peer->by_grpc())) {
+    return PostByGrpc(args, from_tensor, done);
+  }
+  if (on_device) {
+    return PostFromDevice(this, args, *from_tensor, dev_mgr_->HostCPU()->GetAllocator({}), peer);
+  }
+  CollectivePost::Run(
+      std::make_shared<CollectivePost>(this, std::move(args), *from_tensor, *from_tensor), peer);
 }
 
 void CollectiveAccess::StartAbort(const absl::Status& status) {

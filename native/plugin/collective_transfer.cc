@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "plugin/device_memory.h"
 #include "plugin/status_conversion.h"
 #include "plugin/step_errors.h"
 #include "protocol/endpoint.h"
@@ -87,7 +88,8 @@ void CollectiveFetch::Cancel(const absl::Status& status) {
 
 char* CollectiveFetch::Destination(uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mu_);
-  return !calling_ && bytes == tensor_->TotalBytes() ? DataOf(*tensor_) : nullptr;
+  const bool fits = bytes == tensor_->TotalBytes() && !OnDevice();
+  return !calling_ && fits ? DataOf(*tensor_) : nullptr;
 }
 
 void CollectiveFetch::OnDelivery(Delivery delivery) {
@@ -134,18 +136,30 @@ void CollectiveFetch::OnUseGrpc(const std::string&) {
 }
 
 void CollectiveFetch::End() {
-  std::function<void()> end = [self = Self()] { self->Finish(self->Copy()); };
+  std::function<void()> end = [self = Self()] { self->Copy(); };
   if (!delivery_.status.ok() || !Poller::Defer(&end)) end();
 }
 
-absl::Status CollectiveFetch::Copy() {
-  const Delivery delivery = std::move(delivery_);  // its lease is released here
-  if (!delivery.status.ok()) return ErrorOf(delivery, peer_task());
+bool CollectiveFetch::OnDevice() const { return InDeviceMemory(*args_.device, args_.attributes); }
+
+void CollectiveFetch::Copy() {
+  Delivery delivery = std::move(delivery_);
+  if (!delivery.status.ok()) return Finish(ErrorOf(delivery, peer_task()));
   if (delivery.bytes != tensor_->TotalBytes()) {
-    return absl::InternalError("a collective's peer sent " + std::to_string(delivery.bytes) +
-                               " bytes where " + std::to_string(tensor_->TotalBytes()) +
-                               " were expected: " + args_.key);
+    return Finish(absl::InternalError("a collective's peer sent " + std::to_string(delivery.bytes) +
+                                      " bytes where " + std::to_string(tensor_->TotalBytes()) +
+                                      " were expected: " + args_.key));
   }
+  if (delivery.bytes > 0 && OnDevice()) {
+    return CopyToDevice(args_.context, args_.device, std::move(delivery), *tensor_,
+                        [self = Self()](const absl::Status& status) { self->Finish(status); });
+  }
+  const absl::Status copied = CopyOnHost(delivery);
+  delivery.owner.Reset();  // releases the peer's buffer before TensorFlow continues
+  Finish(copied);
+}
+
+absl::Status CollectiveFetch::CopyOnHost(const Delivery& delivery) {
   char* destination = DataOf(*tensor_);
   if (delivery.bytes == 0 || delivery.data == destination) return absl::OkStatus();
   if (delivery.bytes > kLongCopy) Poller::LongWorkAhead();
@@ -230,7 +244,7 @@ void CollectivePost::SendByGrpc() {
     by_grpc_ = true;
   }
   if (claimed()) return;
-  step_->PostByGrpc(args_, &tensor_,
+  step_->PostByGrpc(args_, &source_,
                     [self = Self()](const absl::Status& status) { self->End(status); });
 }
 

@@ -104,7 +104,9 @@ class CollectiveFetch final : public CollectiveTransfer {
   }
   // Ends with `delivery_`. Nothing else may be writing into `tensor_`.
   void End();
-  absl::Status Copy();
+  void Copy();
+  absl::Status CopyOnHost(const Delivery& delivery);
+  bool OnDevice() const;
 
   tensorflow::Tensor* const tensor_;
   Peer* peer_ = nullptr;
@@ -118,9 +120,11 @@ class CollectiveFetch final : public CollectiveTransfer {
 // Offers a buffer to a peer until the peer has released it.
 class CollectivePost final : public CollectiveTransfer {
  public:
+  // `source` is TensorFlow's buffer, which it sends itself over gRPC; `tensor` has the same bytes
+  // in the host's memory.
   CollectivePost(CollectiveStep* step, CollectiveTransferArgs args,
-                 const tensorflow::Tensor& tensor)
-      : CollectiveTransfer(step, std::move(args)), tensor_(tensor) {}
+                 const tensorflow::Tensor& tensor, const tensorflow::Tensor& source)
+      : CollectiveTransfer(step, std::move(args)), tensor_(tensor), source_(source) {}
 
   static void Run(const std::shared_ptr<CollectivePost>& post, Peer* peer);
 
@@ -145,6 +149,7 @@ class CollectivePost final : public CollectiveTransfer {
   // Keeps the bytes alive. They also stay unchanged, because TensorFlow writes only into tensors
   // with one reference, even if it was given an error while the peer still reads.
   const tensorflow::Tensor tensor_;
+  const tensorflow::Tensor source_;
   std::mutex mu_;
   bool sending_ = true;
   bool released_ = false;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "plugin/owned_buffer.h"
 #include "protocol/counters.h"
 #include "tensorflow/core/platform/env.h"
 
@@ -84,6 +85,14 @@ void CopyToDevice(tf::DeviceContext* context, tf::Device* device, const tf::Tens
   if (copy == nullptr) return;
   copy->context->CopyCPUTensorToDevice(&copy->from, device, &copy->to,
                                        [copy](const absl::Status& status) { copy->End(status); });
+}
+
+void CopyToDevice(tf::DeviceContext* context, tf::Device* device, Delivery from,
+                  const tf::Tensor& to, tf::StatusCallback done) {
+  tf::core::RefCountPtr<tf::TensorBuffer> buffer(
+      new OwnedBuffer(from.data, from.bytes, std::move(from.owner), from.exclusive));
+  CopyToDevice(context, device, tf::Tensor(to.dtype(), to.shape(), std::move(buffer)), to,
+               std::move(done));
 }
 
 absl::Status AfterDevice(tf::DeviceContext* context, tf::Device* device,

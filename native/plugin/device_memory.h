@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "protocol/tensor.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -36,6 +37,10 @@ void CopyToHost(tensorflow::DeviceContext* context, tensorflow::Device* device,
 void CopyToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device,
                   const tensorflow::Tensor& from, const tensorflow::Tensor& to,
                   tensorflow::StatusCallback done);
+
+// The same for what a peer delivered, which has as many bytes as `to`.
+void CopyToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device, Delivery from,
+                  const tensorflow::Tensor& to, tensorflow::StatusCallback done);
 
 // Calls `then`, on another thread, when the device has computed all that was enqueued on the
 // context's stream. Returns an error if it cannot; `then` is not called then.

@@ -12,9 +12,9 @@
 // destination holds scribbles; its source is read after the delay. So what does not wait for a
 // stream reads, or sends, wrong bytes.
 //
-// Kernels, for float: Neg, Square, AddV2, Sub, Mul (operands of equal shape, or one with a single
-// element), MatMul, and Abs, which reads its input in the host's memory. TensorFlow has its own for
-// any device: Identity, Const, Shape, control flow, variables, _Send, _Recv.
+// Kernels, for float: Neg, Square, Add, AddV2, Sub, Mul, Div (operands of equal shape, or one with
+// a single element), MatMul, and Abs, which reads its input in the host's memory. TensorFlow has
+// its own for any device: Identity, Const, Shape, control flow, variables, _Send, _Recv.
 //
 // The environment variable PRETEND_ACCELERATOR has "key=value" pairs, separated by spaces or
 // commas. It is read when TensorFlow first asks; an unknown key or a bad value ends the process

@@ -64,6 +64,17 @@ class Call {
                                          static_cast<int>(shape.size()), bytes, status_.get()));
   }
 
+  // In the memory of the first input, if TensorFlow allows or, as its collectives do, demands it.
+  OwnedTensor OutputInFirstInput(const Shape& shape) {
+    const int first = 0;
+    int forwarded = -1;
+    OwnedTensor output(TF_ForwardInputOrAllocateOutput(context_, &first, 1, 0, shape.data(),
+                                                       static_cast<int>(shape.size()), &forwarded,
+                                                       status_.get()));
+    in_place_ = forwarded == first;
+    return output;
+  }
+
   // The tensors live on: TensorFlow reuses memory only for what the stream does later.
   void Launch(const OwnedTensor& output, std::function<void(float*)> compute) {
     SP_Stream stream = TF_GetStream(context_, status_.get());
@@ -74,7 +85,7 @@ class Call {
       compute(to);
       ++counters().kernels;
     };
-    operation.destination = reinterpret_cast<char*>(to);
+    if (!in_place_) operation.destination = reinterpret_cast<char*>(to);
     operation.bytes = TF_TensorByteSize(output.get());
     stream->Enqueue(std::move(operation));
   }
@@ -82,6 +93,7 @@ class Call {
  private:
   TF_OpKernelContext* const context_;
   const OwnedStatus status_;
+  bool in_place_ = false;
 };
 
 float Negated(float x) { return -x; }
@@ -89,6 +101,7 @@ float Squared(float x) { return x * x; }
 float Sum(float x, float y) { return x + y; }
 float Difference(float x, float y) { return x - y; }
 float Product(float x, float y) { return x * y; }
+float Quotient(float x, float y) { return x / y; }
 
 template <float (*kFunction)(float)>
 void Unary(void*, TF_OpKernelContext* context) {
@@ -103,7 +116,7 @@ void Unary(void*, TF_OpKernelContext* context) {
   });
 }
 
-template <float (*kFunction)(float, float)>
+template <float (*kFunction)(float, float), bool kInPlace = false>
 void Binary(void*, TF_OpKernelContext* context) {
   Call call(context);
   const OwnedTensor left = call.Input(0);
@@ -119,7 +132,8 @@ void Binary(void*, TF_OpKernelContext* context) {
     return;
   }
   const bool shape_of_left = !one_left || (one_right && left_shape.size() >= right_shape.size());
-  const OwnedTensor output = call.Output(shape_of_left ? left_shape : right_shape);
+  const Shape& shape = shape_of_left ? left_shape : right_shape;
+  const OwnedTensor output = kInPlace ? call.OutputInFirstInput(shape) : call.Output(shape);
   if (!call.ok()) return;
   const int64_t count = TF_TensorElementCount(output.get());
   call.Launch(output, [=, x = Floats(left.get()), y = Floats(right.get())](float* to) {
@@ -207,8 +221,10 @@ void TF_InitKernel() {
   namespace pretend = pretend_accelerator;
   pretend::Register("Neg", pretend::Unary<pretend::Negated>);
   pretend::Register("Square", pretend::Unary<pretend::Squared>);
+  pretend::Register("Add", pretend::Binary<pretend::Sum, /*kInPlace=*/true>);
   pretend::Register("AddV2", pretend::Binary<pretend::Sum>);
   pretend::Register("Sub", pretend::Binary<pretend::Difference>);
+  pretend::Register("Div", pretend::Binary<pretend::Quotient, /*kInPlace=*/true>);
   pretend::Register("Mul", pretend::Binary<pretend::Product>);
   pretend::Register("Abs", pretend::AbsoluteOfHost, "x");
   pretend::Register("MatMul", pretend::MatMul, nullptr, pretend::CreateMatMul,
