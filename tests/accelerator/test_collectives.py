@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from bench.support.collective_cluster import CollectiveCluster
+from tests.plugin.test_collectives import ENDS_WITHIN, STRICT, assert_they_lost_the_last
 from tests.support import fake_verbs
 from tests.support.accelerators import environment
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.xdist_group("accelerator_collectives")]
 
 PROGRAM = Path(__file__).with_name("collective_task.py")
-STRICT = {"RDMA_TRANSPORT_FALLBACK": "forbid"}
 OPS = ("all_reduce", "all_gather", "broadcast")
 ELEMENTS = (3, 3 * 1001, 3 * 100_001)
 MEBIBYTES = 3 << 20
-ENDS_WITHIN = 5.0
 
 
 def workers(
@@ -95,9 +94,4 @@ def test_the_loss_of_one_ends_the_collective_of_all() -> None:
             worker.say({"op": "all_reduce", "bytes": MEBIBYTES, "count": 1})
         time.sleep(0.5)
         cluster.workers[2].signal(signal.SIGKILL)
-        begun = time.monotonic()
-        for worker in cluster.workers[:2]:
-            answer = worker.read()
-            assert answer["error"] == "UnavailableError", answer
-            assert "task:2" in answer["message"]
-        assert time.monotonic() - begun < ENDS_WITHIN
+        assert_they_lost_the_last(cluster)

@@ -83,6 +83,7 @@ def direct_bytes(cluster: AcceleratorCluster) -> int:
 def test_no_device_copies(clusters: Clusters, to: str) -> None:
     rdma = clusters["rdma"]
     a, b = tasks(rdma)
+    slots = [task.stats()["plan"]["slot_allocations"] for task in (a, b)]
     with Graph(rdma, lambda: sent_to(EDGES[to])) as graph:
         for _ in range(2):  # the first step may begin before the peers are linked
             graph.run()
@@ -90,6 +91,7 @@ def test_no_device_copies(clusters: Clusters, to: str) -> None:
         for _ in range(3):
             graph.run()
         after = [(task.count(), task.stats()) for task in (a, b)]
+    assert [task["plan"]["slot_allocations"] for _, task in after] == slots
     for ends, (old, new) in zip(("a", to), zip(before, after, strict=True), strict=True):
         for name in ("dtoh_copies", "htod_copies", "dtod_copies"):
             assert new[0][name] == old[0][name]

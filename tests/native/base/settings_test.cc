@@ -102,6 +102,26 @@ TEST(Settings, WhatVerbsTake) {
   EXPECT_EQ(verbs.isolation, Isolation::kPeer);
 }
 
+TEST(Settings, WhetherCardsAccessGpus) {
+  for (const auto& [text, mode] :
+       {std::pair{"auto", GpuDirect::kAuto}, std::pair{"on", GpuDirect::kOn},
+        std::pair{"off", GpuDirect::kOff}}) {
+    Settings settings;
+    std::vector<std::string> warnings;
+    ASSERT_TRUE(
+        Load({std::string("RDMA_TRANSPORT_GPU_DIRECT=") + text}, &settings, &warnings).ok());
+    EXPECT_EQ(settings.gpu_direct, mode);
+    EXPECT_EQ(settings.cuda_library, "libcuda.so.1");
+  }
+  Settings settings;
+  std::vector<std::string> warnings;
+  ASSERT_TRUE(Load({"RDMA_TRANSPORT_LIBCUDA=/opt/libcuda.so.1"}, &settings, &warnings).ok());
+  EXPECT_EQ(settings.gpu_direct, GpuDirect::kAuto);
+  EXPECT_EQ(settings.cuda_library, "/opt/libcuda.so.1");
+  EXPECT_EQ(Load({"RDMA_TRANSPORT_GPU_DIRECT=maybe"}, &settings, &warnings).code(),
+            Code::kInvalidArgument);
+}
+
 TEST(Settings, WhatVerbsDoNotTake) {
   const struct {
     const char* entry;
