@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from tests.support.accelerators import LIBRARY, Library
 
-SIDE = 100
+SIDE = 160
 STEPS = 4
 PS = "/job:ps/replica:0/task:0/device:PRETEND:0"
 WORKER = "/job:worker/replica:0/task:0/device:PRETEND:1"

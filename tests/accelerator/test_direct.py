@@ -46,7 +46,7 @@ from tests.accelerator.test_faults import (
 )
 from tests.plugin.test_faults import Background
 from tests.support import fake_verbs
-from tests.support.accelerators import CUDA, AcceleratorCluster, Clusters, cuda_library
+from tests.support.accelerators import CUDA, AcceleratorCluster, Clusters, exporting
 from tests.support.graphs import Graph, same_bits, v1
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("accelerators")]
@@ -56,14 +56,9 @@ SIZES = [20_000, 300_000, 2**20 + 3]
 EDGES = {"accelerator": B0, "cpu": B_CPU}
 
 
-def direct(fabric: str = "verbs", fake: str = "", **settings: str) -> dict[str, str]:
-    """Settings of tasks whose accelerators export their memory, with the fake libibverbs."""
-    return fake_verbs.environment(fabric, fake, **settings) | {CUDA: cuda_library()}
-
-
 @pytest.fixture(scope="module")
 def settings() -> dict[str, str]:
-    return direct(GPU_DIRECT="on")
+    return exporting(GPU_DIRECT="on")
 
 
 def sent_to(device: str) -> Any:
@@ -130,7 +125,7 @@ def test_a_card_does_not_write_to_memory_that_kernels_still_read(both: Clusters)
 
 def test_what_comes_from_a_processor_is_read_into_the_device() -> None:
     """If it has no slot, to which the sender writes."""
-    with AcceleratorCluster(JOBS, "rdma", direct(GPU_DIRECT="on", STATIC="off")) as cluster:
+    with AcceleratorCluster(JOBS, "rdma", exporting(GPU_DIRECT="on", STATIC="off")) as cluster:
         a, b = tasks(cluster)
 
         def build() -> Any:
@@ -161,7 +156,7 @@ def test_what_comes_from_a_processor_is_read_into_the_device() -> None:
     ids=["refused", "one_host", "off", "checksum"],
 )
 def test_otherwise_tensors_are_copied(given: dict[str, str], refused: bool) -> None:
-    with AcceleratorCluster(JOBS, "rdma", direct(**given)) as cluster, ready(cluster) as graph:
+    with AcceleratorCluster(JOBS, "rdma", exporting(**given)) as cluster, ready(cluster) as graph:
         run(graph, LARGE)
         copied = sum(task.stats()["device_copied_bytes"] for task in tasks(cluster))
         assert copied > 0
@@ -170,13 +165,13 @@ def test_otherwise_tensors_are_copied(given: dict[str, str], refused: bool) -> N
 
 
 def test_on_requires_a_driver_that_exports_memory() -> None:
-    given = direct(GPU_DIRECT="on") | {CUDA: "/nowhere/libcuda.so.1"}
+    given = exporting(GPU_DIRECT="on") | {CUDA: "/nowhere/libcuda.so.1"}
     with pytest.raises(Exception, match=r"RDMA_TRANSPORT_GPU_DIRECT=on, but .*/nowhere"):
         AcceleratorCluster(JOBS, "rdma", given)
 
 
 def test_a_task_killed_amid_direct_transfers() -> None:
-    with AcceleratorCluster(JOBS, "rdma", direct(fake="delay_us=3000")) as cluster:
+    with AcceleratorCluster(JOBS, "rdma", exporting(fake="delay_us=3000")) as cluster:
         with ready(cluster):
             pass
         a, b = tasks(cluster)
@@ -196,7 +191,7 @@ def test_a_task_killed_amid_direct_transfers() -> None:
 
 
 def test_a_step_that_ends_amid_direct_transfers() -> None:
-    given = direct(fake="retry_ms=20000")
+    given = exporting(fake="retry_ms=20000")
     with AcceleratorCluster(JOBS, "rdma", given) as cluster, ready(cluster) as graph:
         run(graph, LARGE)
         pids = [task.process.pid for task in tasks(cluster)]

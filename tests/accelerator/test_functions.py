@@ -1,5 +1,6 @@
 """TensorFlow 2's ways to a cluster with accelerators: as over gRPC, bit for bit."""
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -8,7 +9,12 @@ from typing import Any
 import pytest
 
 from tests.support import forked
-from tests.support.accelerators import FALLBACK, AcceleratorCluster, assert_by_fabric
+from tests.support.accelerators import (
+    FALLBACK,
+    AcceleratorCluster,
+    assert_by_fabric,
+    exporting,
+)
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("accelerator_clients")]
 
@@ -16,11 +22,21 @@ CLIENT = Path(__file__).with_name("client.py")
 CHIEF = ("chief", 0)
 
 
-def answer(kind: str, protocol: str, late_us: int) -> dict[str, Any]:
-    """What client.py says, and "kernels": how many ran on the accelerators of each task."""
+@functools.cache
+def over_grpc(kind: str) -> dict[str, Any]:
+    return answer(kind, "grpc", 0)
+
+
+def answer(
+    kind: str, protocol: str, late_us: int, settings: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """What client.py says, and "kernels": how many ran on the accelerators of each task.
+
+    "direct": the bytes that cards read or wrote there.
+    """
     jobs = {"ps": 1, "worker": 1, "chief": 1}
     pretend = f"delay_us={late_us if protocol == 'rdma' else 0}"
-    with AcceleratorCluster(jobs, protocol, pretend=pretend, without=(CHIEF,)) as cluster:
+    with AcceleratorCluster(jobs, protocol, settings, pretend=pretend, without=(CHIEF,)) as cluster:
         result = forked.run(
             [str(CLIENT), kind, protocol, json.dumps(cluster.spec)],
             os.environ | (cluster.environment or {}),
@@ -32,14 +48,19 @@ def answer(kind: str, protocol: str, late_us: int) -> dict[str, Any]:
         answered: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
         counts = {name: task.count() for name, task in cluster.accelerated().items()}
         answered["kernels"] = {name: count["kernels"] for name, count in counts.items()}
+        if protocol == "rdma":
+            stats = [task.stats() for task in cluster.tasks.values()]
+            answered["direct"] = sum(each["device_direct_bytes"] for each in stats)
         return answered
 
 
 @pytest.mark.parametrize("kind", ["functions", "operations", "parameter_server"])
-def test_a_client_computes_the_same(kind: str) -> None:
-    over_grpc, over_rdma = answer(kind, "grpc", 0), answer(kind, "rdma", 3000)
-    assert over_grpc["digest"] == over_rdma["digest"]
-    assert over_grpc["kernels"] == over_rdma["kernels"]
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_client_computes_the_same(kind: str, direct: bool) -> None:
+    over_rdma = answer(kind, "rdma", 3000, exporting(GPU_DIRECT="on") if direct else None)
+    assert (over_rdma["direct"] > 0) == direct
+    assert over_grpc(kind)["digest"] == over_rdma["digest"]
+    assert over_grpc(kind)["kernels"] == over_rdma["kernels"]
     assert over_rdma["kernels"]["/job:worker/task:0"] > 0
     if FALLBACK != "allow":
         assert over_rdma["stats"]["fallback_reasons"] == {}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.support.cluster import Cluster, Task
+from tests.support import fake_verbs
 
 NATIVE_TESTS = Path(__file__).parent.parent.parent / "build" / "debug" / "tests" / "native"
 PROGRAM = Path(__file__).parent.parent / "accelerator" / "task.py"
@@ -71,6 +72,11 @@ def cuda_library() -> str:
     if not found:
         pytest.skip("the pretend CUDA driver is not built: make test-native")
     return str(found[0])
+
+
+def exporting(fabric: str = "verbs", fake: str = "", **settings: str) -> dict[str, str]:
+    """Settings of tasks whose accelerators export their memory, with the fake libibverbs."""
+    return fake_verbs.environment(fabric, fake, **settings) | {CUDA: cuda_library()}
 
 
 def environment(devices: int = 2, pretend: str = "") -> dict[str, str]:
