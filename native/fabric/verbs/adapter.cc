@@ -68,7 +68,7 @@ void CompletionQueue::Emptied(int released) {
 
 Registration::~Registration() {
   if (!adapter_->Usable()) return;
-  adapter_->registered_.fetch_sub(region_->length);
+  adapter_->registered_.fetch_sub(locked_);
   const int error = adapter_->library().dereg_mr(region_);
   if (error != 0) {
     Log(LogLevel::kWarning, VerbError(error, "ibv_dereg_mr", adapter_->Name()).message());
@@ -156,8 +156,8 @@ Status Adapter::Register(void* address, size_t length, int access,
                          std::unique_ptr<Registration>* registration) {
   ibv_mr* region = RegisterAt(AddressOf(address), address, length, access);
   if (region == nullptr) return RegistrationError(errno, length, registered_.load(), Name());
-  registered_.fetch_add(length);
   registration->reset(new Registration(this, region, address, AddressOf(address)));
+  registered_.fetch_add((*registration)->locked_ = length);
   return OkStatus();
 }
 
@@ -175,9 +175,14 @@ int Adapter::WindowAccess(size_t length, int access) {
 
 Status Adapter::Expose(void* address, size_t length, int access,
                        std::shared_ptr<Registration>* registration) {
-  return ExposeBy(
-      [&](uint64_t iova, int allowed) { return RegisterAt(iova, address, length, allowed); },
-      address, length, access, registration);
+  const auto register_at = [&](uint64_t iova, int allowed) {
+    return RegisterAt(iova, address, length, allowed);
+  };
+  if (!ExposeBy(register_at, address, length, access, registration)) {
+    return RegistrationError(errno, length, registered_.load(), Name());
+  }
+  registered_.fetch_add((*registration)->locked_ = length);
+  return OkStatus();
 }
 
 Status Adapter::Expose(const DmaBuf& memory, int access,
@@ -187,18 +192,17 @@ Status Adapter::Expose(const DmaBuf& memory, int access,
                   "libibverbs is too old to register memory of accelerators: it lacks "
                   "ibv_reg_dmabuf_mr of rdma-core 34");
   }
-  // The card's writes to an accelerator must not pass each other.
-  return ExposeBy(
-      [&](uint64_t iova, int allowed) {
-        return library_->reg_dmabuf_mr(domain_, 0, memory.length, iova, memory.file, allowed);
-      },
-      memory.address, memory.length, access, registration);
+  // Without relaxed ordering: the card's writes to an accelerator must not pass each other.
+  const auto register_at = [&](uint64_t iova, int allowed) {
+    return library_->reg_dmabuf_mr(domain_, 0, memory.length, iova, memory.file, allowed);
+  };
+  if (ExposeBy(register_at, memory.address, memory.length, access, registration)) return OkStatus();
+  return VerbError(errno, "ibv_reg_dmabuf_mr", Name());
 }
 
-// `register_at` returns null with errno.
-Status Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at,
-                         void* address, size_t length, int access,
-                         std::shared_ptr<Registration>* registration) {
+bool Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at,
+                       void* address, size_t length, int access,
+                       std::shared_ptr<Registration>* registration) {
   const uint64_t own = AddressOf(address);
   uint64_t iova = random_addresses_.load() ? RandomIova(own) : own;
   const int window_access = WindowAccess(length, access);
@@ -213,11 +217,10 @@ Status Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>
                                "(RDMA_TRANSPORT_ISOLATION)");
     }
   }
-  if (region == nullptr) return RegistrationError(errno, length, registered_.load(), Name());
-  registered_.fetch_add(length);
+  if (region == nullptr) return false;
   registration->reset(new Registration(this, region, address, iova));
   (*registration)->window_access_ = window_access;
-  return OkStatus();
+  return true;
 }
 
 bool Adapter::ChargePending(int64_t bytes) {

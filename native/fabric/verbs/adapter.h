@@ -70,6 +70,7 @@ class Registration {
   ibv_mr* const region_;
   char* const address_;  // `region_` does not know that of a DMA-BUF
   const uint64_t iova_;
+  size_t locked_ = 0;  // bytes that count against the limit on locked memory
   int window_access_ = 0;
 };
 
@@ -125,9 +126,9 @@ class Adapter {
   void DecideIsolation();
   int WindowAccess(size_t length, int access);
   ibv_mr* RegisterAt(uint64_t iova, void* address, size_t length, int access);
-  Status ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at,
-                  void* address, size_t length, int access,
-                  std::shared_ptr<Registration>* registration);
+  // Returns false with errno. `register_at` returns null with errno.
+  bool ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at, void* address,
+                size_t length, int access, std::shared_ptr<Registration>* registration);
 
   int generation_ = 0;
   VerbsSettings settings_;

@@ -243,6 +243,12 @@ TEST_F(DirectMemoryTest, WritesOfCardsAreFlushedWhereTheGpuNeedsIt) {
 }
 
 TEST_F(DirectMemoryTest, OnlyVerbsImports) {
+  ASSERT_NO_FATAL_FAILURE(OpenDevices());
+  EXPECT_TRUE(a_.device->Imports());
+  std::unique_ptr<fabric::Region> refused;
+  const Status status =
+      a_.device->Import({-1, nullptr, kMiB}, fabric::Access::kRemoteRead, &refused);
+  EXPECT_NE(status.message().find("ibv_reg_dmabuf_mr"), std::string::npos) << status.message();
   Settings settings;
   settings.fabric = "shm";
   std::unique_ptr<fabric::Device> device;
