@@ -93,7 +93,8 @@ def test_no_device_copies(clusters: Clusters, to: str) -> None:
         assert new[1]["device_copied_bytes"] == old[1]["device_copied_bytes"]
         expected = 0 if ends == "cpu" else 3 * 4 * sum(SIZES)
         assert new[1]["device_direct_bytes"] - old[1]["device_direct_bytes"] == expected
-        assert new[1]["direct"] == old[1]["direct"]
+        # Each allocation is registered once, when a tensor in it is first sent or received.
+        assert new[1]["direct"]["registered_bytes"] <= new[0]["allocated_bytes"]
         assert new[1]["direct"]["refused"] == 0
 
 
