@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream test-tensorflow bench-verbs paper docs lint format bench clean
+.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream test-tensorflow wheel bench-verbs paper docs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -23,6 +23,7 @@ help:
 	@echo "make paper  run the paper's evaluation, and write docs/benchmarks.md (about 10 minutes)"
 	@echo "make docs   build the documentation site into build/site"
 	@echo "make lint   run the linters;  make format   format the code"
+	@echo "make wheel  build dist/*.whl for this TensorFlow, RHEL 9, Ubuntu 22.04 and later"
 	@echo "make venv   set up only;      make clean    remove build/ and .venv"
 
 $(STAMPS)/system: tools/system_packages.sh
@@ -116,6 +117,13 @@ test-tensorflow: $(STAMPS)/packages
 
 test-upstream: venv
 	@$(PYTHON) -m tests.upstream
+
+# auditwheel refuses a wheel that needs newer libraries than the platform it names.
+wheel: venv
+	@rm -rf build/wheel
+	@$(PYTHON) -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w build/wheel .
+	@auditwheel repair --plat manylinux_2_34_x86_64 --exclude 'libtensorflow_*' -w dist build/wheel/*.whl 2>build/wheel.log || { cat build/wheel.log; false; }
+	@ls dist/*.whl
 
 test: venv lint docs test-native test-fuzz test-python
 
