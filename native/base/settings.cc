@@ -321,6 +321,12 @@ std::vector<SettingRow> MakeTable() {
                         "off: no tensor gets a place before it is sent; each needs a descriptor",
                         {{"on", [](Settings* s) { s->static_edges = true; }},
                          {"off", [](Settings* s) { s->static_edges = false; }}}));
+  rows.push_back(Choice("COLLECTIVES", "direct",
+                        "how TensorFlow's tasks of one host reduce tensors; direct: each task "
+                        "reduces a part out of the memory of all; ring: TensorFlow's algorithm, "
+                        "with the same bits as over gRPC for any number of tasks",
+                        {{"direct", [](Settings* s) { s->direct_collectives = true; }},
+                         {"ring", [](Settings* s) { s->direct_collectives = false; }}}));
   rows.push_back(Choice("CHECKSUM", "off",
                         "on: tensors that this task sends carry a checksum, and one that arrives "
                         "changed is an error",

@@ -66,6 +66,18 @@ void CollectiveAccess::PostToPeer(const std::string& peer_device, const std::str
       std::make_shared<CollectivePost>(this, std::move(args), *from_tensor, *from_tensor), peer);
 }
 
+std::shared_ptr<CollectiveFetch> CollectiveAccess::FetchInPlace(const CollectiveTransferArgs& args,
+                                                                uint64_t bytes) {
+  Peer* peer = PeerFor(args.peer_task);
+  if (peer == nullptr) {
+    args.done(absl::FailedPreconditionError("the cluster has no other task " + args.peer_task));
+    return nullptr;
+  }
+  auto fetch = std::make_shared<CollectiveFetch>(this, args, bytes);
+  CollectiveFetch::Run(fetch, peer);
+  return fetch;
+}
+
 void CollectiveAccess::StartAbort(const absl::Status& status) {
   std::set<std::shared_ptr<CollectiveTransfer>> ending;
   {

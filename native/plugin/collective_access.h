@@ -43,6 +43,10 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
                   const tensorflow::StatusCallback& done) override;
   void StartAbort(const absl::Status& status) override;
 
+  // Fetches `bytes` bytes that another task posts, in place. Calls `args.done` once. Returns null
+  // after an error, which `args.done` gets, if the cluster has no such task.
+  std::shared_ptr<CollectiveFetch> FetchInPlace(const CollectiveTransferArgs& args, uint64_t bytes);
+
  private:
   Peer* PeerFor(const std::string& task);
 

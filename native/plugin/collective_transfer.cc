@@ -88,7 +88,7 @@ void CollectiveFetch::Cancel(const absl::Status& status) {
 
 char* CollectiveFetch::Destination(uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mu_);
-  const bool fits = bytes == tensor_->TotalBytes() && !OnDevice();
+  const bool fits = tensor_ != nullptr && bytes == bytes_ && !OnDevice();
   return !calling_ && fits ? DataOf(*tensor_) : nullptr;
 }
 
@@ -113,14 +113,18 @@ void CollectiveFetch::OnUseGrpc(const std::string&) {
     calling_ = true;
   }
   const Nanos begin = Now();
-  step_->FetchByGrpc(args_, tensor_, &call_, [self = Self(), begin](const absl::Status& status) {
+  tf::Tensor* tensor = tensor_;
+  if (tensor == nullptr) {
+    fetched_ = tf::Tensor(tf::DT_UINT8, tf::TensorShape({static_cast<int64_t>(bytes_)}));
+    tensor = &fetched_;
+  }
+  step_->FetchByGrpc(args_, tensor, &call_, [self = Self(), begin](const absl::Status& status) {
     const bool first = self->Claim();
     if (first) {
       CollectiveStep* step = self->step_;
       step->endpoint()->Forget(step->number(), self->args_.key, self.get());
       if (status.ok()) {
-        self->peer_->ReceivedByGrpc(step->number(), self->args_.key, self->tensor_->TotalBytes(),
-                                    begin);
+        self->peer_->ReceivedByGrpc(step->number(), self->args_.key, self->bytes_, begin);
       }
       return self->Finish(status);
     }
@@ -136,39 +140,45 @@ void CollectiveFetch::OnUseGrpc(const std::string&) {
 }
 
 void CollectiveFetch::End() {
-  std::function<void()> end = [self = Self()] { self->Copy(); };
+  std::function<void()> end = [self = Self()] { self->Take(); };
   if (!delivery_.status.ok() || !Poller::Defer(&end)) end();
 }
 
 bool CollectiveFetch::OnDevice() const { return InDeviceMemory(*args_.device, args_.attributes); }
 
-void CollectiveFetch::Copy() {
-  Delivery delivery = std::move(delivery_);
-  if (!delivery.status.ok()) return Finish(ErrorOf(delivery, peer_task()));
-  if (delivery.bytes != tensor_->TotalBytes()) {
-    return Finish(absl::InternalError("a collective's peer sent " + std::to_string(delivery.bytes) +
-                                      " bytes where " + std::to_string(tensor_->TotalBytes()) +
-                                      " were expected: " + args_.key));
+void CollectiveFetch::Take() {
+  if (!delivery_.status.ok()) return Finish(ErrorOf(delivery_, peer_task()));
+  if (delivery_.bytes != bytes_) {
+    return Finish(absl::InternalError("a collective's peer sent " +
+                                      std::to_string(delivery_.bytes) + " bytes where " +
+                                      std::to_string(bytes_) + " were expected: " + args_.key));
   }
-  if (delivery.bytes > 0 && OnDevice()) {
-    return CopyToDevice(args_.context, args_.device, std::move(delivery), *tensor_,
+  if (tensor_ != nullptr && bytes_ > 0 && OnDevice()) {
+    return CopyToDevice(args_.context, args_.device, std::move(delivery_), *tensor_,
                         [self = Self()](const absl::Status& status) { self->Finish(status); });
   }
-  const absl::Status copied = CopyOnHost(delivery);
-  delivery.owner.Reset();  // releases the peer's buffer before TensorFlow continues
-  Finish(copied);
+  if (tensor_ != nullptr) {
+    Copy();
+    Release();  // before TensorFlow continues
+  }
+  Finish(absl::OkStatus());
 }
 
-absl::Status CollectiveFetch::CopyOnHost(const Delivery& delivery) {
+void CollectiveFetch::Copy() const {
   char* destination = DataOf(*tensor_);
-  if (delivery.bytes == 0 || delivery.data == destination) return absl::OkStatus();
-  if (delivery.bytes > kLongCopy) Poller::LongWorkAhead();
-  std::memcpy(destination, delivery.data, delivery.bytes);
-  if (delivery.mode != Mode::kInline) {
-    GlobalCounters().copied_bytes.fetch_add(delivery.bytes, std::memory_order_relaxed);
+  if (bytes_ == 0 || delivery_.data == destination) return;
+  if (bytes_ > kLongCopy) Poller::LongWorkAhead();
+  std::memcpy(destination, delivery_.data, bytes_);
+  if (delivery_.mode != Mode::kInline) {
+    GlobalCounters().copied_bytes.fetch_add(bytes_, std::memory_order_relaxed);
   }
-  return absl::OkStatus();
 }
+
+const char* CollectiveFetch::data() const {
+  return delivery_.data != nullptr ? delivery_.data : DataOf(fetched_);
+}
+
+void CollectiveFetch::Release() { delivery_ = Delivery(); }
 
 // --- Posting ---
 

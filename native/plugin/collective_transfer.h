@@ -85,13 +85,22 @@ class CollectiveTransfer : public PendingRecv {
   std::optional<absl::Status> early_end_;  // if it ended while `args_` was still needed
 };
 
-// Receives a peer's buffer into `tensor`.
+// Receives a peer's buffer, into `tensor` or in place.
 class CollectiveFetch final : public CollectiveTransfer {
  public:
   CollectiveFetch(CollectiveStep* step, CollectiveTransferArgs args, tensorflow::Tensor* tensor)
-      : CollectiveTransfer(step, std::move(args)), tensor_(tensor) {}
+      : CollectiveTransfer(step, std::move(args)), tensor_(tensor), bytes_(tensor->TotalBytes()) {}
+  // Receives `bytes` bytes in place: in the peer's memory if that is mapped, otherwise in memory of
+  // this object.
+  CollectiveFetch(CollectiveStep* step, CollectiveTransferArgs args, uint64_t bytes)
+      : CollectiveTransfer(step, std::move(args)), tensor_(nullptr), bytes_(bytes) {}
 
   static void Run(const std::shared_ptr<CollectiveFetch>& fetch, Peer* peer);
+
+  // In place: the bytes, from `done` without an error until Release(), which lets the peer reuse
+  // them. Call neither before `done`.
+  const char* data() const;
+  void Release();
 
   void Cancel(const absl::Status& status) override;
   char* Destination(uint64_t bytes) override;
@@ -104,11 +113,13 @@ class CollectiveFetch final : public CollectiveTransfer {
   }
   // Ends with `delivery_`. Nothing else may be writing into `tensor_`.
   void End();
-  void Copy();
-  absl::Status CopyOnHost(const Delivery& delivery);
   bool OnDevice() const;
+  void Take();
+  void Copy() const;
 
-  tensorflow::Tensor* const tensor_;
+  tensorflow::Tensor* const tensor_;  // null: in place
+  const uint64_t bytes_;
+  tensorflow::Tensor fetched_;  // in place, over gRPC
   Peer* peer_ = nullptr;
   std::mutex mu_;
   bool calling_ = false;  // a gRPC call may be writing into `tensor_`

@@ -161,6 +161,12 @@ const std::vector<Row<ProcessCounts>>& Rows(const ProcessCounts*) {
        [](Process process) { return StagedBySite(process.edges); }, kNotExported},
       {"fallback_reasons.{reason}", kCounter, "Tensors that fell back to gRPC.",
        [](Process) { return Values(counters.fallback_reasons.Get()); }, "fallbacks"},
+      {"collectives.{algorithm}", kCounter,
+       "Collectives of TensorFlow that began here. RdmaDirectReduce is this transport's own.",
+       [](Process) { return Values(counters.collectives.Get()); }},
+      {"ring_reasons.{reason}", kCounter,
+       "Reductions that used TensorFlow's ring, by the reason why not direct.",
+       [](Process) { return Values(counters.ring_reasons.Get()); }},
       {"errors.{kind}", kCounter, "Errors of the transport.",
        [](Process) { return Values(counters.errors.Get()); }},
   };

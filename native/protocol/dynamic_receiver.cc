@@ -67,7 +67,8 @@ void DynamicReceiver::TakeDescriptor(const TensorHeader& header, Arrival* arriva
   const bool blocks_until_release = (header.flags & kBlocksUntilRelease) != 0;
   const fabric::Urgency urgency =
       blocks_until_release ? fabric::Urgency::kWake : fabric::Urgency::kLazy;
-  const bool aligned = header.region_offset % kTensorAlignment == 0;
+  // A sender that waits does so for a part of a tensor, of which the receiver makes no tensor.
+  const bool aligned = blocks_until_release || header.region_offset % kTensorAlignment == 0;
   if (!receiver_owned && (!context_.settings->zero_copy || !channel_->MapsPeer() || !aligned)) {
     arrival->channel = channel_;
     arrival->source = span;
