@@ -34,24 +34,24 @@ class CollectiveExecutor final : public tf::BaseCollectiveExecutor {
                     const std::string& key, tf::StatusCallback done) override {
     const std::string& algorithm = params->instance.impl_details.collective_name;
     GlobalCounters().collectives.Add(algorithm);
-    never_blocks_ = algorithm == kDirectReduce;
+    const bool outer = std::exchange(may_block_, algorithm != kDirectReduce);
     BaseCollectiveExecutor::ExecuteAsync(context, params, key, std::move(done));
-    never_blocks_ = false;
+    may_block_ = outer;
   }
-  // The base class runs what may block on another thread, which takes longer to wake up than a
-  // small reduction.
+  // Only TensorFlow's own algorithms block. Another thread takes longer to wake up than a small
+  // reduction takes.
   void RunClosure(std::function<void()> closure) override {
-    if (!std::exchange(never_blocks_, false)) {
+    if (std::exchange(may_block_, false)) {
       return BaseCollectiveExecutor::RunClosure(std::move(closure));
     }
     closure();
   }
 
  private:
-  static thread_local bool never_blocks_;  // what ExecuteAsync() runs next
+  static thread_local bool may_block_;  // what ExecuteAsync() runs next
 };
 
-thread_local bool CollectiveExecutor::never_blocks_ = false;
+thread_local bool CollectiveExecutor::may_block_ = false;
 
 class CollectiveMgr final : private CacheHolder, public tf::RpcCollectiveExecutorMgr {
  public:

@@ -206,6 +206,7 @@ void CollectivePost::StopWatching() {
 void CollectivePost::End(const absl::Status& status) {
   if (!Claim()) return;
   StopWatching();
+  if (status.ok()) tensor_ = source_ = tf::Tensor();  // what follows may write into it
   Finish(status);
 }
 

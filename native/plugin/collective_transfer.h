@@ -157,10 +157,11 @@ class CollectivePost final : public CollectiveTransfer {
   std::string WatchKey() const { return "posted: " + args_.key; }
   void StopWatching();
 
-  // Keeps the bytes alive. They also stay unchanged, because TensorFlow writes only into tensors
-  // with one reference, even if it was given an error while the peer still reads.
-  const tensorflow::Tensor tensor_;
-  const tensorflow::Tensor source_;
+  // Keep the bytes alive until the peer has released them. They also stay unchanged, because
+  // TensorFlow writes only into tensors with one reference, even if it was given an error while the
+  // peer still reads.
+  tensorflow::Tensor tensor_;
+  tensorflow::Tensor source_;
   std::mutex mu_;
   bool sending_ = true;
   bool released_ = false;

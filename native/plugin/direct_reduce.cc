@@ -269,6 +269,9 @@ void DirectReduce::Finish() {
   if (status_.ok() && whole_) {
     std::memcpy(DataOf(output_), DataOf(result_), result_.TotalBytes());
   }
+  // What follows may write into a tensor with one reference.
+  input_ = output_ = result_ = tf::Tensor();
+  parts_.clear();
   const tf::StatusCallback done = std::move(done_);
   done(status_);  // may destroy this object
 }
