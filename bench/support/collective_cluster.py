@@ -1,7 +1,7 @@
 """Workers that run TensorFlow's collectives together."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,14 @@ class CollectiveCluster(Members):
         other_protocol: Collection[int] = (),
         layout: Layout = everything_here,
         program: Path = TASK,
+        only_for: Mapping[int, dict[str, str]] | None = None,
     ) -> None:
-        """The workers in `other_protocol` name "grpc", whatever the others do."""
+        """The workers in `other_protocol` name "grpc", whatever the others do.
+
+        `only_for` has what single workers have in their environment besides.
+        """
         self.layout, self.program = layout, program
+        self.only_for = only_for or {}
         self.spec = [layout("worker", index).address() for index in range(size)]
         self.environment = {"TF_USE_LEGACY_KERAS": "1"} | (environment or {})
         self.workers = [
@@ -61,20 +66,31 @@ class CollectiveCluster(Members):
         return Worker(
             f"worker {index}",
             [str(self.program), json.dumps(config)],
-            self.environment,
+            self.environment | self.only_for.get(index, {}),
             place=self.layout("worker", index),
         )
 
     def run(
-        self, op: str, size: int, count: int = 1, dtype: str = "float32", seconds: float = 60
+        self,
+        op: str,
+        size: int,
+        count: int = 1,
+        dtype: str = "float32",
+        seconds: float = 60,
+        **more: Any,
     ) -> list[dict[str, Any]]:
         """Repeat a collective of `size` bytes in all workers; their answers."""
-        self.begin(op, size, count, dtype)
+        self.begin(op, size, count, dtype, **more)
         return [worker.read(seconds) for worker in self.workers]
 
-    def begin(self, op: str, size: int, count: int = 1, dtype: str = "float32") -> None:
-        """Start an operation of `size` bytes on all workers, without waiting for it."""
-        command = {"op": op, "bytes": size, "count": count, "dtype": dtype}
+    def begin(
+        self, op: str, size: int, count: int = 1, dtype: str = "float32", **more: Any
+    ) -> None:
+        """Start an operation of `size` bytes on all workers, without waiting for it.
+
+        `more` is what else a command of the task may have.
+        """
+        command = {"op": op, "bytes": size, "count": count, "dtype": dtype} | more
         for worker in self.workers:
             worker.say(command)
 

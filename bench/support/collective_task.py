@@ -2,19 +2,26 @@
 
 usage: collective_task.py TF_CONFIG
 
-Reads one JSON command a line: {"op", "bytes", "count", "dtype", "seed"}, and answers each with
+Reads one JSON command a line: {"op", "bytes", "count", "dtype"}, and answers each with
 {"seconds": of the whole function, "digest": of what it returned} or {"error", "message"}.
+Reductions also take {"merge", "final"}: TensorFlow's names of operations. With {"special": true},
+floating-point values include zeros of both signs, infinities and NaN. With {"values": true}, the
+answer also has "input" and "output", in base64. With {"cancel_after"}, the function is cancelled
+after that many seconds.
 "stats" is answered with the transport's counters. "abort" aborts all collectives, and "anew" resets
 TensorFlow's executor of them; both are answered with {"done": true}.
 """
 
+import base64
 import ctypes
 import hashlib
 import itertools
 import json
+import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +35,7 @@ class Collectives:
     def __init__(self, index: int, size: int, device: str) -> None:
         self.index, self.size, self.device = index, size, device
         self._instances = itertools.count(100)
-        self._built: dict[tuple[str, str, int, int], tuple[Callable[[Any], Any], Any]] = {}
+        self._built: dict[str, tuple[Callable[[Any], Any], Any]] = {}
 
     def _keys(self) -> dict[str, Any]:
         import tensorflow as tf
@@ -39,18 +46,32 @@ class Collectives:
             "instance_key": tf.constant(next(self._instances)),
         }
 
-    def all_reduce(self, value: Any) -> Any:
+    def all_reduce(self, value: Any, merge: str = "Add", final: str = "Id") -> Any:
         """Return the sum over all workers, in the shape of `value`."""
         import tensorflow as tf
 
         return tf.raw_ops.CollectiveReduceV2(
             input=value,
             ordering_token=[],
-            merge_op="Add",
-            final_op="Id",
+            merge_op=merge,
+            final_op=final,
             communication_hint="ring",
             **self._keys(),
         )
+
+    def reduce_scatter(self, value: Any, merge: str = "Add", final: str = "Id") -> Any:
+        """Return this worker's part of the sum, as often as there are workers."""
+        import tensorflow as tf
+
+        part = tf.raw_ops.CollectiveReduceScatterV2(
+            input=value,
+            ordering_token=[],
+            merge_op=merge,
+            final_op=final,
+            communication_hint="ring",
+            **self._keys(),
+        )
+        return tf.ensure_shape(tf.concat([part] * self.size, 0), value.shape)
 
     def all_gather(self, value: Any) -> Any:
         """Return the first parts of all workers, in the shape of `value`."""
@@ -88,25 +109,58 @@ class Collectives:
         with tf.control_dependencies([value]):
             return tf.raw_ops.CollectiveBcastRecv(T=value.dtype, **keys)
 
-    def prepare(self, op: str, dtype: str, elements: int, count: int) -> tuple[Any, Any]:
+    def prepare(self, command: dict[str, Any]) -> tuple[Any, Any]:
         """The function, traced, and what it is called with."""
         import tensorflow as tf
 
-        key = (op, dtype, elements, count)
+        dtype = tf.as_dtype(command.get("dtype", "float32"))
+        elements = command["bytes"] // dtype.size
+        if command["bytes"] > 0:
+            elements = max(elements, 1)
+        options = {name: command[name] for name in ("merge", "final") if name in command}
+        key = json.dumps([command["op"], dtype.name, elements, command["count"], options])
         if key not in self._built:
-            collective = getattr(self, op)
+            collective = getattr(self, command["op"])
 
             @tf.function(autograph=False)
             def repeated(value: Any) -> Any:
                 with tf.device(self.device):
-                    for _ in range(count):
-                        value = collective(value)
+                    for _ in range(command["count"]):
+                        value = collective(value, **options)
                 return value
 
             seed = [self.index, elements]
             value = tf.cast(tf.random.stateless_uniform([elements], seed, -100.0, 100.0), dtype)
             self._built[key] = repeated, value
-        return self._built[key]
+        repeated, value = self._built[key]
+        return repeated, self.special(value) if command.get("special") else value
+
+    def special(self, value: Any) -> Any:
+        """Replace the first elements of `value` so that all pairs of special values meet."""
+        import tensorflow as tf
+
+        if not value.dtype.is_floating:
+            return value
+        special = [0.0, -0.0, math.inf, -math.inf, math.nan]
+        power = len(special) ** self.index
+        mine = [special[i // power % len(special)] for i in range(len(special) ** self.size)]
+        count = min(len(mine), value.shape[0])
+        return tf.concat([tf.cast(mine[:count], value.dtype), value[count:]], 0)
+
+
+def cancelled_after(seconds: float, function: Any) -> Callable[[Any], Any]:
+    """Return the function so that it is cancelled while it runs."""
+    from tensorflow.python.eager import cancellation
+
+    manager = cancellation.CancellationManager()
+    threading.Timer(seconds, manager.start_cancel).start()
+    cancelable: Callable[[Any], Any] = manager.get_cancelable_function(function)
+    return cancelable
+
+
+def in_base64(tensor: Any) -> str:
+    """Return the bytes of a tensor as text."""
+    return base64.b64encode(tensor.numpy().tobytes()).decode()
 
 
 def digest(tensor: Any) -> str:
@@ -118,9 +172,9 @@ def answer(collectives: Collectives, command: dict[str, Any]) -> dict[str, Any]:
     """Run the operation of a command; return its seconds, and a digest or an error."""
     import tensorflow as tf
 
-    dtype = command.get("dtype", "float32")
-    elements = max(command["bytes"] // tf.as_dtype(dtype).size, 1)
-    function, value = collectives.prepare(command["op"], dtype, elements, command["count"])
+    function, value = collectives.prepare(command)
+    if "cancel_after" in command:
+        function = cancelled_after(command["cancel_after"], function.get_concrete_function(value))
     start = time.perf_counter()
     try:
         result = function(value)
@@ -128,7 +182,10 @@ def answer(collectives: Collectives, command: dict[str, Any]) -> dict[str, Any]:
     except tf.errors.OpError as error:
         seconds = time.perf_counter() - start
         return {"error": type(error).__name__, "message": error.message, "seconds": seconds}
-    return {"seconds": time.perf_counter() - start, "digest": digest(result)}
+    answered = {"seconds": time.perf_counter() - start, "digest": digest(result)}
+    if command.get("values"):
+        answered |= {"input": in_base64(value), "output": in_base64(result)}
+    return answered
 
 
 def reset(command: str) -> None:

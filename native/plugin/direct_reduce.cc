@@ -114,6 +114,11 @@ absl::Status DirectReduce::Prepare() {
   TF_RETURN_IF_ERROR(Parse(params.merge_op, &op_));
 
   const tf::Tensor& input = *context_->input;
+  if (scatters_ && input.NumElements() != size_ * context_->output->NumElements()) {
+    return absl::InvalidArgumentError(std::to_string(input.dim_size(0)) +
+                                      " rows cannot be divided among " + std::to_string(size_) +
+                                      " members of a reduce-scatter");
+  }
   const tf::TensorBuffer* buffer = tf::DMAHelper::buffer(&input);
   const bool changes = buffer != nullptr && MutableBuffers::Get().Contains(
                                                 const_cast<tf::TensorBuffer*>(buffer)
@@ -158,7 +163,11 @@ void DirectReduce::Exchange() {
   }
   for (int i = 1; i < size_; ++i) {
     const int from = (rank_ + i) % size_;
-    if (!scatters_ && !whole_ && PartOf(from).length > 0) FetchPart(from);
+    if (scatters_ || whole_) {
+      Watch(from);
+    } else if (PartOf(from).length > 0) {
+      FetchPart(from);
+    }
     if (own) FetchContribution(from);
   }
   if (own) OnContribution(absl::OkStatus());
@@ -177,7 +186,7 @@ CollectiveTransferArgs DirectReduce::ArgsFor(const char* phase, int from, int to
   args.context = context_->op_ctx->op_device_context();
   args.attributes = context_->op_ctx->output_alloc_attr(0);
   args.locality = peer.device.locality();
-  args.cancellation = &cancellation_;
+  args.cancellation = context_->op_ctx->cancellation_manager();
   args.done = std::move(done);
   return args;
 }
@@ -200,6 +209,13 @@ void DirectReduce::FetchPart(int from) {
                         args.stream, args.cancellation, args.done);
 }
 
+// Notices, while this member waits for one peer, that another one has contributed and then failed.
+void DirectReduce::Watch(int peer) {
+  ++pending_;
+  watches_.push_back(access_->Watch(
+      ArgsFor("watch", peer, rank_, [this](const absl::Status& status) { End(status); })));
+}
+
 void DirectReduce::FetchContribution(int from) {
   const auto arrived = [this](const absl::Status& status) { OnContribution(status); };
   contributions_[from] =
@@ -213,6 +229,9 @@ void DirectReduce::OnContribution(const absl::Status& status) {
 }
 
 void DirectReduce::Combine() {
+  for (const auto& watch : watches_) {
+    if (watch != nullptr) watch->Cancel(absl::OkStatus());
+  }
   if (Failed()) return;
   const absl::Status reduced = Reduce();
   if (!reduced.ok()) return Fail(reduced);
@@ -255,7 +274,13 @@ void DirectReduce::Fail(const absl::Status& status) {
     if (!status_.ok()) return;
     status_ = status;
   }
-  cancellation_.StartCancel();
+  // Ends the transfers of this step, here and at the other members. Cancelling an operation ends
+  // its own transfers and, as in TensorFlow's ring, only those.
+  tf::CancellationManager* cancellation = context_->op_ctx->cancellation_manager();
+  if (cancellation != nullptr && (cancellation->IsCancelled() || cancellation->IsCancelling())) {
+    return;
+  }
+  context_->col_exec->StartAbort(status);
 }
 
 void DirectReduce::End(const absl::Status& status) {
@@ -266,6 +291,7 @@ void DirectReduce::End(const absl::Status& status) {
 // No transfer is left, so nothing else runs here.
 void DirectReduce::Finish() {
   contributions_.clear();
+  watches_.clear();
   if (status_.ok() && whole_) {
     std::memcpy(DataOf(output_), DataOf(result_), result_.TotalBytes());
   }

@@ -21,12 +21,14 @@ DTYPES = {  # what TensorFlow's operations take
 }
 BYTES = {"bool": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 STRICT = {"RDMA_TRANSPORT_FALLBACK": "forbid"}
+RING = {"RDMA_TRANSPORT_COLLECTIVES": "ring"}
+MODES = pytest.mark.parametrize("mode", ["direct", "ring"])
 ENDS_WITHIN = 5.0
 
 
 @pytest.fixture(scope="module")
 def clusters() -> Iterator[dict[str, CollectiveCluster]]:
-    with CollectiveCluster(3, "rdma", STRICT) as rdma, CollectiveCluster(3, "grpc") as grpc:
+    with CollectiveCluster(3, "rdma", STRICT | RING) as rdma, CollectiveCluster(3, "grpc") as grpc:
         yield {"grpc": grpc, "rdma": rdma}
 
 
@@ -88,9 +90,11 @@ def test_over_verbs(clusters: dict[str, CollectiveCluster]) -> None:
         assert stats["copied_bytes"] == 0
 
 
-def test_they_begin_anew_after_an_abort() -> None:
+@MODES
+def test_they_begin_anew_after_an_abort(mode: str) -> None:
     """What is left of the aborted ones, on its way or unread, is not for those after."""
-    with CollectiveCluster(3, "rdma", STRICT) as cluster:
+    environment = STRICT | {"RDMA_TRANSPORT_COLLECTIVES": mode}
+    with CollectiveCluster(3, "rdma", environment) as cluster:
         for size in (12, 4 * 3 * 20_001):
             before = digests(cluster, "all_reduce", size, "float32", count=1)
             for index in (0, 2):  # post what worker 1 never reads
@@ -116,9 +120,11 @@ def assert_they_lost_the_last(cluster: CollectiveCluster) -> None:
     assert time.monotonic() - begun < ENDS_WITHIN
 
 
+@MODES
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_loss_of_one_ends_the_collective_of_all(number: signal.Signals) -> None:
-    with CollectiveCluster(3, "rdma", {"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}) as cluster:
+def test_the_loss_of_one_ends_the_collective_of_all(number: signal.Signals, mode: str) -> None:
+    environment = {"RDMA_TRANSPORT_PEER_TIMEOUT": "2s", "RDMA_TRANSPORT_COLLECTIVES": mode}
+    with CollectiveCluster(3, "rdma", environment) as cluster:
         cluster.run("all_reduce", 3 << 20)
         # Worker 2 never begins; workers 0 and 1 wait for it and, around the ring, for each other.
         for worker in cluster.workers[:2]:
