@@ -189,7 +189,7 @@ def all_reduce(
     workers: Annotated[int, typer.Option(min=2, max=64, help="Start this many workers.")] = 2,
     repeat: Repeat = 9,
 ) -> "Measure":
-    """Measure TensorFlow's ring all-reduce between workers."""
+    """Measure TensorFlow's all-reduce between workers."""
     from . import benchmarks
     from .support.sizes import parse_sizes
 

@@ -1,7 +1,9 @@
-"""Measures the time of TensorFlow's ring collectives, over gRPC and over rdma in turns.
+"""Measures the time of TensorFlow's collectives, over gRPC and over rdma in turns.
 
 All workers time a function with few repetitions of the collective and one with many. The difference
 excludes the cost of calling a function.
+
+With --mpi, an all-reduce of MPI between as many processes is measured in the same turns.
 
 usage: python -m bench.collectives [--ops all_reduce,all_gather] [--sizes 1048576] [--json FILE]
 """
@@ -15,9 +17,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from . import numpy_collectives
 from .support.collective_cluster import CollectiveCluster
 from .support.counters import sent_since
-from .support.exit import run_command
+from .support.exit import NotAvailableError, run_command
 from .support.machine import describe
 from .support.options import JsonFile, Repeat, Sizes, choose, save
 from .support.sizes import parse_sizes, size_name
@@ -27,6 +30,7 @@ PROTOCOLS = ("grpc", "rdma")
 OPS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
 SIZES = "4096,65536,1048576,16777216"
 FEW, OFTEN = 2, 12
+MPI_ITERATIONS = 20
 
 
 def seconds(cluster: CollectiveCluster, op: str, size: int, count: int) -> tuple[float, list[str]]:
@@ -38,14 +42,35 @@ def seconds(cluster: CollectiveCluster, op: str, size: int, count: int) -> tuple
     return max(answer["seconds"] for answer in answers), [answer["digest"] for answer in answers]
 
 
-def measure(ops: list[str], sizes: list[int], workers: int, repeat: int) -> list[dict[str, Any]]:
-    """Return rows in microseconds. `equal`: whether both protocols gave the same bits."""
+def equal(op: str, results: Mapping[str, list[str]]) -> bool:
+    """Whether the digests of all workers, by protocol, are what they should be.
+
+    More than two workers of one host reduce in another order than over gRPC.
+    """
+    if op == "all_reduce" and any(len(digests) > 2 for digests in results.values()):
+        return all(len(set(digests)) == 1 for digests in results.values())
+    return len({tuple(digests) for digests in results.values()}) == 1
+
+
+def mpi_times(op: str, size: int, ranks: int) -> list[float]:
+    """Return the microseconds of an operation of MPI."""
+    rows = numpy_collectives.measure(
+        ["mpi"], [op], [size], ranks, MPI_ITERATIONS, 1, {}, lambda turns, _: turns
+    )
+    us: list[float] = rows["mpi", op, size]["us"]
+    return us
+
+
+def measure(
+    ops: list[str], sizes: list[int], workers: int, repeat: int, mpi: bool = False
+) -> list[dict[str, Any]]:
+    """Return rows in microseconds. `equal`: see equal()."""
     with ExitStack() as stack:
         clusters = {
             protocol: stack.enter_context(CollectiveCluster(workers, protocol))
             for protocol in PROTOCOLS
         }
-        return measure_on(clusters, ops, sizes, repeat)
+        return measure_on(clusters, ops, sizes, repeat, mpi_ranks=workers if mpi else 0)
 
 
 def measure_on(
@@ -54,17 +79,19 @@ def measure_on(
     sizes: list[int],
     repeat: int,
     track: Callable[..., Iterable[tuple[str, int]]] = track,
+    mpi_ranks: int = 0,
 ) -> list[dict[str, Any]]:
     """Rows in microseconds for each of the running clusters, by its protocol.
 
-    `equal`: whether all protocols gave the same bits; `digests` are of the workers' results, and
-    `…_sent` is what all workers sent by mode for the row, None over gRPC.
+    `equal`: see equal(); `digests` are of the workers' results, and `…_sent` is what all workers
+    sent by mode for the row, None over gRPC. `mpi` is of the all-reduce of as many processes.
     """
     rows = []
     for op, size in track([(op, size) for op in ops for size in sizes], "measuring"):
         before = {protocol: cluster.counted() for protocol, cluster in clusters.items()}
         times: dict[str, list[float]] = {protocol: [] for protocol in clusters}
         results: dict[str, list[str]] = {}
+        mpi: list[float] = []
         for cluster in clusters.values():  # traced, connected
             for count in (FEW, OFTEN):
                 seconds(cluster, op, size, count)
@@ -73,8 +100,12 @@ def measure_on(
                 short, _ = seconds(cluster, op, size, FEW)
                 long, results[protocol] = seconds(cluster, op, size, OFTEN)
                 times[protocol].append(1e6 * (long - short) / (OFTEN - FEW))
+            if mpi_ranks > 0 and op == "all_reduce":
+                mpi += mpi_times(op, size, mpi_ranks)
         row: dict[str, Any] = {"op": op, "bytes": size, "digests": results}
-        row["equal"] = len({tuple(digests) for digests in results.values()}) == 1
+        row["equal"] = equal(op, results)
+        if mpi:
+            row["mpi"] = summarize(mpi)
         for protocol, cluster in clusters.items():
             row[protocol] = summarize(times[protocol])
             row[f"{protocol}_sent"] = sent_since(before[protocol], cluster.counted())
@@ -85,7 +116,7 @@ def measure_on(
 def show(rows: list[dict[str, Any]], title: str) -> Table:
     """Return a table of the rows; times are in us."""
     table = Table(title=title)
-    for heading in ("collective", "size", "gRPC", "rdma", "gRPC/rdma", "bits"):
+    for heading in ("collective", "size", "gRPC", "rdma", "gRPC/rdma", "MPI", "bits"):
         table.add_column(heading, justify="left" if heading == "collective" else "right")
     for row in rows:
         table.add_row(
@@ -93,6 +124,7 @@ def show(rows: list[dict[str, Any]], title: str) -> Table:
             size_name(row["bytes"]),
             *(f"{row[protocol].median:.0f}" for protocol in PROTOCOLS),
             ratio(row["grpc"], row["rdma"]),
+            f"{row['mpi'].median:.0f}" if "mpi" in row else "",
             "equal" if row["equal"] else "DIFFER",
         )
     return table
@@ -105,11 +137,15 @@ def main(
     sizes: Sizes = SIZES,
     workers: Annotated[int, typer.Option(min=2, help="Start this many workers.")] = 2,
     repeat: Repeat = 9,
+    mpi: Annotated[bool, typer.Option(help="Also measure the all-reduce of MPI.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Print the time per collective of gRPC and of rdma."""
     chosen = choose(ops, OPS, "collective", "--ops")
-    rows = measure(chosen, parse_sizes(sizes), workers, repeat)
+    missing = numpy_collectives.find_mpi()[1] if mpi else ""
+    if missing:
+        raise NotAvailableError(missing)
+    rows = measure(chosen, parse_sizes(sizes), workers, repeat, mpi)
     console = Console()
     console.print(describe())
     console.print(show(rows, f"time per collective, us, {workers} workers, median of {repeat}"))

@@ -95,8 +95,8 @@ tf::CollectiveExecutorMgrInterface* MakeCollectiveMgr(
   const std::string& task = endpoint->identity().task;
   auto nccl = tf::MaybeCreateNcclCommunicator(config);
   auto devices = std::make_unique<tf::DeviceResolverDistributed>(device_mgr);
-  auto params = std::make_unique<CollectiveResolver>(
-      config, device_mgr, devices.get(), nccl.get(), cache.get(), task, &endpoint->settings());
+  auto params = std::make_unique<CollectiveResolver>(config, device_mgr, devices.get(), nccl.get(),
+                                                     cache.get(), task, &endpoint->settings());
   return new CollectiveMgr(config, device_mgr, std::move(devices), std::move(params),
                            std::move(nccl), std::move(cache), task, endpoint);
 }

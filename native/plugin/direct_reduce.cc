@@ -5,7 +5,7 @@
 
 #include "collectives/reduce.h"
 #include "plugin/mutable_buffers.h"
-#include "plugin/status_conversion.h"
+#include "plugin/reduction_types.h"
 #include "protocol/poller.h"
 #include "tensorflow/core/common_runtime/base_collective_executor.h"
 #include "tensorflow/core/common_runtime/collective_util.h"
@@ -35,45 +35,10 @@ tf::Tensor Flat(const tf::Tensor& tensor) {
   return flat;
 }
 
-absl::Status Parse(tf::DataType dtype, collectives::DType* parsed) {
-  switch (dtype) {
-    case tf::DT_HALF:
-      *parsed = collectives::DType::kFloat16;
-      return absl::OkStatus();
-    case tf::DT_BFLOAT16:
-      *parsed = collectives::DType::kBfloat16;
-      return absl::OkStatus();
-    case tf::DT_FLOAT:
-      *parsed = collectives::DType::kFloat32;
-      return absl::OkStatus();
-    case tf::DT_DOUBLE:
-      *parsed = collectives::DType::kFloat64;
-      return absl::OkStatus();
-    case tf::DT_INT32:
-      *parsed = collectives::DType::kInt32;
-      return absl::OkStatus();
-    case tf::DT_INT64:
-      *parsed = collectives::DType::kInt64;
-      return absl::OkStatus();
-    default:
-      return absl::UnimplementedError("a reduction of " + tf::DataTypeString(dtype));
-  }
-}
-
-absl::Status Parse(const tf::OpKernel* merge, collectives::ReduceOp* parsed) {
-  const std::string name = merge == nullptr ? "nothing" : merge->type_string();
-  if (name == "Add") {
-    *parsed = collectives::ReduceOp::kSum;
-  } else if (name == "Mul") {
-    *parsed = collectives::ReduceOp::kProd;
-  } else if (name == "Minimum") {
-    *parsed = collectives::ReduceOp::kMin;
-  } else if (name == "Maximum") {
-    *parsed = collectives::ReduceOp::kMax;
-  } else {
-    return absl::UnimplementedError("a reduction by " + name);
-  }
-  return absl::OkStatus();
+// Returns whether TensorFlow may overwrite the tensor even if it is shared.
+bool MayChange(const tf::Tensor& tensor) {
+  auto* buffer = const_cast<tf::TensorBuffer*>(tf::DMAHelper::buffer(&tensor));
+  return buffer != nullptr && MutableBuffers::Get().Contains(buffer->root_buffer()->data());
 }
 
 [[maybe_unused]] const tf::CollectiveRegistration registered(kDirectReduce,
@@ -88,9 +53,8 @@ absl::Status DirectReduce::InitializeCollectiveParams(tf::CollectiveParams*) {
 absl::Status DirectReduce::InitializeCollectiveContext(
     std::shared_ptr<tf::CollectiveContext> context) {
   context_ = std::move(context);
-  return tf::collective_util::InitializeDeviceAndLocality(context_->dev_mgr, context_->device_name,
-                                                          &context_->device,
-                                                          &context_->device_locality);
+  return tf::collective_util::InitializeDeviceAndLocality(
+      context_->dev_mgr, context_->device_name, &context_->device, &context_->device_locality);
 }
 
 void DirectReduce::Run(tf::StatusCallback done) {
@@ -119,12 +83,7 @@ absl::Status DirectReduce::Prepare() {
                                       " rows cannot be divided among " + std::to_string(size_) +
                                       " members of a reduce-scatter");
   }
-  const tf::TensorBuffer* buffer = tf::DMAHelper::buffer(&input);
-  const bool changes = buffer != nullptr && MutableBuffers::Get().Contains(
-                                                const_cast<tf::TensorBuffer*>(buffer)
-                                                    ->root_buffer()
-                                                    ->data());
-  input_ = Flat(changes ? tf::tensor::DeepCopy(input) : input);
+  input_ = Flat(MayChange(input) ? tf::tensor::DeepCopy(input) : input);
   output_ = Flat(*context_->output);
   whole_ = !scatters_ && input_.TotalBytes() <= kMaxWhole;
   if (whole_) {
@@ -175,13 +134,12 @@ void DirectReduce::Exchange() {
 
 CollectiveTransferArgs DirectReduce::ArgsFor(const char* phase, int from, int to,
                                              tf::StatusCallback done) {
-  const tf::CollGroupMember& peer =
-      context_->col_params->group.members[from == rank_ ? to : from];
+  const tf::CollGroupMember& peer = context_->col_params->group.members[from == rank_ ? to : from];
   CollectiveTransferArgs args;
   args.peer_device = peer.device.name();
   args.peer_task = peer.task;
-  args.key = context_->exec_key + ":" + phase + ":" + std::to_string(from) + ":" +
-             std::to_string(to);
+  args.key =
+      context_->exec_key + ":" + phase + ":" + std::to_string(from) + ":" + std::to_string(to);
   args.device = context_->device;
   args.context = context_->op_ctx->op_device_context();
   args.attributes = context_->op_ctx->output_alloc_attr(0);

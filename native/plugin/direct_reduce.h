@@ -64,10 +64,10 @@ class DirectReduce final : public tensorflow::CollectiveImplementationInterface 
   collectives::DType dtype_ = collectives::DType::kFloat32;
   collectives::ReduceOp op_ = collectives::ReduceOp::kSum;
   bool scatters_ = false;
-  bool whole_ = false;              // each member reduces everything
-  tensorflow::Tensor input_;        // flat
-  tensorflow::Tensor output_;       // flat; of this member's part if `scatters_`
-  tensorflow::Tensor result_;       // what this member reduces
+  bool whole_ = false;                     // each member reduces everything
+  tensorflow::Tensor input_;               // flat
+  tensorflow::Tensor output_;              // flat; of this member's part if `scatters_`
+  tensorflow::Tensor result_;              // what this member reduces
   std::vector<tensorflow::Tensor> parts_;  // of the output, by rank
   std::vector<std::shared_ptr<CollectiveFetch>> contributions_;  // by rank; null: this one's
   std::vector<std::shared_ptr<CollectiveWatch>> watches_;

@@ -19,6 +19,9 @@ def assert_learnt(result: Outcome) -> None:
 def assert_collectives_went_by_the_fabric(result: Outcome) -> None:
     assert set(result.stats) == {"worker:0", "worker:1"}, "both workers have rdma servers"
     assert bytes_by_fabric(result) > len(result.losses["worker:0"]) * STEP_BYTES / 4
+    for stats in result.stats.values():
+        assert stats["collectives"]["RdmaDirectReduce"] >= len(result.losses["worker:0"])
+        assert stats["ring_reasons"] == {}
 
 
 def test_a_loop_with_a_parameter_server() -> None:
