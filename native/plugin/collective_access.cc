@@ -66,26 +66,16 @@ void CollectiveAccess::PostToPeer(const std::string& peer_device, const std::str
       std::make_shared<CollectivePost>(this, std::move(args), *from_tensor, *from_tensor), peer);
 }
 
-template <typename Transfer, typename... Arguments>
-std::shared_ptr<Transfer> CollectiveAccess::Start(const CollectiveTransferArgs& args,
-                                                  Arguments... arguments) {
+std::shared_ptr<CollectiveFetch> CollectiveAccess::FetchInPlace(const CollectiveTransferArgs& args,
+                                                                uint64_t bytes) {
   Peer* peer = PeerFor(args.peer_task);
   if (peer == nullptr) {
     args.done(absl::FailedPreconditionError("the cluster has no other task " + args.peer_task));
     return nullptr;
   }
-  auto transfer = std::make_shared<Transfer>(this, args, arguments...);
-  Transfer::Run(transfer, peer);
-  return transfer;
-}
-
-std::shared_ptr<CollectiveFetch> CollectiveAccess::FetchInPlace(const CollectiveTransferArgs& args,
-                                                                uint64_t bytes) {
-  return Start<CollectiveFetch>(args, bytes);
-}
-
-std::shared_ptr<CollectiveWatch> CollectiveAccess::Watch(const CollectiveTransferArgs& args) {
-  return Start<CollectiveWatch>(args);
+  auto fetch = std::make_shared<CollectiveFetch>(this, args, bytes);
+  CollectiveFetch::Run(fetch, peer);
+  return fetch;
 }
 
 void CollectiveAccess::StartAbort(const absl::Status& status) {

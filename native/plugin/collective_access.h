@@ -46,13 +46,9 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
   // Fetches `bytes` bytes that another task posts, in place. Calls `args.done` once. Returns null
   // after an error, which `args.done` gets, if the cluster has no such task.
   std::shared_ptr<CollectiveFetch> FetchInPlace(const CollectiveTransferArgs& args, uint64_t bytes);
-  // Watches another task, in the same way. Nothing may be posted under the key.
-  std::shared_ptr<CollectiveWatch> Watch(const CollectiveTransferArgs& args);
 
  private:
   Peer* PeerFor(const std::string& task);
-  template <typename Transfer, typename... Arguments>
-  std::shared_ptr<Transfer> Start(const CollectiveTransferArgs& args, Arguments... arguments);
 
   // CollectiveStep:
   Endpoint* endpoint() const override { return endpoint_; }

@@ -180,28 +180,6 @@ const char* CollectiveFetch::data() const {
 
 void CollectiveFetch::Release() { delivery_ = Delivery(); }
 
-// --- Watching ---
-
-void CollectiveWatch::Run(const std::shared_ptr<CollectiveWatch>& watch, Peer* peer) {
-  if (!watch->Begin()) return;
-  // The step may go as soon as the transfer has ended.
-  Endpoint* endpoint = watch->step_->endpoint();
-  const int64_t step = watch->step_->number();
-  endpoint->Watch(peer, step, watch->args_.key, watch);
-  if (watch->claimed()) endpoint->Forget(step, watch->args_.key, watch.get());
-}
-
-void CollectiveWatch::Cancel(const absl::Status& status) {
-  if (!Claim()) return;
-  Forget();
-  Finish(status);
-}
-
-void CollectiveWatch::OnDelivery(Delivery delivery) {
-  Forget();
-  Finish(ErrorOf(delivery, peer_task()));
-}
-
 // --- Posting ---
 
 // Sends a buffer over TensorFlow's own transport. Refers to the post, which must outlive it.

@@ -128,22 +128,6 @@ class CollectiveFetch final : public CollectiveTransfer {
   tensorflow::CancellationManager call_;
 };
 
-// Ends when a peer is lost or aborts the step. To stop watching, call Cancel() with OK.
-class CollectiveWatch final : public CollectiveTransfer {
- public:
-  CollectiveWatch(CollectiveStep* step, CollectiveTransferArgs args)
-      : CollectiveTransfer(step, std::move(args)) {}
-
-  static void Run(const std::shared_ptr<CollectiveWatch>& watch, Peer* peer);
-
-  void Cancel(const absl::Status& status) override;
-  void OnDelivery(Delivery delivery) override;
-  void OnUseGrpc(const std::string&) override {}
-
- private:
-  void Forget() { step_->endpoint()->Forget(step_->number(), args_.key, this); }
-};
-
 // Offers a buffer to a peer until the peer has released it.
 class CollectivePost final : public CollectiveTransfer {
  public:

@@ -122,11 +122,7 @@ void DirectReduce::Exchange() {
   }
   for (int i = 1; i < size_; ++i) {
     const int from = (rank_ + i) % size_;
-    if (scatters_ || whole_) {
-      Watch(from);
-    } else if (PartOf(from).length > 0) {
-      FetchPart(from);
-    }
+    if (!scatters_ && !whole_ && PartOf(from).length > 0) FetchPart(from);
     if (own) FetchContribution(from);
   }
   if (own) OnContribution(absl::OkStatus());
@@ -167,13 +163,6 @@ void DirectReduce::FetchPart(int from) {
                         args.stream, args.cancellation, args.done);
 }
 
-// Notices, while this member waits for one peer, that another one has contributed and then failed.
-void DirectReduce::Watch(int peer) {
-  ++pending_;
-  watches_.push_back(access_->Watch(
-      ArgsFor("watch", peer, rank_, [this](const absl::Status& status) { End(status); })));
-}
-
 void DirectReduce::FetchContribution(int from) {
   const auto arrived = [this](const absl::Status& status) { OnContribution(status); };
   contributions_[from] =
@@ -187,9 +176,6 @@ void DirectReduce::OnContribution(const absl::Status& status) {
 }
 
 void DirectReduce::Combine() {
-  for (const auto& watch : watches_) {
-    if (watch != nullptr) watch->Cancel(absl::OkStatus());
-  }
   if (Failed()) return;
   const absl::Status reduced = Reduce();
   if (!reduced.ok()) return Fail(reduced);
@@ -249,7 +235,6 @@ void DirectReduce::End(const absl::Status& status) {
 // No transfer is left, so nothing else runs here.
 void DirectReduce::Finish() {
   contributions_.clear();
-  watches_.clear();
   if (status_.ok() && whole_) {
     std::memcpy(DataOf(output_), DataOf(result_), result_.TotalBytes());
   }

@@ -43,7 +43,6 @@ class DirectReduce final : public tensorflow::CollectiveImplementationInterface 
   void Post(const char* phase, int to, const tensorflow::Tensor& tensor);
   void FetchContribution(int from);
   void FetchPart(int from);
-  void Watch(int peer);
   tensorflow::Tensor Slice(const tensorflow::Tensor& tensor, const Part& part) const;
   CollectiveTransferArgs ArgsFor(const char* phase, int from, int to,
                                  tensorflow::StatusCallback done);
@@ -70,7 +69,6 @@ class DirectReduce final : public tensorflow::CollectiveImplementationInterface 
   tensorflow::Tensor result_;              // what this member reduces
   std::vector<tensorflow::Tensor> parts_;  // of the output, by rank
   std::vector<std::shared_ptr<CollectiveFetch>> contributions_;  // by rank; null: this one's
-  std::vector<std::shared_ptr<CollectiveWatch>> watches_;
 
   std::atomic<int> missing_{0};  // contributions; Exchange() counts as one
   std::atomic<int> pending_{1};  // what must end before Finish()
