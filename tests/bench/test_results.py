@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import bench.collectives
 import bench.edges
 import bench.fabric
 import bench.references
@@ -228,6 +229,14 @@ def test_every_program_has_help_and_the_same_usage_errors(name: str) -> None:
     wrong = subprocess.run([*command, "--nonsense"], capture_output=True, text=True)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "\nerror: No such option: --nonsense" in wrong.stderr
+
+
+def test_more_than_two_workers_are_compared_with_each_other() -> None:
+    assert bench.collectives.equal("all_reduce", {"grpc": ["a"] * 2, "rdma": ["a"] * 2})
+    assert not bench.collectives.equal("all_reduce", {"grpc": ["a"] * 2, "rdma": ["b"] * 2})
+    assert bench.collectives.equal("all_reduce", {"grpc": ["a"] * 3, "rdma": ["b"] * 3})
+    assert not bench.collectives.equal("all_reduce", {"grpc": ["a"] * 3, "rdma": ["b", "b", "c"]})
+    assert not bench.collectives.equal("broadcast", {"grpc": ["a"] * 3, "rdma": ["b"] * 3})
 
 
 @pytest.mark.parametrize("missing", [False, True])
