@@ -1,5 +1,5 @@
 // The memory that a member of a group shares with the others. The owner writes it, and the others
-// only read it: each maps it read-only.
+// only read it: each maps it read-only, or has a replica of it (replica.h).
 //
 //   board | stage 0 | stage 1 | results 0 | results 1
 //
@@ -13,15 +13,19 @@
 
 namespace rdma_transport::collectives {
 
-// What a member asks for. All members of a call compare all of it but `key` and the offsets.
+// What a member asks for. All members of a call compare it, up to `op`.
 struct Descriptor {
+  enum Flag : uint8_t {
+    kDirect = 1,  // the arrays lie in a region that all members have mapped
+    kRemote = 2,  // the member does not map the memory of all others
+  };
   uint64_t count = 0;  // elements
   int32_t root = 0;
   uint8_t collective = 0;
   uint8_t dtype = 0;
   uint8_t op = 0;
-  uint8_t direct = 0;  // the arrays lie in the region `key`, at these offsets in bytes
-  uint64_t key = 0;
+  uint8_t flags = 0;
+  uint64_t key = 0;  // of the arrays' region, and their offsets there in bytes, if kDirect
   uint64_t input = 0;
   uint64_t output = 0;
 };
@@ -38,6 +42,10 @@ struct Board {
 constexpr size_t kRegionBytes = size_t{2} << 20;
 constexpr size_t kBoardBytes = 4096;
 constexpr size_t kStageBytes = (kRegionBytes - kBoardBytes) / 4;
+// Stages and results in halves: the units in which the end of writes to replicas is awaited.
+constexpr size_t kParts = 8;
+constexpr size_t kPartBytes = kStageBytes / 2;
+constexpr size_t PartAt(size_t offset) { return (offset - kBoardBytes) / kPartBytes; }
 static_assert(sizeof(Board) <= kBoardBytes);
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
 static_assert(kStageBytes % 1024 == 0);

@@ -19,6 +19,14 @@ std::vector<const char*> MemoryOf(const Mesh& mesh) {
   return memory;
 }
 
+std::vector<int> RemoteOf(const Mesh& mesh) {
+  std::vector<int> remote;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    if (mesh.Remote(rank)) remote.push_back(rank);
+  }
+  return remote;
+}
+
 std::vector<const Board*> BoardsIn(const std::vector<const char*>& memory) {
   std::vector<const Board*> boards;
   for (const char* each : memory) boards.push_back(reinterpret_cast<const Board*>(each));
@@ -55,8 +63,10 @@ bool Same(const Descriptor& a, const Descriptor& b) {
 Group::Group(std::unique_ptr<Mesh> mesh, Nanos spin)
     : mesh_(std::move(mesh)),
       memory_(MemoryOf(*mesh_)),
+      remote_(RemoteOf(*mesh_)),
       progress_(mesh_->rank(), reinterpret_cast<Board*>(mesh_->own()), BoardsIn(memory_), spin,
                 [this](int rank) { return mesh_->Lost(rank); }) {
+  offered_.resize(memory_.size());
   sources_.resize(memory_.size());
   mesh_->WhenLost([this] { progress_.WakeAll(); });
 }
@@ -87,12 +97,14 @@ Descriptor Group::Describe(const Call& call) const {
   descriptor.dtype = static_cast<uint8_t>(call.dtype);
   descriptor.op = static_cast<uint8_t>(call.op);
   const size_t bytes = call.count * SizeOf(call.dtype);
-  if (call.collective != Collective::kAllReduce || bytes < kMinDirect) return descriptor;
+  if (!mapped_ || call.collective != Collective::kAllReduce || bytes < kMinDirect) {
+    return descriptor;
+  }
   fabric::RemoteSpan input;
   fabric::RemoteSpan output;
   if (mesh_->FindShared(call.input, bytes, &input) &&
       mesh_->FindShared(call.output, bytes, &output) && input.key == output.key) {
-    descriptor.direct = 1;
+    descriptor.flags |= Descriptor::kDirect;
     descriptor.key = input.key;
     descriptor.input = input.offset;
     descriptor.output = output.offset;
@@ -130,35 +142,79 @@ void Group::RunAlone(const Call& call) {
   }
 }
 
+// Members may differ in whose memory they map, but must choose the same algorithms.
+Status Group::Agree(const Patience& patience) {
+  Descriptor own;
+  own.flags = remote_.empty() ? 0 : Descriptor::kRemote;
+  const int parity = static_cast<int>(calls_++ % 2);
+  RDMA_RETURN_IF_ERROR(Announce(patience, &own, parity));
+  RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
+  for (int rank = 0; rank < size(); ++rank) {
+    if ((board(rank).descriptors[parity].flags & Descriptor::kRemote) != 0) mapped_ = false;
+  }
+  agreed_ = true;
+  return OkStatus();
+}
+
 Status Group::Start(const Call& call, const Patience& patience) {
+  if (!agreed_) RDMA_RETURN_IF_ERROR(Agree(patience));
   const int parity = static_cast<int>(calls_++ % 2);
   const Descriptor own = Describe(call);
-  reinterpret_cast<Board*>(mesh_->own())->descriptors[parity] = own;
+  const bool direct = (own.flags & Descriptor::kDirect) != 0;
   // This stage was last used two calls ago, which all members have completed.
-  const bool two_phases = TwoPhases(call);
-  if (own.direct == 0) {
-    two_phases ? FillChunk(call, Chunk(call, 0), parity)
-               : Fill(call, PartOf(call.count * SizeOf(call.dtype), BytesOfRound(call), 0),
-                      own_stage(parity));
+  const bool two_phases = AlgorithmFor(call) == Algorithm::kTwoPhases;
+  if (!direct) {
+    RDMA_RETURN_IF_ERROR(two_phases ? FillChunk(call, Chunk(call, 0), parity, patience)
+                                    : Stage(call, PartOf(call.count * SizeOf(call.dtype), BytesOfRound(call), 0), parity, patience));
   }
-  progress_.Advance();
+  RDMA_RETURN_IF_ERROR(Announce(patience, &own, parity));
   RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
   RDMA_RETURN_IF_ERROR(Compare(parity));
   if (!two_phases) return RunRounds(call, parity, patience);
   bool any_direct = false;
   bool all_direct = true;
   for (int rank = 0; rank < size(); ++rank) {
-    const bool direct = board(rank).descriptors[parity].direct != 0;
-    any_direct |= direct;
-    all_direct &= direct;
+    const bool its = (board(rank).descriptors[parity].flags & Descriptor::kDirect) != 0;
+    any_direct |= its;
+    all_direct &= its;
   }
   if (all_direct) return RunDirect(call, parity, patience);
   if (any_direct) {  // some have not staged their array
-    if (own.direct != 0) FillChunk(call, Chunk(call, 0), parity);
-    progress_.Advance();
+    if (direct) RDMA_RETURN_IF_ERROR(FillChunk(call, Chunk(call, 0), parity, patience));
+    RDMA_RETURN_IF_ERROR(Announce(patience));
     RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
   }
   return RunTwoPhases(call, parity, patience);
+}
+
+Algorithm Group::AlgorithmFor(const Call& call) const {
+  return Choose(call.collective, call.count * SizeOf(call.dtype), size(), mapped_);
+}
+
+Status Group::Announce(const Patience& patience, const Descriptor* descriptor, int parity) {
+  if (descriptor != nullptr) {
+    reinterpret_cast<Board*>(mesh_->own())->descriptors[parity] = *descriptor;
+  }
+  progress_.Advance();
+  for (const int rank : remote_) {
+    const Announcement announcement = {progress_.step(), std::exchange(offered_[rank], {}),
+                                       descriptor, parity};
+    RDMA_RETURN_IF_ERROR(mesh_->Announce(rank, announcement, patience));
+  }
+  return OkStatus();
+}
+
+void Group::Offer(int rank, const char* begin, size_t length) {
+  offered_[rank] = {static_cast<size_t>(begin - memory_[this->rank()]), length};
+}
+
+Status Group::WaitToOverwrite(const char* begin, size_t bytes, const Patience& patience) const {
+  if (remote_.empty() || bytes == 0) return OkStatus();
+  const auto offset = static_cast<size_t>(begin - memory_[rank()]);
+  for (size_t part = PartAt(offset); part <= PartAt(offset + bytes - 1); ++part) {
+    RDMA_RETURN_IF_ERROR(mesh_->WaitWritten(part, patience));
+  }
+  return OkStatus();
 }
 
 Status Group::Compare(int parity) const {

@@ -1,13 +1,16 @@
-// Collectives of the members of one host, over shared memory.
+// Collectives of a group of processes, on one host or on several.
 //
 // Each call is a sequence of steps. In a step, a member writes to its own memory, announces that,
-// waits until all members have, and reads the memory of the others. The first step of each call
-// also exchanges descriptors, so all members find out at once that they do not call the same.
+// waits until all members have, and reads the memory of the others. It reads a replica if it cannot
+// map that memory; the announcement then carries what it needs, and nothing else. The first step of
+// each call also exchanges descriptors, so all members find out at once that they do not call the
+// same.
 //
-//   small all-reduce        one step: each member reads all contributions
-//   large all-reduce        each member reduces its share out of the others' memory, and they read
-//                           the result there; chunks overlap
-//   all others              rounds: each member stages its part of a round, and the others read it
+//   kRounds       each member stages its part of a round, and the others read it
+//   kTwoPhases    each member combines its share out of the others' memory, and they read the
+//                 result there; chunks overlap
+//
+// algorithm.h chooses between the two.
 //
 // Contributions are combined in the order of ranks, so the result has the same bits on each member
 // and in each run.
@@ -22,6 +25,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/algorithm.h"
 #include "collectives/board.h"
 #include "collectives/mesh.h"
 #include "collectives/progress.h"
@@ -66,21 +70,31 @@ class Group {
  private:
   Status Check(const Call& call) const;
   void RunAlone(const Call& call);
+  Status Agree(const Patience& patience);
   Status Start(const Call& call, const Patience& patience);
   Status Compare(int parity) const;
   Descriptor Describe(const Call& call) const;
+  Algorithm AlgorithmFor(const Call& call) const;
+
+  // Announces a step, with the spans that Offer() has collected. `descriptor`: of the first step of
+  // a call.
+  Status Announce(const Patience& patience, const Descriptor* descriptor = nullptr, int parity = 0);
+  // A remote member is to read these bytes of this member's memory in the next step.
+  void Offer(int rank, const char* begin, size_t length);
+  // Waits until this memory, `bytes` of a stage, is not being sent any more.
+  Status WaitToOverwrite(const char* begin, size_t bytes, const Patience& patience) const;
 
   size_t BytesOfRound(const Call& call) const;
   Status RunRounds(const Call& call, int parity, const Patience& patience);
-  void Fill(const Call& call, const Round& round, char* stage) const;
+  Status Stage(const Call& call, const Round& round, int stage, const Patience& patience);
+  void Fill(const Call& call, const Round& round, char* stage);
   void Read(const Call& call, const Round& round, int stage);
   void ReadReduced(const Call& call, const Round& round, int stage, size_t place);
 
-  bool TwoPhases(const Call& call) const;
   Round Chunk(const Call& call, size_t number) const;
   Round Share(const Round& chunk, int rank) const;
-  void FillChunk(const Call& call, const Round& chunk, int parity) const;
-  void ReduceChunk(const Call& call, const Round& chunk, int parity);
+  Status FillChunk(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status ReduceChunk(const Call& call, const Round& chunk, int parity, const Patience& patience);
   void CopyChunk(const Call& call, const Round& chunk, int parity) const;
   Status RunTwoPhases(const Call& call, int parity, const Patience& patience);
   Status RunDirect(const Call& call, int parity, const Patience& patience);
@@ -92,11 +106,15 @@ class Group {
   const Board& board(int rank) const { return *reinterpret_cast<const Board*>(memory_[rank]); }
 
   const std::unique_ptr<Mesh> mesh_;
-  const std::vector<const char*> memory_;  // of each rank
+  const std::vector<const char*> memory_;  // of each rank, or its replica
+  const std::vector<int> remote_;          // ranks that cannot map this member's memory
   std::mutex mu_;                          // held during a call; guards all below
   Progress progress_;
   uint64_t calls_ = 0;
   Status failed_;
+  bool agreed_ = false;
+  bool mapped_ = true;                // all members map each other's memory
+  std::vector<Span> offered_;         // to each rank, in the next step
   std::vector<const char*> sources_;  // scratch of a reduction
 };
 

@@ -37,10 +37,11 @@ Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size,
   fabric::Device* const opened = made->device_.get();
   const size_t granule = opened->RegionGranule();
   const size_t length = (kRegionBytes + granule - 1) / granule * granule;
-  RDMA_RETURN_IF_ERROR(
-      opened->Allocate(length, fabric::Access::kRemoteRead, nullptr, &made->region_));
-  new (made->region_->address()) Board();
-  made->state_->key = made->region_->key();
+  std::unique_ptr<fabric::Region> region;
+  RDMA_RETURN_IF_ERROR(opened->Allocate(length, fabric::Access::kRemoteRead, nullptr, &region));
+  new (region->address()) Board();
+  made->state_->device = opened;
+  made->state_->region = std::move(region);
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     auto end = std::make_shared<MeshPeer>(peer, made->state_);
@@ -56,6 +57,9 @@ Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size,
 Mesh::~Mesh() {
   WhenLost(nullptr);
   Close("the communicator was closed");
+  for (const auto& peer : peers_) {  // the region is the source of writes
+    if (peer != nullptr) peer->channel()->Keep(OwnerRef::Holding(state_->region));
+  }
 }
 
 std::string Mesh::Address(int peer) const {
@@ -83,9 +87,28 @@ Status Mesh::WaitReady(const Patience& patience) {
 }
 
 const char* Mesh::memory(int peer) const {
-  if (peers_[peer] == nullptr) return region_->address();
+  if (peers_[peer] == nullptr) return own();
   std::lock_guard<std::mutex> lock(state_->mu);
   return peers_[peer]->memory();
+}
+
+char* Mesh::own() const { return state_->region->address(); }
+
+bool Mesh::Remote(int peer) const {
+  if (peers_[peer] == nullptr) return false;
+  std::lock_guard<std::mutex> lock(state_->mu);
+  return peers_[peer]->remote();
+}
+
+Status Mesh::Announce(int peer, const Announcement& announcement, const Patience& patience) const {
+  return peers_[peer]->Announce(announcement, patience);
+}
+
+Status Mesh::WaitWritten(size_t part, const Patience& patience) const {
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) RDMA_RETURN_IF_ERROR(peer->WaitWritten(part, patience));
+  }
+  return OkStatus();
 }
 
 Status Mesh::Lost(int peer) const {
@@ -223,7 +246,7 @@ bool Mesh::Probe(int* source, int* tag, size_t* length) const {
 Status Mesh::Drain(const Patience& patience) const {
   for (int peer = 0; peer < size_; ++peer) {
     if (peers_[peer] == nullptr) continue;
-    while (Lost(peer).ok() && peers_[peer]->channel()->backlog().waiting_bytes > 0) {
+    while (Lost(peer).ok() && !peers_[peer]->Drained()) {
       if (Now() >= patience.deadline) {
         return Status(Code::kDeadlineExceeded,
                       "rank " + std::to_string(peer) + " does not take its messages");

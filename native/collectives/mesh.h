@@ -13,6 +13,7 @@
 #include "collectives/board.h"
 #include "collectives/letter.h"
 #include "collectives/progress.h"
+#include "collectives/replica.h"
 #include "fabric/fabric.h"
 
 namespace rdma_transport::collectives {
@@ -38,13 +39,18 @@ class Mesh {
   // Starts to connect to a member, by the address that it has for this one. Of two members, the one
   // of the higher rank must call it first. `key` is for Channel::Authenticate(); may be empty.
   Status Connect(int peer, const std::string& address, const std::string& key);
-  // Waits until this member has mapped the memory of all others. Returns Unimplemented if a member
-  // is reached by a fabric that cannot map memory.
+  // Waits until this member has mapped the memory of all others, or a replica of it.
   Status WaitReady(const Patience& patience);
 
   // The memory of a member, of kRegionBytes. Valid after WaitReady(), while the mesh exists.
-  char* own() const { return region_->address(); }
+  char* own() const;
   const char* memory(int peer) const;
+  // Whether a member is reached by a fabric that cannot map memory. It reads a replica of this
+  // member's memory, and what is written is announced to it by Announce().
+  bool Remote(int peer) const;
+  Status Announce(int peer, const Announcement& announcement, const Patience& patience) const;
+  // Waits until no remote member is being sent this part of own().
+  Status WaitWritten(size_t part, const Patience& patience) const;
   // Returns OK while a member is connected; Unavailable, with its rank and the reason, afterwards.
   Status Lost(int peer) const;
   // Calls `hook` on the polling thread when a member is lost. Null removes it, and
@@ -72,7 +78,7 @@ class Mesh {
   // Returns whether Receive() would find such a message now; sets `source`, `tag` and `length`.
   bool Probe(int* source, int* tag, size_t* length) const;
 
-  // Waits until all notifications have left this process, except for lost members.
+  // Waits until the other members have received all notifications, except for lost members.
   Status Drain(const Patience& patience) const;
   // Closes the channels, and sends the reason to all members.
   void Close(const std::string& reason);
@@ -83,7 +89,6 @@ class Mesh {
   const std::shared_ptr<fabric::Device> device_;
   const int rank_;
   const int size_;
-  std::unique_ptr<fabric::Region> region_;
   const std::shared_ptr<MeshState> state_;
   std::vector<std::shared_ptr<MeshPeer>> peers_;  // null for this member
 };

@@ -45,7 +45,47 @@ Status MeshState::Wait(std::unique_lock<std::mutex>* lock, const Patience& patie
 Status MeshPeer::SendNote(const Note& note, std::string_view bytes) {
   const iovec parts[] = {{const_cast<Note*>(&note), sizeof(note)},
                          {const_cast<char*>(bytes.data()), bytes.size()}};
-  return channel_->Notify(parts, bytes.empty() ? 1 : 2, fabric::Urgency::kWake);
+  uint64_t number = 0;
+  RDMA_RETURN_IF_ERROR(
+      channel_->Notify(parts, bytes.empty() ? 1 : 2, fabric::Urgency::kWake, &number));
+  Sent(number);
+  return OkStatus();
+}
+
+void MeshPeer::Sent(uint64_t number) {
+  uint64_t seen = sent_.load();
+  while (seen < number && !sent_.compare_exchange_weak(seen, number)) {
+  }
+}
+
+// Of a channel that has closed, the reason is better.
+Status MeshPeer::LostOr(const Status& status) const {
+  std::lock_guard<std::mutex> lock(state_->mu);
+  return lost_.ok() ? status : lost_;
+}
+
+Status MeshPeer::Announce(const Announcement& announcement, const Patience& patience) {
+  bool written = false;
+  while (true) {
+    uint64_t number = 0;
+    const Status sent =
+        replica_.Send(announcement, channel_.get(), *state_->region, &written, &number);
+    if (sent.ok()) Sent(number);
+    if (sent.ok() || sent.code() == Code::kUnavailable) return OkStatus();
+    if (sent.code() != Code::kResourceExhausted) return sent;
+    if (Now() >= patience.deadline) {
+      return Status(Code::kDeadlineExceeded,
+                    "rank " + std::to_string(rank_) + " does not take its notifications");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+Status MeshPeer::WaitWritten(size_t part, const Patience& patience) const {
+  if (!replica_.Writes(part)) return OkStatus();
+  std::unique_lock<std::mutex> lock(state_->mu);
+  const auto done = [&] { return !replica_.Writes(part) || !lost_.ok(); };
+  return state_->Wait(&lock, patience, done, "a rank does not receive");
 }
 
 Status MeshPeer::Send(int tag, std::string_view bytes, const Patience& patience, bool waits) {
@@ -73,10 +113,7 @@ Status MeshPeer::Send(int tag, std::string_view bytes, const Patience& patience,
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       continue;
     }
-    if (!sent.ok()) {
-      std::lock_guard<std::mutex> lock(state_->mu);
-      return lost_.ok() ? sent : lost_;
-    }
+    if (!sent.ok()) return LostOr(sent);
     bytes.remove_prefix(part.size());
     if (bytes.empty()) return OkStatus();
     note.kind = Note::kMore;
@@ -91,16 +128,24 @@ const fabric::MappedSpan* MeshPeer::FindShared(uint64_t key, uint64_t* length) c
 }
 
 void MeshPeer::OnConnected() {
-  uint64_t key = 0;
-  {
-    std::lock_guard<std::mutex> lock(state_->mu);
-    key = state_->key;
-  }
   Note hello;
   hello.kind = Note::kHello;
-  hello.key = key;
-  Status status = channel_->Share(key);
+  hello.key = state_->region->key();
+  Status status = OkStatus();
+  if (!channel_->MapsPeer()) {
+    status = replica_.Open(state_->device);
+    if (status.ok()) hello.key = replica_.key();
+  }
+  if (status.ok()) status = channel_->Share(hello.key);
   if (status.ok()) status = SendNote(hello);
+  if (!status.ok()) channel_->Close(status);
+}
+
+void MeshPeer::OnTransfer(uint64_t cookie, const Status& status) {
+  if (replica_.OnTransfer(cookie)) {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    state_->changed.notify_all();
+  }
   if (!status.ok()) channel_->Close(status);
 }
 
@@ -140,22 +185,32 @@ Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
       state_->changed.notify_all();
       return OkStatus();
     }
+    case Note::kStep:
+    case Note::kCall: {
+      const auto& own = *reinterpret_cast<const Board*>(state_->region->address());
+      return replica_.Take(note, bytes, own, rank_) ? OkStatus() : Malformed(rank_);
+    }
     default:
       return Malformed(rank_);
   }
 }
 
 Status MeshPeer::HandleHello(const Note& note) {
-  fabric::MappedSpan span = channel_->Map({note.key, 0, kRegionBytes});
-  if (span.data == nullptr) {
-    return Status(Code::kUnimplemented,
-                  "collectives need shared memory, and rank " + std::to_string(rank_) +
-                      " is reached by " + channel_->fabric() +
-                      ", which cannot map memory. Run all ranks on one host, with "
-                      "RDMA_TRANSPORT_FABRIC=shm or auto");
+  fabric::MappedSpan span;
+  const char* memory = replica_.memory();
+  if (memory == nullptr) {
+    span = channel_->Map({note.key, 0, kRegionBytes});
+    memory = span.data;
   }
+  if (memory == nullptr) {
+    return Status(Code::kResourceExhausted,
+                  "cannot map the memory of rank " + std::to_string(rank_));
+  }
+  replica_.SetTarget(note.key);
   std::lock_guard<std::mutex> lock(state_->mu);
-  memory_ = std::move(span);
+  if (memory_ != nullptr) return Malformed(rank_);
+  memory_ = memory;
+  mapped_ = std::move(span);
   state_->changed.notify_all();
   return OkStatus();
 }
@@ -184,15 +239,16 @@ Status MeshPeer::HandleMessage(const Note& note, std::string_view bytes) {
   return OkStatus();
 }
 
-void MeshPeer::OnClosed(const Status& status) { Lose(status); }
+void MeshPeer::OnClosed(const Status& status) {
+  channel_->Keep(OwnerRef::Holding(state_->region));  // the source of writes
+  Lose(status);
+}
 
 void MeshPeer::Lose(const Status& status) {
   {
     std::lock_guard<std::mutex> lock(state_->mu);
     if (!lost_.ok()) return;
-    const Code code =
-        status.code() == Code::kUnimplemented ? Code::kUnimplemented : Code::kUnavailable;
-    lost_ = Status(code, "rank " + std::to_string(rank_) + " is gone: " + status.message());
+    lost_ = Status(Code::kUnavailable, "rank " + std::to_string(rank_) + " is gone: " + status.message());
     state_->changed.notify_all();
   }
   std::lock_guard<std::mutex> lock(state_->hook_mu);

@@ -1,6 +1,7 @@
 // One end of a mesh: the channel to one other member.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -15,7 +16,9 @@
 #include "base/status.h"
 #include "collectives/board.h"
 #include "collectives/letter.h"
+#include "collectives/note.h"
 #include "collectives/progress.h"
+#include "collectives/replica.h"
 #include "fabric/fabric.h"
 
 namespace rdma_transport::collectives {
@@ -25,8 +28,9 @@ struct MeshState {
   mutable std::mutex
       mu;  // not held in calls of channels; guards the peers' fields, too, but not the hook
   mutable std::condition_variable changed;
-  uint64_t key = 0;                     // of this member's own region
-  std::map<uint64_t, uint64_t> shared;  // keys and lengths of this member's other regions
+  fabric::Device* device = nullptr;         // used only by the polling thread
+  std::shared_ptr<fabric::Region> region;   // this member's own
+  std::map<uint64_t, uint64_t> shared;      // keys and lengths of this member's other regions
   std::deque<Letter> letters;
 
   std::mutex hook_mu;  // held while the hook runs; taken without `mu`
@@ -35,22 +39,6 @@ struct MeshState {
   // Waits until `done` returns true. Called with the lock, which is released while it waits.
   Status Wait(std::unique_lock<std::mutex>* lock, const Patience& patience,
               const std::function<bool()>& done, const char* what) const;
-};
-
-// The notifications between two members. Sent in the memory layout of this host.
-struct Note {
-  enum Kind : uint32_t {
-    kHello = 1,  // `key`: the sender's own region
-    kShare,      // `key`, `length`: one more region
-    kWithdraw,   // `key`: no longer
-    kMessage,    // `tag`, `length`: of a message, whose first bytes follow
-    kMore,       // its next bytes follow
-    kConsumed,   // `length`: of a message that has been received
-  };
-  uint32_t kind = 0;
-  int32_t tag = 0;
-  uint64_t key = 0;
-  uint64_t length = 0;
 };
 
 // Thread-safe. The channel calls it on the polling thread.
@@ -64,17 +52,26 @@ class MeshPeer final : public fabric::ChannelHandler {
 
   Status Send(int tag, std::string_view bytes, const Patience& patience, bool waits);
   Status SendNote(const Note& note, std::string_view bytes = {});
+  // Announces a step to a remote member. A lost one is no error.
+  Status Announce(const Announcement& announcement, const Patience& patience);
+  // Waits until the writes to a remote member from this part have ended.
+  Status WaitWritten(size_t part, const Patience& patience) const;
+  // Returns whether the member has consumed all notifications.
+  bool Drained() const { return delivered_.load() >= sent_.load(); }
 
   // The functions below require the lock of the state.
-  bool ready() const { return memory_.data != nullptr; }
-  const char* memory() const { return memory_.data; }
+  bool ready() const { return memory_ != nullptr; }
+  const char* memory() const { return memory_; }
+  // Whether the member cannot map memory of this one. Constant once it is ready.
+  bool remote() const { return mapped_.data == nullptr; }
   const Status& lost() const { return lost_; }
   // Returns null if the member has not shared it.
   const fabric::MappedSpan* FindShared(uint64_t key, uint64_t* length) const;
 
   void OnConnected() override;
   void OnNotify(const char* data, size_t length) override;
-  void OnTransfer(uint64_t /*cookie*/, const Status& /*status*/) override {}
+  void OnDelivered(uint64_t number) override { delivered_.store(number); }
+  void OnTransfer(uint64_t cookie, const Status& status) override;
   void OnClosed(const Status& status) override;
 
  private:
@@ -82,6 +79,8 @@ class MeshPeer final : public fabric::ChannelHandler {
     uint64_t length = 0;
     fabric::MappedSpan span;
   };
+  void Sent(uint64_t number);
+  Status LostOr(const Status& status) const;
   Status Handle(const Note& note, std::string_view bytes);
   Status HandleHello(const Note& note);
   Status HandleShare(const Note& note);
@@ -91,10 +90,14 @@ class MeshPeer final : public fabric::ChannelHandler {
   const int rank_;
   const std::shared_ptr<MeshState> state_;
   std::shared_ptr<fabric::Channel> channel_;
-  std::mutex sending_;  // held while the parts of a message are sent
+  std::mutex sending_;                 // held while the parts of a message are sent
+  std::atomic<uint64_t> sent_{0};      // numbers of notifications
+  std::atomic<uint64_t> delivered_{0};
 
   Status lost_;
-  fabric::MappedSpan memory_;
+  const char* memory_ = nullptr;  // mapped, or the replica; set when the member is ready
+  fabric::MappedSpan mapped_;
+  Replica replica_;  // has rules of its own
   std::map<uint64_t, Shared> shared_;
   uint64_t unconsumed_ = 0;  // bytes of messages that the peer has not received
 

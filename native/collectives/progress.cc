@@ -58,6 +58,13 @@ void Progress::Advance() {
   if (sleepers) Futex(own_->progress, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
+void Progress::Set(Board* replica, uint32_t step, const Board& own, int rank) {
+  replica->progress.store(step, std::memory_order_seq_cst);
+  if (own.sleeps_for.load(std::memory_order_seq_cst) == static_cast<uint32_t>(rank + 1)) {
+    Futex(replica->progress, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+}
+
 Status Progress::WaitForAll(const Patience& patience, uint32_t behind) {
   const uint32_t step = step_ - behind;
   const int size = static_cast<int>(boards_.size());

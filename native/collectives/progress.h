@@ -31,11 +31,17 @@ class Progress {
   Progress(int rank, Board* own, std::vector<const Board*> boards, Nanos spin,
            std::function<Status(int rank)> lost);
 
-  // Announces that this member has completed one more step.
+  // Announces to the members that map this one's memory that it has completed one more step.
   void Advance();
+  // The steps that this member has completed.
+  uint32_t step() const { return step_; }
   // Waits until all members have completed as many steps as this one, or `behind` fewer. Returns
   // the error of a lost member that has not, DeadlineExceeded, or Cancelled if interrupted.
   Status WaitForAll(const Patience& patience, uint32_t behind = 0);
+
+  // Stores in the replica of a board that its owner, `rank`, has completed `step` steps, and wakes
+  // the member of the board `own` if it sleeps for that.
+  static void Set(Board* replica, uint32_t step, const Board& own, int rank);
 
   // Makes waits in this process look again for lost members. Thread-safe.
   void WakeAll() const;

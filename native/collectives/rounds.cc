@@ -24,28 +24,38 @@ size_t Group::BytesOfRound(const Call& call) const {
 }
 
 // Stages this member's part of a round.
-void Group::Fill(const Call& call, const Round& round, char* to) const {
+Status Group::Stage(const Call& call, const Round& round, int stage, const Patience& patience) {
+  RDMA_RETURN_IF_ERROR(WaitToOverwrite(own_stage(stage), kStageBytes, patience));
+  Fill(call, round, own_stage(stage));
+  return OkStatus();
+}
+
+void Group::Fill(const Call& call, const Round& round, char* to) {
   const size_t bytes = call.count * SizeOf(call.dtype);
   switch (call.collective) {
     case Collective::kBarrier:
     case Collective::kInvalid:
       return;
     case Collective::kBroadcast:
-      if (rank() == call.root) Copy(to, call.output + round.begin, round.length);
-      return;
+      if (rank() != call.root) return;
+      Copy(to, call.output + round.begin, round.length);
+      break;
     case Collective::kAllReduce:
     case Collective::kAllGather:
-      return Copy(to, call.input + round.begin, round.length);
+      Copy(to, call.input + round.begin, round.length);
+      break;
     case Collective::kReduceScatter:
     case Collective::kAllToAll:
       for (int rank = 0; rank < size(); ++rank) {
         const auto place = static_cast<size_t>(rank);
         if (rank == this->rank()) continue;
-        Copy(to + place * BytesOfRound(call), call.input + place * bytes + round.begin,
-             round.length);
+        char* const piece = to + place * BytesOfRound(call);
+        Copy(piece, call.input + place * bytes + round.begin, round.length);
+        Offer(rank, piece, round.length);
       }
       return;
   }
+  for (const int rank : remote_) Offer(rank, to, round.length);
 }
 
 // Combines what all members have at `place` of their stage.
@@ -103,13 +113,13 @@ Status Group::RunRounds(const Call& call, int parity, const Patience& patience) 
     round = PartOf(bytes, size, round.number + 1);
     const int stage = (parity + static_cast<int>(round.number % 2)) % 2;
     // All have announced the previous round, so they have read the one before.
-    Fill(call, round, own_stage(stage));
-    progress_.Advance();
+    RDMA_RETURN_IF_ERROR(Stage(call, round, stage, patience));
+    RDMA_RETURN_IF_ERROR(Announce(patience));
     RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
     Read(call, round, stage);
   }
   // The next call may use either stage.
-  progress_.Advance();
+  RDMA_RETURN_IF_ERROR(Announce(patience));
   return progress_.WaitForAll(patience);
 }
 

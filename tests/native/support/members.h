@@ -14,6 +14,7 @@
 #include "collectives/group.h"
 #include "collectives/mesh.h"
 #include "fabric/registry.h"
+#include "fabrics.h"
 
 namespace rdma_transport::testing {
 
@@ -23,10 +24,8 @@ constexpr Nanos kSoon = 60 * kSecond;
 class PolledDevice {
  public:
   PolledDevice() {
-    Settings settings;
-    settings.fabric = "shm";
     std::unique_ptr<fabric::Device> opened;
-    const Status status = fabric::OpenDevice(settings, &opened);
+    const Status status = fabric::OpenDevice(FabricSettings(), &opened);
     EXPECT_TRUE(status.ok()) << status.message();
     device_ = std::move(opened);
     thread_ = std::thread([this] {

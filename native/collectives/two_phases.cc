@@ -1,5 +1,5 @@
-// The all-reduce of large arrays: each member reduces its share of a chunk out of the memory of all
-// members, and the others copy the result from there.
+// Two phases: each member combines its share of a chunk out of the memory of all members, and the
+// others copy the result from there. Of a broadcast, it copies its share from the root.
 
 #include <cstring>
 
@@ -10,10 +10,9 @@
 namespace rdma_transport::collectives {
 namespace {
 
-// Up to this many bytes, times the other members, each member reduces all by itself.
-constexpr size_t kMaxOnePhase = size_t{32} << 10;
 // Two stages hold four chunks, so that the steps of consecutive chunks overlap.
-constexpr size_t kChunkBytes = kStageBytes / 2 / kLine * kLine;
+constexpr size_t kChunkBytes = kPartBytes;
+static_assert(kChunkBytes % kLine == 0);
 constexpr int kResults = 2;  // the first stage of results
 
 size_t Place(size_t number, int parity) {
@@ -21,12 +20,6 @@ size_t Place(size_t number, int parity) {
 }
 
 }  // namespace
-
-bool Group::TwoPhases(const Call& call) const {
-  const size_t others = memory_.size() - 1;
-  return call.collective == Collective::kAllReduce &&
-         call.count * SizeOf(call.dtype) > kMaxOnePhase / others;
-}
 
 Round Group::Chunk(const Call& call, size_t number) const {
   const size_t bytes = call.count * SizeOf(call.dtype);
@@ -41,28 +34,54 @@ Round Group::Share(const Round& chunk, int rank) const {
                 static_cast<size_t>(rank));
 }
 
-void Group::FillChunk(const Call& call, const Round& chunk, int parity) const {
+Status Group::FillChunk(const Call& call, const Round& chunk, int parity,
+                        const Patience& patience) {
   char* const to = own_stage(0) + Place(chunk.number, parity);
-  const char* const from = call.input + chunk.begin;
+  const bool broadcast = call.collective == Collective::kBroadcast;
+  if (broadcast && rank() != call.root) return OkStatus();
+  RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, chunk.length, patience));
+  const char* const from = (broadcast ? call.output : call.input) + chunk.begin;
   const Round own = Share(chunk, rank());
   const size_t end = own.begin + own.length;
   std::memcpy(to, from, own.begin);
   std::memcpy(to + end, from + end, chunk.length - end);
+  for (const int rank : remote_) {
+    const Round share = Share(chunk, rank);
+    Offer(rank, to + share.begin, share.length);
+  }
+  return OkStatus();
 }
 
-void Group::ReduceChunk(const Call& call, const Round& chunk, int parity) {
+Status Group::ReduceChunk(const Call& call, const Round& chunk, int parity,
+                          const Patience& patience) {
   const Round own = Share(chunk, rank());
   const size_t place = Place(chunk.number, parity);
+  char* const result = own_stage(kResults) + place + own.begin;
+  char* const output = call.output + chunk.begin + own.begin;
+  RDMA_RETURN_IF_ERROR(WaitToOverwrite(result, own.length, patience));
   for (int rank = 0; rank < size(); ++rank) {
     sources_[rank] = rank == this->rank() ? call.input + chunk.begin + own.begin
                                           : stage(rank, 0) + place + own.begin;
   }
-  Reduce(call.dtype, call.op, sources_, own.length / SizeOf(call.dtype),
-         own_stage(kResults) + place + own.begin, call.output + chunk.begin + own.begin);
+  if (call.collective != Collective::kBroadcast) {
+    Reduce(call.dtype, call.op, sources_, own.length / SizeOf(call.dtype), result, output);
+  } else if (rank() == call.root) {
+    std::memcpy(result, output, own.length);
+  } else {
+    std::memcpy(result, sources_[call.root], own.length);
+    std::memcpy(output, result, own.length);
+  }
+  for (const int rank : remote_) {
+    if (call.collective != Collective::kBroadcast || rank != call.root) {
+      Offer(rank, result, own.length);
+    }
+  }
+  return OkStatus();
 }
 
 void Group::CopyChunk(const Call& call, const Round& chunk, int parity) const {
   const size_t place = Place(chunk.number, parity);
+  if (call.collective == Collective::kBroadcast && rank() == call.root) return;
   for (int i = 1; i < size(); ++i) {
     const int rank = (this->rank() + i) % size();
     const Round share = Share(chunk, rank);
@@ -81,11 +100,11 @@ Status Group::RunTwoPhases(const Call& call, int parity, const Patience& patienc
   while (true) {
     const Round next = Chunk(call, chunk.number + 1);
     // Overwrites chunk n - 3, which all have reduced.
-    if (next.length > 0) FillChunk(call, next, parity);
-    progress_.Advance();
+    if (next.length > 0) RDMA_RETURN_IF_ERROR(FillChunk(call, next, parity, patience));
+    RDMA_RETURN_IF_ERROR(Announce(patience));
     if (chunk.number > 0) RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience, /*behind=*/2));
-    ReduceChunk(call, chunk, parity);
-    progress_.Advance();
+    RDMA_RETURN_IF_ERROR(ReduceChunk(call, chunk, parity, patience));
+    RDMA_RETURN_IF_ERROR(Announce(patience));
     if (chunk.number > 0) {
       RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience, /*behind=*/2));
       CopyChunk(call, previous, parity);
@@ -118,14 +137,14 @@ Status Group::RunDirect(const Call& call, int parity, const Patience& patience) 
   }
   Reduce(call.dtype, call.op, sources_, own.length / SizeOf(call.dtype), call.output + own.begin,
          nullptr);
-  progress_.Advance();
+  RDMA_RETURN_IF_ERROR(Announce(patience));
   RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
   for (int i = 1; i < size(); ++i) {
     const int rank = (this->rank() + i) % size();
     const Round share = Share(all, rank);
     std::memcpy(call.output + share.begin, outputs[rank].data + share.begin, share.length);
   }
-  progress_.Advance();  // the arrays are the callers' again
+  RDMA_RETURN_IF_ERROR(Announce(patience));  // the arrays are the callers' again
   return progress_.WaitForAll(patience);
 }
 

@@ -1,0 +1,23 @@
+// The choice between the algorithms of a collective: the only place that knows the measurements.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "collectives/types.h"
+
+namespace rdma_transport::collectives {
+
+enum class Algorithm : uint8_t {
+  kRounds,     // each member stages its part for all that need it: one step for each round
+  kTwoPhases,  // each member combines or passes on its share, and distributes it: two steps
+};
+
+// `bytes`: of the arrays. `mapped`: all members map each other's memory. All members must pass the
+// same arguments.
+Algorithm Choose(Collective collective, size_t bytes, int members, bool mapped);
+
+// Spans up to this many bytes travel in a notification. Below the limit of all fabrics.
+constexpr size_t kMaxInline = size_t{8} << 10;
+
+}  // namespace rdma_transport::collectives
