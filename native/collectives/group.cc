@@ -164,8 +164,10 @@ Status Group::Start(const Call& call, const Patience& patience) {
   // This stage was last used two calls ago, which all members have completed.
   const bool two_phases = AlgorithmFor(call) == Algorithm::kTwoPhases;
   if (!direct) {
-    RDMA_RETURN_IF_ERROR(two_phases ? FillChunk(call, Chunk(call, 0), parity, patience)
-                                    : Stage(call, PartOf(call.count * SizeOf(call.dtype), BytesOfRound(call), 0), parity, patience));
+    RDMA_RETURN_IF_ERROR(
+        two_phases ? FillChunk(call, Chunk(call, 0), parity, patience)
+                   : Stage(call, PartOf(call.count * SizeOf(call.dtype), BytesOfRound(call), 0),
+                           parity, patience));
   }
   RDMA_RETURN_IF_ERROR(Announce(patience, &own, parity));
   RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));

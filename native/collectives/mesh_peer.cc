@@ -248,7 +248,8 @@ void MeshPeer::Lose(const Status& status) {
   {
     std::lock_guard<std::mutex> lock(state_->mu);
     if (!lost_.ok()) return;
-    lost_ = Status(Code::kUnavailable, "rank " + std::to_string(rank_) + " is gone: " + status.message());
+    lost_ = Status(Code::kUnavailable,
+                   "rank " + std::to_string(rank_) + " is gone: " + status.message());
     state_->changed.notify_all();
   }
   std::lock_guard<std::mutex> lock(state_->hook_mu);

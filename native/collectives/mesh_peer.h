@@ -28,9 +28,9 @@ struct MeshState {
   mutable std::mutex
       mu;  // not held in calls of channels; guards the peers' fields, too, but not the hook
   mutable std::condition_variable changed;
-  fabric::Device* device = nullptr;         // used only by the polling thread
-  std::shared_ptr<fabric::Region> region;   // this member's own
-  std::map<uint64_t, uint64_t> shared;      // keys and lengths of this member's other regions
+  fabric::Device* device = nullptr;        // used only by the polling thread
+  std::shared_ptr<fabric::Region> region;  // this member's own
+  std::map<uint64_t, uint64_t> shared;     // keys and lengths of this member's other regions
   std::deque<Letter> letters;
 
   std::mutex hook_mu;  // held while the hook runs; taken without `mu`
@@ -90,8 +90,8 @@ class MeshPeer final : public fabric::ChannelHandler {
   const int rank_;
   const std::shared_ptr<MeshState> state_;
   std::shared_ptr<fabric::Channel> channel_;
-  std::mutex sending_;                 // held while the parts of a message are sent
-  std::atomic<uint64_t> sent_{0};      // numbers of notifications
+  std::mutex sending_;             // held while the parts of a message are sent
+  std::atomic<uint64_t> sent_{0};  // numbers of notifications
   std::atomic<uint64_t> delivered_{0};
 
   Status lost_;

@@ -49,8 +49,8 @@ class Replica {
   // Sends an announcement: small spans in the notification itself, others by a write before it.
   // Sets the number of the notification, or returns the channel's errors. `written` must be false
   // for the first attempt, and is kept between attempts.
-  Status Send(const Announcement& announcement, fabric::Channel* channel,
-              const fabric::Region& own, bool* written, uint64_t* number);
+  Status Send(const Announcement& announcement, fabric::Channel* channel, const fabric::Region& own,
+              bool* written, uint64_t* number);
   // A write of Send() has ended. Returns whether it was the last one of its part.
   bool OnTransfer(uint64_t cookie);
   // Returns whether writes of this part (PartAt()) have not ended.

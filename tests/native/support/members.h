@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,21 +14,32 @@
 
 #include "collectives/group.h"
 #include "collectives/mesh.h"
+#include "fabric/combined.h"
 #include "fabric/registry.h"
 #include "fabrics.h"
 
 namespace rdma_transport::testing {
 
 constexpr Nanos kSoon = 60 * kSecond;
+constexpr Nanos kSpin = 20 * kMicrosecond;
+
+// The fabrics of a member, in order of preference.
+using FabricNames = std::vector<std::string>;
 
 // A device that a thread polls.
 class PolledDevice {
  public:
-  PolledDevice() {
-    std::unique_ptr<fabric::Device> opened;
-    const Status status = fabric::OpenDevice(FabricSettings(), &opened);
-    EXPECT_TRUE(status.ok()) << status.message();
-    device_ = std::move(opened);
+  explicit PolledDevice(const FabricNames& names) {
+    std::vector<fabric::Member> fabrics;
+    for (const std::string& name : names) {
+      for (const fabric::Registration& each : fabric::Fabrics()) {
+        if (each.name != name) continue;
+        const Status status = each.create(FabricSettings(), &fabrics);
+        EXPECT_TRUE(status.ok()) << status.message();
+      }
+    }
+    device_ =
+        std::make_shared<fabric::CombinedDevice>(std::move(fabrics), std::vector<fabric::Absent>());
     thread_ = std::thread([this] {
       while (!stop_.load()) {
         if (device_->Poll() == 0 && device_->ArmNotification()) device_->Sleep(Now() + kSecond);
@@ -50,7 +62,11 @@ class PolledDevice {
 // Thread-safe as its groups are.
 class Members {
  public:
-  explicit Members(int size, Nanos spin = 20 * kMicrosecond) : devices_(size) {
+  explicit Members(int size)
+      : Members(std::vector<FabricNames>(static_cast<size_t>(size), {FabricSettings().fabric})) {}
+  explicit Members(const std::vector<FabricNames>& fabrics) {
+    for (const FabricNames& names : fabrics) devices_.emplace_back(names);
+    const int size = static_cast<int>(fabrics.size());
     std::vector<std::unique_ptr<collectives::Mesh>> meshes(size);
     for (int rank = 0; rank < size; ++rank) {
       const Status opened =
@@ -66,7 +82,7 @@ class Members {
     for (auto& mesh : meshes) {
       const Status ready = mesh->WaitReady({Now() + kSoon, nullptr});
       EXPECT_TRUE(ready.ok()) << ready.message();
-      groups.push_back(std::make_unique<collectives::Group>(std::move(mesh), spin));
+      groups.push_back(std::make_unique<collectives::Group>(std::move(mesh), kSpin));
     }
   }
 
@@ -89,7 +105,7 @@ class Members {
     EXPECT_TRUE(status.ok()) << status.message();
   }
 
-  std::vector<PolledDevice> devices_;
+  std::deque<PolledDevice> devices_;
 
  public:
   std::vector<std::unique_ptr<collectives::Group>> groups;  // destroyed before the devices
