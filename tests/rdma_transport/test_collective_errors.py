@@ -17,19 +17,19 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def lasting() -> Iterator[Members]:
-    made = Members(3)
+@pytest.fixture(scope="module", params=["shm", "mixed"])
+def lasting(request: pytest.FixtureRequest) -> Iterator[Members]:
+    made = Members(3, request.param)
     yield made
     made.end()
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[int], Members]]:
+def start() -> Iterator[Callable[..., Members]]:
     made: list[Members] = []
 
-    def starter(size: int) -> Members:
-        made.append(Members(size))
+    def starter(size: int, fabric: str = "shm") -> Members:
+        made.append(Members(size, fabric))
         made[-1].run(members.sums)
         return made[-1]
 
@@ -49,11 +49,15 @@ def test_a_wrong_call_is_an_error_on_every_rank(lasting: Members, kind: str, gui
     assert lasting.run(members.sums) == [3, 3, 3]
 
 
-@pytest.mark.parametrize("call", ["barrier", "all_reduce", "request", "recv", "recv any"])
+@pytest.mark.parametrize(
+    ("fabric", "call"),
+    [("shm", call) for call in ("barrier", "all_reduce", "request", "recv", "recv any")]
+    + [("libfabric", "barrier"), ("verbs", "all_reduce"), ("mixed", "request"), ("mixed", "recv")],
+)
 def test_a_killed_rank_ends_the_calls_of_all_others(
-    start: Callable[[int], Members], call: str
+    start: Callable[..., Members], fabric: str, call: str
 ) -> None:
-    group = start(3)
+    group = start(3, fabric)
     group.start(members.waits, call, ranks=[0, 2] if call != "recv" else [0])
     time.sleep(0.3)  # until they sleep
     group.kill(1)
@@ -62,8 +66,9 @@ def test_a_killed_rank_ends_the_calls_of_all_others(
         assert "rank 1 is gone" in answer
 
 
-def test_a_rank_that_is_killed_in_the_middle(start: Callable[[int], Members]) -> None:
-    group = start(3)
+@pytest.mark.parametrize("fabric", ["shm", "libfabric", "verbs"])
+def test_a_rank_that_is_killed_in_the_middle(start: Callable[..., Members], fabric: str) -> None:
+    group = start(3, fabric)
     group.start(members.reduces_forever)
     time.sleep(0.5)
     group.kill(2)
@@ -74,8 +79,9 @@ def test_a_rank_that_is_killed_in_the_middle(start: Callable[[int], Members]) ->
         assert "rank 2 is gone" in answer  # from now on
 
 
-def test_a_rank_that_closes(start: Callable[[int], Members]) -> None:
-    group = start(2)
+@pytest.mark.parametrize("fabric", ["shm", "libfabric", "verbs"])
+def test_a_rank_that_closes(start: Callable[..., Members], fabric: str) -> None:
+    group = start(2, fabric)
     group.start(members.waits, "barrier", ranks=[0])
     group.start(members.leaves, ranks=[1])
     assert "rank 1 closed the communicator" in group.answers([0])[0]
@@ -84,9 +90,10 @@ def test_a_rank_that_closes(start: Callable[[int], Members]) -> None:
     assert "the communicator is closed" in group.answers([1])[0]
 
 
+@pytest.mark.parametrize("fabric", ["shm", "libfabric"])
 @pytest.mark.parametrize("call", ["barrier", "request", "recv"])
-def test_timeouts(start: Callable[[int], Members], call: str) -> None:
-    group = start(2)
+def test_timeouts(start: Callable[..., Members], fabric: str, call: str) -> None:
+    group = start(2, fabric)
     group.start(members.waits, call, 0.2, ranks=[0])
     assert group.answers([0])[0].startswith("FabricTimeoutError")
     if call != "recv":  # of which the other rank hears
@@ -97,7 +104,7 @@ def test_timeouts(start: Callable[[int], Members], call: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["barrier", "all_reduce", "request", "recv"])
-def test_ctrl_c_ends_a_call(start: Callable[[int], Members], call: str) -> None:
+def test_ctrl_c_ends_a_call(start: Callable[..., Members], call: str) -> None:
     group = start(2)
     group.start(members.waits, call, ranks=[0])
     time.sleep(0.5)
@@ -105,12 +112,19 @@ def test_ctrl_c_ends_a_call(start: Callable[[int], Members], call: str) -> None:
     assert group.answers([0])[0].startswith("KeyboardInterrupt")
 
 
-def test_a_waiting_rank_uses_no_processor(start: Callable[[int], Members]) -> None:
-    group = start(2)
+@pytest.mark.parametrize("fabric", ["shm", "libfabric"])
+def test_a_waiting_rank_uses_no_processor(start: Callable[..., Members], fabric: str) -> None:
+    group = start(2, fabric)
     group.start(members.cpu_seconds, ranks=[0])
     time.sleep(2)
     group.start(members.cpu_seconds, ranks=[1])
     assert group.answers([0])[0] < 0.5
+
+
+@pytest.mark.parametrize("fabric", ["shm", "libfabric", "verbs"])
+def test_ranks_that_leave_at_once(start: Callable[..., Members], fabric: str) -> None:
+    group = start(3, fabric)
+    group.run(members.sums_and_leaves)  # the last step of a rank arrives before its end
 
 
 FORKS = """

@@ -20,19 +20,28 @@ def group(request: pytest.FixtureRequest) -> Iterator[Members]:
     made.end()
 
 
-FEW = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@pytest.fixture(scope="module", params=["libfabric", "verbs", "mixed"])
+def remote(request: pytest.FixtureRequest) -> Iterator[Members]:
+    """Ranks that do not all share memory."""
+    made = Members(3, request.param)
+    yield made
+    made.end()
+
+
+FIXTURES = [HealthCheck.function_scoped_fixture]
+FEW = settings(max_examples=40, deadline=None, suppress_health_check=FIXTURES)
+FEWER = settings(max_examples=12, deadline=None, suppress_health_check=FIXTURES)
 SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 17, 130]), max_size=3).map(tuple) | st.sampled_from(
     [(8191,), (8193,), (65_537,), (300_000,), (700, 1001)]
 )
 WHERE = st.sampled_from(["new", "other", "in place", "registered"])
 
 
-@FEW
-@given(SHAPES, st.sampled_from(list(DTYPES)), st.sampled_from(list(members.OPS)), WHERE,
-       st.integers(0, 99))  # fmt: skip
-def test_reductions_are_those_of_numpy_with_the_same_bits_on_every_rank(
+TYPES = st.sampled_from(list(DTYPES))
+REDUCTIONS = given(SHAPES, TYPES, st.sampled_from(list(members.OPS)), WHERE, st.integers(0, 99))
+
+
+def check_reduction(
     group: Members, shape: tuple[int, ...], dtype: str, op: str, where: str, seed: int
 ) -> None:
     if dtype.startswith("complex") and op in ("min", "max"):
@@ -43,11 +52,42 @@ def test_reductions_are_those_of_numpy_with_the_same_bits_on_every_rank(
 
 
 @FEW
-@given(SHAPES, st.sampled_from(list(DTYPES)), st.integers(0, 2), st.integers(0, 99))
+@REDUCTIONS
+def test_reductions_are_those_of_numpy_with_the_same_bits_on_every_rank(
+    group: Members, shape: tuple[int, ...], dtype: str, op: str, where: str, seed: int
+) -> None:
+    check_reduction(group, shape, dtype, op, where, seed)
+
+
+@FEWER
+@REDUCTIONS
+def test_reductions_without_shared_memory(
+    remote: Members, shape: tuple[int, ...], dtype: str, op: str, where: str, seed: int
+) -> None:
+    check_reduction(remote, shape, dtype, op, where, seed)
+
+
+@FEW
+@given(SHAPES, TYPES, st.integers(0, 2), st.integers(0, 99))
 def test_what_is_moved_arrives(
     group: Members, shape: tuple[int, ...], dtype: str, root: int, seed: int
 ) -> None:
     group.run(members.moves, shape, dtype, root, seed)
+
+
+@FEWER
+@given(SHAPES, TYPES, st.integers(0, 2), st.integers(0, 99))
+def test_what_is_moved_arrives_without_shared_memory(
+    remote: Members, shape: tuple[int, ...], dtype: str, root: int, seed: int
+) -> None:
+    remote.run(members.moves, shape, dtype, root, seed)
+
+
+def test_everything_else_without_shared_memory(remote: Members) -> None:
+    remote.run(members.requests, 7)
+    remote.run(members.python_objects)
+    remote.run(members.messages)
+    remote.run(members.splits)
 
 
 def test_requests() -> None:

@@ -1,5 +1,6 @@
 """Members of a communicator, each in a process of its own, and what they run in tests."""
 
+import ctypes
 import functools
 import multiprocessing
 import multiprocessing.connection
@@ -12,25 +13,57 @@ from typing import Any
 
 import numpy as np
 
+import pytest
+
 from bench.support.ports import free_port
 from rdma_transport.collectives import Communicator, Ranks, wait_all
+from tests.support import fake_verbs, namespaces
 
 SOON = 10.0
+TCP = {
+    "RDMA_TRANSPORT_LIBFABRIC_PROVIDER": "tcp",
+    "RDMA_TRANSPORT_LIBFABRIC_INTERFACE": "lo",
+    "RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1",
+}
 OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
-class Members:
-    """Processes that run functions of this module, each with its communicator."""
+def settings_of(fabric: str, rank: int) -> dict[str, str]:
+    """The environment of a rank over a fabric; "mixed": only ranks 0 and 1 share memory."""
+    if fabric == "verbs":
+        return fake_verbs.environment()
+    if fabric == "mixed":
+        fabric = "auto" if rank < 2 else "libfabric"
+    if fabric in ("auto", "libfabric"):
+        try:
+            ctypes.CDLL("libfabric.so.1")
+        except OSError as error:
+            pytest.skip(f"{error}: apt-get install libfabric1")
+    return TCP | {"RDMA_TRANSPORT_FABRIC": fabric}
 
-    def __init__(self, size: int) -> None:
+
+class Members:
+    """Processes that run functions of this module, each with its communicator.
+
+    With `hosts`, ranks are on them in turn, and use any fabric.
+    """
+
+    def __init__(
+        self, size: int, fabric: str = "shm", hosts: "namespaces.Hosts | None" = None
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self.size = size
         self.pipes, self.processes = [], []
         port, job = free_port(), secrets.token_hex(8)
+        address = hosts.first.host if hosts else "127.0.0.1"
         for rank in range(size):
             mine, theirs = context.Pipe()
-            ranks = Ranks(rank, size, "127.0.0.1", port, job)
-            process = context.Process(target=serve, args=(theirs, ranks), daemon=True)
+            ranks = Ranks(rank, size, address, port, job)
+            settings = {} if hosts else settings_of(fabric, rank)
+            network = hosts.both[rank % 2].network if hosts else None
+            process = context.Process(
+                target=serve, args=(theirs, ranks, settings, network), daemon=True
+            )
             process.start()
             theirs.close()
             self.pipes.append(mine)
@@ -40,11 +73,11 @@ class Members:
         for rank in range(self.size) if ranks is None else ranks:
             self.pipes[rank].send((function.__name__, arguments))
 
-    def answers(self, ranks: Any = None) -> list[Any]:
+    def answers(self, ranks: Any = None, seconds: float = SOON) -> list[Any]:
         """Return results, or the exceptions as "Type: message"."""
         asked = list(range(self.size) if ranks is None else ranks)
         found: dict[int, Any] = {}
-        deadline = time.monotonic() + SOON
+        deadline = time.monotonic() + seconds
         while len(found) < len(asked):
             assert time.monotonic() < deadline, f"of the ranks {asked}, there are only {found}"
             waiting = {self.pipes[rank]: rank for rank in asked if rank not in found}
@@ -73,8 +106,11 @@ class Error(str):
     """What a function raised."""
 
 
-def serve(pipe: Any, ranks: Ranks) -> None:
-    with Communicator.connect(ranks, fabric="shm", timeout=SOON) as comm:
+def serve(pipe: Any, ranks: Ranks, settings: dict[str, str], network: str | None) -> None:
+    os.environ.update(settings)
+    if network is not None:
+        namespaces.enter(network)
+    with Communicator.connect(ranks, timeout=SOON) as comm:
         while True:
             try:
                 name, arguments = pipe.recv()
@@ -291,6 +327,14 @@ def reduces_forever(comm: Communicator) -> None:
 def leaves(comm: Communicator) -> None:
     comm.close()
     comm.close()
+
+
+def sums_and_leaves(comm: Communicator) -> None:
+    for _ in range(10):
+        half = comm.split(0)
+        assert half is not None
+        assert half.all_reduce(np.array([1]))[0] == comm.size
+        half.close()
 
 
 def cpu_seconds(comm: Communicator) -> float:
