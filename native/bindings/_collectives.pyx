@@ -239,7 +239,7 @@ cdef class RawGroup:
         self.owner = getpid()
         self.rank, self.size = rank, size
         check(device.thread.get().Device(&opened))
-        check(Mesh.Open(opened, rank, size, &self.mesh))
+        check(Mesh.Open(opened, rank, size, device.thread.get().peer_timeout(), &self.mesh))
 
     def __dealloc__(self):
         if self.owner != getpid():  # in a forked child nothing may be destroyed

@@ -37,6 +37,7 @@ cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings
         @staticmethod
         Status Open(const string& fabric, shared_ptr[PollingThread]* thread)
         int64_t spin()
+        int64_t peer_timeout()
         Status Device(shared_ptr[FabricDevice]* device)
         Status Allocate(size_t length, cbool writable_by_peers, shared_ptr[Memory]* memory)
         void Close()
@@ -71,7 +72,8 @@ cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" no
 
     cdef cppclass Mesh:
         @staticmethod
-        Status Open(shared_ptr[FabricDevice] device, int rank, int size, unique_ptr[Mesh]* mesh)
+        Status Open(shared_ptr[FabricDevice] device, int rank, int size, int64_t peer_timeout,
+                    unique_ptr[Mesh]* mesh)
         int rank()
         int size()
         string Address(int peer)

@@ -326,7 +326,10 @@ Status PollingThread::Open(const std::string& fabric, std::shared_ptr<PollingThr
 }
 
 PollingThread::PollingThread(const Settings& settings, std::shared_ptr<fabric::Device> device)
-    : spin_(settings.spin), summary_(device->Summary()), device_(std::move(device)) {
+    : spin_(settings.spin),
+      peer_timeout_(settings.peer_timeout),
+      summary_(device->Summary()),
+      device_(std::move(device)) {
   // Only the interpreter's threads handle signals.
   sigset_t all;
   sigset_t before;

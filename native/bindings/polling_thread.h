@@ -149,6 +149,8 @@ class PollingThread final : public Owned {
   const std::string& summary() const { return summary_; }
   // How long threads spin before they sleep.
   Nanos spin() const { return spin_; }
+  // How long a peer that is waited for may be silent.
+  Nanos peer_timeout() const { return peer_timeout_; }
   // Returns the device, for users that open channels of their own. They must drop those before
   // Close().
   Status Device(std::shared_ptr<fabric::Device>* device) const;
@@ -166,6 +168,7 @@ class PollingThread final : public Owned {
   bool Reap();
 
   const Nanos spin_;
+  const Nanos peer_timeout_;
   const std::string summary_;
   std::mutex close_mu_;
   std::thread thread_;

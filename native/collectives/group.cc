@@ -65,7 +65,7 @@ Group::Group(std::unique_ptr<Mesh> mesh, Nanos spin)
       memory_(MemoryOf(*mesh_)),
       remote_(RemoteOf(*mesh_)),
       progress_(mesh_->rank(), reinterpret_cast<Board*>(mesh_->own()), BoardsIn(memory_), spin,
-                [this](int rank) { return mesh_->Lost(rank); }) {
+                [this](int rank) { return mesh_->CheckLost(rank); }) {
   offered_.resize(memory_.size());
   sources_.resize(memory_.size());
   mesh_->WhenLost([this] { progress_.WakeAll(); });

@@ -13,10 +13,6 @@ namespace {
 
 constexpr int kMaxMembers = 1024;
 
-bool Matches(const Letter& letter, int source, int tag) {
-  return (source == kAny || letter.source == source) && (tag == kAny || letter.tag == tag);
-}
-
 }  // namespace
 
 Mesh::Mesh(std::shared_ptr<fabric::Device> device, int rank, int size)
@@ -26,7 +22,7 @@ Mesh::Mesh(std::shared_ptr<fabric::Device> device, int rank, int size)
       state_(std::make_shared<MeshState>()),
       peers_(static_cast<size_t>(size)) {}
 
-Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size,
+Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size, Nanos peer_timeout,
                   std::unique_ptr<Mesh>* mesh) {
   if (size < 1 || size > kMaxMembers || rank < 0 || rank >= size) {
     return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " of " +
@@ -41,6 +37,7 @@ Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size,
   RDMA_RETURN_IF_ERROR(opened->Allocate(length, fabric::Access::kRemoteRead, nullptr, &region));
   new (region->address()) Board();
   made->state_->device = opened;
+  made->state_->peer_timeout = peer_timeout;
   made->state_->region = std::move(region);
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
@@ -80,7 +77,7 @@ Status Mesh::WaitReady(const Patience& patience) {
   for (const auto& peer : peers_) {
     if (peer == nullptr) continue;
     const auto done = [&] { return peer->ready() || !peer->lost().ok(); };
-    RDMA_RETURN_IF_ERROR(state_->Wait(&lock, patience, done, "a rank did not connect"));
+    RDMA_RETURN_IF_ERROR(state_->Wait(&lock, patience, done, [] {}, "a rank did not connect"));
     if (!peer->ready()) return peer->lost();
   }
   return OkStatus();
@@ -109,6 +106,12 @@ Status Mesh::WaitWritten(size_t part, const Patience& patience) const {
     if (peer != nullptr) RDMA_RETURN_IF_ERROR(peer->WaitWritten(part, patience));
   }
   return OkStatus();
+}
+
+Status Mesh::CheckLost(int peer) const {
+  if (peers_[peer] == nullptr) return OkStatus();
+  peers_[peer]->CheckAlive();
+  return Lost(peer);
 }
 
 Status Mesh::Lost(int peer) const {
@@ -164,7 +167,8 @@ Status Mesh::Map(int peer, const fabric::RemoteSpan& span, const Patience& patie
   uint64_t length = 0;
   std::unique_lock<std::mutex> lock(state_->mu);
   const auto done = [&] { return end.FindShared(span.key, &length) || !end.lost().ok(); };
-  RDMA_RETURN_IF_ERROR(state_->Wait(&lock, patience, done, "a rank did not share its array"));
+  RDMA_RETURN_IF_ERROR(
+      state_->Wait(&lock, patience, done, [] {}, "a rank did not share its array"));
   const fabric::MappedSpan* const found = end.FindShared(span.key, &length);
   if (found == nullptr) return end.lost();
   if (found->data == nullptr) {
@@ -177,70 +181,6 @@ Status Mesh::Map(int peer, const fabric::RemoteSpan& span, const Patience& patie
   }
   *mapped = {found->data + span.offset, found->holder};
   return OkStatus();
-}
-
-Status Mesh::Send(int peer, int tag, std::string_view bytes, const Patience& patience, bool waits) {
-  if (peer < 0 || peer >= size_ || tag < 0) {
-    return Status(Code::kInvalidArgument, "cannot send to rank " + std::to_string(peer) +
-                                              " with tag " + std::to_string(tag) +
-                                              ": ranks are 0 to " + std::to_string(size_ - 1) +
-                                              ", tags 0 and above");
-  }
-  if (peers_[peer] != nullptr) return peers_[peer]->Send(tag, bytes, patience, waits);
-  std::lock_guard<std::mutex> lock(state_->mu);
-  state_->letters.push_back({rank_, tag, std::string(bytes)});
-  state_->changed.notify_all();
-  return OkStatus();
-}
-
-Status Mesh::Receive(int source, int tag, const Patience& patience, Letter* letter) {
-  if (source < kAny || source >= size_) {
-    return Status(Code::kInvalidArgument, "there is no rank " + std::to_string(source));
-  }
-  {
-    std::unique_lock<std::mutex> lock(state_->mu);
-    auto& letters = state_->letters;
-    auto found = letters.end();
-    const auto done = [&] {
-      found = std::find_if(letters.begin(), letters.end(),
-                           [&](const Letter& each) { return Matches(each, source, tag); });
-      if (found != letters.end()) return true;
-      // From any rank: fails as soon as one is lost, because it may be the one that was to send.
-      return std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
-        const auto rank = &peer - peers_.data();
-        return peer != nullptr && !peer->lost().ok() && (source == kAny || source == rank);
-      });
-    };
-    RDMA_RETURN_IF_ERROR(state_->Wait(&lock, patience, done, "no message arrived"));
-    if (found == letters.end()) {
-      for (const auto& peer : peers_) {
-        const auto rank = &peer - peers_.data();
-        if (peer == nullptr || (source != kAny && source != rank)) continue;
-        if (!peer->lost().ok()) return peer->lost();
-      }
-    }
-    *letter = std::move(*found);
-    letters.erase(found);
-  }
-  const auto& sender = peers_[letter->source];
-  if (sender == nullptr) return OkStatus();
-  Note note;
-  note.kind = Note::kConsumed;
-  note.length = letter->bytes.size();
-  sender->SendNote(note).IgnoreError();  // a lost sender does not wait
-  return OkStatus();
-}
-
-bool Mesh::Probe(int* source, int* tag, size_t* length) const {
-  std::lock_guard<std::mutex> lock(state_->mu);
-  for (const Letter& letter : state_->letters) {
-    if (!Matches(letter, *source, *tag)) continue;
-    *source = letter.source;
-    *tag = letter.tag;
-    *length = letter.bytes.size();
-    return true;
-  }
-  return false;
 }
 
 Status Mesh::Drain(const Patience& patience) const {

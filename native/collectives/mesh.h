@@ -24,9 +24,10 @@ struct MeshState;
 // Thread-safe. Another thread must poll the device. No call waits without a deadline.
 class Mesh {
  public:
-  // Opens `size` - 1 channels for the member `rank`. Returns InvalidArgument if they are not such
-  // numbers, or the device's errors.
-  static Status Open(std::shared_ptr<fabric::Device> device, int rank, int size,
+  // Opens `size` - 1 channels for the member `rank`. A remote member that is silent for
+  // `peer_timeout` while a call waits for it is lost. Returns InvalidArgument if `rank` and `size`
+  // are not such numbers, or the device's errors.
+  static Status Open(std::shared_ptr<fabric::Device> device, int rank, int size, Nanos peer_timeout,
                      std::unique_ptr<Mesh>* mesh);
   // Closes the channels. No call may be in progress.
   ~Mesh();
@@ -53,6 +54,9 @@ class Mesh {
   Status WaitWritten(size_t part, const Patience& patience) const;
   // Returns OK while a member is connected; Unavailable, with its rank and the reason, afterwards.
   Status Lost(int peer) const;
+  // The same, for a call that waits for the member: to be called about every kCheckInterval, so
+  // that a silent one is found.
+  Status CheckLost(int peer) const;
   // Calls `hook` on the polling thread when a member is lost. Null removes it, and
   // waits until it does not run.
   void WhenLost(std::function<void()> hook);

@@ -9,10 +9,6 @@
 namespace rdma_transport::collectives {
 namespace {
 
-// The most bytes of a message in one notification, below the limit of all fabrics.
-constexpr size_t kMaxPart = size_t{64} << 10;
-// A sender waits while the receiver has not received this much of what was sent before.
-constexpr uint64_t kMaxUnconsumed = uint64_t{64} << 20;
 constexpr uint64_t kMaxMessage = uint64_t{1} << 40;
 
 Status Malformed(int rank) {
@@ -20,105 +16,6 @@ Status Malformed(int rank) {
 }
 
 }  // namespace
-
-Status MeshState::Wait(std::unique_lock<std::mutex>* lock, const Patience& patience,
-                       const std::function<bool()>& done, const char* what) const {
-  while (!done()) {
-    const Nanos now = Now();
-    if (now >= patience.deadline) {
-      return Status(Code::kDeadlineExceeded, std::string("timed out: ") + what);
-    }
-    const Nanos until = std::min(patience.deadline, now + kCheckInterval);
-    changed.wait_until(*lock,
-                       std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until)));
-    if (done()) return OkStatus();
-    if (patience.interrupted != nullptr) {
-      lock->unlock();
-      const bool interrupted = patience.interrupted();
-      lock->lock();
-      if (interrupted) return Status(Code::kCancelled, "interrupted");
-    }
-  }
-  return OkStatus();
-}
-
-Status MeshPeer::SendNote(const Note& note, std::string_view bytes) {
-  const iovec parts[] = {{const_cast<Note*>(&note), sizeof(note)},
-                         {const_cast<char*>(bytes.data()), bytes.size()}};
-  uint64_t number = 0;
-  RDMA_RETURN_IF_ERROR(
-      channel_->Notify(parts, bytes.empty() ? 1 : 2, fabric::Urgency::kWake, &number));
-  Sent(number);
-  return OkStatus();
-}
-
-void MeshPeer::Sent(uint64_t number) {
-  uint64_t seen = sent_.load();
-  while (seen < number && !sent_.compare_exchange_weak(seen, number)) {
-  }
-}
-
-// Of a channel that has closed, the reason is better.
-Status MeshPeer::LostOr(const Status& status) const {
-  std::lock_guard<std::mutex> lock(state_->mu);
-  return lost_.ok() ? status : lost_;
-}
-
-Status MeshPeer::Announce(const Announcement& announcement, const Patience& patience) {
-  bool written = false;
-  while (true) {
-    uint64_t number = 0;
-    const Status sent =
-        replica_.Send(announcement, channel_.get(), *state_->region, &written, &number);
-    if (sent.ok()) Sent(number);
-    if (sent.ok() || sent.code() == Code::kUnavailable) return OkStatus();
-    if (sent.code() != Code::kResourceExhausted) return sent;
-    if (Now() >= patience.deadline) {
-      return Status(Code::kDeadlineExceeded,
-                    "rank " + std::to_string(rank_) + " does not take its notifications");
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-Status MeshPeer::WaitWritten(size_t part, const Patience& patience) const {
-  if (!replica_.Writes(part)) return OkStatus();
-  std::unique_lock<std::mutex> lock(state_->mu);
-  const auto done = [&] { return !replica_.Writes(part) || !lost_.ok(); };
-  return state_->Wait(&lock, patience, done, "a rank does not receive");
-}
-
-Status MeshPeer::Send(int tag, std::string_view bytes, const Patience& patience, bool waits) {
-  std::lock_guard<std::mutex> sending(sending_);
-  {
-    std::unique_lock<std::mutex> lock(state_->mu);
-    const auto room = [&] {
-      return !waits || !lost_.ok() || unconsumed_ == 0 ||
-             unconsumed_ + bytes.size() <= kMaxUnconsumed;
-    };
-    RDMA_RETURN_IF_ERROR(
-        state_->Wait(&lock, patience, room, "the receiver takes no earlier message"));
-    if (!lost_.ok()) return lost_;
-    unconsumed_ += bytes.size();
-  }
-  Note note;
-  note.kind = Note::kMessage;
-  note.tag = tag;
-  note.length = bytes.size();
-  while (true) {
-    const std::string_view part = bytes.substr(0, kMaxPart);
-    const Status sent = SendNote(note, part);
-    if (sent.code() == Code::kResourceExhausted) {
-      // A deadline does not end this, because the receiver expects the rest; a lost member does.
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      continue;
-    }
-    if (!sent.ok()) return LostOr(sent);
-    bytes.remove_prefix(part.size());
-    if (bytes.empty()) return OkStatus();
-    note.kind = Note::kMore;
-  }
-}
 
 const fabric::MappedSpan* MeshPeer::FindShared(uint64_t key, uint64_t* length) const {
   const auto found = shared_.find(key);
@@ -150,6 +47,7 @@ void MeshPeer::OnTransfer(uint64_t cookie, const Status& status) {
 }
 
 void MeshPeer::OnNotify(const char* data, size_t length) {
+  heard_.store(true, std::memory_order_relaxed);
   Note note;
   Status status = Malformed(rank_);
   if (length >= sizeof(note)) {
@@ -185,6 +83,13 @@ Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
       state_->changed.notify_all();
       return OkStatus();
     }
+    case Note::kPing: {
+      Note pong;
+      pong.kind = Note::kPong;
+      return SendNote(pong);
+    }
+    case Note::kPong:
+      return OkStatus();
     case Note::kStep:
     case Note::kCall: {
       const auto& own = *reinterpret_cast<const Board*>(state_->region->address());

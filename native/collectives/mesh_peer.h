@@ -2,10 +2,7 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,33 +10,17 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/liveness.h"
 #include "base/status.h"
 #include "collectives/board.h"
 #include "collectives/letter.h"
+#include "collectives/mesh_state.h"
 #include "collectives/note.h"
-#include "collectives/progress.h"
 #include "collectives/replica.h"
 #include "fabric/fabric.h"
 
 namespace rdma_transport::collectives {
-
-// What the ends of a mesh share. Outlives the mesh while a callback runs.
-struct MeshState {
-  mutable std::mutex
-      mu;  // not held in calls of channels; guards the peers' fields, too, but not the hook
-  mutable std::condition_variable changed;
-  fabric::Device* device = nullptr;        // used only by the polling thread
-  std::shared_ptr<fabric::Region> region;  // this member's own
-  std::map<uint64_t, uint64_t> shared;     // keys and lengths of this member's other regions
-  std::deque<Letter> letters;
-
-  std::mutex hook_mu;  // held while the hook runs; taken without `mu`
-  std::function<void()> lost_hook;
-
-  // Waits until `done` returns true. Called with the lock, which is released while it waits.
-  Status Wait(std::unique_lock<std::mutex>* lock, const Patience& patience,
-              const std::function<bool()>& done, const char* what) const;
-};
 
 // Thread-safe. The channel calls it on the polling thread.
 class MeshPeer final : public fabric::ChannelHandler {
@@ -55,7 +36,10 @@ class MeshPeer final : public fabric::ChannelHandler {
   // Announces a step to a remote member. A lost one is no error.
   Status Announce(const Announcement& announcement, const Patience& patience);
   // Waits until the writes to a remote member from this part have ended.
-  Status WaitWritten(size_t part, const Patience& patience) const;
+  Status WaitWritten(size_t part, const Patience& patience);
+  // Called about every kCheckInterval while a call waits for the member. Pings a remote one that is
+  // silent, and closes the channel after the timeout.
+  void CheckAlive();
   // Returns whether the member has consumed all notifications.
   bool Drained() const { return delivered_.load() >= sent_.load(); }
 
@@ -94,7 +78,11 @@ class MeshPeer final : public fabric::ChannelHandler {
   std::atomic<uint64_t> sent_{0};  // numbers of notifications
   std::atomic<uint64_t> delivered_{0};
 
+  std::atomic<bool> heard_{false};  // since the last CheckAlive()
+
   Status lost_;
+  Liveness liveness_;
+  Nanos checked_at_ = 0;
   const char* memory_ = nullptr;  // mapped, or the replica; set when the member is ready
   fabric::MappedSpan mapped_;
   Replica replica_;  // has rules of its own

@@ -18,6 +18,8 @@ struct Note {
     // from the offset `length` on. Only between members that do not map each other's memory.
     kStep,
     kCall,  // as kStep, for the first step of a call; `tag`: its parity; the descriptor comes first
+    kPing,  // to be answered by kPong
+    kPong,
   };
   uint32_t kind = 0;
   int32_t tag = 0;

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/liveness.h"
 #include "fabric/fabric.h"
 #include "protocol/bootstrap.h"
 #include "protocol/dynamic_receiver.h"
 #include "protocol/dynamic_sender.h"
 #include "protocol/link_context.h"
-#include "protocol/liveness.h"
 #include "protocol/mailbox.h"
 #include "protocol/outstanding_buffers.h"
 #include "protocol/pending_recv.h"

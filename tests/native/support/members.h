@@ -22,6 +22,7 @@ namespace rdma_transport::testing {
 
 constexpr Nanos kSoon = 60 * kSecond;
 constexpr Nanos kSpin = 20 * kMicrosecond;
+constexpr Nanos kPeerTimeout = 20 * kSecond;
 
 // The fabrics of a member, in order of preference.
 using FabricNames = std::vector<std::string>;
@@ -70,7 +71,7 @@ class Members {
     std::vector<std::unique_ptr<collectives::Mesh>> meshes(size);
     for (int rank = 0; rank < size; ++rank) {
       const Status opened =
-          collectives::Mesh::Open(devices_[rank].get(), rank, size, &meshes[rank]);
+          collectives::Mesh::Open(devices_[rank].get(), rank, size, kPeerTimeout, &meshes[rank]);
       EXPECT_TRUE(opened.ok()) << opened.message();
     }
     for (int passive = size - 1; passive > 0; --passive) {

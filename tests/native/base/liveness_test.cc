@@ -1,5 +1,5 @@
 // When a peer counts as silent.
-#include "protocol/liveness.h"
+#include "base/liveness.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "protocol/liveness.h"
+#include "base/liveness.h"
 
 namespace rdma_transport {
 
