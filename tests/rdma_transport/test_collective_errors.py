@@ -79,6 +79,14 @@ def test_a_rank_that_is_killed_in_the_middle(start: Callable[..., Members], fabr
         assert "rank 2 is gone" in answer  # from now on
 
 
+@pytest.mark.parametrize("call", ["barrier", "recv"])
+def test_a_rank_that_is_stopped(start: Callable[..., Members], call: str) -> None:
+    group = start(2, "libfabric")
+    group.kill(1, signal.SIGSTOP)
+    group.start(members.waits, call, ranks=[0])
+    assert "rank 1 is gone: it has not answered" in group.answers([0])[0]
+
+
 @pytest.mark.parametrize("fabric", ["shm", "libfabric", "verbs"])
 def test_a_rank_that_closes(start: Callable[..., Members], fabric: str) -> None:
     group = start(2, fabric)

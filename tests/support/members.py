@@ -20,7 +20,8 @@ from rdma_transport.collectives import Communicator, Ranks, wait_all
 from tests.support import fake_verbs, namespaces
 
 SOON = 10.0
-TCP = {
+SOONER = {"RDMA_TRANSPORT_PEER_TIMEOUT": "3s"}
+TCP = SOONER | {
     "RDMA_TRANSPORT_LIBFABRIC_PROVIDER": "tcp",
     "RDMA_TRANSPORT_LIBFABRIC_INTERFACE": "lo",
     "RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1",
@@ -31,7 +32,7 @@ OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 def settings_of(fabric: str, rank: int) -> dict[str, str]:
     """The environment of a rank over a fabric; "mixed": only ranks 0 and 1 share memory."""
     if fabric == "verbs":
-        return fake_verbs.environment()
+        return fake_verbs.environment() | SOONER
     if fabric == "mixed":
         fabric = "auto" if rank < 2 else "libfabric"
     if fabric in ("auto", "libfabric"):
@@ -59,7 +60,7 @@ class Members:
         for rank in range(size):
             mine, theirs = context.Pipe()
             ranks = Ranks(rank, size, address, port, job)
-            settings = {} if hosts else settings_of(fabric, rank)
+            settings = SOONER if hosts else settings_of(fabric, rank)
             network = hosts.both[rank % 2].network if hosts else None
             process = context.Process(
                 target=serve, args=(theirs, ranks, settings, network), daemon=True
