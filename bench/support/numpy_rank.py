@@ -6,6 +6,8 @@ usage: numpy_rank.py rdma|registered|mpi OPS SIZES ITERATIONS
 """
 
 import json
+import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -32,6 +34,7 @@ class OverRdma:
         comm = self.comm
         calls: dict[str, Callable[[], Any]] = {
             "all_reduce": lambda: comm.all_reduce(mine, out=mine),
+            "iall_reduce": lambda: comm.start_all_reduce(mine, out=mine).wait,
             "reduce_scatter": lambda: comm.reduce_scatter(whole, out=mine),
             "all_gather": lambda: comm.all_gather(mine, out=whole),
             "broadcast": lambda: comm.broadcast(mine),
@@ -57,6 +60,7 @@ class OverMpi:
         comm, in_place = self.comm, self.mpi.IN_PLACE
         calls: dict[str, Callable[[], Any]] = {
             "all_reduce": lambda: comm.Allreduce(in_place, mine),
+            "iall_reduce": lambda: comm.Iallreduce(in_place, mine).Wait,
             "reduce_scatter": lambda: comm.Reduce_scatter_block(whole, mine),
             "all_gather": lambda: comm.Allgather(mine, whole),
             "broadcast": lambda: comm.Bcast(mine),
@@ -72,6 +76,7 @@ def fill(op: str, system: OverRdma | OverMpi, mine: Any, whole: Any) -> Any:
     mine[:], whole[:] = ranks[system.rank], ranks[system.rank]
     expected = {
         "all_reduce": (mine, ranks.sum()),
+        "iall_reduce": (mine, ranks.sum()),
         "reduce_scatter": (mine, ranks.sum()),
         "all_gather": (whole, ranks[:, None]),
         "broadcast": (mine, ranks[0]),
@@ -81,29 +86,80 @@ def fill(op: str, system: OverRdma | OverMpi, mine: Any, whole: Any) -> Any:
     return expected[op]
 
 
+def timed(system: OverRdma | OverMpi, call: Callable[[], Any], count: int) -> list[float]:
+    """Return the microseconds of each of `count` calls, each from the end of a barrier."""
+    samples = []
+    for _ in range(count):
+        system.barrier()
+        start = time.perf_counter()
+        call()
+        samples.append((time.perf_counter() - start) * 1e6)
+    return samples
+
+
+def waiting(start: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a call that starts a collective, and waits for it."""
+    return lambda: start()()
+
+
+def computation(size: int, us: float) -> Callable[[], None]:
+    """Return a computation of about this time; a pause if ranks have no core besides.
+
+    A pause stands for the computation of an accelerator, which leaves the core.
+    """
+    if len(os.sched_getaffinity(0)) < 2 * size:
+        return lambda: time.sleep(us / 1e6)
+    values = np.linspace(0, 1, 2000)
+    start = time.perf_counter()
+    for _ in range(200):
+        np.sin(values)
+    often = max(1, round(us / ((time.perf_counter() - start) * 1e6 / 200)))
+
+    def compute() -> None:
+        for _ in range(often):
+            np.sin(values)
+
+    return compute
+
+
+def overlap(system: OverRdma | OverMpi, start: Callable[[], Any], us: list[float]) -> float:
+    """Return the percentage of a collective's time, `us`, that a computation hides, as OSU does."""
+    pure = statistics.median(us)
+    compute = computation(system.size, pure)
+
+    def both() -> None:
+        wait = start()
+        compute()
+        wait()
+
+    alone = statistics.median(timed(system, compute, len(us)))
+    together = statistics.median(timed(system, both, len(us)))
+    return 100 * min(max(1 - (together - alone) / pure, 0), 1)
+
+
 def main(name: str, ops: str, sizes: str, iterations: int) -> None:
     """Time each collective with each size, in bytes of one rank's array."""
     system = OverMpi() if name == "mpi" else OverRdma(name == "registered")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for op in ops.split(","):
         for size in map(int, sizes.split(",")) if op != "barrier" else [0]:
             count = max(size // 4, 1)
             mine = system.make(count, np.float32)
             whole = system.make((system.size, count), np.float32)
-            call = system.call(op, mine, whole)
+            start = system.call(op, mine, whole)
+            call = waiting(start) if op == "iall_reduce" else start
             result, expected = fill(op, system, mine, whole)
             call()
             wrong = int((result != expected).sum())
             mine[:], whole[:] = 0, 0
             for _ in range(WARM_UP):
                 call()
-            samples = []
-            for _ in range(max(10, min(iterations, (1 << 28) // max(size, 1)))):
-                system.barrier()
-                start = time.perf_counter()
-                call()
-                samples.append((time.perf_counter() - start) * 1e6)
-            rows.append({"op": op, "bytes": size, "us": samples, "wrong": wrong})
+            often = max(10, min(iterations, (1 << 28) // max(size, 1)))
+            us = timed(system, call, often)
+            row = {"op": op, "bytes": size, "wrong": wrong, "us": us}
+            if op == "iall_reduce":
+                row["overlap"] = overlap(system, start, us)
+            rows.append(row)
     system.barrier()
     if system.rank == 0:
         print(json.dumps(rows), flush=True)

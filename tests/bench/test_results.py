@@ -257,3 +257,16 @@ def test_collectives_beside_mpi(missing: bool, monkeypatch: pytest.MonkeyPatch) 
         *((op, size) for op in ops if op != "barrier" for size in (4, 1 << 19)),
         ("barrier", 0),
     }
+    for row in result.rows:
+        assert (row.overlap is not None) == (row.test == "iall_reduce")
+
+
+def test_collectives_beside_grpc() -> None:
+    ops = ("all_reduce", "all_gather", "reduce_scatter")
+    result = benchmarks.collectives(Where(), ("rdma", "grpc"), ops, [1 << 16], 2, 10, 1)
+    valid(result)
+    measured = {(row.test, row.protocol) for row in result.rows}
+    assert measured == {*((op, "rdma") for op in ops), *((op, "grpc") for op in ops[:2])}
+    ratios = {row.test: row.ratio for row in result.rows if row.protocol == "rdma"}
+    assert ratios["reduce_scatter"] is None
+    assert ratios["all_reduce"]

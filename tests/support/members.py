@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
 import pytest
 
 from bench.support.ports import free_port
