@@ -36,9 +36,8 @@ Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size, Na
   std::unique_ptr<fabric::Region> region;
   RDMA_RETURN_IF_ERROR(opened->Allocate(length, fabric::Access::kRemoteRead, nullptr, &region));
   new (region->address()) Board();
-  made->state_->device = opened;
   made->state_->peer_timeout = peer_timeout;
-  made->state_->region = std::move(region);
+  made->state_->own = std::make_shared<OwnRegion>(OwnRegion{made->device_, std::move(region)});
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     auto end = std::make_shared<MeshPeer>(peer, made->state_);
@@ -54,8 +53,8 @@ Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size, Na
 Mesh::~Mesh() {
   WhenLost(nullptr);
   Close("the communicator was closed");
-  for (const auto& peer : peers_) {  // the region is the source of writes
-    if (peer != nullptr) peer->channel()->Keep(OwnerRef::Holding(state_->region));
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->KeepSource();
   }
 }
 
@@ -89,7 +88,7 @@ const char* Mesh::memory(int peer) const {
   return peers_[peer]->memory();
 }
 
-char* Mesh::own() const { return state_->region->address(); }
+char* Mesh::own() const { return state_->own->region->address(); }
 
 bool Mesh::Remote(int peer) const {
   if (peers_[peer] == nullptr) return false;

@@ -27,10 +27,10 @@ const fabric::MappedSpan* MeshPeer::FindShared(uint64_t key, uint64_t* length) c
 void MeshPeer::OnConnected() {
   Note hello;
   hello.kind = Note::kHello;
-  hello.key = state_->region->key();
+  hello.key = state_->own->region->key();
   Status status = OkStatus();
   if (!channel_->MapsPeer()) {
-    status = replica_.Open(state_->device);
+    status = replica_.Open(state_->own->device.get());
     if (status.ok()) hello.key = replica_.key();
   }
   if (status.ok()) status = channel_->Share(hello.key);
@@ -92,7 +92,7 @@ Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
       return OkStatus();
     case Note::kStep:
     case Note::kCall: {
-      const auto& own = *reinterpret_cast<const Board*>(state_->region->address());
+      const auto& own = *reinterpret_cast<const Board*>(state_->own->region->address());
       return replica_.Take(note, bytes, own, rank_) ? OkStatus() : Malformed(rank_);
     }
     default:
@@ -145,8 +145,14 @@ Status MeshPeer::HandleMessage(const Note& note, std::string_view bytes) {
 }
 
 void MeshPeer::OnClosed(const Status& status) {
-  channel_->Keep(OwnerRef::Holding(state_->region));  // the source of writes
+  KeepSource();
   Lose(status);
+}
+
+void MeshPeer::KeepSource() {
+  for (size_t part = 0; part < kParts; ++part) {
+    if (replica_.Writes(part)) return channel_->Keep(OwnerRef::Holding(state_->own));
+  }
 }
 
 void MeshPeer::Lose(const Status& status) {

@@ -40,6 +40,8 @@ class MeshPeer final : public fabric::ChannelHandler {
   // Called about every kCheckInterval while a call waits for the member. Pings a remote one that is
   // silent, and closes the channel after the timeout.
   void CheckAlive();
+  // Keeps this member's region until writes from it have ended, after the channel has closed.
+  void KeepSource();
   // Returns whether the member has consumed all notifications.
   bool Drained() const { return delivered_.load() >= sent_.load(); }
 

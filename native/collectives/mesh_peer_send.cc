@@ -46,7 +46,7 @@ Status MeshPeer::Announce(const Announcement& announcement, const Patience& pati
   while (true) {
     uint64_t number = 0;
     const Status sent =
-        replica_.Send(announcement, channel_.get(), *state_->region, &written, &number);
+        replica_.Send(announcement, channel_.get(), *state_->own->region, &written, &number);
     if (sent.ok()) Sent(number);
     if (sent.ok() || sent.code() == Code::kUnavailable) return OkStatus();
     if (sent.code() != Code::kResourceExhausted) return sent;

@@ -17,15 +17,20 @@
 
 namespace rdma_transport::collectives {
 
+// A region, and its device, which must outlive it.
+struct OwnRegion {
+  std::shared_ptr<fabric::Device> device;
+  std::unique_ptr<fabric::Region> region;
+};
+
 // What the ends of a mesh share. Outlives the mesh while a callback runs.
 struct MeshState {
   mutable std::mutex
       mu;  // not held in calls of channels; guards the peers' fields, too, but not the hook
   mutable std::condition_variable changed;
-  fabric::Device* device = nullptr;        // used only by the polling thread
-  Nanos peer_timeout = 0;                  // how long a remote member may be silent
-  std::shared_ptr<fabric::Region> region;  // this member's own
-  std::map<uint64_t, uint64_t> shared;     // keys and lengths of this member's other regions
+  Nanos peer_timeout = 0;                // how long a remote member may be silent
+  std::shared_ptr<const OwnRegion> own;  // does not change
+  std::map<uint64_t, uint64_t> shared;   // keys and lengths of this member's other regions
   std::deque<Letter> letters;
 
   std::mutex hook_mu;  // held while the hook runs; taken without `mu`
