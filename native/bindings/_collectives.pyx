@@ -8,26 +8,19 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 
 from collectives cimport (
-    Call, CallQueue, Code, Collective, DType, FabricDevice, Group, Letter, Memory, Mesh,
-    NameOfDType, Now, Patience, PollingThread, ReduceOp, Request, SizeOf, Status, kDTypes, getpid,
-    move_group, move_mesh,
+    Call, CallQueue, Collective, DType, Group, Letter, Mesh, NameOfDType, Patience, ReduceOp,
+    Request, SizeOf, getpid, kDTypes, move_group, move_mesh,
 )
+from fabric cimport Code, FabricDevice, Memory, Now, PollingThread, Status
 
-from rdma_transport._fabric import (
-    FabricAccessError,
-    FabricConnectionError,
-    FabricResourceError,
-    FabricStateError,
-    FabricTimeoutError,
-    FabricValueError,
-)
+from rdma_transport._fabric import FabricStateError, FabricValueError, deadline_in, error_of
 
 # The number of each type of elements, by its name in NumPy.
 DTYPES = {(<bytes>NameOfDType(<DType>number)).decode(): number for number in range(kDTypes)}
@@ -59,23 +52,11 @@ cdef cbool interrupted() noexcept with gil:
 cdef int check(Status status, str context="") except -1:
     if status.ok():
         return 0
-    cdef Code code = status.code()
-    text = context + status.message().decode(errors="replace")
-    if code == Code.kCancelled:
+    if status.code() == Code.kCancelled:
         error = raised.pop(threading.get_ident(), None)
         if error is not None:
             raise error
-    if code == Code.kInvalidArgument:
-        raise FabricValueError(text)
-    if code == Code.kDeadlineExceeded:
-        raise FabricTimeoutError(text)
-    if code == Code.kPermissionDenied:
-        raise FabricAccessError(text)
-    if code == Code.kResourceExhausted:
-        raise FabricResourceError(text)
-    if code in (Code.kCancelled, Code.kAborted, Code.kUnavailable, Code.kDataLoss):
-        raise FabricConnectionError(text)
-    raise FabricStateError(text)
+    raise error_of(<int>status.code(), context + status.message().decode(errors="replace"))
 
 
 cdef Patience patience_of(timeout) except *:
@@ -83,9 +64,7 @@ cdef Patience patience_of(timeout) except *:
     patience.interrupted = interrupted
     patience.deadline = INT64_MAX
     if timeout is not None:
-        if not timeout >= 0:
-            raise FabricValueError(f"a timeout of {timeout} seconds")
-        patience.deadline = Now() + <int64_t>(min(timeout, 1e9) * 1e9)
+        patience.deadline = deadline_in(timeout)
     return patience
 
 

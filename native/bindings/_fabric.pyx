@@ -68,10 +68,9 @@ for _error in (
     _error.__module__ = "rdma_transport.fabric"
 
 
-cdef object error_of(Status status, str context):
-    """Return the exception for `status`; `context` precedes its message."""
-    cdef Code code = status.code()
-    text = context + status.message().decode(errors="replace")
+def error_of(int number, text: str) -> FabricError:
+    """Return the exception for the status code `number`."""
+    code = <Code>number
     if code == Code.kInvalidArgument:
         return FabricValueError(text)
     if code == Code.kDeadlineExceeded:
@@ -87,13 +86,19 @@ cdef object error_of(Status status, str context):
     return FabricStateError(text)
 
 
+cdef object error_from(Status status, str context):
+    """Return the exception for `status`; `context` precedes its message."""
+    return error_of(<int>status.code(), context + status.message().decode(errors="replace"))
+
+
 cdef int check(Status status, str context="") except -1:
     if not status.ok():
-        raise error_of(status, context)
+        raise error_from(status, context)
     return 0
 
 
-cdef int64_t deadline_in(timeout) except -1:
+def deadline_in(timeout: float | None) -> int:
+    """Return the time of Now() after `timeout` seconds; raise FabricValueError."""
     if timeout is None:
         return INT64_MAX
     if not timeout >= 0:

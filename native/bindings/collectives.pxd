@@ -4,43 +4,7 @@ from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 
-cdef extern from "base/clock.h" namespace "rdma_transport" nogil:
-    int64_t Now()
-
-cdef extern from "base/status.h" namespace "rdma_transport" nogil:
-    cdef enum class Code:
-        kInvalidArgument
-        kDeadlineExceeded
-        kPermissionDenied
-        kResourceExhausted
-        kCancelled
-        kAborted
-        kUnavailable
-        kDataLoss
-
-    cdef cppclass Status:
-        cbool ok()
-        Code code()
-        string message()
-
-cdef extern from "fabric/fabric.h" namespace "rdma_transport::fabric" nogil:
-    cdef cppclass FabricDevice "rdma_transport::fabric::Device":
-        pass
-
-cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings" nogil:
-    cdef cppclass Memory:
-        char* data()
-        size_t length()
-        uint64_t key()
-
-    cdef cppclass PollingThread:
-        @staticmethod
-        Status Open(const string& fabric, shared_ptr[PollingThread]* thread)
-        int64_t spin()
-        int64_t peer_timeout()
-        Status Device(shared_ptr[FabricDevice]* device)
-        Status Allocate(size_t length, cbool writable_by_peers, shared_ptr[Memory]* memory)
-        void Close()
+from fabric cimport FabricDevice, Status
 
 cdef extern from "collectives/types.h" namespace "rdma_transport::collectives" nogil:
     cdef enum class DType:

@@ -76,6 +76,9 @@ cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings
         @staticmethod
         Status Open(const string& fabric, shared_ptr[PollingThread]* thread)
         const string& summary()
+        int64_t spin()
+        int64_t peer_timeout()
+        Status Device(shared_ptr[FabricDevice]* device)
         Status Allocate(size_t length, cbool writable_by_peers, shared_ptr[Memory]* memory)
         Status OpenChannel(shared_ptr[BlockingChannel]* channel)
         Status Scratch(shared_ptr[Memory]* memory)
