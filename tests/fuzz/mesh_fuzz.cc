@@ -1,0 +1,128 @@
+// One end of a channel between two members of a group of collectives (`MeshPeer`), before a hostile
+// other end: notifications of every kind, in memory that changes while it is read, while this
+// member announces steps and sends messages, over fabrics that map memory and over others.
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "changing_memory.h"
+#include "collectives/mesh_peer.h"
+#include "input.h"
+#include "scripted_fabric.h"
+
+namespace rdma_transport::collectives {
+namespace {
+
+using fuzz::Input;
+
+constexpr int kActions = 48;
+constexpr uint64_t kPeersKey = 1;
+
+template <typename T>
+std::string BytesOf(const T& value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// Mostly well-formed.
+std::string Notification(Input* input) {
+  if (input->Below(16) == 0) return input->Bytes(input->Take<uint8_t>());
+  Note note;
+  note.kind = static_cast<uint32_t>(input->Below(Note::kPong + 2));
+  note.tag = static_cast<int32_t>(input->Number()) - 1;
+  note.key = input->Number();
+  note.length = input->Number();
+  if (input->Flag()) note.length = kBoardBytes + input->Below(4) * kPartBytes;
+  std::string bytes = input->Bytes(input->Below(32));
+  if (note.kind == Note::kCall && input->Below(8) != 0) {
+    Descriptor descriptor;
+    descriptor.count = input->Number();
+    bytes = BytesOf(descriptor) + bytes;
+  }
+  if (note.kind == Note::kMessage && input->Flag()) note.length = bytes.size();
+  return BytesOf(note) + bytes;
+}
+
+void Deliver(Input* input, MeshPeer* peer) {
+  const std::vector<fuzz::Change> changes = fuzz::TakeChanges(input);
+  fuzz::WithChangingMemory(Notification(input), changes,
+                           [&](const char* data, size_t length) { peer->OnNotify(data, length); });
+}
+
+void Act(Input* input, MeshPeer* peer, MeshState* state, fuzz::ScriptedChannel* channel) {
+  const Patience none = {0, nullptr};
+  uint64_t length = 0;
+  switch (input->Below(10)) {
+    case 0: {
+      const Span span = {kBoardBytes + input->Below(8) * kPartBytes, input->Number() % kPartBytes};
+      peer->Announce({input->Take<uint32_t>(), span, nullptr, 0}, none).IgnoreError();
+      return;
+    }
+    case 1:
+      peer->Send(static_cast<int>(input->Below(4)), input->Bytes(8), none, input->Flag())
+          .IgnoreError();
+      return;
+    case 2:
+      channel->EndTransfer(input->Below(8) == 0 ? Status(Code::kUnavailable, "failed")
+                                                : OkStatus());
+      return;
+    case 3:
+      peer->WaitWritten(input->Below(kParts), none).IgnoreError();
+      return;
+    case 4: {
+      std::lock_guard<std::mutex> lock(state->mu);
+      // What a mapping or a replica holds can be read.
+      const fabric::MappedSpan* const shared = peer->FindShared(input->Number(), &length);
+      if (shared != nullptr && shared->data != nullptr && length > 0 && shared->data[length - 1]) {
+        std::abort();
+      }
+      if (peer->ready()) {
+        volatile char last = peer->memory()[kRegionBytes - 1];
+        static_cast<void>(last);
+      }
+      return;
+    }
+    case 5:
+      return peer->CheckAlive();
+    default:
+      return Deliver(input, peer);
+  }
+}
+
+void Run(Input* input) {
+  const auto device = std::make_shared<fuzz::ScriptedDevice>(
+      fuzz::Manners{/*maps=*/input->Flag(), /*refuses=*/false});
+  std::unique_ptr<fabric::Region> region;
+  if (!device->Allocate(kRegionBytes, fabric::Access::kRemoteRead, nullptr, &region).ok()) {
+    std::abort();
+  }
+  new (region->address()) Board();
+  const auto state = std::make_shared<MeshState>();
+  state->own = std::make_shared<OwnRegion>(OwnRegion{device, std::move(region)});
+  state->peer_timeout = kSecond;
+  const auto peer = std::make_shared<MeshPeer>(1, state);
+  std::shared_ptr<fabric::Channel> opened;
+  if (!device->Open(peer, &opened).ok()) std::abort();
+  peer->SetChannel(opened);
+  fuzz::ScriptedChannel* const channel = device->channel().get();
+  channel->AddRegion(kPeersKey, kRegionBytes);
+  if (!opened->Connect("", fabric::Role::kActive).ok()) std::abort();
+  for (int i = 0; i < kActions && !input->empty(); ++i) {
+    Act(input, peer.get(), state.get(), channel);
+  }
+  channel->FinishClose(Status(Code::kUnavailable, "over"));
+  if (peer->lost().ok()) std::abort();
+}
+
+}  // namespace
+}  // namespace rdma_transport::collectives
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  rdma_transport::SetLogLevel(rdma_transport::LogLevel::kOff);
+  rdma_transport::fuzz::Input input(data, size);
+  rdma_transport::collectives::Run(&input);
+  return 0;
+}
