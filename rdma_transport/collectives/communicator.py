@@ -1,6 +1,7 @@
 """Communicators: groups of processes that call collectives together."""
 
 import atexit
+import contextlib
 import hmac
 import pickle
 import weakref
@@ -11,7 +12,7 @@ import numpy as np
 
 from rdma_transport import _collectives as native
 from rdma_transport._collectives import RawDevice, RawGroup
-from rdma_transport._fabric import FabricValueError
+from rdma_transport._fabric import FabricError, FabricValueError
 from rdma_transport.collectives import objects
 from rdma_transport.collectives.arrays import array_of, code_of, exported, op_of, output_of
 from rdma_transport.collectives.ranks import Ranks, find_ranks
@@ -123,6 +124,16 @@ class Communicator:
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
         self._raw.run(native.BARRIER, _BYTES, 0, 0, None, None, self.timeout)
+
+    def reject(self, waits: bool = True) -> None:
+        """Take part in the collective that the other ranks call only to make it fail.
+
+        They raise ``FabricValueError``. For a rank that cannot call it, because it has no array for
+        example. `waits`: until they call it. Never raises.
+        """
+        call = self._raw.run if waits else self._raw.start
+        with contextlib.suppress(FabricError):
+            call(native.INVALID, _BYTES, 0, 0, None, None, self.timeout)
 
     # --- The same, without waiting: the result of the request is what the call returns ---
 
@@ -294,8 +305,7 @@ class Communicator:
             given = None if source is None else exported(source, code)
             taken = exported(target, code)
         except ValueError:
-            # The other ranks must not wait for this one.
-            call(native.INVALID, _BYTES, 0, 0, None, None, self.timeout)
+            self.reject(waits=call == self._raw.run)
             raise
         return target, call(kind, code, number, root, given, taken, self.timeout)
 

@@ -22,11 +22,14 @@ class ByteCollectives(Protocol):
     def all_gather(self, array: Any) -> Any:
         """See ``Communicator``."""
 
+    def reject(self) -> None:
+        """See ``Communicator``."""
+
 
 def broadcast(group: ByteCollectives, value: Any, root: int) -> Any:
     """Return the root's object on all ranks."""
     mine = group.rank == root
-    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if mine else b""
+    data = _pickled(group, value) if mine else b""
     block = _first_block(data)
     group.broadcast(block, root)
     length = _HEADER.unpack_from(block)[0]
@@ -43,7 +46,7 @@ def broadcast(group: ByteCollectives, value: Any, root: int) -> Any:
 
 def all_gather(group: ByteCollectives, value: Any) -> list[Any]:
     """Return the objects of all ranks, in the order of ranks."""
-    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    data = _pickled(group, value)
     blocks = group.all_gather(_first_block(data)).reshape(group.size, _FIRST)
     lengths = [_HEADER.unpack_from(block)[0] for block in blocks]
     inline = _FIRST - _HEADER.size
@@ -59,6 +62,14 @@ def all_gather(group: ByteCollectives, value: Any) -> list[Any]:
         value if rank == group.rank else pickle.loads(part[:length])
         for rank, (part, length) in enumerate(zip(parts, lengths, strict=True))
     ]
+
+
+def _pickled(group: ByteCollectives, value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except BaseException:
+        group.reject()  # the other ranks must not wait for this one
+        raise
 
 
 def _first_block(data: bytes) -> Any:

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,45 +60,55 @@ class Comm(Messages):
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """See mpi4py."""
+        with self._arguments():
+            array = array_in(buf)
         with translated():
-            self._native.broadcast(array_in(buf), root)
+            self._native.broadcast(array, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         """See mpi4py."""
-        target = array_in(recvbuf)
-        source = target if sendbuf is IN_PLACE else array_in(sendbuf)
+        with self._arguments():
+            source, target = _in_place_or_both(sendbuf, recvbuf)
+            number = native_op(op)
         with translated():
-            self._native.all_reduce(source, native_op(op), target)
+            self._native.all_reduce(source, number, target)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> None:
         """See mpi4py."""
-        source, target = self._reduced(sendbuf, recvbuf, root)
+        with self._arguments():
+            source, target = self._reduced(sendbuf, recvbuf, root)
+            number = native_op(op)
         with translated():
-            self._native.all_reduce(source, native_op(op), target)
+            self._native.all_reduce(source, number, target)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """See mpi4py."""
-        target = array_in(recvbuf)
-        source = self._part(target) if sendbuf is IN_PLACE else array_in(sendbuf)
+        with self._arguments():
+            source, target = self._gathered(sendbuf, recvbuf)
         with translated():
             self._native.all_gather(source, target)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """See mpi4py."""
-        target = array_in(recvbuf) if self.rank == root else None
-        source = self._part(target) if sendbuf is IN_PLACE else array_in(sendbuf)
+        with self._arguments():
+            if self.rank == root:
+                source, target = self._gathered(sendbuf, recvbuf)
+            else:
+                source, target = array_in(sendbuf), None
         with translated():
             self._native.all_gather(source, target)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """See mpi4py."""
-        target = None if recvbuf is IN_PLACE else array_in(recvbuf)
-        if self.rank == root:
-            whole = array_in(sendbuf)
-        elif target is not None:
-            whole = np.empty((self.size, target.size), target.dtype)
-        else:
-            raise ValueError("IN_PLACE is for the root")
+        with self._arguments():
+            target = None if recvbuf is IN_PLACE else array_in(recvbuf)
+            if self.rank == root:
+                whole = array_in(sendbuf)
+                self._part(whole)
+            elif target is not None:
+                whole = np.empty((self.size, target.size), target.dtype)
+            else:
+                raise ValueError("IN_PLACE is for the root")
         with translated():
             self._native.broadcast(whole, root)
         if target is not None:
@@ -106,24 +116,25 @@ class Comm(Messages):
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
         """See mpi4py."""
-        target = array_in(recvbuf)
-        if sendbuf is IN_PLACE:
-            sendbuf, target = target, self._part(target, 0)
+        with self._arguments():
+            source, target = self._scattered(sendbuf, recvbuf)
+            number = native_op(op)
         with translated():
-            self._native.reduce_scatter(array_in(sendbuf), native_op(op), target)
+            self._native.reduce_scatter(source, number, target)
 
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: Op = SUM
     ) -> None:
         """See mpi4py. All counts must be equal."""
-        if recvcounts is not None and len(set(recvcounts)) > 1:
-            raise NotOfferedError("Reduce_scatter with different counts")
+        with self._arguments():
+            if recvcounts is not None and len(set(recvcounts)) > 1:
+                raise NotOfferedError("Reduce_scatter with different counts")
         self.Reduce_scatter_block(sendbuf, recvbuf, op)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """See mpi4py."""
-        target = array_in(recvbuf)
-        source = target if sendbuf is IN_PLACE else array_in(sendbuf)
+        with self._arguments():
+            source, target = _in_place_or_both(sendbuf, recvbuf)
         with translated():
             self._native.all_to_all(source, target)
 
@@ -134,45 +145,48 @@ class Comm(Messages):
 
     def Ibcast(self, buf: Any, root: int = 0) -> Request:
         """See mpi4py."""
+        with self._arguments(waits=False):
+            array = array_in(buf)
         with translated():
-            return Request(self._native.start_broadcast(array_in(buf), root))
+            return Request(self._native.start_broadcast(array, root))
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Request:
         """See mpi4py."""
-        target = array_in(recvbuf)
-        source = target if sendbuf is IN_PLACE else array_in(sendbuf)
+        with self._arguments(waits=False):
+            source, target = _in_place_or_both(sendbuf, recvbuf)
+            number = native_op(op)
         with translated():
-            return Request(self._native.start_all_reduce(source, native_op(op), target))
+            return Request(self._native.start_all_reduce(source, number, target))
 
     def Ireduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> Request:
         """See mpi4py."""
-        source, target = self._reduced(sendbuf, recvbuf, root)
+        with self._arguments(waits=False):
+            source, target = self._reduced(sendbuf, recvbuf, root)
+            number = native_op(op)
         with translated():
-            return Request(self._native.start_all_reduce(source, native_op(op), target))
+            return Request(self._native.start_all_reduce(source, number, target))
 
     def Iallgather(self, sendbuf: Any, recvbuf: Any) -> Request:
         """See mpi4py."""
-        target = array_in(recvbuf)
-        source = self._part(target) if sendbuf is IN_PLACE else array_in(sendbuf)
+        with self._arguments(waits=False):
+            source, target = self._gathered(sendbuf, recvbuf)
         with translated():
             return Request(self._native.start_all_gather(source, target))
 
     def Ialltoall(self, sendbuf: Any, recvbuf: Any) -> Request:
         """See mpi4py."""
-        target = array_in(recvbuf)
-        source = target if sendbuf is IN_PLACE else array_in(sendbuf)
+        with self._arguments(waits=False):
+            source, target = _in_place_or_both(sendbuf, recvbuf)
         with translated():
             return Request(self._native.start_all_to_all(source, target))
 
     def Ireduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Request:
         """See mpi4py."""
-        target = array_in(recvbuf)
-        if sendbuf is IN_PLACE:
-            sendbuf, target = target, self._part(target, 0)
+        with self._arguments(waits=False):
+            source, target = self._scattered(sendbuf, recvbuf)
+            number = native_op(op)
         with translated():
-            return Request(
-                self._native.start_reduce_scatter(array_in(sendbuf), native_op(op), target)
-            )
+            return Request(self._native.start_reduce_scatter(source, number, target))
 
     # --- Lower-case calls, of objects ---
 
@@ -197,14 +211,16 @@ class Comm(Messages):
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         """See mpi4py."""
-        if self.rank == root and (sendobj is None or len(sendobj) != self.size):
-            raise ValueError(f"scatter() needs {self.size} objects")
+        with self._arguments():
+            if self.rank == root and (sendobj is None or len(sendobj) != self.size):
+                raise ValueError(f"scatter() needs {self.size} objects")
         return self.bcast(sendobj, root)[self.rank]
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """See mpi4py."""
-        if len(sendobj) != self.size:
-            raise ValueError(f"alltoall() needs {self.size} objects")
+        with self._arguments():
+            if len(sendobj) != self.size:
+                raise ValueError(f"alltoall() needs {self.size} objects")
         return [row[self.rank] for row in self.allgather(list(sendobj))]
 
     def allreduce(self, sendobj: Any, op: Any = SUM) -> Any:
@@ -248,6 +264,18 @@ class Comm(Messages):
     def Set_errhandler(self, errhandler: Any) -> None:
         """Do nothing: errors are exceptions."""
 
+    @contextlib.contextmanager
+    def _arguments(self, waits: bool = True) -> Iterator[None]:
+        """Read the arguments of a collective; if that fails, the calls of the others fail, too.
+
+        `waits`: of a blocking call.
+        """
+        try:
+            yield
+        except BaseException:
+            self._native.reject(waits)
+            raise
+
     def _part(self, whole: Any, rank: int | None = None) -> Any:
         """Return the part of an array that belongs to a rank, by default to this one."""
         if whole.size % self.size:
@@ -259,8 +287,17 @@ class Comm(Messages):
         """Return the arrays of a reduction: on other ranks, the result is dropped."""
         if self.rank != root:
             return array_in(sendbuf), None
+        return _in_place_or_both(sendbuf, recvbuf)
+
+    def _gathered(self, sendbuf: Any, recvbuf: Any) -> tuple[Any, Any]:
         target = array_in(recvbuf)
-        return (target if sendbuf is IN_PLACE else array_in(sendbuf)), target
+        return (self._part(target) if sendbuf is IN_PLACE else array_in(sendbuf)), target
+
+    def _scattered(self, sendbuf: Any, recvbuf: Any) -> tuple[Any, Any]:
+        target = array_in(recvbuf)
+        if sendbuf is IN_PLACE:
+            return target, self._part(target, 0)
+        return array_in(sendbuf), target
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -269,6 +306,11 @@ class Comm(Messages):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size}>"
+
+
+def _in_place_or_both(sendbuf: Any, recvbuf: Any) -> tuple[Any, Any]:
+    target = array_in(recvbuf)
+    return (target if sendbuf is IN_PLACE else array_in(sendbuf)), target
 
 
 class Intracomm(Comm):

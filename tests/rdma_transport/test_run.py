@@ -166,6 +166,59 @@ def test_mpi4py_programs(script: object, size: str) -> None:
     assert result.stdout.count("good") == int(size)
 
 
+WRONG = """
+    import numpy as np
+    import rdma_transport.mpi as MPI
+    comm = MPI.COMM_WORLD
+    good, whole = np.ones(4), np.ones((comm.size, 4))
+    class Bad:
+        def __reduce__(self):
+            raise TypeError("it cannot be pickled")
+    bad = Bad() if comm.rank == 1 else good
+    bads = bad if comm.rank == 1 else whole
+    op = MPI.LAND if comm.rank == 1 else MPI.SUM
+    calls = [
+        lambda: comm.Bcast(bad),
+        lambda: comm.Bcast(bad, root=1),
+        lambda: comm.Allreduce(MPI.IN_PLACE, bad),
+        lambda: comm.Allreduce(MPI.IN_PLACE, good, op),
+        lambda: comm.Reduce(bad, good),
+        lambda: comm.Allgather(bad, whole),
+        lambda: comm.Gather(bad, whole),
+        lambda: comm.Scatter(whole, bad),
+        lambda: comm.Reduce_scatter_block(bads, good),
+        lambda: comm.Reduce_scatter(whole, good, [4, 5] if comm.rank == 1 else None),
+        lambda: comm.Alltoall(bads, whole),
+        lambda: comm.bcast(bad, root=1),
+        lambda: comm.allgather(bad),
+        lambda: comm.alltoall([] if comm.rank == 1 else [1, 2]),
+        lambda: comm.Ibcast(bad).Wait(),
+        lambda: comm.Iallreduce(good, bad).Wait(),
+        lambda: comm.Ireduce(bad, good).Wait(),
+        lambda: comm.Iallgather(bad, whole).Wait(),
+        lambda: comm.Ialltoall(bads, whole).Wait(),
+        lambda: comm.Ireduce_scatter_block(bads, good).Wait(),
+    ]
+    wrong = 0
+    for call in calls:
+        try:
+            call()
+        except (MPI.Exception, TypeError, ValueError, NotImplementedError) as error:
+            if comm.rank == 0:
+                assert "rank 1 called" in str(error), error
+            else:
+                assert "rank 0 called" not in str(error), error
+            wrong += 1
+    assert comm.allreduce(wrong) == 2 * len(calls)
+    print("all failed")
+"""
+
+
+def test_a_wrong_argument_of_mpi_is_an_error_on_all_ranks(script: object) -> None:
+    result = run("-n", "2", "--", sys.executable, script(WRONG))  # type: ignore[operator]
+    assert sorted(result.stdout.splitlines()) == ["[0] all failed", "[1] all failed"], result.stderr
+
+
 ENDS = """
     import os, sys
     import rdma_transport.mpi as MPI
