@@ -133,10 +133,10 @@ Status Mesh::Share(uint64_t key, uint64_t length) {
     std::lock_guard<std::mutex> lock(state_->mu);
     state_->shared[key] = length;
   }
-  for (const auto& peer : peers_) {
-    if (peer == nullptr) continue;
-    RDMA_RETURN_IF_ERROR(peer->channel()->Share(key));
-    RDMA_RETURN_IF_ERROR(peer->SendNote(note));
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peers_[peer] == nullptr || Remote(peer)) continue;
+    RDMA_RETURN_IF_ERROR(peers_[peer]->channel()->Share(key));
+    RDMA_RETURN_IF_ERROR(peers_[peer]->SendNote(note));
   }
   return OkStatus();
 }
@@ -149,8 +149,9 @@ void Mesh::Withdraw(uint64_t key) {
     std::lock_guard<std::mutex> lock(state_->mu);
     state_->shared.erase(key);
   }
-  for (const auto& peer : peers_) {
-    if (peer != nullptr) peer->SendNote(note).IgnoreError();  // a lost member has dropped it
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peers_[peer] == nullptr || Remote(peer)) continue;
+    peers_[peer]->SendNote(note).IgnoreError();  // a lost member has dropped it
   }
 }
 

@@ -61,7 +61,8 @@ class Mesh {
   // waits until it does not run.
   void WhenLost(std::function<void()> hook);
 
-  // Shares a region of the device, of `length` bytes, with all members, until Withdraw().
+  // Shares a region of the device, of `length` bytes, with all members that are not remote, until
+  // Withdraw().
   Status Share(uint64_t key, uint64_t length);
   void Withdraw(uint64_t key);
   // If `length` bytes at `data` lie in such a region, sets `span` to the rest of it from there and

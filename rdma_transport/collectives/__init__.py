@@ -1,11 +1,13 @@
 """Collectives for NumPy, as fast as MPI on one host, without TensorFlow.
 
+Ranks of one host use shared memory, those of others verbs or libfabric.
+
 Start the processes with ``rdma-transport run -n 2 -- python script.py``::
 
     from rdma_transport.collectives import Communicator
 
     with Communicator.connect() as world:
-        gradients = world.empty(1 << 20, np.float32)  # registered: moves without a copy
+        gradients = world.empty(1 << 20, np.float32)  # registered: no copy on one host
         ...
         world.all_reduce(gradients, out=gradients)  # the sum over all ranks, in place
 

@@ -32,7 +32,7 @@ def _close_all() -> None:
 
 
 class Communicator:
-    """A group of processes on one host. Make one with ``connect()`` or ``split()``.
+    """A group of processes, on one host or several. Make one with ``connect()`` or ``split()``.
 
     Arrays are NumPy arrays or any buffers: C-contiguous, of bool, integers, float16, bfloat16,
     float32, float64 or complex numbers in the byte order of the host. Operations are ``"sum"``,
@@ -40,7 +40,8 @@ class Communicator:
     do not. Arrays may change only after the call, or after ``wait()`` of a non-blocking one.
 
     ``timeout`` limits each call, in seconds; None means that a call waits as long as all ranks
-    live. After a timeout, the communicator cannot be used further.
+    live. A rank of another host that does not respond counts as dead after
+    ``RDMA_TRANSPORT_PEER_TIMEOUT``. After a timeout, the communicator cannot be used further.
 
     Thread-safe: collectives of several threads run one after the other, so all ranks must agree on
     their order.
@@ -69,8 +70,7 @@ class Communicator:
         Rank, size and address come from the launcher's environment by default (``find_ranks()``);
         without a launcher, this process is alone. `fabric` is as in ``Device.open()``. Raise
         ``FabricTimeoutError`` if a rank is missing after `timeout` seconds,
-        ``FabricConnectionError`` if one refuses or cannot be reached, ``FabricStateError`` if one
-        is on another host: collectives need shared memory.
+        ``FabricConnectionError`` if one refuses or cannot be reached.
         """
         chosen = find_ranks() if ranks is None else ranks
         device = RawDevice(fabric or "")
@@ -166,7 +166,7 @@ class Communicator:
     def empty(self, shape: Any, dtype: Any = np.float64) -> Any:
         """Return a new array in registered memory, which ``all_reduce()`` moves without a copy.
 
-        Only if the arrays of all ranks are registered, and from 256 KiB on. The memory is
+        Only if all ranks share memory, the arrays of all are registered, and from 256 KiB on. It is
         allocated in units of 2 MiB, is zeroed, and is freed with the last view of it. Raise
         ``FabricResourceError`` if there is not enough.
         """

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -241,8 +242,9 @@ class Comm(Messages):
         return COMM_NULL if made is None else Intracomm(made)
 
     def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> "Comm":
-        """Return a communicator of all ranks, which are on one host."""
-        return self.Split(0, key)
+        """Return a communicator of the ranks of this host, whatever the type."""
+        hosts = self.allgather(_host())
+        return self.Split(hosts.index(hosts[self.rank]), key)
 
     def Dup(self, info: Any = None) -> "Comm":
         """See mpi4py."""
@@ -306,6 +308,12 @@ class Comm(Messages):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} rank {self.rank} of {self.size}>"
+
+
+def _host() -> tuple[str, str]:
+    """Return what ranks that can share memory have in common."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return boot, os.readlink("/proc/self/ns/net")
 
 
 def _in_place_or_both(sendbuf: Any, recvbuf: Any) -> tuple[Any, Any]:

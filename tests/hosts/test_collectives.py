@@ -28,6 +28,7 @@ def test_ranks_of_two_hosts(ranks: Members) -> None:
     ranks.run(members.messages)
     ranks.run(members.splits)
     ranks.run(members.sums_and_leaves)
+    assert ranks.run(members.ranks_of_this_host) == [2, 2, 2, 2]
 
 
 def test_a_killed_rank_is_noticed_on_both_hosts(ranks: Members) -> None:

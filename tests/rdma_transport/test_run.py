@@ -145,6 +145,7 @@ MPI = """
     half.Free()
     assert comm.Dup().allreduce(1) == size
     assert comm.Split(MPI.UNDEFINED) == MPI.COMM_NULL
+    assert comm.Split_type(MPI.COMM_TYPE_SHARED).size == size
     assert MPI.COMM_SELF.allreduce(5) == 5
     for missing in (lambda: MPI.Win, lambda: comm.Allgatherv, lambda: MPI.Op.Create(None)):
         try:

@@ -329,6 +329,16 @@ def leaves(comm: Communicator) -> None:
     comm.close()
 
 
+def ranks_of_this_host(comm: Communicator) -> int:
+    """The size of mpi4py's communicator of ranks that share memory."""
+    from rdma_transport.mpi.comm import Intracomm
+
+    shared = Intracomm(comm).Split_type(0)
+    assert shared.allreduce(1) == shared.size
+    shared.Free()
+    return shared.size
+
+
 def sums_and_leaves(comm: Communicator) -> None:
     for _ in range(10):
         half = comm.split(0)
