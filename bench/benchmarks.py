@@ -248,7 +248,7 @@ def collectives(
 
     Ratios compare with MPI, or else with gRPC.
     """
-    from .numpy_collectives import OTHERS, find_others, measure
+    from .numpy_collectives import OTHERS, Job, find_others, measure
 
     options = {"ranks": ranks, "iterations": iterations, "rounds": rounds}
     title = f"collectives of float32 arrays, {ranks} ranks on this host"
@@ -259,9 +259,8 @@ def collectives(
         if why:
             result.notes.append(f"{OTHERS[system]} was skipped: {why}.")
     systems = [system for system in systems if not missing.get(system)]
-    measured = measure(
-        systems, ops, sizes, ranks, iterations, rounds, where.environment, where.bar.track
-    )
+    job = Job(ops, sizes, ranks, iterations, where.environment)
+    measured = measure(systems, job, rounds, where.bar.track)
     for (system, op, size), row in sorted(measured.items(), key=lambda item: item[0][1:]):
         times = times_of(row["us"])
         other = measured.get((others[0], op, size)) if others else None

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,21 @@ def command(system: str, ranks: int, mpirun: str) -> list[str]:
     return words + (["--allow-run-as-root"] if os.getuid() == 0 else [])
 
 
+@dataclass(frozen=True)
+class Job:
+    """What one run of the ranks of a system measures."""
+
+    ops: Sequence[str]
+    sizes: Sequence[int]
+    ranks: int
+    iterations: int
+    environment: dict[str, str]
+
+
 def measure(
     systems: Sequence[str],
-    ops: Sequence[str],
-    sizes: Sequence[int],
-    ranks: int,
-    iterations: int,
+    job: Job,
     rounds: int,
-    environment: dict[str, str],
     track: Callable[..., Iterable[Any]],
 ) -> dict[tuple[str, str, int], dict[str, Any]]:
     """Return samples in microseconds and wrong values, by system, collective and bytes.
@@ -76,8 +84,7 @@ def measure(
     )
     turns = [(number, system) for number in range(rounds) for system in systems]
     for _, system in track(turns, "measuring"):
-        run = _over_grpc if system == "grpc" else _over_ranks
-        for row in run(system, ops, sizes, ranks, iterations, environment):
+        for row in _over_grpc(job) if system == "grpc" else _over_ranks(system, job):
             into = rows[system, row["op"], row["bytes"]]
             into["us"] += row["us"]
             into["wrong"] += row["wrong"]
@@ -85,22 +92,15 @@ def measure(
     return dict(rows)
 
 
-def _over_ranks(
-    system: str,
-    ops: Sequence[str],
-    sizes: Sequence[int],
-    ranks: int,
-    iterations: int,
-    environment: dict[str, str],
-) -> list[dict[str, Any]]:
+def _over_ranks(system: str, job: Job) -> list[dict[str, Any]]:
     """Run all ranks of a system once; return the rows of rank 0."""
     mpirun, _ = find_mpi()
-    words = [*command(system, ranks, mpirun), sys.executable, str(_RANK), system]
-    words += [",".join(ops), ",".join(map(str, sizes)), str(iterations)]
+    words = [*command(system, job.ranks, mpirun), sys.executable, str(_RANK), system]
+    words += [",".join(job.ops), ",".join(map(str, job.sizes)), str(job.iterations)]
     try:
         ran = subprocess.run(
             words,
-            env=os.environ | environment,
+            env=os.environ | job.environment,
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
@@ -116,29 +116,22 @@ def _over_ranks(
     return rows
 
 
-def _over_grpc(
-    _: str,
-    ops: Sequence[str],
-    sizes: Sequence[int],
-    ranks: int,
-    iterations: int,
-    environment: dict[str, str],
-) -> list[dict[str, Any]]:
+def _over_grpc(job: Job) -> list[dict[str, Any]]:
     """Run TensorFlow's collectives; each sample is the mean of several."""
     from .collectives import FEW, OFTEN, seconds
     from .collectives import OPS as OFFERED
     from .support.collective_cluster import CollectiveCluster
 
     rows = []
-    with CollectiveCluster(ranks, "grpc", environment) as cluster:
-        for op in (op for op in ops if op in OFFERED):
-            for size in sizes:
+    with CollectiveCluster(job.ranks, "grpc", job.environment) as cluster:
+        for op in (op for op in job.ops if op in OFFERED):
+            for size in job.sizes:
                 # TensorFlow's sizes are those of the larger array.
-                size_there = size * (ranks if op in ("all_gather", "all_to_all") else 1)
+                size_there = size * (job.ranks if op in ("all_gather", "all_to_all") else 1)
                 samples = []
-                for number in range(1 + max(3, min(20, iterations // 50))):
-                    short, _digests = seconds(cluster, op, size_there, FEW)
-                    long, _digests = seconds(cluster, op, size_there, OFTEN)
+                for number in range(1 + max(3, min(20, job.iterations // 50))):
+                    short, _ = seconds(cluster, op, size_there, FEW)
+                    long, _ = seconds(cluster, op, size_there, OFTEN)
                     if number > 0:  # traced, connected
                         samples.append(1e6 * max(long - short, 0) / (OFTEN - FEW))
                 rows.append({"op": op, "bytes": size, "us": samples, "wrong": 0})
