@@ -49,7 +49,11 @@ Status MeshPeer::Announce(const Announcement& announcement, const Patience& pati
         replica_.Send(announcement, channel_.get(), *state_->own->region, &written, &number);
     if (sent.ok()) Sent(number);
     if (sent.ok() || sent.code() == Code::kUnavailable) return OkStatus();
-    if (sent.code() != Code::kResourceExhausted) return sent;
+    if (sent.code() != Code::kResourceExhausted) {
+      // Not InvalidArgument, after which the group would go on.
+      return Status(Code::kInternal,
+                    "cannot write to rank " + std::to_string(rank_) + ": " + sent.message());
+    }
     CheckAlive();
     if (Now() >= patience.deadline) {
       return Status(Code::kDeadlineExceeded,
