@@ -67,6 +67,7 @@ Group::Group(std::unique_ptr<Mesh> mesh, Nanos spin)
       progress_(mesh_->rank(), reinterpret_cast<Board*>(mesh_->own()), BoardsIn(memory_), spin,
                 [this](int rank) { return mesh_->CheckLost(rank); }) {
   offered_.resize(memory_.size());
+  parts_.resize(memory_.size());
   sources_.resize(memory_.size());
   mesh_->WhenLost([this] { progress_.WakeAll(); });
 }
@@ -97,19 +98,41 @@ Descriptor Group::Describe(const Call& call) const {
   descriptor.dtype = static_cast<uint8_t>(call.dtype);
   descriptor.op = static_cast<uint8_t>(call.op);
   const size_t bytes = call.count * SizeOf(call.dtype);
-  if (!mapped_ || call.collective != Collective::kAllReduce || bytes < kMinDirect) {
-    return descriptor;
-  }
   fabric::RemoteSpan input;
-  fabric::RemoteSpan output;
-  if (mesh_->FindShared(call.input, bytes, &input) &&
-      mesh_->FindShared(call.output, bytes, &output) && input.key == output.key) {
-    descriptor.flags |= Descriptor::kDirect;
-    descriptor.key = input.key;
-    descriptor.input = input.offset;
+  if (!mapped_ || bytes < kMinDirect || !CanBeRead(call, &input)) return descriptor;
+  if (call.collective == Collective::kAllReduce) {
+    // The others read the result, too.
+    fabric::RemoteSpan output;
+    if (!mesh_->FindShared(call.output, bytes, &output) || input.key != output.key) {
+      return descriptor;
+    }
     descriptor.output = output.offset;
   }
+  descriptor.flags |= Descriptor::kDirect;
+  descriptor.key = input.key;
+  descriptor.input = input.offset;
   return descriptor;
+}
+
+// Whether the others can read this member's array where it lies, until all have.
+bool Group::CanBeRead(const Call& call, fabric::RemoteSpan* span) const {
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  const size_t all = bytes * static_cast<size_t>(size());
+  switch (call.collective) {
+    case Collective::kBarrier:
+    case Collective::kInvalid:
+      return false;
+    case Collective::kBroadcast:
+      return rank() == call.root && mesh_->FindShared(call.output, bytes, span);
+    case Collective::kAllReduce:
+    case Collective::kAllGather:
+      return mesh_->FindShared(call.input, bytes, span);
+    case Collective::kReduceScatter:
+      return mesh_->FindShared(call.input, all, span);
+    case Collective::kAllToAll:  // in place, this member overwrites what the others read
+      return call.input != call.output && mesh_->FindShared(call.input, all, span);
+  }
+  return false;
 }
 
 Status Group::Run(const Call& call, const Patience& patience) {
@@ -163,30 +186,32 @@ Status Group::Start(const Call& call, const Patience& patience) {
   const bool direct = (own.flags & Descriptor::kDirect) != 0;
   // This stage was last used two calls ago, which all members have completed.
   const bool two_phases = AlgorithmFor(call) == Algorithm::kTwoPhases;
-  if (!direct) {
-    RDMA_RETURN_IF_ERROR(
-        two_phases ? FillChunk(call, Chunk(call, 0), parity, patience)
-                   : Stage(call, PartOf(call.count * SizeOf(call.dtype), BytesOfRound(call), 0),
-                           parity, patience));
-  }
+  const auto stage = [&] {
+    if (two_phases) return FillChunk(call, Chunk(call, 0), parity, patience);
+    const size_t bytes = call.count * SizeOf(call.dtype);
+    return Stage(call, PartOf(bytes, BytesOfRound(call), 0), parity, patience);
+  };
+  if (!direct) RDMA_RETURN_IF_ERROR(stage());
   RDMA_RETURN_IF_ERROR(Announce(patience, &own, parity));
   RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
   RDMA_RETURN_IF_ERROR(Compare(parity));
-  if (!two_phases) return RunRounds(call, parity, patience);
   bool any_direct = false;
   bool all_direct = true;
   for (int rank = 0; rank < size(); ++rank) {
+    if (call.collective == Collective::kBroadcast && rank != call.root) continue;
     const bool its = (board(rank).descriptors[parity].flags & Descriptor::kDirect) != 0;
     any_direct |= its;
     all_direct &= its;
   }
-  if (all_direct) return RunDirect(call, parity, patience);
+  if (all_direct) {
+    return two_phases ? ReduceDirect(call, parity, patience) : ReadDirect(call, parity, patience);
+  }
   if (any_direct) {  // some have not staged their array
-    if (direct) RDMA_RETURN_IF_ERROR(FillChunk(call, Chunk(call, 0), parity, patience));
+    if (direct) RDMA_RETURN_IF_ERROR(stage());
     RDMA_RETURN_IF_ERROR(Announce(patience));
     RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
   }
-  return RunTwoPhases(call, parity, patience);
+  return two_phases ? RunTwoPhases(call, parity, patience) : RunRounds(call, parity, patience);
 }
 
 Algorithm Group::AlgorithmFor(const Call& call) const {

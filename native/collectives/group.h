@@ -74,6 +74,7 @@ class Group {
   Status Start(const Call& call, const Patience& patience);
   Status Compare(int parity) const;
   Descriptor Describe(const Call& call) const;
+  bool CanBeRead(const Call& call, fabric::RemoteSpan* span) const;
   Algorithm AlgorithmFor(const Call& call) const;
 
   // Announces a step, with the spans that Offer() has collected. `descriptor`: of the first step of
@@ -88,8 +89,10 @@ class Group {
   Status RunRounds(const Call& call, int parity, const Patience& patience);
   Status Stage(const Call& call, const Round& round, int stage, const Patience& patience);
   void Fill(const Call& call, const Round& round, char* stage);
-  void Read(const Call& call, const Round& round, int stage);
-  void ReadReduced(const Call& call, const Round& round, int stage, size_t place);
+  void ReadStages(const Call& call, const Round& round, int stage);
+  void Read(const Call& call, const Round& round);
+  void ReadReduced(const Call& call, const Round& round);
+  Status ReadDirect(const Call& call, int parity, const Patience& patience);
 
   Round Chunk(const Call& call, size_t number) const;
   Round Share(const Round& chunk, int rank) const;
@@ -97,7 +100,7 @@ class Group {
   Status ReduceChunk(const Call& call, const Round& chunk, int parity, const Patience& patience);
   void CopyChunk(const Call& call, const Round& chunk, int parity) const;
   Status RunTwoPhases(const Call& call, int parity, const Patience& patience);
-  Status RunDirect(const Call& call, int parity, const Patience& patience);
+  Status ReduceDirect(const Call& call, int parity, const Patience& patience);
 
   const char* stage(int rank, int number) const {
     return memory_[rank] + kBoardBytes + static_cast<size_t>(number) * kStageBytes;
@@ -115,6 +118,7 @@ class Group {
   bool agreed_ = false;
   bool mapped_ = true;                // all members map each other's memory
   std::vector<Span> offered_;         // to each rank, in the next step
+  std::vector<const char*> parts_;    // of each rank, for this one; scratch of a round
   std::vector<const char*> sources_;  // scratch of a reduction
 };
 

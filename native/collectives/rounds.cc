@@ -13,13 +13,17 @@ void Copy(char* to, const char* from, size_t bytes) {
   if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
 
+// Whether a member has another piece of its input for each member.
+bool HasPieces(Collective collective) {
+  return collective == Collective::kAllToAll || collective == Collective::kReduceScatter;
+}
+
 }  // namespace
 
 // The bytes of each array, or of each member's part of the larger one, in one round.
 size_t Group::BytesOfRound(const Call& call) const {
-  const bool pieces =
-      call.collective == Collective::kAllToAll || call.collective == Collective::kReduceScatter;
-  const size_t bytes = pieces ? kStageBytes / static_cast<size_t>(size()) : kStageBytes;
+  const size_t bytes =
+      HasPieces(call.collective) ? kStageBytes / static_cast<size_t>(size()) : kStageBytes;
   return bytes / kLine * kLine;
 }
 
@@ -58,34 +62,39 @@ void Group::Fill(const Call& call, const Round& round, char* to) {
   for (const int rank : remote_) Offer(rank, to, round.length);
 }
 
-// Combines what all members have at `place` of their stage.
-void Group::ReadReduced(const Call& call, const Round& round, int stage, size_t place) {
+// Combines what all members have for this one.
+void Group::ReadReduced(const Call& call, const Round& round) {
   const size_t bytes = call.count * SizeOf(call.dtype);
   const size_t own_part =
       call.collective == Collective::kAllReduce ? 0 : static_cast<size_t>(rank()) * bytes;
   for (int rank = 0; rank < size(); ++rank) {
-    sources_[rank] = rank == this->rank() ? call.input + own_part + round.begin
-                                          : this->stage(rank, stage) + place;
+    sources_[rank] = rank == this->rank() ? call.input + own_part + round.begin : parts_[rank];
   }
   Reduce(call.dtype, call.op, sources_, round.length / SizeOf(call.dtype),
          call.output + round.begin, nullptr);
 }
 
+// Reads what the other members have staged for this one.
+void Group::ReadStages(const Call& call, const Round& round, int stage) {
+  const size_t piece =
+      HasPieces(call.collective) ? static_cast<size_t>(rank()) * BytesOfRound(call) : 0;
+  for (int rank = 0; rank < size(); ++rank) parts_[rank] = this->stage(rank, stage) + piece;
+  Read(call, round);
+}
+
 // Reads the other members' parts of a round.
-void Group::Read(const Call& call, const Round& round, int stage) {
+void Group::Read(const Call& call, const Round& round) {
   const size_t bytes = call.count * SizeOf(call.dtype);
-  const size_t piece = static_cast<size_t>(rank()) * BytesOfRound(call);
   switch (call.collective) {
     case Collective::kBarrier:
     case Collective::kInvalid:
       return;
     case Collective::kBroadcast:
       if (rank() == call.root) return;
-      return Copy(call.output + round.begin, this->stage(call.root, stage), round.length);
+      return Copy(call.output + round.begin, parts_[call.root], round.length);
     case Collective::kAllReduce:
-      return ReadReduced(call, round, stage, 0);
     case Collective::kReduceScatter:
-      return ReadReduced(call, round, stage, piece);
+      return ReadReduced(call, round);
     case Collective::kAllGather:
     case Collective::kAllToAll:
       break;
@@ -97,7 +106,7 @@ void Group::Read(const Call& call, const Round& round, int stage) {
       Copy(to, call.input + (gathers ? 0 : static_cast<size_t>(rank) * bytes) + round.begin,
            round.length);
     } else {
-      Copy(to, this->stage(rank, stage) + (gathers ? 0 : piece), round.length);
+      Copy(to, parts_[rank], round.length);
     }
   }
 }
@@ -107,7 +116,7 @@ Status Group::RunRounds(const Call& call, int parity, const Patience& patience) 
   const size_t bytes = call.count * SizeOf(call.dtype);
   const size_t size = BytesOfRound(call);
   auto round = PartOf(bytes, size, 0);
-  Read(call, round, parity);
+  ReadStages(call, round, parity);
   if (round.length == bytes) return OkStatus();
   while (round.begin + round.length < bytes) {
     round = PartOf(bytes, size, round.number + 1);
@@ -116,10 +125,29 @@ Status Group::RunRounds(const Call& call, int parity, const Patience& patience) 
     RDMA_RETURN_IF_ERROR(Stage(call, round, stage, patience));
     RDMA_RETURN_IF_ERROR(Announce(patience));
     RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
-    Read(call, round, stage);
+    ReadStages(call, round, stage);
   }
   // The next call may use either stage.
   RDMA_RETURN_IF_ERROR(Announce(patience));
+  return progress_.WaitForAll(patience);
+}
+
+// Registered arrays: members read them where they lie, in one round.
+Status Group::ReadDirect(const Call& call, int parity, const Patience& patience) {
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  const bool pieces = HasPieces(call.collective);
+  const size_t length = pieces ? bytes * static_cast<size_t>(size()) : bytes;
+  std::vector<fabric::MappedSpan> inputs(memory_.size());
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == this->rank()) continue;
+    if (call.collective == Collective::kBroadcast && rank != call.root) continue;
+    const Descriptor other = board(rank).descriptors[parity];
+    RDMA_RETURN_IF_ERROR(
+        mesh_->Map(rank, {other.key, other.input, length}, patience, &inputs[rank]));
+    parts_[rank] = inputs[rank].data + (pieces ? static_cast<size_t>(this->rank()) * bytes : 0);
+  }
+  Read(call, {0, 0, bytes});
+  RDMA_RETURN_IF_ERROR(Announce(patience));  // the arrays are the callers' again
   return progress_.WaitForAll(patience);
 }
 

@@ -119,7 +119,7 @@ Status Group::RunTwoPhases(const Call& call, int parity, const Patience& patienc
 }
 
 // All arrays are registered: members read them where they lie.
-Status Group::RunDirect(const Call& call, int parity, const Patience& patience) {
+Status Group::ReduceDirect(const Call& call, int parity, const Patience& patience) {
   const size_t bytes = call.count * SizeOf(call.dtype);
   const Round all = {0, 0, bytes};
   const Round own = Share(all, rank());

@@ -164,11 +164,12 @@ class Communicator:
     # --- Memory ---
 
     def empty(self, shape: Any, dtype: Any = np.float64) -> Any:
-        """Return a new array in registered memory, which ``all_reduce()`` moves without a copy.
+        """Return a new array in registered memory, which the other ranks read where it lies.
 
-        Only if all ranks share memory, the arrays of all are registered, and from 256 KiB on. It is
-        allocated in units of 2 MiB, is zeroed, and is freed with the last view of it. Raise
-        ``FabricResourceError`` if there is not enough.
+        Only if all ranks share memory, the inputs of all are registered (of a broadcast: the
+        root's array; of an all-reduce: also the outputs), and from 256 KiB on; not for an
+        all-to-all in place. The array is allocated in units of 2 MiB, is zeroed, and is freed with
+        the last view of it. Raise ``FabricResourceError`` if there is not enough memory.
         """
         kind = np.dtype(dtype)
         count = int(np.prod(shape, dtype=np.int64))

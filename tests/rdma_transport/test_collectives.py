@@ -83,6 +83,13 @@ def test_what_is_moved_arrives_without_shared_memory(
     remote.run(members.moves, shape, dtype, root, seed)
 
 
+def test_registered_arrays_of_all_ranks_or_of_one(group: Members) -> None:
+    for where in ("registered", "registered by rank 0"):
+        for dtype in ("float32", "int64"):
+            group.run(members.moves, (300_000,), dtype, 0, 3, where)
+            group.run(members.moves, (5,), dtype, group.size - 1, 3, where)
+
+
 def test_everything_else_without_shared_memory(remote: Members) -> None:
     remote.run(members.requests, 7)
     remote.run(members.python_objects)

@@ -163,7 +163,8 @@ def same(ours: Any, theirs: Any) -> None:
 def target(comm: Communicator, like: Any, where: str) -> Any:
     if where == "new":
         return None
-    made = comm.empty(like.shape, like.dtype) if where == "registered" else np.empty_like(like)
+    registered = where in ("registered", f"registered by rank {comm.rank}")
+    made = comm.empty(like.shape, like.dtype) if registered else np.empty_like(like)
     made[...] = like
     return made
 
@@ -186,10 +187,12 @@ def reduction(comm: Communicator, shape: Any, dtype: str, op: str, where: str, s
     return result.tobytes()
 
 
-def moves(comm: Communicator, shape: Any, dtype: str, root: int, seed: int) -> None:
-    """The collectives that move data, against NumPy."""
+def moves(
+    comm: Communicator, shape: Any, dtype: str, root: int, seed: int, where: str = "other"
+) -> None:
+    """The collectives that move data, against NumPy; `where`: as in ``target()``."""
     arrays = [values(rank, shape, dtype, seed) for rank in range(comm.size)]
-    mine = arrays[comm.rank].copy()
+    mine = target(comm, arrays[comm.rank], where)
     whole = comm.all_gather(mine)
     same(whole, np.stack(arrays))
     whole[...] = np.zeros((), whole.dtype)
@@ -198,9 +201,16 @@ def moves(comm: Communicator, shape: Any, dtype: str, root: int, seed: int) -> N
     same(whole, np.stack(arrays))
     same(comm.broadcast(mine, root % comm.size), arrays[root % comm.size])
     parts = [values(rank, (comm.size, *shape), dtype, seed + 1) for rank in range(comm.size)]
-    received = comm.all_to_all(parts[comm.rank])
+    pieces = target(comm, parts[comm.rank], where)
+    received = comm.all_to_all(pieces)
     same(received, np.stack([part[comm.rank] for part in parts]))
-    same(comm.all_to_all(parts[comm.rank], out=parts[comm.rank]), received)
+    if not dtype.startswith("complex"):
+        expected = combined(parts, "max")[comm.rank]
+        same(comm.reduce_scatter(pieces, "max"), expected)
+        if len(shape) > 0:  # otherwise, the part is no view
+            same(comm.reduce_scatter(pieces, "max", out=pieces[comm.rank]), expected)
+        pieces[...] = parts[comm.rank]
+    same(comm.all_to_all(pieces, out=pieces), received)
     comm.barrier()
 
 
