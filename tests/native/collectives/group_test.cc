@@ -240,6 +240,20 @@ TEST(GroupErrors, ATimeoutEndsTheGroup) {
   EXPECT_EQ(members.groups[1]->Run(Call(), Soon()).code(), Code::kUnavailable);
 }
 
+// Writes may not have ended when the group, and then the device, is destroyed.
+TEST(GroupErrors, LeavingInTheMiddleOfACall) {
+  for (int turn = 0; turn < 4; ++turn) {
+    Members members(3);
+    members.Each([&](int rank) {
+      std::vector<float> values(kLarge, 1);
+      const Call call = Floats(Collective::kAllReduce, values.size(), values.data(), values.data());
+      members.groups[rank]->Run(call, {Now() + kMillisecond, nullptr}).IgnoreError();
+      members.groups[rank].reset();
+      return OkStatus();
+    });
+  }
+}
+
 TEST(GroupErrors, AWaitCanBeInterrupted) {
   Members members(2);
   const Status status = members.groups[0]->Run(Call(), {INT64_MAX, [] { return true; }});
