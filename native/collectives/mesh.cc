@@ -12,6 +12,7 @@ namespace rdma_transport::collectives {
 namespace {
 
 constexpr int kMaxMembers = 1024;
+constexpr Nanos kReleaseTimeout = kSecond;
 
 }  // namespace
 
@@ -55,6 +56,13 @@ Mesh::~Mesh() {
   Close("the communicator was closed");
   for (const auto& peer : peers_) {
     if (peer != nullptr) peer->KeepSource();
+  }
+  // A provider may still copy a write that is arriving into a replica.
+  const Nanos deadline = Now() + kReleaseTimeout;
+  for (const auto& peer : peers_) {
+    while (peer != nullptr && peer->MayWrite() && Now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 }
 

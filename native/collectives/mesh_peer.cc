@@ -146,6 +146,7 @@ Status MeshPeer::HandleMessage(const Note& note, std::string_view bytes) {
 
 void MeshPeer::OnClosed(const Status& status) {
   KeepSource();
+  if (status.code() == Code::kUnavailable) released_.store(true);
   Lose(status);
 }
 

@@ -59,6 +59,10 @@ class MeshPeer final : public fabric::ChannelHandler {
   void OnDelivered(uint64_t number) override { delivered_.store(number); }
   void OnTransfer(uint64_t cookie, const Status& status) override;
   void OnClosed(const Status& status) override;
+  void OnReleased() override { released_.store(true); }
+
+  // Whether the member may still write the replica of its memory.
+  bool MayWrite() const { return replica_.memory() != nullptr && !released_.load(); }
 
  private:
   struct Shared {
@@ -80,6 +84,7 @@ class MeshPeer final : public fabric::ChannelHandler {
   std::atomic<uint64_t> sent_{0};  // numbers of notifications
   std::atomic<uint64_t> delivered_{0};
 
+  std::atomic<bool> released_{false};
   std::atomic<bool> heard_{false};  // since the last CheckAlive()
 
   Status lost_;
