@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from . import numpy_collectives
-from .support.collective_cluster import CollectiveCluster
+from .support.collective_cluster import OPS, CollectiveCluster
 from .support.counters import sent_since
 from .support.exit import NotAvailableError, run_command
 from .support.machine import describe
@@ -27,19 +27,8 @@ from .support.sizes import parse_sizes, size_name
 from .support.timing import plain, ratio, summarize
 
 PROTOCOLS = ("grpc", "rdma")
-OPS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
 SIZES = "4096,65536,1048576,16777216"
-FEW, OFTEN = 2, 12
 MPI_ITERATIONS = 20
-
-
-def seconds(cluster: CollectiveCluster, op: str, size: int, count: int) -> tuple[float, list[str]]:
-    """Return the time of the slowest worker, and the digests of all results."""
-    answers = cluster.run(op, size, count)
-    for answer in answers:
-        if "error" in answer:
-            raise RuntimeError(f"{op} of {size} bytes: {answer['message']}")
-    return max(answer["seconds"] for answer in answers), [answer["digest"] for answer in answers]
 
 
 def equal(op: str, results: Mapping[str, list[str]]) -> bool:
@@ -54,9 +43,8 @@ def equal(op: str, results: Mapping[str, list[str]]) -> bool:
 
 def mpi_times(op: str, size: int, ranks: int) -> list[float]:
     """Return the microseconds of an operation of MPI."""
-    rows = numpy_collectives.measure(
-        ["mpi"], [op], [size], ranks, MPI_ITERATIONS, 1, {}, lambda turns, _: turns
-    )
+    job = numpy_collectives.Job([op], [size], ranks, MPI_ITERATIONS, {})
+    rows = numpy_collectives.measure(["mpi"], job, 1, lambda turns, _: turns)
     us: list[float] = rows["mpi", op, size]["us"]
     return us
 
@@ -92,14 +80,12 @@ def measure_on(
         times: dict[str, list[float]] = {protocol: [] for protocol in clusters}
         results: dict[str, list[str]] = {}
         mpi: list[float] = []
-        for cluster in clusters.values():  # traced, connected
-            for count in (FEW, OFTEN):
-                seconds(cluster, op, size, count)
+        for cluster in clusters.values():
+            cluster.warm_up(op, size)
         for _ in range(repeat):
             for protocol, cluster in clusters.items():
-                short, _ = seconds(cluster, op, size, FEW)
-                long, results[protocol] = seconds(cluster, op, size, OFTEN)
-                times[protocol].append(1e6 * (long - short) / (OFTEN - FEW))
+                us, results[protocol] = cluster.time(op, size)
+                times[protocol].append(us)
             if mpi_ranks > 0 and op == "all_reduce":
                 mpi += mpi_times(op, size, mpi_ranks)
         row: dict[str, Any] = {"op": op, "bytes": size, "digests": results}

@@ -118,8 +118,7 @@ def _over_ranks(system: str, job: Job) -> list[dict[str, Any]]:
 
 def _over_grpc(job: Job) -> list[dict[str, Any]]:
     """Run TensorFlow's collectives; each sample is the mean of several."""
-    from .collectives import FEW, OFTEN, seconds
-    from .collectives import OPS as OFFERED
+    from .support.collective_cluster import OPS as OFFERED
     from .support.collective_cluster import CollectiveCluster
 
     rows = []
@@ -128,11 +127,8 @@ def _over_grpc(job: Job) -> list[dict[str, Any]]:
             for size in job.sizes:
                 # TensorFlow's sizes are those of the larger array.
                 size_there = size * (job.ranks if op in ("all_gather", "all_to_all") else 1)
-                samples = []
-                for number in range(1 + max(3, min(20, job.iterations // 50))):
-                    short, _ = seconds(cluster, op, size_there, FEW)
-                    long, _ = seconds(cluster, op, size_there, OFTEN)
-                    if number > 0:  # traced, connected
-                        samples.append(1e6 * max(long - short, 0) / (OFTEN - FEW))
+                cluster.warm_up(op, size_there)
+                repeat = max(3, min(20, job.iterations // 50))
+                samples = [max(cluster.time(op, size_there)[0], 0) for _ in range(repeat)]
                 rows.append({"op": op, "bytes": size, "us": samples, "wrong": 0})
     return rows

@@ -11,6 +11,8 @@ from .hosts import Layout, everything_here
 
 TASK = Path(__file__).with_name("collective_task.py")
 START_SECONDS = 90
+OPS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
+FEW, OFTEN = 2, 12  # repetitions
 
 
 class Worker(Child):
@@ -82,6 +84,29 @@ class CollectiveCluster(Members):
         """Repeat a collective of `size` bytes in all workers; their answers."""
         self.begin(op, size, count, dtype, **more)
         return [worker.read(seconds) for worker in self.workers]
+
+    def warm_up(self, op: str, size: int) -> None:
+        """Trace and connect what time() runs."""
+        for count in (FEW, OFTEN):
+            self._seconds(op, size, count)
+
+    def time(self, op: str, size: int) -> tuple[float, list[str]]:
+        """Return the microseconds of a collective, and the digests of all results.
+
+        It is the difference between functions that repeat it often and a few times, each the time
+        of the slowest worker. Raise RuntimeError if the collective fails.
+        """
+        short, _ = self._seconds(op, size, FEW)
+        long, digests = self._seconds(op, size, OFTEN)
+        return 1e6 * (long - short) / (OFTEN - FEW), digests
+
+    def _seconds(self, op: str, size: int, count: int) -> tuple[float, list[str]]:
+        answers = self.run(op, size, count)
+        for answer in answers:
+            if "error" in answer:
+                raise RuntimeError(f"{op} of {size} bytes: {answer['message']}")
+        slowest = max(answer["seconds"] for answer in answers)
+        return slowest, [answer["digest"] for answer in answers]
 
     def begin(
         self, op: str, size: int, count: int = 1, dtype: str = "float32", **more: Any
