@@ -79,11 +79,13 @@ int FaultyDevice::Poll() {
   return handled;
 }
 
+// First arms: before that, Wake() may do nothing.
 bool FaultyDevice::ArmNotification() {
+  if (!inner_->ArmNotification()) return false;
   for (const auto& channel : Channels()) {
     if (channel->Busy()) return false;
   }
-  return inner_->ArmNotification();
+  return true;
 }
 
 void FaultyDevice::Sleep(Nanos deadline) {

@@ -288,7 +288,8 @@ TEST_F(FaultsTest, ATensorOnABrokenLinkGoesByGrpc) {
   ASSERT_TRUE(Send(2, Bytes(2)).ok());
   EXPECT_EQ(grpc_sends_.load(), 0);
   a_->device().BreakAll(Status(Code::kAborted, "broken"));
-  EXPECT_TRUE(Eventually([&] { return grpc_sends_.load() == 1; }));
+  // So does the first one, if the receiver had not confirmed it.
+  EXPECT_TRUE(Eventually([&] { return grpc_sends_.load() >= 1; })) << Routes();
   catcher->Claim();
 }
 
