@@ -18,15 +18,18 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rdma_transport import counters, live
+from rdma_transport import __version__, _native, counters, live
 from rdma_transport.command_line import split_place
 from rdma_transport.counters import Counter
+from rdma_transport.observe import reasons
 from rdma_transport.observe.samples import short, take
 
 FILE_NAME = "rdma_transport.prom"
 _PREFIX = "rdma_transport_"
 _OF_PROCESS = ("pid", "task")
 _OF_PEER = (*_OF_PROCESS, "peer")
+_BUILD = "Versions of this rdma_transport and of the TensorFlow that it was built for."
+_VERSIONS = (__version__, _native.TENSORFLOW_VERSION)
 
 
 @dataclass(frozen=True)
@@ -60,15 +63,21 @@ def parse_address(text: str) -> Address:
 class Servers(Collector):
     """Asks all servers of this user on each scrape."""
 
+    def __init__(self) -> None:
+        self._tasks: dict[int, str] = {}  # of each process that ever answered
+
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of all servers that answer."""
         sample = take(live.servers())
         asked = (*sample.answers, *sample.silent)
-        up = (((str(pid),), pid in sample.answers) for pid in asked)
-        yield _family("up", "Whether the process answered.", ("pid",), up)
+        self._tasks |= {
+            pid: ",".join(map(short, stats["tasks"])) for pid, stats in sample.answers.items()
+        }
+        up = (((str(pid), self._tasks.get(pid, "")), pid in sample.answers) for pid in asked)
+        yield _family("up", "Whether the process answered.", _OF_PROCESS, up)
+        yield _family("build_info", _BUILD, ("version", "tensorflow"), [(_VERSIONS, 1)])
         processes: Labelled = [
-            ((str(pid), ",".join(map(short, stats["tasks"]))), stats)
-            for pid, stats in sample.answers.items()
+            ((str(pid), self._tasks[pid]), stats) for pid, stats in sample.answers.items()
         ]
         peers: Labelled = [
             ((labels[0], short(peer["local"]), short(peer["task"])), peer)
@@ -90,9 +99,17 @@ def _counted(table: Iterable[Counter], names: Labels, counted: Labelled) -> Iter
             values = (
                 ((*labels, *own), value)
                 for labels, stats in counted
-                for own, value in counter.values(stats)
+                for own, value in _labelled(counter, stats)
             )
             yield _family(counter.metric, counter.meaning, (*names, *counter.labels), values)
+
+
+def _labelled(counter: Counter, stats: dict[str, Any]) -> Iterable[tuple[Labels, int]]:
+    """Yield the values of a counter, with codes in the place of sentences."""
+    known = reasons.codes(counter.metric)
+    yield from (((code,), 0) for code in known)  # so that a first increase is seen
+    for own, value in counter.values(stats):
+        yield (reasons.code_of(counter.metric, own[0]),) if known else own, value
 
 
 def _links(peers: Labelled) -> Iterable[Metric]:

@@ -1,5 +1,6 @@
 """`rdma-transport metrics`: what Prometheus gets."""
 
+import json
 import os
 import re
 import signal
@@ -11,14 +12,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import rdma_transport
 from bench.support.cluster import Cluster, free_port
-from rdma_transport import counters
-from rdma_transport.observe import exporter
+from rdma_transport import _native, counters
+from rdma_transport.observe import exporter, reasons
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, job, run, start, wide_and_small
 
 pytestmark = pytest.mark.timeout(60)
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCS = Path(__file__).parents[2] / "docs"
+OPERATIONS, DASHBOARD = DOCS / "operations.md", DOCS / "grafana_dashboard.json"
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +68,9 @@ def test_every_number_is_that_of_the_process(cluster: Cluster) -> None:
     assert scrape("peer_links_total", cluster, **peer) == 1
     assert scrape("peer_linked_timestamp_seconds", cluster, **peer) <= time.time()
     assert scrape("peer_slots", cluster, **peer) == stats["peers"][0]["slots"]["agreed"]
-    up = scrape.values["rdma_transport_up", ("pid", str(cluster["a", 0].pid))]
-    assert up == 1
+    assert scrape("up", cluster) == 1
+    build = {"version": rdma_transport.__version__, "tensorflow": _native.TENSORFLOW_VERSION}
+    assert scrape.values["rdma_transport_build_info", *sorted(build.items())] == 1
 
 
 def test_reasons_and_errors_are_labels() -> None:
@@ -76,8 +80,36 @@ def test_reasons_and_errors_are_labels() -> None:
         scrape = Scrape(run("metrics", "--once").stdout)
         peer = {"peer": "/job:b/task:0"}
         assert scrape("sent_bytes_total", cluster, mode="grpc", **peer) == WIDE + 4
-        assert scrape("fallbacks_total", cluster, reason="RDMA_TRANSPORT_FABRIC=grpc") == 2
+        assert scrape("fallbacks_total", cluster, reason="setting") == 2
+        assert scrape("fallbacks_total", cluster, reason="peer_lost") == 0  # known from the start
         assert scrape("peer_linked", cluster, transport="grpc", **peer) == 0
+
+
+def test_each_documented_reason_has_a_code() -> None:
+    """The table of the documentation: sentences, code, fix."""
+    table = (
+        OPERATIONS.read_text().partition("| reason in `fallback_reasons`")[2].partition("\n\n")[0]
+    )
+    rows = [row.split(" | ") for row in table.splitlines()[2:]]
+    for sentences, code, _ in rows:
+        without_details = re.sub(r" \(.*\)", "", sentences.removeprefix("| "))
+        for sentence in re.split(r", (?=a )| ?; ", without_details):
+            assert f"`{reasons.code_of('fallbacks_total', sentence)}`" == code, sentence
+    assert {code.strip("`") for _, code, _ in rows} == {*reasons.CODES["fallbacks_total"]}
+    assert reasons.code_of("fallbacks_total", "what nobody thought of") == reasons.OTHER
+
+
+def test_the_dashboard_shows_metrics_that_there_are(cluster: Cluster) -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    exported = set(re.findall(r"^# TYPE (\S+)", run("metrics", "--once").stdout, re.MULTILINE))
+    for expression in asked:
+        named = set(re.findall(r"\brdma_transport_[a-z_]+", expression))
+        assert named
+        assert named <= exported, expression
+        assert expression.count("(") == expression.count(")")
+    places = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
+    assert len(set(places)) == len(places) == len(asked)
 
 
 def test_names_follow_the_conventions_and_all_have_a_meaning(cluster: Cluster) -> None:
