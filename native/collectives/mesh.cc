@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <new>
 #include <thread>
 #include <utility>
@@ -13,6 +14,15 @@ namespace {
 
 constexpr int kMaxMembers = 1024;
 constexpr Nanos kReleaseTimeout = kSecond;
+
+// Keeps an end whose peer has not said that its writes have ended: where they go must stay, and so
+// must the device.
+void KeepForGood(const std::shared_ptr<MeshPeer>& peer) {
+  static std::mutex mu;
+  static auto* kept = new std::vector<std::shared_ptr<MeshPeer>>;
+  std::lock_guard<std::mutex> lock(mu);
+  kept->push_back(peer);
+}
 
 }  // namespace
 
@@ -63,6 +73,7 @@ Mesh::~Mesh() {
     while (peer != nullptr && peer->MayWrite() && Now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    if (peer != nullptr && peer->MayWrite()) KeepForGood(peer);
   }
 }
 
