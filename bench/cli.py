@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 from rdma_transport.command_line import make_app, run
 
-from .options import alone, beside_grpc, once, performed
+from .options import alone, beside_grpc, here, once, performed
 from .support.options import FABRIC_SIZES, MOST, Iterations, Most, Repeat, Rounds, Sizes, choose
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def all_reduce(
 
 
 @app.command("collectives")
-@performed(alone)
+@performed(here)
 def collectives(
     sizes: Sizes = "4,1KiB,4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB",
     ops: Annotated[

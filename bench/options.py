@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .runner import Asked, Measure
 
 
+Plot = Annotated[Path | None, typer.Option(help="Draw the results to this .png or .svg file.")]
+
+
 def _command() -> str:
     """Return the command line, by the name that works everywhere."""
     words = sys.argv[1:]
@@ -69,9 +72,7 @@ def alone(
         ),
     ] = 60.0,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the results to this .png or .svg file.")
-    ] = None,
+    plot: Plot = None,
     protocols: tuple[str, ...] = (),
 ) -> "Asked":
     """Options of all commands. Raises typer.BadParameter for an invalid value."""
@@ -83,6 +84,11 @@ def alone(
     places = _hosts(hosts, role)
     where = Where(protocols, fabric)
     return Asked(_command(), where, places, role, connect_timeout, as_json, plot)
+
+
+def here(fabric: Fabric = "", as_json: AsJson = False, plot: Plot = None) -> "Asked":
+    """Options of commands that measure this host only."""
+    return alone(fabric=fabric, as_json=as_json, plot=plot)
 
 
 def beside_grpc(
