@@ -81,6 +81,11 @@ class Task:
         self.reader.join(2)
 
 
+def job_of(name: str) -> str:
+    """Return "worker" of "worker:0"."""
+    return name.partition(":")[0]
+
+
 class LocalCluster:
     """The tasks by their names ("worker:0"); a context, which kills those that still run.
 
@@ -127,14 +132,16 @@ class LocalCluster:
         return [task for task in self.tasks.values() if task.code]
 
     def wait(self, until: Collection[str] = ()) -> int:
-        """Wait for the tasks or jobs `until`, all but job "ps" if none; return the first bad code.
+        """Wait for the tasks or jobs `until`; return the first bad code.
 
+        By default it waits for all but those that serve: job "ps" and, with a chief, the workers.
         Once a task failed, the others have 10 seconds.
         """
+        serving = {"ps", "worker"} if {"ps", "chief"} <= set(self.spec) else {"ps"}
         awaited = [
             task
             for name, task in self.tasks.items()
-            if ({name, name.partition(":")[0]} & set(until) if until else name[:3] != "ps:")
+            if {name, job_of(name)} & set(until) or (not until and job_of(name) not in serving)
         ]
         code, deadline = 0, float("inf")
         while True:
@@ -193,7 +200,8 @@ def launch(
     until: Annotated[
         list[str] | None,
         typer.Option(
-            help="Wait for this job or task (worker:0); repeatable.  [default: all but ps]"
+            help="Wait for this job or task (worker:0); repeatable.  [default: all but ps, "
+            "and with a chief and ps not for workers either]"
         ),
     ] = None,
     verbose: Annotated[

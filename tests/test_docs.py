@@ -11,6 +11,7 @@ import pytest
 import typer
 
 import rdma_transport
+from examples import launch
 from graph_analyzer import capacity
 from graph_analyzer.units import format_bytes, format_seconds
 from rdma_transport.command_line import invoke, single
@@ -20,7 +21,7 @@ REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/api.md", "docs/architecture.md"),
     *("docs/operations.md", "docs/scaling.md", "docs/threat_model.md", "docs/fuzzing.md"),
-    "docs/counters.md",
+    *("docs/counters.md", "docs/getting_started.md", "docs/porting.md"),
 )
 ROW = re.compile(r"^\| `(RDMA_TRANSPORT_\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 
@@ -100,6 +101,17 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
     while rest and rest[0] in getattr(command, "commands", {}):
         command = command.commands[rest.pop(0)]
     return command, rest
+
+
+def test_what_is_launched_exists() -> None:
+    text = (REPOSITORY / "docs" / "getting_started.md").read_text()
+    lines = [line.split() for line in re.findall(r"^python -m examples.launch (.*)", text, re.M)]
+    command = typer.main.get_command(launch.app)
+    for words in lines:
+        values = command.make_context("launch", words).params
+        jobs = launch.parsed(values["job"])
+        assert {name.partition(":")[0] for name in values["until"] or ()} <= {*jobs}
+    assert len(lines) > 5
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -21,7 +21,7 @@ task = "{type}:{index}".format(**config["task"])
 print(task, os.getpid(), config["rpc_layer"], sorted(config["cluster"]), *sys.argv[1:], flush=True)
 if task in sys.argv:
     sys.exit(f"{task} has had enough")
-if task.startswith("ps") or "wait" in sys.argv:
+if task.startswith("ps") or "wait" in sys.argv or ("serve" in sys.argv and task != "chief:0"):
     time.sleep(100)
 """
 
@@ -50,6 +50,14 @@ def test_it_shows_the_first_worker_and_ends_the_parameter_servers(script: str) -
     (line,) = out.splitlines()
     assert line.startswith("worker:0 ")
     assert line.endswith(" grpc ['ps', 'worker'] --steps 3")
+
+
+def test_workers_that_serve_a_chief_are_ended_with_it(script: str) -> None:
+    jobs = [f"--job={job}" for job in ("chief=1", "worker=2", "ps=1")]
+    launcher = launched(*jobs, script, "serve")
+    out, err = launcher.communicate()
+    assert (launcher.returncode, err) == (0, "")
+    assert out.startswith("chief:0 ")
 
 
 def test_verbose_shows_the_others_by_name(script: str) -> None:

@@ -17,6 +17,7 @@ from rdma_transport.errors import BadInputError
 from tests.support.members import TCP
 
 OVER_LIBFABRIC = {"RDMA_TRANSPORT_FABRIC": "libfabric"}
+REPOSITORY = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "rdma_transport", "run"]
 
 
@@ -41,6 +42,13 @@ def test_output_has_the_rank_and_the_code_is_zero() -> None:
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == [f"[{r}] out {r} of 3" for r in range(3)]
     assert sorted(result.stderr.splitlines()) == [f"[{r}] err" for r in range(3)]
+
+
+def test_the_example_sums_over_all_ranks() -> None:
+    result = run("-n", "3", "--", sys.executable, "examples/all_reduce.py", cwd=REPOSITORY)
+    assert result.returncode == 0, result.stderr
+    lines = [f"[{r}] rank {r} of 3: [6. 6. 6. 6.]" for r in range(3)]
+    assert sorted(result.stdout.splitlines()) == lines
 
 
 def test_the_first_failing_rank_ends_all() -> None:
