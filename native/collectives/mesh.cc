@@ -195,7 +195,7 @@ Status Mesh::Map(int peer, const fabric::RemoteSpan& span, const Patience& patie
                   "cannot map an array of rank " + std::to_string(peer) + ": out of mappings");
   }
   if (span.offset > length || span.length > length - span.offset) {
-    return Status(Code::kInvalidArgument,
+    return Status(Code::kDataLoss,
                   "rank " + std::to_string(peer) + " named memory outside of its array");
   }
   *mapped = {found->data + span.offset, found->holder};

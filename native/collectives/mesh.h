@@ -68,7 +68,7 @@ class Mesh {
   // If `length` bytes at `data` lie in such a region, sets `span` to the rest of it from there and
   // returns true.
   bool FindShared(const void* data, size_t length, fabric::RemoteSpan* span) const;
-  // Waits for memory that a member has shared, and maps it read-only. Returns InvalidArgument if
+  // Waits for memory that a member has shared, and maps it read-only. Returns DataLoss if
   // the span lies outside of it.
   Status Map(int peer, const fabric::RemoteSpan& span, const Patience& patience,
              fabric::MappedSpan* mapped) const;
