@@ -30,8 +30,8 @@ char* DataOf(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_
 
 tf::Tensor Flat(const tf::Tensor& tensor) {
   tf::Tensor flat;
-  // It has the same number of elements.
-  static_cast<void>(flat.CopyFrom(tensor, tf::TensorShape({tensor.NumElements()})));
+  [[maybe_unused]] const bool same_size =
+      flat.CopyFrom(tensor, tf::TensorShape({tensor.NumElements()}));
   return flat;
 }
 
