@@ -6,11 +6,21 @@ more of them, beside busy loops, and counts those that do not end.
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 
 import pytest
 
-from tests.support.aborts import CASES, HANG_SECONDS, Case, Players, Round, playing, stopping
+from tests.support.aborts import (
+    CASES,
+    HANG_SECONDS,
+    Case,
+    HangError,
+    Players,
+    Round,
+    playing,
+    stopping,
+)
 
 pytestmark = pytest.mark.timeout(600)
 ROUNDS = int(os.environ.get("ABORT_ROUNDS", "0"))
@@ -19,6 +29,8 @@ FEWEST = 4
 # Clearing the errors of a remote eager context hangs now and then in TensorFlow itself, over gRPC
 # too (one of 16 to 31 rounds on a busy machine): for `python -m tests.plugin.abort_rounds` alone.
 STEADY = [name for name in CASES if not name.startswith("eager")]
+# Two of 2,500 rounds of a coordinator hung over gRPC, none over rdma: the oracle may try again.
+ATTEMPTS = 3
 # Which worker's error reaches the others first differs from round to round.
 UNSTEADY = ("mirrored",)
 
@@ -32,12 +44,25 @@ def play(players: Players, rounds: int) -> list[Round]:
     return played
 
 
+def anew(protocol: str, name: str, rounds: int) -> list[Round]:
+    """With new processes."""
+    with playing(CASES[name], protocol) as players:
+        return play(players, rounds)
+
+
+def over_grpc(name: str) -> list[Round]:
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return anew("grpc", name, ROUNDS)
+        except HangError as hang:
+            warnings.warn(f"{name} over gRPC: {hang}", stacklevel=2)
+    return anew("grpc", name, ROUNDS)
+
+
 def both(name: str) -> tuple[list[Round], list[Round]]:
     """The same rounds over gRPC and over rdma."""
-    with playing(CASES[name], "grpc") as players:
-        over_grpc = play(players, ROUNDS)
-    with playing(CASES[name], "rdma") as players:
-        return over_grpc, play(players, len(over_grpc))
+    expected = over_grpc(name)
+    return expected, anew("rdma", name, len(expected))
 
 
 @pytest.mark.parametrize("name", STEADY)
