@@ -49,12 +49,14 @@ class Poller::Batch {
     std::function<void()> here;
     {
       std::lock_guard<std::mutex> lock(poller_->batches_mu_);
-      if (next_ == work_.size()) return false;
+      if (!HasRest()) return false;
       here = std::move(work_[next_++]);
     }
     pool_->RunHere(here);
     return true;
   }
+  // Returns whether anything is left. Requires batches_mu_.
+  bool HasRest() const { return next_ < work_.size(); }
   // Takes what is left. Requires batches_mu_.
   std::vector<std::function<void()>> TakeRest() {
     std::vector<std::function<void()>> rest(
@@ -185,6 +187,13 @@ void Poller::HandOutStuckWork() {
   for (auto& work : stuck) pool_.load()->Schedule(std::move(work));
 }
 
+// Returns whether work waits behind a piece that runs.
+bool Poller::BatchesWait() {
+  std::lock_guard<std::mutex> lock(batches_mu_);
+  return std::any_of(batches_.begin(), batches_.end(),
+                     [](const Batch* batch) { return batch->HasRest(); });
+}
+
 void Poller::Lead(std::unique_lock<std::mutex> leadership) {
   std::vector<std::function<void()>> deferred;
   Nanos last_work = Now();
@@ -216,7 +225,7 @@ void Poller::Lead(std::unique_lock<std::mutex> leadership) {
 void Poller::SleepAsFollower() {
   const Nanos now = Now();
   const bool armed = armed_.load();
-  const bool watching = now - last_batch_.load() < tick_interval_;
+  const bool watching = now - last_batch_.load() < tick_interval_ || BatchesWait();
   const bool dated = armed || watching;
   Nanos deadline = watching ? now + tick_interval_ : 0;
   if (armed) deadline = std::max<Nanos>(next_tick_.load(), 1);

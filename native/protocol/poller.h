@@ -64,6 +64,7 @@ class Poller {
   bool RunDeferred(std::unique_lock<std::mutex>* leadership);
   void HandOver();
   void HandOutStuckWork();
+  bool BatchesWait();
   void SleepAsFollower();
   void Tick(Nanos now);
 

@@ -60,6 +60,9 @@ class Deferring final : public PendingRecv {
 
 class DeferredTest : public testing::ProtocolTest {
  protected:
+  explicit DeferredTest(const Settings& settings = testing::TestSettings())
+      : b_{"/job:b", settings} {}
+
   // Each step has pieces that `work` is called with the number of; returns how often each ran.
   void Step(int64_t step, const std::function<void(int)>& work) {
     std::atomic<bool> all_sent{false};
@@ -88,7 +91,19 @@ class DeferredTest : public testing::ProtocolTest {
 
   Threads pool_;
   Task a_{"/job:a"};
-  Task b_{"/job:b"};
+  Task b_;
+};
+
+// Its threads look for stuck work every 10 ms.
+class OftenLookingTest : public DeferredTest {
+ protected:
+  OftenLookingTest() : DeferredTest(OftenLooking()) {}
+  static Settings OftenLooking() {
+    Settings settings = testing::TestSettings();
+    settings.peer_timeout = 160 * kMillisecond;
+    settings.spin = kMillisecond;
+    return settings;
+  }
 };
 
 TEST_F(DeferredTest, EachPieceRunsOnce) {
@@ -137,6 +152,23 @@ TEST_F(DeferredTest, WorkThatIsStuckHoldsUpNothingElse) {
     EXPECT_TRUE(Eventually([&] { return next_came.load(); })) << "what comes later";
   });
   next.join();
+}
+
+// The others looked for stuck work shortly before it counts as stuck, and then spun or napped.
+TEST_F(OftenLookingTest, WorkThatGetsStuckAfterOtherWorkHoldsUpNothing) {
+  b_.runtime().SetPool(&pool_);
+  for (int round = 0; round < kSteps; ++round) {
+    Step(2 * round + 1, [](int) {});
+    std::this_thread::sleep_for(std::chrono::microseconds(3 * round));
+    std::atomic<int> others{0};
+    Step(2 * round + 2, [&](int piece) {
+      if (piece != 0) {
+        ++others;
+        return;
+      }
+      EXPECT_TRUE(Eventually([&] { return others.load() == kTensors - 1; }));
+    });
+  }
 }
 
 }  // namespace
