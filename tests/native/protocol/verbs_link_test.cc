@@ -165,7 +165,8 @@ TEST_P(EachKind, WaitersFailAndWhatWasNotConfirmedGoesElsewhereOnce) {
     const Delivery delivery = catcher->Get();
     EXPECT_EQ(delivery.status.code(), Code::kUnavailable);
     ExpectHas(delivery.status, "peer /job:a is lost");
-    ExpectHas(delivery.status, "IBV_WC_RETRY_EXC_ERR");
+    // On a busy machine the sender sometimes connects anew before the receiver notices.
+    testing::ExpectHasAny(delivery.status, {"IBV_WC_RETRY_EXC_ERR", "did not come up in time"});
     EXPECT_EQ(catcher->deliveries(), 1);
   }
   EXPECT_LT(Now() - begin, 4 * kSecond);
