@@ -3,13 +3,14 @@
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .payloads import Payload
 from .report import GB, Result, Row, Times, times_of
-from .support.exit import watched
+from .support.exit import NotAvailableError, watched
 from .support.hosts import Layout, There, everything_here
+from .support.options import SHARED_MEMORY
 from .support.progress import QUIET, Bar
 from .support.sizes import size_name
 from .support.timing import Summary
@@ -32,19 +33,35 @@ class Where:
 
 
 def fabric(
-    where: Where, sizes: Sequence[int], iterations: int = 1000, rounds: int = 5, most: int = 2**28
+    where: Where,
+    sizes: Sequence[int],
+    iterations: int = 1000,
+    rounds: int = 5,
+    most: int = 2**28,
+    with_ucx: bool = False,
 ) -> Result:
-    """Rows of the fabric alone, between two processes: bandwidths, latencies, notifications."""
+    """Rows of the fabric alone, between two processes: bandwidths, latencies, notifications.
+
+    `with_ucx`: and of UCX through shared memory, in the same run.
+    """
     from .fabric import RATE_BYTES, Wire, opened, own_peer
+    from .support import ucx
 
     options = {"iterations": iterations, "rounds": rounds, "most": most}
+    if with_ucx and (why := ucx.missing()):
+        raise NotAvailableError(why)
     with ExitStack() as stack:
         if where.others:
             connection = stack.enter_context(where.others[-1].ask("fabric"))
             wire = Wire(connection)
         else:
             wire = stack.enter_context(own_peer())
-        bench = stack.enter_context(opened(wire, where.fabric, sizes, rounds, most))
+        bench = stack.enter_context(opened(wire, where.fabric, sizes, rounds, most, with_ucx))
+        if with_ucx and bench.meter.fabric() != SHARED_MEMORY:
+            raise NotAvailableError(
+                f"UCX is measured through shared memory, and this is {bench.meter.fabric()}. "
+                "Use --fabric shm on one host"
+            )
         report = bench.report(list(sizes), iterations, where.bar.track)
     name = report["fabric"]
     result = Result("fabric", "one-sided operations between two processes", options, "gbps")
@@ -71,27 +88,59 @@ def fabric(
         "write_lat (a write with its notification) and notify_lat are half a round trip; read_lat "
         "is a full round trip. #wrong: bytes that differ after each round."
     )
+    if name == SHARED_MEMORY:
+        result.notes.append("uncached_memcpy: over more memory than the caches hold.")
+    if with_ucx:
+        result.notes.append(f"UCX {ucx.version()} over {ucx.TRANSPORTS}, by {ucx.PROGRAM}.")
     return result
+
+
+# What the bandwidths and latencies of a row are called, and whose they are; None: the fabric's.
+_RATES = {
+    "write": ("write_bw", None),
+    "ucx_write": ("write_bw", "ucx"),
+    "read": ("read_bw", None),
+    "ucx_read": ("read_bw", "ucx"),
+    "memcpy": ("memcpy", "cpu"),
+    "uncached_memcpy": ("uncached_memcpy", "cpu"),
+}
+_LATENCIES = ("write", "read", "notify")
 
 
 def _fabric_rows(row: dict[str, Any], fabric: str) -> list[Row]:
     size, rows = row["bytes"], []
-    for test in ("write", "read", "memcpy"):
-        rate = row.get(f"{test}_gbps")
+    for name, (test, whose) in _RATES.items():
+        rate = row.get(f"{name}_gbps")
         if rate is not None:
-            name, whose = ("memcpy", "cpu") if test == "memcpy" else (f"{test}_bw", fabric)
-            count = row["transfers"]
-            wrong = row.get(f"{test}_wrong")
-            made = Row(name, size_name(size), size, whose, count, gbps=rate, wrong=wrong)
-            rows.append(replace(made, per_second=rate * GB / size))
-    for test in ("write", "read", "notify"):
+            other = row.get(f"ucx_{name}_gbps")
+            rows.append(
+                Row(
+                    test,
+                    size_name(size),
+                    size,
+                    whose or fabric,
+                    row["transfers"],
+                    gbps=rate,
+                    per_second=rate * GB / size,
+                    wrong=row.get(f"{name}_wrong"),
+                    ratio=rate / other if other else None,
+                )
+            )
+    for test in _LATENCIES:
         known = row.get(f"{test}_us")
         if known:
-            count = known["iterations"]
+            count, other = known["iterations"], row.get(f"ucx_{test}_us")
             figures = {name: known[name] for name in ("min", "p50", "mean", "p99", "max")}
             times = Times(**figures, p999=known["p99.9"])
+            ratio = other / times.p50 if other and times.p50 else None
             test, wrong = f"{test}_lat", known["wrong"]
-            rows.append(Row(test, size_name(size), size, fabric, count, times, wrong=wrong))
+            rows.append(
+                Row(test, size_name(size), size, fabric, count, times, wrong=wrong, ratio=ratio)
+            )
+            if other is not None:
+                rows.append(
+                    Row(test, size_name(size), size, "ucx", count, Times(min=None, p50=other))
+                )
     return rows
 
 

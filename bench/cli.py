@@ -1,7 +1,7 @@
 """The command line of the benchmarks: `rdma-transport bench`, also as `python -m bench`."""
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -19,10 +19,10 @@ HELP = """Measure the transport, alone or beside gRPC.
 Without a command, run a short version of all benchmarks.
 
 The command fabric measures the fabric alone, and collectives those of NumPy arrays. The others
-measure TensorFlow tasks: an edge of a
-graph (edges), the three micro-benchmarks of TF-gRPC-Bench (latency, bandwidth, ps), all-reduce, and
-training steps (train). One command starts all processes on this host. To measure across hosts, run
-the same command with --hosts on every host, each with its own --role. Role 0 measures and prints.
+measure TensorFlow tasks: an edge of a graph (edges), the three micro-benchmarks of TF-gRPC-Bench
+(latency, bandwidth, ps), all-reduce, and training steps (train). One command starts all processes
+on this host. To measure across hosts, run the same command with --hosts on every host, each with
+its own --role. Role 0 measures and prints.
 """
 
 
@@ -84,6 +84,10 @@ def fabric(
     iterations: Iterations = 1000,
     rounds: Rounds = 5,
     most: Most = MOST,
+    compare: Annotated[
+        Literal["none", "ucx"],
+        typer.Option(help="Measure UCX (ucx_perftest) too, in turns in the same run, on shm."),
+    ] = "none",
 ) -> "Measure":
     """Measure the fabric alone, without TensorFlow.
 
@@ -94,7 +98,10 @@ def fabric(
     from .support.sizes import parse_size, parse_sizes
 
     wanted, bytes_at_most = parse_sizes(sizes), parse_size(most)
-    return once(lambda where: benchmarks.fabric(where, wanted, iterations, rounds, bytes_at_most))
+    with_ucx = compare == "ucx"
+    return once(
+        lambda where: benchmarks.fabric(where, wanted, iterations, rounds, bytes_at_most, with_ucx)
+    )
 
 
 @app.command("edges")

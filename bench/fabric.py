@@ -3,8 +3,9 @@
 The tests are those of perftest. Bandwidth is total bytes over time, with up to 128 transfers in
 flight. The latency of a notification, and of a write with its notification, is half a round trip;
 that of a read is a full round trip. On shared memory, memcpy() takes turns with the fabric in the
-same run. Bandwidths are medians of several rounds. After each round all bytes are compared with
-those sent, and differences are counted.
+same run: between the same two buffers, and over more memory than the caches hold. Bandwidths are
+medians of several rounds. After each round all bytes are compared with those sent, and differences
+are counted.
 
 usage: python -m bench.fabric [--fabric libfabric] [--sizes 64,4KiB…4MiB] [--json]
        python -m bench.fabric --listen HOST:PORT     on one host,
@@ -30,11 +31,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from rdma_transport._fabric import FabricError, Meter
+from rdma_transport._fabric import FabricError, Meter, UncachedCopy
 from rdma_transport.command_line import FAILED, AsJson, fail, parse_place, print_json
 
 from .report import times_of
-from .support import python
+from .support import python, ucx
 from .support.exit import NotAvailableError, run_command
 from .support.machine import describe
 from .support.meeting import listening, reach, received
@@ -117,16 +118,25 @@ def serve(wire: Wire) -> None:
 
 
 class Bench:
-    """The active side."""
+    """The active side; `with_ucx`: on shared memory UCX takes turns with it."""
 
-    def __init__(self, wire: Wire, fabric: str, largest: int, rounds: int, most: int) -> None:
-        self.wire, self.rounds, self.most = wire, rounds, most
+    def __init__(
+        self,
+        wire: Wire,
+        fabric: str,
+        largest: int,
+        rounds: int,
+        most: int,
+        with_ucx: bool = False,
+    ) -> None:
+        self.wire, self.rounds, self.most, self.with_ucx = wire, rounds, most, with_ucx
         self.wrong: Counter[tuple[str, int]] = Counter()  # bytes, by test and size
         self.meter = Meter(fabric, largest)
         wire.tell(fabric=fabric, largest=largest, address=self.meter.address().hex())
         self.peer = wire.hear()
         self.meter.connect(bytes.fromhex(self.peer["address"]), active=True)
         self.meter.introduce(TIMEOUT)
+        self.uncached = UncachedCopy(largest) if self.meter.fabric() == SHARED_MEMORY else None
 
     def run(self, test: str, nbytes: int, iterations: int) -> list[float]:
         """Return seconds. Prefers the error that the other process reports to its effect here."""
@@ -146,22 +156,36 @@ class Bench:
         samples = [1e6 * sample for sample in self.run(test, nbytes, iterations)]
         return times_of(samples).as_dict() | {"iterations": len(samples)}
 
+    def bandwidths(self, nbytes: int) -> dict[str, Callable[[int], float]]:
+        """Return tests that move so many blocks of `nbytes` and return GB/s."""
+
+        def rate(seconds: Callable[[int], float]) -> Callable[[int], float]:
+            return lambda count: nbytes * count / seconds(count) / 1e9
+
+        tests = {
+            "write": rate(lambda count: sum(self.run("write_bandwidth", nbytes, count))),
+            "read": rate(lambda count: sum(self.run("read_bandwidth", nbytes, count))),
+        }
+        if self.uncached is not None:
+            uncached = self.uncached
+            tests["memcpy"] = rate(lambda count: sum(self.meter.copy(nbytes, count)))
+            tests["uncached_memcpy"] = rate(lambda count: uncached.run(nbytes, count))
+        if self.with_ucx:
+            for test in ("write", "read"):
+                tests[f"ucx_{test}"] = partial(_ucx_rate, f"{test}_bw", nbytes)
+        return tests
+
     def row(self, nbytes: int, iterations: int) -> dict[str, Any]:
         """Return bandwidths in GB/s and latencies in microseconds."""
         most = max(self.most // nbytes, FEW)
         streamed = min(iterations * STREAMED, most)
-        tests: dict[str, Callable[[int], list[float]]] = {
-            "write": lambda count: self.run("write_bandwidth", nbytes, count),
-            "read": lambda count: self.run("read_bandwidth", nbytes, count),
-        }
-        if self.meter.fabric() == SHARED_MEMORY:
-            tests["memcpy"] = lambda count: self.meter.copy(nbytes, count)
+        tests = self.bandwidths(nbytes)
         rates: dict[str, list[float]] = {name: [] for name in tests}
         for test in tests.values():
             test(min(WARM_UP, streamed // 4 + 1))
         for _ in range(self.rounds):
             for name, test in tests.items():
-                rates[name].append(nbytes * streamed / sum(test(streamed)) / 1e9)
+                rates[name].append(test(streamed))
         row: dict[str, Any] = {"bytes": nbytes, "transfers": streamed}
         row |= {f"{name}_gbps": statistics.median(values) for name, values in rates.items()}
         for name in ("write", "read"):
@@ -171,6 +195,9 @@ class Bench:
                 measured = self.latency(f"{name}_latency", nbytes, min(iterations, most))
                 measured["wrong"] = self.wrong[f"{name}_latency", nbytes]
                 row[f"{name}_us"] = measured
+            if self.with_ucx and name != "notify":
+                count = min(iterations, most)
+                row[f"ucx_{name}_us"] = ucx.measure(f"{name}_lat", nbytes, count).p50
         return row
 
     def notifications(self, iterations: int) -> float:
@@ -200,6 +227,10 @@ class Bench:
         }
 
 
+def _ucx_rate(test: str, nbytes: int, count: int) -> float:
+    return ucx.measure(test, nbytes, count).gbps
+
+
 def show(report: dict[str, Any], console: Console) -> None:
     """Print the report as a table."""
     console.width = max(console.width, 100)
@@ -209,15 +240,16 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(f"      {report[device]}", highlight=False)
     console.print(f"fabric: {report['fabric']}, {report['route']}")
     table = Table(title=f"{report['iterations']} iterations")
-    headings = ["size", "write\nGB/s", "read\nGB/s", "memcpy\nGB/s"]
+    headings = ["size", "write\nGB/s", "read\nGB/s"]
+    if report["fabric"] == SHARED_MEMORY:
+        headings += ["memcpy\nGB/s", "uncached\nGB/s"]
     headings += ["write\np50 us", "\np99 us", "read\np50 us", "\np99 us"]
     headings += ["notify\np50 us", "\np99 us"]
-    if report["fabric"] != SHARED_MEMORY:
-        headings.remove("memcpy\nGB/s")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in report["rows"]:
-        rates = [row.get(f"{name}_gbps") for name in ("write", "read", "memcpy")]
+        names = ("write", "read", "memcpy", "uncached_memcpy")
+        rates = [row.get(f"{name}_gbps") for name in names]
         cells = [f"{rate:.2f}" for rate in rates if rate is not None]
         for name in ("write", "read", "notify"):
             latency = row.get(f"{name}_us")
@@ -228,7 +260,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(
         f"notifications of {RATE_BYTES} bytes: "
         f"{report['notifications_per_second'] / 1e6:.2f} million per second. "
-        f"write: with its notification."
+        f"write: with its notification. write, notify: half of a round trip."
     )
     console.print(f"bytes that differ from those sent: {report['wrong']}")
 
@@ -256,11 +288,11 @@ def own_peer() -> Iterator[Wire]:
 
 @contextmanager
 def opened(
-    wire: Wire, fabric: str, sizes: Sequence[int], rounds: int, most: int
+    wire: Wire, fabric: str, sizes: Sequence[int], rounds: int, most: int, with_ucx: bool = False
 ) -> Iterator[Bench]:
     """Connect to the serving process; raise NotAvailableError if no fabric connects the two."""
     try:
-        bench = Bench(wire, fabric, max(*sizes, RATE_BYTES), rounds, most)
+        bench = Bench(wire, fabric, max(*sizes, RATE_BYTES), rounds, most, with_ucx)
     except GoneError:
         raise
     except (FabricError, OtherSideError) as error:

@@ -1,5 +1,10 @@
-"""Plots of results: time, bandwidth or rate by bytes, with a line for each protocol."""
+"""Plots of results: time, bandwidth or rate by bytes, with a line for each protocol.
 
+Colors tell protocols apart, markers and dashes tell tests apart. The colors are those of Okabe and
+Ito, which color-blind people can distinguish.
+"""
+
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +16,28 @@ FIGURES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
     ("GB/s", lambda row: row.gbps),
     ("per second", lambda row: row.per_second),
 )
-COLORS = {"grpc": "C0", "rdma": "C1", "local": "C2"}
+ORANGE, BLUE, GREEN, PINK = "#d55e00", "#0072b2", "#009e73", "#cc79a7"
+SKY, YELLOW, GRAY, BLACK = "#56b4e9", "#e69f00", "#999999", "#000000"
+COLORS = {
+    "grpc": ORANGE,
+    "rdma": BLUE,
+    "registered": SKY,
+    "mpi": GREEN,
+    "ucx": GREEN,
+    "local": BLACK,
+    "cpu": GRAY,
+    "floor": GRAY,
+}
+OF_A_FABRIC = BLUE  # whatever its name is
+STYLES = ("o-", "s--", "^:", "D-.", "v-", "P--", "X:")  # of tests
 WIDTH, HEIGHT = 5.0, 3.6  # inches, of one pair of axes
 PAPER = 150  # dots per inch
+CAPTION_INCHES = 0.25  # of a line
+CAPTION_COLUMNS = 22  # characters per inch of its width
 
 
-def draw(results: Sequence[Result], path: Path) -> None:
-    """Write a .png or .svg with a row of log-log plots for each result."""
+def draw(results: Sequence[Result], path: Path, caption: Sequence[str] = ()) -> None:
+    """Write a .png or .svg with a row of log-log plots for each result, and a caption below."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -28,14 +48,18 @@ def draw(results: Sequence[Result], path: Path) -> None:
         for result in results
     ]
     columns = max(len(figures) for figures in wanted)
-    size = (WIDTH * columns, HEIGHT * len(results))
+    width = int(WIDTH * columns * CAPTION_COLUMNS)
+    lines = [part for line in caption for part in textwrap.wrap(line, width)]
+    below = CAPTION_INCHES * len(lines)
+    size = (WIDTH * columns, HEIGHT * len(results) + below)
     picture, grid = pyplot.subplots(len(results), columns, figsize=size, squeeze=False)
     for result, figures, axes in zip(results, wanted, grid, strict=True):
         for each, (label, read) in zip(axes, figures, strict=False):
             _lines(each, result, label, read)
         for empty in axes[len(figures) :]:
             empty.set_axis_off()
-    picture.tight_layout()
+    picture.text(0.01, 0.01, "\n".join(lines), fontsize="x-small", family="monospace")
+    picture.tight_layout(rect=(0, below / size[1], 1, 1))
     picture.savefig(path, dpi=PAPER)
     pyplot.close(picture)
 
@@ -46,12 +70,12 @@ def _lines(axes: Any, result: Result, label: str, read: Callable[[Row], float | 
         value = read(row)
         if value is not None and value > 0:
             points.setdefault((row.test, row.protocol), []).append((row.bytes, value))
-    several = len({test for test, _ in points}) > 1
+    tests = list(dict.fromkeys(test for test, _ in points))
     for (test, protocol), found in points.items():
-        name = f"{test}, {protocol}" if several else protocol
-        color = None if several else COLORS.get(protocol)
-        line = zip(*sorted(found), strict=True)
-        axes.plot(*line, marker="o", markersize=4, label=name, color=color)
+        name = f"{test}, {protocol}" if len(tests) > 1 else protocol
+        style = STYLES[tests.index(test) % len(STYLES)]
+        color = COLORS.get(protocol, OF_A_FABRIC)
+        axes.plot(*zip(*sorted(found), strict=True), style, markersize=4, label=name, color=color)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("bytes")

@@ -23,8 +23,8 @@ GB = 1e9
 class Times:
     """Microseconds of one operation; `low` to `high` is a 95 % interval of the median."""
 
-    min: float
     p50: float
+    min: float | None = None
     mean: float | None = None
     p99: float | None = None
     p999: float | None = None

@@ -77,9 +77,10 @@ def _measured(asked: Asked, measure: Measure) -> int:
         _print(as_json(machines, asked.command, results))
     if asked.plot is not None:
         from .plot import draw
+        from .table import header
 
         try:
-            draw(results, asked.plot)
+            draw(results, asked.plot, [line[2:] for line in header(machines, asked.command)])
         except OSError as error:
             raise UnwritableError(error, str(asked.plot)) from None
         say(f"drew {asked.plot}")

@@ -15,6 +15,7 @@ from .support.sizes import size_name
 LEAST_COLUMNS = 100  # a narrower terminal wraps
 MAX_PAIRS = 4  # of tasks; the JSON has all
 PIPE_COLUMNS = 200  # the width without a terminal
+OTHERS = {"mpi": "MPI", "ucx": "UCX"}  # what ratios compare with instead of gRPC
 COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("#bytes", lambda row: str(row.bytes)),
     ("#iter", lambda row: str(row.iterations)),
@@ -61,7 +62,8 @@ def table(result: Result) -> Table:
     shown = [(name, cell) for name, cell in COLUMNS if any(cell(row) for row in rows)]
     for name in ("test",) * tests + ("name",) * names + ("over",):
         made.add_column(name, no_wrap=True)
-    other = "MPI" if any(row.protocol == "mpi" for row in rows) else "gRPC"
+    protocols = {row.protocol for row in rows}
+    other = next((name for each, name in OTHERS.items() if each in protocols), "gRPC")
     for name, _ in shown:
         name = f"vs {other}" if name == "ratio" else name
         made.add_column(name, justify="right", no_wrap=True)

@@ -2,7 +2,7 @@
 # Installs the Debian packages that the build needs and that are missing.
 set -euo pipefail
 packages=(clang-16 g++ iproute2 libclang-rt-16-dev libfabric-dev libgtest-dev libibverbs-dev
-  python3-venv)
+  python3-venv ucx-utils)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||

@@ -19,13 +19,14 @@ NAMES = {
     "local": "one process",
     "floor": "floor of a whole hop",
 }
+# The colors of Okabe and Ito, which color-blind people can distinguish.
 COLORS = {
-    "grpc": "#c94f45",
-    "rdma": "#2f8f6f",
-    "copying": "#e3a02f",
-    "dynamic": "#5b8fd0",
-    "local": "#66717f",
-    "floor": "#a9b1ba",
+    "grpc": "#d55e00",
+    "rdma": "#0072b2",
+    "copying": "#e69f00",
+    "dynamic": "#56b4e9",
+    "local": "#000000",
+    "floor": "#999999",
 }
 SMOOTHED = 10  # losses in a mean
 

@@ -22,7 +22,10 @@ SHARED_MEMORY = "shm"  # that fabric's name in the registry
 FABRIC_SIZES, MOST = "64,4KiB…4MiB", "256MiB"
 Sizes = Annotated[
     str,
-    typer.Option(help="Measure these sizes, separated by commas; A…B or A..B: by factors of four."),
+    typer.Option(
+        help="Measure these sizes, separated by commas; A…B or A..B: by factors of four, A…B*2: of "
+        "two."
+    ),
 ]
 Repeat = Annotated[
     int, typer.Option("--repeat", "--iterations", min=6, help="Measure each row this many times.")

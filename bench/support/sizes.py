@@ -1,6 +1,7 @@
 """Sizes as people write and read them."""
 
 import re
+from collections.abc import Iterator
 
 from graph_analyzer import units
 from rdma_transport.errors import BadInputError
@@ -25,15 +26,19 @@ def parse_size(text: str) -> int:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Sizes with commas; A…B, or A..B, goes from A to B by factors of four."""
-    sizes = []
-    for part in text.split(","):
-        first, *rest = re.split(r"…|\.{2,3}", part)
-        size = parse_size(first)
-        last = parse_size(rest[0]) if rest else size
-        if last < size or len(rest) > 1:
-            raise BadInputError(f"{part!r} is not a range from a size to a larger one")
-        while size <= last:
-            sizes.append(size)
-            size *= 4
-    return sizes
+    """Sizes with commas; A…B, or A..B, goes from A to B by factors of four, A…B*2 of two."""
+    return [size for part in text.split(",") for size in _range(part)]
+
+
+def _range(text: str) -> Iterator[int]:
+    ends, star, factor = text.partition("*")
+    first, *rest = re.split(r"…|\.{2,3}", ends)
+    size = parse_size(first)
+    last = parse_size(rest[0]) if rest else size
+    if last < size or len(rest) > 1 or (star and not rest):
+        raise BadInputError(f"{text!r} is not a range from a size to a larger one")
+    if star and not re.fullmatch(r"\s*0*([2-9]|[1-9]\d+)\s*", factor, re.ASCII):
+        raise BadInputError(f"{text!r} grows by {factor!r}; give an integer of at least 2")
+    while size <= last:
+        yield size
+        size *= int(factor or 4)

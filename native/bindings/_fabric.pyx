@@ -12,8 +12,8 @@ from libcpp.string_view cimport string_view
 from libcpp.vector cimport vector
 
 from fabric cimport (
-    BlockingChannel, CMeter, Code, FabricDevice, Fabrics, Measured, Memory, Now, OpenFabric, Plan,
-    PollingThread, Registration, Role, Settings, Status, Test, Transfer,
+    BlockingChannel, CMeter, Code, CUncachedCopy, FabricDevice, Fabrics, Measured, Memory, Now,
+    OpenFabric, Plan, PollingThread, Registration, Role, Settings, Status, Test, Transfer,
 )
 
 # The interval in which a wait checks for signals, such as Ctrl-C, in nanoseconds.
@@ -418,3 +418,27 @@ cdef class Meter:
     def close(self) -> None:
         with nogil:
             self.meter.get().Close()
+
+
+cdef class UncachedCopy:
+    """``memcpy()`` over more memory than the caches hold, in blocks of up to ``largest`` bytes."""
+
+    cdef CUncachedCopy copy
+
+    def __init__(self, largest: int) -> None:
+        cdef uint64_t most = largest
+        cdef Status status
+        with nogil:
+            status = self.copy.Allocate(most)
+        check(status)
+
+    def run(self, nbytes: int, iterations: int) -> float:
+        """Return the seconds that ``iterations`` copies took."""
+        cdef uint64_t size = nbytes
+        cdef uint64_t times = iterations
+        cdef int64_t elapsed = 0
+        cdef Status status
+        with nogil:
+            status = self.copy.Run(size, times, &elapsed)
+        check(status)
+        return elapsed / 1e9

@@ -117,3 +117,10 @@ cdef extern from "fabric/measure.h" namespace "rdma_transport::fabric" nogil:
         Status Run(const Plan& plan, Measured* measured)
         Status Serve(const Plan& plan)
         Status Copy(const Plan& plan, Measured* measured)
+
+
+cdef extern from "fabric/uncached_copy.h" namespace "rdma_transport::fabric" nogil:
+
+    cdef cppclass CUncachedCopy "rdma_transport::fabric::UncachedCopy":
+        Status Allocate(uint64_t largest)
+        Status Run(uint64_t bytes, uint64_t times, int64_t* elapsed)

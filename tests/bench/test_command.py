@@ -18,6 +18,7 @@ import pytest
 
 from bench import cli, options
 from bench.report import schema
+from bench.support import ucx
 from bench.support.cluster import eventually, free_port
 from tests.support import forked
 
@@ -139,6 +140,34 @@ def test_a_table_and_a_bar_in_a_terminal() -> None:
     assert code == 0
     assert "left  measuring 2/2" in text
     assert "write_bw" in text
+
+
+def test_ucx_takes_turns_with_the_fabric() -> None:
+    if why := ucx.missing():
+        pytest.skip(why)
+    ran = run(*QUICK, "--fabric", "shm", "--compare", "ucx", "--json")
+    assert ran.returncode == 0, ran.stderr
+    (result,) = valid(ran.stdout)["results"]
+    for test in ("write_bw", "read_bw", "write_lat", "read_lat"):
+        rows = {row["protocol"]: row for row in result["rows"] if row["test"] == test}
+        assert set(rows) == {"shm", "ucx"}
+        assert rows["shm"]["ratio"] > 0
+        assert rows["ucx"]["ratio"] is None
+    assert any(note.startswith("UCX 1.") for note in result["notes"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "why"),
+    [
+        (["--fabric", "shm"], {"PATH": "/nowhere"}, "no ucx_perftest. Install it"),
+        (["--fabric", "libfabric"], {}, "through shared memory, and this is libfabric"),
+    ],
+)
+def test_without_ucx_it_says_so(
+    arguments: list[str], environment: dict[str, str], why: str
+) -> None:
+    ran = run(*QUICK, *arguments, "--compare", "ucx", env=os.environ | environment)
+    assert (ran.returncode, why in ran.stderr) == (3, True), ran.stderr
 
 
 def test_a_picture(tmp_path: Path) -> None:

@@ -161,7 +161,10 @@ def test_the_picture_shows_the_same(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "status.svg"
     ran = run("status", pid(cluster), "--interval", 0, "--picture", path)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert f"(process&#160;{pid(cluster)})" in path.read_text()
+    picture = path.read_text()
+    assert f"(process&#160;{pid(cluster)})" in picture
+    assert "@font-face" not in picture
+    assert "monospace" in picture
     ran = run("status", pid(cluster), "--picture", tmp_path / "status.png")
     assert (ran.returncode, "ends in .svg" in ran.stderr) == (2, True)
 
