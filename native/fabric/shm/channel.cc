@@ -262,7 +262,8 @@ Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uin
     completions_.push_back({cookie, std::move(status)});
     has_completions_.store(true);
   }
-  device_->Wake();
+  // Otherwise the polling thread looks before it sleeps.
+  if (device_->Asleep()) device_->Wake();
   return OkStatus();
 }
 
