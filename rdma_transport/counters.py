@@ -13,7 +13,7 @@ class Counter:
     """One counter of a process or of a peer."""
 
     key: str  # in stats() or a peer of it: a dot between names; {label} is each name it takes
-    kind: str  # "counter" or "gauge"
+    kind: str  # "counter", "gauge" or "histogram"
     metric: str  # without the prefix "rdma_transport_"; empty: not exported
     meaning: str
 
@@ -22,8 +22,13 @@ class Counter:
         """The labels in the key."""
         return tuple(name.strip("{}") for name in self.key.split(".") if is_label(name))
 
-    def values(self, stats: dict[str, Any]) -> Iterable[tuple[tuple[str, ...], int]]:
-        """Return each value and the names that its labels have. Raises if there is none."""
+    def values(self, stats: dict[str, Any]) -> Iterable[tuple[tuple[str, ...], Any]]:
+        """Return each value and the names that its labels have. Raises if there is none.
+
+        A value is an ``int``, or of a histogram a ``dict``: ``buckets`` has the number of durations
+        up to each bound (in seconds, as text; the last is ``+Inf``), ``count`` that of all, and
+        ``sum`` their sum in seconds.
+        """
         found: list[tuple[tuple[str, ...], Any]] = [((), stats)]
         for name in self.key.split("."):
             if is_label(name):

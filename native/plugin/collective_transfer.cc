@@ -124,7 +124,7 @@ void CollectiveFetch::OnUseGrpc(const std::string&) {
       CollectiveStep* step = self->step_;
       step->endpoint()->Forget(step->number(), self->args_.key, self.get());
       if (status.ok()) {
-        self->peer_->ReceivedByGrpc(step->number(), self->args_.key, self->bytes_, begin);
+        self->peer_->ReceivedByGrpc(*self, step->number(), self->args_.key, self->bytes_, begin);
       }
       return self->Finish(status);
     }

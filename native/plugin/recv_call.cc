@@ -210,7 +210,7 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
         rendezvous->endpoint()->Forget(rendezvous->step_id(), self->key_.FullKey(), self.get());
         const tf::Tensor& tensor = fetch->response.tensor();
         if (status.ok()) {
-          self->peer_->ReceivedByGrpc(rendezvous->step_id(), self->key_.FullKey(),
+          self->peer_->ReceivedByGrpc(*self, rendezvous->step_id(), self->key_.FullKey(),
                                       tensor.TotalBytes(), begin);
         }
         self->Finish(status, tensor, fetch->response.metadata().is_dead());

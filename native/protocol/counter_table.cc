@@ -10,18 +10,20 @@
 namespace rdma_transport {
 namespace {
 
-enum Kind { kCounter, kGauge };
+enum Kind { kCounter, kGauge, kHistogram };
+constexpr const char* kKindNames[] = {"counter", "gauge", "histogram"};
 
 constexpr char kNotExported[] = "";
 
-// The value of a counter, or one value for each name that its label takes.
+// The value of a counter as JSON, or one value for each name that its label takes.
 struct Values {
-  Values(uint64_t value) : by_name{{"", value}} {}  // NOLINT: rows return numbers
-  explicit Values(const std::map<std::string, uint64_t>& values)
-      : by_name(values.begin(), values.end()) {}
+  Values(uint64_t value) : by_name{{"", std::to_string(value)}} {}  // NOLINT: rows return numbers
+  explicit Values(const std::map<std::string, uint64_t>& values) {
+    for (const auto& [name, value] : values) by_name.emplace_back(name, std::to_string(value));
+  }
   Values() = default;
 
-  std::vector<std::pair<std::string, uint64_t>> by_name;
+  std::vector<std::pair<std::string, std::string>> by_name;
 };
 
 template <typename Counts>
@@ -42,7 +44,7 @@ Values ByMode(const std::vector<const Traffic*>& traffics, ModeCounter (Traffic:
   for (int mode = 0; mode < kModeCount; ++mode) {
     uint64_t sum = 0;
     for (const Traffic* traffic : traffics) sum += ((traffic->*way)[mode].*unit).load();
-    values.by_name.emplace_back(ModeName(static_cast<Mode>(mode)), sum);
+    values.by_name.emplace_back(ModeName(static_cast<Mode>(mode)), std::to_string(sum));
   }
   return values;
 }
@@ -51,6 +53,29 @@ std::vector<const Traffic*> AllTraffics() {
   std::vector<const Traffic*> all;
   GlobalCounters().traffics.ForEach([&](const Traffic& traffic) { all.push_back(&traffic); });
   return all;
+}
+
+Values ReceiveTimes() {
+  Histogram::Counts counts[kModeCount];
+  for (const Traffic* traffic : AllTraffics()) {
+    for (int mode = 0; mode < kModeCount; ++mode) traffic->receive_time[mode].AddTo(&counts[mode]);
+  }
+  Values values;
+  for (int mode = 0; mode < kModeCount; ++mode) {
+    values.by_name.emplace_back(ModeName(static_cast<Mode>(mode)), counts[mode].ToJson());
+  }
+  return values;
+}
+
+Values TransferTimes() {
+  Histogram::Counts reads, writes;
+  for (const Traffic* traffic : AllTraffics()) {
+    traffic->read_time.AddTo(&reads);
+    traffic->write_time.AddTo(&writes);
+  }
+  Values values;
+  values.by_name = {{"read", reads.ToJson()}, {"write", writes.ToJson()}};
+  return values;
 }
 
 Values StagedBySite(const std::vector<EdgeReport>& edges) {
@@ -87,6 +112,15 @@ const std::vector<Row<ProcessCounts>>& Rows(const ProcessCounts*) {
       {"received.{mode}.bytes", kCounter, "Bytes received, by mode.",
        [](Process) { return ByMode(AllTraffics(), &Traffic::received, &ModeCounter::bytes); },
        kNotExported},
+      {"receive_seconds.{mode}", kHistogram,
+       "Time from a request for a tensor (`_Recv`, or a collective's) to its delivery, by mode. It "
+       "includes the time until the tensor is computed.",
+       [](Process) { return ReceiveTimes(); }},
+      {"transfer_seconds.{operation}", kHistogram,
+       "Time that one-sided reads and writes of tensors take on the fabric. Tensors that are "
+       "mapped "
+       "or inline need none.",
+       [](Process) { return TransferTimes(); }},
       {"data_service.sent.elements", kCounter,
        "Elements sent by tf.data service. The end of a sequence counts as one.",
        [](Process) { return counters.replies_sent.tensors.load(); }},
@@ -214,13 +248,13 @@ void AddRows(const Counts& counts, JsonTree* json) {
     JsonTree& outer = json->At(key.substr(0, label));
     const Values values = row.read(counts);
     if (label == key.npos) {
-      outer.Set(std::to_string(values.by_name.front().second));
+      outer.Set(values.by_name.front().second);
       continue;
     }
     const size_t dot = key.find('.', label + 1);
     const std::string_view inner = dot == key.npos ? "" : key.substr(dot + 1);
     for (const auto& [name, value] : values.by_name) {
-      outer.Field(name).At(inner).Set(std::to_string(value));
+      outer.Field(name).At(inner).Set(value);
     }
   }
 }
@@ -241,7 +275,7 @@ std::string Table(const std::string& prefix) {
   return JsonArray(Rows(static_cast<const Counts*>(nullptr)), [&](const Row<Counts>& row) {
     return Json('{')
         .Text("key", row.key)
-        .Text("kind", row.kind == kCounter ? "counter" : "gauge")
+        .Text("kind", kKindNames[row.kind])
         .Text("metric", MetricName(row, prefix))
         .Text("meaning", row.meaning)
         .End();

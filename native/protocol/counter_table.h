@@ -35,9 +35,9 @@ struct PeerCounts {
 void AddCounters(const ProcessCounts& process, JsonTree* json);
 void AddCounters(const PeerCounts& peer, JsonTree* json);
 
-// The table: "process" and "peer", an array of rows each, with "key", "kind" ("counter" or
-// "gauge"), "metric" (empty: not exported) and "meaning"; and "modes", the names that {mode} stands
-// for.
+// The table: "process" and "peer", an array of rows each, with "key", "kind" ("counter",
+// "gauge" or "histogram"), "metric" (empty: not exported) and "meaning"; and "modes", the names
+// that {mode} stands for.
 std::string CountersJson();
 
 }  // namespace rdma_transport

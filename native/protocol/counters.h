@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "base/histogram.h"
+
 namespace rdma_transport {
 
 // How one tensor was sent.
@@ -69,9 +71,13 @@ struct Traffic {
   const std::string remote;
   alignas(64) ModeCounter sent[kModeCount];
   alignas(64) ModeCounter received[kModeCount];
+  Histogram receive_time[kModeCount];  // from the beginning of a receive to its tensor
+  Histogram read_time;                 // from the start of a one-sided operation to its completion
+  alignas(64) Histogram write_time;
 
   ModeCounter& Sent(Mode mode) { return sent[static_cast<int>(mode)]; }
   ModeCounter& Received(Mode mode) { return received[static_cast<int>(mode)]; }
+  Histogram& Waited(Mode mode) { return receive_time[static_cast<int>(mode)]; }
   bool Unused() const {
     for (int i = 0; i < kModeCount; ++i) {
       if (sent[i].tensors.load() != 0 || received[i].tensors.load() != 0) return false;

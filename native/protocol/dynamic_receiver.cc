@@ -6,10 +6,9 @@
 #include <utility>
 
 #include "memory/block.h"
-#include "protocol/integrity.h"
+#include "protocol/hand_over.h"
 #include "protocol/map_receiver_owned.h"
 #include "protocol/release.h"
-#include "protocol/trace.h"
 
 namespace rdma_transport {
 namespace {
@@ -133,6 +132,7 @@ void DynamicReceiver::ReadInto(char* wanted, Arrival arrival, std::shared_ptr<Pe
     std::lock_guard<std::mutex> lock(mu_);
     cookie = next_cookie_++;
     Reading& reading = readings_[cookie];
+    reading.begin = Now();
     reading.source = std::move(delivery.owner);
     delivery.owner = std::move(memory);
     delivery.data = destination;
@@ -154,12 +154,11 @@ void DynamicReceiver::OnRead(uint64_t cookie, const Status& status) {
     readings_.erase(found);
   }
   reading.delivery.status = status;
+  if (status.ok()) context_.traffic->read_time.Add(Now() - reading.begin);
   if (status.ok() && channel_->Copies()) {
     GlobalCounters().copied_bytes.fetch_add(reading.delivery.bytes, std::memory_order_relaxed);
   }
-  Trace::HandedOver(reading.delivery.arrival);
-  Verify(context_.traffic->remote, &reading.delivery);
-  reading.recv->OnDelivery(std::move(reading.delivery));
+  HandOver(context_.traffic, std::move(reading.delivery), reading.recv.get());
 }
 
 void DynamicReceiver::Abandon(const Status& lost) {

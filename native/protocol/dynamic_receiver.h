@@ -41,6 +41,7 @@ class DynamicReceiver {
   struct Reading {
     Delivery delivery;
     std::shared_ptr<PendingRecv> recv;
+    Nanos begin = 0;
     OwnerRef source;  // keeps the peer's buffer until the read has ended
   };
 

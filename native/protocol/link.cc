@@ -234,7 +234,7 @@ Status Link::HandleStatic(const char* data, size_t length) {
 
 void Link::OnTransfer(uint64_t cookie, const Status& status) {
   if ((cookie & StaticSender::kCookieBit) == 0) return dynamic_receiver_->OnRead(cookie, status);
-  static_sender_->OnWritten(cookie);
+  static_sender_->OnWritten(cookie, status);
   // Its notification is no longer valid.
   if (!status.ok()) channel_->Close(status);
 }

@@ -216,8 +216,10 @@ void Peer::Watch(const std::shared_ptr<PendingRecv>& recv) {
   context_.runtime->ArmTimer();
 }
 
-void Peer::ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin) {
+void Peer::ReceivedByGrpc(const PendingRecv& recv, int64_t step, std::string_view key,
+                          uint64_t bytes, Nanos begin) {
   traffic_->Received(Mode::kGrpc).Add(bytes);
+  traffic_->Waited(Mode::kGrpc).Add(Now() - recv.began());
   if (!Trace::On()) return;
   Trace::HandedOver(Trace::Arrived(*traffic_, begin, step, key, /*suffix=*/{}, bytes, Mode::kGrpc));
 }

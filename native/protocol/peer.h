@@ -63,8 +63,9 @@ class Peer {
   // Fails `recv` when the peer is lost. Does nothing unless the peer is linked or being connected.
   void Watch(const std::shared_ptr<PendingRecv>& recv);
 
-  // Records a tensor that was requested over gRPC at `begin` and has arrived.
-  void ReceivedByGrpc(int64_t step, std::string_view key, uint64_t bytes, Nanos begin);
+  // Records a tensor that `recv` has requested over gRPC at `begin`, and has got.
+  void ReceivedByGrpc(const PendingRecv& recv, int64_t step, std::string_view key, uint64_t bytes,
+                      Nanos begin);
 
   // Connects to the peer if necessary.
   void Connect(const BootstrapCall& call);

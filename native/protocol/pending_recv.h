@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/clock.h"
 #include "protocol/tensor.h"
 
 namespace rdma_transport {
@@ -41,9 +42,14 @@ class PendingRecv : public std::enable_shared_from_this<PendingRecv> {
   // Both the decision to use gRPC for the peer and a pull notice may cause the call.
   bool AskGrpc();
 
+  // When the receive began. Steps::Receive() calls Begin(), before anything can complete this.
+  void Begin() { began_ = Now(); }
+  Nanos began() const { return began_; }
+
  private:
   friend class PendingRecvList;
 
+  Nanos began_ = 0;
   mutable std::mutex mu_;
   bool claimed_ = false;
   bool grpc_asked_ = false;

@@ -197,7 +197,7 @@ void StaticSender::Abandon() {
     written.swap(writing_);
     numbered_.clear();
   }
-  for (auto& [cookie, owner] : written) channel_->Keep(std::move(owner));
+  for (auto& [cookie, writing] : written) channel_->Keep(std::move(writing.source));
   for (const auto& [id, edge] : gone) {
     std::lock_guard<std::mutex> lock(edge->mu);
     edge->variants.clear();
@@ -376,14 +376,14 @@ bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor
   {
     std::lock_guard<std::mutex> lock(mu_);
     cookie = ++next_cookie_;
-    writing_[cookie] = std::move(tensor->owner);
+    writing_[cookie] = {std::move(tensor->owner), Now()};
   }
   outcome->status = channel_->Write(tensor->data, place, cookie);
   if (!outcome->status.ok()) {
     receiver_slots_.Return(variant->receiver_pool, message.slot);
     {
       std::lock_guard<std::mutex> lock(mu_);
-      tensor->owner = std::move(writing_[cookie]);
+      tensor->owner = std::move(writing_[cookie].source);
       writing_.erase(cookie);
     }
     if (outcome->status.code() != Code::kResourceExhausted) return true;
@@ -429,13 +429,14 @@ Status StaticSender::NotifyTensor(StaticMessage message, const Outgoing& tensor,
   return channel_->Notify(parts, bare ? 1 : 4, fabric::Urgency::kWake, number);
 }
 
-void StaticSender::OnWritten(uint64_t cookie) {
-  OwnerRef owner;
+void StaticSender::OnWritten(uint64_t cookie, const Status& status) {
+  Writing written;  // dropped after unlocking
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = writing_.find(cookie);
   if (found == writing_.end()) return;
-  owner = std::move(found->second);
+  written = std::move(found->second);
   writing_.erase(found);
+  if (status.ok()) context_.traffic->write_time.Add(Now() - written.begin);
 }
 
 void StaticSender::Report(std::vector<EdgeReport>* reports) const {

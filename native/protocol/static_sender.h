@@ -59,8 +59,8 @@ class StaticSender {
 
   // Where the receiver's messages go.
   ReceiverSlots& receiver_slots() { return receiver_slots_; }
-  // A write has ended, so its source may change.
-  void OnWritten(uint64_t cookie);
+  // A write has ended as `status` says, so its source may change.
+  void OnWritten(uint64_t cookie, const Status& status);
 
   void Report(std::vector<EdgeReport>* reports) const;
 
@@ -92,6 +92,10 @@ class StaticSender {
     uint64_t misses = 0;
     uint64_t staged_bytes = 0;
     std::string site;  // as planned, for display
+  };
+  struct Writing {
+    OwnerRef source;
+    Nanos begin = 0;
   };
   struct Edge {
     std::mutex mu;
@@ -133,7 +137,7 @@ class StaticSender {
   std::unordered_map<uint32_t, std::shared_ptr<Edge>> numbered_;
   uint32_t next_number_ = 1;
   uint64_t next_cookie_ = kCookieBit;
-  std::map<uint64_t, OwnerRef> writing_;
+  std::map<uint64_t, Writing> writing_;  // by cookie
 };
 
 }  // namespace rdma_transport

@@ -5,8 +5,7 @@
 #include <list>
 #include <utility>
 
-#include "protocol/integrity.h"
-#include "protocol/trace.h"
+#include "protocol/hand_over.h"
 
 namespace rdma_transport {
 namespace {
@@ -31,6 +30,7 @@ void FailAborted(const std::list<std::shared_ptr<PendingRecv>>& recvs, const Tra
 
 bool Steps::Receive(const Traffic* peer, int64_t step, std::string_view key,
                     const std::shared_ptr<PendingRecv>& recv) {
+  recv->Begin();
   return Hold(peer, step, key, recv) || Enter(peer, step, key, recv);
 }
 
@@ -107,10 +107,7 @@ void Steps::Deliver(Arrival arrival, const std::shared_ptr<PendingRecv>& recv) {
     arrival.traffic->Received(arrival.delivery.mode).Add(arrival.delivery.bytes);
   }
   if (arrival.channel == nullptr || !arrival.delivery.status.ok()) {
-    Trace::HandedOver(arrival.delivery.arrival);
-    Verify(arrival.traffic->remote, &arrival.delivery);
-    recv->OnDelivery(std::move(arrival.delivery));
-    return;
+    return HandOver(arrival.traffic, std::move(arrival.delivery), recv.get());
   }
   const std::shared_ptr<Link> link = links_->Over(arrival.channel.get());
   if (link != nullptr) return link->ReadThenDeliver(std::move(arrival), recv);

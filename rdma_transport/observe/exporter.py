@@ -15,7 +15,12 @@ from prometheus_client import (
     start_http_server,
     write_to_textfile,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from rdma_transport import __version__, _native, counters, live
@@ -101,10 +106,11 @@ def _counted(table: Iterable[Counter], names: Labels, counted: Labelled) -> Iter
                 for labels, stats in counted
                 for own, value in _labelled(counter, stats)
             )
-            yield _family(counter.metric, counter.meaning, (*names, *counter.labels), values)
+            make = _histogram if counter.kind == "histogram" else _family
+            yield make(counter.metric, counter.meaning, (*names, *counter.labels), values)
 
 
-def _labelled(counter: Counter, stats: dict[str, Any]) -> Iterable[tuple[Labels, int]]:
+def _labelled(counter: Counter, stats: dict[str, Any]) -> Iterable[tuple[Labels, Any]]:
     """Yield the values of a counter, with codes in the place of sentences."""
     known = reasons.codes(counter.metric)
     yield from (((code,), 0) for code in known)  # so that a first increase is seen
@@ -138,6 +144,21 @@ def _family(
     family = kind(_PREFIX + name.removesuffix("_total"), meaning, labels=names)
     for labels, value in merged.items():
         family.add_metric(labels, value)
+    return family
+
+
+def _histogram(
+    name: str, meaning: str, names: Labels, values: Iterable[tuple[Labels, dict[str, Any]]]
+) -> Metric:
+    """Make one metric of histograms, merged as in ``_family()``."""
+    merged: dict[Labels, tuple[dict[str, int], float]] = {}
+    for labels, value in values:
+        buckets, total = merged.get(labels, ({}, 0.0))
+        counts = {bound: count + buckets.get(bound, 0) for bound, count in value["buckets"].items()}
+        merged[labels] = counts, total + value["sum"]
+    family = HistogramMetricFamily(_PREFIX + name, meaning, labels=names)
+    for labels, (counts, total) in merged.items():
+        family.add_metric(labels, list(counts.items()), total)
     return family
 
 

@@ -15,6 +15,17 @@ from rdma_transport.counters import MODES, PEER, PROCESS, is_label
 
 VERSION = 1
 _STATS_FORMAT = 1
+_COUNT = {"type": "integer", "minimum": 0}
+_HISTOGRAM = {
+    "type": "object",
+    "properties": {
+        "buckets": {"type": "object", "additionalProperties": _COUNT},
+        "count": _COUNT,
+        "sum": {"type": "number", "minimum": 0},
+    },
+    "required": ["buckets", "count", "sum"],
+    "additionalProperties": False,
+}
 _TIMEOUT_SECONDS = 2.0  # a stopped process must not delay the others for long
 
 
@@ -59,7 +70,8 @@ def schema() -> dict[str, Any]:
     result: dict[str, Any] = json.loads(text)
     for name, table in (("process", PROCESS), ("peer", PEER)):
         for counter in table:
-            value = {"type": "integer", "minimum": 0, "description": counter.meaning}
+            shape = _HISTOGRAM if counter.kind == "histogram" else _COUNT
+            value = {**shape, "description": counter.meaning}
             _declare(result["$defs"][name], counter.key.split("."), value)
     return result
 

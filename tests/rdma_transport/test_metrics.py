@@ -102,7 +102,8 @@ def test_each_documented_reason_has_a_code() -> None:
 def test_the_dashboard_shows_metrics_that_there_are(cluster: Cluster) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    exported = set(re.findall(r"^# TYPE (\S+)", run("metrics", "--once").stdout, re.MULTILINE))
+    text = run("metrics", "--once").stdout
+    exported = set(re.findall(r"^(?:# TYPE )?(rdma_\w+)", text, re.MULTILINE))
     for expression in asked:
         named = set(re.findall(r"\brdma_transport_[a-z_]+", expression))
         assert named
@@ -117,6 +118,9 @@ def test_names_follow_the_conventions_and_all_have_a_meaning(cluster: Cluster) -
     for family in Scrape(text).families:
         assert re.fullmatch(r"rdma_transport_[a-z_]+", family.name)
         assert family.documentation.endswith(".")
+        if f"{family.name}_bucket" in text:
+            assert (family.type, family.name.endswith("_seconds")) == ("histogram", True)
+            continue
         assert family.type == ("counter" if f"{family.name}_total" in text else "gauge")
 
 
@@ -136,6 +140,39 @@ def test_two_servers_of_one_name_in_one_process_are_one_series() -> None:
     values = [(("1", "a"), 2.0), (("1", "b"), 3.0), (("1", "a"), 5.0)]
     family = exporter._family("sent_bytes_total", "Bytes.", ("pid", "task"), values)
     assert [sample.value for sample in family.samples] == [7, 3]
+
+
+def test_histograms_count_each_tensor_and_grow_with_their_bounds(cluster: Cluster) -> None:
+    text = run("metrics", "--once").stdout
+    scrape, stats = Scrape(text), cluster["b", 0].stats()
+    families = {family.name: family for family in scrape.families}
+    b = {"pid": str(cluster["b", 0].pid), "task": "/job:b/task:0"}
+    for mode, received in stats["received"].items():
+        labels = {**b, "mode": mode}
+        assert scrape("receive_seconds_count", cluster, **labels) == received["tensors"]
+        assert scrape("receive_seconds_sum", cluster, **labels) >= 0
+        samples = families["rdma_transport_receive_seconds"].samples
+        bounds = [
+            (float(sample.labels["le"]), sample.value)
+            for sample in samples
+            if sample.name.endswith("_bucket") and sample.labels.items() >= labels.items()
+        ]
+        assert bounds == sorted(bounds)
+        assert [count for _, count in bounds] == sorted(count for _, count in bounds)
+        assert bounds[-1] == (float("inf"), received["tensors"])
+    assert stats["received"]["inline"]["tensors"] > 0
+    # Tensors in shared memory are mapped.
+    assert scrape("transfer_seconds_count", cluster, operation="read") == 0
+
+
+def test_histograms_with_equal_labels_are_added_up() -> None:
+    values = [
+        (("1",), {"buckets": {"0.1": 1, "+Inf": 2}, "count": 2, "sum": 3.5}),
+        (("1",), {"buckets": {"0.1": 4, "+Inf": 4}, "count": 4, "sum": 0.25}),
+        (("2",), {"buckets": {"0.1": 0, "+Inf": 0}, "count": 0, "sum": 0}),
+    ]
+    family = exporter._histogram("receive_seconds", "Time.", ("pid",), values)
+    assert [sample.value for sample in family.samples] == [5, 6, 6, 3.75, 0, 0, 0, 0]
 
 
 def test_steady_steps_register_nothing(cluster: Cluster) -> None:

@@ -86,9 +86,9 @@ def test_every_number_is_a_counter_of_the_table(cluster: Cluster) -> None:
         graph.run()
     stats = live.LiveServer(pid(cluster), os.geteuid()).stats()
     (one,) = stats.pop("peers")
-    counted = [value for counter in counters.PROCESS for _, value in counter.values(stats)]
-    assert len(counted) == numbers(stats) - 1  # the format
-    assert all(isinstance(value, int) for value in counted)
+    counted = [(each.kind, value) for each in counters.PROCESS for _, value in each.values(stats)]
+    assert sum(numbers(value) for _, value in counted) == numbers(stats) - 1  # the format
+    assert all(isinstance(value, dict if kind == "histogram" else int) for kind, value in counted)
     counted = [value for counter in counters.PEER for _, value in counter.values(one)]
     assert len(counted) == numbers(one) - 1  # linked_at
 
@@ -99,6 +99,9 @@ def test_the_schema_has_each_counter_and_its_meaning() -> None:
     assert late["description"] == "Tensors that arrived after their step ended."
     misses = defined["process"]["properties"]["plan"]["properties"]["misses"]
     assert misses["additionalProperties"]["type"] == "integer"
+    times = defined["process"]["properties"]["receive_seconds"]["properties"]["static"]
+    assert times["required"] == ["buckets", "count", "sum"]
+    assert times["description"].startswith("Time from a request for a tensor")
     sent = defined["peer"]["properties"]["sent"]
     assert sent["required"] == sorted(counters.MODES)
     assert sent["properties"]["grpc"]["required"] == ["bytes", "tensors"]
