@@ -70,6 +70,7 @@ void CollectiveTransfer::TellTensorFlow(const absl::Status& status) {
 // --- Fetching ---
 
 void CollectiveFetch::Run(const std::shared_ptr<CollectiveFetch>& fetch, Peer* peer) {
+  fetch->wait_.Begin();
   if (!fetch->Begin()) return;
   fetch->peer_ = peer;
   // The step may go as soon as the transfer has ended.
@@ -93,6 +94,7 @@ char* CollectiveFetch::Destination(uint64_t bytes) {
 }
 
 void CollectiveFetch::OnDelivery(Delivery delivery) {
+  wait_.EndWait(Profiled());
   // It may still be in the mailbox.
   if (!delivery.status.ok()) step_->endpoint()->Forget(step_->number(), args_.key, this);
   delivery_ = std::move(delivery);
@@ -123,7 +125,9 @@ void CollectiveFetch::OnUseGrpc(const std::string&) {
     if (first) {
       CollectiveStep* step = self->step_;
       step->endpoint()->Forget(step->number(), self->args_.key, self.get());
+      self->wait_.EndWait(self->Profiled());
       if (status.ok()) {
+        const ProfiledReceive event(self->Profiled(), self->bytes_, Mode::kGrpc);
         self->peer_->ReceivedByGrpc(*self, step->number(), self->args_.key, self->bytes_, begin);
       }
       return self->Finish(status);
@@ -153,13 +157,17 @@ void CollectiveFetch::Take() {
                                       std::to_string(delivery_.bytes) + " bytes where " +
                                       std::to_string(bytes_) + " were expected: " + args_.key));
   }
-  if (tensor_ != nullptr && bytes_ > 0 && OnDevice()) {
+  const bool to_device = tensor_ != nullptr && bytes_ > 0 && OnDevice();
+  {
+    const ProfiledReceive event(Profiled(), bytes_, delivery_.mode);
+    if (tensor_ != nullptr && !to_device) {
+      Copy();
+      Release();  // before TensorFlow continues
+    }
+  }
+  if (to_device) {
     return CopyToDevice(args_.context, args_.device, std::move(delivery_), *tensor_,
                         [self = Self()](const absl::Status& status) { self->Finish(status); });
-  }
-  if (tensor_ != nullptr) {
-    Copy();
-    Release();  // before TensorFlow continues
   }
   Finish(absl::OkStatus());
 }
@@ -246,7 +254,11 @@ Status CollectivePost::Send(Peer* peer) {
   });
   outgoing.blocks_until_release = true;
   FallbackOnce fallback(Self());
-  return peer->Send(std::move(outgoing), step_->CallFor(peer), &fallback);
+  ProfiledSend event(Profiled(), outgoing.bytes);
+  std::optional<Mode> mode;
+  const Status status = peer->Send(std::move(outgoing), step_->CallFor(peer), &fallback, &mode);
+  if (mode.has_value()) event.SetMode(*mode);
+  return status;
 }
 
 void CollectivePost::SendByGrpc() {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "plugin/profile.h"
 #include "protocol/endpoint.h"
 #include "protocol/pending_recv.h"
 #include "tensorflow/core/framework/collective.h"
@@ -73,6 +74,8 @@ class CollectiveTransfer : public PendingRecv {
   // Calls `done`. Only the caller that claimed this may call it.
   void Finish(const absl::Status& status);
 
+  ProfiledTensor Profiled() const { return {step_->number(), args_.key, args_.peer_task}; }
+
   CollectiveStep* const step_;
   const CollectiveTransferArgs args_;
 
@@ -121,6 +124,7 @@ class CollectiveFetch final : public CollectiveTransfer {
   const uint64_t bytes_;
   tensorflow::Tensor fetched_;  // in place, over gRPC
   Peer* peer_ = nullptr;
+  ProfiledSpan wait_;
   std::mutex mu_;
   bool calling_ = false;  // a gRPC call may be writing into `tensor_`
   bool over_ = false;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plugin/owned_buffer.h"
+#include "plugin/profile.h"
 #include "protocol/counters.h"
 #include "tensorflow/core/platform/env.h"
 
@@ -18,11 +19,14 @@ struct Copy {
   tf::Tensor to;
   tsl::core::RefCountPtr<tf::DeviceContext> context;
   tf::StatusCallback done;
+  const char* direction;
+  ProfiledSpan span;
 
   void End(const absl::Status& status) {
     if (status.ok()) {
       GlobalCounters().device_copied_bytes.fetch_add(from.TotalBytes(), std::memory_order_relaxed);
     }
+    span.EndCopy(direction, from.TotalBytes());
     done(status);
   }
 };
@@ -36,13 +40,16 @@ tf::DeviceContext* ContextOf(tf::DeviceContext* context, tf::Device* device) {
 // Calls `done` with an error, and returns null, if the device has no context to copy with.
 std::shared_ptr<Copy> MakeCopy(tf::DeviceContext* context, tf::Device* device,
                                const tf::Tensor& from, const tf::Tensor& to,
-                               tf::StatusCallback done) {
+                               tf::StatusCallback done, const char* direction) {
   context = ContextOf(context, device);
   if (context == nullptr) {
     done(absl::InternalError("device " + device->name() + " has no context"));
     return nullptr;
   }
-  return std::shared_ptr<Copy>(new Copy{from, to, tsl::core::GetNewRef(context), std::move(done)});
+  std::shared_ptr<Copy> copy(new Copy{from, to, tsl::core::GetNewRef(context), std::move(done),
+                                      direction, ProfiledSpan()});
+  copy->span.Begin();
+  return copy;
 }
 
 }  // namespace
@@ -73,7 +80,7 @@ void AllocateOnDevice(tf::Device* device, const tf::AllocatorAttributes& attribu
 
 void CopyToHost(tf::DeviceContext* context, tf::Device* device, const tf::Tensor& from,
                 const tf::Tensor& to, tf::StatusCallback done) {
-  const auto copy = MakeCopy(context, device, from, to, std::move(done));
+  const auto copy = MakeCopy(context, device, from, to, std::move(done), "to host");
   if (copy == nullptr) return;
   copy->context->CopyDeviceTensorToCPU(&copy->from, "", device, &copy->to,
                                        [copy](const absl::Status& status) { copy->End(status); });
@@ -81,7 +88,7 @@ void CopyToHost(tf::DeviceContext* context, tf::Device* device, const tf::Tensor
 
 void CopyToDevice(tf::DeviceContext* context, tf::Device* device, const tf::Tensor& from,
                   const tf::Tensor& to, tf::StatusCallback done) {
-  const auto copy = MakeCopy(context, device, from, to, std::move(done));
+  const auto copy = MakeCopy(context, device, from, to, std::move(done), "to device");
   if (copy == nullptr) return;
   copy->context->CopyCPUTensorToDevice(&copy->from, device, &copy->to,
                                        [copy](const absl::Status& status) { copy->End(status); });

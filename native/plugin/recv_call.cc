@@ -67,6 +67,7 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
   if (call->receipts_ != nullptr) call->begin_micros_ = tf::Env::Default()->NowMicros();
   Endpoint* endpoint = rendezvous->endpoint();
   const int64_t step = rendezvous->step_id();
+  call->wait_.Begin();
   // The callback may drop the rendezvous before this function returns.
   const tf::core::ScopedUnref unref((rendezvous->Ref(), rendezvous));
   rendezvous->RegisterCall(call.get(), call->args_);
@@ -96,12 +97,17 @@ void RecvCall::StartAbort(const absl::Status& status) {
   });
 }
 
+ProfiledTensor RecvCall::Profiled() const {
+  return {rendezvous_->step_id(), key_.FullKey(), peer_->task()};
+}
+
 absl::Status RecvCall::status() const {
   std::lock_guard<std::mutex> lock(mu_);
   return status_;
 }
 
 void RecvCall::Finish(const absl::Status& status, const tf::Tensor& tensor, bool dead) {
+  wait_.EndWait(Profiled());
   rendezvous_->DeregisterCall(this, args_);
   const tf::Rendezvous::DoneCallback done = std::move(done_);
   done(status, tf::Rendezvous::Args(), args_, tensor, dead);
@@ -130,6 +136,7 @@ void RecvCall::OnDelivery(Delivery delivery) {
                                  "; edge: " + std::string(key_.FullKey()));
   }
   if (status.ok()) {
+    const ProfiledReceive event(Profiled(), delivery.bytes, delivery.mode);
     status = TensorFrom(&delivery, &tensor);
     if (receipts_ != nullptr && status.ok()) {
       receipts_->Add(rendezvous_->step_id(), key_, begin_micros_, tf::Env::Default()->NowMicros(),
@@ -210,6 +217,7 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
         rendezvous->endpoint()->Forget(rendezvous->step_id(), self->key_.FullKey(), self.get());
         const tf::Tensor& tensor = fetch->response.tensor();
         if (status.ok()) {
+          const ProfiledReceive event(self->Profiled(), tensor.TotalBytes(), Mode::kGrpc);
           self->peer_->ReceivedByGrpc(*self, rendezvous->step_id(), self->key_.FullKey(),
                                       tensor.TotalBytes(), begin);
         }

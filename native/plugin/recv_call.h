@@ -7,6 +7,7 @@
 #include <string>
 
 #include "plugin/direct_destination.h"
+#include "plugin/profile.h"
 #include "plugin/receipt_log.h"
 #include "plugin/step_rendezvous.h"
 #include "protocol/pending_recv.h"
@@ -50,6 +51,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
     return std::static_pointer_cast<RecvCall>(PendingRecv::shared_from_this());
   }
   absl::Status TensorFrom(Delivery* delivery, tensorflow::Tensor* tensor) const;
+  ProfiledTensor Profiled() const;
   // Calls TensorFlow back. Only the caller that claimed this may call it.
   void Finish(const absl::Status& status, const tensorflow::Tensor& tensor, bool dead);
 
@@ -63,6 +65,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   Peer* peer_ = nullptr;
   std::shared_ptr<ReceiptLog> receipts_;  // null if nothing is recorded
   int64_t begin_micros_ = 0;              // for `receipts_`
+  ProfiledSpan wait_;
 
   mutable std::mutex mu_;
   absl::Status status_;

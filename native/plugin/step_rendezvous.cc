@@ -1,10 +1,12 @@
 #include "plugin/step_rendezvous.h"
 
+#include <optional>
 #include <utility>
 
 #include "plugin/bootstrap_call.h"
 #include "plugin/device_names.h"
 #include "plugin/mutable_buffers.h"
+#include "plugin/profile.h"
 #include "plugin/status_conversion.h"
 #include "plugin/worker_cache.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
@@ -100,8 +102,10 @@ absl::Status StepRendezvous::SendInPlace(Peer* peer, const ParsedKey& key, const
   Dimensions dims;
   Address(key, tensor, &dims, &outgoing);
   const uint64_t bytes = outgoing.bytes;
+  ProfiledSend event({step_id_, key.FullKey(), peer->task()}, bytes);
   const Status status = peer->SendFromDevice(std::move(outgoing), fallback, sent);
   if (status.ok() && *sent) {
+    event.SetMode(Mode::kDynamic);
     GlobalCounters().device_direct_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
   return ToTensorFlow(status, peer->task());
@@ -116,7 +120,11 @@ absl::Status StepRendezvous::SendWith(Outgoing outgoing, Peer* peer, const Parse
                                       const tf::Tensor& tensor, FallbackSend* fallback) {
   Dimensions dims;
   Address(key, tensor, &dims, &outgoing);
-  return ToTensorFlow(peer->Send(std::move(outgoing), CallFor(peer), fallback), peer->task());
+  ProfiledSend event({step_id_, key.FullKey(), peer->task()}, outgoing.bytes);
+  std::optional<Mode> mode;
+  const Status status = peer->Send(std::move(outgoing), CallFor(peer), fallback, &mode);
+  if (mode.has_value()) event.SetMode(*mode);
+  return ToTensorFlow(status, peer->task());
 }
 
 void StepRendezvous::Address(const ParsedKey& key, const tf::Tensor& tensor, Dimensions* dims,

@@ -20,7 +20,10 @@ constexpr Nanos kLongestPause = 30 * kSecond;
 
 // --- Sending ---
 
-Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback) {
+Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback,
+                  std::optional<Mode>* mode) {
+  std::optional<Mode> unused;
+  if (mode == nullptr) mode = &unused;
   Route route;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -28,9 +31,9 @@ Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fall
     if (route.state == State::kResolving) Park(std::move(tensor), fallback);
   }
   if (route.resolve) Resolve(call);
-  if (route.link != nullptr) return SendOn(route.link, &tensor, fallback);
+  if (route.link != nullptr) return SendOn(route.link, &tensor, fallback, mode);
   if (route.state == State::kResolving) return OkStatus();
-  return SendElsewhere(tensor, route.why.message(), fallback);
+  return SendElsewhere(tensor, route.why.message(), fallback, mode);
 }
 
 bool Peer::by_grpc() const {
@@ -38,12 +41,18 @@ bool Peer::by_grpc() const {
   return state_ == State::kGrpc && !NeedsResolvingLocked();
 }
 
-Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback) {
-  if (tensor->not_carried != nullptr) return SendElsewhere(*tensor, tensor->not_carried, fallback);
+Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback,
+                    std::optional<Mode>* mode) {
+  if (tensor->not_carried != nullptr) {
+    return SendElsewhere(*tensor, tensor->not_carried, fallback, mode);
+  }
   const bool changes = tensor->mutable_source;
   UnackedTensor kept = {tensor->step, std::string(tensor->key), tensor->bytes, nullptr};
   const SendOutcome outcome = link->Send(tensor);
-  if (outcome.elsewhere != nullptr) return SendElsewhere(*tensor, outcome.elsewhere, fallback);
+  if (outcome.elsewhere != nullptr) {
+    return SendElsewhere(*tensor, outcome.elsewhere, fallback, mode);
+  }
+  *mode = outcome.mode;
   return FinishSend(link, outcome, std::move(kept), changes, fallback);
 }
 
@@ -84,7 +93,8 @@ Status Peer::FinishSend(const std::shared_ptr<Link>& link, const SendOutcome& ou
 }
 
 Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason,
-                           FallbackSend* fallback) {
+                           FallbackSend* fallback, std::optional<Mode>* mode) {
+  *mode = Mode::kGrpc;
   return context_.fallback->Send(traffic_, tensor.step, tensor.key, tensor.bytes, reason, fallback);
 }
 
@@ -115,9 +125,10 @@ void Peer::Flush(std::vector<Parked> parked) {
       link = state_ == State::kLinked ? link_ : nullptr;
       reason = why_.message();
     }
+    std::optional<Mode> mode;
     const Status status = link != nullptr
-                              ? SendOn(link, &entry.tensor, entry.fallback.get())
-                              : SendElsewhere(entry.tensor, reason, entry.fallback.get());
+                              ? SendOn(link, &entry.tensor, entry.fallback.get(), &mode)
+                              : SendElsewhere(entry.tensor, reason, entry.fallback.get(), &mode);
     if (status.ok()) continue;
     // The sender has already continued.
     Log(LogLevel::kWarning, status.message());

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,10 @@ class Peer {
   const Traffic* traffic() const { return traffic_; }
 
   // Sends the tensor now, or keeps it until the transport is decided. Uses `fallback` for gRPC.
-  // Returns an error if the step must fail.
-  Status Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback);
+  // Returns an error if the step must fail. Sets `mode` to
+  // how it was sent, unless that is null or the tensor is kept.
+  Status Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback,
+              std::optional<Mode>* mode = nullptr);
   // Returns whether the peer's card may be able to read memory of a device here.
   bool ReadsDevices() const;
   // Sends a tensor in memory of a device, which the peer reads from there. Sets `sent` to false if
@@ -107,10 +110,12 @@ class Peer {
   };
 
   Route RouteLocked();
-  Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback);
+  Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback,
+                std::optional<Mode>* mode);
   Status FinishSend(const std::shared_ptr<Link>& link, const SendOutcome& outcome,
                     UnackedTensor kept, bool changes, FallbackSend* fallback);
-  Status SendElsewhere(const Outgoing& tensor, const std::string& reason, FallbackSend* fallback);
+  Status SendElsewhere(const Outgoing& tensor, const std::string& reason, FallbackSend* fallback,
+                       std::optional<Mode>* mode);
   void Park(Outgoing tensor, FallbackSend* fallback);
   std::shared_ptr<Link> LinkIfUp() const;
   static void Offer(const std::vector<PlannedEdge>& edges, Link* link);

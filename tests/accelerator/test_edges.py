@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tests.support.accelerators import AcceleratorCluster, AcceleratorTask, Clusters
 from tests.support.graphs import A, B, Graph, assert_equal_over_both, same_bits, v1
+from tests.support.observing import repeated
+from tests.support.profiles import collect
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("accelerators")]
 
@@ -308,3 +310,25 @@ def test_each_side_copies_once(clusters: Clusters) -> None:
         assert (done_b["htod_copies"], done_b["htod_bytes"]) == (copies, 3 * bytes_each)
         assert done_a["htod_copies"] == done_b["dtoh_copies"] == 0
         assert done_a["dtod_copies"] == done_b["dtod_copies"] == 0
+
+
+def test_the_profiler_shows_the_copies(both: Clusters) -> None:
+    def build() -> Any:
+        with tf.device(A0):
+            sent = tf.negative(v1.get_variable("source", initializer=values([5000])).read_value())
+        return tf.group(computed(B0, sent))
+
+    cluster = both["rdma"]
+    with Graph(cluster, build) as graph, repeated(graph.run):
+        profiles = collect(
+            [cluster.target("a"), cluster.target("b")],
+            lambda found: all("rdma copy" in each for each in found),
+        )
+    shown = {
+        (name, event.values["direction"], event.values["bytes"])
+        for each in profiles
+        for name in ("rdma send", "rdma receive")
+        if name in each
+        for event in each["rdma copy"]
+    }
+    assert shown == {("rdma send", "to host", 20_000), ("rdma receive", "to device", 20_000)}

@@ -10,7 +10,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fcntl import ioctl
 from typing import Any
@@ -127,21 +127,28 @@ def wide_and_small() -> Any:
 
 
 @contextmanager
-def job(cluster: Cluster) -> Iterator[Graph]:
-    """Steps of it, one after the other, as long as this lasts."""
+def repeated(step: Callable[[], object]) -> Iterator[None]:
+    """Steps, one after the other, as long as this lasts."""
     stop = threading.Event()
 
     def steps() -> None:
         while not stop.wait(0.002):
-            graph.run()
+            step()
 
+    running = threading.Thread(target=steps)
+    running.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        running.join()
+
+
+@contextmanager
+def job(cluster: Cluster) -> Iterator[Graph]:
+    """Steps of it, as long as this lasts."""
     with Graph(cluster, wide_and_small) as graph:
         for _ in range(5):
             graph.run()
-        running = threading.Thread(target=steps)
-        running.start()
-        try:
+        with repeated(graph.run):
             yield graph
-        finally:
-            stop.set()
-            running.join()
