@@ -36,7 +36,10 @@ def status(
     as_json: AsJson = False,
     picture: Annotated[Path | None, typer.Option(help="Draw the status to this .svg file.")] = None,
 ) -> None:
-    """Show the traffic, memory, peers and errors of running tasks."""
+    """Show the traffic, memory, peers and errors of running tasks.
+
+    In a terminal, the view is interactive: arrows scroll, < and > sort, / filters, q quits.
+    """
     from rdma_transport.observe import samples
 
     servers = _servers(which)
@@ -46,8 +49,8 @@ def status(
         check_writable(picture)
     console = make_console()
     refreshes = sys.stdout.isatty() and not console.is_dumb_terminal
-    if refreshes and not (once or as_json or picture):
-        _watch(which or [], max(interval, 0.1), console)
+    watches = refreshes and not (once or as_json or picture)
+    if watches and _watch(which or [], max(interval, 0.1), console):
         return
     before = samples.take(servers) if interval else None
     time.sleep(interval)
@@ -169,27 +172,31 @@ def _servers(which: list[str] | None) -> list[live.LiveServer]:
         raise BadInputError(str(error)) from None
 
 
-def _watch(which: list[str], interval: float, console: Any) -> None:
-    """Refresh until Ctrl-C, or until all processes have ended."""
-    from rich.console import Group
-    from rich.live import Live
-
+def _watch(which: list[str], interval: float, console: Any) -> bool:
+    """Show the status until the user quits or all processes have ended; False if it cannot."""
+    try:
+        from rdma_transport.observe import viewer
+    except ModuleNotFoundError as error:
+        if error.name != "textual":
+            raise
+        typer.echo("note: the interactive view requires: pip install textual", err=True)
+        return False
     from rdma_transport.observe import samples
     from rdma_transport.observe.table import render
 
-    before = None
-    seen: set[int] = set()
-    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as shown:
-        while True:
-            try:
-                after = samples.take(live.find(which))
-            except LookupError:
-                break
-            alive = after.answers.keys() | after.silent.keys()
-            seen |= alive
-            ended = [f"process {pid} has ended" for pid in sorted(seen - alive)]
-            table = render(samples.describe(after, before), console.width)
-            shown.update(Group(table, *ended), refresh=True)
-            before = after
-            time.sleep(interval)
-    typer.echo("all processes have ended; above is their last status", err=True)
+    def take() -> samples.Sample | None:
+        try:
+            return samples.take(live.find(which))
+        except LookupError:
+            return None
+
+    shown = viewer.Viewer(take, interval)
+    why = shown.run()
+    if why is None:
+        sys.exit(FAILED)
+    if why == viewer.INTERRUPTED:
+        raise KeyboardInterrupt
+    if why == viewer.ENDED and shown.document is not None:
+        console.print(render(shown.document, console.width))
+        typer.echo("all processes have ended; above is their last status", err=True)
+    return True

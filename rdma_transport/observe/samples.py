@@ -114,7 +114,7 @@ def describe(after: Sample, before: Sample | None) -> dict[str, Any]:
 def _process(
     pid: int, stats: dict[str, Any], earlier: dict[str, Any] | None, seconds: float | None
 ) -> dict[str, Any]:
-    known = dict(_named(earlier["peers"])) if earlier else {}
+    known = dict(named(earlier["peers"])) if earlier else {}
     return {
         "pid": pid,
         "interval_seconds": seconds,
@@ -123,11 +123,11 @@ def _process(
         "tasks": [short(task) for task in stats["tasks"]],
         "plan": {key: value for key, value in stats["plan"].items() if key != "edges"},
         "tracing": stats["tracing"],
-        "peers": [_peer(peer, known.get(name), seconds) for name, peer in _named(stats["peers"])],
+        "peers": [_peer(peer, known.get(name), seconds) for name, peer in named(stats["peers"])],
     }
 
 
-def _named(peers: list[dict[str, Any]]) -> Iterable[tuple[tuple[str, str, int], dict[str, Any]]]:
+def named(peers: list[dict[str, Any]]) -> Iterable[tuple[tuple[str, str, int], dict[str, Any]]]:
     """Number peers with equal names: a process may have had several servers with one name."""
     seen: Counter[tuple[str, str]] = Counter()
     for peer in peers:

@@ -14,7 +14,7 @@ from graph_analyzer.units import format_bytes
 from rdma_transport.counters import MODES
 
 _WIDE = 118  # columns that one row per peer needs; a narrower terminal gets two tables
-_Columns = dict[str, Callable[[dict[str, Any]], str | Text]]
+Columns = dict[str, Callable[[dict[str, Any]], str | Text]]  # ">" before a name: right-aligned
 _STYLES = {
     "grpc": "yellow", "unreachable": "red", "connecting": "cyan", "idle": "dim",
 }  # fmt: skip
@@ -26,13 +26,14 @@ def render(status: dict[str, Any], width: int) -> Group:
     for process in status["processes"]:
         tasks = ", ".join(map(short, process["tasks"])) or "no task"
         title = Text(f"{tasks}  (process {process['pid']})", style="bold")
-        parts += [title, _facts(process), _peers(process, width >= _WIDE)]
-        parts += [*_remarks(process), Text()]
+        parts += [title, facts(process), _peers(process, width >= _WIDE)]
+        parts += [*remarks(process), Text()]
     parts += [Text(one["reason"], style="red") for one in status["silent"]]
     return Group(*parts)
 
 
-def _facts(process: dict[str, Any]) -> Table:
+def facts(process: dict[str, Any]) -> Table:
+    """Return what concerns the whole process, a line each."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
@@ -89,20 +90,7 @@ def _reasons(counts: dict[str, int]) -> str:
 def _peers(process: dict[str, Any], wide: bool) -> RenderableType:
     if not process["peers"]:
         return Padding(Text("no peers yet", style="dim"), (0, 2), expand=False)
-    columns: _Columns = {
-        "from": lambda peer: short(peer["local"]),
-        "peer": lambda peer: short(peer["task"]),
-        "transport": _transport,
-        "link": _link,
-        ">sends": lambda peer: _rate(peer, "sent"),
-        ">receives": lambda peer: _rate(peer, "received"),
-        ">sent": lambda peer: format_bytes(_bytes(peer["sent"])),
-        ">received": lambda peer: format_bytes(_bytes(peer["received"])),
-        "modes": _modes,
-        ">outstanding": lambda peer: f"{peer['outstanding_tensors']:,}",
-        ">slots": _slots,
-        ">ring": _ring,
-    }
+    columns = dict(PEER_COLUMNS)
     if len(process["tasks"]) < 2:
         del columns["from"]
     if not any(peer["rates"] for peer in process["peers"]):
@@ -116,7 +104,7 @@ def _peers(process: dict[str, Any], wide: bool) -> RenderableType:
     return Group(_table(process["peers"], above), _table(process["peers"], rest))
 
 
-def _table(peers: list[dict[str, Any]], columns: _Columns) -> Padding:
+def _table(peers: list[dict[str, Any]], columns: Columns) -> Padding:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in columns:
         right = name.startswith(">")
@@ -127,7 +115,7 @@ def _table(peers: list[dict[str, Any]], columns: _Columns) -> Padding:
     return Padding(table, (0, 2), expand=False)
 
 
-def _bytes(modes: dict[str, Any]) -> int:
+def total_bytes(modes: dict[str, Any]) -> int:
     return int(sum(mode["bytes"] for mode in modes.values()))
 
 
@@ -189,7 +177,7 @@ def _link(peer: dict[str, Any]) -> Text:
     return Text(f"up {duration(time.time() - peer['linked_at'])}{again}")
 
 
-def _remarks(process: dict[str, Any]) -> Iterable[Text]:
+def remarks(process: dict[str, Any]) -> Iterable[Text]:
     """Warnings below the tables, in whole sentences."""
     for peer in process["peers"]:
         why = peer["reason"] if peer["transport"] in ("grpc", "unreachable") else ""
@@ -211,3 +199,19 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+PEER_COLUMNS: Columns = {
+    "from": lambda peer: short(peer["local"]),
+    "peer": lambda peer: short(peer["task"]),
+    "transport": _transport,
+    "link": _link,
+    ">sends": lambda peer: _rate(peer, "sent"),
+    ">receives": lambda peer: _rate(peer, "received"),
+    ">sent": lambda peer: format_bytes(total_bytes(peer["sent"])),
+    ">received": lambda peer: format_bytes(total_bytes(peer["received"])),
+    "modes": _modes,
+    ">outstanding": lambda peer: f"{peer['outstanding_tensors']:,}",
+    ">slots": _slots,
+    ">ring": _ring,
+}

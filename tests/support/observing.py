@@ -25,7 +25,6 @@ from tests.support.graphs import A, B, Graph
 MAIN = "from rdma_transport.cli import main; main()"
 MODULES = (
     "typer",
-    "rich.live",
     "rdma_transport.observe.exporter",
     "rdma_transport.observe.recording",
     "rdma_transport.observe.table",
@@ -57,18 +56,25 @@ def _environment() -> dict[str, str]:
 class Terminal:
     """The command in a terminal of its own; ``screen()`` is what a person sees."""
 
-    def __init__(self, words: Sequence[object], columns: int = 130, lines: int = 40) -> None:
+    def __init__(
+        self,
+        words: Sequence[object],
+        columns: int = 130,
+        lines: int = 40,
+        program: str = MAIN,
+        terminal: str = "xterm-256color",
+    ) -> None:
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         self.raw = b""
         self._mine, theirs = pty.openpty()
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, *map(str, words)],
+            [sys.executable, "-c", program, *map(str, words)],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=_environment() | {"TERM": "xterm-256color"},
+            env=_environment() | {"TERM": terminal},
             start_new_session=True,
             preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),
         )
@@ -97,8 +103,11 @@ class Terminal:
     def screen(self) -> str:
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
+    def press(self, keys: str) -> None:
+        os.write(self._mine, keys.encode())
+
     def interrupt(self) -> None:
-        os.write(self._mine, b"\x03")
+        self.press("\x03")
 
     def end(self) -> int:
         """Wait for its end."""
