@@ -21,7 +21,8 @@ REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/api.md", "docs/architecture.md"),
     *("docs/operations.md", "docs/scaling.md", "docs/threat_model.md", "docs/fuzzing.md"),
-    *("docs/counters.md", "docs/getting_started.md", "docs/porting.md"),
+    *("docs/counters.md", "docs/getting_started.md", "docs/porting.md", "docs/tuning.md"),
+    *("docs/compatibility.md", "docs/migrating.md"),
 )
 ROW = re.compile(r"^\| `(RDMA_TRANSPORT_\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 

@@ -187,19 +187,28 @@ TEST_F(ProtocolTest, APeerWithoutThePluginIsServedByGrpc) {
   EXPECT_TRUE(catcher->Claim());
 }
 
-TEST_F(ProtocolTest, AnotherVersionIsServedByGrpcWithTheReason) {
-  Task a("a"), b("b");
-  const BootstrapCall other_version = [&b](const std::string& bytes, Nanos, const auto& done) {
-    BootstrapRequest request;
-    EXPECT_TRUE(BootstrapRequest::Decode(bytes, &request).ok());
-    request.version += 1;
-    done(OkStatus(), b.endpoint().HandleBootstrap(request.Encode()));
-  };
-  auto catcher = std::make_shared<Catcher>();
-  a.endpoint().Receive(a.PeerTo(b), 1, "r", catcher, other_version);
-  EXPECT_EQ(catcher->grpc_asks(), 1);
-  EXPECT_NE(catcher->reason().find("version"), std::string::npos);
-  EXPECT_TRUE(catcher->Claim());
+// The previous version is that of a task that is not upgraded yet.
+TEST_F(ProtocolTest, TheNextAndThePreviousVersionAreServedByGrpcWithTheReason) {
+  for (const uint32_t version : {kProtocolVersion - 1, kProtocolVersion + 1}) {
+    Task a("a"), b("b");
+    const BootstrapCall other_version = [&](const std::string& bytes, Nanos, const auto& done) {
+      BootstrapRequest request;
+      EXPECT_TRUE(BootstrapRequest::Decode(bytes, &request).ok());
+      request.version = version;
+      done(OkStatus(), b.endpoint().HandleBootstrap(request.Encode()));
+    };
+    auto catcher = std::make_shared<Catcher>();
+    a.endpoint().Receive(a.PeerTo(b), 1, "r", catcher, other_version);
+    EXPECT_EQ(catcher->grpc_asks(), 1);
+    EXPECT_NE(catcher->reason().find("it uses protocol version"), std::string::npos);
+    EXPECT_TRUE(catcher->Claim());
+    grpc_sends_ = 0;
+    CountingGrpc fallback(&grpc_sends_);
+    const std::vector<int64_t> dims = {16};
+    EXPECT_TRUE(
+        a.PeerTo(b)->Send(Tensor(1, "s", Bytes(16, 1), dims), other_version, &fallback).ok());
+    EXPECT_EQ(grpc_sends_.load(), 1);
+  }
 }
 
 // Asks `asked` for links in the name of a task, and never connects to them. It keeps its ends: a
