@@ -14,7 +14,8 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-constexpr int kQueueEntries = 4096;
+constexpr int kQueueEntries = 4096;  // of the first completion queue
+constexpr size_t kMostDoublings = 12;
 // A card can map memory with large pages only if iova and address have the same offset in such a
 // page.
 constexpr uint64_t kIovaGranule = uint64_t{2} << 20;
@@ -238,7 +239,9 @@ Status Adapter::ReserveCompletions(int entries, CompletionQueue** queue) {
       return OkStatus();
     }
   }
-  const int capacity = std::min(std::max(kQueueEntries, entries), port_.attributes.max_cqe);
+  // Each queue is twice as large as the one before, so there are few, however many channels.
+  const int wanted = kQueueEntries << std::min(queues_.size(), kMostDoublings);
+  const int capacity = std::min(std::max(wanted, entries), port_.attributes.max_cqe);
   if (capacity < entries) {
     return Status(Code::kInvalidArgument, "RDMA_TRANSPORT_QUEUE_DEPTH is too large for " + Name() +
                                               ": it needs " + std::to_string(entries) +

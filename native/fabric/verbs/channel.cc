@@ -184,16 +184,17 @@ Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint
 }
 
 // A signaled record is sent at once, together with all delayed records. Other records are delayed
-// until the polling thread sends them.
+// until the polling thread sends them. It is called before the look at whether it sleeps: it looks
+// for calls after it has said that it sleeps.
 Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number,
                                bool signaled) {
   RDMA_RETURN_IF_ERROR(outbox_.Add(kind, parts, count, number, signaled));
+  if (!signaled) Attend();
   if (signaled || device_->asleep()) {
     outbox_.Close();
     Pump();
-  } else {
-    Attend();
   }
+  if (outbox_.WaitsForRoom()) Attend();
   return OkStatus();
 }
 
@@ -219,23 +220,23 @@ Status VerbsChannel::Flush() {
   return OkStatus();
 }
 
-bool VerbsChannel::BeforeArmNotification() {
+bool VerbsChannel::WaitsForRoom() const {
   std::lock_guard<std::mutex> lock(mu_);
-  if (!Serving(state_.load())) return false;
-  outbox_.Close();
-  Pump();
-  return outbox_.WaitsForRoom();
+  return Serving(state_.load()) && outbox_.WaitsForRoom();
 }
 
-void VerbsChannel::Probe(Nanos now) {
+Nanos VerbsChannel::Probe(Nanos now) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (!Serving(state_.load()) || pairs_.front()->AnswerDue()) return;
-  if (!outbox_.WaitsForRoom() && now - answered_at_ < device_->keepalive()) return;
+  if (!Serving(state_.load()) || pairs_.front()->AnswerDue()) return now;
+  if (!outbox_.WaitsForRoom() && now - answered_at_ < device_->keepalive()) {
+    return answered_at_ + device_->keepalive();
+  }
   answered_at_ = now;  // if not, the probe fails
   Work nothing;
   nothing.signaled = true;
   pairs_.front()->Push(nothing);
   Pump();
+  return now + device_->keepalive();
 }
 
 // --- Memory ---
@@ -524,7 +525,9 @@ bool VerbsChannel::DeliverNews() {
 
 // --- The end ---
 
-void VerbsChannel::Attend() { needs_service_.store(true, std::memory_order_relaxed); }
+void VerbsChannel::Attend() {
+  if (!needs_service_.exchange(true)) device_->Attend(tag_);
+}
 
 void VerbsChannel::Close(const Status& reason) {
   {
@@ -567,12 +570,12 @@ void VerbsChannel::BreakLocked(const Status& reason) {
 }
 
 bool VerbsChannel::Service() {
+  needs_service_.store(false);  // first: what is requested from here on needs another call
   if (handler_.expired()) Close(Status(Code::kCancelled, "the user of this channel has gone"));
   DeliverNews();
   bool over = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    needs_service_.store(false, std::memory_order_relaxed);
     const State state = state_.load();
     if (Serving(state)) {
       outbox_.Close();

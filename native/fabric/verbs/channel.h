@@ -36,6 +36,8 @@ class ChannelDevice {
   // Returns whether the polling thread sleeps and thus cannot send delayed batches.
   virtual bool asleep() const = 0;
   virtual void Wake() = 0;
+  // Requests a call of Service() for the channel with this tag. Takes no lock of a channel.
+  virtual void Attend(uint32_t tag) = 0;
   // Polling thread only, without the lock of any channel.
   virtual void HandleDescriptors() = 0;
 
@@ -80,16 +82,14 @@ class VerbsChannel final : public Channel {
   int OnCompletion(const ibv_wc& completion);
   // Does pending work other than completions. Returns false when the channel has finished.
   bool Service();
-  bool NeedsService() const {
-    return needs_service_.load(std::memory_order_relaxed) || handler_.expired();
-  }
-  bool finished() const { return state_.load() == State::kFinished; }
-  // Sends what was delayed, because the device is about to sleep. Returns whether Probe() must be
-  // called soon.
-  bool BeforeArmNotification();
+  // Returns whether the handler is gone and the channel has not finished. It then needs a Service()
+  // that nobody requests.
+  bool abandoned() const { return handler_.expired() && state_.load() != State::kFinished; }
+  // Returns whether records wait for room in the peer's ring. Probe() must then be called often.
+  bool WaitsForRoom() const;
   // Checks whether the peer's card still responds. Needed if this side waits for room or has
-  // nothing to send, because then no operation in flight can fail.
-  void Probe(Nanos now);
+  // nothing to send, because then no operation in flight can fail. Returns when to call it again.
+  Nanos Probe(Nanos now);
   // Breaks the channel for an error that no completion reports.
   void Fail(const Status& reason);
   void ForgetRegion(uint64_t key);
@@ -127,7 +127,7 @@ class VerbsChannel final : public Channel {
   bool Serving(State state) const {
     return state == State::kConnecting || state == State::kConnected || state == State::kClosing;
   }
-  // Requests a call of Service().
+  // Requests a call of Service() by the device's next Poll().
   void Attend();
 
   ChannelDevice* const device_;

@@ -2,14 +2,20 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <queue>
+#include <set>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/settings.h"
 #include "fabric/fabric.h"
+#include "fabric/host/call_list.h"
 #include "fabric/host/sleeper.h"
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/channel.h"
@@ -18,6 +24,10 @@
 namespace rdma_transport::fabric::verbs {
 
 // See Device for the contract.
+//
+// The work of a turn is proportional to the channels that are active: completions name theirs, and
+// channels that need anything else call for it (Attend()). What nobody calls for is looked for now
+// and then: handlers that are gone, and peers that have been silent for long.
 class VerbsDevice final : public Device, private ChannelDevice {
  public:
   static Status Create(const Settings& settings, std::unique_ptr<Device>* device);
@@ -54,12 +64,18 @@ class VerbsDevice final : public Device, private ChannelDevice {
   Nanos keepalive() const override { return keepalive_; }
   Nanos polled_at() const override { return polled_at_; }
   bool asleep() const override { return asleep_.load(); }
+  void Attend(uint32_t tag) override { calls_.Add(tag); }
   void HandleDescriptors() override;
 
   void OnRegionEnd(uint64_t key);
   void HandleAsyncEvent(const ibv_async_event& event, uint32_t tag);
   std::vector<std::shared_ptr<VerbsChannel>> Channels() const;
   void RefreshSnapshot();
+  VerbsChannel* Known(uint32_t tag) const;
+  VerbsChannel* Find(uint32_t tag);
+  void ProbePeers(Nanos now);
+  bool CallAbandoned(size_t most);
+  void ServiceCallers();
   int PollQueue(CompletionQueue* queue);
   int Route(const ibv_wc* completions, int count);
   void FailAll(const Status& reason);
@@ -81,9 +97,18 @@ class VerbsDevice final : public Device, private ChannelDevice {
   std::map<uint32_t, std::weak_ptr<VerbsChannel>> channels_;  // by tag
   uint32_t next_tag_ = kMaxQueuePairs;
   std::atomic<uint64_t> channels_version_{0};
-  // The polling thread's copy.
-  std::map<uint32_t, std::shared_ptr<VerbsChannel>> snapshot_;
+  host::CallList<uint32_t> calls_;  // tags
+
+  // Used only by the polling thread: its copy of the channels, and what it knows of them.
+  std::unordered_map<uint32_t, std::shared_ptr<VerbsChannel>> snapshot_;
   uint64_t snapshot_version_ = ~uint64_t{0};
+  std::vector<VerbsChannel*> in_turn_;  // those of the snapshot
+  size_t next_in_turn_ = 0;
+  std::vector<uint32_t> callers_;
+  std::set<uint32_t> waiting_for_room_;
+  // When each channel is to be probed, the first on top.
+  using Due = std::pair<Nanos, uint32_t>;
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> probes_;
 };
 
 }  // namespace rdma_transport::fabric::verbs

@@ -158,7 +158,9 @@ int main(int argc, char** argv) {
   Require(LoadSettings(environ, &settings, &warnings));
   if (settings.fabric == kAutoFabric) settings.fabric = "shm";
   std::printf("%s; per channel end:\n", settings.fabric.c_str());
-  std::printf("| channels | empty turn | turn with a notification | arm | mapped | memory files | set-up |\n");
+  std::printf(
+      "| channels | empty turn | turn with a notification | arm | mapped | memory files | set-up "
+      "|\n");
   std::printf("|---|---|---|---|---|---|---|\n");
   std::vector<size_t> counts;
   for (int i = 1; i < argc; ++i) counts.push_back(std::strtoul(argv[i], nullptr, 10));

@@ -28,7 +28,21 @@ using testing::OnFake;
 using testing::SetFake;
 using testing::Side;
 
-using VerbsDeviceTest = testing::VerbsPairTest;
+class VerbsDeviceTest : public testing::VerbsPairTest {
+ protected:
+  void ConnectMany(int count) {
+    for (int i = 0; i < count; ++i) {
+      ASSERT_NO_FATAL_FAILURE(Connect());
+      auto& [a, b] = many_.emplace_back();
+      a.handler = std::move(a_.handler);
+      b.handler = std::move(b_.handler);
+      a.channel = std::move(a_.channel);
+      b.channel = std::move(b_.channel);
+    }
+  }
+
+  std::vector<std::pair<Side, Side>> many_;
+};
 
 // --- Completion queues ---
 
@@ -48,31 +62,54 @@ TEST_F(VerbsDeviceTest, ChannelsThatComeAndGoShareTheQueues) {
 TEST_F(VerbsDeviceTest, ManyChannelsGetAsManyQueuesAsTheyNeed) {
   SetFake("max_cqe", "160");  // two channels each
   OpenDevices();
-  std::vector<std::pair<Side, Side>> channels;
-  for (int i = 0; i < 25; ++i) {
-    ASSERT_NO_FATAL_FAILURE(Connect());
-    auto& [a, b] = channels.emplace_back();
-    a.handler = std::move(a_.handler);
-    b.handler = std::move(b_.handler);
-    a.channel = std::move(a_.channel);
-    b.channel = std::move(b_.channel);
-  }
+  ASSERT_NO_FATAL_FAILURE(ConnectMany(25));
   EXPECT_EQ(FakeStats().cqs, 26u);
   for (int i = 0; i < 100; ++i) {
-    for (auto& [a, b] : channels) ASSERT_TRUE(a.Notify(std::to_string(i)).ok());
+    for (auto& [a, b] : many_) ASSERT_TRUE(a.Notify(std::to_string(i)).ok());
   }
   ASSERT_TRUE(PollUntil([&] {
-    for (auto& [a, b] : channels) {
+    for (auto& [a, b] : many_) {
       if (b.handler->notes.size() < 100) return false;
     }
     return true;
   }));
-  for (auto& [a, b] : channels) EXPECT_EQ(b.handler->notes.back(), "99");
+  for (auto& [a, b] : many_) EXPECT_EQ(b.handler->notes.back(), "99");
   EXPECT_LE(FakeStats().highest_cq_fill, 160u);
-  channels.clear();
+  many_.clear();
   ASSERT_TRUE(PollUntil([] { return FakeStats().qps == 0; }));
   ASSERT_NO_FATAL_FAILURE(Connect());
   EXPECT_EQ(FakeStats().cqs, 26u) << "their entries are free again";
+}
+
+TEST_F(VerbsDeviceTest, EachQueueIsTwiceAsLargeAsTheOneBefore) {
+  Settings settings = OnFake();
+  settings.verbs.queue_depth = 256;  // the first queue serves 7 channels
+  OpenDevices(settings);
+  ASSERT_NO_FATAL_FAILURE(ConnectMany(7 + 14));
+  EXPECT_EQ(FakeStats().cqs, 2u * 2);
+  ASSERT_NO_FATAL_FAILURE(ConnectMany(28));
+  EXPECT_EQ(FakeStats().cqs, 2u * 3);
+  many_.clear();
+}
+
+// --- Many channels ---
+
+TEST_F(VerbsDeviceTest, WhateverAChannelNeedsIsDoneAmongManyThatNeedNothing) {
+  OpenDevices();
+  ASSERT_NO_FATAL_FAILURE(ConnectMany(30));
+  for (size_t i = 0; i < many_.size(); i += 7) {
+    auto& [a, b] = many_[i];
+    ASSERT_TRUE(a.Notify("no hurry", Urgency::kLazy).ok());
+    ASSERT_TRUE(PollUntil([&, to = b.handler] { return to->notes.size() == 1; }));
+    char byte = 0;
+    ASSERT_TRUE(a.channel->Read({12345, 0, 1}, &byte, 7).ok());
+    ASSERT_TRUE(PollUntil([&, to = a.handler] { return to->transfers.size() == 1; }));
+    EXPECT_EQ(a.handler->transfers[0].second.code(), Code::kInvalidArgument);
+    a.handler.reset();
+    ASSERT_TRUE(PollUntil([&, to = b.handler] { return to->closed; }));
+  }
+  for (size_t i = 0; i < many_.size(); ++i) EXPECT_EQ(many_[i].second.handler->closed, i % 7 == 0);
+  many_.clear();
 }
 
 // --- Sleeping ---
