@@ -179,15 +179,16 @@ Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64
       Enqueue(parts, count, length);
       if (first) FlushPending();
     }
-    const uint64_t notified = notified_.fetch_add(1, std::memory_order_relaxed) + 1;
+    const uint64_t notified = notified_.fetch_add(1) + 1;
     if (number != nullptr) *number = notified;
   }
+  if (urgency == Urgency::kLazy) unrung_.store(true);
+  Attend();
   if (urgency == Urgency::kWake) {
     RingPeer();
     return OkStatus();
   }
   // The polling thread wakes the peer before it sleeps. If it already sleeps, wake the peer here.
-  unrung_.store(true);
   if (device_->Asleep()) RingIfLazy();
   return OkStatus();
 }
@@ -262,6 +263,7 @@ Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uin
     completions_.push_back({cookie, std::move(status)});
     has_completions_.store(true);
   }
+  Attend();
   // Otherwise the polling thread looks before it sleeps.
   if (device_->Asleep()) device_->Wake();
   return OkStatus();
@@ -298,10 +300,27 @@ bool ShmChannel::Owns(const void* data, RemoteSpan* span) const {
   return true;
 }
 
+void ShmChannel::Attend() {
+  if (!attended_.load() && !attended_.exchange(true)) device_->Attend(this);
+}
+
+void ShmChannel::SetActive(bool active) {
+  listed_ = active;
+  attended_.store(active);
+  if (!attached()) return;
+  active ? LowerFlag() : RaiseFlag();
+}
+
+bool ShmChannel::Busy() const {
+  if (closed()) return !finished();
+  return HasWork() || has_pending_.load() || unrung_.load() || notified_.load() != confirmed_;
+}
+
 int ShmChannel::Poll() {
   if (!HasWork() && !has_pending_.load(std::memory_order_relaxed) && Delivered() == confirmed_) {
     return 0;
   }
+  worked_ = true;
   const auto handler = handler_.lock();
   if (handler == nullptr) {
     Close(Status(Code::kCancelled, "the user of this channel has gone"));
@@ -391,6 +410,7 @@ void ShmChannel::EndAfterRing(const Status& reason) {
   ending_ = true;
   ending_at_ = incoming_.consumed() + kRingCapacity;
   end_reason_ = reason;
+  Attend();
 }
 
 // Handles pending messages until the first error, at most `most`. Returns OK if some remain.
@@ -405,7 +425,8 @@ Status ShmChannel::DrainSocket(int most) {
       if (status.code() == Code::kNotFound) return OkStatus();
       if (!status.ok() && (!over || status.code() == Code::kUnavailable)) return status;
     }
-    // A wake needs no action. Continue, because a region for Map() may follow.
+    // Continue after a wake, because a region for Map() may follow.
+    if (TypeOf(message.bytes) == MessageType::kWake) Attend();
     if (over || TypeOf(message.bytes) == MessageType::kWake) continue;
     RDMA_RETURN_IF_ERROR(HandleMessage(&message));
   }
@@ -491,6 +512,7 @@ void ShmChannel::Close(const Status& reason) {
       SayLocked(AsBytes(bye));
     }
   }
+  Attend();
   device_->Wake();
 }
 

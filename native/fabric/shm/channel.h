@@ -42,6 +42,8 @@ class ChannelDevice {
   virtual void Expect(ShmChannel* channel) = 0;
   virtual Status Watch(ShmChannel* channel, int socket) = 0;
   virtual void Unwatch(int socket) = 0;
+  // Requests that the polling thread looks at the channel in each turn.
+  virtual void Attend(ShmChannel* channel) = 0;
   // Also notifies the channel when its socket becomes writable.
   virtual void WatchForRoom(ShmChannel* channel, int socket, bool on) = 0;
   // Removes a channel that has finished.
@@ -92,6 +94,16 @@ class ShmChannel final : public Channel {
   Status Attach(host::FileDescriptor socket, pid_t process, Message* hello);
   int Poll();
   bool HasWork() const;
+  // Returns whether Poll() or FinishClose() may have something to do, now or without a message on
+  // the socket.
+  bool Busy() const;
+  // Called by any thread that gives the channel something to do. What it gives must be visible.
+  void Attend();
+  // The polling thread looks at an active channel in each turn. An idle one keeps its flag raised.
+  void SetActive(bool active);
+  bool active() const { return listed_; }
+  // Returns whether Poll() found something to do since the last call.
+  bool TakeWorked() { return std::exchange(worked_, false); }
   // `writable`: the socket has room for queued messages.
   void HandleSocket(bool writable);
   // Returns whether the peer can see the sleep flag.
@@ -173,7 +185,11 @@ class ShmChannel final : public Channel {
   Status close_reason_;
   std::atomic<bool> finished_{false};
 
+  std::atomic<bool> attended_{false};  // active, or about to be
+
   // Used only by the polling thread.
+  bool listed_ = false;
+  bool worked_ = false;
   uint64_t confirmed_ = 0;  // notifications reported by OnDelivered()
   bool ending_ = false;     // close with end_reason_ after reading the ring
   uint64_t ending_at_ = 0;  // but read no further than this position

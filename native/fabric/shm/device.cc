@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/log.h"
 #include "base/random.h"
 #include "fabric/host/fork_guard.h"
 #include "fabric/host/identity.h"
@@ -17,17 +16,6 @@
 #include "fabric/shm/address.h"
 
 namespace rdma_transport::fabric::shm {
-namespace {
-
-constexpr Nanos kSocketInterval = kMillisecond;  // while busy; a sleeping device reacts at once
-constexpr Nanos kPendingTimeout = 5 * kSecond;
-// Bounds on connections of this user, to protect other channels' turns and descriptors.
-constexpr size_t kMaxPendingConnections = 64;
-constexpr int kAcceptsPerTurn = 16;
-// Without a free descriptor, the listener would become readable again at once.
-constexpr long kListenerPauseMs = 100;
-
-}  // namespace
 
 Status ShmDevice::Create(const Settings&, std::unique_ptr<Device>* device) {
   std::unique_ptr<ShmDevice> made(new ShmDevice);
@@ -158,9 +146,12 @@ Status ShmDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Ch
   RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
   auto made = std::make_shared<ShmChannel>(static_cast<ChannelDevice*>(this), std::move(handler),
                                            RandomBytes(kTokenLength));
-  std::lock_guard<std::mutex> lock(channels_mu_);
-  channels_.push_back(made);
-  channels_version_.fetch_add(1);
+  {
+    std::lock_guard<std::mutex> lock(channels_mu_);
+    channels_.push_back(made);
+    channels_version_.fetch_add(1);
+  }
+  made->Attend();
   *channel = std::move(made);
   return OkStatus();
 }
@@ -203,190 +194,6 @@ std::vector<std::shared_ptr<ShmChannel>> ShmDevice::Channels() const {
                                 [](const auto& channel) { return channel->finished(); }),
                  channels.end());
   return channels;
-}
-
-void ShmDevice::RefreshSnapshot() {
-  const uint64_t version = channels_version_.load();
-  if (version == snapshot_version_) return;
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    channels_.erase(std::remove_if(channels_.begin(), channels_.end(),
-                                   [](const auto& weak) { return weak.expired(); }),
-                    channels_.end());
-  }
-  snapshot_ = Channels();
-  snapshot_version_ = version;
-}
-
-// --- The polling thread ---
-
-int ShmDevice::Poll() {
-  if (asleep_.load(std::memory_order_relaxed)) SetFlags(false);
-  if (woken_.load(std::memory_order_relaxed)) HandleSockets();
-  RefreshSnapshot();
-  int handled = 0;
-  for (const auto& channel : snapshot_) {
-    if (!channel->closed()) handled += channel->Poll();
-    if (channel->closed()) channel->FinishClose();
-  }
-  if (Now() - sockets_checked_ > kSocketInterval) HandleSockets();
-  return handled;
-}
-
-bool ShmDevice::HasWork() {
-  return channels_version_.load() != snapshot_version_ ||
-         std::any_of(snapshot_.begin(), snapshot_.end(),
-                     [](const auto& channel) { return channel->HasWork(); });
-}
-
-// Each peer has its own flag, so a peer cannot clear another's.
-void ShmDevice::SetFlags(bool asleep) {
-  asleep_.store(asleep);
-  for (const auto& channel : snapshot_) {
-    if (!channel->attached()) continue;
-    asleep ? channel->RaiseFlag() : channel->LowerFlag();
-  }
-}
-
-bool ShmDevice::ArmNotification() {
-  SetFlags(true);
-  for (const auto& channel : snapshot_) channel->RingIfLazy();
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  return !HasWork();
-}
-
-void ShmDevice::Sleep(Nanos deadline) {
-  // Only check for events here. The polling thread consumes them.
-  epoll_event event;
-  if (epoll_wait(epoll_.get(), &event, 1, MillisecondsUntil(deadline)) > 0) woken_.store(true);
-}
-
-// The write fails only if the counter is full, and then all sleepers wake up anyway.
-void ShmDevice::Wake() {
-  const uint64_t one = 1;
-  if (!Foreign()) [[maybe_unused]]
-    const ssize_t written = write(event_.get(), &one, sizeof(one));
-}
-
-void ShmDevice::HandleSockets() {
-  sockets_checked_ = Now();
-  woken_.store(false);
-  RefreshSnapshot();
-  epoll_event events[16];
-  const int count = epoll_wait(epoll_.get(), events, 16, 0);
-  for (int i = 0; i < count; ++i) HandleEvent(events[i].data.ptr, events[i].events);
-  while (!pending_.empty() && Now() - pending_.front().since > kPendingTimeout) {
-    DropConnection(pending_.begin());
-  }
-}
-
-void ShmDevice::HandleEvent(void* tag, uint32_t events) {
-  if (tag == &event_) {
-    uint64_t wakes = 0;
-    [[maybe_unused]] const ssize_t got = read(event_.get(), &wakes, sizeof(wakes));
-    return;
-  }
-  if (tag == &listener_) return AcceptConnections();
-  if (tag == &resume_timer_) return ResumeListening();
-  for (const auto& channel : snapshot_) {
-    if (channel.get() == tag) return channel->HandleSocket((events & EPOLLOUT) != 0);
-  }
-  for (auto connection = pending_.begin(); connection != pending_.end(); ++connection) {
-    if (&*connection == tag) return HandleConnection(connection);
-  }
-}
-
-// Connections that remain are accepted in the next turn.
-void ShmDevice::AcceptConnections() {
-  for (int i = 0; i < kAcceptsPerTurn && AcceptConnection(); ++i) {
-  }
-}
-
-// Returns false if there is no connection or none can be accepted now.
-bool ShmDevice::AcceptConnection() {
-  PendingConnection connection = {{}, 0, Now()};
-  const Status accepted = Accept(listener_.get(), &connection.socket);
-  if (accepted.code() == Code::kNotFound) return false;
-  if (!accepted.ok()) {
-    refusals_.Log(accepted.message());
-    PauseListening();
-    return false;
-  }
-  const Status user = CheckPeerUser(connection.socket.get(), &connection.process);
-  if (!user.ok()) {
-    refusals_.Log("refused a local connection: " + user.message());
-    return true;
-  }
-  if (pending_.size() == kMaxPendingConnections) DropConnection(pending_.begin());
-  pending_.push_back(std::move(connection));
-  const Status watched = AddToEpoll(pending_.back().socket.get(), &pending_.back());
-  if (!watched.ok()) pending_.pop_back();
-  return true;
-}
-
-void ShmDevice::PauseListening() {
-  epoll_event none = {};
-  none.data.ptr = &listener_;
-  const itimerspec once = {{0, 0}, {0, kListenerPauseMs * kMillisecond}};
-  if (timerfd_settime(resume_timer_.get(), 0, &once, nullptr) != 0) return;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &none);
-}
-
-void ShmDevice::ResumeListening() {
-  uint64_t expirations = 0;
-  [[maybe_unused]] const ssize_t got = read(resume_timer_.get(), &expirations, sizeof(expirations));
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.ptr = &listener_;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
-}
-
-void ShmDevice::DropConnection(std::list<PendingConnection>::iterator connection) {
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
-  pending_.erase(connection);
-}
-
-std::shared_ptr<ShmChannel> ShmDevice::TakeExpected(std::string_view greeting) {
-  const ShmChannel* wanted = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    const auto expected = std::find_if(
-        expected_.begin(), expected_.end(),
-        [greeting](const auto& entry) { return entry.second->greeting().IsPeers(greeting); });
-    if (expected == expected_.end()) return nullptr;
-    wanted = expected->second;
-    expected_.erase(expected);
-  }
-  for (auto& channel : Channels()) {
-    if (channel.get() == wanted) return channel;
-  }
-  return nullptr;
-}
-
-void ShmDevice::HandleConnection(std::list<PendingConnection>::iterator connection) {
-  Message message;
-  Status status = ReceiveMessage(connection->socket.get(), &message);
-  if (status.code() == Code::kNotFound) return;
-  Hello hello;
-  if (status.ok()) status = FromBytes(message.bytes, &hello);
-  if (status.ok() && hello.type != MessageType::kHello) {
-    status = Status(Code::kDataLoss, "the first message is not a hello");
-  }
-  std::shared_ptr<ShmChannel> channel;
-  if (status.ok()) {
-    channel = TakeExpected(std::string_view(hello.greeting, sizeof(hello.greeting)));
-  }
-  if (channel == nullptr) {
-    refusals_.Log("refused a local connection that no task here expected" +
-                  (status.ok() ? "" : ": " + status.message()));
-    return DropConnection(connection);
-  }
-  host::FileDescriptor socket = std::move(connection->socket);
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
-  const pid_t process = connection->process;
-  pending_.erase(connection);
-  status = channel->Attach(std::move(socket), process, &message);
-  if (!status.ok()) channel->Close(status);
 }
 
 }  // namespace rdma_transport::fabric::shm

@@ -8,11 +8,13 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/log.h"
 #include "base/settings.h"
 #include "fabric/fabric.h"
+#include "fabric/host/call_list.h"
 #include "fabric/host/file_descriptor.h"
 #include "fabric/host/region.h"
 #include "fabric/host/region_table.h"
@@ -21,6 +23,10 @@
 namespace rdma_transport::fabric::shm {
 
 // See Device for the contract.
+//
+// The polling thread looks in each turn only at the channels that are active. A channel that has
+// been idle for a moment keeps its flag raised, as all do while the thread sleeps, so its peer
+// sends a message over the socket with the next notification. The socket tells the channel.
 class ShmDevice final : public Device, private ChannelDevice {
  public:
   static Status Create(const Settings& settings, std::unique_ptr<Device>* device);
@@ -63,6 +69,7 @@ class ShmDevice final : public Device, private ChannelDevice {
   Status Watch(ShmChannel* channel, int socket) override;
   void Unwatch(int socket) override;
   void WatchForRoom(ShmChannel* channel, int socket, bool on) override;
+  void Attend(ShmChannel* channel) override { calls_.Add(channel); }
   void Forget(ShmChannel* channel) override;
 
   Status AddToEpoll(int fd, void* tag);
@@ -79,6 +86,11 @@ class ShmDevice final : public Device, private ChannelDevice {
   void OnRegionDestroyed(uint64_t key);
   std::vector<std::shared_ptr<ShmChannel>> Channels() const;
   void RefreshSnapshot();
+  ShmChannel* Find(const void* channel);
+  void Activate(ShmChannel* channel);
+  void ActivateCallers();
+  void LookAtIdle(size_t most);
+  void LetIdle();
   bool HasWork();
 
   int generation_ = 0;
@@ -96,9 +108,16 @@ class ShmDevice final : public Device, private ChannelDevice {
   mutable std::mutex channels_mu_;
   std::vector<std::weak_ptr<ShmChannel>> channels_;
   std::atomic<uint64_t> channels_version_{0};
-  // The polling thread's copy of the channels.
+  host::CallList<ShmChannel*> calls_;
+  // Used only by the polling thread: its copy of the channels, and those among them that are
+  // active.
   std::vector<std::shared_ptr<ShmChannel>> snapshot_;
+  std::unordered_map<const void*, ShmChannel*> known_;
   uint64_t snapshot_version_ = ~uint64_t{0};
+  std::vector<ShmChannel*> active_;
+  std::vector<ShmChannel*> callers_;
+  size_t next_to_look_at_ = 0;
+  Nanos let_idle_ = 0;                           // when LetIdle() was called last
   std::map<std::string, ShmChannel*> expected_;  // by token; guarded by channels_mu_
 
   std::list<PendingConnection> pending_;  // oldest first

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,6 +51,18 @@ class PollingThread {
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;
+};
+
+// Answers each notification with its words.
+struct Echo final : Recorder {
+  void OnNotify(const char* data, size_t length) override {
+    Recorder::OnNotify(data, length);
+    const iovec part = {const_cast<char*>(data), length};
+    const Urgency urgency = notes.size() % 2 == 0 ? Urgency::kLazy : Urgency::kWake;
+    EXPECT_TRUE(channel->Notify(&part, 1, urgency).ok());
+  }
+
+  Channel* channel = nullptr;
 };
 
 struct Variant {
@@ -329,6 +342,47 @@ TEST_P(FabricTest, ASleeperIsWokenByANotification) {
   }
   sender.join();
   EXPECT_EQ(b_.handler->notes.size(), 1u);
+}
+
+// A device need not look at channels that are idle, and must not miss the end of their rest: not
+// while it is busy with others, nor while it sleeps, nor in between.
+TEST_P(FabricTest, WhoWasIdleIsHeardAtOnce) {
+  constexpr int kRounds = 150;
+  std::vector<std::pair<Side, Side>> many(12);
+  for (auto& [a, b] : many) {
+    const auto echo = std::make_shared<Echo>();
+    a.handler = std::make_shared<Recorder>();
+    b.handler = echo;
+    ASSERT_TRUE(a_.device->Open(a.handler, &a.channel).ok());
+    ASSERT_TRUE(b_.device->Open(b.handler, &b.channel).ok());
+    echo->channel = b.channel.get();
+    ASSERT_TRUE(b.channel->Connect(a.channel->Address(), Role::kPassive).ok());
+    ASSERT_TRUE(a.channel->Connect(b.channel->Address(), Role::kActive).ok());
+    ASSERT_TRUE(
+        PollUntil([&, a = a.handler, b = b.handler] { return a->connected && b->connected; }));
+  }
+  {
+    PollingThread echoes(b_.device.get());
+    std::mt19937 random(1);
+    for (int i = 0; i < kRounds; ++i) {
+      Side& side = many[random() % many.size()].first;
+      const size_t heard = side.handler->notes.size();
+      const std::string words = "round " + std::to_string(i);
+      ASSERT_TRUE(side.Notify(words, random() % 2 == 0 ? Urgency::kLazy : Urgency::kWake).ok());
+      const Nanos deadline = Now() + 10 * kSecond;
+      while (side.handler->notes.size() == heard && Now() < deadline) {
+        if (a_.device->Poll() > 0 || !a_.device->ArmNotification()) continue;
+        a_.device->Sleep(deadline);
+      }
+      ASSERT_EQ(side.handler->notes.size(), heard + 1) << "after " << words;
+      EXPECT_EQ(side.handler->notes.back(), words);
+      const Nanos rest = Now() + static_cast<Nanos>(random() % 4) * kMillisecond;
+      while (Now() < rest) a_.device->Poll();
+    }
+  }
+  for (auto& [a, b] : many) b.handler.reset();
+  for (auto& [a, b] : many) a.handler.reset();
+  many.clear();
 }
 
 TEST_P(FabricTest, AStrangerWithAWrongAddressIsRefused) {

@@ -214,6 +214,35 @@ TEST_F(ShmTest, NoPeerCanSwallowTheWakeUpOfAnother) {
   EXPECT_TRUE(peer_->theirs.TakeConsumerSleeps()) << "and wakes";
 }
 
+// While the device is awake: an idle channel is not looked at in each turn, so its peer must ring.
+TEST_F(ShmTest, AnIdleChannelKeepsItsFlagRaisedUntilItIsUsed) {
+  Meet();
+  const iovec part = {const_cast<char*>("note"), 4};
+  for (size_t round = 1; round <= 3; ++round) {
+    ASSERT_TRUE(PollUntil([&] { return peer_->theirs.TakeConsumerSleeps(); })) << "it never rests";
+    ASSERT_TRUE(peer_->theirs.Push(&part, 1, 4));
+    ASSERT_TRUE(Send(Wake{MessageType::kWake}).ok());
+    ASSERT_TRUE(PollUntil([&] { return handler_->notes.size() == round; }));
+  }
+  // What this side says is used, too: it waits to hear that it was taken.
+  ASSERT_TRUE(PollUntil([&] { return peer_->theirs.TakeConsumerSleeps(); }));
+  ASSERT_TRUE(Notify("x").ok());
+  const char* data = nullptr;
+  size_t length = 0;
+  ASSERT_TRUE(peer_->ring.Peek(&data, &length).ok());
+  peer_->ring.Pop();
+  EXPECT_TRUE(PollUntil([&] { return handler_->delivered == 1; }));
+}
+
+// A peer that does not ring is only heard later.
+TEST_F(ShmTest, AnIdleChannelIsHeardAlsoIfItsPeerDoesNotRing) {
+  Meet();
+  const iovec part = {const_cast<char*>("note"), 4};
+  ASSERT_TRUE(PollUntil([&] { return peer_->theirs.TakeConsumerSleeps(); }));
+  ASSERT_TRUE(peer_->theirs.Push(&part, 1, 4));
+  EXPECT_TRUE(PollUntil([&] { return handler_->notes.size() == 1; }));
+}
+
 TEST_F(ShmTest, MemoryWhosePagesAreNotThereIsRefused) {
   Meet();
   constexpr size_t kLength = size_t{1} << 36;
