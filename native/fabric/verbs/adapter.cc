@@ -249,7 +249,10 @@ Status Adapter::ReserveCompletions(int entries, CompletionQueue** queue) {
                                               std::to_string(port_.attributes.max_cqe));
   }
   ibv_cq* made = library_->create_cq(port_.context, capacity, nullptr, events_, 0);
-  if (made == nullptr) return VerbError(errno, "ibv_create_cq", Name());
+  if (made == nullptr) {
+    return CreationError(errno, "ibv_create_cq", Name(), "completion queues",
+                         static_cast<int>(queues_.size()), port_.attributes.max_cq);
+  }
   queues_.push_back(std::make_unique<CompletionQueue>(made, capacity));
   queues_.back()->Reserve(entries);
   *queue = queues_.back().get();

@@ -106,6 +106,10 @@ class Adapter {
   // false if that exceeds the limit. A negative number undoes a charge.
   bool ChargePending(int64_t bytes);
 
+  // Counts the queue pairs of this process. QueuePair calls it.
+  void CountQueuePair(int change) { queue_pairs_.fetch_add(change); }
+  int queue_pairs() const { return queue_pairs_.load(); }
+
   // Finds or creates a completion queue with room for `entries` more. The caller must Release()
   // them. Returns InvalidArgument if the device does not support so many.
   Status ReserveCompletions(int entries, CompletionQueue** queue);
@@ -138,6 +142,7 @@ class Adapter {
   ibv_comp_channel* events_ = nullptr;
   std::atomic<uint64_t> registered_{0};  // bytes
   std::atomic<int64_t> pending_{0};      // bytes
+  std::atomic<int> queue_pairs_{0};
   std::atomic<bool> random_addresses_{false};
   std::atomic<bool> told_of_long_region_{false};
   bool windows_ = false;

@@ -204,6 +204,22 @@ Status VerbError(int error, std::string_view verb, std::string_view on) {
   return Status(meaning.code, WithHint(StatusFromErrno(error, what).message(), meaning.hint));
 }
 
+Status CreationError(int error, std::string_view verb, std::string_view on, std::string_view things,
+                     int used, int most) {
+  const Status status = VerbError(error, verb, on);
+  if (status.code() != Code::kResourceExhausted) return status;
+  const std::string numbers = "; this process has " + std::to_string(used) + " " +
+                              std::string(things) + ", the card " + std::to_string(most) +
+                              " for all processes";
+  if (used < most) return Status(status.code(), status.message() + numbers);
+  std::string what(verb);
+  what.append(" on ").append(on);
+  return Status(
+      status.code(),
+      StatusFromErrno(error, what).message() + numbers +
+          ": a task with fewer peers, or a lower RDMA_TRANSPORT_QUEUE_PAIRS, needs fewer");
+}
+
 Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
                               std::string_view on) {
   const uint64_t needed = registered + length;

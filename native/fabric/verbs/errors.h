@@ -28,6 +28,11 @@ inline bool IsFlush(int wc_status) { return wc_status == IBV_WC_WR_FLUSH_ERR; }
 // `on` names device and port.
 Status VerbError(int error, std::string_view verb, std::string_view on);
 
+// Like VerbError(), for a verb that makes one of the `things` of which this process has `used` and
+// the card `most`, for all processes. If there may be no more of them, the message has the numbers.
+Status CreationError(int error, std::string_view verb, std::string_view on, std::string_view things,
+                     int used, int most);
+
 // Describes a registration of `length` bytes that failed with `error` while this process had
 // registered `registered` bytes. If RLIMIT_MEMLOCK is the cause, the message has the required size,
 // the limit, and fixes for shell, systemd, Docker, Kubernetes and Slurm.

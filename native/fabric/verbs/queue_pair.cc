@@ -39,6 +39,7 @@ QueuePair::~QueuePair() {
     Log(LogLevel::kWarning, VerbError(error, "ibv_destroy_qp", adapter_->Name()).message());
   }
   queue_->Release(reserved_);
+  adapter_->CountQueuePair(-1);
 }
 
 Status QueuePair::Create(int depth, int receives) {
@@ -65,10 +66,12 @@ Status QueuePair::Create(int depth, int receives) {
     pair_ = adapter_->library().create_qp(adapter_->domain(), &given);
   }
   if (pair_ == nullptr) {
-    const Status failed = VerbError(errno, "ibv_create_qp", adapter_->Name());
+    const Status failed = CreationError(errno, "ibv_create_qp", adapter_->Name(), "queue pairs",
+                                        adapter_->queue_pairs(), device.max_qp);
     queue_->Release(reserved_);
     return failed;
   }
+  adapter_->CountQueuePair(1);
   depth_ = static_cast<uint32_t>(depth);  // as reserved; the device may have granted more
   inline_max_ = given.cap.max_inline_data;
   receives_ = receives;

@@ -92,6 +92,29 @@ TEST_F(VerbsDeviceTest, EachQueueIsTwiceAsLargeAsTheOneBefore) {
   many_.clear();
 }
 
+TEST_F(VerbsDeviceTest, ACardThatHasNoMoreQueuePairsIsAnErrorWithItsLimit) {
+  SetFake("max_qp", "6");  // three pairs of channels
+  OpenDevices();
+  ASSERT_NO_FATAL_FAILURE(ConnectMany(3));
+  const Status one_more = OpenChannel(&a_);
+  EXPECT_EQ(one_more.code(), Code::kResourceExhausted);
+  ExpectHas(one_more, "this process has 3 queue pairs, the card 6 for all processes");
+  ASSERT_TRUE(many_[0].first.Notify("undisturbed").ok());
+  ASSERT_TRUE(PollUntil([&] { return many_[0].second.handler->notes.size() == 1; }));
+  many_.clear();
+  ASSERT_TRUE(PollUntil([] { return FakeStats().qps == 0; }));
+  // All by one device.
+  std::vector<std::shared_ptr<Channel>> channels(7);
+  Status last;
+  for (auto& channel : channels) {
+    EXPECT_TRUE(last.ok()) << last.message();
+    last = a_.device->Open(a_.handler, &channel);
+  }
+  EXPECT_EQ(last.code(), Code::kResourceExhausted);
+  ExpectHas(last,
+            "this process has 6 queue pairs, the card 6 for all processes: a task with fewer");
+}
+
 // --- Many channels ---
 
 TEST_F(VerbsDeviceTest, WhateverAChannelNeedsIsDoneAmongManyThatNeedNothing) {
