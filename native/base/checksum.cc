@@ -1,5 +1,10 @@
 #include "base/checksum.h"
 
+#if defined(__aarch64__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#endif
+
 #include <array>
 #include <cstring>
 
@@ -12,18 +17,20 @@ constexpr size_t kStride = kLanes * sizeof(uint64_t);
 // Adds `length` bytes, a multiple of the stride.
 using AddWords = void (*)(const char* data, size_t length, uint32_t* lanes);
 
-__attribute__((target("sse4.2"))) void AddByInstruction(const char* data, size_t length,
-                                                        uint32_t* lanes) {
-  uint64_t crc[kLanes] = {lanes[0], lanes[1], lanes[2]};
-  for (const char* end = data + length; data != end; data += kStride) {
-    uint64_t words[kLanes];
-    std::memcpy(words, data, kStride);
-    crc[0] = __builtin_ia32_crc32di(crc[0], words[0]);
-    crc[1] = __builtin_ia32_crc32di(crc[1], words[1]);
-    crc[2] = __builtin_ia32_crc32di(crc[2], words[2]);
-  }
-  for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = static_cast<uint32_t>(crc[lane]);
+// The instruction that adds a word to a CRC-32C, on processors that may have it.
+#if defined(__x86_64__)
+#define RDMA_CRC_INSTRUCTION __attribute__((target("sse4.2")))
+bool HasInstruction() { return __builtin_cpu_supports("sse4.2") != 0; }
+RDMA_CRC_INSTRUCTION inline uint64_t AddWord(uint64_t crc, uint64_t word) {
+  return __builtin_ia32_crc32di(crc, word);
 }
+#elif defined(__aarch64__)
+#define RDMA_CRC_INSTRUCTION __attribute__((target("+crc")))
+bool HasInstruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+RDMA_CRC_INSTRUCTION inline uint64_t AddWord(uint64_t crc, uint64_t word) {
+  return __crc32cd(static_cast<uint32_t>(crc), word);
+}
+#endif
 
 // The Castagnoli polynomial, bit-reversed.
 constexpr std::array<uint32_t, 256> MakeCrcTable() {
@@ -44,9 +51,22 @@ void AddByTable(const char* data, size_t length, uint32_t* lanes) {
   }
 }
 
-AddWords Fastest() {
-  return __builtin_cpu_supports("sse4.2") != 0 ? &AddByInstruction : &AddByTable;
+#ifdef RDMA_CRC_INSTRUCTION
+RDMA_CRC_INSTRUCTION void AddByInstruction(const char* data, size_t length, uint32_t* lanes) {
+  uint64_t crc[kLanes] = {lanes[0], lanes[1], lanes[2]};
+  for (const char* end = data + length; data != end; data += kStride) {
+    uint64_t words[kLanes];
+    std::memcpy(words, data, kStride);
+    crc[0] = AddWord(crc[0], words[0]);
+    crc[1] = AddWord(crc[1], words[1]);
+    crc[2] = AddWord(crc[2], words[2]);
+  }
+  for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = static_cast<uint32_t>(crc[lane]);
 }
+AddWords Fastest() { return HasInstruction() ? &AddByInstruction : &AddByTable; }
+#else
+AddWords Fastest() { return &AddByTable; }
+#endif
 
 uint32_t Sum(const char* data, size_t length, AddWords add) {
   uint32_t lanes[kLanes] = {~0u, ~0u, ~0u};

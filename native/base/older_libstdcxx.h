@@ -5,7 +5,7 @@
 // old version, which all have.
 #pragma once
 
-#if defined(__linux__) && defined(__x86_64__)
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
 __asm__(
     ".symver _ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE,"
     "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE@GLIBCXX_3.4.11");

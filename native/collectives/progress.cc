@@ -9,22 +9,17 @@
 #include <string>
 #include <utility>
 
+#include "base/spin.h"
+
 namespace rdma_transport::collectives {
 namespace {
 
-// Each pause takes about 20 to 40 ns.
-constexpr int kPauses = 600;
+constexpr int kPauses = 600;  // 12 to 24 us
 
 // The word is in memory of another process, which this one maps read-only.
 int Futex(const std::atomic<uint32_t>& word, int operation, uint32_t value,
           const timespec* timeout) {
   return static_cast<int>(syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0));
-}
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
 }
 
 // Spinning only helps if the others run at the same time.

@@ -10,6 +10,7 @@
 namespace rdma_transport::fabric::shm {
 namespace {
 
+constexpr size_t kMappedLength = kRingCapacity + kRingFileLength;
 constexpr size_t kLengthField = 8;  // keeps records aligned to 8
 
 constexpr size_t RecordSize(size_t length) { return (kLengthField + length + 7) / 8 * 8; }
@@ -17,18 +18,19 @@ constexpr size_t RecordSize(size_t length) { return (kLengthField + length + 7) 
 }  // namespace
 
 RingMapping::~RingMapping() {
-  if (base_ != nullptr) munmap(base_, kRingFileLength + kRingCapacity);
+  if (base_ != nullptr) munmap(base_, kMappedLength);
 }
 
 Status RingMapping::Map(int fd) {
-  void* reserved = mmap(nullptr, kRingFileLength + kRingCapacity, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* reserved =
+      mmap(nullptr, kMappedLength, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return StatusFromErrno(errno, "reserving address space for a ring");
   base_ = static_cast<char*>(reserved);
-  constexpr int kProtection = PROT_READ | PROT_WRITE;
-  if (mmap(base_, kRingFileLength, kProtection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
-      mmap(base_ + kRingFileLength, kRingCapacity, kProtection, MAP_SHARED | MAP_FIXED, fd, 4096) ==
-          MAP_FAILED) {
+  const auto map = [fd](char* address, size_t length) {
+    return mmap(address, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  };
+  if (map(base_, kRingCapacity) == MAP_FAILED ||
+      map(base_ + kRingCapacity, kRingFileLength) == MAP_FAILED) {
     return StatusFromErrno(errno, "mapping a ring");
   }
   return OkStatus();

@@ -16,12 +16,14 @@
 
 namespace rdma_transport::fabric::shm {
 
+// The file holds the data, then the header. So the data begin at a page whatever the size of pages,
+// which is 64 KiB with some kernels for aarch64.
 constexpr size_t kRingCapacity = size_t{256} << 10;
 constexpr size_t kRingFileLength = kRingCapacity + 4096;
 // Limits a record to about half of the ring.
 constexpr size_t kMaxRecord = kRingCapacity / 2 - 64;
 
-// The first page. Producer and consumer write to separate cache lines.
+// Producer and consumer write to separate cache lines.
 struct RingHeader {
   alignas(64) std::atomic<uint64_t> tail;  // bytes produced; written by the producer
   alignas(64) std::atomic<uint64_t> head;  // bytes consumed; written by the consumer
@@ -30,7 +32,7 @@ struct RingHeader {
   alignas(64) std::atomic<uint32_t> producer_waits;
 };
 
-// A mapping of a ring's file; unmapped on destruction.
+// A mapping of a ring's file, with the data twice: data | data | header. Unmapped on destruction.
 class RingMapping {
  public:
   RingMapping() = default;
@@ -39,8 +41,8 @@ class RingMapping {
   RingMapping& operator=(const RingMapping&) = delete;
 
   Status Map(int fd);
-  RingHeader* header() const { return reinterpret_cast<RingHeader*>(base_); }
-  char* data() const { return base_ + 4096; }
+  RingHeader* header() const { return reinterpret_cast<RingHeader*>(base_ + 2 * kRingCapacity); }
+  char* data() const { return base_; }
 
  private:
   char* base_ = nullptr;

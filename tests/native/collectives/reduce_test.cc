@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <complex>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
@@ -95,6 +96,15 @@ TEST(ReduceTest, TypesOf16BitsAreRoundedOnce) {
   const uint16_t tiny = Float16::FromFloat(std::ldexp(1.0f, -11)).bits;
   const uint16_t sum = Combined<uint16_t>(DType::kFloat16, ReduceOp::kSum, {one, tiny, tiny});
   EXPECT_EQ(Float16{sum}.ToFloat(), 1.0f + std::ldexp(1.0f, -10));
+}
+
+// A fused multiply-add rounds once, so it would give other bits than on processors without one.
+TEST(ReduceTest, ComplexProductsAreRoundedTwice) {
+  const float x = 1 + std::ldexp(1.0f, -20);
+  const std::complex<float> value = {x, x};
+  const DType dtype = DType::kComplex64;
+  EXPECT_EQ(Combined(dtype, ReduceOp::kProd, {value, value}).real(), 0);
+  EXPECT_EQ(Combined(dtype, ReduceOp::kProd, {value, value, {x, 0}}).real(), 0);
 }
 
 TEST(ReduceTest, TheOutputMayBeAnySource) {
