@@ -415,6 +415,8 @@ void ChaosWorld::SendOne(Step* step, size_t index) {
   if (edge.is_mutable) payload->Overwrite(0xaa);
   if (sent.ok()) return;
   FailStep(step->number, Name(step->number, index) + ": " + sent.message());
+  // Where the step must end everywhere, the failing send ends it as any other operation does.
+  if (step->fails.load()) AbortOn(edge.from, step);
   if (sent.code() == Code::kInternal || sent.message().empty()) {
     complaints_.Add(Name(step->number, index) +
                     " was refused without a sentence: " + sent.message());
