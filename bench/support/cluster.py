@@ -1,6 +1,7 @@
 """Clusters of real processes."""
 
 import json
+import os
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,7 +15,8 @@ from .ports import free_port
 __all__ = ["Cluster", "NotStartedError", "Task", "eventually", "free_port"]
 
 TASK = Path(__file__).with_name("task.py")
-START_SECONDS = 60
+START_SECONDS = 60.0
+SECONDS_PER_TASK = 10.0  # of processor time to start a task, with room to spare
 
 
 class NotStartedError(RuntimeError):
@@ -50,9 +52,9 @@ class Task(Child):
             place=place,
         )
 
-    def wait_ready(self) -> dict[str, Any]:
+    def wait_ready(self, seconds: float = START_SECONDS) -> dict[str, Any]:
         """Return its first answer: that it is ready, or an error."""
-        answer: dict[str, Any] = self.read(START_SECONDS)
+        answer: dict[str, Any] = self.read(seconds)
         return answer
 
     def ask(self) -> dict[str, Any]:
@@ -144,7 +146,7 @@ class Cluster(Members):
         return task
 
     def _ready(self, task: Task) -> None:
-        answer = task.wait_ready()
+        answer = task.wait_ready(start_seconds(sum(map(len, self.spec.values()))))
         if "error" in answer:
             raise NotStartedError(task.name, answer)
 
@@ -155,6 +157,12 @@ class Cluster(Members):
     def by_name(self) -> dict[str, Task]:
         """Return all tasks by their names in TensorFlow."""
         return {f"/job:{job}/task:{index}": task for (job, index), task in self.tasks.items()}
+
+
+def start_seconds(tasks: int) -> float:
+    """How long the start of so many tasks may take on this host, with the load that it has."""
+    share = max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
+    return START_SECONDS + SECONDS_PER_TASK * tasks * share
 
 
 def eventually(condition: Any, seconds: float = 5) -> bool:
