@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream test-tensorflow wheel bench-verbs paper docs lint format bench clean
+.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream test-tensorflow test-aarch64 wheel bench-verbs paper docs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -17,6 +17,7 @@ help:
 	@echo "make fuzz   run each fuzz target for SECONDS=60"
 	@echo "make test-verbs   test on libibverbs, in virtual machines with Soft-RoCE"
 	@echo "make test-tensorflow   build for another TensorFlow, and test; TENSORFLOW=2.18 names it"
+	@echo "make test-aarch64   run the C++ tests of the core for aarch64, with qemu-user"
 	@echo "make test-upstream   run TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
 	@echo "make bench  measure the time per edge, rdma beside gRPC"
 	@echo "make bench-verbs  compare verbs with perftest and gRPC, in virtual machines with Soft-RoCE"
@@ -114,6 +115,9 @@ test-verbs: venv
 TENSORFLOW ?= 2.18
 test-tensorflow: $(STAMPS)/packages
 	@tools/test_tensorflow.sh $(TENSORFLOW)
+
+test-aarch64: $(STAMPS)/packages
+	@tools/test_aarch64.sh
 
 test-upstream: venv
 	@$(PYTHON) -m tests.upstream

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build needs and that are missing.
+# Installs Debian packages that are missing: those that the build needs, or those that are given.
 set -euo pipefail
 packages=(clang-16 g++ iproute2 libclang-rt-16-dev libfabric-dev libgtest-dev libibverbs-dev
   python3-venv ucx-utils)
+[ $# -eq 0 ] || packages=("$@")
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
