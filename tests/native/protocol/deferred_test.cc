@@ -94,13 +94,13 @@ class DeferredTest : public testing::ProtocolTest {
   Task b_;
 };
 
-// Its threads look for stuck work every 10 ms.
+// Its threads look for stuck work every 20 ms.
 class OftenLookingTest : public DeferredTest {
  protected:
   OftenLookingTest() : DeferredTest(OftenLooking()) {}
   static Settings OftenLooking() {
     Settings settings = testing::TestSettings();
-    settings.peer_timeout = 160 * kMillisecond;
+    settings.peer_timeout = 320 * kMillisecond;
     settings.spin = kMillisecond;
     return settings;
   }
