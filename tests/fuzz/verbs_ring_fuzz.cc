@@ -65,16 +65,21 @@ void WriteIntoRing(Input* input, char* ring, uint64_t size) {
 
 // The reader of a ring of exactly that size.
 void ReadHostileRing(Input* input) {
-  const uint64_t size = (input->Below(4) + 1) * 16 * kUnit;
-  const auto ring = std::make_unique<char[]>(size);
-  std::memset(ring.get(), 0, size);
+  uint64_t size = (input->Below(4) + 1) * 16 * kUnit;
+  auto ring = std::make_unique<char[]>(size);  // zeroes
   RingReader reader;
   reader.Attach(ring.get(), size, static_cast<uint32_t>(input->Below(20) + 1));
   Transfers transfers;
   for (size_t i = 0; i < kMaxOperations && !input->empty(); ++i) {
-    switch (input->Below(4)) {
+    switch (input->Below(5)) {
       case 0:
         WriteIntoRing(input, ring.get(), size);
+        continue;
+      case 4:
+        if (size > 64 * kUnit) continue;
+        size += (input->Below(4) + 1) * 16 * kUnit;
+        ring = std::make_unique<char[]>(size);
+        reader.Move(ring.get(), size);
         continue;
       case 1:
         Aim(input, transfers);
@@ -103,13 +108,19 @@ void ReadHostileRing(Input* input) {
 
 // The writer, whose peer gives credits as it likes.
 void WriteForHostileReader(Input* input) {
-  const uint64_t size = (input->Below(4) + 1) * 16 * kUnit;
-  const auto mirror = std::make_unique<char[]>(size);
+  uint64_t size = (input->Below(4) + 1) * 16 * kUnit;
+  auto mirror = std::make_unique<char[]>(size);
   RingWriter writer;
   writer.Attach(mirror.get(), size, static_cast<uint32_t>(input->Below(20) + 1));
   std::vector<Batch> sent;
   for (size_t i = 0; i < kMaxOperations && !input->empty(); ++i) {
-    switch (input->Below(4)) {
+    switch (input->Below(5)) {
+      case 4:
+        if (size > 64 * kUnit || writer.HasOpenBatch()) break;
+        size += (input->Below(4) + 1) * 16 * kUnit;
+        mirror = std::make_unique<char[]>(size);
+        writer.Move(mirror.get(), size);
+        break;
       case 0: {
         const std::string bytes(std::min<size_t>(input->Take<uint16_t>(), writer.LargestRecord()),
                                 'r');

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "fabric/host/fork_guard.h"
 #include "fabric/verbs/errors.h"
+#include "fabric/verbs/wire.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
@@ -22,7 +23,7 @@ constexpr uint64_t kIovaGranule = uint64_t{2} << 20;
 // Keeps signed arithmetic and the end of a region from overflowing.
 constexpr uint64_t kIovaLimit = uint64_t{1} << 62;
 
-// Peers that may be pending at once if their rings are as large as this side's.
+// Peers that may be pending at once, with a first ring of each side.
 constexpr int64_t kMaxPendingPeers = 512;
 // mlx5 cannot bind longer windows.
 constexpr uint64_t kLongestWindow = uint64_t{1} << 31;
@@ -225,7 +226,7 @@ bool Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& 
 }
 
 bool Adapter::ChargePending(int64_t bytes) {
-  const int64_t limit = kMaxPendingPeers * 2 * static_cast<int64_t>(settings_.ring);
+  const int64_t limit = kMaxPendingPeers * 2 * static_cast<int64_t>(kFirstRing);
   if (pending_.fetch_add(bytes) + bytes <= limit || bytes < 0) return true;
   pending_.fetch_sub(bytes);
   return false;

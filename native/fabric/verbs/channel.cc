@@ -16,8 +16,6 @@ namespace {
 
 // Receives reserved for credits; ring.cc explains how many credits can be in flight.
 constexpr int kCreditReceives = 40;
-constexpr uint64_t kPage = 4096;
-constexpr uint64_t kRingKey = ~uint64_t{0};  // not the key of any region
 constexpr Immediate kRingCheck = {true, false, 0, 0};
 constexpr Nanos kClosingTimeout = 200 * kMillisecond;
 constexpr Nanos kFlushTimeout = 500 * kMillisecond;
@@ -45,16 +43,11 @@ VerbsChannel::~VerbsChannel() {
 Status VerbsChannel::Open() {
   Adapter& adapter = device_->adapter();
   const VerbsSettings& settings = adapter.settings();
-  RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(0, (settings.ring + kPage - 1) / kPage * kPage,
-                                                  Access::kRemoteReadWrite, nullptr, &ring_));
-  RDMA_RETURN_IF_ERROR(adapter.Expose(ring_->address(), ring_->length(),
-                                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
-                                      &ring_registration_));
-  RDMA_RETURN_IF_ERROR(OpenWindows(kRingKey, ring_registration_, 1));
   // A device with shorter queues gets fewer batches, so that each batch still has a receive.
   const int most = adapter.port().attributes.max_qp_wr - kCreditReceives;
   depth_ = std::max(std::min(settings.queue_depth, most), 1);
-  reader_.Attach(ring_->address(), ring_->length(), static_cast<uint32_t>(depth_));
+  RDMA_RETURN_IF_ERROR(inbox_.Open(&adapter, settings.ring, static_cast<uint32_t>(depth_)));
+  RDMA_RETURN_IF_ERROR(OpenWindows(inbox_.ring().key, inbox_.ring().registration, 1));
   for (int i = 0; i < settings.queue_pairs; ++i) {
     pairs_.push_back(std::make_unique<QueuePair>(&adapter, tag_ + static_cast<uint32_t>(i)));
     RDMA_RETURN_IF_ERROR(pairs_.back()->Create(depth_, i == 0 ? depth_ + kCreditReceives : 0));
@@ -75,11 +68,13 @@ std::string VerbsChannel::Address() const {
   for (size_t i = 0; i < pairs_.size(); ++i) {
     address.queue_pair[i] = {pairs_[i]->number(), pairs_[i]->first_psn()};
   }
-  address.ring_address = ring_registration_->iova();
-  address.ring_size = ring_->length();
-  address.ring_rkey = KeysOf(kRingKey, ring_registration_->rkey()).front();
+  const Inbox::Ring& ring = inbox_.ring();
+  address.ring_address = ring.registration->iova();
+  address.ring_size = ring.size();
+  address.ring_limit = inbox_.limit();
+  address.ring_rkey = KeysOf(ring.key, ring.registration->rkey()).front();
   address.most_batches = static_cast<uint32_t>(depth_);
-  address.ring_window = !windows_.Of(kRingKey).empty();
+  address.ring_window = !windows_.Of(ring.key).empty();
   address.token = token_;
   return address.Encode();
 }
@@ -108,7 +103,7 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   state_.store(State::kConnecting);
   // Everything that this side sends follows the binding, so a peer that has received anything may
   // write.
-  BindWindows(kRingKey);
+  BindWindows(inbox_.ring().key);
   check_due_ = true;
   if (!passive_ && !peer.ring_window) return Greet(RecordKind::kHello);
   if (!passive_) outbox_.SendCredit(kRingCheck);
@@ -125,7 +120,7 @@ Status VerbsChannel::Greet(RecordKind kind) {
 
 // Any process can request a channel, and chooses the size of its ring.
 Status VerbsChannel::ChargePending(uint64_t peer_ring) {
-  const auto bytes = static_cast<int64_t>(peer_ring + ring_->length());
+  const auto bytes = static_cast<int64_t>(peer_ring + inbox_.ring().size());
   if (!device_->adapter().ChargePending(bytes)) {
     return Status(Code::kResourceExhausted,
                   "too much memory waits for peers that have not connected yet; try again later");
@@ -413,6 +408,8 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   Status status;
   if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
     status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
+  } else if (immediate.request()) {
+    status = OnRingRequest(immediate.units * kRingGranule);
   } else if (immediate.credit) {
     std::lock_guard<std::mutex> lock(mu_);
     status = OnCredit(immediate);
@@ -433,7 +430,7 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
     return 1;
   }
   Immediate credit;
-  while (reader_.TakeCredit(&credit)) outbox_.SendCredit(credit);
+  while (inbox_.TakeCredit(&credit)) outbox_.SendCredit(credit);
   Pump();
   if (pairs_.front()->waiting_credits() > kCreditReceives) {
     PartLocked(
@@ -453,13 +450,55 @@ Status VerbsChannel::OnCredit(const Immediate& credit) {
   return OkStatus();
 }
 
+// The peer lacks room. Refusing it is no reason to end the channel.
+Status VerbsChannel::OnRingRequest(uint64_t size) {
+  if (!greeted_) return Status(Code::kDataLoss, "a request for a larger ring at a wrong time");
+  // Call without the lock, because it pins pages.
+  Status grown = inbox_.Grow(&device_->adapter(), size);
+  if (grown.code() == Code::kDataLoss) return grown;
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!Serving(state_.load())) return OkStatus();
+  RingRecord record = {};
+  if (grown.ok()) grown = OpenWindows(inbox_.next().key, inbox_.next().registration, 1);
+  if (grown.ok()) {
+    const Inbox::Ring& next = inbox_.next();
+    BindWindows(next.key);
+    record.address = next.registration->iova();
+    record.size = next.size();
+    record.rkey = KeysOf(next.key, next.registration->rkey()).front();
+  } else {
+    inbox_.DropNext();
+    Log(LogLevel::kWarning, route_ + ": the ring of notifications cannot grow to " +
+                                std::to_string(size) + " bytes: " + grown.message());
+  }
+  outbox_.AddRing(record);
+  Attend();
+  return OkStatus();
+}
+
+Status VerbsChannel::OnRing(std::string_view bytes) {
+  RingRecord record;
+  if (bytes.size() != sizeof(record)) {
+    return Status(Code::kDataLoss, "a ring described in a wrong size");
+  }
+  std::memcpy(&record, bytes.data(), sizeof(record));
+  std::lock_guard<std::mutex> lock(mu_);
+  return outbox_.OnRing(record);
+}
+
 Status VerbsChannel::HandleBatch(const Immediate& immediate) {
-  RDMA_RETURN_IF_ERROR(reader_.Begin(immediate));
+  if (immediate.moved()) {
+    std::lock_guard<std::mutex> lock(mu_);
+    uint64_t old_key = 0;
+    RDMA_RETURN_IF_ERROR(inbox_.TakeNext(&old_key));
+    windows_.Revoke(old_key);
+  }
+  RDMA_RETURN_IF_ERROR(inbox_.Begin(immediate));
   while (true) {
     RecordKind kind{};
     std::string_view record;
     bool more = false;
-    RDMA_RETURN_IF_ERROR(reader_.Next(&kind, &record, &more));
+    RDMA_RETURN_IF_ERROR(inbox_.Next(&kind, &record, &more));
     if (!more) return OkStatus();
     RDMA_RETURN_IF_ERROR(HandleRecord(kind, record));
   }
@@ -486,6 +525,11 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
     case RecordKind::kHello:
     case RecordKind::kAccept:
       return HandleGreeting(kind, record);
+    case RecordKind::kRing:
+      if (!greeted_) break;
+      return OnRing(record);
+    case RecordKind::kMoved:
+      return OkStatus();
     case RecordKind::kBye:
       return Status(Code::kUnavailable,
                     "the peer closed the channel: " + Printable(record, kMaxReason));

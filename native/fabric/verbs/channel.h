@@ -11,12 +11,11 @@
 #include "base/clock.h"
 #include "fabric/fabric.h"
 #include "fabric/greeting.h"
-#include "fabric/host/region.h"
 #include "fabric/verbs/adapter.h"
+#include "fabric/verbs/inbox.h"
 #include "fabric/verbs/memory.h"
 #include "fabric/verbs/outbox.h"
 #include "fabric/verbs/queue_pair.h"
-#include "fabric/verbs/ring.h"
 #include "fabric/verbs/transfers.h"
 #include "fabric/verbs/windows.h"
 
@@ -117,6 +116,8 @@ class VerbsChannel final : public Channel {
   int OnReceive(const ibv_wc& completion);
   void OnSent(size_t index, const ibv_wc& completion);
   Status OnCredit(const Immediate& credit);
+  Status OnRingRequest(uint64_t size);
+  Status OnRing(std::string_view record);
   Status HandleBatch(const Immediate& immediate);
   Status HandleRecord(RecordKind kind, std::string_view record);
   Status HandleGreeting(RecordKind kind, std::string_view shown);
@@ -142,10 +143,7 @@ class VerbsChannel final : public Channel {
   int64_t pending_bytes_ = 0;  // charged for a peer that has not connected yet
   int depth_ = 0;              // work requests per queue pair, and batches the peer may send
 
-  // Written by the peer.
-  std::unique_ptr<host::MemoryRegion> ring_;
-  std::shared_ptr<Registration> ring_registration_;
-  RingReader reader_;
+  Inbox inbox_;  // written by the peer
   // Used only by the polling thread.
   bool greeted_ = false;
   bool ignore_input_ = false;  // the rest of the ring is ignored

@@ -1,5 +1,7 @@
 #include "fabric/verbs/outbox.h"
 
+#include <algorithm>
+
 namespace rdma_transport::fabric::verbs {
 namespace {
 
@@ -15,24 +17,41 @@ size_t TotalLength(const iovec* parts, int count) {
 }  // namespace
 
 Status Outbox::Attach(Adapter* adapter, const ChannelAddress& peer) {
+  adapter_ = adapter;
+  limit_ = peer.ring_limit;
+  RDMA_RETURN_IF_ERROR(AttachRing(peer.ring_address, peer.ring_rkey, peer.ring_size, &ring_));
+  writer_.Attach(ring_.mirror->address(), peer.ring_size, peer.most_batches);
+  return OkStatus();
+}
+
+Status Outbox::AttachRing(uint64_t address, uint32_t rkey, uint64_t size, Ring* ring) {
   RDMA_RETURN_IF_ERROR(
-      host::MemoryRegion::Create(0, peer.ring_size, Access::kRemoteRead, nullptr, &mirror_));
-  RDMA_RETURN_IF_ERROR(adapter->Register(mirror_->address(), mirror_->length(), 0, &registration_));
-  writer_.Attach(mirror_->address(), peer.ring_size, peer.most_batches);
-  peer_ring_ = peer.ring_address;
-  peer_rkey_ = peer.ring_rkey;
+      host::MemoryRegion::Create(0, size, Access::kRemoteRead, nullptr, &ring->mirror));
+  RDMA_RETURN_IF_ERROR(adapter_->Register(ring->mirror->address(), size, 0, &ring->registration));
+  ring->address = address;
+  ring->rkey = rkey;
   return OkStatus();
 }
 
 Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled) {
   const size_t length = TotalLength(parts, count);
-  if (length > writer_.LargestRecord()) {
+  if (length > RingWriter::LargestRecordOf(limit_)) {
     return Status(Code::kInvalidArgument,
                   "a notification of " + std::to_string(length) +
                       " bytes is too long for the peer's ring (RDMA_TRANSPORT_RING)");
   }
   if (waiting_.empty() && Append(kind, parts, count, length, number, signaled)) return OkStatus();
   return Keep(kind, parts, count, length, number, signaled);
+}
+
+void Outbox::AddRing(const RingRecord& ring) {
+  const iovec part = {const_cast<RingRecord*>(&ring), sizeof(ring)};
+  if (!Append(RecordKind::kRing, &part, 1, sizeof(ring), 0, /*signaled=*/true)) {
+    waiting_.push_front({RecordKind::kRing,
+                         std::string(reinterpret_cast<const char*>(&ring), sizeof(ring)), 0, true});
+    waiting_bytes_ += sizeof(ring);
+  }
+  Close();
 }
 
 Status Outbox::Keep(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
@@ -47,11 +66,69 @@ Status Outbox::Keep(RecordKind kind, const iovec* parts, int count, size_t lengt
   }
   waiting_bytes_ += length;
   waiting_.push_back(std::move(waiting));
+  RequestRing(length);
   return OkStatus();
+}
+
+// The next ring has room for the record, and is four times as large if the peer allows it. A second
+// request must not reach the peer before the first batch in the ring of the first one.
+void Outbox::RequestRing(size_t record) {
+  if (requested_ || next_.mirror != nullptr || old_.mirror != nullptr || writer_.size() >= limit_) {
+    return;
+  }
+  uint64_t size = writer_.size();
+  do {
+    size = std::min(size * 4, limit_);
+  } while (RingWriter::LargestRecordOf(size) < record);
+  requested_ = true;
+  SendCredit({true, true, static_cast<uint32_t>(size / kRingGranule), 0});
+}
+
+Status Outbox::OnRing(const RingRecord& ring) {
+  if (!std::exchange(requested_, false) ||
+      (ring.size != 0 &&
+       (ring.size % kRingGranule != 0 || ring.size <= writer_.size() || ring.size > limit_))) {
+    return Status(Code::kDataLoss, "a ring of notifications that was not requested");
+  }
+  const Status attached = ring.size == 0
+                              ? Status(Code::kResourceExhausted, "the peer lacks the memory")
+                              : AttachRing(ring.address, ring.rkey, ring.size, &next_);
+  if (!attached.ok()) {
+    next_ = Ring();
+    limit_ = writer_.size();  // what fits there still passes
+    for (const Waiting& waiting : waiting_) {
+      const size_t length = waiting.bytes.size();
+      if (length <= writer_.LargestRecord()) continue;
+      Drop();  // so that the reason reaches the peer
+      return Status(Code::kResourceExhausted,
+                    "no memory for a ring with room for a notification of " +
+                        std::to_string(length) + " bytes: " + attached.message());
+    }
+  }
+  Refill();
+  return OkStatus();
+}
+
+// Returns false if an open batch must leave first.
+bool Outbox::MoveToNext() {
+  Close();
+  if (writer_.HasOpenBatch()) return false;
+  old_ = std::exchange(ring_, std::exchange(next_, Ring()));
+  writer_.Move(ring_.mirror->address(), ring_.size());
+  // The record to come may need a ring that is larger still, which may be requested once a batch in
+  // this one was written.
+  writer_.Append(RecordKind::kMoved, nullptr, 0, 0);
+  writer_.Mark(last_number_, /*signaled=*/true);
+  return true;
 }
 
 bool Outbox::Append(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
                     bool signaled) {
+  if (next_.mirror != nullptr && !MoveToNext()) return false;
+  if (length > writer_.LargestRecord()) {
+    Close();
+    return false;
+  }
   RingWriter::Room room = writer_.Append(kind, parts, count, length);
   if (room == RingWriter::Room::kCloseFirst) {
     Close();
@@ -69,11 +146,11 @@ void Outbox::Close() {
   if (!writer_.Close(&batch)) return;
   Work work;
   work.kind = Work::Kind::kBatch;
-  work.local = mirror_->address() + batch.offset;
+  work.local = ring_.mirror->address() + batch.offset;
   work.length = batch.length;
-  work.local_end.lkey = registration_->lkey();
-  work.remote = peer_ring_ + batch.offset;
-  work.rkey = peer_rkey_;
+  work.local_end.lkey = ring_.registration->lkey();
+  work.remote = ring_.address + batch.offset;
+  work.rkey = ring_.rkey;
   work.immediate = batch.immediate;
   work.signaled = batch.signaled;
   work.end = batch.end;
@@ -84,8 +161,8 @@ void Outbox::Close() {
 void Outbox::SendCredit(const Immediate& credit) {
   Work work;
   work.kind = Work::Kind::kCredit;
-  work.remote = peer_ring_;
-  work.rkey = peer_rkey_;
+  work.remote = ring_.address;
+  work.rkey = ring_.rkey;
   work.immediate = credit.Encode();
   push_(work);
 }
@@ -99,6 +176,7 @@ Status Outbox::OnCredit(const Immediate& credit) {
 
 void Outbox::OnWritten(const Work& batch) {
   writer_.OnWritten(batch.end);
+  if (old_.mirror != nullptr && writer_.Moved()) old_ = Ring();
   Refill();
 }
 
@@ -113,6 +191,7 @@ void Outbox::Refill() {
     moved = true;
   }
   if (moved) Close();
+  if (!waiting_.empty()) RequestRing(waiting_.front().bytes.size());
 }
 
 void Outbox::Drop() {

@@ -1,5 +1,6 @@
 // The outgoing records of a channel. They are gathered into batches, and queued while the peer's
-// ring has no room.
+// ring has no room. A ring that lacks room is exchanged for a larger one, as far as the peer allows
+// it.
 #pragma once
 
 #include <sys/uio.h>
@@ -28,17 +29,25 @@ class Outbox {
   // Passes each closed batch and each credit to `push`, in order.
   explicit Outbox(std::function<void(Work)> push) : push_(std::move(push)) {}
 
-  // Allocates the memory from which the peer's ring is written. Call it first.
+  // Allocates the memory from which the peer's ring is written. Call it first. The adapter must
+  // outlive the outbox.
   Status Attach(Adapter* adapter, const ChannelAddress& peer);
 
   // Adds a record to the open batch, or queues it until there is room. `number` is the sequence
   // number of a notification, 0 for other records. Returns ResourceExhausted if too much is queued,
   // InvalidArgument if the record is too long.
   Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled);
+  // Adds the answer to the peer's request for a larger ring. It overtakes what is queued: records
+  // there may wait for the peer's own answer.
+  void AddRing(const RingRecord& ring);
   // Closes the open batch, unless the peer has no receive left for it.
   void Close();
   // Returns room in this side's ring to the peer, which writes it.
   void SendCredit(const Immediate& credit);
+
+  // The peer's answer to a request for a larger ring. Returns DataLoss if there was no such
+  // request, ResourceExhausted if a queued record needs the ring and the memory is missing.
+  Status OnRing(const RingRecord& ring);
 
   // The peer's credit, or the completion of a batch, makes room.
   Status OnCredit(const Immediate& credit);
@@ -58,6 +67,19 @@ class Outbox {
     bool signaled;
   };
 
+  // The memory of the peer's ring, and the source of all writes to it, at equal offsets.
+  struct Ring {
+    std::unique_ptr<host::MemoryRegion> mirror;
+    std::unique_ptr<Registration> registration;
+    uint64_t address = 0;
+    uint32_t rkey = 0;
+
+    uint64_t size() const { return mirror->length(); }
+  };
+
+  Status AttachRing(uint64_t address, uint32_t rkey, uint64_t size, Ring* ring);
+  void RequestRing(size_t record);
+  bool MoveToNext();
   bool Append(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
               bool signaled);
   Status Keep(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
@@ -65,12 +87,13 @@ class Outbox {
   void Refill();
 
   const std::function<void(Work)> push_;
-  // The source of all writes to the peer's ring, at equal offsets.
-  std::unique_ptr<host::MemoryRegion> mirror_;
-  std::unique_ptr<Registration> registration_;
+  Adapter* adapter_ = nullptr;
+  Ring ring_;
+  Ring next_;  // a larger one, not used yet
+  Ring old_;   // writes from its mirror may be in flight
   RingWriter writer_;
-  uint64_t peer_ring_ = 0;
-  uint32_t peer_rkey_ = 0;
+  uint64_t limit_ = 0;        // of the size of rings
+  bool requested_ = false;    // a larger ring; the answer has not arrived
   uint64_t last_number_ = 0;  // of the last notification in the ring
   std::deque<Waiting> waiting_;
   size_t waiting_bytes_ = 0;

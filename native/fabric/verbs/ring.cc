@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace rdma_transport::fabric::verbs {
 namespace {
@@ -21,7 +22,16 @@ void RingWriter::Attach(char* mirror, uint64_t size, uint32_t most_batches) {
   most_batches_ = most_batches;
 }
 
-uint64_t RingWriter::Used() const { return tail_ - std::min(granted_, written_); }
+// Positions go on at the beginning of the new ring. Both ends treat what they skip as consumed, so
+// credits stay right.
+void RingWriter::Move(char* mirror, uint64_t size) {
+  mirror_ = mirror;
+  size_ = size;
+  moved_ = true;
+  begin_ = RoundUp(tail_, size);
+  granted_ += begin_ - tail_;
+  tail_ = begin_;
+}
 
 RingWriter::Room RingWriter::Append(RecordKind kind, const iovec* parts, int count, size_t length) {
   const uint64_t needed = RoundUp(sizeof(RecordHeader) + length, 8);
@@ -33,12 +43,12 @@ RingWriter::Room RingWriter::Append(RecordKind kind, const iovec* parts, int cou
         batch_.offset % size_ + (grown - batch_.offset) > size_) {
       return Room::kCloseFirst;
     }
-    if (grown - std::min(granted_, written_) > size_) return Room::kFull;
+    if (grown - FirstUsed() > size_) return Room::kFull;
   } else {
     const uint64_t length_in_ring = RoundUp(needed, kUnit);
     const bool wraps = start % size_ + length_in_ring > size_;
     if (wraps) start = RoundUp(start, size_);
-    if (start + length_in_ring - std::min(granted_, written_) > size_) return Room::kFull;
+    if (start + length_in_ring - FirstUsed() > size_) return Room::kFull;
     open_ = true;
     wrapped_ = wraps;
     batch_ = Batch();
@@ -76,6 +86,7 @@ bool RingWriter::Close(Batch* batch) {
   Immediate immediate;
   immediate.wrapped = wrapped_;
   immediate.units = static_cast<uint32_t>(batch->length / kUnit);
+  immediate.batches = std::exchange(moved_, false) ? 1 : 0;
   batch->immediate = immediate.Encode();
   ++batches_sent_;
   open_ = false;
@@ -95,6 +106,14 @@ void RingReader::Attach(const char* ring, uint64_t size, uint32_t most_batches) 
   ring_ = ring;
   size_ = size;
   most_batches_ = most_batches;
+}
+
+void RingReader::Move(const char* ring, uint64_t size) {
+  const uint64_t skipped = RoundUp(head_, size) - head_;
+  ring_ = ring;
+  size_ = size;
+  head_ += skipped;
+  credited_ += skipped;
 }
 
 Status RingReader::Begin(const Immediate& batch) {

@@ -11,6 +11,7 @@ namespace {
 struct Fixed {
   uint64_t ring_address;
   uint64_t ring_size;
+  uint64_t ring_limit;
   uint32_t ring_rkey;
   uint32_t most_batches;
   uint32_t mtu;
@@ -31,6 +32,7 @@ std::string ChannelAddress::Encode() const {
   Fixed fixed = {};
   fixed.ring_address = ring_address;
   fixed.ring_size = ring_size;
+  fixed.ring_limit = ring_limit;
   fixed.ring_rkey = ring_rkey;
   fixed.most_batches = most_batches;
   fixed.mtu = mtu;
@@ -54,14 +56,17 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   if (bytes.size() != sizeof(fixed)) return malformed;
   std::memcpy(&fixed, bytes.data(), sizeof(fixed));
   // This side pins a mirror as large as the peer's ring.
-  if (fixed.queue_pairs == 0 || fixed.queue_pairs > kMaxQueuePairs ||
-      fixed.ring_size % kUnit != 0 || fixed.ring_size < VerbsSettings::kMinRing ||
-      fixed.ring_size > VerbsSettings::kMaxRing || fixed.most_batches == 0 ||
+  const auto whole = [](uint64_t size) { return size % kRingGranule == 0; };
+  if (fixed.queue_pairs == 0 || fixed.queue_pairs > kMaxQueuePairs || !whole(fixed.ring_size) ||
+      fixed.ring_size < kFirstRing || fixed.ring_size > fixed.ring_limit ||
+      !whole(fixed.ring_limit) || fixed.ring_limit < VerbsSettings::kMinRing ||
+      fixed.ring_limit > VerbsSettings::kMaxRing || fixed.most_batches == 0 ||
       fixed.most_batches > VerbsSettings::kMaxQueueDepth) {
     return malformed;
   }
   address->ring_address = fixed.ring_address;
   address->ring_size = fixed.ring_size;
+  address->ring_limit = fixed.ring_limit;
   address->ring_rkey = fixed.ring_rkey;
   address->most_batches = fixed.most_batches;
   address->mtu = fixed.mtu;

@@ -5,6 +5,10 @@
 // immediate data adds one batch of records; the immediate value is the length of the batch. Its
 // completion follows the bytes of this and all earlier writes of the queue pair. The receiver frees
 // room in the ring with empty writes with immediate data ("credits").
+//
+// A ring begins small. A sender that lacks room asks for a larger one with an empty write with
+// immediate data, once at a time. The receiver answers with a record. The sender's next batch then
+// begins the new ring, and the old one ends.
 #pragma once
 
 #include <array>
@@ -21,6 +25,9 @@ constexpr size_t kTokenLength = 16;
 constexpr int kMaxQueuePairs = 8;
 // Room is counted in units, so that a batch or a credit fits into an immediate value.
 constexpr uint64_t kUnit = 64;
+// Rings have whole pages. The first one is small, because most peers of a large job are idle.
+constexpr uint64_t kRingGranule = 4096;
+constexpr uint64_t kFirstRing = 4 * kRingGranule;
 constexpr uint64_t kMaxUnits = 0xffff;
 constexpr uint32_t kMaxBatches = 0x3fff;
 
@@ -40,6 +47,7 @@ struct ChannelAddress {
   std::array<QueuePair, kMaxQueuePairs> queue_pair = {};
   uint64_t ring_address = 0;
   uint64_t ring_size = 0;
+  uint64_t ring_limit = 0;  // of the size to which the ring may grow
   uint32_t ring_rkey = 0;
   uint32_t most_batches = 0;  // maximum number of batches in flight, one receive each
   bool ring_window = false;   // the ring is writable once an empty credit was answered
@@ -50,7 +58,16 @@ struct ChannelAddress {
   static Status Decode(std::string_view bytes, ChannelAddress* address);
 };
 
-enum class RecordKind : uint32_t { kNotification = 1, kRegion, kForget, kHello, kAccept, kBye };
+enum class RecordKind : uint32_t {
+  kNotification = 1,
+  kRegion,
+  kForget,
+  kHello,
+  kAccept,
+  kBye,
+  kRing,
+  kMoved,  // empty; the first one in a larger ring
+};
 
 // A record starts at a multiple of 8.
 struct RecordHeader {
@@ -69,12 +86,23 @@ struct RegionRecord {
   uint32_t writable;
 };
 
-// The immediate value of a batch or a credit, in host byte order.
+// A larger ring, which the receiver of this record may begin. A size of 0 refuses one.
+struct RingRecord {
+  uint64_t address;
+  uint64_t size;
+  uint32_t rkey;
+  uint32_t reserved;
+};
+
+// The immediate value of a batch, a credit or a request for a larger ring, in host byte order.
 struct Immediate {
   bool credit = false;
-  bool wrapped = false;  // the batch starts at the beginning of the ring
-  uint32_t units = 0;    // length of the batch, or how much was consumed
-  uint32_t batches = 0;  // number of batches consumed
+  bool wrapped = false;  // the batch starts at the beginning of the ring; a "credit" is a request
+  uint32_t units = 0;    // length of the batch, how much was consumed, or kRingGranules requested
+  uint32_t batches = 0;  // number of batches consumed; 1 for the first batch in the next ring
+
+  bool request() const { return credit && wrapped; }
+  bool moved() const { return !credit && batches != 0; }
 
   uint32_t Encode() const {
     return (credit ? 1u << 31 : 0) | (wrapped ? 1u << 30 : 0) | batches << 16 | units;

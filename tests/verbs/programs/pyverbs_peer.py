@@ -23,7 +23,7 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-ADDRESS = struct.Struct("<QQIIIIIHBB16s8I8I16s")
+ADDRESS = struct.Struct("<QQQIIIIIHBB16s8I8I16s")
 RECORD = struct.Struct("<II")
 REGION = struct.Struct("<QQQII")
 TOKEN = struct.Struct("<4sQQ?")  # of rdma_transport.fabric, in a notification
@@ -71,14 +71,14 @@ class Peer:
         index = self.gid_index(address)
         ours = self.context.query_gid(1, index)
         mine = ADDRESS.pack(
-            *(self.ring.buf, RING, self.ring.rkey, RECEIVES, e.IBV_MTU_1024, 1, 1, 0, 1, 0),
+            *(self.ring.buf, RING, RING, self.ring.rkey, RECEIVES, e.IBV_MTU_1024, 1, 1, 0, 1, 0),
             bytes.fromhex(str(ours).replace(":", "")),
             *(self.qp.qp_num, *[0] * 7, self.psn, *[0] * 7, self.token),
         )
         theirs = ADDRESS.unpack(verbs_part(wait_for(folder / "ours")))
-        self.peer_ring, self.peer_size, self.peer_rkey = theirs[0], theirs[1], theirs[2]
+        self.peer_ring, self.peer_size, self.peer_rkey = theirs[0], theirs[1], theirs[3]
         self.peer_token = theirs[-1]
-        gid = theirs[10]
+        gid = theirs[11]
         attr.ah_attr = AHAttr(
             port_num=1,
             is_global=1,
@@ -88,7 +88,7 @@ class Peer:
             ),
         )
         attr.path_mtu = e.IBV_MTU_1024
-        attr.dest_qp_num, attr.rq_psn, attr.sq_psn = theirs[11], theirs[19], self.psn
+        attr.dest_qp_num, attr.rq_psn, attr.sq_psn = theirs[12], theirs[20], self.psn
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 1
         attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 14, 7, 7
         self.qp.to_rts(attr)

@@ -343,18 +343,21 @@ TEST_F(VerbsIsolationTest, AWindowThatCannotBeBoundEndsTheChannelWithTheReason) 
 // --- What callers may take ---
 
 TEST_F(VerbsIsolationTest, CallersThatDoNotComeGetNoMoreMemoryThanABound) {
-  Settings large = OnFake();
-  large.verbs.ring = 64 << 20;
-  ASSERT_TRUE(fabric::OpenDevice(large, &a_.device).ok());
-  ASSERT_TRUE(fabric::OpenDevice(OnFake(), &b_.device).ok());
+  ASSERT_TRUE(VerbsDevice::Create(OnFake(), &a_.device).ok());
+  ASSERT_TRUE(VerbsDevice::Create(OnFake(), &b_.device).ok());
   ASSERT_TRUE(OpenChannel(&a_).ok());
-  std::vector<Side> pending(4);
+  const std::string address = a_.channel->Address();
+  ChannelAddress wants_much;
+  ASSERT_TRUE(ChannelAddress::Decode(address, &wants_much).ok());
+  wants_much.ring_size = wants_much.ring_limit = 5 << 20;
+  std::vector<Side> pending(5);  // the first one will come
   Status last;
   for (Side& side : pending) {
     side.handler = std::make_shared<Recorder>();
     ASSERT_TRUE(b_.device->Open(side.handler, &side.channel).ok());
     EXPECT_TRUE(last.ok()) << last.message();
-    last = side.channel->Connect(a_.channel->Address(), Role::kPassive);
+    const bool first = &side == &pending.front();
+    last = side.channel->Connect(first ? address : wants_much.Encode(), Role::kPassive);
   }
   EXPECT_EQ(last.code(), Code::kResourceExhausted);
   ExpectHas(last, "try again later");
@@ -369,7 +372,8 @@ TEST_F(VerbsIsolationTest, CallersThatDoNotComeGetNoMoreMemoryThanABound) {
     Side side;
     side.handler = std::make_shared<Recorder>();
     ASSERT_TRUE(b_.device->Open(side.handler, &side.channel).ok());
-    const Status connected = side.channel->Connect(a_.channel->Address(), Role::kPassive);
+    const Status connected =
+        side.channel->Connect(i == 0 ? wants_much.Encode() : address, Role::kPassive);
     EXPECT_TRUE(connected.ok()) << connected.message();
     pending.push_back(std::move(side));
   }
