@@ -15,7 +15,7 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-constexpr int kQueueEntries = 4096;  // of the first completion queue
+constexpr int kQueueEntries = 4096;  // of a new completion queue, at least
 constexpr size_t kMostDoublings = 12;
 // A card can map memory with large pages only if iova and address have the same offset in such a
 // page.
@@ -56,9 +56,15 @@ Status MakeNonBlocking(int fd) {
 
 }  // namespace
 
-bool CompletionQueue::Reserve(int entries) {
+bool CompletionQueue::Reserve(int entries, Resize* resize, int limit) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (reserved_ + entries > capacity_) return false;
+  const int64_t needed = int64_t{reserved_} + entries;
+  int64_t wanted = capacity_;
+  while (wanted < needed) wanted *= 2;
+  wanted = std::min<int64_t>(wanted, limit);
+  if (wanted < needed) return false;
+  if (wanted != capacity_ && resize(queue_, static_cast<int>(wanted)) != 0) return false;
+  capacity_ = static_cast<int>(wanted);
   reserved_ += entries;
   return true;
 }
@@ -235,7 +241,7 @@ bool Adapter::ChargePending(int64_t bytes) {
 Status Adapter::ReserveCompletions(int entries, CompletionQueue** queue) {
   std::lock_guard<std::mutex> lock(queues_mu_);
   for (const auto& known : queues_) {
-    if (known->Reserve(entries)) {
+    if (known->Reserve(entries, library_->resize_cq, port_.attributes.max_cqe)) {
       *queue = known.get();
       return OkStatus();
     }
@@ -255,7 +261,7 @@ Status Adapter::ReserveCompletions(int entries, CompletionQueue** queue) {
                          static_cast<int>(queues_.size()), port_.attributes.max_cq);
   }
   queues_.push_back(std::make_unique<CompletionQueue>(made, capacity));
-  queues_.back()->Reserve(entries);
+  queues_.back()->Reserve(entries, library_->resize_cq, capacity);
   *queue = queues_.back().get();
   queue_count_.store(queues_.size());
   return OkStatus();

@@ -19,15 +19,18 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// A completion queue shared by several queue pairs. Each reserves as many entries as it can have
-// completions, so the queue never overruns.
+// A completion queue shared by queue pairs. Each reserves as many entries as it can have
+// completions, so the queue never overruns. A device has one that grows, and more of them only if
+// the card cannot resize it or at the card's limit.
 class CompletionQueue {
  public:
   CompletionQueue(ibv_cq* queue, int capacity) : queue_(queue), capacity_(capacity) {}
 
   ibv_cq* get() const { return queue_; }
-  // Returns false if fewer than `entries` are free.
-  bool Reserve(int entries);
+  using Resize = decltype(ibv_resize_cq);
+  // Resizes the queue if fewer than `entries` are free. Returns false if that fails or would take
+  // more than `limit` entries in all.
+  bool Reserve(int entries, Resize* resize, int limit);
   // Releases entries of a destroyed queue pair. Its completions may still be in the queue, so the
   // entries become free when the queue has been emptied once more.
   void Release(int entries) { released_.fetch_add(entries); }
@@ -36,8 +39,8 @@ class CompletionQueue {
 
  private:
   ibv_cq* const queue_;
-  const int capacity_;
   std::mutex mu_;
+  int capacity_;
   int reserved_ = 0;
   std::atomic<int> released_{0};
 };

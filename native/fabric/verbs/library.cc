@@ -31,6 +31,7 @@ const char* Resolve(void* handle, Library* library) {
   RDMA_REQUIRE(destroy_comp_channel);
   RDMA_REQUIRE(create_cq);
   RDMA_REQUIRE(destroy_cq);
+  RDMA_REQUIRE(resize_cq);
   RDMA_REQUIRE(get_cq_event);
   RDMA_REQUIRE(ack_cq_events);
   RDMA_REQUIRE(create_qp);

@@ -151,6 +151,18 @@ ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_
   return cq;
 }
 
+int ibv_resize_cq(ibv_cq* shown, int cqe) {
+  Call call("resize_cq", shown->context);
+  if (call.error != 0) return call.error;
+  auto* cq = static_cast<Cq*>(shown);
+  if (cqe < 1 || cqe > call.fake.ConfigOf(cq->context).max_cqe ||
+      static_cast<size_t>(cqe) < cq->entries.size()) {
+    return EINVAL;
+  }
+  cq->cqe = cqe;
+  return 0;
+}
+
 int ibv_destroy_cq(ibv_cq* shown) {
   Call call("destroy_cq", shown->context, Call::Kind::kEnd);
   if (call.error != 0) return call.error;

@@ -108,9 +108,9 @@ int fake_ibverbs_command(const char* line);
 // The nth call from now (1 is the next) of a verb fails. Verbs are named with or without "ibv_":
 // get_device_list, open_device, query_device, query_port, query_gid (for _ibv_query_gid_ex too),
 // query_pkey, alloc_pd, dealloc_pd, reg_mr (for ibv_reg_mr_iova2 too), reg_dmabuf_mr, dereg_mr,
-// alloc_mw, dealloc_mw, create_comp_channel, destroy_comp_channel, create_cq, destroy_cq,
-// create_qp, modify_qp, query_qp, destroy_qp, close_device, fork_init, poll_cq, req_notify_cq,
-// post_send, post_recv, get_cq_event, get_async_event. 0, or EINVAL.
+// alloc_mw, dealloc_mw, create_comp_channel, destroy_comp_channel, create_cq, resize_cq,
+// destroy_cq, create_qp, modify_qp, query_qp, destroy_qp, close_device, fork_init, poll_cq,
+// req_notify_cq, post_send, post_recv, get_cq_event, get_async_event. 0, or EINVAL.
 int fake_ibverbs_fail(const char* verb, int nth, int error);
 
 // The nth send work request posted from now (1 is the next) moves nothing and completes with this

@@ -517,6 +517,9 @@ TEST_F(FakeIbverbsTest, WhatIsInUseStays) {
   EXPECT_EQ(errno, EAGAIN);
   EXPECT_EQ(v.ibv_create_cq(context_, 0, nullptr, nullptr, 0), nullptr);
   EXPECT_EQ(v.ibv_create_cq(context_, 8, nullptr, nullptr, 4), nullptr);
+  EXPECT_EQ(v.ibv_resize_cq(a.cq, 0), EINVAL);
+  EXPECT_EQ(v.ibv_resize_cq(a.cq, 1000), 0);
+  EXPECT_EQ(a.cq->cqe, 1000);
 }
 
 TEST_F(FakeIbverbsTest, DestroyedQueuePairsTakeTheirCompletionsAlong) {

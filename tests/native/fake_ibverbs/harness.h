@@ -34,7 +34,7 @@ namespace fake_ibverbs::testing {
   X(ibv_open_device) X(ibv_close_device) X(ibv_query_device) X(ibv_query_port) X(ibv_query_gid) \
   X(_ibv_query_gid_ex) X(ibv_query_pkey) X(ibv_alloc_pd) X(ibv_dealloc_pd) X(ibv_reg_mr)        \
   X(ibv_reg_mr_iova2) X(ibv_dereg_mr) X(ibv_create_comp_channel)           \
-  X(ibv_destroy_comp_channel) X(ibv_create_cq) X(ibv_destroy_cq) X(ibv_get_cq_event)            \
+  X(ibv_destroy_comp_channel) X(ibv_create_cq) X(ibv_destroy_cq) X(ibv_resize_cq) X(ibv_get_cq_event) \
   X(ibv_ack_cq_events) X(ibv_create_qp) X(ibv_modify_qp) X(ibv_query_qp) X(ibv_destroy_qp)      \
   X(ibv_get_async_event) X(ibv_ack_async_event) X(ibv_fork_init) X(ibv_is_fork_initialized)     \
   X(ibv_wc_status_str) X(ibv_event_type_str) X(ibv_node_type_str) X(ibv_port_state_str)         \

@@ -81,14 +81,28 @@ TEST_F(VerbsDeviceTest, ManyChannelsGetAsManyQueuesAsTheyNeed) {
   EXPECT_EQ(FakeStats().cqs, 26u) << "their entries are free again";
 }
 
-TEST_F(VerbsDeviceTest, EachQueueIsTwiceAsLargeAsTheOneBefore) {
+TEST_F(VerbsDeviceTest, OneQueueGrowsWithItsChannels) {
   Settings settings = OnFake();
   settings.verbs.queue_depth = 256;  // the first queue serves 7 channels
   OpenDevices(settings);
-  ASSERT_NO_FATAL_FAILURE(ConnectMany(7 + 14));
-  EXPECT_EQ(FakeStats().cqs, 2u * 2);
-  ASSERT_NO_FATAL_FAILURE(ConnectMany(28));
-  EXPECT_EQ(FakeStats().cqs, 2u * 3);
+  ASSERT_NO_FATAL_FAILURE(ConnectMany(40));
+  EXPECT_EQ(FakeStats().cqs, 2u);
+  for (auto& [a, b] : many_) ASSERT_TRUE(a.Notify("hello").ok());
+  ASSERT_TRUE(PollUntil([&] {
+    return std::all_of(many_.begin(), many_.end(),
+                       [](const auto& pair) { return !pair.second.handler->notes.empty(); });
+  }));
+  many_.clear();
+}
+
+TEST_F(VerbsDeviceTest, WhereAQueueCannotBeResizedThereIsAnotherTwiceAsLarge) {
+  Settings settings = OnFake();
+  settings.verbs.queue_depth = 256;
+  OpenDevices(settings);
+  ASSERT_NO_FATAL_FAILURE(ConnectMany(7));
+  Fake().fail("resize_cq", 1, ENOSYS);
+  ASSERT_NO_FATAL_FAILURE(ConnectMany(14));
+  EXPECT_EQ(FakeStats().cqs, 3u) << "one of the two devices has two";
   many_.clear();
 }
 
