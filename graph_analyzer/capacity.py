@@ -49,7 +49,8 @@ QUEUE_PAIRS_PER_PEER = 2  # one channel from each side, with one queue pair each
 class Capacity:
     """The estimate for one cluster, in bytes and seconds per step. Formulas: see the module.
 
-    ``shards`` are the parameter bytes B_m of each server; ``placement`` is how they were spread.
+    ``shards`` are the parameter bytes B_m of each server, in ``tensors`` tensors; ``placement`` is
+    how they were spread.
     """
 
     workers: int
@@ -60,6 +61,7 @@ class Capacity:
     batch: int | None
     placement: str
     shards: tuple[int, ...]
+    tensors: tuple[int, ...]
 
     @property
     def model_bytes(self) -> int:
@@ -151,7 +153,7 @@ class Capacity:
 
 _FIELDS = (
     *("workers", "servers", "bandwidth", "queue_pairs_per_peer", "slots", "batch", "placement"),
-    *("shards", "model_bytes", "largest_shard", "imbalance"),
+    *("shards", "tensors", "model_bytes", "largest_shard", "imbalance"),
     *("server_registered", "worker_registered", "total_registered"),
     *("server_queue_pairs", "worker_queue_pairs", "total_queue_pairs"),
     *("server_port_bytes", "worker_port_bytes", "total_bytes", "busiest_port"),
@@ -193,15 +195,18 @@ def capacity(
             raise AnalysisError(f"{name}: {number} is not between {least} and {MAX_TASKS}")
     if not 0 < bandwidth < float("inf"):
         raise AnalysisError(f"the bandwidth {bandwidth} is not greater than 0 bytes per second")
-    placement, shards = _place(model, servers)
+    placement, placed = _place(model, servers)
+    shards, tensors = tuple(map(sum, placed)), tuple(map(len, placed))
     if sum(shards) == 0:
         raise AnalysisError("the model has 0 bytes, so there are no parameters to exchange")
     return Capacity(
-        workers, servers, bandwidth, queue_pairs_per_peer, slots, batch, placement, tuple(shards)
+        *(workers, servers, bandwidth, queue_pairs_per_peer, slots, batch),
+        *(placement, shards, tensors),
     )
 
 
-def _place(model: int | Plan, servers: int) -> tuple[str, list[int]]:
+def _place(model: int | Plan, servers: int) -> tuple[str, list[list[int]]]:
+    """How they were spread, and the sizes of each server's tensors."""
     if isinstance(model, Plan):
         exchanged = model.exchanged()
         if not exchanged:
@@ -212,7 +217,7 @@ def _place(model: int | Plan, servers: int) -> tuple[str, list[int]]:
         return "greedy", spread_greedily((variable.bytes for variable in exchanged), servers)
     if model < 0:
         raise AnalysisError(f"a model cannot have {model} bytes")
-    return "even", spread_evenly(model, servers)
+    return "even", [[shard] for shard in spread_evenly(model, servers)]
 
 
 def spread_evenly(model_bytes: int, servers: int) -> list[int]:
@@ -221,14 +226,16 @@ def spread_evenly(model_bytes: int, servers: int) -> list[int]:
     return [each + (server < more) for server in range(servers)]
 
 
-def spread_greedily(sizes: Iterable[int], servers: int) -> list[int]:
-    """Place each whole variable, largest first, on the least loaded server; return the loads.
+def spread_greedily(sizes: Iterable[int], servers: int) -> list[list[int]]:
+    """Place each whole variable, largest first, on the least loaded server; return their sizes.
 
     Graham's longest-processing-time rule: at most 4/3 - 1/(3M) times the best possible largest
     load ("Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17, 1969).
     """
+    placed: list[list[int]] = [[] for _ in range(servers)]
     loads = [(0, server) for server in range(servers)]
     for size in sorted(sizes, reverse=True):
         load, server = loads[0]
+        placed[server].append(size)
         heapq.heapreplace(loads, (load + size, server))
-    return [load for load, _ in sorted(loads, key=lambda pair: pair[1])]
+    return placed

@@ -11,6 +11,7 @@ from graph_analyzer.advice import RING, SCHEMES, Advice, Cost, VariableAdvice
 from graph_analyzer.capacity import Capacity
 from graph_analyzer.plan import Plan, Traffic, total
 from graph_analyzer.records import MODES, Edge
+from graph_analyzer.simulation import Behavior, StepTimes
 from graph_analyzer.units import format_bandwidth, format_bytes, format_seconds
 
 MODE_STYLES = {"static": "green", "dynamic": "yellow", "inline": "cyan", "grpc": "red"}
@@ -140,6 +141,29 @@ def capacity_table(found: Sequence[Capacity]) -> Table:
         if one.samples_per_second is not None:
             cells.append(f"{one.samples_per_second:,.0f}")
         _row(table, *cells)
+    return table
+
+
+def simulation_table(
+    found: Sequence[Capacity], simulated: Sequence[StepTimes], behavior: Behavior
+) -> Table:
+    """Return a table of the distributions of step times, one row per cluster of ``found``."""
+    title = (
+        f"{behavior.steps} simulated steps, {behavior.scheme}; computation "
+        f"{format_seconds(behavior.compute)}, sigma {behavior.sigma:g}; "
+        f"{format_bandwidth(found[0].bandwidth)} per port and direction"
+    )
+    table = _table(title, ">workers", ">servers", ">p50", ">p95", ">p99", ">mean", "bound by")
+    _columns(table, "parts of the mean step")
+    for one, times in zip(found, simulated, strict=True):
+        _row(
+            table,
+            str(one.workers),
+            "–" if times.scheme == "mirrored" else str(one.servers),
+            *(format_seconds(each) for each in (times.p50, times.p95, times.p99, times.mean)),
+            times.bound,
+            ", ".join(f"{part} {of:.0%}" for part, of in times.shares.items() if of >= 0.005),
+        )
     return table
 
 

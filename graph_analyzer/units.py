@@ -10,7 +10,8 @@ _SIZES = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt")
     for unit, base in (("ib", 1024), ("i", 1024), ("b", 1000), ("", 1024))
 }
-_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z/]*)\s*", re.ASCII)
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-zµ/]*)\s*", re.ASCII)
 _LONGEST_TEXT = 64
 _MAX_BYTES = 2**62
 
@@ -52,6 +53,14 @@ def parse_bandwidth(text: str) -> float:
     if rate <= 0 or not math.isfinite(rate):
         raise AnalysisError(f"the bandwidth {text!r} is not greater than 0")
     return rate
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds of a time such as ``80ms``, ``5us`` or ``1.5s``. Raises AnalysisError."""
+    number, unit = _split(text, "a time such as 80ms, 5us or 1.5s")
+    if unit not in _TIMES:
+        raise AnalysisError(f"{text!r}: unknown unit {unit!r}; use s, ms, us or ns")
+    return number * _TIMES[unit]
 
 
 def _split(text: str, wanted: str) -> tuple[float, str]:

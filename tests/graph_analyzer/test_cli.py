@@ -12,7 +12,7 @@ import pytest
 from graph_analyzer import Plan
 from graph_analyzer.cli import main
 from tests.graph_analyzer.test_input import GRAPH
-from tests.graph_analyzer.test_plan import SAMPLE, WEIGHT
+from tests.graph_analyzer.test_plan import BIAS, SAMPLE, WEIGHT
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -91,6 +91,33 @@ def test_capacity_for_several_clusters() -> None:
     assert "samples/s" in table.stdout
 
 
+def test_capacity_with_simulated_steps(plan: Path) -> None:
+    words = ["capacity", plan, "--workers", "1,4", "--bandwidth", "8Gbit", "--compute", "3ms"]
+    words += ["--latency", "1us", "--message-time", "2us", "--apply", "9ms", "--steps", 20]
+    alone, four = (row["simulated"] for row in valid(run(*words, "--json").stdout)["capacity"])
+    port = (WEIGHT + BIAS) / 1e9 + 2 * 2e-6
+    assert alone["p99"] == pytest.approx(2 * (port + 1e-6) + 3e-3 + 9e-3)
+    assert four["p50"] == pytest.approx(2 * (4 * port + 1e-6) + 3e-3 + 36e-3)
+    assert (alone["bound"], four["bound"]) == ("worker port", "server port")
+    for scheme in ("asynchronous", "mirrored"):
+        times = ["--scheme", scheme, "--sigma", 0.3, "--seed", 7]
+        found = valid(run(*words, *times, "--json").stdout)["capacity"]
+        assert found == valid(run(*words, *times, "--json").stdout)["capacity"]
+        assert found[1]["simulated"]["p99"] > found[1]["simulated"]["p50"]
+    table = run(*words).stdout
+    assert "20 simulated steps, synchronous; computation 3.00 ms" in table
+    assert "apply" in table
+    assert "simulated" not in run(*words[:6]).stdout
+
+
+def test_capacity_from_measured_steps() -> None:
+    words = ["capacity", "--mib", 1, "--workers", 32, "--measured", "4=16ms,8=24ms", "--json"]
+    row = valid(run(*words).stdout)["capacity"][0]
+    assert row["simulated"]["compute"] == pytest.approx(8e-3)
+    assert row["bandwidth"] == pytest.approx(2**20 / 1e-3)
+    assert row["simulated"]["p50"] == pytest.approx(72e-3)
+
+
 def test_capacity_and_advice_of_a_plan(plan: Path) -> None:
     row = valid(run("capacity", plan, "--workers", 2, "--servers", 2, "--json").stdout)
     assert row["capacity"][0]["shards"][0] == WEIGHT
@@ -156,6 +183,17 @@ def test_a_server_that_is_not_there_is_exit_code_1() -> None:
         (["capacity", "--mib", "1", "--workers", "8,x"], "--workers '8,x'"),
         (["capacity", "--mib", "1", "--workers", "0"], "workers: 0"),
         (["capacity", "--mib", "1", "--bandwidth", "quick"], "'quick' is not a bandwidth"),
+        (["capacity", "--mib", "1", "--compute", "3"], "unknown unit ''; use s, ms, us or ns"),
+        (["capacity", "--mib", "1", "--compute", "-3ms"], "'-3ms' is not a time"),
+        (["capacity", "--mib", "1", "--compute", "3ms", "--sigma", "nan"], "sigma: nan"),
+        (["capacity", "--mib", "1", "--compute", "3ms", "--scheme", "eager"], "use one of synchr"),
+        (["capacity", "--mib", "1", "--compute", "3ms", "--steps", "999999999"], "at most 625000"),
+        (["capacity", "--mib", "1", "--measured", "4:3ms"], "give workers and step times"),
+        (["capacity", "--mib", "1", "--measured", "4=3ms,x=4ms"], "--measured 'x'"),
+        (["capacity", "--mib", "1", "--measured", "4=3ms"], "at least two numbers"),
+        (["capacity", "--mib", "1", "--measured", "4=3ms", "--compute", "3ms"], "omit them"),
+        (["capacity", "--mib", "1", "--measured", "4=3ms", "--servers", "1,2"], "one number of"),
+        (["capacity", "--mib", "1", "--measured", "4=3ms", "--sigma", "1"], "without --sigma"),
         (["advice", "plan.json", "--batch", "0"], "batch"),
     ],
 )

@@ -1,0 +1,83 @@
+"""The options that several commands have, and the plan that they ask for."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graph_analyzer.errors import AnalysisError
+from graph_analyzer.plan import Plan
+
+GRAPH_HELP = (
+    "Read a SavedModel directory, a .pb, .meta or .pbtxt file, the .json of a plan, or a function "
+    "or model of a script, as train.py:step. The script is run."
+)
+GraphPath = Annotated[Path, typer.Argument(metavar="GRAPH", help=GRAPH_HELP)]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster", "-c", help="Set the cluster: ps=1,worker=2, JSON or a complete TF_CONFIG."
+    ),
+]
+ArenaLimit = Annotated[
+    str | None,
+    typer.Option(
+        help="Limit the planned memory per task, as 4GiB.  [default: RDMA_TRANSPORT_ARENA_SIZE]"
+    ),
+]
+InlineLimit = Annotated[
+    str | None,
+    typer.Option(help="Send tensors up to this size inline.  [default: RDMA_TRANSPORT_INLINE_MAX]"),
+]
+DefaultDevice = Annotated[
+    str,
+    typer.Option(help="Place operations without a device here, as /job:worker/task:0."),
+]
+Tags = Annotated[
+    str | None, typer.Option(help="Choose the meta graph of a SavedModel by its tags: serve,gpu.")
+]
+Batch = Annotated[int | None, typer.Option(help="Set the rows per worker and step.")]
+Colocated = Annotated[
+    bool, typer.Option("--colocated", help="Assume that servers run on the workers' hosts.")
+]
+
+
+def read_plan(
+    graph: Path,
+    cluster: str,
+    arena_limit: str | None,
+    inline_limit: str | None,
+    default_device: str,
+    tags: str | None,
+) -> Plan:
+    """Read a plan, or analyze a graph; raise ``AnalysisError``."""
+    if graph.suffix == ".json":
+        from graph_analyzer.sources import read_text
+
+        return Plan.from_json(read_text(graph))
+    if not cluster:
+        raise AnalysisError("a graph needs a cluster: add --cluster ps=1,worker=2")
+    from graph_analyzer import analyze
+
+    return analyze(
+        _in_script(graph) if ".py:" in graph.name else graph,
+        cluster,
+        arena_limit=arena_limit,
+        inline_limit=inline_limit,
+        default_device=default_device,
+        tags=None if tags is None else [tag.strip() for tag in tags.split(",") if tag.strip()],
+    )
+
+
+def _in_script(place: Path) -> Any:
+    """Run the script ``FILE.py`` of ``FILE.py:NAME`` and return what it calls ``NAME``."""
+    import runpy
+
+    script, _, name = str(place).rpartition(":")
+    try:
+        found = runpy.run_path(script)
+    except Exception as error:
+        raise AnalysisError(f"{script} failed: {type(error).__name__}: {error}") from error
+    if name not in found:
+        raise AnalysisError(f"{script} has nothing with the name {name!r}")
+    return found[name]
