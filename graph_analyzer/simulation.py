@@ -127,6 +127,7 @@ def simulate(capacity: Capacity, behavior: Behavior) -> StepTimes:
     seconds = sorted(one.seconds for one in found)
     spent = map(sum, zip(*(one.spent for one in found), strict=True))
     total = sum(seconds)
+    shares = ((part, of / total if total else 0.0) for part, of in zip(PARTS, spent, strict=True))
     return StepTimes(
         scheme=behavior.scheme,
         compute=behavior.compute,
@@ -136,7 +137,7 @@ def simulate(capacity: Capacity, behavior: Behavior) -> StepTimes:
         p95=_percentile(seconds, 95),
         p99=_percentile(seconds, 99),
         mean=total / len(seconds),
-        shares={part: of / total if total else 0.0 for part, of in zip(PARTS, spent, strict=True)},
+        shares={part: min(share, 1.0) for part, share in shares},  # up to rounding
     )
 
 

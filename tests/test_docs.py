@@ -12,7 +12,8 @@ import typer
 
 import rdma_transport
 from examples import launch
-from graph_analyzer import capacity
+from graph_analyzer import Behavior, capacity, simulate
+from graph_analyzer.simulation import SCHEMES
 from graph_analyzer.units import format_bytes, format_seconds
 from rdma_transport.command_line import invoke, single
 from tools import list_counters
@@ -159,6 +160,19 @@ def test_the_tables_of_clusters_are_those_of_the_command() -> None:
             format_seconds(need.seconds_overlapped),
             format_seconds(need.seconds_synchronous),
         ]
+
+
+def test_the_simulated_steps_are_those_of_the_command() -> None:
+    text = (REPOSITORY / "docs" / "scaling.md").read_text()
+    row = r"^\| (\w+) \| (\d+) \| (\d+|–) \| ([\d.]+ m?s) \| ([\d.]+ m?s) \| ([\d.]+ m?s) \|"
+    rows = re.findall(row, text, re.MULTILINE)
+    assert len(rows) == 4 * len(SCHEMES)
+    for scheme, workers, servers, *percentiles in rows:
+        if int(workers) > 56:
+            continue  # they take seconds
+        need = capacity(512 << 20, int(workers), int(servers.replace("–", "1")), bandwidth=12.5e9)
+        times = simulate(need, Behavior(compute=0.2, sigma=0.2, latency=5e-6, scheme=scheme))
+        assert percentiles == [format_seconds(each) for each in (times.p50, times.p95, times.p99)]
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])
