@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -60,13 +59,6 @@ class Run:
     failed_steps: int = 0
     error: str = ""  # of the first failed step
     recovery_seconds: float = 0.0  # from the kill to the next step that succeeds
-
-
-def _pss_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    raise ValueError(f"/proc/{pid}/smaps_rollup has no Pss")
 
 
 class Job:
@@ -145,7 +137,7 @@ class Job:
         """Note the memory of each job's tasks, and what they sent."""
         for job in ("ps", "worker"):
             tasks = [task for (name, _), task in self.cluster.tasks.items() if name == job]
-            self.run.mib[job] = statistics.median(_pss_mib(task.pid) for task in tasks)
+            self.run.mib[job] = statistics.median(task.pss_mib for task in tasks)
         counted = self.cluster.counted()
         if counted is not None:
             self.run.sent = {mode: count["bytes"] for mode, count in counted["sent"].items()}

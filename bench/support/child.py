@@ -6,6 +6,7 @@ import select
 import signal
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from .hosts import HERE, Place
@@ -37,6 +38,14 @@ class Child:
     def pid(self) -> int:
         """The number of the process."""
         return self.process.pid
+
+    @property
+    def pss_mib(self) -> float:
+        """The memory of the process in MiB; of a page that n processes share, one n-th."""
+        for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+        raise ValueError(f"/proc/{self.pid}/smaps_rollup has no Pss")
 
     def tell(self, line: str) -> None:
         """Send a line; raise EOFError, with its log, if it has ended."""

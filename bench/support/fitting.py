@@ -5,12 +5,13 @@ loss, all bits, of each epoch but the first, which prepares; and what the transp
 """
 
 import json
+import os
 import sys
 import time
 from typing import Any
 
-WIDTH = 2048
-LAYERS = 2  # each of WIDTH x WIDTH float32, 16 MiB
+WIDTH = int(os.environ["BENCH_WIDTH"])
+LAYERS = 2  # each of WIDTH x WIDTH float32
 
 
 def build(strategy: Any) -> Any:
