@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-upstream test-tensorflow test-aarch64 wheel bench-verbs paper docs lint format bench clean
+.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-slurm test-upstream test-tensorflow test-aarch64 wheel bench-verbs paper docs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -16,6 +16,7 @@ help:
 	@echo "            build the documentation"
 	@echo "make fuzz   run each fuzz target for SECONDS=60"
 	@echo "make test-verbs   test on libibverbs, in virtual machines with Soft-RoCE"
+	@echo "make test-slurm   test as jobs of Slurm, on nodes that are network namespaces; needs root"
 	@echo "make test-tensorflow   build for another TensorFlow, and test; TENSORFLOW=2.18 names it"
 	@echo "make test-aarch64   run the C++ tests of the core for aarch64, with qemu-user"
 	@echo "make test-upstream   run TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
@@ -105,11 +106,15 @@ test-fuzz: $(STAMPS)/packages
 	@tools/fuzz.sh 2
 
 test-python: venv
-	@$(PYTHON) -m pytest tests --ignore=tests/verbs -n 2 --dist loadgroup
+	@$(PYTHON) -m pytest tests --ignore=tests/verbs --ignore=tests/slurm -n 2 --dist loadgroup
 
 test-verbs: venv
 	@preset=debug; $(BUILD_PRESET)
 	@$(PYTHON) -m pytest -rs tests/verbs
+
+test-slurm: venv
+	@tools/system_packages.sh munge slurm-client slurmctld slurmd
+	@$(PYTHON) -m pytest tests/slurm
 
 # The oldest that is supported; see docs/porting.md.
 TENSORFLOW ?= 2.18
