@@ -114,7 +114,7 @@ test-verbs: venv
 
 test-slurm: venv
 	@tools/system_packages.sh munge slurm-client slurmctld slurmd
-	@$(PYTHON) -m pytest tests/slurm
+	@$(PYTHON) -m pytest -rs tests/slurm
 
 # The oldest that is supported; see docs/porting.md.
 TENSORFLOW ?= 2.18

@@ -1,4 +1,4 @@
-"""The command ``rdma-transport run``: start the ranks of a job on this host."""
+"""The command ``rdma-transport run``: start the ranks of a job, or be one under srun."""
 
 import contextlib
 import os
@@ -19,6 +19,7 @@ import typer
 
 from rdma_transport.command_line import INTERRUPTED
 from rdma_transport.errors import BadInputError
+from rdma_transport.slurm import Step, find_step, port_of
 
 _GRACE = 5.0  # seconds, for ranks to end after another one failed, and after each signal
 _POLL = 0.02
@@ -34,8 +35,11 @@ def run(
         list[str], typer.Argument(metavar="COMMAND", help="Run this command as each rank.")
     ],
     ranks: Annotated[
-        int, typer.Option("-n", "--ranks", min=1, max=1024, help="Start this many ranks.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            "-n", "--ranks", min=1, max=1024, help="Start this many ranks; 2 if not given."
+        ),
+    ] = None,
     mpi4py: Annotated[
         bool,
         typer.Option("--mpi4py", help="Let 'from mpi4py import MPI' import rdma_transport.mpi."),
@@ -50,12 +54,23 @@ def run(
     RDMA_TRANSPORT_SECRET_FILE the ranks get a secret of their own. Each line of output starts with
     the rank. If a rank fails, the others are ended, and the command exits with the code of the
     first one that failed (128 + N after signal N). Ctrl-C ends all ranks.
+
+    Under srun, each task of Slurm is one rank of a job that spans its nodes. The task runs the
+    command in place of this one, with the same variables. Then omit --ranks.
     """
     program = shutil.which(command[0])
     if program is None:
         raise BadInputError(f"there is no program {command[0]}")
+    step = find_step()
+    if step and step.size > 1:
+        if ranks is not None:
+            raise BadInputError(
+                f"srun started {step.size} tasks, and each is one rank: omit -n {ranks}. To start "
+                "the ranks on one node instead, use srun --ntasks=1"
+            )
+        os.execve(program, command, _environment_of(step, mpi4py))
     with _secret() as secret:
-        job = Job([program, *command[1:]], ranks, mpi4py, secret)
+        job = Job([program, *command[1:]], ranks or 2, mpi4py, secret)
         code = job.run()
     raise typer.Exit(code)
 
@@ -158,7 +173,8 @@ class Job:
 
 
 def _environment(size: int, mpi4py: bool, secret: str) -> dict[str, str]:
-    environment = dict(os.environ)
+    """The variables that all ranks share."""
+    environment = _common(size, mpi4py)
     environment.update(
         WORLD_SIZE=str(size),
         LOCAL_WORLD_SIZE=str(size),
@@ -166,11 +182,30 @@ def _environment(size: int, mpi4py: bool, secret: str) -> dict[str, str]:
         MASTER_PORT=str(_free_port()),
         TORCHELASTIC_RUN_ID=secrets.token_hex(8),
     )
-    environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     environment[_SECRET] = secret
+    return environment
+
+
+def _environment_of(step: Step, mpi4py: bool) -> dict[str, str]:
+    """The variables of the rank that a task of Slurm is."""
+    place = {"MASTER_ADDR": step.host, "MASTER_PORT": str(port_of(f"{os.getuid()} {step.job}"))}
+    environment = place | _common(step.local_size, mpi4py)
+    environment.update(
+        RANK=str(step.rank),
+        WORLD_SIZE=str(step.size),
+        LOCAL_RANK=str(step.local_rank),
+        LOCAL_WORLD_SIZE=str(step.local_size),
+        TORCHELASTIC_RUN_ID=step.job,
+    )
+    return environment
+
+
+def _common(local_size: int, mpi4py: bool) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     # Output must not wait until a buffer is full.
     environment.setdefault("PYTHONUNBUFFERED", "1")
-    threads = max(1, len(os.sched_getaffinity(0)) // size)
+    threads = max(1, len(os.sched_getaffinity(0)) // local_size)
     environment.setdefault("OMP_NUM_THREADS", str(threads))
     if mpi4py:
         ours = str(Path(__file__).parent / "mpi" / "as_mpi4py")

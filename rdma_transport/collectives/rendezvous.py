@@ -198,7 +198,10 @@ class Rendezvous:
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if str(address[0]).startswith("127.") and not host.startswith(("127.", "localhost")):
+            # Many hosts, such as Debian's, give their own name a loopback address.
+            return socket.create_server(("", port), backlog=128)
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:  # an address of this host that it does not see

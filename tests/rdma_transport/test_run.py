@@ -14,6 +14,7 @@ import pytest
 
 from rdma_transport.collectives import Ranks, find_ranks
 from rdma_transport.errors import BadInputError
+from rdma_transport.slurm import first_host
 from tests.support.members import TCP
 
 OVER_LIBFABRIC = {"RDMA_TRANSPORT_FABRIC": "libfabric"}
@@ -311,12 +312,48 @@ def test_ranks_from_the_environment() -> None:
     assert find_ranks({}) == Ranks(0, 1)
     ours = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "99"}
     assert find_ranks(ours) == Ranks(1, 4, "10.0.0.1", 99)
-    slurm = {"SLURM_PROCID": "2", "SLURM_NTASKS": "3", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
-    found = find_ranks(slurm)
-    assert (found.rank, found.size, found.job) == (2, 3, "7.0")
-    assert found.port == find_ranks(slurm | {"SLURM_PROCID": "0"}).port
     torchrun = ours | {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert find_ranks(torchrun).port != 99
     for wrong in ({"RANK": "4"}, {"RANK": "x"}, {"WORLD_SIZE": "-1"}):
         with pytest.raises(BadInputError):
             find_ranks(ours | wrong)
+
+
+STEP = {
+    "SLURM_PROCID": "2", "SLURM_NTASKS": "3", "SLURM_STEP_NUM_TASKS": "3", "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[02-03]",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_NODEID": "1", "SLURM_LOCALID": "0",
+}  # fmt: skip
+
+
+def test_ranks_of_a_step_of_slurm() -> None:
+    found = find_ranks(STEP)
+    assert (found.rank, found.size, found.host, found.job) == (2, 3, "n02", "7.0")
+    assert found.port == find_ranks(STEP | {"SLURM_PROCID": "0"}).port
+    assert find_ranks(STEP | {"MASTER_ADDR": "n4", "MASTER_PORT": "9"}).host == "n4"
+    assert find_ranks(STEP | {"SLURM_STEP_NUM_NODES": "1"}).host == "127.0.0.1"
+    with pytest.raises(BadInputError):
+        find_ranks(STEP | {"SLURM_PROCID": "3"})
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "3", "SLURM_JOB_ID": "7"}  # of sbatch -n 3
+    assert find_ranks(batch) == Ranks(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("n1", "n1"), ("n1,m[2-3]", "n1"), ("n[007-9,12],m1", "n007"), ("r[2,4]n[3-5]", "r2n3")],
+)
+def test_the_first_host_of_a_list_of_slurm(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+def test_a_task_of_slurm_is_one_rank() -> None:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+    show = "echo " + " ".join(f"${name}" for name in names)
+    result = run("--", "sh", "-c", show, env=os.environ | STEP)
+    assert result.stdout == "2 3 0 1 n02\n", result.stderr
+    result = run("-n", "2", "--", "sh", "-c", show, env=os.environ | STEP)
+    assert result.returncode == 2
+    assert "omit -n 2" in result.stderr
+    one = STEP | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    result = run("--", "sh", "-c", show, env=os.environ | one)
+    assert result.stdout.count(" 2 ") == 4, result.stderr  # two ranks of this command's own

@@ -34,7 +34,7 @@ SlurmdLogFile={folder}/%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
-ReturnToService=2
+ReturnToService=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
@@ -45,31 +45,42 @@ PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def missing() -> str:
-    """What this machine lacks for such a cluster, and how to get it; empty: nothing."""
+def check() -> None:
+    """Raise `UnavailableError` if this machine cannot have such a cluster."""
     if os.geteuid() != 0:
-        return "nodes of their own need root: run sudo make test-slurm"
+        raise UnavailableError("network namespaces need root: run sudo make test-slurm")
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
     lacking = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if lacking:
-        return f"there is no {', '.join(lacking)}: make test-slurm installs Debian's packages"
-    return ""
+        raise UnavailableError(
+            f"there is no {', '.join(lacking)}: make test-slurm installs Debian's packages"
+        )
+
+
+def _hosts(folder: Path, own: str) -> Path:
+    """A file /etc/hosts, in which a compute node's own name is a loopback address, as on Debian."""
+    addresses = ADDRESSES | ({own: "127.0.1.1"} if own in COMPUTE else {})
+    names = [f"{address} {name}" for name, address in addresses.items()]
+    path = folder / f"{own}.hosts"
+    path.write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
+    return path
 
 
 class Slurm:
-    """The controller on the node `login`, and the nodes of COMPUTE. Jobs run as root."""
+    """The controller on the node `login`, and the nodes of COMPUTE. Jobs run as root.
+
+    Raises `UnavailableError`; `RuntimeError` if the daemons do not start.
+    """
 
     def __init__(self, folder: Path) -> None:
+        check()
         self.folder = folder
         self.nodes: dict[str, Node] = {}
-        hosts = folder / "hosts"
-        names = [f"{address} {name}" for name, address in ADDRESSES.items()]
-        hosts.write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
         self.configuration = folder / "slurm.conf"
         self.configuration.write_text(CONFIGURATION.format(folder=folder))
         try:
             for name in ADDRESSES:
-                self.nodes[name] = Node(name, hosts)
+                self.nodes[name] = Node(name, _hosts(folder, name))
             self.login = self.nodes["login"]
             self.compute = [self.nodes[name] for name in COMPUTE]
             nodes.connect(self.login, self.compute, ADDRESSES)
@@ -94,18 +105,19 @@ class Slurm:
             self._succeed(node, "/usr/sbin/slurmd", "-f", self.configuration, "-N", node.name)
         up = eventually(lambda: self.states() == dict.fromkeys(COMPUTE, "idle"), START_SECONDS)
         if not up:
-            raise UnavailableError(f"Slurm does not start: {self.states()}\n{self.logs()}")
+            raise RuntimeError(f"Slurm does not start: {self.states()}\n{self.logs()}")
 
     def _succeed(self, node: Node, *words: object) -> None:
         ran = node.run(*words)
         if ran.returncode != 0:
-            raise UnavailableError(f"{words[0]} does not start: {ran.stderr}\n{self.logs()}")
+            raise RuntimeError(f"{words[0]} does not start: {ran.stderr}\n{self.logs()}")
 
     def environment(self, settings: Mapping[str, str] | None = None) -> dict[str, str]:
         """That of a user's shell on the login node, in which the package is installed."""
         path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
         own = {"PATH": path, "SLURM_CONF": str(self.configuration), "CUDA_VISIBLE_DEVICES": ""}
-        return clean_environment(own | dict(settings or {}))
+        inherited = clean_environment(own | dict(settings or {}))
+        return {name: value for name, value in inherited.items() if name != "PYTHONPATH"}
 
     def run(
         self,
@@ -167,5 +179,7 @@ class Slurm:
 
     def end(self) -> None:
         """End all nodes, with the daemons and the jobs on them."""
+        for node in self.nodes.values():
+            node.kill()
         for node in self.nodes.values():
             node.end()

@@ -1,7 +1,7 @@
 """Hosts of a pretended cluster: each a set of namespaces with a network, a name and processes.
 
-Nothing of a node has a name on this machine. If the tests are killed, the kernel ends the nodes with
-all of their processes, and their interfaces and mounts vanish.
+Nothing of a node has a name on this machine. If the tests are killed, the kernel ends the nodes
+with all of their processes, and their interfaces and mounts vanish.
 """
 
 import os
@@ -33,9 +33,7 @@ class UnavailableError(Exception):
 def call(*command: object) -> str:
     """Run a command to its end; return its standard output."""
     words = [str(word) for word in command]
-    ran = subprocess.run(
-        words, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False
-    )
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=SETUP_SECONDS, check=False)
     if ran.returncode != 0:
         raise UnavailableError(f"{' '.join(words)}: {ran.stderr.strip()}")
     return ran.stdout
@@ -47,9 +45,10 @@ class Node:
     def __init__(self, name: str, hosts: Path) -> None:
         self.name = name
         kinds = ["--net", "--mount", "--uts", "--ipc", "--pid", "--mount-proc"]
+        ends_with_tests = ["setpriv", "--pdeathsig", "KILL"]
+        enter = ["unshare", *kinds, "--fork", "--kill-child"]
         self._outer = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "unshare", *kinds, "--fork", "--kill-child"]
-            + ["bash", "-c", INIT, "init", name, str(hosts)],
+            [*ends_with_tests, *enter, "bash", "-c", INIT, "init", name, str(hosts)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -61,7 +60,7 @@ class Node:
             self._outer.kill()
             why = self._outer.stderr.read().strip()
             self._close()
-            raise UnavailableError(f"no namespaces: {why}")
+            raise UnavailableError(f"this machine refuses namespaces, run it elsewhere: {why}")
         (inner,) = psutil.Process(self._outer.pid).children()
         self.pid = inner.pid
 
@@ -110,11 +109,22 @@ class Node:
             if pid != self.pid and not line.startswith("sleep 3600")
         }
 
+    def kill(self) -> None:
+        """End all processes of this node; do not wait."""
+        self._outer.kill()
+
     def end(self) -> None:
         """End all processes of this node."""
-        self._outer.kill()
-        assert eventually(lambda: not psutil.pid_exists(self.pid), SETUP_SECONDS)
+        self.kill()
+        assert eventually(self._ended, SETUP_SECONDS), self.processes()
         self._close()
+
+    def _ended(self) -> bool:
+        try:
+            os.readlink(f"/proc/{self.pid}/ns/net")
+        except OSError:  # what is left is its exit code, for whoever adopted it
+            return True
+        return False
 
     def _close(self) -> None:
         self._outer.wait()
