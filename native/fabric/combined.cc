@@ -150,6 +150,14 @@ class CombinedChannel final : public Channel {
   std::atomic<Channel*> chosen_{nullptr};             // one of them; never changes once set
 };
 
+std::vector<PortReport> CombinedDevice::Ports() const {
+  std::vector<PortReport> ports;
+  for (const auto& member : members_) {
+    for (PortReport& port : member.device->Ports()) ports.push_back(std::move(port));
+  }
+  return ports;
+}
+
 std::string CombinedDevice::Summary() const {
   std::string summary;
   for (const Member& member : members_) {

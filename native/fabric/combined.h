@@ -32,6 +32,7 @@ class CombinedDevice final : public Device {
       : members_(std::move(members)), absent_(std::move(absent)) {}
 
   std::string Summary() const override;
+  std::vector<PortReport> Ports() const override;
   bool Usable() const override { return members_.front().device->Usable(); }
   Status Reaches(std::string_view channel_address) const override;
   Status Allocate(size_t length, Access access, void* place,

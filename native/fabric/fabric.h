@@ -223,6 +223,16 @@ class Channel {
   virtual void Close(const Status& reason) = 0;
 };
 
+// A port of a card that a device uses.
+struct PortReport {
+  std::string name;  // "mlx5_0:1"
+  std::string text;  // with its address: "mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)"
+  bool active = false;
+  uint64_t written_bytes = 0;  // by this process into memory of peers, notifications included
+  uint64_t read_bytes = 0;     // by this process from memory of peers
+  uint64_t failures = 0;       // how often it became inactive, or queue pairs of it were given up
+};
+
 // An opened fabric. It must outlive its regions and channels. One thread at a time, the polling
 // thread, calls Poll().
 class Device {
@@ -231,6 +241,8 @@ class Device {
 
   // Describes the device for users: "shm; verbs by mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)".
   virtual std::string Summary() const = 0;
+  // Returns the ports that it uses, the preferred one first; none if the fabric has no cards.
+  virtual std::vector<PortReport> Ports() const { return {}; }
   // Returns false in a process that was forked from the one that opened the device.
   virtual bool Usable() const = 0;
   // Returns OK if a channel of this device can reach the channel with this address; otherwise the

@@ -28,13 +28,7 @@ void Require(bool condition) {
 void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
   volatile char receive_arena = 0;
   for (const char byte : record) receive_arena = receive_arena ^ byte;
-  RegionRecord region;
-  if (kind == RecordKind::kRegion && record.size() == sizeof(region)) {
-    std::memcpy(&region, record.data(), sizeof(region));
-    Transfers::RemoteKeys keys = {};
-    keys.fill(region.rkey);
-    transfers->Learn(region, keys).IgnoreError();
-  }
+  if (kind == RecordKind::kRegion) transfers->Learn(record, 2).IgnoreError();
   uint64_t key = 0;
   if (kind == RecordKind::kForget && record.size() == sizeof(key)) {
     std::memcpy(&key, record.data(), sizeof(key));
@@ -44,11 +38,12 @@ void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
 
 // An operation that is let pass lies in what the peer announced.
 void Aim(Input* input, const Transfers& transfers) {
-  Work work;
-  work.kind = input->Flag() ? Work::Kind::kWrite : Work::Kind::kRead;
+  const Work::Kind kind = input->Flag() ? Work::Kind::kWrite : Work::Kind::kRead;
   const RemoteSpan span = {input->Number(), input->Number(), input->Number()};
-  Transfers::RemoteKeys aimed = {};
-  transfers.Aim(span, &work, &aimed).IgnoreError();
+  const Transfers::PeerRegion* region = nullptr;
+  if (!transfers.Aim(span, kind, &region).ok()) return;
+  Require(span.offset <= region->length && span.length <= region->length - span.offset);
+  Require(kind == Work::Kind::kRead || region->writable);
 }
 
 void WriteIntoRing(Input* input, char* ring, uint64_t size) {

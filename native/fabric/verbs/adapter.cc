@@ -15,6 +15,7 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
+constexpr Nanos kFailureTimeout = 10 * kSecond;
 constexpr int kQueueEntries = 4096;  // of a new completion queue, at least
 constexpr size_t kMostDoublings = 12;
 // A card can map memory with large pages only if iova and address have the same offset in such a
@@ -83,20 +84,20 @@ Registration::~Registration() {
   }
 }
 
-Status Adapter::Open(const VerbsSettings& settings, std::unique_ptr<Adapter>* adapter) {
+Status Adapter::Open(const VerbsSettings& settings, std::shared_ptr<const Library> library,
+                     Port port, size_t index, std::unique_ptr<Adapter>* adapter) {
   std::unique_ptr<Adapter> made(new Adapter);
-  RDMA_RETURN_IF_ERROR(made->Init(settings));
+  made->generation_ = host::ForkGeneration();
+  made->settings_ = settings;
+  made->library_ = std::move(library);
+  made->port_ = std::move(port);
+  made->index_ = index;
+  RDMA_RETURN_IF_ERROR(made->Init());
   *adapter = std::move(made);
   return OkStatus();
 }
 
-Status Adapter::Init(const VerbsSettings& settings) {
-  generation_ = host::ForkGeneration();
-  settings_ = settings;
-  RDMA_RETURN_IF_ERROR(LoadLibrary(settings.library, &library_));
-  std::vector<std::string> left_out;
-  RDMA_RETURN_IF_ERROR(ChoosePort(*library_, settings, &port_, &left_out));
-  for (const std::string& reason : left_out) Log(LogLevel::kInfo, "verbs: " + reason);
+Status Adapter::Init() {
   // A child that keeps these open would keep queue pairs alive and hide this process's death.
   host::GuardDescriptor(port_.context->cmd_fd);
   host::GuardDescriptor(port_.context->async_fd);
@@ -145,6 +146,11 @@ void Adapter::DecideIsolation() {
             " has no memory windows of type 2: a key that one peer was told works for every "
             "connected peer, as with RDMA_TRANSPORT_ISOLATION=address");
   }
+}
+
+bool Adapter::FailedLately(Nanos now) const {
+  const Nanos failed = failed_at_.load();
+  return failed != 0 && now - failed < kFailureTimeout;
 }
 
 bool Adapter::Usable() const { return generation_ == host::ForkGeneration(); }

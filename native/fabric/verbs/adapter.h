@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "fabric/host/file_descriptor.h"
@@ -53,6 +54,7 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
+  class Adapter* adapter() const { return adapter_; }
   uint32_t lkey() const { return region_->lkey; }
   uint32_t rkey() const { return region_->rkey; }
   char* address() const { return address_; }
@@ -80,15 +82,35 @@ class Registration {
 // An opened port. Thread-safe. It must outlive everything created from it.
 class Adapter {
  public:
-  static Status Open(const VerbsSettings& settings, std::unique_ptr<Adapter>* adapter);
+  // Takes ownership of the context of `port`, also if it fails. `index`: the place of the port among
+  // those of its device.
+  static Status Open(const VerbsSettings& settings, std::shared_ptr<const Library> library,
+                     Port port, size_t index, std::unique_ptr<Adapter>* adapter);
   ~Adapter();
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
 
   const Library& library() const { return *library_; }
   const Port& port() const { return port_; }
+  size_t index() const { return index_; }
   const VerbsSettings& settings() const { return settings_; }
   ibv_pd* domain() const { return domain_; }
+  // Returns whether the port was active when it was last looked at.
+  bool active() const { return active_.load(); }
+  void set_active(bool active) { active_.store(active && !dead()); }
+  // The card has died. It does nothing any more until the process opens it again.
+  void Kill() {
+    dead_.store(true);
+    active_.store(false);
+  }
+  bool dead() const { return dead_.load(); }
+  // A channel through this port has failed. For a while, others are preferred for new channels.
+  void NoteFailure(Nanos now) {
+    failed_at_.store(now);
+    failures_.fetch_add(1);
+  }
+  uint64_t failures() const { return failures_.load(); }
+  bool FailedLately(Nanos now) const;
   // Returns false in a process that was forked from the one that opened the adapter.
   bool Usable() const;
   // "mlx5_0:1"
@@ -108,6 +130,17 @@ class Adapter {
   // Charges locked memory of peers that have requested a channel and not connected yet. Returns
   // false if that exceeds the limit. A negative number undoes a charge.
   bool ChargePending(int64_t bytes);
+
+  // Bytes that this process has moved through the port. QueuePair counts them when it posts.
+  struct Traffic {
+    uint64_t written = 0;
+    uint64_t read = 0;
+  };
+  void Count(const Traffic& moved) {
+    written_.fetch_add(moved.written, std::memory_order_relaxed);
+    read_.fetch_add(moved.read, std::memory_order_relaxed);
+  }
+  Traffic traffic() const { return {written_.load(), read_.load()}; }
 
   // Counts the queue pairs of this process. QueuePair calls it.
   void CountQueuePair(int change) { queue_pairs_.fetch_add(change); }
@@ -129,7 +162,7 @@ class Adapter {
  private:
   friend class Registration;
   Adapter() = default;
-  Status Init(const VerbsSettings& settings);
+  Status Init();
   void DecideIsolation();
   int WindowAccess(size_t length, int access);
   ibv_mr* RegisterAt(uint64_t iova, void* address, size_t length, int access);
@@ -141,8 +174,15 @@ class Adapter {
   VerbsSettings settings_;
   std::shared_ptr<const Library> library_;
   Port port_;
+  size_t index_ = 0;
   ibv_pd* domain_ = nullptr;
   ibv_comp_channel* events_ = nullptr;
+  std::atomic<bool> active_{true};
+  std::atomic<bool> dead_{false};
+  std::atomic<Nanos> failed_at_{0};
+  std::atomic<uint64_t> failures_{0};
+  std::atomic<uint64_t> written_{0};  // bytes
+  std::atomic<uint64_t> read_{0};     // bytes
   std::atomic<uint64_t> registered_{0};  // bytes
   std::atomic<int64_t> pending_{0};      // bytes
   std::atomic<int> queue_pairs_{0};

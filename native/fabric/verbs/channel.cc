@@ -16,6 +16,8 @@ namespace {
 
 // Receives reserved for credits; ring.cc explains how many credits can be in flight.
 constexpr int kCreditReceives = 40;
+// And for the two signals that each queue pair on a further port can cause when it fails.
+constexpr int kSignalReceives = 2 * kMaxQueuePairs;
 constexpr Immediate kRingCheck = {true, false, 0, 0};
 constexpr Nanos kClosingTimeout = 200 * kMillisecond;
 constexpr Nanos kFlushTimeout = 500 * kMillisecond;
@@ -29,7 +31,6 @@ VerbsChannel::VerbsChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> 
       handler_(std::move(handler)),
       tag_(tag),
       token_(RandomBytes(kTokenLength)),
-      windows_(&device->adapter()),
       outbox_([this](Work work) { Push(work); }) {}
 
 VerbsChannel::~VerbsChannel() {
@@ -41,40 +42,24 @@ VerbsChannel::~VerbsChannel() {
 // --- Connecting ---
 
 Status VerbsChannel::Open() {
-  Adapter& adapter = device_->adapter();
-  const VerbsSettings& settings = adapter.settings();
+  const VerbsSettings& settings = device_->adapter().settings();
   // A device with shorter queues gets fewer batches, so that each batch still has a receive.
-  const int most = adapter.port().attributes.max_qp_wr - kCreditReceives;
-  depth_ = std::max(std::min(settings.queue_depth, most), 1);
-  RDMA_RETURN_IF_ERROR(inbox_.Open(&adapter, settings.ring, static_cast<uint32_t>(depth_)));
-  RDMA_RETURN_IF_ERROR(OpenWindows(inbox_.ring().key, inbox_.ring().registration, 1));
-  for (int i = 0; i < settings.queue_pairs; ++i) {
-    pairs_.push_back(std::make_unique<QueuePair>(&adapter, tag_ + static_cast<uint32_t>(i)));
-    RDMA_RETURN_IF_ERROR(pairs_.back()->Create(depth_, i == 0 ? depth_ + kCreditReceives : 0));
+  const std::vector<Adapter*> adapters = device_->ports();
+  credit_receives_ = kCreditReceives + (adapters.size() > 1 ? kSignalReceives : 0);
+  depth_ = settings.queue_depth;
+  for (const Adapter* adapter : adapters) {
+    depth_ = std::min(depth_, adapter->port().attributes.max_qp_wr - credit_receives_);
   }
-  return OkStatus();
+  depth_ = std::max(depth_, 1);
+  RDMA_RETURN_IF_ERROR(inbox_.Open(settings.ring, static_cast<uint32_t>(depth_)));
+  return ports_.Open(adapters, *inbox_.ring().memory, {depth_, depth_ + credit_receives_, tag_}, &windows_);
 }
 
 std::string VerbsChannel::Address() const {
-  std::lock_guard<std::mutex> lock(mu_);  // the polling thread ends a channel without a handler
-  const Port& port = device_->adapter().port();
-  ChannelAddress address;
-  address.ethernet = port.ethernet;
-  std::memcpy(address.gid.data(), port.gid.bytes.raw, address.gid.size());
-  address.lid = port.lid;
-  address.mtu = port.mtu;
-  address.read_depth = static_cast<uint32_t>(std::max(port.attributes.max_qp_rd_atom, 1));
-  address.queue_pairs = static_cast<uint32_t>(pairs_.size());
-  for (size_t i = 0; i < pairs_.size(); ++i) {
-    address.queue_pair[i] = {pairs_[i]->number(), pairs_[i]->first_psn()};
-  }
-  const Inbox::Ring& ring = inbox_.ring();
-  address.ring_address = ring.registration->iova();
-  address.ring_size = ring.size();
+  ChannelAddress address = ports_.address();
+  address.ring_size = inbox_.first_size();
   address.ring_limit = inbox_.limit();
-  address.ring_rkey = KeysOf(ring.key, ring.registration->rkey()).front();
   address.most_batches = static_cast<uint32_t>(depth_);
-  address.ring_window = !windows_.Of(ring.key).empty();
   address.token = token_;
   return address.Encode();
 }
@@ -82,30 +67,33 @@ std::string VerbsChannel::Address() const {
 Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   ChannelAddress peer;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &peer));
-  Adapter& adapter = device_->adapter();
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kNew) {
     return Status(Code::kAborted, "the channel was closed: " + close_reason_.message());
   }
   passive_ = role == Role::kPassive;
   if (passive_) RDMA_RETURN_IF_ERROR(ChargePending(peer.ring_size));
-  RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
+  RDMA_RETURN_IF_ERROR(ports_.Match(peer, role, &windows_, &pairs_, &targets_));
+  const ChannelAddress::Port peer_port = peer.ports[peer.queue_pairs[targets_.front()].port];
+  Adapter& adapter = *pairs_.front()->adapter();
+  RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer, peer_port));
+  RDMA_RETURN_IF_ERROR(pairs_.front()->Replenish());
   greeting_ = Greeting(key_, role, token_, peer.token);
-  // Both ends use the smaller number of queue pairs.
-  if (pairs_.size() > peer.queue_pairs) pairs_.resize(peer.queue_pairs);
   Gid gid;
-  std::memcpy(gid.bytes.raw, peer.gid.data(), peer.gid.size());
+  std::memcpy(gid.bytes.raw, peer_port.gid.data(), peer_port.gid.size());
   route_ = adapter.Name() + " " + adapter.port().gid.Text() + " -> " + gid.Text();
   for (size_t i = 0; i < pairs_.size(); ++i) {
-    const Status connected = pairs_[i]->Connect(peer, static_cast<int>(i));
+    const Status connected = pairs_[i]->Connect(peer, targets_[i]);
     if (!connected.ok()) return Status(connected.code(), connected.message() + " (" + route_ + ")");
   }
+  peer_ = std::move(peer);
   state_.store(State::kConnecting);
+  BeginRails();
   // Everything that this side sends follows the binding, so a peer that has received anything may
   // write.
-  BindWindows(inbox_.ring().key);
+  BindWindow(kRingKey, 0);
   check_due_ = true;
-  if (!passive_ && !peer.ring_window) return Greet(RecordKind::kHello);
+  if (!passive_ && !peer_port.ring_window) return Greet(RecordKind::kHello);
   if (!passive_) outbox_.SendCredit(kRingCheck);
   Pump();
   return OkStatus();
@@ -120,7 +108,7 @@ Status VerbsChannel::Greet(RecordKind kind) {
 
 // Any process can request a channel, and chooses the size of its ring.
 Status VerbsChannel::ChargePending(uint64_t peer_ring) {
-  const auto bytes = static_cast<int64_t>(peer_ring + inbox_.ring().size());
+  const auto bytes = static_cast<int64_t>(peer_ring + inbox_.first_size());
   if (!device_->adapter().ChargePending(bytes)) {
     return Status(Code::kResourceExhausted,
                   "too much memory waits for peers that have not connected yet; try again later");
@@ -135,7 +123,11 @@ void VerbsChannel::SettlePending() {
 
 std::string VerbsChannel::Route() const {
   std::lock_guard<std::mutex> lock(mu_);
-  return route_;
+  std::string route = route_;
+  for (size_t i = 1; i < pairs_.size(); ++i) {
+    if (IsFurther(i) && pairs_[i]->takes_shares()) route += ", " + pairs_[i]->adapter()->Name();
+  }
+  return route;
 }
 
 Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
@@ -153,6 +145,9 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
     if (passive_) RDMA_RETURN_IF_ERROR(Greet(RecordKind::kAccept));
     state_.store(State::kConnected);
     SettlePending();
+    for (size_t i = 0; i < pairs_.size() && !passive_; ++i) {
+      if (states_[i].phase == PairState::Phase::kUntested) TestPair(i);
+    }
   }
   greeted_ = true;
   handler->OnConnected();
@@ -203,7 +198,7 @@ void VerbsChannel::Pump() {
   for (size_t i = pairs_.size(); i-- > 0 && state_.load() != State::kBroken;) {
     if (!pairs_[i]->HasWaiting()) continue;
     const Status posted = pairs_[i]->Pump(transfers_.ended());
-    if (!posted.ok()) BreakLocked(posted);
+    if (!posted.ok() && !FailPair(i, posted)) BreakLocked(posted);
   }
 }
 
@@ -215,14 +210,19 @@ Status VerbsChannel::Flush() {
   return OkStatus();
 }
 
-bool VerbsChannel::WaitsForRoom() const {
+bool VerbsChannel::NeedsProbes() const {
   std::lock_guard<std::mutex> lock(mu_);
-  return Serving(state_.load()) && outbox_.WaitsForRoom();
+  return Serving(state_.load()) &&
+         (outbox_.WaitsForRoom() ||
+          std::any_of(states_.begin(), states_.end(),
+                      [](const auto& s) { return s.phase == PairState::Phase::kFailed; }));
 }
 
 Nanos VerbsChannel::Probe(Nanos now) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (!Serving(state_.load()) || pairs_.front()->AnswerDue()) return now;
+  if (!Serving(state_.load())) return now;
+  AdvanceRails(now);
+  if (pairs_.front()->AnswerDue()) return now;
   if (!outbox_.WaitsForRoom() && now - answered_at_ < device_->keepalive()) {
     return answered_at_ + device_->keepalive();
   }
@@ -242,7 +242,7 @@ Status VerbsChannel::Share(uint64_t key) {
     if (shared_.count(key) != 0) return OkStatus();
   }
   RegionRecord record = {};
-  std::shared_ptr<Registration> memory;
+  Registrations memory;
   // Call without the lock, because it may pin pages.
   RDMA_RETURN_IF_ERROR(device_->memory().Describe(key, &record, &memory));
   std::lock_guard<std::mutex> lock(mu_);
@@ -250,47 +250,48 @@ Status VerbsChannel::Share(uint64_t key) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
   if (shared_.count(key) != 0) return OkStatus();
-  RDMA_RETURN_IF_ERROR(OpenWindows(key, memory, pairs_.size()));
-  BindWindows(key);
-  std::vector<uint32_t> keys = KeysOf(key, record.rkey);
-  record.rkey = keys.front();
-  const iovec parts[] = {{&record, sizeof(record)},
-                         {keys.data() + 1, (keys.size() - 1) * sizeof(keys[0])}};
-  const Status added = AddRecord(RecordKind::kRegion, parts, 2, 0, /*signaled=*/false);
+  Registrations of_pairs;
+  for (const auto& pair : pairs_) {
+    of_pairs.push_back(pair->takes_shares() ? memory[pair->port()] : nullptr);
+  }
+  if (of_pairs.front() == nullptr) {
+    return Status(Code::kResourceExhausted,
+                  "memory is not registered with " + pairs_.front()->adapter()->Name());
+  }
+  RDMA_RETURN_IF_ERROR(windows_.Make(key, of_pairs));
+  for (size_t i = 0; i < pairs_.size(); ++i) BindWindow(key, i);
+  const Status added = SendRegion(record, of_pairs);
   if (added.ok()) {
-    shared_.insert(key);
+    shared_[key] = {record, std::move(memory)};
   } else {
     windows_.Revoke(key);
   }
   return added;
 }
 
-// Creates no windows if peers access the memory by its own key.
-Status VerbsChannel::OpenWindows(uint64_t key, const std::shared_ptr<Registration>& memory,
-                                 size_t count) {
-  return memory->window_access() == 0 ? OkStatus() : windows_.Make(key, memory, count);
+// Pushed before all later work on the queue pair, and before all batches.
+void VerbsChannel::BindWindow(uint64_t key, size_t i) {
+  Work work;
+  work.kind = Work::Kind::kBind;
+  work.signaled = true;
+  work.window = windows_.Of(key, i);
+  if (work.window == nullptr) return;
+  windows_.OnBinding(work.window);
+  transfers_.BeginBind(i);
+  pairs_[i]->Push(work);
 }
 
-// Pushed before all later work on each queue pair, and before all batches.
-void VerbsChannel::BindWindows(uint64_t key) {
-  const std::vector<Window*> windows = windows_.Of(key);
-  for (size_t i = 0; i < windows.size(); ++i) {
-    Work work;
-    work.kind = Work::Kind::kBind;
-    work.signaled = true;
-    work.window = windows[i];
-    windows_.OnBinding(windows[i]);
-    transfers_.BeginBind(i);
-    pairs_[i]->Push(work);
+// `memory` is by queue pair.
+Status VerbsChannel::SendRegion(RegionRecord record, const Registrations& memory) {
+  std::vector<RegionEnd> ends(memory.size());
+  for (size_t i = 0; i < memory.size(); ++i) {
+    if (memory[i] == nullptr) continue;
+    const Window* window = windows_.Of(record.key, i);
+    ends[i] = {memory[i]->iova(), window == nullptr ? memory[i]->rkey() : window->rkey(), 1};
   }
-}
-
-// Returns one key per queue pair, or a single key for all.
-std::vector<uint32_t> VerbsChannel::KeysOf(uint64_t key, uint32_t rkey) const {
-  std::vector<uint32_t> keys;
-  for (const Window* window : windows_.Of(key)) keys.push_back(window->rkey());
-  if (keys.empty()) keys.push_back(rkey);
-  return keys;
+  record.ends = static_cast<uint32_t>(ends.size());
+  const iovec parts[] = {{&record, sizeof(record)}, {ends.data(), ends.size() * sizeof(ends[0])}};
+  return AddRecord(RecordKind::kRegion, parts, 2, 0, /*signaled=*/false);
 }
 
 void VerbsChannel::ForgetRegion(uint64_t key) {
@@ -328,13 +329,18 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
   work.kind = kind;
   work.cookie = cookie;
   work.local = local;
-  Status refused = device_->memory().FindLocal(local, span.length, &work.local_end);
+  LocalEnds ends;
+  Status refused = device_->memory().FindLocal(local, span.length, &ends);
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
-  Transfers::RemoteKeys keys = {};
-  if (refused.ok()) refused = transfers_.Aim(span, &work, &keys);
+  if (refused.ok() && !ends[pairs_.front()->port()].usable) {
+    refused = Status(Code::kResourceExhausted,
+                     "memory is not registered with " + pairs_.front()->adapter()->Name());
+  }
+  const Transfers::PeerRegion* region = nullptr;
+  if (refused.ok()) refused = transfers_.Aim(span, kind, &region);
   if (!refused.ok()) {
     if (write) return refused;
     transfers_.Refuse(cookie, refused);
@@ -342,7 +348,7 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     device_->Wake();
     return OkStatus();
   }
-  transfers_.Begin(work, keys, span.length, device_->chunk(), pairs_);
+  transfers_.Begin(work, span, *region, ends, device_->chunk(), pairs_);
   // With one queue pair, the write is posted together with the notification that follows it.
   if (!write || pairs_.size() > 1) Pump();
   return OkStatus();
@@ -354,19 +360,23 @@ int VerbsChannel::OnCompletion(const ibv_wc& completion) {
   if (completion.status == IBV_WC_SUCCESS) answered_at_ = device_->polled_at();
   // If the card itself broke a queue pair, its asynchronous event gives the reason.
   if (IsFlush(completion.status) && Serving(state_.load())) device_->HandleDescriptors();
-  const size_t index = QueuePair::TagOf(completion.wr_id) - tag_;
   if (QueuePair::IsReceive(completion.wr_id)) return OnReceive(completion);
-  OnSent(index, completion);
+  OnSent(completion);
   return DeliverNews() ? 1 : 0;
 }
 
-void VerbsChannel::OnSent(size_t index, const ibv_wc& completion) {
+void VerbsChannel::OnSent(const ibv_wc& completion) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (index >= pairs_.size()) return;
+  const uint32_t tag = QueuePair::TagOf(completion.wr_id);
+  size_t index = 0;
+  while (index < pairs_.size() && pairs_[index]->tag() != tag) ++index;
+  if (index == pairs_.size()) return;
   Work work;
   bool itself = false;
   const bool failed = completion.status != IBV_WC_SUCCESS;
+  bool known = false;
   while (pairs_[index]->TakeEnded(completion.wr_id, &work, &itself)) {
+    known = itself;
     if (itself && failed) break;
     if (work.kind == Work::Kind::kBatch) {
       outbox_.OnWritten(work);
@@ -379,10 +389,13 @@ void VerbsChannel::OnSent(size_t index, const ibv_wc& completion) {
     }
     if (itself) break;
   }
+  if (IsFurther(index) && OnPairCompletion(index, completion, work, known)) return Pump();
   if (failed) {
     if (IsFlush(completion.status)) {
       ++flushed_;
       if (state_.load() == State::kBroken) return;
+    } else if (MayBeThePort(completion.status)) {
+      pairs_[index]->adapter()->NoteFailure(device_->polled_at());
     }
     static constexpr const char* kNames[] = {"a write", "a read", "a notification", "a credit",
                                              "a memory window"};
@@ -408,11 +421,11 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   Status status;
   if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
     status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
-  } else if (immediate.request()) {
+  } else if (immediate.IsRingRequest()) {
     status = OnRingRequest(immediate.units * kRingGranule);
   } else if (immediate.credit) {
     std::lock_guard<std::mutex> lock(mu_);
-    status = OnCredit(immediate);
+    status = immediate.IsPairDown() ? HandlePairDown(immediate) : OnCredit(immediate);
   } else if (!ignore_input_) {
     status = HandleBatch(immediate);
   }
@@ -432,7 +445,7 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   Immediate credit;
   while (inbox_.TakeCredit(&credit)) outbox_.SendCredit(credit);
   Pump();
-  if (pairs_.front()->waiting_credits() > kCreditReceives) {
+  if (pairs_.front()->waiting_credits() > credit_receives_) {
     PartLocked(
         Status(Code::kDataLoss, "the peer sends on without using the room that was released"));
   }
@@ -453,19 +466,25 @@ Status VerbsChannel::OnCredit(const Immediate& credit) {
 // The peer lacks room. Refusing it is no reason to end the channel.
 Status VerbsChannel::OnRingRequest(uint64_t size) {
   if (!greeted_) return Status(Code::kDataLoss, "a request for a larger ring at a wrong time");
+  Adapter* adapter = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    adapter = pairs_.front()->adapter();
+  }
   // Call without the lock, because it pins pages.
-  Status grown = inbox_.Grow(&device_->adapter(), size);
+  Status grown = inbox_.Grow(adapter, size);
   if (grown.code() == Code::kDataLoss) return grown;
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return OkStatus();
+  const Inbox::Ring& next = inbox_.next();
   RingRecord record = {};
-  if (grown.ok()) grown = OpenWindows(inbox_.next().key, inbox_.next().registration, 1);
+  if (grown.ok()) grown = windows_.Make(next.key, {next.registration});
   if (grown.ok()) {
-    const Inbox::Ring& next = inbox_.next();
-    BindWindows(next.key);
+    BindWindow(next.key, 0);
+    const Window* window = windows_.Of(next.key, 0);
     record.address = next.registration->iova();
     record.size = next.size();
-    record.rkey = KeysOf(next.key, next.registration->rkey()).front();
+    record.rkey = window == nullptr ? next.registration->rkey() : window->rkey();
   } else {
     inbox_.DropNext();
     Log(LogLevel::kWarning, route_ + ": the ring of notifications cannot grow to " +
@@ -487,11 +506,12 @@ Status VerbsChannel::OnRing(std::string_view bytes) {
 }
 
 Status VerbsChannel::HandleBatch(const Immediate& immediate) {
-  if (immediate.moved()) {
+  if (immediate.Moved()) {
     std::lock_guard<std::mutex> lock(mu_);
-    uint64_t old_key = 0;
-    RDMA_RETURN_IF_ERROR(inbox_.TakeNext(&old_key));
-    windows_.Revoke(old_key);
+    Inbox::Ring old;
+    RDMA_RETURN_IF_ERROR(inbox_.TakeNext(&old));
+    windows_.Revoke(old.key);
+    ports_.Close();  // has registered the first ring
   }
   RDMA_RETURN_IF_ERROR(inbox_.Begin(immediate));
   while (true) {
@@ -513,7 +533,10 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
       return OkStatus();
     case RecordKind::kRegion:
       if (!greeted_) break;
-      return HandleRegion(record);
+      {
+        std::lock_guard<std::mutex> lock(mu_);
+        return transfers_.Learn(record, pairs_.size());
+      }
     case RecordKind::kForget: {
       uint64_t key = 0;
       if (record.size() != sizeof(key)) break;
@@ -530,25 +553,18 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
       return OnRing(record);
     case RecordKind::kMoved:
       return OkStatus();
+    case RecordKind::kPairOffer:
+    case RecordKind::kPairAnswer:
+    case RecordKind::kPairUp: {
+      if (!greeted_) break;
+      std::lock_guard<std::mutex> lock(mu_);
+      return Serving(state_.load()) ? HandlePairRecord(kind, record) : OkStatus();
+    }
     case RecordKind::kBye:
       return Status(Code::kUnavailable,
                     "the peer closed the channel: " + Printable(record, kMaxReason));
   }
   return Status(Code::kDataLoss, "an unexpected record in the ring of notifications");
-}
-
-Status VerbsChannel::HandleRegion(std::string_view bytes) {
-  RegionRecord record;
-  std::lock_guard<std::mutex> lock(mu_);
-  Transfers::RemoteKeys keys = {};
-  const size_t more_keys = (pairs_.size() - 1) * sizeof(keys[0]);
-  if (bytes.size() != sizeof(record) && bytes.size() != sizeof(record) + more_keys) {
-    return Status(Code::kDataLoss, "a region described in a wrong size");
-  }
-  std::memcpy(&record, bytes.data(), sizeof(record));
-  keys.fill(record.rkey);
-  std::memcpy(keys.data() + 1, bytes.data() + sizeof(record), bytes.size() - sizeof(record));
-  return transfers_.Learn(record, keys);
 }
 
 bool VerbsChannel::DeliverNews() {
@@ -647,6 +663,9 @@ void VerbsChannel::Finish() {
     // pairs exist.
     windows_.Clear();
     pairs_.clear();
+    states_.clear();
+    shared_.clear();
+    ports_.Close();
     SettlePending();
     reason = Status(Code::kUnavailable, close_reason_.message());
     if (flushed_ > 0) {

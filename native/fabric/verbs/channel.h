@@ -1,9 +1,9 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "fabric/fabric.h"
 #include "fabric/greeting.h"
 #include "fabric/verbs/adapter.h"
+#include "fabric/verbs/channel_ports.h"
 #include "fabric/verbs/inbox.h"
 #include "fabric/verbs/memory.h"
 #include "fabric/verbs/outbox.h"
@@ -24,7 +25,11 @@ namespace rdma_transport::fabric::verbs {
 // What a channel uses of its device. Thread-safe, except where a function says otherwise.
 class ChannelDevice {
  public:
+  // Returns the preferred port. What is not of one port, such as the settings, may be asked of it.
   virtual Adapter& adapter() const = 0;
+  // Returns all ports in the order of preference; first those that are active and have not failed
+  // lately.
+  virtual std::vector<Adapter*> ports() const = 0;
   virtual RegisteredMemory& memory() const = 0;
   // Returns the most bytes of one work request.
   virtual uint64_t chunk() const = 0;
@@ -37,6 +42,8 @@ class ChannelDevice {
   virtual void Wake() = 0;
   // Requests a call of Service() for the channel with this tag. Takes no lock of a channel.
   virtual void Attend(uint32_t tag) = 0;
+  // Requests a call of Probe() at this time. Polling thread only.
+  virtual void ProbeAt(uint32_t tag, Nanos when) = 0;
   // Polling thread only, without the lock of any channel.
   virtual void HandleDescriptors() = 0;
 
@@ -47,7 +54,7 @@ class ChannelDevice {
 // See Channel for the contract.
 //
 // The first queue pair carries notifications, small transfers and a share of the large ones. The
-// others carry only shares of large transfers.
+// others, on its port and on further ones, carry only shares of large transfers.
 //
 // mu_ guards the whole sending side. No lock is held while the handler runs.
 class VerbsChannel final : public Channel {
@@ -84,11 +91,19 @@ class VerbsChannel final : public Channel {
   // Returns whether the handler is gone and the channel has not finished. It then needs a Service()
   // that nobody requests.
   bool abandoned() const { return handler_.expired() && state_.load() != State::kFinished; }
-  // Returns whether records wait for room in the peer's ring. Probe() must then be called often.
-  bool WaitsForRoom() const;
+  // Returns whether Probe() must be called often: records wait for room in the peer's ring, or a
+  // queue pair on a further port is being dropped.
+  bool NeedsProbes() const;
   // Checks whether the peer's card still responds. Needed if this side waits for room or has
-  // nothing to send, because then no operation in flight can fail. Returns when to call it again.
+  // nothing to send, because then no operation in flight can fail. Also advances what is to happen
+  // on further ports. Returns when to call it again.
   Nanos Probe(Nanos now);
+  // A port has become active, or has gone down.
+  void OnPort(const Adapter& port, bool active, const Status& reason);
+  // A port does not work any more, and will not.
+  void OnPortFailed(const Adapter& port, const Status& reason);
+  // A queue pair has failed, by an event of the card.
+  void OnPairFailed(uint32_t tag, const Status& reason);
   // Breaks the channel for an error that no completion reports.
   void Fail(const Status& reason);
   void ForgetRegion(uint64_t key);
@@ -98,6 +113,30 @@ class VerbsChannel final : public Channel {
   // being flushed.
   enum class State { kNew, kConnecting, kConnected, kClosing, kBroken, kFinished };
 
+  // A region that the peer was told of.
+  struct Shared {
+    RegionRecord record;
+    Registrations memory;  // by port
+  };
+
+  // A queue pair as this end sees it; see channel_rails.cc. Those on the first one's port are always
+  // kUp.
+  struct PairState {
+    enum class Phase {
+      kUntested,  // connected. The active end tests it; the passive end waits for the outcome.
+      kUp,        // carries shares of transfers
+      kFailed,    // being dropped, until this end is flushed and the peer's end is broken
+      kDown,      // dropped
+      kOffered,   // of the active end: made anew, and not yet connected
+    };
+    Phase phase = Phase::kUp;
+    bool peer_down = false;        // kFailed: the peer's end is broken
+    std::vector<Work> unfinished;  // kFailed: flushed so far
+    std::vector<Work> waiting;     // kFailed: never posted
+    Nanos due = 0;                 // kFailed: end of the wait; kDown: the next attempt
+    Nanos delay = 0;               // until the next attempt but one
+  };
+
   // The following require mu_.
   Status Greet(RecordKind kind);
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled);
@@ -105,23 +144,40 @@ class VerbsChannel final : public Channel {
   void SettlePending();
   void Push(Work work);
   void Pump();
-  Status OpenWindows(uint64_t key, const std::shared_ptr<Registration>& memory, size_t count);
-  void BindWindows(uint64_t key);
-  std::vector<uint32_t> KeysOf(uint64_t key, uint32_t rkey) const;
+  void BindWindow(uint64_t key, size_t i);
+  Status SendRegion(RegionRecord record, const Registrations& memory);
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
   void PartLocked(const Status& reason);
   void BreakLocked(const Status& reason);
 
+  // Of queue pairs on further ports, in channel_rails.cc. The following require mu_.
+  bool IsFurther(size_t i) const { return pairs_[i]->port() != pairs_.front()->port(); }
+  void BeginRails();
+  void TestPair(size_t i);
+  bool FailPair(size_t i, const Status& reason);
+  bool OnPairCompletion(size_t i, const ibv_wc& completion, const Work& work, bool known);
+  void SettlePair(size_t i, Nanos now);
+  void OfferPair(size_t i, Nanos now);
+  Status MakePair(size_t i);
+  Status HandlePairRecord(RecordKind kind, std::string_view record);
+  Status HandleOffer(const PairRecord& offer);
+  void HandleAnswer(const PairRecord& answer);
+  Status HandlePairDown(const Immediate& signal);
+  void SendPairDown(size_t i, bool answer);
+  void BringUp(size_t i);
+  void AnnounceAgain(size_t i);
+  Status SendPairRecord(RecordKind kind, size_t i);
+  void AdvanceRails(Nanos now);
+
   // The following run on the polling thread.
   int OnReceive(const ibv_wc& completion);
-  void OnSent(size_t index, const ibv_wc& completion);
+  void OnSent(const ibv_wc& completion);
   Status OnCredit(const Immediate& credit);
   Status OnRingRequest(uint64_t size);
   Status OnRing(std::string_view record);
   Status HandleBatch(const Immediate& immediate);
   Status HandleRecord(RecordKind kind, std::string_view record);
   Status HandleGreeting(RecordKind kind, std::string_view shown);
-  Status HandleRegion(std::string_view record);
   bool DeliverNews();
   void Finish();
 
@@ -141,6 +197,7 @@ class VerbsChannel final : public Channel {
   bool passive_ = false;
   bool check_due_ = false;     // not yet checked that the passive side's ring is writable
   int64_t pending_bytes_ = 0;  // charged for a peer that has not connected yet
+  int credit_receives_ = 0;    // receives for what is not a batch
   int depth_ = 0;              // work requests per queue pair, and batches the peer may send
 
   Inbox inbox_;  // written by the peer
@@ -151,14 +208,18 @@ class VerbsChannel final : public Channel {
 
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};
+  ChannelPorts ports_;
   std::vector<std::unique_ptr<QueuePair>> pairs_;
+  std::vector<PairState> states_;  // of each of them
+  ChannelAddress peer_;
+  std::vector<size_t> targets_;  // the peer's queue pairs in its address
   Windows windows_;  // bound to these queue pairs
   Outbox outbox_;
   Transfers transfers_;
   uint64_t notified_ = 0;
   uint64_t delivered_ = 0;
   uint64_t told_ = 0;  // part of delivered_ that was reported to the handler
-  std::set<uint64_t> shared_;
+  std::map<uint64_t, Shared> shared_;  // by key
   Status close_reason_;
   Nanos deadline_ = 0;  // of kClosing and kBroken
   uint64_t flushed_ = 0;

@@ -1,20 +1,39 @@
 #include "fabric/verbs/device.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "base/log.h"
 #include "fabric/host/region.h"
 #include "fabric/verbs/memlock.h"
+#include "fabric/verbs/rails.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 
-bool IsIpv4(const uint8_t* gid) {
-  static constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::memcmp(gid, kPrefix, sizeof(kPrefix)) == 0;
+// Opens the ports that can be used. Those after the first may fail.
+Status OpenPorts(const VerbsSettings& settings, std::vector<std::unique_ptr<Adapter>>* adapters) {
+  std::shared_ptr<const Library> library;
+  RDMA_RETURN_IF_ERROR(LoadLibrary(settings.library, &library));
+  std::vector<Port> ports;
+  std::vector<std::string> left_out;
+  RDMA_RETURN_IF_ERROR(ChoosePorts(*library, settings, &ports, &left_out));
+  for (const std::string& reason : left_out) Log(LogLevel::kInfo, "verbs: " + reason);
+  Status first;
+  for (Port& port : ports) {
+    std::unique_ptr<Adapter> adapter;
+    const Status status =
+        Adapter::Open(settings, library, std::move(port), adapters->size(), &adapter);
+    if (status.ok()) {
+      adapters->push_back(std::move(adapter));
+    } else {
+      Log(LogLevel::kWarning, "verbs: a port is not used: " + status.message());
+      if (first.ok()) first = status;
+    }
+  }
+  return adapters->empty() ? first : OkStatus();
 }
 
 }  // namespace
@@ -27,22 +46,56 @@ Status VerbsDevice::Create(const Settings& settings, std::unique_ptr<Device>* de
 }
 
 Status VerbsDevice::Init(const Settings& settings) {
-  RDMA_RETURN_IF_ERROR(Adapter::Open(settings.verbs, &adapter_));
-  memory_ = std::make_unique<RegisteredMemory>(adapter_.get());
-  chunk_ = std::min(kLargestChunk, std::max<uint64_t>(adapter_->port().largest_message, 4096));
+  RDMA_RETURN_IF_ERROR(OpenPorts(settings.verbs, &adapters_));
+  memory_ = std::make_unique<RegisteredMemory>(ports());
+  chunk_ = kLargestChunk;
+  for (const auto& adapter : adapters_) {
+    chunk_ = std::min(chunk_, std::max<uint64_t>(adapter->port().largest_message, 4096));
+  }
   keepalive_ = settings.peer_timeout;
   if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
-  RDMA_RETURN_IF_ERROR(CheckMemlock(MemoryToBeginWith(settings.verbs.ring), MemlockLimit()));
+  // The kernel counts memory once for each port that it is registered with.
+  RDMA_RETURN_IF_ERROR(CheckMemlock(adapters_.size() * MemoryToBeginWith(settings.verbs.ring),
+                                    MemlockLimit()));
   RDMA_RETURN_IF_ERROR(sleeper_.Init());
-  RDMA_RETURN_IF_ERROR(sleeper_.Watch(adapter_->completion_events()));
-  return sleeper_.Watch(adapter_->async_events());
+  for (const auto& adapter : adapters_) {
+    RDMA_RETURN_IF_ERROR(sleeper_.Watch(adapter->completion_events()));
+    RDMA_RETURN_IF_ERROR(sleeper_.Watch(adapter->async_events()));
+  }
+  return OkStatus();
 }
 
 VerbsDevice::~VerbsDevice() {
   snapshot_.clear();  // destroys channels without another owner before the adapter
 }
 
-std::string VerbsDevice::Summary() const { return "verbs by " + adapter_->port().Text(); }
+std::string VerbsDevice::Summary() const {
+  std::string names;
+  for (const auto& adapter : adapters_) {
+    names += (names.empty() ? "verbs by " : ", ") + adapter->port().Text();
+  }
+  return names;
+}
+
+std::vector<PortReport> VerbsDevice::Ports() const {
+  std::vector<PortReport> reports;
+  for (const Adapter* adapter : ports()) {
+    const Adapter::Traffic traffic = adapter->traffic();
+    reports.push_back({adapter->Name(), adapter->port().Text(), adapter->active(), traffic.written,
+                       traffic.read, adapter->failures()});
+  }
+  return reports;
+}
+
+std::vector<Adapter*> VerbsDevice::ports() const {
+  std::vector<Adapter*> ports;
+  for (const auto& adapter : adapters_) ports.push_back(adapter.get());
+  const Nanos now = Now();
+  const auto rank = [now](const Adapter* a) { return a->active() ? a->FailedLately(now) : 2; };
+  std::stable_sort(ports.begin(), ports.end(),
+                   [&](const Adapter* a, const Adapter* b) { return rank(a) < rank(b); });
+  return ports;
+}
 
 // --- Memory ---
 
@@ -86,19 +139,18 @@ bool VerbsDevice::Locate(const void* data, RemoteSpan* span) const {
 Status VerbsDevice::Reaches(std::string_view channel_address) const {
   ChannelAddress peer;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(channel_address, &peer));
-  const Port& port = adapter_->port();
-  if (peer.ethernet != port.ethernet) {
-    return Status(Code::kUnavailable, std::string("it is on ") +
-                                          (peer.ethernet ? "RoCE" : "InfiniBand") + ", this is " +
-                                          port.Text());
+  Status first;
+  for (const auto& adapter : adapters_) {
+    const ChannelAddress::Port own = AddressOf(adapter->port());
+    for (const ChannelAddress::Port& port : peer.ports) {
+      const Status status = Reachable(own, port);
+      if (status.ok()) return status;
+      if (first.ok()) {
+        first = Status(status.code(), status.message() + " " + adapter->port().Text());
+      }
+    }
   }
-  if (port.ethernet && IsIpv4(peer.gid.data()) != IsIpv4(port.gid.bytes.raw)) {
-    return Status(Code::kUnavailable,
-                  "one GID is IPv4, the other IPv6: set RDMA_TRANSPORT_GID_INDEX so "
-                  "that both are of one kind; here " +
-                      port.Text());
-  }
-  return OkStatus();
+  return first;
 }
 
 Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) {

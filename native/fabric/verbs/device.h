@@ -1,4 +1,4 @@
-// The verbs fabric: peers behind an InfiniBand or RoCE port, over reliable connections.
+// The verbs fabric: peers behind InfiniBand or RoCE ports, over reliable connections.
 #pragma once
 
 #include <atomic>
@@ -34,13 +34,14 @@ class VerbsDevice final : public Device, private ChannelDevice {
   ~VerbsDevice() override;
 
   std::string Summary() const override;
-  bool Usable() const override { return adapter_->Usable(); }
+  std::vector<PortReport> Ports() const override;
+  bool Usable() const override { return adapter().Usable(); }
   Status Reaches(std::string_view channel_address) const override;
   Status Allocate(size_t length, Access access, void* place,
                   std::unique_ptr<Region>* region) override;
   size_t RegionGranule() const override { return size_t{2} << 20; }
   Status Adopt(Region* region) override;
-  bool Imports() const override { return adapter_->library().reg_dmabuf_mr != nullptr; }
+  bool Imports() const override { return adapter().library().reg_dmabuf_mr != nullptr; }
   Status Import(const DmaBuf& memory, Access access, std::unique_ptr<Region>* region) override;
   MappedSpan MapOwn(const RemoteSpan&) override { return MappedSpan(); }
   bool Locate(const void* data, RemoteSpan* span) const override;
@@ -58,17 +59,20 @@ class VerbsDevice final : public Device, private ChannelDevice {
   Status Init(const Settings& settings);
 
   // ChannelDevice:
-  Adapter& adapter() const override { return *adapter_; }
+  Adapter& adapter() const override { return *adapters_.front(); }
+  std::vector<Adapter*> ports() const override;
   RegisteredMemory& memory() const override { return *memory_; }
   uint64_t chunk() const override { return chunk_; }
   Nanos keepalive() const override { return keepalive_; }
   Nanos polled_at() const override { return polled_at_; }
   bool asleep() const override { return asleep_.load(); }
   void Attend(uint32_t tag) override { calls_.Add(tag); }
+  void ProbeAt(uint32_t tag, Nanos when) override { attempts_.push({when, tag}); }
   void HandleDescriptors() override;
 
   void OnRegionEnd(uint64_t key);
-  void HandleAsyncEvent(const ibv_async_event& event, uint32_t tag);
+  void HandleEvents(Adapter* adapter);
+  void HandleAsyncEvent(Adapter* adapter, const ibv_async_event& event, uint32_t tag);
   std::vector<std::shared_ptr<VerbsChannel>> Channels() const;
   void RefreshSnapshot();
   VerbsChannel* Known(uint32_t tag) const;
@@ -76,11 +80,13 @@ class VerbsDevice final : public Device, private ChannelDevice {
   void ProbePeers(Nanos now);
   bool CallAbandoned(size_t most);
   void ServiceCallers();
-  int PollQueue(CompletionQueue* queue);
+  int PollQueue(Adapter* adapter, CompletionQueue* queue);
+  bool ArmQueue(Adapter* adapter, CompletionQueue* queue);
   int Route(const ibv_wc* completions, int count);
-  void FailAll(const Status& reason);
+  void OnPort(Adapter* adapter, bool active, const std::string& sentence);
+  void FailPort(Adapter* adapter, const Status& reason);
 
-  std::unique_ptr<Adapter> adapter_;
+  std::vector<std::unique_ptr<Adapter>> adapters_;  // in the order of preference
   std::unique_ptr<RegisteredMemory> memory_;
   uint64_t chunk_ = 0;
   Nanos keepalive_ = 0;
@@ -105,10 +111,12 @@ class VerbsDevice final : public Device, private ChannelDevice {
   std::vector<VerbsChannel*> in_turn_;  // those of the snapshot
   size_t next_in_turn_ = 0;
   std::vector<uint32_t> callers_;
-  std::set<uint32_t> waiting_for_room_;
+  std::set<uint32_t> probed_often_;
   // When each channel is to be probed, the first on top.
   using Due = std::pair<Nanos, uint32_t>;
-  std::priority_queue<Due, std::vector<Due>, std::greater<>> probes_;
+  using Schedule = std::priority_queue<Due, std::vector<Due>, std::greater<>>;
+  Schedule probes_;
+  Schedule attempts_;  // additional ones, once, by ProbeAt()
 };
 
 }  // namespace rdma_transport::fabric::verbs

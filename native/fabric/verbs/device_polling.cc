@@ -84,7 +84,7 @@ int VerbsDevice::Route(const ibv_wc* completions, int count) {
   return handled;
 }
 
-int VerbsDevice::PollQueue(CompletionQueue* queue) {
+int VerbsDevice::PollQueue(Adapter* adapter, CompletionQueue* queue) {
   const int released = queue->TakeReleased();
   int handled = 0;
   // Limit the work, so that a busy peer cannot keep the polling thread here.
@@ -92,7 +92,7 @@ int VerbsDevice::PollQueue(CompletionQueue* queue) {
     ibv_wc completions[kBatch];
     const int count = ibv_poll_cq(queue->get(), kBatch, completions);
     if (count < 0) {
-      FailAll(Status(Code::kInternal, "ibv_poll_cq failed on " + adapter_->Name() +
+      FailPort(adapter, Status(Code::kInternal, "ibv_poll_cq failed on " + adapter->Name() +
                                           ": its completion queue is broken"));
       queue->Release(released);
       return handled;
@@ -125,8 +125,13 @@ bool VerbsDevice::CallAbandoned(size_t most) {
 void VerbsDevice::ProbePeers(Nanos now) {
   probed_ = now;
   CallAbandoned(in_turn_.size());
-  for (const uint32_t tag : waiting_for_room_) {
+  for (const uint32_t tag : probed_often_) {
     if (VerbsChannel* channel = Known(tag)) channel->Probe(now);
+  }
+  while (!attempts_.empty() && attempts_.top().first <= now) {
+    VerbsChannel* channel = Known(attempts_.top().second);
+    attempts_.pop();
+    if (channel != nullptr) channel->Probe(now);
   }
   while (!probes_.empty() && probes_.top().first <= now) {
     const uint32_t tag = probes_.top().second;
@@ -143,7 +148,7 @@ void VerbsDevice::ServiceCallers() {
     VerbsChannel* channel = Find(tag);
     if (channel == nullptr) continue;
     if (channel->Service()) {
-      if (channel->WaitsForRoom()) waiting_for_room_.insert(tag);
+      if (channel->NeedsProbes()) probed_often_.insert(tag);
       continue;
     }
     std::lock_guard<std::mutex> lock(channels_mu_);
@@ -162,7 +167,9 @@ int VerbsDevice::Poll() {
   }
   if (now - probed_ >= kProbeInterval) ProbePeers(now);
   int handled = Route(met_, std::exchange(met_count_, 0));
-  for (CompletionQueue* queue : adapter_->Queues()) handled += PollQueue(queue);
+  for (const auto& adapter : adapters_) {
+    for (CompletionQueue* queue : adapter->Queues()) handled += PollQueue(adapter.get(), queue);
+  }
   if (handled == 0) CallAbandoned(kHandlersPerTurn);
   ServiceCallers();
   return handled;
@@ -171,51 +178,69 @@ int VerbsDevice::Poll() {
 bool VerbsDevice::ArmNotification() {
   if (!Usable()) return true;
   asleep_.store(true);
-  for (auto it = waiting_for_room_.begin(); it != waiting_for_room_.end();) {
+  for (auto it = probed_often_.begin(); it != probed_often_.end();) {
     const VerbsChannel* channel = Known(*it);
-    const bool waits = channel != nullptr && channel->WaitsForRoom();
-    it = waits ? std::next(it) : waiting_for_room_.erase(it);
+    const bool waits = channel != nullptr && channel->NeedsProbes();
+    it = waits ? std::next(it) : probed_often_.erase(it);
   }
   if (!snapshot_.empty()) {
-    sleeper_.WakeAfter(polled_at_, waiting_for_room_.empty() ? keepalive_ : kProbeInterval);
-  }
-  for (CompletionQueue* queue : adapter_->Queues()) {
-    const int error = ibv_req_notify_cq(queue->get(), 0);
-    if (error != 0) {
-      FailAll(VerbError(error, "ibv_req_notify_cq", adapter_->Name()));
-      return false;
+    Nanos interval = probed_often_.empty() ? keepalive_ : kProbeInterval;
+    if (!attempts_.empty()) {
+      interval = std::clamp(attempts_.top().first - polled_at_, kProbeInterval, interval);
     }
-    // Completions that arrived before the request cause no event.
-    if (met_count_ == 0) met_count_ = std::max(0, ibv_poll_cq(queue->get(), kBatch, met_));
+    sleeper_.WakeAfter(polled_at_, interval);
+  }
+  for (const auto& adapter : adapters_) {
+    if (adapter->dead()) continue;
+    for (CompletionQueue* queue : adapter->Queues()) {
+      if (!ArmQueue(adapter.get(), queue)) return false;
+    }
   }
   return met_count_ == 0 && channels_version_.load() == snapshot_version_ && calls_.empty() &&
          !CallAbandoned(kHandlersPerTurn);
 }
 
+bool VerbsDevice::ArmQueue(Adapter* adapter, CompletionQueue* queue) {
+  const int error = ibv_req_notify_cq(queue->get(), 0);
+  if (error != 0) {
+    FailPort(adapter, VerbError(error, "ibv_req_notify_cq", adapter->Name()));
+    return false;
+  }
+  // Completions that arrived before the request cause no event.
+  if (met_count_ == 0) met_count_ = std::max(0, ibv_poll_cq(queue->get(), kBatch, met_));
+  return true;
+}
+
 void VerbsDevice::HandleDescriptors() {
   descriptors_checked_ = Now();
   sleeper_.Clear();
-  adapter_->DrainCompletionEvents();
+  for (const auto& adapter : adapters_) HandleEvents(adapter.get());
+}
+
+void VerbsDevice::HandleEvents(Adapter* adapter) {
+  adapter->DrainCompletionEvents();
   ibv_async_event event;
-  while (adapter_->NextAsyncEvent(&event)) {
+  while (adapter->NextAsyncEvent(&event)) {
     const uint32_t tag = TagOf(event);
     // Acknowledge first: destroying a queue pair waits for the acknowledgment.
-    adapter_->library().ack_async_event(&event);
-    HandleAsyncEvent(event, tag);
+    adapter->library().ack_async_event(&event);
+    HandleAsyncEvent(adapter, event, tag);
   }
 }
 
-void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
-  const std::string sentence = adapter_->Name() + ": " + EventSentence(event.event_type);
+void VerbsDevice::HandleAsyncEvent(Adapter* adapter, const ibv_async_event& event, uint32_t tag) {
+  const std::string sentence = adapter->Name() + ": " + EventSentence(event.event_type);
   switch (event.event_type) {
     case IBV_EVENT_DEVICE_FATAL:
     case IBV_EVENT_CQ_ERR:
       Log(LogLevel::kError, sentence);
-      return FailAll(Status(Code::kUnavailable, sentence));
+      if (event.event_type == IBV_EVENT_DEVICE_FATAL) adapter->Kill();
+      return FailPort(adapter, Status(Code::kUnavailable, sentence));
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR: {
       Log(LogLevel::kWarning, sentence);
+      const Status failed(Code::kUnavailable, sentence);
       std::shared_ptr<VerbsChannel> channel;
       {
         std::lock_guard<std::mutex> lock(channels_mu_);
@@ -223,10 +248,16 @@ void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
         if (found != channels_.end()) channel = found->second.lock();
       }
       // If the queue pair has nothing in flight, no completion reports the error.
-      if (channel != nullptr) channel->Fail(Status(Code::kUnavailable, sentence));
-      return;
+      if (channel == nullptr) return;
+      // The others are no fault of the port.
+      if (event.event_type == IBV_EVENT_QP_FATAL) return channel->OnPairFailed(tag, failed);
+      return channel->Fail(failed);
     }
     case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_PORT_ACTIVE:
+      if (event.element.port_num != adapter->port().number) return;
+      OnPort(adapter, event.event_type == IBV_EVENT_PORT_ACTIVE, sentence);
+      [[fallthrough]];
     case IBV_EVENT_GID_CHANGE:
       // If this breaks channels, their completions report it.
       return Log(LogLevel::kWarning, sentence);
@@ -235,8 +266,14 @@ void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
   }
 }
 
-void VerbsDevice::FailAll(const Status& reason) {
-  for (const auto& channel : Channels()) channel->Fail(reason);
+void VerbsDevice::OnPort(Adapter* adapter, bool active, const std::string& sentence) {
+  adapter->set_active(active);
+  const Status reason(Code::kUnavailable, sentence);
+  for (const auto& channel : Channels()) channel->OnPort(*adapter, active, reason);
+}
+
+void VerbsDevice::FailPort(Adapter* adapter, const Status& reason) {
+  for (const auto& channel : Channels()) channel->OnPortFailed(*adapter, reason);
 }
 
 }  // namespace rdma_transport::fabric::verbs

@@ -197,6 +197,19 @@ Status CompletionError(int wc_status, uint32_t vendor_error, std::string_view op
   return Status(completion->code, WithHint(std::move(message), completion->hint));
 }
 
+bool MayBeThePort(int wc_status) {
+  switch (wc_status) {
+    case IBV_WC_WR_FLUSH_ERR:
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR:
+    case IBV_WC_FATAL_ERR:
+    case IBV_WC_GENERAL_ERR:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Status VerbError(int error, std::string_view verb, std::string_view on) {
   std::string what(verb);
   if (!on.empty()) what.append(" on ").append(on);

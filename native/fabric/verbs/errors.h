@@ -24,6 +24,10 @@ Status CompletionError(int wc_status, uint32_t vendor_error, std::string_view op
 // Returns whether the work was flushed because of an error that was reported earlier.
 inline bool IsFlush(int wc_status) { return wc_status == IBV_WC_WR_FLUSH_ERR; }
 
+// Returns whether the port or the way to the peer may be the cause, so that the work may succeed
+// through another port.
+bool MayBeThePort(int wc_status);
+
 // Describes a verb that failed with `error`, an errno. `verb` is for example "ibv_create_qp", and
 // `on` names device and port.
 Status VerbError(int error, std::string_view verb, std::string_view on);

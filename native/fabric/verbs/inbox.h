@@ -2,6 +2,7 @@
 // when the peer asks for more room.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,34 +16,38 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// Used only by the polling thread once the channel connects. The channel's lock also guards what
-// the address of the channel shows: it is held during Open() and TakeNext().
+// The key of the first ring's windows, which is not that of any region.
+constexpr uint64_t kRingKey = ~uint64_t{0};
+
+// Used only by the polling thread once the channel connects.
 class Inbox {
  public:
   // The memory of a ring.
   struct Ring {
     std::unique_ptr<host::MemoryRegion> memory;
-    std::shared_ptr<Registration> registration;
-    uint64_t key = 0;  // of its windows; not the key of any region
+    std::shared_ptr<Registration> registration;  // none for the first one: see ChannelPorts
+    uint64_t key = 0;                            // of its windows; not that of any region
 
     size_t size() const { return memory->length(); }
   };
 
   // Allocates the first ring, which may grow to `limit` bytes. `most_batches` is how many batches
   // the peer may send before it gets credits.
-  Status Open(Adapter* adapter, uint64_t limit, uint32_t most_batches);
+  Status Open(uint64_t limit, uint32_t most_batches);
 
   const Ring& ring() const { return ring_; }
+  // Constant after Open().
+  uint64_t first_size() const { return std::min(kFirstRing, limit_); }
   uint64_t limit() const { return limit_; }
 
-  // Allocates a ring of this size, in which the peer may go on. Returns DataLoss if the peer may
+  // Allocates a ring of this size, in which the peer may go on, and registers it. Returns DataLoss if the peer may
   // not ask for that, ResourceExhausted if the memory is missing.
   Status Grow(Adapter* adapter, uint64_t size);
   // Of the last successful Grow().
   const Ring& next() const { return next_; }
-  // The peer goes on in the next ring, and never writes to this one again. Returns the key of the
-  // old one's windows, or DataLoss if there is no next one.
-  Status TakeNext(uint64_t* old_key);
+  // The peer goes on in the next ring, and never writes to the old one again. Returns DataLoss if
+  // there is no next one.
+  Status TakeNext(Ring* old);
   // Gives up the next ring, which the peer was not told of.
   void DropNext() { next_ = Ring(); }
 
@@ -54,8 +59,6 @@ class Inbox {
   bool TakeCredit(Immediate* credit) { return reader_.TakeCredit(credit); }
 
  private:
-  static Status Allocate(Adapter* adapter, uint64_t size, Ring* ring);
-
   uint64_t limit_ = 0;
   Ring ring_;
   Ring next_;

@@ -3,6 +3,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/log.h"
+
 namespace rdma_transport::fabric::verbs {
 namespace {
 
@@ -26,14 +28,19 @@ uint64_t RegisteredMemory::NewKey() {
 Status RegisteredMemory::Add(Region* region, bool now) {
   Entry entry;
   entry.region = region;
-  if (now) RDMA_RETURN_IF_ERROR(Register(*region, &entry.registration));
+  if (now) RDMA_RETURN_IF_ERROR(Register(*region, &entry.registrations));
   return AddEntry(std::move(entry));
 }
 
 Status RegisteredMemory::AddImported(Region* region, const DmaBuf& memory) {
   Entry entry;
   entry.region = region;
-  RDMA_RETURN_IF_ERROR(adapter_->Expose(memory, FlagsOf(region->access()), &entry.registration));
+  const int flags = FlagsOf(region->access());
+  RDMA_RETURN_IF_ERROR(RegisterWithAll(
+      [&](Adapter* adapter, std::shared_ptr<Registration>* registration) {
+        return adapter->Expose(memory, flags, registration);
+      },
+      &entry.registrations));
   return AddEntry(std::move(entry));
 }
 
@@ -48,10 +55,34 @@ Status RegisteredMemory::AddEntry(Entry entry) {
   return OkStatus();
 }
 
-Status RegisteredMemory::Register(const Region& region,
-                                  std::shared_ptr<Registration>* registration) {
-  return adapter_->Expose(region.address(), region.length(), FlagsOf(region.access()),
-                          registration);
+// Returns the error of the first port if none accepts the memory.
+template <typename Expose>
+Status RegisteredMemory::RegisterWithAll(Expose expose, Registrations* registrations) {
+  Status first;
+  bool any = false;
+  for (Adapter* adapter : adapters_) {
+    std::shared_ptr<Registration> registration;
+    const Status status = expose(adapter, &registration);
+    if (!status.ok() && first.ok()) first = status;
+    any |= status.ok();
+    registrations->push_back(std::move(registration));
+  }
+  if (first.ok()) return first;
+  if (!any) {
+    registrations->clear();
+    return first;
+  }
+  Log(LogLevel::kWarning, "verbs: memory is not used through one of the ports: " + first.message());
+  return OkStatus();
+}
+
+Status RegisteredMemory::Register(const Region& region, Registrations* registrations) {
+  return RegisterWithAll(
+      [&](Adapter* adapter, std::shared_ptr<Registration>* registration) {
+        return adapter->Expose(region.address(), region.length(), FlagsOf(region.access()),
+                               registration);
+      },
+      registrations);
 }
 
 // Pins the pages of the region at `start` without the lock that other operations need. The region
@@ -63,13 +94,13 @@ Status RegisteredMemory::RegisterLate(uintptr_t start) {
     std::shared_lock<std::shared_mutex> lock(mu_);
     const auto found = by_address_.find(start);
     if (found == by_address_.end()) return Unknown();
-    if (found->second.registration != nullptr) return OkStatus();
+    if (!found->second.registrations.empty()) return OkStatus();
     region = found->second.region;
   }
-  std::shared_ptr<Registration> registration;
-  RDMA_RETURN_IF_ERROR(Register(*region, &registration));
+  Registrations registrations;
+  RDMA_RETURN_IF_ERROR(Register(*region, &registrations));
   std::unique_lock<std::shared_mutex> lock(mu_);
-  by_address_[start].registration = std::move(registration);
+  by_address_[start].registrations = std::move(registrations);
   return OkStatus();
 }
 
@@ -101,7 +132,7 @@ bool RegisteredMemory::Locate(const void* data, RemoteSpan* span) const {
   return true;
 }
 
-Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnd* end) {
+Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnds* ends) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   for (bool again = false;; again = true) {
     uintptr_t start = 0;
@@ -111,10 +142,12 @@ Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnd* 
       if (entry == nullptr) return Unknown();
       start = reinterpret_cast<uintptr_t>(entry->region->address());
       if (length > entry->region->length() - (address - start)) return Unknown();
-      if (entry->registration != nullptr) {
-        *end = {entry->registration->lkey(), entry->registration->shift()};
-        return OkStatus();
+      for (size_t i = 0; i < entry->registrations.size(); ++i) {
+        const Registration* registration = entry->registrations[i].get();
+        if (registration == nullptr) continue;
+        (*ends)[i] = {registration->lkey(), true, registration->shift()};
       }
+      if (!entry->registrations.empty()) return OkStatus();
     }
     if (again) return Unknown();  // the region was replaced by another one meanwhile
     RDMA_RETURN_IF_ERROR(RegisterLate(start));
@@ -122,7 +155,7 @@ Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnd* 
 }
 
 Status RegisteredMemory::Describe(uint64_t key, RegionRecord* record,
-                                  std::shared_ptr<Registration>* registration) {
+                                  Registrations* registrations) {
   const Status none(Code::kInternal, "sharing a region that does not exist");
   uintptr_t start = 0;
   {
@@ -136,13 +169,11 @@ Status RegisteredMemory::Describe(uint64_t key, RegionRecord* record,
   const auto found = addresses_.find(key);
   if (found == addresses_.end()) return none;
   const Entry& entry = by_address_.at(found->second);
-  if (entry.registration == nullptr) return none;
+  if (entry.registrations.empty()) return none;
   record->key = key;
-  record->address = entry.registration->iova();
   record->length = entry.region->length();
-  record->rkey = entry.registration->rkey();
   record->writable = entry.region->access() == Access::kRemoteReadWrite ? 1 : 0;
-  *registration = entry.registration;
+  *registrations = entry.registrations;
   return OkStatus();
 }
 

@@ -1,11 +1,14 @@
 // The regions that peers of this device can access, and their registrations.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
+#include <vector>
 
 #include "fabric/fabric.h"
 #include "fabric/verbs/adapter.h"
@@ -16,13 +19,19 @@ namespace rdma_transport::fabric::verbs {
 // How the card addresses local memory: by `lkey`, at its address plus `shift`.
 struct LocalEnd {
   uint32_t lkey = 0;
+  bool usable = false;  // false: not registered with this port
   uint64_t shift = 0;
 };
+// By the index of the port.
+using LocalEnds = std::array<LocalEnd, kMaxPorts>;
+// Of one region, by the index of the port. Null: not registered with this port.
+using Registrations = std::vector<std::shared_ptr<Registration>>;
 
 // Thread-safe. Does not own the regions: call Remove() before a region is destroyed.
 class RegisteredMemory {
  public:
-  explicit RegisteredMemory(Adapter* adapter) : adapter_(adapter) {}
+  // Memory is registered with all ports. If only some accept it, transfers use those.
+  explicit RegisteredMemory(std::vector<Adapter*> adapters) : adapters_(std::move(adapters)) {}
 
   uint64_t NewKey();
   // Of a region that is not shared with other fabrics, whose keys may be as NewKey()'s.
@@ -37,23 +46,25 @@ class RegisteredMemory {
   // If `data` lies in a region, sets `span` to the rest of the region from there and returns true.
   bool Locate(const void* data, RemoteSpan* span) const;
   // Returns InvalidArgument if the bytes do not lie in one region.
-  Status FindLocal(const void* data, uint64_t length, LocalEnd* end);
-  // Returns what a peer must know of a region, and the registration to bind windows to. Returns
-  // Internal if there is no such region.
-  Status Describe(uint64_t key, RegionRecord* record, std::shared_ptr<Registration>* registration);
+  Status FindLocal(const void* data, uint64_t length, LocalEnds* ends);
+  // Returns what a peer must know of a region, and its registrations. Returns Internal if there is
+  // no such region.
+  Status Describe(uint64_t key, RegionRecord* record, Registrations* registrations);
 
  private:
   struct Entry {
     Region* region = nullptr;
-    std::shared_ptr<Registration> registration;
+    Registrations registrations;  // empty: not yet registered
   };
 
   Status AddEntry(Entry entry);
-  Status Register(const Region& region, std::shared_ptr<Registration>* registration);
+  template <typename Expose>  // Status(Adapter*, std::shared_ptr<Registration>*)
+  Status RegisterWithAll(Expose expose, Registrations* registrations);
+  Status Register(const Region& region, Registrations* registrations);
   Status RegisterLate(uintptr_t start);
   const Entry* FindLocked(uintptr_t address) const;
 
-  Adapter* const adapter_;
+  const std::vector<Adapter*> adapters_;
   std::mutex register_mu_;        // held during late registration; acquired before mu_
   mutable std::shared_mutex mu_;  // never held while pages are pinned
   std::map<uintptr_t, Entry> by_address_;

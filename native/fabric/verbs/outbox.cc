@@ -16,10 +16,11 @@ size_t TotalLength(const iovec* parts, int count) {
 
 }  // namespace
 
-Status Outbox::Attach(Adapter* adapter, const ChannelAddress& peer) {
+Status Outbox::Attach(Adapter* adapter, const ChannelAddress& peer,
+                      const ChannelAddress::Port& port) {
   adapter_ = adapter;
   limit_ = peer.ring_limit;
-  RDMA_RETURN_IF_ERROR(AttachRing(peer.ring_address, peer.ring_rkey, peer.ring_size, &ring_));
+  RDMA_RETURN_IF_ERROR(AttachRing(port.ring_address, port.ring_rkey, peer.ring_size, &ring_));
   writer_.Attach(ring_.mirror->address(), peer.ring_size, peer.most_batches);
   return OkStatus();
 }
@@ -81,7 +82,7 @@ void Outbox::RequestRing(size_t record) {
     size = std::min(size * 4, limit_);
   } while (RingWriter::LargestRecordOf(size) < record);
   requested_ = true;
-  SendCredit({true, true, static_cast<uint32_t>(size / kRingGranule), 0});
+  SendCredit(Immediate::RingRequest(size));
 }
 
 Status Outbox::OnRing(const RingRecord& ring) {
@@ -158,14 +159,16 @@ void Outbox::Close() {
   push_(work);
 }
 
-void Outbox::SendCredit(const Immediate& credit) {
+Work Outbox::Empty(const Immediate& immediate) const {
   Work work;
   work.kind = Work::Kind::kCredit;
   work.remote = ring_.address;
   work.rkey = ring_.rkey;
-  work.immediate = credit.Encode();
-  push_(work);
+  work.immediate = immediate.Encode();
+  return work;
 }
+
+void Outbox::SendCredit(const Immediate& credit) { push_(Empty(credit)); }
 
 Status Outbox::OnCredit(const Immediate& credit) {
   const Status status = writer_.OnCredit(credit);

@@ -29,9 +29,9 @@ class Outbox {
   // Passes each closed batch and each credit to `push`, in order.
   explicit Outbox(std::function<void(Work)> push) : push_(std::move(push)) {}
 
-  // Allocates the memory from which the peer's ring is written. Call it first. The adapter must
-  // outlive the outbox.
-  Status Attach(Adapter* adapter, const ChannelAddress& peer);
+  // Allocates the memory from which the peer's ring is written. Call it first. `port` is that of the
+  // peer through which its ring is written. The adapter must outlive the outbox.
+  Status Attach(Adapter* adapter, const ChannelAddress& peer, const ChannelAddress::Port& port);
 
   // Adds a record to the open batch, or queues it until there is room. `number` is the sequence
   // number of a notification, 0 for other records. Returns ResourceExhausted if too much is queued,
@@ -42,6 +42,8 @@ class Outbox {
   void AddRing(const RingRecord& ring);
   // Closes the open batch, unless the peer has no receive left for it.
   void Close();
+  // Returns an empty write with this immediate value.
+  Work Empty(const Immediate& immediate) const;
   // Returns room in this side's ring to the peer, which writes it.
   void SendCredit(const Immediate& credit);
 

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <tuple>
 
+#include "fabric/verbs/subnet.h"
+
 namespace rdma_transport::fabric::verbs {
 namespace {
 
@@ -93,11 +95,6 @@ std::string RateText(double rate) {
   return text;
 }
 
-bool IsIpv4(const Gid& gid) {
-  constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::equal(std::begin(kPrefix), std::end(kPrefix), gid.bytes.raw);
-}
-
 bool IsLinkLocal(const Gid& gid) {
   return gid.bytes.raw[0] == 0xfe && (gid.bytes.raw[1] & 0xc0) == 0x80;
 }
@@ -105,7 +102,7 @@ bool IsLinkLocal(const Gid& gid) {
 // Lower is better. RoCE v2 packets can be routed, and most networks are set up for IPv4 addresses.
 // Link-local addresses work only within a subnet.
 std::tuple<bool, int, uint32_t> Preference(const Gid& gid) {
-  return {gid.type == GidType::kRoceV1, IsIpv4(gid) ? 0 : IsLinkLocal(gid) ? 2 : 1, gid.index};
+  return {gid.type == GidType::kRoceV1, IsIpv4(gid.bytes.raw) ? 0 : IsLinkLocal(gid) ? 2 : 1, gid.index};
 }
 
 std::string GidList(const std::vector<Gid>& gids) {
@@ -218,13 +215,19 @@ struct Usable {
   }
 };
 
-std::string WhyLater(const Usable& usable, const Usable& best, const std::string& best_name) {
-  if (usable.place != best.place) return best_name + " comes first in RDMA_TRANSPORT_DEVICES";
-  if (usable.rate < best.rate) {
-    return "slower than " + best_name + " (" + RateText(usable.rate) + ", not " +
-           RateText(best.rate) + ")";
+// Returns why a usable port is not used together with the best one, or an empty string. The ports
+// of a task carry equal shares of large transfers.
+std::string WhyNotWith(const PortCandidate& port, const Usable& usable, const PortCandidate& first,
+                       const Usable& best) {
+  if (port.ethernet() != first.ethernet()) {
+    return "on another kind of network than " + first.Name();
   }
-  return best_name + " is as fast, and comes first";
+  if (usable.rate != best.rate) {
+    return (usable.rate < best.rate ? "slower than " : "faster than ") + first.Name() + " (" +
+           RateText(usable.rate) + ", not " + RateText(best.rate) + ")" +
+           (usable.place != best.place ? ", which comes first in RDMA_TRANSPORT_DEVICES" : "");
+  }
+  return std::string();
 }
 
 std::string NamesOf(const std::vector<PortCandidate>& candidates) {
@@ -256,7 +259,7 @@ std::vector<std::string> MissingEntries(const std::vector<PortCandidate>& candid
 uint32_t MtuBytes(ibv_mtu mtu) { return 128u << static_cast<int>(mtu); }
 
 Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::DeviceList& list,
-                   const VerbsSettings& settings, PortChoice* choice,
+                   const VerbsSettings& settings, std::vector<PortChoice>* choices,
                    std::vector<std::string>* left_out) {
   std::vector<Usable> usable;
   std::vector<std::string> sentences(candidates.size());
@@ -281,15 +284,16 @@ Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::Dev
     one.rate = Rate(candidate.attributes);
     usable.push_back(std::move(one));
   }
-  const auto best = std::min_element(usable.begin(), usable.end(),
-                                     [](const Usable& a, const Usable& b) { return a.Before(b); });
-  if (best != usable.end()) {
-    const std::string best_name = candidates[best->choice.candidate].Name();
-    for (const Usable& other : usable) {
-      if (&other == &*best) continue;
-      sentences[other.choice.candidate] = WhyLater(other, *best, best_name);
+  std::sort(usable.begin(), usable.end(),
+            [](const Usable& a, const Usable& b) { return a.Before(b); });
+  for (const Usable& one : usable) {
+    const PortCandidate& best = candidates[usable.front().choice.candidate];
+    std::string& sentence = sentences[one.choice.candidate];
+    sentence = WhyNotWith(candidates[one.choice.candidate], one, best, usable.front());
+    if (sentence.empty() && choices->size() == kMaxPorts) {
+      sentence = "a task uses at most " + std::to_string(kMaxPorts) + " ports";
     }
-    *choice = best->choice;
+    if (sentence.empty()) choices->push_back(one.choice);
   }
   std::string all;
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -302,7 +306,7 @@ Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::Dev
     left_out->push_back(name + ": named by RDMA_TRANSPORT_DEVICES, but there is no such port here");
     all += "\n  " + left_out->back();
   }
-  if (best != usable.end()) return OkStatus();
+  if (!usable.empty()) return OkStatus();
   if (codes.empty()) {  // the list excludes every port of this host
     const std::string what = "RDMA_TRANSPORT_DEVICES=" + settings.devices;
     const std::string there = "; there are " + NamesOf(candidates);

@@ -1,4 +1,4 @@
-// Chooses one of several ports by their descriptions.
+// Chooses the ports to use by their descriptions.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct PortCandidate {
   std::string Name() const { return number == 0 ? device : device + ":" + std::to_string(number); }
 };
 
-// The port to use, by its index among the candidates, and how.
+// A port to use, by its index among the candidates, and how.
 struct PortChoice {
   size_t candidate = 0;
   Gid gid;
@@ -41,9 +41,12 @@ inline bool HasReliableConnections(ibv_transport_type transport) {
 
 uint32_t MtuBytes(ibv_mtu mtu);
 
-// ChoosePort() of ports.h for `candidates` that have been read, in the order of the device list.
+// Most ports that a task uses.
+constexpr size_t kMaxPorts = 8;
+
+// ChoosePorts() of ports.h for `candidates` that have been read, in the order of the device list.
 Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::DeviceList& list,
-                   const VerbsSettings& settings, PortChoice* choice,
+                   const VerbsSettings& settings, std::vector<PortChoice>* choices,
                    std::vector<std::string>* left_out);
 
 }  // namespace rdma_transport::fabric::verbs

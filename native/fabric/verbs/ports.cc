@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "fabric/host/device_list.h"
 #include "fabric/verbs/errors.h"
+#include "fabric/verbs/subnet.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
@@ -49,8 +50,13 @@ class Devices {
     contexts_[i] = library_.open_device(list_[i]);
     return contexts_[i];
   }
-  // Transfers the context to the caller.
-  ibv_context* Release(size_t i) { return std::exchange(contexts_[i], nullptr); }
+  // Transfers an open context to the caller: each call another one. Returns null and sets errno if
+  // the device cannot be opened again.
+  ibv_context* Take(size_t i) {
+    errno = 0;
+    ibv_context* open = std::exchange(contexts_[i], nullptr);
+    return open != nullptr ? open : library_.open_device(list_[i]);
+  }
 
  private:
   const Library& library_;
@@ -202,7 +208,7 @@ void ReadCandidates(const Library& library, const host::DeviceList& list, Device
 // Also fills `candidates` and `left_out` if no port is usable.
 Status Choose(const Library& library, const VerbsSettings& settings, Devices* devices,
               std::vector<PortCandidate>* candidates, std::vector<Place>* places,
-              PortChoice* choice, std::vector<std::string>* left_out) {
+              std::vector<PortChoice>* choices, std::vector<std::string>* left_out) {
   host::DeviceList list;
   RDMA_RETURN_IF_ERROR(host::ParseDeviceList(
       "RDMA_TRANSPORT_DEVICES", settings.devices,
@@ -212,7 +218,7 @@ Status Choose(const Library& library, const VerbsSettings& settings, Devices* de
   }
   if (devices->count() == 0) return NoDevices();
   ReadCandidates(library, list, devices, candidates, places);
-  return ChooseAmong(*candidates, list, settings, choice, left_out);
+  return ChooseAmong(*candidates, list, settings, choices, left_out);
 }
 
 }  // namespace
@@ -223,42 +229,50 @@ std::string Port::Text() const {
          " = " + gid.Text() + ", MTU " + std::to_string(MtuBytes(mtu)) + ")";
 }
 
-Status ChoosePort(const Library& library, const VerbsSettings& settings, Port* port,
-                  std::vector<std::string>* left_out) {
+Status ChoosePorts(const Library& library, const VerbsSettings& settings, std::vector<Port>* ports,
+                   std::vector<std::string>* left_out) {
   Devices devices(library);
   std::vector<PortCandidate> candidates;
   std::vector<Place> places;
-  PortChoice choice;
+  std::vector<PortChoice> choices;
   RDMA_RETURN_IF_ERROR(
-      Choose(library, settings, &devices, &candidates, &places, &choice, left_out));
-
-  const PortCandidate& chosen = candidates[choice.candidate];
-  const Place& place = places[choice.candidate];
-  *port = Port();
-  port->context = devices.Release(place.device);
-  port->device = chosen.device;
-  port->number = static_cast<uint8_t>(chosen.number);
-  port->ethernet = chosen.ethernet();
-  port->gid = choice.gid;
-  port->lid = chosen.attributes.lid;
-  port->pkey_index = choice.pkey_index;
-  port->mtu = choice.mtu;
-  port->largest_message = chosen.attributes.max_msg_sz;
-  port->attributes = place.attributes;
-  if (settings.mtu > MtuBytes(choice.mtu)) {
-    Log(LogLevel::kWarning,
-        "RDMA_TRANSPORT_MTU=" + std::to_string(settings.mtu) + " is more than " + chosen.Name() +
-            " has active: " + std::to_string(MtuBytes(choice.mtu)) + " is used");
+      Choose(library, settings, &devices, &candidates, &places, &choices, left_out));
+  for (const PortChoice& choice : choices) {
+    const PortCandidate& chosen = candidates[choice.candidate];
+    const Place& place = places[choice.candidate];
+    Port port;
+    port.context = devices.Take(place.device);
+    if (port.context == nullptr) {
+      left_out->push_back(chosen.Name() + ": " +
+                          VerbError(errno, "ibv_open_device", chosen.device).message());
+      continue;
+    }
+    port.device = chosen.device;
+    port.number = static_cast<uint8_t>(chosen.number);
+    port.ethernet = chosen.ethernet();
+    port.gid = choice.gid;
+    port.subnet_bits = SubnetBits(choice.gid, port.ethernet);
+    port.lid = chosen.attributes.lid;
+    port.pkey_index = choice.pkey_index;
+    port.mtu = choice.mtu;
+    port.largest_message = chosen.attributes.max_msg_sz;
+    port.attributes = place.attributes;
+    if (settings.mtu > MtuBytes(choice.mtu)) {
+      Log(LogLevel::kWarning,
+          "RDMA_TRANSPORT_MTU=" + std::to_string(settings.mtu) + " is more than " + chosen.Name() +
+              " has active: " + std::to_string(MtuBytes(choice.mtu)) + " is used");
+    }
+    ports->push_back(std::move(port));
   }
   return OkStatus();
 }
 
 Status SurveyPorts(const Library& library, const VerbsSettings& settings,
-                   std::vector<PortCandidate>* candidates, PortChoice* choice,
+                   std::vector<PortCandidate>* candidates, std::vector<PortChoice>* choices,
                    std::vector<std::string>* left_out) {
   Devices devices(library);
   std::vector<Place> places;
-  return Choose(library, settings, &devices, candidates, &places, choice, left_out);
+  return Choose(library, settings, &devices, candidates, &places, choices, left_out);
 }
 
 }  // namespace rdma_transport::fabric::verbs

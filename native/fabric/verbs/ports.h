@@ -1,4 +1,4 @@
-// Reads the ports of this host, chooses the device, port and GID to use, and explains why the
+// Reads the ports of this host, chooses the devices, ports and GIDs to use, and explains why the
 // others are not used.
 #pragma once
 
@@ -26,24 +26,25 @@ struct Port {
   uint16_t pkey_index = 0;
   ibv_mtu mtu = IBV_MTU_1024;  // the port's active MTU, or less if the settings say so
   uint64_t largest_message = 0;
+  int subnet_bits = 0;  // leading bits of the GID that its subnet has in common, see subnet.h
   ibv_device_attr attributes = {};
 
   // Returns for example "mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)".
   std::string Text() const;
 };
 
-// Opens the first usable port in the order of RDMA_TRANSPORT_DEVICES, with the GID of
+// Opens the usable ports in the order of RDMA_TRANSPORT_DEVICES, with the GID of
 // RDMA_TRANSPORT_GID_INDEX. The device list uses NCCL's syntax: "mlx5_0:1,mlx5_1"; "^mlx5_1"
 // excludes, "=mlx5_1" matches exactly, other names are prefixes. If it is empty, all ports are
-// candidates, fastest first. `left_out` receives a sentence for each unused port; an error contains
-// them all and a fix.
-Status ChoosePort(const Library& library, const VerbsSettings& settings, Port* port,
-                  std::vector<std::string>* left_out);
+// candidates, fastest first. Only ports of the kind and speed of the first one are used with it.
+// `left_out` receives a sentence for each unused port; an error contains them all and a fix.
+Status ChoosePorts(const Library& library, const VerbsSettings& settings, std::vector<Port>* ports,
+                   std::vector<std::string>* left_out);
 
-// Like ChoosePort(), but keeps nothing open. `candidates` receives every port, also if an error is
+// Like ChoosePorts(), but keeps nothing open. `candidates` receives every port, also if an error is
 // returned.
 Status SurveyPorts(const Library& library, const VerbsSettings& settings,
-                   std::vector<PortCandidate>* candidates, PortChoice* choice,
+                   std::vector<PortCandidate>* candidates, std::vector<PortChoice>* choices,
                    std::vector<std::string>* left_out);
 
 }  // namespace rdma_transport::fabric::verbs

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -76,8 +77,7 @@ Status QueuePair::Create(int depth, int receives) {
   inline_max_ = given.cap.max_inline_data;
   receives_ = receives;
   first_psn_ = static_cast<uint32_t>(Random64()) & kPsnMask;
-  RDMA_RETURN_IF_ERROR(ToInit());
-  return Replenish();
+  return ToInit();
 }
 
 Status QueuePair::ToInit() {
@@ -92,24 +92,26 @@ Status QueuePair::ToInit() {
   return error == 0 ? OkStatus() : VerbError(error, "ibv_modify_qp to INIT", adapter_->Name());
 }
 
-Status QueuePair::Connect(const ChannelAddress& peer, int index) {
+Status QueuePair::Connect(const ChannelAddress& peer, size_t index) {
+  const ChannelAddress::QueuePair& pair = peer.queue_pairs[index];
+  const ChannelAddress::Port& target = peer.ports[pair.port];
   const Port& port = adapter_->port();
   const VerbsSettings& settings = adapter_->settings();
   signal_bytes_ = peer.ring_size / 8;
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
-  attributes.path_mtu = static_cast<ibv_mtu>(std::min<uint32_t>(port.mtu, peer.mtu));
-  attributes.dest_qp_num = peer.queue_pair[index].number;
-  attributes.rq_psn = peer.queue_pair[index].first_psn;
+  attributes.path_mtu = static_cast<ibv_mtu>(std::min<uint32_t>(port.mtu, target.mtu));
+  attributes.dest_qp_num = pair.number;
+  attributes.rq_psn = pair.first_psn;
   attributes.max_dest_rd_atomic =
       static_cast<uint8_t>(std::min(port.attributes.max_qp_rd_atom, 255));
   attributes.min_rnr_timer = kMinRnrTimer;
   attributes.ah_attr.port_num = port.number;
   attributes.ah_attr.sl = static_cast<uint8_t>(settings.service_level);
-  attributes.ah_attr.dlid = peer.lid;
+  attributes.ah_attr.dlid = target.lid;
   attributes.ah_attr.is_global = port.ethernet ? 1 : 0;
   if (port.ethernet) {
-    std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+    std::memcpy(attributes.ah_attr.grh.dgid.raw, target.gid.data(), target.gid.size());
     attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(port.gid.index);
     attributes.ah_attr.grh.hop_limit = kHopLimit;
     attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
@@ -126,7 +128,7 @@ Status QueuePair::Connect(const ChannelAddress& peer, int index) {
   attributes.rnr_retry = kRnrRetryForEver;
   attributes.sq_psn = first_psn_;
   attributes.max_rd_atomic = static_cast<uint8_t>(
-      std::clamp<uint32_t>(peer.read_depth, 1, std::max(port.attributes.max_qp_init_rd_atom, 1)));
+      std::clamp<uint32_t>(target.read_depth, 1, std::max(port.attributes.max_qp_init_rd_atom, 1)));
   error =
       adapter_->library().modify_qp(pair_, &attributes,
                                     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
@@ -181,10 +183,12 @@ Status QueuePair::Pump(const std::array<uint32_t, kMaxQueuePairs>& ended) {
     ibv_send_wr requests[kChain];
     ibv_sge elements[kChain];
     int count = 0;
+    Adapter::Traffic moved;
     bool last_unsignaled = false;  // the last piece of a transfer was posted unsignaled
     while (count < kChain && !waiting_.empty() && posted_.size() < depth_ &&
            MayLeave(waiting_.front(), ended)) {
       const Work& work = waiting_.front();
+      (work.kind == Work::Kind::kRead ? moved.read : moved.written) += work.length;
       Fill(work, &requests[count], &elements[count]);
       requests[count].wr_id = uint64_t{tag_} << 32 | (++sequence_ & kSequenceMask);
       if (WantsSignal(work)) {
@@ -200,6 +204,7 @@ Status QueuePair::Pump(const std::array<uint32_t, kMaxQueuePairs>& ended) {
       ++count;
     }
     if (count == 0) return OkStatus();
+    adapter_->Count(moved);
     if (last_unsignaled || posted_.size() == depth_) {
       requests[count - 1].send_flags |= IBV_SEND_SIGNALED;
       unsignalled_ = 0;
@@ -239,6 +244,18 @@ Status QueuePair::Replenish() {
   return OkStatus();
 }
 
+std::vector<Work> QueuePair::TakePosted() {
+  std::vector<Work> taken;
+  for (const Posted& posted : std::exchange(posted_, {})) taken.push_back(posted.work);
+  return taken;
+}
+
+std::vector<Work> QueuePair::TakeWaiting() {
+  const std::deque<Work> waiting = std::exchange(waiting_, {});
+  waiting_credits_ = 0;
+  return {waiting.begin(), waiting.end()};
+}
+
 void QueuePair::Break() {
   waiting_.clear();
   waiting_credits_ = 0;
@@ -248,7 +265,7 @@ void QueuePair::Break() {
   if (error != 0) {
     Log(LogLevel::kDebug, VerbError(error, "ibv_modify_qp to ERR", adapter_->Name()).message());
   }
-  if (unsignalled_ == 0) return;
+  if (std::exchange(unsignalled_, 0) == 0) return;
   // The completion of this request, although flushed, confirms the unsignaled requests before it.
   ibv_send_wr last;
   Fill(Work(), &last, nullptr);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/memory.h"
@@ -25,6 +26,8 @@ struct Work {
   uint32_t immediate = 0;
   const char* local = nullptr;
   uint64_t remote = 0;
+  uint64_t region = 0;             // kWrite, kRead: key of the peer's region
+  uint64_t offset = 0;             // kWrite, kRead: in the region
   uint64_t cookie = 0;             // kWrite, kRead
   uint64_t end = 0;                // kBatch: position behind it, see Batch
   uint64_t number = 0;             // kBatch: number of its last notification
@@ -37,20 +40,36 @@ struct Work {
 // Thread-compatible; guarded by the channel's lock.
 class QueuePair {
  public:
-  // The wr_id of each completion has `tag` in its upper half.
-  QueuePair(Adapter* adapter, uint32_t tag) : adapter_(adapter), tag_(tag) {}
+  // The wr_id of each completion has `tag` in its upper half. A queue pair with the tag of an earlier
+  // one continues its `sequence`, so that completions of that one are not mistaken for its own.
+  QueuePair(Adapter* adapter, uint32_t tag, uint64_t sequence = 0)
+      : adapter_(adapter), tag_(tag), sequence_(sequence) {}
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
-  // Creates the queue pair with `receives` posted receives.
+  // Creates the queue pair with room for `receives`. Replenish() posts them.
   Status Create(int depth, int receives);
-  Status Connect(const ChannelAddress& peer, int index);
+  // Connects to the peer's queue pair with this index.
+  Status Connect(const ChannelAddress& peer, size_t index);
+  uint32_t tag() const { return tag_; }
+  Adapter* adapter() const { return adapter_; }
+  // Returns the index of its port.
+  size_t port() const { return adapter_->index(); }
+  uint64_t sequence() const { return sequence_; }
+  // Whether it may carry shares of large transfers.
+  bool takes_shares() const { return takes_shares_; }
+  void set_takes_shares(bool takes) { takes_shares_ = takes; }
   uint32_t number() const { return pair_->qp_num; }
   uint32_t first_psn() const { return first_psn_; }
 
   void Push(const Work& work) {
     waiting_.push_back(work);
+    if (work.kind == Work::Kind::kCredit) ++waiting_credits_;
+  }
+  // Pushes in front of all that waits.
+  void PushFirst(const Work& work) {
+    waiting_.push_front(work);
     if (work.kind == Work::Kind::kCredit) ++waiting_credits_;
   }
   // Posts, in order, all work requests that may be posted. `ended` counts the transfers that have
@@ -73,6 +92,9 @@ class QueuePair {
 
   // Makes all operations of both sides fail and flushes those that are posted.
   void Break();
+  // Removes and returns the work requests that have not ended: those posted, and those not yet.
+  std::vector<Work> TakePosted();
+  std::vector<Work> TakeWaiting();
   // Returns whether all posted work was flushed.
   bool Drained() const { return posted_.empty() && receives_posted_ == 0; }
 
@@ -100,7 +122,8 @@ class QueuePair {
   uint32_t inline_max_ = 0;
   int receives_ = 0;
   int receives_posted_ = 0;
-  uint64_t sequence_ = 0;
+  uint64_t sequence_;
+  bool takes_shares_ = false;
   uint32_t unsignalled_ = 0;
   uint64_t unsignalled_bytes_ = 0;
   uint64_t signal_bytes_ = 0;

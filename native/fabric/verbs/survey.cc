@@ -2,6 +2,7 @@
 
 #include <unistd.h>  // environ
 
+#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <vector>
@@ -88,7 +89,7 @@ std::string SurveyJson() {
   std::shared_ptr<const Library> library;
   std::vector<PortCandidate> ports;
   std::vector<std::string> left_out;
-  PortChoice choice;
+  std::vector<PortChoice> choices;
   Status status = LoadSettings(environ, &settings, &warnings);
   if (status.ok()) status = LoadLibrary(settings.verbs.library, &library);
   Json known('{');
@@ -98,12 +99,14 @@ std::string SurveyJson() {
         .Text("file",
               host::FileOf(reinterpret_cast<void*>(library->get_device_list), library->path))
         .Text("fork", Fork(*library));
-    status = SurveyPorts(*library, settings.verbs, &ports, &choice, &left_out);
+    status = SurveyPorts(*library, settings.verbs, &ports, &choices, &left_out);
   }
   Json described('[');
   for (size_t i = 0; i < ports.size(); ++i) {
-    const bool chosen = status.ok() && i == choice.candidate;
-    described.Add(Describe(ports[i], chosen ? &choice : nullptr, left_out));
+    const auto chosen = std::find_if(choices.begin(), choices.end(), [i](const PortChoice& one) {
+      return one.candidate == i;
+    });
+    described.Add(Describe(ports[i], chosen == choices.end() ? nullptr : &*chosen, left_out));
   }
   Json reasons('[');
   for (const std::string& reason : left_out) reasons.Add(Quote(reason));

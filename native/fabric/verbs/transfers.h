@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -22,30 +23,44 @@ class Transfers {
   static constexpr size_t kMaxRegions = 16384;
 
   using Counts = std::array<uint32_t, kMaxQueuePairs>;
-  using RemoteKeys = std::array<uint32_t, kMaxQueuePairs>;
+  using RemoteEnds = std::array<RegionEnd, kMaxQueuePairs>;
   using QueuePairs = std::vector<std::unique_ptr<QueuePair>>;
   struct Ended {
     uint64_t cookie;
     Status status;
   };
 
-  // Adds a region that the peer shared, with its key for each queue pair. Returns ResourceExhausted
-  // if the peer has shared too many regions.
-  Status Learn(const RegionRecord& region, const RemoteKeys& keys);
-  void Forget(uint64_t key) { regions_.erase(key); }
-  // Sets the destination of `work` to a span of the peer's memory. Returns InvalidArgument if the
-  // span is not in a shared region, PermissionDenied for a write to a read-only region.
-  Status Aim(const RemoteSpan& span, Work* work, RemoteKeys* keys) const;
+  struct PeerRegion {
+    uint64_t length = 0;
+    bool writable = false;
+    RemoteEnds ends = {};  // by queue pair
+  };
 
-  // Pushes `length` bytes of `work` to the queue pairs, in pieces of at most `chunk` bytes.
-  void Begin(const Work& work, const RemoteKeys& keys, uint64_t length, uint64_t chunk,
-             const QueuePairs& pairs);
+  // Adds a region that the peer shared by this record, on a channel with so many queue pairs. Returns
+  // ResourceExhausted if the peer has shared too many, DataLoss if the record is malformed.
+  Status Learn(std::string_view record, size_t queue_pairs);
+  void Forget(uint64_t key) { regions_.erase(key); }
+  // Finds the region of a span of the peer's memory. Returns InvalidArgument if the span is not in a
+  // shared region, PermissionDenied for a write to a read-only region.
+  Status Aim(const RemoteSpan& span, Work::Kind kind, const PeerRegion** region) const;
+
+  // Pushes `work` to the queue pairs, in pieces of at most `chunk` bytes. `region` is by Aim() of
+  // `span`.
+  void Begin(const Work& work, const RemoteSpan& span, const PeerRegion& region,
+             const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs);
   // Reports an operation that was not started, together with those that have ended.
   void Refuse(uint64_t cookie, const Status& status) { told_.push_back({cookie, status}); }
   // The last piece of a transfer on queue pair `index` has ended.
   void OnEnded(size_t index, const Work& work);
   // Returns the operations that have ended since the last call.
   std::vector<Ended> TakeEnded();
+
+  // The peer announces its regions again for queue pair `index`, if it is used again.
+  void ForgetPair(size_t index);
+  // Repeats on the first queue pair what queue pair `index`, which was broken at both ends, has not
+  // ended. Batches that waited for it follow. Returns an error if the memory is gone.
+  Status Repeat(size_t index, const std::vector<Work>& unfinished, RegisteredMemory* memory,
+                QueuePair* first);
 
   // Counts the binding of a window on queue pair `index`, for memory that is about to be shared.
   void BeginBind(size_t index) { ++begun_[index]; }
@@ -56,15 +71,8 @@ class Transfers {
   const Counts& ended() const { return ended_; }
 
  private:
-  struct PeerRegion {
-    uint64_t address;
-    uint64_t length;
-    RemoteKeys keys;
-    bool writable;
-  };
-
-  void Push(size_t index, const Work& whole, const RemoteKeys& keys, uint64_t from, uint64_t length,
-            uint64_t chunk, const QueuePairs& pairs);
+  void Push(size_t index, const Work& whole, uint64_t from, uint64_t length, uint64_t chunk,
+            QueuePair* pair);
 
   std::map<uint64_t, PeerRegion> regions_;  // by key
   std::map<uint64_t, int> shares_;          // unfinished shares of spread operations, by cookie

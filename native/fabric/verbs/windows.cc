@@ -18,22 +18,21 @@ uint32_t NewKey(uint32_t key) {
 
 }  // namespace
 
-Status Window::Create(Adapter* adapter, std::shared_ptr<Registration> memory,
-                      std::unique_ptr<Window>* window) {
-  ibv_mw* made = ibv_alloc_mw(adapter->domain(), IBV_MW_TYPE_2);
-  if (made == nullptr) return VerbError(errno, "ibv_alloc_mw", adapter->Name());
-  window->reset(new Window(adapter, std::move(memory), made));
+Status Window::Create(std::shared_ptr<Registration> memory, std::unique_ptr<Window>* window) {
+  ibv_mw* made = ibv_alloc_mw(memory->adapter()->domain(), IBV_MW_TYPE_2);
+  if (made == nullptr) return VerbError(errno, "ibv_alloc_mw", memory->adapter()->Name());
+  window->reset(new Window(std::move(memory), made));
   return OkStatus();
 }
 
-Window::Window(Adapter* adapter, std::shared_ptr<Registration> memory, ibv_mw* window)
-    : adapter_(adapter), memory_(std::move(memory)), window_(window), rkey_(NewKey(window->rkey)) {}
+Window::Window(std::shared_ptr<Registration> memory, ibv_mw* window)
+    : memory_(std::move(memory)), window_(window), rkey_(NewKey(window->rkey)) {}
 
 Window::~Window() {
-  if (!adapter_->Usable()) return;
+  if (!memory_->adapter()->Usable()) return;
   const int error = ibv_dealloc_mw(window_);
   if (error != 0) {
-    Log(LogLevel::kWarning, VerbError(error, "ibv_dealloc_mw", adapter_->Name()).message());
+    Log(LogLevel::kWarning, VerbError(error, "ibv_dealloc_mw", memory_->adapter()->Name()).message());
   }
 }
 
@@ -45,19 +44,41 @@ void Window::FillBind(ibv_send_wr* request) const {
                                 static_cast<unsigned>(memory_->window_access())};
 }
 
-Status Windows::Make(uint64_t key, const std::shared_ptr<Registration>& memory, size_t count) {
-  std::vector<std::unique_ptr<Window>> made(count);
-  for (auto& window : made) RDMA_RETURN_IF_ERROR(Window::Create(adapter_, memory, &window));
+Status Windows::Make(uint64_t key, const Registrations& memory) {
+  std::vector<std::unique_ptr<Window>> made(memory.size());
+  for (size_t i = 0; i < memory.size(); ++i) {
+    if (memory[i] == nullptr || memory[i]->window_access() == 0) continue;
+    RDMA_RETURN_IF_ERROR(Window::Create(memory[i], &made[i]));
+  }
   windows_[key] = std::move(made);
   return OkStatus();
 }
 
-std::vector<Window*> Windows::Of(uint64_t key) const {
-  std::vector<Window*> found;
+void Windows::KeepOnly(uint64_t key, size_t index) {
+  std::vector<std::unique_ptr<Window>>& windows = windows_[key];
+  std::unique_ptr<Window> kept = std::move(windows.at(index));
+  windows.clear();
+  windows.push_back(std::move(kept));
+}
+
+Status Windows::MakeOne(uint64_t key, size_t index, size_t count,
+                        const std::shared_ptr<Registration>& memory) {
+  if (memory == nullptr || memory->window_access() == 0) return OkStatus();
+  std::vector<std::unique_ptr<Window>>& windows = windows_[key];
+  windows.resize(count);
+  return Window::Create(memory, &windows[index]);
+}
+
+void Windows::DropAll(size_t index) {
+  for (auto& [key, windows] : windows_) {
+    if (index < windows.size()) windows[index].reset();
+  }
+}
+
+Window* Windows::Of(uint64_t key, size_t index) const {
   const auto windows = windows_.find(key);
-  if (windows == windows_.end()) return found;
-  for (const auto& window : windows->second) found.push_back(window.get());
-  return found;
+  if (windows == windows_.end() || index >= windows->second.size()) return nullptr;
+  return windows->second[index].get();
 }
 
 void Windows::Revoke(uint64_t key) {
@@ -65,7 +86,7 @@ void Windows::Revoke(uint64_t key) {
   if (found == windows_.end()) return;
   for (auto& window : found->second) {
     const auto binding = binding_.find(window.get());
-    if (binding != binding_.end()) binding->second = std::move(window);
+    if (window != nullptr && binding != binding_.end()) binding->second = std::move(window);
   }
   windows_.erase(found);
 }

@@ -13,14 +13,14 @@
 
 #include "base/status.h"
 #include "fabric/verbs/adapter.h"
+#include "fabric/verbs/memory.h"
 
 namespace rdma_transport::fabric::verbs {
 
 // Not thread-safe.
 class Window {
  public:
-  static Status Create(Adapter* adapter, std::shared_ptr<Registration> memory,
-                       std::unique_ptr<Window>* window);
+  static Status Create(std::shared_ptr<Registration> memory, std::unique_ptr<Window>* window);
   // Revokes the peer's access. The queue pair and the memory must still exist.
   ~Window();
   Window(const Window&) = delete;
@@ -33,9 +33,8 @@ class Window {
   void FillBind(ibv_send_wr* request) const;
 
  private:
-  Window(Adapter* adapter, std::shared_ptr<Registration> memory, ibv_mw* window);
+  Window(std::shared_ptr<Registration> memory, ibv_mw* window);
 
-  Adapter* const adapter_;
   const std::shared_ptr<Registration> memory_;
   ibv_mw* const window_;
   const uint32_t rkey_;
@@ -44,12 +43,20 @@ class Window {
 // All windows of a channel. Thread-compatible; guarded by the channel's lock.
 class Windows {
  public:
-  explicit Windows(Adapter* adapter) : adapter_(adapter) {}
-
-  // Creates `count` windows for region `key`, one per queue pair. They must then be bound.
-  Status Make(uint64_t key, const std::shared_ptr<Registration>& memory, size_t count);
-  // Returns the windows in the order of the queue pairs, or nothing if none were created.
-  std::vector<Window*> Of(uint64_t key) const;
+  // Creates windows for region `key`, one per registration that is accessible only through windows.
+  // They must then be bound.
+  Status Make(uint64_t key, const Registrations& memory);
+  // Keeps only the window of the registration with this index for region `key`, and makes it the
+  // first.
+  void KeepOnly(uint64_t key, size_t index);
+  // Returns the window of the registration with this index, or null if there is none.
+  Window* Of(uint64_t key, size_t index) const;
+  // Creates the window of the registration with this index for region `key`, if it is accessible only
+  // through windows. `count`: of the region's registrations.
+  Status MakeOne(uint64_t key, size_t index, size_t count,
+                 const std::shared_ptr<Registration>& memory);
+  // Destroys the windows of all registrations with this index. No request may refer to them.
+  void DropAll(size_t index);
   // OnBinding(): the binding request was pushed and refers to `window`. OnBound(): the request has
   // ended.
   void OnBinding(const Window* window) { binding_[window] = nullptr; }
@@ -62,7 +69,6 @@ class Windows {
   void Clear();
 
  private:
-  Adapter* const adapter_;
   std::map<uint64_t, std::vector<std::unique_ptr<Window>>> windows_;  // by key
   // Windows that a request refers to. Those that are revoked meanwhile are owned here.
   std::map<const Window*, std::unique_ptr<Window>> binding_;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "fabric/fabric.h"
@@ -33,24 +34,30 @@ constexpr uint32_t kMaxBatches = 0x3fff;
 
 // The address of a verbs channel.
 struct ChannelAddress {
+  // A port through which the channel can be reached, the preferred one first.
+  struct Port {
+    bool ethernet = false;
+    bool active = false;       // when the address was made
+    bool ring_window = false;  // the ring is writable once an empty credit was answered
+    std::array<uint8_t, 16> gid = {};
+    int subnet_bits = 0;  // leading bits of `gid` that all ports of its subnet have in common
+    uint16_t lid = 0;
+    uint32_t mtu = 0;           // ibv_mtu
+    uint32_t read_depth = 0;    // concurrent reads that it serves
+    uint64_t ring_address = 0;  // the same ring on each port
+    uint32_t ring_rkey = 0;
+  };
   struct QueuePair {
     uint32_t number = 0;
     uint32_t first_psn = 0;
+    uint32_t port = 0;  // index in `ports`
   };
 
-  bool ethernet = false;
-  std::array<uint8_t, 16> gid = {};
-  uint16_t lid = 0;
-  uint32_t mtu = 0;         // ibv_mtu
-  uint32_t read_depth = 0;  // concurrent reads that it serves
-  uint32_t queue_pairs = 0;
-  std::array<QueuePair, kMaxQueuePairs> queue_pair = {};
-  uint64_t ring_address = 0;
+  std::vector<Port> ports;              // at least one
+  std::vector<QueuePair> queue_pairs;   // at least one of each port, at most kMaxQueuePairs
   uint64_t ring_size = 0;
-  uint64_t ring_limit = 0;  // of the size to which the ring may grow
-  uint32_t ring_rkey = 0;
+  uint64_t ring_limit = 0;    // of the size to which the ring may grow
   uint32_t most_batches = 0;  // maximum number of batches in flight, one receive each
-  bool ring_window = false;   // the ring is writable once an empty credit was answered
   std::string token;          // random; proves knowledge of the address, see greeting.h
 
   std::string Encode() const;
@@ -58,6 +65,7 @@ struct ChannelAddress {
   static Status Decode(std::string_view bytes, ChannelAddress* address);
 };
 
+// The records from kPairOffer on are about one queue pair on a further port, see PairRecord.
 enum class RecordKind : uint32_t {
   kNotification = 1,
   kRegion,
@@ -67,6 +75,9 @@ enum class RecordKind : uint32_t {
   kBye,
   kRing,
   kMoved,  // empty; the first one in a larger ring
+  kPairOffer,   // of the active end, when both ends are down: there is a new one
+  kPairAnswer,  // of the passive end to an offer: the other end of it
+  kPairUp,      // of the active end: it has been tested. Of the passive end: its port is active again
 };
 
 // A record starts at a multiple of 8.
@@ -76,14 +87,24 @@ struct RecordHeader {
 };
 constexpr uint32_t kNoMoreRecords = 0xffffffff;
 
-// A region that the receiver of this record may now access. Further 32-bit keys may follow, one for
-// each queue pair after the first. Otherwise `rkey` is valid on all queue pairs.
+// A region that the receiver of this record may now access. One RegionEnd follows, valid on all
+// queue pairs, or one for each queue pair.
 struct RegionRecord {
   uint64_t key;
-  uint64_t address;
   uint64_t length;
-  uint32_t rkey;
   uint32_t writable;
+  uint32_t ends;
+};
+struct RegionEnd {
+  uint64_t address;
+  uint32_t rkey;
+  uint32_t usable;  // 0: the region cannot be accessed by this queue pair
+};
+
+struct PairRecord {
+  uint32_t index;      // of the queue pair, equal at both ends
+  uint32_t number;     // kPairOffer, kPairAnswer
+  uint32_t first_psn;  // the same
 };
 
 // A larger ring, which the receiver of this record may begin. A size of 0 refuses one.
@@ -94,15 +115,30 @@ struct RingRecord {
   uint32_t reserved;
 };
 
-// The immediate value of a batch, a credit or a request for a larger ring, in host byte order.
+// The immediate value of a batch, a credit or a signal, in host byte order.
 struct Immediate {
   bool credit = false;
-  bool wrapped = false;  // the batch starts at the beginning of the ring; a "credit" is a request
-  uint32_t units = 0;    // length of the batch, how much was consumed, or kRingGranules requested
-  uint32_t batches = 0;  // number of batches consumed; 1 for the first batch in the next ring
+  // The batch starts at the beginning of the ring. A "credit" with it releases no room, but is a
+  // signal, which overtakes batches and needs no room.
+  bool wrapped = false;
+  // The length of the batch, or how much was consumed.
+  uint32_t units = 0;
+  // The number of batches consumed; 1 for the first batch in a larger ring.
+  uint32_t batches = 0;
 
-  bool request() const { return credit && wrapped; }
-  bool moved() const { return !credit && batches != 0; }
+  bool Moved() const { return !credit && batches != 0; }
+
+  // Queue pair `units` on a further port is broken at the sender's end, so nothing more arrives
+  // there. `batches`: 1 if the peer is to break its end and to answer.
+  bool IsPairDown() const { return credit && wrapped && batches <= 1; }
+  static Immediate PairDown(size_t index, bool answer) {
+    return {true, true, static_cast<uint32_t>(index), answer ? 1u : 0u};
+  }
+  // The sender lacks room, and requests a ring of `units` times kRingGranule bytes.
+  bool IsRingRequest() const { return credit && wrapped && batches == 2; }
+  static Immediate RingRequest(uint64_t bytes) {
+    return {true, true, static_cast<uint32_t>(bytes / kRingGranule), 2};
+  }
 
   uint32_t Encode() const {
     return (credit ? 1u << 31 : 0) | (wrapped ? 1u << 30 : 0) | batches << 16 | units;

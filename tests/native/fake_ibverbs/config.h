@@ -23,6 +23,10 @@ struct PortConfig {
   ibv_mtu active_mtu = IBV_MTU_1024;
   ibv_mtu max_mtu = IBV_MTU_4096;
   uint16_t lid = 0;
+  // Its cable: only ports with the same number reach each other.
+  uint64_t network = 0;
+  // Bytes per second in each direction. 0: no limit.
+  uint64_t bandwidth = 0;
   uint32_t max_msg_sz = 1U << 30;
   std::vector<uint16_t> pkeys = {0xffff};
   std::vector<GidEntry> gids;

@@ -162,6 +162,11 @@ void fake_ibverbs_stats(FakeIbverbsStats* stats) {
   *stats = call.fake.stats;
 }
 
+uint64_t fake_ibverbs_port_bytes(const char* device, int port) {
+  Call call("");
+  return call.fake.traffic[{device, static_cast<uint32_t>(port)}].bytes;
+}
+
 int fake_ibverbs_regions(FakeIbverbsMemory* regions, int room) {
   Call call("");
   int count = 0;

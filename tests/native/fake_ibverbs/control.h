@@ -30,6 +30,8 @@
 //                           ethernet
 //   port_state=S            active, down, init or armed. Default: active
 //   active_mtu=N max_mtu=N  256, 512, 1024, 2048 or 4096. Default: 1024 and 4096
+//   network=N               only ports of one network reach each other. Default: 0
+//   bandwidth=N             bytes per second that the port sends; 0: no limit. Default: 0
 //   lid=N                   Default: 0 on ethernet; 1, 2... on infiniband
 //   max_msg_sz=N            Default: 1 GiB
 //   pkeys=N,N               Default: 0xffff
@@ -130,6 +132,10 @@ void fake_ibverbs_port_event(bool up);
 void fake_ibverbs_device_fatal(void);
 
 void fake_ibverbs_stats(struct FakeIbverbsStats* stats);
+
+// The payload that a port of this process has sent since the start or the last reset, in bytes;
+// also what peers have read by it.
+uint64_t fake_ibverbs_port_bytes(const char* device, int port);
 
 // What this process lets peers reach, in no order. `key`: the rkey. `queue_pair`: the only one that
 // a bound window serves, 0 for a region. `access`: flags of ibv_reg_mr().

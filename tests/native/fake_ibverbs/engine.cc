@@ -37,6 +37,21 @@ const GidEntry* OwnGid(const Fake& fake, const Qp& qp) {
   return &port->gids[index];
 }
 
+Nanos FreeAt(const Fake& fake, const Qp& qp) {
+  const auto found = fake.traffic.find({qp.context->device->name, qp.attr.port_num});
+  return found == fake.traffic.end() ? 0 : found->second.free_at;
+}
+
+void UseBandwidth(Fake* fake, const Qp& qp, uint64_t bytes) {
+  Traffic& traffic = fake->traffic[{qp.context->device->name, qp.attr.port_num}];
+  traffic.bytes += bytes;
+  const PortConfig* port = fake->PortOf(qp.context, qp.attr.port_num);
+  if (port == nullptr || port->bandwidth == 0) return;
+  // The engine may come late, and catches up.
+  const Nanos begin = std::max(traffic.free_at, Now() - kMillisecond);
+  traffic.free_at = begin + static_cast<Nanos>(bytes * 1000000000 / port->bandwidth);
+}
+
 void BreakQp(Qp* qp) {
   ContextOf(qp->context)->fake->unsettled = true;
   qp->now = IBV_QPS_ERR;

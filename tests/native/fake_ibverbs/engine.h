@@ -7,6 +7,9 @@ namespace fake_ibverbs {
 
 // Whether packets of this queue pair leave and reach its port.
 bool PathUp(const Fake& fake, const Qp& qp);
+// When the port may send more: its bandwidth is limited. And counts what it sends.
+Nanos FreeAt(const Fake& fake, const Qp& qp);
+void UseBandwidth(Fake* fake, const Qp& qp, uint64_t bytes);
 // The port's GID table entry that the queue pair sends from, or null.
 const GidEntry* OwnGid(const Fake& fake, const Qp& qp);
 

@@ -212,6 +212,7 @@ void Fake::KillDevices() {
 void Fake::Reset() {
   config = Config();
   path_broken = false;
+  traffic.clear();
   failures.clear();
   forced.clear();
   FakeIbverbsStats fresh = {};

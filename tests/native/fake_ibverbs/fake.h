@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "config.h"
@@ -37,6 +38,12 @@ struct ForcedCompletion {
   int countdown;
   ibv_wc_status status;
   uint32_t vendor_err;
+};
+
+// Of one port.
+struct Traffic {
+  uint64_t bytes = 0;  // payload that it has sent, reads by peers included
+  Nanos free_at = 0;
 };
 
 struct Fake : FrameHandler {
@@ -99,6 +106,7 @@ struct Fake : FrameHandler {
   std::vector<Failure> failures;
   std::vector<ForcedCompletion> forced;
   FakeIbverbsStats stats = {};
+  std::map<std::pair<std::string, uint32_t>, Traffic> traffic;  // by device and port
   std::mt19937_64 random;
 
   std::map<std::string, std::unique_ptr<Device>> devices;

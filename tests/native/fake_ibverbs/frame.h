@@ -55,6 +55,7 @@ struct Frame {
   uint32_t global = 0;
   uint32_t source_lid = 0;
   uint32_t target_lid = 0;
+  uint32_t network = 0;
   ibv_gid source_gid = {};
   ibv_gid target_gid = {};
 };

@@ -129,6 +129,7 @@ Frame RequestFrame(const Fake& fake, const Qp& qp, const SendRequest& request) {
   frame.path_mtu = qp.attr.path_mtu;
   frame.pkey = port.pkeys[qp.attr.pkey_index];
   frame.source_lid = port.lid;
+  frame.network = static_cast<uint32_t>(port.network);
   frame.target_lid = address.dlid;
   if (address.is_global != 0) {
     const GidEntry& own = *OwnGid(fake, qp);
@@ -180,6 +181,7 @@ void SendData(Fake* fake, Qp* qp) {
   frame.offset = requester.moved;
   frame.payload = static_cast<uint32_t>(length);
   requester.moved += length;
+  UseBandwidth(fake, *qp, length);
   if (!fake->wire.Send(requester.link, frame, from)) Lose(*fake, qp, Now());
 }
 
@@ -190,6 +192,7 @@ bool SendAhead(Fake* fake, Qp* qp) {
   const uint32_t index = requester.ahead + 1;
   if (fake->config.delay_us > 0 || index > kMaxAhead || index >= qp->sends.size()) return false;
   if (requester.link == Wire::kLocalLink || !fake->wire.HasRoom(requester.link)) return false;
+  if (FreeAt(*fake, *qp) > Now()) return false;
   const SendRequest& request = qp->sends[index];
   if (request.opcode == IBV_WR_RDMA_READ || request.opcode == IBV_WR_BIND_MW ||
       request.forced != IBV_WC_SUCCESS || request.length > kMaxPayload ||
@@ -206,6 +209,7 @@ bool SendAhead(Fake* fake, Qp* qp) {
     Frame data;
     Address(*qp, FrameType::kData, index, &data);
     data.payload = static_cast<uint32_t>(length);
+    UseBandwidth(fake, *qp, length);
     sent = sent && fake->wire.Send(requester.link, data, from);
   }
   ++requester.ahead;
@@ -300,6 +304,7 @@ Nanos StepRequester(Fake* fake, Qp* qp, Nanos now) {
   if (requester.moved == request.length) return SendAhead(fake, qp) ? 0 : kNever;
   // With room again, the engine comes back by itself.
   if (!fake->wire.HasRoom(requester.link)) return kNever;
+  if (const Nanos free = FreeAt(*fake, *qp); free > now) return free;
   SendData(fake, qp);
   return 0;
 }

@@ -49,6 +49,7 @@ bool SameGid(const ibv_gid& a, const ibv_gid& b) {
 // Whether the packet is for this queue pair's port, and from the port it is connected to.
 bool AddressesMatch(const Fake& fake, const Qp& qp, const Frame& frame) {
   const PortConfig& port = *fake.PortOf(qp.context, qp.attr.port_num);
+  if (frame.network != port.network) return false;
   const uint32_t own_pkey = port.pkeys[qp.attr.pkey_index];
   if (((frame.pkey ^ own_pkey) & 0x7fff) != 0) return false;
   // Two limited members of a partition do not talk to each other.
@@ -225,6 +226,7 @@ Nanos StepResponder(Fake* fake, Qp* qp) {
     Reply(fake, responder.link, request, FrameType::kDropped, 0);
     return kNever;
   }
+  if (const Nanos free = FreeAt(*fake, *qp); free > Now()) return free;
   const uint64_t length = std::min<uint64_t>(request.length - responder.moved, kMaxPayload);
   const char* from = nullptr;
   if (length != 0) {
@@ -244,6 +246,7 @@ Nanos StepResponder(Fake* fake, Qp* qp) {
   frame.offset = responder.moved;
   frame.payload = static_cast<uint32_t>(length);
   responder.moved += length;
+  UseBandwidth(fake, *qp, length);
   const uint64_t link = responder.link;
   if (responder.moved == request.length) AdvancePsn(qp);
   if (!fake->wire.Send(link, frame, from)) responder.running = false;

@@ -24,6 +24,7 @@ struct FakeControl {
     Find(library, "fake_ibverbs_device_fatal", &device_fatal);
     Find(library, "fake_ibverbs_stats", &stats);
     Find(library, "fake_ibverbs_reset", &reset);
+    Find(library, "fake_ibverbs_port_bytes", &port_bytes);
     Find(library, "fake_ibverbs_regions", &regions);
     Find(library, "fake_ibverbs_windows", &windows);
     Find(library, "fake_ibverbs_queue_pairs", &queue_pairs);
@@ -37,6 +38,7 @@ struct FakeControl {
   decltype(&fake_ibverbs_device_fatal) device_fatal;
   decltype(&fake_ibverbs_stats) stats;
   decltype(&fake_ibverbs_reset) reset;
+  decltype(&fake_ibverbs_port_bytes) port_bytes;
   decltype(&fake_ibverbs_regions) regions;
   decltype(&fake_ibverbs_windows) windows;
   decltype(&fake_ibverbs_queue_pairs) queue_pairs;

@@ -23,9 +23,13 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-ADDRESS = struct.Struct("<QQQIIIIIHBB16s8I8I16s")
+# An address: one FIXED, its ports, its queue pairs, and a token.
+FIXED = struct.Struct("<QQIHH")
+PORT = struct.Struct("<QIIIHBBBB6x16s")
+PAIR = struct.Struct("<III")
 RECORD = struct.Struct("<II")
-REGION = struct.Struct("<QQQII")
+REGION = struct.Struct("<QQII")
+END = struct.Struct("<QII")  # of a region, for all queue pairs
 TOKEN = struct.Struct("<4sQQ?")  # of rdma_transport.fabric, in a notification
 NOTIFICATION, ANNOUNCEMENT, HELLO, ACCEPT = 1, 2, 4, 5
 RING, RECEIVES, UNIT = 1 << 18, 64, 64
@@ -70,15 +74,18 @@ class Peer:
 
         index = self.gid_index(address)
         ours = self.context.query_gid(1, index)
-        mine = ADDRESS.pack(
-            *(self.ring.buf, RING, RING, self.ring.rkey, RECEIVES, e.IBV_MTU_1024, 1, 1, 0, 1, 0),
-            bytes.fromhex(str(ours).replace(":", "")),
-            *(self.qp.qp_num, *[0] * 7, self.psn, *[0] * 7, self.token),
+        ours_gid = bytes.fromhex(str(ours).replace(":", ""))
+        mine = (
+            FIXED.pack(RING, RING, RECEIVES, 1, 1)
+            + PORT.pack(self.ring.buf, self.ring.rkey, e.IBV_MTU_1024, 1, 0, 1, 1, 0, 120, ours_gid)
+            + PAIR.pack(self.qp.qp_num, self.psn, 0)
+            + self.token
         )
-        theirs = ADDRESS.unpack(verbs_part(wait_for(folder / "ours")))
-        self.peer_ring, self.peer_size, self.peer_rkey = theirs[0], theirs[1], theirs[3]
-        self.peer_token = theirs[-1]
-        gid = theirs[11]
+        theirs = verbs_part(wait_for(folder / "ours"))
+        self.peer_size, _, _, ports, _ = FIXED.unpack_from(theirs)
+        self.peer_ring, self.peer_rkey, *_, gid = PORT.unpack_from(theirs, FIXED.size)
+        number, psn, _ = PAIR.unpack_from(theirs, FIXED.size + ports * PORT.size)
+        self.peer_token = theirs[-16:]
         attr.ah_attr = AHAttr(
             port_num=1,
             is_global=1,
@@ -88,7 +95,7 @@ class Peer:
             ),
         )
         attr.path_mtu = e.IBV_MTU_1024
-        attr.dest_qp_num, attr.rq_psn, attr.sq_psn = theirs[12], theirs[20], self.psn
+        attr.dest_qp_num, attr.rq_psn, attr.sq_psn = number, psn, self.psn
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 1
         attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 14, 7, 7
         self.qp.to_rts(attr)
@@ -142,7 +149,8 @@ class Peer:
                 self.post([(ACCEPT, self.greeting("accept"))])
                 self.greeted = True
             elif kind == ANNOUNCEMENT:
-                key, address, size, rkey, writable = REGION.unpack(body)
+                key, size, writable, _ = REGION.unpack_from(body)
+                address, rkey, _ = END.unpack_from(body, REGION.size)
                 self.regions[key] = (address, size, rkey, writable)
             elif kind == NOTIFICATION:
                 self.messages.append(body)
@@ -198,7 +206,8 @@ class Peer:
 
     def exchange(self) -> None:
         token = TOKEN.pack(b"rgn1", 7, LENGTH, True)
-        announcement = REGION.pack(7, self.memory.buf, LENGTH, self.memory.rkey, 1)
+        announcement = REGION.pack(7, LENGTH, 1, 1)
+        announcement += END.pack(self.memory.buf, self.memory.rkey, 1)
         while not self.greeted:
             self.poll()
         self.post([(ANNOUNCEMENT, announcement), (NOTIFICATION, token)])

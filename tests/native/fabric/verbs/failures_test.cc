@@ -112,8 +112,7 @@ TEST_F(VerbsTest, AChannelThatCannotBeOpenedIsAnErrorAndLeavesNothing) {
                                  Failing{"create_qp", 1, ENOMEM, Code::kResourceExhausted},
                                  Failing{"create_qp", 1, ENOSYS, Code::kUnimplemented},
                                  Failing{"modify_qp", 1, EINVAL, Code::kInvalidArgument},
-                                 Failing{"reg_mr", 1, ENOMEM, Code::kResourceExhausted},
-                                 Failing{"post_recv", 1, EIO, Code::kUnavailable}}) {
+                                 Failing{"reg_mr", 1, ENOMEM, Code::kResourceExhausted}}) {
     Fake().fail(failing.verb, failing.nth, failing.error);
     const Status status = OpenChannel(&a_);
     EXPECT_EQ(status.code(), failing.code) << status.message();
@@ -126,6 +125,7 @@ TEST_F(VerbsTest, AChannelThatCannotBeOpenedIsAnErrorAndLeavesNothing) {
 TEST_F(VerbsTest, AChannelThatCannotConnectIsAnErrorAndEnds) {
   OpenDevices();
   for (const Failing& failing : {Failing{"reg_mr", 1, ENOMEM, Code::kResourceExhausted},
+                                 Failing{"post_recv", 1, EIO, Code::kUnavailable},
                                  Failing{"modify_qp", 1, ETIMEDOUT, Code::kUnavailable},
                                  Failing{"modify_qp", 2, EINVAL, Code::kInvalidArgument}}) {
     ASSERT_TRUE(OpenChannel(&a_).ok());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <random>
 
 #include "verbs_pair.h"
@@ -135,6 +136,7 @@ class VerbsFlowTest : public testing::VerbsPairTest {
     const Nanos deadline = Now() + 60 * kSecond;
     while (!HasFatalFailure() && !HasNonfatalFailure() && !(a->done() && b->done())) {
       ASSERT_LT(Now(), deadline);
+      if (disturb_) disturb_(&random);
       const unsigned turn = random() % 6;
       const unsigned times = random() % 60;
       for (unsigned i = 0; i < times; ++i) {
@@ -151,6 +153,7 @@ class VerbsFlowTest : public testing::VerbsPairTest {
   }
 
   static constexpr uint64_t kCapacity = 240;
+  std::function<void(std::mt19937*)> disturb_;
 };
 
 TEST_F(VerbsFlowTest, FloodsBothWaysKeepTheOrderOfWritesAndNotifications) {
@@ -175,6 +178,28 @@ TEST_F(VerbsFlowTest, AlsoByWindowsOnEachOfThem) {
   settings.verbs.queue_pairs = 3;
   settings.verbs.chunk = 64 << 10;
   Flood(settings, 1500, kPlace - 1);
+}
+
+TEST_F(VerbsFlowTest, AlsoWhereAPortGoesDownAndReturnsAgainAndAgain) {
+  for (const Isolation isolation : {Isolation::kAddress, Isolation::kPeer}) {
+    SetFake("devices", "fake_0,fake_1");
+    SetFake("delay_us", "20");
+    int changes = 0;
+    Nanos next = 0;
+    disturb_ = [&](std::mt19937* random) {
+      if (Now() < next) return;
+      next = Now() + static_cast<Nanos>((*random)() % 150) * kMillisecond;
+      SetFake("fake_1.port_state", ++changes % 2 == 0 ? "active" : "down");
+    };
+    Settings settings = OnFake();
+    settings.verbs.isolation = isolation;
+    settings.verbs.chunk = 64 << 10;
+    Flood(settings, 40000, kPlace - 1);
+    EXPECT_GT(changes, 3);
+    EXPECT_GT(Fake().port_bytes("fake_1", 1), 0u);
+    DropDevices();
+    Fake().reset();
+  }
 }
 
 TEST_F(VerbsFlowTest, AlsoWithTheLargestRing) {

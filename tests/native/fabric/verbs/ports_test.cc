@@ -69,13 +69,20 @@ struct Chosen {
     host::DeviceList list;
     status = host::ParseDeviceList("DEVICES", settings.devices, "names", &list);
     if (!status.ok()) return;
-    status = ChooseAmong(candidates, list, settings, &choice, &left_out);
-    if (status.ok()) name = candidates[choice.candidate].Name();
+    status = ChooseAmong(candidates, list, settings, &choices, &left_out);
+    if (!status.ok()) return;
+    choice = choices.front();
+    name = candidates[choice.candidate].Name();
+    for (const PortChoice& one : choices) {
+      names += (names.empty() ? "" : " ") + candidates[one.candidate].Name();
+    }
   }
 
   Status status;
-  PortChoice choice;
-  std::string name;
+  std::vector<PortChoice> choices;
+  PortChoice choice;  // the first one
+  std::string name;   // of the first one
+  std::string names;
   std::vector<std::string> left_out;
 };
 
@@ -85,7 +92,7 @@ Chosen By(const std::string& devices, const std::vector<PortCandidate>& candidat
   return Chosen(candidates, settings);
 }
 
-TEST(PortChoice, TheFastestOfAll) {
+TEST(PortChoice, AllThatAreAsFastAsTheFastest) {
   std::vector<PortCandidate> ports = {Roce("mlx5_0"), Roce("mlx5_1"), Roce("mlx5_2"),
                                       Roce("mlx5_3")};
   ports[1].attributes.active_speed = 64;  // 4 lanes of HDR: 200 Gb/s
@@ -93,10 +100,9 @@ TEST(PortChoice, TheFastestOfAll) {
   ports[2].attributes.active_speed = 128;
   const Chosen chosen = By("", ports);
   ASSERT_TRUE(chosen.status.ok());
-  EXPECT_EQ(chosen.name, "mlx5_1:1");
-  ASSERT_EQ(chosen.left_out.size(), 3u);
+  EXPECT_EQ(chosen.names, "mlx5_1:1 mlx5_2:1");
+  ASSERT_EQ(chosen.left_out.size(), 2u);
   EXPECT_EQ(chosen.left_out[0], "mlx5_0:1: slower than mlx5_1:1 (100 Gb/s, not 200 Gb/s)");
-  EXPECT_EQ(chosen.left_out[1], "mlx5_2:1: mlx5_1:1 is as fast, and comes first");
 }
 
 TEST(PortChoice, TheOrderOfTheListComesBeforeSpeed) {
@@ -106,12 +112,30 @@ TEST(PortChoice, TheOrderOfTheListComesBeforeSpeed) {
   ASSERT_TRUE(chosen.status.ok());
   EXPECT_EQ(chosen.name, "mlx5_1:1");
   EXPECT_EQ(Joined(chosen.left_out),
-            "mlx5_0:1: mlx5_1:1 comes first in RDMA_TRANSPORT_DEVICES\n"
+            "mlx5_0:1: faster than mlx5_1:1 (400 Gb/s, not 100 Gb/s), which comes first in "
+            "RDMA_TRANSPORT_DEVICES\n"
             "bnxt_re0:1: not in RDMA_TRANSPORT_DEVICES=mlx5_1,mlx5_0\n");
   ports[1].attributes.state = IBV_PORT_DOWN;
   EXPECT_EQ(By("mlx5_1,mlx5_0", ports).name, "mlx5_0:1") << "the next one of the list";
   EXPECT_EQ(By("mlx5", ports).name, "mlx5_0:1");
   EXPECT_EQ(By("^mlx5", ports).name, "bnxt_re0:1");
+}
+
+TEST(PortChoice, OnlyPortsOfTheSameKindOfNetworkAreUsedTogether) {
+  const std::vector<PortCandidate> ports = {Roce("mlx5_0"), InfiniBand("mlx5_1"), Roce("mlx5_2")};
+  EXPECT_EQ(By("", ports).names, "mlx5_0:1 mlx5_2:1");
+  const Chosen chosen = By("mlx5_1,mlx5_2", ports);
+  EXPECT_EQ(chosen.names, "mlx5_1:1");
+  ExpectHas(Joined(chosen.left_out), "mlx5_2:1: on another kind of network than mlx5_1:1\n");
+}
+
+TEST(PortChoice, TheOrderOfTheListIsTheOrderOfUse) {
+  std::vector<PortCandidate> ports;
+  for (int i = 0; i < 10; ++i) ports.push_back(Roce(("mlx5_" + std::to_string(i)).c_str()));
+  EXPECT_EQ(By("mlx5_4,mlx5_2,mlx5_3", ports).names, "mlx5_4:1 mlx5_2:1 mlx5_3:1");
+  const Chosen chosen = By("", ports);
+  EXPECT_EQ(chosen.choices.size(), kMaxPorts);
+  ExpectHas(Joined(chosen.left_out), "mlx5_9:1: a task uses at most 8 ports\n");
 }
 
 TEST(PortChoice, AListThatNamesNothingHereSaysWhatIsHere) {
@@ -286,12 +310,11 @@ TEST(Library, TheOneOfThisHost) {
   ASSERT_TRUE(LoadLibrary("libibverbs.so.1", &again).ok());
   EXPECT_EQ(library, again);
 
-  Port port;
+  std::vector<Port> ports;
   std::vector<std::string> left_out;
-  const Status chosen = ChoosePort(*library, VerbsSettings(), &port, &left_out);
-  if (chosen.ok()) {
-    library->close_device(port.context);
-  } else {
+  const Status chosen = ChoosePorts(*library, VerbsSettings(), &ports, &left_out);
+  for (const Port& port : ports) library->close_device(port.context);
+  if (!chosen.ok()) {
     EXPECT_NE(chosen.code(), Code::kInternal) << chosen.message();
     EXPECT_FALSE(chosen.message().empty());
   }
@@ -332,18 +355,23 @@ class FakePorts : public ::testing::Test {
   Status Choose(const Library& library) {
     left_out_.clear();
     port_ = Port();
-    const Status status = ChoosePort(library, settings_, &port_, &left_out_);
-    EXPECT_EQ(status.ok(), port_.context != nullptr) << status.message();
-    if (port_.context != nullptr) {
-      EXPECT_EQ(library.close_device(port_.context), 0);
+    std::vector<Port> ports;
+    const Status status = ChoosePorts(library, settings_, &ports, &left_out_);
+    EXPECT_EQ(status.ok(), !ports.empty()) << status.message();
+    names_.clear();
+    for (const Port& port : ports) {
+      EXPECT_EQ(library.close_device(port.context), 0);
+      names_ += port.device + ":" + std::to_string(port.number) + " ";
     }
+    if (!ports.empty()) port_ = ports.front();
     return status;
   }
   Status Choose() { return Choose(*library_); }
 
   std::shared_ptr<const Library> library_;
   VerbsSettings settings_;
-  Port port_;
+  Port port_;          // the first one
+  std::string names_;  // of all that are chosen
   std::vector<std::string> left_out_;
 
  private:
@@ -385,15 +413,14 @@ TEST_F(FakePorts, EveryPortThatIsNotUsedHasItsReason) {
   Set("fake_1:1.port_state", "down");
   const Status status = Choose();
   ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(port_.device + ":" + std::to_string(port_.number), "fake_1:2");
-  ASSERT_EQ(left_out_.size(), 4u) << Joined(left_out_);
+  EXPECT_EQ(names_, "fake_1:2 fake_2:1 fake_3:1 ");
+  ASSERT_EQ(left_out_.size(), 2u) << Joined(left_out_);
   EXPECT_EQ(left_out_[0].rfind("fake_0: ibv_open_device", 0), 0u) << left_out_[0];
   ExpectHas(left_out_[0], "/dev/infiniband");
   EXPECT_EQ(left_out_[1].rfind("fake_1:1: port is DOWN", 0), 0u) << left_out_[1];
-  EXPECT_EQ(left_out_[2], "fake_2:1: fake_1:2 is as fast, and comes first");
   settings_.devices = "=fake_3,fake_1:2";
   ASSERT_TRUE(Choose().ok());
-  EXPECT_EQ(port_.device, "fake_3");
+  EXPECT_EQ(names_, "fake_3:1 fake_1:2 ");
 }
 
 TEST_F(FakePorts, NoDevice) {

@@ -74,7 +74,7 @@ class Ends {
     const auto [batch, source] = on_way_.front();
     on_way_.pop_front();
     const Immediate immediate = Immediate::Decode(batch.immediate);
-    if (immediate.moved()) {
+    if (immediate.Moved()) {
       ASSERT_FALSE(next_ring_.empty());
       ring_ = std::exchange(next_ring_, {});
       reader_.Move(ring_.data(), ring_.size());
@@ -247,7 +247,8 @@ TEST(Ring, NothingThatAPeerWritesIsReadOutsideOfTheRing) {
 
 TEST(Ring, AddressesThatMakeNoSenseAreRefused) {
   ChannelAddress address;
-  address.queue_pairs = 1;
+  address.ports.resize(2);
+  address.queue_pairs = {{1, 2, 0}, {3, 4, 1}};
   address.ring_size = kFirstRing;
   address.ring_limit = VerbsSettings::kMinRing;
   address.most_batches = 4;
@@ -264,17 +265,24 @@ TEST(Ring, AddressesThatMakeNoSenseAreRefused) {
     bad.ring_limit = size;
     EXPECT_FALSE(ChannelAddress::Decode(bad.Encode(), &bad).ok()) << size;
   }
-  for (const uint32_t count : {0u, 9u, ~0u}) {
+  for (const size_t count : {0, 1, 9}) {
     ChannelAddress bad = address;
-    bad.queue_pairs = count;
+    bad.queue_pairs.resize(count);
     EXPECT_FALSE(ChannelAddress::Decode(bad.Encode(), &bad).ok()) << count;
   }
+  ChannelAddress bad = address;
+  bad.queue_pairs[1].port = 2;
+  EXPECT_FALSE(ChannelAddress::Decode(bad.Encode(), &bad).ok()) << "of no port";
+  bad = address;
+  bad.ports.clear();
+  EXPECT_FALSE(ChannelAddress::Decode(bad.Encode(), &bad).ok());
 }
 
 // This side pins as much as a peer asks for.
 TEST(Ring, APeerMayAskForWhatTheSettingsAllowAndNoMore) {
   ChannelAddress address;
-  address.queue_pairs = 1;
+  address.ports.resize(1);
+  address.queue_pairs.resize(1);
   address.token = std::string(kTokenLength, 't');
   const auto accepts = [&](uint64_t ring, uint32_t batches) {
     address.ring_size = kFirstRing;
@@ -317,19 +325,20 @@ class Hostile : public testing::VerbsPairTest {
     options.bytes = 256 << 10;
     end_ = std::make_unique<End>(options);
     ChannelAddress own = address_;  // the same port
-    own.queue_pair[0] = {end_->qp->qp_num, 100};
-    own.ring_address = reinterpret_cast<uint64_t>(end_->memory.data());
+    own.queue_pairs[0] = {end_->qp->qp_num, 100, 0};
+    own.ports[0].ring_address = reinterpret_cast<uint64_t>(end_->memory.data());
+    own.ports[0].ring_rkey = end_->mr->rkey;
     own.ring_size = own.ring_limit = end_->memory.size();
-    own.ring_rkey = end_->mr->rkey;
     own.token = std::string(kTokenLength, 'h');
     ASSERT_TRUE(b_.channel->Connect(own.Encode(), Role::kPassive).ok());
-    ring_ = {address_.queue_pair[0].number, {}, address_.ring_address, address_.ring_rkey};
-    std::memcpy(ring_.gid.raw, address_.gid.data(), address_.gid.size());
+    const ChannelAddress::Port& port = address_.ports[0];
+    ring_ = {address_.queue_pairs[0].number, {}, port.ring_address, port.ring_rkey};
+    std::memcpy(ring_.gid.raw, port.gid.data(), port.gid.size());
     ASSERT_EQ(end_->ToInit(), 0);
     for (int i = 0; i < receives; ++i) ASSERT_EQ(end_->Receive(), 0);
     ibv_qp_attr attributes = end_->RtrAttr(ring_);
-    attributes.rq_psn = address_.queue_pair[0].first_psn;
-    attributes.path_mtu = static_cast<ibv_mtu>(address_.mtu);
+    attributes.rq_psn = address_.queue_pairs[0].first_psn;
+    attributes.path_mtu = static_cast<ibv_mtu>(port.mtu);
     ASSERT_EQ(::fake_ibverbs::testing::V().ibv_modify_qp(end_->qp, &attributes, End::kToRtr), 0);
     ASSERT_EQ(end_->ToRts(), 0);
   }
@@ -353,8 +362,8 @@ class Hostile : public testing::VerbsPairTest {
     wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     wr.send_flags = IBV_SEND_SIGNALED;
     wr.imm_data = htonl(immediate);
-    wr.wr.rdma.remote_addr = address_.ring_address + offset;
-    wr.wr.rdma.rkey = address_.ring_rkey;
+    wr.wr.rdma.remote_addr = address_.ports[0].ring_address + offset;
+    wr.wr.rdma.rkey = address_.ports[0].ring_rkey;
     ibv_send_wr* bad = nullptr;
     ASSERT_EQ(ibv_post_send(end_->qp, &wr, &bad), 0);
     // How it ends is b's affair. Receives complete in the same queue.
@@ -470,7 +479,7 @@ TEST_F(Hostile, RingsThatItMayNotHave) {
   for (const uint32_t pages : {0u, 1u, 4u, most + 1, 0xffffu}) {
     ConnectBare();
     Greet();
-    Write("", 0, Immediate{true, true, pages, 0}.Encode());
+    Write("", 0, Immediate::RingRequest(pages * kRingGranule).Encode());
     ExpectRefused("asked for a ring");
     TearDown();
     SetUp();
@@ -479,15 +488,15 @@ TEST_F(Hostile, RingsThatItMayNotHave) {
 
 TEST_F(Hostile, ARingBeforeTheGreeting) {
   ConnectBare();
-  Write("", 0, Immediate{true, true, 16, 0}.Encode());
+  Write("", 0, Immediate::RingRequest(16 * kRingGranule).Encode());
   ExpectRefused("at a wrong time");
 }
 
 TEST_F(Hostile, ASecondRingBeforeTheFirstIsUsed) {
   ConnectBare();
   Greet();
-  Write("", 0, Immediate{true, true, 16, 0}.Encode());
-  Write("", 0, Immediate{true, true, 32, 0}.Encode());
+  Write("", 0, Immediate::RingRequest(16 * kRingGranule).Encode());
+  Write("", 0, Immediate::RingRequest(32 * kRingGranule).Encode());
   ExpectRefused("asked for a ring");
 }
 
@@ -506,12 +515,31 @@ TEST_F(Hostile, ARingThatNobodyAskedFor) {
   ExpectRefused("not requested");
 }
 
+TEST(Ring, RegionsThatMakeNoSenseAreRefused) {
+  const auto learn = [](uint32_t said, size_t given, uint32_t usable) {
+    const RegionRecord record = {7, 4096, 1, said};
+    const std::vector<RegionEnd> ends(given, RegionEnd{1000, 1, usable});
+    std::string bytes(reinterpret_cast<const char*>(&record), sizeof(record));
+    bytes.append(reinterpret_cast<const char*>(ends.data()), ends.size() * sizeof(ends[0]));
+    Transfers transfers;
+    const Status status = transfers.Learn(bytes, 3);
+    EXPECT_EQ(status.ok() ? Code::kDataLoss : status.code(), Code::kDataLoss);
+    return status.ok();
+  };
+  EXPECT_TRUE(learn(1, 1, 1));
+  EXPECT_TRUE(learn(3, 3, 1));
+  EXPECT_FALSE(learn(3, 3, 0)) << "the first queue pair carries whatever is not spread";
+  for (const uint32_t said : {0u, 2u, 4u, 9u, ~0u}) EXPECT_FALSE(learn(said, said % 16, 1)) << said;
+  EXPECT_FALSE(learn(3, 2, 1));
+  EXPECT_FALSE(learn(1, 3, 1));
+}
+
 TEST_F(Hostile, ARegionDescribedInAWrongSize) {
   ConnectBare();
   Greet();
   const std::string region = Record(RecordKind::kRegion, "short");
   Write(region, kUnit, Units(region));
-  ExpectRefused("wrong size");
+  ExpectRefused("malformed description of a region");
 }
 
 TEST_F(Hostile, MoreRegionsThanAnyArenaHas) {
@@ -523,12 +551,12 @@ TEST_F(Hostile, MoreRegionsThanAnyArenaHas) {
   while (!b_.handler->closed && key < 2 * Transfers::kMaxRegions) {
     std::string batch;
     for (uint64_t i = 0; i < kEach; ++i) {
-      RegionRecord region = {};
-      region.key = ++key;
-      region.length = 4096;
-      const RecordHeader header = {sizeof(region), RecordKind::kRegion};
+      const RegionRecord region = {++key, 4096, 0, 1};
+      const RegionEnd end = {0, 0, 1};
+      const RecordHeader header = {sizeof(region) + sizeof(end), RecordKind::kRegion};
       batch.append(reinterpret_cast<const char*>(&header), sizeof(header));
       batch.append(reinterpret_cast<const char*>(&region), sizeof(region));
+      batch.append(reinterpret_cast<const char*>(&end), sizeof(end));
     }
     batch += Record(RecordKind::kNotification, "all read");
     const bool wraps = at + batch.size() > address_.ring_size;
