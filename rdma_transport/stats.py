@@ -21,6 +21,10 @@ def stats() -> dict[str, Any]:
         the tasks of the cluster that run in this process
     ``tracing``
         whether a client is recording a timeline of this process
+    ``ports``
+        one entry for each port of an RDMA card that this process uses, the preferred one first:
+        ``name``, ``text`` (with its address), ``active``, ``written_bytes`` and ``read_bytes`` (by
+        this process, in memory of peers), ``failures`` (of connections through it)
     ``plan``
         has ``edges``, one entry per edge that this process sends: ``name``, ``source``,
         ``destination``, ``dtype``, ``shape``, ``bytes``, ``mode``, ``planned`` (from the graph),

@@ -55,6 +55,17 @@ std::string PeerText(const PeerStats& peer, const std::vector<EdgeReport>& edges
   return json.End();
 }
 
+std::string PortText(const fabric::PortReport& port) {
+  return Json('{')
+      .Text("name", port.name)
+      .Text("text", port.text)
+      .Flag("active", port.active)
+      .Count("written_bytes", port.written_bytes)
+      .Count("read_bytes", port.read_bytes)
+      .Count("failures", port.failures)
+      .End();
+}
+
 std::string SettingText(const SettingRow& row) {
   const char* given = std::getenv(row.name.c_str());
   return Json('{')
@@ -72,7 +83,9 @@ std::string SettingText(const SettingRow& row) {
 std::string StatsJson(const Runtime* runtime) {
   ProcessCounts process;
   Json tasks('['), peers('[');
+  std::vector<fabric::PortReport> ports;
   if (runtime != nullptr) {
+    if (runtime->device() != nullptr) ports = runtime->device()->Ports();
     if (runtime->arena() != nullptr) process.arena = runtime->arena()->Stats();
     if (runtime->slots() != nullptr) process.pools = runtime->slots()->Stats();
     if (runtime->direct() != nullptr) process.direct = runtime->direct()->Stats();
@@ -90,7 +103,10 @@ std::string StatsJson(const Runtime* runtime) {
   AddCounters(process, &counts);
   counts.At("plan.edges").Set(JsonArray(process.edges, EdgeText));
   counts.AddTo(&json);
-  return json.Flag("tracing", Trace::On()).Field("peers", peers.End()).End();
+  return json.Flag("tracing", Trace::On())
+      .Field("ports", JsonArray(ports, PortText))
+      .Field("peers", peers.End())
+      .End();
 }
 
 std::string SettingsJson() {

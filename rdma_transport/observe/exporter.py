@@ -92,6 +92,13 @@ class Servers(Collector):
         yield from _counted(counters.PROCESS, _OF_PROCESS, processes)
         yield from _counted(counters.PEER, _OF_PEER, peers)
         yield from _links(peers)
+        yield from _ports(
+            [
+                ((*labels, port["name"]), port)
+                for labels, stats in processes
+                for port in stats["ports"]
+            ]
+        )
 
 
 Labels = tuple[str, ...]
@@ -127,6 +134,17 @@ def _links(peers: Labelled) -> Iterable[Metric]:
     since = ((labels, peer["linked_at"]) for labels, peer in peers if peer["linked"])
     meaning = "When the last link to the peer came up."
     yield _family("peer_linked_timestamp_seconds", meaning, _OF_PEER, since, max)
+
+
+def _ports(ports: Labelled) -> Iterable[Metric]:
+    for key, name, meaning in (
+        ("active", "port_active", "Whether the port of the RDMA card is active."),
+        ("written_bytes", "port_written_bytes_total", "Written through the port, in bytes."),
+        ("read_bytes", "port_read_bytes_total", "Read through the port, in bytes."),
+        ("failures", "port_failures_total", "Failures of connections through the port."),
+    ):
+        values = ((labels, port[key]) for labels, port in ports)
+        yield _family(name, meaning, (*_OF_PROCESS, "port"), values)
 
 
 def _family(

@@ -76,6 +76,12 @@ def _lines(process: dict[str, Any]) -> Iterable[tuple[str, Text]]:
             yield "tf.data", Text(text)
     if process["fallback_reasons"]:
         yield "gRPC fallback", Text(_reasons(process["fallback_reasons"])[2:], style="yellow")
+    for port in process["ports"]:
+        text = (
+            f"{port['text']}: written {format_bytes(port['written_bytes'])}, "
+            f"read {format_bytes(port['read_bytes'])}, {counted(port['failures'], 'failure')}"
+        )
+        yield "port", Text(text) if port["active"] else Text(f"{text}, down", style="red")
     if process["tracing"]:
         yield "timeline", Text("recording", style="cyan")
     errors = process["errors"]

@@ -185,7 +185,7 @@ TEST_F(VerbsFlowTest, AlsoWhereAPortGoesDownAndReturnsAgainAndAgain) {
     SetFake("devices", "fake_0,fake_1");
     SetFake("delay_us", "20");
     int changes = 0;
-    Nanos next = 0;
+    Nanos next = Now() + 200 * kMillisecond;
     disturb_ = [&](std::mt19937* random) {
       if (Now() < next) return;
       next = Now() + static_cast<Nanos>((*random)() % 150) * kMillisecond;
