@@ -133,7 +133,7 @@ class Context:
 
     @property
     def port(self) -> dict[str, Any] | None:
-        """The port that tasks would use, from the survey."""
+        """The preferred one of the ports that tasks would use, from the survey."""
         return next((port for port in self.survey["ports"] if port["chosen"]), None)
 
     @property

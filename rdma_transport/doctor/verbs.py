@@ -78,9 +78,9 @@ def check_port(context: Context) -> Result:
     if not active:
         why = f"the verbs fabric is not available: {context.without_verbs}"
         return Result("rdma_port", _unusable(context), _reasons(ports), why, _fix_port(ports))
-    best = context.port or active[0]
-    found = f"{best['name']} is {best['state']} ({best['link_layer']})"
-    others = _reasons([port for port in ports if port is not best])
+    used = [port for port in ports if port["chosen"]] or active[:1]
+    found = ", ".join(f"{one['name']} is {one['state']} ({one['link_layer']})" for one in used)
+    others = _reasons([port for port in ports if port not in used])
     found += f"; not used: {others}" if others else ""
     named = {port["name"] for port in ports}
     missing = [line for line in context.survey["left_out"] if line.partition(": ")[0] not in named]

@@ -72,11 +72,12 @@ std::string Describe(const PortCandidate& port, const PortChoice* chosen,
   return json.End();
 }
 
-std::string Memlock(const VerbsSettings& settings) {
+// `ports`: how many are used.
+std::string Memlock(const VerbsSettings& settings, size_t ports) {
   const uint64_t limit = MemlockLimit();
   return Json('{')
       .Field("limit", limit == kNoMemlockLimit ? "null" : std::to_string(limit))
-      .Count("begin", MemoryToBeginWith(settings.ring))
+      .Count("begin", std::max(ports, size_t{1}) * MemoryToBeginWith(settings.ring))
       .Text("help", MemlockHelp())
       .End();
 }
@@ -115,7 +116,7 @@ std::string SurveyJson() {
       .Field("ports", described.End())
       .Field("left_out", reasons.End())
       .Text("error", status.message())
-      .Field("memlock", Memlock(settings.verbs))
+      .Field("memlock", Memlock(settings.verbs, choices.size()))
       .End();
 }
 
