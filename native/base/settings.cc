@@ -183,11 +183,12 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
   rows->push_back(LibraryName("LIBIBVERBS", "libibverbs.so.1",
                               "the host's verbs library, as dlopen() takes it",
                               [](Settings* s) -> std::string& { return s->verbs.library; }));
-  rows->push_back(Text("DEVICES", "",
-                       "which RDMA ports may be used, in the order of preference: mlx5_0:1,mlx5_1; "
-                       "names are prefixes; = in front: exact names; ^ in front: all but these; "
-                       "empty: all, the fastest first. All of the first one's kind and speed are used",
-                       [](Settings* s) -> std::string& { return s->verbs.devices; }));
+  rows->push_back(
+      Text("DEVICES", "",
+           "which RDMA ports may be used, in the order of preference: mlx5_0:1,mlx5_1; "
+           "names are prefixes; = in front: exact names; ^ in front: all but these; "
+           "empty: all, the fastest first. All of the first one's kind and speed are used",
+           [](Settings* s) -> std::string& { return s->verbs.devices; }));
   rows->push_back(
       OrAuto(Integer("GID_INDEX", 0, 65535, "auto",
                      "entry of the port's GID table; auto: RoCE v2 before v1, IPv4 before IPv6",

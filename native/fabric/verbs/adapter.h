@@ -82,8 +82,8 @@ class Registration {
 // An opened port. Thread-safe. It must outlive everything created from it.
 class Adapter {
  public:
-  // Takes ownership of the context of `port`, also if it fails. `index`: the place of the port among
-  // those of its device.
+  // Takes ownership of the context of `port`, also if it fails. `index`: the place of the port
+  // among those of its device.
   static Status Open(const VerbsSettings& settings, std::shared_ptr<const Library> library,
                      Port port, size_t index, std::unique_ptr<Adapter>* adapter);
   ~Adapter();
@@ -181,8 +181,8 @@ class Adapter {
   std::atomic<bool> dead_{false};
   std::atomic<Nanos> failed_at_{0};
   std::atomic<uint64_t> failures_{0};
-  std::atomic<uint64_t> written_{0};  // bytes
-  std::atomic<uint64_t> read_{0};     // bytes
+  std::atomic<uint64_t> written_{0};     // bytes
+  std::atomic<uint64_t> read_{0};        // bytes
   std::atomic<uint64_t> registered_{0};  // bytes
   std::atomic<int64_t> pending_{0};      // bytes
   std::atomic<int> queue_pairs_{0};

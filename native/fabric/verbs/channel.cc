@@ -213,9 +213,9 @@ Status VerbsChannel::Flush() {
 bool VerbsChannel::NeedsProbes() const {
   std::lock_guard<std::mutex> lock(mu_);
   return Serving(state_.load()) &&
-         (outbox_.WaitsForRoom() ||
-          std::any_of(states_.begin(), states_.end(),
-                      [](const auto& s) { return s.phase == PairState::Phase::kFailed; }));
+         (outbox_.WaitsForRoom() || std::any_of(states_.begin(), states_.end(), [](const auto& s) {
+            return s.phase == PairState::Phase::kFailed;
+          }));
 }
 
 Nanos VerbsChannel::Probe(Nanos now) {

@@ -119,8 +119,8 @@ class VerbsChannel final : public Channel {
     Registrations memory;  // by port
   };
 
-  // A queue pair as this end sees it; see channel_rails.cc. Those on the first one's port are always
-  // kUp.
+  // A queue pair as this end sees it; see channel_rails.cc. Those on the first one's port are
+  // always kUp.
   struct PairState {
     enum class Phase {
       kUntested,  // connected. The active end tests it; the passive end waits for the outcome.
@@ -213,12 +213,12 @@ class VerbsChannel final : public Channel {
   std::vector<PairState> states_;  // of each of them
   ChannelAddress peer_;
   std::vector<size_t> targets_;  // the peer's queue pairs in its address
-  Windows windows_;  // bound to these queue pairs
+  Windows windows_;              // bound to these queue pairs
   Outbox outbox_;
   Transfers transfers_;
   uint64_t notified_ = 0;
   uint64_t delivered_ = 0;
-  uint64_t told_ = 0;  // part of delivered_ that was reported to the handler
+  uint64_t told_ = 0;                  // part of delivered_ that was reported to the handler
   std::map<uint64_t, Shared> shared_;  // by key
   Status close_reason_;
   Nanos deadline_ = 0;  // of kClosing and kBroken

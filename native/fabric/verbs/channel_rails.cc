@@ -1,10 +1,10 @@
 // The queue pairs of a channel on further ports than that of its first one.
 //
-// Such a queue pair carries nothing until the active end has tested it by an empty write: packets may
-// not get from one port to the other. When it fails, both ends break theirs and signal that to each
-// other. Only then nothing that is still on its way can arrive any more, and each end repeats on the
-// first queue pair what has not ended. From time to time, and when a port becomes active, the
-// active end offers a new queue pair. It is connected, tested, and used again.
+// Such a queue pair carries nothing until the active end has tested it by an empty write: packets
+// may not get from one port to the other. When it fails, both ends break theirs and signal that to
+// each other. Only then nothing that is still on its way can arrive any more, and each end repeats
+// on the first queue pair what has not ended. From time to time, and when a port becomes active,
+// the active end offers a new queue pair. It is connected, tested, and used again.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -127,8 +127,7 @@ void VerbsChannel::SettlePair(size_t i, Nanos now) {
 }
 
 Status VerbsChannel::SendPairRecord(RecordKind kind, size_t i) {
-  const PairRecord record = {static_cast<uint32_t>(i), pairs_[i]->number(),
-                             pairs_[i]->first_psn()};
+  const PairRecord record = {static_cast<uint32_t>(i), pairs_[i]->number(), pairs_[i]->first_psn()};
   const iovec part = {const_cast<PairRecord*>(&record), sizeof(record)};
   return AddRecord(kind, &part, 1, 0, /*signaled=*/true);
 }
@@ -190,7 +189,8 @@ Status VerbsChannel::HandlePairDown(const Immediate& signal) {
 Status VerbsChannel::HandleOffer(const PairRecord& offer) {
   const size_t i = offer.index;
   PairState& state = states_[i];
-  if (!passive_ || state.phase == PairState::Phase::kUp || state.phase == PairState::Phase::kOffered) {
+  if (!passive_ || state.phase == PairState::Phase::kUp ||
+      state.phase == PairState::Phase::kOffered) {
     return Status(Code::kDataLoss, "an offer of a queue pair at a wrong time");
   }
   ChannelAddress::QueuePair& target = peer_.queue_pairs[targets_[i]];
@@ -250,7 +250,8 @@ void VerbsChannel::AnnounceAgain(size_t i) {
 void VerbsChannel::AdvanceRails(Nanos now) {
   for (size_t i = 0; i < states_.size() && Serving(state_.load()); ++i) {
     SettlePair(i, now);
-    if (!passive_ && states_[i].phase == PairState::Phase::kDown && now >= states_[i].due) OfferPair(i, now);
+    if (!passive_ && states_[i].phase == PairState::Phase::kDown && now >= states_[i].due)
+      OfferPair(i, now);
   }
   Pump();
 }

@@ -55,8 +55,8 @@ Status VerbsDevice::Init(const Settings& settings) {
   keepalive_ = settings.peer_timeout;
   if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
   // The kernel counts memory once for each port that it is registered with.
-  RDMA_RETURN_IF_ERROR(CheckMemlock(adapters_.size() * MemoryToBeginWith(settings.verbs.ring),
-                                    MemlockLimit()));
+  RDMA_RETURN_IF_ERROR(
+      CheckMemlock(adapters_.size() * MemoryToBeginWith(settings.verbs.ring), MemlockLimit()));
   RDMA_RETURN_IF_ERROR(sleeper_.Init());
   for (const auto& adapter : adapters_) {
     RDMA_RETURN_IF_ERROR(sleeper_.Watch(adapter->completion_events()));

@@ -93,7 +93,7 @@ int VerbsDevice::PollQueue(Adapter* adapter, CompletionQueue* queue) {
     const int count = ibv_poll_cq(queue->get(), kBatch, completions);
     if (count < 0) {
       FailPort(adapter, Status(Code::kInternal, "ibv_poll_cq failed on " + adapter->Name() +
-                                          ": its completion queue is broken"));
+                                                    ": its completion queue is broken"));
       queue->Release(released);
       return handled;
     }

@@ -102,7 +102,11 @@ bool IsLinkLocal(const Gid& gid) {
 // Lower is better. RoCE v2 packets can be routed, and most networks are set up for IPv4 addresses.
 // Link-local addresses work only within a subnet.
 std::tuple<bool, int, uint32_t> Preference(const Gid& gid) {
-  return {gid.type == GidType::kRoceV1, IsIpv4(gid.bytes.raw) ? 0 : IsLinkLocal(gid) ? 2 : 1, gid.index};
+  return {gid.type == GidType::kRoceV1,
+          IsIpv4(gid.bytes.raw) ? 0
+          : IsLinkLocal(gid)    ? 2
+                                : 1,
+          gid.index};
 }
 
 std::string GidList(const std::vector<Gid>& gids) {

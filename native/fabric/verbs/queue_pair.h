@@ -40,8 +40,9 @@ struct Work {
 // Thread-compatible; guarded by the channel's lock.
 class QueuePair {
  public:
-  // The wr_id of each completion has `tag` in its upper half. A queue pair with the tag of an earlier
-  // one continues its `sequence`, so that completions of that one are not mistaken for its own.
+  // The wr_id of each completion has `tag` in its upper half. A queue pair with the tag of an
+  // earlier one continues its `sequence`, so that completions of that one are not mistaken for its
+  // own.
   QueuePair(Adapter* adapter, uint32_t tag, uint64_t sequence = 0)
       : adapter_(adapter), tag_(tag), sequence_(sequence) {}
   ~QueuePair();

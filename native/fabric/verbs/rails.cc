@@ -61,8 +61,8 @@ ChannelAddress::Port AddressOf(const Port& port) {
 
 Status Reachable(const ChannelAddress::Port& own, const ChannelAddress::Port& peer) {
   if (peer.ethernet != own.ethernet) {
-    return Status(Code::kUnavailable, std::string("it is on ") +
-                                          (peer.ethernet ? "RoCE" : "InfiniBand") + ", this is");
+    return Status(Code::kUnavailable,
+                  std::string("it is on ") + (peer.ethernet ? "RoCE" : "InfiniBand") + ", this is");
   }
   if (own.ethernet && IsIpv4(peer.gid.data()) != IsIpv4(own.gid.data())) {
     return Status(Code::kUnavailable,

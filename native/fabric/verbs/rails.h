@@ -1,5 +1,5 @@
-// Rails: which ports of two ends are connected with each other, and thus which queue pairs. Both ends
-// compute the same from the two addresses.
+// Rails: which ports of two ends are connected with each other, and thus which queue pairs. Both
+// ends compute the same from the two addresses.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +31,9 @@ ChannelAddress::Port AddressOf(const Port& port);
 // the reason, as Unavailable: a sentence that the description of the own port completes.
 Status Reachable(const ChannelAddress::Port& own, const ChannelAddress::Port& peer);
 
-// Returns the rails, each port in at most one: active ports of one subnet first, in the order of the
-// addresses. If no two ports are on one subnet, packets must be routed; the ports are then matched
-// by their order alone. Empty if no port may reach another one.
+// Returns the rails, each port in at most one: active ports of one subnet first, in the order of
+// the addresses. If no two ports are on one subnet, packets must be routed; the ports are then
+// matched by their order alone. Empty if no port may reach another one.
 std::vector<Rail> MatchPorts(const ChannelAddress& own, const ChannelAddress& peer, Role role);
 
 // Returns the queue pairs to connect. The first one is of the first rail; the rails follow in turn.

@@ -104,9 +104,8 @@ std::string SurveyJson() {
   }
   Json described('[');
   for (size_t i = 0; i < ports.size(); ++i) {
-    const auto chosen = std::find_if(choices.begin(), choices.end(), [i](const PortChoice& one) {
-      return one.candidate == i;
-    });
+    const auto chosen = std::find_if(choices.begin(), choices.end(),
+                                     [i](const PortChoice& one) { return one.candidate == i; });
     described.Add(Describe(ports[i], chosen == choices.end() ? nullptr : &*chosen, left_out));
   }
   Json reasons('[');

@@ -36,12 +36,12 @@ class Transfers {
     RemoteEnds ends = {};  // by queue pair
   };
 
-  // Adds a region that the peer shared by this record, on a channel with so many queue pairs. Returns
-  // ResourceExhausted if the peer has shared too many, DataLoss if the record is malformed.
+  // Adds a region that the peer shared by this record, on a channel with so many queue pairs.
+  // Returns ResourceExhausted if the peer has shared too many, DataLoss if the record is malformed.
   Status Learn(std::string_view record, size_t queue_pairs);
   void Forget(uint64_t key) { regions_.erase(key); }
-  // Finds the region of a span of the peer's memory. Returns InvalidArgument if the span is not in a
-  // shared region, PermissionDenied for a write to a read-only region.
+  // Finds the region of a span of the peer's memory. Returns InvalidArgument if the span is not in
+  // a shared region, PermissionDenied for a write to a read-only region.
   Status Aim(const RemoteSpan& span, Work::Kind kind, const PeerRegion** region) const;
 
   // Pushes `work` to the queue pairs, in pieces of at most `chunk` bytes. `region` is by Aim() of

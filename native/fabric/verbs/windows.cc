@@ -32,7 +32,8 @@ Window::~Window() {
   if (!memory_->adapter()->Usable()) return;
   const int error = ibv_dealloc_mw(window_);
   if (error != 0) {
-    Log(LogLevel::kWarning, VerbError(error, "ibv_dealloc_mw", memory_->adapter()->Name()).message());
+    Log(LogLevel::kWarning,
+        VerbError(error, "ibv_dealloc_mw", memory_->adapter()->Name()).message());
   }
 }
 

@@ -51,8 +51,8 @@ class Windows {
   void KeepOnly(uint64_t key, size_t index);
   // Returns the window of the registration with this index, or null if there is none.
   Window* Of(uint64_t key, size_t index) const;
-  // Creates the window of the registration with this index for region `key`, if it is accessible only
-  // through windows. `count`: of the region's registrations.
+  // Creates the window of the registration with this index for region `key`, if it is accessible
+  // only through windows. `count`: of the region's registrations.
   Status MakeOne(uint64_t key, size_t index, size_t count,
                  const std::shared_ptr<Registration>& memory);
   // Destroys the windows of all registrations with this index. No request may refer to them.

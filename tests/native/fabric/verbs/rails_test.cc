@@ -173,8 +173,8 @@ class SeveralPorts : public testing::VerbsPairTest {
     SetFake("bandwidth", "0");
     EXPECT_FALSE(Ended(cookie_)) << "too late";
     ASSERT_TRUE(PollUntil([&] {
-      return BothClosed() || (b_.handler->notes.size() > before && Ended(cookie_) &&
-                              Ended(cookie_ - 1));
+      return BothClosed() ||
+             (b_.handler->notes.size() > before && Ended(cookie_) && Ended(cookie_ - 1));
     }));
     ASSERT_FALSE(a_.handler->closed) << a_.handler->reason.message();
     EXPECT_EQ(std::string(remote->address(), half), written);
