@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -92,6 +93,33 @@ def test_a_broken_link_fails_the_step_and_is_rebuilt() -> None:
                 return succeeds(graph) and task.stats()["peers"][0]["transport"] == "verbs"
 
             assert eventually(by_verbs, 30)
+
+
+def test_a_further_port_that_goes_down_fails_no_step_and_is_taken_back() -> None:
+    fake = environment(fake="devices=fake_0,fake_1")
+    with (
+        Cluster({"a": 1, "b": 1}, "rdma", fake) as cluster,
+        Graph(cluster, lambda: there_and_back(1 << 20)) as graph,
+    ):
+        task = cluster["a", 0]
+
+        def second() -> dict[str, Any]:
+            return task.stats()["ports"][1]
+
+        def carries() -> bool:
+            before = second()["written_bytes"]
+            assert graph.run() == [0.0]
+            return bool(second()["written_bytes"] > before)
+
+        assert eventually(carries, seconds=20)
+        tell(task.pid, "fake_1.port_state=down")
+        for _ in range(10):
+            assert graph.run() == [0.0]
+        assert eventually(lambda: not second()["active"], seconds=20)
+        assert not carries()
+        tell(task.pid, "fake_1.port_state=active")
+        assert eventually(carries, seconds=30)
+        assert second()["active"]
 
 
 def run_until_it_fails(graph: Graph) -> None:
