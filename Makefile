@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-slurm test-upstream test-tensorflow test-aarch64 wheel bench-verbs paper docs lint format bench clean
+.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-slurm test-upstream test-tensorflow test-aarch64 wheel test-wheel bench-verbs paper docs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -26,6 +26,7 @@ help:
 	@echo "make docs   build the documentation site into build/site"
 	@echo "make lint   run the linters;  make format   format the code"
 	@echo "make wheel  build dist/*.whl for this TensorFlow, RHEL 9, Ubuntu 22.04 and later"
+	@echo "make test-wheel  test that wheel with another Python; OTHER_PYTHON=3.13 names it"
 	@echo "make venv   set up only;      make clean    remove build/ and .venv"
 
 $(STAMPS)/system: tools/system_packages.sh
@@ -131,8 +132,13 @@ test-upstream: venv
 wheel: venv
 	@rm -rf build/wheel
 	@$(PYTHON) -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w build/wheel .
-	@auditwheel repair --plat manylinux_2_34_x86_64 --exclude 'libtensorflow_*' -w dist build/wheel/*.whl 2>build/wheel.log || { cat build/wheel.log; false; }
+	@auditwheel repair --plat manylinux_2_34_$(shell uname -m) --exclude 'libtensorflow_*' -w dist build/wheel/*.whl 2>build/wheel.log || { cat build/wheel.log; false; }
 	@ls dist/*.whl
+
+# After `make wheel`. The newest that TensorFlow has wheels for.
+OTHER_PYTHON ?= 3.13
+test-wheel: $(STAMPS)/packages
+	@tools/test_wheel.sh $(OTHER_PYTHON)
 
 test: venv lint docs test-native test-fuzz test-python
 

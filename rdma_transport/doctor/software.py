@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rdma_transport import _native
 from rdma_transport.doctor.context import Context
+from rdma_transport.doctor.keras import check_keras
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result
 
 DISTRIBUTIONS = (
@@ -174,4 +175,4 @@ def _judge(ran: "subprocess.CompletedProcess[str]") -> Result:
     )
 
 
-CHECKS = (check_tensorflow, check_plugin, check_settings, check_autoload)
+CHECKS = (check_tensorflow, check_keras, check_plugin, check_settings, check_autoload)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rdma_transport.doctor import host as local
-from rdma_transport.doctor import limits, software, verbs
+from rdma_transport.doctor import keras, limits, software, verbs
 from rdma_transport.doctor.context import Context, Need
 from rdma_transport.doctor.result import FAIL, PASS, PLACES, SKIP, WARN, Result
 from rdma_transport.doctor.run import exit_code
@@ -74,6 +74,31 @@ def test_versions_of_tensorflow(
 ) -> None:
     monkeypatch.setattr(software, "installed_tensorflow", lambda: installed)
     assert software.check_tensorflow(Context()).status == status
+
+
+@pytest.mark.parametrize(
+    ("installed", "legacy", "status", "sentence"),
+    [
+        ({"keras": "3.15.1"}, "", PASS, 'for fit, pip install "tf-keras=='),
+        ({"keras": "3.15.1", "tf-keras": "2.21.0"}, "0", PASS, "for fit, import tf_keras (2.21.0)"),
+        ({"keras": "3.15.1", "tf-keras": "2.21.0"}, "1", PASS, "tf.keras is tf-keras 2.21.0"),
+        ({"keras": "3.15.1"}, "true", FAIL, "tf-keras is not installed"),
+        ({}, "", SKIP, "not installed"),
+    ],
+)
+def test_which_keras_is_active(
+    installed: dict[str, str],
+    legacy: str,
+    status: str,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keras, "installed", lambda name: installed.get(name, ""))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", legacy)
+    found = keras.check_keras(Context())
+    assert found.status == status
+    assert sentence in found.found
+    assert bool(found.fix) == (status == FAIL)
 
 
 def test_memory_limits_of_containers_are_found_wherever_they_are_set(

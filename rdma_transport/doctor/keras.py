@@ -1,0 +1,44 @@
+"""The check of Keras: which version `tf.keras` is, and what that means for `fit`."""
+
+import importlib.metadata
+import os
+import sys
+
+from rdma_transport import _native
+from rdma_transport.doctor.context import Context
+from rdma_transport.doctor.result import FAIL, PASS, SKIP, Result
+
+LEGACY = "TF_USE_LEGACY_KERAS"
+
+
+def installed(name: str) -> str:
+    """Return the version of a distribution, or "" if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def check_keras(context: Context) -> Result:
+    """Keras is there, and `fit` under a strategy needs tf-keras; see docs/compatibility.md."""
+    keras, tf_keras = installed("keras"), installed("tf-keras")
+    minor = ".".join(_native.TENSORFLOW_VERSION.split(".")[:2])
+    package = f'"tf-keras=={minor}.*"'
+    if os.environ.get(LEGACY) in ("1", "true", "True"):  # as TensorFlow reads it
+        if tf_keras:
+            found = f"tf.keras is tf-keras {tf_keras} ({LEGACY}): fit works under strategies"
+            return Result("keras", PASS, found)
+        why = "tf.keras cannot be imported"
+        fix = {
+            "shell": f"{sys.executable} -m pip install {package}",
+            "docker": f"RUN pip install {package}",
+        }
+        return Result("keras", FAIL, f"{LEGACY} is set, and tf-keras is not installed", why, fix)
+    if not keras:
+        return Result("keras", SKIP, "not installed")
+    found = f"tf.keras is Keras {keras}: under strategies, write training loops of your own\n"
+    if tf_keras:
+        found += f"for fit, import tf_keras ({tf_keras}), or set {LEGACY}=1"
+    else:
+        found += f"for fit, pip install {package}, and import tf_keras or set {LEGACY}=1"
+    return Result("keras", PASS, found)
