@@ -106,14 +106,16 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
 
 
 def test_what_is_launched_exists() -> None:
-    text = (REPOSITORY / "docs" / "getting_started.md").read_text()
-    lines = [line.split() for line in re.findall(r"^python -m examples.launch (.*)", text, re.M)]
+    pages = ("docs/getting_started.md", "docs/migrating.md")
+    text = "\n".join((REPOSITORY / page).read_text() for page in pages)
+    named = re.findall(r"(?:^|`)python -m examples.launch ([^`\n]*)", text, re.M)
+    lines = [line.split() for line in named]
     command = typer.main.get_command(launch.app)
     for words in lines:
         values = command.make_context("launch", words).params
         jobs = launch.parsed(values["job"])
         assert {name.partition(":")[0] for name in values["until"] or ()} <= {*jobs}
-    assert len(lines) > 5
+    assert len(lines) > 6
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
