@@ -52,7 +52,8 @@ Status VerbsChannel::Open() {
   }
   depth_ = std::max(depth_, 1);
   RDMA_RETURN_IF_ERROR(inbox_.Open(settings.ring, static_cast<uint32_t>(depth_)));
-  return ports_.Open(adapters, *inbox_.ring().memory, {depth_, depth_ + credit_receives_, tag_}, &windows_);
+  return ports_.Open(adapters, *inbox_.ring().memory, {depth_, depth_ + credit_receives_, tag_},
+                     &windows_);
 }
 
 std::string VerbsChannel::Address() const {

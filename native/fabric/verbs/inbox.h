@@ -40,8 +40,8 @@ class Inbox {
   uint64_t first_size() const { return std::min(kFirstRing, limit_); }
   uint64_t limit() const { return limit_; }
 
-  // Allocates a ring of this size, in which the peer may go on, and registers it. Returns DataLoss if the peer may
-  // not ask for that, ResourceExhausted if the memory is missing.
+  // Allocates a ring of this size, in which the peer may go on, and registers it. Returns DataLoss
+  // if the peer may not ask for that, ResourceExhausted if the memory is missing.
   Status Grow(Adapter* adapter, uint64_t size);
   // Of the last successful Grow().
   const Ring& next() const { return next_; }

@@ -29,8 +29,8 @@ class Outbox {
   // Passes each closed batch and each credit to `push`, in order.
   explicit Outbox(std::function<void(Work)> push) : push_(std::move(push)) {}
 
-  // Allocates the memory from which the peer's ring is written. Call it first. `port` is that of the
-  // peer through which its ring is written. The adapter must outlive the outbox.
+  // Allocates the memory from which the peer's ring is written. Call it first. `port` is that of
+  // the peer through which its ring is written. The adapter must outlive the outbox.
   Status Attach(Adapter* adapter, const ChannelAddress& peer, const ChannelAddress::Port& port);
 
   // Adds a record to the open batch, or queues it until there is room. `number` is the sequence

@@ -110,8 +110,8 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
       fixed.ring_size > fixed.ring_limit || !whole(fixed.ring_limit) ||
       fixed.ring_limit < VerbsSettings::kMinRing || fixed.ring_limit > VerbsSettings::kMaxRing ||
       fixed.most_batches == 0 || fixed.most_batches > VerbsSettings::kMaxQueueDepth ||
-      bytes.size() != fixed.ports * sizeof(PortPart) + fixed.queue_pairs * sizeof(PairPart) +
-                          kTokenLength) {
+      bytes.size() !=
+          fixed.ports * sizeof(PortPart) + fixed.queue_pairs * sizeof(PairPart) + kTokenLength) {
     return malformed;
   }
   address->ring_size = fixed.ring_size;

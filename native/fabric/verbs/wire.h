@@ -53,8 +53,8 @@ struct ChannelAddress {
     uint32_t port = 0;  // index in `ports`
   };
 
-  std::vector<Port> ports;              // at least one
-  std::vector<QueuePair> queue_pairs;   // at least one of each port, at most kMaxQueuePairs
+  std::vector<Port> ports;             // at least one
+  std::vector<QueuePair> queue_pairs;  // at least one of each port, at most kMaxQueuePairs
   uint64_t ring_size = 0;
   uint64_t ring_limit = 0;    // of the size to which the ring may grow
   uint32_t most_batches = 0;  // maximum number of batches in flight, one receive each
@@ -74,10 +74,10 @@ enum class RecordKind : uint32_t {
   kAccept,
   kBye,
   kRing,
-  kMoved,  // empty; the first one in a larger ring
+  kMoved,       // empty; the first one in a larger ring
   kPairOffer,   // of the active end, when both ends are down: there is a new one
   kPairAnswer,  // of the passive end to an offer: the other end of it
-  kPairUp,      // of the active end: it has been tested. Of the passive end: its port is active again
+  kPairUp,  // of the active end: it has been tested. Of the passive end: its port is active again
 };
 
 // A record starts at a multiple of 8.
