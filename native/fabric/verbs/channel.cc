@@ -20,7 +20,6 @@ constexpr int kCreditReceives = 40;
 constexpr int kSignalReceives = 2 * kMaxQueuePairs;
 constexpr Immediate kRingCheck = {true, false, 0, 0};
 constexpr Nanos kClosingTimeout = 200 * kMillisecond;
-constexpr Nanos kFlushTimeout = 500 * kMillisecond;
 constexpr size_t kMaxReason = 1024;  // maximum length of the reason for closing a channel, in bytes
 
 }  // namespace

@@ -109,6 +109,9 @@ class VerbsChannel final : public Channel {
   void ForgetRegion(uint64_t key);
 
  private:
+  // How long the posted work of a broken queue pair may take to be flushed.
+  static constexpr Nanos kFlushTimeout = 500 * kMillisecond;
+
   // kClosing: the last record is in flight. kBroken: all operations fail, and those in flight are
   // being flushed.
   enum class State { kNew, kConnecting, kConnected, kClosing, kBroken, kFinished };

@@ -17,7 +17,6 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-constexpr Nanos kFlushTimeout = 500 * kMillisecond;
 constexpr Nanos kFirstDelay = 1 * kSecond;
 constexpr Nanos kLongestDelay = 60 * kSecond;
 

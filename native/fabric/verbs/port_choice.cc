@@ -212,10 +212,11 @@ struct Usable {
   PortChoice choice;
   int place = 0;
   double rate = 0;
+  bool far = false;
 
   bool Before(const Usable& other) const {
-    return std::tuple(place, -rate, choice.candidate) <
-           std::tuple(other.place, -other.rate, other.choice.candidate);
+    return std::tuple(place, -rate, far, choice.candidate) <
+           std::tuple(other.place, -other.rate, other.far, other.choice.candidate);
   }
 };
 
@@ -286,6 +287,7 @@ Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::Dev
     }
     one.place = list.Place(candidate.device, candidate.number);
     one.rate = Rate(candidate.attributes);
+    one.far = candidate.far;
     usable.push_back(std::move(one));
   }
   std::sort(usable.begin(), usable.end(),

@@ -17,7 +17,8 @@ struct PortCandidate {
   std::string device;
   int number = 0;  // 0: the device as a whole; its ports were not read
   ibv_transport_type transport = IBV_TRANSPORT_IB;
-  Status problem;  // why the port could not be read; if set, the fields below are invalid
+  bool far = false;  // attached to processors on which this process may not run
+  Status problem;    // why the port could not be read; if set, the fields below are invalid
   ibv_port_attr attributes = {};
   std::vector<Gid> gids;  // without empty entries
   std::vector<uint16_t> pkeys;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "fabric/host/cpu_list.h"
 #include "fabric/host/device_list.h"
 #include "fabric/verbs/errors.h"
 #include "fabric/verbs/subnet.h"
@@ -99,11 +100,14 @@ bool IsEmpty(const ibv_gid& gid) {
           (gid.raw[0] == 0xfe && gid.raw[1] == 0x80));
 }
 
+std::string FolderOf(const ibv_device& device) {
+  return device.ibdev_path[0] != '\0' ? std::string(device.ibdev_path)
+                                      : std::string(kSysfs) + "/" + device.name;
+}
+
 // For Ethernet ports. Kernels without this file support RoCE v1 only.
 GidType GidTypeFromSysfs(const ibv_device& device, int port, uint32_t index) {
-  const std::string root = device.ibdev_path[0] != '\0' ? std::string(device.ibdev_path)
-                                                        : std::string(kSysfs) + "/" + device.name;
-  std::ifstream file(root + "/ports/" + std::to_string(port) + "/gid_attrs/types/" +
+  std::ifstream file(FolderOf(device) + "/ports/" + std::to_string(port) + "/gid_attrs/types/" +
                      std::to_string(index));
   std::string line;
   return std::getline(file, line) && line == "RoCE v2" ? GidType::kRoceV2 : GidType::kRoceV1;
@@ -173,6 +177,7 @@ void ReadCandidates(const Library& library, const host::DeviceList& list, Device
     PortCandidate candidate;
     candidate.device = library.get_device_name(device);
     candidate.transport = device->transport_type;
+    candidate.far = !host::MayRunNear(FolderOf(*device) + "/device");
     Place place;
     place.device = i;
     int ports = 0;

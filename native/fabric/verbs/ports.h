@@ -36,7 +36,8 @@ struct Port {
 // Opens the usable ports in the order of RDMA_TRANSPORT_DEVICES, with the GID of
 // RDMA_TRANSPORT_GID_INDEX. The device list uses NCCL's syntax: "mlx5_0:1,mlx5_1"; "^mlx5_1"
 // excludes, "=mlx5_1" matches exactly, other names are prefixes. If it is empty, all ports are
-// candidates, fastest first. Only ports of the kind and speed of the first one are used with it.
+// candidates, fastest first, and of these first those near the processors on which this process may
+// run. Only ports of the kind and speed of the first one are used with it.
 // `left_out` receives a sentence for each unused port; an error contains them all and a fix.
 Status ChoosePorts(const Library& library, const VerbsSettings& settings, std::vector<Port>* ports,
                    std::vector<std::string>* left_out);

@@ -105,6 +105,15 @@ TEST(PortChoice, AllThatAreAsFastAsTheFastest) {
   EXPECT_EQ(chosen.left_out[0], "mlx5_0:1: slower than mlx5_1:1 (100 Gb/s, not 200 Gb/s)");
 }
 
+TEST(PortChoice, NearOnesComeFirstAmongThoseOfOneSpeed) {
+  std::vector<PortCandidate> ports = {Roce("mlx5_0"), Roce("mlx5_1"), Roce("mlx5_2")};
+  ports[0].far = true;
+  EXPECT_EQ(By("", ports).names, "mlx5_1:1 mlx5_2:1 mlx5_0:1");
+  ports[0].attributes.active_speed = 64;
+  EXPECT_EQ(By("", ports).names, "mlx5_0:1") << "speed counts more";
+  EXPECT_EQ(By("mlx5_2,mlx5_1,mlx5_0", ports).name, "mlx5_2:1") << "and the list most";
+}
+
 TEST(PortChoice, TheOrderOfTheListComesBeforeSpeed) {
   std::vector<PortCandidate> ports = {Roce("mlx5_0"), Roce("mlx5_1"), Roce("bnxt_re0")};
   ports[0].attributes.active_speed = 128;
