@@ -58,11 +58,11 @@ Peer* StepRendezvous::PeerFor(absl::string_view device, std::shared_ptr<ReceiptL
 }
 
 BootstrapCall StepRendezvous::CallFor(const Peer* peer) {
-  return [this, peer](std::string request, Nanos timeout,
-                      std::function<void(Status, std::string)> done) {
-    CallBootstrap(session()->GetSharedWorkerCache(), peer->task(),
-                  env_->device_mgr->ListDevices().front(), std::move(request), timeout,
-                  std::move(done));
+  // This object may be destroyed before the call.
+  return [cache = session()->GetSharedWorkerCache(), peer,
+          device = env_->device_mgr->ListDevices().front()](
+             std::string request, Nanos timeout, std::function<void(Status, std::string)> done) {
+    CallBootstrap(cache, peer->task(), device, std::move(request), timeout, std::move(done));
   };
 }
 

@@ -117,6 +117,7 @@ void Endpoint::OnLost(const std::shared_ptr<Link>& link, std::vector<UnackedTens
 bool Endpoint::Tick(Nanos now, bool suspended) {
   bool busy = steps_.Tick();
   for (const auto& link : links_.All()) busy |= link->Tick(now, suspended);
+  for (Peer* peer : Peers()) busy |= peer->Tick();
   return busy;
 }
 

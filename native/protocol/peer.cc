@@ -25,14 +25,18 @@ Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fall
   std::optional<Mode> unused;
   if (mode == nullptr) mode = &unused;
   Route route;
+  bool parked = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
     route = RouteLocked();
-    if (route.state == State::kResolving) Park(std::move(tensor), fallback);
+    parked = route.state == State::kResolving ||
+             (route.state == State::kUnreachable && IsPatientLocked(Now()));
+    if (parked) Park(std::move(tensor), fallback);
+    if (parked && !context_.runtime->settings().allow_fallback) retry_ = call;
   }
   if (route.resolve) Resolve(call);
   if (route.link != nullptr) return SendOn(route.link, &tensor, fallback, mode);
-  if (route.state == State::kResolving) return OkStatus();
+  if (parked) return OkStatus();
   return SendElsewhere(tensor, route.why.message(), fallback, mode);
 }
 
@@ -112,6 +116,25 @@ void Peer::Park(Outgoing tensor, FallbackSend* fallback) {
   parked.tensor = std::move(tensor);
   parked.fallback = fallback->Keep(/*copy=*/changes);
   parked_.push_back(std::move(parked));
+}
+
+// Requires mu_. A peer that is not up yet, or restarts, is no reason to fail a step that may not
+// use gRPC: over gRPC, it would not fail either.
+bool Peer::IsPatientLocked(Nanos now) const {
+  return !context_.runtime->settings().allow_fallback &&
+         (patient_until_ == 0 || now < patient_until_);
+}
+
+bool Peer::Tick() {
+  BootstrapCall call;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (parked_.empty() || patient_until_ == 0) return false;
+    if (!NeedsResolvingLocked()) return true;
+    if (RouteLocked().resolve) call = retry_;
+  }
+  if (call != nullptr) Resolve(call);
+  return true;
 }
 
 void Peer::Flush(std::vector<Parked> parked) {
@@ -377,6 +400,7 @@ void Peer::Decide(State state, const Status& status, Again again) {
   std::vector<Parked> parked;
   std::shared_ptr<Link> link;
   bool news = true;
+  bool waits = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
     news = state_ != state || why_.message() != status.message();
@@ -387,7 +411,15 @@ void Peer::Decide(State state, const Status& status, Again again) {
     pause_ = again == Again::kLater ? std::clamp(2 * pause_, kRetryInterval, kLongestPause)
                                     : kRetryInterval;
     retry_at_ = again == Again::kNever ? 0 : Now() + pause_;
-    parked = std::exchange(parked_, {});
+    const Nanos now = Now();
+    if (state == State::kUnreachable && !parked_.empty() && IsPatientLocked(now)) {
+      if (patient_until_ == 0) patient_until_ = now + context_.runtime->settings().connect_timeout;
+    } else {
+      parked = std::exchange(parked_, {});
+      patient_until_ = 0;
+      retry_ = nullptr;
+    }
+    waits = !parked_.empty();
     link = state == State::kLinked ? link_ : nullptr;
   }
   if (link != nullptr) {
@@ -410,7 +442,7 @@ void Peer::Decide(State state, const Status& status, Again again) {
       FailAll({recv}, Unreachable(status));
     }
   }
-  if (link != nullptr) context_.runtime->ArmTimer();
+  if (link != nullptr || waits) context_.runtime->ArmTimer();
 }
 
 PeerStats Peer::Stats() const {

@@ -50,7 +50,8 @@ class Peer {
   bool by_grpc() const;
   const Traffic* traffic() const { return traffic_; }
 
-  // Sends the tensor now, or keeps it until the transport is decided. Uses `fallback` for gRPC.
+  // Sends the tensor now, or keeps it until the transport is decided. `call` may be called later,
+  // while the endpoint exists. Uses `fallback` for gRPC.
   // Returns an error if the step must fail. Sets `mode` to
   // how it was sent, unless that is null or the tensor is kept.
   Status Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback,
@@ -83,6 +84,8 @@ class Peer {
   void Reconsider();
   // Returns whether this peer opened the link.
   bool Opened(const Link& link) const;
+  // Retries to connect while tensors wait for it. Returns whether some do. Polling thread only.
+  bool Tick();
   void OnLinkUp(const std::shared_ptr<Link>& link);
   void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status);
   PeerStats Stats() const;
@@ -117,6 +120,7 @@ class Peer {
   Status SendElsewhere(const Outgoing& tensor, const std::string& reason, FallbackSend* fallback,
                        std::optional<Mode>* mode);
   void Park(Outgoing tensor, FallbackSend* fallback);
+  bool IsPatientLocked(Nanos now) const;
   std::shared_ptr<Link> LinkIfUp() const;
   static void Offer(const std::vector<PlannedEdge>& edges, Link* link);
   Status Unreachable(const Status& why) const;
@@ -146,6 +150,10 @@ class Peer {
   const Link* opened_ = nullptr;  // from its connection to its end; only compared
   std::shared_ptr<Link> link_;    // null unless linked
   std::vector<Parked> parked_;
+  // Where gRPC must not be used, tensors for a peer that cannot be reached wait until then; 0 if
+  // there are none. `retry_` is the latest caller's way to reach the peer.
+  Nanos patient_until_ = 0;
+  BootstrapCall retry_;
   std::map<std::string, std::vector<PlannedEdge>> planned_;  // by owner
   PendingRecvList waiting_;                                  // until the transport is decided
 };

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -165,6 +167,62 @@ TEST_F(ProtocolTest, ForbiddenFallbackIsAnErrorThatNamesTheSetting) {
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_NE(status.message().find("RDMA_TRANSPORT_FALLBACK=forbid"), std::string::npos);
   EXPECT_EQ(grpc_sends_.load(), 0);
+}
+
+// gRPC's channel to a task that was not up at the first attempt fails calls for a while.
+TEST_F(ProtocolTest, WhereGrpcIsForbiddenATensorWaitsForAPeerThatIsNotUpYet) {
+  Settings settings = TestSettings();
+  settings.allow_fallback = false;
+  Task a("a", settings), b("b", settings);
+  std::atomic<int> calls{0};
+  const BootstrapCall soon = [&](const std::string& request, Nanos timeout, const auto& done) {
+    const Status refused(Code::kUnavailable, "Connection refused");
+    return (++calls <= 3 ? Task::CallThatFails(refused) : Task::CallTo(b))(request, timeout, done);
+  };
+  CountingGrpc fallback(&grpc_sends_);
+  const std::vector<int64_t> dims = {100};
+  for (const char* key : {"k1", "k2"}) {
+    ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, key, Bytes(100, 1), dims), soon, &fallback).ok());
+  }
+  // What is to be received fails at once, as it does over gRPC.
+  auto catcher = std::make_shared<Catcher>();
+  a.endpoint().Receive(a.PeerTo(b), 1, "r", catcher,
+                       Task::CallThatFails(Status(Code::kUnavailable, "Connection refused")));
+  EXPECT_EQ(catcher->Get().status.code(), Code::kUnavailable);
+  for (const char* key : {"k1", "k2"}) EXPECT_TRUE(Receive(b, a, 1, key)->Get().status.ok());
+  EXPECT_EQ(calls.load(), 4);
+}
+
+// Keeps how the send of a tensor that was parked failed.
+class FailedSend final : public FallbackSend {
+ public:
+  explicit FailedSend(std::promise<Status>* failed) : failed_(failed) {}
+  Status Send() override { return OkStatus(); }
+  std::unique_ptr<FallbackSend> Keep(bool) override {
+    return std::make_unique<FailedSend>(failed_);
+  }
+  void Fail(const Status& status) override { failed_->set_value(status); }
+
+ private:
+  std::promise<Status>* const failed_;
+};
+
+TEST_F(ProtocolTest, WhereGrpcIsForbiddenATensorForAPeerThatStaysAwayFails) {
+  Settings settings = TestSettings();
+  settings.allow_fallback = false;
+  settings.connect_timeout = 500 * kMillisecond;
+  std::promise<Status> failed;
+  Task a("a", settings), b("b", settings);
+  const BootstrapCall never = Task::CallThatFails(Status(Code::kUnavailable, "Connection refused"));
+  FailedSend send(&failed);
+  const std::vector<int64_t> dims = {100};
+  ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, "k", Bytes(100, 1), dims), never, &send).ok());
+  auto future = failed.get_future();
+  ASSERT_EQ(future.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  const Status status = future.get();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_NE(status.message().find("Connection refused"), std::string::npos);
+  EXPECT_NE(status.message().find("RDMA_TRANSPORT_FALLBACK=forbid"), std::string::npos);
 }
 
 TEST_F(ProtocolTest, APeerWithoutThePluginIsServedByGrpc) {
