@@ -18,7 +18,7 @@ help:
 	@echo "make test-verbs   test on libibverbs, in virtual machines with Soft-RoCE"
 	@echo "make test-slurm   test as jobs of Slurm, on nodes that are network namespaces; needs root"
 	@echo "make test-tensorflow   build for another TensorFlow, and test; TENSORFLOW=2.18 names it"
-	@echo "make test-aarch64   run the C++ tests of the core for aarch64, with qemu-user"
+	@echo "make test-aarch64   run the core's C++ tests for aarch64 with qemu-user, and compile the plugin"
 	@echo "make test-upstream   run TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
 	@echo "make bench  measure the time per edge, rdma beside gRPC"
 	@echo "make bench-verbs  compare verbs with perftest and gRPC, in virtual machines with Soft-RoCE"
