@@ -15,8 +15,9 @@ from tools.guest.packages import UnavailableError
 
 pytestmark = pytest.mark.timeout(420, func_only=True)
 PROGRAMS = REPOSITORY / "tests" / "verbs" / "programs"
-# A step that waits fails within 5 s; an emulated host needs longer to say so.
-FAILS_WITHIN = 8.0
+# The card of a guest reports the loss within 3 s. Now and then it does not, and the silence of the
+# peer counts: after 8 s, by default.
+FAILS_WITHIN = 10.0
 # What takes 0.1 s on a host takes half a second in a guest on a busy machine.
 CARD = {"RDMA_TRANSPORT_RETRY_TIMEOUT": "268ms"}
 RETRIES_SECONDS = 1.9  # seven times that
@@ -88,13 +89,15 @@ def test_a_short_loss_of_the_link_loses_nothing(run: Run) -> None:
 
 def test_a_link_that_stays_down_is_an_error_and_then_recovers(run: Run) -> None:
     run.guests[0].link(False)
-    begun = time.monotonic()
-    failed = run.next("failed", 30)
-    assert time.monotonic() - begun < 2 * FAILS_WITHIN
+    try:
+        begun = time.monotonic()
+        failed = run.next("failed", 30)
+        assert time.monotonic() - begun < 2 * FAILS_WITHIN
+    finally:
+        run.guests[0].link(True)
     assert failed["seconds"] < FAILS_WITHIN
     assert failed["error"] == "UnavailableError", failed
     assert "/job:worker/replica:0/task:1" in failed["message"]
-    run.guests[0].link(True)
     run.next("ok by verbs", 90)
 
 
