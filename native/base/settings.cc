@@ -187,7 +187,8 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
       Text("DEVICES", "",
            "which RDMA ports may be used, in the order of preference: mlx5_0:1,mlx5_1; "
            "names are prefixes; = in front: exact names; ^ in front: all but these; "
-           "empty: all, the fastest first. All of the first one's kind and speed are used",
+           "empty: all, the fastest first, and of these those near the task's processors. "
+           "All of the first one's kind and speed are used",
            [](Settings* s) -> std::string& { return s->verbs.devices; }));
   rows->push_back(
       OrAuto(Integer("GID_INDEX", 0, 65535, "auto",
@@ -255,8 +256,8 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
   const auto ring = [](Settings* s) -> uint64_t& { return s->verbs.ring; };
   rows->push_back(Between("256KiB", "64MiB",
                           Size("RING", "1MiB",
-                               "bytes for notifications on their way from one peer (256KiB to "
-                               "64MiB)",
+                               "limit of the buffer for notifications from one peer (256KiB to "
+                               "64MiB); on verbs it begins with 16KiB and grows with use",
                                ring),
                           ring, &ParseSize));
   rows->push_back(Choice("RELAXED_ORDERING", "on",
@@ -299,7 +300,8 @@ std::vector<SettingRow> MakeTable() {
                         FabricChoices()));
   rows.push_back(Choice("FALLBACK", "allow",
                         "forbid: a tensor that the fabric cannot carry is an error instead of "
-                        "falling back to gRPC",
+                        "falling back to gRPC; one for a peer that does not answer yet waits up to "
+                        "CONNECT_TIMEOUT",
                         {{"allow", [](Settings* s) { s->allow_fallback = true; }},
                          {"forbid", [](Settings* s) { s->allow_fallback = false; }}}));
   rows.push_back(OrAuto(Size("ARENA_SIZE", "auto",

@@ -122,7 +122,7 @@ class Node:
     def _ended(self) -> bool:
         try:
             os.readlink(f"/proc/{self.pid}/ns/net")
-        except OSError:  # what is left is its exit code, for whoever adopted it
+        except OSError:  # what is left is its exit code, for its new parent
             return True
         return False
 
