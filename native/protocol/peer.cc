@@ -24,6 +24,7 @@ Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fall
                   std::optional<Mode>* mode) {
   std::optional<Mode> unused;
   if (mode == nullptr) mode = &unused;
+  const Settings& settings = context_.runtime->settings();
   Route route;
   bool parked = false;
   {
@@ -31,10 +32,14 @@ Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fall
     route = RouteLocked();
     parked = route.state == State::kResolving ||
              (route.state == State::kUnreachable && IsPatientLocked(Now()));
+    if (parked && !settings.allow_fallback) {
+      if (parked_.empty()) patient_until_ = Now() + settings.connect_timeout;
+      retry_ = call;
+    }
     if (parked) Park(std::move(tensor), fallback);
-    if (parked && !context_.runtime->settings().allow_fallback) retry_ = call;
   }
   if (route.resolve) Resolve(call);
+  if (parked && !settings.allow_fallback) context_.runtime->ArmTimer();
   if (route.link != nullptr) return SendOn(route.link, &tensor, fallback, mode);
   if (parked) return OkStatus();
   return SendElsewhere(tensor, route.why.message(), fallback, mode);
@@ -121,19 +126,18 @@ void Peer::Park(Outgoing tensor, FallbackSend* fallback) {
 // Requires mu_. A peer that is not up yet, or restarts, is no reason to fail a step that may not
 // use gRPC: over gRPC, it would not fail either.
 bool Peer::IsPatientLocked(Nanos now) const {
-  return !context_.runtime->settings().allow_fallback &&
-         (patient_until_ == 0 || now < patient_until_);
+  return !context_.runtime->settings().allow_fallback && (parked_.empty() || now < patient_until_);
 }
 
 bool Peer::Tick() {
   BootstrapCall call;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (parked_.empty() || patient_until_ == 0) return false;
-    if (!NeedsResolvingLocked()) return true;
-    if (RouteLocked().resolve) call = retry_;
+    if (parked_.empty() || retry_ == nullptr) return false;
+    if (!RouteLocked().resolve) return true;
+    call = retry_;
   }
-  if (call != nullptr) Resolve(call);
+  Resolve(call);
   return true;
 }
 
@@ -398,9 +402,9 @@ void Peer::Reconsider() {
 
 void Peer::Decide(State state, const Status& status, Again again) {
   std::vector<Parked> parked;
+  BootstrapCall retry;  // destroyed after unlocking
   std::shared_ptr<Link> link;
   bool news = true;
-  bool waits = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
     news = state_ != state || why_.message() != status.message();
@@ -411,15 +415,10 @@ void Peer::Decide(State state, const Status& status, Again again) {
     pause_ = again == Again::kLater ? std::clamp(2 * pause_, kRetryInterval, kLongestPause)
                                     : kRetryInterval;
     retry_at_ = again == Again::kNever ? 0 : Now() + pause_;
-    const Nanos now = Now();
-    if (state == State::kUnreachable && !parked_.empty() && IsPatientLocked(now)) {
-      if (patient_until_ == 0) patient_until_ = now + context_.runtime->settings().connect_timeout;
-    } else {
+    if (state != State::kUnreachable || !IsPatientLocked(Now())) {
       parked = std::exchange(parked_, {});
-      patient_until_ = 0;
-      retry_ = nullptr;
+      retry = std::exchange(retry_, nullptr);
     }
-    waits = !parked_.empty();
     link = state == State::kLinked ? link_ : nullptr;
   }
   if (link != nullptr) {
@@ -442,7 +441,7 @@ void Peer::Decide(State state, const Status& status, Again again) {
       FailAll({recv}, Unreachable(status));
     }
   }
-  if (link != nullptr || waits) context_.runtime->ArmTimer();
+  if (link != nullptr) context_.runtime->ArmTimer();
 }
 
 PeerStats Peer::Stats() const {

@@ -150,8 +150,8 @@ class Peer {
   const Link* opened_ = nullptr;  // from its connection to its end; only compared
   std::shared_ptr<Link> link_;    // null unless linked
   std::vector<Parked> parked_;
-  // Where gRPC must not be used, tensors for a peer that cannot be reached wait until then; 0 if
-  // there are none. `retry_` is the latest caller's way to reach the peer.
+  // Where gRPC must not be used, parked tensors wait until then for a peer that cannot be reached,
+  // and `retry_` is the latest sender's way to reach it; null if none waits.
   Nanos patient_until_ = 0;
   BootstrapCall retry_;
   std::map<std::string, std::vector<PlannedEdge>> planned_;  // by owner

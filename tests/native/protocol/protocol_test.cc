@@ -193,6 +193,20 @@ TEST_F(ProtocolTest, WhereGrpcIsForbiddenATensorWaitsForAPeerThatIsNotUpYet) {
   EXPECT_EQ(calls.load(), 4);
 }
 
+// A receive has failed, and the peer is not tried again at once.
+TEST_F(ProtocolTest, WhereGrpcIsForbiddenATensorThatIsSentBetweenTwoAttemptsWaitsToo) {
+  Settings settings = TestSettings();
+  settings.allow_fallback = false;
+  Task a("a", settings), b("b", settings);
+  auto catcher = std::make_shared<Catcher>();
+  a.endpoint().Receive(a.PeerTo(b), 1, "r", catcher,
+                       Task::CallThatFails(Status(Code::kUnavailable, "Connection refused")));
+  EXPECT_EQ(catcher->Get().status.code(), Code::kUnavailable);
+  const std::vector<int64_t> dims = {100};
+  ASSERT_TRUE(Send(a, b, Tensor(1, "k", Bytes(100, 1), dims)).ok());
+  EXPECT_TRUE(Receive(b, a, 1, "k")->Get().status.ok());
+}
+
 // Keeps how the send of a tensor that was parked failed.
 class FailedSend final : public FallbackSend {
  public:
