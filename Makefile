@@ -22,7 +22,7 @@ help:
 	@echo "make test-upstream   run TensorFlow's own distributed tests; TENSORFLOW_TESTS names them"
 	@echo "make bench  measure the time per edge, rdma beside gRPC"
 	@echo "make bench-verbs  compare verbs with perftest and gRPC, in virtual machines with Soft-RoCE"
-	@echo "make paper  run the paper's evaluation, and write docs/benchmarks.md (about 10 minutes)"
+	@echo "make paper  run the paper's evaluation, and write docs/benchmarks.md (about 20 minutes)"
 	@echo "make docs   build the documentation site into build/site"
 	@echo "make lint   run the linters;  make format   format the code"
 	@echo "make wheel  build dist/*.whl for this TensorFlow, RHEL 9, Ubuntu 22.04 and later"

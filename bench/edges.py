@@ -35,8 +35,9 @@ from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.exit import run_command
 from .support.floor import Floor
+from .support.hosts import Layout, across, everything_here, reached
 from .support.machine import describe
-from .support.options import JsonFile, Repeat, Sizes, save
+from .support.options import Hosts, JsonFile, Repeat, Sizes, parse_hosts, save
 from .support.sizes import parse_sizes, size_name
 from .support.timing import Summary, plain, steady, summarize
 
@@ -44,6 +45,7 @@ SIZES = "4,65536,1048576,4194304,16777216"
 HOPS = (2, 12, 48)  # of a chain; the most that fit
 JOBS = ("a", "b")
 MEASURED_STEPS = 2  # of a turn
+CONNECT_SECONDS = 60.0  # to another host
 Way = tuple[str, dict[str, str]]  # a protocol, and settings
 WAYS: dict[str, Way] = {
     "grpc": ("grpc", {}),
@@ -55,11 +57,13 @@ Steps = Mapping[str, Chain | Floor]
 
 
 @contextmanager
-def started(ways: Mapping[str, Way]) -> Iterator[dict[str, Cluster]]:
+def started(
+    ways: Mapping[str, Way], layout: Layout = everything_here
+) -> Iterator[dict[str, Cluster]]:
     """A cluster of JOBS for each way."""
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(Cluster(dict.fromkeys(JOBS, 1), *way))
+            name: stack.enter_context(Cluster(dict.fromkeys(JOBS, 1), *way, layout=layout))
             for name, way in ways.items()
         }
 
@@ -203,6 +207,10 @@ def main(
             help="Set the edges of the chains; 0: 48 computed edges, references by speed.", min=0
         ),
     ] = 0,
+    hosts: Hosts = "",
+    with_references: Annotated[
+        bool, typer.Option("--references/--no-references", help="Measure references too.")
+    ] = True,
     json_file: JsonFile = None,
 ) -> None:
     """Print the time that an edge between two tasks adds, over gRPC and over rdma.
@@ -213,11 +221,16 @@ def main(
         raise typer.BadParameter(
             f"{hops} is not 0 or an even number of at least 4", param_hint="--hops"
         )
-    wanted = parse_sizes(sizes)
-    with started(WAYS) as clusters:
+    wanted, places = parse_sizes(sizes), parse_hosts(hosts)
+    passed: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        others = stack.enter_context(reached(places[1:], CONNECT_SECONDS))
+        layout = across(places[0], others) if places else everything_here
+        clusters = stack.enter_context(started(WAYS, layout))
         rows = measure_on(clusters, wanted, repeat, JOBS, track, hops)
         cost = fixed_cost(clusters, repeat, JOBS)
-        passed = references.measure_on(clusters, wanted, repeat, JOBS, track, hops)
+        if with_references:
+            passed = references.measure_on(clusters, wanted, repeat, JOBS, track, hops)
     console = Console()
     console.width = max(console.width, 150)
     modes = _tensors_by_mode(rows)
@@ -230,8 +243,9 @@ def main(
         "edge of 4 B adds, and that step in one process. <: below the noise; the value is a 95 % "
         "bound. noisy: the 95 % interval of a median is wide."
     )
-    console.print(show_references(passed, repeat))
-    console.print("local: between two CPU devices of one process.")
+    if passed:
+        console.print(show_references(passed, repeat))
+        console.print("local: between two CPU devices of one process.")
     report = {"repeat": repeat, "tensors_by_mode": modes, "rows": plain(rows)}
     report |= {"fixed_cost": plain([cost])[0], "references": plain(passed)}
     save(json_file, report)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rdma_transport.command_line import AsJson, check_writable, parse_place
+from rdma_transport.command_line import AsJson, check_writable
 
-from .support.options import Fabric
+from .support.options import Fabric, Hosts, parse_hosts
 
 if TYPE_CHECKING:
     from .benchmarks import Where
@@ -29,22 +29,6 @@ def _command() -> str:
     return " ".join(["rdma-transport", "bench", *(words[1:] if words[:1] == ["bench"] else words)])
 
 
-def _hosts(text: str, role: int) -> tuple[tuple[str, int], ...]:
-    if not text:
-        if role:
-            raise typer.BadParameter("needs --hosts", param_hint="--role")
-        return ()
-    places = tuple(parse_place(each.strip(), "--hosts") for each in text.split(","))
-    if len(places) < 2:
-        raise typer.BadParameter(f"'{text}' is not HOST:PORT,HOST:PORT", param_hint="--hosts")
-    if role >= len(places):
-        raise typer.BadParameter(
-            f"{role} is too large for {len(places)} hosts; give 0 to {len(places) - 1}",
-            param_hint="--role",
-        )
-    return places
-
-
 def _check_plot(path: Path) -> None:
     if path.suffix not in (".png", ".svg"):
         raise typer.BadParameter(f"'{path}' is neither .png nor .svg", param_hint="--plot")
@@ -57,13 +41,7 @@ def _check_plot(path: Path) -> None:
 
 def alone(
     fabric: Fabric = "",
-    hosts: Annotated[
-        str,
-        typer.Option(
-            help="Run on these hosts, in the order of roles: HOST:PORT,HOST:PORT. "
-            "Servers use the ports after PORT."
-        ),
-    ] = "",
+    hosts: Hosts = "",
     role: Annotated[int, typer.Option(min=0, help="Set the role of this host; 0 measures.")] = 0,
     connect_timeout: Annotated[
         float,
@@ -81,7 +59,7 @@ def alone(
 
     if plot is not None:
         _check_plot(plot)
-    places = _hosts(hosts, role)
+    places = parse_hosts(hosts, role)
     where = Where(protocols, fabric)
     return Asked(_command(), where, places, role, connect_timeout, as_json, plot)
 

@@ -23,7 +23,7 @@ from .benchmarks import Where
 from .report import Result, as_json
 from .support import agent
 from .support.exit import NotAvailableError, UnwritableError, guarded, leave, say
-from .support.hosts import Here, There, spread
+from .support.hosts import across, reached
 from .support.machine import facts
 from .support.progress import shown
 
@@ -64,9 +64,9 @@ def _measured(asked: Asked, measure: Measure) -> int:
         where = asked.where
         if asked.hosts:
             say("connecting to " + ", ".join(f"{host}:{port}" for host, port in asked.hosts[1:]))
-            others = [_other(stack, *host, asked.connect_timeout) for host in asked.hosts[1:]]
+            others = stack.enter_context(reached(asked.hosts[1:], asked.connect_timeout))
             machines += [other.machine for other in others]
-            layout = spread([Here(*asked.hosts[0]), *others])
+            layout = across(asked.hosts[0], others)
             where = replace(where, others=tuple(others), layout=layout)
         _print_header(asked, machines)
         for result in _with_a_bar(where, measure):
@@ -85,12 +85,6 @@ def _measured(asked: Asked, measure: Measure) -> int:
             raise UnwritableError(error, str(asked.plot)) from None
         say(f"drew {asked.plot}")
     return _code(results)
-
-
-def _other(stack: ExitStack, host: str, port: int, seconds: float) -> There:
-    other = There(host, port, seconds)
-    stack.callback(other.end)
-    return other
 
 
 def _with_a_bar(where: Where, measure: Measure) -> Iterator[Result]:

@@ -9,6 +9,7 @@ usage: python -m bench.verbs [--rounds 3] [--json FILE]
 
 import json
 import statistics
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +28,7 @@ from .support.options import JsonFile, save
 from .support.sizes import size_name
 
 SIZES = [64, 4096, 65536, 1048576, 4194304]
-EDGE_SIZES = [4096, 65536, 1048576, 4194304]
+EDGE_SIZES = [4096, 8192, 16384, 65536, 262144, 1048576, 4194304]
 MAX_BYTES = 24 << 20  # that one bandwidth moves
 PORT = 7100
 GID_INDEX = "1"  # of a guest's IPv4 address
@@ -79,16 +80,17 @@ def fabric(server: Guest, client: Guest) -> tuple[Figures, str]:
     return figures, report["route"]
 
 
-def edges(guests: list[Guest], repeat: int) -> dict[str, Any]:
-    """What bench.remote_edges printed."""
-    first, second = guests
-    addresses = [first.address, second.address]
-    member = second.start([PYTHON, "-m", "bench.support.member", "1", *addresses])
-    sizes = ",".join(map(str, EDGE_SIZES))
-    options = ["--sizes", sizes, "--repeat", str(repeat)]
-    result = first.run([PYTHON, "-m", "bench.remote_edges", *addresses, *options], 1200).check()
-    member.kill()
-    report: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+def edges(guests: list[Guest], sizes: Sequence[int], repeat: int) -> dict[str, Any]:
+    """The results of bench.edges between the guests."""
+    second, first = guests
+    hosts = ",".join(f"{guest.address}:{PORT}" for guest in (first, second))
+    file = first.share / "edges.json"
+    agent = second.start([PYTHON, "-m", "bench", "edges", "--hosts", hosts, "--role", "1"])
+    options = ["--hosts", hosts, "--sizes", ",".join(map(str, sizes)), "--repeat", str(repeat)]
+    options += ["--no-references", "--json", str(file)]
+    first.run([PYTHON, "-m", "bench.edges", *options], 1800).check()
+    agent.wait(60).check()
+    report: dict[str, Any] = json.loads(file.read_text())
     return report
 
 
@@ -111,14 +113,16 @@ def show_fabric(console: Console, ours: list[Figures], theirs: list[Figures], ro
 
 
 def show_edges(console: Console, report: dict[str, Any]) -> None:
-    """Print the time per edge over both protocols."""
-    table = Table(title="TensorFlow, time per edge, medians")
-    for heading in ("size", "gRPC, us", "rdma, us", "gRPC / rdma", "wrong"):
+    """Print what an edge adds, over gRPC, and over rdma with and without static placement."""
+    table = Table(title="TensorFlow, us that an edge adds, medians")
+    for heading in ("size", "gRPC", "static", "dynamic", "gRPC / static", "dynamic / static"):
         table.add_column(heading, justify="right")
+    table.add_column("wrong", justify="right")
     for row in report["rows"]:
-        grpc, rdma = row["grpc"]["median"], row["rdma"]["median"]
-        cells = [f"{grpc:.0f}", f"{rdma:.0f}", f"{grpc / rdma:.1f}x", str(row["wrong"])]
-        table.add_row(size_name(row["bytes"]), *cells)
+        grpc, static, dynamic = (row[way]["median"] for way in ("grpc", "rdma", "dynamic"))
+        cells = [f"{time:.0f}" for time in (grpc, static, dynamic)]
+        cells += [f"{slow / static:.2f}" for slow in (grpc, dynamic)]
+        table.add_row(size_name(row["bytes"]), *cells, str(row["wrong"]))
     console.print(table)
 
 
@@ -152,7 +156,7 @@ def main(
                 mine, route = fabric(second, first)
                 ours.append(mine)
                 progress.advance(task, 5)
-            report = edges(guests, repeat) if with_edges else {}
+            report = edges(guests, EDGE_SIZES, repeat) if with_edges else {}
     except UnavailableError as error:
         fail(f"cannot start the emulated hosts: {error}", FAILED)
     console = Console()

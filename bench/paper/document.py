@@ -37,7 +37,8 @@ RoCE card, no GPU, and two processors for all tasks and all arithmetic, so
   how the cost of moving tensors grows;
 - arithmetic on processors hides communication that would stand out beside a GPU.
 
-What verbs do between hosts, as far as Soft-RoCE can tell, is in the README (`make bench-verbs`)."""
+What verbs do between hosts beside perftest, as far as Soft-RoCE can tell, is in the README
+(`make bench-verbs`)."""
 
 MESSAGE_SIZES = """
 ## Message sizes
@@ -69,6 +70,18 @@ quotients of the medians in the same run.
 {table}
 
 ![time per edge by size, over verbs](images/paper_verbs_message_sizes.svg)
+"""
+
+SOFT_ROCE_MESSAGE_SIZES = """
+## Message sizes between hosts
+
+The same chains over the kernel's verbs, between two virtual machines with Soft-RoCE
+(`python -m bench.paper --only soft_roce_message_sizes`). Both machines, their network and the
+emulated cards share this machine's processors, so the quotients count, not the times.
+
+{table}
+
+![time per edge by size, over Soft-RoCE](images/paper_soft_roce_message_sizes.svg)
 """
 
 PASSED_REFERENCES = """
@@ -168,6 +181,14 @@ def _ratio(slow: dict[str, Any], fast: dict[str, Any], digits: int = 1) -> str:
 
 
 def _verbs_message_sizes(rows: Rows) -> str:
+    return VERBS_MESSAGE_SIZES.format(table=_static_beside_dynamic(rows))
+
+
+def _soft_roce_message_sizes(rows: Rows) -> str:
+    return SOFT_ROCE_MESSAGE_SIZES.format(table=_static_beside_dynamic(rows))
+
+
+def _static_beside_dynamic(rows: Rows) -> str:
     heads = ("tensor", "gRPC", "rdma", "static off", "one process", "gRPC / rdma")
     lines = (
         [
@@ -177,7 +198,7 @@ def _verbs_message_sizes(rows: Rows) -> str:
         ]
         for row in rows
     )
-    return VERBS_MESSAGE_SIZES.format(table=table((*heads, "static off / rdma"), lines))
+    return table((*heads, "static off / rdma"), lines)
 
 
 def _passed_references(rows: Rows) -> str:
@@ -264,6 +285,7 @@ def _seconds_to(row: dict[str, Any], goal: float) -> float | None:
 SECTIONS: dict[str, Callable[[Rows], str]] = {
     "message_sizes": _message_sizes,
     "verbs_message_sizes": _verbs_message_sizes,
+    "soft_roce_message_sizes": _soft_roce_message_sizes,
     "passed_references": _passed_references,
     "models": _models,
     "scaling": _scaling,

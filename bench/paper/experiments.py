@@ -8,7 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .. import edges, references, train_models
+from tools.guest.machine import booted
+from tools.guest.packages import UnavailableError
+
+from .. import edges, references, train_models, verbs
 from ..models import MODELS
 from ..support.cluster import Cluster
 from ..support.sizes import size_name
@@ -39,6 +42,8 @@ class Effort:
     repeat: int = 12
     verbs_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
     verbs_repeat: int = 24
+    soft_roce_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20, 2**22)
+    soft_roce_repeat: int = 12
     models: tuple[str, ...] = tuple(MODELS)
     model_steps: int = 8
     scaled: tuple[str, ...] = ("fcn5", "gru")
@@ -46,7 +51,8 @@ class Effort:
     steps: int = 200
 
 
-QUICK = Effort((4, 2**16), 6, (4, 2**16), 6, ("gru",), 6, ("gru",), (1, 2), 30)
+FEW = (4, 2**16)  # bytes
+QUICK = Effort(FEW, 6, FEW, 6, FEW, 6, ("gru",), 6, ("gru",), (1, 2), 30)
 
 
 def message_sizes(effort: Effort, say: Say) -> Rows:
@@ -62,6 +68,19 @@ def verbs_message_sizes(effort: Effort, say: Say) -> Rows:
     verbs = {"RDMA_TRANSPORT_FABRIC": "verbs", "RDMA_TRANSPORT_LIBIBVERBS": str(FAKE_IBVERBS)}
     ways = {name: (protocol, extra | verbs) for name, (protocol, extra) in edges.WAYS.items()}
     return _edges(edges.measure_on, ways, effort.verbs_sizes, effort.verbs_repeat, say)
+
+
+def soft_roce_message_sizes(effort: Effort, say: Say) -> Rows:
+    """The same between two virtual machines with Soft-RoCE."""
+    try:
+        with booted(2) as guests:
+            say("measuring edges")
+            report = verbs.edges(guests, effort.soft_roce_sizes, effort.soft_roce_repeat)
+    except UnavailableError as error:
+        advice = "leave soft_roce_message_sizes out of --only"
+        raise FileNotFoundError(f"cannot start virtual machines: {error}; {advice}") from error
+    rows: Rows = report["rows"]
+    return rows
 
 
 def passed_references(effort: Effort, say: Say) -> Rows:

@@ -5,7 +5,7 @@ import itertools
 import json
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -13,7 +13,8 @@ from . import python
 from .meeting import reach, read_line
 from .ports import free_port
 
-FORWARDED = ("RDMA_TRANSPORT_FABRIC",)  # an agent takes no other setting from a client
+# An agent takes no other setting from a client.
+FORWARDED = ("RDMA_TRANSPORT_FABRIC", "RDMA_TRANSPORT_STATIC")
 ANSWER_SECONDS = 10.0
 
 
@@ -155,6 +156,22 @@ Layout = Callable[[str, int], Place]  # of a job and an index
 def everything_here(job: str, index: int) -> Place:
     """Place each task on this host."""
     return HERE
+
+
+@contextlib.contextmanager
+def reached(places: Iterable[tuple[str, int]], seconds: float) -> Iterator[list[There]]:
+    """The hosts at these places, where agents wait, for as long as the context; see There."""
+    with contextlib.ExitStack() as stack:
+        others = []
+        for place in places:
+            others.append(There(*place, seconds))
+            stack.callback(others[-1].end)
+        yield others
+
+
+def across(this: tuple[str, int], others: Sequence[There]) -> Layout:
+    """Place tasks on this host, under its address and the ports after it, and on the others."""
+    return spread([Here(*this), *others])
 
 
 def spread(places: Sequence[Place]) -> Layout:

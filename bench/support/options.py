@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rdma_transport.command_line import check_writable, fabric_or
+from rdma_transport.command_line import check_writable, fabric_or, parse_place
 
 from .machine import describe
 
@@ -33,6 +33,13 @@ Repeat = Annotated[
 Iterations = Annotated[int, typer.Option(help="Set the iterations per latency test.", min=10)]
 Rounds = Annotated[int, typer.Option(help="Set the rounds per bandwidth test.", min=1)]
 Most = Annotated[str, typer.Option(help="Limit the bytes that one bandwidth test moves.")]
+Hosts = Annotated[
+    str,
+    typer.Option(
+        help="Run on these hosts, in the order of roles: HOST:PORT,HOST:PORT. "
+        "Servers use the ports after PORT."
+    ),
+]
 Fabric = Annotated[
     str,
     typer.Option(
@@ -55,6 +62,23 @@ def choose(text: str, known: Collection[str], what: str, option: str) -> list[st
             f"unknown {what} {', '.join(unknown)}; use {', '.join(known)}", param_hint=option
         )
     return names
+
+
+def parse_hosts(text: str, role: int = 0) -> tuple[tuple[str, int], ...]:
+    """Return the hosts and ports of `--hosts`; raise typer.BadParameter for an invalid value."""
+    if not text:
+        if role:
+            raise typer.BadParameter("needs --hosts", param_hint="--role")
+        return ()
+    places = tuple(parse_place(each.strip(), "--hosts") for each in text.split(","))
+    if len(places) < 2:
+        raise typer.BadParameter(f"'{text}' is not HOST:PORT,HOST:PORT", param_hint="--hosts")
+    if role >= len(places):
+        raise typer.BadParameter(
+            f"{role} is too large for {len(places)} hosts; give 0 to {len(places) - 1}",
+            param_hint="--role",
+        )
+    return places
 
 
 def save(path: Path | None, report: dict[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """`bench.edges`: its chains compute what one process computes, and its tables say what they are."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -9,9 +11,10 @@ import pytest
 
 from bench import edges
 from bench.chains import COMPUTED, IDENTITY, Chain, between, fitting
-from bench.edges import JOBS, ONE_DEVICE, WAYS, started
-from bench.support.cluster import Cluster
+from bench.edges import JOBS, ONE_DEVICE, WAYS, measure_on, started
+from bench.support.cluster import Cluster, free_port
 from bench.support.floor import Floor
+from bench.support.hosts import across, reached
 
 pytestmark = pytest.mark.timeout(60)
 SIZE, HOPS = 65536, 6
@@ -85,7 +88,7 @@ def test_both_tables_and_all_figures(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(edges, "started", lambda ways: nullcontext(clusters))
+    monkeypatch.setattr(edges, "started", lambda *_: nullcontext(clusters))
     file = tmp_path / "edges.json"
     edges.main(sizes="4,64KiB", repeat=6, hops=HOPS, json_file=file)
     text = capsys.readouterr().out
@@ -106,3 +109,18 @@ def test_both_tables_and_all_figures(
     for row in report["references"]:
         assert row["wrong"] == 0
         assert {name for name in (*WAYS, "local") if "median" in row[name]} == {*WAYS, "local"}
+
+
+def test_static_placement_can_be_off_on_another_host() -> None:
+    this, other = (("127.0.0.1", free_port()) for _ in range(2))
+    hosts = ",".join(f"{host}:{port}" for host, port in (this, other))
+    words = [sys.executable, "-m", "bench", "edges", "--hosts", hosts, "--role", "1"]
+    ways = {"dynamic": WAYS["dynamic"]}
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as agent:
+        with reached([other], 30.0) as others, started(ways, across(this, others)) as clusters:
+            assert clusters["dynamic"].spec["b"] != clusters["dynamic"].spec["a"]
+            (row,) = measure_on(clusters, [SIZE], 6, JOBS, lambda sizes, _: sizes, HOPS)
+        assert agent.wait(20) == 0
+    assert row["wrong"] == 0
+    assert row["dynamic_sent"]["static"]["tensors"] == 0
+    assert row["dynamic_sent"]["dynamic"]["tensors"] > 0
