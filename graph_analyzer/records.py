@@ -41,7 +41,8 @@ class Edge:
 
     ``shape`` is ``None`` if the rank is unknown, and a dimension is ``None`` if it is unknown.
     ``bytes`` is the size per step, or ``None`` if the shape does not determine it. The destination
-    has ``slots`` buffers for the tensor, of ``slot_bytes`` in total, which include alignment.
+    needs ``slots`` buffers for the tensor, of ``slot_bytes`` in total, which include alignment;
+    edges of one size from one task share them.
     """
 
     name: str
@@ -66,9 +67,10 @@ class Task:
     """One task's memory and traffic, in bytes.
 
     ``slot_bytes`` are for the slots of tensors that it receives, ``source_bytes`` for the buffers
-    of tensors that it sends. The peaks are what is needed if those that are never in use at the
-    same time within a step share memory. ``sent_bytes`` and ``received_bytes`` are the known bytes
-    per step.
+    of tensors that it sends. Edges of one size from one task share slots: one for each of them and
+    one more, in a loop three more. The peaks are what is needed if those that are never in use at
+    the same time within a step share memory. ``sent_bytes`` and ``received_bytes`` are the known
+    bytes per step.
     """
 
     name: str

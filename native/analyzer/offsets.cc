@@ -36,7 +36,8 @@ struct Crossing {
   int output;
   std::string source;
   std::string destination;
-  uint64_t bytes;  // of all slots
+  uint64_t bytes;       // of all buffers that are sent
+  uint64_t slot_bytes;  // of one slot
   Site site;
   int64_t source_offset = -1;  // -1: unknown
   int64_t slots_offset = -1;
@@ -61,8 +62,9 @@ std::vector<Crossing> FindCrossings(const Shapes& shapes, const std::vector<bool
       const auto bytes = BytesOf(shapes.Of(node, output), dtype);
       if (!bytes || *bytes == 0) continue;
       const uint64_t all = memory::BytesOfSlots(*bytes, memory::SlotsOfEdge(in_loop[node->id()]));
+      const uint64_t slot = memory::BytesOfSlots(*bytes, 1);
       found.push_back(
-          {node, output, source, destination, all, FindOrigin(shapes, node, output).site});
+          {node, output, source, destination, all, slot, FindOrigin(shapes, node, output).site});
     }
   }
   return found;
@@ -199,7 +201,7 @@ void MarkOffsets(const Shapes& shapes, tf::Graph* graph) {
     }
     source.fields[site->second].push_back(&crossing.source_offset);
     Shared& destination = slots[crossing.destination];
-    const size_t slot = destination.Add(order.OfSlots(crossing), crossing.bytes);
+    const size_t slot = destination.Add(order.OfSlots(crossing), crossing.slot_bytes);
     destination.fields[slot].push_back(&crossing.slots_offset);
   }
   for (auto* side : {&sources, &slots}) {

@@ -43,7 +43,7 @@ bool Classify(const Limits& limits, Edge* edge) {
   return true;
 }
 
-// The memory that a task needs for its slots, or for the tensors that it sends.
+// The memory that a task needs for the tensors that it sends, or for its slots.
 class Needs {
  public:
   void Add(uint64_t bytes, std::optional<uint64_t> offset) {
@@ -63,10 +63,36 @@ class Needs {
   uint64_t unordered_ = 0;
 };
 
+// The edges of one size from one task, which share their slots.
+struct Pool {
+  uint32_t edges = 0;
+  uint32_t slots = 1;  // of the edge that needs most
+
+  void Add(const Edge& edge) {
+    ++edges;
+    slots = std::max(slots, memory::SlotsOfEdge(edge.in_loop));
+  }
+};
+
 // What all edges of a task need.
 class TaskNeeds {
  public:
-  void Receive(const Edge& edge, uint64_t bytes) { slots.Add(bytes, edge.offsets.slots); }
+  // What the slots take more if the edge is received, too.
+  uint64_t MoreSlots(const Edge& edge) const {
+    const auto found = pools_.find(PoolOf(edge));
+    Pool pool = found == pools_.end() ? Pool() : found->second;
+    const uint32_t before = pool.edges == 0 ? 0 : memory::SlotsOfPool(pool.edges, pool.slots);
+    pool.Add(edge);
+    return memory::BytesOfSlots(*edge.bytes, memory::SlotsOfPool(pool.edges, pool.slots) - before);
+  }
+  void Receive(const Edge& edge) {
+    const uint64_t more = MoreSlots(edge);
+    // One slot for the edge. What is beyond that is for later steps and never shared.
+    const uint64_t own = std::min(more, memory::BytesOfSlots(*edge.bytes, 1));
+    slots.Add(own, edge.offsets.slots);
+    slots.Add(more - own, std::nullopt);
+    pools_[PoolOf(edge)].Add(edge);
+  }
   void Send(const Edge& edge, uint64_t bytes) {
     if (!Allocates(edge)) return;
     if (edge.site.kind != "unknown" && edge.site.kind != "staged") {
@@ -81,22 +107,27 @@ class TaskNeeds {
   Needs sources;
 
  private:
+  static std::pair<std::string, uint64_t> PoolOf(const Edge& edge) {
+    return {TaskOf(edge.source_device), *edge.bytes};
+  }
+
   std::set<std::pair<std::string, uint64_t>> sites_;
+  std::map<std::pair<std::string, uint64_t>, Pool> pools_;
 };
 
 uint64_t BytesOfSlots(const Edge& edge) {
   return memory::BytesOfSlots(*edge.bytes, memory::SlotsOfEdge(edge.in_loop));
 }
 
-// Makes the edge static if `left` bytes of `task` are enough for it.
-bool Fits(const Limits& limits, const std::string& task, uint64_t used, Edge* edge) {
+// Whether the `needed` bytes fit beside those that `task` has in use. If not, the edge is dynamic.
+bool Fits(const Limits& limits, const std::string& task, uint64_t used, uint64_t needed,
+          Edge* edge) {
   const uint64_t left = limits.arena_bytes - std::min(limits.arena_bytes, used);
-  const uint64_t needed = BytesOfSlots(*edge);
   if (needed <= left) return true;
   edge->mode = EdgeMode::kDynamic;
-  edge->reason = "it did not fit: " + std::to_string(memory::SlotsOfEdge(edge->in_loop)) +
-                 " slots need " + Sized(needed) + ", and " + task + " has " + Sized(left) + " of " +
-                 Sized(limits.arena_bytes) + " left (RDMA_TRANSPORT_ARENA_SIZE)";
+  edge->reason = "it did not fit: its slots need " + Sized(needed) + ", and " + task + " has " +
+                 Sized(left) + " of " + Sized(limits.arena_bytes) +
+                 " left (RDMA_TRANSPORT_ARENA_SIZE)";
   return false;
 }
 
@@ -123,7 +154,7 @@ void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Pla
   std::map<std::string, TaskNeeds> all;
   for (const Edge* edge : order) {
     all[TaskOf(edge->source_device)].Send(*edge, BytesOfSlots(*edge));
-    all[TaskOf(edge->destination_device)].Receive(*edge, BytesOfSlots(*edge));
+    all[TaskOf(edge->destination_device)].Receive(*edge);
   }
   std::map<std::string, TaskNeeds> placed;
   for (Edge* edge : order) {
@@ -132,16 +163,17 @@ void PlaceEdges(const Limits& limits, const std::vector<std::string>& tasks, Pla
     TaskNeeds& source = placed[from];
     TaskNeeds& destination = placed[to];
     const bool sent = all[from].sources.peak() <= limits.arena_bytes || !source.Allocates(*edge) ||
-                      Fits(limits, from, source.sources.sum(), edge);
-    const bool received = all[to].slots.peak() <= limits.arena_bytes ||
-                          Fits(limits, to, destination.slots.sum(), edge);
+                      Fits(limits, from, source.sources.sum(), BytesOfSlots(*edge), edge);
+    const bool received =
+        all[to].slots.peak() <= limits.arena_bytes ||
+        Fits(limits, to, destination.slots.sum(), destination.MoreSlots(*edge), edge);
     if (!sent || !received) continue;
     edge->mode = EdgeMode::kStatic;
     edge->reason = "its shape is known before the step";
     edge->slots = memory::SlotsOfEdge(edge->in_loop);
     edge->slot_bytes = BytesOfSlots(*edge);
     source.Send(*edge, edge->slot_bytes);
-    destination.Receive(*edge, edge->slot_bytes);
+    destination.Receive(*edge);
   }
   for (auto& [name, task] : by_name) {
     const TaskNeeds& needs = placed[name];

@@ -54,7 +54,7 @@ struct Edge {
   std::string mutability = "immutable";  // "variable", "reference variable"
   Site site;
   uint32_t slots = 0;
-  uint64_t slot_bytes = 0;  // for all slots
+  uint64_t slot_bytes = 0;  // for these slots, which edges of one size from one task share
   Offsets offsets;
   bool control = false;
   bool in_loop = false;
@@ -75,7 +75,7 @@ struct Variable {
 // What the edges of one task need. All numbers are bytes.
 struct Task {
   std::string name;
-  uint64_t slot_bytes = 0;       // for receiver-side slots
+  uint64_t slot_bytes = 0;       // for receiver-side slots, those of one size shared per link
   uint64_t slot_peak_bytes = 0;  // the same if slots that are never in use together share memory
   uint64_t source_bytes = 0;     // for sent tensors, allocated by its arena
   uint64_t source_peak_bytes = 0;

@@ -10,13 +10,13 @@
 
 namespace rdma_transport::memory {
 
-// What the plan charges for an edge: one slot in flight or in use, and one for the next step.
+// What an edge needs: one slot in flight or in use, and one for the next step.
 constexpr uint32_t kSlots = 2;
 // In a loop TensorFlow may run a bounded number of iterations ahead.
 constexpr uint32_t kLoopSlots = 4;
 constexpr uint32_t SlotsOfEdge(bool in_loop) { return in_loop ? kLoopSlots : kSlots; }
 
-// What the plan charges for the slots of an edge, or UINT64_MAX.
+// The size of `slots` slots, or UINT64_MAX.
 constexpr uint64_t BytesOfSlots(uint64_t bytes, uint32_t slots) {
   constexpr uint64_t kAlignment = 64;
   uint64_t all = 0;
