@@ -3,37 +3,42 @@
 namespace rdma_transport::collectives {
 namespace {
 
-// Two phases are used above `bytes` by groups of this many members or more, up to the next row.
+// Groups of this many members or more use the algorithm above `bytes`, unless a later row applies.
 struct Row {
   Collective collective;
-  bool mapped;
+  Reach reach;
   int members;
   size_t bytes;
+  Algorithm algorithm = Algorithm::kTwoPhases;
 };
 
 // docs/architecture.md says how these were measured.
 constexpr Row kRows[] = {
-    {Collective::kAllReduce, true, 2, size_t{32} << 10},
-    {Collective::kAllReduce, true, 3, size_t{16} << 10},
-    {Collective::kAllReduce, true, 4, size_t{10} << 10},
-    {Collective::kAllReduce, true, 5, size_t{8} << 10},
-    {Collective::kAllReduce, true, 9, size_t{4} << 10},
-    {Collective::kAllReduce, true, 17, size_t{2} << 10},
-    {Collective::kAllReduce, false, 2, size_t{256} << 10},
-    {Collective::kAllReduce, false, 4, size_t{64} << 10},
-    {Collective::kBroadcast, false, 2, size_t{512} << 10},
+    {Collective::kAllReduce, Reach::kAll, 2, size_t{32} << 10},
+    {Collective::kAllReduce, Reach::kAll, 3, size_t{16} << 10},
+    {Collective::kAllReduce, Reach::kAll, 4, size_t{10} << 10},
+    {Collective::kAllReduce, Reach::kAll, 5, size_t{8} << 10},
+    {Collective::kAllReduce, Reach::kAll, 9, size_t{4} << 10},
+    {Collective::kAllReduce, Reach::kAll, 17, size_t{2} << 10},
+    {Collective::kAllReduce, Reach::kHost, 4, size_t{64} << 10},
+    {Collective::kAllReduce, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
+    {Collective::kAllReduce, Reach::kSome, 2, size_t{256} << 10},
+    {Collective::kAllReduce, Reach::kSome, 4, size_t{64} << 10},
+    {Collective::kBroadcast, Reach::kHost, 4, size_t{512} << 10},
+    {Collective::kBroadcast, Reach::kSome, 2, size_t{512} << 10},
 };
 
 }  // namespace
 
-Algorithm Choose(Collective collective, size_t bytes, int members, bool mapped) {
-  const Row* found = nullptr;
+Algorithm Choose(Collective collective, size_t bytes, int members, Reach reach) {
+  Algorithm chosen = Algorithm::kRounds;
   for (const Row& row : kRows) {
-    if (row.collective == collective && row.mapped == mapped && row.members <= members) {
-      found = &row;
+    if (row.collective == collective && row.reach == reach && row.members <= members &&
+        row.bytes < bytes) {
+      chosen = row.algorithm;
     }
   }
-  return found != nullptr && bytes > found->bytes ? Algorithm::kTwoPhases : Algorithm::kRounds;
+  return chosen;
 }
 
 }  // namespace rdma_transport::collectives

@@ -11,11 +11,18 @@ namespace rdma_transport::collectives {
 enum class Algorithm : uint8_t {
   kRounds,     // each member stages its part for all that need it: one step for each round
   kTwoPhases,  // each member combines or passes on its share, and distributes it: two steps
+  kTwoLevels,  // two phases within each host and across the hosts: five steps
 };
 
-// `bytes`: of the arrays. `mapped`: all members map each other's memory. All members must pass the
-// same arguments.
-Algorithm Choose(Collective collective, size_t bytes, int members, bool mapped);
+// Which members map each other's memory.
+enum class Reach : uint8_t {
+  kAll,   // all
+  kHost,  // those of one host; see FindHosts()
+  kSome,  // others
+};
+
+// `bytes`: of the arrays. All members must pass the same arguments.
+Algorithm Choose(Collective collective, size_t bytes, int members, Reach reach);
 
 // Spans up to this many bytes travel in a notification. Below the limit of all fabrics.
 constexpr size_t kMaxInline = size_t{8} << 10;

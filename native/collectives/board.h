@@ -18,6 +18,7 @@ struct Descriptor {
   enum Flag : uint8_t {
     kDirect = 1,  // the arrays lie in a region that all members have mapped
     kRemote = 2,  // the member does not map the memory of all others
+    kHosts = 4,   // it maps that of its host, and no other
   };
   uint64_t count = 0;  // elements
   int32_t root = 0;

@@ -99,7 +99,7 @@ Descriptor Group::Describe(const Call& call) const {
   descriptor.op = static_cast<uint8_t>(call.op);
   const size_t bytes = call.count * SizeOf(call.dtype);
   fabric::RemoteSpan input;
-  if (!mapped_ || bytes < kMinDirect || !CanBeRead(call, &input)) return descriptor;
+  if (reach_ != Reach::kAll || bytes < kMinDirect || !CanBeRead(call, &input)) return descriptor;
   if (call.collective == Collective::kAllReduce) {
     // The others read the result, too.
     fabric::RemoteSpan output;
@@ -169,14 +169,44 @@ void Group::RunAlone(const Call& call) {
 Status Group::Agree(const Patience& patience) {
   Descriptor own;
   own.flags = remote_.empty() ? 0 : Descriptor::kRemote;
-  const int parity = static_cast<int>(calls_++ % 2);
-  RDMA_RETURN_IF_ERROR(Announce(patience, &own, parity));
-  RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
+  while (own.root < rank() && mesh_->Remote(own.root)) ++own.root;
+  int parity = 0;
+  RDMA_RETURN_IF_ERROR(Exchange(own, patience, &parity));
+  std::vector<int> lowest;
   for (int rank = 0; rank < size(); ++rank) {
-    if ((board(rank).descriptors[parity].flags & Descriptor::kRemote) != 0) mapped_ = false;
+    const Descriptor other = board(rank).descriptors[parity];
+    if ((other.flags & Descriptor::kRemote) != 0) reach_ = Reach::kSome;
+    lowest.push_back(other.root);
   }
+  if (reach_ != Reach::kAll) RDMA_RETURN_IF_ERROR(AgreeOnHosts(lowest, patience));
   agreed_ = true;
   return OkStatus();
+}
+
+// `lowest`: as for FindHosts(). Memory may be mapped by some members of a host, or in one
+// direction.
+Status Group::AgreeOnHosts(const std::vector<int>& lowest, const Patience& patience) {
+  hosts_ = FindHosts(lowest, rank());
+  bool all = hosts_.has_value();
+  for (int rank = 0; rank < size(); ++rank) {
+    all &= mesh_->Remote(rank) == (lowest[rank] != lowest[this->rank()]);
+  }
+  Descriptor own;
+  own.flags = all ? Descriptor::kHosts : 0;
+  int parity = 0;
+  RDMA_RETURN_IF_ERROR(Exchange(own, patience, &parity));
+  for (int rank = 0; rank < size(); ++rank) {
+    all &= (board(rank).descriptors[parity].flags & Descriptor::kHosts) != 0;
+  }
+  if (all) reach_ = Reach::kHost;
+  return OkStatus();
+}
+
+// Announces a step that has only a descriptor, as if it were a call.
+Status Group::Exchange(const Descriptor& own, const Patience& patience, int* parity) {
+  *parity = static_cast<int>(calls_++ % 2);
+  RDMA_RETURN_IF_ERROR(Announce(patience, &own, *parity));
+  return progress_.WaitForAll(patience);
 }
 
 Status Group::Start(const Call& call, const Patience& patience) {
@@ -185,9 +215,14 @@ Status Group::Start(const Call& call, const Patience& patience) {
   const Descriptor own = Describe(call);
   const bool direct = (own.flags & Descriptor::kDirect) != 0;
   // This stage was last used two calls ago, which all members have completed.
-  const bool two_phases = AlgorithmFor(call) == Algorithm::kTwoPhases;
+  const Algorithm algorithm = AlgorithmFor(call);
   const auto stage = [&] {
-    if (two_phases) return FillChunk(call, Chunk(call, 0), parity, patience);
+    if (algorithm == Algorithm::kTwoPhases) {
+      return FillChunk(call, Chunk(call, 0), parity, patience);
+    }
+    if (algorithm == Algorithm::kTwoLevels) {
+      return StageOnHost(call, Chunk(call, 0), parity, patience);
+    }
     const size_t bytes = call.count * SizeOf(call.dtype);
     return Stage(call, PartOf(bytes, BytesOfRound(call), 0), parity, patience);
   };
@@ -204,18 +239,27 @@ Status Group::Start(const Call& call, const Patience& patience) {
     all_direct &= its;
   }
   if (all_direct) {
-    return two_phases ? ReduceDirect(call, parity, patience) : ReadDirect(call, parity, patience);
+    return algorithm == Algorithm::kTwoPhases ? ReduceDirect(call, parity, patience)
+                                              : ReadDirect(call, parity, patience);
   }
   if (any_direct) {  // some have not staged their array
     if (direct) RDMA_RETURN_IF_ERROR(stage());
     RDMA_RETURN_IF_ERROR(Announce(patience));
     RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
   }
-  return two_phases ? RunTwoPhases(call, parity, patience) : RunRounds(call, parity, patience);
+  switch (algorithm) {
+    case Algorithm::kRounds:
+      return RunRounds(call, parity, patience);
+    case Algorithm::kTwoPhases:
+      return RunTwoPhases(call, parity, patience);
+    case Algorithm::kTwoLevels:
+      return RunTwoLevels(call, parity, patience);
+  }
+  return Status(Code::kInternal, "an unknown algorithm");
 }
 
 Algorithm Group::AlgorithmFor(const Call& call) const {
-  return Choose(call.collective, call.count * SizeOf(call.dtype), size(), mapped_);
+  return Choose(call.collective, call.count * SizeOf(call.dtype), size(), reach_);
 }
 
 Status Group::Announce(const Patience& patience, const Descriptor* descriptor, int parity) {

@@ -9,17 +9,19 @@
 //   kRounds       each member stages its part of a round, and the others read it
 //   kTwoPhases    each member combines its share out of the others' memory, and they read the
 //                 result there; chunks overlap
+//   kTwoLevels    the same on each host, and between the hosts for each share
 //
-// algorithm.h chooses between the two.
+// algorithm.h chooses one of them.
 //
-// Contributions are combined in the order of ranks, so the result has the same bits on each member
-// and in each run.
+// Contributions are combined in the order of ranks, on two levels first on each host and then in
+// the order of hosts. So the result has the same bits on each member and in each run.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,7 @@
 #include "base/status.h"
 #include "collectives/algorithm.h"
 #include "collectives/board.h"
+#include "collectives/hosts.h"
 #include "collectives/mesh.h"
 #include "collectives/progress.h"
 #include "collectives/types.h"
@@ -71,6 +74,8 @@ class Group {
   Status Check(const Call& call) const;
   void RunAlone(const Call& call);
   Status Agree(const Patience& patience);
+  Status AgreeOnHosts(const std::vector<int>& lowest, const Patience& patience);
+  Status Exchange(const Descriptor& own, const Patience& patience, int* parity);
   Status Start(const Call& call, const Patience& patience);
   Status Compare(int parity) const;
   Descriptor Describe(const Call& call) const;
@@ -102,6 +107,14 @@ class Group {
   Status RunTwoPhases(const Call& call, int parity, const Patience& patience);
   Status ReduceDirect(const Call& call, int parity, const Patience& patience);
 
+  Round LocalShare(const Round& chunk, size_t place) const;
+  Status StageOnHost(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status ReduceOnHost(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  void ReduceAcross(const Call& call, const Round& chunk, int parity);
+  Status CollectShare(const Round& chunk, int parity, const Patience& patience);
+  void CopyFromHost(const Call& call, const Round& chunk, int parity) const;
+  Status RunTwoLevels(const Call& call, int parity, const Patience& patience);
+
   const char* stage(int rank, int number) const {
     return memory_[rank] + kBoardBytes + static_cast<size_t>(number) * kStageBytes;
   }
@@ -116,10 +129,12 @@ class Group {
   uint64_t calls_ = 0;
   Status failed_;
   bool agreed_ = false;
-  bool mapped_ = true;                // all members map each other's memory
-  std::vector<Span> offered_;         // to each rank, in the next step
-  std::vector<const char*> parts_;    // of each rank, for this one; scratch of a round
-  std::vector<const char*> sources_;  // scratch of a reduction
+  Reach reach_ = Reach::kAll;               // the same on all members
+  std::optional<Hosts> hosts_;              // if kHost
+  std::vector<Span> offered_;               // to each rank, in the next step
+  std::vector<const char*> parts_;          // of each rank, for this one; scratch of a round
+  std::vector<const char*> sources_;        // scratch of a reduction
+  std::vector<const char*> level_sources_;  // scratch of a reduction of one level
 };
 
 }  // namespace rdma_transport::collectives

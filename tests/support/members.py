@@ -25,6 +25,7 @@ TCP = SOONER | {
     "RDMA_TRANSPORT_LIBFABRIC_INTERFACE": "lo",
     "RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1",
 }
+ABOVE = 128 << 10  # bytes; larger arrays are combined on each host first
 OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
@@ -169,10 +170,19 @@ def target(comm: Communicator, like: Any, where: str) -> Any:
     return made
 
 
-def reduction(comm: Communicator, shape: Any, dtype: str, op: str, where: str, seed: int) -> bytes:
+def by_host(arrays: list[Any], op: str, hosts: int) -> Any:
+    """What NumPy computes if each host combines its arrays first; ranks are on hosts in turn."""
+    return combined([combined(arrays[host::hosts], op) for host in range(hosts)], op)
+
+
+def reduction(
+    comm: Communicator, shape: Any, dtype: str, op: str, where: str, seed: int, hosts: int = 1
+) -> bytes:
     """All-reduce and reduce-scatter against NumPy; return the bits of the result."""
     arrays = [values(rank, shape, dtype, seed) for rank in range(comm.size)]
     expected = combined(arrays, op)
+    if arrays[0].nbytes > ABOVE:
+        expected = by_host(arrays, op, hosts)
     mine = arrays[comm.rank]
     if where == "in place" or where == "registered":
         mine = target(comm, mine, where)

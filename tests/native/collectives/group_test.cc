@@ -142,6 +142,68 @@ TEST(MixedGroup, AllCollectives) {
   }));
 }
 
+TEST(FindHostsTest, GroupsOfEqualSize) {
+  const auto hosts = FindHosts({0, 1, 0, 1, 4, 4}, 3);
+  ASSERT_TRUE(hosts);
+  EXPECT_EQ(hosts->local, (std::vector<int>{1, 3}));
+  EXPECT_EQ(hosts->across, (std::vector<int>{2, 3, 5}));
+  EXPECT_EQ(hosts->place, 1U);
+  EXPECT_EQ(hosts->host, 1U);
+  EXPECT_FALSE(FindHosts({0, 0, 0}, 1)) << "one host";
+  EXPECT_FALSE(FindHosts({0, 1, 2}, 1)) << "one member on each host";
+  EXPECT_FALSE(FindHosts({0, 0, 2}, 1)) << "a host with fewer members";
+}
+
+// Hosts of several members, which combine on their host first. Ranks of a host need not be
+// adjacent.
+class HostsTest : public ::testing::TestWithParam<std::vector<std::string>> {};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, HostsTest,
+                         ::testing::Values(std::vector<std::string>{"a", "a", "b", "b"},
+                                           std::vector<std::string>{"a", "b", "c", "c", "b", "a"},
+                                           std::vector<std::string>{"a", "b", "b", "a", "a", "b"}));
+
+TEST_P(HostsTest, AllCollectives) {
+  if (!testing::OnShm()) GTEST_SKIP() << "over shared memory and the loopback fabric only";
+  std::vector<testing::FabricNames> fabrics;
+  for (const std::string& host : GetParam()) fabrics.push_back({"shm@" + host, "loopback"});
+  const Members members(fabrics);
+  ExpectOk(members.Each([&](int rank) {
+    Group* const group = members.groups[rank].get();
+    for (const size_t count : {size_t{3}, size_t{20'001}, size_t{70'000}, kLarge}) {
+      RDMA_RETURN_IF_ERROR(CheckAllReduce(group, count));
+      RDMA_RETURN_IF_ERROR(CheckOthers(group, count / 3));
+    }
+    return OkStatus();
+  }));
+}
+
+// Every member has the same bits, in each run.
+TEST_P(HostsTest, ASumOfFloatsHasTheSameBitsEverywhere) {
+  if (!testing::OnShm()) GTEST_SKIP() << "over shared memory and the loopback fabric only";
+  std::vector<testing::FabricNames> fabrics;
+  for (const std::string& host : GetParam()) fabrics.push_back({"shm@" + host, "loopback"});
+  const Members members(fabrics);
+  std::vector<std::vector<float>> sums(fabrics.size());
+  std::vector<int> differences(fabrics.size());
+  ExpectOk(members.Each([&](int rank) {
+    for (int run = 0; run < 3; ++run) {
+      std::vector<float> values(kLarge);
+      for (size_t i = 0; i < kLarge; ++i)
+        values[i] = 1.0F / static_cast<float>(rank * 31 + i % 97 + 1);
+      RDMA_RETURN_IF_ERROR(members.groups[rank]->Run(
+          Floats(Collective::kAllReduce, kLarge, values.data(), values.data()), Soon()));
+      if (run > 0 && values != sums[rank]) ++differences[rank];
+      sums[rank] = std::move(values);
+    }
+    return OkStatus();
+  }));
+  for (size_t rank = 0; rank < sums.size(); ++rank) {
+    EXPECT_EQ(differences[rank], 0);
+    EXPECT_TRUE(sums[rank] == sums[0]) << "rank " << rank;
+  }
+}
+
 TEST_P(GroupTest, RegisteredArraysAreReadInPlace) {
   const Members members(size());
   constexpr size_t kCount = 1 << 18;

@@ -24,7 +24,8 @@ constexpr Nanos kSoon = 60 * kSecond;
 constexpr Nanos kSpin = 20 * kMicrosecond;
 constexpr Nanos kPeerTimeout = 20 * kSecond;
 
-// The fabrics of a member, in order of preference.
+// The fabrics of a member, in order of preference. Members reach each other by those of the same
+// name; "shm@first" and "shm@second" are shared memory of two hosts.
 using FabricNames = std::vector<std::string>;
 
 // A device that a thread polls.
@@ -34,9 +35,10 @@ class PolledDevice {
     std::vector<fabric::Member> fabrics;
     for (const std::string& name : names) {
       for (const fabric::Registration& each : fabric::Fabrics()) {
-        if (each.name != name) continue;
+        if (each.name != name.substr(0, name.find('@'))) continue;
         const Status status = each.create(FabricSettings(), &fabrics);
         EXPECT_TRUE(status.ok()) << status.message();
+        if (status.ok()) fabrics.back().name = name;
       }
     }
     device_ =
