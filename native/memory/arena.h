@@ -55,6 +55,8 @@ class Arena {
   void Free(char* address);
   // Returns to the system each slab of a large tensor that has been empty since the last call.
   void ReleaseUnused();
+  // Returns all empty slabs to the system, unless another thread is adding one.
+  void ReleaseEmptySlabsIfIdle();
 
   // Returns whether `address` lies in the arena's address range. Costs two comparisons.
   bool Contains(const void* address) const {
@@ -77,7 +79,6 @@ class Arena {
   uint64_t ReserveSlab(uint64_t needed);
   static bool Any(const Slab& /*slab*/) { return true; }
   void ReleaseEmptySlabs(bool (*chosen)(const Slab&));
-  void ReleaseEmptySlabsIfIdle();
   std::vector<Slab> TakeEmptySlabsLocked(bool (*chosen)(const Slab&));
   Status MakeSlab(uint64_t needed, uint64_t* length, std::unique_ptr<fabric::Region>* region);
   void LogFailedGrowthLocked(const Status& status);

@@ -140,14 +140,9 @@ bool SlotPools::Free(char* address) {
   return true;
 }
 
-void SlotPools::Trim(Nanos now) {
-  Nanos due = next_trim_.load(std::memory_order_relaxed);
-  if (now < due || !next_trim_.compare_exchange_strong(due, now + kTrimInterval)) return;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    ReleaseUnusedLocked();
-  }
-  arena_->ReleaseUnused();
+void SlotPools::ReleaseUnused() {
+  std::lock_guard<std::mutex> lock(mu_);
+  ReleaseUnusedLocked();
 }
 
 void SlotPools::ReleaseFree() {

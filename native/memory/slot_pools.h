@@ -42,7 +42,7 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   struct BlockSet {
     std::vector<char*> blocks;
     std::vector<char*> free;  // a stack
-    size_t unused = 0;        // how many of these have been free since the last Trim()
+    size_t unused = 0;        // how many of these have been free since the last ReleaseUnused()
     size_t wanted = 0;        // the most slots of an edge
     int pools = 0;
   };
@@ -90,9 +90,8 @@ class SlotPools {
   char* Allocate(std::string_view site, size_t bytes);
   // Returns false if `address` is not a block of a pool.
   bool Free(char* address);
-  // Call it often, with the current time. At most once in kTrimInterval it returns to the system
-  // the large blocks that have been free since the last time.
-  void Trim(Nanos now);
+  // Returns to the arena the large blocks that have been free since the last call.
+  void ReleaseUnused();
   // Returns whether Allocate(), Free() and Trace() have anything to do. Cheap.
   bool active() const { return active_.load(std::memory_order_relaxed); }
 
@@ -141,7 +140,6 @@ class SlotPools {
   Arena* const arena_;
   std::atomic<bool> active_{false};
   std::atomic<int> tracing_{0};
-  std::atomic<Nanos> next_trim_{0};
 
   mutable std::mutex mu_;
   std::unordered_map<size_t, SizeClass> classes_;  // by bytes

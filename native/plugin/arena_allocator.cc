@@ -2,7 +2,6 @@
 
 #include <string_view>
 
-#include "base/clock.h"
 #include "memory/extent_allocator.h"
 #include "plugin/allocation_site.h"
 #include "plugin/mutable_buffers.h"
@@ -25,13 +24,14 @@ void* ArenaAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
       if (memory != nullptr && slots_->tracing()) slots_->Trace(memory, site, num_bytes);
     }
   }
-  slots_->Trim(Now());
+  trimmer_->NoteUse();
   return memory != nullptr ? memory : base_->AllocateRaw(alignment, num_bytes);
 }
 
 void ArenaAllocator::DeallocateRaw(void* ptr) {
   if (arena_ == nullptr || !arena_->Contains(ptr)) return base_->DeallocateRaw(ptr);
   MutableBuffers::Get().Forget(ptr);
+  trimmer_->NoteUse();
   auto* address = static_cast<char*>(ptr);
   if (!slots_->active() || !slots_->Free(address)) arena_->Free(address);
 }

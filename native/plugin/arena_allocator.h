@@ -5,6 +5,7 @@
 
 #include "memory/arena.h"
 #include "memory/slot_pools.h"
+#include "memory/trimmer.h"
 #include "tensorflow/core/framework/allocator.h"
 
 namespace rdma_transport {
@@ -13,10 +14,10 @@ namespace rdma_transport {
 // whose results are sent in step after step allocates from its own pool. Thread-safe.
 class ArenaAllocator final : public tensorflow::Allocator {
  public:
-  // If `arena` and `slots` are null, everything comes from `base`. All must outlive this.
-  ArenaAllocator(memory::Arena* arena, memory::SlotPools* slots, size_t min_bytes,
-                 tensorflow::Allocator* base)
-      : arena_(arena), slots_(slots), min_bytes_(min_bytes), base_(base) {}
+  // If the first three are null, everything comes from `base`. All must outlive this.
+  ArenaAllocator(memory::Arena* arena, memory::SlotPools* slots, memory::Trimmer* trimmer,
+                 size_t min_bytes, tensorflow::Allocator* base)
+      : arena_(arena), slots_(slots), trimmer_(trimmer), min_bytes_(min_bytes), base_(base) {}
 
   std::string Name() override { return "rdma_arena"; }
   void* AllocateRaw(size_t alignment, size_t num_bytes) override;
@@ -25,6 +26,7 @@ class ArenaAllocator final : public tensorflow::Allocator {
  private:
   memory::Arena* const arena_;
   memory::SlotPools* const slots_;
+  memory::Trimmer* const trimmer_;
   const size_t min_bytes_;
   tensorflow::Allocator* const base_;
 };

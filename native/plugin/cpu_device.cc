@@ -191,7 +191,7 @@ absl::Status MakeDevices(const tensorflow::SessionOptions& options, const std::s
                          std::vector<std::unique_ptr<tensorflow::Device>>* devices) {
   // Shared by all servers of the process, which share the arena; tensors may outlive a server.
   static auto* allocator = new ArenaAllocator(
-      runtime->arena(), runtime->slots(), runtime->settings().arena_min_tensor,
+      runtime->arena(), runtime->slots(), runtime->trimmer(), runtime->settings().arena_min_tensor,
       tensorflow::ProcessState::singleton()->GetCPUAllocator(tensorflow::port::kNUMANoAffinity));
   const absl::Status made = tensorflow::DeviceFactory::AddDevices(options, task, devices);
   if (!made.ok()) return made;

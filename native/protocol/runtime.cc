@@ -49,6 +49,8 @@ void Runtime::StartOn(std::unique_ptr<fabric::Device> device) {
                                                    fabric::Access::kRemoteReadWrite, kShareOfSlots);
   arena_->SetNeighbor(receive_arena_.get());
   receive_arena_->SetNeighbor(arena_.get());
+  trimmer_ = std::make_unique<memory::Trimmer>(slots_.get(), arena_.get(), receive_arena_.get(),
+                                               [this] { ArmTimer(); });
   poller_ = std::make_unique<Poller>(
       device_.get(), settings_, [this](Nanos now, bool suspended) { return Tick(now, suspended); });
 }
@@ -65,6 +67,7 @@ void Runtime::Stop() {
 }
 
 void Runtime::SetPool(Poller::Pool* pool) {
+  pool_.store(pool);
   if (poller_ != nullptr) poller_->SetPool(pool);
 }
 
@@ -94,7 +97,12 @@ void Runtime::ShareMemory(const LocalTask* task, size_t tasks_on_host) {
 }
 
 bool Runtime::Tick(Nanos now, bool suspended) {
-  bool busy = false;
+  // Memory is returned on another thread: a card may take long to let go of it.
+  bool busy = trimmer_->Tick(now, [this](memory::Trimmer::Work work) {
+    Poller::Pool* const pool = pool_.load();
+    if (pool == nullptr) return work();
+    pool->Schedule(std::move(work));
+  });
   for (LocalTask* task : Tasks()) busy |= task->Tick(now, suspended);
   return busy;
 }

@@ -14,6 +14,7 @@
 #include "memory/arena.h"
 #include "memory/direct_memory.h"
 #include "memory/slot_pools.h"
+#include "memory/trimmer.h"
 #include "protocol/poller.h"
 #include "protocol/task_report.h"
 
@@ -44,11 +45,12 @@ class Runtime {
   void Stop();
 
   const Settings& settings() const { return settings_; }
-  // The next four are null if there is no fabric; see no_fabric_reason().
+  // The next five are null if there is no fabric; see no_fabric_reason().
   fabric::Device* device() const { return device_.get(); }
   memory::Arena* arena() const { return arena_.get(); }
   memory::SlotPools* slots() const { return slots_.get(); }
   memory::Arena* receive_arena() const { return receive_arena_.get(); }
+  memory::Trimmer* trimmer() const { return trimmer_.get(); }
   // Registrations of accelerators' memory; null if cards do not access it.
   memory::DirectMemory* direct() const { return direct_.load(); }
   // Makes cards access memory that `exporter` exports. Only the first call has an effect. Requires
@@ -82,6 +84,7 @@ class Runtime {
   std::unique_ptr<memory::Arena> arena_;
   std::unique_ptr<memory::SlotPools> slots_;
   std::unique_ptr<memory::Arena> receive_arena_;        // slots that peers write into
+  std::unique_ptr<memory::Trimmer> trimmer_;            // of all of these
   std::unique_ptr<memory::DirectMemory> owned_direct_;  // guarded by mu_
   std::atomic<memory::DirectMemory*> direct_{nullptr};
   std::string no_fabric_reason_;
@@ -90,6 +93,7 @@ class Runtime {
   std::vector<LocalTask*> tasks_;
   std::map<const LocalTask*, size_t> tasks_on_host_;
 
+  std::atomic<Poller::Pool*> pool_{nullptr};
   std::unique_ptr<Poller> poller_;  // destroyed first: its threads use all of the above
 };
 

@@ -129,41 +129,6 @@ TEST_F(SlotPoolsTest, ALargeBlockIsTakenWhenItIsNeeded) {
   EXPECT_EQ(large->Blocks().size(), 1u);
 }
 
-TEST_F(SlotPoolsTest, LargeBlocksThatNobodyNeedsGoBackToTheSystem) {
-  constexpr size_t kLarge = size_t{64} << 20;
-  Arena arena(device_.get(), size_t{512} << 20);
-  SlotPools pools(&arena);
-  const auto pool = pools.Reserve("site", kLarge, 2);
-  Nanos now = kSecond;
-  pools.Trim(now);
-  char* blocks[3];
-  for (char*& block : blocks) block = pools.Allocate("site", kLarge);
-  for (char* block : blocks) EXPECT_TRUE(pools.Free(block));
-  pools.Trim(now += kTrimInterval);  // all were in use since the last time
-  EXPECT_EQ(pool->Blocks().size(), 3u);
-  pools.Free(pools.Allocate("site", kLarge));
-  pools.Trim(now + kTrimInterval - 1);  // too early
-  EXPECT_EQ(pool->Blocks().size(), 3u);
-  pools.Trim(now += kTrimInterval);
-  EXPECT_EQ(pool->Blocks(), std::vector<char*>{blocks[2]}) << "only that one is still in use";
-  EXPECT_EQ(pools.Stats().bytes, kLarge);
-  EXPECT_EQ(arena.Stats().used_bytes, kLarge);
-  pools.Free(pools.Allocate("site", kLarge));
-  pools.Trim(now += kTrimInterval);
-  EXPECT_EQ(arena.Stats().capacity_bytes, kLarge) << "the empty slabs";
-  char* used = pools.Allocate("site", kLarge);
-  EXPECT_EQ(used, blocks[2]);
-  for (int i = 0; i < 3; ++i) pools.Trim(now += kTrimInterval);
-  std::memset(used, 1, kLarge);
-  EXPECT_TRUE(pools.Free(used));
-  for (int i = 0; i < 3; ++i) pools.Trim(now += kTrimInterval);
-  EXPECT_TRUE(pool->Blocks().empty());
-  EXPECT_EQ(arena.Stats().capacity_bytes, 0u);
-  char* again = pools.Allocate("site", kLarge);
-  EXPECT_NE(again, nullptr);
-  EXPECT_TRUE(pools.Free(again));
-}
-
 TEST_F(SlotPoolsTest, FreeBlocksOfAPoolMakeRoomForOthers) {
   constexpr size_t kLarge = size_t{64} << 20;
   Arena arena(device_.get(), 2 * kLarge);
