@@ -22,6 +22,8 @@ constexpr Row kRows[] = {
     {Collective::kAllReduce, Reach::kAll, 17, size_t{2} << 10},
     {Collective::kAllReduce, Reach::kHost, 4, size_t{64} << 10},
     {Collective::kAllReduce, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
+    {Collective::kReduceScatter, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
+    {Collective::kAllGather, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
     {Collective::kAllReduce, Reach::kSome, 2, size_t{256} << 10},
     {Collective::kAllReduce, Reach::kSome, 4, size_t{64} << 10},
     {Collective::kBroadcast, Reach::kHost, 4, size_t{512} << 10},

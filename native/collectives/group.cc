@@ -221,7 +221,7 @@ Status Group::Start(const Call& call, const Patience& patience) {
       return FillChunk(call, Chunk(call, 0), parity, patience);
     }
     if (algorithm == Algorithm::kTwoLevels) {
-      return StageOnHost(call, Chunk(call, 0), parity, patience);
+      return StartTwoLevels(call, parity, patience);
     }
     const size_t bytes = call.count * SizeOf(call.dtype);
     return Stage(call, PartOf(bytes, BytesOfRound(call), 0), parity, patience);

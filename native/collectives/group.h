@@ -9,7 +9,7 @@
 //   kRounds       each member stages its part of a round, and the others read it
 //   kTwoPhases    each member combines its share out of the others' memory, and they read the
 //                 result there; chunks overlap
-//   kTwoLevels    the same on each host, and between the hosts for each share
+//   kTwoLevels    steps on each host and between hosts take turns, so that no byte is sent twice
 //
 // algorithm.h chooses one of them.
 //
@@ -107,12 +107,26 @@ class Group {
   Status RunTwoPhases(const Call& call, int parity, const Patience& patience);
   Status ReduceDirect(const Call& call, int parity, const Patience& patience);
 
-  Round LocalShare(const Round& chunk, size_t place) const;
-  Status StageOnHost(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  // The steps that each chunk takes on two levels, one in each turn; null: nothing is done.
+  struct Levels {
+    using Step = Status (Group::*)(const Call&, const Round& chunk, int parity, const Patience&);
+    Step stage = nullptr;
+    Step combine = nullptr;
+    std::vector<Step> spread;
+  };
+  static Levels LevelsOf(Collective collective);
+  size_t LevelChunks(const Call& call) const;
+  Round LevelChunk(const Call& call, size_t number) const;
+  Round HeldShare(const Call& call, const Round& chunk, size_t place) const;
+  Status StageArray(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status StageParts(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status ReduceOnHost(const Call& call, const Round& chunk, int parity, const Patience& patience);
-  void ReduceAcross(const Call& call, const Round& chunk, int parity);
-  Status CollectShare(const Round& chunk, int parity, const Patience& patience);
-  void CopyFromHost(const Call& call, const Round& chunk, int parity) const;
+  Status SendPart(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status ReduceAcross(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status CollectShare(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status CopyArray(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status CopyParts(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status StartTwoLevels(const Call& call, int parity, const Patience& patience);
   Status RunTwoLevels(const Call& call, int parity, const Patience& patience);
 
   const char* stage(int rank, int number) const {

@@ -8,17 +8,16 @@ namespace rdma_transport::collectives {
 std::optional<Hosts> FindHosts(const std::vector<int>& lowest, int rank) {
   std::map<int, std::vector<int>> members;  // by the lowest rank of their host
   for (size_t i = 0; i < lowest.size(); ++i) members[lowest[i]].push_back(static_cast<int>(i));
-  Hosts hosts;
-  hosts.local = members[lowest[rank]];
-  const size_t many = hosts.local.size();
+  const size_t many = members.begin()->second.size();
   if (members.size() < 2 || many < 2) return std::nullopt;
-  const auto own = std::find(hosts.local.begin(), hosts.local.end(), rank);
-  hosts.place = static_cast<size_t>(own - hosts.local.begin());
+  Hosts hosts;
   for (const auto& [first, ranks] : members) {
     if (ranks.size() != many) return std::nullopt;
-    if (first == lowest[rank]) hosts.host = hosts.across.size();
-    hosts.across.push_back(ranks[hosts.place]);
+    if (first == lowest[rank]) hosts.host = hosts.ranks.size();
+    hosts.ranks.push_back(ranks);
   }
+  const std::vector<int>& local = hosts.local();
+  hosts.place = static_cast<size_t>(std::find(local.begin(), local.end(), rank) - local.begin());
   return hosts;
 }
 

@@ -9,11 +9,15 @@ namespace rdma_transport::collectives {
 
 // A group as one member sees it. All hosts have equally many members.
 struct Hosts {
-  std::vector<int> local;   // the ranks of this host, this one included, in ascending order
-  std::vector<int> across;  // one rank of each host, in the order of their lowest ranks: those that
-                            // have the same place on their host as this one
-  size_t place = 0;         // of this member in `local`
-  size_t host = 0;          // of this member in `across`
+  // By host, in the order of their lowest ranks; on each host in ascending order.
+  std::vector<std::vector<int>> ranks;
+  size_t host = 0;   // of this member
+  size_t place = 0;  // of this member on its host
+
+  size_t count() const { return ranks.size(); }
+  const std::vector<int>& local() const { return ranks[host]; }
+  // Returns the member of a host that has the same place there as this one here.
+  int Across(size_t other) const { return ranks[other][place]; }
 };
 
 // `lowest`: of each member, the lowest rank whose memory it maps, or its own. Returns nothing

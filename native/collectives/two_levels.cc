@@ -1,15 +1,23 @@
-// Two levels, for hosts with several members each. A member combines its share of a chunk out of
-// the memory of the members of its host. The members with that share, one on each host, then
-// combine a piece of it each, and exchange the pieces. So each byte of a share leaves and enters a
-// host once in either direction, and not once for each member.
+// Two levels, for hosts with several members each. Members of different hosts with the same place
+// on their host form the second level, and only they send each other anything. So each byte leaves
+// and enters a host once in either direction, and not once for each member.
 //
-// Each turn of a call works on several chunks, and has two halves. Chunk n is
+//   all-reduce      a member combines its share of a chunk out of the memory of its host's members.
+//                   Across the hosts each combines a piece of the share, and they exchange the
+//                   pieces
+//   reduce-scatter  the same, where the pieces are what the members on the second level want
+//   all-gather      the members on the second level send each other their parts, and the members of
+//                   their host read these there
+//
+// Each turn of a call works on several chunks, and has two halves. Chunk n of an all-reduce is
 //
 //   in turn n      staged for this host
-//      n + 1       combined on each host; the other hosts are sent their pieces of it
+//      n + 1       combined on each host, and the other hosts are sent their pieces of it
 //      n + 2       combined across the hosts, and they are sent the result      (second half)
 //      n + 3       complete: the share has been collected from its pieces       (second half)
 //      n + 4       copied to the output from the shares of this host's members  (second half)
+//
+// The others leave out some of that, and end sooner.
 //
 // A half waits only for the same half of the turn before, so that the bytes of one half travel
 // during the other one.
@@ -44,114 +52,208 @@ size_t SharePlace(size_t number, int parity) {
 
 }  // namespace
 
-Round Group::LocalShare(const Round& chunk, size_t place) const {
-  return Divide({0, 0, chunk.length}, hosts_->local.size(), place);
+Group::Levels Group::LevelsOf(Collective collective) {
+  switch (collective) {
+    case Collective::kReduceScatter:
+      return {&Group::StageParts, &Group::ReduceOnHost, {&Group::ReduceAcross}};
+    case Collective::kAllGather:
+      return {nullptr, &Group::SendPart, {&Group::CollectShare, &Group::CopyParts}};
+    default:
+      return {&Group::StageArray,
+              &Group::ReduceOnHost,
+              {&Group::ReduceAcross, &Group::CollectShare, &Group::CopyArray}};
+  }
 }
 
-Status Group::StageOnHost(const Call& call, const Round& chunk, int parity,
-                          const Patience& patience) {
+// Chunks are parts of the arrays of an all-reduce, or of each member's part of the larger array.
+size_t Group::LevelChunks(const Call& call) const {
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  if (call.collective == Collective::kAllReduce) return ChunksOf(bytes);
+  const size_t size = LevelChunk(call, 0).length;
+  return (bytes + size - 1) / size;
+}
+
+Round Group::LevelChunk(const Call& call, size_t number) const {
+  if (call.collective == Collective::kAllReduce) return Chunk(call, number);
+  const bool gathers = call.collective == Collective::kAllGather;
+  const size_t parts = gathers ? hosts_->count() : memory_.size();
+  return PartOf(call.count * SizeOf(call.dtype), kChunkBytes / parts / kLine * kLine, number);
+}
+
+// Returns what a place of a chunk holds for the member with this place on its host: a piece for
+// each host.
+Round Group::HeldShare(const Call& call, const Round& chunk, size_t place) const {
+  if (call.collective == Collective::kAllReduce) {
+    return Divide({0, 0, chunk.length}, hosts_->local().size(), place);
+  }
+  const size_t share = hosts_->count() * RoundUp(chunk.length);
+  return {0, call.collective == Collective::kAllGather ? 0 : place * share, share};
+}
+
+Status Group::StageArray(const Call& call, const Round& chunk, int parity,
+                         const Patience& patience) {
   char* const to = own_stage(0) + InputPlace(chunk.number, parity);
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, chunk.length, patience));
   const char* const from = call.input + chunk.begin;
-  const Round own = LocalShare(chunk, hosts_->place);
+  const Round own = HeldShare(call, chunk, hosts_->place);
   const size_t end = own.begin + own.length;
   std::memcpy(to, from, own.begin);
   std::memcpy(to + end, from + end, chunk.length - end);
   return OkStatus();
 }
 
-Status Group::ReduceOnHost(const Call& call, const Round& chunk, int parity,
-                           const Patience& patience) {
-  const Round share = LocalShare(chunk, hosts_->place);
-  char* const result = own_stage(0) + SharePlace(chunk.number, parity);
-  RDMA_RETURN_IF_ERROR(WaitToOverwrite(result + share.begin, share.length, patience));
-  level_sources_.clear();
-  for (const int rank : hosts_->local) {
-    const char* const input = rank == this->rank()
-                                  ? call.input + chunk.begin
-                                  : stage(rank, 0) + InputPlace(chunk.number, parity);
-    level_sources_.push_back(input + share.begin);
-  }
-  Reduce(call.dtype, call.op, level_sources_, share.length / SizeOf(call.dtype),
-         result + share.begin, nullptr);
-  for (size_t host = 0; host < hosts_->across.size(); ++host) {
-    if (host == hosts_->host) continue;
-    const Round piece = Divide(share, hosts_->across.size(), host);
-    Offer(hosts_->across[host], result + piece.begin, piece.length);
+Status Group::StageParts(const Call& call, const Round& chunk, int parity,
+                         const Patience& patience) {
+  char* const to = own_stage(0) + InputPlace(chunk.number, parity);
+  RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, kChunkBytes, patience));
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  for (size_t place = 0; place < hosts_->local().size(); ++place) {
+    const Round share = HeldShare(call, chunk, place);
+    for (size_t host = 0; host < hosts_->count(); ++host) {
+      const auto rank = static_cast<size_t>(hosts_->ranks[host][place]);
+      std::memcpy(to + Divide(share, hosts_->count(), host).begin,
+                  call.input + rank * bytes + chunk.begin, chunk.length);
+    }
   }
   return OkStatus();
 }
 
-void Group::ReduceAcross(const Call& call, const Round& chunk, int parity) {
-  const size_t place = SharePlace(chunk.number, parity);
-  const Round share = LocalShare(chunk, hosts_->place);
-  const Round piece = Divide(share, hosts_->across.size(), hosts_->host);
+Status Group::ReduceOnHost(const Call& call, const Round& chunk, int parity,
+                           const Patience& patience) {
+  const Round share = HeldShare(call, chunk, hosts_->place);
+  char* const result = own_stage(0) + SharePlace(chunk.number, parity);
+  RDMA_RETURN_IF_ERROR(WaitToOverwrite(result + share.begin, share.length, patience));
   level_sources_.clear();
-  for (const int rank : hosts_->across) {
-    level_sources_.push_back(stage(rank, 0) + place + piece.begin);
+  for (const int rank : hosts_->local()) {
+    const bool staged = rank != this->rank() || call.collective != Collective::kAllReduce;
+    const char* const input =
+        staged ? stage(rank, 0) + InputPlace(chunk.number, parity) : call.input + chunk.begin;
+    level_sources_.push_back(input + share.begin);
+  }
+  Reduce(call.dtype, call.op, level_sources_, share.length / SizeOf(call.dtype),
+         result + share.begin, nullptr);
+  for (size_t host = 0; host < hosts_->count(); ++host) {
+    if (host == hosts_->host) continue;
+    const Round piece = Divide(share, hosts_->count(), host);
+    Offer(hosts_->Across(host), result + piece.begin, piece.length);
+  }
+  return OkStatus();
+}
+
+Status Group::SendPart(const Call& call, const Round& chunk, int parity, const Patience& patience) {
+  const Round share = HeldShare(call, chunk, hosts_->place);
+  char* const to = own_stage(0) + SharePlace(chunk.number, parity) +
+                   Divide(share, hosts_->count(), hosts_->host).begin;
+  RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, chunk.length, patience));
+  std::memcpy(to, call.input + chunk.begin, chunk.length);
+  for (size_t host = 0; host < hosts_->count(); ++host) {
+    if (host != hosts_->host) Offer(hosts_->Across(host), to, chunk.length);
+  }
+  return OkStatus();
+}
+
+Status Group::ReduceAcross(const Call& call, const Round& chunk, int parity,
+                           const Patience& /*patience*/) {
+  const size_t place = SharePlace(chunk.number, parity);
+  const Round share = HeldShare(call, chunk, hosts_->place);
+  const Round piece = Divide(share, hosts_->count(), hosts_->host);
+  level_sources_.clear();
+  for (size_t host = 0; host < hosts_->count(); ++host) {
+    level_sources_.push_back(stage(hosts_->Across(host), 0) + place + piece.begin);
+  }
+  if (call.collective == Collective::kReduceScatter) {
+    Reduce(call.dtype, call.op, level_sources_, chunk.length / SizeOf(call.dtype),
+           call.output + chunk.begin, nullptr);
+    return OkStatus();
   }
   char* const result = own_stage(0) + place + piece.begin;
   Reduce(call.dtype, call.op, level_sources_, piece.length / SizeOf(call.dtype), result, nullptr);
-  for (const int rank : hosts_->across) {
-    if (rank != this->rank()) Offer(rank, result, piece.length);
+  for (size_t host = 0; host < hosts_->count(); ++host) {
+    if (host != hosts_->host) Offer(hosts_->Across(host), result, piece.length);
   }
+  return OkStatus();
 }
 
-Status Group::CollectShare(const Round& chunk, int parity, const Patience& patience) {
+Status Group::CollectShare(const Call& call, const Round& chunk, int parity,
+                           const Patience& patience) {
   const size_t place = SharePlace(chunk.number, parity);
-  const Round share = LocalShare(chunk, hosts_->place);
+  const Round share = HeldShare(call, chunk, hosts_->place);
   char* const result = own_stage(0) + place;
   // The other hosts have what they were sent of it, but the card may not have said so.
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(result + share.begin, share.length, patience));
-  for (size_t host = 0; host < hosts_->across.size(); ++host) {
+  for (size_t host = 0; host < hosts_->count(); ++host) {
     if (host == hosts_->host) continue;
-    const Round piece = Divide(share, hosts_->across.size(), host);
-    std::memcpy(result + piece.begin, stage(hosts_->across[host], 0) + place + piece.begin,
+    const Round piece = Divide(share, hosts_->count(), host);
+    std::memcpy(result + piece.begin, stage(hosts_->Across(host), 0) + place + piece.begin,
                 piece.length);
   }
   return OkStatus();
 }
 
-void Group::CopyFromHost(const Call& call, const Round& chunk, int parity) const {
-  const size_t members = hosts_->local.size();
-  for (size_t i = 0; i < members; ++i) {
-    const size_t place = (hosts_->place + i) % members;
-    const Round share = LocalShare(chunk, place);
+Status Group::CopyArray(const Call& call, const Round& chunk, int parity,
+                        const Patience& /*patience*/) {
+  const std::vector<int>& local = hosts_->local();
+  for (size_t i = 0; i < local.size(); ++i) {
+    const size_t place = (hosts_->place + i) % local.size();
+    const Round share = HeldShare(call, chunk, place);
     std::memcpy(call.output + chunk.begin + share.begin,
-                stage(hosts_->local[place], 0) + SharePlace(chunk.number, parity) + share.begin,
+                stage(local[place], 0) + SharePlace(chunk.number, parity) + share.begin,
                 share.length);
   }
+  return OkStatus();
 }
 
-// The first chunk has been staged and announced by all.
+Status Group::CopyParts(const Call& call, const Round& chunk, int parity,
+                        const Patience& /*patience*/) {
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  const std::vector<int>& local = hosts_->local();
+  for (size_t i = 0; i < local.size(); ++i) {
+    const size_t place = (hosts_->place + i) % local.size();
+    const char* const held = stage(local[place], 0) + SharePlace(chunk.number, parity);
+    const Round share = HeldShare(call, chunk, place);
+    for (size_t host = 0; host < hosts_->count(); ++host) {
+      const auto rank = static_cast<size_t>(hosts_->ranks[host][place]);
+      std::memcpy(call.output + rank * bytes + chunk.begin,
+                  held + Divide(share, hosts_->count(), host).begin, chunk.length);
+    }
+  }
+  return OkStatus();
+}
+
+// Stages the first chunk.
+Status Group::StartTwoLevels(const Call& call, int parity, const Patience& patience) {
+  const Levels levels = LevelsOf(call.collective);
+  if (levels.stage == nullptr) return OkStatus();
+  return (this->*levels.stage)(call, LevelChunk(call, 0), parity, patience);
+}
+
+// All members have announced StartTwoLevels().
 Status Group::RunTwoLevels(const Call& call, int parity, const Patience& patience) {
-  const size_t chunks = ChunksOf(call.count * SizeOf(call.dtype));
+  const Levels levels = LevelsOf(call.collective);
+  const size_t chunks = LevelChunks(call);
   // The steps that end the halves of the last turn. All members have the same ones.
   uint32_t first = progress_.step();
   uint32_t second = first;
   const auto wait_for = [&](uint32_t step) {
     return progress_.WaitForAll(patience, progress_.step() - step);
   };
-  for (size_t turn = 1; turn < chunks + 4; ++turn) {
-    const auto chunk_after = [&](size_t turns) -> std::optional<Round> {
-      if (turn < turns || turn - turns >= chunks) return std::nullopt;
-      return Chunk(call, turn - turns);
+  for (size_t turn = 1; turn <= chunks + levels.spread.size(); ++turn) {
+    const auto run = [&](Levels::Step step, size_t number) {
+      if (step == nullptr || number >= chunks) return OkStatus();
+      return (this->*step)(call, LevelChunk(call, number), parity, patience);
     };
-    if (const auto chunk = chunk_after(1)) {
+    if (turn <= chunks) {
       RDMA_RETURN_IF_ERROR(wait_for(first));
-      const auto next = chunk_after(0);
-      if (next) RDMA_RETURN_IF_ERROR(StageOnHost(call, *next, parity, patience));
-      RDMA_RETURN_IF_ERROR(ReduceOnHost(call, *chunk, parity, patience));
+      RDMA_RETURN_IF_ERROR(run(levels.stage, turn));
+      RDMA_RETURN_IF_ERROR(run(levels.combine, turn - 1));
       RDMA_RETURN_IF_ERROR(Announce(patience));
       first = progress_.step();
     }
     if (turn > 1) {
       RDMA_RETURN_IF_ERROR(wait_for(second));
-      if (const auto chunk = chunk_after(2)) ReduceAcross(call, *chunk, parity);
-      if (const auto chunk = chunk_after(3)) {
-        RDMA_RETURN_IF_ERROR(CollectShare(*chunk, parity, patience));
+      for (size_t i = 0; i < levels.spread.size() && turn >= i + 2; ++i) {
+        RDMA_RETURN_IF_ERROR(run(levels.spread[i], turn - i - 2));
       }
-      if (const auto chunk = chunk_after(4)) CopyFromHost(call, *chunk, parity);
       RDMA_RETURN_IF_ERROR(Announce(patience));
     }
     second = progress_.step();

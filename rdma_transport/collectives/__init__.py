@@ -13,8 +13,8 @@ Start the processes with ``rdma-transport run -n 2 -- python script.py``::
 
 All ranks of a communicator must call the same collectives in the same order. Contributions are
 combined in the order of ranks, so results have the same bits on all ranks and in all runs. If
-several hosts have equally many ranks, two at least, an all-reduce of more than 128 KiB combines on
-each host first, and then in the order of hosts.
+several hosts have equally many ranks, two at least, reductions to more than 128 KiB combine on each
+host first, and then in the order of hosts.
 
 Errors are those of ``rdma_transport.fabric``. A ``FabricValueError`` concerns one call, and is
 raised on every rank: sizes, types, operations or collectives differ, or one rank passed an invalid

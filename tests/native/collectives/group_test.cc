@@ -145,8 +145,9 @@ TEST(MixedGroup, AllCollectives) {
 TEST(FindHostsTest, GroupsOfEqualSize) {
   const auto hosts = FindHosts({0, 1, 0, 1, 4, 4}, 3);
   ASSERT_TRUE(hosts);
-  EXPECT_EQ(hosts->local, (std::vector<int>{1, 3}));
-  EXPECT_EQ(hosts->across, (std::vector<int>{2, 3, 5}));
+  EXPECT_EQ(hosts->ranks, (std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4, 5}}));
+  EXPECT_EQ(hosts->local(), (std::vector<int>{1, 3}));
+  EXPECT_EQ(hosts->Across(0), 2);
   EXPECT_EQ(hosts->place, 1U);
   EXPECT_EQ(hosts->host, 1U);
   EXPECT_FALSE(FindHosts({0, 0, 0}, 1)) << "one host";
