@@ -42,7 +42,7 @@ class Effort:
     repeat: int = 12
     verbs_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
     verbs_repeat: int = 24
-    soft_roce_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20, 2**22)
+    soft_roce_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20)
     soft_roce_repeat: int = 12
     models: tuple[str, ...] = tuple(MODELS)
     model_steps: int = 8
