@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -37,15 +38,27 @@ def run(
     ranks: Annotated[
         int | None,
         typer.Option(
-            "-n", "--ranks", min=1, max=1024, help="Start this many ranks; 2 if not given."
+            "-n", "--ranks", min=1, max=1024, help="Start this many ranks here; 2 if not given."
         ),
     ] = None,
+    nnodes: Annotated[
+        int, typer.Option(help="The job has as many ranks on each of so many hosts.", min=1)
+    ] = 1,
+    node_rank: Annotated[
+        int | None, typer.Option(help="With --nnodes: which of them this host is, from 0.", min=0)
+    ] = None,
+    master_addr: Annotated[
+        str, typer.Option(help="With --nnodes: an address of host 0 that all hosts reach.")
+    ] = "",
+    master_port: Annotated[
+        int, typer.Option(help="With --nnodes: a free port of host 0.", min=1, max=65535)
+    ] = 29500,
     mpi4py: Annotated[
         bool,
         typer.Option("--mpi4py", help="Let 'from mpi4py import MPI' import rdma_transport.mpi."),
     ] = False,
 ) -> None:
-    """Start the ranks of a NumPy or mpi4py job on this host.
+    """Start the ranks of a NumPy or mpi4py job on this host, or with --nnodes on several.
 
     The ranks communicate by rdma_transport.collectives.
 
@@ -54,6 +67,9 @@ def run(
     RDMA_TRANSPORT_SECRET_FILE the ranks get a secret of their own. Each line of output starts with
     the rank. If a rank fails, the others are ended, and the command exits with the code of the
     first one that failed (128 + N after signal N). Ctrl-C ends all ranks.
+
+    With --nnodes, run the same command on each host, with its --node-rank. Ranks of different hosts
+    authenticate each other only if RDMA_TRANSPORT_SECRET_FILE names the same secret on all.
 
     Under srun, each task of Slurm is one rank of a job that spans its nodes. The task runs the
     command in place of this one, with the same variables. Then omit --ranks.
@@ -69,18 +85,49 @@ def run(
                 "the ranks on one node instead, use srun --ntasks=1"
             )
         os.execve(program, command, _environment_of(step, mpi4py))
-    with _secret() as secret:
-        job = Job([program, *command[1:]], ranks or 2, mpi4py, secret)
+    place = _place(ranks or 2, nnodes, node_rank, master_addr, master_port)
+    with _secret(place) as secret:
+        job = Job([program, *command[1:]], place, _environment(place, mpi4py, secret))
         code = job.run()
     raise typer.Exit(code)
 
 
-class Job:
-    """The processes of all ranks, and the threads that copy their output."""
+@dataclass(frozen=True)
+class Place:
+    """``local_size`` of the ``size`` ranks, from ``first`` on; all meet at ``host``:``port``."""
 
-    def __init__(self, command: list[str], size: int, mpi4py: bool, secret: str) -> None:
-        self._command, self._size = command, size
-        self._shared = _environment(size, mpi4py, secret)
+    first: int
+    local_size: int
+    size: int
+    host: str
+    port: int
+
+    @property
+    def alone(self) -> bool:
+        """Whether all ranks are on this host."""
+        return self.local_size == self.size
+
+
+def _place(ranks: int, nodes: int, node: int | None, master_addr: str, master_port: int) -> Place:
+    if nodes == 1:
+        if node or master_addr:
+            raise BadInputError("--node-rank and --master-addr need --nnodes, the number of hosts")
+        return Place(0, ranks, ranks, "127.0.0.1", _free_port())
+    if node is None or not master_addr:
+        raise BadInputError(
+            f"--nnodes {nodes} needs --node-rank, the number of this host, and --master-addr, an "
+            "address of host 0"
+        )
+    if node >= nodes:
+        raise BadInputError(f"--node-rank {node} of --nnodes {nodes}: the last one is {nodes - 1}")
+    return Place(node * ranks, ranks, nodes * ranks, master_addr, master_port)
+
+
+class Job:
+    """The processes of this host's ranks, and the threads that copy their output."""
+
+    def __init__(self, command: list[str], place: Place, environment: dict[str, str]) -> None:
+        self._command, self._place, self._shared = command, place, environment
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
         self._output = threading.Lock()
@@ -92,7 +139,7 @@ class Job:
             number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
-            for rank in range(self._size):
+            for rank in range(self._place.local_size):
                 self._start(rank)
             code = self._wait()
         finally:
@@ -108,10 +155,11 @@ class Job:
     def _stop(self, number: int, _: Any) -> None:
         self._stopped = number
 
-    def _start(self, rank: int) -> None:
+    def _start(self, local: int) -> None:
+        rank = self._place.first + local
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _STARTER, *self._command],
-            env=self._shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=self._shared | {"RANK": str(rank), "LOCAL_RANK": str(local)},
             stdin=None if rank == 0 else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -137,14 +185,15 @@ class Job:
         """Wait until all ranks have ended; after the first failure, end the others."""
         while not self._stopped:
             codes = [process.poll() for process in self._processes]
-            failed = [(rank, code) for rank, code in enumerate(codes) if code]
+            failed = [(self._place.first + i, code) for i, code in enumerate(codes) if code]
             if failed:
                 rank, code = failed[0]
                 how = f"exited with code {code}" if code > 0 else f"ended by signal {-code}"
                 # The others usually find out, and report it themselves.
                 self._wait_for_end(_GRACE)
                 with self._output:
-                    print(f"error: rank {rank} {how}; ended the other ranks", file=sys.stderr)
+                    others = "the other ranks" if self._place.alone else "this host's other ranks"
+                    print(f"error: rank {rank} {how}; ended {others}", file=sys.stderr)
                 return code if code > 0 else 128 - code
             if None not in codes:
                 return 0
@@ -172,17 +221,19 @@ class Job:
             self._wait_for_end(_GRACE)
 
 
-def _environment(size: int, mpi4py: bool, secret: str) -> dict[str, str]:
-    """The variables that all ranks share."""
-    environment = _common(size, mpi4py)
+def _environment(place: Place, mpi4py: bool, secret: str) -> dict[str, str]:
+    """The variables that all ranks of this host share."""
+    environment = _common(place.local_size, mpi4py)
+    shared = f"{place.host}:{place.port}"  # all hosts know it
     environment.update(
-        WORLD_SIZE=str(size),
-        LOCAL_WORLD_SIZE=str(size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(_free_port()),
-        TORCHELASTIC_RUN_ID=secrets.token_hex(8),
+        WORLD_SIZE=str(place.size),
+        LOCAL_WORLD_SIZE=str(place.local_size),
+        MASTER_ADDR=place.host,
+        MASTER_PORT=str(place.port),
+        TORCHELASTIC_RUN_ID=secrets.token_hex(8) if place.alone else shared,
     )
-    environment[_SECRET] = secret
+    if secret:
+        environment[_SECRET] = secret
     return environment
 
 
@@ -223,9 +274,10 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def _secret() -> Iterator[str]:
-    """The file of the job's secret: the user's, or a new one that ends with the job."""
-    if given := os.environ.get(_SECRET):
+def _secret(place: Place) -> Iterator[str]:
+    """The file of the job's secret: the user's, or a new one that ends with a job of one host."""
+    given = os.environ.get(_SECRET, "")
+    if given or not place.alone:
         yield given
         return
     with tempfile.TemporaryDirectory(prefix="rdma_transport_") as folder:

@@ -67,6 +67,25 @@ def test_wrong_usage() -> None:
     assert run().returncode == 2
 
 
+def test_wrong_usage_of_several_hosts() -> None:
+    for words, missing in (
+        (["--nnodes", "2", "--node-rank", "0"], "--master-addr"),
+        (["--nnodes", "2", "--master-addr", "127.0.0.1"], "--node-rank"),
+        (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"], "the last one is 1"),
+        (["--node-rank", "1"], "--nnodes"),
+    ):
+        result = run(*words, "true")
+        assert result.returncode == 2
+        assert missing in result.stderr
+
+
+def test_a_rank_of_the_second_host_that_fails() -> None:
+    second = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1")
+    result = run("-n", "2", *second, "--", "sh", "-c", "test $RANK = 3 && exit 7; sleep 100")
+    assert result.returncode == 7
+    assert "rank 3 exited with code 7; ended this host's other ranks" in result.stderr
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_all_ranks(number: signal.Signals, code: int) -> None:
     command = [*RUN, "-n", "2", "--", "sh", "-c", "echo started; sleep 100"]
