@@ -58,7 +58,7 @@ def run(
         typer.Option("--mpi4py", help="Let 'from mpi4py import MPI' import rdma_transport.mpi."),
     ] = False,
 ) -> None:
-    """Start the ranks of a NumPy or mpi4py job on this host, or with --nnodes on several.
+    """Start the ranks of a NumPy or mpi4py job on this host.
 
     The ranks communicate by rdma_transport.collectives.
 
