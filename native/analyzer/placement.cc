@@ -81,7 +81,7 @@ class TaskNeeds {
   uint64_t MoreSlots(const Edge& edge) const {
     const auto found = pools_.find(PoolOf(edge));
     Pool pool = found == pools_.end() ? Pool() : found->second;
-    const uint32_t before = pool.edges == 0 ? 0 : memory::SlotsOfPool(pool.edges, pool.slots);
+    const uint32_t before = memory::SlotsOfPool(pool.edges, pool.slots);
     pool.Add(edge);
     return memory::BytesOfSlots(*edge.bytes, memory::SlotsOfPool(pool.edges, pool.slots) - before);
   }

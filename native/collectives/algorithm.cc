@@ -20,14 +20,12 @@ constexpr Row kRows[] = {
     {Collective::kAllReduce, Reach::kAll, 5, size_t{8} << 10},
     {Collective::kAllReduce, Reach::kAll, 9, size_t{4} << 10},
     {Collective::kAllReduce, Reach::kAll, 17, size_t{2} << 10},
-    {Collective::kAllReduce, Reach::kHost, 4, size_t{64} << 10},
+    {Collective::kAllReduce, Reach::kSome, 2, size_t{256} << 10},
+    {Collective::kAllReduce, Reach::kSome, 4, size_t{64} << 10},
+    {Collective::kBroadcast, Reach::kSome, 2, size_t{512} << 10},
     {Collective::kAllReduce, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
     {Collective::kReduceScatter, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
     {Collective::kAllGather, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
-    {Collective::kAllReduce, Reach::kSome, 2, size_t{256} << 10},
-    {Collective::kAllReduce, Reach::kSome, 4, size_t{64} << 10},
-    {Collective::kBroadcast, Reach::kHost, 4, size_t{512} << 10},
-    {Collective::kBroadcast, Reach::kSome, 2, size_t{512} << 10},
 };
 
 }  // namespace
@@ -35,8 +33,8 @@ constexpr Row kRows[] = {
 Algorithm Choose(Collective collective, size_t bytes, int members, Reach reach) {
   Algorithm chosen = Algorithm::kRounds;
   for (const Row& row : kRows) {
-    if (row.collective == collective && row.reach == reach && row.members <= members &&
-        row.bytes < bytes) {
+    const bool reaches = row.reach == reach || (row.reach == Reach::kSome && reach == Reach::kHost);
+    if (row.collective == collective && reaches && row.members <= members && row.bytes < bytes) {
       chosen = row.algorithm;
     }
   }

@@ -11,14 +11,14 @@ namespace rdma_transport::collectives {
 enum class Algorithm : uint8_t {
   kRounds,     // each member stages its part for all that need it: one step for each round
   kTwoPhases,  // each member combines or passes on its share, and distributes it: two steps
-  kTwoLevels,  // two phases within each host and across the hosts: five steps
+  kTwoLevels,  // steps on each host and across the hosts take turns: three to five for each chunk
 };
 
 // Which members map each other's memory.
 enum class Reach : uint8_t {
   kAll,   // all
-  kHost,  // those of one host; see FindHosts()
-  kSome,  // others
+  kHost,  // those of the same host; see FindHosts(). What suits kSome works here, too
+  kSome,  // any others, or none
 };
 
 // `bytes`: of the arrays. All members must pass the same arguments.

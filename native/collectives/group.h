@@ -117,15 +117,15 @@ class Group {
   static Levels LevelsOf(Collective collective);
   size_t LevelChunks(const Call& call) const;
   Round LevelChunk(const Call& call, size_t number) const;
-  Round HeldShare(const Call& call, const Round& chunk, size_t place) const;
+  Round LevelPiece(const Call& call, const Round& chunk, size_t place, size_t host) const;
+  void OfferAcross(const char* begin, size_t length);
   Status StageArray(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status StageParts(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status ReduceOnHost(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status SendPart(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status ReduceAcross(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status CollectShare(const Call& call, const Round& chunk, int parity, const Patience& patience);
-  Status CopyArray(const Call& call, const Round& chunk, int parity, const Patience& patience);
-  Status CopyParts(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status CopyToOutput(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status StartTwoLevels(const Call& call, int parity, const Patience& patience);
   Status RunTwoLevels(const Call& call, int parity, const Patience& patience);
 
@@ -143,12 +143,11 @@ class Group {
   uint64_t calls_ = 0;
   Status failed_;
   bool agreed_ = false;
-  Reach reach_ = Reach::kAll;               // the same on all members
-  std::optional<Hosts> hosts_;              // if kHost
-  std::vector<Span> offered_;               // to each rank, in the next step
-  std::vector<const char*> parts_;          // of each rank, for this one; scratch of a round
-  std::vector<const char*> sources_;        // scratch of a reduction
-  std::vector<const char*> level_sources_;  // scratch of a reduction of one level
+  Reach reach_ = Reach::kAll;         // the same on all members
+  std::optional<Hosts> hosts_;        // if kHost
+  std::vector<Span> offered_;         // to each rank, in the next step
+  std::vector<const char*> parts_;    // of each rank, for this one; scratch of a round
+  std::vector<const char*> sources_;  // scratch of a reduction
 };
 
 }  // namespace rdma_transport::collectives

@@ -23,11 +23,11 @@
 // during the other one.
 
 #include <cstring>
-#include <optional>
+#include <vector>
 
-#include "collectives/chunk.h"
 #include "collectives/group.h"
 #include "collectives/reduce.h"
+#include "collectives/round.h"
 
 namespace rdma_transport::collectives {
 namespace {
@@ -57,11 +57,11 @@ Group::Levels Group::LevelsOf(Collective collective) {
     case Collective::kReduceScatter:
       return {&Group::StageParts, &Group::ReduceOnHost, {&Group::ReduceAcross}};
     case Collective::kAllGather:
-      return {nullptr, &Group::SendPart, {&Group::CollectShare, &Group::CopyParts}};
+      return {nullptr, &Group::SendPart, {&Group::CollectShare, &Group::CopyToOutput}};
     default:
       return {&Group::StageArray,
               &Group::ReduceOnHost,
-              {&Group::ReduceAcross, &Group::CollectShare, &Group::CopyArray}};
+              {&Group::ReduceAcross, &Group::CollectShare, &Group::CopyToOutput}};
   }
 }
 
@@ -80,14 +80,23 @@ Round Group::LevelChunk(const Call& call, size_t number) const {
   return PartOf(call.count * SizeOf(call.dtype), kChunkBytes / parts / kLine * kLine, number);
 }
 
-// Returns what a place of a chunk holds for the member with this place on its host: a piece for
-// each host.
-Round Group::HeldShare(const Call& call, const Round& chunk, size_t place) const {
+// Returns where a piece of a chunk lies in the chunk's place: that of a host, out of the share of
+// the members with this place on their host.
+Round Group::LevelPiece(const Call& call, const Round& chunk, size_t place, size_t host) const {
   if (call.collective == Collective::kAllReduce) {
-    return Divide({0, 0, chunk.length}, hosts_->local().size(), place);
+    const Round share = Divide({0, 0, chunk.length}, hosts_->local().size(), place);
+    return Divide(share, hosts_->count(), host);
   }
-  const size_t share = hosts_->count() * RoundUp(chunk.length);
-  return {0, call.collective == Collective::kAllGather ? 0 : place * share, share};
+  const bool gathers = call.collective == Collective::kAllGather;
+  const size_t piece = gathers ? host : place * hosts_->count() + host;
+  return {0, piece * RoundUp(chunk.length), chunk.length};
+}
+
+// The members of the other hosts with this one's place are to read these bytes in the next step.
+void Group::OfferAcross(const char* begin, size_t length) {
+  for (size_t host = 0; host < hosts_->count(); ++host) {
+    if (host != hosts_->host) Offer(hosts_->Across(host), begin, length);
+  }
 }
 
 Status Group::StageArray(const Call& call, const Round& chunk, int parity,
@@ -95,7 +104,7 @@ Status Group::StageArray(const Call& call, const Round& chunk, int parity,
   char* const to = own_stage(0) + InputPlace(chunk.number, parity);
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, chunk.length, patience));
   const char* const from = call.input + chunk.begin;
-  const Round own = HeldShare(call, chunk, hosts_->place);
+  const Round own = Divide({0, 0, chunk.length}, hosts_->local().size(), hosts_->place);
   const size_t end = own.begin + own.length;
   std::memcpy(to, from, own.begin);
   std::memcpy(to + end, from + end, chunk.length - end);
@@ -108,10 +117,9 @@ Status Group::StageParts(const Call& call, const Round& chunk, int parity,
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, kChunkBytes, patience));
   const size_t bytes = call.count * SizeOf(call.dtype);
   for (size_t place = 0; place < hosts_->local().size(); ++place) {
-    const Round share = HeldShare(call, chunk, place);
     for (size_t host = 0; host < hosts_->count(); ++host) {
       const auto rank = static_cast<size_t>(hosts_->ranks[host][place]);
-      std::memcpy(to + Divide(share, hosts_->count(), host).begin,
+      std::memcpy(to + LevelPiece(call, chunk, place, host).begin,
                   call.input + rank * bytes + chunk.begin, chunk.length);
     }
   }
@@ -120,101 +128,76 @@ Status Group::StageParts(const Call& call, const Round& chunk, int parity,
 
 Status Group::ReduceOnHost(const Call& call, const Round& chunk, int parity,
                            const Patience& patience) {
-  const Round share = HeldShare(call, chunk, hosts_->place);
   char* const result = own_stage(0) + SharePlace(chunk.number, parity);
-  RDMA_RETURN_IF_ERROR(WaitToOverwrite(result + share.begin, share.length, patience));
-  level_sources_.clear();
-  for (const int rank : hosts_->local()) {
-    const bool staged = rank != this->rank() || call.collective != Collective::kAllReduce;
-    const char* const input =
-        staged ? stage(rank, 0) + InputPlace(chunk.number, parity) : call.input + chunk.begin;
-    level_sources_.push_back(input + share.begin);
-  }
-  Reduce(call.dtype, call.op, level_sources_, share.length / SizeOf(call.dtype),
-         result + share.begin, nullptr);
+  RDMA_RETURN_IF_ERROR(WaitToOverwrite(result, kChunkBytes, patience));
+  std::vector<const char*> sources;
   for (size_t host = 0; host < hosts_->count(); ++host) {
-    if (host == hosts_->host) continue;
-    const Round piece = Divide(share, hosts_->count(), host);
-    Offer(hosts_->Across(host), result + piece.begin, piece.length);
+    const Round piece = LevelPiece(call, chunk, hosts_->place, host);
+    sources.clear();
+    for (const int rank : hosts_->local()) {
+      const bool staged = rank != this->rank() || call.collective != Collective::kAllReduce;
+      const char* const input =
+          staged ? stage(rank, 0) + InputPlace(chunk.number, parity) : call.input + chunk.begin;
+      sources.push_back(input + piece.begin);
+    }
+    Reduce(call.dtype, call.op, sources, piece.length / SizeOf(call.dtype), result + piece.begin,
+           nullptr);
+    if (host != hosts_->host) Offer(hosts_->Across(host), result + piece.begin, piece.length);
   }
   return OkStatus();
 }
 
 Status Group::SendPart(const Call& call, const Round& chunk, int parity, const Patience& patience) {
-  const Round share = HeldShare(call, chunk, hosts_->place);
   char* const to = own_stage(0) + SharePlace(chunk.number, parity) +
-                   Divide(share, hosts_->count(), hosts_->host).begin;
+                   LevelPiece(call, chunk, hosts_->place, hosts_->host).begin;
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, chunk.length, patience));
   std::memcpy(to, call.input + chunk.begin, chunk.length);
-  for (size_t host = 0; host < hosts_->count(); ++host) {
-    if (host != hosts_->host) Offer(hosts_->Across(host), to, chunk.length);
-  }
+  OfferAcross(to, chunk.length);
   return OkStatus();
 }
 
 Status Group::ReduceAcross(const Call& call, const Round& chunk, int parity,
                            const Patience& /*patience*/) {
-  const size_t place = SharePlace(chunk.number, parity);
-  const Round share = HeldShare(call, chunk, hosts_->place);
-  const Round piece = Divide(share, hosts_->count(), hosts_->host);
-  level_sources_.clear();
+  const Round piece = LevelPiece(call, chunk, hosts_->place, hosts_->host);
+  const size_t at = SharePlace(chunk.number, parity) + piece.begin;
+  std::vector<const char*> sources;
   for (size_t host = 0; host < hosts_->count(); ++host) {
-    level_sources_.push_back(stage(hosts_->Across(host), 0) + place + piece.begin);
+    sources.push_back(stage(hosts_->Across(host), 0) + at);
   }
-  if (call.collective == Collective::kReduceScatter) {
-    Reduce(call.dtype, call.op, level_sources_, chunk.length / SizeOf(call.dtype),
-           call.output + chunk.begin, nullptr);
-    return OkStatus();
-  }
-  char* const result = own_stage(0) + place + piece.begin;
-  Reduce(call.dtype, call.op, level_sources_, piece.length / SizeOf(call.dtype), result, nullptr);
-  for (size_t host = 0; host < hosts_->count(); ++host) {
-    if (host != hosts_->host) Offer(hosts_->Across(host), result, piece.length);
-  }
+  const bool ends = call.collective == Collective::kReduceScatter;
+  char* const result = ends ? call.output + chunk.begin : own_stage(0) + at;
+  Reduce(call.dtype, call.op, sources, piece.length / SizeOf(call.dtype), result, nullptr);
+  if (!ends) OfferAcross(result, piece.length);
   return OkStatus();
 }
 
 Status Group::CollectShare(const Call& call, const Round& chunk, int parity,
                            const Patience& patience) {
   const size_t place = SharePlace(chunk.number, parity);
-  const Round share = HeldShare(call, chunk, hosts_->place);
-  char* const result = own_stage(0) + place;
   // The other hosts have what they were sent of it, but the card may not have said so.
-  RDMA_RETURN_IF_ERROR(WaitToOverwrite(result + share.begin, share.length, patience));
+  RDMA_RETURN_IF_ERROR(WaitToOverwrite(own_stage(0) + place, kChunkBytes, patience));
   for (size_t host = 0; host < hosts_->count(); ++host) {
     if (host == hosts_->host) continue;
-    const Round piece = Divide(share, hosts_->count(), host);
-    std::memcpy(result + piece.begin, stage(hosts_->Across(host), 0) + place + piece.begin,
-                piece.length);
+    const Round piece = LevelPiece(call, chunk, hosts_->place, host);
+    std::memcpy(own_stage(0) + place + piece.begin,
+                stage(hosts_->Across(host), 0) + place + piece.begin, piece.length);
   }
   return OkStatus();
 }
 
-Status Group::CopyArray(const Call& call, const Round& chunk, int parity,
-                        const Patience& /*patience*/) {
-  const std::vector<int>& local = hosts_->local();
-  for (size_t i = 0; i < local.size(); ++i) {
-    const size_t place = (hosts_->place + i) % local.size();
-    const Round share = HeldShare(call, chunk, place);
-    std::memcpy(call.output + chunk.begin + share.begin,
-                stage(local[place], 0) + SharePlace(chunk.number, parity) + share.begin,
-                share.length);
-  }
-  return OkStatus();
-}
-
-Status Group::CopyParts(const Call& call, const Round& chunk, int parity,
-                        const Patience& /*patience*/) {
+Status Group::CopyToOutput(const Call& call, const Round& chunk, int parity,
+                           const Patience& /*patience*/) {
   const size_t bytes = call.count * SizeOf(call.dtype);
+  const bool gathers = call.collective == Collective::kAllGather;
   const std::vector<int>& local = hosts_->local();
   for (size_t i = 0; i < local.size(); ++i) {
     const size_t place = (hosts_->place + i) % local.size();
-    const char* const held = stage(local[place], 0) + SharePlace(chunk.number, parity);
-    const Round share = HeldShare(call, chunk, place);
+    const char* const from = stage(local[place], 0) + SharePlace(chunk.number, parity);
     for (size_t host = 0; host < hosts_->count(); ++host) {
+      const Round piece = LevelPiece(call, chunk, place, host);
       const auto rank = static_cast<size_t>(hosts_->ranks[host][place]);
-      std::memcpy(call.output + rank * bytes + chunk.begin,
-                  held + Divide(share, hosts_->count(), host).begin, chunk.length);
+      const size_t to = gathers ? rank * bytes : piece.begin;
+      std::memcpy(call.output + chunk.begin + to, from + piece.begin, piece.length);
     }
   }
   return OkStatus();

@@ -3,11 +3,21 @@
 
 #include <cstring>
 
-#include "collectives/chunk.h"
 #include "collectives/group.h"
 #include "collectives/reduce.h"
+#include "collectives/round.h"
 
 namespace rdma_transport::collectives {
+namespace {
+
+// Two stages hold four chunks, so that the steps of consecutive chunks overlap.
+constexpr int kResults = 2;  // the first stage of results
+
+size_t Place(size_t number, int parity) {
+  return (static_cast<size_t>(parity) * 2 + number) % 4 * kChunkBytes;
+}
+
+}  // namespace
 
 Round Group::Chunk(const Call& call, size_t number) const {
   const size_t bytes = call.count * SizeOf(call.dtype);
@@ -22,7 +32,7 @@ Round Group::Share(const Round& chunk, int rank) const {
 
 Status Group::FillChunk(const Call& call, const Round& chunk, int parity,
                         const Patience& patience) {
-  char* const to = own_stage(0) + PlaceOf(chunk.number, parity);
+  char* const to = own_stage(0) + Place(chunk.number, parity);
   const bool broadcast = call.collective == Collective::kBroadcast;
   if (broadcast && rank() != call.root) return OkStatus();
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, chunk.length, patience));
@@ -41,7 +51,7 @@ Status Group::FillChunk(const Call& call, const Round& chunk, int parity,
 Status Group::ReduceChunk(const Call& call, const Round& chunk, int parity,
                           const Patience& patience) {
   const Round own = Share(chunk, rank());
-  const size_t place = PlaceOf(chunk.number, parity);
+  const size_t place = Place(chunk.number, parity);
   char* const result = own_stage(kResults) + place + own.begin;
   char* const output = call.output + chunk.begin + own.begin;
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(result, own.length, patience));
@@ -66,7 +76,7 @@ Status Group::ReduceChunk(const Call& call, const Round& chunk, int parity,
 }
 
 void Group::CopyChunk(const Call& call, const Round& chunk, int parity) const {
-  const size_t place = PlaceOf(chunk.number, parity);
+  const size_t place = Place(chunk.number, parity);
   if (call.collective == Collective::kBroadcast && rank() == call.root) return;
   for (int i = 1; i < size(); ++i) {
     const int rank = (this->rank() + i) % size();

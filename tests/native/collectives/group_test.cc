@@ -157,7 +157,14 @@ TEST(FindHostsTest, GroupsOfEqualSize) {
 
 // Hosts of several members, which combine on their host first. Ranks of a host need not be
 // adjacent.
-class HostsTest : public ::testing::TestWithParam<std::vector<std::string>> {};
+class HostsTest : public ::testing::TestWithParam<std::vector<std::string>> {
+ protected:
+  void SetUp() override {
+    if (!testing::OnShm()) GTEST_SKIP() << "over shared memory and the loopback fabric only";
+    for (const std::string& host : GetParam()) fabrics_.push_back({"shm@" + host, "loopback"});
+  }
+  std::vector<testing::FabricNames> fabrics_;
+};
 
 INSTANTIATE_TEST_SUITE_P(Layouts, HostsTest,
                          ::testing::Values(std::vector<std::string>{"a", "a", "b", "b"},
@@ -165,10 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, HostsTest,
                                            std::vector<std::string>{"a", "b", "b", "a", "a", "b"}));
 
 TEST_P(HostsTest, AllCollectives) {
-  if (!testing::OnShm()) GTEST_SKIP() << "over shared memory and the loopback fabric only";
-  std::vector<testing::FabricNames> fabrics;
-  for (const std::string& host : GetParam()) fabrics.push_back({"shm@" + host, "loopback"});
-  const Members members(fabrics);
+  const Members members(fabrics_);
   ExpectOk(members.Each([&](int rank) {
     Group* const group = members.groups[rank].get();
     for (const size_t count : {size_t{3}, size_t{20'001}, size_t{70'000}, kLarge}) {
@@ -181,12 +185,9 @@ TEST_P(HostsTest, AllCollectives) {
 
 // Every member has the same bits, in each run.
 TEST_P(HostsTest, ASumOfFloatsHasTheSameBitsEverywhere) {
-  if (!testing::OnShm()) GTEST_SKIP() << "over shared memory and the loopback fabric only";
-  std::vector<testing::FabricNames> fabrics;
-  for (const std::string& host : GetParam()) fabrics.push_back({"shm@" + host, "loopback"});
-  const Members members(fabrics);
-  std::vector<std::vector<float>> sums(fabrics.size());
-  std::vector<int> differences(fabrics.size());
+  const Members members(fabrics_);
+  std::vector<std::vector<float>> sums(fabrics_.size());
+  std::vector<int> differences(fabrics_.size());
   ExpectOk(members.Each([&](int rank) {
     for (int run = 0; run < 3; ++run) {
       std::vector<float> values(kLarge);
