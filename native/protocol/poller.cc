@@ -129,6 +129,12 @@ void Poller::Tick(Nanos now) {
   next_tick_ = now + tick_interval_;
 }
 
+void Poller::Schedule(std::function<void()> work) {
+  Pool* const pool = pool_.load();
+  if (pool == nullptr) return work();
+  pool->Schedule(std::move(work));
+}
+
 bool Poller::Defer(std::function<void()>* work) {
   if (deferred_ == nullptr) return false;
   deferred_->push_back(std::move(*work));

@@ -47,6 +47,8 @@ class Poller {
 
   // Must be called before the first channel is connected. `pool` must outlive this object.
   void SetPool(Pool* pool) { pool_.store(pool); }
+  // Runs `work`, which may take long, on another thread; without a pool, on the calling one.
+  void Schedule(std::function<void()> work);
   // On a delivering thread, queues `work` to run there after the current deliveries, without waking
   // another thread. On any other thread, returns false and leaves `work` untouched.
   static bool Defer(std::function<void()>* work);

@@ -67,7 +67,6 @@ void Runtime::Stop() {
 }
 
 void Runtime::SetPool(Poller::Pool* pool) {
-  pool_.store(pool);
   if (poller_ != nullptr) poller_->SetPool(pool);
 }
 
@@ -98,11 +97,8 @@ void Runtime::ShareMemory(const LocalTask* task, size_t tasks_on_host) {
 
 bool Runtime::Tick(Nanos now, bool suspended) {
   // Memory is returned on another thread: a card may take long to let go of it.
-  bool busy = trimmer_->Tick(now, [this](memory::Trimmer::Work work) {
-    Poller::Pool* const pool = pool_.load();
-    if (pool == nullptr) return work();
-    pool->Schedule(std::move(work));
-  });
+  bool busy = trimmer_->Tick(
+      now, [this](memory::Trimmer::Work work) { poller_->Schedule(std::move(work)); });
   for (LocalTask* task : Tasks()) busy |= task->Tick(now, suspended);
   return busy;
 }

@@ -93,7 +93,6 @@ class Runtime {
   std::vector<LocalTask*> tasks_;
   std::map<const LocalTask*, size_t> tasks_on_host_;
 
-  std::atomic<Poller::Pool*> pool_{nullptr};
   std::unique_ptr<Poller> poller_;  // destroyed first: its threads use all of the above
 };
 
