@@ -42,16 +42,16 @@ def run(
         ),
     ] = None,
     nnodes: Annotated[
-        int, typer.Option(help="The job has as many ranks on each of so many hosts.", min=1)
+        int, typer.Option(help="Run the job on this many hosts, with --ranks on each.", min=1)
     ] = 1,
     node_rank: Annotated[
-        int | None, typer.Option(help="With --nnodes: which of them this host is, from 0.", min=0)
+        int | None, typer.Option(help="With --nnodes, give the number of this host, from 0.", min=0)
     ] = None,
     master_addr: Annotated[
-        str, typer.Option(help="With --nnodes: an address of host 0 that all hosts reach.")
+        str, typer.Option(help="With --nnodes, give an address of host 0 that all reach.")
     ] = "",
     master_port: Annotated[
-        int, typer.Option(help="With --nnodes: a free port of host 0.", min=1, max=65535)
+        int, typer.Option(help="With --nnodes, give a free port of host 0.", min=1, max=65535)
     ] = 29500,
     mpi4py: Annotated[
         bool,
@@ -65,8 +65,8 @@ def run(
     Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun
     does, and OMP_NUM_THREADS to this rank's share of the processors unless it is set. Without
     RDMA_TRANSPORT_SECRET_FILE the ranks get a secret of their own. Each line of output starts with
-    the rank. If a rank fails, the others are ended, and the command exits with the code of the
-    first one that failed (128 + N after signal N). Ctrl-C ends all ranks.
+    the rank. If a rank fails, the others of this host are ended, and the command exits with the
+    code of the first one that failed (128 + N after signal N). Ctrl-C ends all ranks.
 
     With --nnodes, run the same command on each host, with its --node-rank. Ranks of different hosts
     authenticate each other only if RDMA_TRANSPORT_SECRET_FILE names the same secret on all.

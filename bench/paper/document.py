@@ -75,7 +75,7 @@ quotients of the medians in the same run.
 SOFT_ROCE_MESSAGE_SIZES = """
 ## Message sizes between hosts
 
-The same chains over the kernel's verbs, between two virtual machines with Soft-RoCE
+The same chains, of 16 edges, over the kernel's verbs, between two virtual machines with Soft-RoCE
 (`python -m bench.paper --only soft_roce_message_sizes`). Both machines, their network and the
 emulated cards share this machine's processors, so the quotients count, not the times.
 
