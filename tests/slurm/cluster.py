@@ -150,7 +150,7 @@ class Slurm:
         ended = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
         deadline = time.monotonic() + seconds
         while (state := self.job(number)["JobState"]) not in states:
-            text = f"job {number} is {state}\n{self.output(number)}\n{self.logs()}"
+            text = f"job {number} is {state}\n{self.logs()}\n{self.output(number)[-8000:]}"
             assert state not in ended, text
             assert time.monotonic() < deadline, text
             time.sleep(0.2)

@@ -97,6 +97,8 @@ def test_a_job_whose_node_is_taken_away_starts_again_and_has_the_losses_of_grpc(
     slurm.run("scontrol", "update", "nodename=n4", "state=down", "reason=test")
     slurm.wait(number, 60, ("PENDING",))
     assert slurm.states()["n4"].startswith("down")
+    # Slurm does not wait for what still runs on a node that is down.
+    assert eventually(lambda: not any(slurm.processes().values()), JOB_SECONDS), slurm.processes()
     slurm.run("scontrol", "update", "nodename=n4", "state=resume")
     # Slurm itself would let some time pass.
     slurm.run("scontrol", "update", f"jobid={number}", "starttime=now")

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -93,10 +94,11 @@ class Terminal:
             self.raw += part
             self._stream.feed(part)
 
-    def wait_for(self, text: str, seconds: float = 15) -> str:
+    def wait_for(self, *patterns: str, seconds: float = 15) -> str:
+        """The first screen that has all of them; one may be shown while it is half drawn."""
         deadline = time.monotonic() + seconds
-        while text not in self.screen():
-            assert time.monotonic() < deadline, f"no {text!r} in\n{self.screen()}"
+        while lacking := [each for each in patterns if not re.search(each, self.screen())]:
+            assert time.monotonic() < deadline, f"no {lacking} in\n{self.screen()}"
             self.read(0.1)
         return self.screen()
 
