@@ -1,6 +1,6 @@
 # `make run` and `make test` do all the set-up; both are quick the second time.
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-python test-native test-fuzz fuzz test-verbs test-slurm test-upstream test-tensorflow test-aarch64 wheel test-wheel bench-verbs paper docs lint format bench clean
+.PHONY: help venv run test test-python test-native test-sanitizers fuzz test-verbs test-slurm test-upstream test-tensorflow test-aarch64 wheel test-wheel bench-verbs paper docs lint format bench clean
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -12,8 +12,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 help:
 	@echo "make run    train on handwritten digits over gRPC and over rdma, and compare"
-	@echo "make test   run linters, C++ tests (plain, ASan+UBSan, TSan), brief fuzzing, Python tests;"
-	@echo "            build the documentation"
+	@echo "make test   run linters, C++ tests and Python tests; build the documentation"
+	@echo "make test-sanitizers   run the C++ tests under ASan+UBSan and under TSan; fuzz briefly"
 	@echo "make fuzz   run each fuzz target for SECONDS=60"
 	@echo "make test-verbs   test on libibverbs, in virtual machines with Soft-RoCE"
 	@echo "make test-slurm   test as jobs of Slurm, on nodes that are network namespaces; needs root"
@@ -90,21 +90,23 @@ BUILD_PRESET = { cmake --preset $$preset && cmake --build --preset $$preset; } \
     >build/$$preset.log || { cat build/$$preset.log; false; }
 
 test-native: $(STAMPS)/packages
-	@for preset in debug asan tsan; do \
+	@preset=debug; $(BUILD_PRESET)
+	@ctest --preset debug
+
+# The corpora are replayed by the C++ tests, too, by the programs that gcc makes.
+test-sanitizers: $(STAMPS)/packages
+	@for preset in asan tsan; do \
 	  echo "C++ tests: $$preset"; \
 	  $(BUILD_PRESET) || exit 1; \
 	  ctest --preset $$preset || exit 1; \
 	done
+	@preset=fuzz; $(BUILD_PRESET)
+	@tools/fuzz.sh 2
 
 SECONDS ?= 60
 fuzz: $(STAMPS)/packages
 	@preset=fuzz; $(BUILD_PRESET)
 	@tools/fuzz.sh $(SECONDS)
-
-# The corpora are replayed by test-native, too, by the programs that gcc makes.
-test-fuzz: $(STAMPS)/packages
-	@preset=fuzz; $(BUILD_PRESET)
-	@tools/fuzz.sh 2
 
 test-python: venv
 	@$(PYTHON) -m pytest tests --ignore=tests/verbs --ignore=tests/slurm -n 2 --dist loadgroup
@@ -140,7 +142,7 @@ OTHER_PYTHON ?= 3.13
 test-wheel: $(STAMPS)/packages
 	@tools/test_wheel.sh $(OTHER_PYTHON)
 
-test: venv lint docs test-native test-fuzz test-python
+test: venv lint docs test-native test-python
 
 clean:
 	rm -rf build $(VENV)
