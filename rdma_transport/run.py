@@ -72,16 +72,24 @@ def run(
     authenticate each other only if RDMA_TRANSPORT_SECRET_FILE names the same secret on all.
 
     Under srun, each task of Slurm is one rank of a job that spans its nodes. The task runs the
-    command in place of this one, with the same variables. Then omit --ranks.
+    command in place of this one, with the same variables. Then omit --ranks and the options of
+    several hosts.
     """
     program = shutil.which(command[0])
     if program is None:
         raise BadInputError(f"there is no program {command[0]}")
     step = find_step()
     if step and step.size > 1:
-        if ranks is not None:
+        given = {
+            f"-n {ranks}": ranks is not None,
+            f"--nnodes {nnodes}": nnodes > 1,
+            f"--node-rank {node_rank}": node_rank is not None,
+            f"--master-addr {master_addr}": master_addr != "",
+        }
+        if any(given.values()):
             raise BadInputError(
-                f"srun started {step.size} tasks, and each is one rank: omit -n {ranks}. To start "
+                f"srun started {step.size} tasks, and each is one rank: omit "
+                f"{' '.join(text for text, is_given in given.items() if is_given)}. To start "
                 "the ranks on one node instead, use srun --ntasks=1"
             )
         os.execve(program, command, _environment_of(step, mpi4py))
@@ -110,8 +118,8 @@ class Place:
 
 def _place(ranks: int, nodes: int, node: int | None, master_addr: str, master_port: int) -> Place:
     if nodes == 1:
-        if node or master_addr:
-            raise BadInputError("--node-rank and --master-addr need --nnodes, the number of hosts")
+        if node:
+            raise BadInputError(f"--node-rank {node} needs --nnodes, the number of hosts")
         return Place(0, ranks, ranks, "127.0.0.1", _free_port())
     if node is None or not master_addr:
         raise BadInputError(

@@ -79,6 +79,11 @@ def test_wrong_usage_of_several_hosts() -> None:
         assert missing in result.stderr
 
 
+def test_one_host_may_be_described_as_several_are() -> None:
+    one = ("--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1")
+    assert run("-n", "2", *one, "--", "sh", "-c", "test $WORLD_SIZE = 2").returncode == 0
+
+
 def test_a_rank_of_the_second_host_that_fails() -> None:
     second = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1")
     result = run("-n", "2", *second, "--", "sh", "-c", "test $RANK = 3 && exit 7; sleep 100")
@@ -370,9 +375,11 @@ def test_a_task_of_slurm_is_one_rank() -> None:
     show = "echo " + " ".join(f"${name}" for name in names)
     result = run("--", "sh", "-c", show, env=os.environ | STEP)
     assert result.stdout == "2 3 0 1 n02\n", result.stderr
-    result = run("-n", "2", "--", "sh", "-c", show, env=os.environ | STEP)
-    assert result.returncode == 2
-    assert "omit -n 2" in result.stderr
+    several = ("-n", "2", "--nnodes", "2", "--node-rank", "1", "--master-addr", "n02")
+    for words in (several[:2], several[2:], several):
+        result = run(*words, "--", "sh", "-c", show, env=os.environ | STEP)
+        assert result.returncode == 2
+        assert f"omit {' '.join(words)}. " in " ".join(result.stderr.split()), result.stderr
     one = STEP | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     result = run("--", "sh", "-c", show, env=os.environ | one)
     assert result.stdout.count(" 2 ") == 4, result.stderr  # two ranks of this command's own
