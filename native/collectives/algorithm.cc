@@ -26,6 +26,7 @@ constexpr Row kRows[] = {
     {Collective::kAllReduce, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
     {Collective::kReduceScatter, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
     {Collective::kAllGather, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
+    {Collective::kBroadcast, Reach::kHost, 4, size_t{256} << 10, Algorithm::kTwoLevels},
 };
 
 }  // namespace

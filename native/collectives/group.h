@@ -123,6 +123,7 @@ class Group {
   Status StageParts(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status ReduceOnHost(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status SendPart(const Call& call, const Round& chunk, int parity, const Patience& patience);
+  Status SendShare(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status ReduceAcross(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status CollectShare(const Call& call, const Round& chunk, int parity, const Patience& patience);
   Status CopyToOutput(const Call& call, const Round& chunk, int parity, const Patience& patience);

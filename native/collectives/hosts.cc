@@ -5,6 +5,13 @@
 
 namespace rdma_transport::collectives {
 
+size_t Hosts::Of(int rank) const {
+  const auto found = std::find_if(ranks.begin(), ranks.end(), [rank](const auto& members) {
+    return std::binary_search(members.begin(), members.end(), rank);
+  });
+  return static_cast<size_t>(found - ranks.begin());
+}
+
 std::optional<Hosts> FindHosts(const std::vector<int>& lowest, int rank) {
   std::map<int, std::vector<int>> members;  // by the lowest rank of their host
   for (size_t i = 0; i < lowest.size(); ++i) members[lowest[i]].push_back(static_cast<int>(i));

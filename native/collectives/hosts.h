@@ -16,6 +16,8 @@ struct Hosts {
 
   size_t count() const { return ranks.size(); }
   const std::vector<int>& local() const { return ranks[host]; }
+  // Returns the host of a member.
+  size_t Of(int rank) const;
   // Returns the member of a host that has the same place there as this one here.
   int Across(size_t other) const { return ranks[other][place]; }
 };

@@ -8,6 +8,8 @@
 //   reduce-scatter  the same, where the pieces are what the members on the second level want
 //   all-gather      the members on the second level send each other their parts, and the members of
 //                   their host read these there
+//   broadcast       each member of the root's host reads its share of a chunk there, and sends it
+//                   to the other hosts, whose members read it there
 //
 // Each turn of a call works on several chunks, and has two halves. Chunk n of an all-reduce is
 //
@@ -50,6 +52,11 @@ size_t SharePlace(size_t number, int parity) {
   return stage * kStageBytes + place % kPerStage * kChunkBytes;
 }
 
+// Whether each member has a part of the larger array.
+bool HasParts(Collective collective) {
+  return collective == Collective::kReduceScatter || collective == Collective::kAllGather;
+}
+
 }  // namespace
 
 Group::Levels Group::LevelsOf(Collective collective) {
@@ -58,6 +65,8 @@ Group::Levels Group::LevelsOf(Collective collective) {
       return {&Group::StageParts, &Group::ReduceOnHost, {&Group::ReduceAcross}};
     case Collective::kAllGather:
       return {nullptr, &Group::SendPart, {&Group::CollectShare, &Group::CopyToOutput}};
+    case Collective::kBroadcast:
+      return {&Group::StageArray, &Group::SendShare, {&Group::CollectShare, &Group::CopyToOutput}};
     default:
       return {&Group::StageArray,
               &Group::ReduceOnHost,
@@ -65,27 +74,28 @@ Group::Levels Group::LevelsOf(Collective collective) {
   }
 }
 
-// Chunks are parts of the arrays of an all-reduce, or of each member's part of the larger array.
+// Chunks are parts of the arrays, or of each member's part of the larger array.
 size_t Group::LevelChunks(const Call& call) const {
   const size_t bytes = call.count * SizeOf(call.dtype);
-  if (call.collective == Collective::kAllReduce) return ChunksOf(bytes);
+  if (!HasParts(call.collective)) return ChunksOf(bytes);
   const size_t size = LevelChunk(call, 0).length;
   return (bytes + size - 1) / size;
 }
 
 Round Group::LevelChunk(const Call& call, size_t number) const {
-  if (call.collective == Collective::kAllReduce) return Chunk(call, number);
+  if (!HasParts(call.collective)) return Chunk(call, number);
   const bool gathers = call.collective == Collective::kAllGather;
   const size_t parts = gathers ? hosts_->count() : memory_.size();
   return PartOf(call.count * SizeOf(call.dtype), kChunkBytes / parts / kLine * kLine, number);
 }
 
 // Returns where a piece of a chunk lies in the chunk's place: that of a host, out of the share of
-// the members with this place on their host.
+// the members with this place on their host. All of a broadcast is of the root's host.
 Round Group::LevelPiece(const Call& call, const Round& chunk, size_t place, size_t host) const {
-  if (call.collective == Collective::kAllReduce) {
+  if (!HasParts(call.collective)) {
     const Round share = Divide({0, 0, chunk.length}, hosts_->local().size(), place);
-    return Divide(share, hosts_->count(), host);
+    if (call.collective == Collective::kAllReduce) return Divide(share, hosts_->count(), host);
+    return host == hosts_->Of(call.root) ? share : Round{0, share.begin, 0};
   }
   const bool gathers = call.collective == Collective::kAllGather;
   const size_t piece = gathers ? host : place * hosts_->count() + host;
@@ -101,9 +111,11 @@ void Group::OfferAcross(const char* begin, size_t length) {
 
 Status Group::StageArray(const Call& call, const Round& chunk, int parity,
                          const Patience& patience) {
+  const bool broadcast = call.collective == Collective::kBroadcast;
+  if (broadcast && rank() != call.root) return OkStatus();
   char* const to = own_stage(0) + InputPlace(chunk.number, parity);
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, chunk.length, patience));
-  const char* const from = call.input + chunk.begin;
+  const char* const from = (broadcast ? call.output : call.input) + chunk.begin;
   const Round own = Divide({0, 0, chunk.length}, hosts_->local().size(), hosts_->place);
   const size_t end = own.begin + own.length;
   std::memcpy(to, from, own.begin);
@@ -156,6 +168,20 @@ Status Group::SendPart(const Call& call, const Round& chunk, int parity, const P
   return OkStatus();
 }
 
+Status Group::SendShare(const Call& call, const Round& chunk, int parity,
+                        const Patience& patience) {
+  if (hosts_->host != hosts_->Of(call.root)) return OkStatus();
+  char* const to = own_stage(0) + SharePlace(chunk.number, parity);
+  RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, kChunkBytes, patience));
+  const Round share = LevelPiece(call, chunk, hosts_->place, hosts_->host);
+  const char* const from = rank() == call.root
+                               ? call.output + chunk.begin
+                               : stage(call.root, 0) + InputPlace(chunk.number, parity);
+  std::memcpy(to + share.begin, from + share.begin, share.length);
+  OfferAcross(to + share.begin, share.length);
+  return OkStatus();
+}
+
 Status Group::ReduceAcross(const Call& call, const Round& chunk, int parity,
                            const Patience& /*patience*/) {
   const Round piece = LevelPiece(call, chunk, hosts_->place, hosts_->host);
@@ -187,6 +213,7 @@ Status Group::CollectShare(const Call& call, const Round& chunk, int parity,
 
 Status Group::CopyToOutput(const Call& call, const Round& chunk, int parity,
                            const Patience& /*patience*/) {
+  if (call.collective == Collective::kBroadcast && rank() == call.root) return OkStatus();
   const size_t bytes = call.count * SizeOf(call.dtype);
   const bool gathers = call.collective == Collective::kAllGather;
   const std::vector<int>& local = hosts_->local();

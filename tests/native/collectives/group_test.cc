@@ -71,6 +71,18 @@ Status CheckAllReduce(Group* group, size_t count) {
   return OkStatus();
 }
 
+// Broadcasts from each member, and checks the values.
+Status CheckBroadcast(Group* group, size_t count) {
+  for (int root = 0; root < group->size(); ++root) {
+    std::vector<float> values = Values(group->rank(), count);
+    Call call = Floats(Collective::kBroadcast, count, nullptr, values.data());
+    call.root = root;
+    RDMA_RETURN_IF_ERROR(group->Run(call, Soon()));
+    EXPECT_EQ(values, Values(root, count));
+  }
+  return OkStatus();
+}
+
 // Runs all other collectives, and checks the values.
 Status CheckOthers(Group* group, size_t count) {
   const int rank = group->rank();
@@ -95,13 +107,7 @@ Status CheckOthers(Group* group, size_t count) {
     const size_t from = static_cast<size_t>(rank) * count + i % count;
     EXPECT_EQ(pieces[i], Value(static_cast<int>(i / count), from));
   }
-  for (int root = 0; root < group->size(); ++root) {
-    part = Values(rank, count);
-    Call call = Floats(Collective::kBroadcast, count, nullptr, part.data());
-    call.root = root;
-    RDMA_RETURN_IF_ERROR(group->Run(call, Soon()));
-    EXPECT_EQ(part, Values(root, count));
-  }
+  RDMA_RETURN_IF_ERROR(CheckBroadcast(group, count));
   return group->Run(Call(), Soon());
 }
 
@@ -150,6 +156,8 @@ TEST(FindHostsTest, GroupsOfEqualSize) {
   EXPECT_EQ(hosts->Across(0), 2);
   EXPECT_EQ(hosts->place, 1U);
   EXPECT_EQ(hosts->host, 1U);
+  EXPECT_EQ(hosts->Of(2), 0U);
+  EXPECT_EQ(hosts->Of(5), 2U);
   EXPECT_FALSE(FindHosts({0, 0, 0}, 1)) << "one host";
   EXPECT_FALSE(FindHosts({0, 1, 2}, 1)) << "one member on each host";
   EXPECT_FALSE(FindHosts({0, 0, 2}, 1)) << "a host with fewer members";
@@ -179,7 +187,7 @@ TEST_P(HostsTest, AllCollectives) {
       RDMA_RETURN_IF_ERROR(CheckAllReduce(group, count));
       RDMA_RETURN_IF_ERROR(CheckOthers(group, count / 3));
     }
-    return OkStatus();
+    return CheckBroadcast(group, kLarge);
   }));
 }
 
