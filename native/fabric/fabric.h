@@ -105,9 +105,9 @@ class ChannelHandler {
   // outside the peer's regions; others are of the fabric, and the channel may close for them.
   virtual void OnTransfer(uint64_t cookie, const Status& status) = 0;
   // The channel has closed; no event other than OnReleased() follows, not even for transfers in
-  // progress. Unavailable: the peer no longer accesses memory of this process, and OnReleased() is
-  // not called. Any other code: until OnReleased(), the peer may read what it has mapped and write
-  // where it was allowed to.
+  // progress, which access no local memory any more, unless OutlivedByTransfers(). Unavailable: the
+  // peer no longer accesses memory of this process, and OnReleased() is not called. Any other code:
+  // until OnReleased(), the peer may read what it has mapped and write where it was allowed to.
   virtual void OnClosed(const Status& status) = 0;
   // The peer no longer accesses memory of this process. Follows OnClosed(), at most once.
   virtual void OnReleased() {}

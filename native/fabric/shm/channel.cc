@@ -242,6 +242,16 @@ void ShmChannel::FlushPending() {
 }
 
 Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uint64_t cookie) {
+  copying_.fetch_add(1);  // first: FinishClose() looks at it after the channel has closed
+  const Status status = closed() ? NotConnected() : Copy(span, write, local, cookie);
+  if (copying_.fetch_sub(1) == 1 && closed()) {
+    Attend();
+    device_->Wake();
+  }
+  return status;
+}
+
+Status ShmChannel::Copy(const RemoteSpan& span, bool write, char* local, uint64_t cookie) {
   const std::shared_ptr<Mapping> mapping = peer_memory_.Find(span);
   Status status;
   if (mapping == nullptr) {
@@ -517,7 +527,7 @@ void ShmChannel::Close(const Status& reason) {
 }
 
 void ShmChannel::FinishClose() {
-  if (finished()) return;
+  if (finished() || copying_.load() > 0) return;
   const auto handler = handler_.lock();
   Status reason;
   {

@@ -145,6 +145,7 @@ class ShmChannel final : public Channel {
   void Finish();
   Owner peer() const { return {peer_device_id_.load(), peer_process_.load()}; }
   Status Transfer(const RemoteSpan& span, bool write, char* local, uint64_t cookie);
+  Status Copy(const RemoteSpan& span, bool write, char* local, uint64_t cookie);
 
   ChannelDevice* const device_;
   const std::weak_ptr<ChannelHandler> handler_;
@@ -174,6 +175,8 @@ class ShmChannel final : public Channel {
   std::set<uint64_t> shared_;
 
   PeerMemory peer_memory_;
+  // Transfers under way. The memory that they use may be freed in OnClosed(), which waits for them.
+  std::atomic<int> copying_{0};
 
   mutable std::mutex state_mu_;
   struct Completion {

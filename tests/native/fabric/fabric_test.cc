@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <random>
 #include <string>
@@ -210,6 +211,45 @@ TEST_P(FabricTest, AWriteWhoseDeliveryIsReportedIsThereWhenItEnds) {
     ASSERT_TRUE(a_.channel->Write(mine->address(), span, i).ok());
     ASSERT_TRUE(a_.channel->Flush().ok());
     ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == i; }));
+  }
+}
+
+// Whoever is notified of the end may free the memory of its transfers.
+TEST_P(FabricTest, NoTransferUsesLocalMemoryAfterTheEnd) {
+  constexpr size_t kGranules = 4;
+  struct Marker : testing::Recorder {
+    void OnClosed(const Status& status) override {
+      std::memset(region->address(), 'e', region->length());
+      Recorder::OnClosed(status);
+    }
+    Region* region = nullptr;
+  };
+  for (int round = 0; round < 6; ++round) {
+    const auto marker = std::make_shared<Marker>();
+    a_.handler = marker;
+    ASSERT_TRUE(a_.device->Open(a_.handler, &a_.channel).ok());
+    ASSERT_TRUE(OpenChannel(&b_).ok());
+    ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
+    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }));
+    if (a_.channel->OutlivedByTransfers()) GTEST_SKIP() << "they may";
+    const auto remote = Shared(b_, kGranules);
+    const auto local = Allocate(a_, kGranules);
+    marker->region = local.get();
+    const RemoteSpan span = {remote->key(), 0, remote->length()};
+    if (a_.channel->MapsPeer()) a_.channel->Map(span);
+    std::thread reader([&, channel = a_.channel] {
+      // A card has more to do at once.
+      const int most = channel->Copies() ? std::numeric_limits<int>::max() : 4;
+      for (int i = 0; i < most && channel->Read(span, local->address(), 1).ok();) ++i;
+    });
+    PollFor(round * kMillisecond);
+    a_.channel->Close(Status(Code::kCancelled, "enough"));
+    EXPECT_TRUE(PollUntil([&] { return a_.handler->closed; }));
+    reader.join();
+    const char* const data = local->address();
+    EXPECT_EQ(std::count(data, data + local->length(), 'e'), static_cast<long>(local->length()));
+    Drop();
   }
 }
 
