@@ -110,9 +110,10 @@ class CombinedChannel final : public Channel {
   bool Locate(const void* data, RemoteSpan* span) const override {
     return chosen()->Locate(data, span);
   }
-  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override {
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                After after) override {
     if (chosen() == nullptr) return NotConnected();
-    return chosen()->Notify(parts, count, urgency, number);
+    return chosen()->Notify(parts, count, urgency, number, after);
   }
   uint64_t Delivered() const override { return chosen() == nullptr ? 0 : chosen()->Delivered(); }
   Backlog backlog() const override { return chosen() == nullptr ? Backlog() : chosen()->backlog(); }

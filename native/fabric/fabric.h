@@ -95,8 +95,8 @@ class ChannelHandler {
   // The channel is connected, and the peer has proved that it knows the key and both addresses.
   // Called at most once.
   virtual void OnConnected() = 0;
-  // Called once per notification, in the order in which the peer sent them. `data` is valid only
-  // during the call.
+  // Called once per notification, in an order that `After` allows. `data` is valid only during the
+  // call.
   virtual void OnNotify(const char* data, size_t length) = 0;
   // All notifications up to this number have reached the peer, or the peer has died. They need not
   // be sent again. Numbers never decrease.
@@ -119,6 +119,28 @@ enum class Urgency {
   kLazy,  // may be delayed until the sender's polling thread polls or is about to sleep
 };
 
+// What a notification follows, besides the earlier notifications that follow everything.
+class After {
+ public:
+  // All earlier writes and notifications of the channel.
+  static constexpr After Everything() { return After(Kind::kEverything, 0); }
+  // The write with this cookie. It may overtake other writes, and what follows those.
+  static constexpr After Write(uint64_t cookie) { return After(Kind::kWrite, cookie); }
+  // No write.
+  static constexpr After Nothing() { return After(Kind::kNothing, 0); }
+
+  constexpr bool IsEverything() const { return kind_ == Kind::kEverything; }
+  constexpr bool IsNothing() const { return kind_ == Kind::kNothing; }
+  constexpr uint64_t cookie() const { return cookie_; }
+
+ private:
+  enum class Kind { kEverything, kWrite, kNothing };
+  constexpr After(Kind kind, uint64_t cookie) : kind_(kind), cookie_(cookie) {}
+
+  Kind kind_;
+  uint64_t cookie_;
+};
+
 // Cookie of a Write() whose completion is not needed. A channel with Copies() then skips
 // OnTransfer().
 constexpr uint64_t kNobodyWaits = ~uint64_t{0};
@@ -127,7 +149,7 @@ constexpr uint64_t kNobodyWaits = ~uint64_t{0};
 struct Backlog {
   uint64_t ring_bytes = 0;     // capacity of the ring through which they reach the peer
   uint64_t used_bytes = 0;     // of `ring_bytes`; may count up to a quarter too much
-  uint64_t waiting_bytes = 0;  // queued in this process until the ring has room
+  uint64_t waiting_bytes = 0;  // queued in this process
 };
 
 // The side of the bootstrap that an end of a channel is on. The task that requests the connection
@@ -182,14 +204,14 @@ class Channel {
   // mean no more than that the source may change. Call it before Connect().
   virtual void ReportDelivery() {}
 
-  // Sends one notification that consists of the concatenated parts. The peer receives it after all
-  // earlier writes and notifications of this channel. Never blocks: if the peer's ring is full, the
-  // notification is queued. Returns ResourceExhausted if too much is queued, or InvalidArgument if
-  // the notification is too long. If the channel closes, notifications that OnDelivered() has not
-  // reported may be lost, even if both processes are alive. `number` receives the sequence number,
-  // starting at 1.
-  virtual Status Notify(const iovec* parts, int count, Urgency urgency,
-                        uint64_t* number = nullptr) = 0;
+  // Sends one notification that consists of the concatenated parts. The peer receives it after what
+  // `after` says; a channel may keep a stricter order. Never blocks: if the peer's ring is full,
+  // the notification is queued. Returns ResourceExhausted if too much is queued, or InvalidArgument
+  // if the notification is too long. If the channel closes, notifications that OnDelivered() has
+  // not reported may be lost, even if both processes are alive. `number` receives the sequence
+  // number, starting at 1.
+  virtual Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number = nullptr,
+                        After after = After::Everything()) = 0;
   // Returns what OnDelivered() would report now, as far as known without polling.
   virtual uint64_t Delivered() const { return 0; }
   // Returns the notifications that the peer has not consumed. May also be called before the channel

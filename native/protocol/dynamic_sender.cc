@@ -39,8 +39,8 @@ SendOutcome DynamicSender::SendInline(const Outgoing& tensor) {
   context_.traffic->Sent(Mode::kInline).Add(tensor.bytes);
   GlobalCounters().inline_copied_bytes.fetch_add(tensor.bytes, std::memory_order_relaxed);
   SendOutcome outcome;
-  outcome.status =
-      channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake, &outcome.number);
+  outcome.status = channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake,
+                                    &outcome.number, fabric::After::Nothing());
   return outcome;
 }
 
@@ -79,8 +79,8 @@ SendOutcome DynamicSender::SendDescriptor(Outgoing* tensor) {
   SendOutcome outcome;
   outcome.mode = Mode::kDynamic;
   outcome.handle = header.buffer_id;
-  outcome.status =
-      channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake, &outcome.number);
+  outcome.status = channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake,
+                                    &outcome.number, fabric::After::Nothing());
   if (!outcome.status.ok()) outstanding_->Release(header.buffer_id);
   return outcome;
 }

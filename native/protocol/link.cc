@@ -296,7 +296,8 @@ bool Link::Tick(Nanos now, bool excuse) {
       break;
     case Liveness::Verdict::kPing:
       // Its answer also ends a silence, so it must not be lost.
-      notifier_->SendControl(MessageType::kPing, 0, fabric::Urgency::kWake);
+      notifier_->SendControl(MessageType::kPing, 0, fabric::Urgency::kWake, 0,
+                             fabric::After::Nothing());
       break;
     case Liveness::Verdict::kSilent:
       Freeze(liveness_.Silence(now));

@@ -12,7 +12,7 @@ struct ReleaseNotice {
   fabric::Urgency urgency;
   std::shared_ptr<const void> memory;
 
-  ~ReleaseNotice() { notifier->SendControl(type, value, urgency); }
+  ~ReleaseNotice() { notifier->SendControl(type, value, urgency, 0, fabric::After::Nothing()); }
   static void Delete(void* notice) { delete static_cast<ReleaseNotice*>(notice); }
 };
 

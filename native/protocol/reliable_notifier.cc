@@ -1,35 +1,35 @@
 #include "protocol/reliable_notifier.h"
 
+#include "base/parts.h"
 #include "protocol/control.h"
 
 namespace rdma_transport {
 
-void ReliableNotifier::Send(const iovec* parts, int count, fabric::Urgency urgency) {
-  if (channel_->Notify(parts, count, urgency).code() != Code::kResourceExhausted) return;
-  std::string record;
-  for (int i = 0; i < count; ++i) {
-    record.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-  }
+void ReliableNotifier::Send(const iovec* parts, int count, fabric::Urgency urgency,
+                            fabric::After after) {
+  const Status sent = channel_->Notify(parts, count, urgency, nullptr, after);
+  if (sent.code() != Code::kResourceExhausted) return;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    queue_.emplace_back(std::move(record), urgency);
+    queue_.push_back({Joined(parts, count), urgency, after});
   }
   on_queued_();
 }
 
 void ReliableNotifier::SendControl(MessageType type, uint64_t value, fabric::Urgency urgency,
-                                   uint32_t generation) {
+                                   uint32_t generation, fabric::After after) {
   ControlMessage message = ControlOf(type, value, generation);
   const iovec part = {&message, sizeof(message)};
-  Send(&part, 1, urgency);
+  Send(&part, 1, urgency, after);
 }
 
 bool ReliableNotifier::SendQueued() {
   std::lock_guard<std::mutex> lock(mu_);
   while (!queue_.empty()) {
-    auto& [record, urgency] = queue_.front();
-    const iovec part = {record.data(), record.size()};
-    if (channel_->Notify(&part, 1, urgency).code() == Code::kResourceExhausted) return false;
+    Queued& front = queue_.front();
+    const iovec part = {front.record.data(), front.record.size()};
+    const Status sent = channel_->Notify(&part, 1, front.urgency, nullptr, front.after);
+    if (sent.code() == Code::kResourceExhausted) return false;
     queue_.pop_front();
   }
   return true;

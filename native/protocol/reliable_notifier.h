@@ -1,5 +1,5 @@
-// Notifications of one channel that must not be lost, and whose order does not matter. Those that
-// find no room are sent as soon as there is some.
+// Notifications of one channel that must not be lost. Those that find no room are sent as soon as
+// there is some; others may overtake them.
 #pragma once
 
 #include <sys/uio.h>
@@ -26,9 +26,10 @@ class ReliableNotifier {
 
   // Sends the notification now or later. Never blocks. Does nothing if the channel has closed: a
   // lost peer needs no notification.
-  void Send(const iovec* parts, int count, fabric::Urgency urgency);
+  void Send(const iovec* parts, int count, fabric::Urgency urgency,
+            fabric::After after = fabric::After::Everything());
   void SendControl(MessageType type, uint64_t value, fabric::Urgency urgency,
-                   uint32_t generation = 0);
+                   uint32_t generation = 0, fabric::After after = fabric::After::Everything());
   // Sends queued notifications. Returns true if the queue is empty.
   bool SendQueued();
 
@@ -36,7 +37,12 @@ class ReliableNotifier {
   const std::shared_ptr<fabric::Channel> channel_;
   const std::function<void()> on_queued_;
   std::mutex mu_;
-  std::deque<std::pair<std::string, fabric::Urgency>> queue_;
+  struct Queued {
+    std::string record;
+    fabric::Urgency urgency;
+    fabric::After after;
+  };
+  std::deque<Queued> queue_;
 };
 
 }  // namespace rdma_transport

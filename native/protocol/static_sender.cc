@@ -255,7 +255,7 @@ bool StaticSender::SendFromSource(Edge* edge, Variant* variant, Outgoing* tensor
   message.edge = variant->number;
   message.buffer_id = buffer_id;
   message.generation = slot->generation;
-  outcome->status = NotifyTensor(message, *tensor, &outcome->number);
+  outcome->status = NotifyTensor(message, *tensor, fabric::After::Nothing(), &outcome->number);
   if (!outcome->status.ok()) outstanding_->Release(buffer_id);
   return true;
 }
@@ -399,12 +399,13 @@ bool StaticSender::SendToReceiver(Edge* edge, Variant* variant, Outgoing* tensor
   }
   outcome->mode = Mode::kStatic;
   outcome->handle = CreditOf(variant->receiver_pool, message.slot) | Trace::kCreditBit;
-  outcome->status = NotifyTensor(message, *tensor, &outcome->number);
+  outcome->status = NotifyTensor(message, *tensor, fabric::After::Write(cookie), &outcome->number);
   if (!outcome->status.ok()) receiver_slots_.ReturnWritten(variant->receiver_pool, message.slot);
   return true;
 }
 
-Status StaticSender::NotifyTensor(StaticMessage message, const Outgoing& tensor, uint64_t* number) {
+Status StaticSender::NotifyTensor(StaticMessage message, const Outgoing& tensor,
+                                  fabric::After after, uint64_t* number) {
   message.type = MessageType::kStatic;
   message.flags = tensor.dead ? kDead : 0;
   message.step = tensor.step;
@@ -426,7 +427,7 @@ Status StaticSender::NotifyTensor(StaticMessage message, const Outgoing& tensor,
       {&sum, context_.settings->checksum ? sizeof(sum) : 0},
   };
   const bool bare = message.suffix_length == 0 && !context_.settings->checksum;
-  return channel_->Notify(parts, bare ? 1 : 4, fabric::Urgency::kWake, number);
+  return channel_->Notify(parts, bare ? 1 : 4, fabric::Urgency::kWake, number, after);
 }
 
 void StaticSender::OnWritten(uint64_t cookie, const Status& status) {

@@ -123,7 +123,8 @@ class StaticSender {
   void FollowToSite(Variant* variant, const Outgoing& tensor);
   void AddPool(Variant* variant, std::string_view site, size_t bytes);
   void AdoptBlocks(Variant* variant, const memory::SlotPool& pool);
-  Status NotifyTensor(StaticMessage message, const Outgoing& tensor, uint64_t* number);
+  Status NotifyTensor(StaticMessage message, const Outgoing& tensor, fabric::After after,
+                      uint64_t* number);
   void Miss(Variant* variant, const char* reason);
 
   const LinkContext& context_;

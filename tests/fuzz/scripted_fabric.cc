@@ -94,7 +94,8 @@ bool ScriptedChannel::Locate(const void* data, fabric::RemoteSpan* span) const {
   return device_->Locate(data, span);
 }
 
-Status ScriptedChannel::Notify(const iovec* parts, int count, fabric::Urgency, uint64_t* number) {
+Status ScriptedChannel::Notify(const iovec* parts, int count, fabric::Urgency, uint64_t* number,
+                               fabric::After) {
   if (closed_) return Status(Code::kUnavailable, "the channel is not connected");
   if (device_->manners().refuses) return Status(Code::kResourceExhausted, "no room");
   std::string bytes;

@@ -45,7 +45,8 @@ class ScriptedChannel final : public fabric::Channel {
   std::string Route() const override { return "nowhere"; }
   bool MapsPeer() const override;
   bool Copies() const override { return MapsPeer(); }
-  Status Notify(const iovec* parts, int count, fabric::Urgency urgency, uint64_t* number) override;
+  Status Notify(const iovec* parts, int count, fabric::Urgency urgency, uint64_t* number,
+                fabric::After after) override;
   fabric::Backlog backlog() const override { return {}; }
   Status Read(const fabric::RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const fabric::RemoteSpan& destination, uint64_t cookie) override;

@@ -104,7 +104,8 @@ Status LibfabricChannel::HandleGreeting(RecordKind kind, std::string_view shown)
 
 // --- Notifications ---
 
-Status LibfabricChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) {
+Status LibfabricChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                                After /*after*/) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Connected()) return NotConnected();
   RDMA_RETURN_IF_ERROR(

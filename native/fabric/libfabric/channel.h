@@ -77,7 +77,8 @@ class LibfabricChannel final : public Channel,
   void ReportDelivery() override { reports_delivery_ = true; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
-  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override;
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                After after) override;
   Backlog backlog() const override;
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/parts.h"
+
 namespace rdma_transport::fabric::libfabric {
 namespace {
 
@@ -17,8 +19,7 @@ constexpr size_t Room() { return Domain::frame_bytes() - sizeof(MessageHeader); 
 // A record may take half of the messages, so that another one always finds room some time.
 Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t number,
                    uint64_t writes) {
-  size_t length = 0;
-  for (int i = 0; i < count; ++i) length += parts[i].iov_len;
+  const size_t length = TotalLength(parts, count);
   if (length + sizeof(RecordHeader) > frames_ / 2 * Room()) {
     return Status(Code::kInvalidArgument,
                   "a notification of " + std::to_string(length) +
@@ -30,13 +31,8 @@ Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t numb
   if (waiting_bytes_ + length + waiting_.size() * sizeof(Waiting) > kWaitingLimit) {
     return Status(Code::kResourceExhausted, "the peer does not take its notifications");
   }
-  Waiting waiting = {kind, std::string(), number, writes};
-  waiting.bytes.reserve(length);
-  for (int i = 0; i < count; ++i) {
-    waiting.bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-  }
   waiting_bytes_ += length;
-  waiting_.push_back(std::move(waiting));
+  waiting_.push_back({kind, Joined(parts, count), number, writes});
   return OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/parts.h"
 #include "fabric/host/identity.h"
 #include "fabric/host/memory_file.h"
 #include "fabric/shm/address.h"
@@ -20,12 +21,6 @@ constexpr int kMessagesPerTurn = 64;
 // More than a socket of default size holds, so that everything sent before a notification is
 // included.
 constexpr int kMessagesInSocket = 1024;
-
-size_t TotalLength(const iovec* parts, int count) {
-  size_t length = 0;
-  for (int i = 0; i < count; ++i) length += parts[i].iov_len;
-  return length;
-}
 
 Status NotConnected() { return Status(Code::kUnavailable, "the channel is not connected"); }
 
@@ -153,17 +148,13 @@ bool ShmChannel::Locate(const void* data, RemoteSpan* span) const {
 }
 
 void ShmChannel::Enqueue(const iovec* parts, int count, size_t length) {
-  std::string record;
-  record.reserve(length);
-  for (int i = 0; i < count; ++i) {
-    record.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-  }
   pending_bytes_ += length;
-  pending_.push_back(std::move(record));
+  pending_.push_back(Joined(parts, count));
   has_pending_.store(true);
 }
 
-Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) {
+Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                          After /*after*/) {
   const size_t length = TotalLength(parts, count);
   if (length > kMaxRecord) return Status(Code::kInvalidArgument, "a notification too long");
   if (state_.load(std::memory_order_acquire) != State::kConnected || device_->Foreign()) {

@@ -156,7 +156,8 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
 
 // --- Notifications out ---
 
-Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) {
+Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                            After after) {
   if (state_.load(std::memory_order_acquire) != State::kConnected || !device_->adapter().Usable()) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
@@ -165,9 +166,8 @@ Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint
     return Status(Code::kUnavailable, "the channel is not connected");
   }
   const bool wake = urgency == Urgency::kWake;
-  const Status added =
-      AddRecord(RecordKind::kNotification, parts, count, notified_ + 1, /*signaled=*/wake);
-  if (!added.ok()) return added;
+  RDMA_RETURN_IF_ERROR(SendAfter(after, RecordKind::kNotification, parts, count, notified_ + 1,
+                                 /*signaled=*/wake));
   ++notified_;
   if (number != nullptr) *number = notified_;
   return OkStatus();
@@ -311,7 +311,9 @@ bool VerbsChannel::Locate(const void* data, RemoteSpan* span) const {
 
 Backlog VerbsChannel::backlog() const {
   std::lock_guard<std::mutex> lock(mu_);
-  return outbox_.backlog();
+  Backlog backlog = outbox_.backlog();
+  backlog.waiting_bytes += writes_.note_bytes();
+  return backlog;
 }
 
 Status VerbsChannel::Read(const RemoteSpan& source, char* destination, uint64_t cookie) {
@@ -348,9 +350,15 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     device_->Wake();
     return OkStatus();
   }
-  transfers_.Begin(work, span, *region, ends, device_->chunk(), pairs_);
+  Lane& lane = LaneOf(kind);
+  if (Lane::Takes(span.length, Piece())) {
+    lane.Add({work, span, ends});
+    AdvanceLane(&lane);
+  } else {
+    transfers_.Begin(work, Transfers::Part::kWhole, span, *region, ends, device_->chunk(), pairs_);
+  }
   // With one queue pair, the write is posted together with the notification that follows it.
-  if (!write || pairs_.size() > 1) Pump();
+  if (!write || pairs_.size() > 1 || !lane.empty()) Pump();
   return OkStatus();
 }
 
@@ -380,15 +388,17 @@ void VerbsChannel::OnSent(const ibv_wc& completion) {
     if (itself && failed) break;
     if (work.kind == Work::Kind::kBatch) {
       outbox_.OnWritten(work);
-      delivered_ = work.number;
+      delivered_ = outbox_.Delivered();
     } else if (work.kind == Work::Kind::kBind) {
       windows_.OnBound(work.window);
       transfers_.EndBind(index);
     } else if (work.last) {
       transfers_.OnEnded(index, work);
+      LaneOf(work.kind).OnEnded(work.share);
     }
     if (itself) break;
   }
+  if (!failed) AdvanceLanes();
   if (IsFurther(index) && OnPairCompletion(index, completion, work, known)) return Pump();
   if (failed) {
     if (IsFlush(completion.status)) {
@@ -444,6 +454,7 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   }
   Immediate credit;
   while (inbox_.TakeCredit(&credit)) outbox_.SendCredit(credit);
+  AdvanceLanes();
   Pump();
   if (pairs_.front()->waiting_credits() > credit_receives_) {
     PartLocked(
@@ -606,7 +617,7 @@ void VerbsChannel::PartLocked(const Status& reason) {
   deadline_ = Now() + kClosingTimeout;
   const iovec words = {const_cast<char*>(reason.message().data()),
                        std::min(reason.message().size(), kMaxReason)};
-  AddRecord(RecordKind::kBye, &words, 1, 0, /*signaled=*/true).IgnoreError();
+  SendAfter(After::Everything(), RecordKind::kBye, &words, 1, 0, /*signaled=*/true).IgnoreError();
   if (state_.load() != State::kBroken) state_.store(State::kClosing);
   Attend();
 }
@@ -625,6 +636,8 @@ void VerbsChannel::BreakLocked(const Status& reason) {
   deadline_ = Now() + kFlushTimeout;
   for (const auto& pair : pairs_) pair->Break();
   outbox_.Drop();
+  writes_.Drop();
+  reads_.Drop();
   Attend();
   device_->Wake();
 }
@@ -642,7 +655,8 @@ bool VerbsChannel::Service() {
       Pump();
     }
     if (state == State::kClosing) {
-      if (outbox_.AllWritten() || Now() > deadline_) BreakLocked(close_reason_);
+      if ((writes_.empty() && outbox_.AllWritten()) || Now() > deadline_)
+        BreakLocked(close_reason_);
       Attend();
     } else if (state == State::kBroken) {
       over = std::all_of(pairs_.begin(), pairs_.end(), [](const auto& p) { return p->Drained(); });

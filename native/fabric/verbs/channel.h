@@ -14,6 +14,7 @@
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/channel_ports.h"
 #include "fabric/verbs/inbox.h"
+#include "fabric/verbs/lane.h"
 #include "fabric/verbs/memory.h"
 #include "fabric/verbs/outbox.h"
 #include "fabric/verbs/queue_pair.h"
@@ -33,6 +34,8 @@ class ChannelDevice {
   virtual RegisteredMemory& memory() const = 0;
   // Returns the most bytes of one work request.
   virtual uint64_t chunk() const = 0;
+  // Returns the bytes of a piece in a lane, for each queue pair.
+  virtual uint64_t piece() const = 0;
   // Returns how long a channel may be idle before it probes its peer.
   virtual Nanos keepalive() const = 0;
   // Returns the time of the last Poll(). Polling thread only.
@@ -54,7 +57,8 @@ class ChannelDevice {
 // See Channel for the contract.
 //
 // The first queue pair carries notifications, small transfers and a share of the large ones. The
-// others, on its port and on further ones, carry only shares of large transfers.
+// others, on its port and on further ones, carry only shares of large transfers. Large transfers
+// pass through lanes, so that small ones need not wait behind them; see channel_lanes.cc.
 //
 // mu_ guards the whole sending side. No lock is held while the handler runs.
 class VerbsChannel final : public Channel {
@@ -73,7 +77,8 @@ class VerbsChannel final : public Channel {
   bool Copies() const override { return false; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
-  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override;
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                After after) override;
   Backlog backlog() const override;
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
@@ -150,6 +155,15 @@ class VerbsChannel final : public Channel {
   void BindWindow(uint64_t key, size_t i);
   Status SendRegion(RegionRecord record, const Registrations& memory);
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
+  // Of large transfers, in channel_lanes.cc.
+  Lane& LaneOf(Work::Kind kind) { return kind == Work::Kind::kRead ? reads_ : writes_; }
+  uint64_t Piece() const;
+  Status SendAfter(After after, RecordKind kind, const iovec* parts, int count, uint64_t number,
+                   bool signaled);
+  Status KeepInLane(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled,
+                    bool ordered);
+  void AdvanceLane(Lane* lane);
+  void AdvanceLanes();
   void PartLocked(const Status& reason);
   void BreakLocked(const Status& reason);
 
@@ -219,6 +233,8 @@ class VerbsChannel final : public Channel {
   Windows windows_;              // bound to these queue pairs
   Outbox outbox_;
   Transfers transfers_;
+  Lane writes_;
+  Lane reads_;
   uint64_t notified_ = 0;
   uint64_t delivered_ = 0;
   uint64_t told_ = 0;                  // part of delivered_ that was reported to the handler

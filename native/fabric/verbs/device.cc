@@ -54,6 +54,7 @@ Status VerbsDevice::Init(const Settings& settings) {
   }
   keepalive_ = settings.peer_timeout;
   if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
+  piece_ = std::min(Lane::PieceFor(adapters_.front()->port().gigabits), chunk_);
   // The kernel counts memory once for each port that it is registered with.
   RDMA_RETURN_IF_ERROR(
       CheckMemlock(adapters_.size() * MemoryToBeginWith(settings.verbs.ring), MemlockLimit()));

@@ -63,6 +63,7 @@ class VerbsDevice final : public Device, private ChannelDevice {
   std::vector<Adapter*> ports() const override;
   RegisteredMemory& memory() const override { return *memory_; }
   uint64_t chunk() const override { return chunk_; }
+  uint64_t piece() const override { return piece_; }
   Nanos keepalive() const override { return keepalive_; }
   Nanos polled_at() const override { return polled_at_; }
   bool asleep() const override { return asleep_.load(); }
@@ -89,6 +90,7 @@ class VerbsDevice final : public Device, private ChannelDevice {
   std::vector<std::unique_ptr<Adapter>> adapters_;  // in the order of preference
   std::unique_ptr<RegisteredMemory> memory_;
   uint64_t chunk_ = 0;
+  uint64_t piece_ = 0;
   Nanos keepalive_ = 0;
   host::Sleeper sleeper_;
   std::atomic<bool> asleep_{false};

@@ -1,18 +1,15 @@
 #include "fabric/verbs/outbox.h"
 
 #include <algorithm>
+#include <iterator>
+
+#include "base/parts.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
 // Limit on bytes queued for the peer's ring. Records are refused beyond it.
 constexpr size_t kWaitingLimit = size_t{256} << 20;
-
-size_t TotalLength(const iovec* parts, int count) {
-  size_t length = 0;
-  for (int i = 0; i < count; ++i) length += parts[i].iov_len;
-  return length;
-}
 
 }  // namespace
 
@@ -36,13 +33,16 @@ Status Outbox::AttachRing(uint64_t address, uint32_t rkey, uint64_t size, Ring* 
 
 Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled) {
   const size_t length = TotalLength(parts, count);
-  if (length > RingWriter::LargestRecordOf(limit_)) {
-    return Status(Code::kInvalidArgument,
-                  "a notification of " + std::to_string(length) +
-                      " bytes is too long for the peer's ring (RDMA_TRANSPORT_RING)");
-  }
+  RDMA_RETURN_IF_ERROR(Fits(length));
   if (waiting_.empty() && Append(kind, parts, count, length, number, signaled)) return OkStatus();
   return Keep(kind, parts, count, length, number, signaled);
+}
+
+Status Outbox::Fits(size_t length) const {
+  if (length <= RingWriter::LargestRecordOf(limit_)) return OkStatus();
+  return Status(Code::kInvalidArgument,
+                "a notification of " + std::to_string(length) +
+                    " bytes is too long for the peer's ring (RDMA_TRANSPORT_RING)");
 }
 
 void Outbox::AddRing(const RingRecord& ring) {
@@ -60,13 +60,8 @@ Status Outbox::Keep(RecordKind kind, const iovec* parts, int count, size_t lengt
   if (waiting_bytes_ + length + waiting_.size() * sizeof(Waiting) > kWaitingLimit) {
     return Status(Code::kResourceExhausted, "the peer does not take its notifications");
   }
-  Waiting waiting = {kind, std::string(), number, signaled};
-  waiting.bytes.reserve(length);
-  for (int i = 0; i < count; ++i) {
-    waiting.bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-  }
   waiting_bytes_ += length;
-  waiting_.push_back(std::move(waiting));
+  waiting_.push_back({kind, Joined(parts, count), number, signaled});
   RequestRing(length);
   return OkStatus();
 }
@@ -137,7 +132,9 @@ bool Outbox::Append(RecordKind kind, const iovec* parts, int count, size_t lengt
     room = writer_.Append(kind, parts, count, length);
   }
   if (room != RingWriter::Room::kTaken) return false;
-  if (number != 0) last_number_ = number;
+  last_number_ = std::max(last_number_, number);
+  const auto delayed = delayed_.find(number);
+  if (delayed != delayed_.end()) delayed->second = writer_.tail();
   writer_.Mark(last_number_, signaled);
   return true;
 }
@@ -179,8 +176,16 @@ Status Outbox::OnCredit(const Immediate& credit) {
 
 void Outbox::OnWritten(const Work& batch) {
   writer_.OnWritten(batch.end);
+  written_ = std::max(written_, batch.number);
+  for (auto it = delayed_.begin(); it != delayed_.end();) {
+    it = it->second <= batch.end ? delayed_.erase(it) : std::next(it);
+  }
   if (old_.mirror != nullptr && writer_.Moved()) old_ = Ring();
   Refill();
+}
+
+uint64_t Outbox::Delivered() const {
+  return delayed_.empty() ? written_ : std::min(written_, delayed_.begin()->first - 1);
 }
 
 void Outbox::Refill() {

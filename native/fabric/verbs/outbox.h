@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,6 +38,12 @@ class Outbox {
   // number of a notification, 0 for other records. Returns ResourceExhausted if too much is queued,
   // InvalidArgument if the record is too long.
   Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled);
+  // Returns InvalidArgument if a record of this length can never be added.
+  Status Fits(size_t length) const;
+  // The notification with this number is added after others with higher numbers.
+  void Delay(uint64_t number) { delayed_[number] = kNotAdded; }
+  // Returns the number up to which all notifications have been written to the peer's ring.
+  uint64_t Delivered() const;
   // Adds the answer to the peer's request for a larger ring. It overtakes what is queued: records
   // there may wait for the peer's own answer.
   void AddRing(const RingRecord& ring);
@@ -96,7 +103,12 @@ class Outbox {
   RingWriter writer_;
   uint64_t limit_ = 0;        // of the size of rings
   bool requested_ = false;    // a larger ring; the answer has not arrived
-  uint64_t last_number_ = 0;  // of the last notification in the ring
+  uint64_t last_number_ = 0;  // the highest of a notification in the ring
+  uint64_t written_ = 0;      // the highest of one that was written
+  // Notifications that were not written before all with higher numbers, and the end in the ring of
+  // those that have been added.
+  static constexpr uint64_t kNotAdded = ~uint64_t{0};
+  std::map<uint64_t, uint64_t> delayed_;
   std::deque<Waiting> waiting_;
   size_t waiting_bytes_ = 0;
 };

@@ -44,51 +44,6 @@ const char* TransportName(ibv_transport_type transport) {
   }
 }
 
-// Returns gigabits per second. Unknown width or speed values are used as they are.
-double Rate(const ibv_port_attr& attributes) {
-  double lanes = attributes.active_width;
-  switch (attributes.active_width) {
-    case 2:
-      lanes = 4;
-      break;
-    case 4:
-      lanes = 8;
-      break;
-    case 8:
-      lanes = 12;
-      break;
-    case 16:
-      lanes = 2;
-      break;
-  }
-  double lane = attributes.active_speed;
-  switch (attributes.active_speed) {
-    case 1:
-      lane = 2.5;
-      break;
-    case 2:
-      lane = 5;
-      break;
-    case 4:
-    case 8:
-      lane = 10;
-      break;
-    case 16:
-      lane = 14;
-      break;
-    case 32:
-      lane = 25;
-      break;
-    case 64:
-      lane = 50;
-      break;
-    case 128:
-      lane = 100;
-      break;
-  }
-  return lanes * lane;
-}
-
 std::string RateText(double rate) {
   char text[32];
   std::snprintf(text, sizeof(text), "%g Gb/s", rate);
@@ -261,6 +216,51 @@ std::vector<std::string> MissingEntries(const std::vector<PortCandidate>& candid
 
 }  // namespace
 
+// Unknown width or speed values are used as they are.
+double GigabitsPerSecond(const ibv_port_attr& attributes) {
+  double lanes = attributes.active_width;
+  switch (attributes.active_width) {
+    case 2:
+      lanes = 4;
+      break;
+    case 4:
+      lanes = 8;
+      break;
+    case 8:
+      lanes = 12;
+      break;
+    case 16:
+      lanes = 2;
+      break;
+  }
+  double lane = attributes.active_speed;
+  switch (attributes.active_speed) {
+    case 1:
+      lane = 2.5;
+      break;
+    case 2:
+      lane = 5;
+      break;
+    case 4:
+    case 8:
+      lane = 10;
+      break;
+    case 16:
+      lane = 14;
+      break;
+    case 32:
+      lane = 25;
+      break;
+    case 64:
+      lane = 50;
+      break;
+    case 128:
+      lane = 100;
+      break;
+  }
+  return lanes * lane;
+}
+
 uint32_t MtuBytes(ibv_mtu mtu) { return 128u << static_cast<int>(mtu); }
 
 Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::DeviceList& list,
@@ -286,7 +286,7 @@ Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::Dev
       continue;
     }
     one.place = list.Place(candidate.device, candidate.number);
-    one.rate = Rate(candidate.attributes);
+    one.rate = GigabitsPerSecond(candidate.attributes);
     one.far = candidate.far;
     usable.push_back(std::move(one));
   }

@@ -41,6 +41,8 @@ inline bool HasReliableConnections(ibv_transport_type transport) {
 }
 
 uint32_t MtuBytes(ibv_mtu mtu);
+// Returns the rate of a port.
+double GigabitsPerSecond(const ibv_port_attr& attributes);
 
 // Most ports that a task uses.
 constexpr size_t kMaxPorts = 8;

@@ -261,6 +261,7 @@ Status ChoosePorts(const Library& library, const VerbsSettings& settings, std::v
     port.pkey_index = choice.pkey_index;
     port.mtu = choice.mtu;
     port.largest_message = chosen.attributes.max_msg_sz;
+    port.gigabits = GigabitsPerSecond(chosen.attributes);
     port.attributes = place.attributes;
     if (settings.mtu > MtuBytes(choice.mtu)) {
       Log(LogLevel::kWarning,

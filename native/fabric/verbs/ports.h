@@ -26,6 +26,7 @@ struct Port {
   uint16_t pkey_index = 0;
   ibv_mtu mtu = IBV_MTU_1024;  // the port's active MTU, or less if the settings say so
   uint64_t largest_message = 0;
+  double gigabits = 0;  // per second, when it was opened
   int subnet_bits = 0;  // leading bits of the GID that its subnet has in common, see subnet.h
   ibv_device_attr attributes = {};
 

@@ -29,6 +29,7 @@ struct Work {
   uint64_t region = 0;             // kWrite, kRead: key of the peer's region
   uint64_t offset = 0;             // kWrite, kRead: in the region
   uint64_t cookie = 0;             // kWrite, kRead
+  uint64_t share = 0;              // kWrite, kRead, if `last`: bytes that have then ended in a lane
   uint64_t end = 0;                // kBatch: position behind it, see Batch
   uint64_t number = 0;             // kBatch: number of its last notification
   const Window* window = nullptr;  // kBind

@@ -62,6 +62,8 @@ class RingWriter {
   void OnWritten(uint64_t end) { written_ = end; }
   bool AllWritten() const { return !open_ && written_ == tail_; }
   uint64_t size() const { return size_; }
+  // Returns the position behind all records; at most `end` of the batch of the last one.
+  uint64_t tail() const { return tail_; }
   // Returns the number of bytes that must not be overwritten yet.
   uint64_t Used() const { return tail_ - FirstUsed(); }
 

@@ -50,27 +50,35 @@ Status Transfers::Aim(const RemoteSpan& span, Work::Kind kind, const PeerRegion*
   return OkStatus();
 }
 
-void Transfers::Begin(const Work& work, const RemoteSpan& span, const PeerRegion& region,
+void Transfers::Begin(const Work& work, Part part, const RemoteSpan& span, const PeerRegion& region,
                       const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs) {
   std::array<size_t, kMaxQueuePairs> used = {0};
   size_t count = 1;
-  const uint64_t most = span.length / kMinShare;
+  const uint64_t most = span.length / std::min(kMinShare, chunk);
   for (size_t i = 1; i < pairs.size() && count < most; ++i) {
     if (!pairs[i]->takes_shares() || region.ends[i].usable == 0) continue;
     if (ends[pairs[i]->port()].usable) used[count++] = i;
   }
-  if (count > 1) shares_[work.cookie] = static_cast<int>(count);
+  if (count > 1 || part != Part::kWhole) {
+    Divided& divided = divided_[work.cookie];
+    divided.unfinished += static_cast<int>(count);
+    divided.more = part == Part::kPiece;
+  }
   const uint64_t share = (span.length / count + kShareGranule - 1) / kShareGranule * kShareGranule;
   for (size_t turn = 0; turn < count; ++turn) {
     const size_t i = used[turn];
     const uint64_t from = turn * share;
-    Work part = work;
-    part.local_end = ends[pairs[i]->port()];
-    part.remote = region.ends[i].address + span.offset;
-    part.rkey = region.ends[i].rkey;
-    part.region = span.key;
-    part.offset = span.offset;
-    Push(i, part, from, turn + 1 == count ? span.length - from : share, chunk, pairs[i].get());
+    const uint64_t length = turn + 1 == count ? span.length - from : share;
+    Work whole = work;
+    whole.local_end = ends[pairs[i]->port()];
+    whole.remote = region.ends[i].address + span.offset;
+    whole.rkey = region.ends[i].rkey;
+    whole.region = span.key;
+    whole.offset = span.offset;
+    // The end of a share lets the next piece begin.
+    whole.share = part == Part::kWhole ? 0 : length;
+    whole.signaled = part != Part::kWhole;
+    Push(i, whole, from, length, chunk, pairs[i].get());
   }
 }
 
@@ -86,6 +94,7 @@ void Transfers::Push(size_t index, const Work& whole, uint64_t from, uint64_t le
     work.length = static_cast<uint32_t>(std::min(chunk, length - done));
     done += work.length;
     work.last = done == length;
+    work.signaled = whole.signaled && work.last;
     pair->Push(work);
   } while (done < length);
 }
@@ -116,10 +125,10 @@ Status Transfers::Repeat(size_t index, const std::vector<Work>& unfinished,
 
 void Transfers::OnEnded(size_t index, const Work& work) {
   if (work.kind == Work::Kind::kWrite) ++ended_[index];
-  const auto spread = shares_.find(work.cookie);
-  if (spread != shares_.end()) {
-    if (--spread->second > 0) return;
-    shares_.erase(spread);
+  const auto found = divided_.find(work.cookie);
+  if (found != divided_.end()) {
+    if (--found->second.unfinished > 0 || found->second.more) return;
+    divided_.erase(found);
   }
   told_.push_back({work.cookie, OkStatus()});
 }

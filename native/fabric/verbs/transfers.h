@@ -44,13 +44,15 @@ class Transfers {
   // a shared region, PermissionDenied for a write to a read-only region.
   Status Aim(const RemoteSpan& span, Work::Kind kind, const PeerRegion** region) const;
 
-  // Pushes `work` to the queue pairs, in pieces of at most `chunk` bytes. `region` is by Aim() of
-  // `span`.
-  void Begin(const Work& work, const RemoteSpan& span, const PeerRegion& region,
+  // How much of the operation a Begin() starts.
+  enum class Part { kWhole, kPiece, kLastPiece };
+  // Pushes `work` to the queue pairs, in work requests of at most `chunk` bytes. `region` is by
+  // Aim() of `span`.
+  void Begin(const Work& work, Part part, const RemoteSpan& span, const PeerRegion& region,
              const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs);
   // Reports an operation that was not started, together with those that have ended.
   void Refuse(uint64_t cookie, const Status& status) { told_.push_back({cookie, status}); }
-  // The last piece of a transfer on queue pair `index` has ended.
+  // The last work request of a share on queue pair `index` has ended.
   void OnEnded(size_t index, const Work& work);
   // Returns the operations that have ended since the last call.
   std::vector<Ended> TakeEnded();
@@ -75,7 +77,12 @@ class Transfers {
             QueuePair* pair);
 
   std::map<uint64_t, PeerRegion> regions_;  // by key
-  std::map<uint64_t, int> shares_;          // unfinished shares of spread operations, by cookie
+  // Operations of several shares, by cookie.
+  struct Divided {
+    int unfinished = 0;  // shares that have begun
+    bool more = false;   // others have not
+  };
+  std::map<uint64_t, Divided> divided_;
   Counts begun_ = {};
   Counts ended_ = {};
   std::vector<Ended> told_;

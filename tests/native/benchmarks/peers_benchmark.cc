@@ -3,8 +3,6 @@
 // talk. The fabric is that of RDMA_TRANSPORT_FABRIC, by default shared memory.
 //
 // usage: peers_benchmark [PEERS...]
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -15,22 +13,16 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/settings.h"
+#include "common.h"
 #include "fabric/fabric.h"
 #include "fabric/registry.h"
 
-namespace rdma_transport {
+namespace rdma_transport::benchmarks {
 namespace {
 
 constexpr int kRounds = 2000;
 constexpr size_t kActive = 2;
 constexpr Nanos kSettling = 300 * kMillisecond;
-
-void Require(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.message().c_str());
-  std::exit(1);
-}
 
 struct Counter : fabric::ChannelHandler {
   void OnConnected() override { connected = true; }
@@ -94,13 +86,6 @@ Held HeldNow() {
   return held;
 }
 
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
 template <typename Action>
 double Timed(Action action) {
   const Nanos start = Now();
@@ -142,20 +127,18 @@ void Measure(const Settings& settings, size_t peers) {
   const Held after = HeldNow();
   const double ends = 2 * static_cast<double>(peers);
   std::printf("| %zu | %.0f ns | %.0f ns | %.0f ns | %.0f KiB | %.1f | %.0f us |\n", peers,
-              Median(turn), Median(notification), Median(arm),
+              Quantile(turn, 0.5), Quantile(notification, 0.5), Quantile(arm, 0.5),
               (after.ring_bytes - before.ring_bytes) / ends / 1024,
               (after.descriptors - before.descriptors) / ends, setup / 1000);
   std::fflush(stdout);
 }
 
 }  // namespace
-}  // namespace rdma_transport
+}  // namespace rdma_transport::benchmarks
 
 int main(int argc, char** argv) {
   using namespace rdma_transport;
-  Settings settings;
-  std::vector<std::string> warnings;
-  Require(LoadSettings(environ, &settings, &warnings));
+  Settings settings = benchmarks::LoadedSettings();
   if (settings.fabric == kAutoFabric) settings.fabric = "shm";
   std::printf("%s; per channel end:\n", settings.fabric.c_str());
   std::printf(
@@ -165,5 +148,5 @@ int main(int argc, char** argv) {
   std::vector<size_t> counts;
   for (int i = 1; i < argc; ++i) counts.push_back(std::strtoul(argv[i], nullptr, 10));
   if (counts.empty()) counts = {2, 32, 128, 512};
-  for (const size_t peers : counts) Measure(settings, peers);
+  for (const size_t peers : counts) benchmarks::Measure(settings, peers);
 }

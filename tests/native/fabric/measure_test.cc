@@ -31,12 +31,13 @@ class LossyChannel final : public Channel {
     const RemoteSpan rest = {destination.key, destination.offset + 1, destination.length - 1};
     return channel_->Write(source + 1, rest, cookie);
   }
-  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number) override {
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                After after) override {
     std::string flipped(static_cast<const char*>(parts[0].iov_base), parts[0].iov_len);
     if (flipped.size() > 32) flipped[0] = static_cast<char>(~flipped[0]);
     EXPECT_EQ(count, 1);
     const iovec part = {flipped.data(), flipped.size()};
-    return channel_->Notify(&part, 1, urgency, number);
+    return channel_->Notify(&part, 1, urgency, number, after);
   }
 
   std::string Address() const override { return channel_->Address(); }

@@ -115,6 +115,12 @@ bool SetOfPort(PortConfig* port, const std::string& key, const std::string& valu
   if (key == "port_state") return ParsePortState(value, &port->state);
   if (key == "network") return ParseNumber(value, UINT32_MAX, &port->network);
   if (key == "bandwidth") return ParseNumber(value, UINT64_MAX, &port->bandwidth);
+  if (key == "active_width" || key == "active_speed") {
+    if (!ParseNumber(value, UINT8_MAX, &number)) return false;
+    (key == "active_width" ? port->active_width : port->active_speed) =
+        static_cast<uint8_t>(number);
+    return true;
+  }
   if (key == "active_mtu") return ParseMtu(value, &port->active_mtu);
   if (key == "max_mtu") return ParseMtu(value, &port->max_mtu);
   if (key == "pkeys") return ParsePkeys(value, &port->pkeys);

@@ -31,6 +31,7 @@
 //   port_state=S            active, down, init or armed. Default: active
 //   active_mtu=N max_mtu=N  256, 512, 1024, 2048 or 4096. Default: 1024 and 4096
 //   network=N               only ports of one network reach each other. Default: 0
+//   active_width=N, active_speed=N   as in ibv_port_attr. Default: 2 and 32, 4 lanes of 25 Gb/s
 //   bandwidth=N             bytes per second that the port sends; 0: no limit. Default: 0
 //   lid=N                   Default: 0 on ethernet; 1, 2... on infiniband
 //   max_msg_sz=N            Default: 1 GiB

@@ -45,8 +45,8 @@ void FillPort(const PortConfig& port, ibv_port_attr* attr) {
   attr->lid = port.lid;
   attr->sm_lid = port.link_layer == IBV_LINK_LAYER_INFINIBAND ? 1 : 0;
   attr->max_vl_num = 1;
-  attr->active_width = 2;
-  attr->active_speed = 32;
+  attr->active_width = port.active_width;
+  attr->active_speed = port.active_speed;
   attr->phys_state = port.state == IBV_PORT_DOWN ? 3 : 5;
   attr->link_layer = port.link_layer;
 }

@@ -9,7 +9,8 @@ namespace {
 
 // In front of each notification. 16 bytes, so that what follows stays aligned.
 struct Envelope {
-  enum Kind : uint64_t { kData = 1, kHandedOver = 2, kBye = 3 } kind;
+  enum Kind : uint32_t { kData = 1, kHandedOver = 2, kBye = 3 } kind;
+  uint32_t follows;  // the last notification that this one must not overtake
   uint64_t number;
 };
 
@@ -69,19 +70,21 @@ fabric::MappedSpan FaultyChannel::Map(const fabric::RemoteSpan& span) {
 }
 
 Status FaultyChannel::Notify(const iovec* parts, int count, fabric::Urgency urgency,
-                             uint64_t* number) {
+                             uint64_t* number, fabric::After after) {
   Dice& dice = device_->dice();
   Status wrong;
   if (dice.Roll(Fault::kNotify, &wrong)) return wrong;
   if (dice.Roll(Fault::kBreak, &wrong)) Break(wrong);
   std::lock_guard<std::mutex> lock(mu_);
   if (stopped_) return NotConnected();
-  Envelope envelope = {Envelope::kData, notified_ + 1};
+  const auto follows = static_cast<uint32_t>(after.IsEverything() ? notified_ : follows_);
+  Envelope envelope = {Envelope::kData, follows, notified_ + 1};
   if (!card_) {
     std::vector<iovec> all = {{&envelope, sizeof(envelope)}};
     all.insert(all.end(), parts, parts + count);
     uint64_t given = 0;
-    RDMA_RETURN_IF_ERROR(inner_->Notify(all.data(), static_cast<int>(all.size()), urgency, &given));
+    RDMA_RETURN_IF_ERROR(
+        inner_->Notify(all.data(), static_cast<int>(all.size()), urgency, &given, after));
     Expect(given == ++notified_, "notifications are numbered one by one");
   } else {
     if (!connected_) return NotConnected();
@@ -91,11 +94,29 @@ Status FaultyChannel::Notify(const iovec* parts, int count, fabric::Urgency urge
       work.bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
     }
     ++notified_;
-    work_.push_back(std::move(work));
+    work.free = !after.IsEverything();
+    work_.insert(PlaceFor(after), std::move(work));
     device_->Wake();
   }
+  if (after.IsEverything()) follows_ = notified_;
   if (number != nullptr) *number = notified_;
   return OkStatus();
+}
+
+// With mu_ held. As a card: where a notification may go that overtakes some of what it may.
+std::deque<FaultyChannel::Work>::iterator FaultyChannel::PlaceFor(fabric::After after) {
+  auto place = work_.end();
+  if (after.IsEverything()) return place;
+  for (uint64_t most = device_->dice().Draw(4); most > 0 && place != work_.begin(); --most) {
+    const Work& before = *std::prev(place);
+    const bool follows = before.kind == Work::Kind::kNotify
+                             ? !before.free
+                             : before.kind == Work::Kind::kWrite && !after.IsNothing() &&
+                                   before.cookie == after.cookie();
+    if (follows) break;
+    --place;
+  }
+  return place;
 }
 
 // With mu_ held.
@@ -220,8 +241,9 @@ void FaultyChannel::OnNotify(const char* data, size_t length) {
                      "the peer closed the channel: " + std::string(data + 16, length - 16));
     return;
   }
-  Expect(envelope.kind == Envelope::kData && envelope.number == ++heard_,
-         "notifications in order, each once");
+  Expect(envelope.kind == Envelope::kData && heard_.AllTo() >= envelope.follows,
+         "a notification that did not wait for those that it follows");
+  Expect(heard_.Add(envelope.number), "notifications, each once");
   Put({Event::Kind::kNotify, 0, std::string(data + 16, length - 16), envelope.number, {}});
 }
 
@@ -291,7 +313,7 @@ int FaultyChannel::TellReleased() {
 
 // As a card: this side stops, says so, and waits for the peer to stop.
 void FaultyChannel::SayBye(const Status& reason) {
-  const Envelope envelope = {Envelope::kBye, 0};
+  const Envelope envelope = {Envelope::kBye, 0, 0};
   const iovec parts[] = {{const_cast<Envelope*>(&envelope), sizeof(envelope)},
                          {const_cast<char*>(reason.message().data()), reason.message().size()}};
   deadline_ = Now() + kParting;
@@ -397,7 +419,7 @@ void FaultyChannel::Tell(const Event& event) {
       const auto copy = std::make_unique<char[]>(event.bytes.size());
       std::memcpy(copy.get(), event.bytes.data(), event.bytes.size());
       handler->OnNotify(copy.get(), event.bytes.size());
-      handed_ = event.number;
+      handed_.Add(event.number);
       return;
     }
     case Event::Kind::kDelivered:
@@ -428,9 +450,9 @@ int FaultyChannel::Advance(int most) {
     Tell(event);
     ++handled;
   }
-  if (card_ && handed_ > acknowledged_ && !closed_told_) {
-    acknowledged_ = handed_;
-    const Envelope envelope = {Envelope::kHandedOver, handed_};
+  if (card_ && handed_.AllTo() > acknowledged_ && !closed_told_) {
+    acknowledged_ = handed_.AllTo();
+    const Envelope envelope = {Envelope::kHandedOver, 0, acknowledged_};
     const iovec part = {const_cast<Envelope*>(&envelope), sizeof(envelope)};
     inner_->Notify(&part, 1, fabric::Urgency::kWake, nullptr).IgnoreError();
   }

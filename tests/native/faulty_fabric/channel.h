@@ -45,7 +45,8 @@ class FaultyChannel final : public fabric::Channel,
   void Keep(OwnerRef memory) override { inner_->Keep(std::move(memory)); }
   uint64_t Delivered() const override { return card_ ? 0 : inner_->Delivered(); }
   std::shared_ptr<const void> Hold() const override { return card_ ? nullptr : inner_->Hold(); }
-  Status Notify(const iovec* parts, int count, fabric::Urgency urgency, uint64_t* number) override;
+  Status Notify(const iovec* parts, int count, fabric::Urgency urgency, uint64_t* number,
+                fabric::After after) override;
   fabric::Backlog backlog() const override { return inner_->backlog(); }
   Status Read(const fabric::RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const fabric::RemoteSpan& destination, uint64_t cookie) override;
@@ -71,6 +72,22 @@ class FaultyChannel final : public fabric::Channel,
   void Break(const Status& reason);
 
  private:
+  // Numbers from 1 on, which come in any order.
+  class Tally {
+   public:
+    // Returns false if it has come before.
+    bool Add(uint64_t number) {
+      if (number <= all_to_ || !ahead_.insert(number).second) return false;
+      while (ahead_.erase(all_to_ + 1) != 0) ++all_to_;
+      return true;
+    }
+    // Returns the last number before which none is missing.
+    uint64_t AllTo() const { return all_to_; }
+
+   private:
+    uint64_t all_to_ = 0;
+    std::set<uint64_t> ahead_;
+  };
   struct Event {
     enum class Kind { kConnected, kNotify, kDelivered, kTransfer, kClosed } kind;
     uint64_t due = 0;  // in polls
@@ -85,6 +102,7 @@ class FaultyChannel final : public fabric::Channel,
     uint64_t cookie = 0;
     std::string bytes;
     fabric::Urgency urgency = fabric::Urgency::kWake;
+    bool free = false;  // a notification that others may overtake
   };
   struct Transfer {
     const char* local = nullptr;
@@ -98,6 +116,7 @@ class FaultyChannel final : public fabric::Channel,
   Status CheckTransfer(const fabric::RemoteSpan& remote, const char* local, uint64_t cookie,
                        bool write);
   void DropTransfer(uint64_t cookie);
+  std::deque<Work>::iterator PlaceFor(fabric::After after);
   void Put(Event event);
   void EndTransfer(uint64_t cookie, const Status& status);
   void DoWork();
@@ -121,6 +140,7 @@ class FaultyChannel final : public fabric::Channel,
   Status reason_;
   Nanos deadline_ = 0;  // for the peer to part
   uint64_t notified_ = 0;
+  uint64_t follows_ = 0;   // the last notification that follows everything
   std::deque<Work> work_;  // as a card
   std::deque<Event> ordered_;
   std::vector<Event> loose_;
@@ -129,8 +149,8 @@ class FaultyChannel final : public fabric::Channel,
 
   // The polling thread's.
   uint64_t polls_ = 0;
-  uint64_t heard_ = 0;  // the number of the last notification that came
-  uint64_t handed_ = 0;
+  Tally heard_;   // notifications that came
+  Tally handed_;  // of them, those that the handler was given
   uint64_t acknowledged_ = 0;
   uint64_t delivered_ = 0;
   bool inner_connected_ = false;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/parts.h"
 #include "base/random.h"
 
 namespace rdma_transport::testing {
@@ -99,11 +100,9 @@ Status LoopbackChannel::Share(uint64_t key) {
   return OkStatus();
 }
 
-Status LoopbackChannel::Notify(const iovec* parts, int count, fabric::Urgency, uint64_t* number) {
-  std::string text;
-  for (int i = 0; i < count; ++i) {
-    text.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-  }
+Status LoopbackChannel::Notify(const iovec* parts, int count, fabric::Urgency, uint64_t* number,
+                               fabric::After) {
+  std::string text = Joined(parts, count);
   if (text.size() > kMaxNotification) {
     return Status(Code::kInvalidArgument, "a notification too long");
   }

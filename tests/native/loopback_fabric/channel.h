@@ -37,7 +37,8 @@ class LoopbackChannel final : public fabric::Channel {
   bool Locate(const void* data, fabric::RemoteSpan* span) const override {
     return device_->Locate(data, span);
   }
-  Status Notify(const iovec* parts, int count, fabric::Urgency urgency, uint64_t* number) override;
+  Status Notify(const iovec* parts, int count, fabric::Urgency urgency, uint64_t* number,
+                fabric::After after) override;
   uint64_t Delivered() const override;
   fabric::Backlog backlog() const override;
   Status Read(const fabric::RemoteSpan& source, char* destination, uint64_t cookie) override;

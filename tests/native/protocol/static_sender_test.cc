@@ -29,7 +29,7 @@ class SlowChannel final : public fabric::Channel {
   std::string Route() const override { return ""; }
   bool MapsPeer() const override { return false; }
   bool Copies() const override { return true; }
-  Status Notify(const iovec* parts, int, fabric::Urgency, uint64_t*) override {
+  Status Notify(const iovec* parts, int, fabric::Urgency, uint64_t*, fabric::After) override {
     if (refuses_) return Status(Code::kResourceExhausted, "the peer takes no notifications");
     TensorHeader header = {};
     ControlMessage control = {};
