@@ -337,7 +337,7 @@ TEST_F(VerbsLinkTest, TheLinkOfATaskThatIsGoneGoesThoughNobodyUsesIt) {
       const std::vector<PeerStats> all = a.endpoint().Stats();
       return std::any_of(all.begin(), all.end(), [](const auto& stats) { return stats.linked; });
     };
-    ASSERT_TRUE(linked());
+    ASSERT_TRUE(Eventually(linked));
     Fake().break_path(true);
     b.Stop();
     EXPECT_TRUE(Eventually([&] { return !linked(); }));
