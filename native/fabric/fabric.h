@@ -124,7 +124,8 @@ class After {
  public:
   // All earlier writes and notifications of the channel.
   static constexpr After Everything() { return After(Kind::kEverything, 0); }
-  // The write with this cookie. It may overtake other writes, and what follows those.
+  // The write with this cookie. The notification may overtake other writes, and the notifications
+  // that follow those.
   static constexpr After Write(uint64_t cookie) { return After(Kind::kWrite, cookie); }
   // No write.
   static constexpr After Nothing() { return After(Kind::kNothing, 0); }

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/parts.h"
+
 namespace rdma_transport::fuzz {
 namespace {
 
@@ -98,10 +100,7 @@ Status ScriptedChannel::Notify(const iovec* parts, int count, fabric::Urgency, u
                                fabric::After) {
   if (closed_) return Status(Code::kUnavailable, "the channel is not connected");
   if (device_->manners().refuses) return Status(Code::kResourceExhausted, "no room");
-  std::string bytes;
-  for (int i = 0; i < count; ++i) {
-    bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-  }
+  const std::string bytes = Joined(parts, count);
   ++notified_;
   if (number != nullptr) *number = notified_;
   if (on_notify) on_notify(bytes);

@@ -11,7 +11,7 @@ Status Inbox::Take(const MessageHeader& header, std::string_view bytes, Nanos no
   if (header.sequence <= read_ || header.sequence > read_ + frames_) {
     return Status(Code::kDataLoss, "a message at an impossible place of its stream");
   }
-  if (header.sequence == read_ + 1 && header.writes <= arrived_) {
+  if (header.sequence == read_ + 1 && header.writes <= arrived()) {
     ++read_;
     waiting_since_ = now;
     RDMA_RETURN_IF_ERROR(Feed(bytes, handle));
@@ -33,14 +33,9 @@ Status Inbox::Expect(uint64_t sequence, Nanos now) {
 
 Status Inbox::TakeWrite(uint16_t sequence, Nanos now, const Handle& handle) {
   const auto distance =
-      static_cast<uint16_t>(sequence - static_cast<uint16_t>((arrived_ + 1) & 0xffff));
-  const uint64_t whole = arrived_ + 1 + distance;
-  if (distance > kMaxUnconfirmedWrites || !ahead_.insert(whole).second) {
+      static_cast<uint16_t>(sequence - static_cast<uint16_t>((arrived() + 1) & 0xffff));
+  if (distance > kMaxUnconfirmedWrites || !writes_.Add(arrived() + 1 + distance)) {
     return Status(Code::kDataLoss, "a write at an impossible place among its channel's");
-  }
-  while (!ahead_.empty() && *ahead_.begin() == arrived_ + 1) {
-    ++arrived_;
-    ahead_.erase(ahead_.begin());
   }
   return held_.empty() ? OkStatus() : ReadHeld(now, handle);
 }
@@ -48,7 +43,7 @@ Status Inbox::TakeWrite(uint16_t sequence, Nanos now, const Handle& handle) {
 Status Inbox::ReadHeld(Nanos now, const Handle& handle) {
   while (!held_.empty()) {
     const auto first = held_.begin();
-    if (first->first != read_ + 1 || first->second.writes > arrived_) break;
+    if (first->first != read_ + 1 || first->second.writes > arrived()) break;
     const std::string bytes = std::move(first->second.bytes);
     held_.erase(first);
     ++read_;

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 
+#include "base/arrivals.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "fabric/libfabric/wire.h"
@@ -33,8 +33,8 @@ class Inbox {
   // The write with these 16 bits of its sequence has arrived.
   Status TakeWrite(uint16_t sequence, Nanos now, const Handle& handle);
 
-  uint64_t read() const { return read_; }        // messages read so far
-  uint64_t arrived() const { return arrived_; }  // all writes up to this one have arrived
+  uint64_t read() const { return read_; }               // messages read so far
+  uint64_t arrived() const { return writes_.AllTo(); }  // all writes up to this one have arrived
   // Since when a message is known to be missing, or waits for a write; or 0.
   Nanos waiting_since() const { return held_.empty() && expected_ <= read_ ? 0 : waiting_since_; }
 
@@ -51,8 +51,7 @@ class Inbox {
   const size_t longest_;
   uint64_t read_ = 0;
   uint64_t expected_ = 0;  // all messages up to this one must come
-  uint64_t arrived_ = 0;
-  std::set<uint64_t> ahead_;       // writes that arrived before an earlier one
+  Arrivals writes_;
   std::map<uint64_t, Held> held_;  // messages that came too early, by sequence
   Nanos waiting_since_ = 0;
   std::string partial_;  // the beginning of a record

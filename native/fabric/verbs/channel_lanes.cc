@@ -6,12 +6,6 @@
 #include "fabric/verbs/channel.h"
 
 namespace rdma_transport::fabric::verbs {
-namespace {
-
-// Limit on the bytes of notifications in a lane. Others are refused beyond it.
-constexpr uint64_t kNotesLimit = uint64_t{256} << 20;
-
-}  // namespace
 
 // The length of a piece that leaves a share for each queue pair.
 uint64_t VerbsChannel::Piece() const {
@@ -32,8 +26,8 @@ Status VerbsChannel::KeepInLane(RecordKind kind, const iovec* parts, int count, 
                                 bool signaled, bool ordered) {
   Lane::Note note = {kind, Joined(parts, count), number, signaled, ordered};
   RDMA_RETURN_IF_ERROR(outbox_.Fits(note.bytes.size()));
-  if (writes_.note_bytes() + note.bytes.size() > kNotesLimit) {
-    return Status(Code::kResourceExhausted, "the peer does not take its notifications");
+  if (writes_.note_bytes() + note.bytes.size() > Outbox::kWaitingLimit) {
+    return Outbox::TooMuchQueued();
   }
   if (number != 0) outbox_.Delay(number);
   writes_.Add(std::move(note));
@@ -45,7 +39,7 @@ void VerbsChannel::AdvanceLanes() {
   AdvanceLane(&reads_);
 }
 
-// Starts what may start. The caller pumps.
+// Starts the pieces and notifications whose turn it is. The caller pumps.
 void VerbsChannel::AdvanceLane(Lane* lane) {
   if (lane->empty()) return;
   const uint64_t piece = Piece();

@@ -1,8 +1,8 @@
 // Large transfers of a channel, which start piece by piece, and the notifications that must follow
-// them. What is small thus never waits behind more than a window of bytes.
+// them. A small transfer thus never waits behind more than a window of bytes.
 //
-// A queue pair does its work in order, so a transfer that is posted as a whole holds up all that is
-// posted after it, for as long as its bytes take.
+// A queue pair does its work in order, so a transfer that is posted as a whole delays all work
+// that is posted after it, for as long as its bytes take.
 #pragma once
 
 #include <algorithm>

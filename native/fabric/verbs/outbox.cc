@@ -6,12 +6,6 @@
 #include "base/parts.h"
 
 namespace rdma_transport::fabric::verbs {
-namespace {
-
-// Limit on bytes queued for the peer's ring. Records are refused beyond it.
-constexpr size_t kWaitingLimit = size_t{256} << 20;
-
-}  // namespace
 
 Status Outbox::Attach(Adapter* adapter, const ChannelAddress& peer,
                       const ChannelAddress::Port& port) {
@@ -45,6 +39,10 @@ Status Outbox::Fits(size_t length) const {
                     " bytes is too long for the peer's ring (RDMA_TRANSPORT_RING)");
 }
 
+Status Outbox::TooMuchQueued() {
+  return Status(Code::kResourceExhausted, "the peer does not take its notifications");
+}
+
 void Outbox::AddRing(const RingRecord& ring) {
   const iovec part = {const_cast<RingRecord*>(&ring), sizeof(ring)};
   if (!Append(RecordKind::kRing, &part, 1, sizeof(ring), 0, /*signaled=*/true)) {
@@ -58,7 +56,7 @@ void Outbox::AddRing(const RingRecord& ring) {
 Status Outbox::Keep(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
                     bool signaled) {
   if (waiting_bytes_ + length + waiting_.size() * sizeof(Waiting) > kWaitingLimit) {
-    return Status(Code::kResourceExhausted, "the peer does not take its notifications");
+    return TooMuchQueued();
   }
   waiting_bytes_ += length;
   waiting_.push_back({kind, Joined(parts, count), number, signaled});

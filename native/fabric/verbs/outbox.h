@@ -27,6 +27,11 @@ namespace rdma_transport::fabric::verbs {
 // Thread-compatible; guarded by the channel's lock.
 class Outbox {
  public:
+  // Limit on the bytes queued for the peer's ring, and on those that wait in a lane. Records are
+  // refused beyond it.
+  static constexpr size_t kWaitingLimit = size_t{256} << 20;
+  static Status TooMuchQueued();
+
   // Passes each closed batch and each credit to `push`, in order.
   explicit Outbox(std::function<void(Work)> push) : push_(std::move(push)) {}
 

@@ -44,6 +44,22 @@ const char* TransportName(ibv_transport_type transport) {
   }
 }
 
+struct Encoded {
+  int code;
+  double value;
+};
+constexpr Encoded kLanes[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
+constexpr Encoded kLaneRates[] = {  // Gb/s
+    {1, 2.5}, {2, 5}, {4, 10}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}};
+
+// Unknown codes are used as they are.
+template <size_t kCount>
+double Decoded(int code, const Encoded (&table)[kCount]) {
+  const auto* const found = std::find_if(std::begin(table), std::end(table),
+                                         [code](const Encoded& row) { return row.code == code; });
+  return found == std::end(table) ? code : found->value;
+}
+
 std::string RateText(double rate) {
   char text[32];
   std::snprintf(text, sizeof(text), "%g Gb/s", rate);
@@ -216,49 +232,8 @@ std::vector<std::string> MissingEntries(const std::vector<PortCandidate>& candid
 
 }  // namespace
 
-// Unknown width or speed values are used as they are.
 double GigabitsPerSecond(const ibv_port_attr& attributes) {
-  double lanes = attributes.active_width;
-  switch (attributes.active_width) {
-    case 2:
-      lanes = 4;
-      break;
-    case 4:
-      lanes = 8;
-      break;
-    case 8:
-      lanes = 12;
-      break;
-    case 16:
-      lanes = 2;
-      break;
-  }
-  double lane = attributes.active_speed;
-  switch (attributes.active_speed) {
-    case 1:
-      lane = 2.5;
-      break;
-    case 2:
-      lane = 5;
-      break;
-    case 4:
-    case 8:
-      lane = 10;
-      break;
-    case 16:
-      lane = 14;
-      break;
-    case 32:
-      lane = 25;
-      break;
-    case 64:
-      lane = 50;
-      break;
-    case 128:
-      lane = 100;
-      break;
-  }
-  return lanes * lane;
+  return Decoded(attributes.active_width, kLanes) * Decoded(attributes.active_speed, kLaneRates);
 }
 
 uint32_t MtuBytes(ibv_mtu mtu) { return 128u << static_cast<int>(mtu); }

@@ -22,7 +22,7 @@ class Sender {
  public:
   explicit Sender(const Settings& settings) : pair_(settings, 2 * kLarge) {}
 
-  // Returns microseconds until the peer hears of the write.
+  // Returns microseconds until the peer is notified of the write.
   double SendSmall(bool overtakes) {
     const uint64_t cookie = ++cookies_;
     const int before = pair_.b.handler->notes;

@@ -214,7 +214,7 @@ TEST_P(FabricTest, AWriteWhoseDeliveryIsReportedIsThereWhenItEnds) {
   }
 }
 
-// Whoever is notified of the end may free the memory of its transfers.
+// After OnClosed(), the handler may free the memory of its transfers.
 TEST_P(FabricTest, NoTransferUsesLocalMemoryAfterTheEnd) {
   constexpr size_t kGranules = 4;
   struct Marker : testing::Recorder {

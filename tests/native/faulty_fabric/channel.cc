@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/parts.h"
+
 namespace rdma_transport::testing {
 namespace {
 
@@ -79,20 +81,17 @@ Status FaultyChannel::Notify(const iovec* parts, int count, fabric::Urgency urge
   if (stopped_) return NotConnected();
   const auto follows = static_cast<uint32_t>(after.IsEverything() ? notified_ : follows_);
   Envelope envelope = {Envelope::kData, follows, notified_ + 1};
+  std::vector<iovec> all = {{&envelope, sizeof(envelope)}};
+  all.insert(all.end(), parts, parts + count);
+  const int all_count = count + 1;
   if (!card_) {
-    std::vector<iovec> all = {{&envelope, sizeof(envelope)}};
-    all.insert(all.end(), parts, parts + count);
     uint64_t given = 0;
-    RDMA_RETURN_IF_ERROR(
-        inner_->Notify(all.data(), static_cast<int>(all.size()), urgency, &given, after));
+    RDMA_RETURN_IF_ERROR(inner_->Notify(all.data(), all_count, urgency, &given, after));
     Expect(given == ++notified_, "notifications are numbered one by one");
   } else {
     if (!connected_) return NotConnected();
     Work work = {Work::Kind::kNotify, {}, nullptr, 0, {}, urgency};
-    work.bytes.assign(reinterpret_cast<const char*>(&envelope), sizeof(envelope));
-    for (int i = 0; i < count; ++i) {
-      work.bytes.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-    }
+    work.bytes = Joined(all.data(), all_count);
     ++notified_;
     work.free = !after.IsEverything();
     work_.insert(PlaceFor(after), std::move(work));
@@ -241,9 +240,9 @@ void FaultyChannel::OnNotify(const char* data, size_t length) {
                      "the peer closed the channel: " + std::string(data + 16, length - 16));
     return;
   }
-  Expect(envelope.kind == Envelope::kData && heard_.AllTo() >= envelope.follows,
+  Expect(envelope.kind == Envelope::kData && received_.AllTo() >= envelope.follows,
          "a notification that did not wait for those that it follows");
-  Expect(heard_.Add(envelope.number), "notifications, each once");
+  Expect(received_.Add(envelope.number), "notifications, each once");
   Put({Event::Kind::kNotify, 0, std::string(data + 16, length - 16), envelope.number, {}});
 }
 

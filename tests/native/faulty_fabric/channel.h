@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/arrivals.h"
 #include "fabric/fabric.h"
 #include "faulty_fabric/device.h"
 
@@ -72,22 +73,6 @@ class FaultyChannel final : public fabric::Channel,
   void Break(const Status& reason);
 
  private:
-  // Numbers from 1 on, which come in any order.
-  class Tally {
-   public:
-    // Returns false if it has come before.
-    bool Add(uint64_t number) {
-      if (number <= all_to_ || !ahead_.insert(number).second) return false;
-      while (ahead_.erase(all_to_ + 1) != 0) ++all_to_;
-      return true;
-    }
-    // Returns the last number before which none is missing.
-    uint64_t AllTo() const { return all_to_; }
-
-   private:
-    uint64_t all_to_ = 0;
-    std::set<uint64_t> ahead_;
-  };
   struct Event {
     enum class Kind { kConnected, kNotify, kDelivered, kTransfer, kClosed } kind;
     uint64_t due = 0;  // in polls
@@ -149,8 +134,8 @@ class FaultyChannel final : public fabric::Channel,
 
   // The polling thread's.
   uint64_t polls_ = 0;
-  Tally heard_;   // notifications that came
-  Tally handed_;  // of them, those that the handler was given
+  Arrivals received_;  // notifications
+  Arrivals handed_;    // of them, those that the handler was given
   uint64_t acknowledged_ = 0;
   uint64_t delivered_ = 0;
   bool inner_connected_ = false;

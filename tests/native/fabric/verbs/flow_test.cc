@@ -7,8 +7,8 @@
 #include <cstring>
 #include <functional>
 #include <random>
-#include <set>
 
+#include "base/arrivals.h"
 #include "verbs_pair.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -57,9 +57,8 @@ class Flooder final : public ChannelHandler {
     Message message;
     ASSERT_GE(length, sizeof(message));
     std::memcpy(&message, data, sizeof(message));
-    ASSERT_TRUE(message.number > all_to_ && ahead_.insert(message.number).second) << "twice";
-    while (ahead_.erase(all_to_ + 1) != 0) ++all_to_;
-    ASSERT_GE(all_to_, message.follows) << "lost, or out of order";
+    ASSERT_TRUE(received_.Add(message.number)) << "twice";
+    ASSERT_GE(received_.AllTo(), message.follows) << "lost, or out of order";
     for (uint64_t i = 0; i < kPlaces; ++i) {
       places_[i].seen = std::max(places_[i].seen, message.looked_at[i]);
     }
@@ -81,7 +80,9 @@ class Flooder final : public ChannelHandler {
   }
   bool connected() const { return connected_; }
   bool ready() const { return key_ != 0; }
-  bool done() const { return sent_ == count_ && all_to_ == count_ && delivered_ == count_ + 1; }
+  bool done() const {
+    return sent_ == count_ && received_.AllTo() == count_ && delivered_ == count_ + 1;
+  }
 
   // One notification, perhaps with a write before it. Nothing if all is said.
   void Say() {
@@ -126,8 +127,7 @@ class Flooder final : public ChannelHandler {
   uint64_t sent_ = 0;
   uint64_t follows_ = 0;  // the last one that follows everything
   uint64_t delivered_ = 0;
-  uint64_t all_to_ = 0;  // the last number before which none is missing
-  std::set<uint64_t> ahead_;
+  Arrivals received_;
   struct Place {
     uint64_t number = 0;  // of the message of the last write
     uint64_t seen = 0;    // of the last that the peer looked at

@@ -1,4 +1,4 @@
-// Large transfers beside small ones: who waits for whom.
+// Large transfers beside small ones: which of them wait.
 
 #include <gtest/gtest.h>
 
@@ -31,8 +31,8 @@ class LanesTest : public testing::VerbsPairTest {
     local_ = Allocate(a_, granules);
     for (uint64_t i = 0; i < kLength; ++i)
       local_->address()[i] = static_cast<char>(i * 7 + i / 4096);
-    heard_ = b_.handler->notes.size();
-    told_ = a_.handler->delivered;
+    received_before_ = b_.handler->notes.size();
+    delivered_before_ = a_.handler->delivered;
     SetFake("bandwidth", "4000000");
   }
   Status Write(uint64_t offset, uint64_t length, uint64_t cookie) {
@@ -44,15 +44,16 @@ class LanesTest : public testing::VerbsPairTest {
     uint64_t number = 0;
     ASSERT_TRUE(a_.channel->Notify(&part, 1, Urgency::kWake, &number, after).ok());
     ++sent_;
-    EXPECT_EQ(number, told_ + sent_);
+    EXPECT_EQ(number, delivered_before_ + sent_);
   }
   // The texts of the notifications that b has received since Begin().
-  std::vector<std::string> Heard() const {
-    return {b_.handler->notes.begin() + static_cast<ptrdiff_t>(heard_), b_.handler->notes.end()};
+  std::vector<std::string> Received() const {
+    return {b_.handler->notes.begin() + static_cast<ptrdiff_t>(received_before_),
+            b_.handler->notes.end()};
   }
-  void ExpectToHear(const std::vector<std::string>& texts) {
-    ASSERT_TRUE(PollUntil([&] { return Heard().size() >= texts.size() || a_.handler->closed; }));
-    EXPECT_EQ(Heard(), texts);
+  void ExpectReceived(const std::vector<std::string>& texts) {
+    ASSERT_TRUE(PollUntil([&] { return Received().size() >= texts.size() || a_.handler->closed; }));
+    EXPECT_EQ(Received(), texts);
   }
   bool Arrived(uint64_t offset, uint64_t length) const {
     return std::memcmp(remote_->address() + offset, local_->address() + offset, length) == 0;
@@ -71,9 +72,9 @@ class LanesTest : public testing::VerbsPairTest {
 
   std::unique_ptr<Region> remote_;
   std::unique_ptr<Region> local_;
-  uint64_t told_ = 0;
+  uint64_t delivered_before_ = 0;
   uint64_t sent_ = 0;
-  size_t heard_ = 0;
+  size_t received_before_ = 0;
 };
 
 TEST_F(LanesTest, SmallWritesOvertakeALargeOne) {
@@ -83,17 +84,18 @@ TEST_F(LanesTest, SmallWritesOvertakeALargeOne) {
   ASSERT_TRUE(Write(0, kSmall, 2).ok());
   Notify("small", After::Write(2));
   Notify("none", After::Nothing());
-  ExpectToHear({"small", "none"});
+  ExpectReceived({"small", "none"});
   EXPECT_TRUE(Arrived(0, kSmall));
   EXPECT_FALSE(Ended(1));
   ASSERT_TRUE(PollUntil([&] { return Ended(2); })) << "it does not wait for the large one either";
   EXPECT_FALSE(Ended(1));
-  EXPECT_EQ(a_.handler->delivered, told_) << "the first notification has not arrived";
+  EXPECT_EQ(a_.handler->delivered, delivered_before_) << "the first notification has not arrived";
   EXPECT_EQ(a_.channel->backlog().waiting_bytes, 5u) << "the word 'large'";
   GoOn();
-  ExpectToHear({"small", "none", "large"});
+  ExpectReceived({"small", "none", "large"});
   EXPECT_TRUE(Arrived(kSmall, kLarge));
-  ASSERT_TRUE(PollUntil([&] { return Ended(1) && a_.handler->delivered == told_ + 3; }));
+  ASSERT_TRUE(
+      PollUntil([&] { return Ended(1) && a_.handler->delivered == delivered_before_ + 3; }));
 }
 
 TEST_F(LanesTest, WhatFollowsEverythingIsOvertakenByNothing) {
@@ -104,12 +106,12 @@ TEST_F(LanesTest, WhatFollowsEverythingIsOvertakenByNothing) {
   Notify("next", After::Nothing());
   ASSERT_TRUE(Write(0, kSmall, 2).ok());
   Notify("small", After::Write(2));
-  ExpectToHear({"first"});
+  ExpectReceived({"first"});
   EXPECT_FALSE(Ended(1));
   GoOn();
-  ExpectToHear({"first", "large", "next", "small"});
+  ExpectReceived({"first", "large", "next", "small"});
   EXPECT_TRUE(Arrived(0, kLength));
-  ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == told_ + 4; }));
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == delivered_before_ + 4; }));
 }
 
 TEST_F(LanesTest, ASmallReadOvertakesALargeOne) {
@@ -135,7 +137,7 @@ TEST_F(LanesTest, ManyLargeWritesEndInTheirOrder) {
     ASSERT_TRUE(Write(i * kEach, kEach, i).ok());
     Notify(std::to_string(i), i % 2 == 0 ? After::Write(i) : After::Everything());
   }
-  ExpectToHear({"0", "1", "2", "3", "4", "5", "6", "7"});
+  ExpectReceived({"0", "1", "2", "3", "4", "5", "6", "7"});
   EXPECT_TRUE(Arrived(0, kLength));
   ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == 8; }));
   for (uint64_t i = 0; i < 8; ++i) {
@@ -144,7 +146,7 @@ TEST_F(LanesTest, ManyLargeWritesEndInTheirOrder) {
   }
 }
 
-TEST_F(LanesTest, WhoClosesStillSendsWhatWaits) {
+TEST_F(LanesTest, ClosingStillSendsWhatWaits) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   constexpr uint64_t kWaits = 128 << 10;  // there is not much time for it
   ASSERT_TRUE(Write(0, kWaits, 1).ok());
@@ -152,7 +154,7 @@ TEST_F(LanesTest, WhoClosesStillSendsWhatWaits) {
   a_.channel->Close(Status(Code::kCancelled, "enough"));
   GoOn();
   ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
-  EXPECT_EQ(Heard(), std::vector<std::string>{"large"});
+  EXPECT_EQ(Received(), std::vector<std::string>{"large"});
   EXPECT_TRUE(Arrived(0, kWaits));
   EXPECT_NE(b_.handler->reason.message().find("enough"), std::string::npos);
 }
@@ -163,8 +165,8 @@ TEST_F(LanesTest, MemoryThatThePeerTakesBackEndsTheChannel) {
   Notify("large", After::Write(1));
   remote_.reset();
   ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
-  EXPECT_TRUE(Heard().empty()) << "what was not written was announced";
-  EXPECT_EQ(a_.handler->delivered, told_);
+  EXPECT_TRUE(Received().empty()) << "what was not written was announced";
+  EXPECT_EQ(a_.handler->delivered, delivered_before_);
 }
 
 TEST_F(LanesTest, APeerThatIsGoneEndsWhatWaits) {
@@ -174,7 +176,7 @@ TEST_F(LanesTest, APeerThatIsGoneEndsWhatWaits) {
   Notify("after", After::Everything());
   Fake().break_path(true);
   ASSERT_TRUE(PollUntil([&] { return a_.handler->closed; }));
-  EXPECT_EQ(a_.handler->delivered, told_);
+  EXPECT_EQ(a_.handler->delivered, delivered_before_);
   EXPECT_FALSE(Ended(1));
 }
 
