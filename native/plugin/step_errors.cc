@@ -22,22 +22,6 @@ struct Header {
 // Leaves room for the payloads.
 constexpr size_t kMaxMessage = kMaxErrorLength / 2;
 
-absl::Status Decode(absl::string_view error) {
-  Header header;
-  if (error.size() < sizeof(header)) return absl::AbortedError("");
-  std::memcpy(&header, error.data(), sizeof(header));
-  error.remove_prefix(sizeof(header));
-  if (header.code == 0 || header.message_bytes > error.size()) return absl::AbortedError("");
-  absl::Status status(static_cast<absl::StatusCode>(header.code),
-                      error.substr(0, header.message_bytes));
-  tf::distributed_runtime::GrpcPayloadContainer container;
-  container.ParseFromString(std::string(error.substr(header.message_bytes)));
-  for (const auto& [url, payload] : container.payloads()) {
-    status.SetPayload(url, absl::Cord(absl::string_view(payload)));
-  }
-  return status;
-}
-
 }  // namespace
 
 std::string EncodeError(const absl::Status& status) {
@@ -56,9 +40,25 @@ std::string EncodeError(const absl::Status& status) {
   return encoded.append(message).append(container.SerializeAsString());
 }
 
+absl::Status DecodeError(absl::string_view error) {
+  Header header;
+  if (error.size() < sizeof(header)) return absl::AbortedError("");
+  std::memcpy(&header, error.data(), sizeof(header));
+  error.remove_prefix(sizeof(header));
+  if (header.code == 0 || header.message_bytes > error.size()) return absl::AbortedError("");
+  absl::Status status(static_cast<absl::StatusCode>(header.code),
+                      error.substr(0, header.message_bytes));
+  tf::distributed_runtime::GrpcPayloadContainer container;
+  container.ParseFromString(std::string(error.substr(header.message_bytes)));
+  for (const auto& [url, payload] : container.payloads()) {
+    status.SetPayload(url, absl::Cord(absl::string_view(payload)));
+  }
+  return status;
+}
+
 absl::Status ErrorOf(const Delivery& delivery, absl::string_view peer) {
   if (delivery.error.empty()) return ToTensorFlow(delivery.status, peer);
-  return WithOrigin(Decode(delivery.error), peer);
+  return WithOrigin(DecodeError(delivery.error), peer);
 }
 
 }  // namespace rdma_transport

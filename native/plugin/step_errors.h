@@ -12,6 +12,9 @@ namespace rdma_transport {
 // For Endpoint::AbortStep().
 std::string EncodeError(const absl::Status& status);
 
+// Returns the status that EncodeError() encoded, or Aborted if the bytes are malformed.
+absl::Status DecodeError(absl::string_view encoded);
+
 // Returns the error of `delivery`, which must have one, for the step. `peer` is the task that it
 // concerns.
 absl::Status ErrorOf(const Delivery& delivery, absl::string_view peer);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "analyzer/plan.h"
+#include "plugin/call_service.h"
 #include "protocol/endpoint.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 
@@ -14,7 +15,10 @@ namespace rdma_transport {
 class Worker final : public tensorflow::GrpcWorker {
  public:
   Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config, Endpoint* endpoint)
-      : GrpcWorker(env, config), endpoint_(endpoint) {}
+      : GrpcWorker(env, config), endpoint_(endpoint), calls_(this, env) {
+    endpoint_->SetCallHandler(&calls_);
+  }
+  ~Worker() override { endpoint_->SetCallHandler(nullptr); }
 
   void GrpcRecvTensorAsync(tensorflow::CallOptions* opts,
                            const tensorflow::RecvTensorRequest* request,
@@ -42,6 +46,7 @@ class Worker final : public tensorflow::GrpcWorker {
             std::vector<analyzer::Edge> edges);
 
   Endpoint* const endpoint_;
+  CallService calls_;
 };
 
 }  // namespace rdma_transport

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plugin/device_names.h"
-#include "plugin/status_conversion.h"
+#include "plugin/remote_calls.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 
@@ -14,36 +14,6 @@ namespace rdma_transport {
 namespace {
 
 namespace tf = tensorflow;
-
-// Ends a RunGraph call whose peer died or fell silent: gRPC alone would wait for a stopped process
-// forever.
-class RunGraphWatch final : public PendingRecv {
- public:
-  RunGraphWatch(tf::CallOptions* options, const Peer* peer) : options_(options), peer_(peer) {}
-
-  void OnDelivery(Delivery delivery) override {
-    std::lock_guard<std::mutex> lock(mu_);
-    lost_ = delivery.status;
-    if (!finished_) options_->StartCancel();
-  }
-  void OnUseGrpc(const std::string&) override {}
-
-  // The call ended with `status`: what its caller should see.
-  absl::Status Finish(const absl::Status& status) {
-    const bool undisturbed = Claim();
-    std::lock_guard<std::mutex> lock(mu_);
-    finished_ = true;  // `options_` is about to go
-    if (undisturbed || status.ok() || lost_.ok()) return status;
-    return ToTensorFlow(lost_, peer_->task());
-  }
-
- private:
-  std::mutex mu_;
-  tf::CallOptions* const options_;
-  const Peer* const peer_;
-  bool finished_ = false;
-  Status lost_;
-};
 
 class RemoteWorker final : public tf::WorkerInterface {
  public:
@@ -58,13 +28,7 @@ class RemoteWorker final : public tf::WorkerInterface {
   void RunGraphAsync(tf::CallOptions* opts, tf::RunGraphRequestWrapper* request,
                      tf::MutableRunGraphResponseWrapper* response,
                      tf::StatusCallback done) override {
-    if (opts == nullptr) return inner_->RunGraphAsync(opts, request, response, std::move(done));
-    auto watch = std::make_shared<RunGraphWatch>(opts, peer_);
-    inner_->RunGraphAsync(opts, request, response,
-                          [watch, done = std::move(done)](const absl::Status& status) {
-                            done(watch->Finish(status));
-                          });
-    peer_->Watch(watch);
+    CallRunGraph(inner_, peer_, opts, request, response, std::move(done));
   }
   tf::MutableRunGraphRequestWrapper* CreateRunGraphRequest() override {
     return inner_->CreateRunGraphRequest();
@@ -100,7 +64,7 @@ class RemoteWorker final : public tf::WorkerInterface {
   }
   void CleanupGraphAsync(const tf::CleanupGraphRequest* request, tf::CleanupGraphResponse* response,
                          tf::StatusCallback done) override {
-    inner_->CleanupGraphAsync(request, response, std::move(done));
+    CallCleanupGraph(inner_, peer_, request, response, std::move(done));
   }
   void CleanupAllAsync(const tf::CleanupAllRequest* request, tf::CleanupAllResponse* response,
                        tf::StatusCallback done) override {

@@ -1,0 +1,77 @@
+#include "plugin/call_service.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "plugin/step_errors.h"
+#include "protocol/calls.h"
+#include "tensorflow/core/distributed_runtime/call_options.h"
+#include "tensorflow/core/distributed_runtime/message_wrappers.h"
+#include "tensorflow/core/distributed_runtime/worker_env.h"
+#include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/protobuf/worker.pb.h"
+
+namespace rdma_transport {
+namespace {
+
+namespace tf = tensorflow;
+
+void Answer(IncomingCall* call, const absl::Status& status) {
+  if (status.ok()) return call->Succeed();
+  call->Fail(EncodeError(status));
+}
+
+// Parses the request, or fails the call.
+template <typename Request>
+bool Parsed(IncomingCall* call, Request* request) {
+  if (request->ParseFromString(call->request())) return true;
+  Answer(call, absl::InvalidArgumentError("a malformed request"));
+  return false;
+}
+
+struct RunningGraph {
+  tf::CallOptions opts;
+  tf::RunGraphRequest request;
+  tf::RunGraphResponse response;
+  tf::ProtoRunGraphRequest wrapped_request{&request};
+  tf::NonOwnedProtoRunGraphResponse wrapped_response{&response};
+};
+
+}  // namespace
+
+void CallService::OnCall(std::shared_ptr<IncomingCall> call) {
+  env_->compute_pool->Schedule([this, call = std::move(call)] {
+    switch (call->method()) {
+      case CallMethod::kRunGraph:
+        return RunGraph(call);
+      case CallMethod::kCleanupGraph:
+        return CleanupGraph(call);
+    }
+    call->Refuse();
+  });
+}
+
+void CallService::RunGraph(const std::shared_ptr<IncomingCall>& call) {
+  auto running = std::make_shared<RunningGraph>();
+  if (!Parsed(call.get(), &running->request)) return;
+  worker_->RunGraphAsync(&running->opts, &running->wrapped_request, &running->wrapped_response,
+                         [call, running](const absl::Status& status) {
+                           Answer(call.get(),
+                                  status.ok() ? running->wrapped_response.status() : status);
+                         });
+  // After the call, which is what can be canceled.
+  call->OnCancel([env = env_, running] {
+    env->compute_pool->Schedule([running] { running->opts.StartCancel(); });
+  });
+}
+
+void CallService::CleanupGraph(const std::shared_ptr<IncomingCall>& call) {
+  auto request = std::make_shared<tf::CleanupGraphRequest>();
+  auto response = std::make_shared<tf::CleanupGraphResponse>();
+  if (!Parsed(call.get(), request.get())) return;
+  worker_->CleanupGraphAsync(
+      request.get(), response.get(),
+      [call, request, response](const absl::Status& status) { Answer(call.get(), status); });
+}
+
+}  // namespace rdma_transport
