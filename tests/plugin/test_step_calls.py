@@ -91,7 +91,7 @@ def test_an_error_is_the_one_of_grpc(clusters: Mapping[str, Cluster]) -> None:
                 graph.run(feed={value_of(graph): [np.nan]})
             messages[protocol] = caught.value.message.split("Recent warning and error logs")[0]
             graph.run()
-    assert messages["rdma"] == messages["grpc"]
+    assert messages["rdma"] == messages["grpc"] != []
 
 
 def test_a_step_that_waits_on_another_task_ends_with_its_timeout(
