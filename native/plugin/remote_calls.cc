@@ -90,7 +90,10 @@ class RunGraphCall final : public PendingCall {
   void OnDelivery(Delivery delivery) override {
     if (delivery.status.code() == Code::kUnimplemented) return RunByGrpc();
     if (delivery.status.ok()) return Finish(absl::OkStatus());
-    if (delivery.error.empty()) return Finish(ToTensorFlow(delivery.status, peer_->task()));
+    if (delivery.error.empty()) {
+      Stop();  // a peer that was only silent must not run the step when it resumes
+      return Finish(ToTensorFlow(delivery.status, peer_->task()));
+    }
     const absl::Status failed = DecodeError(delivery.error);
     if (!request_->store_errors_in_response_body()) return Finish(failed);
     response_->set_status(failed);
