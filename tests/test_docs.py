@@ -97,6 +97,8 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
         command = typer.main.get_command(app)
     else:
         module = importlib.import_module(program)
+        if hasattr(module, "__path__"):
+            module = importlib.import_module(f"{program}.__main__")
         source = Path(str(module.__file__)).read_text()
         name = re.findall(r"^    run_command\((\w+)\)", source, re.MULTILINE)[0]
         command = typer.main.get_command(single(getattr(module, name)))

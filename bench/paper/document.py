@@ -17,7 +17,7 @@ HEAD = """# Benchmarks: the paper's evaluation, run again
 "RPC Considered Harmful: Fast Distributed Deep Learning on RDMA" (Xue et al., EuroSys 2019), with
 gRPC and rdma in turns in one run. This page, its pictures and `benchmarks.json` are written by
 
-```
+```sh
 make paper
 ```
 

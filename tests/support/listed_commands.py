@@ -1,0 +1,137 @@
+"""Commands of the documentation that `tests/test_commands.py` does not run as they are written."""
+
+# What is run in place of a command that takes longer, or that never ends.
+FEW = "--sizes 64 --iterations 20 --rounds 1"
+INSTEAD = {
+    "rdma-transport metrics": "rdma-transport metrics --once",
+    "rdma-transport timeline --seconds 5": "rdma-transport timeline --seconds 0.2",
+    "rdma-transport bench fabric": f"rdma-transport bench fabric {FEW}",
+    "rdma-transport bench fabric --compare ucx": f"rdma-transport bench fabric --compare ucx {FEW}",
+    "rdma-transport bench fabric --fabric libfabric": (
+        f"rdma-transport bench fabric --fabric libfabric {FEW}"
+    ),
+    "rdma-transport bench fabric --sizes '1…4MiB*2'": (
+        "rdma-transport bench fabric --sizes '1…4MiB*2' --iterations 10 --rounds 1"
+    ),
+    "rdma-transport bench collectives --ops iall_reduce": (
+        f"rdma-transport bench collectives --ops iall_reduce {FEW}"
+    ),
+    "python -m examples.digits 600": "python -m examples.digits 4",
+    ".venv/bin/python -m pytest tests/plugin/test_static.py -k training": (
+        ".venv/bin/python -m pytest tests/plugin/test_static.py -k training --collect-only -q"
+    ),
+    "cmake --preset debug && cmake --build --preset debug && ctest --preset debug -R static_test": (
+        "ctest --preset debug -R static_test_loopback"
+    ),
+}
+
+# A command that ends only after the other one, on the other host, has begun.
+OTHER_HOST = {
+    "rdma-transport doctor --peer HOST:2222 --fabric libfabric": (
+        "rdma-transport doctor --listen 2222 --fabric libfabric"
+    ),
+    "rdma-transport run -n 4 --nnodes 2 --node-rank 0 --master-addr node1 -- python script.py": (
+        "rdma-transport run -n 4 --nnodes 2 --node-rank 1 --master-addr node1 -- python script.py"
+    ),
+}
+
+NOT_RUN = {
+    "it needs a card, or root and a network that it changes": (
+        "ib_write_bw -d mlx5_0 -x 3",
+        "ibv_devinfo -v",
+        "modprobe rdma_rxe",
+        "rdma link add rxe0 type rxe netdev eth0",
+        "dcb app replace dev eth2 dscp-prio 26:3",
+        "dcb pfc set dev eth2 prio-pfc all:off 3:on",
+        "firewall-cmd --add-port=4791/udp",
+        "ip link set dev eth2 mtu 9000",
+        "systemctl edit slurmd",
+        "ulimit -l unlimited",
+    ),
+    "it needs Docker or Kubernetes": (
+        "docker run --network=host --device=/dev/infiniband --ulimit memlock=-1 --memory=64G "
+        '-e TF_CONFIG="$TF_CONFIG" image',
+        "docker run --network=host --device=/dev/infiniband --ulimit memlock=-1 image "
+        "rdma-transport doctor",
+        "docker run --ulimit memlock=-1",
+        "kubectl create secret generic job --from-literal=secret=$(openssl rand -hex 32)",
+    ),
+    "it needs Slurm: tests/slurm runs the script, the examples and collectives of NumPy": (
+        "sbatch job.sh",
+        "srun --nodes=2 --ntasks=4 python examples/all_reduce.py",
+        "srun --nodes=2 --ntasks=4 python script.py",
+        "srun --nodes=2 --ntasks=4 rdma-transport run --mpi4py -- python program.py",
+        "srun --overlap --jobid=JOB --nodelist=NODE rdma-transport status",
+    ),
+    "it installs: `make venv`, `make test-wheel` and `make test-tensorflow` do, elsewhere": (
+        "apt-get install libfabric1",
+        "apt-get install libibverbs1 ibverbs-providers",
+        "dnf install libfabric",
+        "dnf install libibverbs",
+        'pip install "tf-keras==2.21.*"',
+        "pip install --no-build-isolation --no-deps .",
+        "pip install .",
+        "pip install cmake cython ninja scikit-build-core",
+        "pip install dist/rdma_transport-*.whl",
+        "pip uninstall rdma_transport",
+    ),
+    "its program is in Debian's libfabric-bin, which the tests do not install": (
+        "fi_info -e",
+        "fi_info -p net -t FI_EP_RDM",
+        "fi_info -p tcp -t FI_EP_RDM",
+        "fi_info -t FI_EP_RDM",
+        "fi_pingpong -p tcp -e rdm",
+    ),
+    "its program is built by `make fuzz`, which `make test-sanitizers` does, too": (
+        "build/fuzz/tests/fuzz/link_fuzz -minimize_crash=1 -runs=100000 "
+        "build/fuzz/failed/link-crash-...",
+        "build/fuzz/tests/fuzz/link_fuzz FILE",
+        "cp minimized-from-... tests/fuzz/corpus/link/a-name-that-describes-the-defect",
+        "link_fuzz -merge=1 -use_counters=0 NEW_FOLDER build/fuzz/corpus/link "
+        "tests/fuzz/corpus/link",
+        "tools/fuzz.sh 600 link",
+    ),
+    "it takes minutes": (
+        "CHAOS_SEED=1000 CHAOS_SEEDS=500 build/asan/tests/native/chaos_test",
+        "build/tensorflow-2.22/venv/bin/python -m pytest tests --ignore=tests/verbs",
+        "make bench-verbs",
+        "make fuzz",
+        "make fuzz SECONDS=60",
+        "make paper",
+    ),
+    "it takes minutes; tests/bench measures less": (
+        "python -m bench",
+        "python -m bench.accelerators",
+        "python -m bench.analysis",
+        "python -m bench.bounds",
+        "python -m bench.collectives",
+        "python -m bench.collectives --ops all_reduce",
+        "python -m bench.collectives --ops all_reduce --repeat 6 --mpi",
+        "python -m bench.data_service --repeat 9",
+        "python -m bench.edges",
+        "python -m bench.edges --repeat 15",
+        "python -m bench.edges --sizes 4096,65536,1048576 --repeat 9",
+        "python -m bench.idle 5",
+        "python -m bench.keras_fit --strategies mirrored --workers 16 --width 256 --turns 3 "
+        "--epochs 5 --steps 20",
+        "python -m bench.keras_fit --turns 3 --epochs 3 --steps 4",
+        "python -m bench.many_tasks",
+        "python -m bench.paper --only soft_roce_message_sizes",
+        "python -m bench.paper --only verbs_message_sizes",
+        "python -m bench.peers",
+        "python -m bench.train_models --models fcn5",
+        "python -m bench.verbs --rounds 2 --no-edges",
+        "rdma-transport bench",
+        "rdma-transport bench collectives --compare mpi",
+        "rdma-transport bench latency --compare grpc --json",
+        "rdma-transport bench latency --hosts a:7000,b:7000 --role 0",
+        "rdma-transport bench latency --hosts a:7000,b:7000 --role 1",
+        "rdma-transport bench train --models gru,vgg16 --compare grpc --plot steps.png",
+    ),
+    "it changes the sources; tests/test_docs.py and `make lint` compare": (
+        ".venv/bin/python tools/list_counters.py",
+        "make format",
+    ),
+    "it runs the example that `python -m examples.digits` runs": ("make run",),
+    "there is no such version yet": ("make test-tensorflow TENSORFLOW=2.22",),
+}

@@ -1,0 +1,229 @@
+"""Each shell command of the documentation works as it is written, or is listed with the reason.
+
+A command that a page shows for the first time fails here, unless it is one of this project's own
+that runs as it is: give it a shorter form or a reason in tests/support/listed_commands.py.
+"""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+from bench.support.cluster import Cluster, free_port
+from examples import launch
+from rdma_transport.command_line import invoke
+from tests.support import forked, pages
+from tests.support.listed_commands import INSTEAD, NOT_RUN, OTHER_HOST
+from tests.support.observing import MAIN, job
+from tests.support.scripts import ForkedCluster
+from tests.test_docs import command_of
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("documented_commands")]
+SECONDS = 50
+COMMANDS = {command.text for command in pages.commands()}
+
+LISTED = {text: reason for reason, texts in NOT_RUN.items() for text in texts}
+SECOND = set(OTHER_HOST.values())
+MAKE = [text for text in sorted(COMMANDS) if text.startswith("make ") and text not in LISTED]
+RUN = sorted(COMMANDS - set(LISTED) - set(MAKE) - SECOND - set(OTHER_HOST))
+OURS = ("rdma-transport", "python", ".venv/bin/python")
+BUILT = ("ctest ", "CHAOS_SEED=17 build/debug/")
+BY_A_SHELL = ("(umask 077; openssl", "cp examples/", *BUILT)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster({"a": 1, "b": 1}) as made:
+        yield made
+
+
+def model() -> bytes:
+    """A SavedModel whose graph has an edge from a parameter server to a worker."""
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:ps/task:0"):
+            weights = tf.compat.v1.get_variable("weights", [256, 256], use_resource=True)
+        with tf.device("/job:worker/task:1"):
+            tf.square(weights.read_value())
+    document = SavedModel(saved_model_schema_version=1)
+    document.meta_graphs.add().graph_def.CopyFrom(graph.as_graph_def())
+    return bytes(document.SerializeToString())
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like a checkout, with the files that the commands name."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for path in pages.ROOT.iterdir():
+        if path.name not in ("docs", ".git"):
+            (folder / path.name).symlink_to(path)
+    (folder / "docs" / "images").mkdir(parents=True)
+    (folder / "model").mkdir()
+    (folder / "model" / "saved_model.pb").write_bytes(model())
+    (script,) = [
+        block
+        for block in pages.blocks("docs/operations.md", "python")
+        if "Communicator.connect()" in block
+    ]
+    (folder / "script.py").write_text(script)
+    (folder / "job.py").write_text(script)
+    (folder / "program.py").write_text(
+        "from mpi4py import MPI\nassert MPI.COMM_WORLD.allreduce(1) == 2\n"
+    )
+    (folder / "job.secret").write_text("0123456789abcdef" * 4)
+    (folder / "job.secret").chmod(0o600)
+    words = ("plan", "model/", "--cluster", "ps=1,worker=2", "--json")
+    ran = forked.run(["-c", MAIN, *words], timeout=SECONDS, directory=folder)
+    (folder / "plan.json").write_text(ran.stdout)
+    return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "HOME": str(folder), "SLURM_JOB_ID": "7"}
+
+
+def here(text: str, places: dict[str, str]) -> str:
+    """The text with places of this test for those of the pages."""
+    names = {"/etc/job.secret": "job.secret", "GRAPH": "model/", "node1": "127.0.0.1"} | places
+    return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)
+
+
+def started(text: str, variables: dict[str, str], folder: Path, log: Path) -> forked.Process:
+    """Begin one of our own commands."""
+    program, *words = shlex.split(text)
+    arguments = ["-c", MAIN, *words] if program == "rdma-transport" else words
+    with log.open("a") as file:
+        return forked.Process(arguments, variables, stdout=file, stderr=file, directory=folder)
+
+
+def in_this_process(text: str, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """Run an example; its tasks start as all do in tests: with TensorFlow imported."""
+
+    class Launched(ForkedCluster):
+        def __init__(self, *arguments: Any, plain: str, **keywords: Any) -> None:
+            super().__init__(*arguments, **keywords)
+
+    monkeypatch.setattr(launch, "LocalCluster", Launched)
+    monkeypatch.setattr(sys, "argv", words := shlex.split(text.removeprefix("python -m ")))
+    if words[0] == "examples.launch":
+        return invoke(launch.app)
+    command, rest = command_of(words)
+    code: int | None = command.main(rest, standalone_mode=False)
+    return code
+
+
+@pytest.mark.parametrize("text", RUN)
+def test_it_works(
+    text: str,
+    checkout: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    run = INSTEAD.get(text, text)
+    variables, log = environment(checkout), tmp_path / "log"
+    with ExitStack() as stack:
+        places = {}
+        if re.search("status|--live|metrics|timeline|--peer", run):
+            cluster = request.getfixturevalue("cluster")
+            stack.enter_context(job(cluster))
+            places["host:2222"] = cluster.target("a").removeprefix("grpc://")
+        run = here(run, places)
+        while exported := re.match(r"(RDMA_\w+)=(\S+) ", run):
+            variables[exported[1]] = exported[2]
+            run = run[exported.end() :]
+        if run.startswith(("python -m examples.launch ", "python -m examples.digits ")):
+            monkeypatch.chdir(checkout)
+            assert in_this_process(run, monkeypatch) in (0, None)
+        elif run.startswith(OURS):
+            process = started(run, variables, checkout, log)
+            stack.callback(process.kill)
+            assert process.wait(SECONDS) == 0, log.read_text()
+        else:
+            assert run.startswith(BY_A_SHELL), "run it here, or list it in listed_commands.py"
+            if run.startswith(BUILT) and not (checkout / "build/debug/tests").exists():
+                pytest.skip("make test-native builds it")
+            ran = subprocess.run(
+                ["bash", "-ec", run],
+                cwd=checkout,
+                env=variables,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+            )
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("text", OTHER_HOST)
+def test_two_hosts_work(text: str, checkout: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    places = {"HOST": "127.0.0.1", "2222": str(free_port())}
+    with ExitStack() as stack:
+        processes = []
+        for each in (OTHER_HOST[text], text):
+            variables = environment(checkout)
+            variables |= {"MASTER_PORT": places["2222"], "RDMA_TRANSPORT_LIBFABRIC_INTERFACE": "lo"}
+            processes.append(started(here(each, places), variables, checkout, log))
+            stack.callback(processes[-1].kill)
+        for process in processes:
+            assert process.wait(SECONDS) == 0, log.read_text()
+
+
+def made_by_ci() -> set[str]:
+    """The targets that CI makes, and those that they need."""
+    makefile = (pages.ROOT / "Makefile").read_text()
+    needs = {
+        target: names.split() for target, names in re.findall(r"^([\w-]+):(.*)$", makefile, re.M)
+    }
+    script = (pages.ROOT / ".ci" / "run").read_text()
+    found: set[str] = set()
+    new = {name for line in re.findall(r"^ *make (.*)$", script, re.M) for name in line.split()}
+    while new:
+        found |= new
+        new = {need for name in new for need in needs.get(name, ())} - found
+    return found
+
+
+@pytest.mark.parametrize("text", MAKE)
+def test_ci_makes_it(text: str) -> None:
+    targets = {word for word in text.split()[1:] if "=" not in word}
+    assert targets <= made_by_ci()
+
+
+def test_what_is_listed_is_in_a_page() -> None:
+    assert (set(LISTED) | set(INSTEAD) | SECOND | set(OTHER_HOST)) - COMMANDS == set()
+
+
+@pytest.mark.parametrize("text", [each for each in LISTED if re.match("rdma-|python -m b", each)])
+def test_what_is_not_run_is_a_command_line(text: str) -> None:
+    words = shlex.split(text.removeprefix("python -m "))
+    if len(words) > 1 or words[0] != "bench":
+        command, rest = command_of(words)
+        command.make_context(words[0], rest)
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_each_block_has_its_language(page: str) -> None:
+    found = {language for _, language, _ in pages.FENCE.findall(pages.text_of(page))}
+    assert found <= set(pages.LANGUAGES)
+    indented = re.findall(
+        r"^ {4,}(?:\S+[$] )?(?:rdma-transport|python -m) .*", pages.text_of(page), re.M
+    )
+    assert indented == [], "commands belong into a block ```sh"
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_python_in_pages_is_python(page: str) -> None:
+    for block in pages.blocks(page, "python"):
+        lines = re.findall(r"^(?:>>>|\.\.\.) ?(.*)$", block, re.M)
+        ast.parse("\n".join(lines) if lines else block)
