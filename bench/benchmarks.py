@@ -11,6 +11,7 @@ from .report import GB, Result, Row, Times, times_of
 from .support.exit import NotAvailableError, watched
 from .support.hosts import Layout, There, everything_here
 from .support.options import SHARED_MEMORY
+from .support.perftest import Other
 from .support.progress import QUIET, Bar
 from .support.sizes import size_name
 from .support.timing import Summary
@@ -38,39 +39,44 @@ def fabric(
     iterations: int = 1000,
     rounds: int = 5,
     most: int = 2**28,
-    with_ucx: bool = False,
+    beside: Sequence[str] = (),
 ) -> Result:
     """Rows of the fabric alone, between two processes: bandwidths, latencies, notifications.
 
-    `with_ucx`: and of UCX through shared memory, in the same run.
+    `beside`: and of UCX (ucx) and MPI (mpi) through shared memory, in the same run. Ratios compare
+    with the first of BESIDE that is measured.
     """
     from .fabric import RATE_BYTES, Wire, opened, own_peer
-    from .support import ucx
 
     options = {"iterations": iterations, "rounds": rounds, "most": most}
-    if with_ucx and (why := ucx.missing()):
-        raise NotAvailableError(why)
+    for name in beside:
+        if why := _why_not(name):
+            raise NotAvailableError(why)
     with ExitStack() as stack:
         if where.others:
             connection = stack.enter_context(where.others[-1].ask("fabric"))
             wire = Wire(connection)
         else:
             wire = stack.enter_context(own_peer())
-        bench = stack.enter_context(opened(wire, where.fabric, sizes, rounds, most, with_ucx))
-        if with_ucx and bench.meter.fabric() != SHARED_MEMORY:
+        bench = stack.enter_context(opened(wire, where.fabric, sizes, rounds, most))
+        if beside and bench.meter.fabric() != SHARED_MEMORY:
             raise NotAvailableError(
-                f"UCX is measured through shared memory, and this is {bench.meter.fabric()}. "
-                "Use --fabric shm on one host"
+                f"{BESIDE[beside[0]]} is measured through shared memory, and this is "
+                f"{bench.meter.fabric()}. Use --fabric shm on one host"
             )
+        bench.others, notes = _others(beside, stack)
         report = bench.report(list(sizes), iterations, where.bar.track)
     name = report["fabric"]
-    result = Result("fabric", "one-sided operations between two processes", options, "gbps")
+    title = (
+        "one-sided operations between two processes; read_lat: a round trip, other latencies: half"
+    )
+    result = Result("fabric", title, options, "gbps")
     result.routes = [
         {"from": "this host", "to": "the peer", "transport": name, "reason": report["route"]}
     ]
     result.devices = [report["device"], report["peer_device"]]
     for row in report["rows"]:
-        result.rows += _fabric_rows(row, name)
+        result.rows += _fabric_rows(row, name, beside)
     rate = report["notifications_per_second"]
     count = max(iterations * 5, 8)
     result.rows.append(
@@ -85,19 +91,46 @@ def fabric(
         )
     )
     result.notes.append(
-        "write_lat (a write with its notification) and notify_lat are half a round trip; read_lat "
-        "is a full round trip. #wrong: bytes that differ after each round."
+        "write_lat: a write with its notification. #wrong: bytes that differ after each round."
     )
     if name == SHARED_MEMORY:
         result.notes.append("uncached_memcpy: over more memory than the caches hold.")
-    if with_ucx:
-        result.notes.append(f"UCX {ucx.version()} over {ucx.TRANSPORTS}, by {ucx.PROGRAM}.")
+    result.notes += notes
     return result
+
+
+BESIDE = {"mpi": "MPI", "ucx": "UCX"}
+
+
+def _why_not(name: str) -> str:
+    """Return why one of BESIDE cannot be measured; empty if it can."""
+    from .support import mpi, ucx
+
+    return ucx.missing() if name == "ucx" else mpi.find_mpi()[1]
+
+
+def _others(beside: Sequence[str], stack: ExitStack) -> tuple[list[Other], list[str]]:
+    """Return those of BESIDE, and a note about each. They end with the stack."""
+    from .support import mpi, ucx
+
+    others, notes = [], []
+    if "mpi" in beside:
+        pair = stack.enter_context(mpi.Pair(mpi.find_mpi()[0]))
+        others.append(Other("mpi", mpi.TESTS, pair.measure))
+        notes.append(
+            f"MPI is {pair.library}, through mpi4py: messages between two ranks, {mpi.IN_FLIGHT} "
+            "in flight; write_bw and write_lat are those of messages."
+        )
+    if "ucx" in beside:
+        others.append(Other("ucx", ucx.TESTS, ucx.measure))
+        notes.append(f"UCX {ucx.version()} over {ucx.TRANSPORTS}, by {ucx.PROGRAM}.")
+    return others, notes
 
 
 # What the bandwidths and latencies of a row are called, and whose they are; None: the fabric's.
 _RATES = {
     "write": ("write_bw", None),
+    "mpi_write": ("write_bw", "mpi"),
     "ucx_write": ("write_bw", "ucx"),
     "read": ("read_bw", None),
     "ucx_read": ("read_bw", "ucx"),
@@ -107,12 +140,13 @@ _RATES = {
 _LATENCIES = ("write", "read", "notify")
 
 
-def _fabric_rows(row: dict[str, Any], fabric: str) -> list[Row]:
+def _fabric_rows(row: dict[str, Any], fabric: str, beside: Sequence[str]) -> list[Row]:
     size, rows = row["bytes"], []
+    compared = next((name for name in BESIDE if name in beside), "")
     for name, (test, whose) in _RATES.items():
         rate = row.get(f"{name}_gbps")
         if rate is not None:
-            other = row.get(f"ucx_{name}_gbps")
+            other = row.get(f"{compared}_{name}_gbps")
             rows.append(
                 Row(
                     test,
@@ -129,18 +163,15 @@ def _fabric_rows(row: dict[str, Any], fabric: str) -> list[Row]:
     for test in _LATENCIES:
         known = row.get(f"{test}_us")
         if known:
-            count, other = known["iterations"], row.get(f"ucx_{test}_us")
+            count, other = known["iterations"], row.get(f"{compared}_{test}_us")
             figures = {name: known[name] for name in ("min", "p50", "mean", "p99", "max")}
             times = Times(**figures, p999=known["p99.9"])
             ratio = other / times.p50 if other and times.p50 else None
-            test, wrong = f"{test}_lat", known["wrong"]
-            rows.append(
-                Row(test, size_name(size), size, fabric, count, times, wrong=wrong, ratio=ratio)
-            )
-            if other is not None:
-                rows.append(
-                    Row(test, size_name(size), size, "ucx", count, Times(min=None, p50=other))
-                )
+            named = (f"{test}_lat", size_name(size), size)
+            rows.append(Row(*named, fabric, count, times, wrong=known["wrong"], ratio=ratio))
+            for name in beside:
+                if (p50 := row.get(f"{name}_{test}_us")) is not None:
+                    rows.append(Row(*named, name, count, Times(p50=p50)))
     return rows
 
 
@@ -194,7 +225,7 @@ def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
     from . import edges as computed
     from . import references
 
-    result = Result("edges", "time per edge inside a step", {"repeat": repeat}, "p50")
+    result = Result("edges", "time per edge, one way, inside a step", {"repeat": repeat}, "p50")
     jobs = ("worker", "ps")
     with _pairs(where) as clusters:
         where.bar.at(0, "making the graphs")

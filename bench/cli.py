@@ -1,7 +1,7 @@
 """The command line of the benchmarks: `rdma-transport bench`, also as `python -m bench`."""
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -85,8 +85,12 @@ def fabric(
     rounds: Rounds = 5,
     most: Most = MOST,
     compare: Annotated[
-        Literal["none", "ucx"],
-        typer.Option(help="Measure UCX (ucx_perftest) too, in turns in the same run, on shm."),
+        str,
+        typer.Option(
+            help="Measure these, too, in turns in the same run, on shm, separated by a comma: ucx "
+            "(ucx_perftest), mpi (messages, through mpi4py), or none. The ratio is to MPI, or else "
+            "to UCX."
+        ),
     ] = "none",
 ) -> "Measure":
     """Measure the fabric alone, without TensorFlow.
@@ -98,9 +102,9 @@ def fabric(
     from .support.sizes import parse_size, parse_sizes
 
     wanted, bytes_at_most = parse_sizes(sizes), parse_size(most)
-    with_ucx = compare == "ucx"
+    beside = [] if compare == "none" else choose(compare, benchmarks.BESIDE, "system", "--compare")
     return once(
-        lambda where: benchmarks.fabric(where, wanted, iterations, rounds, bytes_at_most, with_ucx)
+        lambda where: benchmarks.fabric(where, wanted, iterations, rounds, bytes_at_most, beside)
     )
 
 

@@ -24,8 +24,8 @@ from .support.progress import QUIET, Bar
 KINDS = ("latency", "bandwidth", "throughput")
 HEADLINES = {"latency": "p50", "bandwidth": "gbps", "throughput": "per_second"}
 TITLES = {
-    "latency": "point-to-point latency: a message to the server and back",
-    "bandwidth": "point-to-point bandwidth: a message to the server, and its acknowledgement",
+    "latency": "point-to-point latency: a round trip, of a message to the server and back",
+    "bandwidth": "point-to-point bandwidth: a round trip, of a message and its acknowledgement",
     "throughput": "parameter-server throughput: every worker calls every server",
 }
 TURNS = 5  # of each protocol

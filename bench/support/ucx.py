@@ -8,9 +8,9 @@ import os
 import shutil
 import subprocess
 import threading
-from dataclasses import dataclass
 from typing import IO
 
+from .perftest import Figures
 from .ports import free_port
 
 PROGRAM = "ucx_perftest"
@@ -27,14 +27,6 @@ SECONDS = 60.0  # of one test, at most
 
 class UcxError(RuntimeError):
     """`ucx_perftest` failed, or printed something else than figures."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What one test printed. `p50`: us, half of a round trip of a write, or a whole read."""
-
-    p50: float
-    gbps: float
 
 
 def missing() -> str:
