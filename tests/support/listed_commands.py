@@ -91,6 +91,7 @@ NOT_RUN = {
         "tests/fuzz/corpus/link",
         "tools/fuzz.sh 600 link",
     ),
+    "its program comes with a package that only users install": ("tensorboard --logdir logs",),
     "it takes minutes": (
         "CHAOS_SEED=1000 CHAOS_SEEDS=500 build/asan/tests/native/chaos_test",
         "build/tensorflow-2.22/venv/bin/python -m pytest tests --ignore=tests/verbs",

@@ -18,7 +18,7 @@ PROGRAMS = (
     *("rdma-transport", "python", ".venv/bin/python", "build/", "make", "pip", "apt-get", "dnf"),
     *("cmake", "ctest", "srun", "scancel", "docker", "kubectl", "systemctl", "ulimit", "openssl"),
     *("fi_info", "fi_pingpong", "ib_write_bw", "ibv_devinfo", "rdma link", "modprobe", "ip link"),
-    *("firewall-cmd", "dcb", "(umask", "tools/"),
+    *("firewall-cmd", "dcb", "(umask", "tools/", "tensorboard"),
 )
 
 
