@@ -23,7 +23,9 @@ LibfabricChannel::LibfabricChannel(ChannelDevice* device, std::weak_ptr<ChannelH
       tag_(std::max<uint64_t>(Random64(), 1)),
       token_(RandomBytes(kTokenLength)),
       inbox_(device->frames(), LongestRecord(device->frames())),
-      outbox_(&device->domain()) {}
+      outbox_(&device->domain()) {
+  if (device->domain().traits().one_stream) transfers_.LimitReads();
+}
 
 LibfabricChannel::~LibfabricChannel() {
   if (peer_ != FI_ADDR_UNSPEC) device_->Leave(remote_.name);

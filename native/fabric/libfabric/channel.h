@@ -142,13 +142,13 @@ class LibfabricChannel final : public Channel,
   Operation* NewOperation(Operation::Kind kind);
   bool PostControl();
   bool PostMessage();
-  bool PostPiece();
+  bool PostPiece(const Piece& piece);
   bool PostMark();
   // What became of an operation: started, to be tried again by Service(), or impossible.
   enum class Start { kDone, kLater, kFailed };
   Start Started(Operation* operation, ssize_t result, const char* what);
   bool MayLeave(const OutgoingMessage& message) const;
-  bool MayLeave(const Piece& piece) const;
+  bool MayLeave(const Piece& write) const;
   // How much of what the peer sent has come.
   struct Confirmed {
     uint64_t read = 0;     // messages

@@ -12,8 +12,8 @@ bool LibfabricChannel::MayLeave(const OutgoingMessage& message) const {
 }
 
 // The peer must be able to tell writes apart by 16 bits of their sequence.
-bool LibfabricChannel::MayLeave(const Piece& piece) const {
-  return !piece.write || !remote_data_ || piece.sequence - arrived_there_ <= kMaxUnconfirmedWrites;
+bool LibfabricChannel::MayLeave(const Piece& write) const {
+  return !remote_data_ || write.sequence - arrived_there_ <= kMaxUnconfirmedWrites;
 }
 
 void LibfabricChannel::Pump() {
@@ -25,8 +25,10 @@ void LibfabricChannel::Pump() {
       posted = PostControl();
     } else if (outbox_.Front() != nullptr && MayLeave(*outbox_.Front())) {
       posted = PostMessage();
-    } else if (transfers_.Front() != nullptr && MayLeave(*transfers_.Front())) {
-      posted = PostPiece();
+    } else if (transfers_.FrontWrite() != nullptr && MayLeave(*transfers_.FrontWrite())) {
+      posted = PostPiece(*transfers_.FrontWrite());
+    } else if (transfers_.FrontRead() != nullptr) {
+      posted = PostPiece(*transfers_.FrontRead());
     } else if (mark_ == Mark::kDue) {
       posted = PostMark();
     } else {
@@ -107,8 +109,7 @@ bool LibfabricChannel::PostMessage() {
   return true;
 }
 
-bool LibfabricChannel::PostPiece() {
-  const Piece piece = *transfers_.Front();
+bool LibfabricChannel::PostPiece(const Piece& piece) {
   Domain& domain = device_->domain();
   Operation* operation =
       NewOperation(piece.write ? Operation::Kind::kWrite : Operation::Kind::kRead);
@@ -125,9 +126,13 @@ bool LibfabricChannel::PostPiece() {
                          piece.address, piece.key);
   }
   if (Started(operation, result, piece.write ? "a write" : "a read") != Start::kDone) return false;
+  if (!piece.write) {
+    transfers_.PopRead();
+    return true;
+  }
   // A short write may already have ended, and the provider need not wake anyone for it.
-  if (piece.write && device_->asleep()) device_->Wake();
-  transfers_.Pop();
+  if (device_->asleep()) device_->Wake();
+  transfers_.PopWrite();
   return true;
 }
 

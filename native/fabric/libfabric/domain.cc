@@ -66,6 +66,7 @@ Status Domain::Init(const fi_info* info) {
   traits_.chooses_keys = (modes & FI_MR_PROV_KEY) != 0;
   traits_.binds_to_endpoint = (modes & FI_MR_ENDPOINT) != 0;
   traits_.cheap_registration = (modes & (FI_MR_ALLOCATED | FI_MR_LOCAL)) == 0;
+  traits_.one_stream = traits_.cheap_registration;
   traits_.key_bytes = info->domain_attr->mr_key_size;
   traits_.largest_transfer = info->ep_attr->max_msg_size;
   most_receives_ = std::min(std::max<size_t>(info->rx_attr->size, 1), kMaxReceives);

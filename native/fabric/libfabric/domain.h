@@ -34,7 +34,8 @@ struct Traits {
   bool binds_to_endpoint = false;
   // Registration is a table entry, without pinned pages, so each peer can have its own.
   bool cheap_registration = false;
-  bool waits = false;  // has a descriptor to sleep on
+  bool one_stream = false;  // software moves all bytes to a peer one after the other, as over TCP
+  bool waits = false;       // has a descriptor to sleep on
   size_t key_bytes = 8;
   uint64_t largest_transfer = 0;
 };

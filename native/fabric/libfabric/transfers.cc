@@ -29,6 +29,7 @@ Status Transfers::Begin(bool write, const RemoteSpan& span, char* local, void* d
     Refuse(cookie, OkStatus());  // there is nothing to move
     return OkStatus();
   }
+  if (!write && limits_reads_) chunk = std::min(chunk, kReadPiece);
   const uint64_t id = ++last_transfer_;
   transfers_[id] = {cookie, (span.length + chunk - 1) / chunk};
   for (uint64_t done = 0; done < span.length;) {
@@ -41,23 +42,29 @@ Status Transfers::Begin(bool write, const RemoteSpan& span, char* local, void* d
     piece.key = region.remote_key;
     piece.transfer = id;
     if (write) piece.sequence = ++begun_;
-    pieces_.push_back(piece);
+    (write ? writes_ : reads_).push_back(piece);
     done += piece.length;
   }
   return OkStatus();
 }
 
-void Transfers::Pop() {
-  const Piece& piece = pieces_.front();
-  if (piece.write) {
-    started_ = piece.sequence;
-    unfinished_.insert(piece.sequence);
-  }
-  pieces_.pop_front();
+void Transfers::PopWrite() {
+  started_ = writes_.front().sequence;
+  unfinished_.insert(started_);
+  writes_.pop_front();
+}
+
+void Transfers::PopRead() {
+  ++reading_;
+  reads_.pop_front();
 }
 
 void Transfers::OnEnded(uint64_t transfer, uint64_t sequence) {
-  if (sequence != 0) unfinished_.erase(sequence);
+  if (sequence != 0) {
+    unfinished_.erase(sequence);
+  } else {
+    --reading_;
+  }
   const auto found = transfers_.find(transfer);
   if (found == transfers_.end() || --found->second.left > 0) return;
   ended_.push_back({found->second.cookie, OkStatus()});

@@ -2,6 +2,8 @@
 // which have ended.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -32,11 +34,20 @@ class Transfers {
  public:
   // More than any arena has slabs.
   static constexpr size_t kMaxRegions = 16384;
+  // See LimitReads().
+  static constexpr uint64_t kReadPiece = uint64_t{256} << 10;
+  static constexpr size_t kMaxReads = 4;
 
   struct Ended {
     uint64_t cookie;
     Status status;
   };
+
+  // From now on, reads are cut into pieces of at most kReadPiece bytes. At most kMaxReads pieces
+  // are under way, and at most half of all, but one. For a provider that moves all bytes to a peer
+  // through one stream: there a request to read waits for the bytes that the peer reads here, and
+  // if these are many, the two directions take turns.
+  void LimitReads() { limits_reads_ = true; }
 
   // Adds a region that the peer shared. Returns ResourceExhausted if it has shared too many.
   Status Learn(const RegionRecord& region);
@@ -49,15 +60,24 @@ class Transfers {
   // Reports an operation that was not started, together with those that have ended.
   void Refuse(uint64_t cookie, const Status& status) { ended_.push_back({cookie, status}); }
 
-  Piece* Front() { return pieces_.empty() ? nullptr : &pieces_.front(); }
-  // The first piece was started.
-  void Pop();
+  // The next piece of a write, or null.
+  const Piece* FrontWrite() const { return writes_.empty() ? nullptr : &writes_.front(); }
+  // The same of a read; null also if enough of them are under way.
+  const Piece* FrontRead() const {
+    return reads_.empty() || (limits_reads_ && reading_ >= MaxReads()) ? nullptr : &reads_.front();
+  }
+  // The next piece was started.
+  void PopWrite();
+  void PopRead();
   // A piece has ended: `sequence` is 0 for that of a read.
   void OnEnded(uint64_t transfer, uint64_t sequence);
   // Returns the operations that have ended since the last call.
   std::vector<Ended> TakeEnded() { return std::exchange(ended_, {}); }
   // Discards what has not been started.
-  void Drop() { pieces_.clear(); }
+  void Drop() {
+    writes_.clear();
+    reads_.clear();
+  }
 
   // Writes queued and started so far, and how many of the first ones have all ended.
   uint64_t begun() const { return begun_; }
@@ -72,8 +92,15 @@ class Transfers {
     uint64_t left;  // pieces
   };
 
+  size_t MaxReads() const {
+    return std::clamp<size_t>((reads_.size() + reading_) / 2, 1, kMaxReads);
+  }
+
   std::map<uint64_t, RegionRecord> regions_;  // by key
-  std::deque<Piece> pieces_;
+  bool limits_reads_ = false;
+  std::deque<Piece> writes_;
+  std::deque<Piece> reads_;
+  size_t reading_ = 0;  // pieces of reads under way
   std::map<uint64_t, Transfer> transfers_;
   std::set<uint64_t> unfinished_;  // sequences of the writes under way
   uint64_t last_transfer_ = 0;
