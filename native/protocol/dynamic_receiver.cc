@@ -1,9 +1,11 @@
 #include "protocol/dynamic_receiver.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "memory/block.h"
 #include "protocol/hand_over.h"
@@ -153,12 +155,37 @@ void DynamicReceiver::OnRead(uint64_t cookie, const Status& status) {
     reading = std::move(found->second);
     readings_.erase(found);
   }
+  if (reading.recv == nullptr) return;
   reading.delivery.status = status;
   if (status.ok()) context_.traffic->read_time.Add(Now() - reading.begin);
   if (status.ok() && channel_->Copies()) {
     GlobalCounters().copied_bytes.fetch_add(reading.delivery.bytes, std::memory_order_relaxed);
   }
   HandOver(context_.traffic, std::move(reading.delivery), reading.recv.get());
+}
+
+// Others read into memory of the receive itself, which must not end before the read.
+bool DynamicReceiver::WaitsForPeer() const {
+  if (!channel_->OutlivedByTransfers()) return false;
+  std::lock_guard<std::mutex> lock(mu_);
+  return std::any_of(readings_.begin(), readings_.end(),
+                     [](const auto& entry) { return entry.second.recv != nullptr; });
+}
+
+void DynamicReceiver::GiveUp(const Status& silent) {
+  if (!channel_->OutlivedByTransfers()) return;
+  std::vector<std::shared_ptr<PendingRecv>> recvs;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (auto& [cookie, reading] : readings_) {
+      if (reading.recv != nullptr) recvs.push_back(std::move(reading.recv));
+    }
+  }
+  for (const auto& recv : recvs) {
+    Delivery failed;
+    failed.status = silent;
+    recv->OnDelivery(std::move(failed));
+  }
 }
 
 void DynamicReceiver::Abandon(const Status& lost) {
@@ -170,7 +197,7 @@ void DynamicReceiver::Abandon(const Status& lost) {
   for (auto& [cookie, reading] : readings) {
     reading.delivery.status = lost;
     channel_->Keep(std::move(reading.delivery.owner));
-    reading.recv->OnDelivery(std::move(reading.delivery));
+    if (reading.recv != nullptr) reading.recv->OnDelivery(std::move(reading.delivery));
   }
 }
 

@@ -34,13 +34,18 @@ class DynamicReceiver {
                        std::shared_ptr<const void> link);
   // The read with this cookie has ended.
   void OnRead(uint64_t cookie, const Status& status);
+  // Returns whether a receive waits for a read that may never end although the link does not break:
+  // software of the peer serves it.
+  bool WaitsForPeer() const;
+  // The peer is silent: completes these receives with `silent`. The reads may still end later.
+  void GiveUp(const Status& silent);
   // The link has ended: completes all reads with `lost`.
   void Abandon(const Status& lost);
 
  private:
   struct Reading {
     Delivery delivery;
-    std::shared_ptr<PendingRecv> recv;
+    std::shared_ptr<PendingRecv> recv;  // null after GiveUp()
     Nanos begin = 0;
     OwnerRef source;  // keeps the peer's buffer until the read has ended
   };
@@ -54,7 +59,7 @@ class DynamicReceiver {
   const std::shared_ptr<fabric::Channel> channel_;
   const std::shared_ptr<ReliableNotifier> notifier_;
 
-  std::mutex mu_;
+  mutable std::mutex mu_;
   std::map<uint64_t, Reading> readings_;  // by cookie
   uint64_t next_cookie_ = 1;
 };

@@ -325,7 +325,7 @@ bool Link::Tick(Nanos now, bool excuse) {
     return true;
   }
   const bool queued = !notifier_->SendQueued();
-  if (recvs_.size() == 0 && !calls_->Running()) {
+  if (recvs_.size() == 0 && !calls_->Running() && !dynamic_receiver_->WaitsForPeer()) {
     liveness_.OnIdle();
     return queued;
   }
@@ -353,6 +353,7 @@ void Link::Freeze(Nanos silence) {
   Log(LogLevel::kWarning, status.message());
   GlobalCounters().errors.Add("peer_silent");
   FailAll(recvs_.TakeAll(status), status);
+  dynamic_receiver_->GiveUp(status);
 }
 
 void Link::Thaw() {

@@ -127,6 +127,7 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   // claimed.
   void ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRecv> recv) {
     dynamic_receiver_->ReadThenDeliver(std::move(arrival), std::move(recv), shared_from_this());
+    owner_->ArmTimer();
   }
 
   // Makes `recv` fail with the link. Returns false and sets `reason` if the peer is lost or silent.
