@@ -34,7 +34,7 @@ MPI_ITERATIONS = 20
 def equal(op: str, results: Mapping[str, list[str]]) -> bool:
     """Whether the digests of all workers, by protocol, are what they should be.
 
-    More than two workers of one host reduce in another order than over gRPC.
+    More than two workers reduce in another order than over gRPC.
     """
     if op == "all_reduce" and any(len(digests) > 2 for digests in results.values()):
         return all(len(set(digests)) == 1 for digests in results.values())

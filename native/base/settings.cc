@@ -331,7 +331,7 @@ std::vector<SettingRow> MakeTable() {
                         {{"fabric", [](Settings* s) { s->calls_over_fabric = true; }},
                          {"grpc", [](Settings* s) { s->calls_over_fabric = false; }}}));
   rows.push_back(Choice("COLLECTIVES", "direct",
-                        "how TensorFlow's tasks of one host reduce tensors; direct: each task "
+                        "how TensorFlow's tasks reduce tensors; direct: each task "
                         "reduces a part out of the memory of all; ring: TensorFlow's algorithm, "
                         "with the same bits as over gRPC for any number of tasks",
                         {{"direct", [](Settings* s) { s->direct_collectives = true; }},

@@ -1,9 +1,11 @@
 #include "plugin/collective_choice.h"
 
+#include <map>
 #include <string_view>
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "collectives/lanes.h"
 #include "fabric/host/identity.h"
 
 namespace rdma_transport {
@@ -13,7 +15,7 @@ namespace tf = tensorflow;
 namespace {
 
 // Its number changes with the order of a reduction, and with what the members send.
-constexpr std::string_view kVersion = "rdma_transport/1";
+constexpr std::string_view kVersion = "rdma_transport/2";
 constexpr std::string_view kDirect = "direct";
 constexpr std::string_view kRing = "ring";
 constexpr std::string_view kNoSharedMemory = "no_shared_memory";
@@ -61,14 +63,24 @@ std::string WhyNotOurs(const tf::CollGroupParams& group) {
 std::string WhyNotDirect(const tf::CollGroupParams& group) {
   std::string why = WhyNotOurs(group);
   if (!why.empty()) return why;
-  const std::string_view host = DescriptionOf(group.members.front()).host;
   for (const tf::CollGroupMember& member : group.members) {
-    const Description description = DescriptionOf(member);
-    if (description.mode == kRing) return member.task + " has RDMA_TRANSPORT_COLLECTIVES=ring";
-    if (description.mode != kDirect) return member.task + " does not share its memory";
-    if (description.host != host) return member.task + " is on another host";
+    if (DescriptionOf(member).mode == kRing) {
+      return member.task + " has RDMA_TRANSPORT_COLLECTIVES=ring";
+    }
   }
   return "";
+}
+
+std::vector<std::vector<int>> HostsOf(const tf::CollGroupParams& group) {
+  std::vector<int> lowest;
+  std::map<std::string_view, int> first;  // rank of each host
+  for (const tf::CollGroupMember& member : group.members) {
+    const Description description = DescriptionOf(member);
+    const int rank = static_cast<int>(lowest.size());
+    const bool alone = description.mode != kDirect;
+    lowest.push_back(alone ? rank : first.try_emplace(description.host, rank).first->second);
+  }
+  return collectives::ByHost(lowest);
 }
 
 }  // namespace rdma_transport

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/settings.h"
 #include "tensorflow/core/framework/collective.h"
@@ -19,8 +20,11 @@ void DescribeMember(const Settings& settings, tensorflow::DeviceAttributes* devi
 // Returns why the members cannot run the collectives of this transport; empty if they can: each is
 // the processor of a different task that has an rdma server. The group is complete.
 std::string WhyNotOurs(const tensorflow::CollGroupParams& group);
-// Returns why they do not reduce out of each other's memory; empty if they do: they can, and are
-// on one host, share memory, and have RDMA_TRANSPORT_COLLECTIVES=direct.
+// Returns why they do not reduce directly; empty if they do: they can, and all have
+// RDMA_TRANSPORT_COLLECTIVES=direct.
 std::string WhyNotDirect(const tensorflow::CollGroupParams& group);
+// Returns the ranks of each host, in order. A member that does not share its memory counts as a
+// host of its own. The members can run the collectives of this transport.
+std::vector<std::vector<int>> HostsOf(const tensorflow::CollGroupParams& group);
 
 }  // namespace rdma_transport

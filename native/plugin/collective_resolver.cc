@@ -59,7 +59,7 @@ absl::Status CollectiveResolver::Choose(tf::CollectiveParams* params) {
     }
   } else if (params->instance.type == tf::REDUCTION_COLLECTIVE) {
     const std::string why_not = WhyNotDirect(params->group);
-    Report(params->group.group_key, why_not);
+    Report(params->group, why_not);
     if (!why_not.empty()) return absl::OkStatus();
   } else {
     return absl::OkStatus();
@@ -68,14 +68,18 @@ absl::Status CollectiveResolver::Choose(tf::CollectiveParams* params) {
   return absl::OkStatus();
 }
 
-void CollectiveResolver::Report(int group, const std::string& why_not) {
+void CollectiveResolver::Report(const tf::CollGroupParams& group, const std::string& why_not) {
   if (!why_not.empty()) GlobalCounters().ring_reasons.Add(why_not);
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (!reported_.insert(group).second) return;
+    if (!reported_.insert(group.group_key).second) return;
   }
-  Log(LogLevel::kInfo, "reductions of group " + std::to_string(group) +
-                           (why_not.empty() ? ": direct (same host)" : ": ring: " + why_not));
+  std::string how = ": ring: " + why_not;
+  if (why_not.empty()) {
+    const size_t hosts = HostsOf(group).size();
+    how = hosts == 1 ? ": direct (same host)" : ": direct (" + std::to_string(hosts) + " hosts)";
+  }
+  Log(LogLevel::kInfo, "reductions of group " + std::to_string(group.group_key) + how);
 }
 
 }  // namespace rdma_transport

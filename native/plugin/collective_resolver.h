@@ -36,7 +36,7 @@ class CollectiveResolver final : public tensorflow::CollectiveParamResolverDistr
  private:
   tensorflow::DeviceAttributes Described(const tensorflow::DeviceAttributes& device) const;
   absl::Status Choose(tensorflow::CollectiveParams* params);
-  void Report(int group, const std::string& why_not);
+  void Report(const tensorflow::CollGroupParams& group, const std::string& why_not);
 
   const Settings* const settings_;
   std::mutex mu_;

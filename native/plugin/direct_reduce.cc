@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/reduce.h"
+#include "plugin/collective_choice.h"
 #include "plugin/mutable_buffers.h"
 #include "plugin/reduction_types.h"
 #include "protocol/poller.h"
@@ -22,9 +23,10 @@ namespace {
 constexpr size_t kMaxWhole = size_t{4} << 10;
 // Reducing more than this takes longer than handing polling to another thread.
 constexpr size_t kLongReduction = size_t{64} << 10;
-
-constexpr char kContribution[] = "in";
-constexpr char kReduced[] = "out";
+// From this size on, members of one host combine before they send to other hosts.
+constexpr size_t kMinTwoLevels = size_t{128} << 10;
+// Between hosts, the members of a host exchange one chunk each while they combine another.
+constexpr size_t kChunk = size_t{1} << 20;
 
 char* DataOf(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
 
@@ -60,9 +62,15 @@ absl::Status DirectReduce::InitializeCollectiveContext(
 void DirectReduce::Run(tf::StatusCallback done) {
   done_ = std::move(done);
   const absl::Status ready = Prepare();
-  if (!ready.ok()) return End(ready);
-  if (input_.NumElements() > 0) Exchange();
-  End(absl::OkStatus());
+  if (ready.ok()) {
+    division_ = Divide();
+    LaneOwner* const owner = this;
+    for (size_t number = 0; number < division_.lanes.size(); ++number) {
+      lanes_.emplace_back(owner, division_, number, rank_, /*gathers=*/!scatters_ && !whole_);
+    }
+    for (LaneReduction& lane : lanes_) lane.Start();
+  }
+  End(ready);
 }
 
 absl::Status DirectReduce::Prepare() {
@@ -86,56 +94,58 @@ absl::Status DirectReduce::Prepare() {
   input_ = Flat(MayChange(input) ? tf::tensor::DeepCopy(input) : input);
   output_ = Flat(*context_->output);
   whole_ = !scatters_ && input_.TotalBytes() <= kMaxWhole;
-  if (whole_) {
-    // The others may still read the input, which the output may share.
-    result_ = tf::Tensor(input_.dtype(), input_.shape());
-  } else {
-    result_ = scatters_ ? output_ : Slice(output_, PartOf(rank_));
-  }
+  // The others may still read the input, which the output may share.
+  if (whole_) result_ = tf::Tensor(input_.dtype(), input_.shape());
   return absl::OkStatus();
 }
 
-DirectReduce::Part DirectReduce::PartOf(int rank) const {
-  const auto number = static_cast<size_t>(rank);
-  if (whole_) return {number, 0, input_.TotalBytes()};
-  if (scatters_) return {number, number * output_.TotalBytes(), output_.TotalBytes()};
-  const size_t even = (input_.TotalBytes() + static_cast<size_t>(size_) - 1) / size_;
-  return collectives::PartOf(input_.TotalBytes(), collectives::RoundUp(even), number);
+// All members divide alike.
+collectives::Division DirectReduce::Divide() const {
+  const size_t bytes = input_.TotalBytes();
+  const auto members = static_cast<size_t>(size_);
+  if (whole_) return collectives::DivideNothing(members, bytes);
+  std::vector<std::vector<int>> hosts = HostsOf(context_->col_params->group);
+  const size_t chunk = hosts.size() > 1 ? kChunk : bytes;
+  if (hosts.size() == 1 || bytes < kMinTwoLevels) hosts = collectives::OneLevel(members);
+  return scatters_ ? collectives::DivideReduceScatter(std::move(hosts), output_.TotalBytes())
+                   : collectives::DivideAllReduce(std::move(hosts), bytes, chunk);
 }
 
-tf::Tensor DirectReduce::Slice(const tf::Tensor& tensor, const Part& part) const {
+tf::Tensor DirectReduce::Slice(const tf::Tensor& tensor, const collectives::Round& range) const {
   const size_t size = collectives::SizeOf(dtype_);
-  return tensor.Slice(static_cast<int64_t>(part.begin / size),
-                      static_cast<int64_t>((part.begin + part.length) / size));
+  return tensor.Slice(static_cast<int64_t>(range.begin / size),
+                      static_cast<int64_t>((range.begin + range.length) / size));
 }
 
-// Empty parts are neither posted nor fetched.
-void DirectReduce::Exchange() {
-  const bool own = PartOf(rank_).length > 0;
-  contributions_.resize(size_);
-  parts_.resize(size_);
-  if (own) missing_ = size_;  // and this function
-  pending_ += missing_;
-  for (int i = 1; i < size_; ++i) {
-    const int to = (rank_ + i) % size_;
-    if (PartOf(to).length > 0) Post(kContribution, to, Slice(input_, PartOf(to)));
-  }
-  for (int i = 1; i < size_; ++i) {
-    const int from = (rank_ + i) % size_;
-    if (!scatters_ && !whole_ && PartOf(from).length > 0) FetchPart(from);
-    if (own) FetchContribution(from);
-  }
-  if (own) OnContribution(absl::OkStatus());
+tf::Tensor DirectReduce::Contribution(const collectives::Round& range) const {
+  return Slice(input_, range);
 }
 
-CollectiveTransferArgs DirectReduce::ArgsFor(const char* phase, int from, int to,
+tf::Tensor DirectReduce::Result(const collectives::Round& range) const {
+  if (whole_) return result_;
+  if (!scatters_) return Slice(output_, range);
+  const bool own = range.begin == static_cast<size_t>(rank_) * output_.TotalBytes();
+  return own ? output_ : tf::Tensor();
+}
+
+tf::Tensor DirectReduce::Scratch(const collectives::Round& range) {
+  const auto elements = static_cast<int64_t>(range.length / collectives::SizeOf(dtype_));
+  tf::Tensor scratch(context_->device->GetAllocator(tf::AllocatorAttributes()), input_.dtype(),
+                     tf::TensorShape({elements}));
+  if (!scratch.IsInitialized()) {
+    Fail(absl::ResourceExhaustedError("no memory for a part of a reduction"));
+  }
+  return scratch;
+}
+
+CollectiveTransferArgs DirectReduce::ArgsFor(const std::string& name, int from, int to,
                                              tf::StatusCallback done) {
   const tf::CollGroupMember& peer = context_->col_params->group.members[from == rank_ ? to : from];
   CollectiveTransferArgs args;
   args.peer_device = peer.device.name();
   args.peer_task = peer.task;
   args.key =
-      context_->exec_key + ":" + phase + ":" + std::to_string(from) + ":" + std::to_string(to);
+      context_->exec_key + ":" + name + ":" + std::to_string(from) + ":" + std::to_string(to);
   args.device = context_->device;
   args.context = context_->op_ctx->op_device_context();
   args.attributes = context_->op_ctx->output_alloc_attr(0);
@@ -145,66 +155,53 @@ CollectiveTransferArgs DirectReduce::ArgsFor(const char* phase, int from, int to
   return args;
 }
 
-void DirectReduce::Post(const char* phase, int to, const tf::Tensor& tensor) {
+void DirectReduce::Post(const std::string& name, int to, const tf::Tensor& tensor) {
   ++pending_;
   const CollectiveTransferArgs args =
-      ArgsFor(phase, rank_, to, [this](const absl::Status& status) { End(status); });
+      ArgsFor(name, rank_, to, [this](const absl::Status& status) { End(status); });
   access_->PostToPeer(args.peer_device, args.peer_task, args.key, args.device, args.context,
                       args.attributes, &tensor, args.locality, args.cancellation, args.done);
 }
 
-void DirectReduce::FetchPart(int from) {
+tf::StatusCallback DirectReduce::EndThen(Arrived arrived) {
   ++pending_;
-  parts_[from] = Slice(output_, PartOf(from));
-  const CollectiveTransferArgs args =
-      ArgsFor(kReduced, from, rank_, [this](const absl::Status& status) { End(status); });
+  return [this, arrived = std::move(arrived)](const absl::Status& status) {
+    if (status.ok() && !Failed()) arrived();
+    End(status);
+  };
+}
+
+void DirectReduce::Fetch(const std::string& name, int from, tf::Tensor* tensor, Arrived arrived) {
+  const CollectiveTransferArgs args = ArgsFor(name, from, rank_, EndThen(std::move(arrived)));
   access_->RecvFromPeer(args.peer_device, args.peer_task, /*peer_is_local=*/false, args.key,
-                        args.device, args.context, args.attributes, &parts_[from], args.locality,
+                        args.device, args.context, args.attributes, tensor, args.locality,
                         args.stream, args.cancellation, args.done);
 }
 
-void DirectReduce::FetchContribution(int from) {
-  const auto arrived = [this](const absl::Status& status) { OnContribution(status); };
-  contributions_[from] =
-      access_->FetchInPlace(ArgsFor(kContribution, from, rank_, arrived), PartOf(rank_).length);
+std::shared_ptr<CollectiveFetch> DirectReduce::FetchInPlace(const std::string& name, int from,
+                                                            uint64_t bytes, Arrived arrived) {
+  return access_->FetchInPlace(ArgsFor(name, from, rank_, EndThen(std::move(arrived))), bytes);
 }
 
-void DirectReduce::OnContribution(const absl::Status& status) {
+bool DirectReduce::Combine(const std::vector<const char*>& sources, bool last, tf::Tensor* result) {
+  if (result->TotalBytes() > kLongReduction) Poller::LongWorkAhead();
+  collectives::Reduce(dtype_, op_, sources, static_cast<size_t>(result->NumElements()),
+                      DataOf(*result), nullptr);
+  const absl::Status status = last ? Finalize(result) : absl::OkStatus();
   if (!status.ok()) Fail(status);
-  if (--missing_ == 0) Combine();
-  End(absl::OkStatus());
+  return status.ok();
 }
 
-void DirectReduce::Combine() {
-  if (Failed()) return;
-  const absl::Status reduced = Reduce();
-  if (!reduced.ok()) return Fail(reduced);
-  if (!scatters_ && !whole_) {
-    for (int i = 1; i < size_; ++i) Post(kReduced, (rank_ + i) % size_, result_);
-  }
-  for (const auto& contribution : contributions_) {
-    if (contribution != nullptr) contribution->Release();
-  }
-}
-
-absl::Status DirectReduce::Reduce() {
-  const Part own = PartOf(rank_);
-  std::vector<const char*> sources;
-  for (int rank = 0; rank < size_; ++rank) {
-    sources.push_back(rank == rank_ ? DataOf(input_) + own.begin : contributions_[rank]->data());
-  }
-  if (own.length > kLongReduction) Poller::LongWorkAhead();
-  collectives::Reduce(dtype_, op_, sources, own.length / collectives::SizeOf(dtype_),
-                      DataOf(result_), nullptr);
+// As TensorFlow's ring does.
+absl::Status DirectReduce::Finalize(tf::Tensor* result) {
   tf::OpKernel* final_op = context_->col_params->final_op;
   if (final_op == nullptr) return absl::OkStatus();
-  // As TensorFlow's ring does.
-  tf::Tensor one(result_.dtype(), tf::TensorShape({1}));
+  tf::Tensor one(result->dtype(), tf::TensorShape({1}));
   const std::unique_ptr<tf::CollectiveAdapter> adapter(tf::MakeCollectiveAdapter(
       &one, 1, context_->device->GetAllocator(tf::AllocatorAttributes())));
   tf::Tensor members = adapter->Scalar(size_);
   return tf::collective_util::ComputeBinOp(context_->op_ctx, context_->op_params, context_->device,
-                                           final_op, &result_, &members);
+                                           final_op, result, &members);
 }
 
 bool DirectReduce::Failed() {
@@ -234,13 +231,12 @@ void DirectReduce::End(const absl::Status& status) {
 
 // No transfer is left, so nothing else runs here.
 void DirectReduce::Finish() {
-  contributions_.clear();
+  lanes_.clear();
   if (status_.ok() && whole_) {
     std::memcpy(DataOf(output_), DataOf(result_), result_.TotalBytes());
   }
   // What follows may write into a tensor with one reference.
   input_ = output_ = result_ = tf::Tensor();
-  parts_.clear();
   const tf::StatusCallback done = std::move(done_);
   done(status_);  // may destroy this object
 }

@@ -1,23 +1,26 @@
 // All-reduce and reduce-scatter of the processors of several tasks.
 //
-// Each member reduces its part out of the contributions of all members, in the order of their
-// ranks, so the result has the same bits on each member and in each run. For an all-reduce, the
-// members then copy each other's parts. In an all-reduce of few bytes, each member reduces
-// everything by itself, which saves one message.
+// Each member combines a part of the contributions of all members, and in an all-reduce the others
+// then fetch that part. Where hosts have several members, they combine on each host first
+// (collectives/lanes.h). In an all-reduce of few bytes, each member reduces everything by itself,
+// which saves one message. The order of contributions depends only on the group and on the size, so
+// the result has the same bits on each member and in each run.
 //
-// Contributions and parts are posted and fetched as other collectives' buffers are, under keys of
+// Contributions and results are posted and fetched as other collectives' buffers are, under keys of
 // their own: where memory is mapped, the others read them in place.
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "collectives/round.h"
+#include "collectives/lanes.h"
 #include "collectives/types.h"
 #include "plugin/collective_access.h"
+#include "plugin/lane_reduction.h"
 #include "tensorflow/core/framework/collective.h"
 
 namespace rdma_transport {
@@ -27,7 +30,7 @@ inline constexpr char kDirectReduce[] = "RdmaDirectReduce";
 
 // One member's end of one reduction. Never blocks. Calls the callback of Run() once, when nothing
 // reads or writes the output any more, unless a lost peer may still read it.
-class DirectReduce final : public tensorflow::CollectiveImplementationInterface {
+class DirectReduce final : public tensorflow::CollectiveImplementationInterface, private LaneOwner {
  public:
   absl::Status InitializeCollectiveParams(tensorflow::CollectiveParams* params) override;
   absl::Status InitializeCollectiveContext(
@@ -35,21 +38,27 @@ class DirectReduce final : public tensorflow::CollectiveImplementationInterface 
   void Run(tensorflow::StatusCallback done) override;
 
  private:
-  using Part = collectives::Round;  // of the whole tensor, in bytes
-
-  Part PartOf(int rank) const;
   absl::Status Prepare();
-  void Exchange();
-  void Post(const char* phase, int to, const tensorflow::Tensor& tensor);
-  void FetchContribution(int from);
-  void FetchPart(int from);
-  tensorflow::Tensor Slice(const tensorflow::Tensor& tensor, const Part& part) const;
-  CollectiveTransferArgs ArgsFor(const char* phase, int from, int to,
+  collectives::Division Divide() const;
+  tensorflow::Tensor Slice(const tensorflow::Tensor& tensor, const collectives::Round& range) const;
+  CollectiveTransferArgs ArgsFor(const std::string& name, int from, int to,
                                  tensorflow::StatusCallback done);
+  // Of a fetch: calls `arrived` after success, and then End().
+  tensorflow::StatusCallback EndThen(Arrived arrived);
+  absl::Status Finalize(tensorflow::Tensor* result);
 
-  void OnContribution(const absl::Status& status);
-  void Combine();
-  absl::Status Reduce();
+  // LaneOwner:
+  tensorflow::Tensor Contribution(const collectives::Round& range) const override;
+  tensorflow::Tensor Result(const collectives::Round& range) const override;
+  tensorflow::Tensor Scratch(const collectives::Round& range) override;
+  void Post(const std::string& name, int to, const tensorflow::Tensor& tensor) override;
+  void Fetch(const std::string& name, int from, tensorflow::Tensor* tensor,
+             Arrived arrived) override;
+  std::shared_ptr<CollectiveFetch> FetchInPlace(const std::string& name, int from, uint64_t bytes,
+                                                Arrived arrived) override;
+  bool Combine(const std::vector<const char*>& sources, bool last,
+               tensorflow::Tensor* result) override;
+
   bool Failed();
   void End(const absl::Status& status);
   void Fail(const absl::Status& status);
@@ -63,14 +72,13 @@ class DirectReduce final : public tensorflow::CollectiveImplementationInterface 
   collectives::DType dtype_ = collectives::DType::kFloat32;
   collectives::ReduceOp op_ = collectives::ReduceOp::kSum;
   bool scatters_ = false;
-  bool whole_ = false;                     // each member reduces everything
-  tensorflow::Tensor input_;               // flat
-  tensorflow::Tensor output_;              // flat; of this member's part if `scatters_`
-  tensorflow::Tensor result_;              // what this member reduces
-  std::vector<tensorflow::Tensor> parts_;  // of the output, by rank
-  std::vector<std::shared_ptr<CollectiveFetch>> contributions_;  // by rank; null: this one's
+  bool whole_ = false;         // each member reduces everything
+  tensorflow::Tensor input_;   // flat
+  tensorflow::Tensor output_;  // flat; of this member's part if `scatters_`
+  tensorflow::Tensor result_;  // of the whole, if `whole_`
+  collectives::Division division_;
+  std::deque<LaneReduction> lanes_;
 
-  std::atomic<int> missing_{0};  // contributions; Exchange() counts as one
   std::atomic<int> pending_{1};  // what must end before Finish()
   std::mutex mu_;
   absl::Status status_;

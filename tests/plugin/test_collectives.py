@@ -83,7 +83,7 @@ def test_one_without_the_fabric_among_others(clusters: dict[str, CollectiveClust
 
 def test_over_verbs(clusters: dict[str, CollectiveCluster]) -> None:
     """There the bytes are read into TensorFlow's own buffer."""
-    with CollectiveCluster(3, "rdma", fake_verbs() | STRICT) as verbs:
+    with CollectiveCluster(3, "rdma", fake_verbs() | STRICT | RING) as verbs:
         assert_as_over_grpc(verbs, clusters["grpc"])
         stats = verbs.workers[0].stats()
         assert stats["sent"]["dynamic"]["tensors"] > 0
