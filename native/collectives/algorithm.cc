@@ -23,10 +23,10 @@ constexpr Row kRows[] = {
     {Collective::kAllReduce, Reach::kSome, 2, size_t{256} << 10},
     {Collective::kAllReduce, Reach::kSome, 4, size_t{64} << 10},
     {Collective::kBroadcast, Reach::kSome, 2, size_t{512} << 10},
-    {Collective::kAllReduce, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
+    {Collective::kAllReduce, Reach::kHost, 3, size_t{128} << 10, Algorithm::kTwoLevels},
     {Collective::kReduceScatter, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
     {Collective::kAllGather, Reach::kHost, 4, size_t{128} << 10, Algorithm::kTwoLevels},
-    {Collective::kBroadcast, Reach::kHost, 4, size_t{256} << 10, Algorithm::kTwoLevels},
+    {Collective::kBroadcast, Reach::kHost, 3, size_t{256} << 10, Algorithm::kTwoLevels},
 };
 
 }  // namespace

@@ -259,7 +259,11 @@ Status Group::Start(const Call& call, const Patience& patience) {
 }
 
 Algorithm Group::AlgorithmFor(const Call& call) const {
-  return Choose(call.collective, call.count * SizeOf(call.dtype), size(), reach_);
+  const bool needs_equal =
+      call.collective == Collective::kReduceScatter || call.collective == Collective::kAllGather;
+  const bool flat = reach_ == Reach::kHost && needs_equal && !hosts_->equal();
+  return Choose(call.collective, call.count * SizeOf(call.dtype), size(),
+                flat ? Reach::kSome : reach_);
 }
 
 Status Group::Announce(const Patience& patience, const Descriptor* descriptor, int parity) {

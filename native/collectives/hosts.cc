@@ -1,7 +1,8 @@
 #include "collectives/hosts.h"
 
 #include <algorithm>
-#include <map>
+
+#include "collectives/lanes.h"
 
 namespace rdma_transport::collectives {
 
@@ -12,17 +13,21 @@ size_t Hosts::Of(int rank) const {
   return static_cast<size_t>(found - ranks.begin());
 }
 
+size_t Hosts::lanes() const {
+  const auto smaller = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+  return std::min_element(ranks.begin(), ranks.end(), smaller)->size();
+}
+
+bool Hosts::equal() const {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [this](const auto& members) { return members.size() == local().size(); });
+}
+
 std::optional<Hosts> FindHosts(const std::vector<int>& lowest, int rank) {
-  std::map<int, std::vector<int>> members;  // by the lowest rank of their host
-  for (size_t i = 0; i < lowest.size(); ++i) members[lowest[i]].push_back(static_cast<int>(i));
-  const size_t many = members.begin()->second.size();
-  if (members.size() < 2 || many < 2) return std::nullopt;
   Hosts hosts;
-  for (const auto& [first, ranks] : members) {
-    if (ranks.size() != many) return std::nullopt;
-    if (first == lowest[rank]) hosts.host = hosts.ranks.size();
-    hosts.ranks.push_back(ranks);
-  }
+  hosts.ranks = ByHost(lowest);
+  if (hosts.count() < 2 || hosts.count() == lowest.size()) return std::nullopt;
+  hosts.host = hosts.Of(rank);
   const std::vector<int>& local = hosts.local();
   hosts.place = static_cast<size_t>(std::find(local.begin(), local.end(), rank) - local.begin());
   return hosts;

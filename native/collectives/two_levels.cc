@@ -1,11 +1,12 @@
-// Two levels, for hosts with several members each. Members of different hosts with the same place
+// Two levels, for hosts with several members. Members of different hosts with the same place
 // on their host form the second level, and only they send each other anything. So each byte leaves
 // and enters a host once in either direction, and not once for each member.
 //
 //   all-reduce      a member combines its share of a chunk out of the memory of its host's members.
 //                   Across the hosts each combines a piece of the share, and they exchange the
 //                   pieces
-//   reduce-scatter  the same, where the pieces are what the members on the second level want
+//   reduce-scatter  the same, where the pieces are what the members on the second level want. This
+//                   and an all-gather need equally many members on each host
 //   all-gather      the members on the second level send each other their parts, and the members of
 //                   their host read these there
 //   broadcast       each member of the root's host reads its share of a chunk there, and sends it
@@ -20,6 +21,9 @@
 //      n + 4       copied to the output from the shares of this host's members  (second half)
 //
 // The others leave out some of that, and end sooner.
+//
+// Where hosts have different numbers of members, as many of each host as the smallest one has form
+// the second level. The others only contribute and read.
 //
 // A half waits only for the same half of the turn before, so that the bytes of one half travel
 // during the other one.
@@ -93,7 +97,7 @@ Round Group::LevelChunk(const Call& call, size_t number) const {
 // the members with this place on their host. All of a broadcast is of the root's host.
 Round Group::LevelPiece(const Call& call, const Round& chunk, size_t place, size_t host) const {
   if (!HasParts(call.collective)) {
-    const Round share = Divide({0, 0, chunk.length}, hosts_->local().size(), place);
+    const Round share = Divide({0, 0, chunk.length}, hosts_->lanes(), place);
     if (call.collective == Collective::kAllReduce) return Divide(share, hosts_->count(), host);
     return host == hosts_->Of(call.root) ? share : Round{0, share.begin, 0};
   }
@@ -116,7 +120,7 @@ Status Group::StageArray(const Call& call, const Round& chunk, int parity,
   char* const to = own_stage(0) + InputPlace(chunk.number, parity);
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, chunk.length, patience));
   const char* const from = (broadcast ? call.output : call.input) + chunk.begin;
-  const Round own = Divide({0, 0, chunk.length}, hosts_->local().size(), hosts_->place);
+  const Round own = Divide({0, 0, chunk.length}, hosts_->lanes(), hosts_->place);
   const size_t end = own.begin + own.length;
   std::memcpy(to, from, own.begin);
   std::memcpy(to + end, from + end, chunk.length - end);
@@ -140,6 +144,7 @@ Status Group::StageParts(const Call& call, const Round& chunk, int parity,
 
 Status Group::ReduceOnHost(const Call& call, const Round& chunk, int parity,
                            const Patience& patience) {
+  if (!hosts_->has_lane()) return OkStatus();
   char* const result = own_stage(0) + SharePlace(chunk.number, parity);
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(result, kChunkBytes, patience));
   std::vector<const char*> sources;
@@ -170,7 +175,7 @@ Status Group::SendPart(const Call& call, const Round& chunk, int parity, const P
 
 Status Group::SendShare(const Call& call, const Round& chunk, int parity,
                         const Patience& patience) {
-  if (hosts_->host != hosts_->Of(call.root)) return OkStatus();
+  if (hosts_->host != hosts_->Of(call.root) || !hosts_->has_lane()) return OkStatus();
   char* const to = own_stage(0) + SharePlace(chunk.number, parity);
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(to, kChunkBytes, patience));
   const Round share = LevelPiece(call, chunk, hosts_->place, hosts_->host);
@@ -184,6 +189,7 @@ Status Group::SendShare(const Call& call, const Round& chunk, int parity,
 
 Status Group::ReduceAcross(const Call& call, const Round& chunk, int parity,
                            const Patience& /*patience*/) {
+  if (!hosts_->has_lane()) return OkStatus();
   const Round piece = LevelPiece(call, chunk, hosts_->place, hosts_->host);
   const size_t at = SharePlace(chunk.number, parity) + piece.begin;
   std::vector<const char*> sources;
@@ -199,6 +205,7 @@ Status Group::ReduceAcross(const Call& call, const Round& chunk, int parity,
 
 Status Group::CollectShare(const Call& call, const Round& chunk, int parity,
                            const Patience& patience) {
+  if (!hosts_->has_lane()) return OkStatus();
   const size_t place = SharePlace(chunk.number, parity);
   // The other hosts have what they were sent of it, but the card may not have said so.
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(own_stage(0) + place, kChunkBytes, patience));
@@ -216,10 +223,10 @@ Status Group::CopyToOutput(const Call& call, const Round& chunk, int parity,
   if (call.collective == Collective::kBroadcast && rank() == call.root) return OkStatus();
   const size_t bytes = call.count * SizeOf(call.dtype);
   const bool gathers = call.collective == Collective::kAllGather;
-  const std::vector<int>& local = hosts_->local();
-  for (size_t i = 0; i < local.size(); ++i) {
-    const size_t place = (hosts_->place + i) % local.size();
-    const char* const from = stage(local[place], 0) + SharePlace(chunk.number, parity);
+  const size_t lanes = hosts_->lanes();
+  for (size_t i = 0; i < lanes; ++i) {
+    const size_t place = (hosts_->place + i) % lanes;
+    const char* const from = stage(hosts_->local()[place], 0) + SharePlace(chunk.number, parity);
     for (size_t host = 0; host < hosts_->count(); ++host) {
       const Round piece = LevelPiece(call, chunk, place, host);
       const auto rank = static_cast<size_t>(hosts_->ranks[host][place]);

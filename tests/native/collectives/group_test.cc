@@ -148,7 +148,7 @@ TEST(MixedGroup, AllCollectives) {
   }));
 }
 
-TEST(FindHostsTest, GroupsOfEqualSize) {
+TEST(FindHostsTest, GroupsOfEqualSizeAndOthers) {
   const auto hosts = FindHosts({0, 1, 0, 1, 4, 4}, 3);
   ASSERT_TRUE(hosts);
   EXPECT_EQ(hosts->ranks, (std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4, 5}}));
@@ -160,7 +160,14 @@ TEST(FindHostsTest, GroupsOfEqualSize) {
   EXPECT_EQ(hosts->Of(5), 2U);
   EXPECT_FALSE(FindHosts({0, 0, 0}, 1)) << "one host";
   EXPECT_FALSE(FindHosts({0, 1, 2}, 1)) << "one member on each host";
-  EXPECT_FALSE(FindHosts({0, 0, 2}, 1)) << "a host with fewer members";
+  EXPECT_TRUE(hosts->equal());
+  EXPECT_EQ(hosts->lanes(), 2U);
+  const auto unequal = FindHosts({0, 0, 2, 2, 0}, 4);
+  ASSERT_TRUE(unequal);
+  EXPECT_EQ(unequal->ranks, (std::vector<std::vector<int>>{{0, 1, 4}, {2, 3}}));
+  EXPECT_EQ(unequal->lanes(), 2U);
+  EXPECT_FALSE(unequal->equal());
+  EXPECT_FALSE(unequal->has_lane());
 }
 
 // Hosts of several members, which combine on their host first. Ranks of a host need not be
@@ -177,7 +184,9 @@ class HostsTest : public ::testing::TestWithParam<std::vector<std::string>> {
 INSTANTIATE_TEST_SUITE_P(Layouts, HostsTest,
                          ::testing::Values(std::vector<std::string>{"a", "a", "b", "b"},
                                            std::vector<std::string>{"a", "b", "c", "c", "b", "a"},
-                                           std::vector<std::string>{"a", "b", "b", "a", "a", "b"}));
+                                           std::vector<std::string>{"a", "b", "b", "a", "a", "b"},
+                                           std::vector<std::string>{"a", "b", "a"},
+                                           std::vector<std::string>{"a", "b", "b", "a", "b"}));
 
 TEST_P(HostsTest, AllCollectives) {
   const Members members(fabrics_);
