@@ -79,6 +79,13 @@ class CombinedChannel final : public Channel {
     }
   }
 
+  void DelayWriteEnds() override {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (const auto& channel : candidates_) {
+      if (channel != nullptr) channel->DelayWriteEnds();
+    }
+  }
+
   Status Connect(std::string_view peer_address, Role role) override {
     size_t member = 0;
     std::string_view inner;

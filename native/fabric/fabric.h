@@ -204,6 +204,9 @@ class Channel {
   // From now on a Write() ends only when its bytes are in the peer's memory. Otherwise its end may
   // mean no more than that the source may change. Call it before Connect().
   virtual void ReportDelivery() {}
+  // From now on OnTransfer() for a Write() may be called a few milliseconds late, so that no
+  // polling thread has to be woken for it. Call it before Connect().
+  virtual void DelayWriteEnds() {}
 
   // Sends one notification that consists of the concatenated parts. The peer receives it after what
   // `after` says; a channel may keep a stricter order. Never blocks: if the peer's ring is full,

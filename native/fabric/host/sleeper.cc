@@ -47,6 +47,7 @@ void Sleeper::SetWatched(int fd, bool on) {
 
 void Sleeper::WakeAfter(Nanos now, Nanos interval) {
   const Nanos due = now + interval;
+  std::lock_guard<std::mutex> lock(timer_mu_);
   if (timer_due_ > now && timer_due_ <= due) return;
   timer_due_ = due;
   itimerspec when = {};

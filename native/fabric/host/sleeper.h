@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -11,8 +12,8 @@
 
 namespace rdma_transport::fabric::host {
 
-// Any thread may call Sleep() and Wake(). Call the rest from the polling thread, or before the
-// device is shared between threads.
+// Any thread may call Sleep(), Wake() and WakeAfter(). Call the rest from the polling thread, or
+// before the device is shared between threads.
 class Sleeper {
  public:
   // Makes the descriptors; call it first. Returns an error if the process or the host has no more.
@@ -45,7 +46,8 @@ class Sleeper {
   FileDescriptor wake_;
   FileDescriptor timer_;
   std::atomic<uint32_t> woken_{0};  // what ended sleeps: the flags above
-  Nanos timer_due_ = 0;
+  std::mutex timer_mu_;
+  Nanos timer_due_ = 0;  // guarded by timer_mu_
 };
 
 }  // namespace rdma_transport::fabric::host

@@ -46,6 +46,8 @@ class ChannelDevice {
   // Returns whether the polling thread sleeps and thus cannot send delayed messages.
   virtual bool asleep() const = 0;
   virtual void Wake() = 0;
+  // Wakes the polling thread in a few milliseconds, if nothing else does so earlier. Any thread.
+  virtual void WakeSoon() = 0;
 
  protected:
   ~ChannelDevice() = default;
@@ -75,6 +77,7 @@ class LibfabricChannel final : public Channel,
   bool OutlivedByTransfers() const override { return true; }
   void Keep(OwnerRef memory) override;
   void ReportDelivery() override { reports_delivery_ = true; }
+  void DelayWriteEnds() override { delays_write_ends_ = true; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
@@ -143,6 +146,7 @@ class LibfabricChannel final : public Channel,
   bool PostControl();
   bool PostMessage();
   bool PostPiece(const Piece& piece);
+  void WakeForWriteEnd();
   bool PostMark();
   // What became of an operation: started, to be tried again by Service(), or impossible.
   enum class Start { kDone, kLater, kFailed };
@@ -209,6 +213,7 @@ class LibfabricChannel final : public Channel,
   bool passive_ = false;
   bool remote_data_ = false;  // writes say that they have arrived
   bool reports_delivery_ = false;
+  bool delays_write_ends_ = false;
 
   // Used only by the polling thread.
   Inbox inbox_;

@@ -130,10 +130,20 @@ bool LibfabricChannel::PostPiece(const Piece& piece) {
     transfers_.PopRead();
     return true;
   }
-  // A short write may already have ended, and the provider need not wake anyone for it.
-  if (device_->asleep()) device_->Wake();
+  if (device_->asleep()) WakeForWriteEnd();
   transfers_.PopWrite();
   return true;
+}
+
+// A short write may already have ended, and the provider need not wake anyone for it. Waking a
+// thread takes longer than such a write, so it is avoided if nothing waits for this end.
+void LibfabricChannel::WakeForWriteEnd() {
+  const bool messages_wait = !remote_data_;  // see MayLeave()
+  if (delays_write_ends_ && !messages_wait) {
+    device_->WakeSoon();
+  } else {
+    device_->Wake();
+  }
 }
 
 // Its end says that earlier operations of both sides have ended, see LingerLocked(), or that the

@@ -17,6 +17,7 @@ constexpr Nanos kProbeInterval = 100 * kMillisecond;
 // Of channels that wait for the provider, or for their end.
 constexpr Nanos kServiceInterval = 200 * kMicrosecond;
 constexpr Nanos kRestlessSleep = kMillisecond;
+constexpr Nanos kWriteEndDelay = 5 * kMillisecond;
 // Most confirmations go with a message in the other direction, which seldom takes longer.
 constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
 constexpr int kBatchesPerPoll = 8;
@@ -367,6 +368,8 @@ bool LibfabricDevice::ArmNotification() {
          std::none_of(by_number_.begin(), by_number_.end(),
                       [](const auto& entry) { return entry.second->NeedsService(); });
 }
+
+void LibfabricDevice::WakeSoon() { sleeper_.WakeAfter(Now(), kWriteEndDelay); }
 
 // Threads that sleep while this one polls need not know of events.
 void LibfabricDevice::WatchQueue(bool watch) {

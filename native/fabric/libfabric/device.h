@@ -71,6 +71,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   Status Reach(const std::string& name, fi_addr_t* peer) override;
   void Leave(const std::string& name) override;
   bool asleep() const override { return asleep_.load(); }
+  void WakeSoon() override;
 
   Status AddToQueueEvents(int fd);
   void OnRegionEnd(uint64_t key);

@@ -43,6 +43,7 @@ class FaultyChannel final : public fabric::Channel,
   bool Copies() const override { return !card_ && inner_->Copies(); }
   bool OutlivedByTransfers() const override { return inner_->OutlivedByTransfers(); }
   void ReportDelivery() override { inner_->ReportDelivery(); }
+  void DelayWriteEnds() override { inner_->DelayWriteEnds(); }
   void Keep(OwnerRef memory) override { inner_->Keep(std::move(memory)); }
   uint64_t Delivered() const override { return card_ ? 0 : inner_->Delivered(); }
   std::shared_ptr<const void> Hold() const override { return card_ ? nullptr : inner_->Hold(); }

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -68,10 +69,12 @@ class DevicePairTest : public ::testing::Test {
     side->handler = std::make_shared<Recorder>();
     return side->device->Open(side->handler, &side->channel);
   }
-  // Makes new channels between the two.
-  void Connect() {
-    ASSERT_TRUE(OpenChannel(&a_).ok());
-    ASSERT_TRUE(OpenChannel(&b_).ok());
+  // Makes new channels between the two. `prepare` is called for each before it connects.
+  void Connect(const std::function<void(fabric::Channel*)>& prepare = nullptr) {
+    for (Side* side : {&a_, &b_}) {
+      ASSERT_TRUE(OpenChannel(side).ok());
+      if (prepare != nullptr) prepare(side->channel.get());
+    }
     const Status passive = b_.channel->Connect(a_.channel->Address(), fabric::Role::kPassive);
     ASSERT_TRUE(passive.ok()) << passive.message();
     ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), fabric::Role::kActive).ok());

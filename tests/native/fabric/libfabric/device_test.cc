@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 
 #include "libfabric_pair.h"
 
@@ -16,7 +19,27 @@ using testing::FaultyCounters;
 using testing::OnFaulty;
 using testing::SetFaulty;
 
-using LibfabricDeviceTest = testing::LibfabricPairTest;
+// How often the threads of this process were woken by an eventfd and have not noticed it yet.
+uint64_t UnreadWakes() {
+  uint64_t unread = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fdinfo")) {
+    std::ifstream lines(entry.path());
+    std::string word;
+    uint64_t count = 0;
+    while (lines >> word) {
+      if (word == "eventfd-count:" && lines >> std::hex >> count) unread += count;
+    }
+  }
+  return unread;
+}
+
+class LibfabricDeviceTest : public testing::LibfabricPairTest {
+ protected:
+  static void FallAsleep(testing::Side& side) {
+    while (side.device->Poll() > 0 || !side.device->ArmNotification()) {
+    }
+  }
+};
 
 TEST_F(LibfabricDeviceTest, ADeviceWithoutMemoryForMessagesIsAnError) {
   SetFaulty("mr=local+prov_key mr_fail=1");
@@ -49,11 +72,45 @@ TEST_F(LibfabricDeviceTest, TransfersKeepToTheLongestMessage) {
   EXPECT_EQ(FaultyCounters().writes, 6u);
 }
 
+TEST_F(LibfabricDeviceTest, AWriteWakesNobodyForItsEndIfThatMayComeLate) {
+  for (const bool late : {false, true}) {
+    DropDevices();
+    ASSERT_NO_FATAL_FAILURE(OpenDevices());
+    ASSERT_NO_FATAL_FAILURE(Connect([late](Channel* channel) {
+      if (late) channel->DelayWriteEnds();
+    }));
+    const auto remote = Shared(b_);
+    const auto local = Allocate(a_);
+    FallAsleep(a_);
+    const uint64_t before = UnreadWakes();
+    ASSERT_TRUE(a_.channel->Write(local->address(), {remote->key(), 0, 64}, 1).ok());
+    EXPECT_EQ(UnreadWakes() > before, !late);
+    // Nothing comes from the peer, whose thread does not poll.
+    const Nanos deadline = Now() + 20 * kSecond;
+    while (a_.handler->transfers.empty() && Now() < deadline) {
+      a_.device->Sleep(deadline);
+      FallAsleep(a_);
+    }
+    EXPECT_EQ(a_.handler->transfers.size(), 1u);
+  }
+}
+
+TEST_F(LibfabricDeviceTest, ANotificationThatWaitsForTheEndOfAWriteIsNotLate) {
+  SetFaulty(testing::kNoRemoteData);
+  ASSERT_NO_FATAL_FAILURE(OpenDevices());
+  ASSERT_NO_FATAL_FAILURE(Connect([](Channel* channel) { channel->DelayWriteEnds(); }));
+  const auto remote = Shared(b_);
+  const auto local = Allocate(a_);
+  FallAsleep(a_);
+  const uint64_t before = UnreadWakes();
+  ASSERT_TRUE(a_.channel->Write(local->address(), {remote->key(), 0, 64}, 1).ok());
+  EXPECT_GT(UnreadWakes(), before);
+}
+
 TEST_F(LibfabricDeviceTest, WithoutADescriptorToWaitOnASleeperIsStillWoken) {
   SetFaulty("wait=none");
   ConnectedPair();
-  while (b_.device->Poll() > 0 || !b_.device->ArmNotification()) {
-  }
+  FallAsleep(b_);
   ASSERT_TRUE(a_.Notify("wake").ok());
   const Nanos deadline = Now() + 20 * kSecond;
   while (b_.handler->notes.empty() && Now() < deadline) {
