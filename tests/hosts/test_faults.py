@@ -70,10 +70,11 @@ def assert_lost(step: Background, since: float) -> None:
     assert "/job:b/replica:0/task:0" in str(step.error)
 
 
-def assert_nothing_left(cluster: Cluster) -> None:
+def assert_nothing_left(cluster: Cluster, within: float = 10) -> None:
     task = cluster["a", 0]
-    assert eventually(lambda: task.stats()["outstanding_tensors"] == 0, 10)
-    assert eventually(lambda: task.stats()["arena"]["used_bytes"] < MIB, 10), task.stats()["arena"]
+    assert eventually(lambda: task.stats()["outstanding_tensors"] == 0, within)
+    arena = eventually(lambda: task.stats()["arena"]["used_bytes"] < MIB, within)
+    assert arena, task.stats()["arena"]
 
 
 def test_a_stopped_peer_is_an_error_and_serves_again(cluster: Cluster) -> None:
@@ -114,6 +115,17 @@ def test_a_link_that_stays_down_is_an_error_and_works_again(cluster: Cluster, ho
         hosts.second.link(up=True)
         assert_works(cluster, graph)
     assert_nothing_left(cluster)
+
+
+def test_what_a_vanished_host_was_sent_does_not_stay(cluster: Cluster, hosts: Hosts) -> None:
+    with Graph(cluster, exchange) as graph:
+        assert_works(cluster, graph)
+        with under_way(cluster, elements=16 * MIB) as step:
+            hosts.second.link(up=False)
+            assert_lost(step, time.monotonic())
+        assert_nothing_left(cluster, within=60)  # the kernel's own limit is some 15 minutes
+        hosts.second.link(up=True)
+        assert_works(cluster, graph)
 
 
 def dropped(hosts: Hosts) -> int:

@@ -221,6 +221,7 @@ class LibfabricChannel final : public Channel,
   bool ignore_input_ = false;
   bool told_closed_ = false;
   Nanos heard_at_ = 0;
+  Nanos limited_at_ = 0;  // when the kernel's patience with a silent peer was last limited
 
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};

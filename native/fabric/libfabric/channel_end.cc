@@ -12,6 +12,7 @@ constexpr Nanos kPartingTimeout = 500 * kMillisecond;
 // A provider that takes no operation for so long, while none is under way, has no connection.
 constexpr Nanos kUnreachable = kSecond;
 constexpr size_t kMaxReason = 1024;  // in bytes
+constexpr Nanos kLimitInterval = kSecond;
 
 }  // namespace
 
@@ -179,6 +180,10 @@ void LibfabricChannel::BeforeSleep() {
 }
 
 void LibfabricChannel::Probe(Nanos now) {
+  if (state_.load() == State::kLingering && now - limited_at_ > kLimitInterval) {
+    limited_at_ = now;
+    device_->domain().LimitSilenceOf(remote_.name, device_->peer_timeout());
+  }
   const Nanos overdue = inbox_.waiting_since();
   std::lock_guard<std::mutex> lock(mu_);
   const State state = state_.load();

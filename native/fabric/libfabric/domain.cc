@@ -1,15 +1,14 @@
 #include "fabric/libfabric/domain.h"
 
 #include <netinet/in.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 
 #include "base/random.h"
 #include "base/spin.h"
 #include "fabric/libfabric/socket_address.h"
+#include "fabric/libfabric/sockets.h"
 #include "fabric/libfabric/wire.h"
 
 namespace rdma_transport::fabric::libfabric {
@@ -335,16 +334,20 @@ bool Domain::TakeError(std::vector<Completion>* ended, Status* error) {
 }
 
 std::vector<int> Domain::DescriptorsBelowWait() const {
-  std::vector<int> below;
-  std::ifstream lines("/proc/self/fdinfo/" + std::to_string(wait_));  // see proc(5)
-  std::string word;
-  int descriptor = -1;
-  while (lines >> word) {
-    struct stat status;
-    if (word != "tfd:" || !(lines >> descriptor) || fstat(descriptor, &status) != 0) continue;
-    if (!S_ISSOCK(status.st_mode)) below.push_back(descriptor);
-  }
+  std::vector<int> below = WatchedBy(wait_);
+  below.erase(std::remove_if(below.begin(), below.end(), IsSocket), below.end());
   return below;
+}
+
+void Domain::LimitSilenceOf(const std::string& name, Nanos timeout) const {
+  std::string host;
+  uint16_t port = 0;
+  if (wait_ < 0 || !ReadSocketAddress(traits_.address_format, name, &host, &port)) return;
+  // Depending on its release, the library watches its sockets here or one level below.
+  for (const int watched : WatchedBy(wait_)) {
+    LimitSilence(watched, host, timeout);
+    for (const int below : WatchedBy(watched)) LimitSilence(below, host, timeout);
+  }
 }
 
 bool Domain::TryWait() {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "fabric/fabric.h"
 #include "fabric/host/fork_guard.h"
@@ -134,6 +135,10 @@ class Domain {
   // socket by which it wakes threads. They say what there is to do; but not when another thread has
   // caused a completion.
   std::vector<int> DescriptorsBelowWait() const;
+  // Over TCP, the kernel ends the connections to this peer's host when bytes that are under way now
+  // are not acknowledged within `timeout`. Their operations then fail. Call it if the peer is
+  // silent: by itself, the kernel tries for some 15 minutes.
+  void LimitSilenceOf(const std::string& name, Nanos timeout) const;
   size_t most_receives() const { return most_receives_; }
 
  private:
