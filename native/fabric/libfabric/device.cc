@@ -31,7 +31,7 @@ Status LibfabricDevice::Create(const Settings& settings, std::vector<Member>* me
   std::shared_ptr<const Library> library;
   RDMA_RETURN_IF_ERROR(LoadLibrary(settings.libfabric.library, &library));
   std::vector<Provider> providers;
-  RDMA_RETURN_IF_ERROR(FindProviders(*library, settings.libfabric, &providers));
+  RDMA_RETURN_IF_ERROR(FindProviders(*library, settings, &providers));
   Status refused;
   for (const Provider& provider : providers) {
     std::unique_ptr<LibfabricDevice> made(new LibfabricDevice);

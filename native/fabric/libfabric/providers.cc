@@ -21,6 +21,7 @@ namespace {
 // among them, because the verbs fabric serves these.
 constexpr const char* kCards[] = {"efa", "cxi", "opx", "psm2", "gni"};
 constexpr char kTcp[] = "tcp";
+constexpr char kOnlyThisHost[] = "the loopback interface reaches this host only";
 // Interfaces of containers and virtual machines on this host, which lead to no other host.
 constexpr const char* kInternal[] = {"docker", "virbr", "veth", "br-", "cni"};
 
@@ -123,7 +124,7 @@ const char* WhyNot(Criterion criterion, bool by_list) {
     case kByInterface:
       return "it comes later in RDMA_TRANSPORT_LIBFABRIC_INTERFACE";
     case kByLoopback:
-      return "the loopback interface reaches this host only";
+      return kOnlyThisHost;
     case kByInternal:
       return "it looks like an interface for containers or virtual machines of this host";
     case kByRoute:
@@ -141,8 +142,9 @@ const char* WhyNot(Criterion criterion, bool by_list) {
 // Ranks what the library offers.
 class Choice {
  public:
-  Choice(host::DeviceList providers, host::DeviceList interfaces)
-      : providers_(std::move(providers)), interfaces_(std::move(interfaces)) {}
+  // `alone`: no other fabric may be used.
+  Choice(host::DeviceList providers, host::DeviceList interfaces, bool alone)
+      : providers_(std::move(providers)), interfaces_(std::move(interfaces)), alone_(alone) {}
 
   // Returns nothing if this may be used, and sets its rank; otherwise the reason why not.
   std::string Refuse(const fi_info& info, bool says_arrivals, Rank* rank) const {
@@ -159,6 +161,8 @@ class Choice {
              std::string(interfaces_.all_but ? "excludes it" : "does not name it");
     }
     if (IsLinkLocal(info)) return "its address is link-local";
+    const bool wanted = alone_ || InterfacesNamed();
+    if (IsTcp(NameOf(info)) && IsLoopback(interface) && !wanted) return kOnlyThisHost;
     (*rank)[kByProvider] = provider;
     // Of TCP's two, the one that says when writes have arrived.
     (*rank)[kByArrivals] = says_arrivals ? 0 : 1;
@@ -172,7 +176,7 @@ class Choice {
 
   // Why an offer with this rank is used.
   std::string Why(const fi_info& info, const Rank& rank) const {
-    if (!interfaces_.entries.empty() && !interfaces_.all_but) {
+    if (InterfacesNamed()) {
       return "RDMA_TRANSPORT_LIBFABRIC_INTERFACE names it";
     }
     if (Named()) return "RDMA_TRANSPORT_LIBFABRIC_PROVIDER names it";
@@ -184,6 +188,7 @@ class Choice {
  private:
   // Whether the setting lists what to use, and not what to leave out.
   bool Named() const { return !providers_.entries.empty() && !providers_.all_but; }
+  bool InterfacesNamed() const { return !interfaces_.entries.empty() && !interfaces_.all_but; }
   bool Excludes(const std::string& name) const { return providers_.Place(name, 0) < 0; }
 
   // -1: not used. What is used without being named is what "^" leaves out some of.
@@ -195,6 +200,7 @@ class Choice {
 
   const host::DeviceList providers_;
   const host::DeviceList interfaces_;
+  const bool alone_;
   const std::string default_interface_ = DefaultInterface();
 };
 
@@ -203,6 +209,12 @@ Status NothingFound(const LibfabricSettings& settings, bool excluded,
                     const std::vector<Offer>& offers) {
   if (offers.empty()) {
     return Status(Code::kNotFound, "libfabric offers no provider with reliable datagrams and RMA");
+  }
+  const auto only_here = [](const Offer& offer) { return offer.reason == kOnlyThisHost; };
+  if (std::any_of(offers.begin(), offers.end(), only_here)) {
+    return Status(Code::kNotFound,
+                  "libfabric has no interface that other hosts reach, only the loopback interface "
+                  "(name it by RDMA_TRANSPORT_LIBFABRIC_INTERFACE to use it)");
   }
   std::string given;
   const auto add = [&given](const char* name, const std::string& value) {
@@ -260,8 +272,9 @@ void Collect(const fi_info* list, bool says_arrivals, const Choice& choice,
 
 }  // namespace
 
-Status FindProviders(const Library& library, const LibfabricSettings& settings,
+Status FindProviders(const Library& library, const Settings& all_settings,
                      std::vector<Provider>* providers, std::vector<Offer>* offers) {
+  const LibfabricSettings& settings = all_settings.libfabric;
   host::DeviceList by_provider;
   host::DeviceList by_interface;
   RDMA_RETURN_IF_ERROR(host::ParseDeviceList("RDMA_TRANSPORT_LIBFABRIC_PROVIDER", settings.provider,
@@ -271,7 +284,8 @@ Status FindProviders(const Library& library, const LibfabricSettings& settings,
                                              &by_interface));
   const bool by_list = !by_interface.entries.empty();
   const bool excluded = by_provider.all_but && (!by_list || by_interface.all_but);
-  const Choice choice(std::move(by_provider), std::move(by_interface));
+  const bool alone = all_settings.fabric == "libfabric";
+  const Choice choice(std::move(by_provider), std::move(by_interface), alone);
   std::vector<Offer> found;
   std::vector<Candidate> candidates;
   const InfoPtr with_arrivals = Query(library, FI_RMA_EVENT);

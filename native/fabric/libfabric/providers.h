@@ -29,11 +29,12 @@ struct Offer {
 };
 
 // Finds the providers that the settings allow, best first, each with its best interface: one over
-// TCP and one other at most. Returns NotFound if the library offers none that is used by default
-// and not left out; FailedPrecondition, with what there is, if the settings name others;
-// InvalidArgument if a setting is malformed. `offers`, unless it is null, receives what there is.
-// May take some milliseconds.
-Status FindProviders(const Library& library, const LibfabricSettings& settings,
+// TCP and one other at most. Without another interface, TCP uses the loopback interface only if it
+// is named, or if this fabric alone is: other hosts do not reach it. Returns NotFound if the
+// library offers none that is used by default and not left out; FailedPrecondition, with what there
+// is, if the settings name others; InvalidArgument if a setting is malformed. `offers`, unless it
+// is null, receives what there is. May take some milliseconds.
+Status FindProviders(const Library& library, const Settings& settings,
                      std::vector<Provider>* providers, std::vector<Offer>* offers = nullptr);
 
 }  // namespace rdma_transport::fabric::libfabric

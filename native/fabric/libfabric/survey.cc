@@ -41,7 +41,7 @@ std::string SurveyJson() {
   if (library != nullptr) {
     known.Text("file", host::FileOf(reinterpret_cast<void*>(library->getinfo), library->path))
         .Text("version", library->Version());
-    status = FindProviders(*library, settings.libfabric, &providers, &offers);
+    status = FindProviders(*library, settings, &providers, &offers);
   }
   Json described('[');
   for (const Offer& offer : offers) described.Add(Describe(offer));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,16 @@ class LibfabricProvidersTest : public ::testing::Test {
   void TearDown() override { Faulty().reset(); }
 
   Status Find(const std::string& provider, const std::string& interface = "") {
-    LibfabricSettings settings;
-    settings.provider = provider;
-    settings.interface = interface;
+    return Find(provider, interface, "libfabric");
+  }
+  Status Find(const std::string& provider, const std::string& interface,
+              const std::string& fabric) {
+    Settings settings;
+    settings.fabric = fabric;
+    settings.libfabric.provider = provider;
+    settings.libfabric.interface = interface;
     providers_.clear();
-    return FindProviders(*library_, settings, &providers_);
+    return FindProviders(*library_, settings, &providers_, &offers_);
   }
   // The names of what is found, best first.
   std::string Names(const std::string& provider) {
@@ -49,6 +55,7 @@ class LibfabricProvidersTest : public ::testing::Test {
 
   std::shared_ptr<const Library> library_;
   std::vector<Provider> providers_;
+  std::vector<Offer> offers_;
 };
 
 TEST_F(LibfabricProvidersTest, ACardComesBeforeTcp) {
@@ -110,6 +117,25 @@ TEST_F(LibfabricProvidersTest, TheInterfaceIsTheOneOfTheList) {
   EXPECT_EQ(Interface("=lo"), "lo");
   EXPECT_EQ(Interface("^none0,none1"), Interface(""));
   EXPECT_NE(Interface("^lo"), "lo");
+}
+
+TEST_F(LibfabricProvidersTest, TheLoopbackInterfaceIsNoWayToOtherHosts) {
+  ASSERT_TRUE(Find("tcp").ok());
+  std::set<std::string> others;
+  for (const Offer& offer : offers_) others.insert(offer.interface);
+  others.erase("lo");
+  std::string no_other;  // as on a host without a network
+  for (const std::string& name : others) no_other += (no_other.empty() ? "^" : ",") + name;
+  for (const char* provider : {"", "tcp"}) {
+    const Status automatic = Find(provider, no_other, kAutoFabric);
+    EXPECT_EQ(automatic.code(), Code::kNotFound);
+    ExpectHas(automatic, "only the loopback interface");
+    ExpectHas(automatic, "RDMA_TRANSPORT_LIBFABRIC_INTERFACE");
+    EXPECT_TRUE(Find(provider, "lo", kAutoFabric).ok()) << "it is named";
+    EXPECT_TRUE(Find(provider, no_other, "libfabric").ok()) << "nothing else may be used";
+    ASSERT_EQ(providers_.size(), 1u);
+    EXPECT_STREQ(providers_[0].info->domain_attr->name, "lo");
+  }
 }
 
 TEST_F(LibfabricProvidersTest, AMissingLibraryIsNotFound) {
