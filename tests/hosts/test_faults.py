@@ -55,9 +55,9 @@ def assert_works(cluster: Cluster, graph: Graph) -> None:
 
 
 @contextmanager
-def under_way(cluster: Cluster, elements: int = 1000) -> Iterator[Background]:
-    """A step that passes a tensor to and fro until it fails."""
-    with Graph(cluster, lambda: endless(elements=elements)) as graph:
+def under_way(cluster: Cluster, elements: int = 1000, tensors: int = 1) -> Iterator[Background]:
+    """A step that passes tensors to and fro until it fails."""
+    with Graph(cluster, lambda: [endless(elements=elements) for _ in range(tensors)]) as graph:
         before = received(cluster["a", 0])
         step = Background(graph)
         assert eventually(lambda: received(cluster["a", 0]) > before + 20 * 4 * elements, 20)
@@ -70,8 +70,8 @@ def assert_lost(step: Background, since: float) -> None:
     assert "/job:b/replica:0/task:0" in str(step.error)
 
 
-def assert_nothing_left(cluster: Cluster, within: float = 10) -> None:
-    task = cluster["a", 0]
+def assert_nothing_left(cluster: Cluster, job: str = "a", within: float = 10) -> None:
+    task = cluster[job, 0]
     assert eventually(lambda: task.stats()["outstanding_tensors"] == 0, within)
     arena = eventually(lambda: task.stats()["arena"]["used_bytes"] < MIB, within)
     assert arena, task.stats()["arena"]
@@ -120,10 +120,11 @@ def test_a_link_that_stays_down_is_an_error_and_works_again(cluster: Cluster, ho
 def test_what_a_vanished_host_was_sent_does_not_stay(cluster: Cluster, hosts: Hosts) -> None:
     with Graph(cluster, exchange) as graph:
         assert_works(cluster, graph)
-        with under_way(cluster, elements=16 * MIB) as step:
+        with under_way(cluster, elements=8 * MIB, tensors=4) as step:  # some in each direction
             hosts.second.link(up=False)
             assert_lost(step, time.monotonic())
-        assert_nothing_left(cluster, within=60)  # the kernel's own limit is some 15 minutes
+        for job in ("a", "b"):
+            assert_nothing_left(cluster, job, within=30)  # the kernel gives up after 15 minutes
         hosts.second.link(up=True)
         assert_works(cluster, graph)
 
