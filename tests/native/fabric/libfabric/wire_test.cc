@@ -91,7 +91,8 @@ TEST(LibfabricTransfersTest, NothingOutsideOfAnnouncedRegionsIsAccessed) {
   EXPECT_EQ(begin(false, {1, ~uint64_t{0}, 2}), Code::kInvalidArgument);
   EXPECT_EQ(begin(false, {3, 0, 1}), Code::kInvalidArgument);
   EXPECT_EQ(begin(true, {2, 0, 1}), Code::kPermissionDenied);
-  EXPECT_EQ(transfers.Front(), nullptr);
+  EXPECT_EQ(transfers.FrontWrite(), nullptr);
+  EXPECT_EQ(transfers.FrontRead(), nullptr);
   EXPECT_EQ(begin(true, {1, 990, 10}), Code::kOk);
   EXPECT_EQ(begin(false, {2, 100, 16}), Code::kOk);
   transfers.Forget(1);
@@ -112,9 +113,9 @@ TEST(LibfabricTransfersTest, AnOperationEndsWithItsLastPiece) {
   char local[1000];
   ASSERT_TRUE(transfers.Begin(true, {1, 100, 250}, local, nullptr, 77, 100).ok());
   std::vector<Piece> pieces;
-  while (transfers.Front() != nullptr) {
-    pieces.push_back(*transfers.Front());
-    transfers.Pop();
+  while (transfers.FrontWrite() != nullptr) {
+    pieces.push_back(*transfers.FrontWrite());
+    transfers.PopWrite();
   }
   ASSERT_EQ(pieces.size(), 3u);
   EXPECT_EQ(pieces[2].address, 350u);
