@@ -60,12 +60,12 @@ void Begin(Input* input, Transfers* transfers) {
   const bool write = input->Flag();
   if (!transfers->Begin(write, span, local, nullptr, 1, chunk).ok()) return;
   uint64_t moved = 0;
-  while (const Piece* piece = transfers->Front()) {
+  while (const Piece* piece = write ? transfers->FrontWrite() : transfers->FrontRead()) {
     Require(piece->local == local + moved && piece->length > 0 && piece->length <= chunk);
     moved += piece->length;
     const uint64_t transfer = piece->transfer;
     const uint64_t sequence = piece->sequence;
-    transfers->Pop();
+    write ? transfers->PopWrite() : transfers->PopRead();
     transfers->OnEnded(transfer, sequence);
   }
   Require(moved == span.length);
