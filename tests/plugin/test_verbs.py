@@ -95,31 +95,50 @@ def test_a_broken_link_fails_the_step_and_is_rebuilt() -> None:
             assert eventually(by_verbs, 30)
 
 
-def test_a_further_port_that_goes_down_fails_no_step_and_is_taken_back() -> None:
+@pytest.mark.parametrize("index", [1, 0], ids=["shares", "notifications"])
+def test_a_port_that_goes_down_fails_no_step_and_is_taken_back(index: int) -> None:
     fake = environment(fake="devices=fake_0,fake_1")
     with (
         Cluster({"a": 1, "b": 1}, "rdma", fake) as cluster,
         Graph(cluster, lambda: there_and_back(1 << 20)) as graph,
     ):
         task = cluster["a", 0]
-
-        def second() -> dict[str, Any]:
-            return task.stats()["ports"][1]
-
-        def carries() -> bool:
-            before = second()["written_bytes"]
-            assert graph.run() == [0.0]
-            return bool(second()["written_bytes"] > before)
-
-        assert eventually(carries, seconds=20)
-        tell(task.pid, "fake_1.port_state=down")
+        assert eventually(lambda: carries(task, graph, 1), seconds=20)
+        tell(task.pid, f"fake_{index}.port_state=down")
         for _ in range(10):
             assert graph.run() == [0.0]
-        assert eventually(lambda: not second()["active"], seconds=20)
-        assert not carries()
-        tell(task.pid, "fake_1.port_state=active")
-        assert eventually(carries, seconds=30)
-        assert second()["active"]
+        assert eventually(lambda: not port(task, index)["active"], seconds=20)
+        assert not carries(task, graph, index)
+        tell(task.pid, f"fake_{index}.port_state=active")
+        assert eventually(lambda: carries(task, graph, index), seconds=30)
+        assert port(task, index)["active"]
+        assert not any(peer["last_error"] for peer in task.stats()["peers"])
+
+
+def test_a_port_that_is_down_at_first_is_used_once_it_is_active() -> None:
+    fake = environment(fake="devices=fake_0,fake_1;fake_1.port_state=down")
+    with (
+        Cluster({"a": 1, "b": 1}, "rdma", fake) as cluster,
+        Graph(cluster, lambda: there_and_back(1 << 20)) as graph,
+    ):
+        task = cluster["a", 0]
+        assert not carries(task, graph, 1)
+        for job in ("a", "b"):
+            tell(cluster[job, 0].pid, "fake_1.port_state=active")
+        assert eventually(lambda: carries(task, graph, 1), seconds=30)
+
+
+def port(task: Any, index: int) -> dict[str, Any]:
+    """The ports are in the order of preference, which changes when one fails."""
+    found = [one for one in task.stats()["ports"] if one["name"] == f"fake_{index}:1"]
+    return dict(found[0])
+
+
+def carries(task: Any, graph: Graph, index: int) -> bool:
+    """Whether a step writes anything through this port of the task."""
+    before = port(task, index)["written_bytes"]
+    assert graph.run() == [0.0]
+    return bool(port(task, index)["written_bytes"] > before)
 
 
 def run_until_it_fails(graph: Graph) -> None:

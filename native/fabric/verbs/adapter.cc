@@ -90,7 +90,9 @@ Status Adapter::Open(const VerbsSettings& settings, std::shared_ptr<const Librar
   made->generation_ = host::ForkGeneration();
   made->settings_ = settings;
   made->library_ = std::move(library);
-  made->port_ = std::move(port);
+  made->known_.push_back(std::make_unique<const Port>(std::move(port)));
+  made->port_.store(made->known_.back().get());
+  made->active_.store(made->port().known);
   made->index_ = index;
   RDMA_RETURN_IF_ERROR(made->Init());
   *adapter = std::move(made);
@@ -99,16 +101,16 @@ Status Adapter::Open(const VerbsSettings& settings, std::shared_ptr<const Librar
 
 Status Adapter::Init() {
   // A child that keeps these open would keep queue pairs alive and hide this process's death.
-  host::GuardDescriptor(port_.context->cmd_fd);
-  host::GuardDescriptor(port_.context->async_fd);
-  domain_ = library_->alloc_pd(port_.context);
+  host::GuardDescriptor(port().context->cmd_fd);
+  host::GuardDescriptor(port().context->async_fd);
+  domain_ = library_->alloc_pd(port().context);
   if (domain_ == nullptr) return VerbError(errno, "ibv_alloc_pd", Name());
   DecideIsolation();
-  events_ = library_->create_comp_channel(port_.context);
+  events_ = library_->create_comp_channel(port().context);
   if (events_ == nullptr) return VerbError(errno, "ibv_create_comp_channel", Name());
   host::GuardDescriptor(events_->fd);
   RDMA_RETURN_IF_ERROR(MakeNonBlocking(events_->fd));
-  return MakeNonBlocking(port_.context->async_fd);
+  return MakeNonBlocking(port().context->async_fd);
 }
 
 Adapter::~Adapter() {
@@ -123,10 +125,10 @@ Adapter::~Adapter() {
     check(library_->destroy_comp_channel(events_), "ibv_destroy_comp_channel");
   }
   if (domain_ != nullptr) check(library_->dealloc_pd(domain_), "ibv_dealloc_pd");
-  if (port_.context != nullptr) {
-    host::UnguardDescriptor(port_.context->cmd_fd);
-    host::UnguardDescriptor(port_.context->async_fd);
-    check(library_->close_device(port_.context), "ibv_close_device");
+  if (port().context != nullptr) {
+    host::UnguardDescriptor(port().context->cmd_fd);
+    host::UnguardDescriptor(port().context->async_fd);
+    check(library_->close_device(port().context), "ibv_close_device");
   }
 }
 
@@ -139,13 +141,18 @@ void Adapter::DecideIsolation() {
         "(ibv_reg_mr_iova2 is of rdma-core 28)");
   }
   if (settings_.isolation != Isolation::kPeer) return;
-  windows_ = HasWindows(port_);
+  windows_ = HasWindows(port());
   if (!windows_) {
     Log(LogLevel::kWarning,
         "verbs: " + Name() +
             " has no memory windows of type 2: a key that one peer was told works for every "
             "connected peer, as with RDMA_TRANSPORT_ISOLATION=address");
   }
+}
+
+void Adapter::Know(Port port) {
+  known_.push_back(std::make_unique<const Port>(std::move(port)));
+  port_.store(known_.back().get());
 }
 
 bool Adapter::FailedLately(Nanos now) const {
@@ -247,24 +254,24 @@ bool Adapter::ChargePending(int64_t bytes) {
 Status Adapter::ReserveCompletions(int entries, CompletionQueue** queue) {
   std::lock_guard<std::mutex> lock(queues_mu_);
   for (const auto& known : queues_) {
-    if (known->Reserve(entries, library_->resize_cq, port_.attributes.max_cqe)) {
+    if (known->Reserve(entries, library_->resize_cq, port().attributes.max_cqe)) {
       *queue = known.get();
       return OkStatus();
     }
   }
   // Each queue is twice as large as the one before, so there are few, however many channels.
   const int wanted = kQueueEntries << std::min(queues_.size(), kMostDoublings);
-  const int capacity = std::min(std::max(wanted, entries), port_.attributes.max_cqe);
+  const int capacity = std::min(std::max(wanted, entries), port().attributes.max_cqe);
   if (capacity < entries) {
     return Status(Code::kInvalidArgument, "RDMA_TRANSPORT_QUEUE_DEPTH is too large for " + Name() +
                                               ": it needs " + std::to_string(entries) +
                                               " entries of a completion queue, the device has " +
-                                              std::to_string(port_.attributes.max_cqe));
+                                              std::to_string(port().attributes.max_cqe));
   }
-  ibv_cq* made = library_->create_cq(port_.context, capacity, nullptr, events_, 0);
+  ibv_cq* made = library_->create_cq(port().context, capacity, nullptr, events_, 0);
   if (made == nullptr) {
     return CreationError(errno, "ibv_create_cq", Name(), "completion queues",
-                         static_cast<int>(queues_.size()), port_.attributes.max_cq);
+                         static_cast<int>(queues_.size()), port().attributes.max_cq);
   }
   queues_.push_back(std::make_unique<CompletionQueue>(made, capacity));
   queues_.back()->Reserve(entries, library_->resize_cq, capacity);
@@ -291,7 +298,7 @@ void Adapter::DrainCompletionEvents() {
 }
 
 bool Adapter::NextAsyncEvent(ibv_async_event* event) {
-  return library_->get_async_event(port_.context, event) == 0;
+  return library_->get_async_event(port().context, event) == 0;
 }
 
 }  // namespace rdma_transport::fabric::verbs

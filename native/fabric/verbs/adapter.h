@@ -91,7 +91,10 @@ class Adapter {
   Adapter& operator=(const Adapter&) = delete;
 
   const Library& library() const { return *library_; }
-  const Port& port() const { return port_; }
+  // The result stays valid, and is replaced by Know().
+  const Port& port() const { return *port_.load(); }
+  // The port, which was not known, can be used from now on. Call it once.
+  void Know(Port port);
   size_t index() const { return index_; }
   const VerbsSettings& settings() const { return settings_; }
   ibv_pd* domain() const { return domain_; }
@@ -114,7 +117,7 @@ class Adapter {
   // Returns false in a process that was forked from the one that opened the adapter.
   bool Usable() const;
   // "mlx5_0:1"
-  std::string Name() const { return port_.device + ":" + std::to_string(port_.number); }
+  std::string Name() const { return port().device + ":" + std::to_string(port().number); }
 
   // Registers memory for operations of this side only. `access` is a set of flags of ibv_reg_mr().
   Status Register(void* address, size_t length, int access,
@@ -153,7 +156,7 @@ class Adapter {
   const std::vector<CompletionQueue*>& Queues();
 
   int completion_events() const { return events_->fd; }
-  int async_events() const { return port_.context->async_fd; }
+  int async_events() const { return port().context->async_fd; }
   // Consumes all pending completion events.
   void DrainCompletionEvents();
   // Returns false if no event is pending.
@@ -173,7 +176,8 @@ class Adapter {
   int generation_ = 0;
   VerbsSettings settings_;
   std::shared_ptr<const Library> library_;
-  Port port_;
+  std::vector<std::unique_ptr<const Port>> known_;
+  std::atomic<const Port*> port_{nullptr};
   size_t index_ = 0;
   ibv_pd* domain_ = nullptr;
   ibv_comp_channel* events_ = nullptr;

@@ -16,10 +16,9 @@ namespace {
 
 // Receives reserved for credits; ring.cc explains how many credits can be in flight.
 constexpr int kCreditReceives = 40;
-// And for the two signals that each queue pair on a further port can cause when it fails.
+// And for the two signals that each queue pair can cause when it fails.
 constexpr int kSignalReceives = 2 * kMaxQueuePairs;
 constexpr Immediate kRingCheck = {true, false, 0, 0};
-constexpr Nanos kClosingTimeout = 200 * kMillisecond;
 constexpr size_t kMaxReason = 1024;  // maximum length of the reason for closing a channel, in bytes
 
 }  // namespace
@@ -73,25 +72,35 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   }
   passive_ = role == Role::kPassive;
   if (passive_) RDMA_RETURN_IF_ERROR(ChargePending(peer.ring_size));
-  RDMA_RETURN_IF_ERROR(ports_.Match(peer, role, &windows_, &pairs_, &targets_));
-  const ChannelAddress::Port peer_port = peer.ports[peer.queue_pairs[targets_.front()].port];
-  Adapter& adapter = *pairs_.front()->adapter();
-  RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer, peer_port));
-  RDMA_RETURN_IF_ERROR(pairs_.front()->Replenish());
-  greeting_ = Greeting(key_, role, token_, peer.token);
-  Gid gid;
-  std::memcpy(gid.bytes.raw, peer_port.gid.data(), peer_port.gid.size());
-  route_ = adapter.Name() + " " + adapter.port().gid.Text() + " -> " + gid.Text();
+  ChannelPorts::Matched matched;
+  RDMA_RETURN_IF_ERROR(ports_.Match(peer, role, &windows_, &matched));
+  pairs_ = std::move(matched.pairs);
+  targets_ = std::move(matched.targets);
+  states_.resize(pairs_.size());
+  inbox_.set_registrations(std::move(matched.rings));
+  Outbox::Ends ends = {};
   for (size_t i = 0; i < pairs_.size(); ++i) {
-    const Status connected = pairs_[i]->Connect(peer, targets_[i]);
-    if (!connected.ok()) return Status(connected.code(), connected.message() + " (" + route_ + ")");
+    const ChannelAddress::Port& port = peer.ports[peer.queue_pairs[targets_[i]].port];
+    if (pairs_[i]->receives() && port.known) ends[i] = {port.ring_address, port.ring_rkey, 1};
   }
   peer_ = std::move(peer);
-  state_.store(State::kConnecting);
+  const ChannelAddress::Port& peer_port = peer_.ports[peer_.queue_pairs[targets_.front()].port];
+  RDMA_RETURN_IF_ERROR(outbox_.Attach(main().adapter(), peer_, ends, main_));
+  greeting_ = Greeting(key_, role, token_, peer_.token);
+  DescribeRoute();
   BeginRails();
-  // Everything that this side sends follows the binding, so a peer that has received anything may
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    if (states_[i].phase == PairState::Phase::kDown) continue;
+    RDMA_RETURN_IF_ERROR(pairs_[i]->Replenish());
+    const Status connected = pairs_[i]->Connect(peer_, targets_[i]);
+    if (!connected.ok()) return Status(connected.code(), connected.message() + " (" + route_ + ")");
+  }
+  state_.store(State::kConnecting);
+  // Everything that this side sends follows the bindings, so a peer that has received anything may
   // write.
-  BindWindow(kRingKey, 0);
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    if (states_[i].phase != PairState::Phase::kDown) BindWindow(kRingKey, i);
+  }
   check_due_ = true;
   if (!passive_ && !peer_port.ring_window) return Greet(RecordKind::kHello);
   if (!passive_) outbox_.SendCredit(kRingCheck);
@@ -124,7 +133,7 @@ void VerbsChannel::SettlePending() {
 std::string VerbsChannel::Route() const {
   std::lock_guard<std::mutex> lock(mu_);
   std::string route = route_;
-  for (size_t i = 1; i < pairs_.size(); ++i) {
+  for (size_t i = 0; i < pairs_.size(); ++i) {
     if (IsFurther(i) && pairs_[i]->takes_shares()) route += ", " + pairs_[i]->adapter()->Name();
   }
   return route;
@@ -190,8 +199,11 @@ Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, u
 
 // A batch is posted after the earlier writes on other queue pairs have ended.
 void VerbsChannel::Push(Work work) {
-  if (work.kind == Work::Kind::kBatch) work.after = transfers_.begun();
-  pairs_.front()->Push(work);
+  if (work.kind == Work::Kind::kBatch) {
+    work.after = transfers_.begun();
+    work.after[main_] = transfers_.ended()[main_];  // its own queue pair keeps the order
+  }
+  main().Push(work);
 }
 
 void VerbsChannel::Pump() {
@@ -222,14 +234,14 @@ Nanos VerbsChannel::Probe(Nanos now) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return now;
   AdvanceRails(now);
-  if (pairs_.front()->AnswerDue()) return now;
+  if (main().AnswerDue()) return now;
   if (!outbox_.WaitsForRoom() && now - answered_at_ < device_->keepalive()) {
     return answered_at_ + device_->keepalive();
   }
   answered_at_ = now;  // if not, the probe fails
   Work nothing;
   nothing.signaled = true;
-  pairs_.front()->Push(nothing);
+  main().Push(nothing);
   Pump();
   return now + device_->keepalive();
 }
@@ -254,9 +266,9 @@ Status VerbsChannel::Share(uint64_t key) {
   for (const auto& pair : pairs_) {
     of_pairs.push_back(pair->takes_shares() ? memory[pair->port()] : nullptr);
   }
-  if (of_pairs.front() == nullptr) {
+  if (of_pairs[main_] == nullptr) {
     return Status(Code::kResourceExhausted,
-                  "memory is not registered with " + pairs_.front()->adapter()->Name());
+                  "memory is not registered with " + main().adapter()->Name());
   }
   RDMA_RETURN_IF_ERROR(windows_.Make(key, of_pairs));
   for (size_t i = 0; i < pairs_.size(); ++i) BindWindow(key, i);
@@ -337,12 +349,12 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
   if (state_.load() != State::kConnected) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
-  if (refused.ok() && !ends[pairs_.front()->port()].usable) {
-    refused = Status(Code::kResourceExhausted,
-                     "memory is not registered with " + pairs_.front()->adapter()->Name());
-  }
   const Transfers::PeerRegion* region = nullptr;
   if (refused.ok()) refused = transfers_.Aim(span, kind, &region);
+  if (refused.ok() && (!ends[main().port()].usable || region->ends[main_].usable == 0)) {
+    refused = Status(Code::kResourceExhausted,
+                     "memory is not registered with " + main().adapter()->Name());
+  }
   if (!refused.ok()) {
     if (write) return refused;
     transfers_.Refuse(cookie, refused);
@@ -355,7 +367,8 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     lane.Add({work, span, ends});
     AdvanceLane(&lane);
   } else {
-    transfers_.Begin(work, Transfers::Part::kWhole, span, *region, ends, device_->chunk(), pairs_);
+    transfers_.Begin(work, Transfers::Part::kWhole, span, *region, ends, device_->chunk(), pairs_,
+                     main_);
   }
   // With one queue pair, the write is posted together with the notification that follows it.
   if (!write || pairs_.size() > 1 || !lane.empty()) Pump();
@@ -376,8 +389,7 @@ int VerbsChannel::OnCompletion(const ibv_wc& completion) {
 void VerbsChannel::OnSent(const ibv_wc& completion) {
   std::lock_guard<std::mutex> lock(mu_);
   const uint32_t tag = QueuePair::TagOf(completion.wr_id);
-  size_t index = 0;
-  while (index < pairs_.size() && pairs_[index]->tag() != tag) ++index;
+  const size_t index = IndexOf(tag);
   if (index == pairs_.size()) return;
   Work work;
   bool itself = false;
@@ -386,6 +398,7 @@ void VerbsChannel::OnSent(const ibv_wc& completion) {
   while (pairs_[index]->TakeEnded(completion.wr_id, &work, &itself)) {
     known = itself;
     if (itself && failed) break;
+    if (work.consumes_receive()) ++states_[index].confirmed;
     if (work.kind == Work::Kind::kBatch) {
       outbox_.OnWritten(work);
       delivered_ = outbox_.Delivered();
@@ -399,7 +412,7 @@ void VerbsChannel::OnSent(const ibv_wc& completion) {
     if (itself) break;
   }
   if (!failed) AdvanceLanes();
-  if (IsFurther(index) && OnPairCompletion(index, completion, work, known)) return Pump();
+  if (OnPairCompletion(index, completion, work, known)) return Pump();
   if (failed) {
     if (IsFlush(completion.status)) {
       ++flushed_;
@@ -407,35 +420,42 @@ void VerbsChannel::OnSent(const ibv_wc& completion) {
     } else if (MayBeThePort(completion.status)) {
       pairs_[index]->adapter()->NoteFailure(device_->polled_at());
     }
-    static constexpr const char* kNames[] = {"a write", "a read", "a notification", "a credit",
-                                             "a memory window"};
-    std::string operation = kNames[static_cast<int>(work.kind)];
-    if (work.length > 0) operation += " of " + std::to_string(work.length) + " bytes";
-    BreakLocked(CompletionError(completion.status, completion.vendor_err, operation, route_));
+    BreakLocked(CompletionError(completion.status, completion.vendor_err, NameOf(work), route_));
     return;
   }
   Pump();
 }
 
 int VerbsChannel::OnReceive(const ibv_wc& completion) {
+  size_t index = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    pairs_.front()->OnReceive();
+    index = IndexOf(QueuePair::TagOf(completion.wr_id));
+    if (index == pairs_.size() || completion.qp_num != pairs_[index]->number()) return 0;
+    pairs_[index]->OnReceive();
     if (completion.status != IBV_WC_SUCCESS) {
-      if (IsFlush(completion.status)) ++flushed_;
-      BreakLocked(CompletionError(completion.status, completion.vendor_err, "a receive", route_));
+      OnReceiveFailed(index, completion);
       return 0;
     }
+    if (IsLeft(index)) return 0;  // the peer sends it again
+    ++states_[index].arrived;
   }
   const Immediate immediate = Immediate::Decode(ntohl(completion.imm_data));
   Status status;
   if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
     status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
+  } else if (immediate.IsGone()) {
+    status = Status(Code::kUnavailable, "the peer cannot go on through another port");
+  } else if (immediate.IsPairDown() || immediate.IsArrived()) {
+    std::lock_guard<std::mutex> lock(mu_);
+    status = HandleSignal(index, immediate);
+  } else if (index != main_) {
+    status = Status(Code::kDataLoss, "a notification on a queue pair that carries none");
   } else if (immediate.IsRingRequest()) {
     status = OnRingRequest(immediate.units * kRingGranule);
   } else if (immediate.credit) {
     std::lock_guard<std::mutex> lock(mu_);
-    status = immediate.IsPairDown() ? HandlePairDown(immediate) : OnCredit(immediate);
+    status = OnCredit(immediate);
   } else if (!ignore_input_) {
     status = HandleBatch(immediate);
   }
@@ -447,8 +467,8 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
     PartLocked(status);
   }
   if (!Serving(state_.load())) return 1;
-  const Status replenished = pairs_.front()->Replenish();
-  if (!replenished.ok()) {
+  const Status replenished = pairs_[index]->Replenish();
+  if (!replenished.ok() && !FailPair(index, replenished)) {
     BreakLocked(replenished);
     return 1;
   }
@@ -456,11 +476,20 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
   while (inbox_.TakeCredit(&credit)) outbox_.SendCredit(credit);
   AdvanceLanes();
   Pump();
-  if (pairs_.front()->waiting_credits() > credit_receives_) {
+  if (main().waiting_credits() > credit_receives_) {
     PartLocked(
         Status(Code::kDataLoss, "the peer sends on without using the room that was released"));
   }
   return 1;
+}
+
+void VerbsChannel::OnReceiveFailed(size_t i, const ibv_wc& completion) {
+  if (IsFlush(completion.status)) ++flushed_;
+  if (states_[i].phase == PairState::Phase::kFailed) return SettlePair(i, Now());
+  if (IsLeft(i) || state_.load() == State::kBroken) return;
+  const Status reason =
+      CompletionError(completion.status, completion.vendor_err, "a receive", route_);
+  if (!MayBeThePort(completion.status) || !FailPair(i, reason)) BreakLocked(reason);
 }
 
 // During connection setup, the first empty credit is a request, or the response to it, that checks
@@ -474,55 +503,12 @@ Status VerbsChannel::OnCredit(const Immediate& credit) {
   return OkStatus();
 }
 
-// The peer lacks room. Refusing it is no reason to end the channel.
-Status VerbsChannel::OnRingRequest(uint64_t size) {
-  if (!greeted_) return Status(Code::kDataLoss, "a request for a larger ring at a wrong time");
-  Adapter* adapter = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    adapter = pairs_.front()->adapter();
-  }
-  // Call without the lock, because it pins pages.
-  Status grown = inbox_.Grow(adapter, size);
-  if (grown.code() == Code::kDataLoss) return grown;
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!Serving(state_.load())) return OkStatus();
-  const Inbox::Ring& next = inbox_.next();
-  RingRecord record = {};
-  if (grown.ok()) grown = windows_.Make(next.key, {next.registration});
-  if (grown.ok()) {
-    BindWindow(next.key, 0);
-    const Window* window = windows_.Of(next.key, 0);
-    record.address = next.registration->iova();
-    record.size = next.size();
-    record.rkey = window == nullptr ? next.registration->rkey() : window->rkey();
-  } else {
-    inbox_.DropNext();
-    Log(LogLevel::kWarning, route_ + ": the ring of notifications cannot grow to " +
-                                std::to_string(size) + " bytes: " + grown.message());
-  }
-  outbox_.AddRing(record);
-  Attend();
-  return OkStatus();
-}
-
-Status VerbsChannel::OnRing(std::string_view bytes) {
-  RingRecord record;
-  if (bytes.size() != sizeof(record)) {
-    return Status(Code::kDataLoss, "a ring described in a wrong size");
-  }
-  std::memcpy(&record, bytes.data(), sizeof(record));
-  std::lock_guard<std::mutex> lock(mu_);
-  return outbox_.OnRing(record);
-}
-
 Status VerbsChannel::HandleBatch(const Immediate& immediate) {
   if (immediate.Moved()) {
     std::lock_guard<std::mutex> lock(mu_);
     Inbox::Ring old;
     RDMA_RETURN_IF_ERROR(inbox_.TakeNext(&old));
     windows_.Revoke(old.key);
-    ports_.Close();  // has registered the first ring
   }
   RDMA_RETURN_IF_ERROR(inbox_.Begin(immediate));
   while (true) {
@@ -562,6 +548,9 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
     case RecordKind::kRing:
       if (!greeted_) break;
       return OnRing(record);
+    case RecordKind::kRingEnd:
+      if (!greeted_) break;
+      return OnRingEnd(record);
     case RecordKind::kMoved:
       return OkStatus();
     case RecordKind::kPairOffer:
@@ -634,7 +623,10 @@ void VerbsChannel::BreakLocked(const Status& reason) {
   if (state != State::kClosing) close_reason_ = reason;
   state_.store(State::kBroken);
   deadline_ = Now() + kFlushTimeout;
-  for (const auto& pair : pairs_) pair->Break();
+  for (const auto& pair : pairs_) {
+    pair->Break();
+    pair->TakeWaiting();
+  }
   outbox_.Drop();
   writes_.Drop();
   reads_.Drop();
@@ -655,8 +647,8 @@ bool VerbsChannel::Service() {
       Pump();
     }
     if (state == State::kClosing) {
-      if ((writes_.empty() && outbox_.AllWritten()) || Now() > deadline_)
-        BreakLocked(close_reason_);
+      const bool sent = !gave_up_ && writes_.empty() && outbox_.AllWritten();
+      if (sent || Now() > deadline_) BreakLocked(close_reason_);
       Attend();
     } else if (state == State::kBroken) {
       over = std::all_of(pairs_.begin(), pairs_.end(), [](const auto& p) { return p->Drained(); });
@@ -680,6 +672,7 @@ void VerbsChannel::Finish() {
     states_.clear();
     shared_.clear();
     ports_.Close();
+    inbox_.Close();
     SettlePending();
     reason = Status(Code::kUnavailable, close_reason_.message());
     if (flushed_ > 0) {

@@ -56,9 +56,11 @@ class ChannelDevice {
 
 // See Channel for the contract.
 //
-// The first queue pair carries notifications, small transfers and a share of the large ones. The
-// others, on its port and on further ones, carry only shares of large transfers. Large transfers
-// pass through lanes, so that small ones need not wait behind them; see channel_lanes.cc.
+// The main queue pair, at first the first one, carries notifications, small transfers and a share
+// of the large ones. The others, on its port and on further ones, carry only shares of large
+// transfers. If the main one fails, one on a further port takes its place; see channel_move.cc.
+// Large transfers pass through lanes, so that small ones need not wait behind them; see
+// channel_lanes.cc.
 //
 // mu_ guards the whole sending side. No lock is held while the handler runs.
 class VerbsChannel final : public Channel {
@@ -116,6 +118,7 @@ class VerbsChannel final : public Channel {
  private:
   // How long the posted work of a broken queue pair may take to be flushed.
   static constexpr Nanos kFlushTimeout = 500 * kMillisecond;
+  static constexpr Nanos kClosingTimeout = 200 * kMillisecond;
 
   // kClosing: the last record is in flight. kBroken: all operations fail, and those in flight are
   // being flushed.
@@ -127,8 +130,8 @@ class VerbsChannel final : public Channel {
     Registrations memory;  // by port
   };
 
-  // A queue pair as this end sees it; see channel_rails.cc. Those on the first one's port are
-  // always kUp.
+  // A queue pair as this end sees it; see channel_rails.cc. Those on the port of the main one are
+  // kUp at first.
   struct PairState {
     enum class Phase {
       kUntested,  // connected. The active end tests it; the passive end waits for the outcome.
@@ -138,11 +141,27 @@ class VerbsChannel final : public Channel {
       kOffered,   // of the active end: made anew, and not yet connected
     };
     Phase phase = Phase::kUp;
+    bool made_anew = false;        // not the one of the addresses
     bool peer_down = false;        // kFailed: the peer's end is broken
     std::vector<Work> unfinished;  // kFailed: flushed so far
-    std::vector<Work> waiting;     // kFailed: never posted
     Nanos due = 0;                 // kFailed: end of the wait; kDown: the next attempt
     Nanos delay = 0;               // until the next attempt but one
+    // Batches, credits and signals: those that arrived here, and those that are known to have
+    // arrived at the peer.
+    uint32_t arrived = 0;
+    uint32_t confirmed = 0;
+  };
+
+  // How another queue pair takes the place of the main one; see channel_move.cc.
+  struct Move {
+    size_t to = 0;              // carries the signals, and becomes the main one
+    bool agreed = false;        // the active end has chosen it
+    bool reported = false;      // the peer was told what had arrived
+    bool answered = false;      // the peer's card has answered on it
+    int probes = 0;             // without an answer
+    Nanos probed = 0;           // when the last one was counted
+    uint32_t peer_arrived = 0;  // if peer_down: what arrived at the peer, modulo kCountModulus
+    Status reason;              // why the main one failed
   };
 
   // The following require mu_.
@@ -153,6 +172,8 @@ class VerbsChannel final : public Channel {
   void Push(Work work);
   void Pump();
   void BindWindow(uint64_t key, size_t i);
+  Status OpenRing(bool next, size_t i, RegionEnd* end);
+  void OnReceiveFailed(size_t i, const ibv_wc& completion);
   Status SendRegion(RegionRecord record, const Registrations& memory);
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
   // Of large transfers, in channel_lanes.cc.
@@ -168,12 +189,14 @@ class VerbsChannel final : public Channel {
   void BreakLocked(const Status& reason);
 
   // Of queue pairs on further ports, in channel_rails.cc. The following require mu_.
-  bool IsFurther(size_t i) const { return pairs_[i]->port() != pairs_.front()->port(); }
+  bool IsFurther(size_t i) const { return pairs_[i]->port() != main().port(); }
   void BeginRails();
   void TestPair(size_t i);
   bool FailPair(size_t i, const Status& reason);
   bool OnPairCompletion(size_t i, const ibv_wc& completion, const Work& work, bool known);
   void SettlePair(size_t i, Nanos now);
+  void LeavePair(size_t i, const std::vector<Work>& unfinished, Nanos now);
+  void ForgetPair(size_t i);
   void OfferPair(size_t i, Nanos now);
   Status MakePair(size_t i);
   Status HandlePairRecord(RecordKind kind, std::string_view record);
@@ -184,7 +207,28 @@ class VerbsChannel final : public Channel {
   void BringUp(size_t i);
   void AnnounceAgain(size_t i);
   Status SendPairRecord(RecordKind kind, size_t i);
+  bool LearnPort(const PairRecord& record);
   void AdvanceRails(Nanos now);
+  size_t IndexOf(uint32_t tag) const;
+
+  // Of the main queue pair, in channel_move.cc. The following require mu_.
+  QueuePair& main() const { return *pairs_[main_]; }
+  bool Moving() const { return states_[main_].phase == PairState::Phase::kFailed; }
+  // Whether queue pair `i` is dropped, so that nothing that arrives there counts any more.
+  bool IsLeft(size_t i) const;
+  bool ReachesRings(size_t i) const;
+  bool CanCarry(size_t i) const;
+  size_t FindCarrier() const;
+  bool FailMain(const Status& reason, size_t carrier);
+  void Signal(size_t i, const Immediate& signal);
+  Status HandleSignal(size_t i, const Immediate& signal);
+  Status HandleMainDown(size_t i);
+  Status HandleArrived(size_t i, const Immediate& signal);
+  void SettleMain(Nanos now);
+  void MoveMain(Nanos now);
+  void AnnounceRings(size_t i);
+  void GiveUp(size_t i, const Status& reason);
+  void DescribeRoute();
 
   // The following run on the polling thread.
   int OnReceive(const ibv_wc& completion);
@@ -192,6 +236,7 @@ class VerbsChannel final : public Channel {
   Status OnCredit(const Immediate& credit);
   Status OnRingRequest(uint64_t size);
   Status OnRing(std::string_view record);
+  Status OnRingEnd(std::string_view record);
   Status HandleBatch(const Immediate& immediate);
   Status HandleRecord(RecordKind kind, std::string_view record);
   Status HandleGreeting(RecordKind kind, std::string_view shown);
@@ -228,6 +273,9 @@ class VerbsChannel final : public Channel {
   ChannelPorts ports_;
   std::vector<std::unique_ptr<QueuePair>> pairs_;
   std::vector<PairState> states_;  // of each of them
+  size_t main_ = 0;                // the main one; changed by the polling thread only
+  Move move_;                      // while that has failed
+  bool gave_up_ = false;           // the last signal is on its way, until the deadline
   ChannelAddress peer_;
   std::vector<size_t> targets_;  // the peer's queue pairs in its address
   Windows windows_;              // bound to these queue pairs

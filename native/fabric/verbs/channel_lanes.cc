@@ -62,7 +62,7 @@ void VerbsChannel::AdvanceLane(Lane* lane) {
     if (!aimed.ok()) return BreakLocked(aimed);
     const bool last = length == transfer.rest.length;
     transfers_.Begin(transfer.work, last ? Transfers::Part::kLastPiece : Transfers::Part::kPiece,
-                     span, *region, transfer.ends, device_->chunk(), pairs_);
+                     span, *region, transfer.ends, device_->chunk(), pairs_, main_);
     transfer.work.local += length;
     transfer.rest.offset += length;
     transfer.rest.length -= length;

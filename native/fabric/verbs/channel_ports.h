@@ -34,12 +34,18 @@ class ChannelPorts {
               Windows* windows);
   // Returns what Open() made, for the peer. The caller adds what is not of a port.
   const ChannelAddress& address() const { return address_; }
-  // Transfers the queue pairs that are to be connected to those of the peer, and destroys the
-  // others. `targets` receives the index of the peer's queue pair for each. Only the window of the
-  // ring on the first one's port remains, as the first one. Returns Unavailable if there are none.
-  Status Match(const ChannelAddress& peer, Role role, Windows* windows,
-               std::vector<std::unique_ptr<QueuePair>>* pairs, std::vector<size_t>* targets);
-  // Ends the access of peers to the ring. Destroy its window before.
+  // What Match() returns, by queue pair.
+  struct Matched {
+    std::vector<std::unique_ptr<QueuePair>> pairs;
+    std::vector<size_t> targets;  // the peer's queue pairs in its address
+    Registrations rings;          // of the ring; by port, unlike the others
+  };
+  // Transfers the queue pairs that are to be connected to those of the peer, and the ring's
+  // registrations with their ports, and destroys the others. The windows of the ring get the order
+  // of the queue pairs; those that take no receives have none. Returns Unavailable if there are no
+  // queue pairs.
+  Status Match(const ChannelAddress& peer, Role role, Windows* windows, Matched* matched);
+  // Destroys what Match() has not transferred.
   void Close();
 
  private:

@@ -1,33 +1,40 @@
-// The queue pairs of a channel on further ports than that of its first one.
+// The queue pairs of a channel on further ports than that of its main one.
 //
 // Such a queue pair carries nothing until the active end has tested it by an empty write: packets
 // may not get from one port to the other. When it fails, both ends break theirs and signal that to
 // each other. Only then nothing that is still on its way can arrive any more, and each end repeats
-// on the first queue pair what has not ended. From time to time, and when a port becomes active,
-// the active end offers a new queue pair. It is connected, tested, and used again.
+// on the main queue pair what has not ended. From time to time, and when a port becomes active, the
+// active end offers a new queue pair. It is connected, tested, and used again.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "base/log.h"
 #include "fabric/verbs/channel.h"
 #include "fabric/verbs/errors.h"
+#include "fabric/verbs/rails.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
+constexpr Nanos kNever = std::numeric_limits<Nanos>::max();
 constexpr Nanos kFirstDelay = 1 * kSecond;
 constexpr Nanos kLongestDelay = 60 * kSecond;
 
 }  // namespace
 
 void VerbsChannel::BeginRails() {
-  states_.resize(pairs_.size());
   for (size_t i = 0; i < pairs_.size(); ++i) {
     states_[i].delay = kFirstDelay;
+    const bool known = pairs_[i]->number() != 0 && peer_.queue_pairs[targets_[i]].number != 0;
     if (IsFurther(i)) states_[i].phase = PairState::Phase::kUntested;
-    pairs_[i]->set_takes_shares(!IsFurther(i));
+    if (!known) {
+      states_[i].phase = PairState::Phase::kDown;
+      states_[i].due = kNever;
+    }
+    pairs_[i]->set_takes_shares(known && !IsFurther(i));
   }
 }
 
@@ -40,7 +47,9 @@ void VerbsChannel::TestPair(size_t i) {
 
 // Returns false if the channel must be broken instead.
 bool VerbsChannel::FailPair(size_t i, const Status& reason) {
-  if (!IsFurther(i) || state_.load() != State::kConnected) return false;
+  if (state_.load() != State::kConnected) return false;
+  if (i == main_) return FailMain(reason, FindCarrier());
+  if (Moving() && i == move_.to) return false;
   PairState& state = states_[i];
   const Nanos now = Now();
   switch (state.phase) {
@@ -54,11 +63,11 @@ bool VerbsChannel::FailPair(size_t i, const Status& reason) {
     case PairState::Phase::kUp:
       break;
   }
+  if (!IsFurther(i) && !FailMain(reason, FindCarrier())) return false;
   Log(LogLevel::kWarning, "verbs: the channel " + route_ + " continues without " +
                               pairs_[i]->adapter()->Name() + ": " + reason.message());
   pairs_[i]->set_takes_shares(false);
   pairs_[i]->adapter()->NoteFailure(now);
-  state.waiting = pairs_[i]->TakeWaiting();
   state.unfinished.clear();
   state.peer_down = false;
   state.phase = PairState::Phase::kFailed;
@@ -70,8 +79,7 @@ bool VerbsChannel::FailPair(size_t i, const Status& reason) {
 }
 
 void VerbsChannel::SendPairDown(size_t i, bool answer) {
-  pairs_.front()->PushFirst(outbox_.Empty(Immediate::PairDown(i, answer)));
-  Pump();
+  Signal(main_, Immediate::PairDown(i, answer));
 }
 
 // Returns true if the completion is dealt with. `known`: it is that of `work`.
@@ -79,15 +87,19 @@ bool VerbsChannel::OnPairCompletion(size_t i, const ibv_wc& completion, const Wo
                                     bool known) {
   PairState& state = states_[i];
   if (completion.status == IBV_WC_SUCCESS) {
-    if (known && state.phase == PairState::Phase::kUntested && !passive_) BringUp(i);
+    // A card binds windows without its peer.
+    if (i == move_.to && known && work.kind != Work::Kind::kBind) move_.answered = true;
+    const bool tested = known && work.kind == Work::Kind::kWrite;
+    if (tested && state.phase == PairState::Phase::kUntested && !passive_) BringUp(i);
     if (state.phase == PairState::Phase::kFailed) SettlePair(i, Now());
     return false;
   }
   if (!known) return true;  // of a queue pair that was replaced
   if (state.phase != PairState::Phase::kFailed) {
     if (!MayBeThePort(completion.status)) return false;
-    const Status reason = CompletionError(completion.status, completion.vendor_err, "a transfer",
-                                          pairs_[i]->adapter()->Name());
+    const bool further = IsFurther(i);
+    const Status reason = CompletionError(completion.status, completion.vendor_err, NameOf(work),
+                                          further ? pairs_[i]->adapter()->Name() : route_);
     if (!FailPair(i, reason)) return false;
   }
   state.unfinished.push_back(work);
@@ -97,6 +109,7 @@ bool VerbsChannel::OnPairCompletion(size_t i, const ibv_wc& completion, const Wo
 
 // Ends the phase kFailed if it is over.
 void VerbsChannel::SettlePair(size_t i, Nanos now) {
+  if (i == main_) return SettleMain(now);
   PairState& state = states_[i];
   const bool late = now > state.due;
   if (state.phase != PairState::Phase::kFailed || !(pairs_[i]->Drained() || late)) return;
@@ -109,39 +122,91 @@ void VerbsChannel::SettlePair(size_t i, Nanos now) {
   std::vector<Work> unfinished = std::move(state.unfinished);
   // A card that died flushes nothing, nor does it do anything of it.
   for (Work& work : pairs_[i]->TakePosted()) unfinished.push_back(std::move(work));
-  for (Work& work : state.waiting) unfinished.push_back(std::move(work));
-  state.unfinished.clear();
-  state.waiting.clear();
+  for (Work& work : pairs_[i]->TakeWaiting()) unfinished.push_back(std::move(work));
+  LeavePair(i, unfinished, now);
+  // In front of the batches that wait for it.
+  for (auto work = unfinished.rbegin(); work != unfinished.rend(); ++work) {
+    if (!Transfers::IsRepeated(*work)) continue;
+    const Status aimed = transfers_.Retarget(&*work, &device_->memory(), main_, main().port());
+    if (!aimed.ok()) return BreakLocked(aimed);
+    main().PushFirst(*work);
+  }
+  Attend();
+}
+
+// `unfinished`: what it had not ended.
+void VerbsChannel::LeavePair(size_t i, const std::vector<Work>& unfinished, Nanos now) {
+  PairState& state = states_[i];
   for (const Work& work : unfinished) {
     if (work.kind == Work::Kind::kBind) windows_.OnBound(work.window);
   }
   windows_.DropAll(i);
+  transfers_.Leave(i);
+  pairs_[i]->set_takes_shares(false);
+  state.unfinished.clear();
   state.phase = PairState::Phase::kDown;
   state.due = now + state.delay;
   device_->ProbeAt(tag_, state.due);
-  const Status repeated =
-      transfers_.Repeat(i, unfinished, &device_->memory(), pairs_.front().get());
-  if (!repeated.ok()) BreakLocked(repeated);
-  Attend();
+}
+
+bool VerbsChannel::IsLeft(size_t i) const {
+  const PairState::Phase phase = states_[i].phase;
+  return phase == PairState::Phase::kDown || phase == PairState::Phase::kOffered ||
+         (i == main_ && Moving() && move_.reported);
+}
+
+size_t VerbsChannel::IndexOf(uint32_t tag) const {
+  const auto found = std::find_if(pairs_.begin(), pairs_.end(),
+                                  [tag](const auto& pair) { return pair->tag() == tag; });
+  return static_cast<size_t>(found - pairs_.begin());
 }
 
 Status VerbsChannel::SendPairRecord(RecordKind kind, size_t i) {
-  const PairRecord record = {static_cast<uint32_t>(i), pairs_[i]->number(), pairs_[i]->first_psn()};
-  const iovec part = {const_cast<PairRecord*>(&record), sizeof(record)};
+  const ChannelAddress::Port port = AddressOf(pairs_[i]->adapter()->port());
+  PairRecord record = {};
+  record.index = static_cast<uint32_t>(i);
+  record.number = pairs_[i]->number();
+  record.first_psn = pairs_[i]->first_psn();
+  record.mtu = port.mtu;
+  record.read_depth = port.read_depth;
+  record.lid = port.lid;
+  record.ethernet = port.ethernet ? 1 : 0;
+  std::memcpy(record.gid, port.gid.data(), sizeof(record.gid));
+  const iovec part = {&record, sizeof(record)};
   return AddRecord(kind, &part, 1, 0, /*signaled=*/true);
+}
+
+// Returns false if the port of the peer's new queue pair cannot reach the own one.
+bool VerbsChannel::LearnPort(const PairRecord& record) {
+  ChannelAddress::QueuePair& target = peer_.queue_pairs[targets_[record.index]];
+  target.number = record.number;
+  target.first_psn = record.first_psn;
+  ChannelAddress::Port& port = peer_.ports[target.port];
+  port.known = true;
+  port.mtu = record.mtu;
+  port.read_depth = record.read_depth;
+  port.lid = record.lid;
+  port.ethernet = record.ethernet != 0;
+  std::memcpy(port.gid.data(), record.gid, sizeof(record.gid));
+  return Reachable(AddressOf(pairs_[record.index]->adapter()->port()), port).ok();
 }
 
 Status VerbsChannel::MakePair(size_t i) {
   Adapter* adapter = pairs_[i]->adapter();
   if (!adapter->active()) return Status(Code::kUnavailable, adapter->Name() + " is not active");
   auto made = std::make_unique<QueuePair>(adapter, pairs_[i]->tag(), pairs_[i]->sequence());
-  RDMA_RETURN_IF_ERROR(made->Create(depth_, 0));
+  RDMA_RETURN_IF_ERROR(made->Create(depth_, pairs_[i]->receives() ? depth_ + credit_receives_ : 0));
+  RDMA_RETURN_IF_ERROR(made->Replenish());
   pairs_[i] = std::move(made);
+  states_[i].made_anew = true;
+  states_[i].arrived = states_[i].confirmed = 0;
   return OkStatus();
 }
 
 void VerbsChannel::OfferPair(size_t i, Nanos now) {
   PairState& state = states_[i];
+  state.due = kNever;
+  if (!pairs_[i]->adapter()->active()) return;  // OnPort() will say when it is
   state.due = now + state.delay;
   state.delay = std::min(2 * state.delay, kLongestDelay);
   device_->ProbeAt(tag_, state.due);
@@ -152,9 +217,11 @@ void VerbsChannel::OfferPair(size_t i, Nanos now) {
 Status VerbsChannel::HandlePairRecord(RecordKind kind, std::string_view bytes) {
   PairRecord record;
   if (bytes.size() == sizeof(record)) std::memcpy(&record, bytes.data(), sizeof(record));
-  if (bytes.size() != sizeof(record) || record.index >= pairs_.size() || !IsFurther(record.index)) {
+  if (bytes.size() != sizeof(record) || record.index >= pairs_.size() ||
+      (record.index == main_ && kind != RecordKind::kPairUp)) {
     return Status(Code::kDataLoss, "a record about a queue pair that does not exist");
   }
+  if (record.index == main_) return OkStatus();  // from before it became that
   PairState& state = states_[record.index];
   switch (kind) {
     case RecordKind::kPairOffer:
@@ -164,7 +231,7 @@ Status VerbsChannel::HandlePairRecord(RecordKind kind, std::string_view bytes) {
       return OkStatus();
     default:
       if (passive_ && state.phase == PairState::Phase::kUntested) {
-        transfers_.ForgetPair(record.index);  // announced before it failed
+        ForgetPair(record.index);
         BringUp(record.index);
       }
       if (!passive_ && state.phase == PairState::Phase::kDown) OfferPair(record.index, Now());
@@ -174,11 +241,9 @@ Status VerbsChannel::HandlePairRecord(RecordKind kind, std::string_view bytes) {
 
 Status VerbsChannel::HandlePairDown(const Immediate& signal) {
   const size_t i = signal.units;
-  if (i >= states_.size() || !IsFurther(i)) {
-    return Status(Code::kDataLoss, "a queue pair that does not exist is broken");
-  }
+  const Status reason(Code::kUnavailable, "the peer has left it");
   if (state_.load() != State::kConnected) return OkStatus();
-  FailPair(i, Status(Code::kUnavailable, "the peer has left it"));
+  if (!FailPair(i, reason)) return reason;
   if (signal.batches != 0) SendPairDown(i, /*answer=*/false);
   states_[i].peer_down = true;
   SettlePair(i, Now());
@@ -192,10 +257,8 @@ Status VerbsChannel::HandleOffer(const PairRecord& offer) {
       state.phase == PairState::Phase::kOffered) {
     return Status(Code::kDataLoss, "an offer of a queue pair at a wrong time");
   }
-  ChannelAddress::QueuePair& target = peer_.queue_pairs[targets_[i]];
-  target.number = offer.number;
-  target.first_psn = offer.first_psn;
-  const bool taken = state.phase != PairState::Phase::kFailed && MakePair(i).ok() &&
+  const bool reachable = LearnPort(offer);
+  const bool taken = reachable && state.phase != PairState::Phase::kFailed && MakePair(i).ok() &&
                      pairs_[i]->Connect(peer_, targets_[i]).ok();
   if (taken) state.phase = PairState::Phase::kUntested;
   if (!taken && state.phase == PairState::Phase::kUntested) state.phase = PairState::Phase::kDown;
@@ -208,16 +271,20 @@ void VerbsChannel::HandleAnswer(const PairRecord& answer) {
   const size_t i = answer.index;
   PairState& state = states_[i];
   if (state.phase != PairState::Phase::kOffered) return;
-  ChannelAddress::QueuePair& target = peer_.queue_pairs[targets_[i]];
-  target.number = answer.number;
-  target.first_psn = answer.first_psn;
-  if (!pairs_[i]->Connect(peer_, targets_[i]).ok()) {
+  if (!LearnPort(answer) || !pairs_[i]->Connect(peer_, targets_[i]).ok()) {
     state.phase = PairState::Phase::kDown;
     return;
   }
-  transfers_.ForgetPair(i);  // announced before it failed
+  ForgetPair(i);
   state.phase = PairState::Phase::kUntested;
   TestPair(i);
+}
+
+// What the peer announced for queue pair `i` was for the one before.
+void VerbsChannel::ForgetPair(size_t i) {
+  if (!states_[i].made_anew) return;
+  transfers_.ForgetPair(i);
+  outbox_.ForgetPair(i);
 }
 
 void VerbsChannel::BringUp(size_t i) {
@@ -234,7 +301,9 @@ void VerbsChannel::BringUp(size_t i) {
 
 // Shares with the peer, for queue pair `i`, all regions that it may already access.
 void VerbsChannel::AnnounceAgain(size_t i) {
-  for (const auto& [key, shared] : shared_) {
+  if (states_[i].made_anew) AnnounceRings(i);
+  for (auto& [key, shared] : shared_) {
+    device_->memory().Refresh(key, &shared.memory);
     Registrations of_pairs;
     for (const auto& pair : pairs_) {
       of_pairs.push_back(pair->takes_shares() ? shared.memory[pair->port()] : nullptr);
@@ -258,7 +327,7 @@ void VerbsChannel::AdvanceRails(Nanos now) {
 void VerbsChannel::OnPort(const Adapter& port, bool active, const Status& reason) {
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) return;
-  for (size_t i = 1; i < pairs_.size(); ++i) {
+  for (size_t i = 0; i < pairs_.size(); ++i) {
     if (pairs_[i]->adapter() != &port) continue;
     if (!active) {
       FailPair(i, reason);
@@ -279,10 +348,8 @@ void VerbsChannel::OnPortFailed(const Adapter& port, const Status& reason) {
 
 void VerbsChannel::OnPairFailed(uint32_t tag, const Status& reason) {
   std::lock_guard<std::mutex> lock(mu_);
-  const auto found = std::find_if(pairs_.begin(), pairs_.end(),
-                                  [tag](const auto& pair) { return pair->tag() == tag; });
-  if (found == pairs_.end()) return;
-  if (!FailPair(static_cast<size_t>(found - pairs_.begin()), reason)) BreakLocked(reason);
+  const size_t i = IndexOf(tag);
+  if (i < pairs_.size() && !FailPair(i, reason)) BreakLocked(reason);
 }
 
 }  // namespace rdma_transport::fabric::verbs

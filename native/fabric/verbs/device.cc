@@ -19,7 +19,8 @@ Status OpenPorts(const VerbsSettings& settings, std::vector<std::unique_ptr<Adap
   RDMA_RETURN_IF_ERROR(LoadLibrary(settings.library, &library));
   std::vector<Port> ports;
   std::vector<std::string> left_out;
-  RDMA_RETURN_IF_ERROR(ChoosePorts(*library, settings, &ports, &left_out));
+  std::vector<Port> standby;
+  RDMA_RETURN_IF_ERROR(ChoosePorts(*library, settings, &ports, &left_out, &standby));
   for (const std::string& reason : left_out) Log(LogLevel::kInfo, "verbs: " + reason);
   Status first;
   for (Port& port : ports) {
@@ -33,7 +34,14 @@ Status OpenPorts(const VerbsSettings& settings, std::vector<std::unique_ptr<Adap
       if (first.ok()) first = status;
     }
   }
-  return adapters->empty() ? first : OkStatus();
+  const bool none = adapters->empty();
+  for (Port& port : standby) {
+    std::unique_ptr<Adapter> adapter;
+    const Status status =
+        Adapter::Open(settings, library, std::move(port), adapters->size(), &adapter);
+    if (!none && status.ok()) adapters->push_back(std::move(adapter));
+  }
+  return none ? first : OkStatus();
 }
 
 }  // namespace
@@ -50,6 +58,7 @@ Status VerbsDevice::Init(const Settings& settings) {
   memory_ = std::make_unique<RegisteredMemory>(ports());
   chunk_ = kLargestChunk;
   for (const auto& adapter : adapters_) {
+    if (!adapter->port().known) continue;
     chunk_ = std::min(chunk_, std::max<uint64_t>(adapter->port().largest_message, 4096));
   }
   keepalive_ = settings.peer_timeout;
@@ -57,7 +66,7 @@ Status VerbsDevice::Init(const Settings& settings) {
   piece_ = std::min(Lane::PieceFor(adapters_.front()->port().gigabits), chunk_);
   // The kernel counts memory once for each port that it is registered with.
   RDMA_RETURN_IF_ERROR(
-      CheckMemlock(adapters_.size() * MemoryToBeginWith(settings.verbs.ring), MemlockLimit()));
+      CheckMemlock(KnownPorts() * MemoryToBeginWith(settings.verbs.ring), MemlockLimit()));
   RDMA_RETURN_IF_ERROR(sleeper_.Init());
   for (const auto& adapter : adapters_) {
     RDMA_RETURN_IF_ERROR(sleeper_.Watch(adapter->completion_events()));
@@ -67,12 +76,16 @@ Status VerbsDevice::Init(const Settings& settings) {
 }
 
 VerbsDevice::~VerbsDevice() {
+  stop_.store(true);
+  if (standby_.joinable() && Usable()) standby_.join();
+  if (standby_.joinable()) standby_.detach();  // a forked child has no such thread
   snapshot_.clear();  // destroys channels without another owner before the adapter
 }
 
 std::string VerbsDevice::Summary() const {
   std::string names;
   for (const auto& adapter : adapters_) {
+    if (!adapter->port().known) continue;
     names += (names.empty() ? "verbs by " : ", ") + adapter->port().Text();
   }
   return names;
@@ -144,6 +157,7 @@ Status VerbsDevice::Reaches(std::string_view channel_address) const {
   for (const auto& adapter : adapters_) {
     const ChannelAddress::Port own = AddressOf(adapter->port());
     for (const ChannelAddress::Port& port : peer.ports) {
+      if (!own.known || !port.known) continue;
       const Status status = Reachable(own, port);
       if (status.ok()) return status;
       if (first.ok()) {

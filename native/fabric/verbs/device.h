@@ -9,6 +9,7 @@
 #include <queue>
 #include <set>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -85,6 +86,11 @@ class VerbsDevice final : public Device, private ChannelDevice {
   bool ArmQueue(Adapter* adapter, CompletionQueue* queue);
   int Route(const ibv_wc* completions, int count);
   void OnPort(Adapter* adapter, bool active, const std::string& sentence);
+  // Ports that were not active at first, in device_standby.cc.
+  void WakeStandby();
+  void TryStandby(Nanos now);
+  void ReadStandby(Adapter* adapter);
+  size_t KnownPorts() const;
   void FailPort(Adapter* adapter, const Status& reason);
 
   std::vector<std::unique_ptr<Adapter>> adapters_;  // in the order of preference
@@ -119,6 +125,16 @@ class VerbsDevice final : public Device, private ChannelDevice {
   using Schedule = std::priority_queue<Due, std::vector<Due>, std::greater<>>;
   Schedule probes_;
   Schedule attempts_;  // additional ones, once, by ProbeAt()
+
+  // A thread prepares the ports that have become active, one at a time, because it may take long to
+  // register all memory.
+  std::thread standby_;
+  std::atomic<bool> stop_{false};
+  std::atomic<Adapter*> prepared_{nullptr};  // by the thread, which then has ended
+  Adapter* preparing_ = nullptr;
+  Nanos standby_due_ = 0;  // when to try again
+  Nanos standby_delay_ = 0;
+  std::string standby_reason_;  // why the last one could not be used; used by the thread
 };
 
 }  // namespace rdma_transport::fabric::verbs

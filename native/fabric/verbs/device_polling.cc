@@ -165,6 +165,8 @@ int VerbsDevice::Poll() {
   if (sleeper_.woken() || now - descriptors_checked_ > kDescriptorInterval) {
     HandleDescriptors();
   }
+  if (prepared_.load() != nullptr) WakeStandby();
+  if (now >= standby_due_) TryStandby(now);
   if (now - probed_ >= kProbeInterval) ProbePeers(now);
   int handled = Route(met_, std::exchange(met_count_, 0));
   for (const auto& adapter : adapters_) {
@@ -197,7 +199,7 @@ bool VerbsDevice::ArmNotification() {
     }
   }
   return met_count_ == 0 && channels_version_.load() == snapshot_version_ && calls_.empty() &&
-         !CallAbandoned(kHandlersPerTurn);
+         prepared_.load() == nullptr && standby_due_ != 0 && !CallAbandoned(kHandlersPerTurn);
 }
 
 bool VerbsDevice::ArmQueue(Adapter* adapter, CompletionQueue* queue) {
@@ -256,9 +258,14 @@ void VerbsDevice::HandleAsyncEvent(Adapter* adapter, const ibv_async_event& even
     case IBV_EVENT_PORT_ERR:
     case IBV_EVENT_PORT_ACTIVE:
       if (event.element.port_num != adapter->port().number) return;
+      if (!adapter->port().known || preparing_ == adapter) {
+        standby_due_ = standby_delay_ = 0;
+        return Log(LogLevel::kInfo, sentence);
+      }
       OnPort(adapter, event.event_type == IBV_EVENT_PORT_ACTIVE, sentence);
       [[fallthrough]];
     case IBV_EVENT_GID_CHANGE:
+      if (KnownPorts() < adapters_.size()) standby_due_ = standby_delay_ = 0;
       // If this breaks channels, their completions report it.
       return Log(LogLevel::kWarning, sentence);
     default:

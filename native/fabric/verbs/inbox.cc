@@ -21,7 +21,7 @@ Status Inbox::Open(uint64_t limit, uint32_t most_batches) {
   return OkStatus();
 }
 
-Status Inbox::Grow(Adapter* adapter, uint64_t size) {
+Status Inbox::Grow(const std::vector<Adapter*>& adapters, size_t main, uint64_t size) {
   if (next_.memory != nullptr || size <= ring_.size() || size > limit_) {
     return Status(Code::kDataLoss,
                   "the peer asked for a ring of " + std::to_string(size) + " bytes");
@@ -30,11 +30,26 @@ Status Inbox::Grow(Adapter* adapter, uint64_t size) {
   next.key = ring_.key == kRingKey ? kRingKey - 1 : kRingKey;  // two rings exist at once
   RDMA_RETURN_IF_ERROR(
       host::MemoryRegion::Create(0, size, Access::kRemoteReadWrite, nullptr, &next.memory));
-  RDMA_RETURN_IF_ERROR(adapter->Expose(next.memory->address(), size,
-                                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
-                                       &next.registration));
+  for (size_t port = 0; port < adapters.size(); ++port) {
+    if (adapters[port] == nullptr) continue;
+    const Status exposed = Expose(adapters[port], &next);
+    if (!exposed.ok() && port == main) return exposed;
+  }
   next_ = std::move(next);
   return OkStatus();
+}
+
+Status Inbox::Register(Adapter* adapter, bool next) {
+  return Expose(adapter, next ? &next_ : &ring_);
+}
+
+Status Inbox::Expose(Adapter* adapter, Ring* ring) {
+  const size_t port = adapter->index();
+  if (ring->registrations.size() <= port) ring->registrations.resize(port + 1);
+  if (ring->registrations[port] != nullptr) return OkStatus();
+  return adapter->Expose(ring->memory->address(), ring->size(),
+                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+                         &ring->registrations[port]);
 }
 
 Status Inbox::TakeNext(Ring* old) {

@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "fabric/host/region.h"
 #include "fabric/verbs/adapter.h"
+#include "fabric/verbs/memory.h"
 #include "fabric/verbs/ring.h"
 #include "fabric/verbs/wire.h"
 
@@ -25,8 +28,8 @@ class Inbox {
   // The memory of a ring.
   struct Ring {
     std::unique_ptr<host::MemoryRegion> memory;
-    std::shared_ptr<Registration> registration;  // none for the first one: see ChannelPorts
-    uint64_t key = 0;                            // of its windows; not that of any region
+    Registrations registrations;  // by port; of the first ring once the channel connects
+    uint64_t key = 0;             // of its windows; not that of any region
 
     size_t size() const { return memory->length(); }
   };
@@ -40,9 +43,19 @@ class Inbox {
   uint64_t first_size() const { return std::min(kFirstRing, limit_); }
   uint64_t limit() const { return limit_; }
 
-  // Allocates a ring of this size, in which the peer may go on, and registers it. Returns DataLoss
-  // if the peer may not ask for that, ResourceExhausted if the memory is missing.
-  Status Grow(Adapter* adapter, uint64_t size);
+  // Sets the registrations of the first ring.
+  void set_registrations(Registrations registrations) {
+    ring_.registrations = std::move(registrations);
+  }
+  // Registers a ring with one more port, unless it is registered there.
+  Status Register(Adapter* adapter, bool next);
+  // Ends the access of peers to all rings. Destroy their windows before.
+  void Close() { ring_.registrations = next_.registrations = {}; }
+
+  // Allocates a ring of this size, in which the peer may go on, and registers it with these ports,
+  // which are in the order of their indexes, or null; with all but `main` if possible. Returns
+  // DataLoss if the peer may not ask for that, ResourceExhausted if the memory is missing.
+  Status Grow(const std::vector<Adapter*>& adapters, size_t main, uint64_t size);
   // Of the last successful Grow().
   const Ring& next() const { return next_; }
   // The peer goes on in the next ring, and never writes to the old one again. Returns DataLoss if
@@ -59,6 +72,8 @@ class Inbox {
   bool TakeCredit(Immediate* credit) { return reader_.TakeCredit(credit); }
 
  private:
+  static Status Expose(Adapter* adapter, Ring* ring);
+
   uint64_t limit_ = 0;
   Ring ring_;
   Ring next_;

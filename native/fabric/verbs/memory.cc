@@ -35,6 +35,7 @@ Status RegisteredMemory::Add(Region* region, bool now) {
 Status RegisteredMemory::AddImported(Region* region, const DmaBuf& memory) {
   Entry entry;
   entry.region = region;
+  entry.imported = true;
   const int flags = FlagsOf(region->access());
   RDMA_RETURN_IF_ERROR(RegisterWithAll(
       [&](Adapter* adapter, std::shared_ptr<Registration>* registration) {
@@ -62,6 +63,10 @@ Status RegisteredMemory::RegisterWithAll(Expose expose, Registrations* registrat
   bool any = false;
   for (Adapter* adapter : adapters_) {
     std::shared_ptr<Registration> registration;
+    if (!adapter->port().known) {
+      registrations->push_back(nullptr);
+      continue;
+    }
     const Status status = expose(adapter, &registration);
     if (!status.ok() && first.ok()) first = status;
     any |= status.ok();
@@ -102,6 +107,41 @@ Status RegisteredMemory::RegisterLate(uintptr_t start) {
   std::unique_lock<std::shared_mutex> lock(mu_);
   by_address_[start].registrations = std::move(registrations);
   return OkStatus();
+}
+
+void RegisteredMemory::AddPort(Adapter* adapter, const std::atomic<bool>& stop) {
+  for (uint64_t key = 0; !stop.load();) {
+    std::lock_guard<std::mutex> registering(register_mu_);  // Remove() waits for it
+    const Region* region = nullptr;
+    {
+      std::shared_lock<std::shared_mutex> lock(mu_);
+      const auto next = addresses_.upper_bound(key);
+      if (next == addresses_.end()) return;
+      key = next->first;
+      const Entry& entry = by_address_.at(next->second);
+      const size_t index = adapter->index();
+      const bool missing =
+          !entry.imported && !entry.registrations.empty() && entry.registrations[index] == nullptr;
+      if (!missing) continue;
+      region = entry.region;
+    }
+    std::shared_ptr<Registration> registration;
+    const Status status = adapter->Expose(region->address(), region->length(),
+                                          FlagsOf(region->access()), &registration);
+    if (!status.ok()) {
+      Log(LogLevel::kWarning,
+          "verbs: memory is not used through " + adapter->Name() + ": " + status.message());
+      continue;
+    }
+    std::unique_lock<std::shared_mutex> lock(mu_);
+    by_address_.at(addresses_.at(key)).registrations[adapter->index()] = std::move(registration);
+  }
+}
+
+void RegisteredMemory::Refresh(uint64_t key, Registrations* registrations) const {
+  std::shared_lock<std::shared_mutex> lock(mu_);
+  const auto found = addresses_.find(key);
+  if (found != addresses_.end()) *registrations = by_address_.at(found->second).registrations;
 }
 
 void RegisteredMemory::Remove(uint64_t key) {

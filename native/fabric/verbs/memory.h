@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -31,7 +32,14 @@ using Registrations = std::vector<std::shared_ptr<Registration>>;
 class RegisteredMemory {
  public:
   // Memory is registered with all ports. If only some accept it, transfers use those.
+  // `adapters` is in the order of their indexes. Those that are not known take no memory yet.
   explicit RegisteredMemory(std::vector<Adapter*> adapters) : adapters_(std::move(adapters)) {}
+
+  // Registers all memory, except that of accelerators, with a port that is known now. It may take
+  // long. Returns when `stop` is set.
+  void AddPort(Adapter* adapter, const std::atomic<bool>& stop);
+  // Updates the registrations of a region, if it still exists.
+  void Refresh(uint64_t key, Registrations* registrations) const;
 
   uint64_t NewKey();
   // Of a region that is not shared with other fabrics, whose keys may be as NewKey()'s.
@@ -55,6 +63,7 @@ class RegisteredMemory {
   struct Entry {
     Region* region = nullptr;
     Registrations registrations;  // empty: not yet registered
+    bool imported = false;
   };
 
   Status AddEntry(Entry entry);

@@ -7,21 +7,66 @@
 
 namespace rdma_transport::fabric::verbs {
 
-Status Outbox::Attach(Adapter* adapter, const ChannelAddress& peer,
-                      const ChannelAddress::Port& port) {
+Status Outbox::Attach(Adapter* adapter, const ChannelAddress& peer, const Ends& ends,
+                      size_t index) {
   adapter_ = adapter;
+  index_ = index;
   limit_ = peer.ring_limit;
-  RDMA_RETURN_IF_ERROR(AttachRing(port.ring_address, port.ring_rkey, peer.ring_size, &ring_));
+  RDMA_RETURN_IF_ERROR(AttachRing(ends, peer.ring_size, &ring_));
   writer_.Attach(ring_.mirror->address(), peer.ring_size, peer.most_batches);
   return OkStatus();
 }
 
-Status Outbox::AttachRing(uint64_t address, uint32_t rkey, uint64_t size, Ring* ring) {
+bool Outbox::Reaches(size_t index) const {
+  return ring_.Reached(index) && next_.Reached(index) && old_.Reached(index);
+}
+
+Status Outbox::MoveTo(Adapter* adapter, size_t index) {
+  if (!Reaches(index)) {
+    return Status(Code::kUnavailable, "the peer's ring is not reached through " + adapter->Name());
+  }
+  for (Ring* ring : {&ring_, &next_, &old_}) {
+    if (ring->mirror == nullptr) continue;
+    RDMA_RETURN_IF_ERROR(
+        adapter->Register(ring->mirror->address(), ring->size(), 0, &ring->registration));
+  }
+  adapter_ = adapter;
+  index_ = index;
+  return OkStatus();
+}
+
+void Outbox::Retarget(Work* work) const {
+  if (work->kind == Work::Kind::kCredit) {
+    work->remote = ring_.ends[index_].address;
+    work->rkey = ring_.ends[index_].rkey;
+    return;
+  }
+  const auto within = [work](const Ring& ring) {
+    return ring.mirror != nullptr && work->local >= ring.mirror->address() &&
+           work->local < ring.mirror->address() + ring.size();
+  };
+  const Ring& ring = within(old_) ? old_ : ring_;
+  work->local_end.lkey = ring.registration->lkey();
+  work->remote =
+      ring.ends[index_].address + static_cast<uint64_t>(work->local - ring.mirror->address());
+  work->rkey = ring.ends[index_].rkey;
+}
+
+void Outbox::OnRingEnd(uint64_t size, size_t index, const RegionEnd& end) {
+  for (Ring* ring : {&ring_, &next_, &old_}) {
+    if (ring->size() == size) ring->ends[index] = end;
+  }
+}
+
+void Outbox::ForgetPair(size_t index) {
+  for (Ring* ring : {&ring_, &next_, &old_}) ring->ends[index] = {};
+}
+
+Status Outbox::AttachRing(const Ends& ends, uint64_t size, Ring* ring) {
   RDMA_RETURN_IF_ERROR(
       host::MemoryRegion::Create(0, size, Access::kRemoteRead, nullptr, &ring->mirror));
   RDMA_RETURN_IF_ERROR(adapter_->Register(ring->mirror->address(), size, 0, &ring->registration));
-  ring->address = address;
-  ring->rkey = rkey;
+  ring->ends = ends;
   return OkStatus();
 }
 
@@ -43,12 +88,11 @@ Status Outbox::TooMuchQueued() {
   return Status(Code::kResourceExhausted, "the peer does not take its notifications");
 }
 
-void Outbox::AddRing(const RingRecord& ring) {
-  const iovec part = {const_cast<RingRecord*>(&ring), sizeof(ring)};
-  if (!Append(RecordKind::kRing, &part, 1, sizeof(ring), 0, /*signaled=*/true)) {
-    waiting_.push_front({RecordKind::kRing,
-                         std::string(reinterpret_cast<const char*>(&ring), sizeof(ring)), 0, true});
-    waiting_bytes_ += sizeof(ring);
+void Outbox::AddRing(std::string record) {
+  const iovec part = {record.data(), record.size()};
+  if (!Append(RecordKind::kRing, &part, 1, record.size(), 0, /*signaled=*/true)) {
+    waiting_bytes_ += record.size();
+    waiting_.push_front({RecordKind::kRing, std::move(record), 0, true});
   }
   Close();
 }
@@ -78,15 +122,14 @@ void Outbox::RequestRing(size_t record) {
   SendCredit(Immediate::RingRequest(size));
 }
 
-Status Outbox::OnRing(const RingRecord& ring) {
+Status Outbox::OnRing(uint64_t size, const Ends& ends) {
   if (!std::exchange(requested_, false) ||
-      (ring.size != 0 &&
-       (ring.size % kRingGranule != 0 || ring.size <= writer_.size() || ring.size > limit_))) {
+      (size != 0 && (size % kRingGranule != 0 || size <= writer_.size() || size > limit_))) {
     return Status(Code::kDataLoss, "a ring of notifications that was not requested");
   }
-  const Status attached = ring.size == 0
-                              ? Status(Code::kResourceExhausted, "the peer lacks the memory")
-                              : AttachRing(ring.address, ring.rkey, ring.size, &next_);
+  const bool refused = size == 0 || ends[index_].usable == 0;
+  const Status attached = refused ? Status(Code::kResourceExhausted, "the peer lacks the memory")
+                                  : AttachRing(ends, size, &next_);
   if (!attached.ok()) {
     next_ = Ring();
     limit_ = writer_.size();  // what fits there still passes
@@ -145,8 +188,8 @@ void Outbox::Close() {
   work.local = ring_.mirror->address() + batch.offset;
   work.length = batch.length;
   work.local_end.lkey = ring_.registration->lkey();
-  work.remote = ring_.address + batch.offset;
-  work.rkey = ring_.rkey;
+  work.remote = ring_.ends[index_].address + batch.offset;
+  work.rkey = ring_.ends[index_].rkey;
   work.immediate = batch.immediate;
   work.signaled = batch.signaled;
   work.end = batch.end;
@@ -157,8 +200,8 @@ void Outbox::Close() {
 Work Outbox::Empty(const Immediate& immediate) const {
   Work work;
   work.kind = Work::Kind::kCredit;
-  work.remote = ring_.address;
-  work.rkey = ring_.rkey;
+  work.remote = ring_.ends[index_].address;
+  work.rkey = ring_.ends[index_].rkey;
   work.immediate = immediate.Encode();
   return work;
 }

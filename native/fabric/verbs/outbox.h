@@ -5,6 +5,7 @@
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -35,9 +36,24 @@ class Outbox {
   // Passes each closed batch and each credit to `push`, in order.
   explicit Outbox(std::function<void(Work)> push) : push_(std::move(push)) {}
 
-  // Allocates the memory from which the peer's ring is written. Call it first. `port` is that of
-  // the peer through which its ring is written. The adapter must outlive the outbox.
-  Status Attach(Adapter* adapter, const ChannelAddress& peer, const ChannelAddress::Port& port);
+  using Ends = std::array<RegionEnd, kMaxQueuePairs>;  // by queue pair
+
+  // Allocates the memory from which the peer's ring is written. Call it first. The adapters must
+  // outlive the outbox. `ends`: how each queue pair reaches the ring. Queue pair `index` writes it,
+  // through `adapter`.
+  Status Attach(Adapter* adapter, const ChannelAddress& peer, const Ends& ends, size_t index);
+
+  // Returns whether this queue pair reaches the peer's rings.
+  bool Reaches(size_t index) const;
+  // Goes on through another queue pair, which must reach the rings. What was pushed before must be
+  // aimed at them again.
+  Status MoveTo(Adapter* adapter, size_t index);
+  // Aims a batch or a credit, pushed before MoveTo(), at the rings again.
+  void Retarget(Work* work) const;
+  // What the peer says about the way of a queue pair to the ring of this size.
+  void OnRingEnd(uint64_t size, size_t index, const RegionEnd& end);
+  // Queue pair `index` no longer reaches any ring.
+  void ForgetPair(size_t index);
 
   // Adds a record to the open batch, or queues it until there is room. `number` is the sequence
   // number of a notification, 0 for other records. Returns ResourceExhausted if too much is queued,
@@ -51,7 +67,7 @@ class Outbox {
   uint64_t Delivered() const;
   // Adds the answer to the peer's request for a larger ring. It overtakes what is queued: records
   // there may wait for the peer's own answer.
-  void AddRing(const RingRecord& ring);
+  void AddRing(std::string record);
   // Closes the open batch, unless the peer has no receive left for it.
   void Close();
   // Returns an empty write with this immediate value.
@@ -61,7 +77,7 @@ class Outbox {
 
   // The peer's answer to a request for a larger ring. Returns DataLoss if there was no such
   // request, ResourceExhausted if a queued record needs the ring and the memory is missing.
-  Status OnRing(const RingRecord& ring);
+  Status OnRing(uint64_t size, const Ends& ends);
 
   // The peer's credit, or the completion of a batch, makes room.
   Status OnCredit(const Immediate& credit);
@@ -85,13 +101,13 @@ class Outbox {
   struct Ring {
     std::unique_ptr<host::MemoryRegion> mirror;
     std::unique_ptr<Registration> registration;
-    uint64_t address = 0;
-    uint32_t rkey = 0;
+    Ends ends = {};
 
-    uint64_t size() const { return mirror->length(); }
+    uint64_t size() const { return mirror == nullptr ? 0 : mirror->length(); }
+    bool Reached(size_t index) const { return mirror == nullptr || ends[index].usable != 0; }
   };
 
-  Status AttachRing(uint64_t address, uint32_t rkey, uint64_t size, Ring* ring);
+  Status AttachRing(const Ends& ends, uint64_t size, Ring* ring);
   void RequestRing(size_t record);
   bool MoveToNext();
   bool Append(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
@@ -102,6 +118,7 @@ class Outbox {
 
   const std::function<void(Work)> push_;
   Adapter* adapter_ = nullptr;
+  size_t index_ = 0;  // of the queue pair that writes the rings
   Ring ring_;
   Ring next_;  // a larger one, not used yet
   Ring old_;   // writes from its mirror may be in flight

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iterator>
 #include <tuple>
+#include <utility>
 
 #include "fabric/verbs/subnet.h"
 
@@ -162,7 +163,7 @@ ibv_mtu ChooseMtu(ibv_mtu active, uint32_t wanted) {
   return mtu;
 }
 
-Status Examine(const PortCandidate& candidate, const VerbsSettings& settings, PortChoice* choice) {
+Status Examine(const PortCandidate& candidate) {
   if (!HasReliableConnections(candidate.transport)) {
     return Status(Code::kUnimplemented, std::string("it uses ") +
                                             TransportName(candidate.transport) +
@@ -173,9 +174,6 @@ Status Examine(const PortCandidate& candidate, const VerbsSettings& settings, Po
     return Status(Code::kFailedPrecondition,
                   "port is " + StateName(candidate.attributes) + "; " + StateHint(candidate));
   }
-  RDMA_RETURN_IF_ERROR(ChooseGid(candidate, settings.gid_index, &choice->gid));
-  RDMA_RETURN_IF_ERROR(ChoosePkey(candidate, settings.pkey, &choice->pkey_index));
-  choice->mtu = ChooseMtu(candidate.attributes.active_mtu, settings.mtu);
   return OkStatus();
 }
 
@@ -236,6 +234,34 @@ double GigabitsPerSecond(const ibv_port_attr& attributes) {
   return Decoded(attributes.active_width, kLanes) * Decoded(attributes.active_speed, kLaneRates);
 }
 
+Status ChooseUse(const PortCandidate& candidate, const VerbsSettings& settings,
+                 PortChoice* choice) {
+  RDMA_RETURN_IF_ERROR(Examine(candidate));
+  RDMA_RETURN_IF_ERROR(ChooseGid(candidate, settings.gid_index, &choice->gid));
+  RDMA_RETURN_IF_ERROR(ChoosePkey(candidate, settings.pkey, &choice->pkey_index));
+  choice->mtu = ChooseMtu(candidate.attributes.active_mtu, settings.mtu);
+  return OkStatus();
+}
+
+std::vector<size_t> ChooseStandby(const std::vector<PortCandidate>& candidates,
+                                  const host::DeviceList& list, const PortCandidate& best,
+                                  size_t most) {
+  std::vector<std::pair<int, size_t>> found;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const PortCandidate& candidate = candidates[i];
+    const int place = candidate.number == 0 ? -1 : list.Place(candidate.device, candidate.number);
+    if (place < 0 || !candidate.problem.ok() || candidate.ethernet() != best.ethernet()) continue;
+    if (!HasReliableConnections(candidate.transport)) continue;
+    const bool active = candidate.attributes.state == IBV_PORT_ACTIVE;
+    if (!active || candidate.gids.empty()) found.emplace_back(place, i);
+  }
+  std::sort(found.begin(), found.end());
+  if (found.size() > most) found.resize(most);
+  std::vector<size_t> standby;
+  for (const auto& [place, i] : found) standby.push_back(i);
+  return standby;
+}
+
 uint32_t MtuBytes(ibv_mtu mtu) { return 128u << static_cast<int>(mtu); }
 
 Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::DeviceList& list,
@@ -254,7 +280,7 @@ Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::Dev
                      " RDMA_TRANSPORT_DEVICES=" + settings.devices;
       continue;
     }
-    const Status status = Examine(candidate, settings, &one.choice);
+    const Status status = ChooseUse(candidate, settings, &one.choice);
     if (!status.ok()) {
       sentences[i] = status.message();
       codes.push_back(status.code());

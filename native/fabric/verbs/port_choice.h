@@ -47,9 +47,18 @@ double GigabitsPerSecond(const ibv_port_attr& attributes);
 // Most ports that a task uses.
 constexpr size_t kMaxPorts = 8;
 
+// Chooses how to use one port. Returns why it cannot be used.
+Status ChooseUse(const PortCandidate& candidate, const VerbsSettings& settings, PortChoice* choice);
+
 // ChoosePorts() of ports.h for `candidates` that have been read, in the order of the device list.
 Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::DeviceList& list,
                    const VerbsSettings& settings, std::vector<PortChoice>* choices,
                    std::vector<std::string>* left_out);
+
+// Returns, in the order of `list`, the candidates that may be used together with `best` once they
+// are active, at most `most`.
+std::vector<size_t> ChooseStandby(const std::vector<PortCandidate>& candidates,
+                                  const host::DeviceList& list, const PortCandidate& best,
+                                  size_t most);
 
 }  // namespace rdma_transport::fabric::verbs

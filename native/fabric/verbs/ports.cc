@@ -213,7 +213,8 @@ void ReadCandidates(const Library& library, const host::DeviceList& list, Device
 // Also fills `candidates` and `left_out` if no port is usable.
 Status Choose(const Library& library, const VerbsSettings& settings, Devices* devices,
               std::vector<PortCandidate>* candidates, std::vector<Place>* places,
-              std::vector<PortChoice>* choices, std::vector<std::string>* left_out) {
+              std::vector<PortChoice>* choices, std::vector<std::string>* left_out,
+              std::vector<size_t>* standby) {
   host::DeviceList list;
   RDMA_RETURN_IF_ERROR(host::ParseDeviceList(
       "RDMA_TRANSPORT_DEVICES", settings.devices,
@@ -223,53 +224,88 @@ Status Choose(const Library& library, const VerbsSettings& settings, Devices* de
   }
   if (devices->count() == 0) return NoDevices();
   ReadCandidates(library, list, devices, candidates, places);
-  return ChooseAmong(*candidates, list, settings, choices, left_out);
+  RDMA_RETURN_IF_ERROR(ChooseAmong(*candidates, list, settings, choices, left_out));
+  if (standby == nullptr) return OkStatus();
+  const PortCandidate& best = (*candidates)[choices->front().candidate];
+  *standby = ChooseStandby(*candidates, list, best, kMaxPorts - choices->size());
+  return OkStatus();
+}
+
+// What is known of a port also while it is not active.
+Port Unknown(const PortCandidate& candidate, const Place& place) {
+  Port port;
+  port.device = candidate.device;
+  port.number = static_cast<uint8_t>(candidate.number);
+  port.ethernet = candidate.ethernet();
+  port.attributes = place.attributes;
+  return port;
+}
+
+void Know(const PortCandidate& candidate, const PortChoice& choice, Port* port) {
+  port->gid = choice.gid;
+  port->subnet_bits = SubnetBits(choice.gid, port->ethernet);
+  port->lid = candidate.attributes.lid;
+  port->pkey_index = choice.pkey_index;
+  port->mtu = choice.mtu;
+  port->largest_message = candidate.attributes.max_msg_sz;
+  port->gigabits = GigabitsPerSecond(candidate.attributes);
+  port->known = true;
 }
 
 }  // namespace
 
 std::string Port::Text() const {
+  if (!known) return device + ":" + std::to_string(number) + " (not active yet)";
   return device + ":" + std::to_string(number) + " (" + GidTypeName(gid.type) +
          (ethernet ? "" : ", LID " + std::to_string(lid)) + ", GID " + std::to_string(gid.index) +
          " = " + gid.Text() + ", MTU " + std::to_string(MtuBytes(mtu)) + ")";
 }
 
 Status ChoosePorts(const Library& library, const VerbsSettings& settings, std::vector<Port>* ports,
-                   std::vector<std::string>* left_out) {
+                   std::vector<std::string>* left_out, std::vector<Port>* standby) {
   Devices devices(library);
   std::vector<PortCandidate> candidates;
   std::vector<Place> places;
   std::vector<PortChoice> choices;
-  RDMA_RETURN_IF_ERROR(
-      Choose(library, settings, &devices, &candidates, &places, &choices, left_out));
+  std::vector<size_t> later;
+  RDMA_RETURN_IF_ERROR(Choose(library, settings, &devices, &candidates, &places, &choices, left_out,
+                              standby == nullptr ? nullptr : &later));
+  const auto open = [&](Port port, size_t device, std::vector<Port>* to) {
+    port.context = devices.Take(device);
+    if (port.context == nullptr) {
+      left_out->push_back(port.device + ":" + std::to_string(port.number) + ": " +
+                          VerbError(errno, "ibv_open_device", port.device).message());
+      return;
+    }
+    to->push_back(std::move(port));
+  };
   for (const PortChoice& choice : choices) {
     const PortCandidate& chosen = candidates[choice.candidate];
     const Place& place = places[choice.candidate];
-    Port port;
-    port.context = devices.Take(place.device);
-    if (port.context == nullptr) {
-      left_out->push_back(chosen.Name() + ": " +
-                          VerbError(errno, "ibv_open_device", chosen.device).message());
-      continue;
-    }
-    port.device = chosen.device;
-    port.number = static_cast<uint8_t>(chosen.number);
-    port.ethernet = chosen.ethernet();
-    port.gid = choice.gid;
-    port.subnet_bits = SubnetBits(choice.gid, port.ethernet);
-    port.lid = chosen.attributes.lid;
-    port.pkey_index = choice.pkey_index;
-    port.mtu = choice.mtu;
-    port.largest_message = chosen.attributes.max_msg_sz;
-    port.gigabits = GigabitsPerSecond(chosen.attributes);
-    port.attributes = place.attributes;
+    Port port = Unknown(chosen, place);
+    Know(chosen, choice, &port);
     if (settings.mtu > MtuBytes(choice.mtu)) {
       Log(LogLevel::kWarning,
           "RDMA_TRANSPORT_MTU=" + std::to_string(settings.mtu) + " is more than " + chosen.Name() +
               " has active: " + std::to_string(MtuBytes(choice.mtu)) + " is used");
     }
-    ports->push_back(std::move(port));
+    open(std::move(port), place.device, ports);
   }
+  for (const size_t i : later) open(Unknown(candidates[i], places[i]), places[i].device, standby);
+  return OkStatus();
+}
+
+Status ReadStandby(const Library& library, const VerbsSettings& settings, const Port& port,
+                   Port* known) {
+  PortCandidate candidate;
+  candidate.device = port.device;
+  candidate.number = port.number;
+  ReadPort(library, port.context, &candidate);
+  PortChoice choice;
+  RDMA_RETURN_IF_ERROR(ChooseUse(candidate, settings, &choice));
+  *known = port;
+  known->ethernet = candidate.ethernet();
+  Know(candidate, choice, known);
   return OkStatus();
 }
 
@@ -278,7 +314,7 @@ Status SurveyPorts(const Library& library, const VerbsSettings& settings,
                    std::vector<std::string>* left_out) {
   Devices devices(library);
   std::vector<Place> places;
-  return Choose(library, settings, &devices, candidates, &places, choices, left_out);
+  return Choose(library, settings, &devices, candidates, &places, choices, left_out, nullptr);
 }
 
 }  // namespace rdma_transport::fabric::verbs

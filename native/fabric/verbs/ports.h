@@ -29,6 +29,8 @@ struct Port {
   double gigabits = 0;  // per second, when it was opened
   int subnet_bits = 0;  // leading bits of the GID that its subnet has in common, see subnet.h
   ibv_device_attr attributes = {};
+  // False: it has not been active yet, so what depends on that is not known.
+  bool known = false;
 
   // Returns for example "mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)".
   std::string Text() const;
@@ -40,8 +42,13 @@ struct Port {
 // candidates, fastest first, and of these first those near the processors on which this process may
 // run. Only ports of the kind and speed of the first one are used with it.
 // `left_out` receives a sentence for each unused port; an error contains them all and a fix.
+// `standby`, if not null, receives those that can be used once they are active.
 Status ChoosePorts(const Library& library, const VerbsSettings& settings, std::vector<Port>* ports,
-                   std::vector<std::string>* left_out);
+                   std::vector<std::string>* left_out, std::vector<Port>* standby = nullptr);
+
+// Reads a port that was not known. Returns FailedPrecondition if it cannot be used yet.
+Status ReadStandby(const Library& library, const VerbsSettings& settings, const Port& port,
+                   Port* known);
 
 // Like ChoosePorts(), but keeps nothing open. `candidates` receives every port, also if an error is
 // returned.

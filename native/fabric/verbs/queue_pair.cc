@@ -33,6 +33,14 @@ uint8_t TimeoutExponent(Nanos timeout) {
 
 }  // namespace
 
+std::string NameOf(const Work& work) {
+  static constexpr const char* kNames[] = {"a write", "a read", "a notification", "a credit",
+                                           "a memory window"};
+  std::string name = kNames[static_cast<int>(work.kind)];
+  if (work.length > 0) name += " of " + std::to_string(work.length) + " bytes";
+  return name;
+}
+
 QueuePair::~QueuePair() {
   if (pair_ == nullptr || !adapter_->Usable()) return;
   const int error = adapter_->library().destroy_qp(pair_);
@@ -139,7 +147,7 @@ Status QueuePair::Connect(const ChannelAddress& peer, size_t index) {
 bool QueuePair::MayLeave(const Work& work,
                          const std::array<uint32_t, kMaxQueuePairs>& ended) const {
   if (work.kind != Work::Kind::kBatch) return true;
-  for (int i = 1; i < kMaxQueuePairs; ++i) {
+  for (int i = 0; i < kMaxQueuePairs; ++i) {
     // The counters wrap around.
     if (static_cast<int32_t>(work.after[i] - ended[i]) > 0) return false;
   }
@@ -179,7 +187,7 @@ void QueuePair::Fill(const Work& work, ibv_send_wr* request, ibv_sge* element) c
 }
 
 Status QueuePair::Pump(const std::array<uint32_t, kMaxQueuePairs>& ended) {
-  while (!waiting_.empty()) {
+  while (!waiting_.empty() && !broken_) {
     ibv_send_wr requests[kChain];
     ibv_sge elements[kChain];
     int count = 0;
@@ -229,7 +237,7 @@ bool QueuePair::TakeEnded(uint64_t wr_id, Work* work, bool* itself) {
 }
 
 Status QueuePair::Replenish() {
-  while (receives_posted_ < receives_) {
+  while (receives_posted_ < receives_ && !broken_) {
     ibv_recv_wr requests[kChain] = {};
     const int count = std::min(kChain, receives_ - receives_posted_);
     for (int i = 0; i < count; ++i) {
@@ -257,8 +265,7 @@ std::vector<Work> QueuePair::TakeWaiting() {
 }
 
 void QueuePair::Break() {
-  waiting_.clear();
-  waiting_credits_ = 0;
+  if (std::exchange(broken_, true)) return;
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
   const int error = adapter_->library().modify_qp(pair_, &attributes, IBV_QP_STATE);

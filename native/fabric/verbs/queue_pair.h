@@ -33,10 +33,14 @@ struct Work {
   uint64_t end = 0;                // kBatch: position behind it, see Batch
   uint64_t number = 0;             // kBatch: number of its last notification
   const Window* window = nullptr;  // kBind
-  // kBatch: the number of transfers that must have ended on each other queue pair before it may be
+  bool consumes_receive() const { return kind == Kind::kBatch || kind == Kind::kCredit; }
+  // kBatch: the number of transfers that must have ended on each queue pair before it may be
   // posted.
   std::array<uint32_t, kMaxQueuePairs> after = {};
 };
+
+// "a write of 4096 bytes"
+std::string NameOf(const Work& work);
 
 // Thread-compatible; guarded by the channel's lock.
 class QueuePair {
@@ -50,6 +54,12 @@ class QueuePair {
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
+  // Of a port that is not known yet: takes the place of a queue pair that may be created later, and
+  // counts as broken.
+  void Reserve(int receives) {
+    broken_ = true;
+    receives_ = receives;
+  }
   // Creates the queue pair with room for `receives`. Replenish() posts them.
   Status Create(int depth, int receives);
   // Connects to the peer's queue pair with this index.
@@ -62,7 +72,7 @@ class QueuePair {
   // Whether it may carry shares of large transfers.
   bool takes_shares() const { return takes_shares_; }
   void set_takes_shares(bool takes) { takes_shares_ = takes; }
-  uint32_t number() const { return pair_->qp_num; }
+  uint32_t number() const { return pair_ == nullptr ? 0 : pair_->qp_num; }
   uint32_t first_psn() const { return first_psn_; }
 
   void Push(const Work& work) {
@@ -74,8 +84,8 @@ class QueuePair {
     waiting_.push_front(work);
     if (work.kind == Work::Kind::kCredit) ++waiting_credits_;
   }
-  // Posts, in order, all work requests that may be posted. `ended` counts the transfers that have
-  // ended on each queue pair of the channel.
+  // Posts, in order, all work requests that may be posted; none if it is broken. `ended` counts the
+  // transfers that have ended on each queue pair of the channel.
   Status Pump(const std::array<uint32_t, kMaxQueuePairs>& ended);
   bool HasWaiting() const { return !waiting_.empty(); }
   int waiting_credits() const { return waiting_credits_; }
@@ -90,10 +100,14 @@ class QueuePair {
 
   // A receive was consumed. Replenish() posts consumed receives again.
   void OnReceive() { --receives_posted_; }
+  // Whether it has room for receives.
+  bool receives() const { return receives_ > 0; }
   Status Replenish();
 
-  // Makes all operations of both sides fail and flushes those that are posted.
+  // Makes all operations of both sides fail and flushes those that are posted. What waits stays;
+  // nothing more is posted.
   void Break();
+  bool broken() const { return broken_; }
   // Removes and returns the work requests that have not ended: those posted, and those not yet.
   std::vector<Work> TakePosted();
   std::vector<Work> TakeWaiting();
@@ -122,6 +136,7 @@ class QueuePair {
   uint32_t first_psn_ = 0;
   uint32_t depth_ = 0;
   uint32_t inline_max_ = 0;
+  bool broken_ = false;
   int receives_ = 0;
   int receives_posted_ = 0;
   uint64_t sequence_;

@@ -21,6 +21,7 @@ std::vector<Rail> Match(const std::vector<ChannelAddress::Port>& active,
   std::vector<std::tuple<bool, size_t, size_t, size_t>> candidates;
   for (size_t i = 0; i < active.size(); ++i) {
     for (size_t j = 0; j < passive.size(); ++j) {
+      if (!active[i].known || !passive[j].known) continue;
       if (!Reachable(active[i], passive[j]).ok()) continue;
       if (!routed && !OnOneSubnet(active[i], passive[j])) continue;
       const bool down = !active[i].active || !passive[j].active;
@@ -38,6 +39,22 @@ std::vector<Rail> Match(const std::vector<ChannelAddress::Port>& active,
   return rails;
 }
 
+// Ports that are not known yet get what is left, in the order of both ends.
+void AddUnknown(const std::vector<ChannelAddress::Port>& active,
+                const std::vector<ChannelAddress::Port>& passive, std::vector<Rail>* rails) {
+  const auto used = [rails](size_t Rail::* end, size_t port) {
+    return std::any_of(rails->begin(), rails->end(),
+                       [end, port](const Rail& rail) { return rail.*end == port; });
+  };
+  for (size_t i = 0; i < active.size(); ++i) {
+    for (size_t j = 0; j < passive.size(); ++j) {
+      if (used(&Rail::own, i) || used(&Rail::peer, j)) continue;
+      const bool both = active[i].known && passive[j].known;
+      if (!both && active[i].ethernet == passive[j].ethernet) rails->push_back({i, j});
+    }
+  }
+}
+
 std::vector<size_t> PairsOf(const ChannelAddress& address, size_t port) {
   std::vector<size_t> pairs;
   for (size_t i = 0; i < address.queue_pairs.size(); ++i) {
@@ -50,6 +67,7 @@ std::vector<size_t> PairsOf(const ChannelAddress& address, size_t port) {
 
 ChannelAddress::Port AddressOf(const Port& port) {
   ChannelAddress::Port address;
+  address.known = port.known;
   address.ethernet = port.ethernet;
   std::memcpy(address.gid.data(), port.gid.bytes.raw, address.gid.size());
   address.subnet_bits = port.subnet_bits;
@@ -78,6 +96,7 @@ std::vector<Rail> MatchPorts(const ChannelAddress& own, const ChannelAddress& pe
   const auto& passive = first ? peer.ports : own.ports;
   std::vector<Rail> rails = Match(active, passive, /*routed=*/false);
   if (rails.empty()) rails = Match(active, passive, /*routed=*/true);
+  if (!rails.empty()) AddUnknown(active, passive, &rails);
   if (!first) {
     for (Rail& rail : rails) std::swap(rail.own, rail.peer);
   }

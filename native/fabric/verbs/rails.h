@@ -33,7 +33,8 @@ Status Reachable(const ChannelAddress::Port& own, const ChannelAddress::Port& pe
 
 // Returns the rails, each port in at most one: active ports of one subnet first, in the order of
 // the addresses. If no two ports are on one subnet, packets must be routed; the ports are then
-// matched by their order alone. Empty if no port may reach another one.
+// matched by their order alone. Ports that were never active come last; what they can reach is not
+// known. Empty if no other port may reach another one.
 std::vector<Rail> MatchPorts(const ChannelAddress& own, const ChannelAddress& peer, Role role);
 
 // Returns the queue pairs to connect. The first one is of the first rail; the rails follow in turn.

@@ -27,8 +27,8 @@ Status Transfers::Learn(std::string_view bytes, size_t queue_pairs) {
   PeerRegion region = {record.length, record.writable != 0, {}};
   std::memcpy(region.ends.data(), bytes.data(), bytes.size());
   if (record.ends == 1) region.ends.fill(region.ends.front());
-  // Whatever is not spread goes by the first queue pair.
-  if (region.ends.front().usable == 0) return malformed;
+  const auto usable = [](const RegionEnd& end) { return end.usable != 0; };
+  if (std::none_of(region.ends.begin(), region.ends.end(), usable)) return malformed;
   if (regions_.size() >= kMaxRegions && regions_.count(record.key) == 0) {
     return Status(Code::kResourceExhausted, "the peer announces more than " +
                                                 std::to_string(kMaxRegions) + " memory regions");
@@ -51,12 +51,12 @@ Status Transfers::Aim(const RemoteSpan& span, Work::Kind kind, const PeerRegion*
 }
 
 void Transfers::Begin(const Work& work, Part part, const RemoteSpan& span, const PeerRegion& region,
-                      const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs) {
-  std::array<size_t, kMaxQueuePairs> used = {0};
+                      const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs, size_t main) {
+  std::array<size_t, kMaxQueuePairs> used = {main};
   size_t count = 1;
   const uint64_t most = span.length / std::min(kMinShare, chunk);
-  for (size_t i = 1; i < pairs.size() && count < most; ++i) {
-    if (!pairs[i]->takes_shares() || region.ends[i].usable == 0) continue;
+  for (size_t i = 0; i < pairs.size() && count < most; ++i) {
+    if (i == main || !pairs[i]->takes_shares() || region.ends[i].usable == 0) continue;
     if (ends[pairs[i]->port()].usable) used[count++] = i;
   }
   if (count > 1 || part != Part::kWhole) {
@@ -103,23 +103,19 @@ void Transfers::ForgetPair(size_t index) {
   for (auto& [key, region] : regions_) region.ends[index].usable = 0;
 }
 
-Status Transfers::Repeat(size_t index, const std::vector<Work>& unfinished,
-                         RegisteredMemory* memory, QueuePair* first) {
-  for (auto work = unfinished.rbegin(); work != unfinished.rend(); ++work) {
-    const bool data = work->kind == Work::Kind::kWrite || work->kind == Work::Kind::kRead;
-    if (!data || (work->length == 0 && !work->last)) continue;  // a binding, or a question
-    const RemoteSpan span = {work->region, work->offset, work->length};
-    const PeerRegion* region = nullptr;
-    RDMA_RETURN_IF_ERROR(Aim(span, work->kind, &region));
-    LocalEnds ends;
-    RDMA_RETURN_IF_ERROR(memory->FindLocal(work->local, work->length, &ends));
-    Work again = *work;
-    again.local_end = ends[first->port()];
-    again.remote = region->ends.front().address + work->offset;
-    again.rkey = region->ends.front().rkey;
-    first->PushFirst(again);
+Status Transfers::Retarget(Work* work, RegisteredMemory* memory, size_t index, size_t port) {
+  const RemoteSpan span = {work->region, work->offset, work->length};
+  const PeerRegion* region = nullptr;
+  RDMA_RETURN_IF_ERROR(Aim(span, work->kind, &region));
+  LocalEnds ends;
+  RDMA_RETURN_IF_ERROR(memory->FindLocal(work->local, work->length, &ends));
+  if (!ends[port].usable || region->ends[index].usable == 0) {
+    return Status(Code::kUnavailable, "memory is not registered with a port that works");
   }
-  ended_[index] = begun_[index];
+  work->local_end = ends[port];
+  work->remote = region->ends[index].address + work->offset;
+  work->rkey = region->ends[index].rkey;
+  if (work->kind == Work::Kind::kWrite && work->last) ++begun_[index];
   return OkStatus();
 }
 

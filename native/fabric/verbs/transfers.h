@@ -46,10 +46,10 @@ class Transfers {
 
   // How much of the operation a Begin() starts.
   enum class Part { kWhole, kPiece, kLastPiece };
-  // Pushes `work` to the queue pairs, in work requests of at most `chunk` bytes. `region` is by
-  // Aim() of `span`.
+  // Pushes `work` to the queue pairs, in work requests of at most `chunk` bytes: to `main`, and
+  // shares to others. `region` is by Aim() of `span`.
   void Begin(const Work& work, Part part, const RemoteSpan& span, const PeerRegion& region,
-             const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs);
+             const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs, size_t main);
   // Reports an operation that was not started, together with those that have ended.
   void Refuse(uint64_t cookie, const Status& status) { told_.push_back({cookie, status}); }
   // The last work request of a share on queue pair `index` has ended.
@@ -59,10 +59,16 @@ class Transfers {
 
   // The peer announces its regions again for queue pair `index`, if it is used again.
   void ForgetPair(size_t index);
-  // Repeats on the first queue pair what queue pair `index`, which was broken at both ends, has not
-  // ended. Batches that waited for it follow. Returns an error if the memory is gone.
-  Status Repeat(size_t index, const std::vector<Work>& unfinished, RegisteredMemory* memory,
-                QueuePair* first);
+  // Aims a read or write of another queue pair, which was broken at both ends, at queue pair
+  // `index` on local port `port`, which is to repeat it. Returns an error if the memory is gone.
+  Status Retarget(Work* work, RegisteredMemory* memory, size_t index, size_t port);
+  // Whether a work request that a broken queue pair has not ended must be repeated elsewhere.
+  static bool IsRepeated(const Work& work) {
+    const bool data = work.kind == Work::Kind::kWrite || work.kind == Work::Kind::kRead;
+    return data && (work.length != 0 || work.last);  // no binding, and no question
+  }
+  // What queue pair `index` had not ended was given to others.
+  void Leave(size_t index) { ended_[index] = begun_[index]; }
 
   // Counts the binding of a window on queue pair `index`, for memory that is about to be shared.
   void BeginBind(size_t index) { ++begun_[index]; }

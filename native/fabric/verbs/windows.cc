@@ -55,11 +55,13 @@ Status Windows::Make(uint64_t key, const Registrations& memory) {
   return OkStatus();
 }
 
-void Windows::KeepOnly(uint64_t key, size_t index) {
+void Windows::Rearrange(uint64_t key, const std::vector<size_t>& indexes) {
+  std::vector<std::unique_ptr<Window>> kept;
   std::vector<std::unique_ptr<Window>>& windows = windows_[key];
-  std::unique_ptr<Window> kept = std::move(windows.at(index));
-  windows.clear();
-  windows.push_back(std::move(kept));
+  for (const size_t index : indexes) {
+    kept.push_back(index < windows.size() ? std::move(windows[index]) : nullptr);
+  }
+  windows = std::move(kept);
 }
 
 Status Windows::MakeOne(uint64_t key, size_t index, size_t count,

@@ -46,9 +46,8 @@ class Windows {
   // Creates windows for region `key`, one per registration that is accessible only through windows.
   // They must then be bound.
   Status Make(uint64_t key, const Registrations& memory);
-  // Keeps only the window of the registration with this index for region `key`, and makes it the
-  // first.
-  void KeepOnly(uint64_t key, size_t index);
+  // Gives the windows of region `key` the order of these indexes, and drops the others.
+  void Rearrange(uint64_t key, const std::vector<size_t>& indexes);
   // Returns the window of the registration with this index, or null if there is none.
   Window* Of(uint64_t key, size_t index) const;
   // Creates the window of the registration with this index for region `key`, if it is accessible

@@ -28,7 +28,8 @@ struct PortPart {
   uint8_t active;
   uint8_t ring_window;
   uint8_t subnet_bits;
-  uint8_t unused[6];
+  uint8_t known;
+  uint8_t unused[5];
   uint8_t gid[16];
 };
 
@@ -62,6 +63,7 @@ PortPart PartOf(const ChannelAddress::Port& port) {
   part.active = port.active ? 1 : 0;
   part.ring_window = port.ring_window ? 1 : 0;
   part.subnet_bits = static_cast<uint8_t>(port.subnet_bits);
+  part.known = port.known ? 1 : 0;
   std::memcpy(part.gid, port.gid.data(), port.gid.size());
   return part;
 }
@@ -77,6 +79,7 @@ ChannelAddress::Port PortOf(const PortPart& part) {
   port.active = part.active != 0;
   port.ring_window = part.ring_window != 0;
   port.subnet_bits = std::min<int>(part.subnet_bits, 128);
+  port.known = part.known != 0;
   std::memcpy(port.gid.data(), part.gid, port.gid.size());
   return port;
 }

@@ -9,6 +9,9 @@
 // A ring begins small. A sender that lacks room asks for a larger one with an empty write with
 // immediate data, once at a time. The receiver answers with a record. The sender's next batch then
 // begins the new ring, and the old one ends.
+//
+// If the queue pair of the notifications fails, both go on through another port; see
+// channel_move.cc.
 #pragma once
 
 #include <array>
@@ -38,6 +41,7 @@ struct ChannelAddress {
   struct Port {
     bool ethernet = false;
     bool active = false;       // when the address was made
+    bool known = true;         // false: it was never active, so `gid` and what follows are empty
     bool ring_window = false;  // the ring is writable once an empty credit was answered
     std::array<uint8_t, 16> gid = {};
     int subnet_bits = 0;  // leading bits of `gid` that all ports of its subnet have in common
@@ -48,7 +52,7 @@ struct ChannelAddress {
     uint32_t ring_rkey = 0;
   };
   struct QueuePair {
-    uint32_t number = 0;
+    uint32_t number = 0;  // 0: there will be one if the port becomes active
     uint32_t first_psn = 0;
     uint32_t port = 0;  // index in `ports`
   };
@@ -77,7 +81,8 @@ enum class RecordKind : uint32_t {
   kMoved,       // empty; the first one in a larger ring
   kPairOffer,   // of the active end, when both ends are down: there is a new one
   kPairAnswer,  // of the passive end to an offer: the other end of it
-  kPairUp,  // of the active end: it has been tested. Of the passive end: its port is active again
+  kPairUp,   // of the active end: it has been tested. Of the passive end: its port is active again
+  kRingEnd,  // how a queue pair that is used again reaches a ring
 };
 
 // A record starts at a multiple of 8.
@@ -102,17 +107,32 @@ struct RegionEnd {
 };
 
 struct PairRecord {
-  uint32_t index;      // of the queue pair, equal at both ends
-  uint32_t number;     // kPairOffer, kPairAnswer
-  uint32_t first_psn;  // the same
+  uint32_t index;  // of the queue pair, equal at both ends
+  // The rest is of kPairOffer and kPairAnswer. The port may have been unknown, or have changed.
+  uint32_t number;
+  uint32_t first_psn;
+  uint32_t mtu;
+  uint32_t read_depth;
+  uint16_t lid;
+  uint8_t ethernet;
+  uint8_t reserved;
+  uint8_t gid[16];
 };
 
-// A larger ring, which the receiver of this record may begin. A size of 0 refuses one.
+// A larger ring, which the receiver of this record may begin. `ends` RegionEnds follow, one for
+// each queue pair. A size of 0 refuses one.
 struct RingRecord {
-  uint64_t address;
   uint64_t size;
-  uint32_t rkey;
+  uint32_t ends;
   uint32_t reserved;
+};
+
+// How queue pair `index` reaches the ring of this size.
+struct RingEndRecord {
+  uint64_t size;
+  uint32_t index;
+  uint32_t reserved;
+  RegionEnd end;
 };
 
 // The immediate value of a batch, a credit or a signal, in host byte order.
@@ -128,8 +148,8 @@ struct Immediate {
 
   bool Moved() const { return !credit && batches != 0; }
 
-  // Queue pair `units` on a further port is broken at the sender's end, so nothing more arrives
-  // there. `batches`: 1 if the peer is to break its end and to answer.
+  // Queue pair `units` is broken at the sender's end, so nothing more arrives there. `batches`: 1
+  // if the peer is to break its end and to answer.
   bool IsPairDown() const { return credit && wrapped && batches <= 1; }
   static Immediate PairDown(size_t index, bool answer) {
     return {true, true, static_cast<uint32_t>(index), answer ? 1u : 0u};
@@ -139,6 +159,21 @@ struct Immediate {
   static Immediate RingRequest(uint64_t bytes) {
     return {true, true, static_cast<uint32_t>(bytes / kRingGranule), 2};
   }
+
+  // The sender cannot go on through another port, and breaks the channel.
+  bool IsGone() const { return credit && wrapped && batches == 3; }
+  static Immediate Gone() { return {true, true, 0, 3}; }
+  // Queue pair `index`, which carried the notifications, is broken at the sender's end. Before
+  // that, `units` batches, credits and signals arrived there, modulo kCountModulus.
+  bool IsArrived() const {
+    return credit && wrapped && batches >= kArrived && batches < kArrived + kMaxQueuePairs;
+  }
+  static Immediate Arrived(size_t index, uint32_t count) {
+    return {true, true, count % kCountModulus, kArrived + static_cast<uint32_t>(index)};
+  }
+  size_t ArrivedIndex() const { return batches - kArrived; }
+  static constexpr uint32_t kCountModulus = 0x10000;
+  static constexpr uint32_t kArrived = 8;
 
   uint32_t Encode() const {
     return (credit ? 1u << 31 : 0) | (wrapped ? 1u << 30 : 0) | batches << 16 | units;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -249,6 +250,83 @@ TEST_F(VerbsLinkTest, NoTensorIsEverLostOrSentTwice) {
   EXPECT_GT(by_fabric, 0);
   ExpectArenasEmpty(a, b);
 }
+
+class EachKindOfTwoPorts : public EachKind {};
+
+// The port of the notifications fails in the middle of steps, in turn the first and the second one.
+TEST_P(EachKindOfTwoPorts, StepsEndWellAlthoughAPortFails) {
+  SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
+  const Kind kind = GetParam();
+  Settings settings = MakeSettings();
+  settings.static_edges = kind.static_edges;
+  settings.allow_fallback = kind.allow_fallback;
+  settings.verbs.devices = "=fake_0,fake_1";
+  Task a("/job:a", settings);
+  settings.verbs.devices = "=fake_2,fake_3";
+  Task b("/job:b", settings);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(Pass(a, b, kind.length) && Pass(b, a, kind.length));
+  // The routes of all links: "fake_0:1 10.0.0.1 -> 10.0.0.3, fake_1:1".
+  const auto all_of = [&](const std::function<bool(const std::string&)>& condition) {
+    size_t links = 0;
+    for (Task* task : {&a, &b}) {
+      for (const PeerStats& peer : task->endpoint().Stats()) {
+        if (!peer.linked) continue;
+        ++links;
+        if (!condition(peer.reason)) return false;
+      }
+    }
+    return links >= 2;
+  };
+  const auto all_begin_with = [&](const std::string& one, const std::string& other) {
+    return all_of([&](const std::string& route) {
+      return route.rfind(one, 0) == 0 || route.rfind(other, 0) == 0;
+    });
+  };
+  for (int round = 0; round < 4; ++round) {
+    SCOPED_TRACE(round);
+    ASSERT_TRUE(Eventually([&] {
+      return all_of([](const std::string& route) { return route.find(", ") != std::string::npos; });
+    }));
+    const bool first_ports = round % 2 == 0;
+    ASSERT_TRUE(first_ports ? all_begin_with("fake_0", "fake_2")
+                            : all_begin_with("fake_1", "fake_3"));
+    const auto moved = [&] {
+      return first_ports ? all_begin_with("fake_1", "fake_3") : all_begin_with("fake_0", "fake_2");
+    };
+    const bool cut = round >= 2;
+    const std::string key =
+        std::string(first_ports ? "fake_0" : "fake_3") + (cut ? ".network" : ":1.port_state");
+    const int64_t first = step_ + 1;
+    // Until all links have left it, and a little longer.
+    for (int more = 10; more > 0 && step_ < first + 5000; more -= moved() ? 1 : 0) {
+      const int64_t step = ++step_;
+      const bool forth = step % 2 == 0;
+      Task& from = forth ? a : b;
+      Task& to = forth ? b : a;
+      const auto catcher = Receive(to, from, step);
+      const auto fate = Send(from, to, step, kind.length);
+      if (step == first + 10) SetFake(key.c_str(), cut ? "7" : "down");
+      const Delivery delivery = catcher->Get();
+      ASSERT_TRUE(delivery.status.ok()) << delivery.status.message();
+      EXPECT_TRUE(Payload::Matches(delivery.data, kind.length, static_cast<int>(step)));
+      EXPECT_EQ(catcher->deliveries(), 1);
+      EXPECT_TRUE(Eventually([&] { return fate->kept == 0; }));
+      EXPECT_EQ(fate->sends + fate->fails, 0);
+      a.endpoint().EndStep(step);
+      b.endpoint().EndStep(step);
+    }
+    EXPECT_TRUE(moved());
+    SetFake(key.c_str(), cut ? "0" : "active");
+  }
+  ExpectArenasEmpty(a, b);
+}
+
+INSTANTIATE_TEST_SUITE_P(, EachKindOfTwoPorts,
+                         ::testing::Values(Kind{"Inline", 100, true, true},
+                                           Kind{"Dynamic", 50000, false, true},
+                                           Kind{"Static", 50000, true, false},
+                                           Kind{"Large", 3000000, true, false}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_F(VerbsLinkTest, WhatWaitsForAForbiddenWayFailsItsStep) {
   Settings settings = MakeSettings();

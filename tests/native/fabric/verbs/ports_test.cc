@@ -179,6 +179,27 @@ TEST(PortChoice, PortsThatAreNotUpSayInWhatState) {
   EXPECT_EQ(chosen.left_out.size(), 3u);
 }
 
+TEST(PortChoice, PortsThatAreNotUpMayBeUsedLaterWithOthersOfTheirKind) {
+  std::vector<PortCandidate> ports = {Roce("mlx5_0"), Roce("mlx5_1"), InfiniBand("mlx5_2"),
+                                      Roce("mlx5_3"), Roce("mlx5_4"), Roce("mlx5_5")};
+  ports[1].attributes.state = IBV_PORT_DOWN;
+  ports[2].attributes.state = IBV_PORT_DOWN;
+  ports[3].gids.clear();  // its interface has no address yet
+  ports[4].problem = Status(Code::kPermissionDenied, "may not be opened");
+  const auto later = [&](const std::string& devices, size_t most) {
+    host::DeviceList list;
+    EXPECT_TRUE(host::ParseDeviceList("DEVICES", devices, "names", &list).ok());
+    std::string names;
+    for (const size_t i : ChooseStandby(ports, list, ports[0], most))
+      names += ports[i].Name() + " ";
+    return names;
+  };
+  EXPECT_EQ(later("", 8), "mlx5_1:1 mlx5_3:1 ");
+  EXPECT_EQ(later("", 1), "mlx5_1:1 ");
+  EXPECT_EQ(later("mlx5_0,mlx5_3,mlx5_1", 8), "mlx5_3:1 mlx5_1:1 ");
+  EXPECT_EQ(later("^mlx5_1", 8), "mlx5_3:1 ");
+}
+
 TEST(PortChoice, OtherTransportsAndUnreadableDevicesAreNamed) {
   std::vector<PortCandidate> ports(3);
   ports[0].device = "siw0";
@@ -285,6 +306,8 @@ TEST(Port, Text) {
   port.ethernet = true;
   port.gid = MakeGid(3, GidType::kRoceV2, "10.7.0.1");
   port.mtu = IBV_MTU_4096;
+  EXPECT_EQ(port.Text(), "mlx5_0:1 (not active yet)");
+  port.known = true;
   EXPECT_EQ(port.Text(), "mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)");
   port.ethernet = false;
   port.lid = 5;

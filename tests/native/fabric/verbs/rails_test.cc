@@ -12,16 +12,15 @@
 #include <vector>
 
 #include "fabric/verbs/subnet.h"
-#include "verbs_pair.h"
+#include "several_ports.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-using testing::Fake;
+using testing::FailingPorts;
 using testing::FakeStats;
-using testing::OnFake;
 using testing::SetFake;
-using testing::Side;
+using testing::SeveralPorts;
 
 // --- Which ports are matched ---
 
@@ -84,6 +83,21 @@ TEST(Rails, PortsThatShareNoSubnetAreMatchedByOrder) {
   EXPECT_EQ(Matched(With({At("10.0.0.1")}), With({infiniband})), "");
 }
 
+TEST(Rails, PortsThatWereNeverActiveGetWhatIsLeft) {
+  ChannelAddress::Port unknown;
+  unknown.ethernet = true;
+  unknown.known = false;
+  EXPECT_EQ(Matched(With({At("10.0.0.1"), unknown}), With({At("10.0.0.3"), At("10.0.1.4")})),
+            " 0-0 1-1");
+  EXPECT_EQ(Matched(With({At("10.0.0.1"), At("10.0.1.2"), unknown}),
+                    With({At("10.0.0.3"), unknown, At("10.0.2.4")})),
+            " 0-0 1-1 2-2");
+  EXPECT_EQ(Matched(With({At("10.0.0.1"), unknown}), With({unknown})), "");
+  ChannelAddress::Port infiniband = unknown;
+  infiniband.ethernet = false;
+  EXPECT_EQ(Matched(With({At("10.0.0.1"), infiniband}), With({At("10.0.0.3"), unknown})), " 0-0");
+}
+
 TEST(Rails, QueuePairsOfThePortsTakeTurns) {
   const ChannelAddress two = With({At("10.0.0.1"), At("10.0.1.1")}, 2);
   const ChannelAddress three = With({At("10.0.1.2"), At("10.0.0.2")}, 3);
@@ -101,93 +115,6 @@ TEST(Subnet, PrefixesAreComparedBitByBit) {
 }
 
 // --- What they carry ---
-
-class SeveralPorts : public testing::VerbsPairTest {
- protected:
-  static constexpr uint64_t kLength = 2 << 20;
-
-  static Settings Wide(const std::string& devices = "") {
-    Settings settings = OnFake();
-    settings.verbs.chunk = 64 << 10;
-    settings.verbs.devices = devices;
-    return settings;
-  }
-  static uint64_t BytesOf(const char* device, int port = 1) {
-    return Fake().port_bytes(device, port);
-  }
-  static void Fill(Region* region, unsigned seed) {
-    for (uint64_t i = 0; i < kLength; ++i) {
-      region->address()[i] = static_cast<char>(i * 7 + i / 4096 + seed);
-    }
-  }
-  // Writes and reads all of a region, and compares.
-  void ExpectToMove() {
-    const auto remote = Shared(b_);
-    const auto local = Allocate(a_);
-    Fill(local.get(), ++seed_);
-    const RemoteSpan span = {remote->key(), 0, kLength};
-    const size_t before = b_.handler->notes.size();
-    ASSERT_TRUE(a_.channel->Write(local->address(), span, ++cookie_).ok());
-    ASSERT_TRUE(a_.Notify("written").ok());
-    ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() > before; }));
-    EXPECT_EQ(std::memcmp(remote->address(), local->address(), kLength), 0);
-    Fill(remote.get(), ++seed_);
-    ASSERT_TRUE(a_.channel->Read(span, local->address(), ++cookie_).ok());
-    ASSERT_TRUE(PollUntil([&] { return Ended(cookie_); }));
-    EXPECT_EQ(std::memcmp(remote->address(), local->address(), kLength), 0);
-  }
-  // Waits until both ends use a further port, or have left it.
-  void ExpectToUse(bool used, const std::string& of_a, const std::string& of_b) {
-    const auto uses = [](const Side& side, const std::string& port) {
-      return side.channel->Route().find(", " + port) != std::string::npos;
-    };
-    ASSERT_TRUE(PollUntil([&] { return uses(a_, of_a) == used && uses(b_, of_b) == used; }))
-        << a_.channel->Route() << " and " << b_.channel->Route();
-  }
-  void ExpectToUse(bool used, const std::string& port) { ExpectToUse(used, port, port); }
-  // Two ends with two ports each, none of which they share.
-  void ConnectTwoByTwo(Settings settings) {
-    SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
-    settings.verbs.devices = "=fake_0,fake_1";
-    ASSERT_TRUE(OpenDevice(settings, &a_.device).ok());
-    settings.verbs.devices = "=fake_2,fake_3";
-    ASSERT_TRUE(OpenDevice(settings, &b_.device).ok());
-    ASSERT_NO_FATAL_FAILURE(Connect());
-  }
-  // Begins transfers in both directions, calls `disturb` while they are under way, and compares.
-  template <typename Disturb>
-  void MoveWhile(Disturb disturb) {
-    const auto remote = Shared(b_, 4);
-    const auto local = Allocate(a_, 4);
-    Fill(local.get(), ++seed_);
-    Fill(remote.get(), ++seed_);
-    const std::string written(local->address(), kLength / 2);
-    const std::string read(remote->address() + kLength / 2, kLength / 2);
-    const uint64_t half = kLength / 2;
-    ASSERT_TRUE(a_.channel->Write(local->address(), {remote->key(), 0, half}, ++cookie_).ok());
-    ASSERT_TRUE(
-        a_.channel->Read({remote->key(), half, half}, local->address() + half, ++cookie_).ok());
-    ASSERT_TRUE(a_.Notify("written").ok());
-    const size_t before = b_.handler->notes.size();
-    disturb();
-    SetFake("bandwidth", "0");
-    EXPECT_FALSE(Ended(cookie_)) << "too late";
-    ASSERT_TRUE(PollUntil([&] {
-      return BothClosed() ||
-             (b_.handler->notes.size() > before && Ended(cookie_) && Ended(cookie_ - 1));
-    }));
-    ASSERT_FALSE(a_.handler->closed) << a_.handler->reason.message();
-    EXPECT_EQ(std::string(remote->address(), half), written);
-    EXPECT_EQ(std::string(local->address() + half, half), read);
-  }
-  bool Ended(uint64_t cookie) const {
-    return std::any_of(a_.handler->transfers.begin(), a_.handler->transfers.end(),
-                       [&](const auto& one) { return one.first == cookie && one.second.ok(); });
-  }
-
-  unsigned seed_ = 0;
-  uint64_t cookie_ = 0;
-};
 
 TEST_F(SeveralPorts, LargeTransfersAreStripedAndSmallOnesAreNot) {
   SetFake("devices", "fake_0,fake_1");
@@ -275,20 +202,6 @@ TEST_F(SeveralPorts, AChannelDoesWithoutAPortThatHasNoQueuePairsLeft) {
 
 // --- Ports that fail and return ---
 
-class FailingPorts : public SeveralPorts, public ::testing::WithParamInterface<Isolation> {
- protected:
-  // Transfers of a MiB take a third of a second with both ports.
-  void ConnectSlow() {
-    Settings settings = Wide();
-    settings.verbs.isolation = GetParam();
-    settings.peer_timeout = 5 * kSecond;
-    SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
-    ConnectTwoByTwo(settings);
-    ExpectToUse(true, "fake_1:1", "fake_3:1");
-    SetFake("bandwidth", "3000000");
-  }
-};
-
 TEST_P(FailingPorts, APortThatGoesDownIsLeftAndTakenBack) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   for (const char* device : {"fake_1", "fake_3"}) {
@@ -328,19 +241,6 @@ INSTANTIATE_TEST_SUITE_P(, FailingPorts, ::testing::Values(Isolation::kAddress, 
                          [](const auto& info) {
                            return info.param == Isolation::kPeer ? "Windows" : "Keys";
                          });
-
-TEST_F(SeveralPorts, ThePortOfNotificationsThatGoesDownIsReplacedByAnotherChannel) {
-  Settings settings = Wide();
-  settings.peer_timeout = 200 * kMillisecond;
-  ConnectTwoByTwo(settings);
-  ExpectToUse(true, "fake_1:1", "fake_3:1");
-  SetFake("fake_2:1.port_state", "down");
-  ASSERT_TRUE(TalkUntilClosed());
-  Drop();
-  ASSERT_NO_FATAL_FAILURE(Connect());
-  ExpectToMove();
-  EXPECT_EQ(b_.channel->Route().rfind("fake_3:1 ", 0), 0u) << b_.channel->Route();
-}
 
 }  // namespace
 }  // namespace rdma_transport::fabric::verbs
