@@ -26,7 +26,7 @@ constexpr size_t kNoCarrier = kMaxQueuePairs;
 // How long the peer's card may take to answer on another port. A peer that died does not. Time
 // counts only while the polling thread runs, by its probes.
 constexpr Nanos kAnswerInterval = 100 * kMillisecond;
-constexpr int kMostUnanswered = 10;
+constexpr int kMaxUnanswered = 10;
 
 }  // namespace
 
@@ -151,7 +151,7 @@ void VerbsChannel::SettleMain(Nanos now) {
   if (!Moving() || state_.load() != State::kConnected) return;
   if (!move_.answered && now - move_.probed >= kAnswerInterval) {
     move_.probed = now;
-    if (++move_.probes > kMostUnanswered) return BreakLocked(move_.reason);
+    if (++move_.probes > kMaxUnanswered) return BreakLocked(move_.reason);
   }
   // What arrives later would be lost, unless the card died. Then nothing arrives.
   if (!main().Drained()) {
