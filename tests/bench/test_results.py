@@ -207,7 +207,9 @@ def test_a_table_leaves_out_what_nobody_measured() -> None:
 
 FOLDER = Path(bench.__file__).parent
 # Of a program, and without options.
-CHILDREN = {"task", "collective_task", "data_service", "fitting", "floor_task", "numpy_rank"}
+CHILDREN = {
+    *("task", "collective_task", "data_service", "fitting", "floor_task", "numpy_rank", "mpi_rank")
+}
 RUNNABLE = sorted(
     path.relative_to(FOLDER.parent).with_suffix("")
     for path in FOLDER.glob("**/*.py")

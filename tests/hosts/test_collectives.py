@@ -23,7 +23,8 @@ def ranks(hosts: Hosts) -> Iterator[Members]:
 def test_ranks_of_two_hosts(ranks: Members) -> None:
     for shape in ((), (7,), (300_000,)):
         for dtype in ("float32", "bfloat16"):
-            results = ranks.run(members.reduction, shape, dtype, "sum", "in place", 3, 2)
+            arguments = (shape, dtype, "sum", "in place", 3, ranks.by_host)
+            results = ranks.run(members.reduction, *arguments)
             assert len(set(results)) == 1
         ranks.run(members.moves, shape, "int64", 1, 5)
     ranks.run(members.messages)

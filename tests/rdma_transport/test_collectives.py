@@ -46,9 +46,10 @@ def check_reduction(
 ) -> None:
     if dtype.startswith("complex") and op in ("min", "max"):
         op = "sum"
-    results = group.run(members.reduction, shape, dtype, op, where, seed)
+    arguments = (shape, dtype, op, where, seed, group.by_host)
+    results = group.run(members.reduction, *arguments)
     assert len(set(results)) == 1
-    assert group.run(members.reduction, shape, dtype, op, where, seed) == results
+    assert group.run(members.reduction, *arguments) == results
 
 
 @FEW

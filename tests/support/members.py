@@ -25,6 +25,7 @@ TCP = SOONER | {
     "RDMA_TRANSPORT_LIBFABRIC_INTERFACE": "lo",
     "RDMA_TRANSPORT_LIBIBVERBS": "/nowhere/libibverbs.so.1",
 }
+ByHost = tuple[tuple[int, ...], ...]
 ABOVE = 128 << 10  # bytes; larger arrays are combined on each host first
 OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
@@ -46,7 +47,8 @@ def settings_of(fabric: str, rank: int) -> dict[str, str]:
 class Members:
     """Processes that run functions of this module, each with its communicator.
 
-    With `hosts`, ranks are on them in turn, and use any fabric.
+    With `hosts`, ranks are on them in turn, and use any fabric. `by_host` has the ranks of each
+    host, if there are several hosts and several ranks on one.
     """
 
     def __init__(
@@ -54,6 +56,9 @@ class Members:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self.size = size
+        self.by_host: ByHost = ((0, 1), (2,)) if fabric == "mixed" else ()
+        if hosts:
+            self.by_host = in_turn(size)
         self.pipes, self.processes = [], []
         port, job = free_port(), secrets.token_hex(8)
         address = hosts.first.host if hosts else "127.0.0.1"
@@ -170,17 +175,29 @@ def target(comm: Communicator, like: Any, where: str) -> Any:
     return made
 
 
-def by_host(arrays: list[Any], op: str, hosts: int) -> Any:
-    """What NumPy computes if each host combines its arrays first; ranks are on hosts in turn."""
-    return combined([combined(arrays[host::hosts], op) for host in range(hosts)], op)
+def in_turn(size: int) -> ByHost:
+    """The ranks of two hosts that have them in turn."""
+    return (tuple(range(0, size, 2)), tuple(range(1, size, 2)))
+
+
+def by_host(arrays: list[Any], op: str, hosts: ByHost) -> Any:
+    """What NumPy computes if each host combines its arrays first."""
+    if not hosts:
+        return combined(arrays, op)
+    return combined([combined([arrays[rank] for rank in host], op) for host in hosts], op)
 
 
 def reduction(
-    comm: Communicator, shape: Any, dtype: str, op: str, where: str, seed: int, hosts: int = 1
+    comm: Communicator, shape: Any, dtype: str, op: str, where: str, seed: int, hosts: ByHost = ()
 ) -> bytes:
-    """All-reduce and reduce-scatter against NumPy; return the bits of the result."""
+    """All-reduce and reduce-scatter against NumPy; return the bits of the result.
+
+    `hosts`: as in ``Members``. On hosts with different numbers of ranks, only the all-reduce
+    combines on each host first.
+    """
     arrays = [values(rank, shape, dtype, seed) for rank in range(comm.size)]
-    hosts = hosts if arrays[0].nbytes > ABOVE else 1
+    hosts = hosts if arrays[0].nbytes > ABOVE else ()
+    even = hosts if len({len(host) for host in hosts}) == 1 else ()
     expected = by_host(arrays, op, hosts)
     mine = arrays[comm.rank]
     if where == "in place" or where == "registered":
@@ -192,7 +209,7 @@ def reduction(
     same(result, expected)
     parts = [values(rank, (comm.size, *shape), dtype, seed + 1) for rank in range(comm.size)]
     part = comm.reduce_scatter(parts[comm.rank], op)
-    same(part, by_host(parts, op, hosts)[comm.rank])
+    same(part, by_host(parts, op, even)[comm.rank])
     return result.tobytes()
 
 
