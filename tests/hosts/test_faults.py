@@ -117,18 +117,6 @@ def test_a_link_that_stays_down_is_an_error_and_works_again(cluster: Cluster, ho
     assert_nothing_left(cluster)
 
 
-def test_what_a_vanished_host_was_sent_does_not_stay(cluster: Cluster, hosts: Hosts) -> None:
-    with Graph(cluster, exchange) as graph:
-        assert_works(cluster, graph)
-        with under_way(cluster, elements=8 * MIB, tensors=4) as step:  # some in each direction
-            hosts.second.link(up=False)
-            assert_lost(step, time.monotonic())
-        for job in ("a", "b"):
-            assert_nothing_left(cluster, job, within=30)  # the kernel gives up after 15 minutes
-        hosts.second.link(up=True)
-        assert_works(cluster, graph)
-
-
 def dropped(hosts: Hosts) -> int:
     """Packets that the rule of `lossy()` has dropped so far."""
     words = hosts.second.run("tc", "-s", "qdisc", "show", "dev", "eth0").split()

@@ -25,7 +25,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 # An address: one FIXED, its ports, its queue pairs, and a token.
 FIXED = struct.Struct("<QQIHH")
-PORT = struct.Struct("<QIIIHBBBB6x16s")
+PORT = struct.Struct("<QIIIHBBBBB5x16s")
 PAIR = struct.Struct("<III")
 RECORD = struct.Struct("<II")
 REGION = struct.Struct("<QQII")
@@ -75,9 +75,10 @@ class Peer:
         index = self.gid_index(address)
         ours = self.context.query_gid(1, index)
         ours_gid = bytes.fromhex(str(ours).replace(":", ""))
+        ring = (self.ring.buf, self.ring.rkey)
         mine = (
             FIXED.pack(RING, RING, RECEIVES, 1, 1)
-            + PORT.pack(self.ring.buf, self.ring.rkey, e.IBV_MTU_1024, 1, 0, 1, 1, 0, 120, ours_gid)
+            + PORT.pack(*ring, e.IBV_MTU_1024, 1, 0, 1, 1, 0, 120, 1, ours_gid)
             + PAIR.pack(self.qp.qp_num, self.psn, 0)
             + self.token
         )
