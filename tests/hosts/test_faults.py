@@ -55,9 +55,9 @@ def assert_works(cluster: Cluster, graph: Graph) -> None:
 
 
 @contextmanager
-def under_way(cluster: Cluster, elements: int = 1000, tensors: int = 1) -> Iterator[Background]:
-    """A step that passes tensors to and fro until it fails."""
-    with Graph(cluster, lambda: [endless(elements=elements) for _ in range(tensors)]) as graph:
+def under_way(cluster: Cluster, elements: int = 1000) -> Iterator[Background]:
+    """A step that passes a tensor to and fro until it fails."""
+    with Graph(cluster, lambda: endless(elements=elements)) as graph:
         before = received(cluster["a", 0])
         step = Background(graph)
         assert eventually(lambda: received(cluster["a", 0]) > before + 20 * 4 * elements, 20)
@@ -70,11 +70,10 @@ def assert_lost(step: Background, since: float) -> None:
     assert "/job:b/replica:0/task:0" in str(step.error)
 
 
-def assert_nothing_left(cluster: Cluster, job: str = "a", within: float = 10) -> None:
-    task = cluster[job, 0]
-    assert eventually(lambda: task.stats()["outstanding_tensors"] == 0, within)
-    arena = eventually(lambda: task.stats()["arena"]["used_bytes"] < MIB, within)
-    assert arena, task.stats()["arena"]
+def assert_nothing_left(cluster: Cluster) -> None:
+    task = cluster["a", 0]
+    assert eventually(lambda: task.stats()["outstanding_tensors"] == 0, 10)
+    assert eventually(lambda: task.stats()["arena"]["used_bytes"] < MIB, 10), task.stats()["arena"]
 
 
 def test_a_stopped_peer_is_an_error_and_serves_again(cluster: Cluster) -> None:
