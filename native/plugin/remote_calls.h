@@ -8,14 +8,14 @@
 
 namespace rdma_transport {
 
-// As WorkerInterface::RunGraphAsync(). `inner` makes calls over gRPC. Fails when `peer` dies or
-// falls silent, where gRPC alone would wait for a stopped process forever. `opts` may be null.
+// As WorkerInterface::RunGraphAsync(). `inner` makes calls over gRPC. `opts` may be null. Fails when
+// `peer` dies or falls silent, where gRPC alone would wait for a stopped process forever.
 void CallRunGraph(tensorflow::WorkerInterface* inner, Peer* peer, tensorflow::CallOptions* opts,
                   tensorflow::RunGraphRequestWrapper* request,
                   tensorflow::MutableRunGraphResponseWrapper* response,
                   tensorflow::StatusCallback done);
 
-// As WorkerInterface::CleanupGraphAsync().
+// As WorkerInterface::CleanupGraphAsync(). A call that may have been lost is repeated over gRPC.
 void CallCleanupGraph(tensorflow::WorkerInterface* inner, Peer* peer,
                       const tensorflow::CleanupGraphRequest* request,
                       tensorflow::CleanupGraphResponse* response, tensorflow::StatusCallback done);
