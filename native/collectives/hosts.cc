@@ -6,12 +6,7 @@
 
 namespace rdma_transport::collectives {
 
-size_t Hosts::Of(int rank) const {
-  const auto found = std::find_if(ranks.begin(), ranks.end(), [rank](const auto& members) {
-    return std::binary_search(members.begin(), members.end(), rank);
-  });
-  return static_cast<size_t>(found - ranks.begin());
-}
+size_t Hosts::Of(int rank) const { return HostOf(ranks, rank); }
 
 size_t Hosts::lanes() const {
   const auto smaller = [](const auto& a, const auto& b) { return a.size() < b.size(); };

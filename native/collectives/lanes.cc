@@ -33,6 +33,13 @@ std::vector<std::vector<int>> ByHost(const std::vector<int>& lowest) {
   return hosts;
 }
 
+size_t HostOf(const std::vector<std::vector<int>>& hosts, int rank) {
+  const auto found = std::find_if(hosts.begin(), hosts.end(), [rank](const auto& ranks) {
+    return std::binary_search(ranks.begin(), ranks.end(), rank);
+  });
+  return static_cast<size_t>(found - hosts.begin());
+}
+
 Division DivideAllReduce(std::vector<std::vector<int>> hosts, size_t bytes, size_t chunk) {
   size_t largest = 0;
   for (const auto& ranks : hosts) largest = std::max(largest, ranks.size());

@@ -35,6 +35,8 @@ struct Division {
 std::vector<std::vector<int>> OneLevel(size_t members);
 // Returns the members of each host. `lowest`: of each member, the lowest rank on its host.
 std::vector<std::vector<int>> ByHost(const std::vector<int>& lowest);
+// Returns the index of the host of a member. Each host's ranks are in order.
+size_t HostOf(const std::vector<std::vector<int>>& hosts, int rank);
 
 // Of an all-reduce of `bytes` bytes: the pieces are distinct. Lanes of at most about `chunk` bytes
 // for each member of the largest host follow each other through the arrays.

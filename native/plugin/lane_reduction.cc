@@ -1,7 +1,5 @@
 #include "plugin/lane_reduction.h"
 
-#include <algorithm>
-
 namespace rdma_transport {
 
 namespace tf = tensorflow;
@@ -15,14 +13,6 @@ constexpr char kToMembers[] = ":out";
 
 const char* BytesOf(const tf::Tensor& tensor) { return tensor.tensor_data().data(); }
 
-size_t HostOf(const collectives::Division& division, int rank) {
-  const auto found =
-      std::find_if(division.hosts.begin(), division.hosts.end(), [rank](const auto& ranks) {
-        return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-      });
-  return static_cast<size_t>(found - division.hosts.begin());
-}
-
 }  // namespace
 
 LaneReduction::LaneReduction(LaneOwner* owner, const collectives::Division& division, size_t number,
@@ -33,7 +23,7 @@ LaneReduction::LaneReduction(LaneOwner* owner, const collectives::Division& divi
       lane_(division.lanes[number]),
       rank_(rank),
       gathers_(gathers),
-      host_(HostOf(division, rank)) {}
+      host_(collectives::HostOf(division.hosts, rank)) {}
 
 void LaneReduction::Start() {
   if (lane_.owners[host_] == rank_) {

@@ -8,8 +8,9 @@
 
 namespace rdma_transport {
 
-// As WorkerInterface::RunGraphAsync(). `inner` makes calls over gRPC. `opts` may be null. Fails when
-// `peer` dies or falls silent, where gRPC alone would wait for a stopped process forever.
+// As WorkerInterface::RunGraphAsync(). `inner` makes calls over gRPC. `opts` may be null. The call
+// fails when `peer` dies or falls silent, where gRPC alone would wait for a stopped process
+// forever.
 void CallRunGraph(tensorflow::WorkerInterface* inner, Peer* peer, tensorflow::CallOptions* opts,
                   tensorflow::RunGraphRequestWrapper* request,
                   tensorflow::MutableRunGraphResponseWrapper* response,
