@@ -1,16 +1,23 @@
-"""Chains of operations that alternate between two devices, so each operation adds an edge."""
+"""Chains of operations that alternate between two devices, so each operation adds an edge.
+
+A chain between two tasks runs in the process of the first one (`bench.chain_task`), as the session
+of a training script runs in the process of its server.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from .support.cluster import Cluster
+from .support import python
+from .support.cluster import Cluster, Task
 
 # Kinds of chains, by name. An operation takes the value and the index of its hop.
 IDENTITY, COMPUTED = "identity", "computed"
 # The tensors of a chain take at most this much: each edge may have slots of its own.
 CHAIN_BYTES = 2**31
+CHAIN_TASK = python.module("chain_task")
+ANSWER_SECONDS = 600.0  # of any command; emulated hosts are slow
 MAX_DOUBLINGS = 100  # of the first values, which float32 must hold
 
 
@@ -97,15 +104,44 @@ class Chain:
         if sends < hops:
             raise RuntimeError(f"TensorFlow kept {sends} of {hops} edges")
 
-    def step_seconds(self, hops: int) -> float:
-        """Run one step of the chain with so many hops; return its seconds."""
-        start = time.perf_counter()
-        self.session.run(self.runs[hops][0])
-        return time.perf_counter() - start
+    def seconds(self, steps: Sequence[int]) -> list[float]:
+        """Run a step for each number of hops, without a pause; return the seconds of each."""
+        times = []
+        for hops in steps:
+            start = time.perf_counter()
+            self.session.run(self.runs[hops][0])
+            times.append(time.perf_counter() - start)
+        return times
 
     def wrong(self, hops: int, steps: int = 3) -> int:
         """Return how many of `steps` results differ from those of one process in any bit."""
         return sum(not self.session.run(self.runs[hops][1]) for _ in range(steps))
+
+
+class RemoteChain:
+    """A Chain in the process of a task of `bench.chain_task`, until `stack` closes it."""
+
+    def __init__(self, stack: ExitStack, task: Task, *arguments: Any) -> None:
+        self._task = task
+        self._number = self._call("open", *arguments)
+        stack.callback(self._call, "close", self._number)
+
+    def _call(self, *command: Any) -> Any:
+        self._task.say(command)
+        answer = self._task.read(ANSWER_SECONDS)
+        if "error" in answer:
+            raise RuntimeError(f"{self._task.name}: {answer['error']}")
+        return answer["result"]
+
+    def seconds(self, steps: Sequence[int]) -> list[float]:
+        """See Chain."""
+        times: list[float] = self._call("seconds", self._number, steps)
+        return times
+
+    def wrong(self, hops: int, steps: int = 3) -> int:
+        """See Chain."""
+        count: int = self._call("wrong", self._number, hops, steps)
+        return count
 
 
 def between(
@@ -115,10 +151,10 @@ def between(
     size: int,
     lengths: Sequence[int],
     kind: str,
-) -> Chain:
-    """A chain between the first tasks of two jobs."""
+) -> RemoteChain:
+    """A chain between the first tasks of two jobs, the first of which runs CHAIN_TASK."""
     devices = [f"/job:{job}/task:0" for job in jobs]
-    return Chain(stack, cluster.target(jobs[0]), devices, size, lengths, kind)
+    return RemoteChain(stack, cluster[jobs[0], 0], devices, size, lengths, kind)
 
 
 def on_each(
@@ -129,9 +165,9 @@ def on_each(
     lengths: Sequence[int],
     kind: str,
     devices: Sequence[str],
-) -> dict[str, Chain]:
+) -> dict[str, Chain | RemoteChain]:
     """A chain between the jobs of each cluster; "local": one on two `devices` of this process."""
-    chains = {
+    chains: dict[str, Chain | RemoteChain] = {
         name: between(stack, cluster, jobs, size, lengths, kind)
         for name, cluster in clusters.items()
     }

@@ -1,6 +1,7 @@
 """Measures the time that an edge between two tasks adds to a computation.
 
-A chain of `x + 1` and `x * 0.5` alternates between two tasks. The time of the same chain in one
+A chain of `x + 1` and `x * 0.5` alternates between two tasks. The first one runs its session, as a
+training script does that starts a server and runs steps on it. The time of the same chain in one
 process, with the same session options, is subtracted from its step, and the rest is divided by the
 number of edges. Nothing else is subtracted. So an edge's time includes its share of the fixed cost
 of a step over two tasks, which is also measured alone: a step with one edge of 4 bytes, minus the
@@ -30,7 +31,7 @@ from rich.progress import track
 from rich.table import Table
 
 from . import references
-from .chains import COMPUTED, Chain, fitting, on_each
+from .chains import CHAIN_TASK, COMPUTED, Chain, RemoteChain, fitting, on_each
 from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.exit import run_command
@@ -53,24 +54,27 @@ WAYS: dict[str, Way] = {
     "dynamic": ("rdma", {"RDMA_TRANSPORT_STATIC": "off"}),
 }
 ONE_DEVICE = ("/cpu:0", "/cpu:0")
-Steps = Mapping[str, Chain | Floor]
+Steps = Mapping[str, Chain | RemoteChain | Floor]
 
 
 @contextmanager
 def started(
     ways: Mapping[str, Way], layout: Layout = everything_here
 ) -> Iterator[dict[str, Cluster]]:
-    """A cluster of JOBS for each way."""
+    """A cluster of JOBS for each way, whose first job runs chains."""
+    masters = {JOBS[0]: CHAIN_TASK}
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(Cluster(dict.fromkeys(JOBS, 1), *way, layout=layout))
+            name: stack.enter_context(
+                Cluster(dict.fromkeys(JOBS, 1), *way, layout=layout, programs=masters)
+            )
             for name, way in ways.items()
         }
 
 
 def _chains(
     stack: ExitStack, clusters: Mapping[str, Cluster], size: int, hops: int, jobs: tuple[str, str]
-) -> dict[str, Chain]:
+) -> dict[str, Chain | RemoteChain]:
     """A computed chain on each cluster, and as "local" one in this process."""
     return on_each(stack, clusters, jobs, size, [hops], COMPUTED, ONE_DEVICE)
 
@@ -80,8 +84,7 @@ def _microseconds(steps: Steps, hops: int, repeat: int) -> dict[str, list[float]
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(repeat):
         for name, each in steps.items():
-            each.step_seconds(hops)
-            measured = [each.step_seconds(hops) for _ in range(MEASURED_STEPS)]
+            _, *measured = each.seconds([hops] * (1 + MEASURED_STEPS))
             times[name].append(1e6 * statistics.fmean(measured))
     return times
 
@@ -111,7 +114,7 @@ def measure_on(
         length = hops or fitting(HOPS, size)[-1]
         with ExitStack() as stack:
             chains = _chains(stack, clusters, size, length, jobs)
-            steps: dict[str, Chain | Floor] = {**chains, "floor": Floor(stack, size)}
+            steps: Steps = {**chains, "floor": Floor(stack, size)}
             before = {name: cluster.counted() for name, cluster in clusters.items()}
             wrong = {name: each.wrong(length) for name, each in steps.items()}
             times = _microseconds(steps, length, repeat)

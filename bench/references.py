@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from .chains import IDENTITY, Chain, fitting, on_each
+from .chains import IDENTITY, Chain, RemoteChain, fitting, on_each
 from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.timing import summarize
@@ -27,12 +27,12 @@ TWO_DEVICES = ("/cpu:0", "/cpu:1")
 STEP_SECONDS = 0.25  # the longest chain whose step takes at most this long
 
 
-def choose_length(chain: Chain, lengths: tuple[int, ...]) -> tuple[int, int]:
+def choose_length(chain: Chain | RemoteChain, lengths: tuple[int, ...]) -> tuple[int, int]:
     """Warm up. Return the hops to measure with, and the number of wrong results."""
     wrong, chosen = 0, lengths[0]
     for hops in lengths:
         wrong += chain.wrong(hops)
-        step = min(chain.step_seconds(hops) for _ in range(3))
+        step = min(chain.seconds([hops] * 3))
         if step > STEP_SECONDS and hops != lengths[0]:
             break
         chosen = hops
@@ -42,11 +42,10 @@ def choose_length(chain: Chain, lengths: tuple[int, ...]) -> tuple[int, int]:
     return chosen, wrong
 
 
-def measure_chain(chain: Chain, hops: int) -> tuple[float, float]:
+def measure_chain(chain: Chain | RemoteChain, hops: int) -> tuple[float, float]:
     """Return the seconds of one edge, and of a step of SHORT_HOPS."""
-    for warm_up in (hops, SHORT_HOPS):
-        chain.step_seconds(warm_up)
-    short, long, again, last = (chain.step_seconds(n) for n in (SHORT_HOPS, hops, hops, SHORT_HOPS))
+    warm_up = [hops, SHORT_HOPS]
+    _, _, short, long, again, last = chain.seconds([*warm_up, SHORT_HOPS, hops, hops, SHORT_HOPS])
     return (long + again - short - last) / 2 / (hops - SHORT_HOPS), (short + last) / 2
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,13 +39,17 @@ class Task(Child):
         cluster: dict[str, list[str]],
         environment: dict[str, str] | None = None,
         file_size_limit: int | None = None,
-        program: Path = TASK,
+        program: Path | Sequence[str] = TASK,
         place: Place = HERE,
     ) -> None:
+        """`program` is the path of one, or the arguments that run a module."""
         self.job, self.index = job, index
         super().__init__(
             f"/job:{job}/replica:0/task:{index}",
-            [str(program), protocol, job, str(index), json.dumps(cluster)],
+            [
+                *([str(program)] if isinstance(program, Path) else program),
+                *(protocol, job, str(index), json.dumps(cluster)),
+            ],
             environment,
             file_size_limit,
             timeout=20,
@@ -100,7 +104,8 @@ class Members:
 class Cluster(Members):
     """Tasks by (job, index), and how to reach them; the caller starts those in `without`.
 
-    `layout` chooses the host of each task.
+    `layout` chooses the host of each task. Those of a job in `programs` run another program than
+    bench/support/task.py.
     """
 
     def __init__(
@@ -110,10 +115,12 @@ class Cluster(Members):
         environment: dict[str, str] | None = None,
         without: Collection[tuple[str, int]] = (),
         layout: Layout = everything_here,
+        programs: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.protocol = protocol
         self.environment = environment
         self.layout = layout
+        self.programs = programs or {}
         self.spec = {
             job: [layout(job, index).address() for index in range(count)]
             for job, count in jobs.items()
@@ -151,8 +158,8 @@ class Cluster(Members):
             raise NotStartedError(task.name, answer)
 
     def _start(self, job: str, index: int) -> Task:
-        place = self.layout(job, index)
-        return Task(job, index, self.protocol, self.spec, self.environment, place=place)
+        place, program = self.layout(job, index), self.programs.get(job, TASK)
+        return Task(job, index, self.protocol, self.spec, self.environment, None, program, place)
 
     def by_name(self) -> dict[str, Task]:
         """Return all tasks by their names in TensorFlow."""

@@ -8,6 +8,7 @@ compute large tensors faster than this floor.
 
 import mmap
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -35,8 +36,11 @@ class Floor:
             self._tasks.append(task)
         self._finished = 0
 
-    def step_seconds(self, hops: int) -> float:
-        """The seconds of an even number of hops."""
+    def seconds(self, steps: Sequence[int]) -> list[float]:
+        """The seconds of each step, an even number of hops."""
+        return [self._step(hops) for hops in steps]
+
+    def _step(self, hops: int) -> float:
         self._finished += hops
         second, first = self._tasks
         second.say(self._finished)  # spins before the first one starts
@@ -50,7 +54,7 @@ class Floor:
         """Whether so many hops compute other bits than this process."""
         expected = np.linspace(-(2.0**30), 2.0**30, self._tensor.size, dtype=np.float32)
         self._tensor[:] = expected
-        self.step_seconds(hops)
+        self.seconds([hops])
         for _ in range(hops // 2):
             expected = (expected + np.float32(1)) * np.float32(0.5)
         return int(not np.array_equal(self._tensor.view(np.int32), expected.view(np.int32)))

@@ -8,6 +8,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 
 def report() -> dict:
@@ -28,14 +30,17 @@ def report() -> dict:
     return answer
 
 
-def main() -> None:
-    """Run the server and answer the lines on standard input."""
+def run(answer: Callable[[str, str], Any]) -> None:
+    """Run the server that the arguments describe, and answer the lines on standard input.
+
+    `answer` takes the target of the server's sessions and a line.
+    """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive the parent
     protocol, job, index, cluster = sys.argv[1:5]
     import tensorflow as tf
 
     try:
-        tf.distribute.Server(
+        server = tf.distribute.Server(
             json.loads(cluster), job_name=job, task_index=int(index), protocol=protocol
         )
     except Exception as error:
@@ -45,8 +50,8 @@ def main() -> None:
     for line in sys.stdin:
         if line.strip() == "exit":
             sys.exit(0)
-        print(json.dumps(report()), flush=True)
+        print(json.dumps(answer(server.target, line.strip())), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run(lambda target, line: report())

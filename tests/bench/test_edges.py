@@ -47,8 +47,15 @@ def test_every_wrong_result_of_a_chain_is_counted(
         lambda self, source, hops: expected(self, source, hops) * ([1.0] * (SIZE // 4 - 1) + [2.0]),
     )
     with ExitStack() as stack:
-        chain = between(stack, clusters["rdma"], JOBS, SIZE, [HOPS], COMPUTED)
+        target = clusters["rdma"].target(JOBS[0])
+        devices = [f"/job:{job}/task:0" for job in JOBS]
+        chain = Chain(stack, target, devices, SIZE, [HOPS], COMPUTED)
         assert chain.wrong(HOPS, steps=3) == 3
+
+
+def test_an_error_of_a_chain_is_reported_with_its_task(clusters: dict[str, Cluster]) -> None:
+    with ExitStack() as stack, pytest.raises(RuntimeError, match=r"/job:a.*task:0: .*unknown"):
+        between(stack, clusters["rdma"], JOBS, SIZE, [HOPS], "unknown")
 
 
 def test_a_chain_without_edges_between_two_devices_is_an_error(
@@ -70,9 +77,11 @@ def test_the_floor_computes_what_it_should(size: int, monkeypatch: pytest.Monkey
     with ExitStack() as stack:
         floor = Floor(stack, size)
         assert floor.wrong(HOPS) == 0
-        assert floor.step_seconds(HOPS) > 0
-        step = Floor.step_seconds
-        monkeypatch.setattr(Floor, "step_seconds", lambda self, hops: step(self, hops + 2))
+        assert min(floor.seconds([HOPS, HOPS])) > 0
+        seconds = Floor.seconds
+        monkeypatch.setattr(
+            Floor, "seconds", lambda self, steps: seconds(self, [n + 2 for n in steps])
+        )
         assert floor.wrong(HOPS) == 1
 
 
