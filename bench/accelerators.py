@@ -1,7 +1,10 @@
 """Measures steps whose tensors go from accelerator to accelerator of two tasks, beside gRPC.
 
 A step negates a tensor on the accelerators of both tasks in turns, so that it crosses four times.
-Steps over gRPC and over rdma take turns in one run. The results are compared bit for bit.
+Each crossing copies it out of one accelerator and into the other. A step on the first task alone,
+between its accelerator and its processor, makes the same copies and sends nothing. What a step
+takes longer than that is what the transport adds. Steps over gRPC and over rdma, each with its own
+copies alone, take turns in one run. The results are compared bit for bit.
 
 Without hardware, a pretend accelerator stands in (`tests/native/pretend_accelerator/control.h`):
 its copies and kernels are the processor's, as late as a DMA engine of 5 GB/s would make them.
@@ -33,8 +36,11 @@ from .support.timing import plain, ratio, summarize
 
 SIZES = "4,65536,1048576,12000000"
 CROSSINGS = 4
+COPIES = 2 * CROSSINGS
 STEPS = 4  # of a turn
 JOBS = ("a", "b")
+PROTOCOLS = ("grpc", "rdma")
+ADDED = ("grpc_added", "rdma_added")
 PRETEND = "PRETEND"
 LIBRARY = Path(__file__).parents[1] / "build/debug/tests/native/pretend_accelerator"
 DMA_ENGINE = "mib_us=200"  # 5 GB/s
@@ -54,15 +60,20 @@ def environment(device: str, protocol: str) -> dict[str, str]:
     }
 
 
-class Crossings:
-    """A session in which a tensor of `size` bytes crosses; `stack` closes it."""
+class Alternation:
+    """A session that negates a tensor of `size` bytes on two devices in turns, `hops` times.
 
-    def __init__(self, stack: ExitStack, cluster: Cluster, device: str, size: int) -> None:
+    `stack` closes it.
+    """
+
+    def __init__(
+        self, stack: ExitStack, cluster: Cluster, devices: tuple[str, str], hops: int, size: int
+    ) -> None:
         import tensorflow as tf
 
         from .support.session import config, opened, v1
 
-        a, b = (f"/job:{job}/task:0/device:{device}:0" for job in JOBS)
+        a, b = devices
         graph = tf.Graph()
         with graph.as_default():
             with tf.device(f"/job:{JOBS[0]}/task:0/cpu:0"):
@@ -70,8 +81,8 @@ class Crossings:
             with tf.device(a):
                 source = v1.get_variable("source", initializer=start, use_resource=True)
                 value = source.read_value()
-            for crossing in range(CROSSINGS):
-                with tf.device(a if crossing % 2 else b):
+            for hop in range(hops):
+                with tf.device(a if hop % 2 else b):
                     value = tf.negative(value)
             with tf.device(a):
                 self._result = tf.negative(value)
@@ -91,28 +102,44 @@ class Crossings:
         return self._session.run(self._result)
 
 
+def _opened(stack: ExitStack, cluster: Cluster, device: str, size: int) -> list[Alternation]:
+    """The crossings, and the copies alone."""
+    here, there = (f"/job:{job}/task:0/device:{device}:0" for job in JOBS)
+    processor = f"/job:{JOBS[0]}/task:0/cpu:0"
+    return [
+        Alternation(stack, cluster, (here, there), CROSSINGS, size),
+        Alternation(stack, cluster, (here, processor), COPIES, size),
+    ]
+
+
 def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
-    """Rows in milliseconds per step. `wrong` counts elements that differ from those over gRPC."""
+    """Rows in milliseconds per step.
+
+    "grpc_added" and "rdma_added" are without the copies. `wrong` counts elements that differ from
+    those over gRPC.
+    """
     rows = []
     with ExitStack() as stack:
         clusters = {
             protocol: stack.enter_context(
                 Cluster(dict.fromkeys(JOBS, 1), protocol, environment(device, protocol))
             )
-            for protocol in ("grpc", "rdma")
+            for protocol in PROTOCOLS
         }
         for size in track(sizes, "measuring crossings"):
             with ExitStack() as sessions:
                 ways = {
-                    name: Crossings(sessions, cluster, device, size)
+                    name: _opened(sessions, cluster, device, size)
                     for name, cluster in clusters.items()
                 }
-                results = {name: way.result() for name, way in ways.items()}
+                results = {name: crossings.result() for name, (crossings, _) in ways.items()}
                 before = clusters["rdma"].counted()
-                times: dict[str, list[float]] = {name: [] for name in ways}
+                times: dict[str, list[float]] = {}
                 for _ in range(repeat):
-                    for name, way in ways.items():
-                        times[name].append(way.milliseconds())
+                    for name, (crossings, copies) in ways.items():
+                        step, alone = crossings.milliseconds(), copies.milliseconds()
+                        times.setdefault(name, []).append(step)
+                        times.setdefault(f"{name}_added", []).append(step - alone)
                 rows.append(
                     {
                         "bytes": size,
@@ -126,16 +153,20 @@ def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
 
 def show(rows: list[dict[str, Any]], device: str, console: Console) -> None:
     """Print the times of both protocols and their ratio."""
-    table = Table(title=f"a step with {CROSSINGS} crossings between two {device}s, ms, medians")
-    for heading in ("size", "gRPC", "rdma", "gRPC / rdma", "by gRPC", "wrong"):
+    title = (
+        f"a step with {CROSSINGS} crossings between two {device}s, ms, medians; +: without copies"
+    )
+    table = Table(title=title)
+    ratios = ("gRPC / rdma", "+gRPC / +rdma")
+    for heading in ("size", "gRPC", "rdma", "+gRPC", "+rdma", *ratios, "by gRPC", "wrong"):
         table.add_column(heading, justify="right")
     for row in rows:
         by_grpc = row["sent"]["grpc"]["tensors"]
-        times = [f"{row[name].median:.2f}" for name in ("grpc", "rdma")]
+        times = [f"{row[name].median:.2f}" for name in (*PROTOCOLS, *ADDED)]
         table.add_row(
             size_name(row["bytes"]),
             *times,
-            ratio(row["grpc"], row["rdma"]),
+            *(ratio(row[slow], row[fast]) for slow, fast in (PROTOCOLS, ADDED)),
             str(by_grpc),
             str(row["wrong"]),
         )

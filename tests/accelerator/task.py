@@ -7,10 +7,10 @@ settings, and is answered with whether they are valid; "count" with its counters
 """
 
 import contextlib
-import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
@@ -18,31 +18,22 @@ from bench.support import task
 from tests.support.accelerators import LIBRARY, Library
 
 
-class Commands:
-    """Standard input without the lines that are for the library."""
+def main() -> None:
+    """Run the task."""
+    library = Library(os.environ[LIBRARY])
+    library.load()
 
-    def __init__(self, library: Library) -> None:
-        self.library = library
-        self.lines = sys.stdin
+    def answer(target: str, line: str) -> Any:
+        match line.split(maxsplit=1):
+            case ["set", pairs]:
+                return library.set(pairs)
+            case ["count"]:
+                return library.counters()
+        return task.report()
 
-    def __iter__(self) -> "Commands":
-        return self
-
-    def __next__(self) -> str:
-        for line in self.lines:
-            match line.split(maxsplit=1):
-                case ["set", pairs]:
-                    print(json.dumps(self.library.set(pairs)), flush=True)
-                case ["count"]:
-                    print(json.dumps(self.library.counters()), flush=True)
-                case _:
-                    return line
-        raise StopIteration
+    with contextlib.suppress(KeyboardInterrupt):
+        task.run(answer)
 
 
 if __name__ == "__main__":
-    loaded = Library(os.environ[LIBRARY])
-    loaded.load()
-    sys.stdin = Commands(loaded)
-    with contextlib.suppress(KeyboardInterrupt):
-        task.main()
+    main()
