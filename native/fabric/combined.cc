@@ -230,7 +230,7 @@ bool CombinedDevice::Imports() const {
                      [](const Member& member) { return member.device->Imports(); });
 }
 
-Status CombinedDevice::Import(const DmaBuf& memory, Access access,
+Status CombinedDevice::Import(const DeviceMemory& memory, Access access,
                               std::unique_ptr<Region>* region) {
   for (const Member& member : members_) {
     if (member.device->Imports()) return member.device->Import(memory, access, region);

@@ -40,7 +40,8 @@ class CombinedDevice final : public Device {
   size_t RegionGranule() const override { return members_.front().device->RegionGranule(); }
   Status Adopt(Region* region) override;
   bool Imports() const override;
-  Status Import(const DmaBuf& memory, Access access, std::unique_ptr<Region>* region) override;
+  Status Import(const DeviceMemory& memory, Access access,
+                std::unique_ptr<Region>* region) override;
   MappedSpan MapOwn(const RemoteSpan& span) override {
     return members_.front().device->MapOwn(span);
   }

@@ -71,9 +71,11 @@ struct RemoteSpan {
   uint64_t length = 0;
 };
 
-// Memory of an accelerator, exported as a DMA-BUF that begins with it.
-struct DmaBuf {
-  int file = -1;            // its descriptor
+// Memory of an accelerator.
+struct DeviceMemory {
+  // The descriptor of a DMA-BUF that begins with the memory. -1: the kernel finds the memory by its
+  // address, with a module such as nvidia_peermem.
+  int file = -1;
   char* address = nullptr;  // the processor cannot access it
   size_t length = 0;        // in bytes
 };
@@ -291,7 +293,7 @@ class Device {
   // after the call. Peers may read there, and this side may Read() into it, on channels without
   // Copies(). Returns Unimplemented if the fabric cannot, another error if it does not accept this
   // memory.
-  virtual Status Import(const DmaBuf& /*memory*/, Access /*access*/,
+  virtual Status Import(const DeviceMemory& /*memory*/, Access /*access*/,
                         std::unique_ptr<Region>* /*region*/) {
     return Status(Code::kUnimplemented, "the fabric cannot access memory of accelerators");
   }

@@ -20,16 +20,6 @@ constexpr int kFlushToOwner = 100;          // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_T
 
 }  // namespace
 
-Status CudaExporter::Open(std::shared_ptr<const CudaDriver> driver,
-                          std::unique_ptr<DeviceExporter>* exporter) {
-  if (driver->get_handle == nullptr) {
-    return Status(Code::kUnimplemented,
-                  "the CUDA driver cannot export memory of GPUs: it is older than CUDA 11.7");
-  }
-  exporter->reset(new CudaExporter(std::move(driver)));
-  return OkStatus();
-}
-
 Status CudaExporter::Locate(uint64_t address, int* device, void** context) const {
   int ordinal = 0;
   int result = driver_->get_pointer_attribute(&ordinal, kPointerOrdinal, address);
@@ -57,6 +47,10 @@ Status CudaExporter::Find(const void* address, DeviceAllocation* allocation) con
 
 Status CudaExporter::Export(const DeviceAllocation& allocation, fabric::host::FileDescriptor* file,
                             size_t* length) const {
+  if (driver_->get_handle == nullptr) {
+    return Status(Code::kUnimplemented,
+                  "the CUDA driver cannot export memory of GPUs: it is older than CUDA 11.7");
+  }
   const auto address = reinterpret_cast<uint64_t>(allocation.address);
   int device = 0;
   void* context = nullptr;

@@ -1,4 +1,4 @@
-// Exports memory of GPUs by the CUDA driver (11.7 or newer).
+// Exports memory of GPUs by the CUDA driver, which can do so from 11.7 on.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,7 @@ namespace rdma_transport::memory {
 // See DeviceExporter for the contract.
 class CudaExporter final : public DeviceExporter {
  public:
-  // Returns Unimplemented if the driver is too old.
-  static Status Open(std::shared_ptr<const CudaDriver> driver,
-                     std::unique_ptr<DeviceExporter>* exporter);
+  explicit CudaExporter(std::shared_ptr<const CudaDriver> driver) : driver_(std::move(driver)) {}
 
   Status Find(const void* address, DeviceAllocation* allocation) const override;
   Status Export(const DeviceAllocation& allocation, fabric::host::FileDescriptor* file,
@@ -22,8 +20,6 @@ class CudaExporter final : public DeviceExporter {
   Status FlushWrites(const void* address) const override;
 
  private:
-  explicit CudaExporter(std::shared_ptr<const CudaDriver> driver) : driver_(std::move(driver)) {}
-
   // Gets the GPU of an address and the context in which it was allocated.
   Status Locate(uint64_t address, int* device, void** context) const;
 

@@ -24,7 +24,7 @@ class DeviceExporter {
   // Finds the allocation in which `address` lies. Returns NotFound if it is not memory of a device.
   virtual Status Find(const void* address, DeviceAllocation* allocation) const = 0;
   // Exports whole pages of the allocation, from its beginning, as a DMA-BUF. Returns how many
-  // bytes. Returns Unimplemented, with the driver's reason, if the device or the driver cannot.
+  // bytes. Returns Unimplemented, with the reason, if the device or the driver cannot.
   virtual Status Export(const DeviceAllocation& allocation, fabric::host::FileDescriptor* file,
                         size_t* length) const = 0;
   // After a card has written to `address`: the device's operations that begin later see it.

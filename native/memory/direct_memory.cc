@@ -42,9 +42,17 @@ Status DirectMemory::Import(const DeviceAllocation& allocation,
                             std::unique_ptr<fabric::Region>* region) {
   fabric::host::FileDescriptor file;
   size_t length = 0;
-  RDMA_RETURN_IF_ERROR(exporter_->Export(allocation, &file, &length));
-  return device_->Import({file.get(), allocation.address, length}, fabric::Access::kRemoteRead,
-                         region);
+  Status exported = exporter_->Export(allocation, &file, &length);
+  if (exported.ok()) {
+    exported = device_->Import({file.get(), allocation.address, length},
+                               fabric::Access::kRemoteRead, region);
+  }
+  if (exported.ok()) return exported;
+  const Status found = device_->Import({-1, allocation.address, allocation.length},
+                                       fabric::Access::kRemoteRead, region);
+  if (found.ok()) return found;
+  return Status(exported.code(), exported.message() + "; and the kernel cannot find it by its " +
+                                     "address, as with nvidia_peermem: " + found.message());
 }
 
 // A registration keeps freed memory from being used otherwise, and its address may soon be that of

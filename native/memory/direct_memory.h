@@ -19,7 +19,8 @@ struct DirectStats {
   uint64_t bytes = 0;          // registered now
 };
 
-// Registers each allocation once, when a tensor in it is first sent or received. Thread-safe.
+// Registers each allocation once, when a tensor in it is first sent or received: as a DMA-BUF, or
+// else by its address. Thread-safe.
 class DirectMemory {
  public:
   // `device` must outlive this.

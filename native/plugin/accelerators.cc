@@ -51,16 +51,14 @@ void PinForGpus(Runtime* runtime) {
 Status OpenDirect(Runtime* runtime) {
   if (runtime->direct() != nullptr) return OkStatus();
   if (runtime->device() == nullptr || !runtime->device()->Imports()) {
-    return Status(Code::kUnimplemented, "no fabric with an RDMA card and rdma-core 34");
+    return Status(Code::kUnimplemented, "no fabric with an RDMA card");
   }
   if (runtime->settings().checksum) {
     return Status(Code::kFailedPrecondition, "RDMA_TRANSPORT_CHECKSUM=on reads each tensor");
   }
   CudaDriver driver;
   RDMA_RETURN_IF_ERROR(OpenCuda(*runtime, &driver));
-  std::unique_ptr<memory::DeviceExporter> exporter;
-  RDMA_RETURN_IF_ERROR(memory::CudaExporter::Open(driver, &exporter));
-  runtime->OpenDirect(std::move(exporter));
+  runtime->OpenDirect(std::make_unique<memory::CudaExporter>(driver));
   return OkStatus();
 }
 

@@ -14,6 +14,8 @@ _PCI = "/sys/bus/pci/devices"
 _FUNCTION = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DRIVER = "/proc/driver/nvidia/version"
 _OPEN_MODULES = "apt-get install nvidia-open    # NVIDIA's open kernel modules, 515 or newer"
+_FINDS_BY_ADDRESS = ("nvidia_peermem", "nv_peer_mem")  # modules of the kernel, the first of today
+_LOAD_PEER_MEMORY = "modprobe nvidia_peermem    # needs MLNX_OFED or DOCA's drivers of the card"
 
 
 def gpus(system: System) -> list[str]:
@@ -27,7 +29,7 @@ def gpus(system: System) -> list[str]:
 
 
 def check_driver(context: Context) -> Result:
-    """The driver can export the GPUs' memory, and this kernel lets cards use it."""
+    """Cards can use the GPUs' memory: as DMA-BUFs of the driver, or found by the kernel."""
     system = context.system
     there = gpus(system)
     if not there:
@@ -43,15 +45,22 @@ def check_driver(context: Context) -> Result:
     if not version:
         return Result("gpu_direct", bad, "the NVIDIA driver is not loaded", why,
                       {"shell": "modprobe nvidia"})  # fmt: skip
+    modules = system.names("/sys/module")
+    finders = [name for name in _FINDS_BY_ADDRESS if name in modules]
+    driver = f"{len(there)} GPUs; {version.split(': ')[-1].strip()}"
     kernel = re.match(r"(\d+)\.(\d+)", platform.release())
-    if kernel is not None and (int(kernel[1]), int(kernel[2])) < HAS_DMA_BUF:
+    old = kernel is not None and (int(kernel[1]), int(kernel[2])) < HAS_DMA_BUF
+    if not old and "Open Kernel Module" in version:
+        return Result("gpu_direct", PASS, driver)
+    if finders:
+        return Result("gpu_direct", PASS, f"{driver}; {finders[0]}")
+    if old:
         found = f"Linux {platform.release()}; DMA-BUF for RDMA needs 5.12"
-        return Result("gpu_direct", bad, found, why, setting("GPU_DIRECT", "off"))
-    if "Open Kernel Module" not in version:
+        fix = _LOAD_PEER_MEMORY
+    else:
         found = "the NVIDIA driver's kernel modules are not the open ones, which export DMA-BUFs"
-        found += " (nvidia_peermem is not used)"
-        return Result("gpu_direct", bad, found, why, {"shell": _OPEN_MODULES})
-    return Result("gpu_direct", PASS, f"{len(there)} GPUs; {version.split(': ')[-1].strip()}")
+        fix = _OPEN_MODULES
+    return Result("gpu_direct", bad, f"{found}; nvidia_peermem is not loaded", why, {"shell": fix})
 
 
 def distance(system: System, first: str, second: str) -> str:

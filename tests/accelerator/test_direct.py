@@ -146,6 +146,19 @@ def test_what_comes_from_a_processor_is_read_into_the_device() -> None:
         assert a.stats()["device_direct_bytes"] == 0
 
 
+def test_the_kernel_may_find_memory_by_its_address() -> None:
+    """As with nvidia_peermem, where memory cannot be registered as a DMA-BUF."""
+    fake = "peer_memory=1;fail=reg_dmabuf_mr:1:EOPNOTSUPP"
+    given = exporting(fake=fake, GPU_DIRECT="on")
+    with AcceleratorCluster(JOBS, "rdma", given) as cluster, ready(cluster) as graph:
+        before = direct_bytes(cluster)
+        run(graph, LARGE)
+        assert direct_bytes(cluster) > before
+        for task in tasks(cluster):
+            direct = task.stats()["direct"]
+            assert (direct["registrations"] > 0, direct["refused"]) == (True, 0)
+
+
 @pytest.mark.parametrize(
     ("given", "refused"),
     [

@@ -80,6 +80,19 @@ def test_the_driver_and_the_kernel_must_export_memory(
     assert checked(tmp_path, version).status == SKIP
 
 
+@pytest.mark.parametrize(("version", "release"), [(CLOSED, "6.8.0"), (OPEN, "5.10.0-amd64")])
+@pytest.mark.parametrize("module", ["nvidia_peermem", "nv_peer_mem"])
+def test_a_module_of_the_kernel_finds_memory_without_dma_buf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, release: str, module: str
+) -> None:
+    add_gpu(tmp_path, f"{SWITCH}/{GPU}")
+    monkeypatch.setattr(platform, "release", lambda: release)
+    (tmp_path / "sys/module" / module).mkdir(parents=True)
+    result = checked(tmp_path, version)
+    assert (result.status, result.fix) == (PASS, {})
+    assert module in result.found
+
+
 def test_nothing_is_checked_without_a_gpu_or_a_card(tmp_path: Path) -> None:
     display = {"vendor": "0x1a03", "class": "0x030000"}
     device(tmp_path, "/sys/bus/pci/devices/0000:05:00.0", f"{SWITCH}/0000:05:00.0", **display)

@@ -35,7 +35,7 @@ class MemoryRegion final : public Region {
 // Memory of an accelerator, which belongs to another owner. See Region for the contract.
 class ImportedRegion final : public Region {
  public:
-  ImportedRegion(uint64_t key, const DmaBuf& memory, Access access) {
+  ImportedRegion(uint64_t key, const DeviceMemory& memory, Access access) {
     address_ = memory.address;
     length_ = memory.length;
     key_ = key;

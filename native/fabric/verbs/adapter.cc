@@ -162,8 +162,8 @@ bool Adapter::FailedLately(Nanos now) const {
 
 bool Adapter::Usable() const { return generation_ == host::ForkGeneration(); }
 
-ibv_mr* Adapter::RegisterAt(uint64_t iova, void* address, size_t length, int access) {
-  const bool relaxed = settings_.relaxed_ordering && library_->reg_mr_iova2 != nullptr;
+ibv_mr* Adapter::RegisterAt(uint64_t iova, void* address, size_t length, int access, bool relaxed) {
+  relaxed = relaxed && library_->reg_mr_iova2 != nullptr;
   // ibv_reg_mr_iova2() drops optional flags that the kernel does not support.
   if (relaxed || iova != AddressOf(address)) {
     return library_->reg_mr_iova2(
@@ -175,7 +175,8 @@ ibv_mr* Adapter::RegisterAt(uint64_t iova, void* address, size_t length, int acc
 
 Status Adapter::Register(void* address, size_t length, int access,
                          std::unique_ptr<Registration>* registration) {
-  ibv_mr* region = RegisterAt(AddressOf(address), address, length, access);
+  ibv_mr* region =
+      RegisterAt(AddressOf(address), address, length, access, settings_.relaxed_ordering);
   if (region == nullptr) return RegistrationError(errno, length, registered_.load(), Name());
   registration->reset(new Registration(this, region, address, AddressOf(address)));
   registered_.fetch_add((*registration)->locked_ = length);
@@ -197,7 +198,7 @@ int Adapter::WindowAccess(size_t length, int access) {
 Status Adapter::Expose(void* address, size_t length, int access,
                        std::shared_ptr<Registration>* registration) {
   const auto register_at = [&](uint64_t iova, int allowed) {
-    return RegisterAt(iova, address, length, allowed);
+    return RegisterAt(iova, address, length, allowed, settings_.relaxed_ordering);
   };
   if (!ExposeBy(register_at, address, length, access, registration)) {
     return RegistrationError(errno, length, registered_.load(), Name());
@@ -206,19 +207,22 @@ Status Adapter::Expose(void* address, size_t length, int access,
   return OkStatus();
 }
 
-Status Adapter::Expose(const DmaBuf& memory, int access,
+Status Adapter::Expose(const DeviceMemory& memory, int access,
                        std::shared_ptr<Registration>* registration) {
-  if (library_->reg_dmabuf_mr == nullptr) {
+  if (memory.file >= 0 && library_->reg_dmabuf_mr == nullptr) {
     return Status(Code::kUnimplemented,
                   "libibverbs is too old to register memory of accelerators: it lacks "
                   "ibv_reg_dmabuf_mr of rdma-core 34");
   }
   // Without relaxed ordering: the card's writes to an accelerator must not pass each other.
   const auto register_at = [&](uint64_t iova, int allowed) {
+    if (memory.file < 0) {
+      return RegisterAt(iova, memory.address, memory.length, allowed, /*relaxed=*/false);
+    }
     return library_->reg_dmabuf_mr(domain_, 0, memory.length, iova, memory.file, allowed);
   };
   if (ExposeBy(register_at, memory.address, memory.length, access, registration)) return OkStatus();
-  return VerbError(errno, "ibv_reg_dmabuf_mr", Name());
+  return VerbError(errno, memory.file < 0 ? "ibv_reg_mr" : "ibv_reg_dmabuf_mr", Name());
 }
 
 bool Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at,

@@ -128,7 +128,8 @@ class Adapter {
                 std::shared_ptr<Registration>* registration);
 
   // The same for memory of an accelerator. Returns Unimplemented if libibverbs is too old.
-  Status Expose(const DmaBuf& memory, int access, std::shared_ptr<Registration>* registration);
+  Status Expose(const DeviceMemory& memory, int access,
+                std::shared_ptr<Registration>* registration);
 
   // Charges locked memory of peers that have requested a channel and not connected yet. Returns
   // false if that exceeds the limit. A negative number undoes a charge.
@@ -168,7 +169,7 @@ class Adapter {
   Status Init();
   void DecideIsolation();
   int WindowAccess(size_t length, int access);
-  ibv_mr* RegisterAt(uint64_t iova, void* address, size_t length, int access);
+  ibv_mr* RegisterAt(uint64_t iova, void* address, size_t length, int access, bool relaxed);
   // Returns false with errno. `register_at` returns null with errno.
   bool ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at, void* address,
                 size_t length, int access, std::shared_ptr<Registration>* registration);

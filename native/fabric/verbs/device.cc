@@ -130,7 +130,8 @@ Status VerbsDevice::Adopt(Region* region) {
   return OkStatus();
 }
 
-Status VerbsDevice::Import(const DmaBuf& memory, Access access, std::unique_ptr<Region>* region) {
+Status VerbsDevice::Import(const DeviceMemory& memory, Access access,
+                           std::unique_ptr<Region>* region) {
   RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
   auto made = std::make_unique<host::ImportedRegion>(memory_->NewKeyOfImported(), memory, access);
   RDMA_RETURN_IF_ERROR(memory_->AddImported(made.get(), memory));

@@ -42,8 +42,9 @@ class VerbsDevice final : public Device, private ChannelDevice {
                   std::unique_ptr<Region>* region) override;
   size_t RegionGranule() const override { return size_t{2} << 20; }
   Status Adopt(Region* region) override;
-  bool Imports() const override { return adapter().library().reg_dmabuf_mr != nullptr; }
-  Status Import(const DmaBuf& memory, Access access, std::unique_ptr<Region>* region) override;
+  bool Imports() const override { return true; }
+  Status Import(const DeviceMemory& memory, Access access,
+                std::unique_ptr<Region>* region) override;
   MappedSpan MapOwn(const RemoteSpan&) override { return MappedSpan(); }
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;

@@ -32,7 +32,7 @@ Status RegisteredMemory::Add(Region* region, bool now) {
   return AddEntry(std::move(entry));
 }
 
-Status RegisteredMemory::AddImported(Region* region, const DmaBuf& memory) {
+Status RegisteredMemory::AddImported(Region* region, const DeviceMemory& memory) {
   Entry entry;
   entry.region = region;
   entry.imported = true;

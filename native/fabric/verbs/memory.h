@@ -48,7 +48,7 @@ class RegisteredMemory {
   // stays unpinned.
   Status Add(Region* region, bool now);
   // Registers memory of an accelerator, and adds its region.
-  Status AddImported(Region* region, const DmaBuf& memory);
+  Status AddImported(Region* region, const DeviceMemory& memory);
   void Remove(uint64_t key);
 
   // If `data` lies in a region, sets `span` to the rest of the region from there and returns true.

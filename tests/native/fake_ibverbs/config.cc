@@ -228,6 +228,10 @@ bool Config::SetOfDevice(DeviceConfig* device, size_t port, const std::string& k
     device->same_iova = value == "same";
     return value == "same" || value == "any";
   }
+  if (key == "peer_memory") {
+    device->peer_memory = value == "1";
+    return value == "1" || value == "0";
+  }
   if (key == "open_error") return ParseErrno(value, &device->open_error);
   if (key == "ports") {
     if (!ParseNumber(value, 32, &number) || number == 0) return false;

@@ -52,6 +52,7 @@ struct DeviceConfig {
   uint64_t max_mw_size = uint64_t{1} << 31;
   unsigned int window_types = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   bool same_iova = false;
+  bool peer_memory = false;
   int comp_vectors = 4;
   std::vector<PortConfig> ports = std::vector<PortConfig>(1);
 };

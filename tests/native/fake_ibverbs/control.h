@@ -23,9 +23,14 @@
 //   open_error=ERROR        ibv_open_device() fails, ERROR as a number or as EACCES. Default: 0
 //   max_qp_wr=N max_cqe=N max_sge=N max_inline=N max_qp_rd_atom=N max_qp=N max_mr=N max_mr_size=N
 //   max_mw=N max_mw_size=N comp_vectors=N   what ibv_query_device() shows or ibv_create_*() refuses
-//   to exceed windows=S               memory windows of type 2: none, 2a or 2b. Default: 2b iova=S
-//   any, or same: ibv_reg_mr_iova2() takes no address but the memory's own.
+//                           to exceed
+//   windows=S               memory windows of type 2: none, 2a or 2b. Default: 2b
+//   iova=S                  any, or same: ibv_reg_mr_iova2() takes no address but the memory's own.
 //                           Default: any
+//   peer_memory=B           1: memory files that are mapped without access can be registered by
+//                           their address, as memory of GPUs with nvidia_peermem. The process
+//                           must have a descriptor of the file. Default: 0. Other memory without
+//                           access is refused with EFAULT
 //   link_layer=S            ethernet or infiniband. Makes default GIDs and lid anew. Default:
 //                           ethernet
 //   port_state=S            active, down, init or armed. Default: active

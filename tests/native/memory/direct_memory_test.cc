@@ -93,11 +93,10 @@ class DirectMemoryTest : public testing::VerbsPairTest {
 
   static std::unique_ptr<DirectMemory> Opened(const Side& side) {
     std::shared_ptr<const CudaDriver> driver;
-    std::unique_ptr<DeviceExporter> exporter;
-    Status opened = CudaDriver::Open(PRETEND_CUDA_LIBRARY, &driver);
-    if (opened.ok()) opened = CudaExporter::Open(driver, &exporter);
+    const Status opened = CudaDriver::Open(PRETEND_CUDA_LIBRARY, &driver);
     EXPECT_TRUE(opened.ok()) << opened.message();
-    return std::make_unique<DirectMemory>(side.device.get(), std::move(exporter));
+    return std::make_unique<DirectMemory>(side.device.get(),
+                                          std::make_unique<CudaExporter>(driver));
   }
   void Open(Settings settings = testing::OnFake()) {
     ConnectedPair(settings);
@@ -141,6 +140,29 @@ TEST_F(DirectMemoryTest, CardsReadFromOneGpuIntoAnother) {
     fabric::RemoteSpan span;
     ASSERT_TRUE(b_.channel->Locate(At(from), &span));
     EXPECT_EQ(a_.channel->Write(At(to), {span.key, 0, 64}, 2).code(), Code::kPermissionDenied);
+    of_a_.reset();
+    of_b_.reset();
+    DropDevices();
+  }
+}
+
+// As with nvidia_peermem, where the driver exports no DMA-BUF.
+TEST_F(DirectMemoryTest, TheKernelMayFindMemoryByItsAddress) {
+  ASSERT_EQ(Fake().set("peer_memory", "1"), 0);
+  PretendCudaDirect(/*dma_buf=*/0, 100);
+  for (const Isolation isolation : {Isolation::kAddress, Isolation::kPeer, Isolation::kOff}) {
+    Settings settings = testing::OnFake();
+    settings.verbs.isolation = isolation;
+    ASSERT_NO_FATAL_FAILURE(Open(settings));
+    const Gpu::Memory from = Gpu::Allocate(kMiB);
+    const Gpu::Memory to = Gpu::Allocate(kMiB);
+    std::string(kMiB, 'x').copy(from.bytes, kMiB);
+    ASSERT_NE(of_b_->Register(At(from), kMiB), nullptr);
+    ASSERT_NE(of_a_->Register(At(to), kMiB), nullptr);
+    EXPECT_EQ(of_a_->Stats().refused, 0u);
+    ASSERT_TRUE(Read(At(from, 64), At(to, 128), 1000).ok());
+    EXPECT_EQ(std::string(to.bytes, 1200),
+              std::string(128, 0) + std::string(1000, 'x') + std::string(72, 0));
     of_a_.reset();
     of_b_.reset();
     DropDevices();
@@ -247,7 +269,7 @@ TEST_F(DirectMemoryTest, OnlyVerbsImports) {
   EXPECT_TRUE(a_.device->Imports());
   std::unique_ptr<fabric::Region> refused;
   const Status status =
-      a_.device->Import({-1, nullptr, kMiB}, fabric::Access::kRemoteRead, &refused);
+      a_.device->Import({0, nullptr, kMiB}, fabric::Access::kRemoteRead, &refused);
   EXPECT_NE(status.message().find("ibv_reg_dmabuf_mr"), std::string::npos) << status.message();
   Settings settings;
   settings.fabric = "shm";
