@@ -70,7 +70,8 @@ class Memory final : public Owned {
   const size_t length_;
 };
 
-// A read or write in progress. Guarded by its BlockingChannel's lock.
+// A read or write in progress; null stands for one that has ended well. Guarded by its
+// BlockingChannel's lock.
 struct Transfer {
   std::shared_ptr<Memory> memory;  // null once it has ended
   bool done = false;
@@ -101,7 +102,8 @@ class BlockingChannel final : public Owned, public fabric::ChannelHandler {
   // here. `scratch` receives bytes that are discarded.
   Status WaitRemote(uint64_t key, const std::shared_ptr<Memory>& scratch, Nanos deadline);
   // Starts a transfer between `memory` at offset `at` and the peer's region. The caller must check
-  // both bounds. Returns NotFound if the peer no longer has the region.
+  // both bounds. Returns NotFound if the peer no longer has the region. Where the channel maps the
+  // region, the transfer has ended when this returns, and `transfer` is null.
   Status Start(bool write, const std::shared_ptr<Memory>& memory, uint64_t at, uint64_t key,
                uint64_t offset, uint64_t length, std::shared_ptr<Transfer>* transfer);
   Status Notify(std::string_view note);

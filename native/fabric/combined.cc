@@ -131,6 +131,9 @@ class CombinedChannel final : public Channel {
     return chosen() == nullptr ? NotConnected() : chosen()->Write(source, destination, cookie);
   }
   Status Flush() override { return chosen() == nullptr ? NotConnected() : chosen()->Flush(); }
+  std::shared_ptr<RemoteRegion> Remote(uint64_t key) const override {
+    return chosen() == nullptr ? nullptr : chosen()->Remote(key);
+  }
   MappedSpan Map(const RemoteSpan& span) override { return chosen()->Map(span); }
   std::shared_ptr<const void> Hold() const override {
     return chosen() == nullptr ? nullptr : chosen()->Hold();

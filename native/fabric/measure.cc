@@ -153,6 +153,7 @@ Status Meter::Introduce(Nanos timeout) {
   peer_key_ = peer.key;
   peer_largest_ = peer.largest;
   channel_->Map(PeerTarget(1));  // on fabrics that map memory, maps the region now
+  peer_region_ = channel_->Remote(peer_key_);
   return OkStatus();
 }
 
@@ -270,7 +271,12 @@ Status Meter::WriteBack(const Plan& plan, bool active, Measured* measured) {
   transfers_ = 0;
   auto write = [&](uint64_t i) {
     source()[last] = static_cast<char>(i);
-    RDMA_RETURN_IF_ERROR(channel_->Write(source(), PeerTarget(plan.bytes), i));
+    if (peer_region_ != nullptr) {
+      RDMA_RETURN_IF_ERROR(peer_region_->Write(source(), 0, plan.bytes));
+      ++transfers_;
+    } else {
+      RDMA_RETURN_IF_ERROR(channel_->Write(source(), PeerTarget(plan.bytes), i));
+    }
     return Notify(1);
   };
   for (uint64_t i = 0; i < plan.iterations; ++i) {
@@ -287,6 +293,12 @@ Status Meter::WriteBack(const Plan& plan, bool active, Measured* measured) {
   return OkStatus();
 }
 
+Status Meter::ReadOnce(const Plan& plan, uint64_t number) {
+  if (peer_region_ != nullptr) return peer_region_->Read(peer_largest_, target(), plan.bytes);
+  RDMA_RETURN_IF_ERROR(channel_->Read(PeerSource(plan.bytes), target(), number));
+  return Until(plan.timeout, [&] { return transfers_ == number + 1; });
+}
+
 Status Meter::ReadOneByOne(const Plan& plan, Measured* measured) {
   char& last = target()[plan.bytes - 1];
   const char never = last;
@@ -295,8 +307,7 @@ Status Meter::ReadOneByOne(const Plan& plan, Measured* measured) {
     wrong_ += i > 0 && last == never;
     last = never;
     const Nanos start = Now();
-    RDMA_RETURN_IF_ERROR(channel_->Read(PeerSource(plan.bytes), target(), i));
-    RDMA_RETURN_IF_ERROR(Until(plan.timeout, [&] { return transfers_ == i + 1; }));
+    RDMA_RETURN_IF_ERROR(ReadOnce(plan, i));
     measured->samples.push_back(Now() - start);
   }
   CompareTarget(plan.bytes);
@@ -304,9 +315,25 @@ Status Meter::ReadOneByOne(const Plan& plan, Measured* measured) {
 }
 
 Status Meter::Stream(const Plan& plan, Measured* measured) {
+  const Nanos start = Now();
+  RDMA_RETURN_IF_ERROR(peer_region_ != nullptr ? StreamCopies(plan) : StreamTransfers(plan));
+  measured->elapsed = Now() - start;
+  if (plan.test == Test::kReadBandwidth) CompareTarget(plan.bytes);
+  return OkStatus();
+}
+
+Status Meter::StreamCopies(const Plan& plan) {
+  const bool write = plan.test == Test::kWriteBandwidth;
+  for (uint64_t i = 0; i < plan.iterations; ++i) {
+    RDMA_RETURN_IF_ERROR(write ? peer_region_->Write(source(), 0, plan.bytes)
+                               : peer_region_->Read(peer_largest_, target(), plan.bytes));
+  }
+  return OkStatus();
+}
+
+Status Meter::StreamTransfers(const Plan& plan) {
   const bool write = plan.test == Test::kWriteBandwidth;
   transfers_ = 0;
-  const Nanos start = Now();
   for (uint64_t begun = 0; begun < plan.iterations;) {
     while (begun < plan.iterations && begun - transfers_ < plan.window) {
       RDMA_RETURN_IF_ERROR(write ? channel_->Write(source(), PeerTarget(plan.bytes), begun)
@@ -317,8 +344,6 @@ Status Meter::Stream(const Plan& plan, Measured* measured) {
     const uint64_t enough = begun < plan.iterations ? begun - plan.window + 1 : begun;
     RDMA_RETURN_IF_ERROR(Until(plan.timeout, [&] { return transfers_ >= enough; }));
   }
-  measured->elapsed = Now() - start;
-  if (!write) CompareTarget(plan.bytes);
   return OkStatus();
 }
 

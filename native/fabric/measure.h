@@ -1,6 +1,9 @@
 // Measures the performance of a channel. Two processes run the same test, one as the active side
 // and one as the passive side.
 //
+// Where the channel maps the peer's memory, reads and writes are those of RemoteRegion: one copy each,
+// without a window and without OnTransfer().
+//
 // All work runs in the caller's thread. It polls the device while a test runs and must be its only
 // polling thread. The device is not polled between tests.
 #pragma once
@@ -99,8 +102,11 @@ class Meter final : public ChannelHandler {
   Status NotifyCompared(uint64_t bytes, uint64_t number);
   Status NotifyBack(const Plan& plan, bool active, Measured* measured);
   Status WriteBack(const Plan& plan, bool active, Measured* measured);
+  Status ReadOnce(const Plan& plan, uint64_t number);
   Status ReadOneByOne(const Plan& plan, Measured* measured);
   Status Stream(const Plan& plan, Measured* measured);
+  Status StreamCopies(const Plan& plan);
+  Status StreamTransfers(const Plan& plan);
   Status Flood(const Plan& plan, Measured* measured);
   Status TakeFlood(const Plan& plan);
 
@@ -115,6 +121,7 @@ class Meter final : public ChannelHandler {
   const uint64_t largest_;
   std::unique_ptr<Region> region_;
   std::shared_ptr<Channel> channel_;
+  std::shared_ptr<RemoteRegion> peer_region_;  // null if the channel does not map it
   uint64_t peer_key_ = 0;
   uint64_t peer_largest_ = 0;
 

@@ -233,30 +233,14 @@ void ShmChannel::FlushPending() {
 }
 
 Status ShmChannel::Transfer(const RemoteSpan& span, bool write, char* local, uint64_t cookie) {
-  copying_.fetch_add(1);  // first: FinishClose() looks at it after the channel has closed
-  const Status status = closed() ? NotConnected() : Copy(span, write, local, cookie);
-  if (copying_.fetch_sub(1) == 1 && closed()) {
-    Attend();
-    device_->Wake();
-  }
-  return status;
-}
-
-Status ShmChannel::Copy(const RemoteSpan& span, bool write, char* local, uint64_t cookie) {
-  const std::shared_ptr<Mapping> mapping = peer_memory_.Find(span);
-  Status status;
-  if (mapping == nullptr) {
-    status = Status(Code::kInvalidArgument, "a one-sided operation outside the peer's memory");
-    if (write) return status;
-  } else if (write) {
-    if (mapping->writable_address() == nullptr) {
-      return Status(Code::kPermissionDenied, "a write to memory that the peer allows to read only");
-    }
-    std::memcpy(mapping->writable_address() + span.offset, local, span.length);
-    if (cookie == kNobodyWaits) return status;
-  } else {
-    std::memcpy(local, mapping->address() + span.offset, span.length);
-  }
+  if (closed()) return NotConnected();
+  const std::shared_ptr<PeerRegion> region = peer_memory_.Find(span.key);
+  Status status = region == nullptr ? Status(Code::kNotFound, "the peer shares no such region")
+                  : write           ? region->Write(local, span.offset, span.length)
+                                    : region->Read(span.offset, local, span.length);
+  if (status.code() == Code::kUnavailable) return status;
+  if (status.code() == Code::kNotFound) status = {Code::kInvalidArgument, status.message()};
+  if (write && (!status.ok() || cookie == kNobodyWaits)) return status;
   {
     std::lock_guard<std::mutex> lock(state_mu_);
     // After Close() no completion would be delivered.
@@ -278,14 +262,18 @@ Status ShmChannel::Write(const char* source, const RemoteSpan& destination, uint
   return Transfer(destination, /*write=*/true, const_cast<char*>(source), cookie);
 }
 
+std::shared_ptr<RemoteRegion> ShmChannel::Remote(uint64_t key) const {
+  return closed() ? nullptr : peer_memory_.Find(key);
+}
+
 MappedSpan ShmChannel::Map(const RemoteSpan& span) {
-  std::shared_ptr<Mapping> mapping = peer_memory_.Find(span);
+  std::shared_ptr<Mapping> mapping = peer_memory_.FindMapping(span);
   if (mapping == nullptr) {
     // The region was sent before the notification that names it, so it is already in the socket.
     // HandleSocket() finds an end of the stream again and handles it.
     const Status drained = DrainSocket(kMessagesInSocket);
     if (!drained.ok() && drained.code() != Code::kUnavailable) EndAfterRing(drained);
-    mapping = peer_memory_.Find(span);
+    mapping = peer_memory_.FindMapping(span);
   }
   if (mapping == nullptr) return MappedSpan();
   const char* data = mapping->address() + span.offset;
@@ -502,6 +490,7 @@ void ShmChannel::Close(const Status& reason) {
     if (state_.exchange(State::kClosed) == State::kClosed) return;
     close_reason_ = true_code ? reason : Status(Code::kAborted, reason.message());
   }
+  peer_memory_.Close();
   {
     std::lock_guard<std::mutex> lock(socket_mu_);
     if (socket_ != nullptr && !device_->Foreign()) {
@@ -517,8 +506,10 @@ void ShmChannel::Close(const Status& reason) {
   device_->Wake();
 }
 
+// HasWork() keeps the polling thread here until the last copy has ended. The memory that copies use
+// may be freed in OnClosed().
 void ShmChannel::FinishClose() {
-  if (finished() || copying_.load() > 0) return;
+  if (finished() || !peer_memory_.Close()) return;
   const auto handler = handler_.lock();
   Status reason;
   {

@@ -80,6 +80,7 @@ class ShmChannel final : public Channel {
   Backlog backlog() const override;
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
+  std::shared_ptr<RemoteRegion> Remote(uint64_t key) const override;
   MappedSpan Map(const RemoteSpan& span) override;
   bool Owns(const void* data, RemoteSpan* span) const override;
   uint64_t Delivered() const override;
@@ -146,7 +147,6 @@ class ShmChannel final : public Channel {
   void Finish();
   Owner peer() const { return {peer_device_id_.load(), peer_process_.load()}; }
   Status Transfer(const RemoteSpan& span, bool write, char* local, uint64_t cookie);
-  Status Copy(const RemoteSpan& span, bool write, char* local, uint64_t cookie);
 
   ChannelDevice* const device_;
   const std::weak_ptr<ChannelHandler> handler_;
@@ -176,8 +176,6 @@ class ShmChannel final : public Channel {
   std::set<uint64_t> shared_;
 
   PeerMemory peer_memory_;
-  // Transfers under way. The memory that they use may be freed in OnClosed(), which waits for them.
-  std::atomic<int> copying_{0};
 
   mutable std::mutex state_mu_;
   struct Completion {

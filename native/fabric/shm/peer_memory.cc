@@ -2,6 +2,7 @@
 
 #include <sys/sysinfo.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -38,17 +39,17 @@ Status PeerMemory::Add(const Message& message, const Owner& owner,
                                          std::move(presence), &mapping));
   std::lock_guard<std::mutex> lock(mu_);
   mapped_bytes_ += region.length;
-  mappings_[region.key] = std::move(mapping);
+  regions_[region.key] = std::make_shared<PeerRegion>(std::move(mapping));
   return OkStatus();
 }
 
 Status PeerMemory::MayAdd(const RegionMessage& region) const {
   static const uint64_t kHostMemory = HostMemory();
   std::lock_guard<std::mutex> lock(mu_);
-  if (mappings_.count(region.key) != 0) {
+  if (regions_.count(region.key) != 0) {
     return Status(Code::kDataLoss, "the peer shared a region twice");
   }
-  if (mappings_.size() >= kMaxRegions || region.length > kHostMemory ||
+  if (regions_.size() >= kMaxRegions || region.length > kHostMemory ||
       mapped_bytes_ > kHostMemory - region.length) {
     return Status(Code::kResourceExhausted,
                   "the peer shares more than " + std::to_string(kMaxRegions) + " regions or " +
@@ -58,27 +59,56 @@ Status PeerMemory::MayAdd(const RegionMessage& region) const {
 }
 
 void PeerMemory::Forget(uint64_t key) {
+  std::shared_ptr<PeerRegion> region;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = regions_.find(key);
+    if (found == regions_.end()) return;
+    region = std::move(found->second);
+    mapped_bytes_ -= region->length();
+    regions_.erase(found);
+    const auto idle = [](const auto& other) {
+      return other->Close(PeerRegion::End::kRegionReleased);
+    };
+    forgotten_.erase(std::remove_if(forgotten_.begin(), forgotten_.end(), idle), forgotten_.end());
+    if (!idle(region)) forgotten_.push_back(region);
+  }
+  region->Drop(PeerRegion::End::kRegionReleased);
+}
+
+bool PeerMemory::Close() {
+  constexpr auto kEnd = PeerRegion::End::kChannelClosed;
+  bool idle = true;
   std::lock_guard<std::mutex> lock(mu_);
-  const auto found = mappings_.find(key);
-  if (found == mappings_.end()) return;
-  mapped_bytes_ -= found->second->length();
-  mappings_.erase(found);
+  for (const auto& [key, region] : regions_) idle = region->Close(kEnd) && idle;
+  for (const auto& region : forgotten_) idle = region->Close(kEnd) && idle;
+  return idle;
 }
 
 void PeerMemory::Clear() {
-  decltype(mappings_) mappings;  // unmapped after the lock
-  std::lock_guard<std::mutex> lock(mu_);
-  mappings.swap(mappings_);
-  mapped_bytes_ = 0;
+  decltype(regions_) regions;  // unmapped after the lock
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    regions.swap(regions_);
+    forgotten_.clear();
+    mapped_bytes_ = 0;
+  }
+  for (const auto& [key, region] : regions) region->Drop(PeerRegion::End::kChannelClosed);
 }
 
-std::shared_ptr<Mapping> PeerMemory::Find(const RemoteSpan& span) const {
+std::shared_ptr<PeerRegion> PeerMemory::Find(uint64_t key) const {
   std::lock_guard<std::mutex> lock(mu_);
-  const auto found = mappings_.find(span.key);
-  if (found == mappings_.end()) return nullptr;
+  const auto found = regions_.find(key);
+  return found == regions_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Mapping> PeerMemory::FindMapping(const RemoteSpan& span) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = regions_.find(span.key);
+  if (found == regions_.end()) return nullptr;
   const uint64_t length = found->second->length();
   const bool inside = span.offset <= length && span.length <= length - span.offset;
-  return inside ? found->second : nullptr;
+  return inside ? found->second->mapping() : nullptr;
 }
 
 }  // namespace rdma_transport::fabric::shm

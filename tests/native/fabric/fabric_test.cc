@@ -253,6 +253,93 @@ TEST_P(FabricTest, NoTransferUsesLocalMemoryAfterTheEnd) {
   }
 }
 
+// As above, for copies that take no lock, of several threads.
+TEST_P(FabricTest, NoCopyUsesLocalMemoryAfterTheEnd) {
+  if (!a_.channel->MapsPeer()) GTEST_SKIP() << "copies are for memory that is mapped";
+  constexpr size_t kGranules = 4;
+  struct Marker : testing::Recorder {
+    void OnClosed(const Status& status) override {
+      std::memset(region->address(), 'e', region->length());
+      Recorder::OnClosed(status);
+    }
+    Region* region = nullptr;
+  };
+  for (int round = 0; round < 6; ++round) {
+    const auto marker = std::make_shared<Marker>();
+    a_.handler = marker;
+    ASSERT_TRUE(a_.device->Open(a_.handler, &a_.channel).ok());
+    ASSERT_TRUE(OpenChannel(&b_).ok());
+    ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
+    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }));
+    auto remote = Shared(b_, kGranules);
+    const auto local = Allocate(a_, kGranules);
+    marker->region = local.get();
+    const auto region = a_.channel->Remote(remote->key());
+    ASSERT_NE(region, nullptr);
+    std::vector<std::thread> readers;
+    for (int i = 0; i < 2; ++i) {
+      readers.emplace_back([&, i] {
+        const uint64_t half = local->length() / 2;
+        while (region->Read(i * half, local->address() + i * half, half).ok()) {
+        }
+      });
+    }
+    PollFor(round * kMillisecond);
+    // The end of the region, and then that of the channel while its last copy may be under way.
+    if (round % 2 == 1) remote.reset();
+    if (round % 4 == 1) PollFor(kMillisecond);
+    a_.channel->Close(Status(Code::kCancelled, "enough"));
+    EXPECT_TRUE(PollUntil([&] { return a_.handler->closed; }));
+    for (std::thread& reader : readers) reader.join();
+    const char* const data = local->address();
+    EXPECT_EQ(std::count(data, data + local->length(), 'e'), static_cast<long>(local->length()));
+    EXPECT_FALSE(region->Read(0, local->address(), 1).ok());
+    EXPECT_EQ(a_.channel->Remote(1), nullptr);
+    Drop();
+  }
+}
+
+TEST_P(FabricTest, CopiesEndWithTheRegionAndWithTheChannel) {
+  const auto mine = Private(a_);
+  auto region = Shared(b_);
+  const auto fixed = Shared(b_, 1, Access::kRemoteRead);
+  if (!a_.channel->MapsPeer()) {
+    EXPECT_EQ(a_.channel->Remote(region->key()), nullptr);
+    return;
+  }
+  EXPECT_EQ(a_.channel->Remote(region->key() + 100), nullptr);
+  const auto remote = a_.channel->Remote(region->key());
+  const auto unwritable = a_.channel->Remote(fixed->key());
+  ASSERT_NE(remote, nullptr);
+  ASSERT_NE(unwritable, nullptr);
+  std::memcpy(mine->address(), "written", 8);
+  ASSERT_TRUE(remote->Write(mine->address(), region->length() - 8, 8).ok());
+  EXPECT_STREQ(region->address() + region->length() - 8, "written");
+  std::memcpy(region->address(), "read me", 8);
+  ASSERT_TRUE(remote->Read(0, mine->address() + 64, 8).ok());
+  EXPECT_STREQ(mine->address() + 64, "read me");
+
+  const uint64_t length = region->length();
+  EXPECT_EQ(remote->Read(length - 7, mine->address(), 8).code(), Code::kInvalidArgument);
+  EXPECT_EQ(remote->Read(length + 1, mine->address(), 0).code(), Code::kInvalidArgument);
+  EXPECT_EQ(remote->Write(mine->address(), ~uint64_t{0}, 2).code(), Code::kInvalidArgument);
+  EXPECT_EQ(unwritable->Write(mine->address(), 0, 8).code(), Code::kPermissionDenied);
+  EXPECT_TRUE(unwritable->Read(0, mine->address(), 8).ok());
+
+  region.reset();
+  EXPECT_TRUE(PollUntil(
+      [&] { return remote->Read(0, mine->address(), 8).code() == Code::kNotFound; }));
+  EXPECT_EQ(remote->Write(mine->address(), 0, 8).code(), Code::kNotFound);
+  a_.channel->Close(Status(Code::kCancelled, "enough"));
+  EXPECT_EQ(unwritable->Read(0, mine->address(), 8).code(), Code::kUnavailable);
+  // A copy's memory does not keep the peer waiting.
+  EXPECT_TRUE(PollUntil([&] { return b_.handler->released || b_.handler->reason.code() ==
+                                                               Code::kUnavailable; }));
+  Drop();
+  EXPECT_EQ(unwritable->Read(0, mine->address(), 8).code(), Code::kUnavailable);
+}
+
 TEST_P(FabricTest, NothingOutsideARegionCanBeReached) {
   const auto region = Shared(b_);
   const auto local = Private(a_);
