@@ -96,7 +96,7 @@ def fabric(
     """Measure the fabric alone, without TensorFlow.
 
     Prints bandwidth, latency and rate of writes, reads and notifications, as perftest measures
-    them, with up to 128 transfers in flight.
+    them, with up to 128 transfers in flight. On shared memory each ends at once.
     """
     from . import benchmarks
     from .support.sizes import parse_size, parse_sizes

@@ -2,10 +2,11 @@
 
 The tests are those of perftest. Bandwidth is total bytes over time, with up to 128 transfers in
 flight. The latency of a notification, and of a write with its notification, is half a round trip;
-that of a read is a full round trip. On shared memory, memcpy() takes turns with the fabric in the
-same run: between the same two buffers, and over more memory than the caches hold. Bandwidths are
-medians of several rounds. After each round all bytes are compared with those sent, and differences
-are counted.
+that of a read is a full round trip. On shared memory a transfer is one copy, which ends at once,
+and each process has a processor of its own. There, memcpy() takes turns with the fabric in the same
+run: between the same two buffers, and over more memory than the caches hold. Bandwidths are medians
+of several rounds. After each round all bytes are compared with those sent, and differences are
+counted.
 
 usage: python -m bench.fabric [--fabric libfabric] [--sizes 64,4KiB…4MiB] [--json]
        python -m bench.fabric --listen HOST:PORT     on one host,
@@ -35,7 +36,7 @@ from rdma_transport._fabric import FabricError, Meter, UncachedCopy
 from rdma_transport.command_line import FAILED, AsJson, fail, parse_place, print_json
 
 from .report import times_of
-from .support import python
+from .support import processors, python
 from .support.exit import NotAvailableError, run_command
 from .support.machine import describe
 from .support.meeting import listening, reach, received
@@ -108,14 +109,21 @@ def serve(wire: Wire) -> None:
         meter.connect(bytes.fromhex(wish["address"]), active=False)
         wire.tell(address=meter.address().hex(), device=meter.summary(), machine=describe())
         meter.introduce(TIMEOUT)
-        while True:
-            wish = wire.hear(3 * TIMEOUT)
-            meter.serve(wish["test"], wish["nbytes"], wish["iterations"], TIMEOUT)
+        with processors.only(_processors(meter)[1]):
+            while True:
+                wish = wire.hear(3 * TIMEOUT)
+                meter.serve(wish["test"], wish["nbytes"], wish["iterations"], TIMEOUT)
     except GoneError:
         return
     except (FabricError, KeyError, ValueError) as error:
         wire.tell(error=str(error) or repr(error))
         raise
+
+
+def _processors(meter: Meter) -> tuple[int | None, int | None]:
+    """Return that of the active side, and that of the passive side; None means any."""
+    both = processors.of_each() if meter.fabric() == SHARED_MEMORY else None
+    return both or (None, None)
 
 
 class Bench:
@@ -137,7 +145,8 @@ class Bench:
         """Return seconds. Prefers the error that the other process reports to its effect here."""
         self.wire.tell(test=test, nbytes=nbytes, iterations=iterations)
         try:
-            seconds, wrong = self.meter.run(test, nbytes, iterations, TIMEOUT)
+            with processors.only(_processors(self.meter)[0]):
+                seconds, wrong = self.meter.run(test, nbytes, iterations, TIMEOUT)
         except FabricError:
             if select.select([self.wire.connection], [], [], 1)[0]:
                 self.wire.hear()  # raises

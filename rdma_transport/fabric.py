@@ -186,9 +186,7 @@ class Channel:
         transfer completes; its contents are undefined until then. Raise ``FabricValueError`` if the
         range is out of bounds in either region.
         """
-        length = _stretch(remote, offset, into, at, nbytes)
-        remote.check(self, offset, length)
-        return self._raw.start(False, into, at, remote.key, offset, length)
+        return self._raw.start(False, *self._read_arguments(remote, offset, into, at, nbytes))
 
     def read(
         self,
@@ -205,7 +203,16 @@ class Channel:
         After a ``FabricTimeoutError`` the read can still complete, until the channel is closed.
         Raise ``RegionGoneError`` if the peer released the region.
         """
-        self.start_read(remote, offset, into=into, at=at, nbytes=nbytes).wait(timeout)
+        arguments = self._read_arguments(remote, offset, into, at, nbytes)
+        if not self._raw.copy(False, *arguments):
+            self._raw.start(False, *arguments).wait(timeout)
+
+    def _read_arguments(
+        self, remote: RemoteRegion, offset: int, into: Region, at: int, nbytes: int | None
+    ) -> tuple[Region, int, int, int, int]:
+        length = _stretch(remote, offset, into, at, nbytes)
+        remote.check(self, offset, length)
+        return into, at, remote.key, offset, length
 
     def start_write(
         self,
@@ -222,11 +229,7 @@ class Channel:
         arrives after the data. Raise like ``start_read()``, and ``FabricAccessError`` if the peer's
         region is read-only.
         """
-        length = _stretch(remote, offset, source, at, nbytes)
-        remote.check(self, offset, length)
-        if not remote.writable:
-            raise FabricAccessError("cannot write: the peer's region is read-only")
-        return self._raw.start(True, source, at, remote.key, offset, length)
+        return self._raw.start(True, *self._write_arguments(remote, offset, source, at, nbytes))
 
     def write(
         self,
@@ -243,7 +246,17 @@ class Channel:
         After a ``FabricTimeoutError`` the write can still complete, until the channel is closed.
         Raise ``RegionGoneError`` if the peer released the region.
         """
-        self.start_write(remote, offset, source=source, at=at, nbytes=nbytes).wait(timeout)
+        arguments = self._write_arguments(remote, offset, source, at, nbytes)
+        if not self._raw.copy(True, *arguments):
+            self._raw.start(True, *arguments).wait(timeout)
+
+    def _write_arguments(
+        self, remote: RemoteRegion, offset: int, source: Region, at: int, nbytes: int | None
+    ) -> tuple[Region, int, int, int, int]:
+        arguments = self._read_arguments(remote, offset, source, at, nbytes)
+        if not remote.writable:
+            raise FabricAccessError("cannot write: the peer's region is read-only")
+        return arguments
 
     def notify(self, message: bytes | bytearray | memoryview) -> None:
         """Send a message after all earlier writes and messages. Does not block.

@@ -1,6 +1,7 @@
 """UCX's one-sided operations through shared memory, measured by its own `ucx_perftest`.
 
-Two processes of this host, which take turns with what they are compared with.
+Two processes of this host, each on a processor of its own, which take turns with what they are
+compared with.
 """
 
 import csv
@@ -10,6 +11,7 @@ import subprocess
 import threading
 from typing import IO
 
+from . import processors
 from .perftest import Figures
 from .ports import free_port
 
@@ -52,8 +54,10 @@ def measure(test: str, nbytes: int, iterations: int) -> Figures:
     count = ["-n", str(iterations), "-w", str(iterations // 4 + 1)]
     words = [PROGRAM, *TESTS[test], "-s", str(nbytes), *count, "-p", port, "-f", "-v"]
     environment = os.environ | {"UCX_TLS": TRANSPORTS, "UCX_LOG_LEVEL": "error"}
+    each = processors.of_each()
+    here, there = map(processors.words_for, each) if each else ([], [])
     serving = subprocess.Popen(
-        ["stdbuf", "-oL", *words],
+        [*there, "stdbuf", "-oL", *words],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -64,7 +68,7 @@ def measure(test: str, nbytes: int, iterations: int) -> Figures:
     try:
         _await_server(serving.stdout)
         ran = subprocess.run(
-            [words[0], "127.0.0.1", *words[1:]],
+            [*here, words[0], "127.0.0.1", *words[1:]],
             env=environment,
             capture_output=True,
             text=True,

@@ -18,6 +18,8 @@ from fabric cimport (
 
 # The interval in which a wait checks for signals, such as Ctrl-C, in nanoseconds.
 cdef int64_t SLICE = 100_000_000
+# Copying as many takes no longer than releasing the interpreter lock and taking it again.
+cdef uint64_t FEW_BYTES = 4096
 
 
 cdef dict registered_fabrics():
@@ -151,6 +153,13 @@ cdef class Region:
         return self.memory.get().writable()
 
 
+cdef int check_inside(Region region, uint64_t at, uint64_t length) except -1:
+    cdef uint64_t all = region.memory.get().length()
+    if length == 0 or at > all or length > all - at:
+        raise FabricValueError(f"{length} bytes at {at} are not inside a region of {all} bytes")
+    return 0
+
+
 cdef class Ticket:
     """A read or write in progress."""
 
@@ -240,16 +249,25 @@ cdef class RawChannel:
                 break
         check(status, "the peer's region: ")
 
+    def copy(self, write: bool, Region region not None, at: int, key: int, offset: int,
+             nbytes: int) -> bool:
+        """Make the whole transfer now, if that is possible; otherwise call start()."""
+        cdef cbool writes = write, copied
+        cdef uint64_t local = at, name = key, there = offset, length = nbytes
+        check_inside(region, local, length)
+        if length <= FEW_BYTES:
+            return self.channel.get().Copy(writes, region.memory, local, name, there, length)
+        with nogil:
+            copied = self.channel.get().Copy(writes, region.memory, local, name, there, length)
+        return copied
+
     def start(self, write: bool, Region region not None, at: int, key: int, offset: int,
               nbytes: int) -> Ticket:
         cdef Ticket ticket = Ticket.__new__(Ticket)
         cdef cbool writes = write
         cdef uint64_t local = at, name = key, there = offset, length = nbytes
         cdef Status status
-        if length == 0 or local > region.nbytes or length > region.nbytes - local:
-            raise FabricValueError(
-                f"{nbytes} bytes at {at} are not inside a region of {region.nbytes} bytes"
-            )
+        check_inside(region, local, length)
         ticket.channel = self.channel
         with nogil:
             status = self.channel.get().Start(writes, region.memory, local, name, there, length,

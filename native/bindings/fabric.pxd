@@ -69,6 +69,8 @@ cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings
         Status WaitRemote(uint64_t key, const shared_ptr[Memory]& scratch, int64_t deadline)
         Status Start(cbool write, const shared_ptr[Memory]& memory, uint64_t at, uint64_t key,
                      uint64_t offset, uint64_t length, shared_ptr[Transfer]* transfer)
+        cbool Copy(cbool write, const shared_ptr[Memory]& memory, uint64_t at, uint64_t key,
+                   uint64_t offset, uint64_t length)
         Status Notify(string_view note)
         void Close(const string& reason)
 

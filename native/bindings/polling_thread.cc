@@ -198,20 +198,32 @@ Status BlockingChannel::WaitRemote(uint64_t key, const std::shared_ptr<Memory>& 
   }
 }
 
+// Returns false after an error. A transfer then fails for the same reason, and reports it as all
+// do.
+bool BlockingChannel::CopyNow(const fabric::Channel& channel, bool write, char* local,
+                              const fabric::RemoteSpan& span) {
+  const auto region = channel.Remote(span.key);
+  if (region == nullptr) return false;
+  return write ? region->Write(local, span.offset, span.length).ok()
+               : region->Read(span.offset, local, span.length).ok();
+}
+
+bool BlockingChannel::Copy(bool write, const std::shared_ptr<Memory>& memory, uint64_t at,
+                           uint64_t key, uint64_t offset, uint64_t length) {
+  std::shared_ptr<fabric::Channel> channel;
+  if (!Connected(&channel).ok()) return false;
+  return CopyNow(*channel, write, memory->data() + at, {key, offset, length});
+}
+
 Status BlockingChannel::Start(bool write, const std::shared_ptr<Memory>& memory, uint64_t at,
                               uint64_t key, uint64_t offset, uint64_t length,
                               std::shared_ptr<Transfer>* transfer) {
   std::shared_ptr<fabric::Channel> channel;
   RDMA_RETURN_IF_ERROR(Connected(&channel));
   char* const local = memory->data() + at;
-  if (const auto region = channel->Remote(key)) {
-    const Status copied = write ? region->Write(local, offset, length)
-                                : region->Read(offset, local, length);
-    if (copied.ok()) {
-      transfer->reset();
-      return OkStatus();
-    }
-    // A transfer fails for the same reason, and reports it as all do.
+  if (CopyNow(*channel, write, local, {key, offset, length})) {
+    transfer->reset();
+    return OkStatus();
   }
   auto made = std::make_shared<Transfer>();
   made->memory = memory;

@@ -106,6 +106,10 @@ class BlockingChannel final : public Owned, public fabric::ChannelHandler {
   // region, the transfer has ended when this returns, and `transfer` is null.
   Status Start(bool write, const std::shared_ptr<Memory>& memory, uint64_t at, uint64_t key,
                uint64_t offset, uint64_t length, std::shared_ptr<Transfer>* transfer);
+  // Makes the whole transfer now, if the channel maps the region. Otherwise, and after any error,
+  // returns false; call Start() then.
+  bool Copy(bool write, const std::shared_ptr<Memory>& memory, uint64_t at, uint64_t key,
+            uint64_t offset, uint64_t length);
   Status Notify(std::string_view note);
   void Close(const std::string& reason);
 
@@ -126,6 +130,8 @@ class BlockingChannel final : public Owned, public fabric::ChannelHandler {
   Status Connected(std::shared_ptr<fabric::Channel>* channel) const;
   Status ClosedLocked() const;
   Status Explained(const Status& status);
+  static bool CopyNow(const fabric::Channel& channel, bool write, char* local,
+                      const fabric::RemoteSpan& span);
 
   std::shared_ptr<fabric::Device> device_;
 

@@ -88,12 +88,12 @@ struct MappedSpan {
 };
 
 // A region of the peer that this processor accesses in place: a read or a write is one copy, which
-// takes no lock and ends when the call returns, without OnTransfer(). Thread-safe. It may outlive its
-// channel; destroying the channel while another thread copies does not end that copy.
+// takes no lock and ends when the call returns, without OnTransfer(). Thread-safe. It may outlive
+// its channel; destroying the channel while another thread copies does not end that copy.
 //
-// Errors: InvalidArgument outside the region, PermissionDenied for a write to a region that the peer
-// shared read-only, NotFound once the peer has released the region, Unavailable once the channel has
-// closed. After OnClosed(), no copy is under way.
+// Errors: InvalidArgument outside the region, PermissionDenied for a write to a region that the
+// peer shared read-only, NotFound once the peer has released the region, Unavailable once the
+// channel has closed. After OnClosed(), no copy is under way.
 class RemoteRegion {
  public:
   virtual ~RemoteRegion() = default;
@@ -253,9 +253,9 @@ class Channel {
   // Starts all delayed writes.
   virtual Status Flush() { return OkStatus(); }
 
-  // Returns the peer's region `key`, or null if this channel does not map the peer's memory or has no
-  // such region. As for Read(), the polling thread must have called Map() for the region, or polled
-  // since the peer shared it.
+  // Returns the peer's region `key`, or null if this channel does not map the peer's memory or has
+  // no such region. As for Read(), the polling thread must have called Map() for the region, or
+  // polled since the peer shared it.
   virtual std::shared_ptr<RemoteRegion> Remote(uint64_t /*key*/) const { return nullptr; }
   // Maps memory of the peer read-only. Returns an empty span if that fails or is not supported.
   // Call it only from the polling thread.

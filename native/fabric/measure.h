@@ -1,8 +1,8 @@
 // Measures the performance of a channel. Two processes run the same test, one as the active side
 // and one as the passive side.
 //
-// Where the channel maps the peer's memory, reads and writes are those of RemoteRegion: one copy each,
-// without a window and without OnTransfer().
+// Where the channel maps the peer's memory, reads and writes are those of RemoteRegion: one copy
+// each, without a window and without OnTransfer().
 //
 // All work runs in the caller's thread. It polls the device while a test runs and must be its only
 // polling thread. The device is not polled between tests.

@@ -328,14 +328,14 @@ TEST_P(FabricTest, CopiesEndWithTheRegionAndWithTheChannel) {
   EXPECT_TRUE(unwritable->Read(0, mine->address(), 8).ok());
 
   region.reset();
-  EXPECT_TRUE(PollUntil(
-      [&] { return remote->Read(0, mine->address(), 8).code() == Code::kNotFound; }));
+  EXPECT_TRUE(
+      PollUntil([&] { return remote->Read(0, mine->address(), 8).code() == Code::kNotFound; }));
   EXPECT_EQ(remote->Write(mine->address(), 0, 8).code(), Code::kNotFound);
   a_.channel->Close(Status(Code::kCancelled, "enough"));
   EXPECT_EQ(unwritable->Read(0, mine->address(), 8).code(), Code::kUnavailable);
   // A copy's memory does not keep the peer waiting.
-  EXPECT_TRUE(PollUntil([&] { return b_.handler->released || b_.handler->reason.code() ==
-                                                               Code::kUnavailable; }));
+  EXPECT_TRUE(PollUntil(
+      [&] { return b_.handler->released || b_.handler->reason.code() == Code::kUnavailable; }));
   Drop();
   EXPECT_EQ(unwritable->Read(0, mine->address(), 8).code(), Code::kUnavailable);
 }
