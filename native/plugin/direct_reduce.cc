@@ -111,19 +111,13 @@ collectives::Division DirectReduce::Divide() const {
                    : collectives::DivideAllReduce(std::move(hosts), bytes, chunk);
 }
 
-tf::Tensor DirectReduce::Slice(const tf::Tensor& tensor, const collectives::Round& range) const {
-  const size_t size = collectives::SizeOf(dtype_);
-  return tensor.Slice(static_cast<int64_t>(range.begin / size),
-                      static_cast<int64_t>((range.begin + range.length) / size));
-}
-
 tf::Tensor DirectReduce::Contribution(const collectives::Round& range) const {
-  return Slice(input_, range);
+  return SliceOf(input_, range);
 }
 
 tf::Tensor DirectReduce::Result(const collectives::Round& range) const {
   if (whole_) return result_;
-  if (!scatters_) return Slice(output_, range);
+  if (!scatters_) return SliceOf(output_, range);
   const bool own = range.begin == static_cast<size_t>(rank_) * output_.TotalBytes();
   return own ? output_ : tf::Tensor();
 }

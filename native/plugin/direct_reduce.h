@@ -40,7 +40,6 @@ class DirectReduce final : public tensorflow::CollectiveImplementationInterface,
  private:
   absl::Status Prepare();
   collectives::Division Divide() const;
-  tensorflow::Tensor Slice(const tensorflow::Tensor& tensor, const collectives::Round& range) const;
   CollectiveTransferArgs ArgsFor(const std::string& name, int from, int to,
                                  tensorflow::StatusCallback done);
   // Of a fetch: calls `arrived` after success, and then End().

@@ -1,5 +1,7 @@
 #include "plugin/lane_reduction.h"
 
+#include "plugin/reduction_types.h"
+
 namespace rdma_transport {
 
 namespace tf = tensorflow;
@@ -90,15 +92,12 @@ void LaneReduction::OnHostContribution() {
     }
   }
   const size_t hosts = lane_.owners.size();
-  const size_t element = tf::DataTypeSize(combined_.dtype());
   for (size_t i = 1; i < hosts; ++i) {
     const size_t to = (host_ + i) % hosts;
     const collectives::Round& piece = lane_.pieces[to];
     if (piece.length == 0) continue;
-    const size_t begin = piece.begin - lane_.range.begin;
     owner_->Post(Name(kAcross), lane_.owners[to],
-                 combined_.Slice(static_cast<int64_t>(begin / element),
-                                 static_cast<int64_t>((begin + piece.length) / element)));
+                 SliceOf(combined_, {piece.number, piece.begin - lane_.range.begin, piece.length}));
   }
   OnPieceContribution();
 }

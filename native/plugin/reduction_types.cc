@@ -47,4 +47,10 @@ absl::Status Parse(const tf::OpKernel* merge, collectives::ReduceOp* parsed) {
   return absl::OkStatus();
 }
 
+tf::Tensor SliceOf(const tf::Tensor& flat, const collectives::Round& range) {
+  const auto size = static_cast<size_t>(tf::DataTypeSize(flat.dtype()));
+  return flat.Slice(static_cast<int64_t>(range.begin / size),
+                    static_cast<int64_t>((range.begin + range.length) / size));
+}
+
 }  // namespace rdma_transport
