@@ -1,6 +1,7 @@
 """Measures collectives of NumPy arrays between processes of this host, beside MPI and gRPC.
 
-Each round starts the ranks of each system anew, in turns. A time is that of rank 0, from when it
+Each round starts the ranks of each system anew, in turns. If there are as many processors as ranks,
+each rank keeps to one, except for `iall_reduce`. A time is that of rank 0, from when it
 leaves a barrier; over gRPC it is that of TensorFlow's ring, as in ``bench.collectives``.
 """
 
@@ -43,7 +44,8 @@ def command(system: str, ranks: int, mpirun: str) -> list[str]:
     """Return the command that starts the ranks of a system."""
     if system != "mpi":
         return [sys.executable, "-m", "rdma_transport", "run", "-n", str(ranks), "--"]
-    return mpirun_words(mpirun, ranks)
+    # The ranks of both systems take their processors themselves (bench.support.numpy_rank).
+    return [*mpirun_words(mpirun, ranks), "--bind-to", "none"]
 
 
 @dataclass(frozen=True)

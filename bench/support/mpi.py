@@ -40,12 +40,12 @@ def find_mpi() -> tuple[str, str]:
     return mpirun, ""
 
 
-def mpirun_words(mpirun: str, ranks: int, *, bound: bool = False) -> list[str]:
+def mpirun_words(mpirun: str, ranks: int) -> list[str]:
     """Return the command that starts ranks on this host, without their program.
 
-    `bound`: each has a processor of its own, and need not yield it, if there are as many.
+    Each has a processor of its own, and need not yield it, if there are as many.
     """
-    own = bound and len(os.sched_getaffinity(0)) >= ranks
+    own = len(os.sched_getaffinity(0)) >= ranks
     words = [mpirun, "-np", str(ranks), "--use-hwthread-cpus" if own else "--oversubscribe"]
     return words + (["--allow-run-as-root"] if os.getuid() == 0 else [])
 
@@ -60,7 +60,7 @@ class Pair:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = str(server.getsockname()[1])
             self.process = subprocess.Popen(
-                [*mpirun_words(mpirun, 2, bound=True), sys.executable, str(_RANK), port],
+                [*mpirun_words(mpirun, 2), sys.executable, str(_RANK), port],
                 stdin=subprocess.DEVNULL,
                 stdout=self.log,
                 stderr=self.log,

@@ -70,6 +70,15 @@ class OverMpi:
         return calls[op]
 
 
+def keep_to_one(system: OverRdma | OverMpi, allowed: list[int], op: str) -> None:
+    """Keep this thread on a processor of its own, if there are as many as ranks.
+
+    A non-blocking collective may use any: it shall progress beside a computation.
+    """
+    bound = len(allowed) >= system.size and op != "iall_reduce"
+    os.sched_setaffinity(0, {allowed[system.rank]} if bound else allowed)
+
+
 def fill(op: str, system: OverRdma | OverMpi, mine: Any, whole: Any) -> Any:
     """Set the inputs, small integers; return the array of the result, and what it must be."""
     ranks = np.arange(1, system.size + 1, dtype=np.float32)
@@ -139,9 +148,11 @@ def overlap(system: OverRdma | OverMpi, start: Callable[[], Any], us: list[float
 
 def main(name: str, ops: str, sizes: str, iterations: int) -> None:
     """Time each collective with each size, in bytes of one rank's array."""
+    allowed = sorted(os.sched_getaffinity(0))
     system = OverMpi() if name == "mpi" else OverRdma(name == "registered")
     rows: list[dict[str, Any]] = []
     for op in ops.split(","):
+        keep_to_one(system, allowed, op)
         for size in map(int, sizes.split(",")) if op != "barrier" else [0]:
             count = max(size // 4, 1)
             mine = system.make(count, np.float32)

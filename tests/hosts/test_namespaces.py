@@ -18,8 +18,8 @@ KILLED = """
 import os, subprocess, sys, time
 sys.path.insert(0, os.getcwd())
 from tests.support import forked
-from tests.support.namespaces import Hosts
-hosts = Hosts()
+from tests.support.namespaces import made
+hosts = made()
 task = forked.Process(
     ["-c", "input()"], os.environ, stdin=subprocess.PIPE, network=hosts.second.network, modules=())
 for host in hosts.both:

@@ -1,93 +1,39 @@
-"""Two hosts on this machine: network namespaces, joined by a veth pair and by nothing else.
-
-A namespace here has no name. It lasts as long as a process or a descriptor holds it, so nothing is
-left behind, even if the tests are killed. The network of this machine does not change.
-"""
+"""Two hosts on this machine, whose tasks a session of this process reaches."""
 
 import asyncio
 import contextlib
-import ctypes
-import errno
-import itertools
 import os
-import shutil
 import socket
-import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import IO, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
 
-from bench.support.cluster import Cluster, eventually
+from bench.support import namespaces
+from bench.support.cluster import Cluster
 from bench.support.hosts import joined
+from bench.support.namespaces import ADDRESSES, COMMAND_SECONDS, UnavailableError, enter
 from bench.support.python import Process
 from tests.support import forked
 
-CLONE_NEWNET = 0x40000000
-FIRST_PORT = 7001
-ADDRESSES = ("198.18.0.1", "198.18.0.2")  # a range that is not used on the Internet
-INTERFACE = "eth0"
-COMMAND_SECONDS = 20
-Result = TypeVar("Result")
-_libc = ctypes.CDLL(None, use_errno=True)
+__all__ = [
+    "ADDRESSES",
+    "COMMAND_SECONDS",
+    "Host",
+    "HostCluster",
+    "Hosts",
+    "UnavailableError",
+    "enter",
+    "made",
+]
 
 
-class UnavailableError(Exception):
-    """This machine cannot have such hosts; the message says why."""
-
-
-def enter(network: str) -> None:
-    """Move this thread, and what it starts from now on, into a namespace, given by a path."""
-    descriptor = os.open(network, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if _libc.setns(descriptor, CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), "setns")
-    finally:
-        os.close(descriptor)
-
-
-class Host:
-    """A network namespace with one interface; a `Place` of bench.support.hosts."""
+class Host(namespaces.Host):
+    """A host whose processes begin with modules already imported."""
 
     def __init__(self, host: str) -> None:
-        self.host = host
-        self._ports = itertools.count(FIRST_PORT)
-        # The thread that makes the namespace stays in it.
-        self._inside = ThreadPoolExecutor(1)
         self._relays: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        try:
-            self._descriptor = self.call(_new_network)
-        except OSError as error:
-            self._inside.shutdown()
-            raise UnavailableError(f"no network namespaces: {error.strerror}") from None
-        self.network = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-
-    def call(self, function: Callable[[], Result]) -> Result:
-        """Call it in a thread of this host. Processes that it starts are on this host, too."""
-        return self._inside.submit(function).result()
-
-    def run(self, *command: str) -> str:
-        """Run a command to its end; return its standard output."""
-        ran = self.call(
-            lambda: subprocess.run(
-                command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
-            )
-        )
-        if ran.returncode != 0:
-            raise UnavailableError(f"{' '.join(command)}: {ran.stderr.strip()}")
-        return ran.stdout
-
-    def link(self, up: bool) -> None:
-        """Connect this host's interface, or disconnect it."""
-        self.run("ip", "link", "set", INTERFACE, "up" if up else "down")
-
-    def running(self) -> bool:
-        """Whether the interface is up, and so is the other end."""
-        return "state UP" in self.run("ip", "-oneline", "link", "show", INTERFACE)
-
-    def address(self) -> str:
-        return joined(self.host, next(self._ports))
+        super().__init__(host)
 
     def start(
         self,
@@ -132,17 +78,7 @@ class Host:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._ended.set)
             self._relaying.join()
-        self._inside.shutdown()
-        os.close(self._descriptor)
-
-
-def _new_network() -> int:
-    """Move this thread into a new namespace; return a descriptor of it."""
-    if _libc.unshare(CLONE_NEWNET) != 0:
-        number = ctypes.get_errno()
-        why = "needs root" if number == errno.EPERM else os.strerror(number)
-        raise OSError(number, f"unshare: {why}")
-    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        super().end()
 
 
 async def _relay(listener: socket.socket, address: str) -> None:
@@ -167,42 +103,12 @@ async def _relay(listener: socket.socket, address: str) -> None:
     await asyncio.start_server(serve, sock=listener)
 
 
-class Hosts:
-    """Two hosts and the link between them."""
-
-    def __init__(self) -> None:
-        with contextlib.ExitStack() as stack:
-            self.both: list[Host] = []
-            for address in ADDRESSES:
-                self.both.append(Host(address))
-                stack.callback(self.both[-1].end)
-            self.first, self.second = self.both
-            pair = f"link add {INTERFACE} type veth peer name {INTERFACE} netns"
-            self.first.run("ip", *pair.split(), self.second.network)
-            for host in self.both:
-                host.run("ip", "address", "add", f"{host.host}/24", "dev", INTERFACE)
-                host.run("ip", "link", "set", "lo", "up")
-                host.link(up=True)
-            # The kernel finds out a while later, and tasks use no interface before.
-            if not all(eventually(host.running, COMMAND_SECONDS) for host in self.both):
-                raise UnavailableError("the link between two namespaces does not come up")
-            self._ending = stack.pop_all()
-
-    def place(self, job: str, index: int) -> Host:
-        """Where a task runs: the servers `b` and `ps` on the second host, workers in turn."""
-        if job == "worker":
-            return self.both[index % 2]
-        return self.second if job in ("b", "ps") else self.first
-
-    def end(self) -> None:
-        self._ending.close()
+Hosts = namespaces.Hosts[Host]
 
 
 def made() -> Hosts:
     """Two hosts; UnavailableError where there can be none."""
-    if shutil.which("ip") is None:
-        raise UnavailableError("there is no command ip: apt-get install iproute2")
-    return Hosts()
+    return namespaces.Hosts(Host)
 
 
 class HostCluster(Cluster):
