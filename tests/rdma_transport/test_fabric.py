@@ -218,6 +218,14 @@ def test_many_transfers_at_a_time_come_before_what_is_sent_after_them(
         assert ticket.done
 
 
+def test_the_processor_copies_at_once_what_it_maps(pair: Pair, fabric: str, local: Region) -> None:
+    if fabric != "shm":
+        pytest.skip("a card moves the bytes")
+    for _ in range(100):  # a polling thread that reported the end might be as fast
+        assert pair.channel.start_read(pair.remote, into=local, nbytes=64).done
+        assert pair.channel.start_write(pair.remote, source=local, nbytes=64).done
+
+
 def test_messages_come_in_order_and_waiting_ends(pair: Pair) -> None:
     for message in (b"", b"one", bytes(90_000), memoryview(b"three")):
         pair.channel.notify(message)
