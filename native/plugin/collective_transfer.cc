@@ -16,9 +16,6 @@ namespace tf = tensorflow;
 
 namespace {
 
-// Copying more than this takes longer than handing polling to another thread.
-constexpr uint64_t kLongCopy = 64 << 10;
-
 char* DataOf(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
 
 }  // namespace
@@ -175,7 +172,7 @@ void CollectiveFetch::Take() {
 void CollectiveFetch::Copy() const {
   char* destination = DataOf(*tensor_);
   if (bytes_ == 0 || delivery_.data == destination) return;
-  if (bytes_ > kLongCopy) Poller::LongWorkAhead();
+  if (bytes_ > kLongWork) Poller::LongWorkAhead();
   std::memcpy(destination, delivery_.data, bytes_);
   if (delivery_.mode != Mode::kInline) {
     GlobalCounters().copied_bytes.fetch_add(bytes_, std::memory_order_relaxed);

@@ -15,6 +15,10 @@
 
 namespace rdma_transport {
 
+// Copying or combining more bytes takes longer than handing polling to another thread, which peers
+// then wake by system calls. Members of one host may have no other processor to poll on.
+inline constexpr uint64_t kLongWork = 512 << 10;
+
 // TensorFlow's arguments of a transfer. The pointers are valid until `done` is called.
 struct CollectiveTransferArgs {
   std::string peer_device;

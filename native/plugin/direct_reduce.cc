@@ -21,8 +21,6 @@ namespace {
 
 // Up to this many bytes, each member reduces everything by itself. They travel in notifications.
 constexpr size_t kMaxWhole = size_t{4} << 10;
-// Reducing more than this takes longer than handing polling to another thread.
-constexpr size_t kLongReduction = size_t{64} << 10;
 // From this size on, members of one host combine before they send to other hosts.
 constexpr size_t kMinTwoLevels = size_t{128} << 10;
 // Between hosts, the members of a host exchange one chunk each while they combine another.
@@ -178,7 +176,7 @@ std::shared_ptr<CollectiveFetch> DirectReduce::FetchInPlace(const std::string& n
 }
 
 bool DirectReduce::Combine(const std::vector<const char*>& sources, bool last, tf::Tensor* result) {
-  if (result->TotalBytes() > kLongReduction) Poller::LongWorkAhead();
+  if (result->TotalBytes() > kLongWork) Poller::LongWorkAhead();
   collectives::Reduce(dtype_, op_, sources, static_cast<size_t>(result->NumElements()),
                       DataOf(*result), nullptr);
   const absl::Status status = last ? Finalize(result) : absl::OkStatus();
