@@ -262,10 +262,7 @@ Status VerbsChannel::Share(uint64_t key) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
   if (shared_.count(key) != 0) return OkStatus();
-  Registrations of_pairs;
-  for (const auto& pair : pairs_) {
-    of_pairs.push_back(pair->takes_shares() ? memory[pair->port()] : nullptr);
-  }
+  const Registrations of_pairs = ByPair(memory);
   if (of_pairs[main_] == nullptr) {
     return Status(Code::kResourceExhausted,
                   "memory is not registered with " + main().adapter()->Name());
@@ -555,7 +552,8 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
       return OkStatus();
     case RecordKind::kPairOffer:
     case RecordKind::kPairAnswer:
-    case RecordKind::kPairUp: {
+    case RecordKind::kPairUp:
+    case RecordKind::kPairReady: {
       if (!greeted_) break;
       std::lock_guard<std::mutex> lock(mu_);
       return Serving(state_.load()) ? HandlePairRecord(kind, record) : OkStatus();

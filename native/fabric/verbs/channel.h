@@ -135,7 +135,7 @@ class VerbsChannel final : public Channel {
   struct PairState {
     enum class Phase {
       kUntested,  // connected. The active end tests it; the passive end waits for the outcome.
-      kUp,        // carries shares of transfers
+      kUp,        // tested; carries shares of transfers once the peer's memory is known
       kFailed,    // being dropped, until this end is flushed and the peer's end is broken
       kDown,      // dropped
       kOffered,   // of the active end: made anew, and not yet connected
@@ -205,6 +205,8 @@ class VerbsChannel final : public Channel {
   Status HandlePairDown(const Immediate& signal);
   void SendPairDown(size_t i, bool answer);
   void BringUp(size_t i);
+  void UsePair(size_t i);
+  Registrations ByPair(const Registrations& memory) const;
   void AnnounceAgain(size_t i);
   Status SendPairRecord(RecordKind kind, size_t i);
   bool LearnPort(const PairRecord& record);

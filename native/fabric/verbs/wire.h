@@ -81,8 +81,11 @@ enum class RecordKind : uint32_t {
   kMoved,       // empty; the first one in a larger ring
   kPairOffer,   // of the active end, when both ends are down: there is a new one
   kPairAnswer,  // of the passive end to an offer: the other end of it
-  kPairUp,   // of the active end: it has been tested. Of the passive end: its port is active again
-  kRingEnd,  // how a queue pair that is used again reaches a ring
+  // Of the active end: it has been tested, and all memory was announced for it. Of the passive end:
+  // its port is active again.
+  kPairUp,
+  kPairReady,  // of the passive end to kPairUp: it has announced its memory, too
+  kRingEnd,    // how a queue pair that is used again reaches a ring
 };
 
 // A record starts at a multiple of 8.
