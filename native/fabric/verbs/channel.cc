@@ -29,7 +29,9 @@ VerbsChannel::VerbsChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> 
       handler_(std::move(handler)),
       tag_(tag),
       token_(RandomBytes(kTokenLength)),
-      outbox_([this](Work work) { Push(work); }) {}
+      outbox_([this](Work work) { Push(work); }),
+      writes_(device->lanes_of_writes()),
+      reads_(device->lanes_of_reads()) {}
 
 VerbsChannel::~VerbsChannel() {
   SettlePending();
@@ -360,7 +362,7 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     return OkStatus();
   }
   Lane& lane = LaneOf(kind);
-  if (Lane::Takes(span.length, Piece())) {
+  if (Lane::Takes(span.length, Piece(/*lanes=*/1))) {
     lane.Add({work, span, ends});
     AdvanceLane(&lane);
   } else {

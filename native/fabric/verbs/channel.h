@@ -34,8 +34,11 @@ class ChannelDevice {
   virtual RegisteredMemory& memory() const = 0;
   // Returns the most bytes of one work request.
   virtual uint64_t chunk() const = 0;
-  // Returns the bytes of a piece in a lane, for each queue pair.
+  // Returns the bytes of a piece in a lane, for each queue pair, if no other lane has transfers.
   virtual uint64_t piece() const = 0;
+  // Returns the number of lanes in which transfers wait; of all channels, for one direction.
+  virtual std::atomic<int>* lanes_of_writes() = 0;
+  virtual std::atomic<int>* lanes_of_reads() = 0;
   // Returns how long a channel may be idle before it probes its peer.
   virtual Nanos keepalive() const = 0;
   // Returns the time of the last Poll(). Polling thread only.
@@ -178,7 +181,7 @@ class VerbsChannel final : public Channel {
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
   // Of large transfers, in channel_lanes.cc.
   Lane& LaneOf(Work::Kind kind) { return kind == Work::Kind::kRead ? reads_ : writes_; }
-  uint64_t Piece() const;
+  uint64_t Piece(int lanes) const;
   Status SendAfter(After after, RecordKind kind, const iovec* parts, int count, uint64_t number,
                    bool signaled);
   Status KeepInLane(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled,

@@ -5,10 +5,13 @@
 #include <string>
 #include <utility>
 
+#include "fabric/verbs/lane.h"
+
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-// A transfer is spread over as many queue pairs as get at least this much.
+// A transfer is spread over as many queue pairs as get at least this much. A piece in a lane may be
+// shorter, because the port is slow or shared by many lanes.
 constexpr uint64_t kMinShare = uint64_t{256} << 10;
 constexpr uint64_t kShareGranule = 4096;
 
@@ -54,7 +57,8 @@ void Transfers::Begin(const Work& work, Part part, const RemoteSpan& span, const
                       const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs, size_t main) {
   std::array<size_t, kMaxQueuePairs> used = {main};
   size_t count = 1;
-  const uint64_t most = span.length / std::min(kMinShare, chunk);
+  const uint64_t least = std::min(part == Part::kWhole ? kMinShare : Lane::kMinPiece, chunk);
+  const uint64_t most = span.length / least;
   for (size_t i = 0; i < pairs.size() && count < most; ++i) {
     if (i == main || !pairs[i]->takes_shares() || region.ends[i].usable == 0) continue;
     if (ends[pairs[i]->port()].usable) used[count++] = i;
