@@ -298,7 +298,8 @@ Status VerbsChannel::SendRegion(RegionRecord record, const Registrations& memory
   for (size_t i = 0; i < memory.size(); ++i) {
     if (memory[i] == nullptr) continue;
     const Window* window = windows_.Of(record.key, i);
-    ends[i] = {memory[i]->iova(), window == nullptr ? memory[i]->rkey() : window->rkey(), 1};
+    ends[i] = {memory[i]->iova(), window == nullptr ? memory[i]->rkey() : window->rkey(),
+               memory[i]->far() ? kUsableFar : kUsable};
   }
   record.ends = static_cast<uint32_t>(ends.size());
   const iovec parts[] = {{&record, sizeof(record)}, {ends.data(), ends.size() * sizeof(ends[0])}};

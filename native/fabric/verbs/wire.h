@@ -103,10 +103,13 @@ struct RegionRecord {
   uint32_t writable;
   uint32_t ends;
 };
+constexpr uint32_t kUsable = 1;
+constexpr uint32_t kUsableFar = 2;
 struct RegionEnd {
   uint64_t address;
   uint32_t rkey;
-  uint32_t usable;  // 0: the region cannot be accessed by this queue pair
+  // 0: the region cannot be accessed by this queue pair; kUsableFar: but others are nearer to it.
+  uint32_t usable;
 };
 
 struct PairRecord {
