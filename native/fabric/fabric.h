@@ -78,6 +78,7 @@ struct DeviceMemory {
   int file = -1;
   char* address = nullptr;  // the processor cannot access it
   size_t length = 0;        // in bytes
+  std::string device;       // the accelerator's folder in sysfs; empty: not known
 };
 
 // Local, read-only view of a peer's memory. `data` is readable while `holder` exists; null if the

@@ -10,11 +10,12 @@ namespace rdma_transport::fabric {
 namespace {
 
 constexpr uint64_t kUnknownCache = 32 << 20;  // if the system does not tell, as on some machines
-constexpr uint64_t kMost = 512 << 20;
+constexpr uint64_t kMaxThreshold = 512 << 20;
 
 uint64_t ArrayBytes() {
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return std::min(2 * std::max(kUnknownCache, static_cast<uint64_t>(std::max(cache, 0L))), kMost);
+  return std::min(2 * std::max(kUnknownCache, static_cast<uint64_t>(std::max(cache, 0L))),
+                  kMaxThreshold);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ using fabric::host::FindFunction;
 bool Resolve(void* library, CudaDriver* driver) {
   FindFunction(library, "cuMemGetHandleForAddressRange", &driver->get_handle);
   FindFunction(library, "cuFlushGPUDirectRDMAWrites", &driver->flush_writes);
+  FindFunction(library, "cuDeviceGetPCIBusId", &driver->get_pci_address);
   return FindFunction(library, "cuInit", &driver->init) &&
          FindFunction(library, "cuGetErrorString", &driver->get_error_string) &&
          FindFunction(library, "cuDeviceGet", &driver->device_get) &&

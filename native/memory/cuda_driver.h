@@ -46,6 +46,7 @@ struct CudaDriver {
   int (*get_handle)(void* handle, uint64_t address, size_t bytes, int type,
                     unsigned long long flags);
   int (*flush_writes)(int target, int scope);
+  int (*get_pci_address)(char* text, int size, int device);
 };
 
 }  // namespace rdma_transport::memory

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cctype>
+
 namespace rdma_transport::memory {
 namespace {
 
@@ -68,6 +70,23 @@ Status CudaExporter::Export(const DeviceAllocation& allocation, fabric::host::Fi
   if (result != 0) return Status(Code::kUnimplemented, driver_->Text(result));
   *file = fabric::host::FileDescriptor(descriptor);
   return OkStatus();
+}
+
+// The driver writes "0000:3B:00.0", the kernel small letters.
+std::string CudaExporter::FolderOf(const void* address) const {
+  int device = 0;
+  void* context = nullptr;
+  char text[32] = {};
+  if (driver_->get_pci_address == nullptr ||
+      !Locate(reinterpret_cast<uint64_t>(address), &device, &context).ok() ||
+      driver_->get_pci_address(text, sizeof(text), device) != 0) {
+    return std::string();
+  }
+  std::string folder = "/sys/bus/pci/devices/";
+  for (const char* letter = text; *letter != '\0'; ++letter) {
+    folder += static_cast<char>(std::tolower(static_cast<unsigned char>(*letter)));
+  }
+  return folder;
 }
 
 Status CudaExporter::FlushWrites(const void* address) const {

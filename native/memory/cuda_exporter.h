@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "memory/cuda_driver.h"
@@ -17,6 +18,7 @@ class CudaExporter final : public DeviceExporter {
   Status Find(const void* address, DeviceAllocation* allocation) const override;
   Status Export(const DeviceAllocation& allocation, fabric::host::FileDescriptor* file,
                 size_t* length) const override;
+  std::string FolderOf(const void* address) const override;
   Status FlushWrites(const void* address) const override;
 
  private:

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "base/status.h"
 #include "fabric/host/file_descriptor.h"
@@ -27,6 +28,9 @@ class DeviceExporter {
   // bytes. Returns Unimplemented, with the reason, if the device or the driver cannot.
   virtual Status Export(const DeviceAllocation& allocation, fabric::host::FileDescriptor* file,
                         size_t* length) const = 0;
+  // Returns the folder in sysfs of the device with this memory, or an empty string if that is not
+  // known.
+  virtual std::string FolderOf(const void* address) const = 0;
   // After a card has written to `address`: the device's operations that begin later see it.
   virtual Status FlushWrites(const void* address) const = 0;
 };

@@ -42,13 +42,14 @@ Status DirectMemory::Import(const DeviceAllocation& allocation,
                             std::unique_ptr<fabric::Region>* region) {
   fabric::host::FileDescriptor file;
   size_t length = 0;
+  const std::string folder = exporter_->FolderOf(allocation.address);
   Status exported = exporter_->Export(allocation, &file, &length);
   if (exported.ok()) {
-    exported = device_->Import({file.get(), allocation.address, length},
+    exported = device_->Import({file.get(), allocation.address, length, folder},
                                fabric::Access::kRemoteRead, region);
   }
   if (exported.ok()) return exported;
-  const Status found = device_->Import({-1, allocation.address, allocation.length},
+  const Status found = device_->Import({-1, allocation.address, allocation.length, folder},
                                        fabric::Access::kRemoteRead, region);
   if (found.ok()) return found;
   return Status(exported.code(), exported.message() + "; and the kernel cannot find it by its " +

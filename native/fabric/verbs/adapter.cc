@@ -17,7 +17,7 @@ namespace {
 
 constexpr Nanos kFailureTimeout = 10 * kSecond;
 constexpr int kQueueEntries = 4096;  // of a new completion queue, at least
-constexpr size_t kMostDoublings = 12;
+constexpr size_t kMaxDoublings = 12;
 // A card can map memory with large pages only if iova and address have the same offset in such a
 // page.
 constexpr uint64_t kIovaGranule = uint64_t{2} << 20;
@@ -264,7 +264,7 @@ Status Adapter::ReserveCompletions(int entries, CompletionQueue** queue) {
     }
   }
   // Each queue is twice as large as the one before, so there are few, however many channels.
-  const int wanted = kQueueEntries << std::min(queues_.size(), kMostDoublings);
+  const int wanted = kQueueEntries << std::min(queues_.size(), kMaxDoublings);
   const int capacity = std::min(std::max(wanted, entries), port().attributes.max_cqe);
   if (capacity < entries) {
     return Status(Code::kInvalidArgument, "RDMA_TRANSPORT_QUEUE_DEPTH is too large for " + Name() +

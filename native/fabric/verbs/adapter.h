@@ -65,6 +65,9 @@ class Registration {
   ibv_mr* region() const { return region_; }
   // Returns the access that a memory window may grant, or 0 if peers use the rkey directly.
   int window_access() const { return window_access_; }
+  // Whether other ports are nearer to the memory. Set it before others see the registration.
+  bool far() const { return far_; }
+  void set_far(bool far) { far_ = far; }
 
  private:
   friend class Adapter;
@@ -77,6 +80,7 @@ class Registration {
   const uint64_t iova_;
   size_t locked_ = 0;  // bytes that count against the limit on locked memory
   int window_access_ = 0;
+  bool far_ = false;
 };
 
 // An opened port. Thread-safe. It must outlive everything created from it.

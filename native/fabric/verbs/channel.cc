@@ -29,7 +29,9 @@ VerbsChannel::VerbsChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> 
       handler_(std::move(handler)),
       tag_(tag),
       token_(RandomBytes(kTokenLength)),
-      outbox_([this](Work work) { Push(work); }) {}
+      outbox_([this](Work work) { Push(work); }),
+      writes_(device->lanes_of_writes()),
+      reads_(device->lanes_of_reads()) {}
 
 VerbsChannel::~VerbsChannel() {
   SettlePending();
@@ -262,10 +264,7 @@ Status VerbsChannel::Share(uint64_t key) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
   if (shared_.count(key) != 0) return OkStatus();
-  Registrations of_pairs;
-  for (const auto& pair : pairs_) {
-    of_pairs.push_back(pair->takes_shares() ? memory[pair->port()] : nullptr);
-  }
+  const Registrations of_pairs = ByPair(memory);
   if (of_pairs[main_] == nullptr) {
     return Status(Code::kResourceExhausted,
                   "memory is not registered with " + main().adapter()->Name());
@@ -299,7 +298,8 @@ Status VerbsChannel::SendRegion(RegionRecord record, const Registrations& memory
   for (size_t i = 0; i < memory.size(); ++i) {
     if (memory[i] == nullptr) continue;
     const Window* window = windows_.Of(record.key, i);
-    ends[i] = {memory[i]->iova(), window == nullptr ? memory[i]->rkey() : window->rkey(), 1};
+    ends[i] = {memory[i]->iova(), window == nullptr ? memory[i]->rkey() : window->rkey(),
+               memory[i]->far() ? kUsableFar : kUsable};
   }
   record.ends = static_cast<uint32_t>(ends.size());
   const iovec parts[] = {{&record, sizeof(record)}, {ends.data(), ends.size() * sizeof(ends[0])}};
@@ -363,7 +363,7 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     return OkStatus();
   }
   Lane& lane = LaneOf(kind);
-  if (Lane::Takes(span.length, Piece())) {
+  if (Lane::Takes(span.length, Piece(/*lanes=*/1))) {
     lane.Add({work, span, ends});
     AdvanceLane(&lane);
   } else {
@@ -555,7 +555,8 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
       return OkStatus();
     case RecordKind::kPairOffer:
     case RecordKind::kPairAnswer:
-    case RecordKind::kPairUp: {
+    case RecordKind::kPairUp:
+    case RecordKind::kPairReady: {
       if (!greeted_) break;
       std::lock_guard<std::mutex> lock(mu_);
       return Serving(state_.load()) ? HandlePairRecord(kind, record) : OkStatus();

@@ -34,8 +34,11 @@ class ChannelDevice {
   virtual RegisteredMemory& memory() const = 0;
   // Returns the most bytes of one work request.
   virtual uint64_t chunk() const = 0;
-  // Returns the bytes of a piece in a lane, for each queue pair.
+  // Returns the bytes of a piece in a lane, for each queue pair, if no other lane has transfers.
   virtual uint64_t piece() const = 0;
+  // Returns the number of lanes in which transfers wait; of all channels, for one direction.
+  virtual std::atomic<int>* lanes_of_writes() = 0;
+  virtual std::atomic<int>* lanes_of_reads() = 0;
   // Returns how long a channel may be idle before it probes its peer.
   virtual Nanos keepalive() const = 0;
   // Returns the time of the last Poll(). Polling thread only.
@@ -135,7 +138,7 @@ class VerbsChannel final : public Channel {
   struct PairState {
     enum class Phase {
       kUntested,  // connected. The active end tests it; the passive end waits for the outcome.
-      kUp,        // carries shares of transfers
+      kUp,        // tested; carries shares of transfers once the peer's memory is known
       kFailed,    // being dropped, until this end is flushed and the peer's end is broken
       kDown,      // dropped
       kOffered,   // of the active end: made anew, and not yet connected
@@ -178,7 +181,7 @@ class VerbsChannel final : public Channel {
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
   // Of large transfers, in channel_lanes.cc.
   Lane& LaneOf(Work::Kind kind) { return kind == Work::Kind::kRead ? reads_ : writes_; }
-  uint64_t Piece() const;
+  uint64_t Piece(int lanes) const;
   Status SendAfter(After after, RecordKind kind, const iovec* parts, int count, uint64_t number,
                    bool signaled);
   Status KeepInLane(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled,
@@ -205,6 +208,8 @@ class VerbsChannel final : public Channel {
   Status HandlePairDown(const Immediate& signal);
   void SendPairDown(size_t i, bool answer);
   void BringUp(size_t i);
+  void UsePair(size_t i);
+  Registrations ByPair(const Registrations& memory) const;
   void AnnounceAgain(size_t i);
   Status SendPairRecord(RecordKind kind, size_t i);
   bool LearnPort(const PairRecord& record);

@@ -7,11 +7,11 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// The length of a piece that leaves a share for each queue pair.
-uint64_t VerbsChannel::Piece() const {
+// The length of a piece that leaves a share for each queue pair, in one of so many lanes.
+uint64_t VerbsChannel::Piece(int lanes) const {
   const auto shares = std::count_if(pairs_.begin(), pairs_.end(),
                                     [](const auto& pair) { return pair->takes_shares(); });
-  return device_->piece() * std::max<uint64_t>(shares, 1);
+  return Lane::PieceAmong(lanes, device_->piece()) * std::max<uint64_t>(shares, 1);
 }
 
 // Adds a record to the outbox, or to the lane if it must wait there. `number` is that of a
@@ -42,7 +42,9 @@ void VerbsChannel::AdvanceLanes() {
 // Starts the pieces and notifications whose turn it is. The caller pumps.
 void VerbsChannel::AdvanceLane(Lane* lane) {
   if (lane->empty()) return;
-  const uint64_t piece = Piece();
+  const std::atomic<int>* lanes =
+      lane == &writes_ ? device_->lanes_of_writes() : device_->lanes_of_reads();
+  const uint64_t piece = Piece(lanes->load());
   while (!lane->empty() && Serving(state_.load())) {
     if (const Lane::Note* note = lane->note()) {
       const iovec part = {const_cast<char*>(note->bytes.data()), note->bytes.size()};

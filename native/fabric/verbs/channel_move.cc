@@ -43,12 +43,16 @@ bool VerbsChannel::CanCarry(size_t i) const {
   return IsFurther(i) && pairs_[i]->receives() && outbox_.Reaches(i);
 }
 
+// Prefers those for which the memory of both ends is known.
 size_t VerbsChannel::FindCarrier() const {
+  size_t found = kNoCarrier;
   for (size_t i = 0; i < pairs_.size(); ++i) {
     const bool up = states_[i].phase == PairState::Phase::kUp;
-    if (up && CanCarry(i) && pairs_[i]->adapter()->active()) return i;
+    if (!up || !CanCarry(i) || !pairs_[i]->adapter()->active()) continue;
+    if (pairs_[i]->takes_shares()) return i;
+    if (found == kNoCarrier) found = i;
   }
-  return kNoCarrier;
+  return found;
 }
 
 void VerbsChannel::Signal(size_t i, const Immediate& signal) {
@@ -191,6 +195,7 @@ void VerbsChannel::MoveMain(Nanos now) {
     LaneOf(work->kind).OnEnded(work->share);
   }
   const size_t old = std::exchange(main_, move_.to);
+  UsePair(main_);
   LeavePair(old, works, now);
   outbox_.ForgetPair(old);
   const Status moved = outbox_.MoveTo(main().adapter(), main_);

@@ -4,7 +4,9 @@
 // may not get from one port to the other. When it fails, both ends break theirs and signal that to
 // each other. Only then nothing that is still on its way can arrive any more, and each end repeats
 // on the main queue pair what has not ended. From time to time, and when a port becomes active, the
-// active end offers a new queue pair. It is connected, tested, and used again.
+// active end offers a new queue pair. It is connected and tested, and each end announces its rings
+// and regions for it. Only when all of that has arrived, the queue pair is used again. So one that
+// carries shares can also take the place of the main one.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -218,7 +220,7 @@ Status VerbsChannel::HandlePairRecord(RecordKind kind, std::string_view bytes) {
   PairRecord record;
   if (bytes.size() == sizeof(record)) std::memcpy(&record, bytes.data(), sizeof(record));
   if (bytes.size() != sizeof(record) || record.index >= pairs_.size() ||
-      (record.index == main_ && kind != RecordKind::kPairUp)) {
+      (record.index == main_ && kind < RecordKind::kPairUp)) {
     return Status(Code::kDataLoss, "a record about a queue pair that does not exist");
   }
   if (record.index == main_) return OkStatus();  // from before it became that
@@ -229,11 +231,11 @@ Status VerbsChannel::HandlePairRecord(RecordKind kind, std::string_view bytes) {
     case RecordKind::kPairAnswer:
       HandleAnswer(record);
       return OkStatus();
+    case RecordKind::kPairReady:
+      if (!passive_ && state.phase == PairState::Phase::kUp) UsePair(record.index);
+      return OkStatus();
     default:
-      if (passive_ && state.phase == PairState::Phase::kUntested) {
-        ForgetPair(record.index);
-        BringUp(record.index);
-      }
+      if (passive_ && state.phase == PairState::Phase::kUntested) BringUp(record.index);
       if (!passive_ && state.phase == PairState::Phase::kDown) OfferPair(record.index, Now());
       return OkStatus();
   }
@@ -260,7 +262,10 @@ Status VerbsChannel::HandleOffer(const PairRecord& offer) {
   const bool reachable = LearnPort(offer);
   const bool taken = reachable && state.phase != PairState::Phase::kFailed && MakePair(i).ok() &&
                      pairs_[i]->Connect(peer_, targets_[i]).ok();
-  if (taken) state.phase = PairState::Phase::kUntested;
+  if (taken) {
+    ForgetPair(i);
+    state.phase = PairState::Phase::kUntested;
+  }
   if (!taken && state.phase == PairState::Phase::kUntested) state.phase = PairState::Phase::kDown;
   if (taken) return SendPairRecord(RecordKind::kPairAnswer, i);
   SendPairDown(i, /*answer=*/false);  // declines
@@ -287,16 +292,31 @@ void VerbsChannel::ForgetPair(size_t i) {
   outbox_.ForgetPair(i);
 }
 
+// Announces the memory of this end. The passive end has received what the active end announced.
 void VerbsChannel::BringUp(size_t i) {
-  PairState& state = states_[i];
-  const bool again = state.delay > kFirstDelay;
-  state.phase = PairState::Phase::kUp;
-  state.delay = kFirstDelay;
+  states_[i].phase = PairState::Phase::kUp;
+  AnnounceAgain(i);
+  SendPairRecord(passive_ ? RecordKind::kPairReady : RecordKind::kPairUp, i).IgnoreError();
+  if (passive_) UsePair(i);
+}
+
+void VerbsChannel::UsePair(size_t i) {
+  if (pairs_[i]->takes_shares()) return;
+  const bool again = std::exchange(states_[i].delay, kFirstDelay) > kFirstDelay;
   pairs_[i]->set_takes_shares(true);
   Log(again ? LogLevel::kInfo : LogLevel::kDebug,
       "verbs: the channel " + route_ + " also uses " + pairs_[i]->adapter()->Name());
-  if (!passive_) SendPairRecord(RecordKind::kPairUp, i).IgnoreError();
-  AnnounceAgain(i);
+}
+
+// Returns the registrations of a region with the ports of the queue pairs by which the peer is told
+// to access it; null for the others.
+Registrations VerbsChannel::ByPair(const Registrations& memory) const {
+  Registrations of_pairs;
+  for (size_t i = 0; i < pairs_.size(); ++i) {
+    const bool told = i == main_ || states_[i].phase == PairState::Phase::kUp;
+    of_pairs.push_back(told ? memory[pairs_[i]->port()] : nullptr);
+  }
+  return of_pairs;
 }
 
 // Shares with the peer, for queue pair `i`, all regions that it may already access.
@@ -304,10 +324,7 @@ void VerbsChannel::AnnounceAgain(size_t i) {
   if (states_[i].made_anew) AnnounceRings(i);
   for (auto& [key, shared] : shared_) {
     device_->memory().Refresh(key, &shared.memory);
-    Registrations of_pairs;
-    for (const auto& pair : pairs_) {
-      of_pairs.push_back(pair->takes_shares() ? shared.memory[pair->port()] : nullptr);
-    }
+    const Registrations of_pairs = ByPair(shared.memory);
     // A region that cannot be shared goes by the other queue pairs.
     if (!windows_.MakeOne(key, i, pairs_.size(), of_pairs[i]).ok()) continue;
     BindWindow(key, i);

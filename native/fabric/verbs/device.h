@@ -66,6 +66,8 @@ class VerbsDevice final : public Device, private ChannelDevice {
   RegisteredMemory& memory() const override { return *memory_; }
   uint64_t chunk() const override { return chunk_; }
   uint64_t piece() const override { return piece_; }
+  std::atomic<int>* lanes_of_writes() override { return &lanes_of_writes_; }
+  std::atomic<int>* lanes_of_reads() override { return &lanes_of_reads_; }
   Nanos keepalive() const override { return keepalive_; }
   Nanos polled_at() const override { return polled_at_; }
   bool asleep() const override { return asleep_.load(); }
@@ -98,6 +100,8 @@ class VerbsDevice final : public Device, private ChannelDevice {
   std::unique_ptr<RegisteredMemory> memory_;
   uint64_t chunk_ = 0;
   uint64_t piece_ = 0;
+  std::atomic<int> lanes_of_writes_{0};
+  std::atomic<int> lanes_of_reads_{0};
   Nanos keepalive_ = 0;
   host::Sleeper sleeper_;
   std::atomic<bool> asleep_{false};

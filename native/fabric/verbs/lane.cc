@@ -13,6 +13,17 @@ bool Lane::Holds(After after) const {
   });
 }
 
+void Lane::CountTransfers(int more) {
+  const bool before = transfers_ > 0;
+  transfers_ += static_cast<size_t>(more);
+  if (before != (transfers_ > 0)) waiting_->fetch_add(before ? -1 : 1);
+}
+
+void Lane::Add(const Transfer& transfer) {
+  items_.emplace_back(transfer);
+  CountTransfers(1);
+}
+
 void Lane::Add(Note note) {
   if (note.ordered) ++ordered_;
   note_bytes_ += note.bytes.size();
@@ -23,6 +34,8 @@ void Lane::Pop() {
   if (const Note* first = note()) {
     if (first->ordered) --ordered_;
     note_bytes_ -= first->bytes.size();
+  } else {
+    CountTransfers(-1);
   }
   items_.pop_front();
 }
@@ -35,6 +48,7 @@ uint64_t Lane::TakePiece(uint64_t piece) {
 }
 
 void Lane::Drop() {
+  CountTransfers(-static_cast<int>(transfers_));
   items_.clear();
   ordered_ = 0;
   note_bytes_ = 0;

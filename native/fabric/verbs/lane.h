@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -24,13 +25,28 @@ class Lane {
  public:
   // Pieces that may be under way: while one is on the wire, the next one must be posted.
   static constexpr uint64_t kPieces = 2;
+  // However many lanes share the port.
+  static constexpr uint64_t kMinPiece = uint64_t{32} << 10;
   // Returns the bytes of a piece for each queue pair that carries a share of it, on a port of this
   // rate. The pieces under way take about 130 us on the wire, which is longer than their
   // completions need, and not much longer than a small transfer takes alone.
   static uint64_t PieceFor(double gigabits_per_second) {
     const double bytes = gigabits_per_second * (1e9 / 8) * 130e-6 / static_cast<double>(kPieces);
-    return static_cast<uint64_t>(std::clamp(bytes, 128.0 * 1024, 1024.0 * 1024)) / 4096 * 4096;
+    return static_cast<uint64_t>(std::clamp(bytes, 64.0 * 1024, 1024.0 * 1024)) / 4096 * 4096;
   }
+  // Returns the bytes of a piece, at most `alone`, in one of so many lanes that share the port. All
+  // of them together have as much under way as one alone, unless there are very many.
+  static uint64_t PieceAmong(int lanes, uint64_t alone) {
+    const uint64_t share = alone / static_cast<uint64_t>(std::max(lanes, 1)) / 4096 * 4096;
+    return std::max(share, std::min(alone, kMinPiece));
+  }
+
+  // `waiting` counts the lanes of the device, for one direction, in which transfers wait. It must
+  // outlive this.
+  explicit Lane(std::atomic<int>* waiting) : waiting_(waiting) {}
+  ~Lane() { Drop(); }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
 
   // What has not started yet of a transfer. `work` describes it, with the local address of `rest`.
   struct Transfer {
@@ -52,7 +68,7 @@ class Lane {
   bool empty() const { return items_.empty(); }
   // Returns whether a notification that follows `after` must wait here.
   bool Holds(After after) const;
-  void Add(const Transfer& transfer) { items_.emplace_back(transfer); }
+  void Add(const Transfer& transfer);
   void Add(Note note);
 
   // The first item, which is one of the two; the other is null.
@@ -70,6 +86,10 @@ class Lane {
   void Drop();
 
  private:
+  void CountTransfers(int more);
+
+  std::atomic<int>* const waiting_;
+  size_t transfers_ = 0;  // among the items
   std::deque<std::variant<Transfer, Note>> items_;
   size_t ordered_ = 0;  // notes among them that nothing may overtake
   uint64_t note_bytes_ = 0;

@@ -1,9 +1,12 @@
 #include "fabric/verbs/memory.h"
 
+#include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
+#include "fabric/host/pci_distance.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
@@ -16,6 +19,18 @@ Status Unknown() {
 int FlagsOf(Access access) {
   const int flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
   return access == Access::kRemoteReadWrite ? flags | IBV_ACCESS_REMOTE_WRITE : flags;
+}
+
+// Tells apart which ports are nearest to an accelerator.
+void MarkFar(const std::string& accelerator, Registrations* registrations) {
+  std::vector<std::pair<host::PciDistance, Registration*>> found;
+  for (const auto& one : *registrations) {
+    if (one == nullptr) continue;
+    found.emplace_back(host::DistanceBetween(one->adapter()->port().folder, accelerator),
+                       one.get());
+  }
+  const auto nearest = std::min_element(found.begin(), found.end());
+  for (const auto& [distance, one] : found) one->set_far(distance > nearest->first);
 }
 
 }  // namespace
@@ -42,6 +57,7 @@ Status RegisteredMemory::AddImported(Region* region, const DeviceMemory& memory)
         return adapter->Expose(memory, flags, registration);
       },
       &entry.registrations));
+  MarkFar(memory.device, &entry.registrations);
   return AddEntry(std::move(entry));
 }
 
@@ -185,7 +201,7 @@ Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnds*
       for (size_t i = 0; i < entry->registrations.size(); ++i) {
         const Registration* registration = entry->registrations[i].get();
         if (registration == nullptr) continue;
-        (*ends)[i] = {registration->lkey(), true, registration->shift()};
+        (*ends)[i] = {registration->lkey(), true, registration->far(), registration->shift()};
       }
       if (!entry->registrations.empty()) return OkStatus();
     }

@@ -21,6 +21,7 @@ namespace rdma_transport::fabric::verbs {
 struct LocalEnd {
   uint32_t lkey = 0;
   bool usable = false;  // false: not registered with this port
+  bool far = false;     // other ports are nearer to the memory
   uint64_t shift = 0;
 };
 // By the index of the port.
@@ -47,7 +48,8 @@ class RegisteredMemory {
   // Adds a region. Registers it now or on first use; memory used only by peers on this host then
   // stays unpinned.
   Status Add(Region* region, bool now);
-  // Registers memory of an accelerator, and adds its region.
+  // Registers memory of an accelerator, and adds its region. Large transfers prefer the ports that
+  // are nearest to the accelerator.
   Status AddImported(Region* region, const DeviceMemory& memory);
   void Remove(uint64_t key);
 

@@ -166,6 +166,7 @@ void ReadPort(const Library& library, ibv_context* context, PortCandidate* port)
 
 struct Place {
   size_t device = 0;
+  std::string folder;
   ibv_device_attr attributes = {};
 };
 
@@ -177,9 +178,10 @@ void ReadCandidates(const Library& library, const host::DeviceList& list, Device
     PortCandidate candidate;
     candidate.device = library.get_device_name(device);
     candidate.transport = device->transport_type;
-    candidate.far = !host::MayRunNear(FolderOf(*device) + "/device");
     Place place;
     place.device = i;
+    place.folder = FolderOf(*device) + "/device";
+    candidate.far = !host::MayRunNear(place.folder);
     int ports = 0;
     if (list.MayUse(candidate.device) && HasReliableConnections(candidate.transport)) {
       ibv_context* context = devices->Open(i);
@@ -235,6 +237,7 @@ Status Choose(const Library& library, const VerbsSettings& settings, Devices* de
 Port Unknown(const PortCandidate& candidate, const Place& place) {
   Port port;
   port.device = candidate.device;
+  port.folder = place.folder;
   port.number = static_cast<uint8_t>(candidate.number);
   port.ethernet = candidate.ethernet();
   port.attributes = place.attributes;

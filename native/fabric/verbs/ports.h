@@ -19,6 +19,7 @@ namespace rdma_transport::fabric::verbs {
 struct Port {
   ibv_context* context = nullptr;
   std::string device;  // "mlx5_0"
+  std::string folder;  // in sysfs, of the card
   uint8_t number = 1;
   bool ethernet = false;  // RoCE; otherwise InfiniBand
   Gid gid;

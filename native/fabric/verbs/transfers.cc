@@ -5,10 +5,13 @@
 #include <string>
 #include <utility>
 
+#include "fabric/verbs/lane.h"
+
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-// A transfer is spread over as many queue pairs as get at least this much.
+// A transfer is spread over as many queue pairs as get at least this much. A piece in a lane may be
+// shorter, because the port is slow or shared by many lanes.
 constexpr uint64_t kMinShare = uint64_t{256} << 10;
 constexpr uint64_t kShareGranule = 4096;
 
@@ -50,15 +53,36 @@ Status Transfers::Aim(const RemoteSpan& span, Work::Kind kind, const PeerRegion*
   return OkStatus();
 }
 
+// Chooses the queue pairs for shares of a transfer, the main one first, and returns their number:
+// of those whose ports are nearest to the memory of both ends, all.
+size_t Transfers::Choose(const PeerRegion& region, const LocalEnds& ends, const QueuePairs& pairs,
+                         size_t main, std::array<size_t, kMaxQueuePairs>* used) {
+  size_t count = 0;
+  int nearest = 3;  // farther than any
+  const auto consider = [&](size_t i) {
+    const LocalEnd& local = ends[pairs[i]->port()];
+    const int distance = (local.far ? 1 : 0) + (region.ends[i].usable == kUsableFar ? 1 : 0);
+    if (!local.usable || region.ends[i].usable == 0 || distance > nearest) return;
+    if (distance < nearest) count = 0;
+    nearest = distance;
+    (*used)[count++] = i;
+  };
+  consider(main);
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (i != main && pairs[i]->takes_shares()) consider(i);
+  }
+  return count;
+}
+
 void Transfers::Begin(const Work& work, Part part, const RemoteSpan& span, const PeerRegion& region,
                       const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs, size_t main) {
+  const uint64_t least = std::min(part == Part::kWhole ? kMinShare : Lane::kMinPiece, chunk);
   std::array<size_t, kMaxQueuePairs> used = {main};
   size_t count = 1;
-  const uint64_t most = span.length / std::min(kMinShare, chunk);
-  for (size_t i = 0; i < pairs.size() && count < most; ++i) {
-    if (i == main || !pairs[i]->takes_shares() || region.ends[i].usable == 0) continue;
-    if (ends[pairs[i]->port()].usable) used[count++] = i;
+  if (part != Part::kWhole || span.length >= 2 * least) {
+    count = Choose(region, ends, pairs, main, &used);
   }
+  count = std::max<size_t>(std::min<uint64_t>(count, span.length / least), 1);
   if (count > 1 || part != Part::kWhole) {
     Divided& divided = divided_[work.cookie];
     divided.unfinished += static_cast<int>(count);

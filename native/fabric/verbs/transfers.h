@@ -46,8 +46,9 @@ class Transfers {
 
   // How much of the operation a Begin() starts.
   enum class Part { kWhole, kPiece, kLastPiece };
-  // Pushes `work` to the queue pairs, in work requests of at most `chunk` bytes: to `main`, and
-  // shares to others. `region` is by Aim() of `span`.
+  // Pushes `work` to the queue pairs, in work requests of at most `chunk` bytes: small work to
+  // `main`, shares of large work to all on the ports that are nearest to the memory. `region` is by
+  // Aim() of `span`.
   void Begin(const Work& work, Part part, const RemoteSpan& span, const PeerRegion& region,
              const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs, size_t main);
   // Reports an operation that was not started, together with those that have ended.
@@ -79,6 +80,8 @@ class Transfers {
   const Counts& ended() const { return ended_; }
 
  private:
+  static size_t Choose(const PeerRegion& region, const LocalEnds& ends, const QueuePairs& pairs,
+                       size_t main, std::array<size_t, kMaxQueuePairs>* used);
   void Push(size_t index, const Work& whole, uint64_t from, uint64_t length, uint64_t chunk,
             QueuePair* pair);
 

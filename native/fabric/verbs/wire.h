@@ -81,8 +81,11 @@ enum class RecordKind : uint32_t {
   kMoved,       // empty; the first one in a larger ring
   kPairOffer,   // of the active end, when both ends are down: there is a new one
   kPairAnswer,  // of the passive end to an offer: the other end of it
-  kPairUp,   // of the active end: it has been tested. Of the passive end: its port is active again
-  kRingEnd,  // how a queue pair that is used again reaches a ring
+  // Of the active end: it has been tested, and all memory was announced for it. Of the passive end:
+  // its port is active again.
+  kPairUp,
+  kPairReady,  // of the passive end to kPairUp: it has announced its memory, too
+  kRingEnd,    // how a queue pair that is used again reaches a ring
 };
 
 // A record starts at a multiple of 8.
@@ -100,10 +103,13 @@ struct RegionRecord {
   uint32_t writable;
   uint32_t ends;
 };
+constexpr uint32_t kUsable = 1;
+constexpr uint32_t kUsableFar = 2;
 struct RegionEnd {
   uint64_t address;
   uint32_t rkey;
-  uint32_t usable;  // 0: the region cannot be accessed by this queue pair
+  // 0: the region cannot be accessed by this queue pair; kUsableFar: but others are nearer to it.
+  uint32_t usable;
 };
 
 struct PairRecord {

@@ -1,10 +1,15 @@
-// Measures how long a small tensor takes to the same peer beside large ones: a write of 4 KiB and
-// the notification that follows it, alone, beside writes of 16 MiB that it may overtake, and beside
-// such that it must not. Over the fake libibverbs with ports of limited bandwidth.
+// Measures how long a small tensor takes beside large ones: a write of 4 KiB and the notification
+// that follows it, alone, beside writes of 16 MiB that it may overtake, and beside such that it
+// must not. With several channels, each has large writes, and all share the port. Their senders are
+// several devices, as if on several hosts, or one. Also measures the bandwidth of the large writes.
+// Over the fake libibverbs with ports of limited bandwidth.
 //
 // usage: FAKE_IBVERBS='bandwidth=1000000000;active_width=1;active_speed=8'  # 10 Gb/s
-//        RDMA_TRANSPORT_LIBIBVERBS=.../libfake_ibverbs.so lanes_benchmark
+//        RDMA_TRANSPORT_LIBIBVERBS=.../libfake_ibverbs.so lanes_benchmark [CHANNELS [one]]
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "pair.h"
@@ -20,31 +25,33 @@ constexpr int kLargeUnderWay = 2;
 
 class Sender {
  public:
-  explicit Sender(const Settings& settings) : pair_(settings, 2 * kLarge) {}
+  Sender(const Settings& settings, std::shared_ptr<fabric::Device> device)
+      : pair_(settings, 2 * kLarge, std::move(device)) {}
+  const std::shared_ptr<fabric::Device>& device() const { return pair_.a.device; }
 
-  // Returns microseconds until the peer is notified of the write.
-  double SendSmall(bool overtakes) {
+  int Poll() { return pair_.a.device->Poll() + pair_.b.device->Poll(); }
+  void BeginSmall(bool overtakes) {
     const uint64_t cookie = ++cookies_;
-    const int before = pair_.b.handler->notes;
-    const Nanos start = Now();
+    notes_ = pair_.b.handler->notes;
     Write(0, kSmall, cookie);
     Notify(overtakes ? fabric::After::Write(cookie) : fabric::After::Everything());
-    pair_.PollUntil([&] { return pair_.b.handler->notes > before; });
-    return static_cast<double>(Now() - start) / 1e3;
   }
+  // Whether the peer was notified of the small write.
+  bool SmallArrived() const { return pair_.b.handler->notes > notes_; }
   void KeepLargeUnderWay() {
-    const int small = static_cast<int>(cookies_);
-    while (large_ - (pair_.a.handler->transfers - small) < kLargeUnderWay) {
+    while (large_ - LargeEnded() < kLargeUnderWay) {
       Write(kLarge, kLarge, kLargeCookie + static_cast<uint64_t>(++large_));
     }
     Require(pair_.a.channel->Flush());
   }
-  void WaitForAll() {
-    pair_.PollUntil(
-        [&] { return pair_.a.handler->transfers == large_ + static_cast<int>(cookies_); });
+  // Bytes that have begun to leave; posted by the device.
+  uint64_t Written() const { return pair_.a.device->Ports().front().written_bytes; }
+  bool AllEnded() const {
+    return pair_.a.handler->transfers == large_ + static_cast<int>(cookies_);
   }
 
  private:
+  int LargeEnded() const { return pair_.a.handler->transfers - static_cast<int>(cookies_); }
   void Write(uint64_t offset, uint64_t length, uint64_t cookie) {
     Require(pair_.a.channel->Write(pair_.a.region->address() + offset,
                                    {pair_.b.region->key(), offset, length}, cookie));
@@ -57,36 +64,87 @@ class Sender {
 
   Pair pair_;
   uint64_t cookies_ = 0;
+  int notes_ = 0;
   int large_ = 0;
 };
 
-void Run(Settings settings) {
-  settings.fabric = "verbs";
-  Sender sender(settings);
-  struct Case {
-    const char* name;
-    bool large;
-    bool overtakes;
-    int rounds;
-  };
-  for (const Case& one :
-       {Case{"alone", false, true, kRounds}, Case{"beside 16 MiB", true, true, kRounds},
-        Case{"behind 16 MiB", true, false, kRounds / 10}}) {
-    std::vector<double> times;
-    for (int round = 0; round < one.rounds; ++round) {
-      if (one.large) sender.KeepLargeUnderWay();
-      times.push_back(sender.SendSmall(one.overtakes));
+struct Case {
+  const char* name;
+  bool large;
+  bool overtakes;
+  int rounds;
+};
+
+class Benchmark {
+ public:
+  Benchmark(const Settings& settings, int channels, bool one_device) {
+    for (int i = 0; i < channels; ++i) {
+      const bool first = i == 0 || !one_device;
+      senders_.push_back(
+          std::make_unique<Sender>(settings, first ? nullptr : senders_.front()->device()));
     }
-    sender.WaitForAll();
-    std::printf("%s: median %.0f us, p99 %.0f us\n", one.name, Quantile(times, 0.5),
-                Quantile(times, 0.99));
+    written_by_all_ = one_device;
   }
-}
+
+  void Run(const Case& one) {
+    std::vector<double> times;
+    const Nanos begun = Now();
+    const uint64_t before = LargeBytes();
+    for (int round = 0; round < one.rounds; ++round) {
+      if (one.large) KeepLargeUnderWay();
+      const Nanos start = Now();
+      senders_.front()->BeginSmall(one.overtakes);
+      while (!senders_.front()->SmallArrived()) Poll();
+      times.push_back(static_cast<double>(Now() - start) / 1e3);
+    }
+    const double seconds = static_cast<double>(Now() - begun) / 1e9;
+    const double rate = static_cast<double>(LargeBytes() - before) / seconds;
+    for (const auto& sender : senders_) {
+      while (!sender->AllEnded()) Poll();
+    }
+    std::printf("%s: median %.0f us, p99 %.0f us", one.name, Quantile(times, 0.5),
+                Quantile(times, 0.99));
+    if (one.large) std::printf(", large writes %.0f MB/s", rate / 1e6);
+    std::printf("\n");
+  }
+
+ private:
+  void KeepLargeUnderWay() {
+    for (const auto& sender : senders_) sender->KeepLargeUnderWay();
+  }
+  void Poll() {
+    int events = 0;
+    for (const auto& sender : senders_) events += sender->Poll();
+    if (events == 0) usleep(50);
+  }
+  // Written by the process, with those that are under way in part.
+  uint64_t LargeBytes() const {
+    uint64_t bytes = 0;
+    for (const auto& sender : senders_) {
+      bytes += sender->Written();
+      if (written_by_all_) break;
+    }
+    return bytes;
+  }
+
+  std::vector<std::unique_ptr<Sender>> senders_;
+  bool written_by_all_ = false;  // each of them reports the bytes of all
+};
 
 }  // namespace
 }  // namespace rdma_transport::benchmarks
 
-int main() {
-  rdma_transport::benchmarks::Run(rdma_transport::benchmarks::LoadedSettings());
+int main(int count, char** arguments) {
+  using rdma_transport::benchmarks::Case;
+  rdma_transport::Settings settings = rdma_transport::benchmarks::LoadedSettings();
+  settings.fabric = "verbs";
+  const int channels = count > 1 ? std::atoi(arguments[1]) : 1;
+  rdma_transport::benchmarks::Benchmark benchmark(settings, channels, count > 2);
+  for (const Case& one :
+       {Case{"alone", false, true, rdma_transport::benchmarks::kRounds},
+        Case{"beside 16 MiB", true, true, rdma_transport::benchmarks::kRounds},
+        Case{"behind 16 MiB", true, false, rdma_transport::benchmarks::kRounds / 10}}) {
+    benchmark.Run(one);
+  }
   return 0;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "base/clock.h"
 #include "common.h"
@@ -28,21 +29,29 @@ struct Handler : fabric::ChannelHandler {
 };
 
 struct Side {
-  Side(const Settings& settings, uint64_t length) {
-    Require(fabric::OpenDevice(settings, &device));
+  // Opens a device if there is none.
+  Side(const Settings& settings, uint64_t length, std::shared_ptr<fabric::Device> opened)
+      : device(std::move(opened)) {
+    if (device == nullptr) {
+      std::unique_ptr<fabric::Device> made;
+      Require(fabric::OpenDevice(settings, &made));
+      device = std::move(made);
+    }
     Require(device->Open(handler, &channel));
     Require(device->Allocate(length, fabric::Access::kRemoteReadWrite, nullptr, &region));
   }
 
-  std::unique_ptr<fabric::Device> device;
+  std::shared_ptr<fabric::Device> device;
   std::unique_ptr<fabric::Region> region;
   std::shared_ptr<Handler> handler = std::make_shared<Handler>();
   std::shared_ptr<fabric::Channel> channel;
 };
 
-// Each side has a region of `length` bytes; a may access that of b.
+// Each side has a region of `length` bytes; a may access that of b. a may use the device of another
+// pair.
 struct Pair {
-  Pair(const Settings& settings, uint64_t length) : a(settings, length), b(settings, length) {
+  Pair(const Settings& settings, uint64_t length, std::shared_ptr<fabric::Device> of_a = nullptr)
+      : a(settings, length, std::move(of_a)), b(settings, length, nullptr) {
     constexpr Nanos kSettling = 300 * kMillisecond;
     Require(b.channel->Connect(a.channel->Address(), fabric::Role::kPassive));
     Require(a.channel->Connect(b.channel->Address(), fabric::Role::kActive));

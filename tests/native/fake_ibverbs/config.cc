@@ -232,6 +232,10 @@ bool Config::SetOfDevice(DeviceConfig* device, size_t port, const std::string& k
     device->peer_memory = value == "1";
     return value == "1" || value == "0";
   }
+  if (key == "sysfs") {
+    device->sysfs = value;
+    return value.size() < IBV_SYSFS_PATH_MAX;
+  }
   if (key == "open_error") return ParseErrno(value, &device->open_error);
   if (key == "ports") {
     if (!ParseNumber(value, 32, &number) || number == 0) return false;

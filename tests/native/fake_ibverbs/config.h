@@ -53,6 +53,7 @@ struct DeviceConfig {
   unsigned int window_types = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   bool same_iova = false;
   bool peer_memory = false;
+  std::string sysfs;
   int comp_vectors = 4;
   std::vector<PortConfig> ports = std::vector<PortConfig>(1);
 };

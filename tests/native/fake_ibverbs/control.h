@@ -20,6 +20,7 @@
 // Keys of devices. They hold for all devices there are and will be; "fake_1.open_error=EACCES" is
 // for one device, "fake_1:2.lid=7" for one port, and the device must have been named before:
 //   ports=N                 ports of the device, numbered from 1. Default: 1
+//   sysfs=FOLDER            of the device. Default: none
 //   open_error=ERROR        ibv_open_device() fails, ERROR as a number or as EACCES. Default: 0
 //   max_qp_wr=N max_cqe=N max_sge=N max_inline=N max_qp_rd_atom=N max_qp=N max_mr=N max_mr_size=N
 //   max_mw=N max_mw_size=N comp_vectors=N   what ibv_query_device() shows or ibv_create_*() refuses

@@ -159,7 +159,11 @@ ibv_device** ibv_get_device_list(int* count) {
   if (call.error != 0) return NullWith<ibv_device*>(call.error);
   const std::vector<std::string>& names = call.fake.config.names;
   auto** list = new ibv_device*[names.size() + 1]();
-  for (size_t i = 0; i < names.size(); ++i) list[i] = DeviceNamed(&call.fake, names[i]);
+  for (size_t i = 0; i < names.size(); ++i) {
+    list[i] = DeviceNamed(&call.fake, names[i]);
+    const std::string& sysfs = call.fake.config.devices.at(names[i]).sysfs;
+    std::snprintf(list[i]->ibdev_path, sizeof(list[i]->ibdev_path), "%s", sysfs.c_str());
+  }
   if (count != nullptr) *count = static_cast<int>(names.size());
   ++call.fake.stats.device_lists;
   return list;

@@ -8,12 +8,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "memory/cuda_exporter.h"
 #include "pretend_cuda/control.h"
+#include "pretend_pci.h"
 #include "verbs_pair.h"
 
 namespace rdma_transport::memory {
@@ -169,6 +171,58 @@ TEST_F(DirectMemoryTest, TheKernelMayFindMemoryByItsAddress) {
   }
 }
 
+// The notifications stay on the first port.
+TEST_F(DirectMemoryTest, ThePortsNearestToTheGpuCarryItsMemory) {
+  const testing::PretendPci pci;
+  testing::SetFake("devices", "fake_0,fake_1,fake_2");
+  testing::SetFake("fake_0.sysfs", pci.Add("fake_0", "pci0000:3a/0000:3a:00.0/0000:3b:00.0", "0"));
+  testing::SetFake("fake_1.sysfs", pci.Add("fake_1", "pci0000:5d/0000:5d:00.0/0000:5e:00.0", "0"));
+  testing::SetFake("fake_2.sysfs", pci.Add("fake_2", "pci0000:5d/0000:5d:00.0/0000:5f:00.0", "0"));
+  const std::string gpu = pci.Add("gpu", "pci0000:5d/0000:5d:00.0/0000:60:00.0", "0") + "/device";
+  Settings settings = testing::OnFake();
+  settings.verbs.chunk = 64 << 10;
+  ASSERT_NO_FATAL_FAILURE(Open(settings));
+  const auto at_all = [&](const Side& side) {
+    return side.channel->Route().find("fake_1:1, fake_2:1") != std::string::npos;
+  };
+  ASSERT_TRUE(PollUntil([&] { return at_all(a_) && at_all(b_); }));
+  const Gpu::Memory memory = Gpu::Allocate(2 * kMiB);
+  std::string(2 * kMiB, 'g').copy(memory.bytes, 2 * kMiB);
+  for (const std::string& place : {gpu, std::string()}) {
+    SCOPED_TRACE(place.empty() ? "not known" : "known");
+    const auto host_of_a = Allocate(a_);
+    const auto host_of_b = Allocate(b_);
+    std::memset(host_of_b->address(), 'h', 2 * kMiB);
+    std::unique_ptr<fabric::Region> of_a;
+    std::unique_ptr<fabric::Region> of_b;
+    const fabric::DeviceMemory exported = {memory.file, At(memory), 2 * kMiB, place};
+    ASSERT_TRUE(a_.device->Import(exported, fabric::Access::kRemoteRead, &of_a).ok());
+    ASSERT_TRUE(b_.device->Import(exported, fabric::Access::kRemoteRead, &of_b).ok());
+    const auto bytes = [](const char* device) { return Fake().port_bytes(device, 1); };
+    const uint64_t before[] = {bytes("fake_0"), bytes("fake_1"), bytes("fake_2")};
+    ASSERT_TRUE(Read(At(memory), host_of_a->address(), 2 * kMiB).ok());
+    EXPECT_EQ(std::string(host_of_a->address(), 2 * kMiB), std::string(2 * kMiB, 'g'));
+    ASSERT_TRUE(Read(host_of_b->address(), At(memory), 2 * kMiB).ok());
+    EXPECT_EQ(std::string(memory.bytes, 2 * kMiB), std::string(2 * kMiB, 'h'));
+    std::string(2 * kMiB, 'g').copy(memory.bytes, 2 * kMiB);
+    if (place.empty()) {
+      EXPECT_GE(bytes("fake_0") - before[0], kMiB);
+    } else {
+      EXPECT_LT(bytes("fake_0") - before[0], 64u << 10);
+      EXPECT_EQ(bytes("fake_1") - before[1], 2 * kMiB);
+      EXPECT_EQ(bytes("fake_2") - before[2], 2 * kMiB);
+    }
+  }
+}
+
+TEST_F(DirectMemoryTest, TheGpuIsNamedAsTheKernelDoes) {
+  std::shared_ptr<const CudaDriver> driver;
+  ASSERT_TRUE(CudaDriver::Open(PRETEND_CUDA_LIBRARY, &driver).ok());
+  const Gpu::Memory memory = Gpu::Allocate(kMiB);
+  EXPECT_EQ(CudaExporter(driver).FolderOf(At(memory, 100)), "/sys/bus/pci/devices/0000:3b:00.0");
+  EXPECT_EQ(CudaExporter(driver).FolderOf(&memory), "");
+}
+
 TEST_F(DirectMemoryTest, AnAllocationIsRegisteredOnce) {
   ASSERT_NO_FATAL_FAILURE(Open());
   const uint64_t before = FakeStats().registrations;
@@ -269,7 +323,7 @@ TEST_F(DirectMemoryTest, OnlyVerbsImports) {
   EXPECT_TRUE(a_.device->Imports());
   std::unique_ptr<fabric::Region> refused;
   const Status status =
-      a_.device->Import({0, nullptr, kMiB}, fabric::Access::kRemoteRead, &refused);
+      a_.device->Import({0, nullptr, kMiB, ""}, fabric::Access::kRemoteRead, &refused);
   EXPECT_NE(status.message().find("ibv_reg_dmabuf_mr"), std::string::npos) << status.message();
   Settings settings;
   settings.fabric = "shm";

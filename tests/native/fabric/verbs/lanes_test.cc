@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "fabric/verbs/lane.h"
 #include "verbs_pair.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -76,6 +78,40 @@ class LanesTest : public testing::VerbsPairTest {
   uint64_t sent_ = 0;
   size_t received_before_ = 0;
 };
+
+TEST(Lane, APieceIsAShareOfWhatThePortHasUnderWay) {
+  EXPECT_EQ(Lane::PieceFor(10), 76u << 10);
+  EXPECT_EQ(Lane::PieceFor(1), 64u << 10);
+  EXPECT_EQ(Lane::PieceFor(400), 1u << 20);
+  EXPECT_EQ(Lane::PieceAmong(1, 256 << 10), 256u << 10);
+  EXPECT_EQ(Lane::PieceAmong(4, 256 << 10), 64u << 10);
+  EXPECT_EQ(Lane::PieceAmong(100, 256 << 10), 32u << 10);
+  EXPECT_EQ(Lane::PieceAmong(100, 4096), 4096u) << "of a device with shorter messages";
+}
+
+TEST(Lane, IsCountedWhileTransfersWaitInIt) {
+  std::atomic<int> waiting{0};
+  Lane::Transfer transfer;
+  transfer.rest.length = 100;
+  {
+    Lane one(&waiting);
+    Lane other(&waiting);
+    one.Add(transfer);
+    one.Add(transfer);
+    one.Add(Lane::Note());
+    other.Add(transfer);
+    EXPECT_EQ(waiting.load(), 2);
+    one.Pop();
+    EXPECT_EQ(waiting.load(), 2);
+    one.Pop();
+    EXPECT_EQ(waiting.load(), 1) << "a notification is no transfer";
+    one.Pop();
+    one.Add(transfer);
+    one.Drop();
+    EXPECT_EQ(waiting.load(), 1);
+  }
+  EXPECT_EQ(waiting.load(), 0);
+}
 
 TEST_F(LanesTest, SmallWritesOvertakeALargeOne) {
   ASSERT_NO_FATAL_FAILURE(Begin());

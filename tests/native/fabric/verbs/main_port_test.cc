@@ -128,6 +128,33 @@ TEST_P(MainPort, NoNotificationIsLostOrComesTwice) {
   ExpectToMove();
 }
 
+// With so much memory that it takes long to announce it for the port.
+TEST_P(MainPort, OneThatHasJustReturnedTakesThePlaceOfTheOther) {
+  ASSERT_NO_FATAL_FAILURE(ConnectSlow());
+  SetFake("bandwidth", "0");
+  std::vector<std::unique_ptr<Region>> memory;
+  for (Side* side : {&a_, &b_}) {
+    for (int i = 0; i < 40; ++i) memory.push_back(Shared(*side));
+  }
+  BeginToListen();
+  const std::string ports[][2] = {{"fake_0:1", "fake_2:1"}, {"fake_1:1", "fake_3:1"}};
+  int now = 0;
+  for (const char* device : {"fake_0", "fake_1", "fake_2", "fake_3"}) {
+    SCOPED_TRACE(device);
+    const std::string state = std::string(device) + ":1.port_state";
+    Say();
+    SetFake(state.c_str(), "down");
+    ASSERT_NO_FATAL_FAILURE(ExpectMain(ports[1 - now][0], ports[1 - now][1]));
+    SetFake("bandwidth", "100000");
+    SetFake(state.c_str(), "active");
+    ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, ports[now][0], ports[now][1]));
+    now = 1 - now;
+  }
+  SetFake("bandwidth", "0");
+  ASSERT_NO_FATAL_FAILURE(ExpectAllHeard());
+  ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+}
+
 // Whatever was under way: with writes of all sizes and their notifications.
 TEST_P(MainPort, WritesTakeEffectOnceAndBeforeTheirNotifications) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
@@ -278,6 +305,28 @@ TEST_P(MainPort, WithoutAnyOtherTheChannelCloses) {
   ExpectClosedOnce();
   EXPECT_NE(a_.handler->reason.message().find("IBV_WC_RETRY_EXC_ERR"), std::string::npos)
       << a_.handler->reason.message();
+}
+
+// The peer has nothing to send that could fail.
+TEST_P(MainPort, AnEndThatCannotGoOnSaysSo) {
+  SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
+  SetFake("fake_1.max_mr", "2");  // enough for its ring, not to write the peer's
+  Settings settings = Wide();
+  settings.verbs.isolation = GetParam();
+  settings.peer_timeout = 1000 * kSecond;
+  ASSERT_NO_FATAL_FAILURE(ConnectTwoByTwo(settings));
+  ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
+  const auto remote = Shared(b_);
+  const auto local = Allocate(a_);
+  SetFake("bandwidth", "1000000");
+  ASSERT_TRUE(a_.channel->Write(local->address(), {remote->key(), 0, kLength}, ++cookie_).ok());
+  PollFor(10 * kMillisecond);
+  SetFake("fake_0:1.port_state", "down");
+  ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
+  ExpectClosedOnce();
+  EXPECT_NE(a_.handler->reason.message().find("ibv_reg_mr on fake_1:1"), std::string::npos)
+      << a_.handler->reason.message();
+  EXPECT_EQ(b_.handler->reason.message(), "the peer cannot go on through another port");
 }
 
 TEST_P(MainPort, APeerThatHasGoneIsNoticedOnAllPorts) {

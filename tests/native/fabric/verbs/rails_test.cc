@@ -134,6 +134,20 @@ TEST_F(SeveralPorts, LargeTransfersAreStripedAndSmallOnesAreNot) {
   EXPECT_EQ(BytesOf("fake_1"), kLength);
 }
 
+// Their pieces in the lanes are short.
+TEST_F(SeveralPorts, SlowPortsShareTransfersToo) {
+  SetFake("devices", "fake_0,fake_1");
+  SetFake("active_width", "1");
+  SetFake("active_speed", "8");
+  Settings settings = Wide();
+  settings.verbs.chunk = 0;
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(settings));
+  ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1"));
+  ExpectToMove();
+  EXPECT_GT(BytesOf("fake_1"), kLength * 9 / 10);
+  EXPECT_GT(BytesOf("fake_0"), kLength * 9 / 10);
+}
+
 TEST_F(SeveralPorts, AlsoByWindowsOfEachPort) {
   SetFake("devices", "fake_0,fake_1,fake_2");
   SetFake("fake_1.windows", "none");
