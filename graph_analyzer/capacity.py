@@ -42,7 +42,7 @@ from rdma_transport import _native
 
 MAX_TASKS = 2**20
 SLOTS_PER_EDGE = _native.SLOTS_PER_EDGE
-QUEUE_PAIRS_PER_PEER = 2  # one channel from each side, with one queue pair each
+QUEUE_PAIRS_PER_PEER = 1  # one channel for each pair of tasks, with one queue pair
 
 
 @dataclass(frozen=True)

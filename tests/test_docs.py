@@ -152,7 +152,7 @@ def test_the_tables_of_clusters_are_those_of_the_command() -> None:
     assert [int(tasks) for tasks, *_ in tables] == [8, 64, 512, 4096, 64, 512, 4096]
     for _, workers, servers, rest in tables:
         need = capacity(
-            512 << 20, int(workers), int(servers), bandwidth=12.5e9, queue_pairs_per_peer=2
+            512 << 20, int(workers), int(servers), bandwidth=12.5e9, queue_pairs_per_peer=1
         )
         assert rest.split(" | ") == [
             format_bytes(need.server_registered),

@@ -32,6 +32,7 @@ Status Acceptor::Accept(std::string_view bytes, AnsweringHandshake* handshake,
     return Status(Code::kFailedPrecondition, "it has no fabric: " + runtime_->no_fabric_reason());
   }
   reply->again = true;
+  if (!request.offer.empty()) return Confirm(request, reply);
   const Status admitted = links_->Admit(request.from.task);
   if (!admitted.ok()) {
     GlobalCounters().errors.Add("connection_refused");
@@ -41,9 +42,27 @@ Status Acceptor::Accept(std::string_view bytes, AnsweringHandshake* handshake,
   return Connect(request, handshake->channel_key(), reply);
 }
 
+Status Acceptor::Confirm(const BootstrapRequest& request, BootstrapReply* reply) {
+  const Pairing::Usable confirmed =
+      links_->pairing().Confirm(request.from.task, request.from.incarnation, request.offer);
+  if (confirmed.id.empty()) return Status(Code::kNotFound, "it has not requested that connection");
+  reply->use = confirmed.id;
+  reply->use_up = confirmed.up;
+  return OkStatus();
+}
+
 Status Acceptor::Connect(const BootstrapRequest& request, const std::string& channel_key,
                          BootstrapReply* reply) {
-  const std::shared_ptr<Link> link = links_->Make(request.from.task);
+  const std::shared_ptr<Link> link =
+      links_->Make(request.from.task, Now() + runtime_->settings().connect_timeout);
+  link->set_id(request.link);
+  const Pairing::Usable own =
+      links_->pairing().Accept(request.from.task, request.from.incarnation, link, request.insist);
+  if (!own.id.empty()) {
+    reply->use = own.id;
+    reply->use_up = own.up;
+    return OkStatus();
+  }
   RDMA_RETURN_IF_ERROR(link->Open());
   const Status connected =
       links_->Connect(link, request.from, channel_key, request.channel, fabric::Role::kPassive);

@@ -22,8 +22,10 @@ class Acceptor {
   std::string Answer(std::string_view request);
 
  private:
-  // Sets `reply->channel`, or returns why the link is refused and sets `reply->again`.
+  // Sets `reply->channel` or `reply->use`, or returns why the link is refused and sets
+  // `reply->again`.
   Status Accept(std::string_view request, AnsweringHandshake* handshake, BootstrapReply* reply);
+  Status Confirm(const BootstrapRequest& request, BootstrapReply* reply);
   Status Connect(const BootstrapRequest& request, const std::string& channel_key,
                  BootstrapReply* reply);
 

@@ -25,11 +25,43 @@ std::string Head(const Message& message) {
   return bytes;
 }
 
+// Of a request, how its link may be shared.
+std::string Sharing(const BootstrapRequest& request) {
+  std::string bytes;
+  PutField(request.link, &bytes);
+  PutField(request.offer, &bytes);
+  PutNumber(static_cast<uint8_t>(request.insist), &bytes);
+  return bytes;
+}
+
+std::string Sharing(const BootstrapReply& reply) {
+  std::string bytes;
+  PutField(reply.use, &bytes);
+  PutNumber(static_cast<uint8_t>(reply.use_up), &bytes);
+  return bytes;
+}
+
+// The fields up to the nonce.
+std::string Begin(const BootstrapRequest& request) {
+  std::string bytes = Head(request);
+  PutField(request.nonce, &bytes);
+  return bytes;
+}
+
+std::string Begin(const BootstrapReply& reply) {
+  std::string bytes = Head(reply);
+  PutField(reply.refusal, &bytes);
+  PutNumber(static_cast<uint8_t>(reply.again), &bytes);
+  PutField(reply.nonce, &bytes);
+  return bytes;
+}
+
+// The MAC is where earlier versions have it.
 template <typename Message>
 std::string WithMac(const Message& message) {
-  std::string bytes = message.Fields();
+  std::string bytes = Begin(message);
   PutField(message.mac, &bytes);
-  return bytes;
+  return bytes + Sharing(message);
 }
 
 class Reader {
@@ -78,6 +110,18 @@ class Reader {
     message->mac = Get();
   }
 
+  void GetSharing(BootstrapRequest* request) {
+    if (AtEnd()) return;
+    request->link = Get();
+    request->offer = Get();
+    request->insist = GetNumber<uint8_t>() != 0;
+  }
+  void GetSharing(BootstrapReply* reply) {
+    if (AtEnd()) return;
+    reply->use = Get();
+    reply->use_up = GetNumber<uint8_t>() != 0;
+  }
+
   // Later versions may add fields, so extra bytes are no error.
   Status Finish() const {
     return ok_ ? OkStatus() : Status(Code::kInvalidArgument, "a malformed bootstrap message");
@@ -101,11 +145,7 @@ void PutField(std::string_view field, std::string* out) {
   out->append(field);
 }
 
-std::string BootstrapRequest::Fields() const {
-  std::string bytes = Head(*this);
-  PutField(nonce, &bytes);
-  return bytes;
-}
+std::string BootstrapRequest::Fields() const { return Begin(*this) + Sharing(*this); }
 
 std::string BootstrapRequest::Encode() const { return WithMac(*this); }
 
@@ -113,16 +153,11 @@ Status BootstrapRequest::Decode(std::string_view bytes, BootstrapRequest* reques
   Reader reader(bytes);
   RDMA_RETURN_IF_ERROR(reader.GetHead(request));
   reader.GetAuthentication(request);
+  reader.GetSharing(request);
   return reader.Finish();
 }
 
-std::string BootstrapReply::Fields() const {
-  std::string bytes = Head(*this);
-  PutField(refusal, &bytes);
-  PutNumber(static_cast<uint8_t>(again), &bytes);
-  PutField(nonce, &bytes);
-  return bytes;
-}
+std::string BootstrapReply::Fields() const { return Begin(*this) + Sharing(*this); }
 
 std::string BootstrapReply::Encode() const { return WithMac(*this); }
 
@@ -134,6 +169,7 @@ Status BootstrapReply::Decode(std::string_view bytes, BootstrapReply* reply) {
   // reported.
   reply->again = !reader.AtEnd() && reader.GetNumber<uint8_t>() != 0;
   reader.GetAuthentication(reply);
+  reader.GetSharing(reply);
   return reader.Finish();
 }
 

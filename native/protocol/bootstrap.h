@@ -25,9 +25,13 @@ void PutField(std::string_view field, std::string* out);
 struct BootstrapRequest {
   uint32_t version = 0;
   Identity from;
-  std::string channel;  // the sender's channel address
+  std::string channel;  // the sender's channel address; empty with an offer
   std::string nonce;    // both empty if the sender has no secret; see handshake.h
   std::string mac;
+  // How two tasks share a link; see pairing.h.
+  std::string link;   // the ID of the requested link; empty if it cannot be shared
+  std::string offer;  // instead of `channel`: the ID of a link that the receiver may have requested
+  bool insist = false;  // the reply must not be a link that the receiver has requested
 
   std::string Fields() const;  // all but `mac`
   std::string Encode() const;
@@ -38,11 +42,13 @@ struct BootstrapRequest {
 struct BootstrapReply {
   uint32_t version = 0;
   Identity from;
-  std::string channel;  // empty if refused
+  std::string channel;  // empty if refused, or with `use`
   std::string refusal;  // the reason
   bool again = false;   // of a refusal: a retry may succeed later
   std::string nonce;
   std::string mac;
+  std::string use;      // instead of `channel`: the ID of a link that the sender requested itself
+  bool use_up = false;  // that link is up there
 
   std::string Fields() const;  // all but `mac`
   std::string Encode() const;

@@ -85,23 +85,25 @@ void Endpoint::RestartStep(int64_t step) {
 
 void Endpoint::OnLinkUp(const std::shared_ptr<Link>& link) {
   steps_.OnLinkUp(link.get());
+  const bool shared = links_.pairing().OnUp(*link);
   if (Peer* peer = OpenerOf(*link); peer != nullptr) {
     peer->OnLinkUp(link);
   } else {
-    for (Peer* named : PeersNamed(link->remote().task)) named->Reconsider();
+    for (Peer* named : PeersNamed(link->remote().task)) {
+      if (!shared || !named->Adopt(link)) named->Reconsider();
+    }
   }
   fallback_.OnLinkUp(link.get());
 }
 
 void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) {
   links_.Remove(link, status);
-  if (Peer* peer = OpenerOf(*link); peer != nullptr) {
-    Log(LogLevel::kInfo, status.message());
-    peer->OnLinkDown(link, status);
-  }
+  bool used = false;
+  for (Peer* peer : PeersNamed(link->remote().task)) used |= peer->OnLinkDown(link, status);
+  if (used) Log(LogLevel::kInfo, status.message());
   steps_.OnLinkDown(*link);
-  // Tensors arrive on the peer's links, but are waited for on this task's own. What ended one may
-  // have ended the other.
+  // If the two tasks have several links, tensors may arrive on one and be waited for on another.
+  // What ended one may have ended the other.
   if (was_up) links_.Probe(link->remote());
 }
 

@@ -78,6 +78,9 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   // The peer's identity. Must be set before Connect().
   void set_remote(Identity remote) { remote_ = std::move(remote); }
   const Identity& remote() const { return remote_; }
+  // The ID that the request of the link carries; see pairing.h. As above.
+  void set_id(std::string id) { id_ = std::move(id); }
+  const std::string& id() const { return id_; }
   const Traffic* traffic() const { return context_.traffic; }
   // When the link came up, in seconds since 1970.
   double since() const { return since_; }
@@ -173,6 +176,7 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   const Nanos deadline_;  // until which the connection must come up
   std::shared_ptr<fabric::Channel> channel_;
   Identity remote_;
+  std::string id_;
   double since_ = 0;  // set before up_
   std::atomic<bool> up_{false};
   std::atomic<bool> frozen_{false};

@@ -17,6 +17,12 @@ Status RefuseForNow(const std::string& what) {
 
 }  // namespace
 
+Links::Links(Runtime* runtime, LinkOwner* owner, const std::string& task)
+    : runtime_(runtime),
+      owner_(owner),
+      task_(task),
+      pairing_(task, runtime->settings().connect_timeout) {}
+
 Traffic* Links::TrafficWith(const std::string& task) {
   std::lock_guard<std::mutex> lock(mu_);
   Traffic*& traffic = traffic_[task];
@@ -29,10 +35,10 @@ std::map<std::string, Traffic*> Links::Traffics() const {
   return traffic_;
 }
 
-std::shared_ptr<Link> Links::Make(const std::string& task) {
+std::shared_ptr<Link> Links::Make(const std::string& task, Nanos deadline) {
   const LinkContext context = {runtime_->device(),        runtime_->arena(),     runtime_->slots(),
                                runtime_->receive_arena(), &runtime_->settings(), TrafficWith(task)};
-  return std::make_shared<Link>(context, owner_, Now() + runtime_->settings().connect_timeout);
+  return std::make_shared<Link>(context, owner_, deadline);
 }
 
 Status Links::Connect(const std::shared_ptr<Link>& link, Identity remote, const std::string& key,
@@ -42,6 +48,7 @@ Status Links::Connect(const std::shared_ptr<Link>& link, Identity remote, const 
     std::lock_guard<std::mutex> lock(mu_);
     links_[link] = role;
   }
+  pairing_.OnConnect(*link);
   link->channel()->Authenticate(key);
   const Status connected = link->channel()->Connect(address, role);
   if (connected.ok()) {
@@ -54,6 +61,7 @@ Status Links::Connect(const std::shared_ptr<Link>& link, Identity remote, const 
 }
 
 void Links::Remove(const std::shared_ptr<Link>& link, const Status& reason) {
+  pairing_.Remove(*link);
   std::lock_guard<std::mutex> lock(mu_);
   links_.erase(link);
   if (reason.code() != Code::kUnavailable && link->InUse()) in_use_.push_back(link);

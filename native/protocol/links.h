@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocol/link.h"
+#include "protocol/pairing.h"
 #include "protocol/runtime.h"
 
 namespace rdma_transport {
@@ -22,8 +23,7 @@ class Links {
   using List = std::vector<std::shared_ptr<Link>>;
 
   // `task` is this task.
-  Links(Runtime* runtime, LinkOwner* owner, std::string task)
-      : runtime_(runtime), owner_(owner), task_(std::move(task)) {}
+  Links(Runtime* runtime, LinkOwner* owner, const std::string& task);
 
   // Returns the counters for a remote task. They live as long as the process.
   Traffic* TrafficWith(const std::string& task);
@@ -31,8 +31,8 @@ class Links {
   std::map<std::string, Traffic*> Traffics() const;
 
   // Returns a link to the remote task that is neither open nor in this table. It must come up
-  // within the connection timeout. Requires a fabric.
-  std::shared_ptr<Link> Make(const std::string& task);
+  // before `deadline`. Requires a fabric.
+  std::shared_ptr<Link> Make(const std::string& task, Nanos deadline);
   // Adds an open link and starts to connect it to the channel `address` of `remote`; see
   // fabric::Channel. The role tells which task requested the link. If it fails, the link is not in
   // this table. Otherwise LinkOwner::OnLinkUp() or OnLinkDown() follows.
@@ -45,6 +45,9 @@ class Links {
   // Returns ResourceExhausted if the remote task may not open one more link now. Probes the links
   // that it has if there are too many.
   Status Admit(const std::string& task);
+
+  // How two tasks share a link. This table reports the beginning and the end of links to it.
+  Pairing& pairing() { return pairing_; }
 
   List All() const;
   // Returns the links that are up: all, or those to a remote task.
@@ -62,6 +65,7 @@ class Links {
   Runtime* const runtime_;
   LinkOwner* const owner_;
   const std::string task_;
+  Pairing pairing_;
 
   mutable std::mutex mu_;
   std::map<std::string, Traffic*> traffic_;

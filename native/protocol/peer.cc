@@ -4,19 +4,10 @@
 #include <utility>
 
 #include "base/log.h"
-#include "protocol/handshake.h"
 #include "protocol/staging.h"
 #include "protocol/trace.h"
 
 namespace rdma_transport {
-namespace {
-
-// The least time between two attempts to reach a peer. Operations in between fail at once.
-constexpr Nanos kRetryInterval = 200 * kMillisecond;
-// If the peer is alive but no link comes up, the time between attempts doubles up to this.
-constexpr Nanos kLongestPause = 30 * kSecond;
-
-}  // namespace
 
 // --- Sending ---
 
@@ -127,18 +118,6 @@ void Peer::Park(Outgoing tensor, FallbackSend* fallback) {
 // use gRPC: over gRPC, it would not fail either.
 bool Peer::IsPatientLocked(Nanos now) const {
   return !context_.runtime->settings().allow_fallback && (parked_.empty() || now < patient_until_);
-}
-
-bool Peer::Tick() {
-  BootstrapCall call;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (parked_.empty() || retry_ == nullptr) return false;
-    if (!RouteLocked().resolve) return true;
-    call = retry_;
-  }
-  Resolve(call);
-  return true;
 }
 
 void Peer::Flush(std::vector<Parked> parked) {
@@ -271,187 +250,7 @@ void Peer::ReceivedByGrpc(const PendingRecv& recv, int64_t step, std::string_vie
   Trace::HandedOver(Trace::Arrived(*traffic_, begin, step, key, /*suffix=*/{}, bytes, Mode::kGrpc));
 }
 
-// --- Deciding ---
-
-// If nothing is decided, or the decision is due for a retry, the caller must resolve it
-// (`resolve`). gRPC continues to serve while a link is retried.
-Peer::Route Peer::RouteLocked() {
-  const bool resolve = NeedsResolvingLocked();
-  if (resolve) trying_ = true;
-  if (resolve && state_ != State::kGrpc) state_ = State::kResolving;
-  return {state_, state_ == State::kLinked ? link_ : nullptr, why_, resolve};
-}
-
-Status Peer::Unreachable(const Status& why) const {
-  return Status(Code::kUnavailable, "peer " + task_ + " cannot be reached: " + why.message());
-}
-
-bool Peer::NeedsResolvingLocked() const {
-  if (trying_) return false;
-  if (state_ == State::kIdle) return true;
-  return (state_ == State::kUnreachable || state_ == State::kGrpc) && retry_at_ != 0 &&
-         Now() >= retry_at_;
-}
-
-void Peer::Resolve(const BootstrapCall& call) {
-  if (context_.runtime->device() == nullptr) {
-    return Decide(State::kGrpc,
-                  Status(Code::kFailedPrecondition, context_.runtime->no_fabric_reason()),
-                  Again::kNever);
-  }
-  std::shared_ptr<Link> link = context_.links->Make(task_);
-  const Status opened = link->Open();
-  if (!opened.ok()) return Decide(State::kGrpc, opened, Again::kLater);
-  BootstrapRequest request;
-  request.version = kProtocolVersion;
-  request.from = *context_.self;
-  request.channel = link->channel()->Address();
-  auto handshake = std::make_shared<AskingHandshake>(context_.runtime->secret_file(), kTaskService);
-  const Status ready = handshake->Sign(&request);
-  if (!ready.ok()) return Decide(State::kGrpc, ready, Again::kLater);
-  call(request.Encode(), context_.runtime->settings().connect_timeout,
-       [this, link, handshake](const Status& status, const std::string& reply) {
-         OnReply(link, handshake.get(), status, reply);
-       });
-}
-
-void Peer::OnReply(const std::shared_ptr<Link>& link, AskingHandshake* handshake,
-                   const Status& status, const std::string& bytes) {
-  if (status.code() == Code::kInvalidArgument || status.code() == Code::kUnimplemented ||
-      status.code() == Code::kInternal) {
-    return Decide(State::kGrpc,
-                  Status(Code::kUnimplemented, "the peer does not run the rdma_transport plugin"),
-                  Again::kNever);
-  }
-  if (!status.ok()) {
-    return Decide(State::kUnreachable, Status(Code::kUnavailable, status.message()), Again::kSoon);
-  }
-  BootstrapReply reply;
-  const Status decoded = BootstrapReply::Decode(bytes, &reply);
-  if (!decoded.ok()) return Decide(State::kGrpc, decoded, Again::kNever);
-  const Status checked = handshake->Check(reply);
-  if (!checked.ok()) return Decide(State::kGrpc, checked, Again::kLater);
-  if (reply.channel.empty()) {
-    return Decide(State::kGrpc, Status(Code::kFailedPrecondition, reply.refusal),
-                  reply.again ? Again::kLater : Again::kNever);
-  }
-  SetOpened(link.get());
-  const Status connected =
-      context_.links->Connect(link, {task_, reply.from.incarnation}, handshake->channel_key(),
-                              reply.channel, fabric::Role::kActive);
-  if (connected.ok()) return;  // OnLinkUp() or OnLinkDown() follows
-  SetOpened(nullptr);
-  link->channel()->Close(connected);
-  // Another link to this peer broke in the meantime and closed this one too.
-  const bool closed = connected.code() == Code::kAborted;
-  return closed ? Decide(State::kUnreachable, connected, Again::kSoon)
-                : Decide(State::kGrpc, connected, Again::kLater);
-}
-
-bool Peer::Opened(const Link& link) const {
-  std::lock_guard<std::mutex> lock(mu_);
-  return opened_ == &link;
-}
-
-void Peer::SetOpened(const Link* link) {
-  std::lock_guard<std::mutex> lock(mu_);
-  opened_ = link;
-}
-
-void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
-  std::vector<PlannedEdge> planned;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    link_ = link;
-    ++links_;
-    linked_at_ = link->since();
-    for (const auto& [owner, edges] : planned_) {
-      planned.insert(planned.end(), edges.begin(), edges.end());
-    }
-  }
-  Offer(planned, link.get());
-  Decide(State::kLinked, OkStatus(), Again::kNever);
-}
-
-void Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
-  bool was_trying = false;
-  std::vector<std::shared_ptr<memory::SlotPool>> pools;  // dropped after unlocking
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (opened_ == link.get()) opened_ = nullptr;
-    if (state_ == State::kLinked && link_ == link) {
-      // Keeps no memory for a peer that may not return; tracing finds the sites again.
-      for (auto& [owner, edges] : planned_) {
-        for (PlannedEdge& edge : edges) {
-          for (auto& pool : edge.pools) pools.push_back(std::move(pool));
-          edge.pools.clear();
-        }
-      }
-      state_ = State::kIdle;
-      link_ = nullptr;
-      why_ = status;
-      last_error_ = status.message();
-    } else {
-      was_trying = trying_;
-    }
-  }
-  if (!was_trying) return;
-  // The peer answered the bootstrap, so it is alive and only the route failed.
-  if (context_.runtime->settings().allow_fallback) {
-    Decide(State::kGrpc, status, Again::kLater);
-  } else {
-    Decide(State::kUnreachable, status, Again::kSoon);
-  }
-}
-
-void Peer::Reconsider() {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!trying_ && (state_ == State::kGrpc || state_ == State::kUnreachable)) state_ = State::kIdle;
-}
-
-void Peer::Decide(State state, const Status& status, Again again) {
-  std::vector<Parked> parked;
-  BootstrapCall retry;  // destroyed after unlocking
-  std::shared_ptr<Link> link;
-  bool news = true;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    news = state_ != state || why_.message() != status.message();
-    state_ = state;
-    why_ = status;
-    if (!status.ok()) last_error_ = status.message();
-    trying_ = false;
-    pause_ = again == Again::kLater ? std::clamp(2 * pause_, kRetryInterval, kLongestPause)
-                                    : kRetryInterval;
-    retry_at_ = again == Again::kNever ? 0 : Now() + pause_;
-    if (state != State::kUnreachable || !IsPatientLocked(Now())) {
-      parked = std::exchange(parked_, {});
-      retry = std::exchange(retry_, nullptr);
-    }
-    link = state == State::kLinked ? link_ : nullptr;
-  }
-  if (link != nullptr) {
-    Log(LogLevel::kInfo, "peer " + task_ + " transport=" + link->channel()->fabric() + " (" +
-                             link->channel()->Route() + ")");
-  } else if (state == State::kGrpc) {
-    Log(news ? LogLevel::kInfo : LogLevel::kDebug,
-        "peer " + task_ + " transport=grpc: " + status.message());
-  } else {
-    Log(LogLevel::kDebug, Unreachable(status).message());
-  }
-  Flush(std::move(parked));
-  for (const auto& recv : waiting_.TakeAll(OkStatus())) {
-    Status refused;
-    if (link != nullptr) {
-      if (!link->AddPending(recv, &refused)) FailAll({recv}, refused);
-    } else if (state == State::kGrpc) {
-      context_.fallback->Receive("peer " + task_, recv, status.message());
-    } else {
-      FailAll({recv}, Unreachable(status));
-    }
-  }
-  if (link != nullptr) context_.runtime->ArmTimer();
-}
+// --- Reports ---
 
 PeerStats Peer::Stats() const {
   static constexpr const char* kNames[] = {"idle", "connecting", "", "grpc", "unreachable"};

@@ -90,10 +90,16 @@ class Peer {
   void Reconsider();
   // Returns whether this peer opened the link.
   bool Opened(const Link& link) const;
-  // Retries to connect while tensors wait for it. Returns whether some do. Polling thread only.
+  // Retries to connect while tensors wait for it, and ends a wait for the remote task's link.
+  // Returns true if it must be called again. Polling thread only.
   bool Tick();
+  // The link that this peer opened is up.
   void OnLinkUp(const std::shared_ptr<Link>& link);
-  void OnLinkDown(const std::shared_ptr<Link>& link, const Status& status);
+  // The remote task opened the link, and it may be used. Sends on it from now on if this peer waits
+  // for it; returns whether it does.
+  bool Adopt(const std::shared_ptr<Link>& link);
+  // Returns whether this peer used the link or waited for it.
+  bool OnLinkDown(const std::shared_ptr<Link>& link, const Status& status);
   PeerStats Stats() const;
 
  private:
@@ -118,6 +124,13 @@ class Peer {
     bool resolve = false;  // the caller must call Resolve(), in any state
   };
 
+  // What a bootstrap request asked for: a channel to `link`, or a link of the peer.
+  struct Asked {
+    std::shared_ptr<Link> link;
+    std::string offer;  // its ID
+    bool insist = false;
+  };
+
   Route RouteLocked();
   Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback,
                 std::optional<Mode>* mode);
@@ -133,10 +146,17 @@ class Peer {
   bool NeedsResolvingLocked() const;
   bool HasPlanLocked(const std::string& key) const;
   void Resolve(const BootstrapCall& call);
+  void Request(bool insist);
   void SetOpened(const Link* link);
-  void OnReply(const std::shared_ptr<Link>& link, AskingHandshake* handshake, const Status& status,
-               const std::string& reply);
-  void Decide(State state, const Status& status, Again again);
+  void OnReply(const Asked& asked, AskingHandshake* handshake, const Status& status,
+               const std::string& bytes);
+  void OnChannel(const std::shared_ptr<Link>& link, const BootstrapReply& reply,
+                 const std::string& key);
+  void Await(const std::string& id, bool up);
+  void Insist(const std::string& id);
+  void UseLink(const std::shared_ptr<Link>& link);
+  void Decide(State state, const Status& status, Again again,
+              const std::shared_ptr<Link>& link = nullptr);
   void Flush(std::vector<Parked> parked);
 
   const PeerContext context_;
@@ -154,7 +174,13 @@ class Peer {
   double linked_at_ = 0;
   std::string last_error_;
   const Link* opened_ = nullptr;  // from its connection to its end; only compared
-  std::shared_ptr<Link> link_;    // null unless linked
+  std::shared_ptr<Link> link_;    // null unless linked, or about to be
+  // While an attempt is in progress: how it reaches the peer, and until when.
+  BootstrapCall attempt_;
+  Nanos attempt_until_ = 0;
+  // The link of the peer that the attempt waits for, and until when; empty if none.
+  std::string awaited_;
+  Nanos await_until_ = 0;
   std::vector<Parked> parked_;
   // Where gRPC must not be used, parked tensors wait until then for a peer that cannot be reached,
   // and `retry_` is the latest sender's way to reach it; null if none waits.

@@ -64,7 +64,7 @@ class Steps {
   };
   // An abort that a peer sent. The peer sends it on all its links, and it takes effect when it has
   // arrived on all of them: on each link it follows what was sent earlier, which must not be lost.
-  // A task's tensors and its releases of the peer's tensors use different links.
+  // If two tasks do not share one link, tensors and the releases of tensors use different ones.
   struct ComingAbort {
     StepAbort abort;
     uint64_t incarnation;

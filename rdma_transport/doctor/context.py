@@ -16,7 +16,7 @@ from rdma_transport.doctor.system import System
 from rdma_transport.errors import BadInputError
 from rdma_transport.settings import Environment, read
 
-CHANNELS_PER_PEER = 2  # each side may open one
+CHANNELS_PER_PEER = 2  # at most; two tasks mostly share one
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ def test_eight_workers_and_two_servers_by_hand() -> None:
     # two slots of parameters, one buffer of gradients
     assert found.worker_registered == (2 * 512 + 512) * MIB
     assert found.total_registered == 2 * (256 + 4096) * MIB + 8 * 1536 * MIB
-    assert (found.server_queue_pairs, found.worker_queue_pairs) == (16, 4)
-    assert found.total_queue_pairs == 64  # 16 pairs, two channels each, two ends each
+    assert (found.server_queue_pairs, found.worker_queue_pairs) == (8, 2)
+    assert found.total_queue_pairs == 32  # 16 pairs, one channel each, two ends each
     assert found.largest_shard == 256 * MIB  # a link, each way
     assert found.server_port_bytes == 2048 * MIB
     assert found.worker_port_bytes == 512 * MIB

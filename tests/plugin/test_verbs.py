@@ -26,7 +26,7 @@ from tests.plugin.test_equality import (  # noqa: F401
     test_while_loop_across_tasks,
 )
 from tests.support.fake_verbs import environment, tell
-from tests.support.graphs import A, B, Graph
+from tests.support.graphs import A, B, C, Graph
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("verbs")]
 JOBS = {"a": 1, "b": 1, "c": 1}
@@ -48,6 +48,28 @@ def there_and_back(elements: int = 30_000) -> list[tf.Tensor]:
         there = tf.negative(data)
     with tf.device(A):
         return [tf.reduce_max(tf.abs(there + data))]
+
+
+def all_around(elements: int = 30_000) -> list[tf.Tensor]:
+    """Each task sends a tensor of its own to each other one."""
+    devices = (A, B, C)
+    data, differences = {}, []
+    for device in devices:
+        with tf.device(device):
+            data[device] = tf.random.stateless_uniform([elements], seed=[1, 2])
+    for device in devices:
+        with tf.device(device):
+            differences += [
+                tf.reduce_max(tf.abs(data[device] - data[other]))
+                for other in devices
+                if other != device
+            ]
+    with tf.device(A):
+        return [tf.reduce_max(tf.stack(differences))]
+
+
+def queue_pairs(cluster: Cluster) -> list[int]:
+    return [tell(cluster[job, 0].pid, "stats")["qps"] for job in JOBS]
 
 
 def test_static_edges_are_written_into_their_slots(clusters: dict[str, Cluster]) -> None:
@@ -93,6 +115,23 @@ def test_a_broken_link_fails_the_step_and_is_rebuilt() -> None:
                 return succeeds(graph) and task.stats()["peers"][0]["transport"] == "verbs"
 
             assert eventually(by_verbs, 30)
+
+
+def test_two_tasks_that_send_to_each_other_share_a_connection() -> None:
+    """Also when they meet for the first time in the same step, and after one was restarted."""
+    # A task that waits for its peer's connection waits an eighth of this.
+    fake = environment(CONNECT_TIMEOUT="120s")
+    with Cluster(JOBS, "rdma", fake) as cluster:
+        for _ in range(2):
+            with Graph(cluster, all_around) as graph:
+                assert eventually(lambda: succeeds(graph), 30)
+                for _ in range(5):
+                    assert graph.run() == [0.0]
+            assert eventually(lambda: queue_pairs(cluster) == [2, 2, 2], 20), queue_pairs(cluster)
+            for job in JOBS:
+                peers = cluster[job, 0].stats()["peers"]
+                assert [peer["transport"] for peer in peers] == ["verbs", "verbs"]
+            cluster.restart("b", 0)
 
 
 @pytest.mark.parametrize("index", [1, 0], ids=["shares", "notifications"])

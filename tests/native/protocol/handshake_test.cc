@@ -429,6 +429,28 @@ TEST_F(SecretTaskTest, AnAnswerThatSomebodyElseGivesIsNotTaken) {
   EXPECT_NE(Stats(a, b).reason.find("does not prove"), std::string::npos);
 }
 
+// Somebody else confirms that a link is the peer's.
+TEST_F(SecretTaskTest, AReplyThatOnlyNamesALinkNeedsTheSecretToo) {
+  Task a("a", With(one_.path())), b("b", With(one_.path()));
+  const std::vector<int64_t> dims = {10};
+  ASSERT_TRUE(Send(b, a, Tensor(1, "k", Bytes(10, 1), dims)).ok());
+  ASSERT_TRUE(Eventually([&] { return a.endpoint().links().UpTo("b").size() == 1; }));
+  const BootstrapCall forged = [](const std::string& bytes, Nanos, const auto& done) {
+    BootstrapRequest request;
+    EXPECT_TRUE(BootstrapRequest::Decode(bytes, &request).ok());
+    EXPECT_FALSE(request.offer.empty());
+    BootstrapReply reply;
+    reply.version = kProtocolVersion;
+    reply.use = request.offer;
+    reply.use_up = true;
+    done(OkStatus(), reply.Encode());
+  };
+  CountingGrpc fallback(&grpc_sends_);
+  ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, "k", Bytes(10, 1), dims), forged, &fallback).ok());
+  EXPECT_EQ(grpc_sends_.load(), 1);
+  EXPECT_NE(Stats(a, b).reason.find("does not prove"), std::string::npos);
+}
+
 TEST_F(SecretTaskTest, ASecretThatCannotBeReadIsAnErrorAtTheStart) {
   Runtime runtime(With("/nonexistent/secret"));
   const Status status = runtime.Start();

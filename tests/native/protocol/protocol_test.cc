@@ -288,7 +288,7 @@ TEST_F(ProtocolTest, TheNextAndThePreviousVersionAreServedByGrpcWithTheReason) {
 class Asker {
  public:
   BootstrapReply AskFor(Task& asked, const std::string& task) {
-    links_.push_back(task_.endpoint().links().Make(task));
+    links_.push_back(task_.endpoint().links().Make(task, Now() + kSecond));
     EXPECT_TRUE(links_.back()->Open().ok());
     BootstrapRequest request;
     request.version = kProtocolVersion;

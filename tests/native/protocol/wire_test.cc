@@ -85,15 +85,22 @@ TEST(Bootstrap, SurvivesTheTripAndRefusesNonsense) {
   request.version = 9;
   request.from = {"/job:a/replica:0/task:3", 0x1234567890abcdef};
   request.channel = std::string("with\0null", 9);
+  request.link = "a link";
+  request.insist = true;
   const std::string good = request.Encode();
   BootstrapRequest back;
   ASSERT_TRUE(BootstrapRequest::Decode(good, &back).ok());
   EXPECT_EQ(back.from.incarnation, request.from.incarnation);
   EXPECT_EQ(back.channel, request.channel);
-  // A task of an earlier version ends its request there.
-  const size_t old = good.size() - 2 * sizeof(uint32_t);
+  EXPECT_EQ(back.link, request.link);
+  EXPECT_TRUE(back.insist);
+  // Tasks of earlier versions end their requests there: without secrets, and without shared links.
+  const size_t unshared = good.size() - 3 * sizeof(uint32_t) - request.link.size() - 1;
+  const size_t unsigned_ones = unshared - 2 * sizeof(uint32_t);
   for (size_t length = 0; length < good.size(); ++length) {
-    EXPECT_EQ(BootstrapRequest::Decode(good.substr(0, length), &back).ok(), length == old);
+    EXPECT_EQ(BootstrapRequest::Decode(good.substr(0, length), &back).ok(),
+              length == unshared || length == unsigned_ones)
+        << length;
   }
   // Fields of a later version are passed over.
   EXPECT_TRUE(BootstrapRequest::Decode(good + "more", &back).ok());
