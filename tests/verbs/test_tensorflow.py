@@ -1,5 +1,6 @@
-"""TensorFlow on two hosts: the same bits as over gRPC, and what happens when the way or the other
-host is gone. One run of TensorFlow for all of it: its import takes a minute in a guest."""
+"""TensorFlow on two hosts with two ports each: the same bits as over gRPC, and what happens when a
+port, the way or the other host is gone. One run of TensorFlow for all of it: its import takes a
+minute in a guest."""
 
 import json
 import time
@@ -21,6 +22,9 @@ FAILS_WITHIN = 10.0
 # What takes 0.1 s on a host takes half a second in a guest on a busy machine.
 CARD = {"RDMA_TRANSPORT_RETRY_TIMEOUT": "268ms"}
 RETRIES_SECONDS = 1.9  # seven times that
+# What each port sends at both ends of a quarter of the large tensors, which are 36 MiB there and
+# back.
+MIN_PACKETS = (9 << 20) // 4096
 
 
 class Run:
@@ -28,6 +32,8 @@ class Run:
 
     def __init__(self, guests: Pair) -> None:
         self.guests = guests
+        for guest in guests:
+            guest.add_port()
         addresses = [guest.address for guest in guests]
         module = [str(PYTHON), "-m", "bench.support.member", "1", *addresses]
         self.member: Process = guests[1].start(module, env=CARD)
@@ -76,8 +82,27 @@ def test_training_has_the_bits_of_grpc_and_all_tensors_go_by_verbs(run: Run) -> 
     assert "10.7.0.1 -> 10.7.0.2" in peer["reason"]
 
 
+def test_large_tensors_use_both_ports_and_have_the_bits_of_grpc(run: Run) -> None:
+    grpc = run.next("exchanged by grpc", 120)
+    rdma = run.next("exchanged by rdma", 120)
+    assert grpc["sums"] == rdma["sums"]
+    assert rdma["sent"]["grpc"]["tensors"] == rdma["received"]["grpc"]["tensors"] == 0
+    ports = {port["name"]: port["active"] for port in rdma["ports"]}
+    assert ports == {"rxe0:1": True, "rxe1:1": True}
+    for device in ("rxe0", "rxe1"):
+        counter = f"/sys/class/infiniband/{device}/ports/1/hw_counters/sent_pkts"
+        counts = [int(guest.run(["cat", counter]).check().stdout) for guest in run.guests]
+        assert sum(counts) > MIN_PACKETS, (device, counts, rdma["ports"], rdma["sent"])
+
+
+def test_the_status_shows_both_ports(run: Run) -> None:
+    status = run.guests[0].python("-m", "rdma_transport", "status").check().stdout
+    assert "rxe0:1" in status
+    assert "rxe1:1" in status
+
+
 def test_a_short_loss_of_the_link_loses_nothing(run: Run) -> None:
-    run.next("ok by verbs", 60)
+    run.next("ok by verbs, ports: 2", 60)
     seen = run.seen
     # In one command, because it must be over before the card's retries are.
     change = "tc qdisc replace dev eth0 root"
@@ -87,18 +112,20 @@ def test_a_short_loss_of_the_link_loses_nothing(run: Run) -> None:
     assert run.events()[seen:] == []
 
 
-def test_a_link_that_stays_down_is_an_error_and_then_recovers(run: Run) -> None:
-    run.guests[0].link(False)
+def test_two_links_that_stay_down_are_an_error_and_then_steps_recover(run: Run) -> None:
+    for card in (0, 1):
+        run.guests[0].link(False, card)
     try:
         begun = time.monotonic()
         failed = run.next("failed", 30)
         assert time.monotonic() - begun < 2 * FAILS_WITHIN
     finally:
-        run.guests[0].link(True)
+        for card in (0, 1):
+            run.guests[0].link(True, card)
     assert failed["seconds"] < FAILS_WITHIN
     assert failed["error"] == "UnavailableError", failed
     assert "/job:worker/replica:0/task:1" in failed["message"]
-    run.next("ok by verbs", 90)
+    run.next("ok by verbs, ports: 2", 90)
 
 
 def test_a_killed_peer_is_an_error_that_names_it(run: Run) -> None:

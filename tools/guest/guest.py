@@ -84,7 +84,8 @@ class Guest:
     ) -> None:
         self.number, self.qemu, self.channel, self.share = number, qemu, channel, share
         self.address, self.address6 = f"10.7.0.{number}", f"fd00:7::{number}"
-        self.linked, self.lossy = True, False
+        self.down: set[int] = set()  # cards
+        self.lossy, self.ports = False, 1
 
     def start(
         self,
@@ -130,10 +131,15 @@ class Guest:
         first = [] if arguments[0].startswith("-") else ["-c"]
         return self.run([PYTHON, *first, *arguments], timeout, **options)
 
-    def link(self, up: bool) -> None:
-        """Take the network card of rxe0 down or up."""
-        self.run(["ip", "link", "set", "eth0", "up" if up else "down"]).check()
-        self.linked = up
+    def link(self, up: bool, card: int = 0) -> None:
+        """Take the network card of rxe0, or of rxe1, down or up."""
+        self.run(["ip", "link", "set", f"eth{card}", "up" if up else "down"]).check()
+        (self.down.discard if up else self.down.add)(card)
+
+    def add_port(self) -> None:
+        """Make rxe1, on the second network card."""
+        self.run(["rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "eth1"]).check()
+        self.ports = 2
 
     def lose(self, percent: float) -> None:
         """Lose so many of the packets that this guest sends; 0 ends it."""
@@ -153,8 +159,11 @@ class Guest:
         """End what tests left behind."""
         self.resume()
         self.channel.ask("end")
-        if not self.linked:
-            self.link(True)
+        for card in sorted(self.down):
+            self.link(True, card)
+        if self.ports > 1:
+            self.run(["rdma", "link", "delete", "rxe1"]).check()
+            self.ports = 1
         if self.lossy:
             self.lose(0)
 

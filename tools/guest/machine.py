@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from .channel import Channel
 from .guest import Guest
 from .image import FOLDER, REPOSITORY, Image, image, locked
 
 BOOT_SECONDS = 120
+CARDS = 2  # of each guest; see start.sh
 CONSOLE_LINES = 60
 
 
@@ -26,10 +26,9 @@ def option(path: Path) -> str:
 
 
 def qemu(
-    image: Image, number: int, share: Path, agent: int, link: int | None, smp: int, memory: str
+    image: Image, number: int, share: Path, agent: int, links: list[int], smp: int, memory: str
 ) -> list[str]:
     console = option(share / f"console-{number}")
-    network = f"socket,id=link,fd={link}" if link is not None else "hubport,id=link,hubid=0"
     append = (
         "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nowatchdog"
         f' guest_number={number} guest_share="{share}" guest_repository="{REPOSITORY}"'
@@ -44,9 +43,11 @@ def qemu(
         *("-chardev", f"file,id=console,append=on,path={console}", "-serial", "chardev:console"),
         *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={agent}"),
         *("-device", "virtserialport,chardev=agent,name=agent"),
-        *("-netdev", network),
-        *("-device", f"virtio-net-pci,netdev=link,mac=52:54:00:07:00:0{number},romfile="),
     ]
+    for card in range(CARDS):
+        link = f"socket,id=link{card},fd={links[card]}" if links else f"hubport,id=link{card}"
+        words += ["-netdev", link if links else f"{link},hubid={card}", "-device"]
+        words += [f"virtio-net-pci,netdev=link{card},mac=52:54:00:07:0{card}:0{number},romfile="]
     for tag, path, more in (
         ("root", Path("/"), "readonly=on,multidevs=remap"),
         ("share", share, "multidevs=remap"),
@@ -57,18 +58,18 @@ def qemu(
 
 
 def start(
-    image: Image, number: int, share: Path, link: socket.socket | None, smp: int, memory: str
+    image: Image, number: int, share: Path, links: list[socket.socket], smp: int, memory: str
 ) -> Guest:
     console = share / f"console-{number}"
     ours, theirs = socket.socketpair()
     with theirs, open(console, "ab") as said:
-        agent, cable = theirs.fileno(), None if link is None else link.fileno()
+        agent, cables = theirs.fileno(), [link.fileno() for link in links]
         process = subprocess.Popen(
-            qemu(image, number, share, agent, cable, smp, memory),
+            qemu(image, number, share, agent, cables, smp, memory),
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            pass_fds=[agent] if cable is None else [agent, cable],
+            pass_fds=[agent, *cables],
             start_new_session=True,  # Ctrl-C is for this process
         )
 
@@ -111,18 +112,20 @@ def fresh_share() -> Iterator[Path]:
 
 @contextmanager
 def booted(count: int = 2, smp: int = 1, memory: str = "5G") -> Iterator[list[Guest]]:
-    """One guest, or two joined by a cable; gone afterwards."""
+    """One guest, or two with a cable between each pair of network cards; gone afterwards."""
     made: Image = image()
     with ExitStack() as stack:
         share = stack.enter_context(fresh_share())
-        cable: Any = [stack.enter_context(side) for side in socket.socketpair()]
+        cables = [socket.socketpair() for _ in range(CARDS)]
+        for side in (side for cable in cables for side in cable):
+            stack.enter_context(side)
         guests = []
         for number in range(1, count + 1):
-            side = cable[number - 1] if count > 1 else None
-            guest = start(made, number, share, side, smp, memory)
+            sides = [cable[number - 1] for cable in cables] if count > 1 else []
+            guest = start(made, number, share, sides, smp, memory)
             stack.callback(end, guest)
             guests.append(guest)
-        for side in cable:
+        for side in (side for cable in cables for side in cable):
             side.close()
         deadline = time.monotonic() + BOOT_SECONDS
         for guest in guests:

@@ -16,9 +16,12 @@ echo "guest$guest_number" >/proc/sys/kernel/hostname
 printf '10.7.0.1 guest1\n10.7.0.2 guest2\n' >>/etc/hosts
 echo 1 >/proc/sys/net/ipv6/conf/all/keep_addr_on_down
 ip link set lo up
-ip link set eth0 mtu 4200 up
-ip address add "10.7.0.$guest_number/24" dev eth0
-ip address add "fd00:7::$guest_number/64" dev eth0 nodad
+# Each card is on a network of its own. Tests that want a second port add rxe1 (Guest.add_port).
+for card in 0 1; do
+  ip link set "eth$card" mtu 4200 up
+  ip address add "10.$((7 + card)).0.$guest_number/24" dev "eth$card"
+  ip address add "fd00:$((7 + card))::$guest_number/64" dev "eth$card" nodad
+done
 rdma link add rxe0 type rxe netdev eth0
 
 # Other users must reach the repository and its Python, wherever the host keeps them.

@@ -1,6 +1,6 @@
-"""Task 0 of the cluster of two guests, and what uses it: training over both protocols, then steps
-that go on while the host disturbs the network or the other guest. Prints a line of JSON for each
-thing that happens.
+"""Task 0 of the cluster of two guests, and what uses it: training and large tensors over both
+protocols, then steps that go on while the host disturbs the network or the other guest. Prints a
+line of JSON for each thing that happens.
 
 usage: trainer.py ADDRESS ADDRESS
 """
@@ -8,6 +8,7 @@ usage: trainer.py ADDRESS ADDRESS
 import json
 import sys
 import time
+import zlib
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +21,8 @@ v1 = tf.compat.v1
 TASKS = ("/job:worker/task:0", "/job:worker/task:1")
 STEPS = 4
 BATCH = 8
-LOOP_SECONDS = 240
+LOOP_SECONDS = 300
+LARGE = 1 << 20  # elements; large enough for two ports to share it
 
 
 def say(event: str, **values: Any) -> None:
@@ -47,16 +49,36 @@ def train(target: str) -> list[str]:
             return losses
 
 
+def exchange(target: str) -> dict[str, int]:
+    """Checksums of large tensors that went there and back."""
+    with tf.Graph().as_default():
+        results = {}
+        for number, dtype in enumerate((tf.float32, tf.float64, tf.int32, tf.bfloat16)):
+            with tf.device(TASKS[0]):
+                bits = tf.random.stateless_uniform([LARGE], [number, 2], -999, 999, tf.int32)
+                there = tf.cast(bits, dtype) / 7 if dtype.is_floating else bits
+            with tf.device(TASKS[1]):
+                back = -there
+            with tf.device(TASKS[0]):
+                results[dtype.name] = tf.identity(back)
+        with v1.Session(target) as session:
+            arrays = session.run(results)
+        return {name: zlib.crc32(array.tobytes()) for name, array in arrays.items()}
+
+
 def paths() -> dict[str, Any]:
     stats = rdma_transport.stats()
-    return {name: stats[name] for name in ("sent", "received", "peers", "errors", "copied_bytes")}
+    names = ("sent", "received", "peers", "errors", "copied_bytes", "ports")
+    return {name: stats[name] for name in names}
 
 
 def keep_stepping(target: str) -> None:
-    """Step by step there and back; says when steps begin or cease to succeed."""
+    """Step by step there and back; says when steps begin or cease to succeed, and by how many
+    ports.
+    """
     with tf.Graph().as_default():
         with tf.device(TASKS[0]):
-            there = tf.random.stateless_uniform([50_000], seed=[1, 2])
+            there = tf.random.stateless_uniform([LARGE // 4], seed=[1, 2])
         with tf.device(TASKS[1]):
             back = there + 1.0
         with tf.device(TASKS[0]):
@@ -68,7 +90,9 @@ def keep_stepping(target: str) -> None:
             begun = time.monotonic()
             try:
                 differences = int(session.run(wrong))
-                path = rdma_transport.stats()["peers"][0]["transport"]
+                stats = rdma_transport.stats()
+                ports = sum(port["active"] for port in stats["ports"])
+                path = f"{stats['peers'][0]['transport']}, ports: {ports}"
                 now = f"ok by {path}" if differences == 0 else "wrong"
                 more: dict[str, Any] = {}
             except tf.errors.OpError as error:
@@ -90,6 +114,9 @@ def main() -> None:
         begun = time.monotonic()
         losses = train(servers[protocol].target)
         say(f"trained by {protocol}", losses=losses, seconds=time.monotonic() - begun, **paths())
+    for protocol in PROTOCOLS:
+        sums = exchange(servers[protocol].target)
+        say(f"exchanged by {protocol}", sums=sums, **paths())
     keep_stepping(servers["rdma"].target)
 
 
