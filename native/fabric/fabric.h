@@ -336,7 +336,8 @@ class Device {
   // are already pending; call Poll() then. Polling thread only.
   virtual bool ArmNotification() = 0;
   // Blocks until an event arrives, Wake() is called, or Now() reaches `deadline` (0: no deadline).
-  // May return spuriously. Several threads may call it at once.
+  // May return spuriously. Several threads may call it at once. An event may end only one of these
+  // calls, so another Poll() must follow each of them.
   virtual void Sleep(Nanos deadline) = 0;
   // Ends all calls of Sleep(), or the next one if there is none.
   virtual void Wake() = 0;

@@ -16,7 +16,7 @@ namespace {
 // One thread leads. While it runs deferred work, a second one leads and a third one sleeps.
 constexpr int kThreads = 3;
 constexpr std::chrono::seconds kStopTimeout(2);
-// A follower is woken repeatedly until the leader has handled the event, and the leader may need
+// Device::Wake() wakes a follower repeatedly until the leader has polled, and the leader may need
 // the processor that the follower runs on.
 constexpr std::chrono::microseconds kNap(20);
 // The longest time that deferred work runs here: about the time to wake another thread.
@@ -174,10 +174,13 @@ void Poller::LongWorkAhead() {
 }
 
 void Poller::HandOver() {
-  const std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
-  if (!leadership.owns_lock()) return;  // another thread already polls
-  if (!device_->ArmNotification() || (armed_.load() && dated_sleepers_.load() == 0))
-    device_->Wake();
+  bool wake = false;
+  {
+    const std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
+    if (!leadership.owns_lock()) return;  // another thread already polls
+    wake = !device_->ArmNotification() || (armed_.load() && dated_sleepers_.load() == 0);
+  }
+  if (wake || missed_.load()) device_->Wake();
 }
 
 // A piece of work may wait, unannounced, for what a later piece of its batch brings about.
@@ -242,16 +245,23 @@ void Poller::SleepAsFollower() {
   sleepers_.fetch_sub(1);
 }
 
+// Returns false if another thread leads; that one has to see `missed_`.
+bool Poller::TryToLead() {
+  missed_.store(true);
+  std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
+  if (!leadership.owns_lock()) return false;
+  missed_.store(false);
+  Lead(std::move(leadership));
+  return true;
+}
+
 void Poller::Loop() {
   while (!stop_.load(std::memory_order_relaxed)) {
     SleepAsFollower();
     HandOutStuckWork();
-    std::unique_lock<std::mutex> leadership(lead_mu_, std::try_to_lock);
-    if (leadership.owns_lock()) {
-      Lead(std::move(leadership));
-    } else {
-      std::this_thread::sleep_for(kNap);
-    }
+    bool led = TryToLead();
+    while (led && missed_.load() && !stop_.load(std::memory_order_relaxed)) led = TryToLead();
+    if (!led) std::this_thread::sleep_for(kNap);
   }
   std::lock_guard<std::mutex> lock(running_mu_);
   --running_;

@@ -62,6 +62,7 @@ class Poller {
   class Batch;
 
   void Loop();
+  bool TryToLead();
   void Lead(std::unique_lock<std::mutex> leadership);
   bool RunDeferred(std::unique_lock<std::mutex>* leadership);
   void HandOver();
@@ -88,6 +89,9 @@ class Poller {
   // The thread that holds it polls. The others sleep in the device, so that one of them can take
   // over if something arrives while the polling thread runs deferred work.
   std::mutex lead_mu_;
+  // A thread could not lead, although an event may have woken it alone. The thread that leads, or
+  // the next one, must look for events once more.
+  std::atomic<bool> missed_{false};
   std::vector<std::thread> threads_;
   std::atomic<int> sleepers_{0};
   std::atomic<int> dated_sleepers_{0};  // sleepers that wake up within an interval of ticks

@@ -12,13 +12,6 @@ namespace {
 
 constexpr int kMaxEvents = 4;
 
-epoll_event EventOf(int fd, bool on) {
-  epoll_event event = {};
-  event.events = on ? uint32_t{EPOLLIN} : 0;
-  event.data.fd = fd;
-  return event;
-}
-
 }  // namespace
 
 Status Sleeper::Init() {
@@ -32,18 +25,25 @@ Status Sleeper::Init() {
   return Watch(timer_.get());
 }
 
-Status Sleeper::Watch(int fd, bool on) {
-  epoll_event event = EventOf(fd, on);
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+Status Sleeper::Control(int operation, int fd, uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) {
     return StatusFromErrno(errno, "epoll_ctl");
   }
   return OkStatus();
 }
 
-void Sleeper::SetWatched(int fd, bool on) {
-  epoll_event event = EventOf(fd, on);
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+Status Sleeper::Watch(int fd) { return Control(EPOLL_CTL_ADD, fd, EPOLLIN); }
+
+Status Sleeper::Add(int fd) { return Control(EPOLL_CTL_ADD, fd, 0); }
+
+void Sleeper::WatchOnce(int fd) {
+  Control(EPOLL_CTL_MOD, fd, uint32_t{EPOLLIN} | EPOLLONESHOT).IgnoreError();
 }
+
+void Sleeper::Unwatch(int fd) { Control(EPOLL_CTL_MOD, fd, 0).IgnoreError(); }
 
 void Sleeper::WakeAfter(Nanos now, Nanos interval) {
   const Nanos due = now + interval;

@@ -18,15 +18,20 @@ class Sleeper {
  public:
   // Makes the descriptors; call it first. Returns an error if the process or the host has no more.
   Status Init();
-  // Adds a descriptor of the caller. It ends sleeps while it is readable and `on`. Returns an error
+  // Adds a descriptor of the caller, which ends all sleeps while it is readable. Returns an error
   // if the host has no memory for it.
-  Status Watch(int fd, bool on = true);
-  // Turns such a descriptor on or off.
-  void SetWatched(int fd, bool on);
+  Status Watch(int fd);
+  // Adds a descriptor that ends no sleep until WatchOnce().
+  Status Add(int fd);
+  // When such a descriptor is readable, it ends one sleep, or the next one, and then no other.
+  void WatchOnce(int fd);
+  // Undoes WatchOnce().
+  void Unwatch(int fd);
   // Ends a sleep in `interval` nanoseconds from `now`, unless the timer already expires earlier.
   void WakeAfter(Nanos now, Nanos interval);
 
-  // As in Device. What ends a sleep stays readable, so no thread sleeps until it has been read.
+  // As in Device. What Wake(), WakeAfter() and Watch() bring about ends all sleeps until it has
+  // been read.
   void Sleep(Nanos deadline);
   void Wake();
   // Returns whether a sleep has ended early since the last Clear().
@@ -41,6 +46,8 @@ class Sleeper {
   static constexpr uint32_t kByWake = 1;
   static constexpr uint32_t kByTimer = 2;
   static constexpr uint32_t kByWatched = 4;
+
+  Status Control(int operation, int fd, uint32_t events);
 
   FileDescriptor epoll_;
   FileDescriptor wake_;

@@ -71,7 +71,7 @@ Status LibfabricDevice::Init(const Settings& settings, const Provider& provider,
   RDMA_RETURN_IF_ERROR(sleeper_.Init());
   queue_events_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!queue_events_.valid()) return StatusFromErrno(errno, "epoll_create1");
-  RDMA_RETURN_IF_ERROR(sleeper_.Watch(queue_events_.get(), /*on=*/false));
+  RDMA_RETURN_IF_ERROR(sleeper_.Add(queue_events_.get()));
   if (traits.waits) RDMA_RETURN_IF_ERROR(AddToQueueEvents(domain_->wait_descriptor()));
   for (size_t i = 0; i < domain_->most_receives(); ++i) {
     Operation* operation = NewOperation(Operation::Kind::kReceive);
@@ -313,7 +313,9 @@ int LibfabricDevice::Poll() {
   if (!Usable()) return 0;
   asleep_.store(false);
   const bool by_queue = sleeper_.woken() && sleeper_.Clear();
-  if (armed_) WatchQueue(false);
+  // Threads that sleep while this one polls need not know of events.
+  if (armed_ && !by_queue) sleeper_.Unwatch(queue_events_.get());
+  armed_ = false;
   RefreshSnapshot();
   if (by_number_.empty()) return 0;
   const Nanos now = Now();
@@ -362,7 +364,8 @@ bool LibfabricDevice::ArmNotification() {
     // TCP's fi_trywait() before libfabric 1.20 does not look.
     if (ended_.empty()) TakeCompletions();
     if (domain_->gave_way()) return false;
-    WatchQueue(true);  // without channels, strangers wake nobody
+    armed_ = true;
+    sleeper_.WatchOnce(queue_events_.get());  // without channels, strangers wake nobody
   }
   return ended_.empty() && channels_version_.load() == snapshot_version_ &&
          std::none_of(by_number_.begin(), by_number_.end(),
@@ -370,12 +373,6 @@ bool LibfabricDevice::ArmNotification() {
 }
 
 void LibfabricDevice::WakeSoon() { sleeper_.WakeAfter(Now(), kWriteEndDelay); }
-
-// Threads that sleep while this one polls need not know of events.
-void LibfabricDevice::WatchQueue(bool watch) {
-  armed_ = watch;
-  sleeper_.SetWatched(queue_events_.get(), watch);
-}
 
 // The descriptor of TCP's queue before libfabric 1.20 stays readable after the first completion. It
 // holds the one of its sockets, which tells the truth.

@@ -84,7 +84,6 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   void TakeCompletions();
   void Forget(const LibfabricChannel& channel);
   void FailAll(const Status& reason);
-  void WatchQueue(bool watch);
   void WatchBelowQueue();
 
   std::unique_ptr<Domain> domain_;
@@ -100,7 +99,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   host::FileDescriptor queue_events_;
   host::Sleeper sleeper_;
   std::atomic<bool> asleep_{false};
-  bool armed_ = false;  // the sleeper watches queue_events_
+  bool armed_ = false;  // the sleeper was told to watch queue_events_
   int fruitless_ = 0;   // times in a row that queue_events_ woke for no completion
   Nanos probed_ = 0;
   Nanos served_ = 0;
