@@ -183,6 +183,7 @@ class LibfabricChannel final : public Channel,
   Status HandleGreeting(RecordKind kind, std::string_view shown);
   bool DeliverNews();
   void TellClosed(bool released);
+  void LimitSilence(Nanos now);
 
   // In a forked child, nothing may be sent on what belongs to the parent.
   bool Connected() const {

@@ -179,11 +179,23 @@ void LibfabricChannel::BeforeSleep() {
   Pump();
 }
 
-void LibfabricChannel::Probe(Nanos now) {
-  if (state_.load() == State::kLingering && now - limited_at_ > kLimitInterval) {
-    limited_at_ = now;
-    device_->domain().LimitSilenceOf(remote_.name, device_->peer_timeout());
+// Operations that are under way to a host that has vanished end no earlier than the kernel gives up
+// its connection.
+void LibfabricChannel::LimitSilence(Nanos now) {
+  if (now - limited_at_ <= kLimitInterval) return;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const State state = state_.load();
+    const bool silent =
+        state == State::kConnected && under_way_ != 0 && now - heard_at_ > device_->peer_timeout();
+    if (state != State::kLingering && !silent) return;
   }
+  limited_at_ = now;
+  device_->domain().LimitSilenceOf(remote_.name, device_->peer_timeout());
+}
+
+void LibfabricChannel::Probe(Nanos now) {
+  LimitSilence(now);
   const Nanos overdue = inbox_.waiting_since();
   std::lock_guard<std::mutex> lock(mu_);
   const State state = state_.load();

@@ -2,6 +2,7 @@
 // the reason once, and nothing that was lost goes unnoticed.
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -165,6 +166,12 @@ class PeerProcess {
   }
   void Stop() { EXPECT_EQ(kill(child_, SIGSTOP), 0); }
   void Resume() { EXPECT_EQ(kill(child_, SIGCONT), 0); }
+  // From now on, nothing that is sent to it arrives, as if its host had lost its power.
+  void LoseHost() {
+    ASSERT_EQ(send(fds_[0], "x", 1, 0), 1);
+    char byte = 0;
+    ASSERT_EQ(read(fds_[0], &byte, 1), 1);
+  }
   void Kill() {
     EXPECT_EQ(kill(child_, SIGKILL), 0);
     EXPECT_EQ(waitpid(child_, nullptr, 0), child_);
@@ -184,9 +191,27 @@ class PeerProcess {
     const std::string own = side.channel->Address();
     if (write(fds_[1], own.data(), own.size()) < 0) _exit(1);
     while (true) {
-      if (side.device->Poll() == 0 && side.device->ArmNotification()) {
-        side.device->Sleep(Now() + kSecond);
+      char byte = 0;
+      if (recv(fds_[1], &byte, 1, MSG_DONTWAIT) == 1) {
+        DropAll();
+        if (write(fds_[1], &byte, 1) != 1) _exit(1);
       }
+      if (side.device->Poll() == 0 && side.device->ArmNotification()) {
+        side.device->Sleep(Now() + 10 * kMillisecond);
+      }
+    }
+  }
+  // Gives each network socket of this process a filter that drops what arrives.
+  static void DropAll() {
+    sock_filter drop = {BPF_RET | BPF_K, 0, 0, 0};
+    const sock_fprog program = {1, &drop};
+    for (int fd = 0; fd < 1024; ++fd) {
+      int domain = 0;
+      socklen_t length = sizeof(domain);
+      if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0 || domain == AF_UNIX) {
+        continue;
+      }
+      if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0) _exit(1);
     }
   }
 
@@ -232,6 +257,19 @@ TEST_P(EachProvider, AnIdlePeerThatVanishesIsNoticedToo) {
   ASSERT_NO_FATAL_FAILURE(ConnectTo(&peer));
   peer.Kill();
   EXPECT_TRUE(PollUntil([&] { return a_.handler->closed; }));
+  EXPECT_TRUE(PollUntil(
+      [&] { return a_.handler->released || a_.handler->reason.code() == Code::kUnavailable; }));
+}
+
+TEST_P(EachProvider, AnIdleHostThatVanishesIsNoticedToo) {
+  PeerProcess peer;
+  ASSERT_NO_FATAL_FAILURE(ConnectTo(&peer));
+  const auto region = Allocate(a_);
+  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
+  ASSERT_TRUE(a_.Notify("there").ok());
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == 1; }));
+  ASSERT_NO_FATAL_FAILURE(peer.LoseHost());
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->closed; }));
   EXPECT_TRUE(PollUntil(
       [&] { return a_.handler->released || a_.handler->reason.code() == Code::kUnavailable; }));
 }
