@@ -64,7 +64,7 @@ void Begin(Input* input, Transfers* transfers) {
     Require(piece->local == local + moved && piece->length > 0 && piece->length <= chunk);
     moved += piece->length;
     const uint64_t transfer = piece->transfer;
-    const uint64_t sequence = piece->sequence;
+    const uint64_t sequence = write ? transfers->started() + 1 : 0;
     write ? transfers->PopWrite() : transfers->PopRead();
     transfers->OnEnded(transfer, sequence);
   }

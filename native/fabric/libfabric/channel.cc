@@ -9,11 +9,13 @@
 namespace rdma_transport::fabric::libfabric {
 namespace {
 
-Status NotConnected() { return Status(Code::kUnavailable, "the channel is not connected"); }
-
 size_t LongestRecord(uint32_t frames) { return frames / 2 * Domain::frame_bytes(); }
 
 }  // namespace
+
+Status LibfabricChannel::NotConnected() {
+  return Status(Code::kUnavailable, "the channel is not connected");
+}
 
 LibfabricChannel::LibfabricChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> handler,
                                    uint32_t number)
@@ -67,6 +69,8 @@ Status LibfabricChannel::Connect(std::string_view peer_address, Role role) {
   route_ =
       domain.provider() + " " + domain.Text(domain.name()) + " -> " + domain.Text(remote_.name);
   outbox_.Attach(remote_.frames);
+  // Without remote data, a message waits for the writes before it here.
+  if (domain.traits().one_stream && remote_data_) transfers_.LimitWrites();
   state_.store(State::kConnecting);
   if (passive_) return OkStatus();
   return Greet(RecordKind::kHello);
@@ -102,45 +106,6 @@ Status LibfabricChannel::HandleGreeting(RecordKind kind, std::string_view shown)
   heard_at_ = Now();
   handler->OnConnected();
   return OkStatus();
-}
-
-// --- Notifications ---
-
-Status LibfabricChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
-                                After /*after*/) {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!Connected()) return NotConnected();
-  RDMA_RETURN_IF_ERROR(
-      AddRecord(RecordKind::kNotification, parts, count, notified_ + 1, urgency == Urgency::kWake));
-  ++notified_;
-  if (number != nullptr) *number = notified_;
-  return OkStatus();
-}
-
-// A record that is not sent now is sent with the next one, or by the polling thread.
-Status LibfabricChannel::AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number,
-                                   bool now) {
-  RDMA_RETURN_IF_ERROR(outbox_.Add(kind, parts, count, number, transfers_.begun()));
-  if (now || device_->asleep()) {
-    outbox_.Close();
-    Pump();
-  } else {
-    Attend();
-  }
-  return OkStatus();
-}
-
-Status LibfabricChannel::Flush() {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!Serving(state_.load()) || !device_->domain().Usable()) return NotConnected();
-  outbox_.Close();
-  Pump();
-  return OkStatus();
-}
-
-Backlog LibfabricChannel::backlog() const {
-  std::lock_guard<std::mutex> lock(mu_);
-  return outbox_.backlog();
 }
 
 // --- Memory ---

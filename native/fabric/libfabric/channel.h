@@ -14,6 +14,7 @@
 #include "fabric/fabric.h"
 #include "fabric/greeting.h"
 #include "fabric/libfabric/domain.h"
+#include "fabric/libfabric/held_notes.h"
 #include "fabric/libfabric/inbox.h"
 #include "fabric/libfabric/memory.h"
 #include "fabric/libfabric/operation.h"
@@ -137,9 +138,13 @@ class LibfabricChannel final : public Channel,
     bool asks = false;  // for a confirmation
   };
 
+  static Status NotConnected();
+
   // The following require mu_.
   Status Greet(RecordKind kind);
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool now);
+  Status Hold(uint64_t ticket, bool ordered, const iovec* parts, int count, uint64_t number);
+  void AddHeld();
   Status Transfer(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
   void Pump();
   Operation* NewOperation(Operation::Kind kind);
@@ -152,7 +157,7 @@ class LibfabricChannel final : public Channel,
   enum class Start { kDone, kLater, kFailed };
   Start Started(Operation* operation, ssize_t result, const char* what);
   bool MayLeave(const OutgoingMessage& message) const;
-  bool MayLeave(const Piece& write) const;
+  bool MayWrite() const;
   // How much of what the peer sent has come.
   struct Confirmed {
     uint64_t read = 0;     // messages
@@ -231,6 +236,7 @@ class LibfabricChannel final : public Channel,
   std::string route_;
   Outbox outbox_;
   Transfers transfers_;
+  HeldNotes held_;
   std::deque<Control> control_;
   // What the peer may access, by the key of the region.
   std::map<uint64_t, std::shared_ptr<Registration>> shared_;

@@ -55,6 +55,7 @@ void LibfabricChannel::PartLocked(const Status& reason) {
   if (state != State::kNew && !Serving(state)) return;
   if (state != State::kClosing) close_reason_ = reason;
   deadline_ = Now() + kPartingTimeout;
+  held_.Drop();
   outbox_.Drop();
   transfers_.Drop();
   control_.clear();
@@ -124,7 +125,7 @@ bool LibfabricChannel::Service(Nanos now) {
     }
     Pump();
     if (state_.load() == State::kClosing) {
-      const bool done = outbox_.Idle() && !Busy();
+      const bool done = held_.empty() && outbox_.Idle() && !Busy();
       if (done || now > deadline_) PartLocked(close_reason_);
     }
     if (state_.load() == State::kParting) {

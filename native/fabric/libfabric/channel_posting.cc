@@ -5,27 +5,29 @@
 
 namespace rdma_transport::fabric::libfabric {
 
-// With remote data, the peer waits for the writes before a message. Without, this side does.
+// With remote data, the peer waits for the writes before a message. Without, this side does, and
+// starts all writes in the order in which they were queued. What must follow large writes is held.
 bool LibfabricChannel::MayLeave(const OutgoingMessage& message) const {
-  return remote_data_ ? transfers_.started() >= message.after
+  return remote_data_ ? transfers_.QuickStartedTo(message.after)
                       : transfers_.first_unfinished() > message.after;
 }
 
-// The peer must be able to tell writes apart by 16 bits of their sequence.
-bool LibfabricChannel::MayLeave(const Piece& write) const {
-  return !remote_data_ || write.sequence - arrived_there_ <= kMaxUnconfirmedWrites;
+// The peer must be able to tell writes apart by 16 bits of their number.
+bool LibfabricChannel::MayWrite() const {
+  return !remote_data_ || transfers_.started() + 1 - arrived_there_ <= kMaxUnconfirmedWrites;
 }
 
 void LibfabricChannel::Pump() {
   if (state_.load() == State::kNew || state_.load() == State::kFinished) return;
   if (!device_->domain().Usable()) return;
   while (true) {
+    AddHeld();
     bool posted = true;
     if (!control_.empty()) {
       posted = PostControl();
     } else if (outbox_.Front() != nullptr && MayLeave(*outbox_.Front())) {
       posted = PostMessage();
-    } else if (transfers_.FrontWrite() != nullptr && MayLeave(*transfers_.FrontWrite())) {
+    } else if (transfers_.FrontWrite() != nullptr && MayWrite()) {
       posted = PostPiece(*transfers_.FrontWrite());
     } else if (transfers_.FrontRead() != nullptr) {
       posted = PostPiece(*transfers_.FrontRead());
@@ -98,7 +100,7 @@ bool LibfabricChannel::PostMessage() {
   operation->frame = message.frame;
   MessageHeader header = HeaderOf(MessageKind::kStream);
   header.sequence = message.sequence;
-  header.writes = remote_data_ ? message.after : 0;
+  header.writes = remote_data_ ? transfers_.started() : 0;
   header.wants_confirmation =
       outbox_.WantsConfirmation() || state_.load() != State::kConnected ? 1 : 0;
   std::memcpy(message.frame.data, &header, sizeof(header));
@@ -114,10 +116,10 @@ bool LibfabricChannel::PostPiece(const Piece& piece) {
   Operation* operation =
       NewOperation(piece.write ? Operation::Kind::kWrite : Operation::Kind::kRead);
   operation->transfer = piece.transfer;
-  operation->sequence = piece.sequence;
+  operation->sequence = piece.write ? transfers_.started() + 1 : 0;
   ssize_t result = 0;
   if (piece.write) {
-    const uint32_t data = RemoteData(remote_.number, piece.sequence);
+    const uint32_t data = RemoteData(remote_.number, operation->sequence);
     result =
         domain.Write(operation, piece.local, piece.length, piece.descriptor, peer_, piece.address,
                      piece.key, remote_data_ ? &data : nullptr, reports_delivery_);
@@ -130,16 +132,16 @@ bool LibfabricChannel::PostPiece(const Piece& piece) {
     transfers_.PopRead();
     return true;
   }
-  if (device_->asleep()) WakeForWriteEnd();
   transfers_.PopWrite();
+  if (device_->asleep()) WakeForWriteEnd();
   return true;
 }
 
 // A short write may already have ended, and the provider need not wake anyone for it. Waking a
 // thread takes longer than such a write, so it is avoided if nothing waits for this end.
 void LibfabricChannel::WakeForWriteEnd() {
-  const bool messages_wait = !remote_data_;  // see MayLeave()
-  if (delays_write_ends_ && !messages_wait) {
+  const bool others_wait = !remote_data_ || transfers_.WindowIsFull();
+  if (delays_write_ends_ && !others_wait) {
     device_->WakeSoon();
   } else {
     device_->Wake();

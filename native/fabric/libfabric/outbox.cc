@@ -9,27 +9,27 @@
 namespace rdma_transport::fabric::libfabric {
 namespace {
 
-// Most bytes queued while the peer reads nothing. Records are refused beyond it.
-constexpr size_t kWaitingLimit = size_t{256} << 20;
-
 constexpr size_t Room() { return Domain::frame_bytes() - sizeof(MessageHeader); }
 
 }  // namespace
 
 // A record may take half of the messages, so that another one always finds room some time.
+Status Outbox::CheckLength(size_t length) const {
+  if (length + sizeof(RecordHeader) <= frames_ / 2 * Room()) return OkStatus();
+  return Status(Code::kInvalidArgument,
+                "a notification of " + std::to_string(length) +
+                    " bytes is too long for the peer (RDMA_TRANSPORT_RING)");
+}
+
 Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t number,
                    uint64_t writes) {
   const size_t length = TotalLength(parts, count);
-  if (length + sizeof(RecordHeader) > frames_ / 2 * Room()) {
-    return Status(Code::kInvalidArgument,
-                  "a notification of " + std::to_string(length) +
-                      " bytes is too long for the peer (RDMA_TRANSPORT_RING)");
-  }
+  RDMA_RETURN_IF_ERROR(CheckLength(length));
   if (waiting_.empty() && Fits(length) && Append(kind, parts, count, length, number, writes)) {
     return OkStatus();
   }
   if (waiting_bytes_ + length + waiting_.size() * sizeof(Waiting) > kWaitingLimit) {
-    return Status(Code::kResourceExhausted, "the peer does not take its notifications");
+    return TooMuchQueued();
   }
   waiting_bytes_ += length;
   waiting_.push_back({kind, Joined(parts, count), number, writes});
@@ -77,7 +77,9 @@ bool Outbox::Append(RecordKind kind, const iovec* parts, int count, size_t lengt
   };
   copy(&header, sizeof(header));
   for (int i = 0; i < count; ++i) copy(parts[i].iov_base, parts[i].iov_len);
-  if (number != 0) last_number_ = number;
+  last_number_ = std::max(last_number_, number);
+  const auto delayed = delayed_.find(number);
+  if (delayed != delayed_.end()) delayed->second = last_sequence_ + 1;  // that of the open message
   return true;
 }
 
@@ -94,6 +96,9 @@ bool Outbox::OnConfirmed(uint64_t sequence) {
   while (!sent_.empty() && sent_.front().sequence <= sequence) {
     delivered_ = sent_.front().number;
     sent_.pop_front();
+  }
+  for (auto it = delayed_.begin(); it != delayed_.end();) {
+    it = it->second <= sequence ? delayed_.erase(it) : std::next(it);
   }
   Retry();
   return true;

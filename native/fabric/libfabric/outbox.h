@@ -4,9 +4,12 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <iterator>
+#include <map>
 #include <string>
 
 #include "base/status.h"
@@ -27,8 +30,15 @@ struct OutgoingMessage {
 // Thread-compatible; guarded by the channel's lock.
 class Outbox {
  public:
+  // Most bytes queued while the peer reads nothing. Records are refused beyond it.
+  static constexpr size_t kWaitingLimit = size_t{256} << 20;
+
   explicit Outbox(Domain* domain) : domain_(domain) {}
   ~Outbox() { Drop(); }
+
+  static Status TooMuchQueued() {
+    return Status(Code::kResourceExhausted, "the peer does not take its notifications");
+  }
 
   // Sets how many messages the peer takes. Call it first.
   void Attach(uint32_t frames) { frames_ = frames; }
@@ -38,6 +48,10 @@ class Outbox {
   // number of writes started so far. Returns ResourceExhausted if too much is queued,
   // InvalidArgument if the record is too long.
   Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, uint64_t writes);
+  // Returns InvalidArgument if Add() would for a record of this length.
+  Status CheckLength(size_t length) const;
+  // The notification with this number is added later than the next ones.
+  void Delay(uint64_t number) { delayed_[number] = kNotAdded; }
   // Closes the open message.
   void Close();
   // Tries again to take what is queued.
@@ -49,8 +63,10 @@ class Outbox {
 
   // The peer has read the messages up to this one. Returns false if they have not been sent.
   bool OnConfirmed(uint64_t sequence);
-  // Number of the last notification that the peer has read.
-  uint64_t delivered() const { return delivered_; }
+  // The peer has read all notifications up to this number.
+  uint64_t delivered() const {
+    return delayed_.empty() ? delivered_ : std::min(delivered_, delayed_.begin()->first - 1);
+  }
 
   // Of the messages that have left, the last one, and the first that is not confirmed, or 0.
   uint64_t last_posted() const {
@@ -69,6 +85,8 @@ class Outbox {
   void Drop();
 
  private:
+  static constexpr uint64_t kNotAdded = ~uint64_t{0};
+
   struct Waiting {
     RecordKind kind;
     std::string bytes;
@@ -77,7 +95,7 @@ class Outbox {
   };
   struct Sent {
     uint64_t sequence;
-    uint64_t number;  // of the last notification that ends in it
+    uint64_t number;  // the highest one of a notification that ends in it or earlier
   };
 
   uint64_t Unread() const { return sent_.size() + (HasOpen() ? 1 : 0); }
@@ -93,6 +111,8 @@ class Outbox {
   uint64_t last_sequence_ = 0;
   uint64_t last_number_ = 0;
   uint64_t delivered_ = 0;
+  // The message in which each notification of Delay() ends, until the peer has read it.
+  std::map<uint64_t, uint64_t> delayed_;
   std::deque<Waiting> waiting_;
   size_t waiting_bytes_ = 0;
 };

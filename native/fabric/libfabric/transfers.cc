@@ -29,7 +29,9 @@ Status Transfers::Begin(bool write, const RemoteSpan& span, char* local, void* d
     Refuse(cookie, OkStatus());  // there is nothing to move
     return OkStatus();
   }
+  const bool large = write && limits_writes_ && span.length > kLargestQuick;
   if (!write && limits_reads_) chunk = std::min(chunk, kReadPiece);
+  if (large) chunk = std::min(chunk, kWritePiece);
   const uint64_t id = ++last_transfer_;
   transfers_[id] = {cookie, (span.length + chunk - 1) / chunk};
   for (uint64_t done = 0; done < span.length;) {
@@ -41,17 +43,27 @@ Status Transfers::Begin(bool write, const RemoteSpan& span, char* local, void* d
     piece.address = region.base + span.offset + done;
     piece.key = region.remote_key;
     piece.transfer = id;
-    if (write) piece.sequence = ++begun_;
-    (write ? writes_ : reads_).push_back(piece);
+    if (write) piece.ticket = ++begun_;
+    (!write ? reads_ : large ? large_ : quick_).push_back(piece);
     done += piece.length;
   }
   return OkStatus();
 }
 
 void Transfers::PopWrite() {
-  started_ = writes_.front().sequence;
-  unfinished_.insert(started_);
-  writes_.pop_front();
+  uint64_t& bytes = unfinished_[++started_];
+  if (!quick_.empty()) return quick_.pop_front();
+  bytes = large_.front().length;
+  writing_ += bytes;
+  large_.pop_front();
+}
+
+uint64_t Transfers::LargeTicketOf(uint64_t cookie) const {
+  const auto last = std::find_if(large_.rbegin(), large_.rend(), [&](const Piece& piece) {
+    const auto found = transfers_.find(piece.transfer);
+    return found != transfers_.end() && found->second.cookie == cookie;
+  });
+  return last == large_.rend() ? 0 : last->ticket;
 }
 
 void Transfers::PopRead() {
@@ -61,7 +73,10 @@ void Transfers::PopRead() {
 
 void Transfers::OnEnded(uint64_t transfer, uint64_t sequence) {
   if (sequence != 0) {
-    unfinished_.erase(sequence);
+    const auto piece = unfinished_.find(sequence);
+    if (piece == unfinished_.end()) return;
+    writing_ -= piece->second;
+    unfinished_.erase(piece);
   } else {
     --reading_;
   }

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,7 +25,7 @@ struct Piece {
   uint64_t address = 0;
   uint64_t key = 0;
   uint64_t transfer = 0;
-  uint64_t sequence = 0;  // of a write, among those of the channel
+  uint64_t ticket = 0;  // of a write: its place among those that were queued
 };
 
 // Thread-compatible; guarded by the channel's lock.
@@ -37,6 +36,10 @@ class Transfers {
   // See LimitReads().
   static constexpr uint64_t kReadPiece = uint64_t{256} << 10;
   static constexpr size_t kMaxReads = 4;
+  // See LimitWrites().
+  static constexpr uint64_t kWritePiece = uint64_t{256} << 10;
+  static constexpr uint64_t kWriteWindow = 4 * kWritePiece;
+  static constexpr uint64_t kLargestQuick = kWritePiece / 4;
 
   struct Ended {
     uint64_t cookie;
@@ -49,6 +52,12 @@ class Transfers {
   // if these are many, the two directions take turns.
   void LimitReads() { limits_reads_ = true; }
 
+  // From now on, writes of more than kLargestQuick bytes are large: they are cut into pieces of at
+  // most kWritePiece bytes, and at most kWriteWindow bytes of them are under way. Other writes pass
+  // them. Also for such a provider: what it has been given goes first, however small the next
+  // write.
+  void LimitWrites() { limits_writes_ = true; }
+
   // Adds a region that the peer shared. Returns ResourceExhausted if it has shared too many.
   Status Learn(const RegionRecord& region);
   void Forget(uint64_t key) { regions_.erase(key); }
@@ -60,13 +69,16 @@ class Transfers {
   // Reports an operation that was not started, together with those that have ended.
   void Refuse(uint64_t cookie, const Status& status) { ended_.push_back({cookie, status}); }
 
-  // The next piece of a write, or null.
-  const Piece* FrontWrite() const { return writes_.empty() ? nullptr : &writes_.front(); }
+  // The next piece of a write; null if there is none, or enough of them are under way.
+  const Piece* FrontWrite() const {
+    if (!quick_.empty()) return &quick_.front();
+    return large_.empty() || WindowIsFull() ? nullptr : &large_.front();
+  }
   // The same of a read; null also if enough of them are under way.
   const Piece* FrontRead() const {
     return reads_.empty() || (limits_reads_ && reading_ >= MaxReads()) ? nullptr : &reads_.front();
   }
-  // The next piece was started.
+  // The next piece was started, a write as number started() + 1.
   void PopWrite();
   void PopRead();
   // A piece has ended: `sequence` is 0 for that of a read.
@@ -75,15 +87,31 @@ class Transfers {
   std::vector<Ended> TakeEnded() { return std::exchange(ended_, {}); }
   // Discards what has not been started.
   void Drop() {
-    writes_.clear();
+    quick_.clear();
+    large_.clear();
     reads_.clear();
   }
 
-  // Writes queued and started so far, and how many of the first ones have all ended.
+  // Whether a large write waits for the end of pieces that are under way.
+  bool WindowIsFull() const {
+    return !large_.empty() && writing_ > 0 && writing_ + large_.front().length > kWriteWindow;
+  }
+  // Pieces of writes that were queued so far.
   uint64_t begun() const { return begun_; }
+  // Whether those up to this ticket have been started; only quick ones, or only large ones.
+  bool QuickStartedTo(uint64_t ticket) const {
+    return quick_.empty() || quick_.front().ticket > ticket;
+  }
+  bool LargeStartedTo(uint64_t ticket) const {
+    return large_.empty() || large_.front().ticket > ticket;
+  }
+  // The last ticket of the large write with this cookie, if a piece of it has not been started;
+  // otherwise 0.
+  uint64_t LargeTicketOf(uint64_t cookie) const;
+  // Pieces started so far, and the first of them that has not ended.
   uint64_t started() const { return started_; }
   uint64_t first_unfinished() const {
-    return unfinished_.empty() ? started_ + 1 : *unfinished_.begin();
+    return unfinished_.empty() ? started_ + 1 : unfinished_.begin()->first;
   }
 
  private:
@@ -98,11 +126,15 @@ class Transfers {
 
   std::map<uint64_t, RegionRecord> regions_;  // by key
   bool limits_reads_ = false;
-  std::deque<Piece> writes_;
+  bool limits_writes_ = false;
+  std::deque<Piece> quick_;  // writes
+  std::deque<Piece> large_;  // writes
+  uint64_t writing_ = 0;     // bytes of large writes under way
   std::deque<Piece> reads_;
   size_t reading_ = 0;  // pieces of reads under way
   std::map<uint64_t, Transfer> transfers_;
-  std::set<uint64_t> unfinished_;  // sequences of the writes under way
+  // The pieces of writes under way by number, with their bytes if they count in `writing_`, or 0.
+  std::map<uint64_t, uint64_t> unfinished_;
   uint64_t last_transfer_ = 0;
   uint64_t begun_ = 0;
   uint64_t started_ = 0;

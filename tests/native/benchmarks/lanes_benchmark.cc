@@ -2,10 +2,11 @@
 // that follows it, alone, beside writes of 16 MiB that it may overtake, and beside such that it
 // must not. With several channels, each has large writes, and all share the port. Their senders are
 // several devices, as if on several hosts, or one. Also measures the bandwidth of the large writes.
-// Over the fake libibverbs with ports of limited bandwidth.
+// Over the fake libibverbs with ports of limited bandwidth, or over another fabric.
 //
 // usage: FAKE_IBVERBS='bandwidth=1000000000;active_width=1;active_speed=8'  # 10 Gb/s
 //        RDMA_TRANSPORT_LIBIBVERBS=.../libfake_ibverbs.so lanes_benchmark [CHANNELS [one]]
+//        RDMA_TRANSPORT_FABRIC=libfabric RDMA_TRANSPORT_LIBFABRIC_INTERFACE=lo lanes_benchmark
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -137,7 +138,7 @@ class Benchmark {
 int main(int count, char** arguments) {
   using rdma_transport::benchmarks::Case;
   rdma_transport::Settings settings = rdma_transport::benchmarks::LoadedSettings();
-  settings.fabric = "verbs";
+  if (settings.fabric == rdma_transport::kAutoFabric) settings.fabric = "verbs";
   const int channels = count > 1 ? std::atoi(arguments[1]) : 1;
   rdma_transport::benchmarks::Benchmark benchmark(settings, channels, count > 2);
   for (const Case& one :

@@ -107,6 +107,33 @@ TEST_F(LibfabricDeviceTest, ANotificationThatWaitsForTheEndOfAWriteIsNotLate) {
   EXPECT_GT(UnreadWakes(), before);
 }
 
+TEST_F(LibfabricDeviceTest, ASmallWritePassesALargeOne) {
+  constexpr uint64_t kSmall = 4096;
+  ConnectedPair();
+  const auto remote = Shared(b_);
+  const auto local = Allocate(a_);
+  const uint64_t large = local->length() - kSmall;
+  for (size_t i = 0; i < local->length(); ++i) local->address()[i] = static_cast<char>(i / 251);
+  const auto notify = [&](const char* text, After after) {
+    const iovec part = {const_cast<char*>(text), std::strlen(text)};
+    ASSERT_TRUE(a_.channel->Notify(&part, 1, Urgency::kWake, nullptr, after).ok());
+  };
+  // Pieces end when a polls, so some of the large write waits until then.
+  ASSERT_TRUE(a_.channel->Write(local->address() + kSmall, {remote->key(), kSmall, large}, 1).ok());
+  notify("large", After::Write(1));
+  ASSERT_TRUE(a_.channel->Write(local->address(), {remote->key(), 0, kSmall}, 2).ok());
+  notify("small", After::Write(2));
+  notify("all", After::Everything());
+  notify("later", After::Nothing());
+  EXPECT_GT(a_.channel->backlog().waiting_bytes, 0u);
+  ASSERT_TRUE(PollUntil([&] {
+    return b_.handler->notes.size() == 4 && a_.handler->delivered == 4;
+  })) << a_.handler->reason.message();
+  EXPECT_EQ(b_.handler->notes, (decltype(b_.handler->notes){"small", "large", "all", "later"}));
+  EXPECT_EQ(a_.handler->transfers.size(), 2u);
+  EXPECT_EQ(std::memcmp(remote->address(), local->address(), local->length()), 0);
+}
+
 TEST_F(LibfabricDeviceTest, WithoutADescriptorToWaitOnASleeperIsStillWoken) {
   SetFaulty("wait=none");
   ConnectedPair();

@@ -156,6 +156,25 @@ TEST_F(OutboxTest, RecordsOfAnyLengthComeOutAsTheyWere) {
   EXPECT_EQ(outbox_->delivered(), 2000u);
 }
 
+TEST_F(OutboxTest, ANotificationThatOthersPassIsDeliveredLast) {
+  Inbox inbox(kFrames, kFrames / 2 * Domain::frame_bytes());
+  ASSERT_TRUE(Add("first").ok());
+  outbox_->Delay(2);
+  number_ = 2;
+  ASSERT_TRUE(Add("third").ok());
+  outbox_->Close();
+  Post();
+  Read(&inbox, /*confirm=*/true);
+  EXPECT_EQ(outbox_->delivered(), 1u);
+  number_ = 1;
+  ASSERT_TRUE(Add("second").ok());
+  EXPECT_EQ(outbox_->delivered(), 1u);
+  outbox_->Close();
+  Post();
+  Read(&inbox, /*confirm=*/true);
+  EXPECT_EQ(outbox_->delivered(), 3u);
+}
+
 TEST_F(OutboxTest, ARecordLongerThanThePeerTakesIsRefused) {
   const size_t longest = kFrames / 2 * kRoom - sizeof(RecordHeader);
   EXPECT_EQ(Add(std::string(longest + 1, 'x')).code(), Code::kInvalidArgument);

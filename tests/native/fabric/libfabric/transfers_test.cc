@@ -81,5 +81,49 @@ TEST_F(TransfersTest, AWriteDoesNotWaitForReads) {
   EXPECT_EQ(transfers_.FrontRead(), nullptr);
 }
 
+TEST_F(TransfersTest, ASmallWritePassesALargeOne) {
+  transfers_.LimitWrites();
+  Begin(/*write=*/true, 1);
+  uint64_t bytes = 0;
+  while (transfers_.FrontWrite() != nullptr) {
+    EXPECT_LE(transfers_.FrontWrite()->length, Transfers::kWritePiece);
+    bytes += transfers_.FrontWrite()->length;
+    transfers_.PopWrite();
+  }
+  EXPECT_EQ(bytes, Transfers::kWriteWindow);
+  EXPECT_TRUE(transfers_.WindowIsFull());
+  const uint64_t large = transfers_.begun();
+  EXPECT_EQ(transfers_.LargeTicketOf(1), large);
+
+  const RemoteSpan small = {kKey, 0, Transfers::kLargestQuick};
+  ASSERT_TRUE(transfers_.Begin(/*write=*/true, small, nullptr, nullptr, 2, kNoLimit).ok());
+  EXPECT_EQ(transfers_.LargeTicketOf(2), 0U);
+  EXPECT_FALSE(transfers_.QuickStartedTo(transfers_.begun()));
+  ASSERT_NE(transfers_.FrontWrite(), nullptr);
+  EXPECT_EQ(transfers_.FrontWrite()->transfer, 2U);
+  transfers_.PopWrite();
+  EXPECT_TRUE(transfers_.QuickStartedTo(transfers_.begun()));
+  EXPECT_FALSE(transfers_.LargeStartedTo(large));
+  EXPECT_EQ(transfers_.FrontWrite(), nullptr);
+
+  // The end of a piece starts the next one.
+  const uint64_t small_number = transfers_.started();
+  for (uint64_t number = 1; !transfers_.LargeStartedTo(large); ++number) {
+    EXPECT_EQ(transfers_.first_unfinished(), number);
+    transfers_.OnEnded(number == small_number ? 2 : 1, number);
+    while (transfers_.FrontWrite() != nullptr) transfers_.PopWrite();
+  }
+  EXPECT_EQ(transfers_.started(), kLength / Transfers::kWritePiece + 1);
+}
+
+TEST_F(TransfersTest, WithoutALimitWritesKeepTheirOrder) {
+  Begin(/*write=*/true, 1);
+  Begin(/*write=*/true, 2);
+  EXPECT_EQ(transfers_.FrontWrite()->transfer, 1U);
+  transfers_.PopWrite();
+  EXPECT_EQ(transfers_.FrontWrite()->transfer, 2U);
+  EXPECT_TRUE(transfers_.LargeStartedTo(transfers_.begun()));
+}
+
 }  // namespace
 }  // namespace rdma_transport::fabric::libfabric
