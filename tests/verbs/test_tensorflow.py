@@ -112,6 +112,20 @@ def test_a_short_loss_of_the_link_loses_nothing(run: Run) -> None:
     assert run.events()[seen:] == []
 
 
+@pytest.mark.parametrize("card", [1, 0])
+def test_steps_go_on_while_one_of_two_links_is_down(run: Run, card: int) -> None:
+    seen = run.seen
+    run.guests[0].link(False, card)
+    run.next("ok by verbs, ports: 1", 60)
+    time.sleep(2)
+    run.guests[0].link(True, card)
+    run.next("ok by verbs, ports: 2", 60)
+    assert [event["event"] for event in run.events()[seen : run.seen]] == [
+        "ok by verbs, ports: 1",
+        "ok by verbs, ports: 2",
+    ]
+
+
 def test_two_links_that_stay_down_are_an_error_and_then_steps_recover(run: Run) -> None:
     for card in (0, 1):
         run.guests[0].link(False, card)

@@ -95,7 +95,9 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
     if (states_[i].phase == PairState::Phase::kDown) continue;
     RDMA_RETURN_IF_ERROR(pairs_[i]->Replenish());
     const Status connected = pairs_[i]->Connect(peer_, targets_[i]);
-    if (!connected.ok()) return Status(connected.code(), connected.message() + " (" + route_ + ")");
+    if (connected.ok()) continue;
+    if (!IsFurther(i)) return Status(connected.code(), connected.message() + " (" + route_ + ")");
+    LeaveAtFirst(i, connected);
   }
   state_.store(State::kConnecting);
   // Everything that this side sends follows the bindings, so a peer that has received anything may
@@ -158,6 +160,8 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
     SettlePending();
     for (size_t i = 0; i < pairs_.size() && !passive_; ++i) {
       if (states_[i].phase == PairState::Phase::kUntested) TestPair(i);
+      const bool left = states_[i].phase == PairState::Phase::kDown && pairs_[i]->number() != 0;
+      if (left) device_->ProbeAt(tag_, states_[i].due);
     }
   }
   greeted_ = true;

@@ -194,6 +194,8 @@ class VerbsChannel final : public Channel {
   // Of queue pairs on further ports, in channel_rails.cc. The following require mu_.
   bool IsFurther(size_t i) const { return pairs_[i]->port() != main().port(); }
   void BeginRails();
+  void LeaveAtFirst(size_t i, const Status& reason);
+  void LeaveUntested(size_t i);
   void TestPair(size_t i);
   bool FailPair(size_t i, const Status& reason);
   bool OnPairCompletion(size_t i, const ibv_wc& completion, const Work& work, bool known);

@@ -40,6 +40,24 @@ void VerbsChannel::BeginRails() {
   }
 }
 
+// The channel connects without queue pair `i`: its port has gone down since the addresses were
+// made, or does not reach the peer's. It is offered later.
+void VerbsChannel::LeaveAtFirst(size_t i, const Status& reason) {
+  Log(LogLevel::kInfo, "verbs: the channel " + route_ + " begins without " +
+                           pairs_[i]->adapter()->Name() + ": " + reason.message());
+  pairs_[i]->Break();
+  states_[i].phase = PairState::Phase::kDown;
+  states_[i].due = Now() + states_[i].delay;
+}
+
+// The peer has given up its end, to which windows may be bound here, before it was tested.
+void VerbsChannel::LeaveUntested(size_t i) {
+  pairs_[i]->Break();
+  std::vector<Work> unfinished = pairs_[i]->TakePosted();
+  for (Work& work : pairs_[i]->TakeWaiting()) unfinished.push_back(std::move(work));
+  LeavePair(i, unfinished, Now());
+}
+
 void VerbsChannel::TestPair(size_t i) {
   Work nothing;
   nothing.signaled = true;
@@ -259,6 +277,7 @@ Status VerbsChannel::HandleOffer(const PairRecord& offer) {
       state.phase == PairState::Phase::kOffered) {
     return Status(Code::kDataLoss, "an offer of a queue pair at a wrong time");
   }
+  if (state.phase == PairState::Phase::kUntested) LeaveUntested(i);
   const bool reachable = LearnPort(offer);
   const bool taken = reachable && state.phase != PairState::Phase::kFailed && MakePair(i).ok() &&
                      pairs_[i]->Connect(peer_, targets_[i]).ok();
@@ -266,7 +285,6 @@ Status VerbsChannel::HandleOffer(const PairRecord& offer) {
     ForgetPair(i);
     state.phase = PairState::Phase::kUntested;
   }
-  if (!taken && state.phase == PairState::Phase::kUntested) state.phase = PairState::Phase::kDown;
   if (taken) return SendPairRecord(RecordKind::kPairAnswer, i);
   SendPairDown(i, /*answer=*/false);  // declines
   return OkStatus();

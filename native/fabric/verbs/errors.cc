@@ -200,6 +200,7 @@ Status CompletionError(int wc_status, uint32_t vendor_error, std::string_view op
 bool MayBeThePort(int wc_status) {
   switch (wc_status) {
     case IBV_WC_WR_FLUSH_ERR:
+    case IBV_WC_LOC_QP_OP_ERR:  // of Soft-RoCE, when its interface is down
     case IBV_WC_RETRY_EXC_ERR:
     case IBV_WC_RESP_TIMEOUT_ERR:
     case IBV_WC_FATAL_ERR:

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace rdma_transport::fabric::verbs {
 namespace {
 
 using testing::FailingPorts;
+using testing::Fake;
 using testing::FakeStats;
 using testing::SetFake;
 using testing::SeveralPorts;
@@ -235,6 +237,44 @@ TEST_P(FailingPorts, APortThatGoesDownIsLeftAndTakenBack) {
     SetFake("bandwidth", "3000000");
   }
   EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
+}
+
+// Soft-RoCE reports this before the event of the port.
+TEST_P(FailingPorts, AnInterfaceThatGoesDownIsNoticedByATransfer) {
+  ASSERT_NO_FATAL_FAILURE(ConnectSlow());
+  for (int nth = 1; nth <= 4; ++nth) {
+    SCOPED_TRACE(nth);
+    SetFake("bandwidth", "3000000");
+    MoveWhile([&] {
+      PollFor(30 * kMillisecond);
+      Fake().complete_with(IBV_WC_LOC_QP_OP_ERR, 0, nth);
+      PollFor(30 * kMillisecond);
+    });
+    if (HasFatalFailure()) return;
+    ASSERT_TRUE(PollUntil([&] {
+      return BothClosed() || (a_.channel->Route().find(", ") != std::string::npos &&
+                              b_.channel->Route().find(", ") != std::string::npos);
+    }));
+    ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+  }
+  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
+}
+
+TEST_P(FailingPorts, AChannelBeginsWithoutAPortThatIsUnreachable) {
+  Settings settings = Wide();
+  settings.verbs.isolation = GetParam();
+  // The queue pairs of both ends are initialized, then those of the passive end are connected.
+  for (const int nth : {7, 11}) {
+    SCOPED_TRACE(nth);
+    SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
+    Fake().fail("modify_qp", nth, ENETUNREACH);
+    ASSERT_NO_FATAL_FAILURE(ConnectTwoByTwo(settings));
+    ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+    ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
+    ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+    EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
+    DropDevices();
+  }
 }
 
 TEST_P(FailingPorts, ACutCableIsNoticedByATransferAndTriedAgainLater) {
