@@ -61,7 +61,7 @@ Pairing::Usable Pairing::Accept(const std::string& task, uint64_t incarnation,
   if (!insist && task_ < task) {
     for (const Entry& entry : *entries) {
       if (entry.role == fabric::Role::kPassive) continue;
-      const bool wins = entry.incarnation == 0 ? Now() - entry.since < patience_
+      const bool wins = entry.incarnation == 0 ? Now() - entry.since < link_timeout_
                                                : entry.incarnation == incarnation;
       if (wins) return {entry.id, entry.up};
     }

@@ -51,11 +51,11 @@ class Pairing {
 
   // `task` is this task.
   Pairing(std::string task, Nanos connect_timeout)
-      : task_(std::move(task)), patience_(connect_timeout / 8) {}
+      : task_(std::move(task)), link_timeout_(connect_timeout / 8) {}
 
   // How long a task waits for a link that another task has requested. A request that has had no
   // reply for so long wins no tie.
-  Nanos patience() const { return patience_; }
+  Nanos link_timeout() const { return link_timeout_; }
 
   // This task needs a link to `task`. Returns the ID of a link to offer. If there is none, or with
   // `insist`, records `link`, which this task now requests, and returns an empty ID.
@@ -92,7 +92,7 @@ class Pairing {
   bool EndedLocked(const std::string& id) const;
 
   const std::string task_;
-  const Nanos patience_;
+  const Nanos link_timeout_;
   std::mutex mu_;
   std::map<std::string, Entries> entries_;  // by the other task, in the order in which they came
   std::deque<std::string> ended_;           // the last IDs of links that ended

@@ -140,7 +140,7 @@ void Peer::Await(const std::string& id, bool up) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     awaited_ = id;
-    await_until_ = std::min(Now() + context_.links->pairing().patience(), attempt_until_);
+    await_until_ = std::min(Now() + context_.links->pairing().link_timeout(), attempt_until_);
   }
   // From here on, the link's own events find this peer, too.
   std::shared_ptr<Link> link;

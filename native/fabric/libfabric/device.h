@@ -99,7 +99,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   host::FileDescriptor queue_events_;
   host::Sleeper sleeper_;
   std::atomic<bool> asleep_{false};
-  bool armed_ = false;  // the sleeper was told to watch queue_events_
+  bool armed_ = false;  // the sleeper watches queue_events_ once
   int fruitless_ = 0;   // times in a row that queue_events_ woke for no completion
   Nanos probed_ = 0;
   Nanos served_ = 0;

@@ -21,7 +21,7 @@ int FlagsOf(Access access) {
   return access == Access::kRemoteReadWrite ? flags | IBV_ACCESS_REMOTE_WRITE : flags;
 }
 
-// Tells apart which ports are nearest to an accelerator.
+// Distinguishes the ports that are nearest to an accelerator from the others.
 void MarkFar(const std::string& accelerator, Registrations* registrations) {
   std::vector<std::pair<host::PciDistance, Registration*>> found;
   for (const auto& one : *registrations) {
