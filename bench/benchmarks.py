@@ -176,8 +176,16 @@ def _fabric_rows(row: dict[str, Any], fabric: str, beside: Sequence[str]) -> lis
 
 
 @contextmanager
-def _pairs(where: Where, workers: int = 1, servers: int = 1) -> Iterator[dict[str, Any]]:
-    """A cluster for each protocol, with jobs "worker" and "ps"; if a task dies, so does this."""
+def _pairs(
+    where: Where,
+    workers: int = 1,
+    servers: int = 1,
+    programs: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """A cluster for each protocol, with jobs "worker" and "ps"; if a task dies, so does this.
+
+    `programs` is that of Cluster.
+    """
     from .support.cluster import Cluster
     from .support.tf_import import import_tensorflow
 
@@ -188,7 +196,9 @@ def _pairs(where: Where, workers: int = 1, servers: int = 1) -> Iterator[dict[st
         for protocol in where.protocols:
             where.bar.at(0, f"{protocol}: starting {workers + servers} tasks")
             jobs = {"worker": workers, "ps": servers}
-            cluster = Cluster(jobs, protocol, where.environment, layout=where.layout)
+            cluster = Cluster(
+                jobs, protocol, where.environment, layout=where.layout, programs=programs
+            )
             made[protocol] = stack.enter_context(cluster)
             stack.callback(watched(made[protocol]))
         yield made
@@ -224,10 +234,11 @@ def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
     """Time that an edge between two tasks adds to a computation, and to passing a reference."""
     from . import edges as computed
     from . import references
+    from .chains import CHAIN_TASK
 
     result = Result("edges", "time per edge, one way, inside a step", {"repeat": repeat}, "p50")
     jobs = ("worker", "ps")
-    with _pairs(where) as clusters:
+    with _pairs(where, programs={jobs[0]: CHAIN_TASK}) as clusters:
         where.bar.at(0, "making the graphs")
         tracks = [where.bar.section(index, 2).track for index in range(2)]
         rows = computed.measure_on(clusters, list(sizes), repeat, jobs, tracks[0])

@@ -208,17 +208,17 @@ def test_a_table_leaves_out_what_nobody_measured() -> None:
 FOLDER = Path(bench.__file__).parent
 # Of a program, and without options.
 CHILDREN = {
-    *("task", "collective_task", "data_service", "fitting", "floor_task", "numpy_rank", "mpi_rank")
+    "chain_task",
+    *("support.task", "support.collective_task", "support.data_service", "support.fitting"),
+    *("support.floor_task", "support.numpy_rank", "support.mpi_rank"),
 }
 RUNNABLE = sorted(
-    path.relative_to(FOLDER.parent).with_suffix("")
+    ".".join(path.relative_to(FOLDER).with_suffix("").parts)
     for path in FOLDER.glob("**/*.py")
     if '__name__ == "__main__"' in path.read_text()
 )
 PROGRAMS = [
-    ".".join(path.parts).removesuffix(".__main__")
-    for path in RUNNABLE
-    if path.parent.name != "support" or path.name not in CHILDREN
+    f"{FOLDER.name}.{name}".removesuffix(".__main__") for name in RUNNABLE if name not in CHILDREN
 ]
 
 

@@ -200,8 +200,8 @@ def test_the_loss_of_one_in_the_middle_ends_all(number: signal.Signals, fabric: 
     environment = over(fabric) | {"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}
     with CollectiveCluster(3, "rdma", environment) as cluster:
         for _ in range(2):  # the first one traces
-            takes = cluster.run("all_reduce", 3 << 20, count=150)[0]["seconds"]
-        cluster.begin("all_reduce", 3 << 20, count=150)
+            takes = cluster.run("all_reduce", 3 << 22, count=150)[0]["seconds"]
+        cluster.begin("all_reduce", 3 << 22, count=150)
         time.sleep(takes / 3)
         cluster.workers[2].signal(number)
         begun = time.monotonic()
