@@ -8,6 +8,8 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -42,6 +44,7 @@ class Task {
   }
   ~Task() {
     runtime_->Stop();
+    const std::unique_lock<std::shared_mutex> answered(answering_);
     endpoint_.reset();
   }
 
@@ -58,7 +61,10 @@ class Task {
   static BootstrapCall CallTo(Task& other) {
     return [&other](const std::string& request, Nanos,
                     const std::function<void(Status, std::string)>& done) {
-      done(OkStatus(), other.endpoint().HandleBootstrap(request));
+      std::shared_lock<std::shared_mutex> answering(other.answering_);
+      const std::string reply = other.endpoint().HandleBootstrap(request);
+      answering.unlock();
+      done(OkStatus(), reply);
     };
   }
   static BootstrapCall CallThatFails(const Status& status) {
@@ -68,6 +74,8 @@ class Task {
  private:
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Endpoint> endpoint_;
+  // Held by other tasks' threads while they use this task, which ends after them.
+  std::shared_mutex answering_;
 };
 
 // Catches a delivery, and counts how often it was called.
