@@ -39,7 +39,7 @@ class Effort:
     """How much of everything."""
 
     sizes: tuple[int, ...] = (4, 64, 2**10, 2**14, 2**18, 2**20, 2**22, 2**24)
-    repeat: int = 12
+    repeat: int = 40
     verbs_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
     verbs_repeat: int = 24
     soft_roce_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20)
