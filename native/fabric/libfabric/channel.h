@@ -143,7 +143,7 @@ class LibfabricChannel final : public Channel,
   // The following require mu_.
   Status Greet(RecordKind kind);
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool now);
-  Status Hold(uint64_t ticket, bool ordered, const iovec* parts, int count, uint64_t number);
+  Status HoldNote(uint64_t ticket, bool ordered, const iovec* parts, int count, uint64_t number);
   void AddHeld();
   Status Transfer(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
   void Pump();

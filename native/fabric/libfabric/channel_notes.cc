@@ -16,7 +16,7 @@ Status LibfabricChannel::Notify(const iovec* parts, int count, Urgency urgency, 
   const bool waits = held_.HoldsAll() || !transfers_.LargeStartedTo(ticket) ||
                      (after.IsEverything() && !held_.empty());
   if (waits) {
-    RDMA_RETURN_IF_ERROR(Hold(ticket, after.IsEverything(), parts, count, notified_ + 1));
+    RDMA_RETURN_IF_ERROR(HoldNote(ticket, after.IsEverything(), parts, count, notified_ + 1));
   } else {
     RDMA_RETURN_IF_ERROR(AddRecord(RecordKind::kNotification, parts, count, notified_ + 1,
                                    urgency == Urgency::kWake));
@@ -39,8 +39,8 @@ Status LibfabricChannel::AddRecord(RecordKind kind, const iovec* parts, int coun
   return OkStatus();
 }
 
-Status LibfabricChannel::Hold(uint64_t ticket, bool ordered, const iovec* parts, int count,
-                              uint64_t number) {
+Status LibfabricChannel::HoldNote(uint64_t ticket, bool ordered, const iovec* parts, int count,
+                                  uint64_t number) {
   HeldNotes::Note note = {ticket, ordered, Joined(parts, count), number};
   RDMA_RETURN_IF_ERROR(outbox_.CheckLength(note.bytes.size()));
   if (held_.bytes() + note.bytes.size() > Outbox::kWaitingLimit) return Outbox::TooMuchQueued();

@@ -1,8 +1,8 @@
 // Protection domains, memory regions and windows, and their keys.
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,10 +42,12 @@ bool Mapped(const void* address, size_t length) {
 
 // Whether the processor can read the memory: a card pins no other pages.
 bool Readable(const void* address) {
-  char byte;
-  const iovec to = {&byte, 1};
-  const iovec from = {const_cast<void*>(address), 1};
-  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return true;
+  const bool readable = write(ends[1], address, 1) == 1;
+  close(ends[0]);
+  close(ends[1]);
+  return readable;
 }
 
 // Returns a descriptor of this process for the file with that inode, or -1.
