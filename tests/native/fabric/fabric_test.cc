@@ -54,6 +54,15 @@ class PollingThread {
   std::thread thread_;
 };
 
+// Overwrites a region when the channel has closed.
+struct Marker final : Recorder {
+  void OnClosed(const Status& status) override {
+    std::memset(region->address(), 'e', region->length());
+    Recorder::OnClosed(status);
+  }
+  Region* region = nullptr;
+};
+
 // Answers each notification with its words.
 struct Echo final : Recorder {
   void OnNotify(const char* data, size_t length) override {
@@ -100,6 +109,15 @@ class FabricTest : public testing::DevicePairTest, public ::testing::WithParamIn
   // Memory that a local end may lie in.
   static std::unique_ptr<Region> Private(Side& side, size_t granules = 1) {
     return Allocate(side, granules, Access::kRemoteRead);
+  }
+  // Connects new channels, that of `a_` with this handler.
+  void ConnectWith(const std::shared_ptr<Recorder>& handler) {
+    a_.handler = handler;
+    ASSERT_TRUE(a_.device->Open(a_.handler, &a_.channel).ok());
+    ASSERT_TRUE(OpenChannel(&b_).ok());
+    ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
+    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }));
   }
 };
 
@@ -217,21 +235,9 @@ TEST_P(FabricTest, AWriteWhoseDeliveryIsReportedIsThereWhenItEnds) {
 // After OnClosed(), the handler may free the memory of its transfers.
 TEST_P(FabricTest, NoTransferUsesLocalMemoryAfterTheEnd) {
   constexpr size_t kGranules = 4;
-  struct Marker : testing::Recorder {
-    void OnClosed(const Status& status) override {
-      std::memset(region->address(), 'e', region->length());
-      Recorder::OnClosed(status);
-    }
-    Region* region = nullptr;
-  };
   for (int round = 0; round < 6; ++round) {
     const auto marker = std::make_shared<Marker>();
-    a_.handler = marker;
-    ASSERT_TRUE(a_.device->Open(a_.handler, &a_.channel).ok());
-    ASSERT_TRUE(OpenChannel(&b_).ok());
-    ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
-    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
-    ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }));
+    ASSERT_NO_FATAL_FAILURE(ConnectWith(marker));
     if (a_.channel->OutlivedByTransfers()) GTEST_SKIP() << "they may";
     const auto remote = Shared(b_, kGranules);
     const auto local = Allocate(a_, kGranules);
@@ -257,21 +263,9 @@ TEST_P(FabricTest, NoTransferUsesLocalMemoryAfterTheEnd) {
 TEST_P(FabricTest, NoCopyUsesLocalMemoryAfterTheEnd) {
   if (!a_.channel->MapsPeer()) GTEST_SKIP() << "copies are for memory that is mapped";
   constexpr size_t kGranules = 4;
-  struct Marker : testing::Recorder {
-    void OnClosed(const Status& status) override {
-      std::memset(region->address(), 'e', region->length());
-      Recorder::OnClosed(status);
-    }
-    Region* region = nullptr;
-  };
   for (int round = 0; round < 6; ++round) {
     const auto marker = std::make_shared<Marker>();
-    a_.handler = marker;
-    ASSERT_TRUE(a_.device->Open(a_.handler, &a_.channel).ok());
-    ASSERT_TRUE(OpenChannel(&b_).ok());
-    ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
-    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
-    ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }));
+    ASSERT_NO_FATAL_FAILURE(ConnectWith(marker));
     auto remote = Shared(b_, kGranules);
     const auto local = Allocate(a_, kGranules);
     marker->region = local.get();
