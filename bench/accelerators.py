@@ -153,19 +153,19 @@ def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
 
 def show(rows: list[dict[str, Any]], device: str, console: Console) -> None:
     """Print the times of both protocols and their ratio."""
-    title = (
-        f"a step with {CROSSINGS} crossings between two {device}s, ms, medians; +: without copies"
-    )
-    table = Table(title=title)
-    ratios = ("gRPC / rdma", "+gRPC / +rdma")
-    for heading in ("size", "gRPC", "rdma", "+gRPC", "+rdma", *ratios, "by gRPC", "wrong"):
+    console.width = max(console.width, 120)
+    title = f"a step with {CROSSINGS} crossings between two {device}s, ms, medians"
+    table = Table(title=f"{title}; added: without the copies")
+    times = ("gRPC", "rdma", "gRPC added", "rdma added")
+    ratios = ("gRPC / rdma", "of what is added")
+    for heading in ("size", *times, *ratios, "by gRPC", "wrong"):
         table.add_column(heading, justify="right")
     for row in rows:
         by_grpc = row["sent"]["grpc"]["tensors"]
-        times = [f"{row[name].median:.2f}" for name in (*PROTOCOLS, *ADDED)]
+        medians = [f"{row[name].median:.2f}" for name in (*PROTOCOLS, *ADDED)]
         table.add_row(
             size_name(row["bytes"]),
-            *times,
+            *medians,
             *(ratio(row[slow], row[fast]) for slow, fast in (PROTOCOLS, ADDED)),
             str(by_grpc),
             str(row["wrong"]),
