@@ -16,8 +16,6 @@ from rdma_transport.doctor.system import System
 from rdma_transport.errors import BadInputError
 from rdma_transport.settings import Environment, read
 
-CHANNELS_PER_PEER = 2  # at most; two tasks mostly share one
-
 
 @dataclass(frozen=True)
 class Need:
@@ -35,8 +33,8 @@ class Need:
         return self.slots + self.sources
 
     def locked(self, ring: int) -> int:
-        """The bytes that a card pins: both arenas, and ring and mirror of each channel."""
-        return self.tensors + 2 * ring * CHANNELS_PER_PEER * self.peers
+        """The bytes that a card pins: both arenas, and ring and mirror of each peer's channel."""
+        return self.tensors + 2 * ring * self.peers
 
 
 def need_of(path: Path, task: str) -> Need:

@@ -5,7 +5,7 @@ import resource
 
 from graph_analyzer.units import format_bytes
 from rdma_transport.doctor import fixes
-from rdma_transport.doctor.context import CHANNELS_PER_PEER, Context
+from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.result import FAIL, PASS, WARN, Result, setting
 from rdma_transport.doctor.system import soft_limit
 
@@ -14,7 +14,7 @@ SLAB = 256 << 20
 SMALLEST_WINDOW = 4 << 30
 LARGEST_WINDOW = 256 << 30
 """Address space for peers' memory; a smaller window is tried if a limit forbids it."""
-DESCRIPTORS_PER_PEER = 2 * CHANNELS_PER_PEER + 2  # plus one gRPC connection each way
+DESCRIPTORS_PER_PEER = 4  # of the channel's rings, and a gRPC connection each way
 OTHER_DESCRIPTORS = 256  # of TensorFlow, Python and the device
 THREADS = 256  # TensorFlow's pools on a host with many cores; the plugin has four
 _OVERCOMMIT_NEVER = 2

@@ -113,8 +113,8 @@ NOT_RUN = {
         "python -m bench.edges --repeat 15",
         "python -m bench.edges --sizes 4096,65536,1048576 --repeat 9",
         "python -m bench.idle 5",
-        "python -m bench.keras_fit --strategies mirrored --workers 16 --width 256 --turns 3 "
-        "--epochs 5 --steps 20",
+        "python -m bench.keras_fit --strategies mirrored --workers 16 --width 256 --turns 5 "
+        "--epochs 4 --steps 38",
         "python -m bench.keras_fit --turns 3 --epochs 3 --steps 4",
         "python -m bench.many_tasks",
         "python -m bench.paper --only soft_roce_message_sizes",
