@@ -109,7 +109,7 @@ fuzz: $(STAMPS)/packages
 	@tools/fuzz.sh $(SECONDS)
 
 test-python: venv
-	@$(PYTHON) -m pytest tests --ignore=tests/verbs --ignore=tests/slurm -n 2 --dist loadgroup
+	@$(PYTHON) -m pytest tests --ignore=tests/verbs --ignore=tests/slurm -n 3 --dist loadgroup
 
 test-verbs: venv
 	@preset=debug; $(BUILD_PRESET)

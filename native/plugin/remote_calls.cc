@@ -11,6 +11,7 @@
 #include "protocol/calls.h"
 #include "protocol/counters.h"
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/status.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 
 namespace rdma_transport {
@@ -106,7 +107,10 @@ class RunGraphCall final : public PendingCall {
     if (!call->Claim()) return;
     tf::Env::Default()->SchedClosure([call] {
       call->Stop();
-      call->Finish(absl::CancelledError("RunGraph was cancelled by its caller"));
+      // As over gRPC, this is not the cause of the step's error. If it were, the step could report
+      // it in place of AbortedError, and a client that starts again after an abort would end.
+      const absl::Status cancelled = absl::CancelledError("RunGraph was cancelled by its caller");
+      call->Finish(tsl::StatusGroup::MakeDerived(cancelled));
     });
   }
 

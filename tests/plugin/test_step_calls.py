@@ -106,6 +106,38 @@ def test_an_error_is_the_one_of_grpc(clusters: Mapping[str, Cluster]) -> None:
     assert messages["rdma"] == messages["grpc"]
 
 
+def test_the_calls_that_a_failed_step_cancels_are_not_its_error(
+    clusters: Mapping[str, Cluster],
+) -> None:
+    """The name of this error is before that of a cancelled call, in the order that TensorFlow uses.
+
+    So it is reported only if the cancelled call does not count.
+    """
+
+    def build() -> Any:
+        with tf.device(B):
+            queue = tf.queue.FIFOQueue(1, [tf.float32], [[3]], shared_name="cancelled_calls")
+            waiting = queue.dequeue()
+        with tf.device(A):
+            one, other = (
+                tf.raw_ops.TemporaryVariable(shape=[3], dtype=tf.float32, var_name="twice")
+                for _ in range(2)
+            )
+            return [one.op, other.op, tf.identity(waiting)]
+
+    causes = {}
+    for protocol, cluster in clusters.items():
+        with Graph(cluster, crossing) as linked, Graph(cluster, build) as graph:
+            linked.run()
+            causes[protocol] = []
+            for _ in range(3):
+                with pytest.raises(tf.errors.OpError) as caught:
+                    graph.run()
+                causes[protocol].append(type(caught.value))
+    assert causes["grpc"] == [tf.errors.AlreadyExistsError] * 3
+    assert causes["rdma"] == causes["grpc"]
+
+
 def test_a_step_that_waits_on_another_task_ends_with_its_timeout(
     clusters: Mapping[str, Cluster],
 ) -> None:
