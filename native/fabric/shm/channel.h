@@ -124,6 +124,9 @@ class ShmChannel final : public Channel {
  private:
   enum class State { kNew, kConnecting, kConnected, kClosed };
 
+  static Status NotConnected() {
+    return Status(Code::kUnavailable, "the channel is not connected");
+  }
   // Returns an error if the channel has been closed meanwhile.
   Status Advance(State from, State to);
   Status CloseReason() const;
@@ -140,10 +143,10 @@ class ShmChannel final : public Channel {
   void FlushPending();
   void Enqueue(const iovec* parts, int count, size_t length);
   void RingPeer();
-  void SayLocked(std::string_view message);
-  void SayUnsent();
+  void SendLocked(std::string_view message);
+  void SendUnsent();
   void HandleEndOfStream();
-  bool EndStream(bool* all_said);
+  bool EndStream(bool* all_sent);
   void Finish();
   Owner peer() const { return {peer_device_id_.load(), peer_process_.load()}; }
   Status Transfer(const RemoteSpan& span, bool write, char* local, uint64_t cookie);
@@ -197,7 +200,7 @@ class ShmChannel final : public Channel {
   uint64_t ending_at_ = 0;  // but read no further than this position
   Status end_reason_;
   std::atomic<bool> eof_{false};  // the peer's stream has ended; read by other threads too
-  bool told_ = false;             // OnClosed() was called
+  bool reported_ = false;         // OnClosed() was called
 };
 
 }  // namespace rdma_transport::fabric::shm

@@ -187,7 +187,7 @@ Status Adapter::Register(void* address, size_t length, int access,
 int Adapter::WindowAccess(size_t length, int access) {
   if (!windows_) return 0;
   if (length <= kLongestWindow) return access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
-  if (!told_of_long_region_.exchange(true)) {
+  if (!warned_of_long_region_.exchange(true)) {
     Log(LogLevel::kInfo,
         "verbs: memory windows end at 2 GiB: the keys of longer regions work for "
         "every connected peer");

@@ -196,7 +196,7 @@ class Adapter {
   std::atomic<int64_t> pending_{0};      // bytes
   std::atomic<int> queue_pairs_{0};
   std::atomic<bool> random_addresses_{false};
-  std::atomic<bool> told_of_long_region_{false};
+  std::atomic<bool> warned_of_long_region_{false};
   bool windows_ = false;
 
   std::mutex queues_mu_;

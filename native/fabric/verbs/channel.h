@@ -122,12 +122,13 @@ class VerbsChannel final : public Channel {
   // How long the posted work of a broken queue pair may take to be flushed.
   static constexpr Nanos kFlushTimeout = 500 * kMillisecond;
   static constexpr Nanos kClosingTimeout = 200 * kMillisecond;
+  static constexpr size_t kMaxReason = 1024;  // bytes of the reason for closing
 
   // kClosing: the last record is in flight. kBroken: all operations fail, and those in flight are
   // being flushed.
   enum class State { kNew, kConnecting, kConnected, kClosing, kBroken, kFinished };
 
-  // A region that the peer was told of.
+  // A region that the peer knows.
   struct Shared {
     RegionRecord record;
     Registrations memory;  // by port
@@ -292,7 +293,7 @@ class VerbsChannel final : public Channel {
   Lane reads_;
   uint64_t notified_ = 0;
   uint64_t delivered_ = 0;
-  uint64_t told_ = 0;                  // part of delivered_ that was reported to the handler
+  uint64_t reported_ = 0;              // part of delivered_ that was reported to the handler
   std::map<uint64_t, Shared> shared_;  // by key
   Status close_reason_;
   Nanos deadline_ = 0;  // of kClosing and kBroken

@@ -150,9 +150,9 @@ void Transfers::OnEnded(size_t index, const Work& work) {
     if (--found->second.unfinished > 0 || found->second.more) return;
     divided_.erase(found);
   }
-  told_.push_back({work.cookie, OkStatus()});
+  reported_.push_back({work.cookie, OkStatus()});
 }
 
-std::vector<Transfers::Ended> Transfers::TakeEnded() { return std::exchange(told_, {}); }
+std::vector<Transfers::Ended> Transfers::TakeEnded() { return std::exchange(reported_, {}); }
 
 }  // namespace rdma_transport::fabric::verbs

@@ -52,7 +52,7 @@ class Transfers {
   void Begin(const Work& work, Part part, const RemoteSpan& span, const PeerRegion& region,
              const LocalEnds& ends, uint64_t chunk, const QueuePairs& pairs, size_t main);
   // Reports an operation that was not started, together with those that have ended.
-  void Refuse(uint64_t cookie, const Status& status) { told_.push_back({cookie, status}); }
+  void Refuse(uint64_t cookie, const Status& status) { reported_.push_back({cookie, status}); }
   // The last work request of a share on queue pair `index` has ended.
   void OnEnded(size_t index, const Work& work);
   // Returns the operations that have ended since the last call.
@@ -94,7 +94,7 @@ class Transfers {
   std::map<uint64_t, Divided> divided_;
   Counts begun_ = {};
   Counts ended_ = {};
-  std::vector<Ended> told_;
+  std::vector<Ended> reported_;
 };
 
 }  // namespace rdma_transport::fabric::verbs
