@@ -25,6 +25,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("p99", lambda row: _time(row, "p99")),
     ("p99.9", lambda row: _time(row, "p999")),
     ("GB/s", lambda row: number(row.gbps)),
+    ("busbw", lambda row: number(row.bus_gbps)),
     ("1/s", lambda row: number(row.per_second)),
     ("overlap %", lambda row: number(row.overlap)),
     ("#wrong", lambda row: None if row.wrong is None else str(row.wrong)),
