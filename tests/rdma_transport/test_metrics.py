@@ -138,7 +138,7 @@ def assert_it_can_be_asked(query: str, exported: Metrics) -> None:
     for name in metrics:
         assert name in exported, query
         labels |= exported[name]
-    without_series = any(not exported[name] for name in metrics)
+    without_series = any(not exported[name] for name in metrics)  # as of reads and writes
     assert used <= labels or without_series, query
 
 
@@ -153,6 +153,36 @@ def test_the_dashboard_shows_metrics_that_there_are(exported: Metrics) -> None:
     assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) <= defined | {
         *("__rate_interval", "__all")
     }
+
+
+@pytest.mark.parametrize(
+    ("heading", "metric"),
+    [
+        ('| in `stats()["plan"]["misses"]`', "plan_misses_total"),
+        ("| reason | code in metrics | fix |", "ring_reasons_total"),
+    ],
+)
+def test_each_documented_reason_of_a_plan_or_a_ring_has_a_code(heading: str, metric: str) -> None:
+    table = OPERATIONS.read_text().partition(heading)[2].partition("\n\n")[0]
+    found = set()
+    for row in table.splitlines()[2:]:
+        sentences, codes, *_ = row.removeprefix("| ").split(" | ")
+        for sentence, code in zip(sentences.split(", "), codes.split(", "), strict=True):
+            assert f"`{reasons.code_of(metric, sentence)}`" == code, sentence
+            found.add(code.strip("`"))
+    assert found == {*reasons.CODES[metric]}
+
+
+def test_each_kind_of_error_is_a_series_from_the_start(cluster: Cluster) -> None:
+    sources = (DOCS.parent / "native").rglob("*.cc")
+    kinds = {
+        kind for path in sources for kind in re.findall(r'errors\.Add\("(\w+)', path.read_text())
+    }
+    assert kinds == {*reasons.CODES["errors_total"]}
+    scrape = Scrape(run("metrics", "--once").stdout)
+    assert {scrape("errors_total", cluster, kind=kind) for kind in kinds} == {0}
+    assert {f"`{kind}`" for kind in kinds} <= set(re.findall(r"`\w+`", OPERATIONS.read_text()))
+    assert scrape("plan_misses_total", cluster, reason="another_shape") == 0
 
 
 def test_the_alerts_ask_for_metrics_that_there_are(exported: Metrics) -> None:
