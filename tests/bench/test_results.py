@@ -21,6 +21,7 @@ from bench.payloads import parse_payloads, payload
 from bench.report import Result, Row, Times, as_json, bus_gbps, schema, times_of
 from bench.support.cluster import Cluster
 from bench.support.machine import facts
+from bench.support.sizes import size_name
 from bench.table import percent, sent, table
 
 pytestmark = pytest.mark.timeout(60)
@@ -273,6 +274,18 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
         assert bus_gbps(op, gbps, ranks) == ranks * gbps * 3 / 4
     assert bus_gbps("broadcast", gbps, ranks) == gbps
     assert bus_gbps("barrier", gbps, ranks) is bus_gbps("all_reduce", None, ranks) is None
+
+
+def test_a_table_has_one_test_after_the_other() -> None:
+    rows = [
+        Row(test, size_name(size), size, "shm", 1, gbps=1.0)
+        for size in (1, 2)
+        for test in ("write_bw", "read_bw")
+    ]
+    made = table(Result("fabric", "", {}, "gbps", rows))
+    cells = [list(column.cells) for column in made.columns]
+    assert cells[0] == ["write_bw"] * 2 + ["read_bw"] * 2
+    assert cells[2] == ["1", "2"] * 2
 
 
 def test_a_caption_is_all_in_the_picture_and_systems_have_colors_of_their_own() -> None:
