@@ -26,7 +26,7 @@ help:
 	@echo "make docs   build the documentation site into build/site"
 	@echo "make lint   run the linters;  make format   format the code"
 	@echo "make wheel  build dist/*.whl for this TensorFlow, RHEL 9, Ubuntu 22.04 and later"
-	@echo "make test-wheel  test that wheel with another Python; OTHER_PYTHON=3.13 names it"
+	@echo "make test-wheel  test that wheel with other Pythons; OTHER_PYTHON=3.13 names one"
 	@echo "make venv   set up only;      make clean    remove build/ and .venv"
 
 $(STAMPS)/system: tools/system_packages.sh
@@ -137,10 +137,10 @@ wheel: venv
 	@auditwheel repair --plat manylinux_2_34_$(shell uname -m) --exclude 'libtensorflow_*' -w dist build/wheel/*.whl 2>build/wheel.log || { cat build/wheel.log; false; }
 	@ls dist/*.whl
 
-# After `make wheel`. The newest that TensorFlow has wheels for.
-OTHER_PYTHON ?= 3.13
+# After `make wheel`. Those besides 3.11 that TensorFlow has wheels for.
+OTHER_PYTHON ?= 3.12 3.13
 test-wheel: $(STAMPS)/packages
-	@tools/test_wheel.sh $(OTHER_PYTHON)
+	@for version in $(OTHER_PYTHON); do tools/test_wheel.sh $$version || exit 1; done
 
 test: venv lint docs test-native test-python
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .payloads import Payload
-from .report import GB, Result, Row, Times, times_of
+from .report import GB, Result, Row, Times, bus_gbps, times_of
 from .support.exit import NotAvailableError, watched
 from .support.hosts import Layout, There, everything_here
 from .support.options import SHARED_MEMORY
@@ -119,7 +119,8 @@ def _others(beside: Sequence[str], stack: ExitStack) -> tuple[list[Other], list[
         others.append(Other("mpi", mpi.TESTS, pair.measure))
         notes.append(
             f"MPI is {pair.library}, through mpi4py: messages between two ranks, {mpi.IN_FLIGHT} "
-            "in flight; write_bw and write_lat are those of messages."
+            "in flight; write_bw and write_lat are those of messages. Each call takes Python's "
+            "time, too, which counts for small ones."
         )
     if "ucx" in beside:
         others.append(Other("ucx", ucx.TESTS, ucx.measure))
@@ -303,6 +304,7 @@ def all_reduce(where: Where, sizes: Sequence[int], workers: int = 2, repeat: int
             first = where.protocols[0] if workers == 2 else protocol
             right = row["digests"][first][0]
             times = _difference(row[protocol])
+            gbps = row["bytes"] / times.p50 / 1e3 if row[protocol].resolved else None
             result.rows.append(
                 Row(
                     test="all-reduce",
@@ -311,16 +313,17 @@ def all_reduce(where: Where, sizes: Sequence[int], workers: int = 2, repeat: int
                     protocol=protocol,
                     iterations=repeat,
                     times=times,
-                    gbps=row["bytes"] / times.p50 / 1e3 if row[protocol].resolved else None,
+                    gbps=gbps,
+                    bus_gbps=bus_gbps("all_reduce", gbps, workers),
                     wrong=sum(digest != right for digest in row["digests"][protocol]),
                     sent=row[f"{protocol}_sent"],
                 )
             )
     result.notes.append(
         "Times: the difference between functions with many and with few repetitions, per "
-        "repetition, on the slowest worker. GB/s: the bytes of the tensor over p50. #wrong: "
-        "results that are not equal bit for bit; those of more than two workers are compared with "
-        "each other alone."
+        "repetition, on the slowest worker. GB/s: the bytes of the tensor over p50; busbw: as "
+        "nccl-tests define it. #wrong: results that are not equal bit for bit; those of more than "
+        "two workers are compared with each other alone."
     )
     result.compare()
     return result
@@ -354,6 +357,7 @@ def collectives(
     measured = measure(systems, job, rounds, where.bar.track)
     for (system, op, size), row in sorted(measured.items(), key=lambda item: item[0][1:]):
         times = times_of(row["us"])
+        gbps = size / times.p50 / 1e3 if size and times.p50 else None
         other = measured.get((others[0], op, size)) if others else None
         result.rows.append(
             Row(
@@ -363,7 +367,8 @@ def collectives(
                 protocol=system,
                 iterations=len(row["us"]),
                 times=times,
-                gbps=size / times.p50 / 1e3 if size and times.p50 else None,
+                gbps=gbps,
+                bus_gbps=bus_gbps(op, gbps, ranks),
                 wrong=row["wrong"] if system != "grpc" else None,
                 ratio=times_of(other["us"]).p50 / times.p50
                 if other and system not in others and times.p50
@@ -373,8 +378,8 @@ def collectives(
         )
     result.notes.append(
         "Times: of rank 0, from the end of a barrier. Sizes: bytes of one rank's array, or of its "
-        "part of the larger one; GB/s: these bytes over p50. registered: arrays of "
-        "Communicator.empty(). #wrong: values that differ."
+        "part of the larger one; GB/s: these bytes over p50; busbw: GB/s of the bus, as nccl-tests "
+        "define it. registered: arrays of Communicator.empty(). #wrong: values that differ."
     )
     if others:
         result.notes.append(f"The ratio is how many times as fast as {OTHERS[others[0]]}.")

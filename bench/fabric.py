@@ -8,7 +8,7 @@ run: between the same two buffers, and over more memory than the caches hold. Ba
 of several rounds. After each round all bytes are compared with those sent, and differences are
 counted.
 
-usage: python -m bench.fabric [--fabric libfabric] [--sizes 64,4KiB…4MiB] [--json]
+usage: python -m bench.fabric [--fabric libfabric] [--sizes '1…4MiB*2'] [--json]
        python -m bench.fabric --listen HOST:PORT     on one host,
        python -m bench.fabric --connect HOST:PORT    on the other, which prints
 """

@@ -23,7 +23,7 @@ COLORS = {
     "rdma": BLUE,
     "registered": SKY,
     "mpi": GREEN,
-    "ucx": GREEN,
+    "ucx": PINK,
     "local": BLACK,
     "cpu": GRAY,
     "floor": GRAY,
@@ -33,11 +33,20 @@ STYLES = ("o-", "s--", "^:", "D-.", "v-", "P--", "X:")  # of tests
 WIDTH, HEIGHT = 5.0, 3.6  # inches, of one pair of axes
 PAPER = 150  # dots per inch
 CAPTION_INCHES = 0.25  # of a line
-CAPTION_COLUMNS = 22  # characters per inch of its width
+CAPTION_COLUMNS = 16  # characters per inch of its width
 
 
 def draw(results: Sequence[Result], path: Path, caption: Sequence[str] = ()) -> None:
-    """Write a .png or .svg with a row of log-log plots for each result, and a caption below."""
+    """Write a .png or .svg of picture_of()."""
+    from matplotlib import pyplot
+
+    picture = picture_of(results, caption)
+    picture.savefig(path, dpi=PAPER)
+    pyplot.close(picture)
+
+
+def picture_of(results: Sequence[Result], caption: Sequence[str]) -> Any:
+    """Return a row of log-log plots for each result, with the caption below: pyplot's figure."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -60,8 +69,7 @@ def draw(results: Sequence[Result], path: Path, caption: Sequence[str] = ()) -> 
             empty.set_axis_off()
     picture.text(0.01, 0.01, "\n".join(lines), fontsize="x-small", family="monospace")
     picture.tight_layout(rect=(0, below / size[1], 1, 1))
-    picture.savefig(path, dpi=PAPER)
-    pyplot.close(picture)
+    return picture
 
 
 def _lines(axes: Any, result: Result, label: str, read: Callable[[Row], float | None]) -> None:

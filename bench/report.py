@@ -6,7 +6,7 @@ None means not measured, or too few samples.
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ class Row:
     iterations: int
     times: Times | None = None
     gbps: float | None = None  # GB/s, of 10^9 bytes
+    bus_gbps: float | None = None  # of a collective, as nccl-tests define it
     per_second: float | None = None
     wrong: int | None = None  # values that were not what was sent
     sent: Counts | None = None  # by mode; tensors and bytes, of all tasks, while this was measured
@@ -80,6 +81,21 @@ class Row:
         row = vars(self) | {"us": self.times.as_dict() if self.times else None}
         del row["times"]
         return row
+
+
+# The bytes that a rank at least sends or receives, in sizes of the row.
+BUS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: ranks - 1,
+    "all_gather": lambda ranks: ranks - 1,
+    "all_to_all": lambda ranks: ranks - 1,
+    "broadcast": lambda ranks: 1,
+}
+
+
+def bus_gbps(op: str, gbps: float | None, ranks: int) -> float | None:
+    """Return what nccl-tests call the bus bandwidth of a collective, if it has one."""
+    return gbps * BUS[op](ranks) if gbps and op in BUS else None
 
 
 @dataclass

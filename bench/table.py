@@ -25,6 +25,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("p99", lambda row: _time(row, "p99")),
     ("p99.9", lambda row: _time(row, "p999")),
     ("GB/s", lambda row: number(row.gbps)),
+    ("busbw", lambda row: number(row.bus_gbps)),
     ("1/s", lambda row: number(row.per_second)),
     ("overlap %", lambda row: number(row.overlap)),
     ("#wrong", lambda row: None if row.wrong is None else str(row.wrong)),
@@ -54,7 +55,8 @@ def _median(row: Row) -> str | None:
 
 def table(result: Result) -> Table:
     """Return the table, without columns that are empty or equal in all rows."""
-    rows = result.rows
+    order = list(dict.fromkeys(row.test for row in result.rows))
+    rows = sorted(result.rows, key=lambda row: order.index(row.test))  # a sweep of each test
     title = f"{result.title}; times in us"
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
     tests = len({row.test for row in rows}) > 1

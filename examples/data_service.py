@@ -3,7 +3,7 @@
 Starts a dispatcher and two workers, reads all elements, and prints their size, their checksum and
 the time. The order of the elements of two workers varies, so the checksum does not depend on it.
 
-usage: python -m examples.data_service [--protocol grpc|PROTOCOL] [--elements 200] [--kib 1024]
+usage: python -m examples.data_service [--protocol rdma|grpc] [--elements 200] [--kib 1024]
 """
 
 import argparse
@@ -71,7 +71,7 @@ def dataset(elements: int, kib: int) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Read a dataset that other processes prepare.")
-    parser.add_argument("--protocol", default="grpc", help="Set the transfer protocol.")
+    parser.add_argument("--protocol", default="rdma", help="Set the transfer protocol.")
     parser.add_argument("--elements", type=int, default=200, help="Read this many elements.")
     parser.add_argument("--kib", type=int, default=1024, help="Set the size of an element.")
     options = parser.parse_args()
@@ -99,7 +99,10 @@ def main() -> None:
         checksum = (checksum + zlib.crc32(pixels, zlib.crc32(label.numpy()))) % 2**32
         count, size = count + 1, size + pixels.nbytes
     seconds = time.perf_counter() - begin
-    print(f"{count} elements, {size / 2**20:.0f} MiB, checksum {checksum:08x}, {seconds:.2f} s")
+    print(
+        f"{options.protocol}: {count} elements, {size / 2**20:.0f} MiB, "
+        f"checksum {checksum:08x}, {seconds:.2f} s"
+    )
     for process, pipe, _ in (*workers, dispatcher):
         pipe.close()
         process.join(5)

@@ -24,6 +24,7 @@ from rdma_transport.command_line import invoke, make_app
 
 TAIL_LINES = 40
 GRACE_SECONDS = 10.0  # for the others, once a task failed: many would wait for it forever
+NOTE_SECONDS = 5.0  # after the task whose output is shown has ended, until those that run are named
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 _writing = threading.Lock()
@@ -134,8 +135,8 @@ class LocalCluster:
     def wait(self, until: Collection[str] = ()) -> int:
         """Wait for the tasks or jobs `until`; return the first bad code.
 
-        By default it waits for all but those that serve: job "ps" and, with a chief, the workers.
-        Once a task failed, the others have 10 seconds.
+        By default it waits for all but those that serve: job "ps" and, if there is a chief
+        as well, the workers. Once a task failed, the others have 10 seconds.
         """
         serving = {"ps", "worker"} if {"ps", "chief"} <= set(self.spec) else {"ps"}
         awaited = [
@@ -143,9 +144,21 @@ class LocalCluster:
             for name, task in self.tasks.items()
             if {name, job_of(name)} & set(until) or (not until and job_of(name) not in serving)
         ]
-        code, deadline = 0, float("inf")
+        code, deadline, note = 0, float("inf"), float("inf")
+        shown = self.tasks.get(self.plain)
         while True:
-            ended = all(task.code is not None for task in awaited)
+            running = [task.name for task in awaited if task.code is None]
+            ended = not running
+            if note == float("inf") and shown is not None and shown.code == 0:
+                note = time.monotonic() + NOTE_SECONDS
+            if running and shown is not None and time.monotonic() > note:
+                print(
+                    f"note: {shown.name} has ended, and {', '.join(running)} still run. "
+                    f"If they only serve it: --until {shown.name}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                shown = None
             if not code and (failed := self.failed()):
                 code = failed[0].code or 0
                 deadline = time.monotonic() + GRACE_SECONDS

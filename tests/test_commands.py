@@ -8,6 +8,7 @@ import ast
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -151,7 +152,9 @@ def test_it_works(
             assert process.wait(SECONDS) == 0, log.read_text()
         else:
             assert run.startswith(BY_A_SHELL), "run it here, or list it in listed_commands.py"
-            if run.startswith(BUILT) and not (checkout / "build/debug/tests").exists():
+            built = checkout / "build/debug/tests/native"
+            needed = (built / "chaos_test", built / "static_test")
+            if run.startswith(BUILT) and not all(path.exists() for path in needed):
                 pytest.skip("make test-native builds it")
             ran = subprocess.run(
                 ["bash", "-ec", run],
@@ -177,6 +180,23 @@ def test_two_hosts_work(text: str, checkout: Path, tmp_path: Path) -> None:
             stack.callback(processes[-1].kill)
         for process in processes:
             assert process.wait(SECONDS) == 0, log.read_text()
+
+
+def test_mirrored_workers_without_the_launcher(tmp_path: Path) -> None:
+    (script,) = pages.blocks("docs/getting_started.md", "bash")
+    shutil.copy(pages.ROOT / "examples/strategies/mirrored_loop.py", tmp_path)
+    ran = subprocess.run(
+        ["bash", "-ec", here(script, {"2222": str(free_port()), "2223": str(free_port())})],
+        cwd=tmp_path,
+        env=environment(tmp_path) | {"RDMA_TRANSPORT_FALLBACK": "forbid"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "transport=shm (same host)" in ran.stderr
+    one, other = re.findall("^losses .*", ran.stdout, re.M)
+    assert one == other
 
 
 def made_by_ci() -> set[str]:

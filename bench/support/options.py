@@ -19,7 +19,7 @@ def _writable(path: Path | None) -> Path | None:
 
 
 SHARED_MEMORY = "shm"  # that fabric's name in the registry
-FABRIC_SIZES, MOST = "64,4KiB…4MiB", "256MiB"
+FABRIC_SIZES, MOST = "1…4MiB*2", "256MiB"
 Sizes = Annotated[
     str,
     typer.Option(

@@ -28,7 +28,7 @@ def dataset() -> tf.data.Dataset:
 def model() -> keras.Model:
     made = keras.Sequential(
         [
-            keras.Input(FEATURES),
+            keras.Input([FEATURES]),
             keras.layers.Dense(128, activation="relu"),
             keras.layers.BatchNormalization(),
             keras.layers.Dense(CLASSES),

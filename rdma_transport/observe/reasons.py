@@ -25,14 +25,31 @@ _FALLBACKS = {
 }
 _RINGS = {
     "setting": ".* has RDMA_TRANSPORT_COLLECTIVES=ring",
-    "no_shared_memory": ".* does not share its memory",
-    "other_host": ".* is on another host",
     "no_rdma_server": ".* has no rdma server",
     "accelerators": "a group of accelerators",
     "one_member": "a group of one member",
     "several_in_a_task": "a task with several members",
 }
-CODES = {"fallbacks_total": _FALLBACKS, "ring_reasons_total": _RINGS}
+_MISSES = {
+    "another_shape": "another shape",
+    "unstable_address": "its buffer address is not stable",
+    "no_free_slot": "no free slot",
+    "no_slots_yet": "no slots agreed yet",
+    "no_memory": "no memory in the arena",
+}
+_ERRORS = {  # which are codes already
+    kind: kind
+    for kind in (
+        *("authentication", "checksum", "connection_refused", "fallback_forbidden"),
+        "peer_silent",
+    )
+}
+CODES = {
+    "fallbacks_total": _FALLBACKS,
+    "ring_reasons_total": _RINGS,
+    "plan_misses_total": _MISSES,
+    "errors_total": _ERRORS,
+}
 """By metric: the codes, and how the sentences begin that each stands for."""
 
 

@@ -15,12 +15,13 @@ import bench.collectives
 import bench.edges
 import bench.fabric
 import bench.references
-from bench import benchmarks, exchange, numpy_collectives, runner
+from bench import benchmarks, exchange, numpy_collectives, plot, runner
 from bench.benchmarks import Where
 from bench.payloads import parse_payloads, payload
-from bench.report import Result, Row, Times, as_json, schema, times_of
+from bench.report import Result, Row, Times, as_json, bus_gbps, schema, times_of
 from bench.support.cluster import Cluster
 from bench.support.machine import facts
+from bench.support.sizes import size_name
 from bench.table import percent, sent, table
 
 pytestmark = pytest.mark.timeout(60)
@@ -261,6 +262,41 @@ def test_collectives_beside_mpi(missing: bool, monkeypatch: pytest.MonkeyPatch) 
     }
     for row in result.rows:
         assert (row.overlap is not None) == (row.test == "iall_reduce")
+        assert (row.bus_gbps is None) == (row.test in ("barrier", "iall_reduce"))
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    """By its definition, from the time and from the size of the larger array."""
+    ranks, part, seconds = 4, 1e9, 1.0
+    gbps = part / seconds / 1e9  # of this project's size: of one rank's array or part
+    assert bus_gbps("all_reduce", gbps, ranks) == gbps * 2 * 3 / 4
+    for op in ("all_gather", "reduce_scatter", "all_to_all"):
+        assert bus_gbps(op, gbps, ranks) == ranks * gbps * 3 / 4
+    assert bus_gbps("broadcast", gbps, ranks) == gbps
+    assert bus_gbps("barrier", gbps, ranks) is bus_gbps("all_reduce", None, ranks) is None
+
+
+def test_a_table_has_one_test_after_the_other() -> None:
+    rows = [
+        Row(test, size_name(size), size, "shm", 1, gbps=1.0)
+        for size in (1, 2)
+        for test in ("write_bw", "read_bw")
+    ]
+    made = table(Result("fabric", "", {}, "gbps", rows))
+    cells = [list(column.cells) for column in made.columns]
+    assert cells[0] == ["write_bw"] * 2 + ["read_bw"] * 2
+    assert cells[2] == ["1", "2"] * 2
+
+
+def test_a_caption_is_all_in_the_picture_and_systems_have_colors_of_their_own() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    systems = ("rdma", "registered", "mpi", "ucx", "cpu", "grpc")
+    assert len({plot.COLORS[system] for system in systems}) == len(systems)
+    rows = [Row("t", "n", 1, "rdma", 1, Times(p50=1.0))]
+    picture = plot.picture_of([Result("t", "", {}, "p50", rows)], ["rdma-transport " * 30])
+    ((left, _), (right, _)) = picture.texts[0].get_window_extent().get_points()
+    pyplot.close(picture)
+    assert 0 <= left < right <= picture.bbox.width
 
 
 def test_collectives_beside_grpc() -> None:

@@ -60,6 +60,19 @@ def test_workers_that_serve_a_chief_are_ended_with_it(script: str) -> None:
     assert out.startswith("chief:0 ")
 
 
+def test_who_still_runs_is_named_when_the_first_task_has_ended(script: str) -> None:
+    launcher = launched("--job", "chief=1", "--job", "worker=2", script, "serve")
+    assert launcher.stderr is not None
+    try:
+        assert launcher.stderr.readline() == (
+            "note: chief:0 has ended, and worker:0, worker:1 still run. "
+            "If they only serve it: --until chief:0\n"
+        )
+    finally:
+        launcher.send_signal(signal.SIGINT)
+        launcher.communicate()
+
+
 def test_verbose_shows_the_others_by_name(script: str) -> None:
     out, _ = launched("--job", "chief=1", "--job", "worker=2", "--verbose", script).communicate()
     starts = sorted(line.split()[:2] for line in out.splitlines())

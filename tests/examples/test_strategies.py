@@ -1,8 +1,20 @@
 """TensorFlow 2's distribution strategies learn the same over rdma as over gRPC, bit for bit."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from tests.support.scripts import MIRRORED, PARAMETER_SERVER, Outcome, bytes_by_fabric, outcome
+from tests.support.scripts import (
+    ENVIRONMENT,
+    MIRRORED,
+    PARAMETER_SERVER,
+    STRATEGIES,
+    ForkedCluster,
+    Outcome,
+    bytes_by_fabric,
+    outcome,
+)
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("strategies")]
 
@@ -51,3 +63,56 @@ def test_mirrored_workers(script: str) -> None:
     assert result.losses["worker:0"] == result.losses["worker:1"]
     assert_learnt(result)
     assert_collectives_went_by_the_fabric(result)
+
+
+def with_other_keras(script: str, changes: dict[str, str], folder: Path) -> str:
+    """The path of a copy of the script with these changes."""
+    text = (STRATEGIES / script).read_text()
+    for pattern, other in changes.items():
+        text, count = re.subn(pattern, other, text)
+        assert count == 1, pattern
+    path = folder / script
+    path.write_text(text)
+    return str(path)
+
+
+LOOPS = [("mirrored_loop.py", MIRRORED), ("parameter_server_loop.py", PARAMETER_SERVER)]
+
+
+@pytest.mark.parametrize(("script", "jobs"), LOOPS, ids=["mirrored", "servers"])
+def test_loops_with_tf_keras(
+    script: str, jobs: tuple[tuple[str, int], ...], tmp_path: Path
+) -> None:
+    path = with_other_keras(script, {"import keras": "import tf_keras as keras"}, tmp_path)
+    result = outcome(path, jobs, "rdma")
+    assert result.losses == outcome(path, jobs, "grpc").losses
+    assert_learnt(result)
+    assert bytes_by_fabric(result) > 0
+
+
+# Keras 3 has no DatasetCreator. If these ever work, docs/compatibility.md has a row to correct.
+KERAS_3 = {"import tf_keras as keras": "import keras"}
+DATASET = {r"keras\.utils\.experimental\.DatasetCreator\(dataset\)": "dataset()"}
+FITS = [
+    ("mirrored_fit.py", MIRRORED, {}, r"'tensorflow\.python\.distribute\.values\.PerReplica'"),
+    ("parameter_server_fit.py", PARAMETER_SERVER, DATASET, r"^ValueError: To use this dataset"),
+]
+
+
+@pytest.mark.parametrize(("script", "jobs", "changes", "error"), FITS, ids=["mirrored", "servers"])
+@pytest.mark.parametrize("protocol", ["grpc", "rdma"])
+def test_fit_of_keras_3_fails_over_both_protocols(
+    protocol: str,
+    script: str,
+    jobs: tuple[tuple[str, int], ...],
+    changes: dict[str, str],
+    error: str,
+    tmp_path: Path,
+) -> None:
+    path = with_other_keras(script, KERAS_3 | changes, tmp_path)
+    with ForkedCluster(path, dict(jobs), protocol, environment=ENVIRONMENT) as cluster:
+        code = cluster.wait([next(iter(cluster.tasks))])
+        first = next(iter(cluster.tasks.values()))
+        first.end()
+    assert code == 1
+    assert any(re.search(error, line) for line in first.lines), "\n".join(first.lines)

@@ -1,13 +1,14 @@
 """TensorFlow's profiler shows what tasks send and receive."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bench.support.cluster import Cluster
 from bench.support.collective_cluster import CollectiveCluster
 from tests.support.observing import WIDE, job, repeated
-from tests.support.profiles import Event, Profile, collect
+from tests.support.profiles import Event, Profile, collect, in_trace_viewer
 
 pytestmark = pytest.mark.timeout(120)
 A, B = "/job:a/replica:0/task:0", "/job:b/replica:0/task:0"
@@ -70,6 +71,20 @@ def test_each_receive_has_a_wait_that_ends_with_it(both: tuple[Profile, Profile]
     # The profile may begin or end between the two.
     assert len(received ^ waited) <= 4
     assert all(event.picoseconds > 0 for event in b["rdma wait"])
+
+
+def test_tensorboard_shows_them_beside_the_kernels(tmp_path: Path) -> None:
+    with Cluster({"a": 1, "b": 1}) as cluster, job(cluster):
+        collect([cluster.target("a"), cluster.target("b")], all, tmp_path)
+    seen = [in_trace_viewer(path) for path in tmp_path.iterdir()]
+    names = [{event["name"] for event in events} for events in seen]
+    assert len(names) == 2
+    assert any({"rdma send", "RandomUniform"} <= each for each in names)
+    assert any({"rdma wait", "rdma receive", "Square"} <= each for each in names)
+    for event in (event for events in seen for event in events):
+        if event["name"] in ("rdma send", "rdma receive"):
+            assert {"key", "peer", "step_id", "bytes"} <= set(event["args"])
+            assert event["dur"] > 0
 
 
 def test_tensors_over_grpc_are_shown_as_such() -> None:

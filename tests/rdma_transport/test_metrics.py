@@ -9,13 +9,16 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import promql_parser
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import rdma_transport
 from bench.support.cluster import Cluster, eventually, free_port
 from rdma_transport import _native, counters
 from rdma_transport.observe import exporter, reasons
+from tests.support import pages
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, job, run, start, wide_and_small
 
@@ -99,18 +102,96 @@ def test_each_documented_reason_has_a_code() -> None:
     assert reasons.code_of("fallbacks_total", "what nobody thought of") == reasons.OTHER
 
 
-def test_the_dashboard_shows_metrics_that_there_are(cluster: Cluster) -> None:
+Metrics = dict[str, set[str]]
+
+
+@pytest.fixture(scope="module")
+def exported(cluster: Cluster) -> Metrics:
+    """The labels of each metric, as a query sees them; of some no series is there yet."""
+    found: Metrics = {}
+    text = run("metrics", "--once").stdout
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        found[name] = set()
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def assert_it_can_be_asked(query: str, exported: Metrics) -> None:
+    """Whether Prometheus parses it, and each metric and each label that it names is there."""
+    metrics: list[str] = []
+    labels = {"instance"}  # which Prometheus adds
+    used: set[str] = set()
+
+    def visit(part: promql_parser.Expr) -> bool:
+        if isinstance(part, promql_parser.VectorSelector):
+            metrics.append(part.name)
+            used.update(matcher.name for matcher in part.matchers.matchers)
+        modifier = getattr(part, "modifier", None)
+        matching = getattr(modifier, "matching", modifier)
+        used.update(matching.labels if matching else ())
+        return True
+
+    promql_parser.walk(promql_parser.parse(query), pre_visit=visit)
+    assert metrics, query
+    for name in metrics:
+        assert name in exported, query
+        labels |= exported[name]
+    without_series = any(not exported[name] for name in metrics)  # as of reads and writes
+    assert used <= labels or without_series, query
+
+
+def test_the_dashboard_shows_metrics_that_there_are(exported: Metrics) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    text = run("metrics", "--once").stdout
-    exported = set(re.findall(r"^(?:# TYPE )?(rdma_\w+)", text, re.MULTILINE))
     for expression in asked:
-        named = set(re.findall(r"\brdma_transport_[a-z_]+", expression))
-        assert named
-        assert named <= exported, expression
-        assert expression.count("(") == expression.count(")")
+        assert_it_can_be_asked(expression.replace("$__rate_interval", "1m"), exported)
     places = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
     assert len(set(places)) == len(places) == len(asked)
+    defined = {variable["name"] for variable in dashboard["templating"]["list"]}
+    assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) <= defined | {
+        *("__rate_interval", "__all")
+    }
+
+
+@pytest.mark.parametrize(
+    ("heading", "metric"),
+    [
+        ('| in `stats()["plan"]["misses"]`', "plan_misses_total"),
+        ("| reason | code in metrics | fix |", "ring_reasons_total"),
+    ],
+)
+def test_each_documented_reason_of_a_plan_or_a_ring_has_a_code(heading: str, metric: str) -> None:
+    table = OPERATIONS.read_text().partition(heading)[2].partition("\n\n")[0]
+    found = set()
+    for row in table.splitlines()[2:]:
+        sentences, codes, *_ = row.removeprefix("| ").split(" | ")
+        for sentence, code in zip(sentences.split(", "), codes.split(", "), strict=True):
+            assert f"`{reasons.code_of(metric, sentence)}`" == code, sentence
+            found.add(code.strip("`"))
+    assert found == {*reasons.CODES[metric]}
+
+
+def test_each_kind_of_error_is_a_series_from_the_start(cluster: Cluster) -> None:
+    sources = (DOCS.parent / "native").rglob("*.cc")
+    kinds = {
+        kind for path in sources for kind in re.findall(r'errors\.Add\("(\w+)', path.read_text())
+    }
+    assert kinds == {*reasons.CODES["errors_total"]}
+    scrape = Scrape(run("metrics", "--once").stdout)
+    assert {scrape("errors_total", cluster, kind=kind) for kind in kinds} == {0}
+    assert {f"`{kind}`" for kind in kinds} <= set(re.findall(r"`\w+`", OPERATIONS.read_text()))
+    assert scrape("plan_misses_total", cluster, reason="another_shape") == 0
+
+
+def test_the_alerts_ask_for_metrics_that_there_are(exported: Metrics) -> None:
+    (block,) = [text for text in pages.blocks("docs/operations.md", "yaml") if "alert:" in text]
+    (group,) = yaml.safe_load(block)["groups"]
+    for rule in group["rules"]:
+        assert_it_can_be_asked(rule["expr"], exported)
+        assert promql_parser.parse_duration(rule["for"])
+    assert len(group["rules"]) > 5
 
 
 def test_names_follow_the_conventions_and_all_have_a_meaning(cluster: Cluster) -> None:

@@ -10,8 +10,8 @@ INSTEAD = {
     "rdma-transport bench fabric --fabric libfabric": (
         f"rdma-transport bench fabric --fabric libfabric {FEW}"
     ),
-    "rdma-transport bench fabric --sizes '1…4MiB*2'": (
-        "rdma-transport bench fabric --sizes '1…4MiB*2' --iterations 10 --rounds 1"
+    "rdma-transport bench fabric --sizes 64,4KiB…4MiB": (
+        "rdma-transport bench fabric --sizes 64,4KiB…4MiB --iterations 10 --rounds 1"
     ),
     "rdma-transport bench collectives --ops iall_reduce": (
         f"rdma-transport bench collectives --ops iall_reduce {FEW}"

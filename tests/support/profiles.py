@@ -1,5 +1,7 @@
 """TensorFlow's profiler on running tasks, and the transport's events in what it collects."""
 
+import json
+import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.profiler.internal import _pywrap_profiler_plugin
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 _MILLISECONDS = 500
@@ -26,18 +29,31 @@ class Event:
 Profile = dict[str, list[Event]]  # the transport's events of one process, by name
 
 
-def collect(targets: list[str], enough: Callable[[list[Profile]], bool]) -> list[Profile]:
+def collect(
+    targets: list[str], enough: Callable[[list[Profile]], bool], keep: Path | None = None
+) -> list[Profile]:
     """Profile the tasks at `targets` (``grpc://host:port``) until it is `enough`.
 
-    The profiles are in no order.
+    The profiles are in no order. Their files are copied to the folder `keep`.
     """
     for _ in range(_ATTEMPTS):
         with tempfile.TemporaryDirectory() as folder:
             tf.profiler.experimental.client.trace(",".join(targets), folder, _MILLISECONDS)
-            profiles = [_read(path) for path in Path(folder).rglob("*.xplane.pb")]
-        if len(profiles) == len(targets) and enough(profiles):
-            return profiles
+            files = list(Path(folder).rglob("*.xplane.pb"))
+            profiles = [_read(path) for path in files]
+            if len(profiles) == len(targets) and enough(profiles):
+                for path in files if keep else ():
+                    shutil.copy(path, keep)
+                return profiles
     raise AssertionError(f"not enough in {profiles}")
+
+
+def in_trace_viewer(path: Path) -> list[dict[str, Any]]:
+    """The events that TensorBoard's Trace Viewer draws of a profile's file."""
+    made, well = _pywrap_profiler_plugin.xspace_to_tools_data([str(path)], "trace_viewer@")
+    assert well, made
+    events: list[dict[str, Any]] = json.loads(made)["traceEvents"]
+    return [event for event in events if event.get("ph") == "X"]
 
 
 def _read(path: Path) -> Profile:

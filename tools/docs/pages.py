@@ -1,4 +1,5 @@
-"""A hook of mkdocs: adds pages from the top of the repository, and corrects their links.
+"""A hook of mkdocs: adds pages from the top of the repository and one of the example scripts, and
+corrects their links.
 
 The files stay where people and other programs look for them. Their links name paths from the top,
 such as `docs/operations.md#settings`; on the site all pages are in one folder.
@@ -7,6 +8,7 @@ such as `docs/operations.md#settings`; on the site all pages are in one folder.
 import re
 from pathlib import Path
 
+from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -17,6 +19,13 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
+SCRIPTS = "scripts.md"
+SHOWN = ("strategies/*.py", "sessions/*.py", "data_service.py", "all_reduce.py", "slurm/*.py")
+INTRODUCTION = """# Scripts
+
+The scripts of [Getting started](getting_started.md). Each is complete: copy it, or take it from the
+folder `examples`.
+"""
 # The address of [text](address), up to its anchor; a reference to another host has a colon.
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 
@@ -26,7 +35,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     top = Path(config.config_file_path).parent
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(top / source)))
+    files.append(File.generated(config, SCRIPTS, content=scripts(top / "examples")))
     return files
+
+
+def scripts(folder: Path) -> str:
+    """Return the page of the scripts."""
+    text = INTRODUCTION
+    for path in (path for shown in SHOWN for path in sorted(folder.glob(shown))):
+        name = str(path.relative_to(folder.parent))
+        text += f"\n## {name}\n\n```python\n{path.read_text()}```\n"
+    return text
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -35,6 +54,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def on_site(link: re.Match[str]) -> str:
         path = (folder + link[1]).replace("docs/../", "")
+        if path.startswith("examples/"):
+            return f"{SCRIPTS}#{slugify(path, '-')}"
         return PAGES.get(path, path.removeprefix("docs/"))
 
     return LINK.sub(on_site, markdown)

@@ -14,6 +14,7 @@
 #include "protocol/trace.h"
 #include "rpc/rpc_client.h"
 #include "rpc/rpc_server.h"
+#include "rpc/wire.h"
 #include "task.h"
 
 namespace rdma_transport::rpc {
@@ -242,6 +243,20 @@ TEST_F(RpcTest, MalformedRequestsAreRefusedAndDelayNoClient) {
   ASSERT_EQ(Connect().message(), "");
   EXPECT_TRUE(client_->Call("1").status.ok());
   close(idle);
+}
+
+// The previous version is that of a reader that is not upgraded yet.
+TEST_F(RpcTest, TheNextAndThePreviousVersionAreRefusedWithTheReason) {
+  Serve(&SizesInRequest);
+  for (const uint32_t version : {kVersion - 1, kVersion + 1}) {
+    BootstrapRequest request;
+    request.version = version;
+    const std::string bytes = request.Encode();
+    const std::string size = {static_cast<char>(bytes.size()), 0, 0, 0};
+    const std::string reason = "it uses RPC version " + std::to_string(kVersion) +
+                               ", this process version " + std::to_string(version);
+    EXPECT_NE(Say(server_->port(), size + bytes).find(reason), std::string::npos);
+  }
 }
 
 TEST_F(RpcTest, SilentConnectionsKeepNoClientOut) {

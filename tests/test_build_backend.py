@@ -1,0 +1,32 @@
+"""`pip install .` names what the host lacks in one sentence, before anything is downloaded."""
+
+from pathlib import Path
+
+import pytest
+
+from tools import build_backend as backend
+
+
+def test_a_missing_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        backend.get_requires_for_build_wheel()
+    assert str(ended.value).startswith(
+        "There is no C compiler (cc, gcc, clang). On Debian: apt-get install g++ "
+    )
+    (tmp_path / "cc").write_text("#!/bin/sh\n")
+    (tmp_path / "cc").chmod(0o755)
+    with pytest.raises(SystemExit, match=r"There is no C\+\+ compiler \(c\+\+, g\+\+"):
+        backend.build_wheel(str(tmp_path))
+
+
+def test_a_missing_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "HEADERS", ("cstdint", "no/such/header.h"))
+    with pytest.raises(SystemExit, match="The header no/such/header"):
+        backend.get_requires_for_build_editable()
+
+
+def test_tensorflow_is_required_as_the_package_requires_it() -> None:
+    assert "tensorflow>=2.18,<2.22" in backend.get_requires_for_build_wheel()
