@@ -21,8 +21,10 @@ from . import numpy_collectives
 from .support.collective_cluster import OPS, CollectiveCluster
 from .support.counters import sent_since
 from .support.exit import NotAvailableError, run_command
+from .support.hosts import Layout, everything_here
 from .support.machine import describe
-from .support.options import JsonFile, Repeat, Sizes, choose, save
+from .support.namespaces import measured_between
+from .support.options import JsonFile, Repeat, Sizes, Veth, choose, save
 from .support.sizes import parse_sizes, size_name
 from .support.timing import plain, ratio, summarize
 
@@ -50,12 +52,17 @@ def mpi_times(op: str, size: int, ranks: int) -> list[float]:
 
 
 def measure(
-    ops: list[str], sizes: list[int], workers: int, repeat: int, mpi: bool = False
+    ops: list[str],
+    sizes: list[int],
+    workers: int,
+    repeat: int,
+    mpi: bool = False,
+    layout: Layout = everything_here,
 ) -> list[dict[str, Any]]:
     """Return rows in microseconds. `equal`: see equal()."""
     with ExitStack() as stack:
         clusters = {
-            protocol: stack.enter_context(CollectiveCluster(workers, protocol))
+            protocol: stack.enter_context(CollectiveCluster(workers, protocol, layout=layout))
             for protocol in PROTOCOLS
         }
         return measure_on(clusters, ops, sizes, repeat, mpi_ranks=workers if mpi else 0)
@@ -124,6 +131,7 @@ def main(
     workers: Annotated[int, typer.Option(min=2, help="Start this many workers.")] = 2,
     repeat: Repeat = 9,
     mpi: Annotated[bool, typer.Option(help="Also measure the all-reduce of MPI.")] = False,
+    veth: Veth = "",
     json_file: JsonFile = None,
 ) -> None:
     """Print the time per collective of gRPC and of rdma."""
@@ -131,7 +139,8 @@ def main(
     missing = numpy_collectives.find_mpi()[1] if mpi else ""
     if missing:
         raise NotAvailableError(missing)
-    rows = measure(chosen, parse_sizes(sizes), workers, repeat, mpi)
+    with measured_between(veth, in_turn=True) as layout:
+        rows = measure(chosen, parse_sizes(sizes), workers, repeat, mpi, layout)
     console = Console()
     console.print(describe())
     console.print(show(rows, f"time per collective, us, {workers} workers, median of {repeat}"))

@@ -17,7 +17,7 @@ gRPC, rdma, rdma without static edges, one process and the floor take turns in o
 a step warms up, and two are measured. The results of all chains are compared with one process, bit
 for bit. `bench.references` explains the second table.
 
-usage: python -m bench.edges [--sizes 4,4096] [--repeat 15] [--json FILE]
+usage: python -m bench.edges [--sizes 4,4096] [--repeat 15] [--veth cubic] [--json FILE]
 """
 
 import statistics
@@ -38,7 +38,8 @@ from .support.exit import run_command
 from .support.floor import Floor
 from .support.hosts import Layout, across, everything_here, reached
 from .support.machine import describe
-from .support.options import Hosts, JsonFile, Repeat, Sizes, parse_hosts, save
+from .support.namespaces import measured_between
+from .support.options import Hosts, JsonFile, Repeat, Sizes, Veth, parse_hosts, save
 from .support.sizes import parse_sizes, size_name
 from .support.timing import Summary, plain, steady, summarize
 
@@ -211,6 +212,7 @@ def main(
         ),
     ] = 0,
     hosts: Hosts = "",
+    veth: Veth = "",
     with_references: Annotated[
         bool, typer.Option("--references/--no-references", help="Measure references too.")
     ] = True,
@@ -224,11 +226,14 @@ def main(
         raise typer.BadParameter(
             f"{hops} is not 0 or an even number of at least 4", param_hint="--hops"
         )
+    if hosts and veth:
+        raise typer.BadParameter("not together with --hosts", param_hint="--veth")
     wanted, places = parse_sizes(sizes), parse_hosts(hosts)
     passed: list[dict[str, Any]] = []
     with ExitStack() as stack:
         others = stack.enter_context(reached(places[1:], CONNECT_SECONDS))
-        layout = across(places[0], others) if places else everything_here
+        here = stack.enter_context(measured_between(veth))
+        layout = across(places[0], others) if places else here
         clusters = stack.enter_context(started(WAYS, layout))
         rows = measure_on(clusters, wanted, repeat, JOBS, track, hops)
         cost = fixed_cost(clusters, repeat, JOBS)

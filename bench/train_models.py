@@ -25,8 +25,10 @@ from .models import MODELS, Model
 from .steps import FEWEST, LOCAL, WARM_UP, WORKERS, measure_steps
 from .support.counters import MODES, Counts, above_zero
 from .support.exit import run_command
+from .support.hosts import Layout, everything_here
 from .support.machine import describe
-from .support.options import JsonFile, choose, save
+from .support.namespaces import measured_between
+from .support.options import JsonFile, Veth, choose, save
 from .support.timing import Summary, summarize
 from .table import percent
 
@@ -79,6 +81,7 @@ def measure(
     warm_up: int,
     say: Callable[[str], None],
     workers: int = WORKERS,
+    layout: Layout = everything_here,
 ) -> dict[str, Any]:
     """One model's row; times in ms."""
     done = measure_steps(
@@ -89,6 +92,7 @@ def measure(
         seconds,
         warm_up,
         lambda what, part: say(what),
+        layout,
         workers=workers,
     )
     difference = done.counted["rdma"]
@@ -183,6 +187,7 @@ def main(
         ),
     ] = 30,
     warm_up: Annotated[int, typer.Option(help="Warm up for this many steps.", min=1)] = WARM_UP,
+    veth: Veth = "",
     json_file: JsonFile = None,
 ) -> None:
     """Print the time of a training step over both protocols and in one process, per model."""
@@ -195,14 +200,17 @@ def main(
 
     tf.compat.v1.disable_eager_execution()
     console.print(describe())
-    with console.status("", refresh_per_second=2) as status:
+    with (
+        measured_between(veth) as layout,
+        console.status("", refresh_per_second=2) as status,
+    ):
         for model in wanted:
 
             def say(what: str, name: str = model.name) -> None:
                 status.update(f"{name}: {what}")
 
             try:
-                rows.append(measure(model, batch, repeat, seconds, warm_up, say))
+                rows.append(measure(model, batch, repeat, seconds, warm_up, say, layout=layout))
             except (tf.errors.OpError, TimeoutError, EOFError) as error:
                 failed[model.name] = f"{type(error).__name__}: {error}"
     console.print(show(rows, repeat))

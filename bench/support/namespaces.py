@@ -12,18 +12,20 @@ import itertools
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Generic, TypeVar
 
 from . import python
 from .cluster import eventually
-from .hosts import joined
+from .exit import NotAvailableError
+from .hosts import Layout, everything_here, joined
 
 CLONE_NEWNET = 0x40000000
 FIRST_PORT = 7001
 ADDRESSES = ("198.18.0.1", "198.18.0.2")  # a range that is not used on the Internet
 INTERFACE = "eth0"
+NETWORK = "198.18.0.0/24"
 COMMAND_SECONDS = 20
 Result = TypeVar("Result")
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -90,6 +92,14 @@ class Host:
         words = f"tbf burst 128kb latency 50ms rate {rate}".split() if rate else ["noqueue"]
         self.run("tc", "qdisc", "replace", "dev", INTERFACE, "root", *words)
 
+    def control(self, algorithm: str) -> None:
+        """Set the congestion control of TCP connections to the other host, such as to "cubic".
+
+        Only the route is changed: a namespace takes few algorithms as its default.
+        """
+        words = f"{NETWORK} dev {INTERFACE} src {self.host} congctl {algorithm}"
+        self.run("ip", "route", "replace", *words.split())
+
     def start(
         self,
         arguments: Sequence[str],
@@ -143,10 +153,34 @@ class Hosts(Generic[AnyHost]):
 
     def place(self, job: str, index: int) -> AnyHost:
         """Where a task runs: the servers `b` and `ps` on the second host, workers in turn."""
-        if job == "worker":
-            return self.both[index % 2]
+        return self.both[index % 2] if job == "worker" else self.apart(job, index)
+
+    def apart(self, job: str, index: int) -> AnyHost:
+        """Where a task runs: `b` and `ps` on the second host, all others on the first."""
         return self.second if job in ("b", "ps") else self.first
 
     def end(self) -> None:
         """Undo everything."""
         self._ending.close()
+
+
+@contextlib.contextmanager
+def measured_between(control: str, in_turn: bool = False) -> Iterator[Layout]:
+    """Lay tasks out on two hosts, between which TCP has this congestion control; if "", here.
+
+    Workers are on the two hosts `in_turn`, or on the first one. This thread, and those that it
+    starts from now on, are on the first host. Raise NotAvailableError if there can be no hosts.
+    """
+    if not control:
+        yield everything_here
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            hosts = Hosts(Host)
+            stack.callback(hosts.end)
+            for host in hosts.both:
+                host.control(control)
+        except UnavailableError as error:
+            raise NotAvailableError(str(error)) from None
+        enter(hosts.first.network)
+        yield hosts.place if in_turn else hosts.apart

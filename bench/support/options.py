@@ -40,6 +40,14 @@ Hosts = Annotated[
         "Servers use the ports after PORT."
     ),
 ]
+Veth = Annotated[
+    str,
+    typer.Option(
+        metavar="CONTROL",
+        help="Run between two network namespaces of this host, which a veth pair joins, with this "
+        "congestion control of TCP, such as cubic. Needs root.",
+    ),
+]
 Fabric = Annotated[
     str,
     typer.Option(

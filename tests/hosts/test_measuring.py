@@ -1,12 +1,16 @@
-"""The benchmark between two hosts, which makes hosts of its own."""
+"""The benchmarks between two hosts, which make hosts of their own."""
 
 import json
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from bench.support.exit import NotAvailableError
+from bench.support.namespaces import measured_between
 from tests.support.namespaces import Hosts
 
 pytestmark = pytest.mark.timeout(120)
@@ -38,3 +42,54 @@ def test_rows_of_a_limited_link_and_of_another(tmp_path: Path, hosts: Hosts) -> 
         (op, rate, True) for rate in ("1gbit", "none") for op in ("all_reduce", "all_to_all")
     ]
     assert all(set(row["us"]) == {"rdma", "no shared memory"} for row in rows)
+
+
+def _algorithm(connection: socket.socket) -> str:
+    name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return name.rstrip(b"\0").decode()
+
+
+def _controls(algorithm: str) -> list[str]:
+    with measured_between(algorithm) as layout:
+        server, worker, other = layout("ps", 0), layout("worker", 0), layout("worker", 1)
+        assert worker is other is not server
+        # The connection is between this thread, which is on the worker's host, and the server's.
+        listener = server.call(lambda: socket.create_server((server.host, 0)))
+        with listener, socket.create_connection(listener.getsockname(), 10) as ours:
+            theirs, (address, _) = listener.accept()
+            with theirs:
+                assert address == worker.host
+                return [_algorithm(ours), _algorithm(theirs)]
+
+
+@pytest.mark.parametrize("algorithm", ["reno", "cubic"])
+def test_connections_between_hosts_have_the_congestion_control(
+    hosts: Hosts, algorithm: str
+) -> None:
+    assert hosts.both  # there can be hosts
+    # A thread of its own, because it moves to a host.
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(_controls, algorithm).result() == [algorithm] * 2
+
+
+def test_unknown_congestion_control(hosts: Hosts) -> None:
+    assert hosts.both  # there can be hosts
+    with ThreadPoolExecutor(1) as thread, pytest.raises(NotAvailableError, match="congctl nothing"):
+        thread.submit(_controls, "nothing").result()
+
+
+def test_edges_between_hosts(tmp_path: Path, hosts: Hosts) -> None:
+    assert hosts.both  # there can be hosts
+    found = tmp_path / "found.json"
+    few = ["--sizes", "64KiB", "--repeat", "6", "--hops", "4", "--no-references"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "bench.edges", "--veth", "reno", *few, "--json", found],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (row,) = json.loads(found.read_text())["rows"]
+    assert row["wrong"] == 0
+    assert row["rdma_sent"]["grpc"]["tensors"] == 0
