@@ -23,9 +23,19 @@ void DirectDestination::Prepare(const Delivery& delivery, bool copied,
   const absl::Status enqueued =
       AfterDevice(context_, device_, [self = shared_from_this(), read, data] { read(data); });
   if (enqueued.ok()) return;
+  Free();
+  read(nullptr);
+}
+
+bool DirectDestination::WouldHold(const Delivery& delivery) {
+  const bool holds = !delivery.checked && Allocate(delivery);
+  Free();
+  return holds;
+}
+
+void DirectDestination::Free() {
   region_.reset();
   tensor_ = tf::Tensor();
-  read(nullptr);
 }
 
 // Does not wait for memory: a tensor for which there is none is read into the host's first.

@@ -23,6 +23,8 @@ class DirectDestination : public std::enable_shared_from_this<DirectDestination>
   // null if a card cannot write there.
   void Prepare(const Delivery& delivery, bool copied, std::function<void(char*)> read);
 
+  // Returns whether a card could have read here a tensor that came to the host's memory.
+  bool WouldHold(const Delivery& delivery);
   // Returns whether this is where a tensor was read.
   bool Holds(const void* data) const;
   // Returns the tensor. What the device computes from now on sees what the card wrote.
@@ -30,6 +32,7 @@ class DirectDestination : public std::enable_shared_from_this<DirectDestination>
 
  private:
   bool Allocate(const Delivery& delivery);
+  void Free();
 
   tensorflow::Device* const device_;
   tensorflow::DeviceContext* const context_;

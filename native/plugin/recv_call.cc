@@ -170,6 +170,9 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
     return absl::OkStatus();
   }
   if (direct_ != nullptr && direct_->Holds(delivery->data)) return direct_->Take(tensor);
+  if (direct_ != nullptr && delivery->read_later != nullptr) {
+    *delivery->read_later = direct_->WouldHold(*delivery);
+  }
   // A client's session or eager context wraps the device, to give it another name.
   const bool guarded =
       use_ == Use::kCopied || dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;

@@ -141,7 +141,7 @@ Status Link::DispatchControl(const ControlMessage& message) {
       return OkStatus();
     case MessageType::kCredit:
       Trace::Released(*context_.traffic, message.value | Trace::kCreditBit);
-      return static_sender_->receiver_slots().OnCredit(message.value);
+      return static_sender_->OnCredit(message.value, message.generation);
     case MessageType::kRetire:
       static_receiver_->OnRetire(message.value);
       return OkStatus();

@@ -5,31 +5,45 @@
 namespace rdma_transport {
 namespace {
 
-struct ReleaseNotice {
+struct BufferRelease {
   std::shared_ptr<ReliableNotifier> notifier;
-  MessageType type;
-  uint64_t value;
+  uint64_t buffer_id;
   fabric::Urgency urgency;
   std::shared_ptr<const void> memory;
 
-  ~ReleaseNotice() { notifier->SendControl(type, value, urgency, 0, fabric::After::Nothing()); }
-  static void Delete(void* notice) { delete static_cast<ReleaseNotice*>(notice); }
+  ~BufferRelease() {
+    notifier->SendControl(MessageType::kRelease, buffer_id, urgency, 0, fabric::After::Nothing());
+  }
+  static void Delete(void* release) { delete static_cast<BufferRelease*>(release); }
+};
+
+struct SlotReturn {
+  std::shared_ptr<ReliableNotifier> notifier;
+  uint64_t credit;
+  uint32_t edge;
+  std::shared_ptr<const void> memory;
+  bool read_later = false;
+
+  ~SlotReturn() {
+    notifier->SendControl(MessageType::kCredit, credit, fabric::Urgency::kLazy,
+                          read_later ? edge : 0, fabric::After::Nothing());
+  }
+  static void Delete(void* slot) { delete static_cast<SlotReturn*>(slot); }
 };
 
 }  // namespace
 
 OwnerRef ReleaseBufferOnDrop(std::shared_ptr<ReliableNotifier> notifier, uint64_t buffer_id,
                              fabric::Urgency urgency, std::shared_ptr<const void> memory) {
-  return OwnerRef(new ReleaseNotice{std::move(notifier), MessageType::kRelease, buffer_id, urgency,
-                                    std::move(memory)},
-                  &ReleaseNotice::Delete);
+  return OwnerRef(new BufferRelease{std::move(notifier), buffer_id, urgency, std::move(memory)},
+                  &BufferRelease::Delete);
 }
 
 OwnerRef ReturnSlotOnDrop(std::shared_ptr<ReliableNotifier> notifier, uint64_t credit,
-                          std::shared_ptr<const void> memory) {
-  return OwnerRef(new ReleaseNotice{std::move(notifier), MessageType::kCredit, credit,
-                                    fabric::Urgency::kLazy, std::move(memory)},
-                  &ReleaseNotice::Delete);
+                          uint32_t edge, std::shared_ptr<const void> memory, bool** read_later) {
+  auto* slot = new SlotReturn{std::move(notifier), credit, edge, std::move(memory)};
+  *read_later = &slot->read_later;
+  return OwnerRef(slot, &SlotReturn::Delete);
 }
 
 }  // namespace rdma_transport

@@ -14,8 +14,10 @@ namespace rdma_transport {
 OwnerRef ReleaseBufferOnDrop(std::shared_ptr<ReliableNotifier> notifier, uint64_t buffer_id,
                              fabric::Urgency urgency, std::shared_ptr<const void> memory);
 
-// Dropping it returns the slot of the credit. Keeps `memory`, the slot, until then.
+// Dropping it returns the slot of the credit. Keeps `memory`, the slot, until then. Sets
+// `read_later` to a flag, valid until then: if it is true, the credit asks the sender not to write
+// later tensors of `edge` to slots.
 OwnerRef ReturnSlotOnDrop(std::shared_ptr<ReliableNotifier> notifier, uint64_t credit,
-                          std::shared_ptr<const void> memory);
+                          uint32_t edge, std::shared_ptr<const void> memory, bool** read_later);
 
 }  // namespace rdma_transport

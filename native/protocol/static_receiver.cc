@@ -169,7 +169,12 @@ Status StaticReceiver::TakeFromPool(uint32_t pool, const StaticMessage& message,
   const std::shared_ptr<const void>& slot = slots[message.slot];
   delivery->data = static_cast<const char*>(slot.get());
   delivery->exclusive = true;
-  delivery->owner = ReturnSlotOnDrop(notifier_, CreditOf(pool, message.slot), slot);
+  bool* read_later = nullptr;
+  delivery->owner =
+      ReturnSlotOnDrop(notifier_, CreditOf(pool, message.slot), message.edge, slot, &read_later);
+  // Others read into memory of their own, from which it would be copied as from the slot.
+  const bool reads = !channel_->Copies() && !channel_->OutlivedByTransfers();
+  if (reads) delivery->read_later = read_later;
   return OkStatus();
 }
 

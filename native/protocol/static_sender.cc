@@ -161,6 +161,7 @@ void StaticSender::Offer(const PlannedEdge& planned) {
   if (spec.key.size() > kMaxKeyLength || spec.dims.size() > kMaxRank) return;
   const std::shared_ptr<Edge> edge = EdgeOf(spec.key);
   std::lock_guard<std::mutex> lock(edge->mu);
+  if (edge->read_by_peer) return;
   Variant* variant = VariantOf(edge.get(), spec.dtype, spec.dims.data(),
                                static_cast<int>(spec.dims.size()), spec.bytes);
   variant->planned = true;
@@ -215,6 +216,12 @@ bool StaticSender::Send(Outgoing* tensor, SendOutcome* outcome) {
   if (!context_.settings->static_edges) return false;
   const std::shared_ptr<Edge> edge = EdgeOf(WithoutSuffix(tensor->key));
   std::lock_guard<std::mutex> lock(edge->mu);
+  if (edge->read_by_peer) {
+    for (Variant& variant : edge->variants) {
+      if (variant.number != 0) Demote(&variant);
+    }
+    return false;
+  }
   Variant* variant = Choose(edge.get(), *tensor);
   if (variant == nullptr) return false;
   if (variant->number == 0 && !Promote(edge, variant, memory::kSlots)) return false;
@@ -428,6 +435,16 @@ Status StaticSender::NotifyTensor(StaticMessage message, const Outgoing& tensor,
   };
   const bool bare = message.suffix_length == 0 && !context_.settings->checksum;
   return channel_->Notify(parts, bare ? 1 : 4, fabric::Urgency::kWake, number, after);
+}
+
+// The edge's lock may be held by a thread that waits for this one, the polling thread.
+Status StaticSender::OnCredit(uint64_t credit, uint32_t read_edge) {
+  if (read_edge != 0) {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = numbered_.find(read_edge);
+    if (found != numbered_.end()) found->second->read_by_peer = true;
+  }
+  return receiver_slots_.OnCredit(credit);
 }
 
 void StaticSender::OnWritten(uint64_t cookie, const Status& status) {

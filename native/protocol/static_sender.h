@@ -10,6 +10,7 @@
 // share them, and the sender writes into them.
 #pragma once
 
+#include <atomic>
 #include <list>
 #include <map>
 #include <memory>
@@ -57,7 +58,10 @@ class StaticSender {
   // Returns false if it must be sent in dynamic mode; it may have been staged.
   bool Send(Outgoing* tensor, SendOutcome* outcome);
 
-  // Where the receiver's messages go.
+  // The receiver returned a slot. Unless `read_edge` is 0, it wants to read later tensors of that
+  // edge, which are then sent in dynamic mode. DataLoss means a protocol violation.
+  Status OnCredit(uint64_t credit, uint32_t read_edge);
+  // Where the receiver's messages of slots go.
   ReceiverSlots& receiver_slots() { return receiver_slots_; }
   // A write has ended as `status` says, so its source may change.
   void OnWritten(uint64_t cookie, const Status& status);
@@ -100,6 +104,7 @@ class StaticSender {
   struct Edge {
     std::mutex mu;
     std::string key;
+    std::atomic<bool> read_by_peer{false};
     std::list<Variant> variants;  // most recently used first
   };
 

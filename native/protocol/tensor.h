@@ -63,6 +63,9 @@ struct Delivery {
   uint32_t checksum = 0;
   Mode mode = Mode::kInline;
   uint64_t arrival = 0;  // from Trace::Arrived()
+  // If not null, the receiver may set it to true before it drops `owner`: it then reads later
+  // tensors of this edge itself, from the sender's memory to where it wants them.
+  bool* read_later = nullptr;
 };
 
 }  // namespace rdma_transport

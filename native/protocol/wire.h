@@ -114,7 +114,9 @@ constexpr uint64_t CreditOf(uint32_t pool, uint16_t slot) { return uint64_t{pool
 struct ControlMessage {
   MessageType type;
   uint8_t reserved[3];
-  uint32_t generation;  // of kForget, kRestarted: the step's new one; of kRequestSlots: how many
+  // Of kForget, kRestarted: the step's new one; of kRequestSlots: how many; of kCredit: the edge
+  // whose later tensors the receiver wants to read from the sender's memory, or 0.
+  uint32_t generation;
   uint64_t value;
 };
 static_assert(sizeof(ControlMessage) == 16);

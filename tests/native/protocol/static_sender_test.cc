@@ -37,10 +37,12 @@ class SlowChannel final : public fabric::Channel {
       std::memcpy(&header, parts[0].iov_base, sizeof(header));
       if (header.region_key != pool_) requested_ = 0;
       pool_ = static_cast<uint32_t>(header.region_key);
+      edge_ = static_cast<uint32_t>(header.buffer_id);
     } else if (parts[0].iov_len == sizeof(control)) {
       std::memcpy(&control, parts[0].iov_base, sizeof(control));
       if (control.type == MessageType::kRequestSlots) requested_ += control.generation;
       if (control.type == MessageType::kReturnSlot) returned_ = control.value;
+      if (control.type == MessageType::kRetire) retired_ = control.value;
     }
     return OkStatus();
   }
@@ -63,6 +65,9 @@ class SlowChannel final : public fabric::Channel {
   uint32_t requested() const { return requested_; }
   // The offset of the last write.
   uint64_t written() const { return written_; }
+  // The number of the edge that was declared last, and of the one that was removed last.
+  uint32_t edge() const { return edge_; }
+  uint64_t retired() const { return retired_; }
   // The slot that was returned last.
   uint64_t returned() const { return returned_; }
   void SetRefuses(bool refuses) { refuses_ = refuses; }
@@ -83,6 +88,8 @@ class SlowChannel final : public fabric::Channel {
   bool open_ = true;
   int writes_ = 0;
   uint32_t pool_ = 0;
+  uint32_t edge_ = 0;
+  uint64_t retired_ = 0;
   uint32_t requested_ = 0;
   uint64_t written_ = 0;
   uint64_t returned_ = ~uint64_t{0};
@@ -203,6 +210,24 @@ TEST_F(StaticSenderTest, ATensorThatCannotBeAnnouncedKeepsItsSlotUntilTheReceive
   EXPECT_TRUE(Credit(static_cast<uint16_t>(place)).ok());
   EXPECT_EQ(Send(), Mode::kStatic);
   EXPECT_EQ(channel_.written(), place);
+}
+
+// Into an accelerator's memory, for example, which cannot be a slot.
+TEST_F(StaticSenderTest, TensorsThatTheReceiverWantsToReadComeInNoSlot) {
+  Plan("another");
+  EXPECT_EQ(Send(), Mode::kStatic);
+  const uint32_t edge = channel_.edge() - 1;
+  EXPECT_TRUE(sender_.OnCredit(CreditOf(channel_.pool(), 0), edge).ok());
+  EXPECT_EQ(Send(), Mode::kDynamic);
+  EXPECT_EQ(channel_.retired(), edge);
+  EXPECT_EQ(Send("another"), Mode::kStatic) << "it was not asked for";
+  Plan("edge");
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(Send(), Mode::kDynamic);
+  EXPECT_TRUE(sender_.OnCredit(CreditOf(channel_.pool(), 0), edge).ok()) << "it is removed";
+  EXPECT_FALSE(sender_.OnCredit(CreditOf(channel_.pool(), 0), edge + 1).ok()) << "returned twice";
+  sender_.Forget("edge");
+  Plan("edge");
+  EXPECT_EQ(Send(), Mode::kStatic) << "of another graph";
 }
 
 TEST_F(StaticSenderTest, APoolStaysWhileItHasAnEdge) {
