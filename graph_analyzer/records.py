@@ -40,9 +40,9 @@ class Edge:
     """A tensor that one task sends to another; with ``control``, only a control dependency.
 
     ``shape`` is ``None`` if the rank is unknown, and a dimension is ``None`` if it is unknown.
-    ``bytes`` is the size per step, or ``None`` if the shape does not determine it. The destination
-    needs ``slots`` buffers for the tensor, of ``slot_bytes`` in total, which include alignment;
-    edges of one size from one task share them.
+    ``bytes`` is the size per step, or ``None`` if the shape does not determine it. A sender
+    whose memory is mapped keeps ``slots`` buffers for the tensor, of ``slot_bytes`` in total, which
+    include alignment. Otherwise the destination has slots, see ``Task``.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Task:
     """One task's memory and traffic, in bytes.
 
     ``slot_bytes`` are for the slots of tensors that it receives, ``source_bytes`` for the buffers
-    of tensors that it sends. Edges of one size from one task share slots: one for each of them and
-    one more, in a loop three more. The peaks are what is needed if those that are never in use at
+    of tensors that it sends. Edges of one size from one task share slots: one for each of them, in
+    a loop three more. The peaks are what is needed if those that are never in use at
     the same time within a step share memory. ``sent_bytes`` and ``received_bytes`` are the known
     bytes per step.
     """

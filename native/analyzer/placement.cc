@@ -87,7 +87,7 @@ class TaskNeeds {
   }
   void Receive(const Edge& edge) {
     const uint64_t more = MoreSlots(edge);
-    // One slot for the edge. What is beyond that is for later steps and never shared.
+    // One slot for the edge. What is beyond that is for a loop's iterations and never shared.
     const uint64_t own = std::min(more, memory::BytesOfSlots(*edge.bytes, 1));
     slots.Add(own, edge.offsets.slots);
     slots.Add(more - own, std::nullopt);

@@ -54,7 +54,7 @@ struct Edge {
   std::string mutability = "immutable";  // "variable", "reference variable"
   Site site;
   uint32_t slots = 0;
-  uint64_t slot_bytes = 0;  // for these slots, which edges of one size from one task share
+  uint64_t slot_bytes = 0;  // for these slots, if the sender has them
   Offsets offsets;
   bool control = false;
   bool in_loop = false;

@@ -24,15 +24,18 @@ constexpr uint64_t BytesOfSlots(uint64_t bytes, uint32_t slots) {
   return __builtin_mul_overflow(all / kAlignment * kAlignment, slots, &all) ? UINT64_MAX : all;
 }
 
-// The receiver-side slots of a pool, which its edges share: one in flight or in use for each, and
-// what an edge that needs `slots` slots has beside it. A pool gets one more whenever none is free.
+// The receiver-side slots that a pool starts with, which its edges share: one for each, because all
+// may be in flight or in use at once. In a loop this also holds for tensors of several iterations,
+// for which an edge needs `slots` slots. A pool gets one more whenever none is free, as when the
+// tensors of two steps overlap.
 constexpr uint32_t kMaxReceiverSlotsPerEdge = 6;
 constexpr uint32_t kMaxReceiverSlots = 4096;
 constexpr uint32_t MaxReceiverSlots(uint32_t edges) {
   return std::min(edges, kMaxReceiverSlots / kMaxReceiverSlotsPerEdge) * kMaxReceiverSlotsPerEdge;
 }
 constexpr uint32_t SlotsOfPool(uint32_t edges, uint32_t slots) {
-  return std::min(edges + slots - 1, MaxReceiverSlots(edges));
+  const uint32_t iterations = slots > kSlots ? slots - 1 : 0;
+  return std::min(edges + iterations, MaxReceiverSlots(edges));
 }
 
 // The blocks of one set, from which all pools of the set allocate. It grows when all are in use;

@@ -10,6 +10,7 @@
 #include "fabric/fabric.h"
 #include "plugin/accelerators.h"
 #include "plugin/arena_allocator.h"
+#include "plugin/kernel_times.h"
 #include "plugin/mutable_buffers.h"
 #include "protocol/counters.h"
 #include "protocol/process.h"
@@ -143,12 +144,6 @@ void DetachSentOutputs(OpKernelContext* context, tensorflow::Allocator* allocato
   }
 }
 
-// Whether a kernel takes longer than waking another thread, or may do so.
-bool TakesLong(OpKernel* kernel) {
-  const auto type = kernel->type_string_view();
-  return kernel->IsExpensive() && type != "_Send" && type != "_HostSend";
-}
-
 bool HasReferenceInput(const OpKernel& kernel) {
   for (const tensorflow::DataType type : kernel.input_types()) {
     if (tensorflow::IsRefType(type)) return true;
@@ -159,7 +154,7 @@ bool HasReferenceInput(const OpKernel& kernel) {
 }  // namespace
 
 void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
-  if (TakesLong(kernel)) Poller::LongWorkAhead();
+  const TimedKernel timed(kernel, context);
   const InputGuard guard(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
   const bool references = HasReferenceInput(*kernel);
   // Before the kernel, because the buffer may be overwritten now and sent by another thread in the
@@ -173,6 +168,7 @@ void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
 
 void CpuDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel, OpKernelContext* context,
                              tensorflow::AsyncOpKernel::DoneCallback done) {
+  const TimedKernel timed(kernel, context);
   auto guard = std::make_unique<InputGuard>(kernel, context,
                                             GetAllocator(tensorflow::AllocatorAttributes()));
   if (guard->empty()) {

@@ -1,5 +1,5 @@
-// TensorFlow's inter-op pool, except that work made ready by a delivery runs on the delivering
-// thread: waking a pool thread costs more than transferring a small tensor.
+// TensorFlow's inter-op pool, except that work made ready by a delivery, and by such work, runs on
+// the delivering thread: waking a pool thread costs more than transferring a small tensor.
 #pragma once
 
 #include <functional>
@@ -15,12 +15,15 @@ namespace rdma_transport {
 // Thread-safe.
 class InlinePool final : public tsl::thread::ThreadPoolInterface, public Poller::Pool {
  public:
-  // `pool` must outlive this.
-  explicit InlinePool(tsl::thread::ThreadPool* pool) : pool_(pool) {}
+  // `pool` must outlive this. `all_announce`: all kernels of the process run on a CpuDevice, which
+  // announces long work. Otherwise work may wait behind a kernel that does not.
+  InlinePool(tsl::thread::ThreadPool* pool, bool all_announce)
+      : pool_(pool), all_announce_(all_announce) {}
 
   // ThreadPoolInterface.
   void Schedule(std::function<void()> work) override {
-    if (!Poller::Defer(&work)) pool_->Schedule(std::move(work));
+    if (Poller::Defer(&work) || (all_announce_ && Poller::DeferMore(&work))) return;
+    pool_->Schedule(std::move(work));
   }
   int NumThreads() const override { return pool_->NumThreads(); }
   int CurrentThreadId() const override { return pool_->CurrentThreadId(); }
@@ -36,6 +39,7 @@ class InlinePool final : public tsl::thread::ThreadPoolInterface, public Poller:
 
  private:
   tsl::thread::ThreadPool* const pool_;
+  const bool all_announce_;
 };
 
 }  // namespace rdma_transport

@@ -127,6 +127,13 @@ class RdmaServer final : public tf::GrpcServer {
     return absl::OkStatus();
   }
 
+  static bool AllAnnounce(const tf::DeviceMgr& devices) {
+    const auto all = devices.ListDevices();
+    return std::all_of(all.begin(), all.end(), [](tf::Device* device) {
+      return dynamic_cast<CpuDevice*>(device) != nullptr;
+    });
+  }
+
   absl::Status InitAll(tf::DeviceMgr* local_devices) {
     // First, because devices of a task outside the cluster abort the process.
     std::string host;
@@ -166,7 +173,7 @@ class RdmaServer final : public tf::GrpcServer {
     status = Init(options);
     status.Update(made_collectives);
     if (!status.ok()) return status;
-    static auto* pool = new InlinePool(worker_env()->compute_pool);
+    static auto* pool = new InlinePool(worker_env()->compute_pool, AllAnnounce(*local_devices));
     static auto* inline_pool = new tsl::thread::ThreadPool(pool);
     runtime_->SetPool(pool);
     worker_env()->compute_pool = inline_pool;

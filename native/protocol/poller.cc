@@ -21,6 +21,8 @@ constexpr std::chrono::seconds kStopTimeout(2);
 constexpr std::chrono::microseconds kNap(20);
 // The longest time that deferred work runs here: about the time to wake another thread.
 constexpr Nanos kShortWork = 50 * kMicrosecond;
+// Handing a piece of work to the pool takes about so long on this thread.
+constexpr Nanos kHandOutTime = 10 * kMicrosecond;
 
 }  // namespace
 
@@ -54,6 +56,10 @@ class Poller::Batch {
     }
     pool_->RunHere(here);
     return true;
+  }
+  void Add(std::function<void()> work) {
+    std::lock_guard<std::mutex> lock(poller_->batches_mu_);
+    work_.push_back(std::move(work));
   }
   // Returns whether anything is left. Requires batches_mu_.
   bool HasRest() const { return next_ < work_.size(); }
@@ -141,6 +147,12 @@ bool Poller::Defer(std::function<void()>* work) {
   return true;
 }
 
+bool Poller::DeferMore(std::function<void()>* work) {
+  if (batch_ == nullptr) return false;
+  batch_->Add(std::move(*work));
+  return true;
+}
+
 // Requires leadership. Gives it up to run the work here if another thread could poll in the
 // meantime. When something takes long, the remaining work goes to the pool. Returns false if there
 // was no work.
@@ -171,6 +183,12 @@ void Poller::LongWorkAhead() {
   Batch* batch = std::exchange(batch_, nullptr);
   batch->HandOut();
   batch->poller()->HandOver();
+}
+
+void Poller::WorkAhead(Nanos expected) {
+  if (batch_ == nullptr) return;
+  if (batch_->age() + expected > kShortWork) return LongWorkAhead();
+  if (expected > kHandOutTime) batch_->HandOut();
 }
 
 void Poller::HandOver() {

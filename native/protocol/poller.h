@@ -52,11 +52,21 @@ class Poller {
   // On a delivering thread, queues `work` to run there after the current deliveries, without waking
   // another thread. On any other thread, returns false and leaves `work` untouched.
   static bool Defer(std::function<void()>* work);
+  // In deferred work, queues `work` behind what this thread still has to run. On any other thread,
+  // or when it has handed over polling, returns false and leaves `work` untouched. The caller must
+  // be sure that what runs now announces long work.
+  static bool DeferMore(std::function<void()>* work);
   // Deferred work calls this before anything slower than waking a thread. Another thread then takes
   // over polling and the remaining deferred work. Without this call, peers need not wake any
   // thread, because this one will poll again at once; if it does not, another thread takes over
   // after one interval of `tick`.
   static void LongWorkAhead();
+  // Returns whether this thread runs deferred work and will poll again after it.
+  static bool RunsDeferredWork() { return batch_ != nullptr; }
+  // Deferred work calls this before something that is expected to take so long. If this thread
+  // would then have run deferred work for too long, acts as LongWorkAhead(). Work that waits behind
+  // it goes to the pool if that is sooner.
+  static void WorkAhead(Nanos expected);
 
  private:
   class Batch;

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.support.planned import PS, SIDE, W0, W1, feed, only_edge, plan_of, use
+from graph_analyzer import analyze
+from tests.support.planned import INLINE, PS, SIDE, W0, W1, feed, only_edge, plan_of, use
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -145,20 +146,20 @@ def test_what_does_not_fit_is_left_out_the_largest_first(limit: int, left_out: s
         assert "did not fit" in edge.reason
         assert "RDMA_TRANSPORT_ARENA_SIZE" in edge.reason
     for task in plan.tasks:
-        came = [edge.slot_bytes for edge in plan.edges if edge.destination == task.name]
-        assert task.slot_bytes == sum(came)
+        came = [edge for edge in plan.of_mode("static") if edge.destination == task.name]
+        assert task.slot_bytes == sum(edge.slot_bytes // edge.slots for edge in came)
         assert task.slot_bytes + task.source_bytes <= limit
 
 
 def test_the_receivers_memory_counts_too() -> None:
-    # three senders of 100 KiB each, one receiver that has room for two
-    def build() -> None:
-        for task in (PS, W0, W0):
+    # three senders with two buffers of 100 KiB each, one receiver that has room for two slots
+    graph = tf.Graph()
+    with graph.as_default():
+        for task in (PS, W0, "/job:worker/task:2"):
             with tf.device(task):
                 tensor = feed([100 * KIB], tf.uint8)
             use(tensor, W1)
-
-    plan = plan_of(build, arena_limit=2 * 2 * 100 * KIB)
+    plan = analyze(graph, "ps=1,worker=3", arena_limit=2 * 100 * KIB, inline_limit=INLINE)
     assert len(plan.of_mode("static")) == 2
     (edge,) = plan.of_mode("dynamic")
     assert W1 in edge.reason

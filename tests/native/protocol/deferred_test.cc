@@ -128,6 +128,69 @@ TEST_F(DeferredTest, WhatFollowsLongWorkDoesNotWaitForIt) {
   }
 }
 
+TEST_F(DeferredTest, WhatFollowsWorkThatIsExpectedToTakeLongDoesNotWaitForIt) {
+  b_.runtime().SetPool(&pool_);
+  for (int step = 1; step <= kSteps; ++step) {
+    std::atomic<int> others{0};
+    Step(step, [&](int piece) {
+      if (piece != 0) {
+        ++others;
+        return;
+      }
+      Poller::WorkAhead(step % 2 == 0 ? kSecond : 20 * kMicrosecond);
+      EXPECT_TRUE(Eventually([&] { return others.load() == kTensors - 1; }));
+    });
+  }
+}
+
+// Unless its thread was suspended for longer than short work may take.
+TEST_F(DeferredTest, WorkThatIsExpectedToBeShortKeepsPolling) {
+  b_.runtime().SetPool(&pool_);
+  int step = 0;
+  std::atomic<bool> kept{false};
+  EXPECT_TRUE(Eventually([&] {
+    Step(++step, [&](int) {
+      if (!Poller::RunsDeferredWork()) return;  // on the pool
+      Poller::WorkAhead(kMicrosecond);
+      if (Poller::RunsDeferredWork()) kept.store(true);
+    });
+    return kept.load();
+  }));
+}
+
+TEST_F(DeferredTest, MoreWorkRunsHereToo) {
+  b_.runtime().SetPool(&pool_);
+  std::atomic<int> here{0};
+  for (int step = 1; step <= kSteps; ++step) {
+    std::atomic<int> asked{0};
+    std::atomic<int> runs{0};
+    Step(step, [&](int) {
+      std::function<void()> more = [&] {
+        if (Poller::RunsDeferredWork()) ++here;
+        ++runs;
+      };
+      if (Poller::DeferMore(&more)) ++asked;
+    });
+    EXPECT_TRUE(Eventually([&] { return runs.load() == asked.load(); }));
+  }
+  EXPECT_GT(here.load(), 0);
+}
+
+TEST_F(DeferredTest, MoreWorkDoesNotWaitForLongWork) {
+  b_.runtime().SetPool(&pool_);
+  for (int step = 1; step <= kSteps; ++step) {
+    std::atomic<bool> ran{false};
+    Step(step, [&](int piece) {
+      if (piece != 0) return;
+      std::function<void()> more = [&] { ran.store(true); };
+      if (!Poller::DeferMore(&more)) more();  // on the pool
+      Poller::LongWorkAhead();
+      EXPECT_FALSE(Poller::DeferMore(&more)) << "another thread took over";
+      EXPECT_TRUE(Eventually([&] { return ran.load(); }));
+    });
+  }
+}
+
 TEST_F(DeferredTest, WorkThatDoesNotSayThatItIsLongKeepsTheRestForAMoment) {
   b_.runtime().SetPool(&pool_);
   for (int step = 1; step <= 5; ++step) {
