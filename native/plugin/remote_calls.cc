@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "plugin/failed_steps.h"
 #include "plugin/status_conversion.h"
 #include "plugin/step_errors.h"
 #include "protocol/calls.h"
@@ -32,6 +33,11 @@ class RunGraphWatch final : public PendingCall {
     if (!finished_) options_->StartCancel();
   }
 
+  void Cancel() {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (!finished_) options_->StartCancel();
+  }
+
   // The call ended with `status`: what its caller should see.
   absl::Status Finish(const absl::Status& status) {
     const bool undisturbed = Claim();
@@ -54,11 +60,13 @@ void RunGraphByGrpc(tf::WorkerInterface* inner, Peer* peer, tf::CallOptions* opt
                     tf::MutableRunGraphResponseWrapper* response, tf::StatusCallback done) {
   GlobalCounters().calls_by_grpc.fetch_add(1, std::memory_order_relaxed);
   if (opts == nullptr) return inner->RunGraphAsync(opts, request, response, std::move(done));
+  const int64_t step_id = request->step_id();
   auto watch = std::make_shared<RunGraphWatch>(opts, peer);
   inner->RunGraphAsync(
       opts, request, response,
       [watch, done = std::move(done)](const absl::Status& status) { done(watch->Finish(status)); });
   peer->Watch(watch);
+  if (HasFailed(step_id)) watch->Cancel();
 }
 
 // --- Over a link ---
@@ -78,6 +86,7 @@ class RunGraphCall final : public PendingCall {
   static void Run(const std::shared_ptr<RunGraphCall>& call) {
     // Before the call is made: `opts_` may be gone when Peer::Call() returns.
     call->opts_->SetCancelCallback([call] { Cancel(call); });
+    if (HasFailed(call->request_->step_id())) return Cancel(call);
     std::function<void()> stop = call->peer_->Call(
         CallMethod::kRunGraph, call->request_->ToProto().SerializeAsString(), call);
     if (stop == nullptr) {
@@ -192,11 +201,16 @@ class CleanupCall final : public PendingCall {
 void CallRunGraph(tf::WorkerInterface* inner, Peer* peer, tf::CallOptions* opts,
                   tf::RunGraphRequestWrapper* request, tf::MutableRunGraphResponseWrapper* response,
                   tf::StatusCallback done) {
+  auto noted = [step_id = request->step_id(), response,
+                done = std::move(done)](const absl::Status& status) {
+    NoteOutcome(step_id, status.ok() ? response->status() : status);
+    done(status);
+  };
   if (!FitsLink(*request, opts)) {
-    return RunGraphByGrpc(inner, peer, opts, request, response, std::move(done));
+    return RunGraphByGrpc(inner, peer, opts, request, response, std::move(noted));
   }
   RunGraphCall::Run(
-      std::make_shared<RunGraphCall>(inner, peer, opts, request, response, std::move(done)));
+      std::make_shared<RunGraphCall>(inner, peer, opts, request, response, std::move(noted)));
 }
 
 void CallCleanupGraph(tf::WorkerInterface* inner, Peer* peer,

@@ -6,6 +6,7 @@
 
 #include "plugin/bootstrap_call.h"
 #include "plugin/collective_steps.h"
+#include "plugin/failed_steps.h"
 #include "plugin/graph_passes.h"
 #include "plugin/graph_plans.h"
 #include "plugin/run_request.h"
@@ -65,6 +66,7 @@ void Worker::RunGraphAsync(tensorflow::CallOptions* opts,
       [this, distinct, response, done = std::move(done)](const absl::Status& status) {
         // A graph that fails before its executors begin has no rendezvous that would abort.
         const absl::Status failed = status.ok() ? response->status() : status;
+        NoteOutcome(distinct->step_id(), failed);
         if (!failed.ok()) endpoint_->AbortStep(distinct->step_id(), EncodeError(failed));
         done(status);
       });

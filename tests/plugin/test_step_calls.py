@@ -106,12 +106,12 @@ def test_an_error_is_the_one_of_grpc(clusters: Mapping[str, Cluster]) -> None:
     assert messages["rdma"] == messages["grpc"]
 
 
-def test_the_calls_that_a_failed_step_cancels_are_not_its_error(
-    clusters: Mapping[str, Cluster],
-) -> None:
+def test_the_calls_that_a_failed_step_cancels_are_not_its_error(rdma: Cluster) -> None:
     """The name of this error is before that of a cancelled call, in the order that TensorFlow uses.
 
-    So it is reported only if the cancelled call does not count.
+    So it is reported only if the cancelled call does not count. The error comes while the master
+    still makes that call: over gRPC, one of some hundred such steps never ends, because TensorFlow
+    cancels the call too early.
     """
 
     def build() -> Any:
@@ -125,17 +125,11 @@ def test_the_calls_that_a_failed_step_cancels_are_not_its_error(
             )
             return [one.op, other.op, tf.identity(waiting)]
 
-    causes = {}
-    for protocol, cluster in clusters.items():
-        with Graph(cluster, crossing) as linked, Graph(cluster, build) as graph:
-            linked.run()
-            causes[protocol] = []
-            for _ in range(3):
-                with pytest.raises(tf.errors.OpError) as caught:
-                    graph.run()
-                causes[protocol].append(type(caught.value))
-    assert causes["grpc"] == [tf.errors.AlreadyExistsError] * 3
-    assert causes["rdma"] == causes["grpc"]
+    with Graph(rdma, crossing) as linked, Graph(rdma, build) as graph:
+        linked.run()
+        for _ in range(300):
+            with pytest.raises(tf.errors.AlreadyExistsError):
+                graph.run()
 
 
 def test_a_step_that_waits_on_another_task_ends_with_its_timeout(

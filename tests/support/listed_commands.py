@@ -110,7 +110,7 @@ NOT_RUN = {
         "python -m bench.collectives --ops all_reduce --repeat 9 --mpi",
         "python -m bench.data_service --repeat 9",
         "python -m bench.edges",
-        "python -m bench.edges --repeat 15",
+        "python -m bench.edges --repeat 25",
         "python -m bench.edges --sizes 4096,65536,1048576 --repeat 9",
         "python -m bench.idle 5",
         "python -m bench.keras_fit --strategies mirrored --workers 16 --width 256 --turns 5 "
