@@ -8,7 +8,7 @@
 
 namespace rdma_transport {
 
-// While a kernel runs: before it, tells the poller how long the kernel is expected to take; after
+// While a kernel runs: before it, announces to the poller how long it is expected to take; after
 // it, records how long it took. For an asynchronous kernel, this is the time in which it starts.
 // Does nothing on threads that do not poll.
 class TimedKernel {

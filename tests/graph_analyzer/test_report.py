@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
 from graph_analyzer import AnalysisError, Plan, Task, advise, capacity, report
 from tests.graph_analyzer.test_plan import SERVER, WORKERS, sample
+from tests.support.planned import MATRIX, PS, W0, W1, plan_of, product, use
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,6 +43,23 @@ def test_edges_are_sorted_by_bytes_with_unknown_sizes_last() -> None:
     ]
     assert "w0 (VarHandleOp) [variable]" in {row[6] for row in rows}
     assert "string[…]" in {row[2] for row in rows}
+
+
+def test_edges_name_the_accelerators_at_their_ends() -> None:
+    def build() -> None:
+        with tf.device(f"{W0}/device:GPU:1"):
+            made = product()
+        use(made, PS)
+        use(made, f"{W1}/device:GPU:0")
+
+    plan = plan_of(build)
+    rows = shown(report.edge_table(plan))
+    ends = {"worker:0 GPU:1 → ps:0", "worker:0 GPU:1 → worker:1 GPU:0"}
+    assert {row[1] for row in rows if row[0] == "m:0"} == ends
+    assert {(edge.mode, edge.bytes) for edge in plan.tensors if edge.name == "m:0"} == {
+        ("static", MATRIX)
+    }
+    assert all(edge.slots for edge in plan.tensors if edge.name == "m:0")
 
 
 def test_memory_links_and_totals() -> None:
