@@ -145,11 +145,16 @@ def _show_live(which: str, as_json: bool) -> None:
     from rdma_transport import live
 
     try:
-        plans = {server.pid: server.stats()["plan"] for server in live.find([which])}
+        answers, silent = live.ask(live.find([which]))
     except ValueError as error:
         raise AnalysisError(f"--live: {error}") from error
-    except (LookupError, ConnectionError) as error:
+    except LookupError as error:
         fail(str(error.args[0]), FAILED)
+    if not answers:
+        fail("; ".join(silent.values()), FAILED)
+    for why in silent.values():  # a process may end meanwhile
+        typer.echo(f"warning: {why}", err=True)
+    plans = {pid: answer["plan"] for pid, answer in answers.items()}
     if as_json:
         print_json({"version": VERSION, "live": {str(pid): one for pid, one in plans.items()}})
         return

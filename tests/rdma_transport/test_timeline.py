@@ -136,7 +136,7 @@ def test_over_verbs_slots_of_the_receiver_come_back() -> None:
             kept = {one.server.pid: one.end() for one in recordings}
     (peer,) = status["peers"]
     assert (peer["transport"], peer["linked"]) == ("verbs", True)
-    assert peer["slots"]["agreed"] >= 2
+    assert peer["slots"]["agreed"] >= 1
     slices = checked(recording.build(kept))
     wide = [event for event in slices if event["args"]["bytes"] == WIDE]
     assert len(wide) == 10
