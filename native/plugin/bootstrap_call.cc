@@ -1,5 +1,7 @@
 #include "plugin/bootstrap_call.h"
 
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "plugin/status_conversion.h"
@@ -21,13 +23,11 @@ struct Call {
   tensorflow::TensorResponse response;
 };
 
-}  // namespace
-
-void CallBootstrap(std::shared_ptr<tensorflow::WorkerCacheInterface> cache, const std::string& task,
-                   tensorflow::Device* device, std::string request, Nanos timeout,
-                   std::function<void(Status, std::string)> done) {
+void CallBootstrap(const std::shared_ptr<tensorflow::WorkerCacheInterface>& cache,
+                   const std::string& task, tensorflow::Device* device, std::string request,
+                   Nanos timeout, std::function<void(Status, std::string)> done) {
   auto call = std::make_shared<Call>();
-  call->cache = std::move(cache);
+  call->cache = cache;
   call->task = task;
   call->worker = call->cache->GetOrCreateWorker(task);
   if (call->worker == nullptr) {
@@ -51,6 +51,16 @@ void CallBootstrap(std::shared_ptr<tensorflow::WorkerCacheInterface> cache, cons
         }
         done(OkStatus(), std::string(reply.value()));
       });
+}
+
+}  // namespace
+
+BootstrapCall BootstrapOver(std::shared_ptr<tensorflow::WorkerCacheInterface> cache,
+                            const Peer* peer, tensorflow::Device* device) {
+  return [cache = std::move(cache), peer, device](std::string request, Nanos timeout,
+                                                  std::function<void(Status, std::string)> done) {
+    CallBootstrap(cache, peer->task(), device, std::move(request), timeout, std::move(done));
+  };
 }
 
 }  // namespace rdma_transport

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "protocol/bootstrap.h"
+#include "protocol/peer.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 
@@ -14,10 +14,9 @@ namespace rdma_transport {
 inline constexpr char kBootstrapKey[] = "rdma_transport_bootstrap";
 inline constexpr char kBootstrapType[] = "type.googleapis.com/rdma_transport.Bootstrap";
 
-// Calls `task` through `cache`. `device` is any local device; it only serves to parse the reply.
-// Calls `done` exactly once, on any thread; see BootstrapCall for the codes.
-void CallBootstrap(std::shared_ptr<tensorflow::WorkerCacheInterface> cache, const std::string& task,
-                   tensorflow::Device* device, std::string request, Nanos timeout,
-                   std::function<void(Status, std::string)> done);
+// Returns what calls the peer through `cache`, while the peer exists. `device` is any local device;
+// it only serves to parse the reply.
+BootstrapCall BootstrapOver(std::shared_ptr<tensorflow::WorkerCacheInterface> cache,
+                            const Peer* peer, tensorflow::Device* device);
 
 }  // namespace rdma_transport

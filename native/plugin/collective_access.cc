@@ -101,11 +101,7 @@ Peer* CollectiveAccess::PeerFor(const std::string& task) {
 }
 
 BootstrapCall CollectiveAccess::CallFor(const Peer* peer) {
-  // This object may be destroyed before the call ends.
-  return [cache = cache_, peer, device = dev_mgr_->ListDevices().front()](
-             std::string request, Nanos timeout, std::function<void(Status, std::string)> done) {
-    CallBootstrap(cache, peer->task(), device, std::move(request), timeout, std::move(done));
-  };
+  return BootstrapOver(cache_, peer, dev_mgr_->ListDevices().front());
 }
 
 void CollectiveAccess::FetchByGrpc(const CollectiveTransferArgs& args, tf::Tensor* tensor,

@@ -58,12 +58,8 @@ Peer* StepRendezvous::PeerFor(absl::string_view device, std::shared_ptr<ReceiptL
 }
 
 BootstrapCall StepRendezvous::CallFor(const Peer* peer) {
-  // This object may be destroyed before the call.
-  return [cache = session()->GetSharedWorkerCache(), peer,
-          device = env_->device_mgr->ListDevices().front()](
-             std::string request, Nanos timeout, std::function<void(Status, std::string)> done) {
-    CallBootstrap(cache, peer->task(), device, std::move(request), timeout, std::move(done));
-  };
+  return BootstrapOver(session()->GetSharedWorkerCache(), peer,
+                       env_->device_mgr->ListDevices().front());
 }
 
 const char* StepRendezvous::NotCarried(const tf::Tensor& tensor) {

@@ -97,10 +97,7 @@ void Worker::Plan(const tensorflow::RegisterGraphRequest& request, const std::st
             [&](const std::string& task) -> Peer* {
               Peer* peer = PeerOf(cache.get(), task);
               if (peer == nullptr) return nullptr;
-              peer->Connect([&](std::string message, Nanos timeout,
-                                std::function<void(Status, std::string)> done) {
-                CallBootstrap(cache, task, device, std::move(message), timeout, std::move(done));
-              });
+              peer->Connect(BootstrapOver(cache, peer, device));
               return peer;
             });
 }

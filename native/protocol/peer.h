@@ -77,7 +77,7 @@ class Peer {
   void ReceivedByGrpc(const PendingRecv& recv, int64_t step, std::string_view key, uint64_t bytes,
                       Nanos begin);
 
-  // Connects to the peer if necessary.
+  // Connects to the peer if necessary. `call` is as in Send().
   void Connect(const BootstrapCall& call);
   // Makes `edges` static on the link, and on each later one as it comes up. Edges without bytes are
   // skipped. Unplan() removes them, including edges promoted since.
