@@ -1,5 +1,6 @@
 """Ways to TensorFlow that rename devices: nothing is copied, and nobody writes into what came."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,16 +68,16 @@ def test_functions_are_static_from_their_first_step(front_end: str, edges: int) 
     assert weights["grpc"] == weights["rdma"]
 
 
-def test_slots_of_receivers_are_ready_at_the_latest_in_the_second_step() -> None:
-    """Two tasks that meet in the first step send before their slots are there."""
+def test_steps_use_the_slots_of_receivers_as_soon_as_they_are_there() -> None:
+    """Two tasks that meet in the first step send before that. On a busy machine, more steps do."""
     with connected("functions", "rdma", {"RDMA_TRANSPORT_ZERO_COPY": "off"}) as client:
-        before = client.run(1)
-        after = client.run(1)
-    assert before is not None
-    assert after is not None
-    sent = combine(after, before, -1)["sent"]
-    assert sent["static"]["tensors"] == 5
-    assert sent["dynamic"]["tensors"] == 0
+        counted = [client.run(1) for _ in range(10)]
+    steps = [
+        {mode: sent["tensors"] for mode, sent in combine(after, before, -1)["sent"].items()}
+        for before, after in itertools.pairwise(counted)
+        if before is not None and after is not None
+    ]
+    assert any(step["static"] == 5 and step["dynamic"] == 0 for step in steps), steps
 
 
 @contextmanager
