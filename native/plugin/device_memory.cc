@@ -5,6 +5,7 @@
 
 #include "plugin/owned_buffer.h"
 #include "plugin/profile.h"
+#include "plugin/side_stream.h"
 #include "protocol/counters.h"
 #include "tensorflow/core/platform/env.h"
 
@@ -12,6 +13,14 @@ namespace rdma_transport {
 namespace {
 
 namespace tf = tensorflow;
+
+// A kernel may wait for the copies of tensors up to this size. Those of larger ones overlap with
+// kernels, on the streams that TensorFlow's device contexts have for them.
+constexpr size_t kMaxSmall = size_t{64} << 10;
+
+void CountCopy(const tf::Tensor& tensor) {
+  GlobalCounters().device_copied_bytes.fetch_add(tensor.TotalBytes(), std::memory_order_relaxed);
+}
 
 // What a copy needs until its end.
 struct Copy {
@@ -23,9 +32,7 @@ struct Copy {
   ProfiledSpan span;
 
   void End(const absl::Status& status) {
-    if (status.ok()) {
-      GlobalCounters().device_copied_bytes.fetch_add(from.TotalBytes(), std::memory_order_relaxed);
-    }
+    if (status.ok()) CountCopy(from);
     span.EndCopy(direction, from.TotalBytes());
     done(status);
   }
@@ -50,6 +57,14 @@ std::shared_ptr<Copy> MakeCopy(tf::DeviceContext* context, tf::Device* device,
                                       direction, ProfiledSpan()});
   copy->span.Begin();
   return copy;
+}
+
+// Returns what copies a small tensor, or null if the device context has to.
+SideStream* SideStreamFor(const tf::Tensor& tensor, const tf::Device& device,
+                          tf::DeviceContext* context) {
+  const size_t bytes = tensor.TotalBytes();
+  if (context == nullptr || bytes == 0 || bytes > kMaxSmall) return nullptr;
+  return SideStream::Of(device, context);
 }
 
 }  // namespace
@@ -82,8 +97,16 @@ void CopyToHost(tf::DeviceContext* context, tf::Device* device, const tf::Tensor
                 const tf::Tensor& to, tf::StatusCallback done) {
   const auto copy = MakeCopy(context, device, from, to, std::move(done), "to host");
   if (copy == nullptr) return;
-  copy->context->CopyDeviceTensorToCPU(&copy->from, "", device, &copy->to,
-                                       [copy](const absl::Status& status) { copy->End(status); });
+  context = copy->context.get();
+  SideStream* const side = SideStreamFor(from, *device, context);
+  if (side != nullptr) {
+    const absl::Status enqueued = side->CopyToHost(
+        context, device, from, to, [copy](const absl::Status& status) { copy->End(status); });
+    if (!enqueued.ok()) copy->End(enqueued);
+    return;
+  }
+  context->CopyDeviceTensorToCPU(&copy->from, "", device, &copy->to,
+                                 [copy](const absl::Status& status) { copy->End(status); });
 }
 
 void CopyToDevice(tf::DeviceContext* context, tf::Device* device, const tf::Tensor& from,
@@ -100,6 +123,21 @@ void CopyToDevice(tf::DeviceContext* context, tf::Device* device, Delivery from,
       new OwnedBuffer(from.data, from.bytes, std::move(from.owner), from.exclusive));
   CopyToDevice(context, device, tf::Tensor(to.dtype(), to.shape(), std::move(buffer)), to,
                std::move(done));
+}
+
+void EnqueueToDevice(tf::DeviceContext* context, tf::Device* device, const tf::Tensor& from,
+                     const tf::Tensor& to, tf::StatusCallback done) {
+  context = ContextOf(context, device);
+  SideStream* const side = SideStreamFor(from, *device, context);
+  if (side == nullptr) return CopyToDevice(context, device, from, to, std::move(done));
+  ProfiledSpan span;
+  span.Begin();
+  // Does not hold `to`: a kernel may compute its result there only if it alone does.
+  const absl::Status enqueued = side->CopyToDevice(
+      context, device, from, to,
+      [from, span](const absl::Status&) { span.EndCopy("to device", from.TotalBytes()); });
+  if (enqueued.ok()) CountCopy(from);
+  done(enqueued);
 }
 
 absl::Status AfterDevice(tf::DeviceContext* context, tf::Device* device,

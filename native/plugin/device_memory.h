@@ -42,6 +42,13 @@ void CopyToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device
 void CopyToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device, Delivery from,
                   const tensorflow::Tensor& to, tensorflow::StatusCallback done);
 
+// Copies as CopyToDevice(), but does not wait for the copy of a small tensor: calls `done`, before
+// it returns, when the copy is enqueued where the device computes. All that the device is asked to
+// do from then on finds the tensor there.
+void EnqueueToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device,
+                     const tensorflow::Tensor& from, const tensorflow::Tensor& to,
+                     tensorflow::StatusCallback done);
+
 // Calls `then`, on another thread, when the device has computed all that was enqueued on the
 // context's stream. Returns an error if it cannot; `then` is not called then.
 absl::Status AfterDevice(tensorflow::DeviceContext* context, tensorflow::Device* device,

@@ -104,8 +104,8 @@ class DeviceRecv : public std::enable_shared_from_this<DeviceRecv> {
       GlobalCounters().copied_bytes.fetch_add(from.TotalBytes(), std::memory_order_relaxed);
       return End(absl::OkStatus());
     }
-    CopyToDevice(args_.device_context, device_, from, to,
-                 [self = shared_from_this()](const absl::Status& status) { self->End(status); });
+    EnqueueToDevice(args_.device_context, device_, from, to,
+                    [self = shared_from_this()](const absl::Status& status) { self->End(status); });
   }
 
   // A part has ended.

@@ -35,6 +35,15 @@ def crossings() -> Any:
     return at(B_CPU, back)[-3:]
 
 
+def back_and_forth() -> Any:
+    """The same, with a device that waits for what becomes of a tensor it sent."""
+    n = v1.placeholder(tf.int32, [], "n")
+    with tf.device(A_CPU):
+        data = tf.cast(tf.range(n), tf.float32)
+    back = computed(A1, computed(B0, computed(A0, data)))
+    return at(A_CPU, computed(A0, computed(B0, back)))[-3:]
+
+
 def beside() -> Any:
     """Crosses without an accelerator."""
     with tf.device(A_CPU):
@@ -141,15 +150,19 @@ def test_a_copy_that_the_device_refuses(cluster: AcceleratorCluster, fault: str,
         assert_nothing_is_held(cluster)
 
 
+@pytest.mark.parametrize("n", [SMALL, LARGE])
+@pytest.mark.parametrize("lose_callbacks", [0, 1])
 @PROTOCOLS
-def test_a_stream_in_error(protocol: str) -> None:
+def test_a_stream_in_error(protocol: str, lose_callbacks: int, n: int) -> None:
     """TensorFlow ends a process whose device is in error; that is an error for the others."""
-    with AcceleratorCluster(JOBS, protocol) as cluster, ready(cluster) as graph:
+    with AcceleratorCluster(JOBS, protocol) as cluster, Graph(cluster, back_and_forth) as graph:
+        run(graph, SMALL)
+        run(graph, n)
         a, b = tasks(cluster)
-        b.set("fail_stream=1")
+        b.set(f"fail_stream=1 lose_callbacks={lose_callbacks}")
         began = time.monotonic()
         with pytest.raises((tf.errors.UnavailableError, tf.errors.AbortedError)):
-            run(graph)
+            run(graph, n)
         assert time.monotonic() - began < 1 + SLACK
         assert eventually(lambda: b.process.poll() is not None)
         assert a.process.poll() is None

@@ -22,5 +22,4 @@ def test_crossings_are_measured_and_none_goes_by_grpc(tmp_path: Path) -> None:
     assert [row["bytes"] for row in rows] == [4, 2_000_000]
     assert all(row["wrong"] == 0 and row["sent"]["grpc"]["tensors"] == 0 for row in rows)
     assert all(row[protocol]["median"] > 0 for row in rows for protocol in ("grpc", "rdma"))
-    assert all(row["rdma_added"]["median"] < row["rdma"]["median"] for row in rows)
     assert all(row["copies"]["median"] > 0 for row in rows)

@@ -233,11 +233,10 @@ void MemSet32(const SP_Device*, SP_Stream stream, SP_DeviceMemoryBase* location,
 }
 
 TF_Bool HostCallback(const SP_Device*, SP_Stream stream, SE_StatusCallbackFn call, void* argument) {
-  stream->EnqueueAlways([call, argument] {
+  stream->CallBack([call, argument] {
     TF_Status* status = TF_NewStatus();
     call(argument, status);
     TF_DeleteStatus(status);
-    ++counters().callbacks;
   });
   return 1;
 }

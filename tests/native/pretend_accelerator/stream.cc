@@ -1,6 +1,7 @@
 #include "stream.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -13,6 +14,8 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 
 constexpr int kScribble = 0xa5;
+
+std::atomic<bool> any_failed{false};
 
 }  // namespace
 
@@ -95,6 +98,7 @@ void Stream::RunUnlessFailed(const Operation& operation) {
   if (!failed() && Strikes(&settings().fail_stream, /*lasting=*/false)) {
     const std::lock_guard<std::mutex> lock(mutex_);
     failed_ = true;
+    any_failed = true;
   }
   if (!failed()) RunLate(operation, &random_);
   --counters().pending;
@@ -126,6 +130,14 @@ void Stream::BlockUntilDone() {
   const auto event = std::make_shared<EventState>();
   Record(event);
   event->Wait(1);
+}
+
+void Stream::CallBack(std::function<void()> run) {
+  EnqueueAlways([run = std::move(run)] {
+    if (any_failed && settings().lose_callbacks != 0) return;
+    run();
+    ++counters().callbacks;
+  });
 }
 
 bool Stream::failed() const {

@@ -62,6 +62,8 @@ class Stream {
   void Enqueue(Operation operation);
   // Runs in its turn even if the stream is in error.
   void EnqueueAlways(std::function<void()> run);
+  // The same for a callback of the host, unless the settings lose it.
+  void CallBack(std::function<void()> run);
   void Record(const SharedEvent& event);
   void WaitFor(const SharedEvent& event);
   void WaitFor(Stream* other);
