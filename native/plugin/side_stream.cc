@@ -22,7 +22,7 @@ namespace tf = tensorflow;
 namespace {
 
 // A device in error need not make host callbacks.
-constexpr std::chrono::milliseconds kOverdue(500);
+constexpr Nanos kOverdue = 500 * kMillisecond;
 
 }  // namespace
 
@@ -96,9 +96,10 @@ class SideStream::Thread {
         idle_ = true;
         changed_.wait(lock, [this] { return !idle_ || !reached_.empty(); });
         idle_ = false;
-      } else if (changed_.wait_for(lock, kOverdue) == std::cv_status::timeout) {
-        ReportOverdue(&lock);
+      } else {
+        changed_.wait_for(lock, std::chrono::nanoseconds(kOverdue));
       }
+      if (Now() - looked_ >= kOverdue) ReportOverdue(&lock);
     }
   }
 
@@ -115,9 +116,9 @@ class SideStream::Thread {
   // Makes TensorFlow's event manager look at the devices whose callbacks did not come for long.
   void ReportOverdue(std::unique_lock<std::mutex>* lock) {
     std::vector<std::shared_ptr<Wait>> overdue;
-    const Nanos before = Now() - std::chrono::nanoseconds(kOverdue).count();
+    looked_ = Now();
     for (const auto& wait : waits_) {
-      if (wait->since > before) break;
+      if (looked_ - wait->since < kOverdue) break;
       if (!std::exchange(wait->overdue, true)) overdue.push_back(wait);
     }
     lock->unlock();
@@ -131,6 +132,7 @@ class SideStream::Thread {
   std::list<std::shared_ptr<Wait>> waits_;  // until they end, oldest first
   std::deque<std::shared_ptr<Wait>> reached_;
   bool idle_ = false;  // the thread waits for the first of `waits_`
+  Nanos looked_ = 0;   // when the thread last looked for what is overdue
 };
 
 SideStream* SideStream::Of(const tf::Device& device, tf::DeviceContext* context) {
