@@ -40,11 +40,10 @@ struct SideStream::Wait {
   void End() {
     absl::Status error = ErrorOfStream(compute);
     if (error.ok()) error = ErrorOfStream(side);
-    if (error.ok()) return then(error);
-    AskEventManager([then = then, error] { then(error); });
+    if (error.ok() || !AskEventManager([then = then, error] { then(error); }).ok()) then(error);
   }
-  void AskEventManager(std::function<void()> function) {
-    context->ThenExecute(device, compute, std::move(function)).IgnoreError();
+  absl::Status AskEventManager(std::function<void()> function) {
+    return context->ThenExecute(device, compute, std::move(function));
   }
 };
 
@@ -122,7 +121,7 @@ class SideStream::Thread {
       if (!std::exchange(wait->overdue, true)) overdue.push_back(wait);
     }
     lock->unlock();
-    for (const auto& wait : overdue) wait->AskEventManager([] {});
+    for (const auto& wait : overdue) wait->AskEventManager([] {}).IgnoreError();
     overdue.clear();
     lock->lock();
   }

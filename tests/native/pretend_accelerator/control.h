@@ -44,8 +44,7 @@
 //                    in error: it carries out no further copies and kernels, and its events have
 //                    the status SE_EVENT_ERROR. It still makes callbacks.
 //
-//   lose_callbacks=0|1  1: once a stream is in error, no stream makes callbacks any more, as in
-//   CUDA
+//   lose_callbacks=1 once a stream is in error, no stream makes callbacks any more, as in CUDA
 #pragma once
 
 #include <stdint.h>
