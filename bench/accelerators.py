@@ -102,14 +102,17 @@ class Alternation:
         return self._session.run(self._result)
 
 
-def _opened(stack: ExitStack, cluster: Cluster, device: str, size: int) -> list[Alternation]:
-    """The crossings, and the copies alone."""
+def _opened(
+    stack: ExitStack, clusters: dict[str, Cluster], device: str, size: int
+) -> dict[str, Alternation]:
+    """The crossings over each protocol, and the copies alone."""
     here, there = (f"/job:{job}/task:0/device:{device}:0" for job in JOBS)
     processor = f"/job:{JOBS[0]}/task:0/cpu:0"
-    return [
-        Alternation(stack, cluster, (here, there), CROSSINGS, size),
-        Alternation(stack, cluster, (here, processor), COPIES, size),
-    ]
+    opened = {
+        name: Alternation(stack, cluster, (here, there), CROSSINGS, size)
+        for name, cluster in clusters.items()
+    }
+    return opened | {ALONE: Alternation(stack, clusters["rdma"], (here, processor), COPIES, size)}
 
 
 def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
@@ -128,18 +131,13 @@ def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
         }
         for size in track(sizes, "measuring crossings"):
             with ExitStack() as sessions:
-                ways = {
-                    name: _opened(sessions, cluster, device, size)
-                    for name, cluster in clusters.items()
-                }
-                results = {name: crossings.result() for name, (crossings, _) in ways.items()}
+                ways = _opened(sessions, clusters, device, size)
+                results = {name: ways[name].result() for name in PROTOCOLS}
                 before = clusters["rdma"].counted()
                 times: dict[str, list[float]] = {}
                 for _ in range(repeat):
-                    for name, (crossings, copies) in ways.items():
-                        times.setdefault(name, []).append(crossings.milliseconds())
-                        if name == "rdma":
-                            times.setdefault(ALONE, []).append(copies.milliseconds())
+                    for name, way in ways.items():
+                        times.setdefault(name, []).append(way.milliseconds())
                 rows.append(
                     {
                         "bytes": size,
