@@ -136,7 +136,8 @@ class ChannelHandler {
 // How soon a notification must reach the peer.
 enum class Urgency {
   kWake,  // at once: it wakes a peer that sleeps
-  kLazy,  // may be delayed until the sender's polling thread polls or is about to sleep
+  // May be delayed until the sender's polling thread is about to sleep, or has polled for long.
+  kLazy,
 };
 
 // What a notification follows, besides the earlier notifications that follow everything.

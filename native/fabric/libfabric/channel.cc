@@ -274,6 +274,7 @@ void LibfabricChannel::Confirm() {
   if (read_.load() == confirmed_.read && !OwesWrites()) return;
   if (!Serving(state_.load())) return;
   // What is queued already confirms, too, unless it must wait for what the peer confirms.
+  CloseMessage();
   const OutgoingMessage* next = outbox_.Front();
   if (control_.empty() && (next == nullptr || !MayLeave(*next))) {
     control_.push_back({MessageKind::kConfirm, std::string()});

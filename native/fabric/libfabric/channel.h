@@ -119,6 +119,8 @@ class LibfabricChannel final : public Channel,
   bool OwesConfirmation() const { return unconfirmed_since_.load(std::memory_order_relaxed) != 0; }
   // Confirms what came by `before`.
   void ConfirmIfDue(Nanos before);
+  // Sends the notifications that have been delayed since `before` or longer.
+  void SendDelayedIfDue(Nanos before);
   // Looks for what is overdue.
   void Probe(Nanos now);
 
@@ -146,6 +148,7 @@ class LibfabricChannel final : public Channel,
   Status HoldNote(uint64_t ticket, bool ordered, const iovec* parts, int count, uint64_t number);
   void AddHeld();
   Status Transfer(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
+  void CloseMessage();
   void Pump();
   Operation* NewOperation(Operation::Kind kind);
   bool PostControl();
@@ -248,6 +251,7 @@ class LibfabricChannel final : public Channel,
   Nanos asked_at_ = 0;                // since when it has been, or was asked for
   uint64_t arrived_there_ = 0;        // writes of this side that the peer has confirmed
   std::atomic<Nanos> unconfirmed_since_{0};
+  std::atomic<Nanos> delayed_since_{0};  // the first record of the open message
   uint64_t notified_ = 0;
   uint64_t told_delivered_ = 0;
   uint64_t under_way_ = 0;   // operations

@@ -44,7 +44,7 @@ void LibfabricChannel::CloseLocked(const Status& reason) {
   close_reason_ = reason;
   deadline_ = Now() + kClosingTimeout;
   state_.store(State::kClosing);
-  outbox_.Close();
+  CloseMessage();
   Pump();
   Attend();
 }
@@ -57,6 +57,7 @@ void LibfabricChannel::PartLocked(const Status& reason) {
   deadline_ = Now() + kPartingTimeout;
   held_.Drop();
   outbox_.Drop();
+  delayed_since_.store(0, std::memory_order_relaxed);
   transfers_.Drop();
   control_.clear();
   state_.store(State::kParting);
@@ -119,10 +120,8 @@ bool LibfabricChannel::Service(Nanos now) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     needs_service_.store(false, std::memory_order_relaxed);
-    if (Serving(state_.load())) {
-      outbox_.Retry();
-      outbox_.Close();
-    }
+    if (Serving(state_.load())) outbox_.Retry();
+    if (state_.load() == State::kClosing) CloseMessage();
     Pump();
     if (state_.load() == State::kClosing) {
       const bool done = held_.empty() && outbox_.Idle() && !Busy();
@@ -176,7 +175,7 @@ void LibfabricChannel::TellClosed(bool released) {
 void LibfabricChannel::BeforeSleep() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return;
-  outbox_.Close();
+  CloseMessage();
   Pump();
 }
 

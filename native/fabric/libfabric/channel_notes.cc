@@ -26,17 +26,32 @@ Status LibfabricChannel::Notify(const iovec* parts, int count, Urgency urgency, 
   return OkStatus();
 }
 
-// A record that is not sent now is sent with the next one, or by the polling thread.
+// A record that is not sent now goes with the next one that is: an answer to what the peer sent
+// often follows at once. A message of its own would cost both sides a system call and wake the
+// peer. The polling thread sends it before it sleeps, or when it has waited for long.
 Status LibfabricChannel::AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number,
                                    bool now) {
   RDMA_RETURN_IF_ERROR(outbox_.Add(kind, parts, count, number, transfers_.begun()));
   if (now || device_->asleep()) {
-    outbox_.Close();
+    CloseMessage();
     Pump();
-  } else {
-    Attend();
+  } else if (outbox_.Front() != nullptr || !outbox_.HasOpen()) {
+    Attend();  // the open message does not hold all of the record
+  }
+  if (outbox_.HasOpen() && delayed_since_.load(std::memory_order_relaxed) == 0) {
+    delayed_since_.store(Now(), std::memory_order_relaxed);
   }
   return OkStatus();
+}
+
+void LibfabricChannel::CloseMessage() {
+  outbox_.Close();
+  delayed_since_.store(0, std::memory_order_relaxed);
+}
+
+void LibfabricChannel::SendDelayedIfDue(Nanos before) {
+  const Nanos since = delayed_since_.load(std::memory_order_relaxed);
+  if (since != 0 && since <= before) Flush().IgnoreError();
 }
 
 Status LibfabricChannel::HoldNote(uint64_t ticket, bool ordered, const iovec* parts, int count,
@@ -61,13 +76,13 @@ void LibfabricChannel::AddHeld() {
     held_.Pop();
     added = true;
   }
-  if (added) outbox_.Close();
+  if (added) CloseMessage();
 }
 
 Status LibfabricChannel::Flush() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load()) || !device_->domain().Usable()) return NotConnected();
-  outbox_.Close();
+  CloseMessage();
   Pump();
   return OkStatus();
 }

@@ -20,6 +20,8 @@ constexpr Nanos kRestlessSleep = kMillisecond;
 constexpr Nanos kWriteEndDelay = 5 * kMillisecond;
 // Most confirmations go with a message in the other direction, which seldom takes longer.
 constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
+// Of lazy notifications, if this thread neither sleeps nor sends others to the peer.
+constexpr Nanos kLongestDelay = 500 * kMicrosecond;
 constexpr int kBatchesPerPoll = 8;
 constexpr int kMaxFruitless = 64;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
@@ -342,6 +344,7 @@ int LibfabricDevice::Poll() {
   for (const auto& [number, channel] : by_number_) {
     if (probe) channel->Probe(now);
     channel->ConfirmIfDue(now - kConfirmationDelay);
+    channel->SendDelayedIfDue(now - kLongestDelay);
     if (!channel->NeedsService() && !(again && channel->Restless())) continue;
     if (!channel->Service(now)) Forget(*channel);
   }

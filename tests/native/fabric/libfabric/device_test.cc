@@ -49,6 +49,24 @@ TEST_F(LibfabricDeviceTest, ADeviceWithoutMemoryForMessagesIsAnError) {
   SetFaulty("mr_fail=0");
 }
 
+// A machine that stops this thread for long between the two may send them apart, but not each time.
+TEST_F(LibfabricDeviceTest, ALazyNotificationGoesWithTheNextOneThatWakes) {
+  ConnectedPair();
+  ASSERT_TRUE(PollUntil([&] { return a_.channel->backlog().used_bytes == 0; }));
+  constexpr size_t kTries = 5;
+  for (size_t i = 0; i < kTries; ++i) {
+    ASSERT_TRUE(a_.Notify("lazy", Urgency::kLazy).ok());
+    for (int polls = 0; polls < 3; ++polls) a_.device->Poll();
+    ASSERT_TRUE(a_.Notify("wakes").ok());
+  }
+  EXPECT_LT(a_.channel->backlog().used_bytes, 2 * kTries * Domain::frame_bytes());
+  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 2 * kTries; }));
+  for (size_t i = 0; i < kTries; ++i) {
+    EXPECT_EQ(b_.handler->notes[2 * i], "lazy");
+    EXPECT_EQ(b_.handler->notes[2 * i + 1], "wakes");
+  }
+}
+
 TEST_F(LibfabricDeviceTest, MessagesThatAreTooShortAreRefusedAtOnce) {
   SetFaulty("max_msg=1000");
   std::unique_ptr<Device> device;
