@@ -257,7 +257,7 @@ def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
     result.notes += [
         "edge: what an edge adds to a chain of x + 1 and x * 0.5, with its share of step_cost.",
         "hop: a whole hop of that chain; local: in one process; floor: two processes that share "
-        "memory and do nothing else, on one thread each.",
+        "memory, or between hosts one TCP connection, and do nothing else, on one thread each.",
         "step_cost: what a step with one edge of 4 B adds to that step in one process.",
         "reference: an edge of a chain of identities, which passes a reference: nothing is read. "
         "local: between two CPU devices of one process.",

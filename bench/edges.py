@@ -9,9 +9,10 @@ same step in one process. It also includes what the edge costs the computation: 
 in the cache, and operations in place that are only possible in one process.
 
 Two columns are times of a whole hop, arithmetic included. "one process" is the chain in one
-process. The floor is two processes that compute the same in turns on memory that they share, and do
-nothing else (`bench.support.floor`), with one thread per hop where TensorFlow uses two. A hop over
-an edge takes the time of the edge and of one process together.
+process. The floor is two processes that compute the same in turns, and do nothing else
+(`bench.support.floor`), with one thread per hop where TensorFlow uses two: on memory that they
+share, or between two hosts on what they send each other over one TCP connection. A hop over an edge
+takes the time of the edge and of one process together.
 
 gRPC, rdma, rdma without static edges, one process and the floor take turns in one run. In each turn
 a step warms up, and two are measured. The results of all chains are compared with one process, bit
@@ -35,7 +36,7 @@ from .chains import CHAIN_TASK, COMPUTED, Chain, RemoteChain, fitting, on_each
 from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.exit import run_command
-from .support.floor import Floor
+from .support.floor import Floor, floor_between
 from .support.hosts import Layout, across, everything_here, reached
 from .support.machine import describe
 from .support.namespaces import measured_between
@@ -111,11 +112,13 @@ def measure_on(
     results, and `…_sent` is what all tasks of a cluster sent by mode for its row, None over gRPC.
     """
     rows = []
+    layout = next(iter(clusters.values())).layout
+    places = layout(jobs[0], 0), layout(jobs[1], 0)
     for size in track(sizes, "measuring edges"):
         length = hops or fitting(HOPS, size)[-1]
         with ExitStack() as stack:
             chains = _chains(stack, clusters, size, length, jobs)
-            steps: Steps = {**chains, "floor": Floor(stack, size)}
+            steps: Steps = {**chains, "floor": floor_between(stack, size, *places)}
             before = {name: cluster.counted() for name, cluster in clusters.items()}
             wrong = {name: each.wrong(length) for name, each in steps.items()}
             times = _microseconds(steps, length, repeat)
@@ -247,7 +250,8 @@ def main(
     console.print(show(rows, cost, repeat))
     console.print(
         "static: rdma. dynamic: rdma with RDMA_TRANSPORT_STATIC=off. one process, floor: a whole "
-        "hop with its arithmetic; the floor computes on one thread. step: what a step with one "
+        "hop with its arithmetic; the floor computes on one thread, on shared memory or, between "
+        "hosts, on what one TCP connection carries. step: what a step with one "
         "edge of 4 B adds, and that step in one process. <: below the noise; the value is a 95 % "
         "bound. noisy: the 95 % interval of a median is wide."
     )

@@ -30,6 +30,7 @@ SUPPORT = Path(__file__).parent
 PROGRAMS = {
     "task": SUPPORT / "task.py",
     "collective_task": SUPPORT / "collective_task.py",
+    "tcp_floor_task": SUPPORT / "tcp_floor_task.py",
     "fabric": SUPPORT.parent / "fabric.py",
 }
 HEAD_SECONDS = 5.0

@@ -1,9 +1,10 @@
-"""The least time of a hop: two processes compute in turns on memory that they share.
+"""The least time of a hop: two processes compute in turns on the same bytes, and do nothing else.
 
 They compute what a computed chain of `bench.chains` computes, `x + 1` and `x * 0.5`, on as many
-bytes. They send nothing and allocate nothing: a process spins on a counter in shared memory, with
-sched_yield, until it is its turn. NumPy computes on one thread. TensorFlow uses two, so it may
-compute large tensors faster than this floor.
+bytes. On one host they share memory. They send nothing and allocate nothing: a process spins on a
+counter in shared memory, with sched_yield, until it is its turn. Two hosts send each other the
+tensor over one TCP connection, through blocking sockets. NumPy computes on one thread. TensorFlow
+uses two, so it may compute large tensors faster than this floor.
 """
 
 import mmap
@@ -11,19 +12,70 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from .child import Child
+from .hosts import Place
 
 TASK = Path(__file__).with_name("floor_task.py")
+TCP_TASK = Path(__file__).with_name("tcp_floor_task.py")
 
 
-class Floor:
+def floor_between(stack: ExitStack, size: int, first: Place, second: Place) -> "Floor":
     """Two processes with tensors of `size` bytes, four at least; they end with `stack`."""
+    size = max(size // 4, 1) * 4
+    if first is second:
+        return SharedFloor(stack, size)
+    return TcpFloor(stack, size, first, second)
+
+
+class Floor(Protocol):
+    """Two processes that compute in turns."""
+
+    def seconds(self, steps: Sequence[int]) -> list[float]:
+        """The seconds of each step, an even number of hops."""
+        ...
+
+    def wrong(self, hops: int) -> int:
+        """Whether so many hops compute other bits than one process."""
+        ...
+
+
+class TcpFloor:
+    """A floor between two hosts."""
+
+    def __init__(self, stack: ExitStack, size: int, first: Place, second: Place) -> None:
+        host, _, port = second.address().rpartition(":")
+        where = [host.strip("[]"), port, str(size)]
+        self._tasks = []
+        for index, place in ((1, second), (0, first)):
+            task = Child(f"floor {index}", [str(TCP_TASK), str(index), *where], place=place)
+            stack.callback(task.end)
+            if index == 1:
+                task.read()  # it listens
+            self._tasks.append(task)
+
+    def seconds(self, steps: Sequence[int]) -> list[float]:
+        """The seconds of each step, an even number of hops."""
+        return [float(self._step(hops)["seconds"]) for hops in steps]
+
+    def _step(self, hops: int) -> dict[str, Any]:
+        _, first = self._tasks
+        first.say(hops)
+        step: dict[str, Any] = first.read()
+        return step
+
+    def wrong(self, hops: int) -> int:
+        """Whether so many hops compute other bits than one process."""
+        return int(self._step(hops)["wrong"])
+
+
+class SharedFloor:
+    """A floor on one host, for tensors of `size` bytes."""
 
     def __init__(self, stack: ExitStack, size: int) -> None:
-        size = max(size // 4, 1) * 4
         descriptor = os.memfd_create("rdma_transport_bench_floor")
         stack.callback(os.close, descriptor)
         os.ftruncate(descriptor, mmap.PAGESIZE + 2 * size)

@@ -1,20 +1,24 @@
 """`bench.edges`: its chains compute what one process computes, and its tables say what they are."""
 
 import json
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench import edges
 from bench.chains import COMPUTED, IDENTITY, Chain, between, fitting
 from bench.edges import JOBS, ONE_DEVICE, WAYS, measure_on, started
 from bench.support.cluster import Cluster, free_port
-from bench.support.floor import Floor
-from bench.support.hosts import across, reached
+from bench.support.floor import SharedFloor, TcpFloor, floor_between
+from bench.support.hosts import HERE, Here, across, reached
+from bench.support.tcp_floor_task import receive, take_turns
 
 pytestmark = pytest.mark.timeout(60)
 SIZE, HOPS = 65536, 6
@@ -73,16 +77,38 @@ def test_a_chain_in_one_process_needs_no_edge() -> None:
 
 
 @pytest.mark.parametrize("size", [4, SIZE])
-def test_the_floor_computes_what_it_should(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("second", "kind"), [(HERE, SharedFloor), (Here(), TcpFloor)])
+def test_the_floor_computes_what_it_should(size: int, second: Here, kind: type) -> None:
     with ExitStack() as stack:
-        floor = Floor(stack, size)
+        floor = floor_between(stack, size, HERE, second)
+        assert isinstance(floor, kind)
         assert floor.wrong(HOPS) == 0
         assert min(floor.seconds([HOPS, HOPS])) > 0
-        seconds = Floor.seconds
-        monkeypatch.setattr(
-            Floor, "seconds", lambda self, steps: seconds(self, [n + 2 for n in steps])
-        )
+
+
+def test_a_floor_that_computes_something_else_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        floor = SharedFloor(stack, SIZE)
+        seconds = floor.seconds
+        monkeypatch.setattr(floor, "seconds", lambda steps: seconds([n + 2 for n in steps]))
         assert floor.wrong(HOPS) == 1
+
+
+@pytest.mark.parametrize("added", [1, 2**20])
+def test_a_floor_over_tcp_sees_what_is_wrong(added: int) -> None:
+    here, there = socket.socketpair()
+    arrived, tensor, other = (np.zeros(1024, np.float32) for _ in range(3))
+
+    def answer() -> None:
+        while receive(there, other):
+            there.sendall((other + np.float32(added)).data)
+
+    with there, here:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        assert take_turns(here, arrived, tensor, 3)["wrong"] == (added != 1)
+        here.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
 
 
 def test_large_tensors_have_shorter_chains() -> None:

@@ -211,7 +211,7 @@ FOLDER = Path(bench.__file__).parent
 CHILDREN = {
     "chain_task",
     *("support.task", "support.collective_task", "support.data_service", "support.fitting"),
-    *("support.floor_task", "support.numpy_rank", "support.mpi_rank"),
+    *("support.floor_task", "support.tcp_floor_task", "support.numpy_rank", "support.mpi_rank"),
 }
 RUNNABLE = sorted(
     ".".join(path.relative_to(FOLDER).with_suffix("").parts)
