@@ -229,6 +229,14 @@ class EachProvider : public LibfabricFailuresTest,
     ASSERT_TRUE(a_.channel->Connect(address, Role::kActive).ok());
     ASSERT_TRUE(PollUntil([&] { return a_.handler->connected; })) << a_.handler->reason.message();
   }
+  // Connects to it, and shares a region with it.
+  void ShareWith(PeerProcess* peer, std::unique_ptr<Region>* region) {
+    ASSERT_NO_FATAL_FAILURE(ConnectTo(peer));
+    *region = Allocate(a_);
+    ASSERT_TRUE(a_.channel->Share((*region)->key()).ok());
+    ASSERT_TRUE(a_.Notify("there").ok());
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == 1; }));
+  }
   void SetUp() override {
     LibfabricFailuresTest::SetUp();
     SetFaulty(GetParam());
@@ -237,11 +245,8 @@ class EachProvider : public LibfabricFailuresTest,
 
 TEST_P(EachProvider, APeerThatVanishesIsNoticedAndReleases) {
   PeerProcess peer;
-  ASSERT_NO_FATAL_FAILURE(ConnectTo(&peer));
-  const auto region = Allocate(a_);
-  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
-  ASSERT_TRUE(a_.Notify("there").ok());
-  ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == 1; }));
+  std::unique_ptr<Region> region;
+  ASSERT_NO_FATAL_FAILURE(ShareWith(&peer, &region));
   peer.Kill();
   ASSERT_TRUE(PollUntil([&] {
     a_.Notify("are you there?").IgnoreError();
@@ -263,11 +268,8 @@ TEST_P(EachProvider, AnIdlePeerThatVanishesIsNoticedToo) {
 
 TEST_P(EachProvider, AnIdleHostThatVanishesIsNoticedToo) {
   PeerProcess peer;
-  ASSERT_NO_FATAL_FAILURE(ConnectTo(&peer));
-  const auto region = Allocate(a_);
-  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
-  ASSERT_TRUE(a_.Notify("there").ok());
-  ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == 1; }));
+  std::unique_ptr<Region> region;
+  ASSERT_NO_FATAL_FAILURE(ShareWith(&peer, &region));
   ASSERT_NO_FATAL_FAILURE(peer.LoseHost());
   ASSERT_TRUE(PollUntil([&] { return a_.handler->closed; }));
   EXPECT_TRUE(PollUntil(
@@ -276,11 +278,8 @@ TEST_P(EachProvider, AnIdleHostThatVanishesIsNoticedToo) {
 
 TEST_P(EachProvider, AProcessThatIsStoppedReleasesWhenItResumes) {
   PeerProcess peer;
-  ASSERT_NO_FATAL_FAILURE(ConnectTo(&peer));
-  const auto region = Allocate(a_);
-  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
-  ASSERT_TRUE(a_.Notify("there").ok());
-  ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == 1; }));
+  std::unique_ptr<Region> region;
+  ASSERT_NO_FATAL_FAILURE(ShareWith(&peer, &region));
   peer.Stop();
   a_.channel->Close(Status(Code::kAborted, "enough"));
   ASSERT_TRUE(PollUntil([&] { return a_.handler->closed; }));
