@@ -172,7 +172,7 @@ def start_seconds(tasks: int) -> float:
     return START_SECONDS + SECONDS_PER_TASK * tasks * share
 
 
-def eventually(condition: Any, seconds: float = 5) -> bool:
+def eventually(condition: Any, seconds: float = 20) -> bool:
     """Return whether `condition()` becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

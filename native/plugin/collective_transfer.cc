@@ -68,12 +68,13 @@ void CollectiveTransfer::TellTensorFlow(const absl::Status& status) {
 
 void CollectiveFetch::Run(const std::shared_ptr<CollectiveFetch>& fetch, Peer* peer) {
   fetch->wait_.Begin();
-  if (!fetch->Begin()) return;
   fetch->peer_ = peer;
-  // The step may go as soon as the transfer has ended.
+  // From Begin() on, others can end the transfer, and then the step may go.
   Endpoint* endpoint = fetch->step_->endpoint();
   const int64_t step = fetch->step_->number();
-  endpoint->Receive(peer, step, fetch->args_.key, fetch, fetch->step_->CallFor(peer));
+  const BootstrapCall call = fetch->step_->CallFor(peer);
+  if (!fetch->Begin()) return;
+  endpoint->Receive(peer, step, fetch->args_.key, fetch, call);
   if (fetch->claimed()) endpoint->Forget(step, fetch->args_.key, fetch.get());
 }
 
@@ -221,11 +222,12 @@ void CollectivePost::OnDelivery(Delivery delivery) {
 }
 
 void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer) {
-  if (!post->Begin()) return;
-  // The step may go as soon as the transfer has ended.
+  // As for a fetch.
   Endpoint* endpoint = post->step_->endpoint();
   const int64_t step = post->step_->number();
-  const Status sent = post->Send(peer);
+  const BootstrapCall call = post->step_->CallFor(peer);
+  if (!post->Begin()) return;
+  const Status sent = post->Send(peer, step, call);
   if (!sent.ok()) return post->End(ToTensorFlow(sent, post->peer_task()));
   bool released;
   {
@@ -238,10 +240,10 @@ void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer
   if (post->claimed()) endpoint->Forget(step, post->WatchKey(), post.get());
 }
 
-Status CollectivePost::Send(Peer* peer) {
+Status CollectivePost::Send(Peer* peer, int64_t step, const BootstrapCall& call) {
   using Holder = std::shared_ptr<CollectivePost>;
   Outgoing outgoing;
-  outgoing.step = step_->number();
+  outgoing.step = step;
   outgoing.key = args_.key;
   outgoing.bytes = tensor_.TotalBytes();
   outgoing.data = DataOf(tensor_);
@@ -251,9 +253,9 @@ Status CollectivePost::Send(Peer* peer) {
   });
   outgoing.blocks_until_release = true;
   FallbackOnce fallback(Self());
-  ProfiledSend event(Profiled(), outgoing.bytes);
+  ProfiledSend event({step, args_.key, args_.peer_task}, outgoing.bytes);
   std::optional<Mode> mode;
-  const Status status = peer->Send(std::move(outgoing), step_->CallFor(peer), &fallback, &mode);
+  const Status status = peer->Send(std::move(outgoing), call, &fallback, &mode);
   if (mode.has_value()) event.SetMode(*mode);
   return status;
 }

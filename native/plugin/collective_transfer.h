@@ -157,7 +157,7 @@ class CollectivePost final : public CollectiveTransfer {
   std::shared_ptr<CollectivePost> Self() {
     return std::static_pointer_cast<CollectivePost>(shared_from_this());
   }
-  Status Send(Peer* peer);
+  Status Send(Peer* peer, int64_t step, const BootstrapCall& call);
   void SendByGrpc();
   void Released();
   void End(const absl::Status& status);

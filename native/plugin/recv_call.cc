@@ -41,7 +41,7 @@ struct RecvCall::GrpcFetch {
 RecvCall::RecvCall(StepRendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
                    const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done, Use use,
                    std::shared_ptr<DirectDestination> direct)
-    : rendezvous_(rendezvous),
+    : rendezvous_(tsl::core::GetNewRef(rendezvous)),
       key_(key),
       args_(args),
       done_(std::move(done)),
@@ -51,7 +51,7 @@ RecvCall::RecvCall(StepRendezvous* rendezvous, const tf::Rendezvous::ParsedKey& 
 RecvCall::~RecvCall() = default;
 
 void RecvCall::Run(std::shared_ptr<RecvCall> call) {
-  StepRendezvous* rendezvous = call->rendezvous_;
+  StepRendezvous* rendezvous = call->rendezvous_.get();
   const auto fail = [&](const absl::Status& status) {
     if (call->Claim())
       call->done_(status, tf::Rendezvous::Args(), call->args_, tf::Tensor(), false);
@@ -68,8 +68,6 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
   Endpoint* endpoint = rendezvous->endpoint();
   const int64_t step = rendezvous->step_id();
   call->wait_.Begin();
-  // The callback may drop the rendezvous before this function returns.
-  const tf::core::ScopedUnref unref((rendezvous->Ref(), rendezvous));
   rendezvous->RegisterCall(call.get(), call->args_);
   // Already aborted: StartAbort() ends the call.
   if (!call->status().ok()) return;
@@ -216,7 +214,7 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
       [self, fetch, begin = Now()](const absl::Status& status) {
         fetch->cache->ReleaseWorker(fetch->task, fetch->worker);
         if (!self->Claim()) return;
-        StepRendezvous* rendezvous = self->rendezvous_;
+        StepRendezvous* rendezvous = self->rendezvous_.get();
         rendezvous->endpoint()->Forget(rendezvous->step_id(), self->key_.FullKey(), self.get());
         const tf::Tensor& tensor = fetch->response.tensor();
         if (status.ok()) {

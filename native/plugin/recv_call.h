@@ -55,7 +55,8 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   // Calls TensorFlow back. Only the caller that claimed this may call it.
   void Finish(const absl::Status& status, const tensorflow::Tensor& tensor, bool dead);
 
-  StepRendezvous* const rendezvous_;  // TensorFlow holds it until `done_` returns
+  // TensorFlow holds it until `done_` returns. OnUseGrpc() may still run then, on another thread.
+  const tsl::core::RefCountPtr<StepRendezvous> rendezvous_;
   const tensorflow::Rendezvous::ParsedKey key_;
   const tensorflow::Rendezvous::Args args_;
   tensorflow::Rendezvous::DoneCallback done_;

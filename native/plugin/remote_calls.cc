@@ -187,6 +187,7 @@ class CleanupCall final : public PendingCall {
     const tf::StatusCallback done = std::move(done_);
     done(delivery.status.ok() ? absl::OkStatus() : DecodeError(delivery.error));
   }
+  // Only the caller that claimed this may call it.
   void CallByGrpc() { inner_->CleanupGraphAsync(request_, response_, std::move(done_)); }
 
  private:
@@ -217,9 +218,8 @@ void CallCleanupGraph(tf::WorkerInterface* inner, Peer* peer,
                       const tf::CleanupGraphRequest* request, tf::CleanupGraphResponse* response,
                       tf::StatusCallback done) {
   auto call = std::make_shared<CleanupCall>(inner, request, response, std::move(done));
-  if (peer->Call(CallMethod::kCleanupGraph, request->SerializeAsString(), call) == nullptr) {
-    call->CallByGrpc();
-  }
+  if (peer->Call(CallMethod::kCleanupGraph, request->SerializeAsString(), call) != nullptr) return;
+  if (call->Claim()) call->CallByGrpc();  // a peer may have sent a reply to what was not sent
 }
 
 }  // namespace rdma_transport

@@ -68,6 +68,11 @@ def direct_bytes(task: AcceleratorTask) -> int:
     return count
 
 
+def static_tensors(task: AcceleratorTask) -> int:
+    count: int = task.stats()["sent"]["static"]["tensors"]
+    return count
+
+
 @contextmanager
 def reading(cluster: AcceleratorCluster, n: int = LARGE) -> Iterator[Graph]:
     """A session after whose steps the card reads such tensors into the accelerators of task b."""
@@ -221,13 +226,18 @@ def test_otherwise_the_edge_stays_static(given: dict[str, str]) -> None:
             return computed(B0, data)
 
         with Graph(cluster, build) as graph:
-            for _ in range(6):
-                assert same_bits(graph.run(), values([300_000]))
-            before = a.stats()["sent"]["static"]["tensors"], b.count()["htod_copies"]
-            for _ in range(3):
-                graph.run()
-            after = a.stats()["sent"]["static"]["tensors"], b.count()["htod_copies"]
-        assert [new - old for old, new in zip(before, after, strict=True)] == [3, 3]
+
+            def three_steps() -> list[int]:
+                before = static_tensors(a), b.count()["htod_copies"]
+                for _ in range(3):
+                    assert same_bits(graph.run(), values([300_000]))
+                after = static_tensors(a), b.count()["htod_copies"]
+                return [new - old for old, new in zip(before, after, strict=True)]
+
+            for _ in range(2):
+                three_steps()
+            # A step that finds no free slot gets one more for those after it.
+            assert eventually(lambda: three_steps() == [3, 3])
 
 
 def test_a_kernel_that_reads_in_the_hosts_memory_keeps_its_slot(both: Clusters) -> None:
@@ -240,12 +250,16 @@ def test_a_kernel_that_reads_in_the_hosts_memory_keeps_its_slot(both: Clusters) 
     rdma = both["rdma"]
     a = tasks(rdma)[0]
     with Graph(rdma, build) as graph:
-        for _ in range(4):
-            assert same_bits(graph.run(), np.abs(values([300_000])))
-        before = a.stats()["sent"]["static"]["tensors"]
-        for _ in range(3):
-            graph.run()
-        assert a.stats()["sent"]["static"]["tensors"] - before == 3
+
+        def three_steps() -> int:
+            before = static_tensors(a)
+            for _ in range(3):
+                assert same_bits(graph.run(), np.abs(values([300_000])))
+            return static_tensors(a) - before
+
+        three_steps()
+        # A step that finds no free slot gets one more for those after it.
+        assert eventually(lambda: three_steps() == 3)
 
 
 @pytest.mark.parametrize("accelerator_at", ["b", "a"])

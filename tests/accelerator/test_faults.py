@@ -213,7 +213,7 @@ def works_at_last(cluster: AcceleratorCluster) -> Iterator[Graph]:
 @pytest.mark.parametrize("n", [SMALL, LARGE])
 def test_a_step_that_ends_during_slow_copies(cluster: AcceleratorCluster, n: int) -> None:
     with ready(cluster) as graph:
-        cluster.set("copy_us=1500000")
+        cluster.set("copy_us=3000000")  # so all of them take longer than the step may
         began = time.monotonic()
         with pytest.raises(tf.errors.DeadlineExceededError):
             run(graph, n, seconds=1)

@@ -340,7 +340,7 @@ def test_ctrl_c_on_the_waiting_side() -> None:
         assert waiting.stderr is not None
         assert "waiting on" in waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
-        assert waiting.wait(10) == 130
+        assert waiting.wait(SOON) == 130
 
 
 def test_two_commands_measure_one_fabric() -> None:
@@ -351,7 +351,7 @@ def test_two_commands_measure_one_fabric() -> None:
         document = valid(ran.stdout)
         assert len(document["machines"]) == 2
         assert len(document["results"][0]["devices"]) == 2
-        out, _ = waiting.communicate(timeout=10)
+        out, _ = waiting.communicate(timeout=SOON)
         assert (waiting.returncode, out) == (0, "")
 
 
@@ -387,7 +387,7 @@ def test_two_commands_measure_tensorflow() -> None:
         assert (row["protocol"], row["wrong"]) == ("rdma", 0)
         assert row["us"]["p50"] > 0
         assert {route["transport"] for route in result["routes"]} == {"shm"}
-        assert waiting.wait(10) == 0
+        assert waiting.wait(SOON) == 0
 
 
 def test_a_reader_that_leaves_early_sees_nothing_more() -> None:

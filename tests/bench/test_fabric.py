@@ -11,7 +11,7 @@ import psutil
 from bench.support.cluster import eventually, free_port
 
 ROOT = Path(__file__).parents[2]
-SOON = 10.0
+SOON = 30.0
 BENCH = [sys.executable, "-m", "bench.fabric"]
 
 

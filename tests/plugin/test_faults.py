@@ -16,7 +16,9 @@ from bench.support.cluster import Cluster, Task, eventually, free_port
 from tests.support.graphs import A, B, C, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)
-SLACK = 4.0  # seconds for a machine busy with other tests, on top of the guarantee
+# Seconds for a machine busy with other tests, on top of the guarantee. What ends within a second
+# and this has not waited for PEER_TIMEOUT, which is 10 seconds.
+SLACK = 8.0
 
 
 def exchange(task: str = B, elements: int = 30000) -> Any:
@@ -96,10 +98,10 @@ def test_a_killed_peer_is_an_error_that_names_it_and_others_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "seconds"), [({}, 10), ({"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}, 3)]
+    ("environment", "within"), [({}, 10 + SLACK), ({"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}, 9)]
 )
 def test_a_stopped_peer_is_an_error_and_serves_again(
-    environment: dict[str, str], seconds: float
+    environment: dict[str, str], within: float
 ) -> None:
     with Cluster({"a": 1, "b": 1}, environment=environment) as cluster:
         with Graph(cluster, exchange) as warm:
@@ -110,7 +112,7 @@ def test_a_stopped_peer_is_an_error_and_serves_again(
                 cluster["b", 0].signal(signal.SIGSTOP)
                 took = step.seconds_after(time.monotonic(), 60)
                 cluster["b", 0].signal(signal.SIGCONT)
-                assert took < seconds + SLACK
+                assert took < within
                 assert isinstance(step.error, tf.errors.UnavailableError), step.error
                 assert "/job:b/replica:0/task:0" in str(step.error)
 

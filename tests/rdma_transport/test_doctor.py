@@ -241,7 +241,7 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
     assert children
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
-    assert not psutil.wait_procs(children, timeout=5)[1]
+    assert not psutil.wait_procs(children, timeout=20)[1]
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:

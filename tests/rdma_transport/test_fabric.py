@@ -34,7 +34,7 @@ from rdma_transport.fabric import (
 ROOT = Path(__file__).parents[2]
 SPAWN = multiprocessing.get_context("spawn")
 NBYTES = 1_000_000
-SOON = 10.0
+SOON = 30.0
 
 
 def serve(commands: Connection) -> None:
@@ -340,7 +340,7 @@ def test_a_peer_that_dies(device: Device, fabric: str, local: Region) -> None:
         start = time.monotonic()
         with pytest.raises(ConnectionError):
             repeat(lambda: pair.channel.write(pair.remote, source=local))
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 9  # less than PEER_TIMEOUT
         with pytest.raises(ConnectionError):
             pair.channel.receive(SOON)
 

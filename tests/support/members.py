@@ -18,7 +18,7 @@ from bench.support.ports import free_port
 from rdma_transport.collectives import Communicator, Ranks, wait_all
 from tests.support import fake_verbs, namespaces
 
-SOON = 10.0
+SOON = 30.0
 SOONER = {"RDMA_TRANSPORT_PEER_TIMEOUT": "3s"}
 TCP = SOONER | {
     "RDMA_TRANSPORT_LIBFABRIC_PROVIDER": "tcp",

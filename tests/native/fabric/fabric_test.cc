@@ -249,7 +249,7 @@ TEST_P(FabricTest, NoTransferUsesLocalMemoryAfterTheEnd) {
       const int most = channel->Copies() ? std::numeric_limits<int>::max() : 4;
       for (int i = 0; i < most && channel->Read(span, local->address(), 1).ok();) ++i;
     });
-    PollFor(round * kMillisecond);
+    PollFor(round * kMillisecond, /*least=*/0);
     a_.channel->Close(Status(Code::kCancelled, "enough"));
     EXPECT_TRUE(PollUntil([&] { return a_.handler->closed; }));
     reader.join();
@@ -279,10 +279,10 @@ TEST_P(FabricTest, NoCopyUsesLocalMemoryAfterTheEnd) {
         }
       });
     }
-    PollFor(round * kMillisecond);
+    PollFor(round * kMillisecond, /*least=*/0);
     // The end of the region, and then that of the channel while its last copy may be under way.
     if (round % 2 == 1) remote.reset();
-    if (round % 4 == 1) PollFor(kMillisecond);
+    if (round % 4 == 1) PollFor(kMillisecond, /*least=*/0);
     a_.channel->Close(Status(Code::kCancelled, "enough"));
     EXPECT_TRUE(PollUntil([&] { return a_.handler->closed; }));
     for (std::thread& reader : readers) reader.join();

@@ -27,7 +27,7 @@ TEST_F(FakeIbverbsTest, ALostPathIsRetriedForAWhile) {
 
   // Fixed in time, the message is there once.
   auto [c, d] = Pair();
-  ASSERT_EQ(V().fake_ibverbs_set("retry_ms", "800"), 0);
+  ASSERT_EQ(V().fake_ibverbs_set("retry_ms", "60000"), 0);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(d.Receive(), 0);
   V().fake_ibverbs_break_path(true);
   ASSERT_EQ(c.Send(IBV_WR_RDMA_WRITE_WITH_IMM, {c.Piece(3, 1)}, d.Address()), 0);

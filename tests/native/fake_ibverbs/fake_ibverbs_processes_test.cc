@@ -244,7 +244,7 @@ TEST_F(TwoProcesses, NoticeAStoppedPeerOnlyByItsSilence) {
 TEST_F(TwoProcesses, EitherMayLoseItsPath) {
   Connect(Options());
   EXPECT_EQ(Command(peer_.pid, "break_path=1"), "ok");
-  ASSERT_EQ(V().fake_ibverbs_set("retry_ms", "1000"), 0);
+  ASSERT_EQ(V().fake_ibverbs_set("retry_ms", "60000"), 0);
   ASSERT_EQ(end_->Send(IBV_WR_RDMA_WRITE, {end_->Piece(0, 1)}, peer_.address), 0);
   EXPECT_TRUE(end_->Quiet());
   EXPECT_EQ(Command(peer_.pid, "break_path=0"), "ok");

@@ -161,10 +161,12 @@ TEST_F(DeferredTest, WorkThatIsExpectedToBeShortKeepsPolling) {
 TEST_F(DeferredTest, MoreWorkRunsHereToo) {
   b_.runtime().SetPool(&pool_);
   std::atomic<int> here{0};
-  for (int step = 1; step <= kSteps; ++step) {
+  int steps = 0;
+  // In some of them, on a busy machine, all that is left after a while goes to the pool.
+  EXPECT_TRUE(Eventually([&] {
     std::atomic<int> asked{0};
     std::atomic<int> runs{0};
-    Step(step, [&](int) {
+    Step(++steps, [&](int) {
       std::function<void()> more = [&] {
         if (Poller::RunsDeferredWork()) ++here;
         ++runs;
@@ -172,8 +174,8 @@ TEST_F(DeferredTest, MoreWorkRunsHereToo) {
       if (Poller::DeferMore(&more)) ++asked;
     });
     EXPECT_TRUE(Eventually([&] { return runs.load() == asked.load(); }));
-  }
-  EXPECT_GT(here.load(), 0);
+    return steps >= kSteps && here.load() > 0;
+  }));
 }
 
 TEST_F(DeferredTest, MoreWorkDoesNotWaitForLongWork) {

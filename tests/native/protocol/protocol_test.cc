@@ -360,7 +360,7 @@ TEST_F(ProtocolTest, WaitersOfALostPeerFailOnceAndItsLoansComeBack) {
 TEST_F(ProtocolTest, ASilentPeerFailsItsWaitersWithinTheTimeout) {
   Settings settings = TestSettings();
   settings.peer_timeout = 300 * kMillisecond;
-  Task a("a", settings), b("b", settings);
+  Task a("a", settings), b("b");
   const std::vector<int64_t> dims = {1};
   ASSERT_TRUE(Send(a, b, Tensor(1, "k", Bytes(1, 1), dims)).ok());
   ASSERT_TRUE(Receive(b, a, 1, "k")->Get().status.ok());

@@ -22,10 +22,9 @@ class BusyDevice final : public ForwardingDevice {
 
 class TimersTest : public ProtocolTest {
  protected:
-  static Settings WithShortTimeouts() {
+  static Settings WithShortTimeout() {
     Settings settings = TestSettings();
-    settings.peer_timeout = 300 * kMillisecond;
-    settings.connect_timeout = 300 * kMillisecond;
+    settings.peer_timeout = kSecond;
     return settings;
   }
   static std::unique_ptr<fabric::Device> Busy(const Settings& settings) {
@@ -34,8 +33,8 @@ class TimersTest : public ProtocolTest {
     return std::make_unique<BusyDevice>(std::move(device));
   }
 
-  Task silent_{"/job:silent", WithShortTimeouts()};
-  Task busy_{"/job:busy", WithShortTimeouts(), Busy(WithShortTimeouts())};
+  Task silent_{"/job:silent"};
+  Task busy_{"/job:busy", WithShortTimeout(), Busy(WithShortTimeout())};
 };
 
 TEST_F(TimersTest, ASilentPeerIsNoticedByATaskThatIsNeverIdle) {

@@ -73,17 +73,22 @@ TEST_F(TraceTest, BothSidesOfEachTransferAreKept) {
     Transfer(a, b, ++before, "edge;0:0", 100000);
     return GlobalCounters().plan.hits.load() > hits;
   }));
-  ASSERT_TRUE(Trace::Start(1000).ok());
-  const Nanos began = Now();
-  Transfer(a, b, 2, "small;0:0", 100);
-  for (int step = 3; step < 8; ++step) Transfer(a, b, step, "edge;0:0", 100000);
-  EXPECT_TRUE(Eventually([&] {
+  // Without a free slot, the next tensor would be sent in dynamic mode.
+  const auto all_is_back = [&] {
     std::vector<EdgeReport> edges;
     a.endpoint().ReportEdges(&edges);
     uint64_t busy = a.endpoint().Stats()[0].outstanding;
     for (const EdgeReport& edge : edges) busy += edge.busy;
     return busy == 0;
-  }));
+  };
+  ASSERT_TRUE(Eventually(all_is_back));
+  ASSERT_TRUE(Trace::Start(1000).ok());
+  const Nanos began = Now();
+  Transfer(a, b, 2, "small;0:0", 100);
+  for (int step = 3; step < 8; ++step) {
+    Transfer(a, b, step, "edge;0:0", 100000);
+    EXPECT_TRUE(Eventually(all_is_back));
+  }
   const std::string json = Trace::StopJson();
   const Nanos ended = Now();
   const std::vector<Row> rows = RowsOf(json), sent = Of(rows, kSent), arrived = Of(rows, kArrived);

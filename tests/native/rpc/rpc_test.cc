@@ -164,22 +164,24 @@ TEST_F(RpcTest, CancelEndsACallWithoutAReply) {
   auto call = std::async(std::launch::async, [this] { return client_->Call("100000").status; });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   client_->Cancel();
-  ASSERT_EQ(call.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  ASSERT_EQ(call.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_EQ(call.get().code(), Code::kCancelled);
   EXPECT_EQ(client_->Call("1").status.code(), Code::kCancelled);
   go.set_value();
 }
 
 TEST_F(RpcTest, TheEndOfTheWorkerIsUnavailable) {
-  Serve([](std::string_view request) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::atomic<bool> begun{false};
+  Serve([&begun](std::string_view request) {
+    begun.store(true);
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // until the worker stops
     return SizesInRequest(request);
   });
   ASSERT_EQ(Connect().message(), "");
   auto call = std::async(std::launch::async, [this] { return client_->Call("100000").status; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(Eventually([&] { return begun.load(); }));
   server_->Stop();
-  ASSERT_EQ(call.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  ASSERT_EQ(call.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_EQ(call.get().code(), Code::kUnavailable);
   EXPECT_TRUE(client_->lost());
   EXPECT_EQ(Connect().code(), Code::kUnavailable);
@@ -188,7 +190,7 @@ TEST_F(RpcTest, TheEndOfTheWorkerIsUnavailable) {
 TEST_F(RpcTest, ASilentWorkerIsUnavailable) {
   if (rdma_transport::testing::OnCard()) GTEST_SKIP() << "its end would not be heard here";
   Settings settings = TestSettings();
-  settings.peer_timeout = 200 * kMillisecond;
+  settings.peer_timeout = kSecond;
   Task hasty("hasty", settings);
   Serve(&SizesInRequest);
   std::shared_ptr<RpcClient> client;

@@ -114,8 +114,10 @@ class DevicePairTest : public ::testing::Test {
     }
     return true;
   }
-  void PollFor(Nanos interval) {
-    PollUntil([] { return false; }, interval);
+  // Polls at least so often: on a busy machine all of the time may pass between two polls.
+  void PollFor(Nanos interval, int least = 100) {
+    const Nanos end = Now() + interval;
+    for (int polls = 0; polls < least || Now() < end; ++polls) Poll();
   }
 
   bool BothClosed() const { return a_.handler->closed && b_.handler->closed; }

@@ -314,10 +314,10 @@ TEST_F(VerbsTest, WithADeadPathClosingTakesNoLongerThanItsTimeout) {
   const Nanos begin = Now();
   a_.channel->Close(Status(Code::kAborted, "enough"));
   ASSERT_TRUE(PollUntil([&] { return a_.handler->closed; }));
-  EXPECT_LT(Now() - begin, kSecond);
+  EXPECT_LT(Now() - begin, 10 * kSecond) << "it waited for the card";
   ExpectHas(a_.handler->reason, "enough");
   b_.channel->Close(Status(Code::kAborted, "enough too"));
-  ASSERT_TRUE(PollUntil([&] { return BothClosed(); }, kSecond));
+  ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
 }
 
 TEST_F(VerbsTest, WhatComesAfterTheEndIsRefusedInEveryWay) {
