@@ -1,10 +1,11 @@
 """Measures steps whose tensors go from accelerator to accelerator of two tasks, beside gRPC.
 
 A step negates a tensor on the accelerators of both tasks in turns, so that it crosses four times.
-Each crossing copies it out of one accelerator and into the other. A step on the first task alone,
-between its accelerator and its processor, has TensorFlow make the same copies and sends nothing:
-TensorFlow waits for the end of each, the transport not for those of small tensors. All steps take
-turns in one run. The results are compared bit for bit.
+Each crossing copies it out of one accelerator and into the other. "Each" is what one crossing more
+takes, from steps with twelve: without the client's call, the start and the end of a step. A step on
+the first task alone, between its accelerator and its processor, has TensorFlow make the same copies
+and sends nothing: TensorFlow waits for the end of each, the transport not for those of small
+tensors. All steps take turns in one run. The results are compared bit for bit.
 
 Without hardware, a pretend accelerator stands in (`tests/native/pretend_accelerator/control.h`):
 its copies and kernels are the processor's, as late as a DMA engine of 5 GB/s would make them.
@@ -36,11 +37,14 @@ from .support.timing import plain, ratio, summarize
 
 SIZES = "4,65536,1048576,12000000"
 CROSSINGS = 4
+MANY = 12
 COPIES = 2 * CROSSINGS
 STEPS = 4  # of a turn
 JOBS = ("a", "b")
 PROTOCOLS = ("grpc", "rdma")
 ALONE = "copies"
+LONG = {protocol: f"{protocol}_many" for protocol in PROTOCOLS}
+EACH = {protocol: f"{protocol}_each" for protocol in PROTOCOLS}
 PRETEND = "PRETEND"
 LIBRARY = Path(__file__).parents[1] / "build/debug/tests/native/pretend_accelerator"
 DMA_ENGINE = "mib_us=200"  # 5 GB/s
@@ -105,18 +109,18 @@ class Alternation:
 def _opened(
     stack: ExitStack, clusters: dict[str, Cluster], device: str, size: int
 ) -> dict[str, Alternation]:
-    """The crossings over each protocol, and the copies alone."""
+    """Few and many crossings over each protocol, and the copies alone."""
     here, there = (f"/job:{job}/task:0/device:{device}:0" for job in JOBS)
     processor = f"/job:{JOBS[0]}/task:0/cpu:0"
-    opened = {
-        name: Alternation(stack, cluster, (here, there), CROSSINGS, size)
-        for name, cluster in clusters.items()
-    }
+    opened = {}
+    for name, cluster in clusters.items():
+        opened[name] = Alternation(stack, cluster, (here, there), CROSSINGS, size)
+        opened[LONG[name]] = Alternation(stack, cluster, (here, there), MANY, size)
     return opened | {ALONE: Alternation(stack, clusters["rdma"], (here, processor), COPIES, size)}
 
 
 def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
-    """Rows in milliseconds per step.
+    """Rows in milliseconds per step; "grpc_each" and "rdma_each" per crossing.
 
     "copies" are those of a step alone, made by TensorFlow in the tasks over rdma. `wrong` counts
     elements that differ from those over gRPC.
@@ -138,6 +142,11 @@ def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
                 for _ in range(repeat):
                     for name, way in ways.items():
                         times.setdefault(name, []).append(way.milliseconds())
+                for name in PROTOCOLS:
+                    pairs = zip(times[name], times[LONG[name]], strict=True)
+                    times[EACH[name]] = [
+                        (long - short) / (MANY - CROSSINGS) for short, long in pairs
+                    ]
                 rows.append(
                     {
                         "bytes": size,
@@ -153,15 +162,18 @@ def show(rows: list[dict[str, Any]], device: str, console: Console) -> None:
     """Print the times of both protocols and their ratio."""
     title = f"a step with {CROSSINGS} crossings between two {device}s, ms, medians"
     table = Table(title=title)
-    for heading in ("size", "gRPC", "rdma", "copies alone", "gRPC / rdma", "by gRPC", "wrong"):
+    headings = ("size", "gRPC", "rdma", "ratio", "copies alone")
+    for heading in (*headings, "each, gRPC", "each, rdma", "ratio", "by gRPC", "wrong"):
         table.add_column(heading, justify="right")
     for row in rows:
         by_grpc = row["sent"]["grpc"]["tensors"]
-        medians = [f"{row[name].median:.2f}" for name in (*PROTOCOLS, ALONE)]
         table.add_row(
             size_name(row["bytes"]),
-            *medians,
+            *(f"{row[name].median:.2f}" for name in PROTOCOLS),
             ratio(row["grpc"], row["rdma"]),
+            f"{row[ALONE].median:.2f}",
+            *(f"{row[EACH[name]].median:.3f}" for name in PROTOCOLS),
+            ratio(row[EACH["grpc"]], row[EACH["rdma"]]),
             str(by_grpc),
             str(row["wrong"]),
         )

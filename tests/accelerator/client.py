@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
+from tests.support.accelerator_strategies import parameter_server_strategy
 from tests.support.accelerators import LIBRARY, Library
 
 SIDE = 160
@@ -81,13 +82,18 @@ def operations(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
     return results
 
 
+def describe(protocol: str, cluster: dict[str, list[str]]) -> None:
+    """Tell strategies of the cluster."""
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": cluster, "task": {"type": "chief", "index": 0}, "rpc_layer": protocol}
+    )
+
+
 def parameter_server(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
     """Variables on the processor of the server, computed with on the worker's accelerator."""
     import tensorflow as tf
 
-    os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": cluster, "task": {"type": "chief", "index": 0}, "rpc_layer": protocol}
-    )
+    describe(protocol, cluster)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -113,8 +119,60 @@ def parameter_server(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
     return [*results, *(w.numpy() for w in weights)]
 
 
+def parameter_server_replicas(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
+    """The strategy's own replicas, on all accelerators of the workers.
+
+    Workers compute gradients at the same time, from the same weights.
+    """
+    import tensorflow as tf
+
+    describe(protocol, cluster)
+    strategy = parameter_server_strategy()
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    replicas = strategy.num_replicas_in_sync
+    assert replicas == 2
+    with strategy.scope():
+        weights = [
+            tf.Variable(initial, aggregation=tf.VariableAggregation.SUM)
+            for initial in (data(1), data(2)[:, :5])
+        ]
+
+    def gradients(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            error = tf.matmul(tf.square(tf.matmul(x, weights[0])), weights[1])
+        return tape.gradient(error, list(weights), output_gradients=error)
+
+    def of_replica(seed: Any) -> Any:
+        rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return tf.random.stateless_uniform([8, SIDE], tf.stack([seed, rank]), -1.0, 1.0)
+
+    @tf.function
+    def compute(seed: Any) -> Any:
+        per_replica = strategy.run(lambda: gradients(of_replica(seed)))
+        return [strategy.reduce("SUM", each, axis=None) for each in per_replica]
+
+    @tf.function
+    def update(seed: Any, *others: Any) -> None:
+        def replica() -> None:
+            own = gradients(of_replica(seed))
+            for weight, gradient, other in zip(weights, own, others, strict=True):
+                weight.assign_sub((gradient + other * (1.0 / replicas)) * 0.001)
+
+        strategy.run(replica)
+
+    results = []
+    for number in range(STEPS):
+        both = [coordinator.schedule(compute, (tf.constant(2 * number + i),)) for i in (0, 1)]
+        first, second = coordinator.fetch(both)
+        results += [*first, *second]
+        coordinator.schedule(update, (tf.constant(100 + number), *first))
+        coordinator.join()
+    return [*results, *(weight.numpy() for weight in weights)]
+
+
 KINDS: dict[str, Callable[[str, dict[str, list[str]]], list[Any]]] = {
-    kind.__name__: kind for kind in (functions, operations, parameter_server)
+    kind.__name__: kind
+    for kind in (functions, operations, parameter_server, parameter_server_replicas)
 }
 
 

@@ -23,3 +23,4 @@ def test_crossings_are_measured_and_none_goes_by_grpc(tmp_path: Path) -> None:
     assert all(row["wrong"] == 0 and row["sent"]["grpc"]["tensors"] == 0 for row in rows)
     assert all(row[protocol]["median"] > 0 for row in rows for protocol in ("grpc", "rdma"))
     assert all(row["copies"]["median"] > 0 for row in rows)
+    assert all({"grpc_each", "rdma_each"} <= row.keys() for row in rows)

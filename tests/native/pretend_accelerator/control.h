@@ -13,8 +13,11 @@
 // stream reads, or sends, wrong bytes.
 //
 // Kernels, for float: Neg, Square, Add, AddV2, Sub, Mul, Div (operands of equal shape, or one with
-// a single element), MatMul, and Abs, which reads its input in the host's memory. TensorFlow has
-// its own for any device: Identity, Const, Shape, control flow, variables, _Send, _Recv.
+// a single element), MatMul, ConcatV2 along the first axis, SplitV of vectors, and Abs, which reads
+// its input in the host's memory. TensorFlow has its own for any device: Identity, Const, Shape,
+// control flow, variables, _Send, _Recv. Those that it has for AssignAddVariableOp and
+// AssignSubVariableOp access the device's memory from the processor, and its wheel does not export
+// TF_AssignUpdateVariable(), with which others could be written. So assign sums and differences.
 //
 // The environment variable PRETEND_ACCELERATOR has "key=value" pairs, separated by spaces or
 // commas. It is read when TensorFlow first asks; an unknown key or a bad value ends the process

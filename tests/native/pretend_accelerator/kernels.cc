@@ -1,6 +1,7 @@
 // Kernels of the pretend accelerator, for float. Each runs on the stream of its operation.
 #include <tensorflow/c/kernels.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -49,6 +50,8 @@ class Call {
 
   bool ok() const { return TF_GetCode(status_.get()) == TF_OK; }
 
+  int inputs() const { return TF_NumInputs(context_); }
+
   void Fail(const char* message) { TF_SetStatus(status_.get(), TF_INVALID_ARGUMENT, message); }
 
   OwnedTensor Input(int index) {
@@ -57,10 +60,10 @@ class Call {
     return OwnedTensor(tensor);
   }
 
-  OwnedTensor Output(const Shape& shape) {
+  OwnedTensor Output(const Shape& shape, int index = 0) {
     size_t bytes = sizeof(float);
     for (const int64_t side : shape) bytes *= static_cast<size_t>(side);
-    return OwnedTensor(TF_AllocateOutput(context_, 0, TF_FLOAT, shape.data(),
+    return OwnedTensor(TF_AllocateOutput(context_, index, TF_FLOAT, shape.data(),
                                          static_cast<int>(shape.size()), bytes, status_.get()));
   }
 
@@ -156,6 +159,66 @@ void AbsoluteOfHost(void*, TF_OpKernelContext* context) {
   });
 }
 
+bool IsZero(const TF_Tensor* number) {
+  const void* at = TF_TensorData(number);
+  return TF_TensorType(number) == TF_INT64 ? *static_cast<const int64_t*>(at) == 0
+                                           : *static_cast<const int32_t*>(at) == 0;
+}
+
+// Appends tensors to each other, along their first axis.
+void Concat(void*, TF_OpKernelContext* context) {
+  struct Part {
+    const float* from;
+    int64_t count;
+  };
+  Call call(context);
+  const int count = call.inputs() - 1;
+  const OwnedTensor axis = call.Input(count);
+  if (!call.ok()) return;
+  std::vector<Part> parts;
+  Shape shape;
+  for (int i = 0; i < count; ++i) {
+    const OwnedTensor input = call.Input(i);
+    if (!call.ok()) return;
+    Shape own = ShapeOf(input.get());
+    if (own.empty() || !IsZero(axis.get())) {
+      return call.Fail("the pretend accelerator concatenates along the first axis only");
+    }
+    parts.push_back({Floats(input.get()), TF_TensorElementCount(input.get())});
+    if (i > 0) own[0] += shape[0];
+    shape = std::move(own);
+  }
+  const OwnedTensor output = call.Output(shape);
+  if (!call.ok()) return;
+  call.Launch(output, [parts = std::move(parts)](float* to) {
+    for (const Part& part : parts) to = std::copy_n(part.from, part.count, to);
+  });
+}
+
+// Splits a vector into parts of given sizes, which it reads in the host's memory.
+void Split(void*, TF_OpKernelContext* context) {
+  Call call(context);
+  const OwnedTensor input = call.Input(0);
+  if (!call.ok()) return;
+  const OwnedTensor sizes = call.Input(1);
+  if (!call.ok()) return;
+  if (TF_NumDims(input.get()) != 1) {
+    return call.Fail("the pretend accelerator splits vectors only");
+  }
+  const auto* counts = static_cast<const int32_t*>(TF_TensorData(sizes.get()));
+  const float* from = Floats(input.get());
+  int64_t left = TF_Dim(input.get(), 0);
+  for (int i = 0; i < TF_TensorElementCount(sizes.get()); ++i) {
+    const int64_t count = counts[i];
+    left -= count;
+    if (count < 0 || left < 0) return call.Fail("the sizes of parts are not those of the vector");
+    const OwnedTensor output = call.Output({count}, i);
+    if (!call.ok()) return;
+    call.Launch(output, [from, count](float* to) { std::copy_n(from, count, to); });
+    from += count;
+  }
+}
+
 struct Transposed {
   TF_Bool a = 0;
   TF_Bool b = 0;
@@ -205,12 +268,13 @@ void MatMul(void* kernel, TF_OpKernelContext* context) {
 }
 
 void Register(const char* operation, void (*compute)(void*, TF_OpKernelContext*),
-              const char* host_input = nullptr, void* (*create)(TF_OpKernelConstruction*) = nullptr,
+              const std::vector<const char*>& host_inputs = {},
+              void* (*create)(TF_OpKernelConstruction*) = nullptr,
               void (*destroy)(void*) = nullptr) {
   const OwnedStatus status(TF_NewStatus());
   TF_KernelBuilder* builder = TF_NewKernelBuilder(operation, kDevice, create, compute, destroy);
   TF_KernelBuilder_TypeConstraint(builder, "T", TF_FLOAT, status.get());
-  if (host_input != nullptr) TF_KernelBuilder_HostMemory(builder, host_input);
+  for (const char* input : host_inputs) TF_KernelBuilder_HostMemory(builder, input);
   TF_RegisterKernelBuilder(operation, builder, status.get());
 }
 
@@ -226,7 +290,8 @@ void TF_InitKernel() {
   pretend::Register("Sub", pretend::Binary<pretend::Difference>);
   pretend::Register("Div", pretend::Binary<pretend::Quotient, /*kInPlace=*/true>);
   pretend::Register("Mul", pretend::Binary<pretend::Product>);
-  pretend::Register("Abs", pretend::AbsoluteOfHost, "x");
-  pretend::Register("MatMul", pretend::MatMul, nullptr, pretend::CreateMatMul,
-                    pretend::DeleteMatMul);
+  pretend::Register("Abs", pretend::AbsoluteOfHost, {"x"});
+  pretend::Register("ConcatV2", pretend::Concat, {"axis"});
+  pretend::Register("SplitV", pretend::Split, {"size_splits", "split_dim"});
+  pretend::Register("MatMul", pretend::MatMul, {}, pretend::CreateMatMul, pretend::DeleteMatMul);
 }
