@@ -231,6 +231,32 @@ def test_tensors_bounced_between_tasks(clusters: Clusters) -> None:
         assert same_bits(bounced, start)
 
 
+# TensorFlow divides each of these kernels among threads, and the order of additions depends on the
+# division. Whether other threads take part is decided anew in each step, by the times before. Each
+# kernel but the last one works on a tensor that has just arrived alone.
+def test_sums_do_not_depend_on_who_computes_them(clusters: Clusters) -> None:
+    kernels = [
+        lambda x: tf.reduce_sum(x, 0, keepdims=True) * 1e-3 + x,
+        tf.nn.softmax,
+        lambda x: x + tf.reduce_sum(x),
+        lambda x: x - tf.reduce_mean(x, 1, keepdims=True),
+        lambda x: tf.cumsum(x, 1),
+        lambda x: tf.nn.l2_loss(x) + tf.tanh(x),
+    ]
+
+    def build() -> Any:
+        with tf.device(A):
+            x = tf.identity(values(tf.float32, [512, 512], 3) / np.float32(7))
+        for hop, kernel in enumerate(kernels):
+            with tf.device(A if hop % 2 else B):
+                x = kernel(x)
+        with tf.device(A):
+            return x, tf.reduce_sum(x)
+
+    first, *others = assert_equal_over_both(clusters, build, steps=60)
+    assert all(same_bits(first, other) for other in others)
+
+
 def test_a_variable_that_was_assigned_a_received_tensor_is_its_own(clusters: Clusters) -> None:
     def build() -> Any:
         with tf.device(A):
