@@ -42,7 +42,7 @@ from .support.machine import describe
 from .support.namespaces import measured_between
 from .support.options import Hosts, JsonFile, Repeat, Sizes, Veth, parse_hosts, save
 from .support.sizes import parse_sizes, size_name
-from .support.timing import Summary, plain, steady, summarize
+from .support.timing import Summary, plain, ratio, summarize
 
 SIZES = "4,65536,1048576,4194304,16777216"
 HOPS = (2, 12, 48)  # of a chain; the most that fit
@@ -151,12 +151,6 @@ def _cells(value: Summary) -> list[str]:
     return [middle, f"({value.minimum:.0f}, {value.p90:.0f})"]
 
 
-def _ratio(slow: Summary, fast: Summary) -> str:
-    """Of the medians, unless noise dominates one of them."""
-    known = all(steady(each.low, each.high) for each in (slow, fast))
-    return f"{slow.median / fast.median:.1f}x" if known else "noisy"
-
-
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title)
     for heading in headings:
@@ -173,7 +167,7 @@ def show(rows: list[dict], cost: Mapping[str, Summary], repeat: int) -> Table:
         table.add_row(
             size_name(row["bytes"]),
             *(cell for name in WAYS for cell in _cells(row[name])),
-            *(_ratio(row["grpc"], row[name]) for name in ("rdma", "dynamic")),
+            *(ratio(row["grpc"], row[name]) for name in ("rdma", "dynamic")),
             *(_cells(row[name])[0] for name in ("local", "floor")),
             str(row["wrong"]),
             end_section=row is rows[-1],
@@ -181,7 +175,7 @@ def show(rows: list[dict], cost: Mapping[str, Summary], repeat: int) -> Table:
     table.add_row(
         "step",
         *(cell for name in WAYS for cell in _cells(cost[name])),
-        *(_ratio(cost["grpc"], cost[name]) for name in ("rdma", "dynamic")),
+        *(ratio(cost["grpc"], cost[name]) for name in ("rdma", "dynamic")),
         _cells(cost["local"])[0],
     )
     return table
@@ -252,8 +246,8 @@ def main(
         "static: rdma. dynamic: rdma with RDMA_TRANSPORT_STATIC=off. one process, floor: a whole "
         "hop with its arithmetic; the floor computes on one thread, on shared memory or, between "
         "hosts, on what one TCP connection carries. step: what a step with one "
-        "edge of 4 B adds, and that step in one process. <: below the noise; the value is a 95 % "
-        "bound. noisy: the 95 % interval of a median is wide."
+        "edge of 4 B adds, and that step in one process. <, >: the value is a 95 % bound, "
+        "because of noise. noisy: there is none."
     )
     if passed:
         console.print(show_references(passed, repeat))

@@ -6,7 +6,7 @@ from statistics import mean
 from typing import Any
 
 from ..support.sizes import size_name
-from ..support.timing import steady
+from ..support.timing import Summary, ratio
 from ..table import percent
 from .pictures import SMOOTHED
 
@@ -49,8 +49,8 @@ the paper is switched off in turn: *zero copy* (`RDMA_TRANSPORT_ZERO_COPY=off`: 
 out of the place where they arrive) and *static placement* (`RDMA_TRANSPORT_STATIC=off`: each
 transfer needs a descriptor). The last two columns are times of a whole hop with its arithmetic: in
 one process, and by two processes that share memory and do nothing else, on one thread each (the
-floor). "<": below what the noise lets see. "noisy": the 95 % interval of a median is too wide for
-a ratio.
+floor). "<": below what the noise lets see. ">": at least so much, where the 95 % interval of a
+median is wide; "noisy": not even that.
 
 {table}
 
@@ -176,8 +176,7 @@ def _message_sizes(rows: Rows) -> str:
 
 
 def _ratio(slow: dict[str, Any], fast: dict[str, Any], digits: int = 1) -> str:
-    known = all(steady(each["low"], each["high"]) for each in (slow, fast))
-    return f"{slow['median'] / fast['median']:.{digits}f}x" if known else "noisy"
+    return ratio(Summary.from_dict(slow), Summary.from_dict(fast), digits)
 
 
 def _verbs_message_sizes(rows: Rows) -> str:

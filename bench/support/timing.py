@@ -3,15 +3,10 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 MAX_SPREAD = 1.5  # of a median's 95 % interval, high to low, that permits a ratio
-
-
-def steady(low: float, high: float) -> bool:
-    """Whether a median with this 95 % interval is known well enough for a ratio."""
-    return low > 0 and high <= MAX_SPREAD * low
 
 
 @dataclass(frozen=True)
@@ -23,6 +18,16 @@ class Summary:
     p90: float
     low: float
     high: float
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, float]) -> "Summary":
+        """Return the summary that `as_dict()` returned."""
+        return cls(*(values[field.name] for field in fields(cls)))
+
+    @property
+    def steady(self) -> bool:
+        """Whether the median is known well enough for a ratio."""
+        return self.low > 0 and self.high <= MAX_SPREAD * self.low
 
     @property
     def resolved(self) -> bool:
@@ -57,8 +62,10 @@ def plain(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def ratio(slow: Summary, fast: Summary) -> str:
-    """Of the medians; only a lower bound where `fast` drowns in noise."""
-    if fast.resolved:
-        return f"{slow.median / fast.median:.1f}x"
-    return f"> {slow.median / fast.high:.0f}x" if fast.high > 0 else "not resolved"
+def ratio(slow: Summary, fast: Summary, digits: int = 1) -> str:
+    """Of the medians; if one is not known well enough, what it is at least, or "noisy"."""
+    if slow.steady and fast.steady:
+        return f"{slow.median / fast.median:.{digits}f}x"
+    if 0 < fast.high < slow.low:
+        return f"> {slow.low / fast.high:.{digits}f}x"
+    return "noisy"

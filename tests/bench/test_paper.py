@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.paper import document
+from bench.support.timing import Summary
 from tests.support import forked
 
 pytestmark = pytest.mark.timeout(120)
@@ -41,7 +42,7 @@ def test_a_page_of_unequal_losses_says_so() -> None:
 def test_computed_edges_and_passed_references_have_their_own_tables() -> None:
     def times(median: float) -> dict[str, float | bool]:
         low, high = median - 1.0, median + 1.0
-        return {"median": median, "low": low, "high": high, "resolved": low > 0}
+        return Summary(median, low, high, low, high).as_dict()
 
     ways = {
         name: times(10.0 * i) for i, name in enumerate(("grpc", "rdma", "copying", "dynamic"), 1)
@@ -53,4 +54,6 @@ def test_computed_edges_and_passed_references_have_their_own_tables() -> None:
     assert "| 4 B | 10.0 | 20.0 | 30.0 | 40.0 | < 2 | 7.0 | 0.5x |" in first
     noisy = {**computed, "rdma": {**ways["rdma"], "low": 5.0}}
     assert "| 7.0 | noisy |" in document.write("a machine", {"message_sizes": [noisy]})
+    least = {**noisy, "grpc": times(43.0)}
+    assert "| 7.0 | > 2.0x |" in document.write("a machine", {"message_sizes": [least]})
     assert "| 4 B | 10.0 | 20.0 | 30.0 | 40.0 | < 2 |\n" in second
