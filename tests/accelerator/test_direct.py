@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,13 @@ from tests.accelerator.test_faults import (
 )
 from tests.plugin.test_faults import Background
 from tests.support import fake_verbs
-from tests.support.accelerators import CUDA, AcceleratorCluster, Clusters, exporting
+from tests.support.accelerators import (
+    CUDA,
+    AcceleratorCluster,
+    AcceleratorTask,
+    Clusters,
+    exporting,
+)
 from tests.support.graphs import Graph, same_bits, v1
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("accelerators")]
@@ -54,6 +61,7 @@ pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("accelerators")]
 
 SIZES = [20_000, 300_000, 2**20 + 3]
 EDGES = {"accelerator": B0, "cpu": B_CPU}
+ELEMENTS, KERNELS = 300_000, 12  # of tensors beside late kernels
 
 
 @pytest.fixture(scope="module")
@@ -98,30 +106,38 @@ def test_no_device_copies(clusters: Clusters, to: str) -> None:
         assert new[1]["direct"]["refused"] == 0
 
 
-def test_a_card_does_not_write_to_memory_that_kernels_still_read(both: Clusters) -> None:
+def beside_late_kernels(arrive: Callable[[Any], Any]) -> Any:
+    """The end of a chain of kernels of B0, and what arrives of a tensor that leaves meanwhile."""
+    with tf.device(B0):
+        x = tf.negative(tf.constant(values([ELEMENTS])))
+        for _ in range(KERNELS):
+            x = x * 0.5
+        enqueued = tf.shape(x)  # in the host's memory, and so not late
+    with tf.device(A_CPU), tf.control_dependencies([tf.identity(enqueued)]):
+        data = tf.identity(tf.constant(values([ELEMENTS], 1)))
+    return x, arrive(data)
+
+
+def assert_late_kernels_read_what_they_should(graph: Graph, b: AcceleratorTask) -> None:
     """TensorFlow frees a kernel's input when the kernel has been enqueued."""
-    n, kernels = 300_000, 12
+    b.set("delay_us=30000")
+    for _ in range(3):
+        chained, arrived = graph.run()
+        assert same_bits(chained, -values([ELEMENTS]) * np.float32(0.5**KERNELS))
+        assert same_bits(arrived, values([ELEMENTS], 1))
+    b.set("delay_us=0")
 
-    def build() -> Any:
-        with tf.device(B0):
-            x = tf.negative(tf.constant(values([n])))
-            for _ in range(kernels):
-                x = x * 0.5
-            enqueued = tf.shape(x)  # in the host's memory, and so not late
-        with tf.device(A_CPU), tf.control_dependencies([tf.identity(enqueued)]):
-            data = tf.identity(tf.constant(values([n], 1)))
-        return x, computed(B0, computed(A0, data))
 
+def test_a_card_does_not_write_to_memory_that_kernels_still_read(both: Clusters) -> None:
     rdma = both["rdma"]
     rdma.set("delay_us=0")
+
+    def build() -> Any:
+        return beside_late_kernels(lambda data: computed(B0, computed(A0, data)))
+
     with Graph(rdma, build) as graph:
         graph.run()
-        tasks(rdma)[1].set("delay_us=30000")
-        for _ in range(3):
-            chained, arrived = graph.run()
-            assert same_bits(chained, -values([n]) * np.float32(0.5**kernels))
-            assert same_bits(arrived, values([n], 1))
-    rdma.set("delay_us=0")
+        assert_late_kernels_read_what_they_should(graph, tasks(rdma)[1])
 
 
 def test_the_kernel_may_find_memory_by_its_address() -> None:
