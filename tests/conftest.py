@@ -33,6 +33,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("clusters"))
 
 
+@pytest.fixture(autouse=True)
+def _stays_eager() -> Iterator[None]:
+    """Those that follow in this process may need it."""
+    yield
+    if tensorflow := sys.modules.get("tensorflow"):
+        assert tensorflow.executing_eagerly(), "the test has disabled eager execution"
+
+
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[dict[str, Cluster]]:
     """Three tasks a, b, c, once over gRPC and once over rdma."""

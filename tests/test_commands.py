@@ -115,6 +115,8 @@ def in_this_process(text: str, monkeypatch: pytest.MonkeyPatch) -> int | None:
             super().__init__(*arguments, **keywords)
 
     monkeypatch.setattr(launch, "LocalCluster", Launched)
+    # It has graphs of its own, and tests that follow here run eagerly.
+    monkeypatch.setattr(tf.compat.v1, "disable_eager_execution", lambda: None)
     monkeypatch.setattr(sys, "argv", words := shlex.split(text.removeprefix("python -m ")))
     if words[0] == "examples.launch":
         return invoke(launch.app)

@@ -113,7 +113,7 @@ NOT_RUN = {
         "python -m bench.edges",
         "python -m bench.edges --repeat 25",
         "python -m bench.edges --sizes 4096,65536,1048576 --repeat 9",
-        "python -m bench.edges --veth cubic --repeat 11",
+        "python -m bench.edges --veth cubic --repeat 15",
         "python -m bench.idle 5",
         "python -m bench.keras_fit --strategies mirrored --workers 16 --width 256 --turns 5 "
         "--epochs 4 --steps 38",
