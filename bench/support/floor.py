@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -49,27 +49,25 @@ class TcpFloor:
     def __init__(self, stack: ExitStack, size: int, first: Place, second: Place) -> None:
         host, _, port = second.address().rpartition(":")
         where = [host.strip("[]"), port, str(size)]
-        self._tasks = []
         for index, place in ((1, second), (0, first)):
             task = Child(f"floor {index}", [str(TCP_TASK), str(index), *where], place=place)
             stack.callback(task.end)
             if index == 1:
                 task.read()  # it listens
-            self._tasks.append(task)
+        self._first = task
 
     def seconds(self, steps: Sequence[int]) -> list[float]:
         """The seconds of each step, an even number of hops."""
-        return [float(self._step(hops)["seconds"]) for hops in steps]
-
-    def _step(self, hops: int) -> dict[str, Any]:
-        _, first = self._tasks
-        first.say(hops)
-        step: dict[str, Any] = first.read()
-        return step
+        return [float(self._ask(hops, check=False)) for hops in steps]
 
     def wrong(self, hops: int) -> int:
         """Whether so many hops compute other bits than one process."""
-        return int(self._step(hops)["wrong"])
+        return int(self._ask(hops, check=True))
+
+    def _ask(self, hops: int, check: bool) -> float:
+        self._first.say([hops, check])
+        answer: float = self._first.read()
+        return answer
 
 
 class SharedFloor:

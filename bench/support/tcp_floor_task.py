@@ -3,9 +3,9 @@
 usage: tcp_floor_task.py INDEX HOST PORT BYTES
 
 Task 1 listens on HOST:PORT, says so with a line, and sends back `x + 1` for each tensor `x` of
-BYTES that arrives. Task 0 connects. For each line of standard input, a number of hops, it sends its
-tensor for every second hop, and halves what comes back. It answers with a line of how many seconds
-this took, and whether the tensor then has other bits than if one process had computed it.
+BYTES that arrives. Task 0 connects. For each line of standard input, [HOPS, CHECK] as JSON, it
+sends its tensor for every second hop, and halves what comes back. It answers with the seconds that
+this took, or if CHECK, whether the tensor has other bits than if one process had computed it.
 """
 
 import ctypes
@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-from typing import Any
 
 import numpy as np
 
@@ -41,21 +40,31 @@ def answer(connection: socket.socket, arrived: np.ndarray, tensor: np.ndarray) -
         connection.sendall(tensor.data)
 
 
+def first(elements: int) -> np.ndarray:
+    """Return the tensor before the first hop."""
+    return np.linspace(-(2.0**30), 2.0**30, elements, dtype=np.float32)
+
+
 def take_turns(
     connection: socket.socket, arrived: np.ndarray, tensor: np.ndarray, turns: int
-) -> dict[str, Any]:
-    """Send the tensor for each turn, and halve what comes back."""
-    tensor[:] = alone = np.linspace(-(2.0**30), 2.0**30, tensor.size, dtype=np.float32)
+) -> float:
+    """Send the tensor for each turn, and halve what comes back; return the seconds."""
+    tensor[:] = first(tensor.size)
     start = time.perf_counter()
     for _ in range(turns):
         connection.sendall(tensor.data)
         if not receive(connection, arrived):
             raise EOFError("the other task has ended")
         np.multiply(arrived, HALF, out=tensor)
-    seconds = time.perf_counter() - start
+    return time.perf_counter() - start
+
+
+def is_wrong(tensor: np.ndarray, turns: int) -> bool:
+    """Whether it has other bits than if this process had computed it."""
+    alone = first(tensor.size)
     for _ in range(turns):
         alone = (alone + ONE) * HALF
-    return {"seconds": seconds, "wrong": tensor.tobytes() != alone.tobytes()}
+    return tensor.tobytes() != alone.tobytes()
 
 
 def main() -> None:
@@ -78,8 +87,9 @@ def main() -> None:
             return answer(connection, arrived, tensor)
         connection.settimeout(SECONDS)
         for line in sys.stdin:
-            turned = take_turns(connection, arrived, tensor, int(line) // 2)
-            print(json.dumps(turned), flush=True)
+            hops, check = json.loads(line)
+            seconds = take_turns(connection, arrived, tensor, hops // 2)
+            print(json.dumps(is_wrong(tensor, hops // 2) if check else seconds), flush=True)
 
 
 if __name__ == "__main__":
