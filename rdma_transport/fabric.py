@@ -323,7 +323,10 @@ class Device:
         return Channel(self._raw.open_channel())
 
     def close(self) -> None:
-        """Close the channels, notify the peers and stop the thread. Takes at most two seconds."""
+        """Close the channels, notify the peers and stop the thread.
+
+        Takes at most two seconds, unless a card takes longer to end its queue pairs.
+        """
         self._raw.close()
 
     def __enter__(self) -> "Device":

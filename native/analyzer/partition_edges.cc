@@ -36,7 +36,7 @@ std::string KeyOf(const tf::AttrSlice& send, const std::string& from, const std:
 }
 
 // Sets the edge's key and devices. Returns false if it does not leave the task.
-bool Crosses(const tf::AttrSlice& send, Edge* edge) {
+bool LeavesTask(const tf::AttrSlice& send, Edge* edge) {
   if (!tf::TryGetNodeAttr(send, "send_device", &edge->source_device) ||
       !tf::TryGetNodeAttr(send, "recv_device", &edge->destination_device) ||
       tf::DeviceNameUtils::IsSameAddressSpace(edge->source_device, edge->destination_device)) {
@@ -93,7 +93,7 @@ void ForEachEdge(const tf::Graph& partition,
   for (tf::Node* node : partition.op_nodes()) {
     Edge edge;
     const tf::Edge* input = nullptr;
-    if (!node->IsSend() || !Crosses(node->attrs(), &edge) || !node->input_edge(0, &input).ok()) {
+    if (!node->IsSend() || !LeavesTask(node->attrs(), &edge) || !node->input_edge(0, &input).ok()) {
       continue;
     }
     const tf::Node* source = input->src();
@@ -138,7 +138,7 @@ bool MarkedEdge(const tf::AttrSlice& send, Edge* edge) {
   std::vector<std::string> site;
   if (!tf::TryGetNodeAttr(send, kShape, &shape) || !tf::TryGetNodeAttr(send, kSite, &site) ||
       !tf::TryGetNodeAttr(send, kInLoop, &edge->in_loop) ||
-      !tf::TryGetNodeAttr(send, "T", &dtype) || site.size() < 3 || !Crosses(send, edge) ||
+      !tf::TryGetNodeAttr(send, "T", &dtype) || site.size() < 3 || !LeavesTask(send, edge) ||
       edge->key.empty()) {
     return false;
   }

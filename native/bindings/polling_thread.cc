@@ -1,14 +1,13 @@
 #include "bindings/polling_thread.h"
 
-#include <pthread.h>
 #include <unistd.h>  // environ
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <utility>
 
 #include "base/log.h"
+#include "base/quiet_thread.h"
 #include "base/spin.h"
 #include "fabric/registry.h"
 
@@ -353,14 +352,7 @@ PollingThread::PollingThread(const Settings& settings, std::shared_ptr<fabric::D
       peer_timeout_(settings.peer_timeout),
       summary_(device->Summary()),
       device_(std::move(device)) {
-  // Only the interpreter's threads handle signals.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, polled = device_.get()] { Loop(polled); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "rdma_fabric");
+  thread_ = QuietThread("rdma_fabric", [this, polled = device_.get()] { Loop(polled); });
 }
 
 Status PollingThread::Device(std::shared_ptr<fabric::Device>* device) const {

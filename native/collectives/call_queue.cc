@@ -1,11 +1,10 @@
 #include "collectives/call_queue.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <utility>
+
+#include "base/quiet_thread.h"
 
 namespace rdma_transport::collectives {
 bool Request::done() const {
@@ -78,13 +77,7 @@ std::shared_ptr<Request> CallQueue::Start(const Call& call, Nanos deadline) {
   pending_.push_back({call, deadline, request});
   changed_.notify_all();
   if (!thread_.joinable()) {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { Loop(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_setname_np(thread_.native_handle(), "rdma_collective");
+    thread_ = QuietThread("rdma_collective", [this] { Loop(); });
   }
   return request;
 }

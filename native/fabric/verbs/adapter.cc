@@ -114,7 +114,11 @@ Status Adapter::Init() {
 }
 
 Adapter::~Adapter() {
-  if (!Usable()) return;
+  if (!Usable()) {
+    disposal_.Abandon();
+    return;
+  }
+  disposal_.Wait();
   const auto check = [this](int error, const char* verb) {
     if (error != 0) Log(LogLevel::kWarning, VerbError(error, verb, Name()).message());
   };
@@ -253,6 +257,22 @@ bool Adapter::ChargePending(int64_t bytes) {
   if (pending_.fetch_add(bytes) + bytes <= limit || bytes < 0) return true;
   pending_.fetch_sub(bytes);
   return false;
+}
+
+void Adapter::Dispose(ibv_qp* pair, CompletionQueue* queue, int reserved) {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_RESET;
+  const auto destroy = [this, pair, queue, reserved] { Destroy(pair, queue, reserved); };
+  // If the card does not reset it, maybe because it has died, access ends when it is destroyed.
+  if (library_->modify_qp(pair, &attributes, IBV_QP_STATE) != 0) return destroy();
+  disposal_.Add(destroy);
+}
+
+void Adapter::Destroy(ibv_qp* pair, CompletionQueue* queue, int reserved) {
+  const int error = library_->destroy_qp(pair);
+  if (error != 0) Log(LogLevel::kWarning, VerbError(error, "ibv_destroy_qp", Name()).message());
+  queue->Release(reserved);
+  queue_pairs_.fetch_sub(1);
 }
 
 Status Adapter::ReserveCompletions(int entries, CompletionQueue** queue) {

@@ -15,6 +15,7 @@
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "fabric/host/file_descriptor.h"
+#include "fabric/verbs/disposal.h"
 #include "fabric/verbs/library.h"
 #include "fabric/verbs/ports.h"
 
@@ -151,7 +152,10 @@ class Adapter {
   Traffic traffic() const { return {written_.load(), read_.load()}; }
 
   // Counts the queue pairs of this process. QueuePair calls it.
-  void CountQueuePair(int change) { queue_pairs_.fetch_add(change); }
+  void CountQueuePair() { queue_pairs_.fetch_add(1); }
+  // Ends all access by a counted queue pair, and destroys it without the caller, which may be the
+  // thread that polls. Then its `reserved` entries of `queue` are released.
+  void Dispose(ibv_qp* pair, CompletionQueue* queue, int reserved);
   int queue_pairs() const { return queue_pairs_.load(); }
 
   // Finds or creates a completion queue with room for `entries` more. The caller must Release()
@@ -173,6 +177,7 @@ class Adapter {
   Status Init();
   void DecideIsolation();
   int WindowAccess(size_t length, int access);
+  void Destroy(ibv_qp* pair, CompletionQueue* queue, int reserved);
   ibv_mr* RegisterAt(uint64_t iova, void* address, size_t length, int access, bool relaxed);
   // Returns false with errno. `register_at` returns null with errno.
   bool ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at, void* address,
@@ -203,6 +208,7 @@ class Adapter {
   std::vector<std::unique_ptr<CompletionQueue>> queues_;
   std::atomic<size_t> queue_count_{0};
   std::vector<CompletionQueue*> known_queues_;  // used only by the polling thread
+  Disposal disposal_;
 };
 
 }  // namespace rdma_transport::fabric::verbs

@@ -42,13 +42,7 @@ std::string NameOf(const Work& work) {
 }
 
 QueuePair::~QueuePair() {
-  if (pair_ == nullptr || !adapter_->Usable()) return;
-  const int error = adapter_->library().destroy_qp(pair_);
-  if (error != 0) {
-    Log(LogLevel::kWarning, VerbError(error, "ibv_destroy_qp", adapter_->Name()).message());
-  }
-  queue_->Release(reserved_);
-  adapter_->CountQueuePair(-1);
+  if (pair_ != nullptr && adapter_->Usable()) adapter_->Dispose(pair_, queue_, reserved_);
 }
 
 Status QueuePair::Create(int depth, int receives) {
@@ -80,7 +74,7 @@ Status QueuePair::Create(int depth, int receives) {
     queue_->Release(reserved_);
     return failed;
   }
-  adapter_->CountQueuePair(1);
+  adapter_->CountQueuePair();
   depth_ = static_cast<uint32_t>(depth);  // as reserved; the device may have granted more
   inline_max_ = given.cap.max_inline_data;
   receives_ = receives;

@@ -91,6 +91,8 @@ class QueuePair {
   int waiting_credits() const { return waiting_credits_; }
   // Returns whether a completion will arrive even if nothing more is pushed.
   bool AnswerDue() const { return HasWaiting() || (!posted_.empty() && unsignalled_ == 0); }
+  // Returns which of all its work requests is the first that has not ended.
+  uint64_t oldest() const { return posted_.empty() ? sequence_ + 1 : posted_.front().sequence; }
 
   // Returns, one per call and in order, the work requests that a completion ended, then false.
   // `itself` is set for the request of the completion; all requests before it succeeded.
