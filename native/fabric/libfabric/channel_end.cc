@@ -7,7 +7,7 @@
 namespace rdma_transport::fabric::libfabric {
 namespace {
 
-constexpr Nanos kClosingTimeout = 200 * kMillisecond;
+constexpr Nanos kClosingTimeout = 1 * kSecond;
 constexpr Nanos kPartingTimeout = 500 * kMillisecond;
 // A provider that takes no operation for so long, while none is under way, has no connection.
 constexpr Nanos kUnreachable = kSecond;

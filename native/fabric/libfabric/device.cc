@@ -22,6 +22,9 @@ constexpr Nanos kWriteEndDelay = 5 * kMillisecond;
 constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
 // Of lazy notifications, if this thread neither sleeps nor sends others to the peer.
 constexpr Nanos kLongestDelay = 500 * kMicrosecond;
+// How long the device makes progress after its last channel has finished: a message of that may
+// have completed before it has left.
+constexpr Nanos kFarewell = kSecond;
 constexpr int kBatchesPerPoll = 8;
 constexpr int kMaxFruitless = 64;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
@@ -266,6 +269,7 @@ void LibfabricDevice::Forget(const LibfabricChannel& channel) {
   std::lock_guard<std::mutex> lock(channels_mu_);
   channels_.erase(channel.number());
   channels_version_.fetch_add(1);
+  in_use_until_ = Now() + kFarewell;
 }
 
 void LibfabricDevice::FailAll(const Status& reason) {
@@ -319,8 +323,9 @@ int LibfabricDevice::Poll() {
   if (armed_ && !by_queue) sleeper_.Unwatch(queue_events_.get());
   armed_ = false;
   RefreshSnapshot();
-  if (by_number_.empty()) return 0;
+  if (!InUse()) return 0;
   const Nanos now = Now();
+  if (by_number_.empty() && now > in_use_until_) in_use_until_ = 0;
   int handled = 0;
   for (int batch = 0; batch < kBatchesPerPoll; ++batch) {
     if (ended_.empty()) TakeCompletions();
@@ -354,21 +359,20 @@ int LibfabricDevice::Poll() {
 bool LibfabricDevice::ArmNotification() {
   if (!Usable()) return true;
   asleep_.store(true);
-  const bool in_use = !by_number_.empty();
   Nanos most = domain_->traits().waits ? peer_timeout_ / 8 : kRestlessSleep;
   for (const auto& [number, channel] : by_number_) {
     channel->BeforeSleep();
     if (channel->Restless()) most = std::min(most, kRestlessSleep);
     if (channel->OwesConfirmation()) most = std::min(most, kConfirmationDelay);
   }
-  if (in_use) {
+  if (InUse()) {
     sleeper_.WakeAfter(Now(), most);
     if (!domain_->TryWait()) return false;
     // TCP's fi_trywait() before libfabric 1.20 does not look.
     if (ended_.empty()) TakeCompletions();
     if (domain_->gave_way()) return false;
     armed_ = true;
-    sleeper_.WatchOnce(queue_events_.get());  // without channels, strangers wake nobody
+    sleeper_.WatchOnce(queue_events_.get());  // out of use, strangers wake nobody
   }
   return ended_.empty() && channels_version_.load() == snapshot_version_ &&
          std::none_of(by_number_.begin(), by_number_.end(),

@@ -83,6 +83,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   void PostReceives();
   void TakeCompletions();
   void Forget(const LibfabricChannel& channel);
+  bool InUse() const { return !by_number_.empty() || in_use_until_ != 0; }
   void FailAll(const Status& reason);
   void WatchBelowQueue();
 
@@ -103,6 +104,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   int fruitless_ = 0;   // times in a row that queue_events_ woke for no completion
   Nanos probed_ = 0;
   Nanos served_ = 0;
+  Nanos in_use_until_ = 0;            // after the last channel; 0 once it is over
   std::vector<Completion> ended_;     // to be handled by the next Poll()
   std::vector<Operation*> unposted_;  // receives
 

@@ -119,9 +119,10 @@ class VerbsChannel final : public Channel {
   void ForgetRegion(uint64_t key);
 
  private:
-  // How long the posted work of a broken queue pair may take to be flushed.
+  // How long the posted work of a broken queue pair may take to be flushed. For the main one of a
+  // channel that goes on, a card that lives has longer: SettleMain().
   static constexpr Nanos kFlushTimeout = 500 * kMillisecond;
-  static constexpr Nanos kClosingTimeout = 200 * kMillisecond;
+  static constexpr Nanos kClosingTimeout = 1 * kSecond;
   static constexpr size_t kMaxReason = 1024;  // bytes of the reason for closing
 
   // kClosing: the last record is in flight. kBroken: all operations fail, and those in flight are
@@ -150,6 +151,8 @@ class VerbsChannel final : public Channel {
     std::vector<Work> unfinished;  // kFailed: flushed so far
     Nanos due = 0;                 // kFailed: end of the wait; kDown: the next attempt
     Nanos delay = 0;               // until the next attempt but one
+    uint64_t oldest = 0;           // on a further port: QueuePair::oldest(), seen first at `since`
+    Nanos since = 0;
     // Batches, credits and signals: those that arrived here, and those that are known to have
     // arrived at the peer.
     uint32_t arrived = 0;
@@ -216,6 +219,7 @@ class VerbsChannel final : public Channel {
   void AnnounceAgain(size_t i);
   Status SendPairRecord(RecordKind kind, size_t i);
   bool LearnPort(const PairRecord& record);
+  void LeaveIfHeld(size_t i, Nanos now);
   void AdvanceRails(Nanos now);
   size_t IndexOf(uint32_t tag) const;
 
@@ -233,6 +237,7 @@ class VerbsChannel final : public Channel {
   Status HandleMainDown(size_t i);
   Status HandleArrived(size_t i, const Immediate& signal);
   void SettleMain(Nanos now);
+  void BreakMove(const std::string& why);
   void MoveMain(Nanos now);
   void AnnounceRings(size_t i);
   void GiveUp(size_t i, const Status& reason);

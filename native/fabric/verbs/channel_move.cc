@@ -149,24 +149,33 @@ Status VerbsChannel::HandleArrived(size_t i, const Immediate& signal) {
   return OkStatus();
 }
 
+// Gives up the move: the reason for it, and `why` it cannot end.
+void VerbsChannel::BreakMove(const std::string& why) {
+  BreakLocked(Status(move_.reason.code(), move_.reason.message() + "; " + why));
+}
+
 // Ends the phase kFailed of the main queue pair if it is over.
 void VerbsChannel::SettleMain(Nanos now) {
   PairState& state = states_[main_];
   if (!Moving() || state_.load() != State::kConnected) return;
   if (!move_.answered && now - move_.probed >= kAnswerInterval) {
     move_.probed = now;
-    if (++move_.probes > kMaxUnanswered) return BreakLocked(move_.reason);
+    if (++move_.probes > kMaxUnanswered) {
+      return BreakMove("the peer does not answer through " + pairs_[move_.to]->adapter()->Name());
+    }
   }
-  // What arrives later would be lost, unless the card died. Then nothing arrives.
+  const Nanos last = state.due + device_->keepalive();
+  // What arrives later would be lost, unless the card died. Then nothing arrives. One that lives
+  // flushes at once, but may have to wait for a processor to say so.
   if (!main().Drained()) {
-    if (now <= state.due) return;
-    if (!main().adapter()->dead()) return BreakLocked(move_.reason);
+    if (now > last) return BreakMove("its card does not flush what was posted to it");
+    if (now <= state.due || !main().adapter()->dead()) return;
   }
   if (move_.agreed && !std::exchange(move_.reported, true)) {
     Signal(move_.to, Immediate::Arrived(main_, state.arrived));
   }
   if (move_.reported && state.peer_down) return MoveMain(now);
-  if (now > state.due + device_->keepalive()) BreakLocked(move_.reason);
+  if (now > last) BreakMove("the peer does not say what had arrived from it");
 }
 
 void VerbsChannel::MoveMain(Nanos now) {

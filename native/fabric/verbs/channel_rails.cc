@@ -350,9 +350,24 @@ void VerbsChannel::AnnounceAgain(size_t i) {
   }
 }
 
+// What a port sends may stay in its interface without an error: Soft-RoCE stops its retries if it
+// cannot send them. What was posted to queue pair `i` then goes by the main one.
+void VerbsChannel::LeaveIfHeld(size_t i, Nanos now) {
+  PairState& state = states_[i];
+  if (!IsFurther(i) || Moving()) return;
+  const uint64_t oldest = pairs_[i]->oldest();
+  if (!pairs_[i]->AnswerDue() || std::exchange(state.oldest, oldest) != oldest) {
+    state.since = now;
+  } else if (now - state.since >= device_->keepalive()) {
+    FailPair(i, Status(Code::kUnavailable,
+                       "for RDMA_TRANSPORT_PEER_TIMEOUT, nothing that it carries has ended"));
+  }
+}
+
 void VerbsChannel::AdvanceRails(Nanos now) {
   for (size_t i = 0; i < states_.size() && Serving(state_.load()); ++i) {
     SettlePair(i, now);
+    LeaveIfHeld(i, now);
     if (!passive_ && states_[i].phase == PairState::Phase::kDown && now >= states_[i].due)
       OfferPair(i, now);
   }

@@ -167,11 +167,12 @@ int VerbsDevice::Poll() {
   }
   if (prepared_.load() != nullptr) WakeStandby();
   if (now >= standby_due_) TryStandby(now);
-  if (now - probed_ >= kProbeInterval) ProbePeers(now);
   int handled = Route(met_, std::exchange(met_count_, 0));
   for (const auto& adapter : adapters_) {
     for (CompletionQueue* queue : adapter->Queues()) handled += PollQueue(adapter.get(), queue);
   }
+  // Not before: what ended while this process was suspended is no sign of a peer that is silent.
+  if (now - probed_ >= kProbeInterval) ProbePeers(now);
   if (handled == 0) CallAbandoned(kHandlersPerTurn);
   ServiceCallers();
   return handled;

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -84,7 +85,7 @@ class Members {
     }
     for (auto& mesh : meshes) {
       const Status ready = mesh->WaitReady({Now() + kSoon, nullptr});
-      EXPECT_TRUE(ready.ok()) << ready.message();
+      if (!ready.ok()) throw std::runtime_error(ready.message());  // which ends the test
       groups.push_back(std::make_unique<collectives::Group>(std::move(mesh), kSpin));
     }
   }

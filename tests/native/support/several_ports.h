@@ -101,10 +101,10 @@ class SeveralPorts : public VerbsPairTest {
 class FailingPorts : public SeveralPorts, public ::testing::WithParamInterface<Isolation> {
  protected:
   // Transfers of a MiB take a third of a second with both ports.
-  void ConnectSlow() {
+  void ConnectSlow(Nanos peer_timeout = 5 * kSecond) {
     Settings settings = Wide();
     settings.verbs.isolation = GetParam();
-    settings.peer_timeout = 5 * kSecond;
+    settings.peer_timeout = peer_timeout;
     SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
     ConnectTwoByTwo(settings);
     ExpectToUse(true, "fake_1:1", "fake_3:1");

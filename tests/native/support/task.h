@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <future>
@@ -25,6 +26,7 @@ inline Settings TestSettings() {
   Settings settings = FabricSettings();
   settings.arena_size = uint64_t{256} << 20;
   settings.log_level = LogLevel::kError;
+  settings.connect_timeout = 80 * kSecond;
   return settings;
 }
 
@@ -51,6 +53,12 @@ class Task {
   Runtime& runtime() { return *runtime_; }
   Endpoint& endpoint() { return *endpoint_; }
   memory::Arena& arena() { return *runtime_->arena(); }
+  // Whether it sends to a peer on a link. It does so for a moment after the link has left the
+  // table.
+  bool linked() const {
+    const std::vector<PeerStats> peers = endpoint_->Stats();
+    return std::any_of(peers.begin(), peers.end(), [](const auto& peer) { return peer.linked; });
+  }
   // Stops the polling, as a process that is stopped would.
   void Stop() { runtime_->Stop(); }
 

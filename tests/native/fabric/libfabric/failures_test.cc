@@ -219,8 +219,7 @@ class PeerProcess {
   int fds_[2] = {-1, -1};
 };
 
-class EachProvider : public LibfabricFailuresTest,
-                     public ::testing::WithParamInterface<const char*> {
+class PeerProcessTest : public LibfabricFailuresTest {
  protected:
   void ConnectTo(PeerProcess* peer) {
     ASSERT_TRUE(OpenDevice(Impatient(), &a_.device).ok());
@@ -237,8 +236,12 @@ class EachProvider : public LibfabricFailuresTest,
     ASSERT_TRUE(a_.Notify("there").ok());
     ASSERT_TRUE(PollUntil([&] { return a_.handler->delivered == 1; }));
   }
+};
+
+class EachProvider : public PeerProcessTest, public ::testing::WithParamInterface<const char*> {
+ protected:
   void SetUp() override {
-    LibfabricFailuresTest::SetUp();
+    PeerProcessTest::SetUp();
     SetFaulty(GetParam());
   }
 };
@@ -288,6 +291,21 @@ TEST_P(EachProvider, AProcessThatIsStoppedReleasesWhenItResumes) {
   EXPECT_FALSE(a_.handler->released);
   peer.Resume();
   EXPECT_TRUE(PollUntil([&] { return a_.handler->released; }));
+}
+
+// Its last message waits in the provider, which only moves while the device is polled.
+TEST_F(PeerProcessTest, ItsLastMessageArrivesAfterItsChannelHasEnded) {
+  SetFaulty("order=none delay_us=50000");
+  for (int seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SetFaulty("seed=" + std::to_string(seed));
+    PeerProcess peer;
+    ASSERT_NO_FATAL_FAILURE(ConnectTo(&peer));
+    a_.channel->Close(Status(Code::kAborted, "enough"));
+    ASSERT_TRUE(PollUntil(
+        [&] { return a_.handler->released || a_.handler->reason.code() == Code::kUnavailable; }));
+    DropDevices();
+  }
 }
 
 TEST_P(EachProvider, AStoppedPeerMayGoOnUntilItResumes) {

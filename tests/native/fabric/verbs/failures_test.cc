@@ -117,7 +117,8 @@ TEST_F(VerbsTest, AChannelThatCannotBeOpenedIsAnErrorAndLeavesNothing) {
     const Status status = OpenChannel(&a_);
     EXPECT_EQ(status.code(), failing.code) << status.message();
     EXPECT_EQ(a_.channel, nullptr);
-    EXPECT_EQ(FakeStats().qps + FakeStats().mrs, 0u) << failing.verb;
+    EXPECT_EQ(FakeStats().mrs, 0u) << failing.verb;
+    EXPECT_TRUE(PollUntil([] { return FakeStats().qps == 0; })) << failing.verb;
   }
   ExpectToWork();
 }
@@ -275,7 +276,7 @@ TEST_F(VerbsTest, ThePeerHearsTheReasonAlsoFromAnotherThread) {
       ASSERT_TRUE(side->channel->Flush().ok());
     }
     std::thread closer([&] { a_.channel->Close(Status(Code::kAborted, "enough")); });
-    const bool closed = PollUntil([&] { return BothClosed(); }, 3 * kSecond);
+    const bool closed = PollUntil([&] { return BothClosed(); }, 10 * kSecond);
     closer.join();
     ASSERT_TRUE(closed);
     ExpectHas(a_.handler->reason, "enough");
@@ -283,7 +284,7 @@ TEST_F(VerbsTest, ThePeerHearsTheReasonAlsoFromAnotherThread) {
     ExpectClosedOnce();
     Drop();
   }
-  EXPECT_LT(Now() - begin, 5 * kSecond) << "the timeout was needed";
+  EXPECT_LT(Now() - begin, 15 * kSecond) << "the timeout was needed";  // a second per round
 }
 
 TEST_F(VerbsTest, ThePeerHearsTheReasonUnderAFlood) {
@@ -298,7 +299,7 @@ TEST_F(VerbsTest, ThePeerHearsTheReasonUnderAFlood) {
     a_.channel->Close(Status(Code::kAborted, "enough"));
     const Nanos until = Now() + 20 * kMillisecond;
     while (Now() < until) a_.device->Poll();
-    ASSERT_TRUE(PollUntil([&] { return BothClosed(); }, 2 * kSecond));
+    ASSERT_TRUE(PollUntil([&] { return BothClosed(); }, 10 * kSecond));
     ExpectHas(a_.handler->reason, "enough");
     ExpectHas(b_.handler->reason, "enough");
     ExpectClosedOnce();

@@ -239,6 +239,30 @@ TEST_P(FailingPorts, APortThatGoesDownIsLeftAndTakenBack) {
   EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
 }
 
+// Soft-RoCE keeps queue pairs of an interface that is down, and those who destroy them.
+TEST_P(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairThatTheCardKeeps) {
+  ASSERT_NO_FATAL_FAILURE(ConnectSlow());
+  SetFake("bandwidth", "0");
+  const uint64_t before = FakeStats().qps;
+  struct Kept {
+    Kept() { SetFake("keep_qps", "1"); }
+    ~Kept() { SetFake("keep_qps", "0"); }
+  };
+  {
+    const Kept kept;
+    for (int i = 0; i < 2; ++i) {
+      SetFake("fake_1:1.port_state", "down");
+      ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
+      ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+      SetFake("fake_1:1.port_state", "active");
+      ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
+      ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+    }
+    EXPECT_GE(FakeStats().qps, before + 4) << "two of each end are kept";
+  }
+  EXPECT_TRUE(PollUntil([&] { return FakeStats().qps == before; }));
+}
+
 // Soft-RoCE reports this before the event of the port.
 TEST_P(FailingPorts, AnInterfaceThatGoesDownIsNoticedByATransfer) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
@@ -279,6 +303,22 @@ TEST_P(FailingPorts, AChannelBeginsWithoutAPortThatIsUnreachable) {
 
 TEST_P(FailingPorts, ACutCableIsNoticedByATransferAndTriedAgainLater) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
+  MoveWhile([&] {
+    PollFor(30 * kMillisecond);
+    SetFake("fake_3.network", "7");
+  });
+  ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
+  ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+  SetFake("fake_3.network", "0");
+  ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
+  ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
+}
+
+// Soft-RoCE stops its retries, and reports nothing, if the interface holds them.
+TEST_P(FailingPorts, APathThatHoldsPacketsForEverIsLeft) {
+  ASSERT_NO_FATAL_FAILURE(ConnectSlow(2 * kSecond));
+  SetFake("retry_ms", "600000");
   MoveWhile([&] {
     PollFor(30 * kMillisecond);
     SetFake("fake_3.network", "7");
