@@ -92,8 +92,12 @@ void Steps::Forget(int64_t step, std::string_view key, const PendingRecv* recv) 
   mailbox_.Remove(step, KeyId::Of(key), recv);
 }
 
+// A receive that has failed leaves the tensor to the next one.
 void Steps::OnArrival(int64_t step, const KeyId& key, Arrival arrival) {
-  const std::shared_ptr<PendingRecv> recv = mailbox_.Put(step, key, &arrival);
+  std::shared_ptr<PendingRecv> recv;
+  do {
+    recv = mailbox_.Put(step, key, &arrival);
+  } while (recv != nullptr && recv->claimed());
   if (recv != nullptr) Deliver(std::move(arrival), recv);
 }
 

@@ -45,8 +45,8 @@ class LibfabricLinkTest : public ::testing::TestWithParam<Kind> {
   static Settings MakeSettings() {
     Settings settings = testing::OnFaulty();
     settings.arena_size = uint64_t{64} << 20;
-    settings.peer_timeout = 300 * kMillisecond;
-    settings.connect_timeout = 2 * kSecond;
+    settings.peer_timeout = 1 * kSecond;
+    settings.connect_timeout = 10 * kSecond;
     settings.static_edges = GetParam().static_edges;
     return settings;
   }

@@ -357,6 +357,17 @@ TEST_F(ProtocolTest, WaitersOfALostPeerFailOnceAndItsLoansComeBack) {
   EXPECT_TRUE(Eventually([&] { return a.arena().Stats().used_bytes == 0; }));
 }
 
+TEST_F(ProtocolTest, AReceiveThatFailedLeavesItsTensorToTheNextOne) {
+  Task a("a"), b("b");
+  auto failed = Receive(b, a, 1, "k");
+  ASSERT_TRUE(failed->Claim());  // as when its link ends
+  auto next = Receive(b, a, 1, "k");
+  const std::vector<int64_t> dims = {9000};
+  ASSERT_TRUE(Send(a, b, Tensor(1, "k", Bytes(9000, 1, &a.arena()), dims)).ok());
+  EXPECT_TRUE(next->Get().status.ok());
+  EXPECT_EQ(failed->deliveries(), 0);
+}
+
 TEST_F(ProtocolTest, ASilentPeerFailsItsWaitersWithinTheTimeout) {
   Settings settings = TestSettings();
   settings.peer_timeout = 300 * kMillisecond;
