@@ -25,6 +25,11 @@ bool ParseDuration(const std::string& text, int64_t* number) {
   return true;
 }
 
+bool ParseFlag(const std::string& text, bool* flag) {
+  *flag = text == "1";
+  return text == "0" || text == "1";
+}
+
 bool ParseMtu(const std::string& text, ibv_mtu* mtu) {
   const std::map<std::string, ibv_mtu> values = {{"256", IBV_MTU_256},
                                                  {"512", IBV_MTU_512},
@@ -228,10 +233,7 @@ bool Config::SetOfDevice(DeviceConfig* device, size_t port, const std::string& k
     device->same_iova = value == "same";
     return value == "same" || value == "any";
   }
-  if (key == "peer_memory") {
-    device->peer_memory = value == "1";
-    return value == "1" || value == "0";
-  }
+  if (key == "peer_memory") return ParseFlag(value, &device->peer_memory);
   if (key == "sysfs") {
     device->sysfs = value;
     return value.size() < IBV_SYSFS_PATH_MAX;
@@ -255,6 +257,7 @@ bool Config::Set(const std::string& full_key, const std::string& value) {
   if (full_key == "delay_us") return ParseDuration(value, &delay_us);
   if (full_key == "retry_ms") return ParseDuration(value, &retry_ms);
   if (full_key == "rnr_us") return ParseDuration(value, &rnr_us);
+  if (full_key == "keep_qps") return ParseFlag(value, &keep_qps);
   if (full_key == "memlock") return ParseNumber(value, UINT64_MAX, &memlock);
   if (full_key == "fork") {
     const std::vector<std::string> values = {"disabled", "enabled", "unneeded"};

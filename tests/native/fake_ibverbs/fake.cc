@@ -251,7 +251,7 @@ uint32_t Fake::NewKey() {
 }
 
 uint32_t Fake::NewWindowKey() {
-  const auto taken = [this](const std::unordered_map<uint32_t, Mr*>& keys, uint32_t key) {
+  const auto taken = [](const std::unordered_map<uint32_t, Mr*>& keys, uint32_t key) {
     for (uint32_t last = 0; last < 256; ++last) {
       if (keys.count((key & ~0xffU) | last) != 0) return true;
     }

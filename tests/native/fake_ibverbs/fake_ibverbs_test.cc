@@ -433,7 +433,9 @@ TEST_F(FakeIbverbsTest, TellsOfCompletions) {
   const Verbs& v = V();
   EndOptions options = Options();
   options.with_channel = true;
-  auto [a, b] = Pair(options);
+  const std::pair<End&, End&> ends = Pair(options);
+  End& a = ends.first;
+  End& b = ends.second;
   const EndAddress to = b.Address();
   ibv_cq* cq = nullptr;
   void* cq_context = nullptr;

@@ -131,8 +131,9 @@ struct Requester {
   uint32_t attempt = 0;
   int receiver_not_ready = 0;
   Nanos not_before = 0;
-  // Since when nothing came through; 0 while the peer answers.
+  // Since when nothing came through, and how often it was tried; 0 while the peer answers.
   Nanos lost_since = 0;
+  int64_t lost = 0;
 };
 
 // The message that the peer's requester is about.

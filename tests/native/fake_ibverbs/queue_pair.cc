@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "engine.h"
 #include "fake.h"
 
 namespace fake_ibverbs {
 namespace {
+
+constexpr Nanos kAckTimeout = 100 * kMillisecond;
 
 struct Transition {
   ibv_qp_state from;
@@ -166,7 +170,14 @@ bool IsEventOf(const ibv_async_event& event, const Qp* qp) {
   }
 }
 
+// Another thread may be about to acknowledge an event, as a real library expects.
+bool IsKept(const Qp* qp, Nanos deadline) {
+  const Call call("");
+  return call.fake.config.keep_qps || (qp->unacked_async_events != 0 && Now() < deadline);
+}
+
 }  // namespace
+
 extern "C" {
 
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
@@ -240,9 +251,11 @@ int ibv_query_qp(ibv_qp* shown, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) 
 }
 
 int ibv_destroy_qp(ibv_qp* shown) {
+  auto* qp = static_cast<Qp*>(shown);
+  const Nanos deadline = Now() + kAckTimeout;
+  while (IsKept(qp, deadline)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   Call call("destroy_qp", shown->context, Call::Kind::kEnd);
   if (call.error != 0) return call.error;
-  auto* qp = static_cast<Qp*>(shown);
   if (qp->unacked_async_events != 0 || qp->windows != 0) return EBUSY;
   ClearQueues(qp);
   Context* context = ContextOf(qp->context);

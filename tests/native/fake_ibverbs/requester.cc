@@ -241,14 +241,28 @@ Qp* ReachedBy(const Fake& fake, const Frame& frame) {
   return nullptr;
 }
 
+Nanos RetryTime(const Fake& fake) { return fake.config.retry_ms * kMillisecond; }
+
+Nanos RetryInterval(const Fake& fake) {
+  return std::clamp(RetryTime(fake) / 8, kMillisecond, 10 * kMillisecond);
+}
+
+// While this thread, and the peer with it, did not run, there were no retries.
+bool RetriesExceeded(const Fake& fake, const Requester& requester, Nanos now) {
+  return requester.lost_since != 0 && now - requester.lost_since >= RetryTime(fake) &&
+         requester.lost >= RetryTime(fake) / RetryInterval(fake);
+}
+
 }  // namespace
 
 void Lose(const Fake& fake, Qp* qp, Nanos now) {
   Requester& requester = qp->requester;
-  const Nanos retry = fake.config.retry_ms * kMillisecond;
-  if (requester.lost_since == 0) requester.lost_since = now;
-  requester.not_before = std::min(now + std::clamp(retry / 8, kMillisecond, 10 * kMillisecond),
-                                  std::max(requester.lost_since + retry, now));
+  if (requester.lost_since == 0) {
+    requester.lost_since = now;
+    requester.lost = 0;
+  }
+  ++requester.lost;
+  requester.not_before = now + RetryInterval(fake);
   StartAgain(&requester);
 }
 
@@ -287,8 +301,7 @@ Nanos StepRequester(Fake* fake, Qp* qp, Nanos now) {
     Finish(fake, qp, forced ? request.forced : BindWindow(fake, qp, request));
     return 0;
   }
-  const Nanos retry = fake->config.retry_ms * kMillisecond;
-  if (requester.lost_since != 0 && now - requester.lost_since >= retry) {
+  if (RetriesExceeded(*fake, requester, now)) {
     Finish(fake, qp, IBV_WC_RETRY_EXC_ERR);
     return 0;
   }
