@@ -28,6 +28,12 @@ target_include_directories(tensorflow_wheel SYSTEM INTERFACE ${TENSORFLOW_DIR}/i
 target_compile_definitions(tensorflow_wheel INTERFACE _GLIBCXX_USE_CXX11_ABI=1
                                                       EIGEN_MAX_ALIGN_BYTES=64 NDEBUG)
 target_link_directories(tensorflow_wheel INTERFACE ${TENSORFLOW_DIR})
+# GNU ld takes several times as long to read the symbols of these libraries.
+include(CheckLinkerFlag)
+check_linker_flag(CXX -fuse-ld=gold HAS_GOLD)
+if(HAS_GOLD)
+  target_link_options(tensorflow_wheel INTERFACE -fuse-ld=gold)
+endif()
 # An undefined symbol is an error here, not on a user's import.
 target_link_options(tensorflow_wheel INTERFACE -Wl,--no-undefined -Wl,--no-as-needed)
 target_link_libraries(tensorflow_wheel INTERFACE -l:libtensorflow_framework.so.2
