@@ -26,7 +26,7 @@ class Child:
         arguments: list[str],
         environment: dict[str, str] | None = None,
         file_size_limit: int | None = None,
-        timeout: float = 30,
+        timeout: float = 60,
         place: Place = HERE,
     ) -> None:
         self.name, self.timeout = name, timeout

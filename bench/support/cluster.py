@@ -52,7 +52,7 @@ class Task(Child):
             ],
             environment,
             file_size_limit,
-            timeout=20,
+            timeout=60,
             place=place,
         )
 

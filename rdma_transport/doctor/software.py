@@ -20,7 +20,7 @@ DISTRIBUTIONS = (
 )
 BUILT_FOR = _native.TENSORFLOW_VERSION
 STEM = "librdma_transport"
-START_SECONDS = 120.0
+START_SECONDS = 300.0  # a shared file system that many tasks read at once is slow
 _FIRST_LINES = 3
 
 # As TensorFlow loads it: by itself, while it is imported.

@@ -2,7 +2,6 @@
 
 import pytest
 
-from bench.support.cluster import eventually
 from tests.accelerator.test_edges import (  # noqa: F401
     A0,
     B0,
@@ -19,6 +18,7 @@ from tests.accelerator.test_edges import (  # noqa: F401
     values,
 )
 from tests.support.accelerators import Clusters
+from tests.support.deadlines import eventually
 from tests.support.graphs import Graph
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("accelerators")]

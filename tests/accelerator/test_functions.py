@@ -16,6 +16,7 @@ from tests.support.accelerators import (
     assert_by_fabric,
     exporting,
 )
+from tests.support.deadlines import patient
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("accelerator_clients")]
 
@@ -42,7 +43,7 @@ def answer(
         result = forked.run(
             [str(CLIENT), kind, protocol, json.dumps(cluster.spec)],
             os.environ | (cluster.environment or {}),
-            timeout=50,
+            timeout=patient(50),
         )
         assert result.returncode == 0, result.stderr[-3000:]
         if protocol == "rdma":

@@ -19,8 +19,9 @@ import pytest
 from bench import cli, exchange, options
 from bench.report import schema
 from bench.support import ucx
-from bench.support.cluster import eventually, free_port
+from bench.support.cluster import free_port
 from tests.support import forked
+from tests.support.deadlines import eventually, patient
 
 ROOT = Path(__file__).parents[2]
 BENCH = [sys.executable, "-m", "rdma_transport.cli", "bench"]
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.timeout(60)
 
 def run(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": ROOT} | more
-    return subprocess.run([*BENCH, *words], text=True, timeout=50, **options)
+    return subprocess.run([*BENCH, *words], text=True, timeout=patient(50), **options)
 
 
 @contextmanager
@@ -340,7 +341,7 @@ def test_ctrl_c_on_the_waiting_side() -> None:
         assert waiting.stderr is not None
         assert "waiting on" in waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
-        assert waiting.wait(SOON) == 130
+        assert waiting.wait(patient(SOON)) == 130
 
 
 def test_two_commands_measure_one_fabric() -> None:
@@ -351,7 +352,7 @@ def test_two_commands_measure_one_fabric() -> None:
         document = valid(ran.stdout)
         assert len(document["machines"]) == 2
         assert len(document["results"][0]["devices"]) == 2
-        out, _ = waiting.communicate(timeout=SOON)
+        out, _ = waiting.communicate(timeout=patient(SOON))
         assert (waiting.returncode, out) == (0, "")
 
 
@@ -367,7 +368,7 @@ def test_when_one_of_two_commands_dies_the_other_ends(dies: str) -> None:
         assert eventually(lambda: measures(measuring.pid), SOON)
         victim, other = (measuring, waiting) if dies == "measuring" else (waiting, measuring)
         victim.kill()
-        _, errors = other.communicate(timeout=30)
+        _, errors = other.communicate(timeout=patient(30))
         assert other.returncode == 1
         assert "error: " in errors
         assert "Traceback" not in errors
@@ -387,7 +388,7 @@ def test_two_commands_measure_tensorflow() -> None:
         assert (row["protocol"], row["wrong"]) == ("rdma", 0)
         assert row["us"]["p50"] > 0
         assert {route["transport"] for route in result["routes"]} == {"shm"}
-        assert waiting.wait(SOON) == 0
+        assert waiting.wait(patient(SOON)) == 0
 
 
 def test_a_reader_that_leaves_early_sees_nothing_more() -> None:
@@ -461,5 +462,5 @@ def test_help_and_the_fabric_do_not_load_tensorflow() -> None:
     )
     for words in (["--help"], ["bench", "--help"], ["bench", *QUICK]):
         command = [sys.executable, "-c", code, *words]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=ROOT)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=patient(30), cwd=ROOT)
         assert ran.stdout.endswith("heavy set()\n"), ran.stdout + ran.stderr

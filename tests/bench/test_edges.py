@@ -19,6 +19,7 @@ from bench.support.cluster import Cluster, free_port
 from bench.support.floor import SharedFloor, TcpFloor, floor_between
 from bench.support.hosts import HERE, Here, across, reached
 from bench.support.tcp_floor_task import is_wrong, receive, take_turns
+from tests.support.deadlines import patient
 
 pytestmark = pytest.mark.timeout(60)
 SIZE, HOPS = 65536, 6
@@ -156,7 +157,7 @@ def test_static_placement_can_be_off_on_another_host() -> None:
         with reached([other], 30.0) as others, started(ways, across(this, others)) as clusters:
             assert clusters["dynamic"].spec["b"] != clusters["dynamic"].spec["a"]
             (row,) = measure_on(clusters, [SIZE], 6, JOBS, lambda sizes, _: sizes, HOPS)
-        assert agent.wait(20) == 0
+        assert agent.wait(patient(20)) == 0
     assert row["wrong"] == 0
     assert row["dynamic_sent"]["static"]["tensors"] == 0
     assert row["dynamic_sent"]["dynamic"]["tensors"] > 0

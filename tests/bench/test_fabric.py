@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from bench.support.cluster import eventually, free_port
+from bench.support.cluster import free_port
+from tests.support.deadlines import eventually, patient
 
 ROOT = Path(__file__).parents[2]
 SOON = 30.0
@@ -20,7 +21,7 @@ def run_bench(*arguments: str) -> subprocess.CompletedProcess:
         [*BENCH, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
         cwd=ROOT,
     )
@@ -51,7 +52,7 @@ def test_two_commands() -> None:
         )
         assert result.returncode == 0, result.stderr
         assert "fabric: shm, same host" in result.stdout
-        assert listening.wait(SOON) == 0
+        assert listening.wait(patient(SOON)) == 0
     finally:
         listening.kill()
         listening.wait()
@@ -68,7 +69,7 @@ def test_when_the_other_side_dies() -> None:
         time.sleep(0.3)  # into the measurements
         assert measuring.poll() is None
         listening.kill()
-        _, errors = measuring.communicate(timeout=SOON)
+        _, errors = measuring.communicate(timeout=patient(SOON))
         assert measuring.returncode == 1
         assert errors.strip()
         assert "Traceback" not in errors

@@ -16,6 +16,7 @@ from bench.models import MODELS, Model
 from bench.models.model import Variables, zeros
 from bench.models.training import TrainingGraph, declared, place, training_graph
 from bench.support.session import config
+from tests.support.deadlines import patient
 
 pytestmark = pytest.mark.timeout(60)
 v1 = tf.compat.v1
@@ -277,4 +278,4 @@ def test_the_gradients_of_all_workers_are_summed() -> None:
 def test_the_names_need_no_tensorflow() -> None:
     code = "import sys, bench.models; assert 'tensorflow' not in sys.modules"
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=patient(30))

@@ -9,6 +9,7 @@ import pytest
 from bench.paper import document
 from bench.support.timing import Summary
 from tests.support import forked
+from tests.support.deadlines import patient
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 def test_a_page_with_a_table_and_a_plot_of_what_was_measured(tmp_path: Path) -> None:
     result = forked.run(
         ["-m", "bench.paper", "--quick", "--only", "convergence", "--out", str(tmp_path)],
-        timeout=100,
+        timeout=patient(100),
     )
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.strip() == str(tmp_path / "benchmarks.md")

@@ -10,8 +10,8 @@ import psutil
 import pytest
 import typer
 
-from bench.support.cluster import eventually
 from examples.launch import parsed
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.timeout(60)
 SCRIPT = """

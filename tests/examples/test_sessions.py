@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.support.cluster import eventually
 from examples.launch import Task
 from rdma_transport.live import LiveServer
+from tests.support.deadlines import eventually
 from tests.support.scripts import ForkedCluster
 
 pytestmark = pytest.mark.timeout(120)

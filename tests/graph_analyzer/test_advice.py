@@ -5,7 +5,7 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_analyzer import AnalysisError, Plan, advise
@@ -160,7 +160,6 @@ def test_a_step_counter_stays_on_its_server() -> None:
 
 
 @given(st.integers(1, 4096), small, small, st.booleans())
-@settings(deadline=None)
 def test_the_cheapest_is_never_dearer_than_any_other(
     batch: int, workers: int, servers: int, colocated: bool
 ) -> None:

@@ -18,6 +18,7 @@ from tensorflow.core.framework import graph_pb2, types_pb2
 from graph_analyzer import AnalysisError, analyze
 from graph_analyzer.cli import app
 from rdma_transport.command_line import invoke
+from tests.support.deadlines import patient
 
 pytestmark = pytest.mark.timeout(60)
 v1 = tf.compat.v1
@@ -270,7 +271,7 @@ def test_a_large_graph_takes_bounded_time() -> None:
     data = graph.SerializeToString()
     start = time.monotonic()
     plan = analyze(data, CLUSTER)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < patient(60)
     assert plan.nodes == 200_001
     assert [(edge.name, edge.bytes) for edge in plan.edges] == [("x:0", 8192)]
 
@@ -282,7 +283,7 @@ def test_many_edges_take_bounded_time() -> None:
         last = add(graph.node, f"n{index}", "Neg", last, device=(PS, W0)[index % 2]).name
     start = time.monotonic()
     plan = analyze(graph, CLUSTER)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < patient(60)
     assert len(plan.edges) == 8_000 - 1  # x and n0 are on the same task
 
 
@@ -348,7 +349,7 @@ def in_a_process(code: str, *arguments: str) -> subprocess.CompletedProcess[str]
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=patient(55),
         check=False,
     )
 
@@ -497,7 +498,7 @@ def test_so_does_the_process(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=patient(55),
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (2, "")

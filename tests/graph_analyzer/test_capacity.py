@@ -82,7 +82,7 @@ def test_placing_loses_no_byte(items: list[int], servers: int) -> None:
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=7), st.integers(1, 3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_greedy_is_within_grahams_bound_of_the_best(items: list[int], servers: int) -> None:
     def fullest(homes: tuple[int, ...]) -> int:
         pairs = list(zip(homes, items, strict=True))
@@ -97,7 +97,6 @@ clusters = st.tuples(st.integers(1, 200), st.integers(1, 50))
 
 
 @given(st.integers(1, 2**40), clusters, st.floats(1, 1e12))
-@settings(deadline=None)
 def test_the_bytes_of_all_ports_are_the_bytes_of_all_links(
     model: int, cluster: tuple[int, int], bandwidth: float
 ) -> None:
@@ -112,7 +111,6 @@ def test_the_bytes_of_all_ports_are_the_bytes_of_all_links(
 
 
 @given(st.integers(1, 2**40), clusters)
-@settings(deadline=None)
 def test_more_workers_cost_more_and_more_servers_or_bandwidth_never(
     model: int, cluster: tuple[int, int]
 ) -> None:

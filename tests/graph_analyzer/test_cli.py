@@ -13,6 +13,7 @@ from graph_analyzer import Plan
 from graph_analyzer.cli import main
 from tests.graph_analyzer.test_input import GRAPH
 from tests.graph_analyzer.test_plan import BIAS, SAMPLE, WEIGHT
+from tests.support.deadlines import patient
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -22,7 +23,9 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": ROOT, "NO_COLOR": "1"}
 
 def run(*words: object, module: str = "graph_analyzer") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *map(str, words)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30)
+    return subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=patient(30)
+    )
 
 
 @pytest.fixture
@@ -224,7 +227,12 @@ def test_a_reader_that_leaves_early_sees_no_traceback(plan: Path) -> None:
     os.close(read)
     with os.fdopen(write, "wb") as closed:
         ran = subprocess.run(
-            command, env=ENVIRONMENT, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=30
+            command,
+            env=ENVIRONMENT,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=patient(30),
         )
     assert ran.stderr == ""
 
@@ -233,7 +241,12 @@ def test_a_full_disk_is_said(plan: Path) -> None:
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "graph_analyzer", str(plan), "--json"]
         ran = subprocess.run(
-            command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30
+            command,
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=patient(30),
         )
     assert ran.returncode == 2
     assert ran.stderr == "error: cannot write the answer: No space left on device\n"
@@ -250,7 +263,9 @@ main()
 def test_ctrl_c_is_exit_code_130(tmp_path: Path) -> None:
     (tmp_path / "graph.pb").write_bytes(GRAPH)
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "graph.pb"), "-c", "ps=1"]
-    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=patient(30)
+    )
     assert ran.returncode == 130
     assert "Traceback" not in ran.stderr
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -277,5 +292,7 @@ def test_help_and_capacity_do_not_load_tensorflow_or_pictures(module: str) -> No
     )
     for words in (["--help"], ["capacity", "--mib", "1"]):
         command = [sys.executable, "-c", code, *words]
-        ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30)
+        ran = subprocess.run(
+            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=patient(30)
+        )
         assert ran.stdout.endswith("light\n"), ran.stderr

@@ -192,7 +192,7 @@ def count_crossing(graph: tf.Graph) -> dict[tuple[str, str, str], tuple[int, ...
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     # of 2, so that halves still have a whole number of rows, and never of 1, which would broadcast
     shapes=st.lists(

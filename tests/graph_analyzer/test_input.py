@@ -17,6 +17,7 @@ from graph_analyzer.clusters import task_counts
 from graph_analyzer.sources import graph_def_bytes
 from graph_analyzer.units import format_bytes, format_seconds, parse_bandwidth, parse_size
 from tests.graph_analyzer.test_plan import SAMPLE, sample
+from tests.support.deadlines import patient
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -193,7 +194,7 @@ def test_huge_and_special_files_are_refused_unread(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bytes_are_a_graph_or_an_analysis_error(data: bytes) -> None:
     with contextlib.suppress(AnalysisError):
         assert graph_def_bytes(data)
@@ -250,7 +251,9 @@ def test_real_objects_and_files_of_tensorflow(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", REAL_OBJECTS, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=patient(50)
+    )
     assert ran.stdout == "all", ran.stderr
 
 

@@ -115,7 +115,7 @@ def test_the_plan_charges_the_peak() -> None:
     assert [edge.mode for edge in plan.tensors] == ["dynamic"] * 12
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_the_peak_is_between_the_largest_edge_and_the_sum(data: st.DataObject) -> None:
     def build() -> None:

@@ -183,7 +183,7 @@ plans = st.builds(
 
 
 @given(plans)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_plan_survives_json_and_satisfies_the_schema(plan: Plan) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     from graph_analyzer import schema
@@ -194,7 +194,7 @@ def test_any_plan_survives_json_and_satisfies_the_schema(plan: Plan) -> None:
 
 
 @given(plans)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_byte_is_lost_between_edges_modes_and_links(plan: Plan) -> None:
     known = sum(one.bytes or 0 for one in plan.edges if not one.control)
     by_link = [t for classes in plan.by_link().values() for t in classes.values()]

@@ -115,7 +115,7 @@ behaviors = st.builds(
 
 
 @given(clusters, behaviors)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_no_step_is_shorter_than_its_parts_alone(found: Capacity, behavior: Behavior) -> None:
     times = simulate(found, behavior)
     assert 0 <= times.p50 <= times.p95 <= times.p99
@@ -128,7 +128,7 @@ def test_no_step_is_shorter_than_its_parts_alone(found: Capacity, behavior: Beha
 
 
 @given(clusters, behaviors)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_no_synchronous_step_is_shorter_than_ports_and_computation(
     found: Capacity, behavior: Behavior
 ) -> None:
@@ -138,7 +138,7 @@ def test_no_synchronous_step_is_shorter_than_ports_and_computation(
 
 
 @given(clusters, behaviors, st.floats(1, 100))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_more_bandwidth_makes_no_step_longer(
     found: Capacity, behavior: Behavior, factor: float
 ) -> None:
@@ -150,7 +150,7 @@ def test_more_bandwidth_makes_no_step_longer(
 
 
 @given(st.integers(2, 20), st.floats(0, 3), st.floats(0, 0.5))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_asynchronous_steps_are_no_quicker_than_the_servers_port(
     workers: int, compute: float, sigma: float
 ) -> None:
@@ -194,7 +194,7 @@ def test_numbers_that_describe_no_step_are_errors(changes: dict[str, Any], sente
     st.floats(1.0, 1e6),
     st.floats(0, 1e3),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_calibration_finds_what_made_the_steps(
     workers: tuple[int, int], bandwidth: float, compute: float
 ) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.support.cluster import eventually
 from tests.support import members
+from tests.support.deadlines import eventually
 from tests.support.members import Error, Members
 from tests.support.namespaces import COMMAND_SECONDS, Hosts
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, eventually
+from bench.support.cluster import Cluster
 from tests.plugin.test_faults import Background, endless, exchange, received
+from tests.support.deadlines import eventually, patient
 from tests.support.graphs import Graph
 from tests.support.namespaces import Hosts, UnavailableError, running_on
 
@@ -100,7 +101,7 @@ def test_a_link_that_is_down_for_a_moment_loses_nothing(cluster: Cluster, hosts:
             hosts.second.link(up=True)
         before = received(cluster["a", 0])
         assert eventually(lambda: received(cluster["a", 0]) > before + 10 * MIB, 5)
-        step.thread.join(30)
+        step.thread.join(patient(30))
         assert isinstance(step.error, tf.errors.DeadlineExceededError), step.error
         assert_works(cluster, graph)
 

@@ -11,6 +11,7 @@ import pytest
 
 from bench.support.exit import NotAvailableError
 from bench.support.namespaces import measured_between
+from tests.support.deadlines import patient
 from tests.support.namespaces import Hosts
 
 pytestmark = pytest.mark.timeout(120)
@@ -33,7 +34,7 @@ def test_rows_of_a_limited_link_and_of_another(tmp_path: Path, hosts: Hosts) -> 
         [sys.executable, "-m", "bench.two_hosts", *few, "--front-ends", "numpy", "--json", found],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=patient(100),
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
@@ -86,7 +87,7 @@ def test_edges_between_hosts(tmp_path: Path, hosts: Hosts) -> None:
         [sys.executable, "-m", "bench.edges", "--veth", "reno", *few, "--json", found],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=patient(100),
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.support.cluster import eventually
 from tests.support import forked
+from tests.support.deadlines import eventually
 from tests.support.namespaces import ADDRESSES, Hosts
 
 pytestmark = pytest.mark.timeout(60)

@@ -7,6 +7,7 @@ import pytest
 from bench.support.child import Child
 from bench.support.cluster import Task
 from tests.support.command import ROOT, checks, clean_environment, run, words
+from tests.support.deadlines import patient
 from tests.support.namespaces import ADDRESSES, Hosts
 
 pytestmark = pytest.mark.timeout(120)
@@ -96,8 +97,8 @@ def test_the_fabric_is_measured_between_hosts(hosts: Hosts) -> None:
         for role, host in enumerate(hosts.both)
     ]
     try:
-        output, _ = measured[0].communicate(timeout=60)
-        assert measured[0].returncode == measured[1].wait(30) == 0, output
+        output, _ = measured[0].communicate(timeout=patient(60))
+        assert measured[0].returncode == measured[1].wait(patient(30)) == 0, output
     finally:
         for process in measured:
             process.kill()

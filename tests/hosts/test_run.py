@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.support.ports import free_port
+from tests.support.deadlines import patient
 from tests.support.namespaces import Hosts
 
 REPOSITORY = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def test_the_ranks_of_two_hosts_are_one_job(hosts: Hosts) -> None:
 
     started = [start(1), start(0)]
     try:
-        results = [each.communicate(timeout=60) for each in started]
+        results = [each.communicate(timeout=patient(60)) for each in started]
     finally:
         for each in started:
             each.kill()

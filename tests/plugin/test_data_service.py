@@ -14,11 +14,11 @@ import tensorflow as tf
 from tensorflow.python.data.experimental.ops import data_service_ops
 
 import rdma_transport
-from bench.support.cluster import eventually
 from bench.support.data_service import DataService
 from bench.support.ports import free_port
 from rdma_transport import live
 from rdma_transport.observe import recording
+from tests.support.deadlines import eventually
 
 SKIPS_FAILED_ELEMENTS = tf.__version__.startswith("2.18.")
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("data_service")]

@@ -50,7 +50,7 @@ def tensor_specs(draw: st.DrawFn) -> tuple[tf.DType, list[int], int]:
     return draw(st.sampled_from(DTYPES)), shape, draw(st.integers(0, 2**31))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=12, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(specs=st.lists(tensor_specs(), min_size=8, max_size=24))
 def test_every_type_and_shape(clusters: Clusters, specs: list[Any]) -> None:
     def build() -> Any:

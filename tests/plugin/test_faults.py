@@ -12,7 +12,8 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from bench.support import session
-from bench.support.cluster import Cluster, Task, eventually, free_port
+from bench.support.cluster import Cluster, Task, free_port
+from tests.support.deadlines import eventually, patient
 from tests.support.graphs import A, B, C, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)
@@ -40,6 +41,12 @@ def received(task: Task) -> int:
     return sum(mode["bytes"] for mode in task.stats()["received"].values())
 
 
+def goes_on(task: Task) -> bool:
+    """Whether the task receives more within 30 seconds."""
+    before = received(task)
+    return eventually(lambda: received(task) > before, 30)
+
+
 class Background:
     """Runs a graph in a thread and keeps what came of it."""
 
@@ -57,7 +64,7 @@ class Background:
         self.ended = time.monotonic()
 
     def seconds_after(self, moment: float, limit: float) -> float:
-        self.thread.join(limit)
+        self.thread.join(patient(limit))
         assert not self.thread.is_alive(), "the step hangs"
         return self.ended - moment
 
@@ -69,7 +76,7 @@ def test_a_coordinator_tells_whose_loss_it_was(job: str) -> None:
     with Cluster({"a": 1, job: 1}, environment=settings) as cluster:
         with Graph(cluster, lambda: endless(f"/job:{job}/task:0")) as graph:
             step = Background(graph)
-            time.sleep(1)
+            assert goes_on(cluster["a", 0])
             cluster[job, 0].signal(signal.SIGSTOP)
             step.seconds_after(time.monotonic(), 30)
             assert cluster_coordinator._is_ps_failure(step.error) == (job == "ps"), step.error
@@ -88,7 +95,7 @@ def test_a_killed_peer_is_an_error_that_names_it_and_others_go_on() -> None:
                 assert eventually(lambda: received(a) >= 256 * 2**20, 30)
                 cluster["b", 0].signal(signal.SIGKILL)
                 seconds = step.seconds_after(time.monotonic(), 30)
-                assert seconds < 1 + SLACK
+                assert seconds < 1 + patient(SLACK)
                 assert isinstance(step.error, tf.errors.UnavailableError), step.error
                 assert "/job:b/replica:0/task:0" in str(step.error)
             other.run()
@@ -98,7 +105,8 @@ def test_a_killed_peer_is_an_error_that_names_it_and_others_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "within"), [({}, 10 + SLACK), ({"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}, 9)]
+    ("environment", "within"),
+    [({}, 10 + SLACK), ({"RDMA_TRANSPORT_PEER_TIMEOUT": "2s"}, 9)],
 )
 def test_a_stopped_peer_is_an_error_and_serves_again(
     environment: dict[str, str], within: float
@@ -108,11 +116,11 @@ def test_a_stopped_peer_is_an_error_and_serves_again(
             warm.run()
             with Graph(cluster, endless) as graph:
                 step = Background(graph)
-                time.sleep(1)
+                assert goes_on(cluster["a", 0])
                 cluster["b", 0].signal(signal.SIGSTOP)
                 took = step.seconds_after(time.monotonic(), 60)
                 cluster["b", 0].signal(signal.SIGCONT)
-                assert took < within
+                assert took < (within if environment else patient(within))
                 assert isinstance(step.error, tf.errors.UnavailableError), step.error
                 assert "/job:b/replica:0/task:0" in str(step.error)
 
@@ -161,7 +169,7 @@ def test_a_step_that_fails_elsewhere_ends_all_its_waits(rdma: Cluster) -> None:
             start = time.monotonic()
             with pytest.raises(tf.errors.InvalidArgumentError, match="told to"):
                 graph.run(feed={feed: True})
-            assert time.monotonic() - start < 1 + SLACK
+            assert time.monotonic() - start < 1 + patient(SLACK)
             assert graph.run(feed={feed: False}) > 0
     assert eventually(lambda: rdma["b", 0].stats()["outstanding_tensors"] == 0)
     assert rdma["a", 0].stats()["unclaimed_tensors"] == 0
@@ -179,7 +187,7 @@ def test_a_step_that_waits_too_long_ends_at_its_timeout(rdma: Cluster) -> None:
         start = time.monotonic()
         with pytest.raises(tf.errors.DeadlineExceededError):
             graph.run(timeout_in_ms=1500)
-        assert time.monotonic() - start < 2.5 + SLACK
+        assert time.monotonic() - start < 2.5 + patient(SLACK)
     with Graph(rdma, exchange) as graph:
         graph.run()
 
@@ -187,15 +195,15 @@ def test_a_step_that_waits_too_long_ends_at_its_timeout(rdma: Cluster) -> None:
 def test_a_process_ends_with_transfers_pending() -> None:
     with Cluster({"a": 1, "b": 1}) as cluster, Graph(cluster, endless) as graph:
         step = Background(graph)
-        time.sleep(1)
+        assert goes_on(cluster["a", 0])
         task = cluster["b", 0]
         assert task.process.stdin is not None
         start = time.monotonic()
         task.process.stdin.write("exit\n")
         task.process.stdin.flush()
-        assert task.process.wait(20) == 0
-        assert time.monotonic() - start < 5 + SLACK
-        assert step.seconds_after(start, 20) < 6 + SLACK
+        assert task.process.wait(patient(20)) == 0
+        assert time.monotonic() - start < 5 + patient(SLACK)
+        assert step.seconds_after(start, 20) < 6 + patient(SLACK)
         assert step.error is not None
 
 
@@ -244,4 +252,4 @@ def test_a_peer_that_is_not_there_is_an_error() -> None:
         start = time.monotonic()
         with pytest.raises((tf.errors.UnavailableError, tf.errors.AbortedError)):
             graph.run(timeout_in_ms=30000)
-        assert time.monotonic() - start < 10 + SLACK
+        assert time.monotonic() - start < 10 + patient(SLACK)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, eventually, free_port
+from bench.support.cluster import Cluster, free_port
 from tests.support import forked
+from tests.support.deadlines import eventually
 from tests.support.graphs import A, B, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.deadlines import patient
+
 pytestmark = pytest.mark.timeout(90)
 SITE = Path(sysconfig.get_paths()["platlib"])
 SHIM = "tensorflow-plugins/librdma_transport_shim.so"
@@ -23,7 +25,7 @@ def python(code: str, environment: dict[str, str] | None = None) -> subprocess.C
         env=os.environ | {"TF_USE_LEGACY_KERAS": "0"} | (environment or {}),
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=patient(80),
         check=False,
     )
 
@@ -121,7 +123,7 @@ def assert_refused(directory: Path, name: str, sentence: str) -> None:
         [sys.executable, "-c", code, version, directory / SHIM],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
     assert (result.returncode, result.stdout) == (0, "lives\n"), result

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.support.cluster import eventually
 from examples.launch import Task
+from tests.support.deadlines import eventually
 from tests.support.scripts import (
     ENVIRONMENT,
     MIRRORED,
@@ -60,7 +60,9 @@ def training(script: str, jobs: dict[str, int]) -> Iterator[ForkedCluster]:
 
 
 def epochs(task: Task) -> int:
-    found = [int(match[1]) for line in task.lines if (match := re.match(r"Epoch (\d+)/", line))]
+    found = [
+        int(match[1]) for line in list(task.lines) if (match := re.match(r"Epoch (\d+)/", line))
+    ]
     return max(found, default=0)
 
 

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 import rdma_transport
-from bench.support.cluster import Cluster, Task, eventually
+from bench.support.cluster import Cluster, Task
+from tests.support.deadlines import eventually
 from tests.support.graphs import A, B, Graph, v1
 
 pytestmark = pytest.mark.timeout(120)

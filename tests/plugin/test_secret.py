@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, NotStartedError, Task, eventually
+from bench.support.cluster import Cluster, NotStartedError, Task
 from bench.support.data_service import DataService
 from rdma_transport import _native
 from tests.support import fake_verbs, forked
 from tests.support.command import checks, run
+from tests.support.deadlines import eventually, patient
 from tests.support.graphs import A, B, Graph, config, v1
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("secret")]
@@ -346,13 +347,13 @@ def test_two_doctors_with_different_secrets(secret: Path) -> None:
             patch.setenv("RDMA_TRANSPORT_FABRIC", "shm")
             patch.setenv("RDMA_TRANSPORT_SECRET_FILE", str(secret))
             place = f"127.0.0.1:{server.getsockname()[1]}"
-            visitor = forked.Process(
+            client = forked.Process(
                 ["-m", "rdma_transport.cli", "doctor", "--quick", "--peer", place],
                 {k: v for k, v in os.environ.items() if not k.startswith("RDMA_TRANSPORT_")},
             )
             connection, _ = server.accept()
             with connection:
                 result = meeting.receive(connection, meeting.opened())
-            visitor.wait(60)
+            client.wait(patient(60))
     assert result.status == "FAIL"
     assert "this task has none" in result.found

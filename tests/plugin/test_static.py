@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, eventually
+from bench.support.cluster import Cluster
+from tests.support.deadlines import eventually, patient
 from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, v1
 
 pytestmark = pytest.mark.timeout(120)
@@ -197,7 +198,7 @@ def test_steps_that_overlap_keep_their_tensors_apart(clusters: Clusters) -> None
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(patient(60))
     assert len(wrong) == 8 * 25
     assert not any(wrong)
 

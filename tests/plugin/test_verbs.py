@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from bench.support.cluster import Cluster, NotStartedError, eventually
+from bench.support.cluster import Cluster, NotStartedError
 from tests.plugin.test_equality import (  # noqa: F401
     test_a_source_overwritten_right_after_the_send,
     test_a_variable_that_was_assigned_a_received_tensor_is_its_own,
@@ -25,6 +25,7 @@ from tests.plugin.test_equality import (  # noqa: F401
     test_tensors_bounced_between_tasks,
     test_while_loop_across_tasks,
 )
+from tests.support.deadlines import eventually, patient
 from tests.support.fake_verbs import environment, tell
 from tests.support.graphs import A, B, C, Graph
 
@@ -239,7 +240,11 @@ def test_what_cannot_be_used_says_why(fake: str, settings: dict[str, str], reaso
     for fabric in ("verbs", "auto"):
         made = environment(fabric, fake, **settings)
         run = subprocess.run(
-            [sys.executable, "-c", program], env=made, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", program],
+            env=made,
+            capture_output=True,
+            text=True,
+            timeout=patient(60),
         )
         assert re.search(reason, run.stdout + run.stderr, re.DOTALL), run
         assert (run.returncode == 0) == (fabric == "auto")

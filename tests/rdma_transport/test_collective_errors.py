@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support import members
+from tests.support.deadlines import patient
 from tests.support.members import Error, Members
 
 WRONG = [
@@ -159,6 +160,10 @@ print("left open")
 
 def test_forking_and_leaving_it_open() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", FORKS],
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
+        check=False,
     )
     assert (ran.returncode, ran.stdout) == (0, "left open\n"), ran.stderr

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rdma_transport._collectives import DTYPES
 from tests.support import members
+from tests.support.deadlines import patient
 from tests.support.members import Members
 
 
@@ -28,9 +29,9 @@ def remote(request: pytest.FixtureRequest) -> Iterator[Members]:
     made.end()
 
 
-FIXTURES = [HealthCheck.function_scoped_fixture]
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=FIXTURES)
-FEWER = settings(max_examples=12, deadline=None, suppress_health_check=FIXTURES)
+FIXTURES = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+FEW = settings(max_examples=16, suppress_health_check=FIXTURES)
+FEWER = settings(max_examples=8, suppress_health_check=FIXTURES)
 SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 17, 130]), max_size=3).map(tuple) | st.sampled_from(
     [(8191,), (8193,), (65_537,), (300_000,), (700, 1001)]
 )
@@ -130,4 +131,4 @@ def test_it_imports_no_tensorflow() -> None:
         "assert w.all_reduce([1.0][0] * __import__('numpy').ones(2)).sum() == 2; "
         "assert 'tensorflow' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patient(60))

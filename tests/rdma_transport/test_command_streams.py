@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import forked
 from tests.support.command import NO_LIBRARIES, clean_environment, run_in_terminal, words
+from tests.support.deadlines import patient
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rdma_transport"]
@@ -34,7 +35,7 @@ def shell(words: list[str], redirection: str) -> subprocess.CompletedProcess[str
     line = f'exec "$@" {redirection}'
     return subprocess.run(
         ["sh", "-c", line, "sh", *COMMAND, *words],
-        cwd=ROOT, capture_output=True, text=True, timeout=50, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=patient(50), check=False,
     )  # fmt: skip
 
 

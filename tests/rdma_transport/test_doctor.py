@@ -23,6 +23,7 @@ from tests.support.command import (
     run_in_terminal,
     words,
 )
+from tests.support.deadlines import patient
 from tests.support.faulty_libfabric import ABSENT
 
 pytestmark = pytest.mark.timeout(90)
@@ -234,14 +235,14 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
         words("doctor"), env=clean_environment(NO_LIBRARIES), stdout=subprocess.PIPE, text=True
     )
     watched = psutil.Process(process.pid)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patient(20)
     while not watched.children() and time.monotonic() < deadline:
         time.sleep(0.02)
     children = watched.children()
     assert children
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
-    assert not psutil.wait_procs(children, timeout=20)[1]
+    assert process.wait(patient(20)) == 130
+    assert not psutil.wait_procs(children, timeout=patient(20))[1]
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
@@ -254,6 +255,6 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
             stdout=closed,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=30,
+            timeout=patient(30),
         )
     assert ran.stderr == ""

@@ -14,6 +14,7 @@ from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN
 from rdma_transport.doctor.transfer import CorruptedError
 from tests.support import fake_verbs
 from tests.support.command import checks, clean_environment, run, words
+from tests.support.deadlines import patient
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -45,7 +46,7 @@ def test_a_task_with_the_plugin_is_reached_by_the_path_that_it_would_take() -> N
             assert found["peer_plugin"]["status"] == PASS
             assert found["peer_transport"]["found"].startswith("shm, same host; round trip")
             assert found["peer_transfer"]["status"] == SKIP
-        assert started.stats()["peers"] == []  # a visitor is no peer, and leaves nothing behind
+        assert started.stats()["peers"] == []  # a client is no peer, and leaves nothing behind
         assert ask(place, "--fabric", "shm")[0] == 0
 
 
@@ -117,7 +118,7 @@ def listener(
 
 
 def heard(process: subprocess.Popen) -> tuple[int, dict]:
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=patient(20))
     return process.returncode, checks(subprocess.CompletedProcess([], process.returncode, out, ""))
 
 
@@ -156,11 +157,11 @@ def test_bytes_that_change_on_their_way_are_a_failure(monkeypatch: pytest.Monkey
     ]
 
 
-def test_a_visitor_who_is_no_doctor_is_refused() -> None:
+def test_a_client_that_is_no_doctor_is_refused() -> None:
     with listener() as (place, process):
         host, port = peer.place(place)
-        with socket.create_connection((host, port)) as visitor:
-            visitor.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        with socket.create_connection((host, port)) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
             code, found = heard(process)
     assert (code, found["peer_transfer"]["status"]) == (1, FAIL)
     assert "is not a doctor" in found["peer_transfer"]["found"]

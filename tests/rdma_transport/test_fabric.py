@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdma_transport.fabric import (
@@ -30,6 +30,7 @@ from rdma_transport.fabric import (
     RegionGoneError,
     RemoteRegion,
 )
+from tests.support.deadlines import patient
 
 ROOT = Path(__file__).parents[2]
 SPAWN = multiprocessing.get_context("spawn")
@@ -112,7 +113,7 @@ class Pair:
 
 def repeat(what: Callable[[], None]) -> None:
     """Until it raises, or for SOON."""
-    deadline = time.monotonic() + SOON
+    deadline = time.monotonic() + patient(SOON)
     while time.monotonic() < deadline:
         what()
 
@@ -167,7 +168,7 @@ def test_arrays_are_read_and_written_remotely(pair: Pair, local: Region) -> None
     np.testing.assert_array_equal(pair.ask("get").view(np.float32), floats)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(offset=st.integers(0, NBYTES - 1), at=st.integers(0, NBYTES - 1), data=st.data())
 def test_any_stretch(pair: Pair, local: Region, offset: int, at: int, data: st.DataObject) -> None:
     nbytes = data.draw(st.integers(1, NBYTES - max(offset, at)))
@@ -214,7 +215,7 @@ def test_many_transfers_at_a_time_come_before_what_is_sent_after_them(
     assert pair.channel.receive(SOON) == b"written"
     np.testing.assert_array_equal(pair.ask("get"), mine)
     for ticket in tickets:
-        ticket.wait(SOON)
+        ticket.wait(patient(SOON))
         assert ticket.done
 
 
@@ -286,7 +287,7 @@ with Device.open():
 
 def test_the_program_keeps_its_signal_handlers(fabric: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", SIGNALS], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", SIGNALS], capture_output=True, text=True, timeout=patient(30)
     )
     assert (ran.returncode, ran.stdout) == (0, "handled\ninterrupted\n"), ran.stderr
 
@@ -364,7 +365,7 @@ def test_what_waits_ends_when_the_device_closes(fabric: str, peer: Peer) -> None
     time.sleep(0.05)
     device.close()
     device.close()
-    thread.join(SOON)
+    thread.join(patient(SOON))
     assert isinstance(ends[0], ConnectionError)
     with pytest.raises(FabricStateError):
         device.allocate(1)
@@ -423,6 +424,10 @@ print("left open")
 
 def test_leaving_with_everything_open_and_forking(fabric: str) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", LEAVES],
+        capture_output=True,
+        text=True,
+        timeout=patient(30),
+        check=False,
     )
     assert (result.returncode, result.stdout) == (0, "left open\n"), result.stderr

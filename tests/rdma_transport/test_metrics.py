@@ -15,10 +15,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import rdma_transport
-from bench.support.cluster import Cluster, eventually, free_port
+from bench.support.cluster import Cluster, free_port
 from rdma_transport import _native, counters
 from rdma_transport.observe import exporter, reasons
 from tests.support import pages
+from tests.support.deadlines import eventually, patient
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, job, run, start, wide_and_small
 
@@ -281,7 +282,7 @@ def test_it_is_scraped_until_ctrl_c(cluster: Cluster) -> None:
             assert answer.headers["Content-Type"].startswith("text/plain")
             assert Scrape(answer.read().decode())("registrations_total", cluster) > 0
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=20)
+    out, error = process.communicate(timeout=patient(20))
     assert (process.returncode, out, error) == (130, "", "")
 
 
@@ -292,7 +293,7 @@ def test_who_listens_to_all_is_warned() -> None:
         assert "can be reached from other hosts" in process.stderr.readline()
     finally:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=patient(20))
 
 
 def test_node_exporters_directory(cluster: Cluster, tmp_path: Path) -> None:
@@ -320,7 +321,7 @@ def test_what_it_cannot_listen_on_is_a_sentence() -> None:
         assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in ran.stderr
     finally:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=patient(20))
 
 
 @pytest.mark.parametrize(

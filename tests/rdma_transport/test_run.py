@@ -15,6 +15,7 @@ import pytest
 from rdma_transport.collectives import Ranks, find_ranks
 from rdma_transport.errors import BadInputError
 from rdma_transport.slurm import first_host
+from tests.support.deadlines import patient
 from tests.support.members import TCP
 
 OVER_LIBFABRIC = {"RDMA_TRANSPORT_FABRIC": "libfabric"}
@@ -101,7 +102,7 @@ def test_signals_end_all_ranks(number: signal.Signals, code: int) -> None:
             assert "started" in job.stdout.readline()
         children = psutil.Process(job.pid).children(recursive=True)
         job.send_signal(number)
-        assert job.wait(30) == code
+        assert job.wait(patient(30)) == code
         _, alive = psutil.wait_procs(children, 10)
         assert not alive
     finally:
@@ -300,11 +301,11 @@ def test_ranks_of_mpirun_meet_and_a_missing_one_is_named(script: object) -> None
     path = script(MEETS)  # type: ignore[operator]
     place = {"MASTER_PORT": str(free_port()), "OMPI_COMM_WORLD_SIZE": "2"}
     jobs = [start(path, "30", OMPI_COMM_WORLD_RANK=str(rank), **place) for rank in range(2)]
-    assert [job.communicate(timeout=60)[0] for job in jobs] == ["[0, 1]\n"] * 2
+    assert [job.communicate(timeout=patient(60))[0] for job in jobs] == ["[0, 1]\n"] * 2
     alone = start(path, "1", OMPI_COMM_WORLD_RANK="0", **place)
-    assert "FabricTimeoutError rank 1 did not connect" in alone.communicate(timeout=60)[0]
+    assert "FabricTimeoutError rank 1 did not connect" in alone.communicate(timeout=patient(60))[0]
     alone = start(path, "1", OMPI_COMM_WORLD_RANK="1", **place)
-    assert "FabricTimeoutError rank 0 does not listen" in alone.communicate(timeout=60)[0]
+    assert "FabricTimeoutError rank 0 does not listen" in alone.communicate(timeout=patient(60))[0]
 
 
 def test_a_rank_with_another_secret_is_refused(script: object, tmp_path: Path) -> None:
@@ -321,7 +322,7 @@ def test_a_rank_with_another_secret_is_refused(script: object, tmp_path: Path) -
             start(path, "3", RANK=str(rank), WORLD_SIZE="2", MASTER_PORT=port,
                   RDMA_TRANSPORT_SECRET_FILE=str(secret))
         )  # fmt: skip
-    answers = [job.communicate(timeout=60)[0] for job in jobs]
+    answers = [job.communicate(timeout=patient(60))[0] for job in jobs]
     assert "rank 1 did not connect" in answers[0]
     assert "secret" in answers[1]
 

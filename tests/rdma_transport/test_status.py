@@ -20,6 +20,7 @@ import rdma_transport
 from bench.support.cluster import Cluster
 from rdma_transport import counters, live
 from rdma_transport.observe import samples, table
+from tests.support.deadlines import patient
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, Terminal, job, run, wide_and_small
 
@@ -389,7 +390,7 @@ def test_another_users_process_answers_only_to_that_user(monkeypatch: pytest.Mon
 
 def test_a_reader_that_has_enough_is_no_error(cluster: Cluster) -> None:
     shell = f"{sys.executable} -m rdma_transport.cli status {pid(cluster)} --interval 0 | head -1"
-    ran = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=20)
+    ran = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=patient(20))
     assert ran.stdout.startswith("a:0  (process")
     assert ran.stderr == ""
 
@@ -399,7 +400,7 @@ def test_no_command_of_these_needs_tensorflow() -> None:
         "import sys; import rdma_transport.cli; from rdma_transport.observe import exporter, "
         "picture, recording, samples, table; sys.exit('tensorflow' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=20).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=patient(20)).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from bench.support.cluster import Cluster, eventually
+from bench.support.cluster import Cluster
 from rdma_transport import live
 from rdma_transport.observe import recording
 from tests.support import fake_verbs
+from tests.support.deadlines import eventually, patient
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, job, run, start, wide_and_small
 
@@ -182,7 +183,7 @@ def test_one_at_a_time_and_ctrl_c_ends_it(cluster: Cluster, tmp_path: Path) -> N
     )
     assert "error: no process could be recorded" in second.stderr
     first.send_signal(signal.SIGINT)
-    out, error = first.communicate(timeout=20)
+    out, error = first.communicate(timeout=patient(20))
     assert (first.returncode, out, error) == (130, "", "")
     assert not (tmp_path / "first.json").exists()
     recorded, failed = recording.record([server(cluster, "a")], 0.01, 10)

@@ -15,6 +15,7 @@ from textual.widgets import DataTable, Input, Static
 from bench.support.cluster import Cluster
 from rdma_transport import live
 from rdma_transport.observe import samples, viewer
+from tests.support.deadlines import patient
 from tests.support.observing import MAIN, Terminal, job
 
 pytestmark = pytest.mark.timeout(60)
@@ -208,4 +209,4 @@ def test_other_commands_do_not_load_textual() -> None:
         "import sys; import rdma_transport.cli; "
         "from rdma_transport.observe import cli, table; sys.exit('textual' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=20).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=patient(20)).returncode == 0

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from bench.support.cluster import eventually
 from tests.slurm import nodes
 from tests.slurm.nodes import Node, UnavailableError
 from tests.support.command import ROOT, clean_environment
+from tests.support.deadlines import eventually
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 COMPUTE = ("n1", "n2", "n3", "n4")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.support.cluster import eventually
 from tests.slurm.cluster import COMPUTE, Slurm
 from tests.slurm.nodes import UnavailableError
+from tests.support.deadlines import eventually
 
 ENDS_SECONDS = 30
 

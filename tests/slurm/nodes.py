@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.support.cluster import eventually
+from tests.support.deadlines import eventually
 
 SETUP_SECONDS = 30
 # Process 1 of a node. It adopts orphans, and continues when the node has its interface.

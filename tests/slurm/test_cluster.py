@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.support.cluster import eventually
 from tests.slurm.cluster import COMPUTE, Slurm
 from tests.support.command import ROOT
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
 KILLED = """

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.support.cluster import eventually
 from tests.slurm.cluster import Slurm
 from tests.support.command import ROOT
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.timeout(480, func_only=True)
 EXAMPLES = ROOT / "examples" / "slurm"

@@ -14,6 +14,7 @@ from typing import Any
 from bench.support.child import Child
 from bench.support.cluster import Cluster, free_port
 from rdma_transport import live
+from tests.support.deadlines import patient
 
 CLIENT = Path(__file__).with_name("abort_client.py")
 START_SECONDS = 90
@@ -114,7 +115,7 @@ class Players:
                 name = f"client {index}"
                 self.clients.append(Child(name, [str(CLIENT), case.front_end, given], environment))
             for client in self.clients:
-                client.read(START_SECONDS)
+                client.read(patient(START_SECONDS))
         except BaseException:
             self.end()
             raise
@@ -128,11 +129,11 @@ class Players:
     def _all(self, command: list[Any], limit: float) -> list[dict[str, Any]]:
         for client in self.clients:
             client.say(command)
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + patient(limit)
         try:
             return [client.read(max(deadline - time.monotonic(), 0)) for client in self.clients]
         except TimeoutError:
-            what = f"{command[0]}, round {command[1]}: no end after {limit:.0f} s"
+            what = f"{command[0]}, round {command[1]}: no end after {patient(limit):.0f} s"
             where = f"\n{self._whereabouts()}" if self.stacks else ""
             raise HangError(what + where) from None
 
@@ -167,7 +168,9 @@ def _waiting(pid: int) -> str:
     """Where its threads are, idle ones left out; nothing if there is no gdb."""
     command = ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "thread apply all -s -q bt 12"]
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=patient(60), check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     threads = [one[:MAX_OF_A_LOG] for one in ran.stdout.split("\n\n")]

@@ -8,6 +8,7 @@ from typing import Any
 from bench.support.cluster import Cluster, Task
 from bench.support.counters import Counts, summed
 from bench.support.hosts import Layout, everything_here
+from tests.support.deadlines import patient
 
 FRONT_END = Path(__file__).with_name("front_end.py")
 TURN_SECONDS = 60
@@ -25,7 +26,7 @@ class Client:
     def _ask(self, line: str) -> list[Any]:
         for task in self.tasks:
             task.tell(line)
-        return [task.read(TURN_SECONDS) for task in self.tasks]
+        return [task.read(patient(TURN_SECONDS)) for task in self.tasks]
 
     def run(self, steps: int) -> Counts | None:
         """What all tasks counted so far, after some steps."""

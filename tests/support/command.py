@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.deadlines import patient
+
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = 60
 IPC_LOCK = 14
@@ -53,7 +55,7 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=patient(SECONDS),
         preexec_fn=under_limits if limits else None,
     )
 
@@ -83,7 +85,7 @@ def run_in_terminal(
             break
         text += part
     os.close(reading)
-    return process.wait(SECONDS), text.decode().replace("\r\n", "\n")
+    return process.wait(patient(SECONDS)), text.decode().replace("\r\n", "\n")
 
 
 def valid(text: str, kind: str) -> dict[str, Any]:

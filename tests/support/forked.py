@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tests.support.deadlines import patient
 from tests.support.preloader import INT
 
 PRELOADER = Path(__file__).with_name("preloader.py")
@@ -201,7 +202,7 @@ def run(
             modules=modules,
         )
         try:
-            code = process.wait(timeout)
+            code = process.wait(patient(timeout))
         finally:
             process.kill()
         stdout.seek(0)

@@ -17,6 +17,7 @@ import pytest
 from bench.support.ports import free_port
 from rdma_transport.collectives import Communicator, Ranks, wait_all
 from tests.support import fake_verbs, namespaces
+from tests.support.deadlines import patient
 
 SOON = 30.0
 SOONER = {"RDMA_TRANSPORT_PEER_TIMEOUT": "3s"}
@@ -83,7 +84,7 @@ class Members:
         """Return results, or the exceptions as "Type: message"."""
         asked = list(range(self.size) if ranks is None else ranks)
         found: dict[int, Any] = {}
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patient(seconds)
         while len(found) < len(asked):
             assert time.monotonic() < deadline, f"of the ranks {asked}, there are only {found}"
             waiting = {self.pipes[rank]: rank for rank in asked if rank not in found}
@@ -116,7 +117,7 @@ def serve(pipe: Any, ranks: Ranks, settings: dict[str, str], network: str | None
     os.environ.update(settings)
     if network is not None:
         namespaces.enter(network)
-    with Communicator.connect(ranks, timeout=SOON) as comm:
+    with Communicator.connect(ranks, timeout=patient(SOON)) as comm:
         while True:
             try:
                 name, arguments = pipe.recv()
@@ -252,13 +253,13 @@ def requests(comm: Communicator, count: int) -> None:
     ranks = np.arange(comm.size)
     for i, array in enumerate(arrays):
         np.testing.assert_array_equal(array, ranks.sum() + i * comm.size)
-    np.testing.assert_array_equal(gathered.wait(SOON)[:, 0], ranks)
+    np.testing.assert_array_equal(gathered.wait(patient(SOON))[:, 0], ranks)
     value = np.array([comm.rank])
-    assert comm.start_broadcast(value, 1).wait(SOON) is value
+    assert comm.start_broadcast(value, 1).wait(patient(SOON)) is value
     assert value[0] == 1
     comm.start_all_reduce(np.zeros(100_000))  # dropped: its array lives on
-    comm.start_all_to_all(np.zeros((comm.size, 4))).wait(SOON)
-    comm.start_reduce_scatter(np.zeros((comm.size, 4))).wait(SOON)
+    comm.start_all_to_all(np.zeros((comm.size, 4))).wait(patient(SOON))
+    comm.start_reduce_scatter(np.zeros((comm.size, 4))).wait(patient(SOON))
 
 
 def python_objects(comm: Communicator) -> None:
@@ -281,8 +282,8 @@ def messages(comm: Communicator) -> None:
     assert comm.recv_object(before, 3) == ({"from": before}, before, 3)
     out = np.empty_like(large)
     first, second = comm.start_recv(out, before, 1), comm.start_recv(bytearray(0), -1, -1)
-    assert second.wait(SOON) == (before, 2, 0)
-    assert first.wait(SOON) == (before, 1, large.nbytes)
+    assert second.wait(patient(SOON)) == (before, 2, 0)
+    assert first.wait(patient(SOON)) == (before, 1, large.nbytes)
     np.testing.assert_array_equal(out, large - comm.rank + before)
     for number in range(3):
         comm.send(np.array([number]), after, 7)
@@ -348,7 +349,7 @@ def waits(comm: Communicator, call: str, timeout: float | None = None) -> None:
     {
         "barrier": comm.barrier,
         "all_reduce": lambda: comm.all_reduce(array, out=array),
-        "request": lambda: comm.start_all_reduce(array, out=array).wait(SOON),
+        "request": lambda: comm.start_all_reduce(array, out=array).wait(patient(SOON)),
         "recv": lambda: comm.recv(array, (comm.rank + 1) % comm.size),
         "recv any": lambda: comm.recv(array),
     }[call]()

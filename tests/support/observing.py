@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from bench.support.cluster import Cluster
 from tests.support import forked
+from tests.support.deadlines import patient
 from tests.support.graphs import A, B, Graph
 
 MAIN = "from rdma_transport.cli import main; main()"
@@ -83,7 +84,7 @@ class Terminal:
 
     def read(self, seconds: float) -> None:
         """Take in what it writes for so long, or until it ends."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patient(seconds)
         while (left := deadline - time.monotonic()) > 0:
             if not select.select([self._mine], [], [], left)[0]:
                 return
@@ -96,7 +97,7 @@ class Terminal:
 
     def wait_for(self, *patterns: str, seconds: float = 15) -> str:
         """The first screen that has all of them; one may be shown while it is half drawn."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patient(seconds)
         while lacking := [each for each in patterns if not re.search(each, self.screen())]:
             assert time.monotonic() < deadline, f"no {lacking} in\n{self.screen()}"
             self.read(0.1)

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.support.cluster import eventually
 from bench.support.python import Process
 from examples.launch import LocalCluster, Task
 from rdma_transport.live import LiveServer
 from tests.support import forked
+from tests.support.deadlines import eventually
 
 STRATEGIES = Path(__file__).parent.parent.parent / "examples" / "strategies"
 PARAMETER_SERVER = (("chief", 1), ("ps", 1), ("worker", 2))

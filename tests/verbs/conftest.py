@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.support.deadlines import patient
 from tools.guest.guest import Guest
 from tools.guest.machine import booted
 from tools.guest.packages import UnavailableError
@@ -47,6 +48,7 @@ class Machines:
 
 @pytest.fixture(scope="session")
 def machines() -> Iterator[Machines]:
+    Guest.patience = patient(1)
     made = Machines()
     yield made
     made.end()

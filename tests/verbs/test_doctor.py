@@ -2,12 +2,15 @@
 
 import json
 
+import pytest
+
 from tests.verbs.conftest import Pair
 from tools.guest.guest import PYTHON, Guest, Result
 
 COMMAND = [str(PYTHON), "-m", "rdma_transport.cli"]
 PORT = 23500
 SECONDS = 120
+pytestmark = pytest.mark.timeout(SECONDS + 60, func_only=True)
 
 
 def checks(result: Result) -> dict[str, dict[str, str]]:

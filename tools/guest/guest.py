@@ -40,6 +40,7 @@ class Process:
 
     def wait(self, timeout: float) -> Result:
         """Wait for its end; raise TimeoutError if it still runs."""
+        timeout *= Guest.patience
         returncode = self._wait(timeout)
         stdout, stderr = self.output()
         if returncode is None:
@@ -48,7 +49,7 @@ class Process:
 
     def wait_for(self, text: str, timeout: float) -> None:
         """Wait until it has printed `text`; programs in C do so late, unless under stdbuf -oL."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * Guest.patience
         while not any(text in stream for stream in self.output()):
             if self.poll() is not None or time.monotonic() > deadline:
                 raise TimeoutError(f"{self} did not print {text!r}\n{''.join(self.output())}")
@@ -78,6 +79,8 @@ class Process:
 
 class Guest:
     """Files under `share` are the same on the host and in all guests of the run."""
+
+    patience = 1.0  # how many times as long as they are told all guests wait, on a slow machine
 
     def __init__(
         self, number: int, qemu: subprocess.Popen[Any], channel: Channel, share: Path

@@ -127,7 +127,7 @@ def booted(count: int = 2, smp: int = 1, memory: str = "5G") -> Iterator[list[Gu
             guests.append(guest)
         for side in (side for cable in cables for side in cable):
             side.close()
-        deadline = time.monotonic() + BOOT_SECONDS
+        deadline = time.monotonic() + BOOT_SECONDS * Guest.patience
         for guest in guests:
             guest.channel.ask("hello", deadline - time.monotonic())
         yield guests

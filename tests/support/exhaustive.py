@@ -1,0 +1,68 @@
+"""Which tests are left to `make test-exhaustive`.
+
+They repeat what tests of `make test` show with another fabric than shared memory, between hosts, in
+benchmarks and examples, and for each command of the documentation. Or they are about what fewer
+jobs meet, such as accelerators, tf.data service, a secret, clusters of both protocols, damaged
+files, and hosts that `doctor` finds fault with. Or they take long: hundreds of steps, very large
+tensors and graphs. Of tests in many variants, `make test` has a few.
+"""
+
+import pytest
+
+VARIANTS = {"verbs", "libfabric", "mixed", "checksums", "little memory", "no static edges"}
+# How the names of some begin that stay in `make test`.
+EXAMPLES = (
+    "tests/plugin/test_aborts.py::test_it_ends_as_over_grpc[crossing-one]",
+    "tests/plugin/test_aborts.py::test_it_ends_as_over_grpc[functions]",
+    "tests/plugin/test_ownership.py::test_no_use_of_a_received_tensor_writes_into_it[a middle]",
+    "tests/plugin/test_zero_copy.py::test_a_front_end_learns_the_same_without_a_copy[functions]",
+    "tests/plugin/test_zero_copy.py::test_functions_are_static_from_their_first_step[functions-5]",
+)
+# How the names of those begin that do not.
+NAMES = (
+    "tests/accelerator/",
+    "tests/bench/",
+    "tests/examples/",
+    "tests/graph_analyzer/test_bad_input.py",
+    "tests/graph_analyzer/test_cli.py::test_a_function_of_a_script",
+    "tests/graph_analyzer/test_input.py::test_real_objects_and_files_of_tensorflow",
+    "tests/graph_analyzer/test_memory.py::test_a_graph_of_ten_thousand_nodes_is_analyzed",
+    "tests/graph_analyzer/test_memory.py::test_with_too_many_edges_the_peak_is_the_sum",
+    "tests/graph_analyzer/test_models.py",
+    "tests/hosts/",
+    "tests/plugin/test_aborts.py",
+    "tests/plugin/test_data_service.py",
+    "tests/plugin/test_direct_reductions.py",
+    "tests/plugin/test_equality.py::test_tensors_beyond_two_and_four_gibibytes",
+    "tests/plugin/test_import.py",
+    "tests/plugin/test_mixed_clusters.py",
+    "tests/plugin/test_ownership.py::test_no_use_of_a_received_tensor_writes_into_it",
+    "tests/plugin/test_profiler.py",
+    "tests/plugin/test_secret.py",
+    "tests/plugin/test_step_calls.py::test_the_calls_that_a_failed_step_cancels_are_not_its_error",
+    "tests/plugin/test_verbs.py",
+    "tests/plugin/test_zero_copy.py::test_a_front_end_learns_the_same_without_a_copy",
+    "tests/plugin/test_zero_copy.py::test_functions_are_static_from_their_first_step",
+    "tests/rdma_transport/test_collective_errors.py",
+    "tests/rdma_transport/test_command_streams.py",
+    "tests/rdma_transport/test_doctor.py",
+    "tests/rdma_transport/test_doctor_libfabric.py",
+    "tests/rdma_transport/test_doctor_peer.py",
+    "tests/rdma_transport/test_run.py",
+    "tests/rdma_transport/test_timeline.py",
+    "tests/rdma_transport/test_viewer.py",
+    "tests/support/",
+    "tests/test_commands.py::test_it_works",
+    "tests/test_commands.py::test_mirrored_workers_without_the_launcher",
+    "tests/test_commands.py::test_two_hosts_work",
+    "tests/upstream/",
+)
+
+
+def is_exhaustive(item: pytest.Item) -> bool:
+    if item.nodeid.startswith(EXAMPLES):
+        return False
+    if item.nodeid.startswith(NAMES):
+        return True
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(isinstance(value, str) and value in VARIANTS for value in values)
