@@ -235,7 +235,7 @@ def test_messages_come_in_order_and_waiting_ends(pair: Pair) -> None:
     start = time.monotonic()
     with pytest.raises(FabricTimeoutError):
         pair.channel.receive(0.05)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < patient(5)
     with pytest.raises(FabricValueError):
         pair.channel.notify(bytes(10_000_000))
 
@@ -341,7 +341,7 @@ def test_a_peer_that_dies(device: Device, fabric: str, local: Region) -> None:
         start = time.monotonic()
         with pytest.raises(ConnectionError):
             repeat(lambda: pair.channel.write(pair.remote, source=local))
-        assert time.monotonic() - start < 9  # less than PEER_TIMEOUT
+        assert time.monotonic() - start < patient(9)  # less than PEER_TIMEOUT
         with pytest.raises(ConnectionError):
             pair.channel.receive(SOON)
 

@@ -55,10 +55,10 @@ def test_the_example_sums_over_all_ranks() -> None:
 
 def test_the_first_failing_rank_ends_all() -> None:
     start = time.monotonic()
-    result = run("-n", "2", "sh", "-c", "test $RANK = 1 && exit 7; sleep 100")
+    result = run("-n", "2", "sh", "-c", "test $RANK = 1 && exit 7; sleep 1000")
     assert result.returncode == 7
     assert "rank 1 exited with code 7" in result.stderr
-    assert time.monotonic() - start < 50
+    assert time.monotonic() - start < patient(50)
     assert run("-n", "1", "--", "sh", "-c", "kill -9 $$").returncode == 137
 
 

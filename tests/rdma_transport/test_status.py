@@ -129,7 +129,7 @@ def test_a_peer_that_is_restarted_shows_it() -> None:
 
 def test_in_a_pipe_it_is_one_plain_table(cluster: Cluster) -> None:
     with job(cluster):
-        ran = run("status", pid(cluster), "--interval", 1)
+        ran = run("status", pid(cluster), "--interval", patient(1))
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "\x1b" not in ran.stdout
     assert f"a:0  (process {pid(cluster)})" in ran.stdout
@@ -142,9 +142,10 @@ def test_in_a_pipe_it_is_one_plain_table(cluster: Cluster) -> None:
 
 
 def test_json_is_what_the_schema_says_and_rates_are_measured(cluster: Cluster) -> None:
+    seconds = patient(2)
     jsonschema.Draft202012Validator.check_schema(samples.schema())
     with job(cluster):
-        ran = run("status", pid(cluster), pid(cluster, "b"), "--json", "--interval", 2)
+        ran = run("status", pid(cluster), pid(cluster, "b"), "--json", "--interval", seconds)
     document = valid(ran.stdout)
     assert ran.stderr == ""
     a, b = sorted(document["processes"], key=lambda process: process["tasks"])
@@ -157,7 +158,7 @@ def test_json_is_what_the_schema_says_and_rates_are_measured(cluster: Cluster) -
     mean = sent / rates["sent_tensors_per_second"]
     assert mean == pytest.approx((WIDE + 4) / 2, rel=4 / tensors)
     assert b["peers"][0]["rates"]["received_bytes_per_second"] == pytest.approx(sent, rel=0.5)
-    assert 2 <= a["interval_seconds"] < 20
+    assert seconds <= a["interval_seconds"] < 10 * seconds
     document = valid(run("status", pid(cluster), "--json", "--interval", 0).stdout)
     assert document["processes"][0]["rates"] is document["processes"][0]["interval_seconds"] is None
     assert not jsonschema.Draft202012Validator(samples.schema()).is_valid(document | {"more": 1})
@@ -350,7 +351,7 @@ def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, pause
         start = time.monotonic()
         with pytest.raises(ConnectionError, match=sentence):
             live.LiveServer(number, os.geteuid()).stats(timeout=0.5 if pause else 30)
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < patient(20)
 
 
 def test_a_full_queue_is_waited_for_only_so_long() -> None:
