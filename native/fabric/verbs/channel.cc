@@ -218,6 +218,8 @@ bool VerbsChannel::Service() {
   needs_service_.store(false);  // first: what is requested from here on needs another call
   if (handler_.expired()) Close(Status(Code::kCancelled, "the user of this channel has gone"));
   DeliverNews();
+  // What arrived before this has been handled, also if this process was suspended.
+  const Nanos now = device_->polled_at();
   bool over = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -228,11 +230,11 @@ bool VerbsChannel::Service() {
     }
     if (state == State::kClosing) {
       const bool sent = !gave_up_ && writes_.empty() && outbox_.AllWritten();
-      if (sent || Now() > deadline_) BreakLocked(close_reason_);
+      if (sent || now > deadline_) BreakLocked(close_reason_);
       Attend();
     } else if (state == State::kBroken) {
       over = std::all_of(pairs_.begin(), pairs_.end(), [](const auto& p) { return p->Drained(); });
-      over |= Now() > deadline_;
+      over |= now > deadline_;
       if (!over) Attend();
     }
   }

@@ -192,6 +192,7 @@ class VerbsChannel final : public Channel {
                     bool ordered);
   void AdvanceLane(Lane* lane);
   void AdvanceLanes();
+  void NoteDelivered();
   void PartLocked(const Status& reason);
   void BreakLocked(const Status& reason);
 
@@ -253,6 +254,7 @@ class VerbsChannel final : public Channel {
   Status HandleBatch(const Immediate& immediate);
   Status HandleRecord(RecordKind kind, std::string_view record);
   Status HandleGreeting(RecordKind kind, std::string_view shown);
+  Status HandleConnected();
   bool DeliverNews();
   void Finish();
 
@@ -297,6 +299,7 @@ class VerbsChannel final : public Channel {
   Lane writes_;
   Lane reads_;
   uint64_t notified_ = 0;
+  bool peer_handles_ = false;  // it is connected, and does not only receive
   uint64_t delivered_ = 0;
   uint64_t reported_ = 0;              // part of delivered_ that was reported to the handler
   std::map<uint64_t, Shared> shared_;  // by key

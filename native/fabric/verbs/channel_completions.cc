@@ -35,7 +35,7 @@ void VerbsChannel::OnSent(const ibv_wc& completion) {
     if (work.consumes_receive()) ++states_[index].confirmed;
     if (work.kind == Work::Kind::kBatch) {
       outbox_.OnWritten(work);
-      delivered_ = outbox_.Delivered();
+      NoteDelivered();
     } else if (work.kind == Work::Kind::kBind) {
       windows_.OnBound(work.window);
       transfers_.EndBind(index);
@@ -168,6 +168,9 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
     case RecordKind::kHello:
     case RecordKind::kAccept:
       return HandleGreeting(kind, record);
+    case RecordKind::kConnected:
+      if (!greeted_) break;
+      return HandleConnected();
     case RecordKind::kRing:
       if (!greeted_) break;
       return OnRing(record);

@@ -129,7 +129,13 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (state_.load() != State::kConnecting) return OkStatus();
-    if (passive_) RDMA_RETURN_IF_ERROR(Greet(RecordKind::kAccept));
+    if (passive_) {
+      RDMA_RETURN_IF_ERROR(Greet(RecordKind::kAccept));
+    } else {
+      peer_handles_ = true;
+      RDMA_RETURN_IF_ERROR(
+          AddRecord(RecordKind::kConnected, nullptr, 0, /*number=*/0, /*signaled=*/true));
+    }
     state_.store(State::kConnected);
     SettlePending();
     for (size_t i = 0; i < pairs_.size() && !passive_; ++i) {
@@ -141,6 +147,23 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
   greeted_ = true;
   handler->OnConnected();
   return OkStatus();
+}
+
+// The active side is connected, too.
+Status VerbsChannel::HandleConnected() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!passive_ || std::exchange(peer_handles_, true)) {
+    return Status(Code::kDataLoss, "a greeting at a wrong time");
+  }
+  NoteDelivered();
+  Attend();
+  return OkStatus();
+}
+
+// What the peer's card has confirmed is in its ring. The peer handles it, even while it closes the
+// channel, unless it closed it before it was connected.
+void VerbsChannel::NoteDelivered() {
+  if (peer_handles_) delivered_ = outbox_.Delivered();
 }
 
 // During connection setup, the first empty credit is a request, or the response to it, that checks

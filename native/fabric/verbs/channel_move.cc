@@ -227,7 +227,7 @@ void VerbsChannel::MoveMain(Nanos now) {
   for (auto work = works.begin(); work != rest; ++work) {
     if (work->kind == Work::Kind::kBatch) outbox_.OnWritten(*work);
   }
-  delivered_ = outbox_.Delivered();
+  NoteDelivered();
   Log(LogLevel::kInfo, "verbs: notifications go by " + route_);
   AdvanceLanes();
   Attend();

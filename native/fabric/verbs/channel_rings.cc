@@ -78,7 +78,10 @@ Status VerbsChannel::OnRing(std::string_view bytes) {
   if (record.ends > ends.size() || bytes.size() != record.ends * sizeof(ends[0])) return malformed;
   std::memcpy(ends.data(), bytes.data(), bytes.size());
   std::lock_guard<std::mutex> lock(mu_);
-  return outbox_.OnRing(record.size, ends);
+  const Status status = outbox_.OnRing(record.size, ends);
+  if (status.code() != Code::kResourceExhausted) return status;
+  PartLocked(status);  // what the peer sends until it hears of this is still handled
+  return OkStatus();
 }
 
 Status VerbsChannel::OnRingEnd(std::string_view bytes) {

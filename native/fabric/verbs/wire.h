@@ -86,6 +86,7 @@ enum class RecordKind : uint32_t {
   kPairUp,
   kPairReady,  // of the passive end to kPairUp: it has announced its memory, too
   kRingEnd,    // how a queue pair that is used again reaches a ring
+  kConnected,  // empty; of the active end: it has been accepted
 };
 
 // A record starts at a multiple of 8.

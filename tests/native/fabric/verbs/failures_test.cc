@@ -235,6 +235,7 @@ TEST_F(VerbsTest, APortThatGoesDownAndComesBackSoonLosesNothing) {
 
 TEST_F(VerbsTest, ACardThatDiesEndsAllItsChannels) {
   ConnectedPair();
+  PollFor(10 * kMillisecond);  // so that its event is all that tells of it
   std::vector<std::shared_ptr<testing::Recorder>> handlers;
   std::vector<std::shared_ptr<Channel>> channels(5);
   for (auto& channel : channels) {
@@ -347,6 +348,31 @@ TEST_F(VerbsTest, AChannelWhoseHandlerIsGoneCloses) {
 }
 
 // --- What is claimed ---
+
+// Its card confirms what it will never handle.
+TEST_F(VerbsTest, WhatReachesAPeerThatGaveUpConnectingIsNotDelivered) {
+  OpenDevices();
+  for (const bool gives_up : {true, false}) {
+    for (Side* side : {&a_, &b_}) ASSERT_TRUE(OpenChannel(side).ok());
+    ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
+    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
+    const Nanos deadline = Now() + 10 * kSecond;
+    while (!b_.handler->connected && Now() < deadline) PollOne(b_);
+    ASSERT_TRUE(b_.handler->connected);
+    ASSERT_TRUE(b_.Notify("the first").ok());
+    for (const Nanos end = Now() + 20 * kMillisecond; Now() < end;) PollOne(b_);
+    EXPECT_EQ(b_.handler->delivered, 0u);
+    if (gives_up) {
+      a_.channel->Close(Status(Code::kDeadlineExceeded, "not in time"));
+      ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
+      ExpectHas(b_.handler->reason, "not in time");
+    } else {
+      ASSERT_TRUE(PollUntil([&] { return b_.handler->delivered == 1; }));
+    }
+    EXPECT_EQ(a_.handler->notes.size(), b_.handler->delivered);
+    Drop();
+  }
+}
 
 // Whatever breaks and whenever: what was received is a gapless beginning of what was sent, and at
 // least what the sender was told.

@@ -121,7 +121,14 @@ TEST_F(VerbsGrowthTest, WhatNeedsTheRingThatIsRefusedEndsTheChannelWithTheReason
   Settle();
   Fake().fail("reg_mr", 1, ENOMEM);
   ASSERT_TRUE(a_.Notify(std::string(kFirstRing, 'x')).ok());
+  // What follows the refusal has reached the sender of the long one before that hears of it.
+  for (const Nanos end = Now() + 50 * kMillisecond; Now() < end;) {
+    if (b_.handler->delivered < 10) b_.Notify("goes on").IgnoreError();
+    PollOne(b_);
+  }
   ASSERT_TRUE(PollUntil([&] { return a_.handler->closed && b_.handler->closed; }));
+  EXPECT_GE(b_.handler->delivered, 10u);
+  EXPECT_GE(a_.handler->notes.size(), b_.handler->delivered);
   ExpectHas(a_.handler->reason, "no memory for a ring");
   ExpectHas(b_.handler->reason, "no memory for a ring");
 }
