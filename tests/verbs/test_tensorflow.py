@@ -22,6 +22,9 @@ FAILS_WITHIN = 10.0
 # What takes 0.1 s on a host takes half a second in a guest on a busy machine.
 CARD = {"RDMA_TRANSPORT_RETRY_TIMEOUT": "268ms"}
 RETRIES_SECONDS = 1.9  # seven times that
+PEER_TIMEOUT_SECONDS = 8.0
+# A port is tried ever less often, and Soft-RoCE may hold each attempt for PEER_TIMEOUT.
+RETURNS_WITHIN = 180.0
 # What each port sends at both ends of a quarter of the large tensors, which are 36 MiB there and
 # back.
 MIN_PACKETS = (9 << 20) // 4096
@@ -56,10 +59,11 @@ class Run:
                     return found
             assert self.trainer.poll() is None, "".join(self.trainer.output())
             time.sleep(0.2)
-        raise AssertionError(
-            f"no {event!r} within {seconds} s\n{''.join(self.trainer.output())[-6000:]}"
-            f"\nmember:\n{''.join(self.member.output())[-3000:]}"
-        )
+        raise AssertionError(f"no {event!r} within {seconds} s\n{self.said()}")
+
+    def said(self) -> str:
+        trainer, member = ("".join(each.output()) for each in (self.trainer, self.member))
+        return f"{trainer[-6000:]}\nmember:\n{member[-3000:]}"
 
 
 @pytest.fixture(scope="module")
@@ -101,15 +105,19 @@ def test_the_status_shows_both_ports(run: Run) -> None:
     assert "rxe1:1" in status
 
 
-def test_a_short_loss_of_the_link_loses_nothing(run: Run) -> None:
-    run.next("ok by verbs, ports: 2", 60)
+def test_a_short_loss_of_the_link_fails_no_step(run: Run) -> None:
+    """Soft-RoCE may end its retries, or stop them; then the steps go on through the other port."""
+    run.next("ok by verbs, ports: 2", RETURNS_WITHIN)
     seen = run.seen
-    # In one command, because it must be over before the card's retries are.
-    change = "tc qdisc replace dev eth0 root"
-    loss = f"{change} netem loss 100%; sleep 0.1; {change} pfifo_fast"
-    run.guests[0].run(["sh", "-c", loss]).check()
-    time.sleep(2 * RETRIES_SECONDS)
-    assert run.events()[seen:] == []
+    # In one program, ahead of all others: it is to be over before the card's retries are.
+    change = "qdisc replace dev eth0 root"
+    loss = f"(echo {change} netem loss 100%; sleep 0.1; echo {change} pfifo_fast) | tc -batch -"
+    run.guests[0].run(["nice", "-n", "-20", "sh", "-c", loss]).check()
+    time.sleep(max(2 * RETRIES_SECONDS, PEER_TIMEOUT_SECONDS / 2) + 2)
+    if run.events()[seen:]:
+        run.next("ok by verbs, ports: 1", 0.1)
+        run.next("ok by verbs, ports: 2", RETURNS_WITHIN)
+    assert len(run.events()[seen:]) in (0, 2), run.said()
 
 
 @pytest.mark.parametrize("card", [1, 0])
@@ -119,7 +127,7 @@ def test_steps_go_on_while_one_of_two_links_is_down(run: Run, card: int) -> None
     run.next("ok by verbs, ports: 1", 60)
     time.sleep(2)
     run.guests[0].link(True, card)
-    run.next("ok by verbs, ports: 2", 60)
+    run.next("ok by verbs, ports: 2", RETURNS_WITHIN)
     assert [event["event"] for event in run.events()[seen : run.seen]] == [
         "ok by verbs, ports: 1",
         "ok by verbs, ports: 2",
@@ -139,7 +147,7 @@ def test_two_links_that_stay_down_are_an_error_and_then_steps_recover(run: Run) 
     assert failed["seconds"] < FAILS_WITHIN
     assert failed["error"] == "UnavailableError", failed
     assert "/job:worker/replica:0/task:1" in failed["message"]
-    run.next("ok by verbs, ports: 2", 90)
+    run.next("ok by verbs, ports: 2", RETURNS_WITHIN)
 
 
 def test_a_killed_peer_is_an_error_that_names_it(run: Run) -> None:

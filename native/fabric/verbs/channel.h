@@ -151,7 +151,7 @@ class VerbsChannel final : public Channel {
     std::vector<Work> unfinished;  // kFailed: flushed so far
     Nanos due = 0;                 // kFailed: end of the wait; kDown: the next attempt
     Nanos delay = 0;               // until the next attempt but one
-    uint64_t oldest = 0;           // on a further port: QueuePair::oldest(), seen first at `since`
+    uint64_t oldest = 0;           // QueuePair::oldest(), seen first at `since`
     Nanos since = 0;
     // Batches, credits and signals: those that arrived here, and those that are known to have
     // arrived at the peer.

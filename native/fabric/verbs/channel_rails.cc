@@ -351,16 +351,22 @@ void VerbsChannel::AnnounceAgain(size_t i) {
 }
 
 // What a port sends may stay in its interface without an error: Soft-RoCE stops its retries if it
-// cannot send them. What was posted to queue pair `i` then goes by the main one.
+// cannot send them. What was posted to queue pair `i` then goes by the main one, or if that is the
+// main one, by another, before the peer counts as silent.
 void VerbsChannel::LeaveIfHeld(size_t i, Nanos now) {
   PairState& state = states_[i];
-  if (!IsFurther(i) || Moving()) return;
+  const bool is_main = i == main_;
+  if (Moving() || (is_main ? FindCarrier() == kMaxQueuePairs : !IsFurther(i))) return;
+  const VerbsSettings& settings = device_->adapter().settings();
+  const Nanos retries = settings.retry_timeout * (settings.retries + 1);
+  const Nanos limit =
+      is_main ? std::max(device_->keepalive() / 2, 2 * retries) : device_->keepalive();
   const uint64_t oldest = pairs_[i]->oldest();
   if (!pairs_[i]->AnswerDue() || std::exchange(state.oldest, oldest) != oldest) {
     state.since = now;
-  } else if (now - state.since >= device_->keepalive()) {
-    FailPair(i, Status(Code::kUnavailable,
-                       "for RDMA_TRANSPORT_PEER_TIMEOUT, nothing that it carries has ended"));
+  } else if (now - state.since >= limit) {
+    FailPair(i, Status(Code::kUnavailable, "for " + std::to_string(limit / kMillisecond) +
+                                               " ms, nothing that it carries has ended"));
   }
 }
 

@@ -21,7 +21,7 @@ v1 = tf.compat.v1
 TASKS = ("/job:worker/task:0", "/job:worker/task:1")
 STEPS = 4
 BATCH = 8
-LOOP_SECONDS = 300
+LOOP_SECONDS = 800
 LARGE = 1 << 20  # elements; large enough for two ports to share it
 
 

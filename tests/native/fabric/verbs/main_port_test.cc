@@ -99,6 +99,23 @@ TEST_P(MainPort, OneThatGoesDownIsLeftByAllTrafficAndTakenBack) {
   EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
 }
 
+// Soft-RoCE stops its retries, and reports nothing, if the interface holds them.
+TEST_P(MainPort, OneThatHoldsPacketsForEverIsLeft) {
+  ASSERT_NO_FATAL_FAILURE(ConnectSlow(2 * kSecond));
+  SetFake("retry_ms", "600000");
+  BeginToListen();
+  SayFor(20 * kMillisecond);
+  SetFake("fake_2.network", "7");
+  SayFor(20 * kMillisecond);
+  ASSERT_NO_FATAL_FAILURE(ExpectMain("fake_1:1", "fake_3:1"));
+  ASSERT_NO_FATAL_FAILURE(ExpectAllHeard());
+  SetFake("fake_2.network", "0");
+  ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_0:1", "fake_2:1"));
+  SayFor(20 * kMillisecond);
+  ASSERT_NO_FATAL_FAILURE(ExpectAllHeard());
+  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
+}
+
 TEST_P(MainPort, NoNotificationIsLostOrComesTwice) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("bandwidth", "0");
