@@ -231,6 +231,7 @@ class VerbsChannel final : public Channel {
   bool IsLeft(size_t i) const;
   bool ReachesRings(size_t i) const;
   bool CanCarry(size_t i) const;
+  static constexpr size_t kNoCarrier = kMaxQueuePairs;
   size_t FindCarrier() const;
   bool FailMain(const Status& reason, size_t carrier);
   void Signal(size_t i, const Immediate& signal);

@@ -22,7 +22,6 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-constexpr size_t kNoCarrier = kMaxQueuePairs;
 // How long the peer's card may take to answer on another port. A peer that died does not. Time
 // counts only while the polling thread runs, by its probes.
 constexpr Nanos kAnswerInterval = 100 * kMillisecond;

@@ -356,7 +356,7 @@ void VerbsChannel::AnnounceAgain(size_t i) {
 void VerbsChannel::LeaveIfHeld(size_t i, Nanos now) {
   PairState& state = states_[i];
   const bool is_main = i == main_;
-  if (Moving() || (is_main ? FindCarrier() == kMaxQueuePairs : !IsFurther(i))) return;
+  if (Moving() || (is_main ? FindCarrier() == kNoCarrier : !IsFurther(i))) return;
   const VerbsSettings& settings = device_->adapter().settings();
   const Nanos retries = settings.retry_timeout * (settings.retries + 1);
   const Nanos limit =

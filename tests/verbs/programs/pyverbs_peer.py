@@ -31,7 +31,7 @@ RECORD = struct.Struct("<II")
 REGION = struct.Struct("<QQII")
 END = struct.Struct("<QII")  # of a region, for all queue pairs
 TOKEN = struct.Struct("<4sQQ?")  # of rdma_transport.fabric, in a notification
-NOTIFICATION, ANNOUNCEMENT, HELLO, ACCEPT = 1, 2, 4, 5
+NOTIFICATION, ANNOUNCEMENT, HELLO, ACCEPT, CONNECTED = 1, 2, 4, 5, 14
 RING, RECEIVES, UNIT = 1 << 18, 64, 64
 LENGTH = 1 << 20
 SECONDS = 60
@@ -70,7 +70,7 @@ class Peer:
         self.psn = 4711
         self.messages: list[bytes] = []
         self.regions: dict[int, tuple[int, int, int, int]] = {}
-        self.greeted = False
+        self.greeted = self.connected = False
 
         index = self.gid_index(address)
         ours = self.context.query_gid(1, index)
@@ -155,6 +155,8 @@ class Peer:
                 self.regions[key] = (address, size, rkey, writable)
             elif kind == NOTIFICATION:
                 self.messages.append(body)
+            elif kind == CONNECTED:
+                self.connected = self.greeted
             else:
                 raise AssertionError(f"a record of kind {kind}")
 
@@ -213,6 +215,7 @@ class Peer:
             self.poll()
         self.post([(ANNOUNCEMENT, announcement), (NOTIFICATION, token)])
         _, key, size, _ = TOKEN.unpack(self.message())
+        assert self.connected
         remote, length, rkey, writable = self.regions[key]
         assert writable == 1
         assert size <= length
