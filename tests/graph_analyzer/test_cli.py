@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import IO
 
 import pytest
 
@@ -21,11 +23,19 @@ ROOT = str(Path(__file__).parents[2])
 ENVIRONMENT = os.environ | {"PYTHONPATH": ROOT, "NO_COLOR": "1"}
 
 
-def run(*words: object, module: str = "graph_analyzer") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *map(str, words)]
+def python(*words: str, stdout: IO[bytes] | int = subprocess.PIPE) -> CompletedProcess[str]:
     return subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=patient(30)
+        [sys.executable, *words],
+        env=ENVIRONMENT,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=patient(30),
     )
+
+
+def run(*words: object, module: str = "graph_analyzer") -> CompletedProcess[str]:
+    return python("-m", module, *map(str, words))
 
 
 @pytest.fixture
@@ -222,32 +232,16 @@ def test_bad_input_is_exit_code_2_and_a_sentence(
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback(plan: Path) -> None:
-    command = [sys.executable, "-m", "graph_analyzer", str(plan)]
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
-        ran = subprocess.run(
-            command,
-            env=ENVIRONMENT,
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=patient(30),
-        )
+        ran = python("-m", "graph_analyzer", str(plan), stdout=closed)
     assert ran.stderr == ""
 
 
 def test_a_full_disk_is_said(plan: Path) -> None:
     with open("/dev/full", "wb") as full:
-        command = [sys.executable, "-m", "graph_analyzer", str(plan), "--json"]
-        ran = subprocess.run(
-            command,
-            env=ENVIRONMENT,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=patient(30),
-        )
+        ran = python("-m", "graph_analyzer", str(plan), "--json", stdout=full)
     assert ran.returncode == 2
     assert ran.stderr == "error: cannot write the answer: No space left on device\n"
 
@@ -262,10 +256,7 @@ main()
 
 def test_ctrl_c_is_exit_code_130(tmp_path: Path) -> None:
     (tmp_path / "graph.pb").write_bytes(GRAPH)
-    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "graph.pb"), "-c", "ps=1"]
-    ran = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=patient(30)
-    )
+    ran = python("-c", INTERRUPTED, str(tmp_path / "graph.pb"), "-c", "ps=1")
     assert ran.returncode == 130
     assert "Traceback" not in ran.stderr
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -291,8 +282,5 @@ def test_help_and_capacity_do_not_load_tensorflow_or_pictures(module: str) -> No
         "assert not heavy, heavy; print('light')"
     )
     for words in (["--help"], ["capacity", "--mib", "1"]):
-        command = [sys.executable, "-c", code, *words]
-        ran = subprocess.run(
-            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=patient(30)
-        )
+        ran = python("-c", code, *words)
         assert ran.stdout.endswith("light\n"), ran.stderr

@@ -110,6 +110,19 @@ class FailingPorts : public SeveralPorts, public ::testing::WithParamInterface<I
     ExpectToUse(true, "fake_1:1", "fake_3:1");
     SetFake("bandwidth", "3000000");
   }
+  // Packets between the further ports do not arrive: these are left, and taken back afterwards.
+  void CutFurtherPathForAWhile() {
+    MoveWhile([&] {
+      PollFor(30 * kMillisecond);
+      SetFake("fake_3.network", "7");
+    });
+    ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
+    ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+    SetFake("fake_3.network", "0");
+    ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
+    ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+    EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
+  }
 };
 
 }  // namespace rdma_transport::testing

@@ -303,32 +303,14 @@ TEST_P(FailingPorts, AChannelBeginsWithoutAPortThatIsUnreachable) {
 
 TEST_P(FailingPorts, ACutCableIsNoticedByATransferAndTriedAgainLater) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
-  MoveWhile([&] {
-    PollFor(30 * kMillisecond);
-    SetFake("fake_3.network", "7");
-  });
-  ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
-  ASSERT_NO_FATAL_FAILURE(ExpectToMove());
-  SetFake("fake_3.network", "0");
-  ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
-  ASSERT_NO_FATAL_FAILURE(ExpectToMove());
-  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
+  CutFurtherPathForAWhile();
 }
 
 // Soft-RoCE stops its retries, and reports nothing, if the interface holds them.
 TEST_P(FailingPorts, APathThatHoldsPacketsForEverIsLeft) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow(2 * kSecond));
   SetFake("retry_ms", "600000");
-  MoveWhile([&] {
-    PollFor(30 * kMillisecond);
-    SetFake("fake_3.network", "7");
-  });
-  ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
-  ASSERT_NO_FATAL_FAILURE(ExpectToMove());
-  SetFake("fake_3.network", "0");
-  ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
-  ASSERT_NO_FATAL_FAILURE(ExpectToMove());
-  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
+  CutFurtherPathForAWhile();
 }
 
 INSTANTIATE_TEST_SUITE_P(, FailingPorts, ::testing::Values(Isolation::kAddress, Isolation::kPeer),
