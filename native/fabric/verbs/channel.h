@@ -151,6 +151,7 @@ class VerbsChannel final : public Channel {
     std::vector<Work> unfinished;  // kFailed: flushed so far
     Nanos due = 0;                 // kFailed: end of the wait; kDown: the next attempt
     Nanos delay = 0;               // until the next attempt but one
+    std::string unused;            // why the last attempt failed
     uint64_t oldest = 0;           // QueuePair::oldest(), seen first at `since`
     Nanos since = 0;
     // Batches, credits and signals: those that arrived here, and those that are known to have
@@ -208,6 +209,7 @@ class VerbsChannel final : public Channel {
   void LeavePair(size_t i, const std::vector<Work>& unfinished, Nanos now);
   void ForgetPair(size_t i);
   void OfferPair(size_t i, Nanos now);
+  void NoteUnused(size_t i, const std::string& why);
   Status MakePair(size_t i);
   Status HandlePairRecord(RecordKind kind, std::string_view record);
   Status HandleOffer(const PairRecord& offer);
@@ -219,7 +221,7 @@ class VerbsChannel final : public Channel {
   Registrations ByPair(const Registrations& memory) const;
   void AnnounceAgain(size_t i);
   Status SendPairRecord(RecordKind kind, size_t i);
-  bool LearnPort(const PairRecord& record);
+  Status LearnPort(const PairRecord& record);
   void LeaveIfHeld(size_t i, Nanos now);
   void AdvanceRails(Nanos now);
   size_t IndexOf(uint32_t tag) const;

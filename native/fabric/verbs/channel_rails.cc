@@ -78,6 +78,7 @@ bool VerbsChannel::FailPair(size_t i, const Status& reason) {
       return true;
     case PairState::Phase::kOffered:
       state.phase = PairState::Phase::kDown;
+      NoteUnused(i, reason.message());
       return true;
     case PairState::Phase::kUntested:
     case PairState::Phase::kUp:
@@ -196,8 +197,8 @@ Status VerbsChannel::SendPairRecord(RecordKind kind, size_t i) {
   return AddRecord(kind, &part, 1, 0, /*signaled=*/true);
 }
 
-// Returns false if the port of the peer's new queue pair cannot reach the own one.
-bool VerbsChannel::LearnPort(const PairRecord& record) {
+// Fails if the port of the peer's new queue pair cannot reach the own one.
+Status VerbsChannel::LearnPort(const PairRecord& record) {
   ChannelAddress::QueuePair& target = peer_.queue_pairs[targets_[record.index]];
   target.number = record.number;
   target.first_psn = record.first_psn;
@@ -208,7 +209,7 @@ bool VerbsChannel::LearnPort(const PairRecord& record) {
   port.lid = record.lid;
   port.ethernet = record.ethernet != 0;
   std::memcpy(port.gid.data(), record.gid, sizeof(record.gid));
-  return Reachable(AddressOf(pairs_[record.index]->adapter()->port()), port).ok();
+  return Reachable(AddressOf(pairs_[record.index]->adapter()->port()), port);
 }
 
 Status VerbsChannel::MakePair(size_t i) {
@@ -230,8 +231,17 @@ void VerbsChannel::OfferPair(size_t i, Nanos now) {
   state.due = now + state.delay;
   state.delay = std::min(2 * state.delay, kLongestDelay);
   device_->ProbeAt(tag_, state.due);
-  if (!MakePair(i).ok() || !SendPairRecord(RecordKind::kPairOffer, i).ok()) return;
+  Status offered = MakePair(i);
+  if (offered.ok()) offered = SendPairRecord(RecordKind::kPairOffer, i);
+  if (!offered.ok()) return NoteUnused(i, offered.message());
   state.phase = PairState::Phase::kOffered;
+}
+
+// Says why queue pair `i` does not return, unless the last attempt had failed for the same reason.
+void VerbsChannel::NoteUnused(size_t i, const std::string& why) {
+  if (std::exchange(states_[i].unused, why) == why) return;
+  Log(LogLevel::kInfo, "verbs: the channel " + route_ + " still does without " +
+                           pairs_[i]->adapter()->Name() + ": " + why);
 }
 
 Status VerbsChannel::HandlePairRecord(RecordKind kind, std::string_view bytes) {
@@ -261,8 +271,10 @@ Status VerbsChannel::HandlePairRecord(RecordKind kind, std::string_view bytes) {
 
 Status VerbsChannel::HandlePairDown(const Immediate& signal) {
   const size_t i = signal.units;
-  const Status reason(Code::kUnavailable, "the peer has left it");
   if (state_.load() != State::kConnected) return OkStatus();
+  const bool declined = states_[i].phase == PairState::Phase::kOffered;
+  const Status reason(Code::kUnavailable,
+                      declined ? "the peer cannot use it; see its log" : "the peer has left it");
   if (!FailPair(i, reason)) return reason;
   if (signal.batches != 0) SendPairDown(i, /*answer=*/false);
   states_[i].peer_down = true;
@@ -278,25 +290,31 @@ Status VerbsChannel::HandleOffer(const PairRecord& offer) {
     return Status(Code::kDataLoss, "an offer of a queue pair at a wrong time");
   }
   if (state.phase == PairState::Phase::kUntested) LeaveUntested(i);
-  const bool reachable = LearnPort(offer);
-  const bool taken = reachable && state.phase != PairState::Phase::kFailed && MakePair(i).ok() &&
-                     pairs_[i]->Connect(peer_, targets_[i]).ok();
-  if (taken) {
-    ForgetPair(i);
-    state.phase = PairState::Phase::kUntested;
+  Status taken = LearnPort(offer);
+  if (taken.ok() && state.phase == PairState::Phase::kFailed) {
+    taken = Status(Code::kUnavailable, "the one that failed is still being dropped");
   }
-  if (taken) return SendPairRecord(RecordKind::kPairAnswer, i);
-  SendPairDown(i, /*answer=*/false);  // declines
-  return OkStatus();
+  if (taken.ok()) taken = MakePair(i);
+  if (taken.ok()) taken = pairs_[i]->Connect(peer_, targets_[i]);
+  if (!taken.ok()) {
+    NoteUnused(i, taken.message());
+    SendPairDown(i, /*answer=*/false);  // declines
+    return OkStatus();
+  }
+  ForgetPair(i);
+  state.phase = PairState::Phase::kUntested;
+  return SendPairRecord(RecordKind::kPairAnswer, i);
 }
 
 void VerbsChannel::HandleAnswer(const PairRecord& answer) {
   const size_t i = answer.index;
   PairState& state = states_[i];
   if (state.phase != PairState::Phase::kOffered) return;
-  if (!LearnPort(answer) || !pairs_[i]->Connect(peer_, targets_[i]).ok()) {
+  Status connected = LearnPort(answer);
+  if (connected.ok()) connected = pairs_[i]->Connect(peer_, targets_[i]);
+  if (!connected.ok()) {
     state.phase = PairState::Phase::kDown;
-    return;
+    return NoteUnused(i, connected.message());
   }
   ForgetPair(i);
   state.phase = PairState::Phase::kUntested;
@@ -322,6 +340,7 @@ void VerbsChannel::UsePair(size_t i) {
   if (pairs_[i]->takes_shares()) return;
   const bool again = std::exchange(states_[i].delay, kFirstDelay) > kFirstDelay;
   pairs_[i]->set_takes_shares(true);
+  states_[i].unused.clear();
   Log(again ? LogLevel::kInfo : LogLevel::kDebug,
       "verbs: the channel " + route_ + " also uses " + pairs_[i]->adapter()->Name());
 }

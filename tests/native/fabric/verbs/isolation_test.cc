@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
 #include "fabric/verbs/device.h"
+#include "lines_with.h"
 #include "verbs_pair.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -22,6 +22,7 @@ namespace {
 using testing::ExpectHas;
 using testing::Fake;
 using testing::FakeStats;
+using testing::LinesWith;
 using testing::OnFake;
 using testing::Recorder;
 using testing::SetFake;
@@ -38,28 +39,6 @@ Settings WithIsolation(Isolation isolation, int queue_pairs = 1) {
   settings.verbs.queue_pairs = queue_pairs;
   return settings;
 }
-
-// The lines of a block that have `part` in them.
-class LinesWith {
- public:
-  explicit LinesWith(std::string part) {
-    part_ = std::move(part);
-    count_ = 0;
-    SetLogLevel(LogLevel::kInfo);
-    SetLogSink([](LogLevel, const std::string& line) {
-      count_ += line.find(part_) != std::string::npos ? 1 : 0;
-    });
-  }
-  ~LinesWith() {
-    SetLogSink(nullptr);
-    SetLogLevel(LogLevel::kOff);
-  }
-  int count() const { return count_; }
-
- private:
-  static inline std::string part_;
-  static inline std::atomic<int> count_{0};
-};
 
 uint64_t AddressOf(const void* data) { return reinterpret_cast<uint64_t>(data); }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fabric/verbs/subnet.h"
+#include "lines_with.h"
 #include "several_ports.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -21,6 +22,7 @@ namespace {
 using testing::FailingPorts;
 using testing::Fake;
 using testing::FakeStats;
+using testing::LinesWith;
 using testing::SetFake;
 using testing::SeveralPorts;
 
@@ -299,6 +301,20 @@ TEST_P(FailingPorts, AChannelBeginsWithoutAPortThatIsUnreachable) {
     EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
     DropDevices();
   }
+}
+
+TEST_P(FailingPorts, TheLogSaysOnceWhyAPortIsNotTakenBack) {
+  ASSERT_NO_FATAL_FAILURE(ConnectSlow());
+  SetFake("fake_1:1.port_state", "down");
+  ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
+  const LinesWith reasons("still does without fake_1:1: ibv_create_qp on fake_1");
+  Fake().fail("create_qp", 1, ENOMEM);
+  SetFake("fake_1:1.port_state", "active");
+  ASSERT_TRUE(PollUntil([&] { return reasons.count() > 0; }));
+  Fake().fail("create_qp", 1, ENOMEM);
+  ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
+  EXPECT_EQ(reasons.count(), 1);
+  ASSERT_NO_FATAL_FAILURE(ExpectToMove());
 }
 
 TEST_P(FailingPorts, ACutCableIsNoticedByATransferAndTriedAgainLater) {
