@@ -371,21 +371,25 @@ void VerbsChannel::AnnounceAgain(size_t i) {
 
 // What a port sends may stay in its interface without an error: Soft-RoCE stops its retries if it
 // cannot send them. What was posted to queue pair `i` then goes by the main one, or if that is the
-// main one, by another, before the peer counts as silent.
+// main one, by another, before the peer counts as silent. If there is no other, the channel breaks,
+// so that both ends connect anew: the queue pair may stay like that when packets arrive again.
 void VerbsChannel::LeaveIfHeld(size_t i, Nanos now) {
   PairState& state = states_[i];
   const bool is_main = i == main_;
-  if (Moving() || (is_main ? FindCarrier() == kNoCarrier : !IsFurther(i))) return;
+  const bool only = is_main && FindCarrier() == kNoCarrier;
+  if (Moving() || !(is_main || IsFurther(i)) || state_.load() != State::kConnected) return;
   const VerbsSettings& settings = device_->adapter().settings();
   const Nanos retries = settings.retry_timeout * (settings.retries + 1);
-  const Nanos limit =
-      is_main ? std::max(device_->keepalive() / 2, 2 * retries) : device_->keepalive();
+  Nanos limit = device_->keepalive();
+  if (is_main) limit = only ? std::max(limit, 4 * retries) : std::max(limit / 2, 2 * retries);
   const uint64_t oldest = pairs_[i]->oldest();
   if (!pairs_[i]->AnswerDue() || std::exchange(state.oldest, oldest) != oldest) {
     state.since = now;
   } else if (now - state.since >= limit) {
-    FailPair(i, Status(Code::kUnavailable, "for " + std::to_string(limit / kMillisecond) +
-                                               " ms, nothing that it carries has ended"));
+    const Status held(Code::kUnavailable, "for " + std::to_string(limit / kMillisecond) +
+                                              " ms, nothing that " + pairs_[i]->adapter()->Name() +
+                                              " carries has ended or failed");
+    if (!FailPair(i, held)) BreakLocked(held);
   }
 }
 

@@ -187,11 +187,10 @@ bool VerbsDevice::ArmNotification() {
     it = waits ? std::next(it) : probed_often_.erase(it);
   }
   if (!snapshot_.empty()) {
-    Nanos interval = probed_often_.empty() ? keepalive_ : kProbeInterval;
-    if (!attempts_.empty()) {
-      interval = std::clamp(attempts_.top().first - polled_at_, kProbeInterval, interval);
-    }
-    sleeper_.WakeAfter(polled_at_, interval);
+    Nanos due = polled_at_ + (probed_often_.empty() ? keepalive_ : kProbeInterval);
+    if (!attempts_.empty()) due = std::min(due, attempts_.top().first);
+    if (!probes_.empty()) due = std::min(due, probes_.top().first);
+    sleeper_.WakeAfter(polled_at_, std::max(due - polled_at_, kProbeInterval));
   }
   for (const auto& adapter : adapters_) {
     if (adapter->dead()) continue;

@@ -217,6 +217,28 @@ TEST_F(VerbsTest, ALongBreakOfThePathEndsBothSides) {
   ExpectToWork();
 }
 
+// Soft-RoCE can stop its retries for ever. Both ends learn it, also the one that waits for nothing.
+TEST_F(VerbsTest, ACardThatReportsNeitherSuccessNorFailureEndsBothSides) {
+  Settings settings = OnFake();
+  settings.peer_timeout = 600 * kMillisecond;
+  settings.verbs.retry_timeout = 10 * kMillisecond;
+  SetFake("retry_ms", "600000");
+  ConnectedPair(settings);
+  Fake().break_path(true);
+  const Nanos begin = Now();
+  ASSERT_TRUE(a_.Notify("held").ok());
+  ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
+  EXPECT_GE(Now() - begin, settings.peer_timeout);
+  for (Side* side : {&a_, &b_}) {
+    ExpectHas(side->handler->reason, "nothing that fake_0:1 carries has ended or failed");
+    EXPECT_EQ(side->handler->delivered, 0u);
+  }
+  ExpectClosedOnce();
+  ExpectNothingLeft();
+  Fake().break_path(false);
+  ExpectToWork();
+}
+
 TEST_F(VerbsTest, APortThatGoesDownAndComesBackSoonLosesNothing) {
   SetFake("retry_ms", "5000");
   ConnectedPair();
