@@ -23,8 +23,8 @@ FAILS_WITHIN = 10.0
 CARD = {"RDMA_TRANSPORT_RETRY_TIMEOUT": "268ms"}
 RETRIES_SECONDS = 1.9  # seven times that
 PEER_TIMEOUT_SECONDS = 8.0
-# A port is tried ever less often, and Soft-RoCE may hold each attempt for PEER_TIMEOUT.
-RETURNS_WITHIN = 180.0
+# A port is tried ever less often.
+RETURNS_WITHIN = 60.0
 # What each port sends at both ends of a quarter of the large tensors, which are 36 MiB there and
 # back.
 MIN_PACKETS = (9 << 20) // 4096

@@ -136,7 +136,9 @@ class Guest:
 
     def link(self, up: bool, card: int = 0) -> None:
         """Take the network card of rxe0, or of rxe1, down or up."""
-        self.run(["ip", "link", "set", f"eth{card}", "up" if up else "down"]).check()
+        state = "up" if up else "down"
+        self.run(["ip", "link", "set", f"eth{card}", state]).check()
+        self.run(["tools/guest/await_link.sh", f"eth{card}", state]).check()
         (self.down.discard if up else self.down.add)(card)
 
     def add_port(self) -> None:

@@ -47,7 +47,7 @@ def qemu(
     for card in range(CARDS):
         link = f"socket,id=link{card},fd={links[card]}" if links else f"hubport,id=link{card}"
         words += ["-netdev", link if links else f"{link},hubid={card}", "-device"]
-        words += [f"virtio-net-pci,netdev=link{card},mac=52:54:00:07:0{card}:0{number},romfile="]
+        words += [f"e1000e,netdev=link{card},mac=52:54:00:07:0{card}:0{number},romfile="]
     for tag, path, more in (
         ("root", Path("/"), "readonly=on,multidevs=remap"),
         ("share", share, "multidevs=remap"),
@@ -116,7 +116,7 @@ def booted(count: int = 2, smp: int = 1, memory: str = "5G") -> Iterator[list[Gu
     made: Image = image()
     with ExitStack() as stack:
         share = stack.enter_context(fresh_share())
-        cables = [socket.socketpair() for _ in range(CARDS)]
+        cables = [socket.socketpair(type=socket.SOCK_DGRAM) for _ in range(CARDS)]
         for side in (side for cable in cables for side in cable):
             stack.enter_context(side)
         guests = []

@@ -22,6 +22,9 @@ for card in 0 1; do
   ip address add "10.$((7 + card)).0.$guest_number/24" dev "eth$card"
   ip address add "fd00:$((7 + card))::$guest_number/64" dev "eth$card" nodad
 done
+for card in 0 1; do
+  tools/guest/await_link.sh "eth$card" up
+done
 rdma link add rxe0 type rxe netdev eth0
 
 # Other users must reach the repository and its Python, wherever the host keeps them.
