@@ -217,7 +217,8 @@ TEST_F(VerbsTest, ALongBreakOfThePathEndsBothSides) {
   ExpectToWork();
 }
 
-// Soft-RoCE can stop its retries for ever. Both ends learn it, also the one that waits for nothing.
+// Soft-RoCE can stop its retries and report nothing. The channel closes at both ends, although the
+// peer had sent nothing.
 TEST_F(VerbsTest, ACardThatReportsNeitherSuccessNorFailureEndsBothSides) {
   Settings settings = OnFake();
   settings.peer_timeout = 600 * kMillisecond;
