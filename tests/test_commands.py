@@ -191,15 +191,17 @@ def test_mirrored_workers_without_the_launcher(tmp_path: Path) -> None:
     ran = subprocess.run(
         ["bash", "-ec", here(script, {"2222": str(free_port()), "2223": str(free_port())})],
         cwd=tmp_path,
-        env=environment(tmp_path) | {"RDMA_TRANSPORT_FALLBACK": "forbid"},
+        # Unbuffered, a line and its end are two writes: the two workers' could mix.
+        env=environment(tmp_path) | {"RDMA_TRANSPORT_FALLBACK": "forbid", "PYTHONUNBUFFERED": ""},
         capture_output=True,
         text=True,
         timeout=patient(SECONDS),
     )
     assert ran.returncode == 0, ran.stderr
     assert "transport=shm (same host)" in ran.stderr
-    one, other = re.findall("^losses .*", ran.stdout, re.M)
-    assert one == other
+    losses = re.findall("^losses .*", ran.stdout, re.M)
+    assert len(losses) == 2, ran.stdout + ran.stderr
+    assert losses[0] == losses[1]
 
 
 def made_by_ci() -> set[str]:
