@@ -353,7 +353,7 @@ std::vector<SettingRow> MakeTable() {
                          {"off", gpu_direct(GpuDirect::kOff)}}));
   rows.push_back(LibraryName("LIBCUDA", "libcuda.so.1", "the CUDA driver, as dlopen() takes it",
                              [](Settings* s) -> std::string& { return s->cuda_library; }));
-  rows.push_back(Duration("SPIN", "50us",
+  rows.push_back(Duration("SPIN", "200us",
                           "how long the polling thread spins after the last message before it "
                           "sleeps",
                           &Settings::spin));

@@ -23,13 +23,13 @@ def test_tells_what_the_environment_sets() -> None:
     ran = run("config", "--changed", "--json", settings={"RDMA_TRANSPORT_SPIN": "7us"})
     (row,) = valid(ran.stdout, "config")["settings"]
     assert (row["name"], row["source"]) == ("RDMA_TRANSPORT_SPIN", "environment")
-    assert (row["value"], row["default"]) == ("7us", "50us")
+    assert (row["value"], row["default"]) == ("7us", "200us")
     one = run("config", "spin", settings={"RDMA_TRANSPORT_SPIN": "7us"}).stdout
     assert one.startswith(
-        "RDMA_TRANSPORT_SPIN = 7us  (environment; duration; default 50us)\n    how"
+        "RDMA_TRANSPORT_SPIN = 7us  (environment; duration; default 200us)\n    how"
     )
     plain = run("config", "RDMA_TRANSPORT_SPIN").stdout
-    assert plain.startswith("RDMA_TRANSPORT_SPIN = 50us  (default; duration)\n    how")
+    assert plain.startswith("RDMA_TRANSPORT_SPIN = 200us  (default; duration)\n    how")
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,6 @@ NOT_RUN = {
         "python -m bench.analysis",
         "python -m bench.bounds",
         "python -m bench.collectives",
-        "python -m bench.collectives --ops all_reduce",
         "python -m bench.collectives --ops all_reduce --repeat 9 --mpi",
         "python -m bench.collectives --veth cubic --ops all_reduce --repeat 25",
         "python -m bench.data_service --repeat 9",
