@@ -15,9 +15,9 @@
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "fabric/host/file_descriptor.h"
-#include "fabric/verbs/disposal.h"
 #include "fabric/verbs/library.h"
 #include "fabric/verbs/ports.h"
+#include "fabric/verbs/slow_calls.h"
 
 namespace rdma_transport::fabric::verbs {
 
@@ -208,7 +208,7 @@ class Adapter {
   std::vector<std::unique_ptr<CompletionQueue>> queues_;
   std::atomic<size_t> queue_count_{0};
   std::vector<CompletionQueue*> known_queues_;  // used only by the polling thread
-  Disposal disposal_;
+  SlowCalls disposal_{"rdma_disposal"};
 };
 
 }  // namespace rdma_transport::fabric::verbs

@@ -1,4 +1,4 @@
-#include "fabric/verbs/disposal.h"
+#include "fabric/verbs/slow_calls.h"
 
 #include <system_error>
 #include <utility>
@@ -7,40 +7,40 @@
 
 namespace rdma_transport::fabric::verbs {
 
-void Disposal::Add(std::function<void()> destroy) {
+void SlowCalls::Add(std::function<void()> call) {
   std::unique_lock<std::mutex> lock(mu_);
   if (!running_) {
     if (thread_.joinable()) thread_.join();
     try {
-      thread_ = QuietThread("rdma_disposal", [this] { Loop(); });
+      thread_ = QuietThread(name_, [this] { Loop(); });
     } catch (const std::system_error&) {
       lock.unlock();
-      return destroy();
+      return call();
     }
     running_ = true;
   }
-  waiting_.push_back(std::move(destroy));  // the thread waits for the lock
+  waiting_.push_back(std::move(call));  // the thread waits for the lock
 }
 
-void Disposal::Loop() {
+void SlowCalls::Loop() {
   std::unique_lock<std::mutex> lock(mu_);
   while (!waiting_.empty()) {
     const std::vector<std::function<void()>> taken = std::exchange(waiting_, {});
     lock.unlock();
-    for (const auto& destroy : taken) destroy();
+    for (const auto& call : taken) call();
     lock.lock();
   }
   running_ = false;
 }
 
-void Disposal::Wait() {
+void SlowCalls::Wait() {
   std::unique_lock<std::mutex> lock(mu_);
   std::thread last = std::move(thread_);
   lock.unlock();
   if (last.joinable()) last.join();
 }
 
-void Disposal::Abandon() {
+void SlowCalls::Abandon() {
   if (thread_.joinable()) thread_.detach();
 }
 

@@ -1,4 +1,4 @@
-#include "fabric/verbs/disposal.h"
+#include "fabric/verbs/slow_calls.h"
 
 #include <gtest/gtest.h>
 
@@ -9,37 +9,37 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-TEST(Disposal, RunsInOrderWithoutTheCaller) {
-  Disposal disposal;
+TEST(SlowCalls, RunsInOrderWithoutTheCaller) {
+  SlowCalls calls("rdma_test");
   std::promise<void> release;
   std::vector<int> order;
   std::thread::id thread;
-  disposal.Add([&, released = release.get_future().share()] {
+  calls.Add([&, released = release.get_future().share()] {
     released.wait();
     thread = std::this_thread::get_id();
     order.push_back(0);
   });
-  for (int i = 1; i < 10; ++i) disposal.Add([&, i] { order.push_back(i); });
+  for (int i = 1; i < 10; ++i) calls.Add([&, i] { order.push_back(i); });
   release.set_value();
-  disposal.Wait();
+  calls.Wait();
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
   EXPECT_NE(thread, std::this_thread::get_id());
 }
 
-TEST(Disposal, BeginsAgainAfterItHadNothingToDo) {
-  Disposal disposal;
-  disposal.Wait();
+TEST(SlowCalls, BeginsAgainAfterItHadNothingToDo) {
+  SlowCalls calls("rdma_test");
+  calls.Wait();
   int count = 0;
   for (int i = 0; i < 1000; ++i) {
     std::promise<void> done;
-    disposal.Add([&] {
+    calls.Add([&] {
       ++count;
       done.set_value();
     });
     // Its thread is about to end, so the next one meets it in every state.
     done.get_future().wait();
   }
-  disposal.Wait();
+  calls.Wait();
   EXPECT_EQ(count, 1000);
 }
 
