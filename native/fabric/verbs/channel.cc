@@ -84,6 +84,7 @@ Status VerbsChannel::Flush() {
 }
 
 bool VerbsChannel::NeedsProbes() const {
+  if (!Serving(state_.load())) return false;  // Connect() may have the lock for long
   std::lock_guard<std::mutex> lock(mu_);
   return Serving(state_.load()) &&
          (outbox_.WaitsForRoom() || std::any_of(states_.begin(), states_.end(), [](const auto& s) {
@@ -92,6 +93,7 @@ bool VerbsChannel::NeedsProbes() const {
 }
 
 Nanos VerbsChannel::Probe(Nanos now) {
+  if (!Serving(state_.load())) return now;  // Connect() may have the lock for long
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return now;
   AdvanceRails(now);
@@ -225,6 +227,7 @@ bool VerbsChannel::Service() {
     std::lock_guard<std::mutex> lock(mu_);
     const State state = state_.load();
     if (Serving(state)) {
+      TakeConnected();
       outbox_.Close();
       Pump();
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,6 +49,8 @@ class ChannelDevice {
   virtual void Wake() = 0;
   // Requests a call of Service() for the channel with this tag. Takes no lock of a channel.
   virtual void Attend(uint32_t tag) = 0;
+  // Runs `call` on another thread. It may take long, and must not need the lock of a channel.
+  virtual void CallSlowly(std::function<void()> call) = 0;
   // Requests a call of Probe() at this time. Polling thread only.
   virtual void ProbeAt(uint32_t tag, Nanos when) = 0;
   // Polling thread only, without the lock of any channel.
@@ -135,24 +138,35 @@ class VerbsChannel final : public Channel {
     Registrations memory;  // by port
   };
 
+  // Shared with the thread that connects a queue pair.
+  struct Connecting {
+    std::shared_ptr<QueuePair> pair;
+    ChannelAddress peer;
+    size_t target = 0;
+    Status status;  // set before `done`
+    std::atomic<bool> done{false};
+  };
+
   // A queue pair as this end sees it; see channel_rails.cc. Those on the port of the main one are
   // kUp at first.
   struct PairState {
     enum class Phase {
-      kUntested,  // connected. The active end tests it; the passive end waits for the outcome.
-      kUp,        // tested; carries shares of transfers once the peer's memory is known
-      kFailed,    // being dropped, until this end is flushed and the peer's end is broken
-      kDown,      // dropped
-      kOffered,   // of the active end: made anew, and not yet connected
+      kUntested,    // connected. The active end tests it; the passive end waits for the outcome.
+      kUp,          // tested; carries shares of transfers once the peer's memory is known
+      kFailed,      // being dropped, until this end is flushed and the peer's end is broken
+      kDown,        // dropped
+      kOffered,     // of the active end: made anew, and not yet connected
+      kConnecting,  // made anew; a thread connects it
     };
     Phase phase = Phase::kUp;
-    bool made_anew = false;        // not the one of the addresses
-    bool peer_down = false;        // kFailed: the peer's end is broken
-    std::vector<Work> unfinished;  // kFailed: flushed so far
-    Nanos due = 0;                 // kFailed: end of the wait; kDown: the next attempt
-    Nanos delay = 0;               // until the next attempt but one
-    std::string unused;            // why the last attempt failed
-    uint64_t oldest = 0;           // QueuePair::oldest(), seen first at `since`
+    bool made_anew = false;                  // not the one of the addresses
+    bool peer_down = false;                  // kFailed: the peer's end is broken
+    std::vector<Work> unfinished;            // kFailed: flushed so far
+    Nanos due = 0;                           // kFailed: end of the wait; kDown: the next attempt
+    Nanos delay = 0;                         // until the next attempt but one
+    std::string unused;                      // why the last attempt failed
+    std::shared_ptr<Connecting> connecting;  // kConnecting
+    uint64_t oldest = 0;                     // QueuePair::oldest(), seen first at `since`
     Nanos since = 0;
     // Batches, credits and signals: those that arrived here, and those that are known to have
     // arrived at the peer.
@@ -211,6 +225,11 @@ class VerbsChannel final : public Channel {
   void OfferPair(size_t i, Nanos now);
   void NoteUnused(size_t i, const std::string& why);
   Status MakePair(size_t i);
+  void BeginToConnect(size_t i);
+  void TakeConnected();
+  void UseConnected(size_t i);
+  void TryLater(size_t i, const std::string& why);
+  void Decline(size_t i, const Status& reason);
   Status HandlePairRecord(RecordKind kind, std::string_view record);
   Status HandleOffer(const PairRecord& offer);
   void HandleAnswer(const PairRecord& answer);
@@ -289,7 +308,7 @@ class VerbsChannel final : public Channel {
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};
   ChannelPorts ports_;
-  std::vector<std::unique_ptr<QueuePair>> pairs_;
+  std::vector<std::shared_ptr<QueuePair>> pairs_;
   std::vector<PairState> states_;  // of each of them
   size_t main_ = 0;                // the main one; changed by the polling thread only
   Move move_;                      // while that has failed

@@ -88,7 +88,7 @@ Status ChannelPorts::Match(const ChannelAddress& peer, Role role, Windows* windo
   std::vector<size_t> ring_windows;
   for (const ConnectedPair& one : MatchQueuePairs(address_, peer, role)) {
     const size_t place = address_.queue_pairs[one.own].port;
-    std::unique_ptr<QueuePair>& pair = pairs_[one.own];
+    std::shared_ptr<QueuePair>& pair = pairs_[one.own];
     ring_windows.push_back(pair->receives() ? place : rings_.size());
     matched->rings.resize(std::max(matched->rings.size(), pair->port() + 1));
     matched->rings[pair->port()] = rings_[place];

@@ -36,7 +36,7 @@ class ChannelPorts {
   const ChannelAddress& address() const { return address_; }
   // What Match() returns, by queue pair.
   struct Matched {
-    std::vector<std::unique_ptr<QueuePair>> pairs;
+    std::vector<std::shared_ptr<QueuePair>> pairs;
     std::vector<size_t> targets;  // the peer's queue pairs in its address
     Registrations rings;          // of the ring; by port, unlike the others
   };
@@ -51,7 +51,7 @@ class ChannelPorts {
  private:
   struct Prepared {
     std::shared_ptr<Registration> ring;
-    std::vector<std::unique_ptr<QueuePair>> pairs;
+    std::vector<std::shared_ptr<QueuePair>> pairs;
   };
 
   static Status Prepare(Adapter* adapter, const Region& ring, size_t count, const Queues& queues,
@@ -60,7 +60,7 @@ class ChannelPorts {
 
   ChannelAddress address_;
   Registrations rings_;                            // by port of the address
-  std::vector<std::unique_ptr<QueuePair>> pairs_;  // as in the address
+  std::vector<std::shared_ptr<QueuePair>> pairs_;  // as in the address
 };
 
 }  // namespace rdma_transport::fabric::verbs

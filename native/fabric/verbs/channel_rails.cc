@@ -77,9 +77,9 @@ bool VerbsChannel::FailPair(size_t i, const Status& reason) {
     case PairState::Phase::kDown:
       return true;
     case PairState::Phase::kOffered:
-      state.phase = PairState::Phase::kDown;
-      NoteUnused(i, reason.message());
+      TryLater(i, reason.message());
       return true;
+    case PairState::Phase::kConnecting:
     case PairState::Phase::kUntested:
     case PairState::Phase::kUp:
       break;
@@ -91,6 +91,7 @@ bool VerbsChannel::FailPair(size_t i, const Status& reason) {
   pairs_[i]->adapter()->NoteFailure(now);
   state.unfinished.clear();
   state.peer_down = false;
+  state.connecting.reset();
   state.phase = PairState::Phase::kFailed;
   state.due = now + kFlushTimeout;
   pairs_[i]->Break();
@@ -165,6 +166,7 @@ void VerbsChannel::LeavePair(size_t i, const std::vector<Work>& unfinished, Nano
   transfers_.Leave(i);
   pairs_[i]->set_takes_shares(false);
   state.unfinished.clear();
+  state.connecting.reset();
   state.phase = PairState::Phase::kDown;
   state.due = now + state.delay;
   device_->ProbeAt(tag_, state.due);
@@ -215,7 +217,7 @@ Status VerbsChannel::LearnPort(const PairRecord& record) {
 Status VerbsChannel::MakePair(size_t i) {
   Adapter* adapter = pairs_[i]->adapter();
   if (!adapter->active()) return Status(Code::kUnavailable, adapter->Name() + " is not active");
-  auto made = std::make_unique<QueuePair>(adapter, pairs_[i]->tag(), pairs_[i]->sequence());
+  auto made = std::make_shared<QueuePair>(adapter, pairs_[i]->tag(), pairs_[i]->sequence());
   RDMA_RETURN_IF_ERROR(made->Create(depth_, pairs_[i]->receives() ? depth_ + credit_receives_ : 0));
   RDMA_RETURN_IF_ERROR(made->Replenish());
   pairs_[i] = std::move(made);
@@ -235,6 +237,66 @@ void VerbsChannel::OfferPair(size_t i, Nanos now) {
   if (offered.ok()) offered = SendPairRecord(RecordKind::kPairOffer, i);
   if (!offered.ok()) return NoteUnused(i, offered.message());
   state.phase = PairState::Phase::kOffered;
+}
+
+// Leaves queue pair `i`, which was offered, until the next attempt.
+void VerbsChannel::TryLater(size_t i, const std::string& why) {
+  states_[i].phase = PairState::Phase::kDown;
+  states_[i].due = Now() + states_[i].delay;
+  device_->ProbeAt(tag_, states_[i].due);
+  NoteUnused(i, why);
+}
+
+// A thread connects queue pair `i`: over RoCE, the kernel waits up to a second for the peer's
+// address if nobody answers.
+void VerbsChannel::BeginToConnect(size_t i) {
+  const auto begun = std::make_shared<Connecting>();
+  begun->pair = pairs_[i];
+  begun->peer = peer_;
+  begun->target = targets_[i];
+  states_[i].connecting = begun;
+  states_[i].phase = PairState::Phase::kConnecting;
+  const auto connect = [device = device_, tag = tag_, wanted = std::weak_ptr<Connecting>(begun)] {
+    const auto taken = wanted.lock();
+    if (taken == nullptr) return;  // left before its turn
+    taken->status = taken->pair->Connect(taken->peer, taken->target);
+    taken->done.store(true);
+    device->Attend(tag);
+    device->Wake();
+  };
+  device_->CallSlowly(connect);
+}
+
+void VerbsChannel::TakeConnected() {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    PairState& state = states_[i];
+    if (state.connecting == nullptr || !state.connecting->done.load()) continue;
+    const Status connected = std::exchange(state.connecting, nullptr)->status;
+    if (connected.ok()) {
+      UseConnected(i);
+      continue;
+    }
+    state.phase = PairState::Phase::kDown;
+    if (passive_) {
+      Decline(i, connected);
+    } else {
+      TryLater(i, connected.message());
+    }
+  }
+}
+
+void VerbsChannel::UseConnected(size_t i) {
+  ForgetPair(i);
+  states_[i].phase = PairState::Phase::kUntested;
+  if (!passive_) return TestPair(i);
+  const Status answered = SendPairRecord(RecordKind::kPairAnswer, i);
+  if (!answered.ok()) BreakLocked(answered);
+}
+
+// The active end tries it again later.
+void VerbsChannel::Decline(size_t i, const Status& reason) {
+  NoteUnused(i, reason.message());
+  SendPairDown(i, /*answer=*/false);
 }
 
 // Says why queue pair `i` does not return, unless the last attempt had failed for the same reason.
@@ -289,36 +351,29 @@ Status VerbsChannel::HandleOffer(const PairRecord& offer) {
       state.phase == PairState::Phase::kOffered) {
     return Status(Code::kDataLoss, "an offer of a queue pair at a wrong time");
   }
-  if (state.phase == PairState::Phase::kUntested) LeaveUntested(i);
+  if (state.phase == PairState::Phase::kUntested || state.phase == PairState::Phase::kConnecting) {
+    LeaveUntested(i);
+  }
   Status taken = LearnPort(offer);
   if (taken.ok() && state.phase == PairState::Phase::kFailed) {
     taken = Status(Code::kUnavailable, "the one that failed is still being dropped");
   }
   if (taken.ok()) taken = MakePair(i);
-  if (taken.ok()) taken = pairs_[i]->Connect(peer_, targets_[i]);
-  if (!taken.ok()) {
-    NoteUnused(i, taken.message());
-    SendPairDown(i, /*answer=*/false);  // declines
-    return OkStatus();
+  if (taken.ok()) {
+    BeginToConnect(i);
+  } else {
+    Decline(i, taken);
   }
-  ForgetPair(i);
-  state.phase = PairState::Phase::kUntested;
-  return SendPairRecord(RecordKind::kPairAnswer, i);
+  return OkStatus();
 }
 
 void VerbsChannel::HandleAnswer(const PairRecord& answer) {
   const size_t i = answer.index;
   PairState& state = states_[i];
   if (state.phase != PairState::Phase::kOffered) return;
-  Status connected = LearnPort(answer);
-  if (connected.ok()) connected = pairs_[i]->Connect(peer_, targets_[i]);
-  if (!connected.ok()) {
-    state.phase = PairState::Phase::kDown;
-    return NoteUnused(i, connected.message());
-  }
-  ForgetPair(i);
-  state.phase = PairState::Phase::kUntested;
-  TestPair(i);
+  const Status reached = LearnPort(answer);
+  if (!reached.ok()) return TryLater(i, reached.message());
+  BeginToConnect(i);
 }
 
 // What the peer announced for queue pair `i` was for the one before.
@@ -404,6 +459,7 @@ void VerbsChannel::AdvanceRails(Nanos now) {
 }
 
 void VerbsChannel::OnPort(const Adapter& port, bool active, const Status& reason) {
+  if (!Serving(state_.load())) return;  // Connect() may have the lock for long
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) return;
   for (size_t i = 0; i < pairs_.size(); ++i) {

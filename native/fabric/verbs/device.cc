@@ -77,9 +77,15 @@ Status VerbsDevice::Init(const Settings& settings) {
 
 VerbsDevice::~VerbsDevice() {
   stop_.store(true);
-  if (standby_.joinable() && Usable()) standby_.join();
-  if (standby_.joinable()) standby_.detach();  // a forked child has no such thread
+  const bool forked = !adapters_.empty() && !Usable();  // a child has no threads but its own
+  if (standby_.joinable() && !forked) standby_.join();
+  if (standby_.joinable()) standby_.detach();
   snapshot_.clear();  // destroys channels without another owner before the adapter
+  if (forked) {
+    slow_calls_.Abandon();
+  } else {
+    slow_calls_.Wait();
+  }
 }
 
 std::string VerbsDevice::Summary() const {

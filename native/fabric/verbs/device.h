@@ -21,6 +21,7 @@
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/channel.h"
 #include "fabric/verbs/memory.h"
+#include "fabric/verbs/slow_calls.h"
 
 namespace rdma_transport::fabric::verbs {
 
@@ -72,6 +73,7 @@ class VerbsDevice final : public Device, private ChannelDevice {
   Nanos polled_at() const override { return polled_at_; }
   bool asleep() const override { return asleep_.load(); }
   void Attend(uint32_t tag) override { calls_.Add(tag); }
+  void CallSlowly(std::function<void()> call) override { slow_calls_.Add(std::move(call)); }
   void ProbeAt(uint32_t tag, Nanos when) override { attempts_.push({when, tag}); }
   void HandleDescriptors() override;
 
@@ -130,6 +132,8 @@ class VerbsDevice final : public Device, private ChannelDevice {
   using Schedule = std::priority_queue<Due, std::vector<Due>, std::greater<>>;
   Schedule probes_;
   Schedule attempts_;  // additional ones, once, by ProbeAt()
+
+  SlowCalls slow_calls_{"rdma_connect"};
 
   // A thread prepares the ports that have become active, one at a time, because it may take long to
   // register all memory.

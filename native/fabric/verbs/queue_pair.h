@@ -62,7 +62,8 @@ class QueuePair {
   }
   // Creates the queue pair with room for `receives`. Replenish() posts them.
   Status Create(int depth, int receives);
-  // Connects to the peer's queue pair with this index.
+  // Connects to the peer's queue pair with this index. It may take a second. Meanwhile, other
+  // threads may call what does not post.
   Status Connect(const ChannelAddress& peer, size_t index);
   uint32_t tag() const { return tag_; }
   Adapter* adapter() const { return adapter_; }

@@ -24,7 +24,7 @@ class Transfers {
 
   using Counts = std::array<uint32_t, kMaxQueuePairs>;
   using RemoteEnds = std::array<RegionEnd, kMaxQueuePairs>;
-  using QueuePairs = std::vector<std::unique_ptr<QueuePair>>;
+  using QueuePairs = std::vector<std::shared_ptr<QueuePair>>;
   struct Ended {
     uint64_t cookie;
     Status status;

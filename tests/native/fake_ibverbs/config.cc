@@ -239,6 +239,7 @@ bool Config::SetOfDevice(DeviceConfig* device, size_t port, const std::string& k
     return value.size() < IBV_SYSFS_PATH_MAX;
   }
   if (key == "open_error") return ParseErrno(value, &device->open_error);
+  if (key == "rtr_error") return ParseErrno(value, &device->rtr_error);
   if (key == "ports") {
     if (!ParseNumber(value, 32, &number) || number == 0) return false;
     device->ports.resize(number, device->ports.front());
@@ -258,6 +259,7 @@ bool Config::Set(const std::string& full_key, const std::string& value) {
   if (full_key == "retry_ms") return ParseDuration(value, &retry_ms);
   if (full_key == "rnr_us") return ParseDuration(value, &rnr_us);
   if (full_key == "keep_qps") return ParseFlag(value, &keep_qps);
+  if (full_key == "hold_rtr") return ParseFlag(value, &hold_rtr);
   if (full_key == "memlock") return ParseNumber(value, UINT64_MAX, &memlock);
   if (full_key == "fork") {
     const std::vector<std::string> values = {"disabled", "enabled", "unneeded"};

@@ -40,6 +40,7 @@ struct PortConfig {
 
 struct DeviceConfig {
   int open_error = 0;
+  int rtr_error = 0;
   int max_qp_wr = 16384;
   int max_cqe = 1 << 20;
   int max_sge = 16;
@@ -63,6 +64,7 @@ struct Config {
   int64_t retry_ms = 300;
   int64_t rnr_us = 500;
   bool keep_qps = false;
+  bool hold_rtr = false;
   uint64_t memlock = UINT64_MAX;
   ibv_fork_status fork = IBV_FORK_UNNEEDED;
   // The devices there are now, in order. Those taken away stay in `devices`: some may be open.

@@ -12,6 +12,7 @@
 //                           the retries themselves have to wait for a processor. Default: 300
 //   rnr_us=N                the wait before each retry after receiver-not-ready. Default: 500
 //   keep_qps=B              1: ibv_destroy_qp() waits until it is 0. Default: 0
+//   hold_rtr=B              1: ibv_modify_qp() to RTR waits until it is 0. Default: 0
 //   memlock=N               bytes that may be registered, beyond which ENOMEM. Default: no limit
 //   fork=S                  disabled, enabled or unneeded, for ibv_is_fork_initialized(). Default:
 //                           unneeded
@@ -24,6 +25,7 @@
 //   ports=N                 ports of the device, numbered from 1. Default: 1
 //   sysfs=FOLDER            of the device. Default: none
 //   open_error=ERROR        ibv_open_device() fails, ERROR as a number or as EACCES. Default: 0
+//   rtr_error=ERROR         ibv_modify_qp() to RTR fails. Default: 0
 //   max_qp_wr=N max_cqe=N max_sge=N max_inline=N max_qp_rd_atom=N max_qp=N max_mr=N max_mr_size=N
 //   max_mw=N max_mw_size=N comp_vectors=N   what ibv_query_device() shows or ibv_create_*() refuses
 //                           to exceed
@@ -108,6 +110,7 @@ struct FakeIbverbsStats {
   uint64_t channels;
   uint64_t cqs;
   uint64_t qps;
+  uint64_t held;  // calls that wait because of hold_rtr
 };
 
 // Sets a key. 0, or EINVAL.

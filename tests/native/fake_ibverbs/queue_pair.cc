@@ -176,6 +176,22 @@ bool IsKept(const Qp* qp, Nanos deadline) {
   return call.fake.config.keep_qps || (qp->unacked_async_events != 0 && Now() < deadline);
 }
 
+// As with RoCE, while the kernel resolves the peer's address.
+void WaitIfHeld() {
+  bool waits = false;
+  while (true) {
+    {
+      const Call call("");
+      const bool held = call.fake.config.hold_rtr;
+      if (held && !waits) ++call.fake.stats.held;
+      if (!held && waits) --call.fake.stats.held;
+      waits = held;
+    }
+    if (!waits) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -215,9 +231,13 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
 }
 
 int ibv_modify_qp(ibv_qp* shown, ibv_qp_attr* attr, int mask) {
+  const bool to_rtr = (mask & IBV_QP_STATE) != 0 && attr->qp_state == IBV_QPS_RTR;
+  if (to_rtr) WaitIfHeld();
   Call call("modify_qp", shown->context);
   if (call.error != 0) return call.error;
   auto* qp = static_cast<Qp*>(shown);
+  const int rtr_error = call.fake.ConfigOf(qp->context).rtr_error;
+  if (to_rtr && rtr_error != 0) return rtr_error;
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr->qp_state : qp->now;
   if (!MaskFits(qp->now, to, mask)) return EINVAL;
   ibv_qp_attr merged = qp->attr;

@@ -26,6 +26,18 @@ using testing::LinesWith;
 using testing::SetFake;
 using testing::SeveralPorts;
 
+// Sets a flag of the fake library while it lives.
+class For {
+ public:
+  explicit For(const char* flag) : flag_(flag) { SetFake(flag_, "1"); }
+  ~For() { SetFake(flag_, "0"); }
+  For(const For&) = delete;
+  For& operator=(const For&) = delete;
+
+ private:
+  const char* const flag_;
+};
+
 // --- Which ports are matched ---
 
 ChannelAddress::Port At(const char* ipv4, int bits = 24) {
@@ -246,12 +258,8 @@ TEST_P(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairThatTheCardKeeps)
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("bandwidth", "0");
   const uint64_t before = FakeStats().qps;
-  struct Kept {
-    Kept() { SetFake("keep_qps", "1"); }
-    ~Kept() { SetFake("keep_qps", "0"); }
-  };
   {
-    const Kept kept;
+    const For kept("keep_qps");
     for (int i = 0; i < 2; ++i) {
       SetFake("fake_1:1.port_state", "down");
       ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
@@ -263,6 +271,43 @@ TEST_P(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairThatTheCardKeeps)
     EXPECT_GE(FakeStats().qps, before + 4) << "two of each end are kept";
   }
   EXPECT_TRUE(PollUntil([&] { return FakeStats().qps == before; }));
+}
+
+// Over RoCE, the kernel waits for the peer's address.
+TEST_P(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairToConnect) {
+  ASSERT_NO_FATAL_FAILURE(ConnectSlow());
+  SetFake("bandwidth", "0");
+  const uint64_t before = FakeStats().qps;
+  {
+    const For held("hold_rtr");
+    for (int i = 0; i < 3; ++i) {
+      SetFake("fake_1:1.port_state", "down");  // at last, while the passive end connects
+      ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
+      SetFake("fake_1:1.port_state", "active");
+      ASSERT_TRUE(PollUntil([&] { return FakeStats().held == 1; }));
+      ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+    }
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
+  ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
+  EXPECT_TRUE(PollUntil([&] { return FakeStats().qps == before; }));
+}
+
+TEST_P(FailingPorts, AQueuePairThatConnectsDoesNotKeepTheChannel) {
+  ASSERT_NO_FATAL_FAILURE(ConnectSlow());
+  SetFake("bandwidth", "0");
+  SetFake("fake_1:1.port_state", "down");
+  ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
+  {
+    const For held("hold_rtr");
+    SetFake("fake_1:1.port_state", "active");
+    ASSERT_TRUE(PollUntil([&] { return FakeStats().held == 1; }));
+    a_.channel->Close(Status(Code::kCancelled, "enough"));
+    ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
+    EXPECT_GT(FakeStats().qps, 0u);
+  }
+  EXPECT_TRUE(PollUntil([&] { return FakeStats().qps == 0; }));
 }
 
 // Soft-RoCE reports this before the event of the port.
@@ -315,6 +360,27 @@ TEST_P(FailingPorts, TheLogSaysOnceWhyAPortIsNotTakenBack) {
   ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
   EXPECT_EQ(reasons.count(), 1);
   ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+}
+
+TEST_P(FailingPorts, AQueuePairThatDoesNotConnectIsTriedAgainLater) {
+  ASSERT_NO_FATAL_FAILURE(ConnectSlow());
+  SetFake("bandwidth", "0");
+  for (const std::string device : {"fake_1", "fake_3"}) {
+    SCOPED_TRACE(device);
+    SetFake("fake_1:1.port_state", "down");
+    ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
+    const LinesWith reasons("still does without " + device + ":1: ibv_modify_qp to RTR on " +
+                            device);
+    SetFake((device + ".rtr_error").c_str(), "ENXIO");
+    SetFake("fake_1:1.port_state", "active");
+    ASSERT_TRUE(PollUntil([&] { return reasons.count() > 0; }));
+    ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+    SetFake((device + ".rtr_error").c_str(), "0");
+    ASSERT_NO_FATAL_FAILURE(ExpectToUse(true, "fake_1:1", "fake_3:1"));
+    EXPECT_EQ(reasons.count(), 1);
+    ASSERT_NO_FATAL_FAILURE(ExpectToMove());
+  }
+  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
 }
 
 TEST_P(FailingPorts, ACutCableIsNoticedByATransferAndTriedAgainLater) {
