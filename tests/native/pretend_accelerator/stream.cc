@@ -1,5 +1,7 @@
 #include "stream.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -59,10 +61,11 @@ void RunLate(const Operation& operation, std::mt19937_64* random) {
   }
   if (most > 0) delay += std::uniform_int_distribution<int64_t>(0, most)(*random);
   if (delay > 0) {
+    const auto due = std::chrono::steady_clock::now() + std::chrono::microseconds(delay);
     if (operation.destination != nullptr) {
       std::memset(operation.destination, kScribble, operation.bytes);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(delay));
+    std::this_thread::sleep_until(due);
   }
   operation.run();
 }
@@ -146,6 +149,7 @@ bool Stream::failed() const {
 }
 
 void Stream::Work() {
+  prctl(PR_SET_TIMERSLACK, 1UL);  // nanoseconds: delays are as long as the settings say
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
