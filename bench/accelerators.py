@@ -1,11 +1,12 @@
 """Measures steps whose tensors go from accelerator to accelerator of two tasks, beside gRPC.
 
 A step negates a tensor on the accelerators of both tasks in turns, so that it crosses four times.
-Each crossing copies it out of one accelerator and into the other. "Each" is what one crossing more
-takes, from steps with twelve: without the client's call, the start and the end of a step. A step on
-the first task alone, between its accelerator and its processor, has TensorFlow make the same copies
-and sends nothing: TensorFlow waits for the end of each, the transport not for those of small
-tensors. All steps take turns in one run. The results are compared bit for bit.
+Each crossing copies it out of one accelerator and into the other. The session runs in the process
+of the first task, as in a training script. "Each" is what one crossing more takes, from steps with
+twelve: without the start and the end of a step. A step on the first task alone, between its
+accelerator and its processor, has TensorFlow make the same copies and sends nothing: TensorFlow
+waits for the end of each, the transport not for those of small tensors. All steps take turns in one
+run. In each turn a step warms up, and four are measured. The results are compared bit for bit.
 
 Without hardware, a pretend accelerator stands in (`tests/native/pretend_accelerator/control.h`):
 its copies and kernels are the processor's, as late as a DMA engine of 5 GB/s would make them.
@@ -15,7 +16,7 @@ device runs everything in one order, so the tasks over gRPC do.
 usage: python -m bench.accelerators [--sizes 4,12000000] [--device GPU] [--json FILE]
 """
 
-import time
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,8 @@ from rich.table import Table
 
 from rdma_transport.command_line import NOT_AVAILABLE, fail
 
+from .alternation import RemoteAlternation
+from .remote_session import SESSION_TASK
 from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.exit import run_command
@@ -39,7 +42,6 @@ SIZES = "4,65536,1048576,12000000"
 CROSSINGS = 4
 MANY = 12
 COPIES = 2 * CROSSINGS
-STEPS = 4  # of a turn
 JOBS = ("a", "b")
 PROTOCOLS = ("grpc", "rdma")
 ALONE = "copies"
@@ -51,9 +53,10 @@ DMA_ENGINE = "mib_us=200"  # 5 GB/s
 
 
 def environment(device: str, protocol: str) -> dict[str, str]:
-    """What the tasks need to have the device: nothing, unless it is the pretend one."""
+    """What the tasks need to have the device."""
     if device != PRETEND:
-        return {}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        return {"CUDA_VISIBLE_DEVICES": visible, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     library = LIBRARY / "libpretend_accelerator.so"
     if not library.exists():
         fail(f"there is no {library.name}: build it with `make test-native`", NOT_AVAILABLE)
@@ -64,79 +67,47 @@ def environment(device: str, protocol: str) -> dict[str, str]:
     }
 
 
-class Alternation:
-    """A session that negates a tensor of `size` bytes on two devices in turns, `hops` times.
-
-    `stack` closes it.
-    """
-
-    def __init__(
-        self, stack: ExitStack, cluster: Cluster, devices: tuple[str, str], hops: int, size: int
-    ) -> None:
-        import tensorflow as tf
-
-        from .support.session import config, opened, v1
-
-        a, b = devices
-        graph = tf.Graph()
-        with graph.as_default():
-            with tf.device(f"/job:{JOBS[0]}/task:0/cpu:0"):
-                start = tf.random.stateless_uniform([max(size // 4, 1)], (1, 2))
-            with tf.device(a):
-                source = v1.get_variable("source", initializer=start, use_resource=True)
-                value = source.read_value()
-            for hop in range(hops):
-                with tf.device(a if hop % 2 else b):
-                    value = tf.negative(value)
-            with tf.device(a):
-                self._result = tf.negative(value)
-            initializer = v1.global_variables_initializer()
-        self._session = stack.enter_context(opened(cluster.target(JOBS[0]), graph, config()))
-        self._session.run(initializer)
-
-    def milliseconds(self) -> float:
-        """The mean of some steps."""
-        begin = time.perf_counter()
-        for _ in range(STEPS):
-            self._session.run(self._result.op)
-        return 1e3 * (time.perf_counter() - begin) / STEPS
-
-    def result(self) -> Any:
-        """The tensor after a step."""
-        return self._session.run(self._result)
-
-
 def _opened(
     stack: ExitStack, clusters: dict[str, Cluster], device: str, size: int
-) -> dict[str, Alternation]:
+) -> dict[str, RemoteAlternation]:
     """Few and many crossings over each protocol, and the copies alone."""
     here, there = (f"/job:{job}/task:0/device:{device}:0" for job in JOBS)
     processor = f"/job:{JOBS[0]}/task:0/cpu:0"
+
+    def alternation(protocol: str, devices: tuple[str, str], hops: int) -> RemoteAlternation:
+        task = clusters[protocol][JOBS[0], 0]
+        return RemoteAlternation(stack, task, "Alternation", processor, devices, hops, size)
+
     opened = {}
-    for name, cluster in clusters.items():
-        opened[name] = Alternation(stack, cluster, (here, there), CROSSINGS, size)
-        opened[LONG[name]] = Alternation(stack, cluster, (here, there), MANY, size)
-    return opened | {ALONE: Alternation(stack, clusters["rdma"], (here, processor), COPIES, size)}
+    for protocol in clusters:
+        opened[protocol] = alternation(protocol, (here, there), CROSSINGS)
+        opened[LONG[protocol]] = alternation(protocol, (here, there), MANY)
+    return opened | {ALONE: alternation("rdma", (here, processor), COPIES)}
 
 
 def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
     """Rows in milliseconds per step; "grpc_each" and "rdma_each" per crossing.
 
-    "copies" are those of a step alone, made by TensorFlow in the tasks over rdma. `wrong` counts
-    elements that differ from those over gRPC.
+    "copies" are those of a step alone, made by TensorFlow in the tasks over rdma. `wrong` is 1
+    if their results differ.
     """
     rows = []
     with ExitStack() as stack:
         clusters = {
             protocol: stack.enter_context(
-                Cluster(dict.fromkeys(JOBS, 1), protocol, environment(device, protocol))
+                Cluster(
+                    dict.fromkeys(JOBS, 1),
+                    protocol,
+                    environment(device, protocol),
+                    programs={JOBS[0]: SESSION_TASK},
+                )
             )
             for protocol in PROTOCOLS
         }
         for size in track(sizes, "measuring crossings"):
             with ExitStack() as sessions:
                 ways = _opened(sessions, clusters, device, size)
-                results = {name: ways[name].result() for name in PROTOCOLS}
+                digests = {ways[name].digest() for name in PROTOCOLS}
                 before = clusters["rdma"].counted()
                 times: dict[str, list[float]] = {}
                 for _ in range(repeat):
@@ -150,7 +121,7 @@ def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
                 rows.append(
                     {
                         "bytes": size,
-                        "wrong": int((results["grpc"] != results["rdma"]).sum()),
+                        "wrong": len(digests) - 1,
                         "sent": sent_since(before, clusters["rdma"].counted()),
                         **{name: summarize(samples) for name, samples in times.items()},
                     }

@@ -235,11 +235,11 @@ def edges(where: Where, sizes: Sequence[int], repeat: int = 15) -> Result:
     """Time that an edge between two tasks adds to a computation, and to passing a reference."""
     from . import edges as computed
     from . import references
-    from .chains import CHAIN_TASK
+    from .remote_session import SESSION_TASK
 
     result = Result("edges", "time per edge, one way, inside a step", {"repeat": repeat}, "p50")
     jobs = ("worker", "ps")
-    with _pairs(where, programs={jobs[0]: CHAIN_TASK}) as clusters:
+    with _pairs(where, programs={jobs[0]: SESSION_TASK}) as clusters:
         where.bar.at(0, "making the graphs")
         tracks = [where.bar.section(index, 2).track for index in range(2)]
         rows = computed.measure_on(clusters, list(sizes), repeat, jobs, tracks[0])

@@ -1,7 +1,6 @@
 """Chains of operations that alternate between two devices, so each operation adds an edge.
 
-A chain between two tasks runs in the process of the first one (`bench.chain_task`), as the session
-of a training script runs in the process of its server.
+A chain between two tasks runs in the process of the first one (`bench.remote_session`).
 """
 
 import time
@@ -9,15 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from .support import python
-from .support.cluster import Cluster, Task
+from .remote_session import RemoteSession
+from .support.cluster import Cluster
 
 # Kinds of chains, by name. An operation takes the value and the index of its hop.
 IDENTITY, COMPUTED = "identity", "computed"
 # The tensors of a chain take at most this much: each edge may have slots of its own.
 CHAIN_BYTES = 2**31
-CHAIN_TASK = python.module("chain_task")
-ANSWER_SECONDS = 600.0  # of any command; emulated hosts are slow
 MAX_DOUBLINGS = 100  # of the first values, which float32 must hold
 
 
@@ -118,29 +115,17 @@ class Chain:
         return sum(not self.session.run(self.runs[hops][1]) for _ in range(steps))
 
 
-class RemoteChain:
-    """A Chain in the process of a task of `bench.chain_task`, until `stack` closes it."""
-
-    def __init__(self, stack: ExitStack, task: Task, *arguments: Any) -> None:
-        self._task = task
-        self._number = self._call("open", *arguments)
-        stack.callback(self._call, "close", self._number)
-
-    def _call(self, *command: Any) -> Any:
-        self._task.say(command)
-        answer = self._task.read(ANSWER_SECONDS)
-        if "error" in answer:
-            raise RuntimeError(f"{self._task.name}: {answer['error']}")
-        return answer["result"]
+class RemoteChain(RemoteSession):
+    """A Chain in the process of a task of SESSION_TASK, until its stack closes it."""
 
     def seconds(self, steps: Sequence[int]) -> list[float]:
         """See Chain."""
-        times: list[float] = self._call("seconds", self._number, steps)
+        times: list[float] = self.call("seconds", steps)
         return times
 
     def wrong(self, hops: int, steps: int = 3) -> int:
         """See Chain."""
-        count: int = self._call("wrong", self._number, hops, steps)
+        count: int = self.call("wrong", hops, steps)
         return count
 
 
@@ -152,9 +137,9 @@ def between(
     lengths: Sequence[int],
     kind: str,
 ) -> RemoteChain:
-    """A chain between the first tasks of two jobs, the first of which runs CHAIN_TASK."""
+    """A chain between the first tasks of two jobs, the first of which runs SESSION_TASK."""
     devices = [f"/job:{job}/task:0" for job in jobs]
-    return RemoteChain(stack, cluster[jobs[0], 0], devices, size, lengths, kind)
+    return RemoteChain(stack, cluster[jobs[0], 0], "Chain", devices, size, lengths, kind)
 
 
 def on_each(

@@ -32,7 +32,8 @@ from rich.progress import track
 from rich.table import Table
 
 from . import references
-from .chains import CHAIN_TASK, COMPUTED, Chain, RemoteChain, fitting, on_each
+from .chains import COMPUTED, Chain, RemoteChain, fitting, on_each
+from .remote_session import SESSION_TASK
 from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.exit import run_command
@@ -64,7 +65,7 @@ def started(
     ways: Mapping[str, Way], layout: Layout = everything_here
 ) -> Iterator[dict[str, Cluster]]:
     """A cluster of JOBS for each way, whose first job runs chains."""
-    masters = {JOBS[0]: CHAIN_TASK}
+    masters = {JOBS[0]: SESSION_TASK}
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(

@@ -1,10 +1,10 @@
-"""A task whose process also runs the sessions of chains: see `bench.chains.RemoteChain`.
+"""A task whose process also runs sessions: see `bench.remote_session.RemoteSession`.
 
-usage: python -m bench.chain_task PROTOCOL JOB INDEX CLUSTER_JSON
+usage: python -m bench.session_task PROTOCOL JOB INDEX CLUSTER_JSON
 
-Besides the lines that bench/support/task.py answers, it takes lists of JSON: ["open", DEVICES,
-SIZE, LENGTHS, KIND], ["seconds", NUMBER, STEPS], ["wrong", NUMBER, HOPS, STEPS] and
-["close", NUMBER]. Each is answered with {"result"}, which for "open" is the number of the chain, or
+Besides the lines that bench/support/task.py answers, it takes lists of JSON: ["open", NAME,
+ARGUMENT...] makes one of SESSIONS, [METHOD, NUMBER, ARGUMENT...] calls a method of it, and
+["close", NUMBER] closes it. Each is answered with {"result"}, which for "open" is the number, or
 with {"error"}.
 """
 
@@ -13,16 +13,19 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
+from .alternation import Alternation
 from .chains import Chain
 from .support import task
 
+SESSIONS = {kind.__name__: kind for kind in (Alternation, Chain)}
 
-class Chains:
-    """The open chains, by number."""
+
+class Sessions:
+    """The open sessions, by number."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._open: dict[int, tuple[ExitStack, Chain]] = {}
+        self._open: dict[int, tuple[ExitStack, Any]] = {}
 
     def answer(self, target: str, line: str) -> Any:
         """Answer a line for the server with that target."""
@@ -32,22 +35,22 @@ class Chains:
         try:
             if name == "open":
                 return {"result": self._start(target, *arguments)}
-            stack, chain = self._open[arguments[0]]
+            stack, session = self._open[arguments[0]]
             if name == "close":
                 stack.close()
                 del self._open[arguments[0]]
                 return {"result": None}
-            return {"result": getattr(chain, name)(*arguments[1:])}
+            return {"result": getattr(session, name)(*arguments[1:])}
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
 
-    def _start(self, target: str, *arguments: Any) -> int:
+    def _start(self, target: str, name: str, *arguments: Any) -> int:
         with ExitStack() as stack:
-            chain = Chain(stack, target, *arguments)
+            session = SESSIONS[name](stack, target, *arguments)
             number = next(self._numbers)
-            self._open[number] = stack.pop_all(), chain
+            self._open[number] = stack.pop_all(), session
         return number
 
 
 if __name__ == "__main__":
-    task.run(Chains().answer)
+    task.run(Sessions().answer)

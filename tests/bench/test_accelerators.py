@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.accelerators import environment
 from tests.support import accelerators, forked
 
 ROOT = Path(__file__).parents[2]
@@ -24,3 +25,13 @@ def test_crossings_are_measured_and_none_goes_by_grpc(tmp_path: Path) -> None:
     assert all(row[protocol]["median"] > 0 for row in rows for protocol in ("grpc", "rdma"))
     assert all(row["copies"]["median"] > 0 for row in rows)
     assert all({"grpc_each", "rdma_each"} <= row.keys() for row in rows)
+
+
+@pytest.mark.parametrize(("chosen", "visible"), [(None, "0"), ("1", "1")])
+def test_tasks_with_gpus_see_them(
+    chosen: str | None, visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert environment("GPU", "rdma")["CUDA_VISIBLE_DEVICES"] == visible

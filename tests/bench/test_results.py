@@ -209,7 +209,7 @@ def test_a_table_leaves_out_what_nobody_measured() -> None:
 FOLDER = Path(bench.__file__).parent
 # Of a program, and without options.
 CHILDREN = {
-    "chain_task",
+    "session_task",
     *("support.task", "support.collective_task", "support.data_service", "support.fitting"),
     *("support.floor_task", "support.tcp_floor_task", "support.numpy_rank", "support.mpi_rank"),
 }

@@ -102,7 +102,7 @@ NOT_RUN = {
     ),
     "it takes minutes; tests/bench measures less": (
         "python -m bench",
-        "python -m bench.accelerators",
+        "python -m bench.accelerators --repeat 25",
         "python -m bench.analysis",
         "python -m bench.bounds",
         "python -m bench.collectives",
