@@ -221,6 +221,7 @@ class VerbsChannel final : public Channel {
   bool OnPairCompletion(size_t i, const ibv_wc& completion, const Work& work, bool known);
   void SettlePair(size_t i, Nanos now);
   void LeavePair(size_t i, const std::vector<Work>& unfinished, Nanos now);
+  void TryAfterDelay(size_t i, Nanos now);
   void ForgetPair(size_t i);
   void OfferPair(size_t i, Nanos now);
   void NoteUnused(size_t i, const std::string& why);

@@ -167,6 +167,11 @@ void VerbsChannel::LeavePair(size_t i, const std::vector<Work>& unfinished, Nano
   pairs_[i]->set_takes_shares(false);
   state.unfinished.clear();
   state.connecting.reset();
+  TryAfterDelay(i, now);
+}
+
+void VerbsChannel::TryAfterDelay(size_t i, Nanos now) {
+  PairState& state = states_[i];
   state.phase = PairState::Phase::kDown;
   state.due = now + state.delay;
   device_->ProbeAt(tag_, state.due);
@@ -241,9 +246,7 @@ void VerbsChannel::OfferPair(size_t i, Nanos now) {
 
 // Leaves queue pair `i`, which was offered, until the next attempt.
 void VerbsChannel::TryLater(size_t i, const std::string& why) {
-  states_[i].phase = PairState::Phase::kDown;
-  states_[i].due = Now() + states_[i].delay;
-  device_->ProbeAt(tag_, states_[i].due);
+  TryAfterDelay(i, Now());
   NoteUnused(i, why);
 }
 
