@@ -18,12 +18,14 @@ namespace {
 // TensorFlow aborts the process if a tensor is not aligned like this.
 constexpr uint64_t kTensorAlignment = 64;
 
-// Memory for received bytes, which no fabric needs to reach.
+// Memory for received bytes, which no fabric needs to reach. Aligned here: glibc's aligned_alloc()
+// does not use the caches of threads, and takes several times as long for small tensors.
 char* AllocateAnywhere(uint64_t bytes, OwnerRef* owner) {
-  void* memory =
-      std::aligned_alloc(kTensorAlignment, (bytes / kTensorAlignment + 1) * kTensorAlignment);
-  if (memory != nullptr) *owner = OwnerRef(memory, &std::free);
-  return static_cast<char*>(memory);
+  void* const memory = std::malloc(bytes + kTensorAlignment);
+  if (memory == nullptr) return nullptr;
+  *owner = OwnerRef(memory, &std::free);
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  return static_cast<char*>(memory) + (kTensorAlignment - address % kTensorAlignment);
 }
 
 }  // namespace

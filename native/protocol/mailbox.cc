@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
-#include <vector>
 
 namespace rdma_transport {
 namespace {
@@ -82,10 +81,12 @@ std::list<std::shared_ptr<PendingRecv>> Mailbox::TakePendingIf(int64_t step, Cho
   if (boxes == shard.steps.end()) return taken;
   for (auto entry = boxes->second.begin(); entry != boxes->second.end();) {
     auto& recvs = entry->second.recvs;
-    const auto first = std::stable_partition(recvs.begin(), recvs.end(),
-                                             [&](const Waiting& kept) { return !chosen(kept); });
-    for (auto it = first; it != recvs.end(); ++it) taken.push_back(std::move(it->recv));
-    recvs.erase(first, recvs.end());
+    for (auto waiting = recvs.begin(); waiting != recvs.end();) {
+      const auto each = waiting++;
+      if (!chosen(*each)) continue;
+      taken.push_back(std::move(each->recv));
+      recvs.erase(each);
+    }
     const bool empty = recvs.empty() && entry->second.arrivals.empty();
     entry = empty ? boxes->second.erase(entry) : std::next(entry);
   }
@@ -125,18 +126,17 @@ void Mailbox::EndStep(int64_t step) {
 }
 
 void Mailbox::Forget(int64_t step, const std::function<bool(const Arrival&)>& unwanted) {
-  std::vector<Arrival> forgotten;  // dropped after unlocking
+  std::list<Arrival> forgotten;  // dropped after unlocking
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
   if (boxes == shard.steps.end()) return;
   for (auto entry = boxes->second.begin(); entry != boxes->second.end();) {
     auto& arrivals = entry->second.arrivals;
-    const auto kept =
-        std::stable_partition(arrivals.begin(), arrivals.end(),
-                              [&](const Arrival& arrival) { return !unwanted(arrival); });
-    std::move(kept, arrivals.end(), std::back_inserter(forgotten));
-    arrivals.erase(kept, arrivals.end());
+    for (auto arrival = arrivals.begin(); arrival != arrivals.end();) {
+      const auto each = arrival++;
+      if (unwanted(*each)) forgotten.splice(forgotten.end(), arrivals, each);
+    }
     const bool empty = arrivals.empty() && entry->second.recvs.empty();
     entry = empty ? boxes->second.erase(entry) : std::next(entry);
   }

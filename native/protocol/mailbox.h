@@ -66,9 +66,9 @@ class Mailbox {
     std::shared_ptr<PendingRecv> recv;
     const Traffic* source;
   };
-  struct Box {
-    std::deque<Arrival> arrivals;
-    std::deque<Waiting> recvs;
+  struct Box {  // nearly always of one element; an empty list allocates nothing
+    std::list<Arrival> arrivals;
+    std::list<Waiting> recvs;
   };
   using Step = std::unordered_map<KeyId, Box, KeyIdHash>;
   template <typename Chosen>
