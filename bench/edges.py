@@ -14,13 +14,15 @@ process. The floor is two processes that compute the same in turns, and do nothi
 share, or between two hosts on what they send each other over one TCP connection. A hop over an edge
 takes the time of the edge and of one process together.
 
-gRPC, rdma, rdma without static edges, one process and the floor take turns in one run. In each turn
-a step warms up, and two are measured. The results of all chains are compared with one process, bit
-for bit. `bench.references` explains the second table.
+gRPC, rdma, rdma without static edges, one process and the floor take turns in one run, in another
+order in each round, because each disturbs the one after it. In each turn a step warms up, and the
+next ones are measured: ten if they move up to 6.4 MB, two if they move more than 32. The results of
+all chains are compared with one process, bit for bit. `bench.references` explains the second table.
 
 usage: python -m bench.edges [--sizes 4,4096] [--repeat 15] [--veth cubic] [--json FILE]
 """
 
+import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -48,7 +50,9 @@ from .support.timing import Summary, plain, ratio, summarize
 SIZES = "4,65536,1048576,4194304,16777216"
 HOPS = (2, 12, 48)  # of a chain; the most that fit
 JOBS = ("a", "b")
-MEASURED_STEPS = 2  # of a turn
+# Of a turn: short steps need more of them to rise above the noise.
+MEASURED_STEPS = (2, 10)
+MEASURED_BYTES = 64_000_000
 CONNECT_SECONDS = 60.0  # to another host
 Way = tuple[str, dict[str, str]]  # a protocol, and settings
 WAYS: dict[str, Way] = {
@@ -82,12 +86,20 @@ def _chains(
     return on_each(stack, clusters, jobs, size, [hops], COMPUTED, ONE_DEVICE)
 
 
-def _microseconds(steps: Steps, hops: int, repeat: int) -> dict[str, list[float]]:
-    """The mean step of each turn."""
+def measured_steps(size: int, hops: int) -> int:
+    """How many steps of a chain a turn measures."""
+    least, most = MEASURED_STEPS
+    return max(least, min(most, MEASURED_BYTES // (size * hops)))
+
+
+def _microseconds(steps: Steps, size: int, hops: int, repeat: int) -> dict[str, list[float]]:
+    """The mean step of each turn, which carries `size` bytes over each of its edges."""
+    lengths = [hops] * (1 + measured_steps(size, hops))
     times: dict[str, list[float]] = {name: [] for name in steps}
+    shuffled = random.Random(0)
     for _ in range(repeat):
-        for name, each in steps.items():
-            _, *measured = each.seconds([hops] * (1 + MEASURED_STEPS))
+        for name in shuffled.sample(list(steps), len(steps)):
+            _, *measured = steps[name].seconds(lengths)
             times[name].append(1e6 * statistics.fmean(measured))
     return times
 
@@ -122,7 +134,7 @@ def measure_on(
             steps: Steps = {**chains, "floor": floor_between(stack, size, *places)}
             before = {name: cluster.counted() for name, cluster in clusters.items()}
             wrong = {name: each.wrong(length) for name, each in steps.items()}
-            times = _microseconds(steps, length, repeat)
+            times = _microseconds(steps, size, length, repeat)
             row: dict[str, Any] = {"bytes": size, "hops": length, "wrong": sum(wrong.values())}
             for name, cluster in clusters.items():
                 row[name] = _difference(times, name, length)
@@ -142,7 +154,7 @@ def fixed_cost(
     """
     with ExitStack() as stack:
         chains = _chains(stack, clusters, 4, 1, jobs)
-        times = _microseconds(chains, 1, repeat)
+        times = _microseconds(chains, 4, 1, repeat)
     costs = {name: _difference(times, name, 1) for name in clusters}
     return costs | {"local": summarize(times["local"])}
 

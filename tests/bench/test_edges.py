@@ -14,7 +14,7 @@ import pytest
 
 from bench import edges
 from bench.chains import COMPUTED, IDENTITY, Chain, between, fitting
-from bench.edges import JOBS, ONE_DEVICE, WAYS, measure_on, started
+from bench.edges import JOBS, ONE_DEVICE, WAYS, measure_on, measured_steps, started
 from bench.support.cluster import Cluster, free_port
 from bench.support.floor import SharedFloor, TcpFloor, floor_between
 from bench.support.hosts import HERE, Here, across, reached
@@ -75,6 +75,13 @@ def test_a_chain_in_one_process_needs_no_edge() -> None:
     with ExitStack() as stack:
         chain = Chain(stack, "", ONE_DEVICE, SIZE, [1, HOPS], COMPUTED)
         assert [chain.wrong(hops) for hops in (1, HOPS)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("size", "hops", "steps"), [(4, 48, 10), (2**16, 48, 10), (2**20, 12, 5), (2**20, 48, 2)]
+)
+def test_short_steps_are_measured_more_often(size: int, hops: int, steps: int) -> None:
+    assert measured_steps(size, hops) == steps
 
 
 @pytest.mark.parametrize("size", [4, SIZE])
