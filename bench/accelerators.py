@@ -37,6 +37,7 @@ from .support.machine import describe
 from .support.options import JsonFile, Repeat, Sizes, save
 from .support.sizes import parse_sizes, size_name
 from .support.timing import plain, ratio, summarize
+from .support.turns import rounds
 
 SIZES = "4,65536,1048576,12000000"
 CROSSINGS = 4
@@ -109,10 +110,9 @@ def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
                 ways = _opened(sessions, clusters, device, size)
                 digests = {ways[name].digest() for name in PROTOCOLS}
                 before = clusters["rdma"].counted()
-                times: dict[str, list[float]] = {}
-                for _ in range(repeat):
-                    for name, way in ways.items():
-                        times.setdefault(name, []).append(way.milliseconds())
+                times: dict[str, list[float]] = {name: [] for name in ways}
+                for name in rounds(ways, repeat):
+                    times[name].append(ways[name].milliseconds())
                 for name in PROTOCOLS:
                     pairs = zip(times[name], times[LONG[name]], strict=True)
                     times[EACH[name]] = [

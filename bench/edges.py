@@ -15,14 +15,13 @@ share, or between two hosts on what they send each other over one TCP connection
 takes the time of the edge and of one process together.
 
 gRPC, rdma, rdma without static edges, one process and the floor take turns in one run, in another
-order in each round, because each disturbs the one after it. In each turn a step warms up, and the
-next ones are measured: ten if they move up to 6.4 MB, two if they move more than 32. The results of
-all chains are compared with one process, bit for bit. `bench.references` explains the second table.
+order in each round (`bench.support.turns`). In each turn a step warms up, and the next ones are
+measured: ten if they move up to 6.4 MB, two if they move more than 32. The results of all chains
+are compared with one process, bit for bit. `bench.references` explains the second table.
 
 usage: python -m bench.edges [--sizes 4,4096] [--repeat 15] [--veth cubic] [--json FILE]
 """
 
-import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -46,6 +45,7 @@ from .support.namespaces import measured_between
 from .support.options import Hosts, JsonFile, Repeat, Sizes, Veth, parse_hosts, save
 from .support.sizes import parse_sizes, size_name
 from .support.timing import Summary, plain, ratio, summarize
+from .support.turns import rounds
 
 SIZES = "4,65536,1048576,4194304,16777216"
 HOPS = (2, 12, 48)  # of a chain; the most that fit
@@ -96,11 +96,9 @@ def _microseconds(steps: Steps, size: int, hops: int, repeat: int) -> dict[str, 
     """The mean step of each turn, which carries `size` bytes over each of its edges."""
     lengths = [hops] * (1 + measured_steps(size, hops))
     times: dict[str, list[float]] = {name: [] for name in steps}
-    shuffled = random.Random(0)
-    for _ in range(repeat):
-        for name in shuffled.sample(list(steps), len(steps)):
-            _, *measured = steps[name].seconds(lengths)
-            times[name].append(1e6 * statistics.fmean(measured))
+    for name in rounds(steps, repeat):
+        _, *measured = steps[name].seconds(lengths)
+        times[name].append(1e6 * statistics.fmean(measured))
     return times
 
 

@@ -20,6 +20,7 @@ from .chains import IDENTITY, Chain, RemoteChain, fitting, on_each
 from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.timing import summarize
+from .support.turns import rounds
 
 SHORT_HOPS = 2
 LONG_HOPS: tuple[int, ...] = (22, 102, 402, 1002)
@@ -74,11 +75,10 @@ def measure_on(
             chosen = {name: choose_length(chain, lengths) for name, chain in chains.items()}
             edges: dict[str, list[float]] = {name: [] for name in chains}
             steps: dict[str, list[float]] = {name: [] for name in chains}
-            for _ in range(repeat):
-                for name, chain in chains.items():
-                    edge, step = measure_chain(chain, chosen[name][0])
-                    edges[name].append(1e6 * edge)
-                    steps[name].append(1e6 * step)
+            for name in rounds(chains, repeat):
+                edge, step = measure_chain(chains[name], chosen[name][0])
+                edges[name].append(1e6 * edge)
+                steps[name].append(1e6 * step)
             row: dict[str, Any] = {"bytes": size, "wrong": sum(w for _, w in chosen.values())}
             for name in chains:
                 row[f"{name}_wrong"] = chosen[name][1]
