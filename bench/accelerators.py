@@ -57,6 +57,7 @@ def environment(device: str, protocol: str) -> dict[str, str]:
     """What the tasks need to have the device."""
     if device != PRETEND:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        # The tasks may share a GPU, and the first one would take all of its memory.
         return {"CUDA_VISIBLE_DEVICES": visible, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     library = LIBRARY / "libpretend_accelerator.so"
     if not library.exists():
@@ -77,7 +78,7 @@ def _opened(
 
     def alternation(protocol: str, devices: tuple[str, str], hops: int) -> RemoteAlternation:
         task = clusters[protocol][JOBS[0], 0]
-        return RemoteAlternation(stack, task, "Alternation", processor, devices, hops, size)
+        return RemoteAlternation(stack, task, processor, devices, hops, size)
 
     opened = {}
     for protocol in clusters:

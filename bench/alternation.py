@@ -65,6 +65,8 @@ class Alternation:
 class RemoteAlternation(RemoteSession):
     """An Alternation in the process of a task of SESSION_TASK, until its stack closes it."""
 
+    kind = Alternation
+
     def milliseconds(self) -> float:
         """See Alternation."""
         mean: float = self.call("milliseconds")

@@ -118,6 +118,8 @@ class Chain:
 class RemoteChain(RemoteSession):
     """A Chain in the process of a task of SESSION_TASK, until its stack closes it."""
 
+    kind = Chain
+
     def seconds(self, steps: Sequence[int]) -> list[float]:
         """See Chain."""
         times: list[float] = self.call("seconds", steps)
@@ -139,7 +141,7 @@ def between(
 ) -> RemoteChain:
     """A chain between the first tasks of two jobs, the first of which runs SESSION_TASK."""
     devices = [f"/job:{job}/task:0" for job in jobs]
-    return RemoteChain(stack, cluster[jobs[0], 0], "Chain", devices, size, lengths, kind)
+    return RemoteChain(stack, cluster[jobs[0], 0], devices, size, lengths, kind)
 
 
 def on_each(

@@ -16,7 +16,7 @@ takes the time of the edge and of one process together.
 
 gRPC, rdma, rdma without static edges, one process and the floor take turns in one run, in another
 order in each round (`bench.support.turns`). In each turn a step warms up, and the next ones are
-measured: ten if they move up to 6.4 MB, two if they move more than 32. The results of all chains
+measured: ten if they move up to 6.4 MB, two if they move more than 21. The results of all chains
 are compared with one process, bit for bit. `bench.references` explains the second table.
 
 usage: python -m bench.edges [--sizes 4,4096] [--repeat 15] [--veth cubic] [--json FILE]

@@ -1,7 +1,7 @@
 """Sessions in the process of one of the servers, where a training script has its own."""
 
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 from .support import python
 from .support.cluster import Task
@@ -11,15 +11,17 @@ ANSWER_SECONDS = 600.0  # of any command; emulated hosts are slow
 
 
 class RemoteSession:
-    """One of `bench.session_task.SESSIONS` in the process of a task of SESSION_TASK.
+    """A session in the process of a task of SESSION_TASK.
 
-    `name` is its class, and `arguments` are JSON: those of the class after `stack` and `target`.
-    `stack` closes it.
+    `arguments` are JSON: those of its class after `stack` and `target`. `stack` closes it.
     """
 
-    def __init__(self, stack: ExitStack, task: Task, name: str, *arguments: Any) -> None:
+    kind: ClassVar[type]
+    """Its class, which is one of `bench.session_task.SESSIONS`."""
+
+    def __init__(self, stack: ExitStack, task: Task, *arguments: Any) -> None:
         self._task = task
-        self._number = self._say("open", name, *arguments)
+        self._number = self._say("open", self.kind.__name__, *arguments)
         stack.callback(self.call, "close")
 
     def call(self, method: str, *arguments: Any) -> Any:
