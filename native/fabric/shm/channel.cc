@@ -217,6 +217,7 @@ int ShmChannel::Poll() {
   int handled = PollCompletions(handler.get());
   if (state_.load(std::memory_order_acquire) == State::kConnected) {
     Confirm(handler.get());
+    handled += PollPending();
     handled += PollRing(handler.get());
   }
   if (ending_ && (incoming_.Empty() || incoming_.consumed() >= ending_at_)) Close(end_reason_);
@@ -244,13 +245,17 @@ void ShmChannel::Confirm(ChannelHandler* handler) {
   handler->OnDelivered(delivered);
 }
 
+int ShmChannel::PollPending() {
+  if (!has_pending_.load(std::memory_order_relaxed)) return 0;
+  std::lock_guard<std::mutex> lock(send_mu_);
+  const size_t before = pending_.size();
+  FlushPending();
+  const size_t sent = before - pending_.size();
+  if (sent > 0) RingPeer();
+  return static_cast<int>(sent);
+}
+
 int ShmChannel::PollRing(ChannelHandler* handler) {
-  if (has_pending_.load(std::memory_order_relaxed)) {
-    std::lock_guard<std::mutex> lock(send_mu_);
-    const size_t before = pending_.size();
-    FlushPending();
-    if (pending_.size() != before) RingPeer();
-  }
   int records = 0;
   while (records < kRecordsPerPoll) {
     const char* data = nullptr;
@@ -274,8 +279,10 @@ int ShmChannel::PollRing(ChannelHandler* handler) {
 
 bool ShmChannel::HasWork() const {
   if (closed()) return !finished() && (!reported_ || eof_.load());
-  return ending_ || has_completions_.load() ||
-         (state_.load() == State::kConnected && !incoming_.Empty());
+  if (ending_ || has_completions_.load()) return true;
+  if (state_.load() != State::kConnected) return false;
+  // The consumer may have reported room before it could see the sleep flag.
+  return !incoming_.Empty() || (has_pending_.load() && outgoing_.RoomReported());
 }
 
 // Records that the peer wrote before the end are still delivered, up to the capacity of the ring.

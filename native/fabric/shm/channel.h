@@ -138,6 +138,7 @@ class ShmChannel final : public Channel {
   Status DrainSocket(int most);
   void EndAfterRing(const Status& reason);
   int PollCompletions(ChannelHandler* handler);
+  int PollPending();
   int PollRing(ChannelHandler* handler);
   void Confirm(ChannelHandler* handler);
   void FlushPending();

@@ -133,8 +133,9 @@ void ShmDevice::SetFlags(bool asleep) {
 
 bool ShmDevice::ArmNotification() {
   SetFlags(true);
-  for (ShmChannel* channel : active_) channel->RingIfLazy();
+  // Orders the flags before the looks at what others do: they look at a flag afterwards.
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (ShmChannel* channel : active_) channel->RingIfLazy();
   return !HasWork();
 }
 

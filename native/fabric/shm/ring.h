@@ -85,8 +85,12 @@ class RingProducer {
 
   // Appends one record. Returns false if there is no room.
   bool Push(const iovec* parts, int count, size_t length);
-  // Requests a wake-up when there is room. Try Push() once more afterwards.
+  // Requests a wake-up when there is room. Try Push() once more afterwards. The consumer wakes only
+  // a producer whose sleep flag it sees: check RoomReported() after raising that, and only then
+  // sleep.
   void WaitForRoom();
+  // Returns whether the consumer has made room since WaitForRoom().
+  bool RoomReported() const { return mapping_.header()->producer_waits.load() == 0; }
   // Returns the number of bytes that the consumer has not consumed.
   uint64_t Used() const;
   // Returns the number of records that the consumer reports as consumed; not trusted.

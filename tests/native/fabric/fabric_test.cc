@@ -75,6 +75,21 @@ struct Echo final : Recorder {
   Channel* channel = nullptr;
 };
 
+// Takes its time with some notifications, and counts all.
+struct SlowCounter final : Recorder {
+  void OnNotify(const char*, size_t) override {
+    if (random() % 16 == 0) {
+      const Nanos until = Now() + static_cast<Nanos>(random() % 20'000);
+      while (Now() < until) {
+      }
+    }
+    count.fetch_add(1);
+  }
+
+  std::mt19937 random{1};
+  std::atomic<size_t> count{0};
+};
+
 struct Variant {
   const char* name;
   void (*change)(Settings* settings);
@@ -504,6 +519,29 @@ TEST_P(FabricTest, WhoWasIdleIsHeardAtOnce) {
   for (auto& [a, b] : many) b.handler.reset();
   for (auto& [a, b] : many) a.handler.reset();
   many.clear();
+}
+
+// A ring has room for a few of these notifications, and both threads sleep whenever they can. The
+// receiver thus makes room at any moment of the sender's way to sleep.
+TEST_P(FabricTest, RoomIsSeenByASenderThatFallsAsleep) {
+  constexpr int kRounds = 1500;
+  const auto counter = std::make_shared<SlowCounter>();
+  ASSERT_NO_FATAL_FAILURE(ConnectWith(counter));
+  const std::string bytes(6'000, '.');
+  std::mt19937 random(2);
+  {
+    PollingThread sender(b_.device.get());
+    PollingThread receiver(a_.device.get());
+    size_t sent = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      for (size_t burst = 50 + random() % 250; burst > 0; --burst, ++sent) {
+        ASSERT_TRUE(b_.Notify(bytes.substr(random() % bytes.size())).ok());
+      }
+      const Nanos deadline = Now() + 10 * kSecond;
+      while (counter->count.load() < sent && Now() < deadline) std::this_thread::yield();
+      ASSERT_EQ(counter->count.load(), sent) << "in round " << round;
+    }
+  }
 }
 
 TEST_P(FabricTest, AStrangerWithAWrongAddressIsRefused) {

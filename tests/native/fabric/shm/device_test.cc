@@ -214,6 +214,22 @@ TEST_F(ShmTest, NoPeerCanSwallowTheWakeUpOfAnother) {
   EXPECT_TRUE(peer_->theirs.TakeConsumerSleeps()) << "and wakes";
 }
 
+TEST_F(ShmTest, RoomThatWasReportedBeforeTheFlagWasRaisedKeepsTheDeviceAwake) {
+  Meet();
+  while (channel_->backlog().waiting_bytes == 0) ASSERT_TRUE(Notify(std::string(4000, '.')).ok());
+  ArmNotification();  // it sleeps while there is no room
+  device_->Poll();
+  const char* data = nullptr;
+  size_t length = 0;
+  ASSERT_TRUE(peer_->ring.Peek(&data, &length).ok());
+  peer_->ring.Pop();
+  ASSERT_TRUE(peer_->ring.TakeProducerWaits());
+  ASSERT_FALSE(peer_->theirs.TakeConsumerSleeps()) << "so the peer does not ring";
+  EXPECT_FALSE(device_->ArmNotification());
+  EXPECT_EQ(device_->Poll(), 1) << "what left the queue counts as work";
+  EXPECT_EQ(channel_->backlog().waiting_bytes, 0u);
+}
+
 // While the device is awake: an idle channel is not looked at in each turn, so its peer must ring.
 TEST_F(ShmTest, AnIdleChannelKeepsItsFlagRaisedUntilItIsUsed) {
   Meet();
