@@ -44,7 +44,7 @@ Payloads = Annotated[
     typer.Option(
         help="Send these messages, separated by commas: small (10 B), medium (10 KiB) or large "
         "(1 MiB) buffers; a uniform, random or skewed (60 % large, 30 % medium, 10 % small) mix; "
-        "or a size."
+        "a burst of 300 buffers of 4 KiB; or a size."
     ),
 ]
 Buffers = Annotated[int, typer.Option(min=1, max=100, help="Set the buffers per message.")]
@@ -56,7 +56,7 @@ Serialized = Annotated[
         help="Pack each buffer with tf.io.serialize_tensor. Strings always fall back to gRPC.",
     ),
 ]
-MIXES = "small,medium,large,uniform"
+MIXES = "small,medium,large,uniform,burst"
 Seconds = Annotated[
     float, typer.Option(min=0, help="Measure each payload and protocol for this many seconds.")
 ]

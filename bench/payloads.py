@@ -1,7 +1,8 @@
 """Messages of several buffers, as in TF-gRPC-Bench (Biswas, Lu, Panda, arXiv 1804.01138).
 
 Buffers are small (10 B), medium (10 KiB) or large (1 MiB). A mix has all three: `uniform` has equal
-numbers, `random` is random, `skewed` has 60 % large, 30 % medium and 10 % small ones.
+numbers, `random` is random, `skewed` has 60 % large, 30 % medium and 10 % small ones. A burst is
+not of that paper: hundreds of tensors of 4 KiB, whose notifications fill the ring several times.
 """
 
 import random
@@ -16,6 +17,7 @@ CATEGORIES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 MIXES = ("uniform", "random", "skewed")
 SKEW = ((LARGE, 0.6), (MEDIUM, 0.3), (SMALL, 0.1))
 BUFFERS = 10
+BURST = "burst", (4 * 2**10,) * 300
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,9 @@ class Payload:
 
 
 def payload(name: str, buffers: int = BUFFERS, seed: int = 1) -> Payload:
-    """The mix, the category, or else the size that `name` is, of so many buffers."""
+    """The burst, or the mix, the category, or the size that `name` is, of so many buffers."""
+    if name == BURST[0]:
+        return Payload(*BURST)
     if name in MIXES:
         return Payload(name, _mixed(name, buffers, seed))
     size = CATEGORIES.get(name) or parse_size(name)
@@ -59,7 +63,7 @@ def parse_payloads(text: str, buffers: int, seed: int) -> list[Payload]:
         try:
             found.append(payload(name.strip(), buffers, seed))
         except BadInputError:
-            known = ", ".join((*CATEGORIES, *MIXES))
+            known = ", ".join((*CATEGORIES, *MIXES, BURST[0]))
             raise BadInputError(
                 f"--payloads: {name!r} is not one of {known}, and not a size such as 64KiB"
             ) from None

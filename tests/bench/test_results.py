@@ -52,6 +52,7 @@ def test_payloads_are_those_of_the_paper() -> None:
     assert payload("medium", 3).sizes == (10240,) * 3
     assert payload("large", 1).bytes == 2**20
     assert payload("64KiB", 2).sizes == (65536, 65536)
+    assert payload("burst").sizes == (4096,) * 300
     assert sorted(payload("skewed").sizes) == [10] + [10240] * 3 + [2**20] * 6
     assert {payload("uniform", 9).sizes.count(size) for size in (10, 10240, 2**20)} == {3}
     assert payload("random", seed=3) == payload("random", seed=3)
