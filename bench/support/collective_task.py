@@ -5,9 +5,9 @@ usage: collective_task.py TF_CONFIG
 Reads one JSON command a line: {"op", "bytes", "count", "dtype"}, and answers each with
 {"seconds": of the whole function, "digest": of what it returned} or {"error", "message"}.
 Reductions also take {"merge", "final"}: TensorFlow's names of operations. With {"special": true},
-floating-point values include zeros of both signs, infinities and NaN. With {"values": true}, the
-answer also has "input" and "output", in base64. With {"cancel_after"}, the function is cancelled
-after that many seconds.
+floating-point values include zeros of both signs, infinities, NaN and subnormal numbers. With
+{"values": true}, the answer also has "input" and "output", in base64. With {"cancel_after"}, the
+function is cancelled after that many seconds.
 "stats" is answered with the transport's counters. "abort" aborts all collectives, and "anew" resets
 TensorFlow's executor of them; both are answered with {"done": true}.
 """
@@ -137,15 +137,22 @@ class Collectives:
 
     def special(self, value: Any) -> Any:
         """Replace the first elements of `value` so that all pairs of special values meet."""
+        import ml_dtypes
+        import numpy as np
         import tensorflow as tf
 
         if not value.dtype.is_floating:
             return value
-        special = [0.0, -0.0, math.inf, -math.inf, math.nan]
+        dtype = value.dtype.as_numpy_dtype
+        kind = ml_dtypes.finfo(dtype)
+        least, most = kind.smallest_subnormal, kind.smallest_normal - kind.smallest_subnormal
+        numbers = [math.nan, 0.0, -0.0, math.inf, -math.inf, 0.5, least, -least, most, -most]
+        special = np.array(numbers, dtype)
+        special.view(f"u{special.itemsize}")[0] |= 5  # NaN's payload
         power = len(special) ** self.index
-        mine = [special[i // power % len(special)] for i in range(len(special) ** self.size)]
+        mine = special[np.arange(len(special) ** self.size) // power % len(special)]
         count = min(len(mine), value.shape[0])
-        return tf.concat([tf.cast(mine[:count], value.dtype), value[count:]], 0)
+        return tf.concat([tf.constant(mine[:count]), value[count:]], 0)
 
 
 def cancelled_after(seconds: float, function: Any) -> Callable[[Any], Any]:

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <type_traits>
 
+#include "base/float_mode.h"
 #include "collectives/half.h"
 
 // The loop that follows may be vectorized: no iteration depends on another. clang checks that when
@@ -29,6 +31,7 @@ struct Complex {
 };
 
 struct Sum {
+  static constexpr bool kChooses = false;  // one of the operands
   template <typename T>
   static T Of(T a, T b) {
     if constexpr (std::is_integral_v<T>) {
@@ -45,6 +48,7 @@ struct Sum {
 };
 
 struct Prod {
+  static constexpr bool kChooses = false;
   template <typename T>
   static T Of(T a, T b) {
     if constexpr (std::is_integral_v<T> && sizeof(T) == 8) {
@@ -63,6 +67,7 @@ struct Prod {
 };
 
 struct Min {
+  static constexpr bool kChooses = true;
   template <typename T>
   static T Of(T a, T b) {
     return ((a < b) | (a != a)) ? a : b;
@@ -71,11 +76,36 @@ struct Min {
 };
 
 struct Max {
+  static constexpr bool kChooses = true;
   template <typename T>
   static T Of(T a, T b) {
     return ((a > b) | (a != a)) ? a : b;
   }
   static bool Of(bool a, bool b) { return a | b; }
+};
+
+// The zero of the same sign for a subnormal number.
+template <typename T>
+T Flushed(T value) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  constexpr Bits kMagnitude = ~Bits{0} >> 1;
+  constexpr Bits kExponent = kMagnitude & (~Bits{0} << (std::numeric_limits<T>::digits - 1));
+  Bits bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  bits &= (bits & kExponent) == 0 ? ~kMagnitude : ~Bits{0};
+  std::memcpy(&value, &bits, sizeof(bits));
+  return value;
+}
+
+// Min or Max where the processor flushes subnormal numbers: it does so in sums and products, but
+// what is chosen was not computed.
+template <typename Op>
+struct Flushing {
+  static constexpr bool kChooses = true;
+  template <typename T>
+  static T Of(T a, T b) {
+    return Flushed(Op::Of(a, b));
+  }
 };
 
 // Intermediate results of types of 16 bits are float.
@@ -92,10 +122,12 @@ Wide<T> Widen(T value) {
   }
 }
 
-template <typename T>
+template <typename T, typename Op>
 T Narrow(Wide<T> value) {
   if constexpr (std::is_same_v<Wide<T>, T>) {
     return value;
+  } else if constexpr (std::is_same_v<T, Bfloat16> && Op::kChooses) {
+    return {static_cast<uint16_t>(BitsOf(value) >> 16)};  // NaN keeps its payload
   } else {
     return T::FromFloat(value);
   }
@@ -105,7 +137,7 @@ T Narrow(Wide<T> value) {
 template <typename T, typename Op>
 void Two(const T* a, const T* b, T* out, size_t count) {
   RDMA_INDEPENDENT_ITERATIONS
-  for (size_t i = 0; i < count; ++i) out[i] = Narrow<T>(Op::Of(Widen(a[i]), Widen(b[i])));
+  for (size_t i = 0; i < count; ++i) out[i] = Narrow<T, Op>(Op::Of(Widen(a[i]), Widen(b[i])));
 }
 
 template <typename T, typename Op>
@@ -121,7 +153,7 @@ void Many(const std::vector<const char*>& sources, size_t first, T* out, size_t 
   }
   const T* const last = source(sources.size() - 1);
   RDMA_INDEPENDENT_ITERATIONS
-  for (size_t i = 0; i < count; ++i) out[i] = Narrow<T>(Op::Of(result[i], Widen(last[i])));
+  for (size_t i = 0; i < count; ++i) out[i] = Narrow<T, Op>(Op::Of(result[i], Widen(last[i])));
 }
 
 template <typename T, typename Op>
@@ -141,20 +173,29 @@ void ReduceAs(const std::vector<const char*>& sources, size_t count, char* out, 
   }
 }
 
+template <typename T, typename Op>
+void Choose(const std::vector<const char*>& sources, size_t count, char* out, char* copy,
+            Subnormals subnormals) {
+  if constexpr (std::is_floating_point_v<Wide<T>> && !std::is_same_v<T, Float16>) {
+    if (subnormals == Subnormals::kFlushed) {
+      return ReduceAs<T, Flushing<Op>>(sources, count, out, copy);
+    }
+  }
+  if constexpr (std::is_arithmetic_v<Wide<T>>) ReduceAs<T, Op>(sources, count, out, copy);
+}
+
 template <typename T>
 void ReduceBy(ReduceOp op, const std::vector<const char*>& sources, size_t count, char* out,
-              char* copy) {
+              char* copy, Subnormals subnormals) {
   switch (op) {
     case ReduceOp::kSum:
       return ReduceAs<T, Sum>(sources, count, out, copy);
     case ReduceOp::kProd:
       return ReduceAs<T, Prod>(sources, count, out, copy);
     case ReduceOp::kMin:
-      if constexpr (std::is_arithmetic_v<Wide<T>>) ReduceAs<T, Min>(sources, count, out, copy);
-      return;
+      return Choose<T, Min>(sources, count, out, copy, subnormals);
     case ReduceOp::kMax:
-      if constexpr (std::is_arithmetic_v<Wide<T>>) ReduceAs<T, Max>(sources, count, out, copy);
-      return;
+      return Choose<T, Max>(sources, count, out, copy, subnormals);
   }
 }
 
@@ -168,38 +209,39 @@ Status CheckReduction(DType dtype, ReduceOp op) {
 }
 
 void Reduce(DType dtype, ReduceOp op, const std::vector<const char*>& sources, size_t count,
-            char* out, char* copy) {
+            char* out, char* copy, Subnormals subnormals) {
+  const FloatMode mode(subnormals == Subnormals::kFlushed);
   switch (dtype) {
     case DType::kBool:
-      return ReduceBy<bool>(op, sources, count, out, copy);
+      return ReduceBy<bool>(op, sources, count, out, copy, subnormals);
     case DType::kInt8:
-      return ReduceBy<int8_t>(op, sources, count, out, copy);
+      return ReduceBy<int8_t>(op, sources, count, out, copy, subnormals);
     case DType::kInt16:
-      return ReduceBy<int16_t>(op, sources, count, out, copy);
+      return ReduceBy<int16_t>(op, sources, count, out, copy, subnormals);
     case DType::kInt32:
-      return ReduceBy<int32_t>(op, sources, count, out, copy);
+      return ReduceBy<int32_t>(op, sources, count, out, copy, subnormals);
     case DType::kInt64:
-      return ReduceBy<int64_t>(op, sources, count, out, copy);
+      return ReduceBy<int64_t>(op, sources, count, out, copy, subnormals);
     case DType::kUint8:
-      return ReduceBy<uint8_t>(op, sources, count, out, copy);
+      return ReduceBy<uint8_t>(op, sources, count, out, copy, subnormals);
     case DType::kUint16:
-      return ReduceBy<uint16_t>(op, sources, count, out, copy);
+      return ReduceBy<uint16_t>(op, sources, count, out, copy, subnormals);
     case DType::kUint32:
-      return ReduceBy<uint32_t>(op, sources, count, out, copy);
+      return ReduceBy<uint32_t>(op, sources, count, out, copy, subnormals);
     case DType::kUint64:
-      return ReduceBy<uint64_t>(op, sources, count, out, copy);
+      return ReduceBy<uint64_t>(op, sources, count, out, copy, subnormals);
     case DType::kFloat16:
-      return ReduceBy<Float16>(op, sources, count, out, copy);
+      return ReduceBy<Float16>(op, sources, count, out, copy, subnormals);
     case DType::kBfloat16:
-      return ReduceBy<Bfloat16>(op, sources, count, out, copy);
+      return ReduceBy<Bfloat16>(op, sources, count, out, copy, subnormals);
     case DType::kFloat32:
-      return ReduceBy<float>(op, sources, count, out, copy);
+      return ReduceBy<float>(op, sources, count, out, copy, subnormals);
     case DType::kFloat64:
-      return ReduceBy<double>(op, sources, count, out, copy);
+      return ReduceBy<double>(op, sources, count, out, copy, subnormals);
     case DType::kComplex64:
-      return ReduceBy<Complex<float>>(op, sources, count, out, copy);
+      return ReduceBy<Complex<float>>(op, sources, count, out, copy, subnormals);
     case DType::kComplex128:
-      return ReduceBy<Complex<double>>(op, sources, count, out, copy);
+      return ReduceBy<Complex<double>>(op, sources, count, out, copy, subnormals);
   }
 }
 

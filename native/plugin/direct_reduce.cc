@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/float_mode.h"
 #include "collectives/reduce.h"
 #include "plugin/collective_choice.h"
 #include "plugin/mutable_buffers.h"
@@ -178,7 +179,7 @@ std::shared_ptr<CollectiveFetch> DirectReduce::FetchInPlace(const std::string& n
 bool DirectReduce::Combine(const std::vector<const char*>& sources, bool last, tf::Tensor* result) {
   if (result->TotalBytes() > kLongWork) Poller::LongWorkAhead();
   collectives::Reduce(dtype_, op_, sources, static_cast<size_t>(result->NumElements()),
-                      DataOf(*result), nullptr);
+                      DataOf(*result), nullptr, collectives::Subnormals::kFlushed);
   const absl::Status status = last ? Finalize(result) : absl::OkStatus();
   if (!status.ok()) Fail(status);
   return status.ok();
@@ -188,6 +189,7 @@ bool DirectReduce::Combine(const std::vector<const char*>& sources, bool last, t
 absl::Status DirectReduce::Finalize(tf::Tensor* result) {
   tf::OpKernel* final_op = context_->col_params->final_op;
   if (final_op == nullptr) return absl::OkStatus();
+  const FloatMode mode(/*flush=*/true);  // this may be any thread
   tf::Tensor one(result->dtype(), tf::TensorShape({1}));
   const std::unique_ptr<tf::CollectiveAdapter> adapter(tf::MakeCollectiveAdapter(
       &one, 1, context_->device->GetAllocator(tf::AllocatorAttributes())));

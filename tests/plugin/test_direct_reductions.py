@@ -68,8 +68,12 @@ def arrays(answers: list[dict[str, Any]], name: str, dtype: str) -> list[np.ndar
 
 def bits(array: np.ndarray) -> bytes:
     """Return the bytes of an array in which zeros and NaN have no sign."""
-    plain = np.where(np.isnan(array), np.nan, array).astype(array.dtype)
-    return np.where(plain == 0, 0, plain).astype(array.dtype).tobytes()
+    if np.issubdtype(array.dtype, np.integer):
+        return array.tobytes()
+    plain = array.copy()
+    unsigned = np.isnan(plain) | (plain == 0)
+    plain[unsigned] = np.copysign(plain[unsigned], plain.dtype.type(1))
+    return plain.tobytes()
 
 
 def in_rank_order(inputs: list[np.ndarray], merge: str, final: str = "Id") -> np.ndarray:

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/float_mode.h"
 #include "collectives/half.h"
 
 namespace rdma_transport::collectives {
@@ -26,17 +28,95 @@ T Combined(DType dtype, ReduceOp op, std::initializer_list<T> values) {
   return result;
 }
 
-TEST(HalfTest, AllFloat16RoundTrip) {
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const Float16 half = {static_cast<uint16_t>(bits)};
-    const float value = half.ToFloat();
-    const uint16_t back = Float16::FromFloat(value).bits;
-    if (std::isnan(value)) {
-      EXPECT_GT(back & 0x7fff, 0x7c00) << bits;
-    } else {
-      EXPECT_EQ(back, bits);
+// The value of a float16, without arithmetic of float.
+double ValueOf(uint16_t bits) {
+  const int exponent = bits >> 10 & 31;
+  const int mantissa = bits & 0x3ff;
+  const double sign = bits >> 15 ? -1 : 1;
+  if (exponent == 31) return mantissa ? std::nan("") : sign * HUGE_VAL;
+  return sign * std::ldexp(exponent ? 1024 + mantissa : mantissa, std::max(exponent, 1) - 25);
+}
+
+TEST(HalfTest, AllFloat16AreConvertedBothWays) {
+  for (const bool flush : {false, true}) {
+    const FloatMode mode(flush);
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const Float16 half = {static_cast<uint16_t>(bits)};
+      const float value = half.ToFloat();
+      const uint16_t back = Float16::FromFloat(value).bits;
+      if (std::isnan(value)) {
+        EXPECT_TRUE(std::isnan(ValueOf(half.bits)));
+        EXPECT_EQ(back, bits | 0x200);  // quiet
+      } else {
+        EXPECT_EQ(static_cast<double>(value), ValueOf(half.bits)) << bits;
+        EXPECT_EQ(back, bits);
+      }
     }
   }
+}
+
+TEST(HalfTest, AllBfloat16AreConvertedBothWays) {
+  for (const bool flush : {false, true}) {
+    const FloatMode mode(flush);
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const float value = Bfloat16{static_cast<uint16_t>(bits)}.ToFloat();
+      EXPECT_EQ(BitsOf(value), bits << 16);
+      const bool nan = (bits & 0x7fff) > 0x7f80;
+      EXPECT_EQ(Bfloat16::FromFloat(value).bits, nan ? (bits & 0x8000) | 0x7fc0 : bits);
+    }
+  }
+}
+
+// All float16 with 0, 1 and -1, whatever the thread does with subnormal numbers.
+TEST(ReduceTest, Float16KeepsItsSubnormals) {
+  for (const bool flush : {false, true}) {
+    const FloatMode mode(flush);
+    for (const Subnormals subnormals : {Subnormals::kKept, Subnormals::kFlushed}) {
+      std::vector<uint16_t> all(0x7c00);
+      std::vector<uint16_t> sums(all.size());
+      for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+      const std::vector<uint16_t> zeros(all.size());
+      const std::vector<const char*> two = {reinterpret_cast<const char*>(all.data()),
+                                            reinterpret_cast<const char*>(zeros.data())};
+      for (const size_t members : {2, 3}) {
+        std::vector<const char*> sources = two;
+        sources.resize(members, sources[1]);
+        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+          Reduce(DType::kFloat16, op, sources, all.size(), reinterpret_cast<char*>(sums.data()),
+                 nullptr, subnormals);
+          EXPECT_EQ(sums, all);
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+void ExpectSubnormals(DType dtype, T least, T one) {
+  for (const bool flush : {false, true}) {
+    const FloatMode mode(flush);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+      const std::vector<T> leasts(100, least);
+      const std::vector<T> others(100, op == ReduceOp::kMin ? one : T{});
+      for (const Subnormals subnormals : {Subnormals::kKept, Subnormals::kFlushed}) {
+        std::vector<T> result(100);
+        Reduce(dtype, op,
+               {reinterpret_cast<const char*>(leasts.data()),
+                reinterpret_cast<const char*>(others.data())},
+               result.size(), reinterpret_cast<char*>(result.data()), nullptr, subnormals);
+        const std::vector<T> zeros(100);
+        const std::vector<T>& expected = subnormals == Subnormals::kKept ? leasts : zeros;
+        EXPECT_EQ(std::memcmp(result.data(), expected.data(), 100 * sizeof(T)), 0)
+            << NameOf(op) << " of " << NameOf(dtype);
+      }
+    }
+  }
+}
+
+TEST(ReduceTest, SubnormalsDoNotDependOnTheThread) {
+  ExpectSubnormals(DType::kFloat32, std::numeric_limits<float>::denorm_min(), 1.0f);
+  ExpectSubnormals(DType::kFloat64, std::numeric_limits<double>::denorm_min(), 1.0);
+  ExpectSubnormals<uint16_t>(DType::kBfloat16, 1, 0x3f80);
 }
 
 TEST(HalfTest, Float16Rounds) {
