@@ -29,7 +29,7 @@ help:
 	@echo "make docs   build the documentation site into build/site"
 	@echo "make lint   run the linters;  make format   format the code"
 	@echo "make wheel  build dist/*.whl for this TensorFlow, RHEL 9, Ubuntu 22.04 and later"
-	@echo "make test-wheel  test that wheel with other Pythons; OTHER_PYTHON=3.13 names one"
+	@echo "make test-wheel  test that wheel with the lowest requirements and other Pythons; OTHER_PYTHON=3.13 names one"
 	@echo "make venv   set up only;      make clean    remove build/ and .venv"
 
 $(STAMPS)/system: tools/system_packages.sh
@@ -37,14 +37,24 @@ $(STAMPS)/system: tools/system_packages.sh
 	@tools/system_packages.sh
 	@touch $@
 
-# pip would compile all modules of all packages. The import compiles those that are used, before
-# several tests do so at the same time.
+# pip would compile all modules of all packages, most of which nobody uses.
+PIP_INSTALL = $(PYTHON) -m pip install -q --disable-pip-version-check
+INSTALL = $(PYTHON) tools/requirements.py $(1) > build/requirements_$(@F).txt && \
+    $(PIP_INSTALL) --no-compile -r build/requirements_$(@F).txt
+
+# What it takes to build the package and to run training scripts, and nothing else: `make run` waits
+# for it. The import compiles what is used, before several tests do so at the same time.
 $(STAMPS)/packages: $(STAMPS)/system pyproject.toml
 	@test -x $(PYTHON) || "$$(tools/find_python.sh)" -m venv $(VENV)
 	@echo "installing Python packages"
-	@$(PYTHON) tools/requirements.py > build/requirements.txt
-	@$(PYTHON) -m pip install -q --disable-pip-version-check --no-compile -r build/requirements.txt
+	@$(call INSTALL,package examples)
 	@$(PYTHON) -c "import tensorflow, tf_keras" >build/import.log 2>&1 || { cat build/import.log; false; }
+	@touch $@
+
+$(STAMPS)/tools: $(STAMPS)/packages
+	@echo "installing what tests and linters need"
+	@tools/system_packages.sh iproute2 libclang-rt-16-dev libgtest-dev ucx-utils
+	@$(call INSTALL,test lint wheel plots)
 	@touch $@
 
 # clang takes less time than gcc, and a fifth less again with huge pages.
@@ -53,15 +63,13 @@ COMPILE_PACKAGE := $(COMPILE) CC=clang-16 CXX=clang++-16
 
 $(STAMPS)/package: $(STAMPS)/packages CMakeLists.txt $(SOURCES)
 	@echo "building rdma_transport"
-	@$(COMPILE_PACKAGE) $(PYTHON) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps \
-	    --force-reinstall --editable .
+	@$(COMPILE_PACKAGE) $(PIP_INSTALL) --no-build-isolation --no-deps --force-reinstall --editable .
 	@touch $@
 
 # Only `make docs` needs these.
 $(STAMPS)/docs: $(STAMPS)/packages
 	@echo "installing Python packages for the documentation site"
-	@$(PYTHON) tools/requirements.py docs > build/requirements_docs.txt
-	@$(PYTHON) -m pip install -q --disable-pip-version-check --no-compile -r build/requirements_docs.txt
+	@$(call INSTALL,docs)
 	@touch $@
 
 venv: $(STAMPS)/package
@@ -72,14 +80,14 @@ run: venv
 bench: venv
 	@$(PYTHON) -m bench.edges
 
-bench-verbs: venv
+bench-verbs: venv $(STAMPS)/tools
 	@$(PYTHON) -m bench.verbs
 
-paper: venv
+paper: venv $(STAMPS)/tools
 	@preset=debug; $(BUILD_PRESET)
 	@$(PYTHON) -m bench.paper
 
-lint: $(STAMPS)/packages
+lint: $(STAMPS)/tools
 	@ruff check .
 	@ruff format --check .
 	@mypy
@@ -87,7 +95,7 @@ lint: $(STAMPS)/packages
 	@$(PYTHON) tools/check_words.py
 	@$(PYTHON) tools/check_layers.py
 
-format: $(STAMPS)/packages
+format: $(STAMPS)/tools
 	@ruff check --fix -q . || true
 	@ruff format -q .
 	@clang-format -i $(CXX_FILES)
@@ -100,12 +108,12 @@ BUILD_PRESET = { cmake --preset $$preset && \
       $(COMPILE) cmake --build --preset $$preset $${target:+--target $$target}; } \
     >build/$$preset.log || { cat build/$$preset.log; false; }
 
-test-native: $(STAMPS)/packages
+test-native: $(STAMPS)/tools
 	@preset=debug target=main_tests; $(BUILD_PRESET)
 	@ctest --preset debug -LE exhaustive
 
 # The corpora are replayed by the C++ tests, too, by the programs that gcc makes.
-test-sanitizers: $(STAMPS)/packages
+test-sanitizers: $(STAMPS)/tools
 	@for preset in asan tsan; do \
 	  echo "C++ tests: $$preset"; \
 	  $(BUILD_PRESET) || exit 1; \
@@ -115,7 +123,7 @@ test-sanitizers: $(STAMPS)/packages
 	@tools/fuzz.sh 2
 
 SECONDS ?= 60
-fuzz: $(STAMPS)/packages
+fuzz: $(STAMPS)/tools
 	@preset=fuzz; $(BUILD_PRESET)
 	@tools/fuzz.sh $(SECONDS)
 
@@ -123,37 +131,37 @@ fuzz: $(STAMPS)/packages
 PYTEST = $(PYTHON) -m pytest tests --ignore=tests/verbs --ignore=tests/slurm -n 3 --dist loadgroup \
     --max-worker-restart 3
 
-test-python: venv
+test-python: venv $(STAMPS)/tools
 	@$(PYTEST) -m "not exhaustive"
 
 # What `make test` leaves out.
-test-exhaustive: venv docs
+test-exhaustive: venv $(STAMPS)/tools docs
 	@preset=debug; $(BUILD_PRESET)
 	@ctest --preset debug -L exhaustive
 	@$(PYTEST) -m exhaustive
 
 # In one process, which measures how patient the tests must be.
-test-verbs: venv
+test-verbs: venv $(STAMPS)/tools
 	@preset=debug; $(BUILD_PRESET)
 	@$(PYTHON) -m pytest -rs -n 1 tests/verbs
 
-test-slurm: venv
+test-slurm: venv $(STAMPS)/tools
 	@tools/system_packages.sh munge slurm-client slurmctld slurmd
 	@$(PYTHON) -m pytest -rs tests/slurm
 
 # The oldest that is supported; see docs/porting.md.
 TENSORFLOW ?= 2.18
-test-tensorflow: $(STAMPS)/packages
+test-tensorflow: $(STAMPS)/tools
 	@tools/test_tensorflow.sh $(TENSORFLOW)
 
-test-aarch64: $(STAMPS)/packages
+test-aarch64: $(STAMPS)/tools
 	@tools/test_aarch64.sh
 
-test-upstream: venv
+test-upstream: venv $(STAMPS)/tools
 	@$(PYTHON) -m tests.upstream
 
 # auditwheel refuses a wheel that needs newer libraries than the platform it names.
-wheel: venv
+wheel: venv $(STAMPS)/tools
 	@rm -rf build/wheel
 	@$(COMPILE_PACKAGE) $(PYTHON) -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w build/wheel .
 	@auditwheel repair --plat manylinux_2_34_$(shell uname -m) --exclude 'libtensorflow_*' -w dist build/wheel/*.whl 2>build/wheel.log || { cat build/wheel.log; false; }
@@ -161,8 +169,8 @@ wheel: venv
 
 # After `make wheel`. Those besides 3.11 that TensorFlow has wheels for.
 OTHER_PYTHON ?= 3.12 3.13
-test-wheel: $(STAMPS)/packages
-	@for version in $(OTHER_PYTHON); do tools/test_wheel.sh $$version || exit 1; done
+test-wheel: $(STAMPS)/tools
+	@tools/test_wheel.sh $(OTHER_PYTHON)
 
 test: venv lint test-native test-python
 

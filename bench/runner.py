@@ -12,12 +12,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rdma_transport._native import TENSORFLOW_VERSION
 from rdma_transport.command_line import FAILED, NOT_AVAILABLE
+from rdma_transport.wheels import refusal
 
 from .benchmarks import Where
 from .report import Result, as_json
@@ -53,12 +52,8 @@ def perform(asked: Asked, measure: Measure) -> None:
 
 
 def _measured(asked: Asked, measure: Measure) -> int:
-    if asked.where.protocols and find_spec("tensorflow") is None:
-        minor = ".".join(TENSORFLOW_VERSION.split(".")[:2])  # what the plugin was built for
-        raise NotAvailableError(
-            f"{sys.executable} has no TensorFlow, which all commands but 'bench fabric' and 'bench "
-            f"collectives' need. Install it: pip install 'tensorflow=={minor}.*'"
-        )
+    if asked.where.protocols and (why := refusal()):
+        raise NotAvailableError(f"{why}. 'bench fabric' and 'bench collectives' need none")
     results, machines = [], [facts()]
     with ExitStack() as stack:
         where = asked.where

@@ -21,9 +21,7 @@ BANDWIDTH = "100Gbit"
 def capacity(
     graph: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[GRAPH]", help="Read a graph or the .json of a plan, or use --mib."
-        ),
+        typer.Argument(metavar="GRAPH", help="Read a graph or the .json of a plan, or use --mib."),
     ] = None,
     mib: Annotated[
         float | None, typer.Option(help="Set the size of the parameters in MiB, spread evenly.")

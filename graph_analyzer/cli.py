@@ -47,7 +47,7 @@ app = make_app("Plan the tensors of a graph that cross between tasks.", PlanByDe
 
 @app.command()
 def plan(
-    graph: Annotated[Path | None, typer.Argument(metavar="[GRAPH]", help=GRAPH_HELP)] = None,
+    graph: Annotated[Path | None, typer.Argument(metavar="GRAPH", help=GRAPH_HELP)] = None,
     cluster: Cluster = "",
     live: Annotated[
         str | None,

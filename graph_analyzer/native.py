@@ -35,14 +35,17 @@ def analyze(
 
 
 def _load() -> ModuleType:
+    from rdma_transport import wheels
+
+    if refusal := wheels.refusal():
+        raise AnalysisError(refusal)
     try:
         import tensorflow  # noqa: F401  its libraries must be in the process first
 
         from rdma_transport import _analyzer
     except ImportError as error:
         raise AnalysisError(
-            f"the native analyzer cannot be loaded ({error}). Install rdma_transport, or run "
-            "`make venv`"
+            f"the native analyzer cannot be loaded ({error}). Install rdma_transport again"
         ) from error
     return _analyzer
 

@@ -19,7 +19,7 @@ def config(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="Show only this setting. The prefix RDMA_TRANSPORT_ is optional."
+            metavar="NAME", help="Show only this setting. The prefix RDMA_TRANSPORT_ is optional."
         ),
     ] = None,
     changed: Annotated[

@@ -55,17 +55,15 @@ def gather(open_fabrics: bool = True) -> dict[str, Any]:
 def versions(survey: dict[str, Any], libfabric: dict[str, Any]) -> dict[str, str]:
     """Return the installed versions and those the plugin was built for; ``none`` if missing."""
     import rdma_transport
-    from rdma_transport import _native
-    from rdma_transport.doctor.software import installed_tensorflow
+    from rdma_transport import _native, wheels
 
-    installed = installed_tensorflow()
     file = survey["library"].get("file", "")
     other = libfabric["library"]
     return {
         "rdma_transport": rdma_transport.__version__,
         "protocol": str(_native.PROTOCOL_VERSION),
         "built for TensorFlow": _native.TENSORFLOW_VERSION,
-        "TensorFlow": " ".join(installed) if installed else "none",
+        "TensorFlow": ", ".join(map(" ".join, wheels.installed())) or "none",
         "Python": f"{platform.python_version()} ({sys.executable})",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "libibverbs": os.path.realpath(file) if file else "none",

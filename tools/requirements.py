@@ -1,6 +1,9 @@
 """Print requirements of pyproject.toml, one a line.
 
-usage: requirements.py [GROUP]    (without a group: those to build, run, test and lint)
+usage: requirements.py GROUP...
+
+A GROUP is one of the dependency groups, or `package`: what it takes to build and run the package,
+`plots`: its extra, or `lowest`: the lowest versions that it runs with.
 """
 
 import sys
@@ -8,9 +11,11 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
-if len(sys.argv) > 1:
-    groups = [project["dependency-groups"][sys.argv[1]]]
-else:
-    groups = [project["build-system"]["requires"], project["project"]["dependencies"]]
-    groups += project["project"]["optional-dependencies"].values()
-print("\n".join(requirement for group in groups for requirement in group))
+groups = project["dependency-groups"] | {
+    "package": project["build-system"]["requires"]
+    + project["project"]["dependencies"]
+    + project["dependency-groups"]["tensorflow"],
+    "lowest": [each.replace(">=", "==") for each in project["project"]["dependencies"]],
+    "plots": project["project"]["optional-dependencies"]["plots"],
+}
+print("\n".join(requirement for name in sys.argv[1:] for requirement in groups[name]))

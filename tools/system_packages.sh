@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Installs Debian packages that are missing: those that the build needs, or those that are given.
 set -euo pipefail
-packages=(clang-16 g++ iproute2 libclang-rt-16-dev libfabric-dev libgtest-dev libibverbs-dev
-  python3-venv ucx-utils)
+packages=(clang-16 g++ libfabric-dev libibverbs-dev python3-venv)
 [ $# -eq 0 ] || packages=("$@")
 missing=()
 for package in "${packages[@]}"; do

@@ -8,7 +8,7 @@ folder=build/tensorflow-$version
 python=$folder/venv/bin/python
 mkdir -p "$folder"
 test -x "$python" || "$(tools/find_python.sh)" -m venv "$folder/venv"
-.venv/bin/python tools/requirements.py > "$folder/requirements.txt"
+.venv/bin/python tools/requirements.py package examples test > "$folder/requirements.txt"
 export PATH=$PWD/$folder/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
 echo "installing TensorFlow $version"
 "$python" -m pip install -q -r "$folder/requirements.txt" "tensorflow==$version.*" "tf-keras==$version.*"

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rdma_transport.doctor.software import installed_tensorflow
+from rdma_transport import wheels
 
 
 def _processor() -> str:
@@ -19,7 +19,7 @@ def _processor() -> str:
 
 def facts() -> dict[str, Any]:
     """Return host, processor, cores, kernel, versions, and the settings in the environment."""
-    installed = installed_tensorflow()
+    installed = wheels.installed()
     given = {k: v for k, v in sorted(os.environ.items()) if k.startswith("RDMA_TRANSPORT_")}
     return {
         "host": socket.gethostname(),
@@ -27,7 +27,7 @@ def facts() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "tensorflow": installed[1] if installed else "not installed",
+        "tensorflow": installed[0][1] if installed else "not installed",
         "rdma_transport": version("rdma_transport"),
         "settings": given,
     }

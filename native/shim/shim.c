@@ -122,7 +122,7 @@ __attribute__((constructor)) static void load_plugin(void) {
   if (!same_minor(version, RDMA_TRANSPORT_TF_VERSION)) {
     say("it was built for TensorFlow " RDMA_TRANSPORT_TF_VERSION " and this is ", version,
         "pip install tensorflow==" RDMA_TRANSPORT_TF_VERSION
-        ", or an rdma_transport for your version");
+        " (tensorflow-cpu if you have that), or an rdma_transport for your version");
     return;
   }
   Dl_info self;

@@ -4,9 +4,9 @@ import importlib.metadata
 import os
 import sys
 
-from rdma_transport import _native
 from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, Result
+from rdma_transport.wheels import requirement
 
 LEGACY = "TF_USE_LEGACY_KERAS"
 
@@ -22,8 +22,8 @@ def installed(name: str) -> str:
 def check_keras(context: Context) -> Result:
     """Keras is there, and `fit` under a strategy needs tf-keras; see docs/compatibility.md."""
     keras, tf_keras = installed("keras"), installed("tf-keras")
-    minor = ".".join(_native.TENSORFLOW_VERSION.split(".")[:2])
-    package = f'"tf-keras=={minor}.*"'
+    # It requires TensorFlow by the name of one of its wheels, and pip would install that as well.
+    package = "--no-deps " + requirement("tf-keras")
     if os.environ.get(LEGACY) in ("1", "true", "True"):  # as TensorFlow reads it
         if tf_keras:
             found = f"tf.keras is tf-keras {tf_keras} ({LEGACY}): fit works under strategies"

@@ -1,7 +1,5 @@
 """Checks of TensorFlow, the plugin and the settings: can a protocol='rdma' server start here?"""
 
-import importlib.metadata
-import importlib.util
 import json
 import os
 import site
@@ -9,16 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rdma_transport import _native
+from rdma_transport import wheels
 from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.keras import check_keras
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result
 
-DISTRIBUTIONS = (
-    *("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "intel-tensorflow"),
-    *("tensorflow-rocm", "tensorflow-aarch64"),
-)
-BUILT_FOR = _native.TENSORFLOW_VERSION
 STEM = "librdma_transport"
 START_SECONDS = 300.0  # a shared file system that many tasks read at once is slow
 _FIRST_LINES = 3
@@ -40,33 +33,26 @@ os._exit(0)
 """
 
 
-def installed_tensorflow() -> tuple[str, str] | None:
-    """Return the name and version of the installed distribution, without importing it."""
-    for name in DISTRIBUTIONS:
-        try:
-            return name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
-
-
 def check_tensorflow(context: Context) -> Result:
     """The version of TensorFlow matches the binary interface of the plugin."""
-    minor = ".".join(BUILT_FOR.split(".")[:2])
-    fix = _install(f'"tensorflow=={minor}.*"')
-    found = installed_tensorflow()
-    if found is None or importlib.util.find_spec("tensorflow") is None:
-        why = f"{sys.executable} cannot find it"
-        return Result("tensorflow", FAIL, "not installed", why, fix)
-    name, version = found
-    text = f"{name} {version}"
-    if version.split(".")[:2] != minor.split("."):
-        why = f"the plugin was built for {BUILT_FOR}: the C++ ABI changes with the minor version"
+    found = wheels.installed()
+    if not found:
+        why = f"{sys.executable} finds none: NumPy needs none, a server with protocol='rdma' does"
+        return Result("tensorflow", WARN, "not installed", why, _install(wheels.requirement()))
+    name, version = found[0]
+    text = ", ".join(f"{name} {version}" for name, version in found)
+    if not wheels.fits(version):
+        why = f"the plugin was built for {wheels.BUILT_FOR}: the C++ ABI changes with the minor "
+        why += "version, so there is no protocol 'rdma'"
+        fix = _install(wheels.requirement(name))
         return Result("tensorflow", FAIL, text, why, fix)
-    if name != "tensorflow":
-        why = f"the plugin was built and tested with the wheel 'tensorflow' {BUILT_FOR}"
-        return Result("tensorflow", WARN, text, why, fix)
-    return Result("tensorflow", PASS, f"{text}; the plugin is for {minor}")
+    if len(found) > 1:
+        why = "they contain the same files, so it is unknown which of them runs"
+        names = " ".join(name for name, _ in found)
+        again = f"{sys.executable} -m pip uninstall -y {names} && "
+        fix = _install(wheels.requirement(name))
+        return Result("tensorflow", WARN, text, why, fix | {"shell": again + fix["shell"]})
+    return Result("tensorflow", PASS, f"{text}; the plugin is for {wheels.MINOR}")
 
 
 def _install(package: str) -> dict[str, str]:
@@ -108,7 +94,7 @@ def check_plugin(context: Context) -> Result:
         return Result(
             "plugin", FAIL, f"{library} is missing", "the installation is incomplete", again
         )
-    return Result("plugin", PASS, f"{guard}, for TensorFlow {BUILT_FOR}")
+    return Result("plugin", PASS, f"{guard}, for TensorFlow {wheels.BUILT_FOR}")
 
 
 def check_settings(context: Context) -> Result:
@@ -131,7 +117,7 @@ def check_autoload(context: Context) -> Result:
     """TensorFlow, in a separate process, can create a server with protocol='rdma'."""
     if context.quick:
         return Result("autoload", SKIP, "not tried: --quick does not start TensorFlow")
-    if importlib.util.find_spec("tensorflow") is None:
+    if not wheels.installed():
         return Result("autoload", SKIP, "not tried: TensorFlow is not installed")
     try:
         ran = subprocess.run(

@@ -429,7 +429,7 @@ def test_without_tensorflow_the_fabric_is_measured_and_the_rest_says_so(tmp_path
         ran = run(*words, env=without)
         assert (ran.returncode, ran.stdout) == (3, "")
         assert ran.stderr.startswith(f"error: not available: {sys.executable} has no TensorFlow")
-        assert "pip install 'tensorflow==2.21.*'" in ran.stderr
+        assert 'pip install "tensorflow==2.21.*"' in ran.stderr
 
 
 def test_a_folder_named_bench_in_the_working_directory_does_no_harm(tmp_path: Path) -> None:

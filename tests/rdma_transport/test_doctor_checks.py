@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rdma_transport import wheels
 from rdma_transport.doctor import host as local
 from rdma_transport.doctor import keras, limits, software, verbs
 from rdma_transport.doctor.context import Context, Need
@@ -61,25 +62,35 @@ def test_a_server_that_cannot_be_made(code: int, stdout: str, stderr: str, sente
 
 
 @pytest.mark.parametrize(
-    ("installed", "status"),
+    ("installed", "status", "fix"),
     [
-        (None, FAIL),
-        (("tensorflow", "2.20.1"), FAIL),
-        (("tensorflow-cpu", "2.21.3"), WARN),
-        (("tensorflow", "2.21.9"), PASS),
+        ([], WARN, 'install "tensorflow==2.21.*"'),
+        ([("tensorflow", "2.20.1")], FAIL, 'install "tensorflow==2.21.*"'),
+        ([("tensorflow-cpu", "2.20.1")], FAIL, 'install "tensorflow-cpu==2.21.*"'),
+        ([("tensorflow-cpu", "2.21.3")], PASS, ""),
+        ([("tensorflow", "2.21.9")], PASS, ""),
+        (
+            [("tensorflow", "2.21.9"), ("tensorflow-cpu", "2.21.9")],
+            WARN,
+            "uninstall -y tensorflow tensorflow-cpu && ",
+        ),
     ],
 )
 def test_versions_of_tensorflow(
-    installed: tuple[str, str] | None, status: str, monkeypatch: pytest.MonkeyPatch
+    installed: list[tuple[str, str]], status: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(software, "installed_tensorflow", lambda: installed)
-    assert software.check_tensorflow(Context()).status == status
+    monkeypatch.setattr(wheels, "installed", lambda: installed)
+    monkeypatch.setattr(wheels, "MINOR", "2.21")
+    found = software.check_tensorflow(Context())
+    assert found.status == status
+    assert fix in found.fix.get("shell", "")
+    assert bool(wheels.refusal()) == (not installed or status == FAIL)
 
 
 @pytest.mark.parametrize(
     ("installed", "legacy", "status", "sentence"),
     [
-        ({"keras": "3.15.1"}, "", PASS, 'for fit, pip install "tf-keras=='),
+        ({"keras": "3.15.1"}, "", PASS, 'for fit, pip install --no-deps "tf-keras=='),
         ({"keras": "3.15.1", "tf-keras": "2.21.0"}, "0", PASS, "for fit, import tf_keras (2.21.0)"),
         ({"keras": "3.15.1", "tf-keras": "2.21.0"}, "1", PASS, "tf.keras is tf-keras 2.21.0"),
         ({"keras": "3.15.1"}, "true", FAIL, "tf-keras is not installed"),

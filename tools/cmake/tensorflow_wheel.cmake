@@ -7,7 +7,7 @@ execute_process(
   OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 execute_process(
   COMMAND ${Python_EXECUTABLE} -c
-          "import importlib.metadata as m; print(m.version('tensorflow'))"
+          "import importlib.metadata as m; print(m.version(m.packages_distributions()['tensorflow'][0]))"
   OUTPUT_VARIABLE TENSORFLOW_VERSION
   OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 message(STATUS "TensorFlow ${TENSORFLOW_VERSION}")

@@ -1,0 +1,55 @@
+"""Which TensorFlow is installed, and whether the plugin was built for it.
+
+Nothing here imports TensorFlow. NumPy programs need none.
+"""
+
+import importlib.metadata
+import importlib.util
+import sys
+
+from rdma_transport import _native
+
+DISTRIBUTIONS = (
+    *("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "intel-tensorflow"),
+    *("tensorflow-rocm", "tensorflow-aarch64"),
+)
+BUILT_FOR = _native.TENSORFLOW_VERSION
+MINOR = ".".join(BUILT_FOR.split(".")[:2])
+
+
+def installed() -> list[tuple[str, str]]:
+    """Return name and version of each installed distribution that contains TensorFlow."""
+    found = []
+    for name in DISTRIBUTIONS:
+        try:
+            found.append((name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found if importlib.util.find_spec("tensorflow") else []
+
+
+def requirement(name: str = "tensorflow") -> str:
+    """Return what pip is to install for this plugin: ``"tensorflow==2.21.*"``, with quotes."""
+    return f'"{name}==' + MINOR + '.*"'
+
+
+def fits(version: str) -> bool:
+    """Whether the plugin was built for this version: the C++ ABI changes with the minor version."""
+    return version.split(".")[:2] == MINOR.split(".")
+
+
+def refusal() -> str:
+    """Return why this Python cannot use TensorFlow with the plugin, and the fix, or nothing."""
+    found = installed()
+    if not found:
+        return (
+            f"{sys.executable} has no TensorFlow. Install it: pip install {requirement()} (or "
+            f"{requirement('tensorflow-cpu')})"
+        )
+    name, version = found[0]
+    if fits(version):
+        return ""
+    return (
+        f"{sys.executable} has {name} {version}, and rdma_transport was built for TensorFlow "
+        f"{BUILT_FOR}. Install that: pip install {requirement(name)}"
+    )
