@@ -5,6 +5,7 @@ that runs as it is: give it a shorter form or a reason in tests/support/listed_c
 """
 
 import ast
+import functools
 import os
 import re
 import shlex
@@ -40,7 +41,8 @@ MAKE = [text for text in sorted(COMMANDS) if text.startswith("make ") and text n
 RUN = sorted(COMMANDS - set(LISTED) - set(MAKE) - SECOND - set(OTHER_HOST))
 OURS = ("rdma-transport", "python", ".venv/bin/python")
 BUILT = ("ctest ", "CHAOS_SEED=17 build/debug/")
-BY_A_SHELL = ("(umask 077; openssl", "cp examples/", *BUILT)
+BY_A_SHELL = ("(umask 077; openssl", "cp examples/", ". ", *BUILT)
+FIRST_PAGE = "docs/getting_started.md"
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +91,35 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def as_a_newcomer(script: str) -> subprocess.CompletedProcess[str]:
+    """Run it in the checkout by a shell that knows of no .venv."""
+    return subprocess.run(
+        ["bash", "-ec", script],
+        cwd=pages.ROOT,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")},
+        capture_output=True,
+        text=True,
+        timeout=patient(SECONDS),
+    )
+
+
+def set_up() -> str:
+    """What the first page says to type in each shell, after `make venv`."""
+    first, then = pages.in_block(FIRST_PAGE, pages.blocks(FIRST_PAGE, "sh")[0])
+    assert first.text == "make venv"
+    return then.text
+
+
+@functools.cache
+def path_of_a_newcomer() -> str:
+    ran = as_a_newcomer(f'{set_up()}; echo "$PATH"')
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
 def environment(folder: Path) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "HOME": str(folder), "SLURM_JOB_ID": "7"}
+    """What a reader of the first page has, without the settings of these tests."""
+    return os.environ | {"PATH": path_of_a_newcomer(), "HOME": str(folder), "SLURM_JOB_ID": "7"}
 
 
 def here(text: str, places: dict[str, str]) -> str:
@@ -183,6 +211,36 @@ def test_two_hosts_work(text: str, checkout: Path, tmp_path: Path) -> None:
             stack.callback(processes[-1].kill)
         for process in processes:
             assert process.wait(patient(SECONDS)) == 0, log.read_text()
+
+
+def test_the_first_page_leads_to_its_programs() -> None:
+    commands = [
+        command.text
+        for block in pages.blocks(FIRST_PAGE, "sh")[1:]
+        for command in pages.in_block(FIRST_PAGE, block)
+    ]
+    programs = {text.split()[0] for text in commands} - {"cp", "sbatch"}
+    assert programs == {"python", "rdma-transport"}
+    numpy = next(text for text in commands if text.startswith("rdma-transport run "))
+    lines = [set_up(), *(f"command -v {program}" for program in sorted(programs))]
+    ran = as_a_newcomer("\n".join([*lines, "python -m examples.launch --help >/dev/null", numpy]))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    where = Path(sys.executable).parent
+    assert ran.stdout.splitlines()[:2] == [str(where / program) for program in sorted(programs)]
+    assert as_a_newcomer("command -v rdma-transport").returncode != 0
+
+
+def test_files_that_the_first_page_names_are_there() -> None:
+    for block in pages.blocks(FIRST_PAGE, "sh"):
+        made: set[str] = set()
+        for command in pages.in_block(FIRST_PAGE, block):
+            *sources, last = shlex.split(command.text)[1:]
+            if command.text.startswith("cp "):
+                made.add(last)
+            else:
+                sources.append(last)
+            files = {word for word in sources if re.search(r"\.(py|sh)$", word)}
+            assert {file for file in files if not (pages.ROOT / file).exists()} <= made
 
 
 def test_mirrored_workers_without_the_launcher(tmp_path: Path) -> None:

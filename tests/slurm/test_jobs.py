@@ -31,9 +31,8 @@ def code(language: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a user has copied: the script of the documentation, and an example as its train.py."""
-    (script,) = code("bash")
-    (tmp_path / "job.sh").write_text(script)
+    """What a user has copied: the script of the job, and an example as its train.py."""
+    shutil.copy(EXAMPLES / "job.sh", tmp_path)
     shutil.copy(EXAMPLES / "mirrored.py", tmp_path / "train.py")
     shutil.copy(EXAMPLES / "parameter_server.py", tmp_path)
     return tmp_path
@@ -73,6 +72,7 @@ def sockets(slurm: Slurm) -> dict[str, list[str]]:
 
 
 def test_the_examples_have_the_code_of_the_documentation() -> None:
+    assert code("bash") == [(EXAMPLES / "job.sh").read_text()]
     programs = [path.read_text() for path in EXAMPLES.glob("*.py")]
     parts = code("python")
     assert len(parts) == 2

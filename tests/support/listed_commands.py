@@ -71,6 +71,8 @@ NOT_RUN = {
         'pip install "tf-keras==2.21.*"',
         "pip install --no-build-isolation --no-deps .",
         "pip install .",
+        'pip install ".[tensorflow]"',
+        'pip install "$(echo dist/rdma_transport-*.whl)[tensorflow]"',
         "pip install cmake cython ninja scikit-build-core",
         "pip install dist/rdma_transport-*.whl",
         "pip uninstall rdma_transport",
