@@ -5,7 +5,7 @@ from typing import Any
 
 from graph_analyzer import native
 from graph_analyzer.clusters import task_counts
-from graph_analyzer.functions import is_model, worker_of
+from graph_analyzer.functions import is_model, training_step, worker_of
 from graph_analyzer.plan import Plan
 from graph_analyzer.sources import graph_def_bytes
 from graph_analyzer.units import parse_size
@@ -29,7 +29,8 @@ def analyze(
 
     Variables that a function captures, and those of a model, are on the tasks on which they were
     created. Of a model, the plan is that of one worker's training step, whose loss is the sum of
-    the outputs.
+    the outputs. If the variables of a model are on no task, the parameter servers (job ``ps``) hold
+    them in turn.
 
     ``cluster``: a dict or JSON from job names to counts or lists of addresses; a
     ``tf.train.ClusterSpec``; a string such as ``ps=1,worker=2``; or a complete ``TF_CONFIG``.
@@ -42,8 +43,9 @@ def analyze(
     Raises ``AnalysisError`` for invalid input. Files of 2 GiB or more are rejected.
     """
     tasks = task_counts(cluster)
-    if not default_device and is_model(graph):
-        default_device = worker_of(tasks)
+    if is_model(graph):
+        graph = training_step(graph, tasks)
+        default_device = default_device or worker_of(tasks)
     limits = [None if limit is None else parse_size(limit) for limit in (arena_limit, inline_limit)]
     data = graph_def_bytes(graph, tags)
     return Plan.from_json(native.analyze(data, tasks, default_device, *limits))

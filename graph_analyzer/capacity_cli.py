@@ -13,7 +13,7 @@ from graph_analyzer.plan import Plan
 from graph_analyzer.records import VERSION
 from graph_analyzer.simulation import SCHEMES, STEPS, Behavior
 from graph_analyzer.units import parse_bandwidth, parse_seconds
-from rdma_transport.command_line import AsJson, make_console, print_json
+from rdma_transport.command_line import AsJson, print_json
 
 BANDWIDTH = "100Gbit"
 
@@ -139,11 +139,12 @@ def capacity(
         print_json({"version": VERSION, "capacity": rows})
         return
     from graph_analyzer.report import capacity_table, simulation_table
+    from rdma_transport.tables import Fitted, make_console
 
     console = make_console()
-    console.print(capacity_table(found))
+    console.print(Fitted(capacity_table(found)))
     if behavior is not None:
-        console.print(simulation_table(found, simulated, behavior))
+        console.print(Fitted(simulation_table(found, simulated, behavior)))
 
 
 def _numbers(text: str, option: str) -> list[int]:

@@ -7,9 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from graph_analyzer.capacity_cli import capacity
-from graph_analyzer.errors import AnalysisError
 from graph_analyzer.options import (
-    GRAPH_HELP,
     ArenaLimit,
     Batch,
     Cluster,
@@ -22,11 +20,8 @@ from graph_analyzer.options import (
 )
 from graph_analyzer.records import VERSION
 from rdma_transport.command_line import (
-    FAILED,
     AsJson,
-    fail,
     make_app,
-    make_console,
     print_json,
     run,
 )
@@ -47,12 +42,8 @@ app = make_app("Plan the tensors of a graph that cross between tasks.", PlanByDe
 
 @app.command()
 def plan(
-    graph: Annotated[Path | None, typer.Argument(metavar="GRAPH", help=GRAPH_HELP)] = None,
+    graph: GraphPath,
     cluster: Cluster = "",
-    live: Annotated[
-        str | None,
-        typer.Option(help="Show the plan of a running server instead: a process id, or all."),
-    ] = None,
     as_json: AsJson = False,
     picture: Annotated[
         Path | None, typer.Option(help="Draw the plan to this .png or .svg file.")
@@ -73,16 +64,10 @@ def plan(
 
     Prints each edge with its mode, bytes, allocation site and slots, and the memory of each task.
     """
-    if (graph is None) == (live is None):
-        raise AnalysisError("give either a graph, or --live with a process id or all")
-    if live is not None:
-        _show_live(live, as_json)
-        return
     if picture is not None:
         from graph_analyzer.picture import check_suffix
 
         check_suffix(picture)  # before the analysis, which may take a while
-    assert graph is not None
     made = read_plan(graph, cluster, arena_limit, inline_limit, default_device, tags)
     if made.why_empty:
         typer.echo(f"warning: {made.why_empty}", err=True)
@@ -99,11 +84,12 @@ def plan(
         print_json(made.as_dict() | ({"advice": advised.as_dict()} if advised else {}))
         return
     from graph_analyzer import report
+    from rdma_transport.tables import Fitted, make_console
 
     console = make_console()
     report.print_plan(made, console, rows)
     if advised:
-        console.print(report.advice_table(advised))
+        console.print(Fitted(report.advice_table(advised)))
 
 
 app.command()(capacity)
@@ -137,33 +123,9 @@ def advice(
         print_json({"version": VERSION, "advice": advised.as_dict()})
         return
     from graph_analyzer.report import advice_table
+    from rdma_transport.tables import Fitted, make_console
 
-    make_console().print(advice_table(advised))
-
-
-def _show_live(which: str, as_json: bool) -> None:
-    from rdma_transport import live
-
-    try:
-        answers, silent = live.ask(live.find([which]))
-    except ValueError as error:
-        raise AnalysisError(f"--live: {error}") from error
-    except LookupError as error:
-        fail(str(error.args[0]), FAILED)
-    if not answers:
-        fail("; ".join(silent.values()), FAILED)
-    for why in silent.values():  # a process may end meanwhile
-        typer.echo(f"warning: {why}", err=True)
-    plans = {pid: answer["plan"] for pid, answer in answers.items()}
-    if as_json:
-        print_json({"version": VERSION, "live": {str(pid): one for pid, one in plans.items()}})
-        return
-    from graph_analyzer.report import live_table
-
-    for pid, one in plans.items():
-        table = live_table(one)
-        table.title = f"edges that process {pid} sends"
-        make_console().print(table)
+    make_console().print(Fitted(advice_table(advised)))
 
 
 def main() -> None:

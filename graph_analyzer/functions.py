@@ -33,11 +33,12 @@ def worker_of(cluster: dict[str, int]) -> str:
     return "/job:worker/task:0" if "worker" in cluster else ""
 
 
-def training_step(model: Any) -> Any:
-    """Return a concrete function that computes the gradients of a model and updates its variables.
+def training_step(model: Any, cluster: dict[str, int]) -> Any:
+    """Return the GraphDef of computing the gradients of a model and updating its variables.
 
     The loss is the sum of the outputs, and the update subtracts the gradient: what crosses between
-    tasks does not depend on either. The model itself does not change. Raises ``AnalysisError``.
+    tasks does not depend on either. If no variable is on a task, they are on the parameter servers
+    in turn, as under ParameterServerStrategy. The model does not change. Raises ``AnalysisError``.
     """
     import tensorflow as tf
 
@@ -58,9 +59,15 @@ def training_step(model: Any) -> Any:
     def step(inputs: list[Any]) -> None:
         model.distribute_strategy.run(replica, args=(inputs,))
 
-    return step.get_concrete_function(
-        [tf.TensorSpec(one.shape, one.dtype, f"input_{i}") for i, one in enumerate(model.inputs)]
-    )
+    specs = [
+        tf.TensorSpec(one.shape, one.dtype, f"input_{i}") for i, one in enumerate(model.inputs)
+    ]
+    graph_def = graph_of(step.get_concrete_function(specs))
+    variables = [node for node in graph_def.node if node.op == "VarHandleOp"]
+    if "ps" in cluster and not any(node.device for node in variables):
+        for i, node in enumerate(variables):
+            node.device = f"/job:ps/task:{i % cluster['ps']}"
+    return graph_def
 
 
 def _subtract(variables: Iterable[Any], gradients: Iterable[Any]) -> None:

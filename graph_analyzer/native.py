@@ -1,7 +1,12 @@
 """The interface to the C++ analyzer in ``native/analyzer/``."""
 
+import ctypes
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 from graph_analyzer.errors import AnalysisError
@@ -35,19 +40,43 @@ def analyze(
 
 
 def _load() -> ModuleType:
+    """Load the analyzer. It needs TensorFlow's libraries, but not its slow Python modules."""
     from rdma_transport import wheels
 
     if refusal := wheels.refusal():
         raise AnalysisError(refusal)
     try:
-        import tensorflow  # noqa: F401  its libraries must be in the process first
-
+        if "tensorflow" not in sys.modules:
+            _load_tensorflow()
         from rdma_transport import _analyzer
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         raise AnalysisError(
             f"the native analyzer cannot be loaded ({error}). Install rdma_transport again"
         ) from error
     return _analyzer
+
+
+def _load_tensorflow() -> None:
+    found = find_spec("tensorflow")
+    if found is None or not found.submodule_search_locations:
+        raise ImportError("TensorFlow is not installed")
+    folder = Path(found.submodule_search_locations[0])
+    with quiet():
+        for name in ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2"):
+            ctypes.CDLL(os.fspath(folder / name), ctypes.RTLD_GLOBAL)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Discard the lines about the host that TensorFlow writes to stderr while it is loaded."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _setting(name: str) -> str:

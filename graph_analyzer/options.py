@@ -1,5 +1,6 @@
 """The options that several commands have, and the plan that they ask for."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,11 +9,15 @@ import typer
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.plan import Plan
 
-GRAPH_HELP = (
-    "Read a SavedModel directory, a .pb, .meta or .pbtxt file, the .json of a plan, or a function "
-    "or model of a script, as train.py:step. The script is run."
-)
-GraphPath = Annotated[Path, typer.Argument(metavar="GRAPH", help=GRAPH_HELP)]
+GraphPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="GRAPH",
+        help="Read a SavedModel directory, a .pb, .meta or .pbtxt file, the .json of a plan, a "
+        "Keras model (.keras), or a function or model of a script, as train.py:step. The script is "
+        "run.",
+    ),
+]
 Cluster = Annotated[
     str,
     typer.Option(
@@ -60,13 +65,32 @@ def read_plan(
     from graph_analyzer import analyze
 
     return analyze(
-        _in_script(graph) if ".py:" in graph.name else graph,
+        _load(graph),
         cluster,
         arena_limit=arena_limit,
         inline_limit=inline_limit,
         default_device=default_device,
         tags=None if tags is None else [tag.strip() for tag in tags.split(",") if tag.strip()],
     )
+
+
+def _load(graph: Path) -> Any:
+    if ".py:" in graph.name:
+        return _in_script(graph)
+    return _keras_model(graph) if graph.suffix == ".keras" else graph
+
+
+def _keras_model(path: Path) -> Any:
+    from graph_analyzer.native import quiet
+
+    try:
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        with quiet():
+            import keras
+
+            return keras.saving.load_model(path, compile=False)
+    except (ImportError, OSError, ValueError, TypeError) as error:
+        raise AnalysisError(f"{path}: {error}") from error
 
 
 def _in_script(place: Path) -> Any:

@@ -1,7 +1,6 @@
-"""Tables of a plan, of capacities, of advice and of a live server, for a terminal."""
+"""Tables of a plan, of capacities and of advice, for a terminal."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +12,7 @@ from graph_analyzer.plan import Plan, Traffic, total
 from graph_analyzer.records import MODES, Edge
 from graph_analyzer.simulation import Behavior, StepTimes
 from graph_analyzer.units import format_bandwidth, format_bytes, format_seconds
+from rdma_transport.tables import Fitted
 
 MODE_STYLES = {"static": "green", "dynamic": "yellow", "inline": "cyan", "grpc": "red"}
 
@@ -20,17 +20,21 @@ MODE_STYLES = {"static": "green", "dynamic": "yellow", "inline": "cyan", "grpc":
 def print_plan(plan: Plan, console: Console, rows: int = 0) -> None:
     """Print the edges, the memory per task, the bytes per link and the totals by mode.
 
-    Prints the ``rows`` largest edges; 0 means all.
+    Prints the ``rows`` largest edges; 0 means all. Prints no table if no tensor crosses.
     """
-    console.print(edge_table(plan, rows))
+    if plan.tensors:
+        _print_tables(plan, console, rows)
+    console.print(_summary(plan), style="dim", highlight=False)
+
+
+def _print_tables(plan: Plan, console: Console, rows: int) -> None:
+    console.print(Fitted(edge_table(plan, rows)))
     left = len(plan.tensors) - rows if rows else 0
     if left > 0:
         smaller = "edge is" if left == 1 else "edges are"
         console.print(f"{left} smaller {smaller} not shown (--rows 0 shows all)\n", style="dim")
-    console.print(memory_table(plan))
-    console.print(link_table(plan))
-    console.print(mode_table(plan))
-    console.print(_summary(plan), style="dim", highlight=False)
+    for table in (memory_table(plan), link_table(plan), mode_table(plan)):
+        console.print(Fitted(table))
 
 
 def edge_table(plan: Plan, rows: int = 0) -> Table:
@@ -60,9 +64,8 @@ def memory_table(plan: Plan) -> Table:
 
     The peaks are for one step in which tensors that are never in use together share memory.
     """
-    table = _table("Memory per task", "task", ">slots", ">their peak", ">sources", ">their peak")
-    _columns(table, ">registered")
-    _columns(table, ">sent per step", ">received per step")
+    table = _table("Memory per task", "task", ">slots", ">peak of slots", ">sources")
+    _columns(table, ">peak of sources", ">registered", ">sent per step", ">received per step")
     for task in plan.tasks:
         _row(
             table,
@@ -117,9 +120,9 @@ def capacity_table(found: Sequence[Capacity]) -> Table:
         f"{format_bytes(first.model_bytes)} of parameters, placed {_PLACED[first.placement]}; "
         f"{format_bandwidth(first.bandwidth)} per port and direction; {first.slots} slots per edge"
     )
-    table = _table(title, ">workers", ">servers", ">imbalance", ">memory, server", ">worker")
-    _columns(table, ">queue pairs, server", ">worker", ">all", ">link, each way")
-    _columns(table, ">server port, each way", ">step, overlapped", ">synchronous", "limit")
+    table = _table(title, ">workers", ">servers", ">imbalance", ">server memory", ">worker memory")
+    _columns(table, ">server QPs", ">worker QPs", ">all QPs", ">link, each way")
+    _columns(table, ">server port, each way", ">overlapped step", ">synchronous step", "limit")
     batched = any(one.samples_per_second is not None for one in found)
     _columns(table, *([">max. samples/s"] if batched else []))
     for one in found:
@@ -192,50 +195,6 @@ def advice_table(advice: Advice) -> Table:
     for name, cost in zip(names, sums, strict=True):
         _row(table, "all", name, "", _cost(cost, cost))
     return table
-
-
-def live_table(stats: dict[str, Any]) -> Table:
-    """Return a table of the plan of a running server, with its hits and misses.
-
-    ``stats`` is ``rdma_transport.stats()["plan"]``. Missing keys are shown as ``–``, because the
-    server may have another version.
-    """
-    table = _table("Plan of this server", "tensor", "from → to", "type", ">bytes", "mode")
-    _columns(table, ">slots", ">hits", ">misses", ">staged", "allocated by", "why")
-    edges = sorted(stats.get("edges", []), key=_live_order)
-    for edge in edges:
-        _row(
-            table,
-            str(edge.get("name", "–")),
-            f"{short(str(edge.get('source', '–')))} → {short(str(edge.get('destination', '–')))}",
-            type_text(str(edge.get("dtype", "–")), edge.get("shape")),
-            format_bytes(edge.get("bytes")),
-            _mode(str(edge.get("mode", "–"))),
-            *(str(edge.get(key, "–")) for key in ("slots", "hits", "misses")),
-            format_bytes(edge.get("staged_bytes", 0)),
-            str(edge.get("site", "–")),
-            str(edge.get("reason", "")),
-        )
-    table.caption = _live_caption(stats)
-    table.caption_justify = "left"
-    return table
-
-
-def _live_caption(stats: dict[str, Any]) -> Text:
-    misses = stats.get("misses", {})
-    why = ", ".join(f"{reason}: {count}" for reason, count in misses.items()) or "none"
-    counts = ", ".join(
-        f"{stats.get(key, '–')} {key.replace('_', ' ')}"
-        for key in ("hits", "promotions", "demotions", "slot_allocations")
-    )
-    counts += f"; misses: {why}"
-    sites = sorted(stats.get("staged_bytes_by_site", {}).items(), key=lambda item: -item[1])
-    staged = "; ".join(f"{site}: {format_bytes(size)}" for site, size in sites) or "none"
-    return Text(f"{counts}\nbytes staged by one copy, by allocation site: {staged}")
-
-
-def _live_order(edge: dict[str, Any]) -> tuple[int, str]:
-    return -(edge.get("bytes") or 0), str(edge.get("name", ""))
 
 
 _PLACED = {"even": "evenly", "greedy": "greedily as whole variables"}

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from graph_analyzer import wire
+from graph_analyzer import native, wire
 from graph_analyzer.errors import AnalysisError
-from graph_analyzer.functions import graph_of, is_model, training_step
+from graph_analyzer.functions import graph_of
 
 MAX_BYTES = 2**31
 """Protobuf's own limit: no valid GraphDef is larger."""
@@ -17,6 +17,9 @@ MAX_TEXT_BYTES = 2**28
 """Text is parsed in Python, which takes minutes per GiB. Use a binary file for larger graphs."""
 
 _FILES = "a SavedModel directory, or a .pb, .meta or .pbtxt file"
+_SCRIPTS = (
+    ". On the command line also a Keras model (.keras), or what a script calls NAME: train.py:NAME"
+)
 _FORMS = f"a tf.Graph, a GraphDef, a concrete function, a Keras model, {_FILES}"
 _MESSAGES = ("tensorflow.GraphDef", "tensorflow.MetaGraphDef", "tensorflow.SavedModel")
 _TEXT_KINDS = {
@@ -56,8 +59,6 @@ def _from_object(graph: Any, tags: Collection[str] | None) -> bytes:
         return _from_object(graph.as_graph_def(), tags)
     if hasattr(graph, "graph") and hasattr(graph, "function_def"):
         return _from_object(graph_of(graph), tags)
-    if is_model(graph):
-        return _from_object(training_step(graph), tags)
     if hasattr(graph, "get_concrete_function"):
         return _from_object(_only_concrete(graph), tags)
     raise AnalysisError(f"cannot read a graph from a {type(graph).__name__}; give {_FORMS}")
@@ -80,7 +81,7 @@ def _from_path(path: Path, tags: Collection[str] | None) -> bytes:
             return _from_directory(path, tags)
         if path.suffix not in (".pb", ".meta", ".pbtxt"):
             path.stat()
-            raise AnalysisError(f"{path}: unsupported file type; give {_FILES}")
+            raise AnalysisError(f"{path}: unsupported file type; give {_FILES}{_SCRIPTS}")
         if path.suffix == ".pbtxt":
             return _from_text(_read(path, MAX_TEXT_BYTES), path, tags)
         return _from_binary(memoryview(_read(path, MAX_BYTES)), str(path), tags)
@@ -126,9 +127,10 @@ def _from_text(data: bytes, path: Path, tags: Collection[str] | None) -> bytes:
     if kind is None:
         raise AnalysisError(f"{path}: not a GraphDef, MetaGraphDef or SavedModel")
     try:
-        from google.protobuf import text_format
-        from tensorflow.core.framework import graph_pb2
-        from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+        with native.quiet():
+            from google.protobuf import text_format
+            from tensorflow.core.framework import graph_pb2
+            from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
     except ImportError as error:
         raise AnalysisError(f"{path}: reading a text file needs TensorFlow: {error}") from error
 

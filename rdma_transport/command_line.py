@@ -25,8 +25,6 @@ EXIT_CODES = (
     "another host did not connect or answer in time; 130 Ctrl-C."
 )
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")]
-_PIPE_COLUMNS = 180
-"""The width without a terminal: enough for most rows."""
 _HELP = {"help_option_names": ["-h", "--help"]}
 _ClickException: Any = next(
     each for each in typer.BadParameter.__mro__ if "ClickException" in str(each)
@@ -119,14 +117,6 @@ def json_text(value: dict[str, Any]) -> str:
     """Return JSON in the character set of stdout."""
     utf = sys.stdout.encoding.lower().startswith("utf")
     return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=not utf)
-
-
-def make_console() -> Any:
-    """Return a console for stdout that is wide enough for tables in a pipe."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
 
 
 def invoke(application: typer.Typer, name: str | None = None) -> int:

@@ -73,6 +73,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "docs" / "images").mkdir(parents=True)
     (folder / "model").mkdir()
     (folder / "model" / "saved_model.pb").write_bytes(model())
+    tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)]).save(
+        folder / "model.keras"
+    )
     (script,) = [
         block
         for block in pages.blocks("docs/operations.md", "python")
@@ -166,7 +169,7 @@ def test_it_works(
     variables, log = environment(checkout), tmp_path / "log"
     with ExitStack() as stack:
         places = {}
-        if re.search("status|--live|metrics|timeline|--peer", run):
+        if re.search("status|metrics|timeline|--peer", run):
             cluster = request.getfixturevalue("cluster")
             stack.enter_context(job(cluster))
             places["host:2222"] = cluster.target("a").removeprefix("grpc://")

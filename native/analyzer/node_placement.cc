@@ -114,7 +114,8 @@ Status PlaceNodes(const std::vector<std::string>& tasks, const std::string& defa
   if (!check.any()) {
     return Invalid(
         "no node of the graph is placed on a task (tf.device('/job:...')), so nothing is known to "
-        "cross; place the graph, or give a default device");
+        "cross, as in a model that was exported to serve. Give a graph with tasks, the .keras file "
+        "of a model, a step or a model of a script (train.py:NAME), or --default-device");
   }
   std::vector<std::unique_ptr<ImaginedDevice>> devices;
   tf::DeviceSet set;

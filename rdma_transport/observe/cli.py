@@ -13,7 +13,6 @@ from rdma_transport.command_line import (
     AsJson,
     check_writable,
     fail,
-    make_console,
     print_json,
 )
 from rdma_transport.errors import BadInputError
@@ -33,10 +32,14 @@ def status(
     once: Annotated[
         bool, typer.Option("--once", help="Print once and exit, as in a pipe.")
     ] = False,
+    edges: Annotated[
+        bool,
+        typer.Option("--edges", help="Show what each edge of the plan carried, not the peers."),
+    ] = False,
     as_json: AsJson = False,
     picture: Annotated[Path | None, typer.Option(help="Draw the status to this .svg file.")] = None,
 ) -> None:
-    """Show the traffic, memory, peers and errors of running tasks.
+    """Show the traffic, memory, peers, edges and errors of running tasks.
 
     In a terminal, the view is interactive: arrows scroll, < and > sort, / filters, q quits.
     """
@@ -47,17 +50,19 @@ def status(
         if picture.suffix != ".svg":
             raise BadInputError(f"--picture {picture}: give a file name that ends in .svg")
         check_writable(picture)
+    from rdma_transport.tables import make_console
+
     console = make_console()
     refreshes = sys.stdout.isatty() and not console.is_dumb_terminal
     watches = refreshes and not (once or as_json or picture)
-    if watches and _watch(which or [], max(interval, 0.1), console):
+    if watches and _watch(which or [], edges, max(interval, 0.1), console):
         return
     before = samples.take(servers) if interval else None
     time.sleep(interval)
     after = samples.take(servers)
     if not after.answers:
         fail("; ".join(after.silent.values()), FAILED)
-    document = samples.describe(after, before)
+    document = samples.describe(after, before, edges)
     if picture is not None:
         from rdma_transport.observe.picture import draw
 
@@ -67,7 +72,7 @@ def status(
     else:
         from rdma_transport.observe.table import render
 
-        console.print(render(document, console.width))
+        console.print(render(document))
 
 
 def metrics(
@@ -172,7 +177,7 @@ def _servers(which: list[str] | None) -> list[live.LiveServer]:
         raise BadInputError(str(error)) from None
 
 
-def _watch(which: list[str], interval: float, console: Any) -> bool:
+def _watch(which: list[str], edges: bool, interval: float, console: Any) -> bool:
     """Show the status until the user quits or all processes have ended; False if it cannot."""
     try:
         from rdma_transport.observe import viewer
@@ -190,13 +195,13 @@ def _watch(which: list[str], interval: float, console: Any) -> bool:
         except LookupError:
             return None
 
-    shown = viewer.Viewer(take, interval)
+    shown = viewer.Viewer(take, interval, edges)
     why = shown.run()
     if why is None:
         sys.exit(FAILED)
     if why == viewer.INTERRUPTED:
         raise KeyboardInterrupt
     if why == viewer.ENDED and shown.document is not None:
-        console.print(render(shown.document, console.width))
+        console.print(render(shown.document))
         typer.echo("all processes have ended; above is their last status", err=True)
     return True

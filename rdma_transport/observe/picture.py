@@ -16,7 +16,7 @@ _WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 def draw(status: dict[str, Any], path: Path) -> None:
     """Draw the status to an SVG file. Raises ``OSError`` if it cannot be written."""
     console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
-    console.print(render(status, _COLUMNS))
+    console.print(render(status))
     picture = console.export_svg(title="rdma-transport status")
     # A picture must not make its reader's browser fetch fonts; "monospace" follows them.
     path.write_text(_WEB_FONT.sub("", picture), encoding="utf-8")

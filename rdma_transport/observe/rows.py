@@ -8,9 +8,8 @@ from typing import Any
 from rich.text import Text
 
 from graph_analyzer.report import short
-from graph_analyzer.units import format_bytes
 from rdma_transport.observe.samples import Sample, named
-from rdma_transport.observe.table import PEER_COLUMNS, Columns, total_bytes
+from rdma_transport.observe.table import EDGE_COLUMNS, PEER_COLUMNS, Columns, total_bytes
 
 _Value = Callable[[dict[str, Any]], float]
 
@@ -62,18 +61,6 @@ _PEER_ORDER = (
     "from", "peer", "transport", ">sends", ">receives", "link", "modes", ">outstanding", ">slots",
     ">ring", ">sent", ">received",
 )  # fmt: skip
-_EDGE_COLUMNS: Columns = {
-    "edge": lambda edge: edge["name"],
-    "from": lambda edge: short(edge["source"]),
-    "to": lambda edge: short(edge["destination"]),
-    "mode": lambda edge: edge["mode"],
-    ">bytes": lambda edge: format_bytes(edge["bytes"]),
-    ">hits": lambda edge: f"{edge['hits']:,}",
-    ">misses": lambda edge: f"{edge['misses']:,}",
-    ">staged": lambda edge: format_bytes(edge["staged_bytes"]),
-    ">slots": lambda edge: str(edge["slots"]),
-    "site": lambda edge: edge["site"],
-}
 _EDGE_VALUES: dict[str, _Value] = {
     ">bytes": lambda edge: edge["bytes"],
     ">hits": lambda edge: edge["hits"],
@@ -105,7 +92,7 @@ def _edges(_: dict[str, Any], sample: Sample) -> Iterable[Row]:
         for edge in stats["plan"]["edges"]:
             name = (edge["name"], edge["source"], edge["destination"], tuple(edge["shape"]))
             seen[name] += 1
-            yield _row(f"{pid} {name} {seen[name]}", pid, edge, _EDGE_COLUMNS, _EDGE_VALUES)
+            yield _row(f"{pid} {name} {seen[name]}", pid, edge, EDGE_COLUMNS, _EDGE_VALUES)
 
 
 def _row(
@@ -121,4 +108,4 @@ def _row(
 
 
 PEERS = View("peers", _PEER_ORDER, _peers)
-EDGES = View("edges", tuple(_EDGE_COLUMNS), _edges)
+EDGES = View("edges", tuple(EDGE_COLUMNS), _edges)

@@ -95,13 +95,15 @@ def _declare(outer: dict[str, Any], path: list[str], value: dict[str, Any]) -> N
         outer["required"] = sorted({*outer.get("required", ()), name})
 
 
-def describe(after: Sample, before: Sample | None) -> dict[str, Any]:
+def describe(after: Sample, before: Sample | None, edges: bool = False) -> dict[str, Any]:
     """Return the status of all processes. Rates are null for those not in ``before``."""
     processes = []
     for pid, stats in sorted(after.answers.items()):
         earlier = before.answers.get(pid) if before else None
         seconds = after.clock - before.clock if before and earlier else None
         processes.append(_process(pid, stats, earlier, seconds))
+        if edges:
+            processes[-1]["plan"]["edges"] = stats["plan"]["edges"]
     return {
         "version": VERSION,
         "host": socket.gethostname(),

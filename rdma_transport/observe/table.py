@@ -12,21 +12,21 @@ from rich.text import Text
 from graph_analyzer.report import short
 from graph_analyzer.units import format_bytes
 from rdma_transport.counters import MODES
+from rdma_transport.tables import Fitted
 
-_WIDE = 118  # columns that one row per peer needs; a narrower terminal gets two tables
 Columns = dict[str, Callable[[dict[str, Any]], str | Text]]  # ">" before a name: right-aligned
 _STYLES = {
     "grpc": "yellow", "unreachable": "red", "connecting": "cyan", "idle": "dim",
 }  # fmt: skip
 
 
-def render(status: dict[str, Any], width: int) -> Group:
-    """Return ``samples.describe()`` as tables for a terminal with ``width`` columns."""
+def render(status: dict[str, Any]) -> Group:
+    """Return ``samples.describe()`` as tables."""
     parts: list[RenderableType] = []
     for process in status["processes"]:
         tasks = ", ".join(map(short, process["tasks"])) or "no task"
         title = Text(f"{tasks}  (process {process['pid']})", style="bold")
-        parts += [title, facts(process), _peers(process, width >= _WIDE)]
+        parts += [title, facts(process), _rows(process)]
         parts += [*remarks(process), Text()]
     parts += [Text(one["reason"], style="red") for one in status["silent"]]
     return Group(*parts)
@@ -69,6 +69,10 @@ def _lines(process: dict[str, Any]) -> Iterable[tuple[str, Text]]:
     copied = process["copied_bytes"] + process["inline_copied_bytes"]
     staged = counted(process["staged_tensors"], "tensor")
     yield "copied", Text(f"{format_bytes(copied)}, {staged} by the sender")
+    sites = sorted(plan["staged_bytes_by_site"].items(), key=lambda site: -site[1])
+    if sites:
+        staged = "; ".join(f"{site} {format_bytes(size)}" for site, size in sites)
+        yield "copied of", Text(staged)
     for way in ("sent", "received"):
         replies = process["data_service"][way]
         if replies["elements"]:
@@ -93,32 +97,30 @@ def _reasons(counts: dict[str, int]) -> str:
     return ": " * bool(ordered) + "; ".join(f"{reason} {count:,}" for reason, count in ordered)
 
 
-def _peers(process: dict[str, Any], wide: bool) -> RenderableType:
-    if not process["peers"]:
-        return Padding(Text("no peers yet", style="dim"), (0, 2), expand=False)
-    columns = dict(PEER_COLUMNS)
-    if len(process["tasks"]) < 2:
-        del columns["from"]
-    if not any(peer["rates"] for peer in process["peers"]):
+def _rows(process: dict[str, Any]) -> RenderableType:
+    """Return the table of edges, if the status has them, or else of peers."""
+    rows, columns, what = process["peers"], dict(PEER_COLUMNS), "peers"
+    if "edges" in process["plan"]:
+        rows, columns, what = process["plan"]["edges"], EDGE_COLUMNS | {"why": _why}, "edges"
+        rows = sorted(rows, key=lambda edge: (-(edge["bytes"] or 0), edge["name"]))
+    elif not any(peer["rates"] for peer in rows):
         del columns[">sends"], columns[">receives"]
-    if wide:
-        return _table(process["peers"], columns)
-    below = ("modes", ">outstanding", ">slots", ">ring")
-    names = ("from", "peer")
-    above = {name: cell for name, cell in columns.items() if name not in below}
-    rest = {name: cell for name, cell in columns.items() if name in (*names, *below)}
-    return Group(_table(process["peers"], above), _table(process["peers"], rest))
-
-
-def _table(peers: list[dict[str, Any]], columns: Columns) -> Padding:
+    if not rows:
+        return Padding(Text(f"no {what} yet", style="dim"), (0, 2), expand=False)
+    if len(process["tasks"]) < 2:
+        columns.pop("from")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in columns:
         right = name.startswith(">")
         justify: JustifyMethod = "right" if right else "left"
         table.add_column(name.lstrip(">"), justify=justify, no_wrap=right)
-    for peer in peers:
-        table.add_row(*(cell(peer) for cell in columns.values()))
-    return Padding(table, (0, 2), expand=False)
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return Padding(Fitted(table), (0, 2), expand=False)
+
+
+def _why(edge: dict[str, Any]) -> str:
+    return str(edge["reason"])
 
 
 def total_bytes(modes: dict[str, Any]) -> int:
@@ -220,4 +222,16 @@ PEER_COLUMNS: Columns = {
     ">outstanding": lambda peer: f"{peer['outstanding_tensors']:,}",
     ">slots": _slots,
     ">ring": _ring,
+}
+EDGE_COLUMNS: Columns = {
+    "edge": lambda edge: edge["name"],
+    "from": lambda edge: short(edge["source"]),
+    "to": lambda edge: short(edge["destination"]),
+    "mode": lambda edge: edge["mode"],
+    ">bytes": lambda edge: format_bytes(edge["bytes"]),
+    ">hits": lambda edge: f"{edge['hits']:,}",
+    ">misses": lambda edge: f"{edge['misses']:,}",
+    ">staged": lambda edge: format_bytes(edge["staged_bytes"]),
+    ">slots": lambda edge: str(edge["slots"]),
+    "site": lambda edge: edge["site"],
 }

@@ -47,14 +47,14 @@ class Viewer(App[str]):
         Binding("e", "switch", "Edges/peers"),
     ]
 
-    def __init__(self, take: Take, interval: float) -> None:
+    def __init__(self, take: Take, interval: float, edges: bool = False) -> None:
         super().__init__()
         self.document: dict[str, Any] | None = None
         self._take = take
         self._interval = interval
         self._sample: Sample | None = None
         self._seen: set[int] = set()
-        self._view = PEERS
+        self._view = EDGES if edges else PEERS
         self._sorted = {PEERS.name: 0, EDGES.name: 0}  # by view: the column
         self._reversed = False
         self._shown: list[Row] = []

@@ -10,9 +10,11 @@ from subprocess import CompletedProcess
 from typing import IO
 
 import pytest
+import tensorflow as tf
 
-from graph_analyzer import Plan
+from graph_analyzer import AnalysisError, Plan
 from graph_analyzer.cli import main
+from graph_analyzer.options import read_plan
 from tests.graph_analyzer.test_input import GRAPH
 from tests.graph_analyzer.test_plan import BIAS, SAMPLE, WEIGHT
 from tests.support.deadlines import patient
@@ -172,9 +174,31 @@ def test_a_function_of_a_script(tmp_path: Path) -> None:
     assert (ran.returncode, "ZeroDivisionError: division by zero" in ran.stderr) == (2, True)
 
 
-def test_a_server_that_is_not_there_is_exit_code_1() -> None:
-    ran = run("plan", "--live", "99999999")
-    assert (ran.returncode, ran.stderr) == (1, "error: there is no process 99999999\n")
+def test_a_graph_without_tasks_names_what_would_help(tmp_path: Path) -> None:
+    with tf.Graph().as_default() as graph:
+        tf.constant(1.0)
+    (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    ran = run(tmp_path / "graph.pb", "-c", "ps=1")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    for words in (".keras", "train.py:NAME", "--default-device"):
+        assert words in ran.stderr
+    assert ran.stderr.count("\n") == 1, "not a line of TensorFlow's"
+
+
+def test_a_saved_keras_model(tmp_path: Path) -> None:
+    """Its variables are on the parameter servers in turn. It needs no cluster."""
+    path = tmp_path / "model.keras"
+    layers = [tf.keras.Input([8]), tf.keras.layers.Dense(32), tf.keras.layers.Dense(2)]
+    tf.keras.Sequential(layers).save(path)
+    plan = read_plan(path, "ps=2,worker=1", None, None, "", None)
+    assert {variable.task for variable in plan.variables} == {f"/job:ps/task:{i}" for i in (0, 1)}
+    weights = {(edge.source, edge.shape) for edge in plan.tensors if "ps" in edge.source}
+    assert {shape for _, shape in weights} == {(8, 32), (32,), (32, 2), (2,)}
+    gradients = {(edge.destination, edge.shape) for edge in plan.tensors if "ps" not in edge.source}
+    assert gradients == weights
+    path.write_bytes(b"PK")
+    with pytest.raises(AnalysisError, match=r"model\.keras: "):
+        read_plan(path, "ps=2,worker=1", None, None, "", None)
 
 
 @pytest.mark.parametrize(
@@ -185,11 +209,11 @@ def test_a_server_that_is_not_there_is_exit_code_1() -> None:
         (["graph.pb", "-c", "ps"], "the cluster has an invalid part 'ps'"),
         (["graph.pb", "-c", "ps=1", "--arena-limit", "much"], "'much' is not a size"),
         (["corrupt.pb", "-c", "ps=1"], "corrupt, or not a graph"),
-        (["cli.py", "-c", "ps=1"], "unsupported file type"),
+        (["cli.py", "-c", "ps=1"], "what a script calls NAME: train.py:NAME"),
         (["corrupt.json"], "not a plan"),
         (["plan.json", "--picture", "out.gif"], "ends in .png or .svg"),
         (["plan.json", "--rows", "-1"], "--rows"),
-        (["--json"], "give either a graph"),
+        (["--json"], "Missing argument 'GRAPH'"),
         (["plan.json", "--nonsense"], "No such option"),
         (["capacity"], "either a graph, or the size of the parameters with --mib"),
         (["capacity", "--mib", "nan"], "greater than 0"),

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graph_analyzer import AnalysisError, Plan, Task, advise, capacity, report
+from rdma_transport.tables import Fitted
 from tests.graph_analyzer.test_plan import SERVER, WORKERS, sample
 from tests.support.planned import MATRIX, PS, W0, W1, plan_of, product, use
 
@@ -88,10 +89,24 @@ def test_a_printed_plan_names_what_it_leaves_out_and_sums_control_edges_in_a_lin
     assert "slots 73.50 MiB instead of 98.00 MiB" in text
 
 
-def test_an_empty_plan_prints() -> None:
+def test_an_empty_plan_prints_no_tables() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     report.print_plan(Plan(0, 0.0, 0, (), (), ()), console)
-    assert "0 nodes" in console.export_text()
+    assert console.export_text().startswith("0 nodes analyzed")
+
+
+def test_a_narrow_terminal_gets_whole_words() -> None:
+    plan = sample()
+    console = Console(width=80, record=True, file=io.StringIO())
+    report.print_plan(plan, console)
+    console.print(Fitted(report.capacity_table([capacity(plan, 8, 2, bandwidth=12.5e9)])))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for words in ("task worker:0", "received per step", "server QPs 8", "limit server port"):
+        assert words in text
+    for edge in plan.tensors:
+        assert f"tensor {edge.name}" in text
 
 
 def test_capacity_and_advice_tables() -> None:
@@ -109,51 +124,6 @@ def test_capacity_and_advice_tables() -> None:
     ]
     assert advice[0][6] == "sufficient factors"
     assert advice[1][6] == "ring all-reduce"
-
-
-LIVE: dict[str, Any] = {
-    "edges": [
-        {
-            "name": "w0/read:0",
-            "source": "/job:ps/replica:0/task:0",
-            "destination": WORKERS[0],
-            "dtype": "float32",
-            "shape": [2, None],
-            "bytes": None,
-            "mode": "dynamic",
-            "reason": "the [first] dimension is unknown",
-            "slots": 0,
-            "hits": 3,
-            "misses": 4,
-            "site": "w0",
-            "staged_bytes": 2048,
-        },
-    ],
-    "hits": 3,
-    "misses": {"another shape": 4},
-    "promotions": 1,
-    "demotions": 2,
-    "staged_bytes_by_site": {"small": 10, "w0": 2048},
-}
-
-
-def test_a_live_server_shows_what_happened() -> None:
-    table = report.live_table(LIVE)
-    assert shown(table) == [
-        [
-            *("w0/read:0", "ps:0 → worker:0", "float32[2, ?]", "?", "dynamic", "0", "3", "4"),
-            *("2.00 KiB", "w0", "the [first] dimension is unknown"),
-        ]
-    ]
-    assert str(table.caption) == (
-        "3 hits, 1 promotions, 2 demotions, – slot allocations; misses: another shape: 4\n"
-        "bytes staged by one copy, by allocation site: w0: 2.00 KiB; small: 10 B"
-    )
-
-
-def test_a_live_server_of_another_version_still_shows() -> None:
-    assert shown(report.live_table({"edges": [{"name": "x"}]}))[0][0] == "x"
-    assert shown(report.live_table({})) == []
 
 
 def many(workers: int) -> Plan:

@@ -192,11 +192,22 @@ def test_a_narrow_terminal_shows_all_in_whole_words(cluster: Cluster) -> None:
     with job(cluster), Terminal(narrow, columns=80) as terminal:
         assert terminal.end() == 0
         screen = terminal.screen()
-    assert re.search(r"^ +peer +transport +link +sent +received$", screen, re.MULTILINE)
-    assert re.search(r"^ +peer +modes +outstanding +slots +ring$", screen, re.MULTILINE)
-    link, rest = re.findall(r"^ +b:0 .*$", screen, re.MULTILINE)
-    assert re.search(r"shm +up", link)
-    assert re.search(r"static [\d.]+%.* \d+ +(\d+/\d+|–) +\d+ %$", rest)
+    assert re.search(r"^ +peer b:0$", screen, re.MULTILINE)
+    for cell in ("transport shm", r"link up \d+ s", r"modes static [\d.]+%.*", r"ring \d+ %"):
+        assert re.search(rf"(^|   ) *{cell}($|   )", screen, re.MULTILINE), screen
+
+
+def test_the_edges_of_the_plan_and_what_happened(cluster: Cluster) -> None:
+    with job(cluster):
+        ran = run("status", pid(cluster), "--edges", "--interval", 0)
+        document = valid(run("status", pid(cluster), "--edges", "--json", "--interval", 0).stdout)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    (row,) = re.findall(r"^.*wide.*$", ran.stdout, re.MULTILINE)
+    assert re.search(r"b:0 +static +64.00 KiB +[\d,]+ +\d+ ", row), row
+    assert row.rstrip().endswith("planned from the graph")
+    edges = document["processes"][0]["plan"]["edges"]
+    (wide,) = [edge for edge in edges if "wide" in edge["name"]]
+    assert (wide["bytes"], wide["mode"], wide["hits"] > 0) == (WIDE, "static", True)
 
 
 def test_it_ends_with_the_process_that_it_watches() -> None:
