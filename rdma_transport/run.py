@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -11,13 +12,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
 
+from rdma_transport import error_file
 from rdma_transport.command_line import INTERRUPTED
 from rdma_transport.errors import BadInputError
 from rdma_transport.slurm import Step, find_step, port_of
@@ -25,10 +26,16 @@ from rdma_transport.slurm import Step, find_step, port_of
 _GRACE = 5.0  # seconds, for ranks to end after another one failed, and after each signal
 _POLL = 0.02
 _SECRET = "RDMA_TRANSPORT_SECRET_FILE"
-# Ends the rank if this process dies, then becomes the user's command.
-_STARTER = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execvp(sys.argv[1], sys.argv[1:])"
-)
+# Ends the rank if this process dies, keeps it to processors, then becomes the user's command.
+_STARTER = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)
+os.sched_setaffinity(0, map(int, sys.argv[1].split(",")))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+# The end of what a rank prints that fails only because another one ended before.
+_SECONDARY = re.compile(r"\brank \d+ is gone\b")
+_LONGEST = 300  # characters of a line that is repeated
 
 
 def run(
@@ -57,6 +64,13 @@ def run(
         bool,
         typer.Option("--mpi4py", help="Let 'from mpi4py import MPI' import rdma_transport.mpi."),
     ] = False,
+    bind: Annotated[
+        bool,
+        typer.Option(
+            "--bind/--no-bind",
+            help="Keep each rank to its share of the processors, if each has one.",
+        ),
+    ] = True,
 ) -> None:
     """Start the ranks of a NumPy or mpi4py job on this host.
 
@@ -65,8 +79,11 @@ def run(
     Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun
     does, and OMP_NUM_THREADS to this rank's share of the processors unless it is set. Without
     RDMA_TRANSPORT_SECRET_FILE the ranks get a secret of their own. Each line of output starts with
-    the rank. If a rank fails, the others of this host are ended, and the command exits with the
-    code of the first one that failed (128 + N after signal N). Ctrl-C ends all ranks.
+    the rank. If this host has a processor for each of its ranks, each rank is kept to its share of
+    them, as mpirun does; --no-bind lets all ranks use all processors.
+
+    If a rank fails, the others of this host are ended, and the command exits with the code of the
+    rank whose failure came first (128 + N after signal N). Ctrl-C ends all ranks.
 
     With --nnodes, run the same command on each host, with its --node-rank. Ranks of different hosts
     authenticate each other only if RDMA_TRANSPORT_SECRET_FILE names the same secret on all.
@@ -94,8 +111,10 @@ def run(
             )
         os.execve(program, command, _environment_of(step, mpi4py))
     place = _place(ranks or 2, nnodes, node_rank, master_addr, master_port)
-    with _secret(place) as secret:
-        job = Job([program, *command[1:]], place, _environment(place, mpi4py, secret))
+    with tempfile.TemporaryDirectory(prefix="rdma_transport_") as folder:
+        environment = _environment(place, mpi4py, _secret(place, Path(folder)))
+        processors = _processors(place.local_size, bind)
+        job = Job([program, *command[1:]], place, environment, processors, Path(folder))
         code = job.run()
     raise typer.Exit(code)
 
@@ -132,13 +151,26 @@ def _place(ranks: int, nodes: int, node: int | None, master_addr: str, master_po
 
 
 class Job:
-    """The processes of this host's ranks, and the threads that copy their output."""
+    """The processes of this host's ranks, and the threads that copy their output.
 
-    def __init__(self, command: list[str], place: Place, environment: dict[str, str]) -> None:
+    `processors` has those of each rank. The ranks report errors in files of `folder`.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        place: Place,
+        environment: dict[str, str],
+        processors: list[list[int]],
+        folder: Path,
+    ) -> None:
         self._command, self._place, self._shared = command, place, environment
+        self._allowed, self._folder = processors, folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._threads: list[threading.Thread] = []
+        self._threads: list[list[threading.Thread]] = []  # of each process
         self._output = threading.Lock()
+        self._last = [""] * place.local_size  # line on stderr
+        self._failed: list[int] = []  # in the order in which they ended
         self._stopped = 0  # by this signal
 
     def run(self) -> int:
@@ -154,8 +186,8 @@ class Job:
             self._end(signal.SIGTERM)
             for number, handler in previous.items():
                 signal.signal(number, handler)
-        for thread in self._threads:
-            thread.join(_GRACE)  # a grandchild may hold the pipe
+        for local in range(self._place.local_size):
+            self._read_all(local, _GRACE)
         if self._stopped:
             return INTERRUPTED if self._stopped == signal.SIGINT else 128 + self._stopped
         return code
@@ -165,49 +197,94 @@ class Job:
 
     def _start(self, local: int) -> None:
         rank = self._place.first + local
+        own = {"RANK": str(rank), "LOCAL_RANK": str(local)}
+        own[error_file.VARIABLE] = str(self._error_file(local))
+        allowed = ",".join(map(str, self._allowed[local]))
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _STARTER, *self._command],
-            env=self._shared | {"RANK": str(rank), "LOCAL_RANK": str(local)},
+            [sys.executable, "-I", "-S", "-c", _STARTER, allowed, *self._command],
+            env=self._shared | own,
             stdin=None if rank == 0 else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C comes from here only
         )
         self._processes.append(process)
-        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-            assert source is not None
-            thread = threading.Thread(target=self._copy, args=(rank, source, target), daemon=True)
+        threads = [
+            threading.Thread(target=self._copy, args=(local, source, target), daemon=True)
+            for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+        ]
+        self._threads.append(threads)
+        for thread in threads:
             thread.start()
-            self._threads.append(thread)
 
-    def _copy(self, rank: int, source: IO[bytes], target: IO[str]) -> None:
+    def _error_file(self, local: int) -> Path:
+        return self._folder / f"error_{local}.json"
+
+    def _copy(self, local: int, source: IO[bytes], target: IO[str]) -> None:
         """Copy lines, each behind the rank. Of a line that is redrawn, only the last state."""
-        prefix = f"[{rank}] "
+        prefix = f"[{self._place.first + local}] "
         for line in source:
             text = line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
+            if target is sys.stderr and text.strip():
+                self._last[local] = text.strip()
             with self._output, contextlib.suppress(OSError, ValueError):
                 target.write(f"{prefix}{text}\n")
                 target.flush()
 
+    def _read_all(self, local: int, seconds: float) -> None:
+        """Wait until a rank that has ended is read to the end; a grandchild may hold the pipe."""
+        for thread in self._threads[local]:
+            thread.join(seconds)
+
     def _wait(self) -> int:
         """Wait until all ranks have ended; after the first failure, end the others."""
         while not self._stopped:
-            codes = [process.poll() for process in self._processes]
-            failed = [(self._place.first + i, code) for i, code in enumerate(codes) if code]
-            if failed:
-                rank, code = failed[0]
-                how = f"exited with code {code}" if code > 0 else f"ended by signal {-code}"
+            ended = self._look()
+            if self._failed:
                 # The others usually find out, and report it themselves.
-                self._wait_for_end(_GRACE)
-                with self._output:
-                    others = "the other ranks" if self._place.alone else "this host's other ranks"
-                    print(f"error: rank {rank} {how}; ended {others}", file=sys.stderr)
-                return code if code > 0 else 128 - code
-            if None not in codes:
+                deadline = time.monotonic() + _GRACE
+                while not self._look() and not self._aborted() and time.monotonic() < deadline:
+                    time.sleep(_POLL)
+                return self._report()
+            if ended:
                 return 0
             time.sleep(_POLL)
         self._end(signal.Signals(self._stopped))
         return 128 + self._stopped
+
+    def _look(self) -> bool:
+        """Note which ranks have failed since the last call; return whether all have ended."""
+        codes = [process.poll() for process in self._processes]
+        for local, code in enumerate(codes):
+            if code is None or local in self._failed:
+                continue
+            if code or self._error_file(local).exists():
+                self._failed.append(local)
+        return None not in codes
+
+    def _aborted(self) -> int | None:
+        """Return the first rank that reported why it ended, which is no consequence of others."""
+        return next((each for each in self._failed if self._error_file(each).exists()), None)
+
+    def _report(self) -> int:
+        """Print which rank failed first, and why; return its exit code."""
+        local = self._aborted()
+        if local is None:
+            local = next(filter(self._failed_by_itself, self._failed), self._failed[0])
+        code: int = self._processes[local].returncode
+        how = f"exited with code {code}" if code >= 0 else f"ended by signal {-code}"
+        how = error_file.message_in(self._error_file(local)) or how
+        others = "the other ranks" if self._place.alone else "this host's other ranks"
+        last = self._last[local][:_LONGEST]
+        with self._output:
+            print(f"error: rank {self._place.first + local} {how}; ended {others}", file=sys.stderr)
+            if last:
+                print(f"the last line of its errors: {last}", file=sys.stderr)
+        return code if code >= 0 else 128 - code
+
+    def _failed_by_itself(self, local: int) -> bool:
+        self._read_all(local, 1)
+        return not _SECONDARY.search(self._last[local])
 
     def _wait_for_end(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -281,15 +358,31 @@ def _free_port() -> int:
         return port
 
 
-@contextlib.contextmanager
-def _secret(place: Place) -> Iterator[str]:
-    """The file of the job's secret: the user's, or a new one that ends with a job of one host."""
+def _secret(place: Place, folder: Path) -> str:
+    """Return the file of the job's secret: the user's, or a new one in the job's folder."""
     given = os.environ.get(_SECRET, "")
     if given or not place.alone:
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="rdma_transport_") as folder:
-        path = Path(folder, "secret")
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-        yield str(path)
+        return given
+    path = folder / "secret"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32) + "\n")
+    return str(path)
+
+
+def _processors(ranks: int, bind: bool) -> list[list[int]]:
+    """Return the processors of each rank: equal shares of neighbors, or all for each."""
+    allowed = sorted(os.sched_getaffinity(0), key=_position)
+    share = len(allowed) // ranks
+    if not bind or share == 0:
+        return [allowed] * ranks
+    return [allowed[rank * share : (rank + 1) * share] for rank in range(ranks)]
+
+
+def _position(processor: int) -> tuple[int, int, int]:
+    """Return socket and core of a processor, so that threads of a core are neighbors."""
+    topology = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
+    try:
+        socket_number = int((topology / "physical_package_id").read_text())
+        return socket_number, int((topology / "core_id").read_text()), processor
+    except (OSError, ValueError):
+        return 0, processor, processor

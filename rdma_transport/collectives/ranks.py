@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rdma_transport._fabric import FabricValueError
 from rdma_transport.errors import BadInputError
 from rdma_transport.slurm import find_step, parse_number, port_of
 
@@ -35,8 +36,16 @@ def find_ranks(environment: Mapping[str, str] = os.environ) -> Ranks:
 
     Knows ``rdma-transport run``, torchrun, mpirun and srun. The meeting place is ``MASTER_ADDR``
     and ``MASTER_PORT``; without them, a port of this host that follows from the job's name. Under
-    srun it is a port of the step's first node. Raise ``BadInputError`` if a variable is malformed.
+    srun it is a port of the step's first node. Raise ``FabricValueError`` if a variable is
+    malformed.
     """
+    try:
+        return _found(environment)
+    except BadInputError as error:
+        raise FabricValueError(str(error)) from None
+
+
+def _found(environment: Mapping[str, str]) -> Ranks:
     for rank_name, size_name, job_names in _LAUNCHERS:
         if rank_name in environment and size_name in environment:
             rank, size = (parse_number(environment, name) for name in (rank_name, size_name))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from rdma_transport.collectives import Ranks, find_ranks
-from rdma_transport.errors import BadInputError
+from rdma_transport.fabric import FabricValueError
 from rdma_transport.slurm import first_host
 from tests.support.deadlines import patient
 from tests.support.members import TCP
@@ -60,6 +60,52 @@ def test_the_first_failing_rank_ends_all() -> None:
     assert "rank 1 exited with code 7" in result.stderr
     assert time.monotonic() - start < patient(50)
     assert run("-n", "1", "--", "sh", "-c", "kill -9 $$").returncode == 137
+
+
+FIRST = """
+    import sys
+    from rdma_transport.collectives import Communicator
+    world = Communicator.connect()
+    if world.rank == 1:
+        {}
+    world.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "cause"),
+    [
+        ("raise ValueError('the cause')", 1, "ValueError: the cause"),
+        ("sys.exit('3 is odd')", 1, "3 is odd"),
+    ],
+)
+def test_ranks_that_fail_because_of_another_are_not_blamed(
+    script: object, failure: str, code: int, cause: str
+) -> None:
+    path = script(FIRST.format(failure))  # type: ignore[operator]
+    result = run("-n", "3", "--", sys.executable, path)
+    assert result.returncode == code
+    assert f"error: rank 1 exited with code {code}; ended the other ranks\n" in result.stderr
+    assert result.stderr.endswith(f"the last line of its errors: {cause}\n")
+
+
+def test_each_rank_has_its_share_of_the_processors() -> None:
+    show = "import os; print(*os.sched_getaffinity(0))"
+    everything = os.sched_getaffinity(0)
+    for words, share in (
+        ((), len(everything) // 2 or 1),
+        (("--no-bind",), len(everything)),
+    ):
+        result = run("-n", "2", *words, "--", sys.executable, "-c", show)
+        assert result.returncode == 0, result.stderr
+        shares = [set(map(int, line.split()[1:])) for line in result.stdout.splitlines()]
+        assert [len(each) for each in shares] == [share, share]
+        assert set.union(*shares) <= everything
+        assert words or len(everything) == 1 or not set.intersection(*shares)
+    many = str(len(everything) + 1)
+    result = run("-n", many, "--", sys.executable, "-c", show)
+    shares = [set(map(int, line.split()[1:])) for line in result.stdout.splitlines()]
+    assert shares == [everything] * (len(everything) + 1)
 
 
 def test_wrong_usage() -> None:
@@ -340,7 +386,7 @@ def test_ranks_from_the_environment() -> None:
     torchrun = ours | {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert find_ranks(torchrun).port != 99
     for wrong in ({"RANK": "4"}, {"RANK": "x"}, {"WORLD_SIZE": "-1"}):
-        with pytest.raises(BadInputError):
+        with pytest.raises(FabricValueError):
             find_ranks(ours | wrong)
 
 
@@ -357,7 +403,7 @@ def test_ranks_of_a_step_of_slurm() -> None:
     assert found.port == find_ranks(STEP | {"SLURM_PROCID": "0"}).port
     assert find_ranks(STEP | {"MASTER_ADDR": "n4", "MASTER_PORT": "9"}).host == "n4"
     assert find_ranks(STEP | {"SLURM_STEP_NUM_NODES": "1"}).host == "127.0.0.1"
-    with pytest.raises(BadInputError):
+    with pytest.raises(FabricValueError):
         find_ranks(STEP | {"SLURM_PROCID": "3"})
     batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "3", "SLURM_JOB_ID": "7"}  # of sbatch -n 3
     assert find_ranks(batch) == Ranks(0, 1)
