@@ -12,6 +12,7 @@
 #include "plugin/arena_allocator.h"
 #include "plugin/kernel_times.h"
 #include "plugin/mutable_buffers.h"
+#include "plugin/owned_buffer.h"
 #include "protocol/counters.h"
 #include "protocol/process.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
@@ -48,11 +49,12 @@ bool IsValueOutsideArena(const OpKernel& kernel, const Tensor& input) {
 }
 
 // Kernels that keep an input, or write into it without checking. They get a copy: a variable must
-// not pin a producer's memory, and a producer's memory must not change.
+// not pin a producer's memory, and a producer's memory must not change. What a function returns may
+// be written through DLPack.
 bool NeedsOwnInput(const OpKernel& kernel) {
   static constexpr std::string_view kTypes[] = {"AssignVariableOp", "InplaceUpdate", "InplaceAdd",
                                                 "InplaceSub",       "PyFunc",        "EagerPyFunc",
-                                                "PyFuncStateless"};
+                                                "PyFuncStateless",  "_Retval"};
   const auto type = kernel.type_string_view();
   for (const std::string_view candidate : kTypes) {
     if (std::string_view(type.data(), type.size()) == candidate) return true;
@@ -68,34 +70,24 @@ Tensor CopyOf(const Tensor& tensor, tensorflow::Allocator* allocator) {
   return copy;
 }
 
-// While a kernel runs, holds an extra reference to each input that is mapped from a peer, so that
-// no kernel reuses such a buffer for its result. (OwnsMemory() does not cover a slice of such a
-// tensor.) A slot may be reused: the peer writes it again only after it was dropped. Replaces those
-// inputs that the kernel must own.
-class InputGuard {
+// While a kernel runs, replaces those inputs that it must own by copies.
+class OwnInputs {
  public:
-  InputGuard(OpKernel* kernel, OpKernelContext* context, tensorflow::Allocator* allocator)
+  OwnInputs(OpKernel* kernel, OpKernelContext* context, tensorflow::Allocator* allocator)
       : context_(context) {
+    if (!NeedsOwnInput(*kernel)) return;
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (context->input_is_ref(i) || !context->has_input(i)) continue;
       const Tensor& input = context->input(i);
       if (!IsPeersMemory(input) && !IsValueOutsideArena(*kernel, input)) continue;
-      if (NeedsOwnInput(*kernel)) {
-        Replace(i, CopyOf(input, allocator));
-      } else if (fabric::IsMapped(DMAHelper::base(&input))) {
-        TensorBuffer* root = const_cast<TensorBuffer*>(DMAHelper::buffer(&input))->root_buffer();
-        root->Ref();
-        held_.push_back(root);
-      }
+      Replace(i, CopyOf(input, allocator));
     }
   }
-  InputGuard(const InputGuard&) = delete;
-  InputGuard& operator=(const InputGuard&) = delete;
-  ~InputGuard() {
-    for (TensorBuffer* root : held_) root->Unref();
+  OwnInputs(const OwnInputs&) = delete;
+  OwnInputs& operator=(const OwnInputs&) = delete;
+  ~OwnInputs() {
     if (!copies_.empty()) context_->params()->inputs = originals_;
   }
-  bool empty() const { return held_.empty() && copies_.empty(); }
 
  private:
   // The Tensor itself may belong to a handle of the eager runtime, which other threads read.
@@ -111,11 +103,18 @@ class InputGuard {
   }
 
   OpKernelContext* const context_;
-  std::vector<TensorBuffer*> held_;
   std::forward_list<Tensor> copies_;
   absl::Span<const TensorValue> originals_;
   std::vector<TensorValue> values_;
 };
+
+void DisownMappedOutputs(OpKernelContext* context) {
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    if (tensorflow::IsRefType(context->expected_output_dtype(i))) continue;
+    Tensor* output = context->mutable_output(i);
+    if (output != nullptr) DisownIfMapped(output);
+  }
+}
 
 void NoteReferenceVariables(OpKernelContext* context) {
   for (int i = 0; i < context->num_inputs(); ++i) {
@@ -155,12 +154,13 @@ bool HasReferenceInput(const OpKernel& kernel) {
 
 void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   const TimedKernel timed(kernel, context);
-  const InputGuard guard(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
+  const OwnInputs inputs(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
   const bool references = HasReferenceInput(*kernel);
   // Before the kernel, because the buffer may be overwritten now and sent by another thread in the
   // meantime. After it, because the kernel may have given the variable another buffer.
   if (references) NoteReferenceVariables(context);
   ThreadPoolDevice::Compute(kernel, context);
+  DisownMappedOutputs(context);
   if (!context->status().ok()) return;
   if (references) NoteReferenceVariables(context);
   DetachSentOutputs(context, GetAllocator(tensorflow::AllocatorAttributes()));
@@ -169,17 +169,14 @@ void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
 void CpuDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel, OpKernelContext* context,
                              tensorflow::AsyncOpKernel::DoneCallback done) {
   const TimedKernel timed(kernel, context);
-  auto guard = std::make_unique<InputGuard>(kernel, context,
-                                            GetAllocator(tensorflow::AllocatorAttributes()));
-  if (guard->empty()) {
-    ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
-    return;
-  }
-  std::shared_ptr<InputGuard> held = std::move(guard);
-  ThreadPoolDevice::ComputeAsync(kernel, context, [held, done = std::move(done)]() mutable {
-    held.reset();
-    done();
-  });
+  auto inputs =
+      std::make_shared<OwnInputs>(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
+  ThreadPoolDevice::ComputeAsync(
+      kernel, context, [inputs = std::move(inputs), context, done = std::move(done)]() mutable {
+        inputs.reset();
+        DisownMappedOutputs(context);
+        done();
+      });
 }
 
 // A limit on this thread's parallelism changes how a kernel divides its work.

@@ -5,6 +5,7 @@
 
 #include "plugin/cpu_device.h"
 #include "plugin/device_names.h"
+#include "plugin/eager_clients.h"
 #include "plugin/owned_buffer.h"
 #include "plugin/step_errors.h"
 #include "protocol/tensor_bytes.h"
@@ -171,11 +172,7 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
   if (direct_ != nullptr && delivery->read_later != nullptr) {
     *delivery->read_later = direct_->WouldHold(*delivery);
   }
-  // A client's session or eager context wraps the device, to give it another name.
-  const bool guarded =
-      use_ == Use::kCopied || dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) != nullptr;
-  if (!guarded && (!delivery->exclusive || delivery->mode == Mode::kStatic)) {
-    // Other devices do not keep kernels from writing there, or from keeping a slot.
+  if (!MayShare() && (!delivery->exclusive || delivery->mode == Mode::kStatic)) {
     tf::Tensor copy(device_->GetAllocator(args_.alloc_attrs), dtype, shape);
     if (!copy.IsInitialized()) return absl::ResourceExhaustedError("no memory for a tensor");
     std::memcpy(tf::DMAHelper::base(&copy), delivery->data, delivery->bytes);
@@ -187,6 +184,19 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
       delivery->data, delivery->bytes, std::move(delivery->owner), delivery->exclusive));
   *tensor = tf::Tensor(dtype, shape, std::move(buffer));
   return absl::OkStatus();
+}
+
+// Devices other than ours do not keep kernels from writing into a producer's memory, or from
+// keeping a slot. They may use eager tensors, too, and a program may write into its own, through
+// DLPack.
+bool RecvCall::MayShare() const {
+  if (use_ == Use::kCopied) return true;
+  // A client's session or eager context wraps the device, to give it another name.
+  if (dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) == nullptr) return false;
+  const bool in_graph = args_.alloc_attrs.nic_compatible();
+  if (in_graph) return true;
+  return !EagerClients::Get().Contains(static_cast<uint64_t>(rendezvous_->step_id())) &&
+         rendezvous_->OnlyProcessors();
 }
 
 void RecvCall::OnUseGrpc(const std::string& reason) {

@@ -51,6 +51,8 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
     return std::static_pointer_cast<RecvCall>(PendingRecv::shared_from_this());
   }
   absl::Status TensorFrom(Delivery* delivery, tensorflow::Tensor* tensor) const;
+  // Whether the tensor may lie in a producer's memory, or in a slot.
+  bool MayShare() const;
   ProfiledTensor Profiled() const;
   // Calls TensorFlow back. Only the caller that claimed this may call it.
   void Finish(const absl::Status& status, const tensorflow::Tensor& tensor, bool dead);

@@ -2,14 +2,18 @@
 
 #include <memory>
 
+#include "fabric/fabric.h"
 #include "plugin/device_memory.h"
 #include "plugin/device_recv.h"
 #include "plugin/device_send.h"
 #include "plugin/grpc_send.h"
 #include "plugin/recv_call.h"
 #include "plugin/step_errors.h"
+#include "protocol/counters.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
+#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
@@ -23,12 +27,22 @@ bool CarriesBytes(const tf::Tensor& tensor) {
          tensor.TotalBytes() > 0;
 }
 
+// Only our CPU device keeps kernels from writing into slices of a producer's memory.
+tf::Tensor ForDeviceOfTask(const tf::DeviceNameUtils::ParsedName& device,
+                           const tf::Tensor& tensor) {
+  if (device.type == tf::DEVICE_CPU || !fabric::IsMapped(tf::DMAHelper::base(&tensor))) {
+    return tensor;
+  }
+  GlobalCounters().copied_bytes.fetch_add(tensor.TotalBytes(), std::memory_order_relaxed);
+  return tf::tensor::DeepCopy(tensor);
+}
+
 }  // namespace
 
 absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& args,
                               const tf::Tensor& tensor, bool is_dead) {
   if (tf::DeviceNameUtils::IsSameAddressSpace(key.src, key.dst)) {
-    return SendByGrpc(key, args, tensor, is_dead);
+    return SendByGrpc(key, args, ForDeviceOfTask(key.dst, tensor), is_dead);
   }
   const absl::Status aborted = AbortStatus();
   if (!aborted.ok()) return aborted;

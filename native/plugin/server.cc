@@ -12,6 +12,7 @@
 #include "plugin/collective_steps.h"
 #include "plugin/cpu_device.h"
 #include "plugin/device_names.h"
+#include "plugin/eager_clients.h"
 #include "plugin/inline_pool.h"
 #include "plugin/log.h"
 #include "plugin/rendezvous.h"
@@ -67,6 +68,12 @@ class RdmaServer final : public tf::GrpcServer {
     if (!made.ok()) return Explain(made, server_def);
     *out = std::move(server);
     return absl::OkStatus();
+  }
+
+  absl::Status AddMasterEagerContextToEagerService(const uint64_t context_id,
+                                                   tf::EagerContext* context) override {
+    EagerClients::Get().Add(context_id);
+    return GrpcServer::AddMasterEagerContextToEagerService(context_id, context);
   }
 
  protected:

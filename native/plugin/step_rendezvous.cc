@@ -1,5 +1,6 @@
 #include "plugin/step_rendezvous.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -144,6 +145,13 @@ void StepRendezvous::StartAbort(const absl::Status& status) {
     aborted_.Update(status);
   }
   BaseRemoteRendezvous::StartAbort(status);
+}
+
+bool StepRendezvous::OnlyProcessors() const {
+  const auto devices = env_->device_mgr->ListDevices();
+  return std::all_of(devices.begin(), devices.end(), [](const tf::Device* device) {
+    return device->device_type() == tf::DEVICE_CPU;
+  });
 }
 
 tf::Allocator* StepRendezvous::HostAllocator() const {

@@ -55,6 +55,8 @@ class StepRendezvous : public tensorflow::BaseRemoteRendezvous {
   // Aborts the step. AbortStatus() is the first error since then.
   void StartAbort(const absl::Status& status) override;
   absl::Status AbortStatus();
+  // Returns whether the task has no accelerators.
+  bool OnlyProcessors() const;
   // Returns the allocator of tensors in the host's memory.
   tensorflow::Allocator* HostAllocator() const;
 

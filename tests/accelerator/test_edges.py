@@ -84,6 +84,21 @@ def test_from_a_device_to_a_kernel_that_reads_in_the_hosts_memory(clusters: Clus
             assert same_bits(got, -np.abs(values([n], n)))
 
 
+def test_a_kernel_of_an_accelerator_that_computes_in_the_hosts_memory(both: Clusters) -> None:
+    """Of int32. It gets a slice of what a processor received, and writes its result there."""
+
+    def build() -> Any:
+        with tf.device(A_CPU):
+            sent = tf.range(300_000) + 1
+        with tf.device(B_CPU):
+            received = tf.identity(sent)
+        with tf.device(B0):
+            changed = tf.slice(received, [4096], [100_000]) + tf.constant(1)
+        return [at(B_CPU, changed)]
+
+    assert_equal_over_both(both, build, steps=2)
+
+
 def test_every_type(clusters: Clusters) -> None:
     """Of int32, Identity's tensors are in host memory on accelerators, too."""
 

@@ -324,6 +324,129 @@ import os; os._exit(0)
 """
 
 
+FETCHES = """
+import json, os, sys, numpy as np, tensorflow as tf
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+protocol, cluster = sys.argv[1], json.loads(sys.argv[2])
+server = tf.distribute.Server(cluster, job_name="chief", task_index=0, protocol=protocol)
+with tf.device("/job:w/task:0"):
+    fed = v1.placeholder(tf.float32, [])
+    source = tf.fill([300, 1000], fed) + 0.0
+with tf.device("/job:chief/task:0"):
+    flat = tf.reshape(tf.identity(source), [-1])
+    fetches = [tf.identity(source), flat, flat[4096:], flat[4096:][4096:],
+               tf.slice(flat, [1024], [4096]), tf.split(source, 3)[1], tf.unstack(source)[8],
+               tf.bitcast(source[8:], tf.int32)]
+kept = []
+with v1.Session(server.target) as session:
+    call = session.make_callable(fetches, [fed])
+    for step in range(4):
+        kept += session.run(fetches, {fed: step}) if step % 2 else call(np.float32(step))
+        for array in kept:
+            array += 1  # also to those of earlier steps
+print(json.dumps([[a.size, float(a.min()), float(a.max())] for a in kept]))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+EAGER_TENSORS = """
+import ctypes, json, os, sys, tempfile, numpy as np, tensorflow as tf
+protocol, cluster = sys.argv[1], json.loads(sys.argv[2])
+del cluster["chief"]
+tf.config.experimental_connect_to_cluster(
+    tf.train.ClusterSpec(cluster), job_name="chief", protocol=protocol)
+here, there = "/job:chief/task:0", "/job:w/task:0"
+with tf.device(there):
+    source, held = tf.fill([300, 1000], 2.0), tf.Variable(tf.fill([300, 1000], 2.0))
+
+def scribble(tensor):
+    array = np.from_dlpack(tensor)  # read-only to NumPy, but others do not ask
+    ctypes.memset(array.ctypes.data, 0, array.nbytes)
+    return tensor
+
+def spoil(array):
+    array[...] = -1
+    return array
+
+@tf.function
+def returned():
+    with tf.device(here):
+        x = tf.identity(source)
+        return [x, x[8:], tf.reshape(x, [-1])[4096:], tf.split(x, 3)[1]]
+
+@tf.function
+def called():
+    with tf.device(here):
+        x = tf.identity(source)
+        return [tf.numpy_function(spoil, [x[8:]], tf.float32),
+                *[tf.py_function(lambda t: scribble(t) + 1, [t], tf.float32) for t in (x, x[8:])]]
+
+def by_operations():
+    return [scribble(x) for x in (tf.identity(source), held.read_value(), tf.identity(source)[8:])]
+
+def by_functions():
+    return [*map(scribble, returned()), *called()]
+
+def by_datasets():
+    x, sets = tf.identity(source), tf.data.Dataset
+    elements = [*sets.from_tensor_slices(x).batch(100), *sets.from_tensors(x[8:])]
+    arrays = sets.from_tensor_slices(x[8:]).take(1).as_numpy_iterator()
+    mapped = sets.from_tensor_slices(x[8:]).take(1).map(
+        lambda t: tf.numpy_function(spoil, [t], tf.float32))
+    return [*map(scribble, elements), *[tf.constant(a + 1) for a in arrays], *mapped]
+
+def by_arrays():
+    results = []
+    for x in (tf.identity(source), tf.identity(source)[8:]):
+        own = x.numpy()
+        own += 1
+        views = [np.asarray(x), np.asarray(memoryview(x))]
+        assert not any(view.flags.writeable for view in views)
+        results += [tf.constant(array) for array in (own, *views)]
+    return results
+
+def by_variables_and_files():
+    x = tf.identity(source)
+    tail, kept = tf.Variable(x[8:]), tf.Variable(x)
+    tail.scatter_update(tf.IndexedSlices(tf.zeros([1, 1000]), [0]))
+    kept.assign_sub(tf.ones_like(kept))
+    with tempfile.TemporaryDirectory() as folder:
+        saved = tf.train.Checkpoint(v=kept).save(folder + "/checkpoint")
+        kept.assign(x)
+        tf.train.Checkpoint(v=kept).restore(saved)
+        tf.io.write_file(folder + "/tensor", tf.io.serialize_tensor(x[8:]))
+        read = tf.io.parse_tensor(tf.io.read_file(folder + "/tensor"), tf.float32)
+    return [tail, kept, tf.identity(read), scribble(read)]
+
+results = []
+with tf.device(here):
+    for _ in range(2):
+        for uses in (by_operations, by_functions, by_datasets, by_arrays, by_variables_and_files):
+            results += uses()
+print(json.dumps([[int(tf.size(t)), float(tf.reduce_min(t)), float(tf.reduce_max(t))]
+                  for t in [*results, source, held]]))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("program", [FETCHES, EAGER_TENSORS], ids=["fetches", "eager_tensors"])
+def test_a_program_may_write_into_what_it_gets(tmp_path: Path, program: str) -> None:
+    """Arrays and eager tensors in the process of a server."""
+    script = tmp_path / "chief.py"
+    script.write_text(program)
+    summaries = {}
+    for protocol in ("grpc", "rdma"):
+        with Cluster({"w": 1, "chief": 1}, protocol, without=[("chief", 0)]) as cluster:
+            result = forked.run([str(script), protocol, json.dumps(cluster.spec)], timeout=90)
+            assert result.returncode == 0, result.stderr[-3000:]
+            summaries[protocol] = json.loads(result.stdout.splitlines()[-1])
+            if protocol == "rdma":
+                assert cluster["w", 0].stats()["sent"]["static"]["tensors"] > 0
+    assert summaries["grpc"] == summaries["rdma"]
+
+
 def test_python_functions_may_spoil_what_they_are_given(tmp_path: Path) -> None:
     script = tmp_path / "chief.py"
     script.write_text(PY_FUNC)
