@@ -167,6 +167,18 @@ class After {
 // OnTransfer().
 constexpr uint64_t kNobodyWaits = ~uint64_t{0};
 
+// Limit on the bytes of notifications that are queued while the peer's ring is full.
+constexpr size_t kMaxQueued = size_t{256} << 20;
+// Notifications up to this length are queued beyond it, so that queued data cannot make one fail
+// that releases a buffer, reports an error, or proves that this process is alive.
+constexpr size_t kAlwaysQueued = 1024;
+
+// Returns ResourceExhausted unless a notification of `length` bytes may be queued behind `queued`.
+inline Status CheckQueue(size_t length, size_t queued) {
+  if (length <= kAlwaysQueued || queued + length <= kMaxQueued) return OkStatus();
+  return Status(Code::kResourceExhausted, "the peer does not take its notifications");
+}
+
 // The notifications that the peer has not consumed, at one moment, in bytes.
 struct Backlog {
   uint64_t ring_bytes = 0;     // capacity of the ring through which they reach the peer
@@ -231,10 +243,10 @@ class Channel {
 
   // Sends one notification that consists of the concatenated parts. The peer receives it after what
   // `after` says; a channel may keep a stricter order. Never blocks: if the peer's ring is full,
-  // the notification is queued. Returns ResourceExhausted if too much is queued, or InvalidArgument
-  // if the notification is too long. If the channel closes, notifications that OnDelivered() has
-  // not reported may be lost, even if both processes are alive. `number` receives the sequence
-  // number, starting at 1.
+  // the notification is queued. Returns ResourceExhausted if more than kMaxQueued bytes would be,
+  // unless it is no longer than kAlwaysQueued, or InvalidArgument if it is too long. If the channel
+  // closes, notifications that OnDelivered() has not reported may be lost, even if both processes
+  // are alive. `number` receives the sequence number, starting at 1.
   virtual Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number = nullptr,
                         After after = After::Everything()) = 0;
   // Returns what OnDelivered() would report now, as far as known without polling.

@@ -159,8 +159,7 @@ Status Link::DispatchControl(const ControlMessage& message) {
       calls_->OnCancel(message.value);
       return OkStatus();
     case MessageType::kPing:
-      // If there is no room, other notifications prove that this task is alive. It must not wait
-      // for this task's large writes.
+      // It must not wait for this task's large writes.
       NotifyControl(channel_.get(), MessageType::kPong, message.value, fabric::Urgency::kWake, 0,
                     fabric::After::Nothing())
           .IgnoreError();

@@ -58,7 +58,7 @@ Status LibfabricChannel::HoldNote(uint64_t ticket, bool ordered, const iovec* pa
                                   uint64_t number) {
   HeldNotes::Note note = {ticket, ordered, Joined(parts, count), number};
   RDMA_RETURN_IF_ERROR(outbox_.CheckLength(note.bytes.size()));
-  if (held_.bytes() + note.bytes.size() > Outbox::kWaitingLimit) return Outbox::TooMuchQueued();
+  RDMA_RETURN_IF_ERROR(CheckQueue(note.bytes.size(), held_.bytes()));
   outbox_.Delay(number);
   held_.Add(std::move(note));
   return OkStatus();

@@ -28,9 +28,7 @@ Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t numb
   if (waiting_.empty() && Fits(length) && Append(kind, parts, count, length, number, writes)) {
     return OkStatus();
   }
-  if (waiting_bytes_ + length + waiting_.size() * sizeof(Waiting) > kWaitingLimit) {
-    return TooMuchQueued();
-  }
+  RDMA_RETURN_IF_ERROR(CheckQueue(length, waiting_bytes_ + waiting_.size() * sizeof(Waiting)));
   waiting_bytes_ += length;
   waiting_.push_back({kind, Joined(parts, count), number, writes});
   return OkStatus();

@@ -30,22 +30,15 @@ struct OutgoingMessage {
 // Thread-compatible; guarded by the channel's lock.
 class Outbox {
  public:
-  // Most bytes queued while the peer reads nothing. Records are refused beyond it.
-  static constexpr size_t kWaitingLimit = size_t{256} << 20;
-
   explicit Outbox(Domain* domain) : domain_(domain) {}
   ~Outbox() { Drop(); }
-
-  static Status TooMuchQueued() {
-    return Status(Code::kResourceExhausted, "the peer does not take its notifications");
-  }
 
   // Sets how many messages the peer takes. Call it first.
   void Attach(uint32_t frames) { frames_ = frames; }
 
   // Adds a record to the open message and to further ones, or queues it until the peer has read
   // enough. `number` is the sequence number of a notification, 0 for other records; `writes` is the
-  // number of writes started so far. Returns ResourceExhausted if too much is queued,
+  // number of writes started so far. Fails as CheckQueue() does, with
   // InvalidArgument if the record is too long.
   Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, uint64_t writes);
   // Returns InvalidArgument if Add() would for a record of this length.

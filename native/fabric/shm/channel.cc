@@ -11,8 +11,6 @@
 namespace rdma_transport::fabric::shm {
 namespace {
 
-// Limit on bytes queued for the peer's ring. Notify() fails beyond it.
-constexpr size_t kPendingLimit = size_t{256} << 20;
 constexpr int kRecordsPerPoll = 64;
 // More than a socket of default size holds, so that everything sent before a notification is
 // included.
@@ -62,9 +60,7 @@ Status ShmChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64
   {
     std::lock_guard<std::mutex> lock(send_mu_);
     if (!pending_.empty() || !outgoing_.Push(parts, count, length)) {
-      if (pending_bytes_ + length > kPendingLimit) {
-        return Status(Code::kResourceExhausted, "the peer does not take its notifications");
-      }
+      RDMA_RETURN_IF_ERROR(CheckQueue(length, pending_bytes_));
       const bool first = pending_.empty();
       Enqueue(parts, count, length);
       if (first) FlushPending();

@@ -26,9 +26,7 @@ Status VerbsChannel::KeepInLane(RecordKind kind, const iovec* parts, int count, 
                                 bool signaled, bool ordered) {
   Lane::Note note = {kind, Joined(parts, count), number, signaled, ordered};
   RDMA_RETURN_IF_ERROR(outbox_.Fits(note.bytes.size()));
-  if (writes_.note_bytes() + note.bytes.size() > Outbox::kWaitingLimit) {
-    return Outbox::TooMuchQueued();
-  }
+  RDMA_RETURN_IF_ERROR(CheckQueue(note.bytes.size(), writes_.note_bytes()));
   if (number != 0) outbox_.Delay(number);
   writes_.Add(std::move(note));
   return OkStatus();

@@ -84,10 +84,6 @@ Status Outbox::Fits(size_t length) const {
                     " bytes is too long for the peer's ring (RDMA_TRANSPORT_RING)");
 }
 
-Status Outbox::TooMuchQueued() {
-  return Status(Code::kResourceExhausted, "the peer does not take its notifications");
-}
-
 void Outbox::AddRing(std::string record) {
   const iovec part = {record.data(), record.size()};
   if (!Append(RecordKind::kRing, &part, 1, record.size(), 0, /*signaled=*/true)) {
@@ -99,9 +95,7 @@ void Outbox::AddRing(std::string record) {
 
 Status Outbox::Keep(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
                     bool signaled) {
-  if (waiting_bytes_ + length + waiting_.size() * sizeof(Waiting) > kWaitingLimit) {
-    return TooMuchQueued();
-  }
+  RDMA_RETURN_IF_ERROR(CheckQueue(length, waiting_bytes_ + waiting_.size() * sizeof(Waiting)));
   waiting_bytes_ += length;
   waiting_.push_back({kind, Joined(parts, count), number, signaled});
   RequestRing(length);

@@ -28,11 +28,6 @@ namespace rdma_transport::fabric::verbs {
 // Thread-compatible; guarded by the channel's lock.
 class Outbox {
  public:
-  // Limit on the bytes queued for the peer's ring, and on those that wait in a lane. Records are
-  // refused beyond it.
-  static constexpr size_t kWaitingLimit = size_t{256} << 20;
-  static Status TooMuchQueued();
-
   // Passes each closed batch and each credit to `push`, in order.
   explicit Outbox(std::function<void(Work)> push) : push_(std::move(push)) {}
 
@@ -56,7 +51,7 @@ class Outbox {
   void ForgetPair(size_t index);
 
   // Adds a record to the open batch, or queues it until there is room. `number` is the sequence
-  // number of a notification, 0 for other records. Returns ResourceExhausted if too much is queued,
+  // number of a notification, 0 for other records. Fails as CheckQueue() does, with
   // InvalidArgument if the record is too long.
   Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled);
   // Returns InvalidArgument if a record of this length can never be added.

@@ -77,7 +77,8 @@ struct Echo final : Recorder {
 
 // Takes its time with some notifications, and counts all.
 struct SlowCounter final : Recorder {
-  void OnNotify(const char*, size_t) override {
+  void OnNotify(const char*, size_t length) override {
+    last = length;
     if (random() % 16 == 0) {
       const Nanos until = Now() + static_cast<Nanos>(random() % 20'000);
       while (Now() < until) {
@@ -87,6 +88,7 @@ struct SlowCounter final : Recorder {
   }
 
   std::mt19937 random{1};
+  size_t last = 0;  // the length of the last one
   std::atomic<size_t> count{0};
 };
 
@@ -423,6 +425,20 @@ TEST_P(FabricTest, ALazyNotificationComesByItself) {
   const Nanos deadline = Now() + 20 * kSecond;
   while (b_.handler->notes.size() < 2 && Now() < deadline) b_.device->Poll();
   EXPECT_EQ(b_.handler->notes.size(), 2u);
+}
+
+TEST_P(FabricTest, AShortNotificationIsTakenHoweverMuchIsQueued) {
+  const auto counter = std::make_shared<SlowCounter>();
+  ASSERT_NO_FATAL_FAILURE(ConnectWith(counter));
+  const std::string bytes(60'000, '.');
+  size_t sent = 0;
+  Status queued = b_.Notify(bytes);
+  for (; queued.ok(); queued = b_.Notify(bytes)) ++sent;
+  EXPECT_EQ(queued.code(), Code::kResourceExhausted) << queued.message();
+  EXPECT_GE(sent * bytes.size(), kMaxQueued / 2);
+  EXPECT_TRUE(b_.Notify(std::string(kAlwaysQueued, '!')).ok());
+  ASSERT_TRUE(PollUntil([&] { return counter->count.load() == sent + 1; }));
+  EXPECT_EQ(counter->last, kAlwaysQueued);
 }
 
 TEST_P(FabricTest, BothSidesMayFloodEachOther) {

@@ -13,7 +13,6 @@ namespace {
 constexpr size_t kIdLength = 8;
 constexpr size_t kTokenLength = 16;
 constexpr size_t kMaxNotification = size_t{96} << 10;
-constexpr uint64_t kMaxQueued = uint64_t{256} << 20;
 constexpr uint64_t kRing = uint64_t{256} << 10;  // there is none; more than this is said to wait
 constexpr int kEventsPerPoll = 64;
 
@@ -108,9 +107,7 @@ Status LoopbackChannel::Notify(const iovec* parts, int count, fabric::Urgency, u
   }
   std::lock_guard<std::mutex> lock(Mutex());
   if (state_ != State::kConnected) return NotConnected();
-  if (peer_->queued_bytes_ + text.size() > kMaxQueued) {
-    return Status(Code::kResourceExhausted, "the peer does not take its notifications");
-  }
+  RDMA_RETURN_IF_ERROR(fabric::CheckQueue(text.size(), peer_->queued_bytes_));
   if (number != nullptr) *number = notified_ + 1;
   peer_->queued_bytes_ += text.size();
   peer_->Queue([peer = peer_, text = std::move(text), sequence = ++notified_](
