@@ -188,7 +188,7 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
            "which RDMA ports may be used, in the order of preference: mlx5_0:1,mlx5_1; "
            "names are prefixes; = in front: exact names; ^ in front: all but these; "
            "empty: all, the fastest first, and of these those near the task's processors. "
-           "All of the first one's kind and speed are used",
+           "All of the first one's kind and speed are opened",
            [](Settings* s) -> std::string& { return s->verbs.devices; }));
   rows->push_back(
       OrAuto(Integer("GID_INDEX", 0, 65535, "auto",
@@ -240,7 +240,13 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                           "how often the card sends a packet again before the peer counts as "
                           "unreachable; with Soft-RoCE, 7 means no limit",
                           [](Settings* s) -> int& { return s->verbs.retries; }));
-  rows->push_back(Integer("QUEUE_PAIRS", 1, 8, "1", "queue pairs to each peer on each port",
+  rows->push_back(Integer("PORTS", 1, 8, "1",
+                          "ports that share the large transfers to a peer; more than 1 is not "
+                          "verified on cards",
+                          [](Settings* s) -> int& { return s->verbs.ports; }));
+  rows->push_back(Integer("QUEUE_PAIRS", 1, 8, "1",
+                          "queue pairs to each peer on each port; more than 1 is not verified on "
+                          "cards",
                           [](Settings* s) -> int& { return s->verbs.queue_pairs; }));
   rows->push_back(Integer("QUEUE_DEPTH", 16, VerbsSettings::kMaxQueueDepth, "256",
                           "most work requests under way on one queue pair",

@@ -40,6 +40,7 @@ struct VerbsSettings {
   int pkey = -1;            // the low 15 bits; -1: the first with full membership
   Nanos retry_timeout = 0;  // per attempt; rounded up to 4.096 us * 2^n
   int retries = 0;          // 0 to 7
+  int ports = 0;            // that share the transfers of a channel, 1 to 8
   int queue_pairs = 0;      // per peer, 1 to 8
   int queue_depth = 0;      // work requests per queue pair
   uint64_t chunk = 0;       // bytes per work request; 0: the device's maximum message size

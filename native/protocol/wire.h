@@ -14,7 +14,7 @@
 namespace rdma_transport {
 
 // Peers of different versions do not use the fabric.
-constexpr uint32_t kProtocolVersion = 14;
+constexpr uint32_t kProtocolVersion = 15;
 
 // What a notification is; its first byte.
 enum class MessageType : uint8_t {

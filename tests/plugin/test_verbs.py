@@ -141,7 +141,7 @@ def test_two_tasks_that_send_to_each_other_share_a_connection() -> None:
 
 @pytest.mark.parametrize("index", [1, 0], ids=["shares", "notifications"])
 def test_a_port_that_goes_down_fails_no_step_and_is_taken_back(index: int) -> None:
-    fake = environment(fake="devices=fake_0,fake_1")
+    fake = environment(fake="devices=fake_0,fake_1", PORTS="2")
     with (
         Cluster({"a": 1, "b": 1}, "rdma", fake) as cluster,
         Graph(cluster, lambda: there_and_back(1 << 20)) as graph,
@@ -160,7 +160,7 @@ def test_a_port_that_goes_down_fails_no_step_and_is_taken_back(index: int) -> No
 
 
 def test_a_port_that_is_down_at_first_is_used_once_it_is_active() -> None:
-    fake = environment(fake="devices=fake_0,fake_1;fake_1.port_state=down")
+    fake = environment(fake="devices=fake_0,fake_1;fake_1.port_state=down", PORTS="2")
     with (
         Cluster({"a": 1, "b": 1}, "rdma", fake) as cluster,
         Graph(cluster, lambda: there_and_back(1 << 20)) as graph,

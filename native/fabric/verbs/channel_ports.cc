@@ -11,6 +11,7 @@ namespace rdma_transport::fabric::verbs {
 Status ChannelPorts::Open(const std::vector<Adapter*>& adapters, const Region& ring,
                           const Queues& queues, Windows* windows) {
   Status first;
+  address_.rails = static_cast<uint32_t>(adapters.front()->settings().ports);
   const auto wanted = static_cast<size_t>(adapters.front()->settings().queue_pairs);
   const auto known = static_cast<size_t>(std::count_if(
       adapters.begin(), adapters.end(), [](const Adapter* a) { return a->port().known; }));

@@ -106,7 +106,8 @@ std::vector<Rail> MatchPorts(const ChannelAddress& own, const ChannelAddress& pe
 std::vector<ConnectedPair> MatchQueuePairs(const ChannelAddress& own, const ChannelAddress& peer,
                                            Role role) {
   std::vector<ConnectedPair> pairs;
-  const std::vector<Rail> rails = MatchPorts(own, peer, role);
+  std::vector<Rail> rails = MatchPorts(own, peer, role);
+  rails.resize(std::min<size_t>(rails.size(), std::min(own.rails, peer.rails)));
   for (size_t turn = 0; turn < kMaxQueuePairs; ++turn) {
     for (const Rail& rail : rails) {
       const std::vector<size_t> mine = PairsOf(own, rail.own);

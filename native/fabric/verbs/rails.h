@@ -37,7 +37,8 @@ Status Reachable(const ChannelAddress::Port& own, const ChannelAddress::Port& pe
 // known. Empty if no other port may reach another one.
 std::vector<Rail> MatchPorts(const ChannelAddress& own, const ChannelAddress& peer, Role role);
 
-// Returns the queue pairs to connect. The first one is of the first rail; the rails follow in turn.
+// Returns the queue pairs to connect. The first one is of the first rail; the rails follow in turn,
+// as many as both ends want.
 std::vector<ConnectedPair> MatchQueuePairs(const ChannelAddress& own, const ChannelAddress& peer,
                                            Role role);
 

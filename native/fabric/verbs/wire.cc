@@ -16,6 +16,8 @@ struct FixedPart {
   uint32_t most_batches;
   uint16_t ports;
   uint16_t queue_pairs;
+  uint32_t rails;
+  uint32_t unused;
 };
 
 struct PortPart {
@@ -93,6 +95,7 @@ std::string ChannelAddress::Encode() const {
   fixed.most_batches = most_batches;
   fixed.ports = static_cast<uint16_t>(ports.size());
   fixed.queue_pairs = static_cast<uint16_t>(queue_pairs.size());
+  fixed.rails = rails;
   std::string bytes;
   Append(fixed, &bytes);
   for (const Port& port : ports) Append(PartOf(port), &bytes);
@@ -112,7 +115,8 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
       !whole(fixed.ring_size) || fixed.ring_size < kFirstRing ||
       fixed.ring_size > fixed.ring_limit || !whole(fixed.ring_limit) ||
       fixed.ring_limit < VerbsSettings::kMinRing || fixed.ring_limit > VerbsSettings::kMaxRing ||
-      fixed.most_batches == 0 || fixed.most_batches > VerbsSettings::kMaxQueueDepth ||
+      fixed.rails == 0 || fixed.most_batches == 0 ||
+      fixed.most_batches > VerbsSettings::kMaxQueueDepth ||
       bytes.size() !=
           fixed.ports * sizeof(PortPart) + fixed.queue_pairs * sizeof(PairPart) + kTokenLength) {
     return malformed;
@@ -120,6 +124,7 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   address->ring_size = fixed.ring_size;
   address->ring_limit = fixed.ring_limit;
   address->most_batches = fixed.most_batches;
+  address->rails = fixed.rails;
   address->ports.clear();
   for (int i = 0; i < fixed.ports; ++i) address->ports.push_back(PortOf(Take<PortPart>(&bytes)));
   address->queue_pairs.clear();

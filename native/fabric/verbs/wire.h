@@ -59,6 +59,7 @@ struct ChannelAddress {
 
   std::vector<Port> ports;             // at least one
   std::vector<QueuePair> queue_pairs;  // at least one of each port, at most kMaxQueuePairs
+  uint32_t rails = 1;                  // most pairs of ports to connect
   uint64_t ring_size = 0;
   uint64_t ring_limit = 0;    // of the size to which the ring may grow
   uint32_t most_batches = 0;  // maximum number of batches in flight, one receive each

@@ -29,6 +29,7 @@ double Move(Pair* pair, bool write) {
 
 void Run(Settings settings) {
   settings.fabric = "verbs";
+  settings.verbs.ports = 2;
   Pair two(settings, kLength);
   settings.verbs.devices = "=fake_0";
   Pair one(settings, kLength);

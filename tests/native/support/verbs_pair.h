@@ -64,6 +64,7 @@ inline Settings OnFake() {
   Settings settings = FabricSettings();
   settings.fabric = "verbs";
   settings.verbs.library = FAKE_IBVERBS_LIBRARY;
+  settings.verbs.ports = 8;
   settings.verbs.queue_depth = 16;
   settings.verbs.ring = 256 << 10;
   settings.verbs.chunk = 4096;

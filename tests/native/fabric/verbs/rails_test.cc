@@ -114,14 +114,21 @@ TEST(Rails, PortsThatWereNeverActiveGetWhatIsLeft) {
   EXPECT_EQ(Matched(With({At("10.0.0.1"), infiniband}), With({At("10.0.0.3"), unknown})), " 0-0");
 }
 
-TEST(Rails, QueuePairsOfThePortsTakeTurns) {
-  const ChannelAddress two = With({At("10.0.0.1"), At("10.0.1.1")}, 2);
-  const ChannelAddress three = With({At("10.0.1.2"), At("10.0.0.2")}, 3);
-  std::string text;
-  for (const ConnectedPair& pair : MatchQueuePairs(two, three, Role::kActive)) {
-    text += " " + std::to_string(pair.own) + "-" + std::to_string(pair.peer);
-  }
-  EXPECT_EQ(text, " 0-3 2-0 1-4 3-1");
+TEST(Rails, QueuePairsOfThePortsThatBothEndsWantTakeTurns) {
+  ChannelAddress two = With({At("10.0.0.1"), At("10.0.1.1")}, 2);
+  ChannelAddress three = With({At("10.0.1.2"), At("10.0.0.2")}, 3);
+  const auto matched = [&](uint32_t wanted_by_two, uint32_t wanted_by_three) {
+    two.rails = wanted_by_two;
+    three.rails = wanted_by_three;
+    std::string text;
+    for (const ConnectedPair& pair : MatchQueuePairs(two, three, Role::kActive)) {
+      text += " " + std::to_string(pair.own) + "-" + std::to_string(pair.peer);
+    }
+    return text;
+  };
+  EXPECT_EQ(matched(2, 8), " 0-3 2-0 1-4 3-1");
+  EXPECT_EQ(matched(1, 8), " 0-3 1-4");
+  EXPECT_EQ(matched(8, 1), " 0-3 1-4");
 }
 
 TEST(Subnet, PrefixesAreComparedBitByBit) {
@@ -148,6 +155,22 @@ TEST_F(SeveralPorts, LargeTransfersAreStripedAndSmallOnesAreNot) {
   ASSERT_TRUE(a_.Notify("small").ok());
   ASSERT_TRUE(PollUntil([&] { return Ended(107); }));
   EXPECT_EQ(BytesOf("fake_1"), kLength);
+}
+
+// The order of what ports write is not verified on cards. Each channel has the port that reaches
+// the peer.
+TEST_F(SeveralPorts, AChannelUsesOnePortUnlessMoreAreAskedFor) {
+  SetFake("devices", "fake_0,fake_1");
+  Settings settings = Wide();
+  settings.verbs.ports = testing::FabricSettings().verbs.ports;
+  ASSERT_NO_FATAL_FAILURE(ConnectedPair(settings));
+  ExpectToMove();
+  EXPECT_EQ(BytesOf("fake_1"), 0u);
+  SetFake("fake_0.port_state", "down");
+  ASSERT_TRUE(TalkUntilClosed());
+  ASSERT_NO_FATAL_FAILURE(ExpectToWork());
+  ExpectToMove();
+  EXPECT_GT(BytesOf("fake_1"), kLength) << "the one that works";
 }
 
 // Their pieces in the lanes are short.

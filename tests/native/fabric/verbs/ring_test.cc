@@ -257,6 +257,9 @@ TEST(Ring, AddressesThatMakeNoSenseAreRefused) {
   ASSERT_TRUE(ChannelAddress::Decode(good, &address).ok());
   EXPECT_FALSE(ChannelAddress::Decode(good.substr(1), &address).ok());
   EXPECT_FALSE(ChannelAddress::Decode(good + "x", &address).ok());
+  ChannelAddress without_rails = address;
+  without_rails.rails = 0;
+  EXPECT_FALSE(ChannelAddress::Decode(without_rails.Encode(), &address).ok());
   for (const uint64_t size : {uint64_t{0}, uint64_t{64}, uint64_t{300001}, ~uint64_t{63}}) {
     ChannelAddress bad = address;
     bad.ring_size = size;
