@@ -3,6 +3,7 @@
 
 import threading
 
+cimport cython
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release,
     PyObject_GetBuffer,
@@ -10,7 +11,7 @@ from cpython.buffer cimport (
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int64_t
 from libcpp cimport bool as cbool
-from libcpp.memory cimport shared_ptr, unique_ptr
+from libcpp.memory cimport shared_ptr, unique_ptr, weak_ptr
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 
@@ -59,6 +60,14 @@ cdef int check(Status status, str context="") except -1:
     raise error_of(<int>status.code(), context + status.message().decode(errors="replace"))
 
 
+cdef int check_ours(int owner) except -1:
+    if owner != getpid():
+        raise FabricStateError(
+            "the communicator belongs to the process that forked this one; connect one here"
+        )
+    return 0
+
+
 cdef Patience patience_of(timeout) except *:
     cdef Patience patience
     patience.interrupted = interrupted
@@ -94,8 +103,7 @@ cdef class Registered:
     """Memory that the other members map. Has the buffer protocol; lives as long as its views."""
 
     cdef shared_ptr[Memory] memory
-    cdef shared_ptr[CallQueue] queue
-    cdef int owner
+    cdef weak_ptr[CallQueue] queue  # it ends with its group
 
     def __init__(self) -> None:
         raise TypeError("allocate it with RawGroup.allocate()")
@@ -105,10 +113,11 @@ cdef class Registered:
                           flags)
 
     def __dealloc__(self):
-        if self.owner != getpid():
-            new shared_ptr[CallQueue](self.queue)
-        elif self.queue:
-            self.queue.get().mesh().Withdraw(self.memory.get().key())
+        if not self.memory or not self.memory.get().Ours():
+            return
+        cdef shared_ptr[CallQueue] queue = self.queue.lock()
+        if queue:
+            queue.get().mesh().Withdraw(self.memory.get().key())
 
 
 cdef class Arrays:
@@ -183,22 +192,26 @@ cdef class RawRequest:
 
     cdef shared_ptr[Request] request
     cdef Arrays arrays
+    cdef int owner
 
     def __init__(self) -> None:
         raise TypeError("requests are made by RawGroup.start()")
 
     def done(self) -> bool:
+        check_ours(self.owner)
         return self.request.get().done()
 
     def wait(self, timeout) -> None:
         cdef Patience patience = patience_of(timeout)
         cdef cbool waits = False
         cdef Status status
+        check_ours(self.owner)
         with nogil:
             status = self.request.get().Wait(patience, &waits)
         check(status)
 
 
+@cython.no_gc_clear  # the arrays in `pending` are in use until __dealloc__ has ended the queue
 cdef class RawGroup:
     """One member's end of a group: first addresses(), connect() and finish(), then the others."""
 
@@ -226,6 +239,8 @@ cdef class RawGroup:
             new shared_ptr[CallQueue](self.queue)
             return
         with nogil:
+            if self.queue:
+                self.queue.get().Close(b"the communicator was dropped")
             self.queue.reset()
             self.mesh.reset()
 
@@ -248,10 +263,7 @@ cdef class RawGroup:
     cdef shared_ptr[CallQueue] opened(self) except *:
         if not self.queue:
             raise FabricStateError("the communicator is closed")
-        if self.owner != getpid():
-            raise FabricStateError(
-                "the communicator belongs to the process that forked this one; connect one here"
-            )
+        check_ours(self.owner)
         return self.queue
 
     def run(self, int kind, int dtype, int op, int root, source, target, timeout) -> None:
@@ -286,6 +298,7 @@ cdef class RawGroup:
         call.dtype = <DType>dtype
         call.op = <ReduceOp>op
         call.root = root
+        made.owner = self.owner
         made.arrays = Arrays()
         try:
             made.arrays.get(source, target)
@@ -309,8 +322,7 @@ cdef class RawGroup:
             status = self.device.thread.get().Allocate(length, False, &made.memory)
         check(status)
         check(queue.get().mesh().Share(made.memory.get().key(), made.memory.get().length()))
-        made.queue = queue
-        made.owner = self.owner
+        made.queue = weak_ptr[CallQueue](queue)
         return made
 
     def send(self, peer: int, tag: int, data, timeout, waits: bool) -> None:
@@ -357,5 +369,5 @@ cdef class RawGroup:
         patience.deadline = Now() + DRAIN
         with nogil:
             queue.get().mesh().Drain(patience)
-            queue.get().mesh().Close(why)
+            queue.get().Close(why)
             queue.reset()

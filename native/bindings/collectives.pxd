@@ -74,6 +74,7 @@ cdef extern from "collectives/call_queue.h" namespace "rdma_transport::collectiv
         Mesh* mesh()
         Status Run(const Call& call, const Patience& patience)
         shared_ptr[Request] Start(const Call& call, int64_t deadline)
+        void Close(const string& reason)
 
 cdef extern from "<unistd.h>" nogil:
     int getpid()

@@ -52,6 +52,7 @@ cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings
         size_t length()
         uint64_t key()
         cbool writable()
+        cbool Ours()
 
     cdef cppclass Transfer:
         pass

@@ -7,6 +7,12 @@
 #include "base/quiet_thread.h"
 
 namespace rdma_transport::collectives {
+namespace {
+
+Status Closed() { return Status(Code::kCancelled, "the communicator was closed"); }
+
+}  // namespace
+
 bool Request::done() const {
   std::lock_guard<std::mutex> lock(mu_);
   return done_;
@@ -42,14 +48,14 @@ void Request::End(const Status& status) {
   ended_.notify_all();
 }
 
-CallQueue::~CallQueue() {
+void CallQueue::Close(const std::string& reason) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     stop_ = true;
     changed_.notify_all();
   }
   // The running collective ends, because its members are lost now.
-  group_->mesh()->Close("the communicator was closed");
+  group_->mesh()->Close(reason);
   if (thread_.joinable()) thread_.join();
 }
 
@@ -74,6 +80,10 @@ Status CallQueue::Run(const Call& call, const Patience& patience) {
 std::shared_ptr<Request> CallQueue::Start(const Call& call, Nanos deadline) {
   auto request = std::make_shared<Request>();
   std::lock_guard<std::mutex> lock(mu_);
+  if (stop_) {
+    request->End(Closed());
+    return request;
+  }
   pending_.push_back({call, deadline, request});
   changed_.notify_all();
   if (!thread_.joinable()) {
@@ -90,8 +100,7 @@ void CallQueue::Loop() {
     const Pending next = pending_.front();
     const bool stop = stop_;
     lock.unlock();
-    const Status status = stop ? Status(Code::kCancelled, "the communicator was closed")
-                               : group_->Run(next.call, {next.deadline, nullptr});
+    const Status status = stop ? Closed() : group_->Run(next.call, {next.deadline, nullptr});
     lock.lock();
     pending_.pop_front();
     next.request->End(status);

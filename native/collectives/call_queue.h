@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -35,8 +36,11 @@ class Request {
 class CallQueue {
  public:
   explicit CallQueue(std::unique_ptr<Group> group) : group_(std::move(group)) {}
-  // Ends the pending collectives, with errors, and the thread.
-  ~CallQueue();
+  ~CallQueue() { Close("the communicator was closed"); }
+
+  // Closes the mesh, and ends the pending collectives, with errors. When it returns, the queue uses
+  // no arrays of collectives that were started. To be called by one thread at a time.
+  void Close(const std::string& reason);
 
   Group* group() const { return group_.get(); }
   Mesh* mesh() const { return group_->mesh(); }
@@ -44,7 +48,7 @@ class CallQueue {
   // Runs a collective after all that were started before.
   Status Run(const Call& call, const Patience& patience);
   // Starts a collective. The arrays must stay valid until it has ended. A collective that does not
-  // end before `deadline` ends the group.
+  // end before `deadline` ends the group. After Close(), it has ended at once.
   std::shared_ptr<Request> Start(const Call& call, Nanos deadline);
 
  private:

@@ -150,8 +150,8 @@ Status Group::Run(const Call& call, const Patience& patience) {
   if (!valid.ok() && (status.ok() || status.code() == Code::kInvalidArgument)) return valid;
   if (status.ok() || status.code() == Code::kInvalidArgument) return status;
   failed_ = status;
-  // A lost member is noticed by all; they must also be told why this one stops.
-  if (status.code() != Code::kUnavailable) mesh_->Close(status.message());
+  // The others must be told why this one stops: they may not have lost the member that it has lost.
+  mesh_->Close(status.message());
   return status;
 }
 

@@ -99,6 +99,17 @@ def test_a_rank_that_closes(start: Callable[..., Members], fabric: str) -> None:
     assert "the communicator is closed" in group.answers([1])[0]
 
 
+@pytest.mark.parametrize("what", [members.closes_during_a_request, members.drops_a_request])
+def test_a_request_of_a_communicator_that_is_closed(
+    start: Callable[..., Members], what: Callable[..., None]
+) -> None:
+    """The other rank only splits, so the request cannot end by itself."""
+    group = start(2)
+    group.start(what, ranks=[0])
+    group.start(members.only_splits, ranks=[1])
+    assert group.answers() == [None, None]
+
+
 @pytest.mark.parametrize("fabric", ["shm", "libfabric"])
 @pytest.mark.parametrize("call", ["barrier", "request", "recv"])
 def test_timeouts(start: Callable[..., Members], fabric: str, call: str) -> None:

@@ -2,13 +2,16 @@
 
 import ctypes
 import functools
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
 import secrets
 import signal
 import time
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ import pytest
 
 from bench.support.ports import free_port
 from rdma_transport.collectives import Communicator, Ranks, wait_all
+from rdma_transport.fabric import FabricError
 from tests.support import fake_verbs, namespaces
 from tests.support.deadlines import patient
 
@@ -389,3 +393,45 @@ def cpu_seconds(comm: Communicator) -> float:
     before = sum(os.times()[:2])
     comm.barrier()
     return sum(os.times()[:2]) - before
+
+
+def collective_threads() -> list[str]:
+    names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if name.startswith("rdma_collective")]
+
+
+def closes_during_a_request(comm: Communicator) -> None:
+    """Close while a request waits for the other ranks: afterwards, nothing uses its array."""
+    group = comm.split(0)
+    assert group is not None
+    kept = group.empty(1000)  # outlives the group
+    array = np.zeros(1 << 20)
+    request = group.start_all_reduce(array, out=array)
+    group.close()
+    assert request.test()
+    assert collective_threads() == []
+    assert kept.sum() == 0
+    with pytest.raises(FabricError):
+        request.wait()
+
+
+def drops_a_request(comm: Communicator) -> None:
+    """Drop a communicator that waits for the other ranks, by the garbage collector."""
+    group = comm.split(0)
+    array = np.zeros(1 << 20)
+    threads: list[list[str]] = []
+    watch = weakref.ref(array, lambda _: threads.append(collective_threads()))
+    group.start_all_reduce(array, out=array)  # type: ignore[union-attr]
+    cycle = [group]
+    cycle.append(cycle)  # type: ignore[arg-type]
+    del array, group, cycle
+    gc.collect()
+    assert watch() is None
+    assert threads == [[]], "the array was freed while a thread could use it"
+
+
+def only_splits(comm: Communicator) -> None:
+    kept.append(comm.split(0))
+
+
+kept: list[Any] = []

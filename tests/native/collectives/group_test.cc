@@ -310,6 +310,25 @@ TEST(GroupErrors, AMemberThatIsGoneEndsTheCallOfAllOthers) {
   }
 }
 
+// The third member is connected to both, and would wait as long as they live.
+TEST(GroupErrors, AConnectionOfTwoThatBreaksEndsTheCallsOfAll) {
+  if (!testing::OnShm()) GTEST_SKIP() << "over the loopback fabric only";
+  const Members members(std::vector<testing::FabricNames>(3, {"loopback"}));
+  ExpectOk(members.Each([&](int rank) { return members.groups[rank]->Run(Call(), Soon()); }));
+  members.Cut(0, 1);
+  const std::vector<Status> results = members.Each([&](int rank) {
+    for (int i = 0; i < 2; ++i) {  // two may have announced the step before they failed
+      const Status status = members.groups[rank]->Run(Call(), Soon());
+      if (!status.ok()) return status;
+    }
+    return OkStatus();
+  });
+  for (const Status& status : results) {
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_NE(status.message().find("the cable was cut"), std::string::npos) << status.message();
+  }
+}
+
 TEST(GroupErrors, ATimeoutEndsTheGroup) {
   Members members(2);
   const Status status = members.groups[0]->Run(Call(), {Now() + kMillisecond, nullptr});
@@ -382,6 +401,21 @@ TEST(CallQueueTest, ClosingEndsWhatIsPending) {
     EXPECT_FALSE(request->Wait(Soon(), &waits).ok());
     EXPECT_FALSE(waits);
   }
+}
+
+TEST(CallQueueTest, NothingRunsAfterClosing) {
+  Members members(2);
+  std::vector<float> values(5000, 1);
+  const Call call = Floats(Collective::kAllReduce, values.size(), values.data(), values.data());
+  CallQueue queue(std::move(members.groups[0]));
+  const auto pending = queue.Start(call, INT64_MAX);
+  queue.Close("enough");
+  EXPECT_TRUE(pending->done());
+  const auto late = queue.Start(call, INT64_MAX);
+  EXPECT_TRUE(late->done());
+  bool waits = false;
+  EXPECT_EQ(late->Wait(Soon(), &waits).code(), Code::kCancelled);
+  EXPECT_FALSE(queue.Run(call, Soon()).ok());
 }
 
 TEST(MeshTest, MessagesAreMatchedBySourceAndTag) {

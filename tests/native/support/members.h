@@ -18,6 +18,7 @@
 #include "fabric/combined.h"
 #include "fabric/registry.h"
 #include "fabrics.h"
+#include "forwarding_device.h"
 
 namespace rdma_transport::testing {
 
@@ -28,6 +29,20 @@ constexpr Nanos kPeerTimeout = 20 * kSecond;
 // The fabrics of a member, in order of preference. Members reach each other by those of the same
 // name; "shm@first" and "shm@second" are shared memory of two hosts.
 using FabricNames = std::vector<std::string>;
+
+// Keeps its channels, in the order in which they were opened.
+class RecordingDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Status Open(std::weak_ptr<fabric::ChannelHandler> handler,
+              std::shared_ptr<fabric::Channel>* channel) override {
+    const Status opened = ForwardingDevice::Open(std::move(handler), channel);
+    if (opened.ok()) channels.push_back(*channel);
+    return opened;
+  }
+
+  std::vector<std::weak_ptr<fabric::Channel>> channels;
+};
 
 // A device that a thread polls.
 class PolledDevice {
@@ -42,8 +57,8 @@ class PolledDevice {
         if (status.ok()) fabrics.back().name = name;
       }
     }
-    device_ =
-        std::make_shared<fabric::CombinedDevice>(std::move(fabrics), std::vector<fabric::Absent>());
+    device_ = std::make_shared<RecordingDevice>(std::make_unique<fabric::CombinedDevice>(
+        std::move(fabrics), std::vector<fabric::Absent>()));
     thread_ = std::thread([this] {
       while (!stop_.load()) {
         if (device_->Poll() == 0 && device_->ArmNotification()) device_->Sleep(Now() + kSecond);
@@ -55,10 +70,10 @@ class PolledDevice {
     device_->Wake();
     thread_.join();
   }
-  const std::shared_ptr<fabric::Device>& get() const { return device_; }
+  const std::shared_ptr<RecordingDevice>& get() const { return device_; }
 
  private:
-  std::shared_ptr<fabric::Device> device_;
+  std::shared_ptr<RecordingDevice> device_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
@@ -102,6 +117,12 @@ class Members {
   }
 
   fabric::Device* device(int rank) const { return devices_[rank].get().get(); }
+  // Breaks the connection of two members.
+  void Cut(int rank, int peer) const {
+    const auto& channels = devices_[rank].get()->channels;
+    const auto channel = channels[peer < rank ? peer : peer - 1].lock();
+    channel->Close(Status(Code::kUnavailable, "the cable was cut"));
+  }
 
  private:
   static void Connect(std::vector<std::unique_ptr<collectives::Mesh>>* meshes, int from, int to) {
