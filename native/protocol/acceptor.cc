@@ -38,7 +38,8 @@ Status Acceptor::Accept(std::string_view bytes, AnsweringHandshake* handshake,
     GlobalCounters().errors.Add("connection_refused");
     return admitted;
   }
-  links_->Probe(request.from);  // the peer may be reconnecting because one of them is broken
+  // The peer may be reconnecting because one of them is broken, or it may have restarted.
+  links_->Probe(request.from.task);
   return Connect(request, handshake->channel_key(), reply);
 }
 

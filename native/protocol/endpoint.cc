@@ -104,7 +104,7 @@ void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& statu
   steps_.OnLinkDown(*link);
   // If the two tasks have several links, tensors may arrive on one and be waited for on another.
   // What ended one may have ended the other.
-  if (was_up) links_.Probe(link->remote());
+  if (was_up) links_.Probe(link->remote().task);
 }
 
 void Endpoint::OnAbort(Link* link, StepAbort abort) {

@@ -46,7 +46,7 @@ Status Links::Connect(const std::shared_ptr<Link>& link, Identity remote, const 
   link->set_remote(std::move(remote));
   {
     std::lock_guard<std::mutex> lock(mu_);
-    links_[link] = role;
+    links_[link->channel()] = {link, role};
   }
   pairing_.OnConnect(*link);
   link->channel()->Authenticate(key);
@@ -55,7 +55,7 @@ Status Links::Connect(const std::shared_ptr<Link>& link, Identity remote, const 
     runtime_->ArmTimer();  // drops the link if it does not come up in time
   } else {
     std::lock_guard<std::mutex> lock(mu_);
-    links_.erase(link);
+    links_.erase(link->channel());
   }
   return connected;
 }
@@ -63,7 +63,7 @@ Status Links::Connect(const std::shared_ptr<Link>& link, Identity remote, const 
 void Links::Remove(const std::shared_ptr<Link>& link, const Status& reason) {
   pairing_.Remove(*link);
   std::lock_guard<std::mutex> lock(mu_);
-  links_.erase(link);
+  links_.erase(link->channel());
   if (reason.code() != Code::kUnavailable && link->InUse()) in_use_.push_back(link);
 }
 
@@ -83,10 +83,10 @@ Status Links::Admit(const std::string& task) {
     if (traffic_.size() >= kMaxTasks && traffic_.count(task) == 0) {
       return RefuseForNow("as many peers as it admits (" + std::to_string(kMaxTasks) + ")");
     }
-    for (const auto& [link, role] : links_) {
-      if (role == fabric::Role::kActive) continue;
-      if (!link->up()) ++pending;
-      if (link->remote().task == task) same.push_back(link);
+    for (const auto& [channel, open] : links_) {
+      if (open.role == fabric::Role::kActive) continue;
+      if (!open.link->up()) ++pending;
+      if (open.link->remote().task == task) same.push_back(open.link);
     }
   }
   if (pending >= kMaxPendingLinks) {
@@ -103,15 +103,15 @@ Status Links::Admit(const std::string& task) {
 Links::List Links::All() const {
   List all;
   std::lock_guard<std::mutex> lock(mu_);
-  for (const auto& [link, role] : links_) all.push_back(link);
+  for (const auto& [channel, open] : links_) all.push_back(open.link);
   return all;
 }
 
 Links::List Links::Up() const {
   List up;
   std::lock_guard<std::mutex> lock(mu_);
-  for (const auto& [link, role] : links_) {
-    if (link->up()) up.push_back(link);
+  for (const auto& [channel, open] : links_) {
+    if (open.link->up()) up.push_back(open.link);
   }
   return up;
 }
@@ -125,24 +125,21 @@ Links::List Links::UpTo(const std::string& task) const {
 }
 
 std::shared_ptr<Link> Links::Over(const fabric::Channel* channel) const {
-  for (auto& link : All()) {
-    if (link->channel() == channel) return std::move(link);
-  }
-  return nullptr;
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = links_.find(channel);
+  return found == links_.end() ? nullptr : found->second.link;
 }
 
 bool Links::AllUp(const Traffic* traffic, const std::function<bool(const Link&)>& holds) const {
   std::lock_guard<std::mutex> lock(mu_);
   return std::all_of(links_.begin(), links_.end(), [&](const auto& entry) {
-    const Link& link = *entry.first;
+    const Link& link = *entry.second.link;
     return link.traffic() != traffic || !link.up() || holds(link);
   });
 }
 
-void Links::Probe(const Identity& remote) const {
-  for (const auto& link : Up()) {
-    if (link->remote().incarnation == remote.incarnation) link->Probe();
-  }
+void Links::Probe(const std::string& task) const {
+  for (const auto& link : UpTo(task)) link->Probe();
 }
 
 }  // namespace rdma_transport

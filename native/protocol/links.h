@@ -58,8 +58,8 @@ class Links {
   // Returns whether `holds` is true of every link to that peer that is up. `holds` is called with a
   // lock held and must not call this table.
   bool AllUp(const Traffic* traffic, const std::function<bool(const Link&)>& holds) const;
-  // Probes the links to this incarnation of a peer, so that those that broke unnoticed end.
-  void Probe(const Identity& remote) const;
+  // Probes the links to all incarnations of a remote task, so that those that broke unnoticed end.
+  void Probe(const std::string& task) const;
 
  private:
   Runtime* const runtime_;
@@ -69,7 +69,11 @@ class Links {
 
   mutable std::mutex mu_;
   std::map<std::string, Traffic*> traffic_;
-  std::map<std::shared_ptr<Link>, fabric::Role> links_;
+  struct Open {
+    std::shared_ptr<Link> link;
+    fabric::Role role;
+  };
+  std::map<const fabric::Channel*, Open> links_;
   // Closed links whose peers may still read and write here, until Release().
   std::vector<std::shared_ptr<Link>> in_use_;
 };

@@ -339,6 +339,23 @@ TEST_F(VerbsLinkTest, WhatWaitsForAForbiddenWayFailsItsStep) {
   EXPECT_EQ(fate->kept.load(), 0);
 }
 
+// Nothing is sent to a host that has vanished, so nothing fails there.
+TEST_F(VerbsLinkTest, APeerThatComesBackEndsTheLinkOfTheFormerIncarnation) {
+  Settings settings = MakeSettings();
+  settings.peer_timeout = 80 * kSecond;
+  Task a("/job:a", settings), b("/job:b", settings);
+  ASSERT_TRUE(Eventually([&] { return Pass(a, b, 100); }));
+  Fake().break_path(true);
+  BootstrapRequest request;
+  request.version = kProtocolVersion;
+  request.from = b.endpoint().identity();
+  ++request.from.incarnation;
+  request.link = std::string(Pairing::kIdBytes, 'l');
+  a.endpoint().HandleBootstrap(request.Encode());
+  EXPECT_TRUE(Eventually([&] { return a.endpoint().links().Up().empty(); }));
+  Fake().break_path(false);
+}
+
 TEST_F(VerbsLinkTest, ALinkThatCannotBeOpenedIsTriedAgainLater) {
   Task a("/job:a", MakeSettings()), b("/job:b", MakeSettings());
   Fake().fail("create_qp", 1, ENOMEM);
