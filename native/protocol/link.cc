@@ -346,14 +346,17 @@ bool Link::Tick(Nanos now, bool excuse) {
   return true;
 }
 
+// Called at every tick while something waits for the silent peer.
 void Link::Freeze(Nanos silence) {
-  frozen_.store(true);
+  const bool known = frozen_.exchange(true);
   const Status status(Code::kUnavailable,
                       "peer " + remote_.task + " has not answered for " +
                           std::to_string(silence / kMillisecond) +
                           " ms: it is stopped, or its host is (RDMA_TRANSPORT_PEER_TIMEOUT)");
-  Log(LogLevel::kWarning, status.message());
-  GlobalCounters().errors.Add("peer_silent");
+  if (!known) {
+    Log(LogLevel::kWarning, status.message());
+    GlobalCounters().errors.Add("peer_silent");
+  }
   FailAll(recvs_.TakeAll(status), status);
   dynamic_receiver_->GiveUp(status);
 }

@@ -12,8 +12,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "lines_with.h"
 #include "protocol_fixture.h"
 
 namespace rdma_transport {
@@ -199,6 +201,23 @@ TEST_F(CallsTest, FailWithASilentPeer) {
   b.Stop();
   EXPECT_EQ(caller->Get().status.code(), Code::kUnavailable);
   EXPECT_EQ(Call(a, b, std::make_shared<Caller>()), nullptr);
+}
+
+TEST_F(CallsTest, OfASilentCallerAreReportedOnce) {
+  Settings settings = TestSettings();
+  settings.peer_timeout = 200 * kMillisecond;
+  Task a("a"), b("b", settings);
+  Link(a, b);
+  auto caller = std::make_shared<Caller>();
+  ASSERT_NE(Call(a, b, caller), nullptr);
+  const auto runs = service_.Take();
+  ASSERT_NE(runs, nullptr);
+  const testing::LinesWith reports("has not answered");
+  a.Stop();
+  ASSERT_TRUE(Eventually([&] { return reports.count() > 0; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // about 16 ticks
+  EXPECT_EQ(reports.count(), 1);
+  runs->Succeed();
 }
 
 TEST_F(CallsTest, EndWithTheirCaller) {
