@@ -9,17 +9,17 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, unique_ptr, weak_ptr
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 
 from collectives cimport (
-    Call, CallQueue, Collective, DType, Group, Letter, Mesh, NameOfDType, Patience, ReduceOp,
-    Request, SizeOf, getpid, kDTypes, move_group, move_mesh,
+    Call, CallQueue, Collective, DType, Envelope, Group, Mesh, MessageRequest, NameOfDType,
+    Patience, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group, move_mesh,
 )
-from fabric cimport Code, FabricDevice, Memory, Now, PollingThread, Status
+from fabric cimport Code, FabricDevice, Memory, PollingThread, Status
 
 from rdma_transport._fabric import FabricStateError, FabricValueError, deadline_in, error_of
 
@@ -34,8 +34,10 @@ BROADCAST = <int>Collective.kBroadcast
 ALL_TO_ALL = <int>Collective.kAllToAll
 INVALID = <int>Collective.kInvalid
 
-# How long close() waits for members that do not take their messages, in nanoseconds.
-cdef int64_t DRAIN = 2_000_000_000
+
+class MessageTruncatedError(FabricValueError):
+    """A message is longer than the array that was to receive it; it is lost."""
+
 
 # What a signal handler raised, by thread.
 cdef dict raised = {}
@@ -211,6 +213,42 @@ cdef class RawRequest:
         check(status)
 
 
+cdef class RawMessage:
+    """A send or a receive. Has the buffer protocol if it received into memory of its own."""
+
+    cdef shared_ptr[MessageRequest] request
+    cdef Arrays arrays
+
+    def __init__(self) -> None:
+        raise TypeError("requests are made by RawGroup")
+
+    def done(self) -> bool:
+        cdef cbool done
+        with nogil:
+            done = self.request.get().Test()
+        return done
+
+    def wait(self, timeout) -> tuple | None:
+        """Return source, tag and bytes of a message that was received."""
+        cdef Patience patience = patience_of(timeout)
+        cdef Receive* receive = self.request.get().receive()
+        cdef Status status
+        with nogil:
+            status = self.request.get().Wait(patience)
+        if receive != NULL and status.code() == Code.kInvalidArgument:
+            raise MessageTruncatedError(status.message().decode(errors="replace"))
+        check(status)
+        if receive == NULL:
+            return None
+        return receive.message.source, receive.message.tag, receive.message.length
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        cdef Receive* receive = self.request.get().receive()
+        if receive == NULL or self.arrays is not None:
+            raise BufferError("the message was not received into memory of its own")
+        PyBuffer_FillInfo(buffer, self, receive.buffer, receive.message.length, 1, flags)
+
+
 @cython.no_gc_clear  # the arrays in `pending` are in use until __dealloc__ has ended the queue
 cdef class RawGroup:
     """One member's end of a group: first addresses(), connect() and finish(), then the others."""
@@ -219,6 +257,7 @@ cdef class RawGroup:
     cdef unique_ptr[Mesh] mesh
     cdef shared_ptr[CallQueue] queue
     cdef list pending
+    cdef list messages
     cdef int owner
     cdef readonly int rank
     cdef readonly int size
@@ -228,6 +267,7 @@ cdef class RawGroup:
         cdef shared_ptr[FabricDevice] opened
         self.device = device
         self.pending = []
+        self.messages = []
         self.owner = getpid()
         self.rank, self.size = rank, size
         check(device.thread.get().Device(&opened))
@@ -325,38 +365,84 @@ cdef class RawGroup:
         made.queue = weak_ptr[CallQueue](queue)
         return made
 
-    def send(self, peer: int, tag: int, data, timeout, waits: bool) -> None:
+    cdef RawMessage keep(self, RawMessage made):
+        """Keep the arrays of a call that is not done, even if the caller drops it."""
+        if not made.done():
+            self.messages = [each for each in self.messages if not (<RawMessage>each).done()]
+            self.messages.append(made)
+        return made
+
+    def start_send(self, peer: int, tag: int, data) -> RawMessage | None:
+        """Return None if the data has been copied."""
         cdef shared_ptr[CallQueue] queue = self.opened()
-        cdef Patience patience = patience_of(timeout)
-        cdef Arrays arrays = Arrays()
+        cdef RawMessage made = RawMessage.__new__(RawMessage)
         cdef int to = peer, mark = tag
-        cdef cbool blocks = waits
         cdef string_view view
         cdef Status status
-        arrays.get(data, None)
-        view = string_view(<const char*>arrays.input.buf, <size_t>arrays.input.len)
+        made.arrays = Arrays()
+        made.arrays.get(data, None)
+        view = string_view(<const char*>made.arrays.input.buf, <size_t>made.arrays.input.len)
         with nogil:
-            status = queue.get().mesh().Send(to, mark, view, patience, blocks)
+            status = queue.get().mesh().Send(to, mark, view, &made.request)
         check(status)
+        return self.keep(made) if made.request else None
 
-    def receive(self, source: int, tag: int, timeout) -> tuple:
+    def send(self, peer: int, tag: int, data, timeout) -> None:
+        made = self.start_send(peer, tag, data)
+        if made is not None:
+            made.wait(timeout)
+
+    def start_receive(self, source: int, tag: int, target) -> RawMessage:
+        """Receive into memory of its own if the target is None."""
         cdef shared_ptr[CallQueue] queue = self.opened()
-        cdef Patience patience = patience_of(timeout)
+        cdef RawMessage made = RawMessage.__new__(RawMessage)
         cdef int sender = source, mark = tag
-        cdef Letter letter
+        cdef char* buffer = NULL
+        cdef uint64_t capacity = 0
         cdef Status status
+        if target is not None:
+            made.arrays = Arrays()
+            made.arrays.get(None, target)
+            buffer = <char*>made.arrays.output.buf
+            capacity = made.arrays.output.len
         with nogil:
-            status = queue.get().mesh().Receive(sender, mark, patience, &letter)
+            status = queue.get().mesh().Receive(sender, mark, buffer, capacity, &made.request)
         check(status)
-        return letter.source, letter.tag, <bytes>letter.bytes
+        return self.keep(made)
+
+    def finish_receive(self, RawMessage started not None, timeout) -> tuple:
+        """Wait for a receive; withdraw it if it does not end."""
+        try:
+            return started.wait(timeout)
+        except BaseException:
+            started.request.get().Cancel()
+            raise
+
+    def receive(self, source: int, tag: int, target, timeout) -> tuple:
+        return self.finish_receive(self.start_receive(source, tag, target), timeout)
 
     def probe(self, source: int, tag: int) -> tuple | None:
         cdef shared_ptr[CallQueue] queue = self.opened()
         cdef int sender = source, mark = tag
-        cdef size_t length = 0
-        if not queue.get().mesh().Probe(&sender, &mark, &length):
-            return None
-        return sender, mark, length
+        cdef Envelope envelope
+        cdef cbool found = False
+        cdef Status status
+        with nogil:
+            status = queue.get().mesh().Probe(sender, mark, NULL, &found, &envelope)
+        check(status)
+        return (envelope.source, envelope.tag, envelope.length) if found else None
+
+    def wait_for_message(self, source: int, tag: int, timeout) -> tuple:
+        cdef shared_ptr[CallQueue] queue = self.opened()
+        cdef Patience patience = patience_of(timeout)
+        cdef int sender = source, mark = tag
+        cdef Envelope envelope
+        cdef cbool found = False
+        cdef Status status
+        with nogil:
+            status = queue.get().mesh().Probe(sender, mark, &patience, &found, &envelope)
+        check(status)
+        return envelope.source, envelope.tag, envelope.length
 
     def close(self, reason: str) -> None:
         cdef shared_ptr[CallQueue] queue = self.queue
@@ -364,10 +450,10 @@ cdef class RawGroup:
         if not queue or self.owner != getpid():
             return
         self.queue.reset()
-        cdef Patience patience
-        patience.interrupted = NULL
-        patience.deadline = Now() + DRAIN
+        cdef Status status
         with nogil:
-            queue.get().mesh().Drain(patience)
+            status = queue.get().mesh().Drain(interrupted)
             queue.get().Close(why)
             queue.reset()
+        if status.code() == Code.kCancelled:
+            check(status)

@@ -28,12 +28,25 @@ cdef extern from "collectives/progress.h" namespace "rdma_transport::collectives
         int64_t deadline
         cbool (*interrupted)()
 
-cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" nogil:
-    cdef cppclass Letter:
+cdef extern from "collectives/letter.h" namespace "rdma_transport::collectives" nogil:
+    cdef cppclass Envelope:
         int source
         int tag
-        string bytes
+        uint64_t length
 
+    cdef cppclass Receive:
+        Envelope message
+        char* buffer
+        uint64_t capacity
+
+cdef extern from "collectives/message_request.h" namespace "rdma_transport::collectives" nogil:
+    cdef cppclass MessageRequest:
+        cbool Test()
+        Status Wait(const Patience& patience)
+        void Cancel()
+        Receive* receive()
+
+cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" nogil:
     cdef cppclass Mesh:
         @staticmethod
         Status Open(shared_ptr[FabricDevice] device, int rank, int size, int64_t peer_timeout,
@@ -45,10 +58,12 @@ cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" no
         Status WaitReady(const Patience& patience)
         Status Share(uint64_t key, uint64_t length)
         void Withdraw(uint64_t key)
-        Status Send(int peer, int tag, string_view bytes, const Patience& patience, cbool waits)
-        Status Receive(int source, int tag, const Patience& patience, Letter* letter)
-        cbool Probe(int* source, int* tag, size_t* length)
-        Status Drain(const Patience& patience)
+        Status Send(int peer, int tag, string_view bytes, shared_ptr[MessageRequest]* request)
+        Status Receive(int source, int tag, char* buffer, uint64_t capacity,
+                       shared_ptr[MessageRequest]* request)
+        Status Probe(int source, int tag, const Patience* patience, cbool* found,
+                     Envelope* envelope)
+        Status Drain(cbool (*interrupted)())
         void Close(const string& reason)
 
 cdef extern from "collectives/group.h" namespace "rdma_transport::collectives" nogil:

@@ -47,14 +47,20 @@ Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size, Na
   std::unique_ptr<fabric::Region> region;
   RDMA_RETURN_IF_ERROR(opened->Allocate(length, fabric::Access::kRemoteRead, nullptr, &region));
   new (region->address()) Board();
-  made->state_->peer_timeout = peer_timeout;
-  made->state_->own = std::make_shared<OwnRegion>(OwnRegion{made->device_, std::move(region)});
+  MeshState& state = *made->state_;
+  state.rank = rank;
+  state.peer_timeout = peer_timeout;
+  state.pool = std::make_shared<BlockPool>(made->device_);
+  state.ends.resize(size);
+  state.absent.resize(size);
+  state.own = std::make_shared<OwnRegion>(OwnRegion{made->device_, std::move(region)});
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     auto end = std::make_shared<MeshPeer>(peer, made->state_);
     std::shared_ptr<fabric::Channel> channel;
     RDMA_RETURN_IF_ERROR(opened->Open(end, &channel));
     end->SetChannel(std::move(channel));
+    state.ends[peer] = end;
     made->peers_[peer] = std::move(end);
   }
   *mesh = std::move(made);
@@ -65,7 +71,17 @@ Mesh::~Mesh() {
   WhenLost(nullptr);
   Close("the communicator was closed");
   for (const auto& peer : peers_) {
-    if (peer != nullptr) peer->KeepSource();
+    if (peer == nullptr) continue;
+    peer->KeepSource();
+    peer->Lose(Status(Code::kCancelled, "the communicator was closed"));
+  }
+  {
+    std::unique_lock<std::mutex> lock(state_->mu);
+    for (const auto& receive : state_->inbox.receives) {  // of a group of one
+      state_->End(receive.get(), Status(Code::kCancelled, "the communicator was closed"));
+    }
+    state_->inbox.receives.clear();
+    state_->changed.wait(lock, [this] { return state_->copying == 0; });
   }
   // A provider may still copy a write that is arriving into a replica.
   const Nanos deadline = Now() + kReleaseTimeout;
@@ -202,18 +218,31 @@ Status Mesh::Map(int peer, const fabric::RemoteSpan& span, const Patience& patie
   return OkStatus();
 }
 
-Status Mesh::Drain(const Patience& patience) const {
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peers_[peer] == nullptr) continue;
-    while (Lost(peer).ok() && !peers_[peer]->Drained()) {
-      if (Now() >= patience.deadline) {
-        return Status(Code::kDeadlineExceeded,
-                      "rank " + std::to_string(peer) + " does not take its messages");
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+Status Mesh::Drain(bool (*interrupted)()) const {
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->Leave();
   }
-  return OkStatus();
+  uint64_t taken = 0;
+  Nanos moved = Now();
+  for (Nanos looked = moved;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    int behind = kAny;
+    const uint64_t before = std::exchange(taken, 0);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peers_[peer] != nullptr && !peers_[peer]->Drained(&taken) && Lost(peer).ok())
+        behind = peer;
+    }
+    if (behind == kAny) return OkStatus();
+    const Nanos now = Now();
+    if (taken != before) moved = now;
+    if (now - moved >= state_->peer_timeout) {
+      return Status(Code::kDeadlineExceeded,
+                    "rank " + std::to_string(behind) + " does not take its messages");
+    }
+    if (now - looked < kCheckInterval) continue;
+    looked = now;
+    state_->CheckAlive(kAny);
+    if (interrupted != nullptr && interrupted()) return Status(Code::kCancelled, "interrupted");
+  }
 }
 
 void Mesh::Close(const std::string& reason) {

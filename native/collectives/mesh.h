@@ -19,6 +19,7 @@
 namespace rdma_transport::collectives {
 
 class MeshPeer;
+class MessageRequest;
 struct MeshState;
 
 // Thread-safe. Another thread must poll the device. No call waits without a deadline.
@@ -73,18 +74,23 @@ class Mesh {
   Status Map(int peer, const fabric::RemoteSpan& span, const Patience& patience,
              fabric::MappedSpan* mapped) const;
 
-  // Sends a message; the bytes may be reused when it returns. `waits`: if the receiver
-  // has not received much of what was sent before, waits until it has.
-  Status Send(int peer, int tag, std::string_view bytes, const Patience& patience,
-              bool waits = true);
-  // Waits for a message from `source` with `tag`, each of which may be kAny. Messages with the same
-  // source and tag arrive in order.
-  Status Receive(int source, int tag, const Patience& patience, Letter* letter);
-  // Returns whether Receive() would find such a message now; sets `source`, `tag` and `length`.
-  bool Probe(int* source, int* tag, size_t* length) const;
+  // Starts to send a message. Sets `request` if it still uses the bytes, null otherwise. The member
+  // keeps up to kMaxUnconsumed bytes that it has not received; what is beyond waits for a receive.
+  Status Send(int peer, int tag, std::string_view bytes, std::shared_ptr<MessageRequest>* request);
+  // Posts a receive of a message from `source` with `tag`, each of which may be kAny, into memory
+  // of `capacity` bytes, which must stay valid until it is done, or memory of its own if that is
+  // null. Messages with the same source and tag arrive in order. Ends with InvalidArgument if the
+  // message is longer; the message is lost then.
+  Status Receive(int source, int tag, char* buffer, uint64_t capacity,
+                 std::shared_ptr<MessageRequest>* request);
+  // Looks for the message that such a receive would get, and waits for it if `patience` is not
+  // null. Sets `found`. Returns an error if there is none and none can come.
+  Status Probe(int source, int tag, const Patience* patience, bool* found, Envelope* envelope);
 
-  // Waits until the other members have received all notifications, except for lost members.
-  Status Drain(const Patience& patience) const;
+  // Announces that this member sends no more, and waits until the other members have received all
+  // notifications and copied all messages, except for lost members. Returns DeadlineExceeded if
+  // they receive nothing for `peer_timeout`.
+  Status Drain(bool (*interrupted)()) const;
   // Closes the channels, and sends the reason to all members.
   void Close(const std::string& reason);
 

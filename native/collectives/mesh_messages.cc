@@ -1,90 +1,102 @@
 // Messages between two members.
 
-#include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "collectives/mesh.h"
 #include "collectives/mesh_peer.h"
+#include "collectives/message_request.h"
 
 namespace rdma_transport::collectives {
 namespace {
 
-bool Matches(const Letter& letter, int source, int tag) {
-  return (source == kAny || letter.source == source) && (tag == kAny || letter.tag == tag);
+Status NoRank(int rank) {
+  return Status(Code::kInvalidArgument, "there is no rank " + std::to_string(rank));
 }
 
 }  // namespace
 
-Status Mesh::Send(int peer, int tag, std::string_view bytes, const Patience& patience, bool waits) {
+Status Mesh::Send(int peer, int tag, std::string_view bytes,
+                  std::shared_ptr<MessageRequest>* request) {
+  request->reset();
   if (peer < 0 || peer >= size_ || tag < 0) {
     return Status(Code::kInvalidArgument, "cannot send to rank " + std::to_string(peer) +
                                               " with tag " + std::to_string(tag) +
                                               ": ranks are 0 to " + std::to_string(size_ - 1) +
                                               ", tags 0 and above");
   }
-  if (peers_[peer] != nullptr) return peers_[peer]->Send(tag, bytes, patience, waits);
-  std::lock_guard<std::mutex> lock(state_->mu);
-  state_->letters.push_back({rank_, tag, std::string(bytes)});
-  state_->changed.notify_all();
+  if (peers_[peer] == nullptr) {
+    bool received = false;
+    return state_->Deliver({rank_, tag, bytes.size()}, bytes, &received);
+  }
+  std::shared_ptr<MessageCall> call;
+  RDMA_RETURN_IF_ERROR(peers_[peer]->Send(tag, bytes, &call));
+  if (call != nullptr) *request = std::make_shared<MessageRequest>(state_, std::move(call));
   return OkStatus();
 }
 
-Status Mesh::Receive(int source, int tag, const Patience& patience, Letter* letter) {
-  if (source < kAny || source >= size_) {
-    return Status(Code::kInvalidArgument, "there is no rank " + std::to_string(source));
+Status Mesh::Receive(int source, int tag, char* buffer, uint64_t capacity,
+                     std::shared_ptr<MessageRequest>* request) {
+  if (source < kAny || source >= size_) return NoRank(source);
+  const auto receive = std::make_shared<collectives::Receive>();
+  receive->peer = source;
+  receive->tag = tag;
+  receive->buffer = buffer;
+  receive->capacity = capacity;
+  *request = std::make_shared<MessageRequest>(state_, receive);
+  std::shared_ptr<Letter> letter;
+  bool whole = false;
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    letter = state_->inbox.Take(source, tag);
+    if (letter == nullptr) {
+      const Status gone = state_->Gone(source);
+      if (!gone.ok()) state_->End(receive.get(), gone);
+      if (gone.ok()) state_->inbox.receives.push_back(receive);
+      return OkStatus();
+    }
+    Match(letter.get(), receive);
+    whole = letter->missing == 0;
+  }
+  const auto& sender = peers_[letter->envelope.source];
+  if (!whole) {
+    sender->Take(letter);
+    return OkStatus();
+  }
+  if (letter->held != nullptr && receive->status.ok() && letter->envelope.length > 0) {
+    std::memcpy(receive->buffer, letter->held.get(), letter->envelope.length);
   }
   {
-    std::unique_lock<std::mutex> lock(state_->mu);
-    auto& letters = state_->letters;
-    auto found = letters.end();
-    const auto done = [&] {
-      found = std::find_if(letters.begin(), letters.end(),
-                           [&](const Letter& each) { return Matches(each, source, tag); });
-      if (found != letters.end()) return true;
-      // From any rank: fails as soon as one is lost, because it may be the one that was to send.
-      return std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
-        const auto rank = &peer - peers_.data();
-        return peer != nullptr && !peer->lost().ok() && (source == kAny || source == rank);
-      });
-    };
-    const auto check = [&] {
-      for (int peer = 0; peer < size_; ++peer) {
-        if (peers_[peer] != nullptr && (source == kAny || source == peer)) {
-          peers_[peer]->CheckAlive();
-        }
-      }
-    };
-    RDMA_RETURN_IF_ERROR(state_->Wait(&lock, patience, done, check, "no message arrived"));
-    if (found == letters.end()) {
-      for (const auto& peer : peers_) {
-        const auto rank = &peer - peers_.data();
-        if (peer == nullptr || (source != kAny && source != rank)) continue;
-        if (!peer->lost().ok()) return peer->lost();
-      }
-    }
-    *letter = std::move(*found);
-    letters.erase(found);
+    std::lock_guard<std::mutex> lock(state_->mu);
+    state_->End(receive.get(), OkStatus());
   }
-  const auto& sender = peers_[letter->source];
-  if (sender == nullptr) return OkStatus();
-  Note note;
-  note.kind = Note::kConsumed;
-  note.length = letter->bytes.size();
-  sender->SendNote(note).IgnoreError();  // a lost sender does not wait
+  if (sender != nullptr && letter->id == 0) sender->Consumed(letter->envelope.length);
   return OkStatus();
 }
 
-bool Mesh::Probe(int* source, int* tag, size_t* length) const {
-  std::lock_guard<std::mutex> lock(state_->mu);
-  for (const Letter& letter : state_->letters) {
-    if (!Matches(letter, *source, *tag)) continue;
-    *source = letter.source;
-    *tag = letter.tag;
-    *length = letter.bytes.size();
-    return true;
+Status Mesh::Probe(int source, int tag, const Patience* patience, bool* found, Envelope* envelope) {
+  if (source < kAny || source >= size_) return NoRank(source);
+  std::unique_lock<std::mutex> lock(state_->mu);
+  std::shared_ptr<Letter> letter;
+  Status gone;
+  const auto ends = [&] {
+    letter = state_->inbox.Find(source, tag);
+    if (letter == nullptr) gone = state_->Gone(source);
+    return letter != nullptr || !gone.ok();
+  };
+  const auto check = [&] { state_->CheckAlive(source); };
+  if (patience != nullptr) {
+    RDMA_RETURN_IF_ERROR(state_->Wait(&lock, *patience, ends, check, "no message arrived"));
+  } else if (!ends()) {
+    lock.unlock();
+    check();
+    lock.lock();
+    ends();
   }
-  return false;
+  *found = letter != nullptr;
+  if (*found) *envelope = letter->envelope;
+  return gone;
 }
 
 }  // namespace rdma_transport::collectives

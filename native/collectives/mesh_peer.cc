@@ -7,15 +7,10 @@
 #include <utility>
 
 namespace rdma_transport::collectives {
-namespace {
-
-constexpr uint64_t kMaxMessage = uint64_t{1} << 40;
-
-Status Malformed(int rank) {
-  return Status(Code::kDataLoss, "rank " + std::to_string(rank) + " sent a malformed notification");
+Status MeshPeer::Malformed() const {
+  return Status(Code::kDataLoss,
+                "rank " + std::to_string(rank_) + " sent a malformed notification");
 }
-
-}  // namespace
 
 const fabric::MappedSpan* MeshPeer::FindShared(uint64_t key, uint64_t* length) const {
   const auto found = shared_.find(key);
@@ -39,17 +34,17 @@ void MeshPeer::OnConnected() {
 }
 
 void MeshPeer::OnTransfer(uint64_t cookie, const Status& status) {
-  if (replica_.OnTransfer(cookie)) {
-    std::lock_guard<std::mutex> lock(state_->mu);
-    state_->changed.notify_all();
-  }
-  if (!status.ok()) channel_->Close(status);
+  if (!status.ok()) return channel_->Close(status);
+  if (cookie >= kParts) return EndRead(cookie);
+  if (!replica_.OnTransfer(cookie)) return;
+  std::lock_guard<std::mutex> lock(state_->mu);
+  state_->changed.notify_all();
 }
 
 void MeshPeer::OnNotify(const char* data, size_t length) {
   heard_.store(true, std::memory_order_relaxed);
   Note note;
-  Status status = Malformed(rank_);
+  Status status = Malformed();
   if (length >= sizeof(note)) {
     std::memcpy(&note, data, sizeof(note));
     status = Handle(note, std::string_view(data + sizeof(note), length - sizeof(note)));
@@ -75,14 +70,19 @@ Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
       return OkStatus();
     }
     case Note::kMessage:
-    case Note::kMore:
       return HandleMessage(note, bytes);
-    case Note::kConsumed: {
-      std::lock_guard<std::mutex> lock(state_->mu);
-      unconsumed_ -= std::min(unconsumed_, note.length);
-      state_->changed.notify_all();
+    case Note::kPiece:
+      return HandlePiece(bytes);
+    case Note::kWanted:
+      HandleWanted(note);
       return OkStatus();
-    }
+    case Note::kTaken:
+      return HandleTaken(note);
+    case Note::kConsumed:
+      HandleConsumed(note);
+      return OkStatus();
+    case Note::kLeaving:
+      return HandleLeaving();
     case Note::kPing: {
       Note pong;
       pong.kind = Note::kPong;
@@ -93,10 +93,10 @@ Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
     case Note::kStep:
     case Note::kCall: {
       const auto& own = *reinterpret_cast<const Board*>(state_->own->region->address());
-      return replica_.Take(note, bytes, own, rank_) ? OkStatus() : Malformed(rank_);
+      return replica_.Take(note, bytes, own, rank_) ? OkStatus() : Malformed();
     }
     default:
-      return Malformed(rank_);
+      return Malformed();
   }
 }
 
@@ -113,7 +113,7 @@ Status MeshPeer::HandleHello(const Note& note) {
   }
   replica_.SetTarget(note.key);
   std::lock_guard<std::mutex> lock(state_->mu);
-  if (memory_ != nullptr) return Malformed(rank_);
+  if (memory_ != nullptr) return Malformed();
   memory_ = memory;
   mapped_ = std::move(span);
   state_->changed.notify_all();
@@ -128,22 +128,6 @@ Status MeshPeer::HandleShare(const Note& note) {
   return OkStatus();
 }
 
-Status MeshPeer::HandleMessage(const Note& note, std::string_view bytes) {
-  if (note.kind == Note::kMessage) {
-    if (expected_ != incoming_.bytes.size() || note.length > kMaxMessage) return Malformed(rank_);
-    incoming_ = {rank_, note.tag, {}};
-    expected_ = note.length;
-  }
-  if (bytes.size() > expected_ - incoming_.bytes.size()) return Malformed(rank_);
-  incoming_.bytes.append(bytes);
-  if (incoming_.bytes.size() < expected_) return OkStatus();
-  expected_ = 0;
-  std::lock_guard<std::mutex> lock(state_->mu);
-  state_->letters.push_back(std::exchange(incoming_, {}));
-  state_->changed.notify_all();
-  return OkStatus();
-}
-
 void MeshPeer::OnClosed(const Status& status) {
   KeepSource();
   if (status.code() == Code::kUnavailable) released_.store(true);
@@ -152,17 +136,24 @@ void MeshPeer::OnClosed(const Status& status) {
 
 void MeshPeer::KeepSource() {
   for (size_t part = 0; part < kParts; ++part) {
-    if (replica_.Writes(part)) return channel_->Keep(OwnerRef::Holding(state_->own));
+    if (!replica_.Writes(part)) continue;
+    channel_->Keep(OwnerRef::Holding(state_->own));
+    break;
   }
+  std::lock_guard<std::mutex> lock(state_->mu);
+  if (!reads_.empty()) channel_->Keep(OwnerRef::Holding(state_->pool));
 }
 
 void MeshPeer::Lose(const Status& status) {
   {
     std::lock_guard<std::mutex> lock(state_->mu);
-    if (!lost_.ok()) return;
-    lost_ = Status(Code::kUnavailable,
-                   "rank " + std::to_string(rank_) + " is gone: " + status.message());
-    state_->changed.notify_all();
+    if (!lost().ok()) return;
+    Status& reason = state_->absent[rank_].lost;
+    reason = Status(Code::kUnavailable,
+                    "rank " + std::to_string(rank_) + " is gone: " + status.message());
+    EndSends(reason);
+    EndLetters(reason);
+    state_->EndReceives();
   }
   std::lock_guard<std::mutex> lock(state_->hook_mu);
   if (state_->lost_hook) state_->lost_hook();

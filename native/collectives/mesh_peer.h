@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +17,7 @@
 #include "base/status.h"
 #include "collectives/board.h"
 #include "collectives/letter.h"
+#include "collectives/mesh_pool.h"
 #include "collectives/mesh_state.h"
 #include "collectives/note.h"
 #include "collectives/replica.h"
@@ -22,8 +25,25 @@
 
 namespace rdma_transport::collectives {
 
+// A message that is sent by pieces. Each is copied to a block, which is free again when the
+// receiver has taken the piece. Done when all have been copied. Guarded by the lock of the state,
+// except for the bytes.
+struct Sending : MessageCall {
+  struct Staged {
+    Block block;
+    bool wanted = false;
+  };
+  uint64_t id = 0;
+  std::string_view bytes;             // must stay valid until it is done
+  uint64_t next = 0;                  // offset of the first byte that no thread has begun to copy
+  int copying = 0;                    // pieces
+  bool open = false;                  // the receiver knows of it
+  bool wanted = false;                // it has a receive
+  std::map<uint64_t, Staged> staged;  // by offset; announced and not taken
+};
+
 // Thread-safe. The channel calls it on the polling thread.
-class MeshPeer final : public fabric::ChannelHandler {
+class MeshPeer final : public fabric::ChannelHandler, public Watched {
  public:
   MeshPeer(int rank, std::shared_ptr<MeshState> state) : rank_(rank), state_(std::move(state)) {}
 
@@ -31,26 +51,34 @@ class MeshPeer final : public fabric::ChannelHandler {
   void SetChannel(std::shared_ptr<fabric::Channel> channel) { channel_ = std::move(channel); }
   fabric::Channel* channel() const { return channel_.get(); }
 
-  Status Send(int tag, std::string_view bytes, const Patience& patience, bool waits);
+  // Sends a message, or starts to, and sets `call` if the bytes are still in use. Never blocks.
+  Status Send(int tag, std::string_view bytes, std::shared_ptr<MessageCall>* call);
+  // Copies a message that has just been matched, or as much of it as has arrived.
+  void Take(const std::shared_ptr<Letter>& letter);
+  // A message of this length that came with its bytes has been received.
+  void Consumed(uint64_t bytes);
   Status SendNote(const Note& note, std::string_view bytes = {});
   // Announces a step to a remote member. A lost one is no error.
   Status Announce(const Announcement& announcement, const Patience& patience);
   // Waits until the writes to a remote member from this part have ended.
   Status WaitWritten(size_t part, const Patience& patience);
-  // Called about every kCheckInterval while a call waits for the member. Pings a remote one that is
-  // silent, and closes the channel after the timeout.
-  void CheckAlive();
+  void CheckAlive() override;
   // Keeps this member's region until writes from it have ended, after the channel has closed.
   void KeepSource();
-  // Returns whether the member has consumed all notifications.
-  bool Drained() const { return delivered_.load() >= sent_.load(); }
+  // Lets the member copy the messages that it has not received. This one sends no more.
+  void Leave();
+  // Returns whether the member has consumed all notifications, and taken all messages. Adds what it
+  // has taken to `taken`.
+  bool Drained(uint64_t* taken) const;
+  // Ends the calls that wait for the member, which is lost for this reason.
+  void Lose(const Status& status);
 
   // The functions below require the lock of the state.
   bool ready() const { return memory_ != nullptr; }
   const char* memory() const { return memory_; }
   // Whether the member cannot map memory of this one. Constant once it is ready.
   bool remote() const { return mapped_.data == nullptr; }
-  const Status& lost() const { return lost_; }
+  const Status& lost() const { return state_->absent[rank_].lost; }
   // Returns null if the member has not shared it.
   const fabric::MappedSpan* FindShared(uint64_t key, uint64_t* length) const;
 
@@ -70,35 +98,71 @@ class MeshPeer final : public fabric::ChannelHandler {
     fabric::MappedSpan span;
   };
   void Sent(uint64_t number);
-  Status LostOr(const Status& status) const;
+  Status Malformed() const;
   Status Handle(const Note& note, std::string_view bytes);
   Status HandleHello(const Note& note);
   Status HandleShare(const Note& note);
+
+  // Receives (mesh_peer_receive.cc).
   Status HandleMessage(const Note& note, std::string_view bytes);
-  void Lose(const Status& status);
+  Status HandlePiece(std::string_view bytes);
+  Status HandleLeaving();
+  void Copied(const std::shared_ptr<Letter>& letter, const Piece& piece, bool counted);
+  void StartReads();
+  void EndRead(uint64_t cookie);
+  void EndLetters(const Status& status);
+
+  // Sends (mesh_peer_send.cc).
+  struct Claim {
+    std::shared_ptr<Sending> sending;
+    Piece piece;
+    Sending::Staged staged;
+  };
+  Status ClaimPiece(const Sending* only, Claim* claim);
+  Status Stage(const Claim& claim);
+  void SendPieces();
+  Status HandleTaken(const Note& note);
+  void HandleWanted(const Note& note);
+  void HandleConsumed(const Note& note);
+  void Release(const Sending::Staged& staged);
+  void Forget(const Sending& sending);
+  void EndSends(const Status& status);
 
   const int rank_;
   const std::shared_ptr<MeshState> state_;
   std::shared_ptr<fabric::Channel> channel_;
-  std::mutex sending_;             // held while the parts of a message are sent
   std::atomic<uint64_t> sent_{0};  // numbers of notifications
   std::atomic<uint64_t> delivered_{0};
 
   std::atomic<bool> released_{false};
   std::atomic<bool> heard_{false};  // since the last CheckAlive()
 
-  Status lost_;
   Liveness liveness_;
   Nanos checked_at_ = 0;
   const char* memory_ = nullptr;  // mapped, or the replica; set when the member is ready
   fabric::MappedSpan mapped_;
   Replica replica_;  // has rules of its own
   std::map<uint64_t, Shared> shared_;
-  uint64_t unconsumed_ = 0;  // bytes of messages that the peer has not received
 
-  // Used only by the polling thread.
-  Letter incoming_;
-  uint64_t expected_ = 0;  // bytes of `incoming_`
+  // Messages to the member.
+  uint64_t unconsumed_ = 0;     // bytes that it has to keep, or this one for it, without a receive
+  uint64_t wanted_blocks_ = 0;  // hold pieces of messages that have a receive
+  uint64_t last_sending_ = 0;
+  uint64_t taken_ = 0;                                     // pieces
+  std::map<uint64_t, std::shared_ptr<Sending>> sendings_;  // not taken
+  std::list<std::shared_ptr<Sending>> unstaged_;           // those with pieces to copy, in order
+
+  // Messages from the member.
+  struct Reading {
+    std::shared_ptr<Letter> letter;
+    Piece piece;
+    Block block;
+  };
+  std::map<uint64_t, std::shared_ptr<Letter>> letters_;  // not complete, by number
+  uint64_t consumed_ = 0;                                // bytes, not reported
+  uint64_t last_read_ = kParts;
+  std::map<uint64_t, Reading> reads_;  // by cookie
+  std::deque<Reading> to_read_;
 };
 
 }  // namespace rdma_transport::collectives

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <string>
 #include <thread>
 
@@ -10,10 +11,10 @@
 namespace rdma_transport::collectives {
 namespace {
 
-// The most bytes of a message in one notification, below the limit of all fabrics.
-constexpr size_t kMaxPart = size_t{64} << 10;
-// A sender waits while the receiver has not received this much of what was sent before.
-constexpr uint64_t kMaxUnconsumed = uint64_t{64} << 20;
+// Shorter messages travel in their notification, below the limit of all fabrics.
+constexpr size_t kMinPieces = size_t{64} << 10;
+// So many blocks hold pieces that a receiver waits for: more make it no faster.
+constexpr uint64_t kMaxWantedBlocks = 16;
 // A call that looked at a member this long ago does not wait for it any more.
 constexpr Nanos kStale = 10 * kCheckInterval;
 
@@ -35,12 +36,6 @@ void MeshPeer::Sent(uint64_t number) {
   }
 }
 
-// Of a channel that has closed, the reason is better.
-Status MeshPeer::LostOr(const Status& status) const {
-  std::lock_guard<std::mutex> lock(state_->mu);
-  return lost_.ok() ? status : lost_;
-}
-
 Status MeshPeer::Announce(const Announcement& announcement, const Patience& patience) {
   bool written = false;
   while (true) {
@@ -55,6 +50,9 @@ Status MeshPeer::Announce(const Announcement& announcement, const Patience& pati
                     "cannot write to rank " + std::to_string(rank_) + ": " + sent.message());
     }
     CheckAlive();
+    if (patience.interrupted != nullptr && patience.interrupted()) {
+      return Status(Code::kCancelled, "interrupted");
+    }
     if (Now() >= patience.deadline) {
       return Status(Code::kDeadlineExceeded,
                     "rank " + std::to_string(rank_) + " does not take its notifications");
@@ -66,40 +64,187 @@ Status MeshPeer::Announce(const Announcement& announcement, const Patience& pati
 Status MeshPeer::WaitWritten(size_t part, const Patience& patience) {
   if (!replica_.Writes(part)) return OkStatus();
   std::unique_lock<std::mutex> lock(state_->mu);
-  const auto done = [&] { return !replica_.Writes(part) || !lost_.ok(); };
+  const auto done = [&] { return !replica_.Writes(part) || !lost().ok(); };
   return state_->Wait(&lock, patience, done, [this] { CheckAlive(); }, "a rank does not receive");
 }
 
-Status MeshPeer::Send(int tag, std::string_view bytes, const Patience& patience, bool waits) {
-  std::lock_guard<std::mutex> sending(sending_);
-  {
-    std::unique_lock<std::mutex> lock(state_->mu);
-    const auto room = [&] {
-      return !waits || !lost_.ok() || unconsumed_ == 0 ||
-             unconsumed_ + bytes.size() <= kMaxUnconsumed;
-    };
-    RDMA_RETURN_IF_ERROR(state_->Wait(
-        &lock, patience, room, [this] { CheckAlive(); }, "the receiver takes no earlier message"));
-    if (!lost_.ok()) return lost_;
-    unconsumed_ += bytes.size();
-  }
+Status MeshPeer::Send(int tag, std::string_view bytes, std::shared_ptr<MessageCall>* call) {
   Note note;
   note.kind = Note::kMessage;
   note.tag = tag;
   note.length = bytes.size();
-  while (true) {
-    const std::string_view part = bytes.substr(0, kMaxPart);
-    const Status sent = SendNote(note, part);
-    if (sent.code() == Code::kResourceExhausted) {
-      // A deadline does not end this, because the receiver expects the rest; a lost member does.
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      continue;
+  const auto sending = std::make_shared<Sending>();
+  const uint64_t cost = CostOf(bytes.size());
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    if (!lost().ok()) return lost();
+    const bool room = unconsumed_ + cost <= kMaxUnconsumed || bytes.empty();
+    if (bytes.size() < kMinPieces && room) {
+      unconsumed_ += cost;
+    } else {
+      note.key = ++last_sending_;
+      sending->peer = rank_;
+      sending->id = note.key;
+      sending->bytes = bytes;
+      sendings_[note.key] = sending;
+      unstaged_.push_back(sending);
     }
-    if (!sent.ok()) return LostOr(sent);
-    bytes.remove_prefix(part.size());
-    if (bytes.empty()) return OkStatus();
-    note.kind = Note::kMore;
   }
+  if (note.key == 0) {
+    const Status sent = SendNote(note, bytes);
+    if (sent.ok()) return OkStatus();
+    std::lock_guard<std::mutex> lock(state_->mu);
+    unconsumed_ -= std::min(unconsumed_, cost);
+    return lost().ok() ? sent : lost();
+  }
+  Claim claim;
+  std::string_view first;
+  Status sent = ClaimPiece(sending.get(), &claim);
+  if (sent.ok() && claim.sending != nullptr) {
+    sent = Stage(claim);
+    first = {reinterpret_cast<const char*>(&claim.piece), sizeof(claim.piece)};
+  }
+  if (sent.ok()) sent = SendNote(note, first);
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    if (!sent.ok()) {
+      Forget(*sending);
+      return lost().ok() ? sent : lost();
+    }
+    sending->open = true;
+  }
+  SendPieces();
+  std::lock_guard<std::mutex> lock(state_->mu);
+  if (!sending->done) *call = sending;
+  return sending->status;
+}
+
+// Reserves a block for the next piece that may be copied, of the message `only` unless that is
+// null. Sets `claim->sending` to null if there is none.
+Status MeshPeer::ClaimPiece(const Sending* only, Claim* claim) {
+  claim->sending = nullptr;
+  std::lock_guard<std::mutex> lock(state_->mu);
+  for (auto each = unstaged_.begin(); each != unstaged_.end(); ++each) {
+    Sending& sending = **each;
+    if (only == nullptr ? !sending.open : only != &sending) continue;
+    const bool full = sending.wanted ? wanted_blocks_ >= kMaxWantedBlocks
+                                     : unconsumed_ + kBlockBytes > kMaxUnconsumed;
+    if (full) continue;
+    Block block;
+    RDMA_RETURN_IF_ERROR(state_->pool->Take(&block));
+    sending.wanted ? ++wanted_blocks_ : unconsumed_ += kBlockBytes;
+    const uint64_t length = std::min<uint64_t>(kBlockBytes, sending.bytes.size() - sending.next);
+    claim->sending = *each;
+    claim->piece = {sending.id, sending.next, length, block.key, block.offset};
+    claim->staged = {block, sending.wanted};
+    sending.next += length;
+    ++sending.copying;
+    ++state_->copying;
+    if (sending.next == sending.bytes.size()) unstaged_.erase(each);
+    return OkStatus();
+  }
+  return OkStatus();
+}
+
+Status MeshPeer::Stage(const Claim& claim) {
+  Sending& sending = *claim.sending;
+  std::memcpy(claim.staged.block.data, sending.bytes.data() + claim.piece.at, claim.piece.length);
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    sending.staged[claim.piece.at] = claim.staged;
+    --state_->copying;
+    const bool ends = sending.next == sending.bytes.size() || !sending.status.ok();
+    if (--sending.copying == 0 && ends) state_->End(&sending, OkStatus());
+    state_->changed.notify_all();
+  }
+  return channel_->Share(claim.piece.key);
+}
+
+void MeshPeer::SendPieces() {
+  Note note;
+  note.kind = Note::kPiece;
+  Claim claim;
+  Status status;
+  while ((status = ClaimPiece(nullptr, &claim)).ok() && claim.sending != nullptr) {
+    status = Stage(claim);
+    if (status.ok()) {
+      status = SendNote(note, {reinterpret_cast<const char*>(&claim.piece), sizeof(claim.piece)});
+    }
+    if (!status.ok()) break;
+  }
+  if (!status.ok()) channel_->Close(status);  // the receiver expects the rest
+}
+
+Status MeshPeer::HandleTaken(const Note& note) {
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    const auto found = sendings_.find(note.key);
+    if (found == sendings_.end()) return Malformed();
+    Sending& sending = *found->second;
+    const auto piece = sending.staged.find(note.length);
+    if (piece == sending.staged.end()) return Malformed();
+    Release(piece->second);
+    ++taken_;
+    sending.staged.erase(piece);
+    sending.wanted = true;
+    const bool copied = sending.next == sending.bytes.size() && sending.copying == 0;
+    if (copied && sending.staged.empty()) sendings_.erase(found);
+  }
+  SendPieces();
+  return OkStatus();
+}
+
+void MeshPeer::HandleWanted(const Note& note) {
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    const auto found = sendings_.find(note.key);
+    if (found == sendings_.end()) return;  // all of it has been taken
+    found->second->wanted = true;
+  }
+  SendPieces();
+}
+
+void MeshPeer::HandleConsumed(const Note& note) {
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    unconsumed_ -= std::min(unconsumed_, note.length);
+  }
+  SendPieces();
+}
+
+// Requires the lock.
+void MeshPeer::Release(const Sending::Staged& staged) {
+  staged.wanted ? --wanted_blocks_ : unconsumed_ -= std::min(unconsumed_, kBlockBytes);
+  state_->pool->Give(staged.block);
+}
+
+// Forgets a message of which the receiver does not know. Requires the lock.
+void MeshPeer::Forget(const Sending& sending) {
+  for (const auto& [at, staged] : sending.staged) Release(staged);
+  unstaged_.remove_if([&](const auto& each) { return each.get() == &sending; });
+  sendings_.erase(sending.id);
+}
+
+// Requires the lock. The blocks are not used again, because the member may still read them.
+void MeshPeer::EndSends(const Status& status) {
+  for (const auto& [id, sending] : sendings_) {
+    if (sending->copying == 0) state_->End(sending.get(), status);
+    if (!sending->done) sending->status = status;
+  }
+  sendings_.clear();
+  unstaged_.clear();
+}
+
+void MeshPeer::Leave() {
+  Note note;
+  note.kind = Note::kLeaving;
+  SendNote(note).IgnoreError();  // a lost member needs no notice
+}
+
+bool MeshPeer::Drained(uint64_t* taken) const {
+  std::lock_guard<std::mutex> lock(state_->mu);
+  *taken += taken_ + delivered_.load();
+  return sendings_.empty() && delivered_.load() >= sent_.load();
 }
 
 void MeshPeer::CheckAlive() {
@@ -107,8 +252,9 @@ void MeshPeer::CheckAlive() {
   Nanos silence = 0;
   {
     std::lock_guard<std::mutex> lock(state_->mu);
-    if (memory_ == nullptr || !remote() || !lost_.ok()) return;
+    if (memory_ == nullptr || !remote() || !lost().ok()) return;
     const Nanos now = Now();
+    if (now - checked_at_ < kCheckInterval / 2) return;  // polls come often
     if (heard_.exchange(false)) liveness_.OnHeard();
     // Also if this process was stopped meanwhile.
     verdict = liveness_.Check(now, state_->peer_timeout, now - checked_at_ > kStale);

@@ -3,19 +3,30 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/letter.h"
+#include "collectives/mesh_pool.h"
 #include "collectives/progress.h"
 #include "fabric/fabric.h"
 
 namespace rdma_transport::collectives {
+
+// An end of a mesh, as a wait sees it.
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  // Called about every kCheckInterval, or more often, while a call waits for the member. Pings a
+  // remote one that is silent, and closes the channel after the timeout.
+  virtual void CheckAlive() = 0;
+};
 
 // A region, and its device, which must outlive it.
 struct OwnRegion {
@@ -23,15 +34,29 @@ struct OwnRegion {
   std::unique_ptr<fabric::Region> region;
 };
 
-// What the ends of a mesh share. Outlives the mesh while a callback runs.
+// Why a member sends no more messages.
+struct Absence {
+  bool left = false;  // it has closed its end in order
+  Status lost;        // its channel has closed
+};
+
+// What the ends of a mesh share. Outlives the mesh while a callback runs, and while a request
+// exists.
 struct MeshState {
   mutable std::mutex
       mu;  // not held in calls of channels; guards the peers' fields, too, but not the hook
   mutable std::condition_variable changed;
-  Nanos peer_timeout = 0;                // how long a remote member may be silent
-  std::shared_ptr<const OwnRegion> own;  // does not change
-  std::map<uint64_t, uint64_t> shared;   // keys and lengths of this member's other regions
-  std::deque<Letter> letters;
+  // These do not change.
+  int rank = 0;
+  Nanos peer_timeout = 0;  // how long a remote member may be silent
+  std::shared_ptr<const OwnRegion> own;
+  std::shared_ptr<BlockPool> pool;
+  std::vector<std::weak_ptr<Watched>> ends;  // by rank; null for this member
+
+  std::map<uint64_t, uint64_t> shared;  // keys and lengths of this member's other regions
+  Inbox inbox;
+  std::vector<Absence> absent;  // by rank
+  int copying = 0;              // pieces and messages that are being copied for calls
 
   std::mutex hook_mu;  // held while the hook runs; taken without `mu`
   std::function<void()> lost_hook;
@@ -41,6 +66,19 @@ struct MeshState {
   Status Wait(std::unique_lock<std::mutex>* lock, const Patience& patience,
               const std::function<bool()>& done, const std::function<void()>& check,
               const char* what) const;
+
+  // Returns why no message from `source`, which may be kAny, can come any more. From any member:
+  // one that was lost may be the one that was to send, one that has left is not. Requires the lock.
+  Status Gone(int source) const;
+  // Ends the posted receives whose messages cannot come any more. Requires the lock.
+  void EndReceives();
+  // Receives a message that is here, or queues a copy of it; sets `received` to which. Called
+  // without the lock.
+  Status Deliver(const Envelope& envelope, std::string_view bytes, bool* received);
+  // Ends a call. Requires the lock.
+  void End(MessageCall* call, const Status& status) const;
+  // Looks for a silent member; `peer` may be kAny. Called without the lock.
+  void CheckAlive(int peer) const;
 };
 
 }  // namespace rdma_transport::collectives

@@ -11,9 +11,14 @@ struct Note {
     kHello = 1,  // `key`: the region that the receiver maps, or into which it writes
     kShare,      // `key`, `length`: one more region
     kWithdraw,   // `key`: no longer
-    kMessage,    // `tag`, `length`: of a message, whose first bytes follow
-    kMore,       // its next bytes follow
-    kConsumed,   // `length`: of a message that has been received
+    // `tag`, `length`: of a message. Its bytes follow if `key` is 0; otherwise `key` is its number
+    // and a Piece may follow.
+    kMessage,
+    kPiece,     // a Piece of a message follows
+    kWanted,    // `key`: a message that has a receive; the other pieces are to be announced
+    kTaken,     // `key`: a message, `length`: the offset of a piece that was copied
+    kConsumed,  // `length`: of messages that came with their bytes, and have been received
+    kLeaving,   // the sender closes in order, and waits until its messages have been copied
     // `key`: the steps that the sender has completed; the bytes that follow are those of its region
     // from the offset `length` on. Only between members that do not map each other's memory.
     kStep,
@@ -25,6 +30,15 @@ struct Note {
   int32_t tag = 0;
   uint64_t key = 0;
   uint64_t length = 0;
+};
+
+// Bytes of a message that lie in memory of the sender until they are taken.
+struct Piece {
+  uint64_t message = 0;
+  uint64_t at = 0;  // offset in the message
+  uint64_t length = 0;
+  uint64_t key = 0;  // of the region, and the offset there
+  uint64_t offset = 0;
 };
 
 }  // namespace rdma_transport::collectives

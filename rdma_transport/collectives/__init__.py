@@ -24,6 +24,7 @@ the message names the rank.
 All calls are thread-safe, and release the interpreter lock. Ctrl-C interrupts them.
 """
 
+from rdma_transport._collectives import MessageTruncatedError
 from rdma_transport.collectives.communicator import Communicator
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.requests import Request, wait_all
@@ -31,4 +32,12 @@ from rdma_transport.collectives.requests import Request, wait_all
 ANY = -1
 """Any source, or any tag, of a message."""
 
-__all__ = ["ANY", "Communicator", "Ranks", "Request", "find_ranks", "wait_all"]
+__all__ = [
+    "ANY",
+    "Communicator",
+    "MessageTruncatedError",
+    "Ranks",
+    "Request",
+    "find_ranks",
+    "wait_all",
+]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rdma_transport import _collectives as native
-from rdma_transport._collectives import RawDevice, RawGroup
+from rdma_transport._collectives import RawDevice, RawGroup, RawMessage
 from rdma_transport._fabric import FabricError, FabricValueError
 from rdma_transport.collectives import objects
 from rdma_transport.collectives.arrays import array_of, code_of, exported, op_of, output_of
@@ -57,7 +57,6 @@ class Communicator:
         self._device, self._raw, self._key = device, raw, key
         self.rank, self.size = raw.rank, raw.size
         self.timeout = None
-        self._posted: list[ReceiveRequest] = []
         self._splits = 0
         _open.add(self)
 
@@ -185,29 +184,42 @@ class Communicator:
     # --- Messages ---
 
     def send(self, array: Any, destination: int, tag: int = 0) -> None:
-        """Send a copy of an array; wait only if the receiver is far behind."""
-        self._send(exported_bytes(array), destination, tag, waits=True)
+        """Send an array, which may change afterwards.
+
+        64 MiB that `destination` has not received are copied without waiting; beyond them, wait
+        until it receives. A send that a timeout or Ctrl-C ends goes on: keep the array as it is.
+        """
+        self._raw.send(destination, tag, exported_bytes(array), self.timeout)
 
     def start_send(self, array: Any, destination: int, tag: int = 0) -> Request:
-        """Send a copy of an array without waiting. The array may be reused at once."""
-        self._send(exported_bytes(array), destination, tag, waits=False)
-        return Request(None)
+        """Start ``send()``. The array must not change until it is done."""
+        return Request(self._raw.start_send(destination, tag, exported_bytes(array)))
 
     def recv(self, out: Any, source: int = -1, tag: int = -1) -> tuple[int, int, int]:
         """Wait for a message, and copy it to `out`; return its source, tag and bytes.
 
-        -1 means any. Messages of equal source and tag arrive in order. Raise ``FabricValueError``
-        if the message is longer than `out`; it is lost then.
+        -1 means any. Messages of equal source and tag arrive in order. Of several receives that
+        match a message, the one that was started first gets it. Raise ``MessageTruncatedError``
+        if the message is longer than `out`; it is lost then, as is one that has begun to arrive when a
+        timeout ends the call.
         """
-        return _fill(out, self._receive(source, tag, self.timeout))
+        return self._raw.receive(source, tag, target_bytes(out), self.timeout)
 
     def start_recv(self, out: Any, source: int = -1, tag: int = -1) -> Request:
         """Start ``recv()``."""
-        return self._post(source, tag, lambda message: _fill(out, message))
+        raw = self._raw.start_receive(source, tag, target_bytes(out))
+        return ReceiveRequest(raw, lambda _, found: found)
 
     def probe(self, source: int = -1, tag: int = -1) -> tuple[int, int, int] | None:
-        """Return source, tag and bytes of a message that has arrived, or None."""
+        """Return source, tag and bytes of the message that ``recv()`` would get, or None.
+
+        Raise ``FabricConnectionError`` if there is none, and none can arrive.
+        """
         return self._raw.probe(source, tag)
+
+    def wait_for_message(self, source: int = -1, tag: int = -1) -> tuple[int, int, int]:
+        """Wait until ``probe()`` finds a message; return the same."""
+        return self._raw.wait_for_message(source, tag, self.timeout)
 
     # --- Python objects, by pickle: unpickling trusts the sender ---
 
@@ -220,21 +232,21 @@ class Communicator:
         return objects.all_gather(self, value)
 
     def send_object(self, value: Any, destination: int, tag: int = 0) -> None:
-        """Send an object; wait only if the receiver is far behind."""
-        self._send(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), destination, tag, waits=True)
+        """Send an object. Wait as ``send()`` does."""
+        self._raw.send(destination, tag, _pickled(value), self.timeout)
 
     def start_send_object(self, value: Any, destination: int, tag: int = 0) -> Request:
-        """Send an object without waiting."""
-        self._send(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), destination, tag, waits=False)
-        return Request(None)
+        """Start ``send_object()``. The object may change at once."""
+        return Request(self._raw.start_send(destination, tag, _pickled(value)))
 
     def recv_object(self, source: int = -1, tag: int = -1) -> tuple[Any, int, int]:
         """Wait for an object; return it, its source and its tag. -1 means any."""
-        return _unpickled(self._receive(source, tag, self.timeout))
+        raw = self._raw.start_receive(source, tag, None)
+        return _unpickled(raw, self._raw.finish_receive(raw, self.timeout))
 
     def start_recv_object(self, source: int = -1, tag: int = -1) -> Request:
         """Start ``recv_object()``."""
-        return self._post(source, tag, _unpickled)
+        return ReceiveRequest(self._raw.start_receive(source, tag, None), _unpickled)
 
     # --- Groups ---
 
@@ -322,22 +334,6 @@ class Communicator:
         result, raw = self._call(self._raw.start, kind, array, out, make, op, root)
         return Request(raw, result if out is None else out)
 
-    def _send(self, data: Any, destination: int, tag: int, waits: bool) -> None:
-        self._raw.send(destination, tag, data, self.timeout, waits)
-
-    def _receive(self, source: int, tag: int, timeout: float | None) -> tuple[int, int, bytes]:
-        return self._raw.receive(source, tag, timeout)
-
-    def _post(
-        self, source: int, tag: int, convert: Callable[[tuple[int, int, bytes]], Any]
-    ) -> Request:
-        return ReceiveRequest(
-            self._posted,
-            (source, tag),
-            lambda timeout: convert(self._receive(source, tag, timeout)),
-            lambda: self._raw.probe(source, tag),
-        )
-
 
 def exported_bytes(array: Any) -> Any:
     """Return the bytes of an array or buffer as an object with the buffer protocol."""
@@ -359,22 +355,21 @@ def _join(raw: RawGroup, addresses: list[bytes], key: bytes, barrier: Callable[[
             barrier()
 
 
-def _fill(out: Any, message: tuple[int, int, bytes]) -> tuple[int, int, int]:
-    source, tag, data = message
+def target_bytes(out: Any) -> Any:
+    """Return the bytes of an array or buffer that a receive writes."""
     target = output_of(out)
     if not target.flags.c_contiguous or not target.flags.writeable:
         raise FabricValueError("the array is not C-contiguous or is read-only")
-    if len(data) > target.nbytes:
-        raise FabricValueError(
-            f"the message has {len(data)} bytes, and the array has only {target.nbytes}"
-        )
-    target.reshape(-1).view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
-    return source, tag, len(data)
+    return target.reshape(-1).view(np.uint8)
 
 
-def _unpickled(message: tuple[int, int, bytes]) -> tuple[Any, int, int]:
-    source, tag, data = message
-    return pickle.loads(data), source, tag
+def _pickled(value: Any) -> bytes:
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def _unpickled(raw: RawMessage, found: tuple[int, int, int]) -> tuple[Any, int, int]:
+    source, tag, _ = found
+    return pickle.loads(raw), source, tag
 
 
 def _like(source: Any, _: int) -> Any:

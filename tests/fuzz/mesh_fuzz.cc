@@ -42,7 +42,20 @@ std::string Notification(Input* input) {
     descriptor.count = input->Number();
     bytes = BytesOf(descriptor) + bytes;
   }
-  if (note.kind == Note::kMessage && input->Flag()) note.length = bytes.size();
+  if (note.kind == Note::kMessage && input->Flag()) {
+    note.key = 0;
+    note.length = bytes.size();
+  } else if (note.kind == Note::kMessage || note.kind == Note::kPiece) {
+    note.key = 1 + input->Below(4);
+    note.length = 1 + input->Below(3) * 100;
+    if (input->Flag()) {
+      bytes = BytesOf(Piece{note.key, input->Below(3) * 100, 1 + input->Below(2) * 100, kPeersKey,
+                            input->Number()});
+    }
+  } else if (note.kind == Note::kWanted || note.kind == Note::kTaken) {
+    note.key = 1 + input->Below(4);
+    note.length = input->Below(3) * kBlockBytes;
+  }
   return BytesOf(note) + bytes;
 }
 
@@ -52,19 +65,44 @@ void Deliver(Input* input, MeshPeer* peer) {
                            [&](const char* data, size_t length) { peer->OnNotify(data, length); });
 }
 
-void Act(Input* input, MeshPeer* peer, MeshState* state, fuzz::ScriptedChannel* channel) {
+// Messages that travel in a notification, and others that do not; their bytes stay.
+using Sent = std::vector<std::unique_ptr<std::string>>;
+
+void SendOne(Input* input, MeshPeer* peer, Sent* sent) {
+  const size_t length = input->Flag() ? input->Below(16) : input->Below(3) * kBlockBytes + 70'000;
+  sent->push_back(std::make_unique<std::string>(length, 'x'));
+  std::shared_ptr<MessageCall> call;
+  peer->Send(static_cast<int>(input->Below(4)), *sent->back(), &call).IgnoreError();
+}
+
+// As Mesh::Receive() does.
+void ReceiveOne(Input* input, MeshPeer* peer, MeshState* state) {
+  const auto receive = std::make_shared<Receive>();
+  receive->peer = input->Flag() ? 1 : kAny;
+  receive->tag = static_cast<int>(input->Below(3)) - 1;
+  std::shared_ptr<Letter> letter;
+  {
+    std::lock_guard<std::mutex> lock(state->mu);
+    letter = state->inbox.Take(receive->peer, receive->tag);
+    if (letter == nullptr) return state->inbox.receives.push_back(receive);
+    Match(letter.get(), receive);
+    if (letter->missing == 0) return;
+  }
+  peer->Take(letter);
+}
+
+void Act(Input* input, MeshPeer* peer, MeshState* state, fuzz::ScriptedChannel* channel,
+         Sent* sent) {
   const Patience none = {0, nullptr};
   uint64_t length = 0;
-  switch (input->Below(10)) {
+  switch (input->Below(14)) {
     case 0: {
       const Span span = {kBoardBytes + input->Below(8) * kPartBytes, input->Number() % kPartBytes};
       peer->Announce({input->Take<uint32_t>(), span, nullptr, 0}, none).IgnoreError();
       return;
     }
     case 1:
-      peer->Send(static_cast<int>(input->Below(4)), input->Bytes(8), none, input->Flag())
-          .IgnoreError();
-      return;
+      return SendOne(input, peer, sent);
     case 2:
       channel->EndTransfer(input->Below(8) == 0 ? Status(Code::kUnavailable, "failed")
                                                 : OkStatus());
@@ -87,6 +125,10 @@ void Act(Input* input, MeshPeer* peer, MeshState* state, fuzz::ScriptedChannel* 
     }
     case 5:
       return peer->CheckAlive();
+    case 6:
+      return ReceiveOne(input, peer, state);
+    case 7:
+      return input->Flag() ? peer->Leave() : static_cast<void>(state->Gone(kAny));
     default:
       return Deliver(input, peer);
   }
@@ -103,6 +145,8 @@ void Run(Input* input) {
   const auto state = std::make_shared<MeshState>();
   state->own = std::make_shared<OwnRegion>(OwnRegion{device, std::move(region)});
   state->peer_timeout = kSecond;
+  state->pool = std::make_shared<BlockPool>(device);
+  state->absent.resize(2);
   const auto peer = std::make_shared<MeshPeer>(1, state);
   std::shared_ptr<fabric::Channel> opened;
   if (!device->Open(peer, &opened).ok()) std::abort();
@@ -110,8 +154,9 @@ void Run(Input* input) {
   fuzz::ScriptedChannel* const channel = device->channel().get();
   channel->AddRegion(kPeersKey, kRegionBytes);
   if (!opened->Connect("", fabric::Role::kActive).ok()) std::abort();
+  Sent sent;
   for (int i = 0; i < kActions && !input->empty(); ++i) {
-    Act(input, peer.get(), state.get(), channel);
+    Act(input, peer.get(), state.get(), channel, &sent);
   }
   channel->FinishClose(Status(Code::kUnavailable, "over"));
   if (peer->lost().ok()) std::abort();

@@ -53,16 +53,19 @@ def test_a_wrong_call_is_an_error_on_every_rank(lasting: Members, kind: str, gui
 @pytest.mark.parametrize(
     ("fabric", "call"),
     [("shm", call) for call in ("barrier", "all_reduce", "request", "recv", "recv any")]
-    + [("libfabric", "barrier"), ("verbs", "all_reduce"), ("mixed", "request"), ("mixed", "recv")],
+    + [("shm", call) for call in ("test", "probe", "wait_for_message", "send")]
+    + [("libfabric", "barrier"), ("verbs", "all_reduce"), ("mixed", "request"), ("mixed", "recv")]
+    + [("verbs", "send"), ("libfabric", "probe")],
 )
 def test_a_killed_rank_ends_the_calls_of_all_others(
     start: Callable[..., Members], fabric: str, call: str
 ) -> None:
     group = start(3, fabric)
-    group.start(members.waits, call, ranks=[0, 2] if call != "recv" else [0])
+    waiting = [0, 2] if call in ("barrier", "all_reduce", "request", "recv any") else [0]
+    group.start(members.waits, call, ranks=waiting)
     time.sleep(0.3)  # until they sleep
     group.kill(1)
-    for answer in group.answers([0, 2] if call != "recv" else [0]):
+    for answer in group.answers(waiting):
         assert isinstance(answer, Error)
         assert "rank 1 is gone" in answer
 
@@ -123,7 +126,7 @@ def test_timeouts(start: Callable[..., Members], fabric: str, call: str) -> None
         assert "rank 0 is gone" in group.answers([1])[0]
 
 
-@pytest.mark.parametrize("call", ["barrier", "all_reduce", "request", "recv"])
+@pytest.mark.parametrize("call", ["barrier", "all_reduce", "request", "recv", "send"])
 def test_ctrl_c_ends_a_call(start: Callable[..., Members], call: str) -> None:
     group = start(2)
     group.start(members.waits, call, ranks=[0])

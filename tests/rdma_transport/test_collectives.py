@@ -96,6 +96,8 @@ def test_everything_else_without_shared_memory(remote: Members) -> None:
     remote.run(members.requests, 7)
     remote.run(members.python_objects)
     remote.run(members.messages)
+    remote.run(members.rivals, 20)
+    remote.run(members.late_messages)
     remote.run(members.splits)
 
 
@@ -116,6 +118,15 @@ def test_objects(group: Members) -> None:
 def test_messages(group: Members) -> None:
     for _ in range(3):
         group.run(members.messages)
+
+
+def test_receives_that_match_the_same_messages(group: Members) -> None:
+    group.run(members.rivals, 50)
+
+
+def test_messages_of_ranks_that_close(group: Members) -> None:
+    if group.size > 2:
+        group.run(members.late_messages)
 
 
 def test_splitting(group: Members) -> None:

@@ -1,5 +1,6 @@
 """Members of a communicator, each in a process of its own, and what they run in tests."""
 
+import concurrent.futures
 import ctypes
 import functools
 import gc
@@ -18,7 +19,13 @@ import numpy as np
 import pytest
 
 from bench.support.ports import free_port
-from rdma_transport.collectives import Communicator, Ranks, wait_all
+from rdma_transport.collectives import (
+    Communicator,
+    MessageTruncatedError,
+    Ranks,
+    Request,
+    wait_all,
+)
 from rdma_transport.fabric import FabricError
 from tests.support import fake_verbs, namespaces
 from tests.support.deadlines import patient
@@ -295,7 +302,64 @@ def messages(comm: Communicator) -> None:
     wait_all(reversed([comm.start_recv(each, before, 7) for each in got]), SOON)
     assert [int(each[0]) for each in got] == [0, 1, 2]
     comm.send(np.zeros(4), comm.rank, 9)
+    assert comm.wait_for_message(comm.rank, 9) == comm.probe(tag=9) == (comm.rank, 9, 32)
     assert comm.recv(np.zeros(4), comm.rank, 9) == (comm.rank, 9, 32)
+    assert comm.probe(comm.rank, 9) is None
+    comm.send(np.zeros(3), after, 9)
+    with pytest.raises(MessageTruncatedError, match="24 bytes, and the array has only 16"):
+        comm.recv(np.zeros(2), before, 9)
+
+
+def rivals(comm: Communicator, rounds: int) -> None:
+    """Receives that match the same messages: each gets one, in the order of their start."""
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    first, second = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    started = comm.start_recv(first, -1, 7)
+    sends = [comm.start_send(np.array([number]), after, 7) for number in (1, 2)]
+    comm.recv(second, before, 7)
+    assert started.wait(patient(SOON)) == (before, 7, 8)
+    assert started.test()
+    assert started.wait() == (before, 7, 8)
+    assert (first[0], second[0]) == (1, 2)
+    wait_all(sends, patient(SOON))
+    comm.timeout = patient(SOON)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        got = [pool.submit(_receive_objects, comm, before, rounds) for _ in range(2)]
+        for number in range(2 * rounds):
+            comm.send_object(number, after, 8)
+        numbers = sorted(number for each in got for number in each.result())
+    comm.timeout = None
+    assert numbers == list(range(2 * rounds))
+    comm.barrier()
+
+
+def _receive_objects(comm: Communicator, source: int, count: int) -> list[int]:
+    return [comm.recv_object(source, 8)[0] for _ in range(count)]
+
+
+def late_messages(comm: Communicator) -> None:
+    """All but two ranks close. Rank 0 receives what they sent before, then from rank 1."""
+    part = comm.split(0)
+    assert part is not None
+    large = np.full(3 << 20, comm.rank, np.uint8)
+    if comm.rank > 1:
+        part.start_send(large, 0, 5)
+        part.close()
+    comm.barrier()
+    if comm.rank == 0:
+        out = np.zeros_like(large)
+        for source in range(2, comm.size):
+            assert part.recv(out, source, 5) == (source, 5, large.nbytes)
+            assert (out == source).all()
+        request = part.start_recv(out)
+        assert not request.test()
+        comm.barrier()
+        assert request.wait(patient(SOON)) == (1, 6, 8)
+    else:
+        comm.barrier()
+        if comm.rank == 1:
+            part.send(np.zeros(1), 0, 6)
+    part.close()
 
 
 def splits(comm: Communicator) -> None:
@@ -356,7 +420,22 @@ def waits(comm: Communicator, call: str, timeout: float | None = None) -> None:
         "request": lambda: comm.start_all_reduce(array, out=array).wait(patient(SOON)),
         "recv": lambda: comm.recv(array, (comm.rank + 1) % comm.size),
         "recv any": lambda: comm.recv(array),
+        "test": lambda: polls(comm.start_recv(array, (comm.rank + 1) % comm.size)),
+        "probe": lambda: polls_for_message(comm, (comm.rank + 1) % comm.size),
+        "wait_for_message": lambda: comm.wait_for_message((comm.rank + 1) % comm.size),
+        "send": lambda: comm.send(np.zeros(10 << 20), (comm.rank + 1) % comm.size),
     }[call]()
+
+
+def polls(request: Request) -> None:
+    while not request.test():
+        time.sleep(0.001)
+    request.wait()
+
+
+def polls_for_message(comm: Communicator, source: int) -> None:
+    while comm.probe(source) is None:
+        time.sleep(0.001)
 
 
 def reduces_forever(comm: Communicator) -> None:
