@@ -59,4 +59,4 @@ with v1.Session(server.target, graph=graph) as session:
         history.append(float(loss))
         if step % 5 == 0:
             print(f"step {step}: loss {loss:.4f}")
-print("losses " + " ".join(loss.hex() for loss in history))
+print("losses " + " ".join(f"{loss:.9g}" for loss in history))

@@ -47,4 +47,4 @@ with v1.Session(server.target) as session:
         losses.append(float(value))
         if step % 5 == 0:
             print(f"step {step}: loss {value:.4f}")
-print("losses " + " ".join(value.hex() for value in losses))
+print("losses " + " ".join(f"{value:.9g}" for value in losses))

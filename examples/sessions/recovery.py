@@ -47,4 +47,4 @@ with v1.train.MonitoredTrainingSession(
     while step < steps:
         value, step = session.run([loss, made])
         print(f"step {step}: loss {value:.4f}")
-print("last loss " + float(value).hex())
+print(f"last loss {value:.9g}")

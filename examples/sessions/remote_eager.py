@@ -59,4 +59,4 @@ except tf.errors.InvalidArgumentError as error:
     print("a bad batch:", "a gradient : Tensor had NaN values" in error.message)
 with tf.device(WORKERS[0]):
     difference = tf.reduce_sum(tf.abs(encoder - decoder))  # the decoder comes to task 0
-print("losses " + " ".join(value.hex() for value in [*losses, float(difference)]))
+print("losses " + " ".join(f"{value:.9g}" for value in [*losses, float(difference)]))

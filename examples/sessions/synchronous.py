@@ -3,6 +3,7 @@
 python -m examples.launch --job ps=1 --job worker=2 examples/sessions/synchronous.py
 """
 
+import threading
 import time
 
 import numpy as np
@@ -42,6 +43,15 @@ if worker != 0:  # the session below would look for the chief's variables every 
         while session.run(missing).size:
             time.sleep(0.1)
 
+
+def quiet(failure: threading.ExceptHookArgs) -> None:
+    """Expect that the end of the session cancels the thread that gathers the next gradients."""
+    if not isinstance(failure.exc_value, tf.errors.CancelledError):
+        threading.__excepthook__(failure)
+
+
+threading.excepthook = quiet
+
 # No tokens to begin with: nobody is a step ahead of the others.
 synchronize = optimizer.make_session_run_hook(is_chief=worker == 0, num_tokens=0)
 random = np.random.default_rng(worker)
@@ -59,4 +69,4 @@ with v1.train.MonitoredTrainingSession(
         value, _ = session.run([loss, train], {x: batch, y: batch @ teacher})
         losses.append(float(value))
         print(f"worker {worker}: loss {value:.4f}")
-    print("losses " + " ".join(value.hex() for value in losses))
+    print("losses " + " ".join(f"{value:.9g}" for value in losses))

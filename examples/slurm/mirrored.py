@@ -60,4 +60,4 @@ while int(done.numpy()) < options.steps:
     if int(done.numpy()) % EVERY == 0:
         manager.save()
         if worker == 0:
-            print(f"step {int(done.numpy())} loss {float(loss).hex()}", flush=True)
+            print(f"step {int(done.numpy())} loss {float(loss):.9g}", flush=True)

@@ -71,5 +71,5 @@ with v1.Session(server.target) as session:
     for step in range(options.steps):
         batch = random.normal(size=(BATCH, INPUTS)).astype(np.float32)
         value, _ = session.run([loss, train], {x: batch, y: batch @ teacher})
-        print(f"step {step} loss {float(value).hex()}", flush=True)
+        print(f"step {step} loss {float(value):.9g}", flush=True)
     session.run(ends)

@@ -52,7 +52,7 @@ def main() -> None:
     with strategy.scope():
         trained = model()
     history = trained.fit(dataset(), epochs=epochs, verbose=2).history
-    print("losses " + " ".join(loss.hex() for loss in history["loss"]))
+    print("losses " + " ".join(f"{loss:.9g}" for loss in history["loss"]))
 
 
 if __name__ == "__main__":

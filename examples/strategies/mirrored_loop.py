@@ -61,7 +61,7 @@ def main() -> None:
     batches = iter(strategy.distribute_datasets_from_function(shard))
     losses = [float(step(batches)) for _ in range(steps)]
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
-    print("losses " + " ".join(loss.hex() for loss in losses))
+    print("losses " + " ".join(f"{loss:.9g}" for loss in losses))
 
 
 if __name__ == "__main__":

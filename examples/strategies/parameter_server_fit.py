@@ -64,7 +64,7 @@ def main() -> None:
         steps_per_epoch=options.steps,
         verbose=2,
     ).history
-    print("losses " + " ".join(loss.hex() for loss in history["loss"]))
+    print("losses " + " ".join(f"{loss:.9g}" for loss in history["loss"]))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def train(resolver: tf.distribute.cluster_resolver.ClusterResolver, steps: int) 
         loss = coordinator.schedule(step, args=(batches,))
     coordinator.join()
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} -> {loss.fetch():.3f}")
-    print("losses " + " ".join(loss.hex() for loss in losses))
+    print("losses " + " ".join(f"{loss:.9g}" for loss in losses))
 
 
 def main() -> None:

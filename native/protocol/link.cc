@@ -305,7 +305,10 @@ void Link::OnConnected() {
 void Link::OnClosed(const Status& status) {
   const std::shared_ptr<Link> self = shared_from_this();
   const bool was_up = up_.exchange(false);
-  const Status lost(Code::kUnavailable, "peer " + remote_.task + " is lost: " + status.message());
+  // A peer that ends while nothing waits for it, as after a job, is not reported as a failure.
+  const Status lost(Code::kUnavailable, "peer " + remote_.task +
+                                            (AwaitsPeer() ? " is lost: " : " has disconnected: ") +
+                                            status.message());
   FailAll(recvs_.TakeAll(lost), lost);
   calls_->End();
   dynamic_receiver_->Abandon(lost);
@@ -327,7 +330,7 @@ bool Link::Tick(Nanos now, bool excuse) {
     return true;
   }
   const bool queued = !notifier_->SendQueued();
-  if (recvs_.size() == 0 && !calls_->Running() && !dynamic_receiver_->WaitsForPeer()) {
+  if (!AwaitsPeer()) {
     liveness_.OnIdle();
     return queued;
   }
@@ -344,6 +347,10 @@ bool Link::Tick(Nanos now, bool excuse) {
       break;
   }
   return true;
+}
+
+bool Link::AwaitsPeer() const {
+  return recvs_.size() != 0 || calls_->Running() || dynamic_receiver_->WaitsForPeer();
 }
 
 // Called at every tick while something waits for the silent peer.

@@ -168,6 +168,8 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   void HandleRestarted(const ControlMessage& message);
   SendOutcome SendBest(Outgoing* tensor);
   Arrival NewArrival();
+  // Returns true if something here waits for the peer.
+  bool AwaitsPeer() const;
   void Freeze(Nanos silence);
   void Thaw();
 

@@ -19,7 +19,7 @@ _FALLBACKS = {
     "version": "it uses protocol version",
     "not_registered": "its memory cannot be registered",
     "link_broke": "the link broke",
-    "peer_lost": "peer .* is lost",
+    "peer_lost": "peer .* (is lost|has disconnected)",
     "too_long": "a key or shape too long",
     "no_memory": "no memory in the arena",
 }

@@ -116,7 +116,7 @@ def test_a_peer_that_is_restarted_shows_it() -> None:
         cluster.restart("b", 0)
         lost = peer(cluster)
         assert lost["lost"]
-        assert "is lost" in lost["last_error"]
+        assert "has disconnected" in lost["last_error"]
         with Graph(cluster, wide_and_small) as graph:
             graph.run()
         again = peer(cluster)
@@ -124,7 +124,7 @@ def test_a_peer_that_is_restarted_shows_it() -> None:
         assert bytes_of(again["sent"]) == 2 * (WIDE + 4)
         shown = run("status", pid(cluster), "--interval", 0).stdout
         assert "reconnected 1×" in shown
-        assert "last error: peer /job:b/replica:0/task:0 is lost" in shown
+        assert "last error: peer /job:b/replica:0/task:0 has disconnected" in shown
 
 
 def test_in_a_pipe_it_is_one_plain_table(cluster: Cluster) -> None:
