@@ -101,7 +101,9 @@ class RemoteRegion:
 
 
 class Channel:
-    """An ordered connection to one peer. Keeps its device open; closes when garbage-collected.
+    """An ordered connection to one peer. Keeps its device open.
+
+    Closes at the end of a ``with`` statement, or when garbage-collected.
 
     After the peer closes it or dies, or the network fails, all calls raise
     ``FabricConnectionError`` with the reason. Shared memory detects a dead peer at once. Verbs
@@ -281,6 +283,17 @@ class Channel:
         """
         self._raw.close(reason)
 
+    def __enter__(self) -> "Channel":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"<Channel {self.fabric or 'not connected'} {self.route}>".replace(" >", ">")
 
@@ -328,6 +341,9 @@ class Device:
         Takes at most two seconds, unless a card takes longer to end its queue pairs.
         """
         self._raw.close()
+
+    def __repr__(self) -> str:
+        return f"<Device {self.summary}>"
 
     def __enter__(self) -> "Device":
         return self

@@ -431,3 +431,12 @@ def test_leaving_with_everything_open_and_forking(fabric: str) -> None:
         check=False,
     )
     assert (result.returncode, result.stdout) == (0, "left open\n"), result.stderr
+
+
+def test_a_channel_closes_with_its_block_and_a_device_says_what_it_opened() -> None:
+    with Device.open("shm") as device:
+        with device.open_channel() as channel:
+            assert repr(channel) == "<Channel not connected>"
+        with pytest.raises(FabricError):
+            channel.connect(device.open_channel().address, active=True)
+    assert repr(device) == "<Device shm>"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints, is_typeddict
 
 import jsonschema
 import pytest
@@ -20,6 +20,7 @@ import rdma_transport
 from bench.support.cluster import Cluster
 from rdma_transport import counters, live
 from rdma_transport.observe import samples, table
+from rdma_transport.stats import Edge, Peer, Stats
 from tests.support.deadlines import patient
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, Terminal, job, run, wide_and_small
@@ -195,6 +196,21 @@ def test_a_narrow_terminal_shows_all_in_whole_words(cluster: Cluster) -> None:
     assert re.search(r"^ +peer b:0$", screen, re.MULTILINE)
     for cell in ("transport shm", r"link up \d+ s", r"modes static [\d.]+%.*", r"ring \d+ %"):
         assert re.search(rf"(^|   ) *{cell}($|   )", screen, re.MULTILINE), screen
+
+
+def test_the_types_of_counters_are_those_of_the_values(cluster: Cluster) -> None:
+    def check(types: type, value: dict[str, Any]) -> None:
+        kinds = get_type_hints(types)
+        assert set(kinds) == set(value)
+        for name, kind in kinds.items():
+            if is_typeddict(kind):
+                check(kind, value[name])
+
+    with job(cluster):
+        values = live.LiveServer(pid(cluster), os.geteuid()).stats()
+    check(Stats, values)
+    check(Peer, values["peers"][0])
+    check(Edge, values["plan"]["edges"][0])
 
 
 def test_the_edges_of_the_plan_and_what_happened(cluster: Cluster) -> None:
