@@ -199,9 +199,9 @@ class Communicator:
         """Wait for a message, and copy it to `out`; return its source, tag and bytes.
 
         -1 means any. Messages of equal source and tag arrive in order. Of several receives that
-        match a message, the one that was started first gets it. Raise ``MessageTruncatedError``
-        if the message is longer than `out`; it is lost then, as is one that has begun to arrive when a
-        timeout ends the call.
+        match a message, the one that was started first gets it. Raise ``MessageTruncatedError`` if
+        the message is longer than `out`; it is lost then, as is one that has begun to arrive when
+        a timeout ends the call.
         """
         return self._raw.receive(source, tag, target_bytes(out), self.timeout)
 

@@ -305,9 +305,9 @@ def messages(comm: Communicator) -> None:
     assert comm.wait_for_message(comm.rank, 9) == comm.probe(tag=9) == (comm.rank, 9, 32)
     assert comm.recv(np.zeros(4), comm.rank, 9) == (comm.rank, 9, 32)
     assert comm.probe(comm.rank, 9) is None
-    comm.send(np.zeros(3), after, 9)
+    comm.send(np.zeros(3), after, 10)
     with pytest.raises(MessageTruncatedError, match="24 bytes, and the array has only 16"):
-        comm.recv(np.zeros(2), before, 9)
+        comm.recv(np.zeros(2), before, 10)
 
 
 def rivals(comm: Communicator, rounds: int) -> None:
