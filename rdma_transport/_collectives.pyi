@@ -9,6 +9,10 @@ REDUCE_SCATTER: int
 ALL_GATHER: int
 BROADCAST: int
 ALL_TO_ALL: int
+GATHER: int
+SCATTER: int
+REDUCE: int
+EXCHANGE: int
 INVALID: int
 
 class MessageTruncatedError(FabricValueError): ...

@@ -17,7 +17,7 @@ from libcpp.string_view cimport string_view
 
 from collectives cimport (
     Call, CallQueue, Collective, DType, Envelope, Group, Mesh, MessageRequest, NameOfDType,
-    Patience, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group, move_mesh,
+    Patience, Piece, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group, move_mesh,
 )
 from fabric cimport Code, FabricDevice, Memory, PollingThread, Status
 
@@ -32,6 +32,10 @@ REDUCE_SCATTER = <int>Collective.kReduceScatter
 ALL_GATHER = <int>Collective.kAllGather
 BROADCAST = <int>Collective.kBroadcast
 ALL_TO_ALL = <int>Collective.kAllToAll
+GATHER = <int>Collective.kGather
+SCATTER = <int>Collective.kScatter
+REDUCE = <int>Collective.kReduce
+EXCHANGE = <int>Collective.kExchange
 INVALID = <int>Collective.kInvalid
 
 
@@ -136,17 +140,24 @@ cdef class Arrays:
         if self.has_output:
             PyBuffer_Release(&self.output)
 
-    cdef int get(self, source, target) except -1:
+    cdef int get(self, source, target, cbool writes=True) except -1:
         if source is not None:
             PyObject_GetBuffer(source, &self.input, PyBUF_SIMPLE)
             self.has_input = True
         if target is not None:
-            PyObject_GetBuffer(target, &self.output, PyBUF_WRITABLE)
+            PyObject_GetBuffer(target, &self.output, PyBUF_WRITABLE if writes else PyBUF_SIMPLE)
             self.has_output = True
         return 0
 
+    cdef Piece piece(self):
+        cdef Piece piece
+        piece.source, piece.sent = <const char*>self.input.buf, self.input.len
+        piece.to, piece.received = <char*>self.output.buf, self.output.len
+        return piece
+
     cdef int describe(self, Call* call, int size, int rank) except -1:
         """Set count and arrays; raise FabricValueError if their sizes do not fit."""
+        cdef cbool at_root = rank == call.root
         cdef Collective kind = call.collective
         cdef size_t item = SizeOf(call.dtype), members = size
         cdef size_t given = self.input.len if self.has_input else 0
@@ -161,6 +172,13 @@ cdef class Arrays:
             fits = given == taken * members
         elif kind == Collective.kAllGather:
             fits = taken == given * members
+        elif kind == Collective.kGather:
+            fits = taken == given * members if at_root else not self.has_output
+        elif kind == Collective.kScatter:
+            part = taken
+            fits = given == taken * members if at_root else not self.has_input
+        elif kind == Collective.kReduce and not at_root:
+            fits = not self.has_output
         elif kind == Collective.kAllToAll:
             fits = given == taken and given % (item * members) == 0
             part = given // members
@@ -175,9 +193,9 @@ cdef class Arrays:
         if (self.has_input and first % min(item, 8)) or (self.has_output and second % min(item, 8)):
             raise FabricValueError("the array is not aligned; pass a copy of it")
         if given and taken and first < second + taken and second < first + given:
-            if kind == Collective.kAllGather:
+            if kind in (Collective.kAllGather, Collective.kGather):
                 fits = first == second + rank * part
-            elif kind == Collective.kReduceScatter:
+            elif kind in (Collective.kReduceScatter, Collective.kScatter):
                 fits = second == first + rank * part
             else:
                 fits = first == second
@@ -193,7 +211,7 @@ cdef class RawRequest:
     """A non-blocking collective."""
 
     cdef shared_ptr[Request] request
-    cdef Arrays arrays
+    cdef list arrays
     cdef int owner
 
     def __init__(self) -> None:
@@ -306,21 +324,50 @@ cdef class RawGroup:
         check_ours(self.owner)
         return self.queue
 
-    def run(self, int kind, int dtype, int op, int root, source, target, timeout) -> None:
-        cdef shared_ptr[CallQueue] queue = self.opened()
-        cdef Patience patience = patience_of(timeout)
+    cdef Arrays describe(self, Call* call, source, target):
         cdef Arrays arrays = Arrays()
-        cdef Call call
-        cdef Status status
+        cdef cbool writes = call.collective != Collective.kBroadcast or call.root != self.rank
+        arrays.get(source, target, writes)
+        arrays.describe(call, self.size, self.rank)
+        return arrays
+
+    cdef list pieces(self, Call* call, parts, targets):
+        """Set what an exchange sends and receives."""
+        cdef Arrays arrays
+        cdef list kept = []
+        if len(parts) != self.size or len(targets) != self.size:
+            raise FabricValueError(
+                f"{len(parts)} arrays to send and {len(targets)} to receive for {self.size} ranks"
+            )
+        for part, target in zip(parts, targets):
+            arrays = Arrays()
+            arrays.get(part, target)
+            kept.append(arrays)
+            call.pieces.push_back(arrays.piece())
+        return kept
+
+    cdef list prepare(self, Call* call, int kind, int dtype, int op, int root, source, target):
+        """Return the arrays of a call; raise ValueError if they do not fit."""
         call.collective = <Collective>kind
         call.dtype = <DType>dtype
         call.op = <ReduceOp>op
         call.root = root
+        if kind == EXCHANGE:
+            return self.pieces(call, source, target)
+        return [self.describe(call, source, target)]
+
+    def run(self, int kind, int dtype, int op, int root, source, target, timeout) -> None:
+        """`source` and `target` are buffers or None; of an exchange lists of them, by rank."""
+        cdef shared_ptr[CallQueue] queue = self.opened()
+        cdef Patience patience = patience_of(timeout)
+        cdef Call call
+        cdef Status status
+        cdef list arrays = None
         error = None
         try:
-            arrays.get(source, target)
-            arrays.describe(&call, self.size, self.rank)
+            arrays = self.prepare(&call, kind, dtype, op, root, source, target)
         except (ValueError, BufferError) as wrong:
+            call.pieces.clear()
             call.collective = Collective.kInvalid  # the others must not wait
             error = wrong
         with nogil:
@@ -334,16 +381,11 @@ cdef class RawGroup:
         cdef shared_ptr[CallQueue] queue = self.opened()
         cdef Patience patience = patience_of(timeout)
         cdef Call call
-        call.collective = <Collective>kind
-        call.dtype = <DType>dtype
-        call.op = <ReduceOp>op
-        call.root = root
         made.owner = self.owner
-        made.arrays = Arrays()
         try:
-            made.arrays.get(source, target)
-            made.arrays.describe(&call, self.size, self.rank)
+            made.arrays = self.prepare(&call, kind, dtype, op, root, source, target)
         except (ValueError, BufferError) as wrong:
+            call.pieces.clear()
             call.collective = Collective.kInvalid
             queue.get().Start(call, patience.deadline)
             raise FabricValueError(str(wrong)) from None

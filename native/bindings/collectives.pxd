@@ -3,6 +3,7 @@ from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.string cimport string
 from libcpp.string_view cimport string_view
+from libcpp.vector cimport vector
 
 from fabric cimport FabricDevice, Status
 
@@ -18,6 +19,10 @@ cdef extern from "collectives/types.h" namespace "rdma_transport::collectives" n
         kAllGather
         kBroadcast
         kAllToAll
+        kGather
+        kScatter
+        kReduce
+        kExchange
         kInvalid
     size_t SizeOf(DType dtype)
     const char* NameOfDType "rdma_transport::collectives::NameOf"(DType dtype)
@@ -67,6 +72,12 @@ cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" no
         void Close(const string& reason)
 
 cdef extern from "collectives/group.h" namespace "rdma_transport::collectives" nogil:
+    cdef cppclass Piece:
+        const char* source "from"
+        char* to
+        uint64_t sent
+        uint64_t received
+
     cdef cppclass Call:
         Collective collective
         DType dtype
@@ -75,6 +86,7 @@ cdef extern from "collectives/group.h" namespace "rdma_transport::collectives" n
         uint64_t count
         const char* input
         char* output
+        vector[Piece] pieces
 
     cdef cppclass Group:
         Group(unique_ptr[Mesh] mesh, int64_t spin)

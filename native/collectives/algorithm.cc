@@ -33,9 +33,12 @@ constexpr Row kRows[] = {
 
 Algorithm Choose(Collective collective, size_t bytes, int members, Reach reach) {
   Algorithm chosen = Algorithm::kRounds;
+  // A reduction to one member takes the same steps.
+  const Collective measured =
+      collective == Collective::kReduce ? Collective::kAllReduce : collective;
   for (const Row& row : kRows) {
     const bool reaches = row.reach == reach || (row.reach == Reach::kSome && reach == Reach::kHost);
-    if (row.collective == collective && reaches && row.members <= members && row.bytes < bytes) {
+    if (row.collective == measured && reaches && row.members <= members && row.bytes < bytes) {
       chosen = row.algorithm;
     }
   }

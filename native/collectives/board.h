@@ -19,8 +19,9 @@ struct Descriptor {
     kDirect = 1,  // the arrays lie in a region that all members have mapped
     kRemote = 2,  // the member does not map the memory of all others
     kHosts = 4,   // it maps that of its host, and no other
+    kUneven = 8,  // it was sent `input` bytes of rank `root`, where it expects `output`
   };
-  uint64_t count = 0;  // elements
+  uint64_t count = 0;  // elements; of kExchange the bytes of the largest piece, not compared
   int32_t root = 0;
   uint8_t collective = 0;
   uint8_t dtype = 0;

@@ -1,5 +1,6 @@
 #include "collectives/group.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -34,27 +35,32 @@ std::vector<const Board*> BoardsIn(const std::vector<const char*>& memory) {
 }
 
 bool Reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter ||
+         collective == Collective::kReduce;
 }
 
 // "all_reduce of 1000 float32 (sum)"
 std::string TextOf(const Descriptor& descriptor) {
   const auto collective = static_cast<Collective>(descriptor.collective);
   std::string text = NameOf(collective);
-  if (collective == Collective::kBarrier || collective >= Collective::kInvalid) return text;
+  if (collective == Collective::kBarrier || collective >= Collective::kExchange) return text;
   text += " of " + std::to_string(descriptor.count) + " " +
           NameOf(static_cast<DType>(descriptor.dtype));
   if (Reduces(collective)) {
     text += std::string(" (") + NameOf(static_cast<ReduceOp>(descriptor.op)) + ")";
   }
-  if (collective == Collective::kBroadcast) {
+  if (collective == Collective::kBroadcast || collective == Collective::kScatter) {
     text += " from rank " + std::to_string(descriptor.root);
+  }
+  if (collective == Collective::kGather || collective == Collective::kReduce) {
+    text += " to rank " + std::to_string(descriptor.root);
   }
   return text;
 }
 
 bool Same(const Descriptor& a, const Descriptor& b) {
-  return a.count == b.count && a.root == b.root && a.collective == b.collective &&
+  const bool exchange = static_cast<Collective>(a.collective) == Collective::kExchange;
+  return (a.count == b.count || exchange) && a.root == b.root && a.collective == b.collective &&
          a.dtype == b.dtype && a.op == b.op;
 }
 
@@ -86,6 +92,14 @@ Status Group::Check(const Call& call) const {
   }
   const size_t limit = std::numeric_limits<size_t>::max() / 64 / static_cast<size_t>(size());
   if (call.count > limit) return Status(Code::kInvalidArgument, "the array is too large");
+  if (call.collective == Collective::kExchange) {
+    const size_t own = static_cast<size_t>(rank());
+    if (call.pieces.size() != static_cast<size_t>(size()) ||
+        call.pieces[own].sent != call.pieces[own].received) {
+      return Status(Code::kInvalidArgument,
+                    "an exchange needs a piece for each rank, and equal ones for this one");
+    }
+  }
   if (!Reduces(call.collective)) return OkStatus();
   return CheckReduction(call.dtype, call.op);
 }
@@ -97,6 +111,7 @@ Descriptor Group::Describe(const Call& call) const {
   descriptor.collective = static_cast<uint8_t>(call.collective);
   descriptor.dtype = static_cast<uint8_t>(call.dtype);
   descriptor.op = static_cast<uint8_t>(call.op);
+  for (const Piece& piece : call.pieces) descriptor.count = std::max(descriptor.count, piece.sent);
   const size_t bytes = call.count * SizeOf(call.dtype);
   fabric::RemoteSpan input;
   if (reach_ != Reach::kAll || bytes < kMinDirect || !CanBeRead(call, &input)) return descriptor;
@@ -120,10 +135,16 @@ bool Group::CanBeRead(const Call& call, fabric::RemoteSpan* span) const {
   const size_t all = bytes * static_cast<size_t>(size());
   switch (call.collective) {
     case Collective::kBarrier:
+    case Collective::kReduce:  // the others have no memory for what they combine
+    case Collective::kExchange:
     case Collective::kInvalid:
       return false;
     case Collective::kBroadcast:
       return rank() == call.root && mesh_->FindShared(call.output, bytes, span);
+    case Collective::kScatter:
+      return rank() == call.root && mesh_->FindShared(call.input, all, span);
+    case Collective::kGather:
+      return rank() != call.root && mesh_->FindShared(call.input, bytes, span);
     case Collective::kAllReduce:
     case Collective::kAllGather:
       return mesh_->FindShared(call.input, bytes, span);
@@ -156,10 +177,13 @@ Status Group::Run(const Call& call, const Patience& patience) {
 }
 
 void Group::RunAlone(const Call& call) {
+  for (const Piece& piece : call.pieces) {
+    if (piece.sent > 0) std::memmove(piece.to, piece.from, piece.sent);
+  }
   const size_t bytes = call.count * SizeOf(call.dtype);
-  const bool copies = call.collective != Collective::kBroadcast &&
-                      call.collective != Collective::kBarrier &&
-                      call.collective != Collective::kInvalid;
+  const bool copies =
+      call.collective != Collective::kBroadcast && call.collective != Collective::kExchange &&
+      call.collective != Collective::kBarrier && call.collective != Collective::kInvalid;
   if (copies && bytes > 0 && call.input != call.output) {
     std::memmove(call.output, call.input, bytes);
   }
@@ -223,17 +247,24 @@ Status Group::Start(const Call& call, const Patience& patience) {
     if (algorithm == Algorithm::kTwoLevels) {
       return StartTwoLevels(call, parity, patience);
     }
-    const size_t bytes = call.count * SizeOf(call.dtype);
-    return Stage(call, PartOf(bytes, BytesOfRound(call), 0), parity, patience);
+    const size_t round = BytesOfRound(call);
+    const bool exchange = call.collective == Collective::kExchange;  // its pieces end by themselves
+    const size_t bytes = exchange ? round : call.count * SizeOf(call.dtype);
+    return Stage(call, PartOf(bytes, round, 0), parity, patience);
   };
   if (!direct) RDMA_RETURN_IF_ERROR(stage());
   RDMA_RETURN_IF_ERROR(Announce(patience, &own, parity));
   RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
   RDMA_RETURN_IF_ERROR(Compare(parity));
+  if (call.collective == Collective::kExchange) {
+    RDMA_RETURN_IF_ERROR(RunRounds(call, LargestPiece(parity), parity, patience));
+    return FindUneven(patience);
+  }
   bool any_direct = false;
   bool all_direct = true;
   for (int rank = 0; rank < size(); ++rank) {
-    if (call.collective == Collective::kBroadcast && rank != call.root) continue;
+    if (FromRoot(call.collective) && rank != call.root) continue;
+    if (call.collective == Collective::kGather && rank == call.root) continue;
     const bool its = (board(rank).descriptors[parity].flags & Descriptor::kDirect) != 0;
     any_direct |= its;
     all_direct &= its;
@@ -249,7 +280,7 @@ Status Group::Start(const Call& call, const Patience& patience) {
   }
   switch (algorithm) {
     case Algorithm::kRounds:
-      return RunRounds(call, parity, patience);
+      return RunRounds(call, call.count * SizeOf(call.dtype), parity, patience);
     case Algorithm::kTwoPhases:
       return RunTwoPhases(call, parity, patience);
     case Algorithm::kTwoLevels:
@@ -300,6 +331,29 @@ Status Group::Compare(int parity) const {
     return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " called " +
                                               TextOf(other) + ", and this rank " + TextOf(own) +
                                               ": all ranks must call the same");
+  }
+  return OkStatus();
+}
+
+uint64_t Group::LargestPiece(int parity) const {
+  uint64_t largest = 0;
+  for (int rank = 0; rank < size(); ++rank) {
+    largest = std::max(largest, board(rank).descriptors[parity].count);
+  }
+  return largest;
+}
+
+// Members may not know what the others send them, so they compare it at the end.
+Status Group::FindUneven(const Patience& patience) {
+  int parity = 0;
+  RDMA_RETURN_IF_ERROR(Exchange(std::exchange(uneven_, {}), patience, &parity));
+  for (int rank = 0; rank < size(); ++rank) {
+    const Descriptor other = board(rank).descriptors[parity];
+    if ((other.flags & Descriptor::kUneven) == 0) continue;
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " expects " +
+                                              std::to_string(other.output) + " bytes of rank " +
+                                              std::to_string(other.root) + ", which sends " +
+                                              std::to_string(other.input));
   }
   return OkStatus();
 }

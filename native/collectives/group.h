@@ -36,20 +36,31 @@
 
 namespace rdma_transport::collectives {
 
+// What a member of kExchange sends to another one, and receives from it.
+struct Piece {
+  const char* from = nullptr;
+  char* to = nullptr;
+  uint64_t sent = 0;  // bytes
+  uint64_t received = 0;
+};
+
 // One member's part of a collective. The caller owns the arrays, which are contiguous, aligned for
 // `dtype`, and either the same as described or disjoint.
 struct Call {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kUint8;
   ReduceOp op = ReduceOp::kSum;
-  int root = 0;  // of kBroadcast
-  // Elements: of both arrays (kAllReduce, kBroadcast), of `output` (kReduceScatter), of `input`
-  // (kAllGather), or for each member (kAllToAll). The other array has this many for each member.
+  int root = 0;  // of kBroadcast, kGather, kScatter and kReduce
+  // Elements: of both arrays (kAllReduce, kReduce, kBroadcast), of `output` (kReduceScatter,
+  // kScatter), of `input` (kAllGather, kGather), or for each member (kAllToAll). The other array
+  // has this many for each member. Not used by kExchange.
   uint64_t count = 0;
-  // May be equal to `output`. kReduceScatter and kAllGather: may also be this member's part of the
-  // larger array. Not used by kBroadcast.
+  // May be equal to `output`, or where one array is larger, this member's part of that. Not used by
+  // kBroadcast and kExchange, nor by kScatter except at the root.
   const char* input = nullptr;
-  char* output = nullptr;
+  char* output = nullptr;  // of kGather and kReduce, at the root only
+  // Of kExchange: by rank, this one included. What is sent and received does not overlap.
+  std::vector<Piece> pieces;
 };
 
 struct Round;
@@ -78,6 +89,8 @@ class Group {
   Status Exchange(const Descriptor& own, const Patience& patience, int* parity);
   Status Start(const Call& call, const Patience& patience);
   Status Compare(int parity) const;
+  uint64_t LargestPiece(int parity) const;
+  Status FindUneven(const Patience& patience);
   Descriptor Describe(const Call& call) const;
   bool CanBeRead(const Call& call, fabric::RemoteSpan* span) const;
   Algorithm AlgorithmFor(const Call& call) const;
@@ -91,11 +104,13 @@ class Group {
   Status WaitToOverwrite(const char* begin, size_t bytes, const Patience& patience) const;
 
   size_t BytesOfRound(const Call& call) const;
-  Status RunRounds(const Call& call, int parity, const Patience& patience);
+  Status RunRounds(const Call& call, size_t bytes, int parity, const Patience& patience);
   Status Stage(const Call& call, const Round& round, int stage, const Patience& patience);
   void Fill(const Call& call, const Round& round, char* stage);
   void ReadStages(const Call& call, const Round& round, int stage);
   void Read(const Call& call, const Round& round);
+  void FillPieces(const Call& call, const Round& round, char* stage);
+  void ReadPieces(const Call& call, const Round& round);
   void ReadReduced(const Call& call, const Round& round);
   Status ReadDirect(const Call& call, int parity, const Patience& patience);
 
@@ -149,6 +164,7 @@ class Group {
   std::vector<Span> offered_;         // to each rank, in the next step
   std::vector<const char*> parts_;    // of each rank, for this one; scratch of a round
   std::vector<const char*> sources_;  // scratch of a reduction
+  Descriptor uneven_;                 // of a piece that differs from what this member expects
 };
 
 }  // namespace rdma_transport::collectives

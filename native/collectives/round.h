@@ -5,8 +5,24 @@
 #include <cstddef>
 
 #include "collectives/board.h"
+#include "collectives/types.h"
 
 namespace rdma_transport::collectives {
+
+// Whether only the root's array is read.
+constexpr bool FromRoot(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kScatter;
+}
+
+// A piece that a member was sent differs from what it expects.
+inline Descriptor Uneven(int source, uint64_t sent, uint64_t expected) {
+  Descriptor uneven;
+  uneven.flags = Descriptor::kUneven;
+  uneven.root = source;
+  uneven.input = sent;
+  uneven.output = expected;
+  return uneven;
+}
 
 // The bytes from `begin` on, `length` of them. The last round may be empty.
 struct Round {

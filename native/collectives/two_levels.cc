@@ -9,6 +9,8 @@
 //                   and an all-gather need equally many members on each host
 //   all-gather      the members on the second level send each other their parts, and the members of
 //                   their host read these there
+//   reduce          the same as an all-reduce, but only the root's host collects the pieces, and
+//                   only the root copies them
 //   broadcast       each member of the root's host reads its share of a chunk there, and sends it
 //                   to the other hosts, whose members read it there
 //
@@ -98,7 +100,7 @@ Round Group::LevelChunk(const Call& call, size_t number) const {
 Round Group::LevelPiece(const Call& call, const Round& chunk, size_t place, size_t host) const {
   if (!HasParts(call.collective)) {
     const Round share = Divide({0, 0, chunk.length}, hosts_->lanes(), place);
-    if (call.collective == Collective::kAllReduce) return Divide(share, hosts_->count(), host);
+    if (call.collective != Collective::kBroadcast) return Divide(share, hosts_->count(), host);
     return host == hosts_->Of(call.root) ? share : Round{0, share.begin, 0};
   }
   const bool gathers = call.collective == Collective::kAllGather;
@@ -152,7 +154,7 @@ Status Group::ReduceOnHost(const Call& call, const Round& chunk, int parity,
     const Round piece = LevelPiece(call, chunk, hosts_->place, host);
     sources.clear();
     for (const int rank : hosts_->local()) {
-      const bool staged = rank != this->rank() || call.collective != Collective::kAllReduce;
+      const bool staged = rank != this->rank() || HasParts(call.collective);
       const char* const input =
           staged ? stage(rank, 0) + InputPlace(chunk.number, parity) : call.input + chunk.begin;
       sources.push_back(input + piece.begin);
@@ -199,13 +201,19 @@ Status Group::ReduceAcross(const Call& call, const Round& chunk, int parity,
   const bool ends = call.collective == Collective::kReduceScatter;
   char* const result = ends ? call.output + chunk.begin : own_stage(0) + at;
   Reduce(call.dtype, call.op, sources, piece.length / SizeOf(call.dtype), result, nullptr);
-  if (!ends) OfferAcross(result, piece.length);
+  if (call.collective == Collective::kAllReduce) OfferAcross(result, piece.length);
+  if (call.collective == Collective::kReduce && hosts_->host != hosts_->Of(call.root)) {
+    Offer(hosts_->Across(hosts_->Of(call.root)), result, piece.length);
+  }
   return OkStatus();
 }
 
 Status Group::CollectShare(const Call& call, const Round& chunk, int parity,
                            const Patience& patience) {
   if (!hosts_->has_lane()) return OkStatus();
+  if (call.collective == Collective::kReduce && hosts_->host != hosts_->Of(call.root)) {
+    return OkStatus();
+  }
   const size_t place = SharePlace(chunk.number, parity);
   // The other hosts have what they were sent of it, but the card may not have said so.
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(own_stage(0) + place, kChunkBytes, patience));
@@ -221,6 +229,7 @@ Status Group::CollectShare(const Call& call, const Round& chunk, int parity,
 Status Group::CopyToOutput(const Call& call, const Round& chunk, int parity,
                            const Patience& /*patience*/) {
   if (call.collective == Collective::kBroadcast && rank() == call.root) return OkStatus();
+  if (call.collective == Collective::kReduce && rank() != call.root) return OkStatus();
   const size_t bytes = call.count * SizeOf(call.dtype);
   const bool gathers = call.collective == Collective::kAllGather;
   const size_t lanes = hosts_->lanes();

@@ -53,7 +53,8 @@ Status Group::ReduceChunk(const Call& call, const Round& chunk, int parity,
   const Round own = Share(chunk, rank());
   const size_t place = Place(chunk.number, parity);
   char* const result = own_stage(kResults) + place + own.begin;
-  char* const output = call.output + chunk.begin + own.begin;
+  // Of kReduce, at the root only.
+  char* const output = call.output == nullptr ? nullptr : call.output + chunk.begin + own.begin;
   RDMA_RETURN_IF_ERROR(WaitToOverwrite(result, own.length, patience));
   for (int rank = 0; rank < size(); ++rank) {
     sources_[rank] = rank == this->rank() ? call.input + chunk.begin + own.begin
@@ -68,9 +69,9 @@ Status Group::ReduceChunk(const Call& call, const Round& chunk, int parity,
     std::memcpy(output, result, own.length);
   }
   for (const int rank : remote_) {
-    if (call.collective != Collective::kBroadcast || rank != call.root) {
-      Offer(rank, result, own.length);
-    }
+    if (call.collective == Collective::kBroadcast && rank == call.root) continue;
+    if (call.collective == Collective::kReduce && rank != call.root) continue;
+    Offer(rank, result, own.length);
   }
   return OkStatus();
 }
@@ -78,6 +79,7 @@ Status Group::ReduceChunk(const Call& call, const Round& chunk, int parity,
 void Group::CopyChunk(const Call& call, const Round& chunk, int parity) const {
   const size_t place = Place(chunk.number, parity);
   if (call.collective == Collective::kBroadcast && rank() == call.root) return;
+  if (call.collective == Collective::kReduce && rank() != call.root) return;
   for (int i = 1; i < size(); ++i) {
     const int rank = (this->rank() + i) % size();
     const Round share = Share(chunk, rank);

@@ -23,9 +23,13 @@ const char* NameOf(Collective collective) {
                                            "all_gather",
                                            "broadcast",
                                            "all_to_all",
+                                           "gather",
+                                           "scatter",
+                                           "reduce",
+                                           "exchange",
                                            "a collective with invalid arguments"};
   const auto number = static_cast<size_t>(collective);
-  return number < 7 ? kNames[number] : "unknown";
+  return number < 11 ? kNames[number] : "unknown";
 }
 
 }  // namespace rdma_transport::collectives

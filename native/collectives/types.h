@@ -37,6 +37,10 @@ enum class Collective : uint8_t {
   kAllGather,
   kBroadcast,
   kAllToAll,
+  kGather,
+  kScatter,
+  kReduce,
+  kExchange,
   kInvalid,  // announces to the other members that this one's arguments are invalid
 };
 

@@ -7,7 +7,7 @@ import numpy as np
 from rdma_transport._collectives import DTYPES
 from rdma_transport._fabric import FabricValueError
 
-OPS = {"sum": 0, "prod": 1, "min": 2, "max": 3}
+OPS = {"sum": 0, "prod": 1, "min": 2, "max": 3, "mean": 0}  # a mean is a sum, then divided
 
 _CODES: dict[Any, int] = {
     np.dtype(name): code for name, code in DTYPES.items() if name != "bfloat16"
@@ -53,9 +53,16 @@ def exported(array: Any, code: int) -> Any:
     return array.view(np.uint16) if code == DTYPES["bfloat16"] else array
 
 
-def op_of(op: str) -> int:
+def op_of(op: str, dtype: Any) -> int:
     """Return the number of an operation; raise ``FabricValueError`` for an unknown one."""
     number = OPS.get(op)
     if number is None:
         raise FabricValueError(f"there is no operation {op!r}; give one of {', '.join(OPS)}")
+    if op == "mean" and dtype.kind in "biu":
+        raise FabricValueError(f"a mean of {dtype} is no {dtype}; reduce by sum, and divide")
     return number
+
+
+def divide(array: Any, members: int) -> None:
+    """Divide an array in place."""
+    np.divide(array, array.dtype.type(members), out=array)

@@ -5,7 +5,7 @@ import contextlib
 import hmac
 import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,14 @@ from rdma_transport import _collectives as native
 from rdma_transport._collectives import RawDevice, RawGroup, RawMessage
 from rdma_transport._fabric import FabricError, FabricValueError
 from rdma_transport.collectives import objects
-from rdma_transport.collectives.arrays import array_of, code_of, exported, op_of, output_of
+from rdma_transport.collectives.arrays import (
+    array_of,
+    code_of,
+    divide,
+    exported,
+    op_of,
+    output_of,
+)
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.rendezvous import Rendezvous
 from rdma_transport.collectives.requests import ReceiveRequest, Request
@@ -36,7 +43,8 @@ class Communicator:
 
     Arrays are NumPy arrays or any buffers: C-contiguous, of bool, integers, float16, bfloat16,
     float32, float64 or complex numbers in the byte order of the host. Operations are ``"sum"``,
-    ``"prod"``, ``"min"`` and ``"max"``. Shapes may differ between ranks if the numbers of elements
+    ``"prod"``, ``"min"``, ``"max"`` and, not of integers, ``"mean"``, a sum that is divided once.
+    Shapes may differ between ranks if the numbers of elements
     do not. Arrays may change only after the call, or after ``wait()`` of a non-blocking one.
 
     ``timeout`` limits each call, in seconds; None means that a call waits as long as all ranks
@@ -120,6 +128,35 @@ class Communicator:
         """
         return self._run(native.ALL_TO_ALL, array, out, _like)
 
+    def gather(self, array: Any, root: int = 0, out: Any = None) -> Any:
+        """Return the arrays of all ranks at rank `root`, in one of shape ``(size, *array.shape)``.
+
+        `array` may be ``out[rank]`` there; None: a new array. Other ranks give no `out`, and get
+        None.
+        """
+        return self._run(native.GATHER, array, out, self._only_at(root, _whole), root=root)
+
+    def scatter(self, array: Any, out: Any, root: int = 0) -> Any:
+        """Fill `out` with part ``[rank]`` of the root's array of shape ``(size, ...)``; return it.
+
+        `out` may be ``array[rank]``. Other ranks than `root` give None for `array`.
+        """
+        return self._run(native.SCATTER, array, out, _nothing, root=root)
+
+    def reduce(self, array: Any, op: str = "sum", root: int = 0, out: Any = None) -> Any:
+        """Combine the arrays of all ranks element by element; return the result at rank `root`.
+
+        `out` may be `array`. Other ranks give no `out`, and get None.
+        """
+        return self._run(native.REDUCE, array, out, self._only_at(root, _like), op, root)
+
+    def exchange(self, parts: Sequence[Any], outs: Sequence[Any]) -> None:
+        """Send ``parts[i]`` to rank i, and fill ``outs[i]`` with what rank i sends, for all i.
+
+        Arrays may have any sizes, but those of sender and receiver must be equal.
+        """
+        self._exchange(self._raw.run, parts, outs)
+
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
         self._raw.run(native.BARRIER, _BYTES, 0, 0, None, None, self.timeout)
@@ -155,6 +192,22 @@ class Communicator:
     def start_all_to_all(self, array: Any, out: Any = None) -> Request:
         """Start ``all_to_all()``."""
         return self._start(native.ALL_TO_ALL, array, out, _like)
+
+    def start_gather(self, array: Any, root: int = 0, out: Any = None) -> Request:
+        """Start ``gather()``."""
+        return self._start(native.GATHER, array, out, self._only_at(root, _whole), root=root)
+
+    def start_scatter(self, array: Any, out: Any, root: int = 0) -> Request:
+        """Start ``scatter()``."""
+        return self._start(native.SCATTER, array, out, _nothing, root=root)
+
+    def start_reduce(self, array: Any, op: str = "sum", root: int = 0, out: Any = None) -> Request:
+        """Start ``reduce()``."""
+        return self._start(native.REDUCE, array, out, self._only_at(root, _like), op, root)
+
+    def start_exchange(self, parts: Sequence[Any], outs: Sequence[Any]) -> Request:
+        """Start ``exchange()``."""
+        return Request(self._exchange(self._raw.start, parts, outs))
 
     def start_barrier(self) -> Request:
         """Start ``barrier()``."""
@@ -230,6 +283,18 @@ class Communicator:
     def all_gather_object(self, value: Any) -> list[Any]:
         """Return the objects of all ranks."""
         return objects.all_gather(self, value)
+
+    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
+        """Return the objects of all ranks at rank `root`, None at the others."""
+        return objects.gather(self, value, root)
+
+    def scatter_object(self, values: Sequence[Any] | None = None, root: int = 0) -> Any:
+        """Return ``values[rank]`` of rank `root`."""
+        return objects.scatter(self, values, root)
+
+    def all_to_all_objects(self, values: Sequence[Any]) -> list[Any]:
+        """Send ``values[i]`` to rank i, for all i; return what the ranks send this one."""
+        return objects.all_to_all(self, values)
 
     def send_object(self, value: Any, destination: int, tag: int = 0) -> None:
         """Send an object. Wait as ``send()`` does."""
@@ -308,31 +373,50 @@ class Communicator:
         """Start or run a call; return its result array and what `call` returned."""
         try:
             source = None if array is None else array_of(array)
-            target = make(source, self.size) if out is None else output_of(out)
-            code = code_of(target.dtype)
-            if source is not None and source.dtype != target.dtype:
-                raise FabricValueError(
-                    f"the input is of {source.dtype} and the output of {target.dtype}"
-                )
-            number = op_of(op)
+            target: Any = make(source, self.size) if out is None else output_of(out)
+            either = source if target is None else target
+            if either is None:
+                raise FabricValueError("this rank must give an array")
+            dtype = either.dtype
+            code = code_of(dtype)
+            if source is not None and source.dtype != dtype:
+                raise FabricValueError(f"the input is of {source.dtype} and the output of {dtype}")
+            number = op_of(op, dtype)
             given = None if source is None else exported(source, code)
-            taken = exported(target, code)
-        except ValueError:
+            taken = None if target is None else exported(target, code)
+        except Exception:
             self.reject(waits=call == self._raw.run)
             raise
         return target, call(kind, code, number, root, given, taken, self.timeout)
+
+    def _exchange(self, call: Callable[..., Any], parts: Sequence[Any], outs: Sequence[Any]) -> Any:
+        try:
+            given = [exported_bytes(part) for part in parts]
+            taken = [exported_bytes(output_of(out)) for out in outs]
+        except Exception:
+            self.reject(waits=call == self._raw.run)
+            raise
+        return call(native.EXCHANGE, _BYTES, 0, 0, given, taken, self.timeout)
+
+    def _only_at(self, root: int, make: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+        return make if root == self.rank else _nothing
 
     def _run(
         self, kind: int, array: Any, out: Any, make: Any, op: str = "sum", root: int = 0
     ) -> Any:
         result, _ = self._call(self._raw.run, kind, array, out, make, op, root)
+        if op == "mean" and result is not None:
+            divide(result, self.size)
         return result if out is None else out
 
     def _start(
         self, kind: int, array: Any, out: Any, make: Any, op: str = "sum", root: int = 0
     ) -> Request:
         result, raw = self._call(self._raw.start, kind, array, out, make, op, root)
-        return Request(raw, result if out is None else out)
+        returned = result if out is None else out
+        if op == "mean" and result is not None:
+            return Request(raw, returned, lambda: divide(result, self.size))
+        return Request(raw, returned)
 
 
 def exported_bytes(array: Any) -> Any:
@@ -370,6 +454,10 @@ def _pickled(value: Any) -> bytes:
 def _unpickled(raw: RawMessage, found: tuple[int, int, int]) -> tuple[Any, int, int]:
     source, tag, _ = found
     return pickle.loads(raw), source, tag
+
+
+def _nothing(source: Any, _: int) -> None:
+    """Of a rank that gets no result."""
 
 
 def _like(source: Any, _: int) -> Any:

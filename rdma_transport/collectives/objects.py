@@ -2,9 +2,12 @@
 
 import pickle
 import struct
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from rdma_transport._fabric import FabricValueError
 
 _HEADER = struct.Struct("<Q")
 _FIRST = 1024  # bytes of the first block: length, and the beginning of the pickle
@@ -20,6 +23,12 @@ class ByteCollectives(Protocol):
         """See ``Communicator``."""
 
     def all_gather(self, array: Any) -> Any:
+        """See ``Communicator``."""
+
+    def all_to_all(self, array: Any) -> Any:
+        """See ``Communicator``."""
+
+    def exchange(self, parts: Sequence[Any], outs: Sequence[Any]) -> None:
         """See ``Communicator``."""
 
     def reject(self) -> None:
@@ -62,6 +71,54 @@ def all_gather(group: ByteCollectives, value: Any) -> list[Any]:
         value if rank == group.rank else pickle.loads(part[:length])
         for rank, (part, length) in enumerate(zip(parts, lengths, strict=True))
     ]
+
+
+def gather(group: ByteCollectives, value: Any, root: int) -> list[Any] | None:
+    """Return the objects of all ranks at the root."""
+    data = _pickled(group, value)
+    lengths = group.all_gather(np.array([len(data)], np.int64)).reshape(-1)
+    mine = group.rank == root
+    parts = [data if rank == root and not mine else b"" for rank in range(group.size)]
+    outs = [
+        bytearray(length if mine and rank != root else 0) for rank, length in enumerate(lengths)
+    ]
+    group.exchange(parts, outs)
+    if not mine:
+        return None
+    return [value if rank == root else pickle.loads(out) for rank, out in enumerate(outs)]
+
+
+def scatter(group: ByteCollectives, values: Sequence[Any] | None, root: int) -> Any:
+    """Return the object of the root for this rank."""
+    mine = group.rank == root
+    parts = [b""] * group.size
+    if mine:
+        parts = _pickled_each(group, values)
+        parts[root] = b""
+    lengths = np.array([len(part) for part in parts], np.int64)
+    group.broadcast(lengths, root)
+    outs = [bytearray(lengths[group.rank] if rank == root else 0) for rank in range(group.size)]
+    group.exchange(parts, outs)
+    return values[root] if mine and values is not None else pickle.loads(outs[root])
+
+
+def all_to_all(group: ByteCollectives, values: Sequence[Any]) -> list[Any]:
+    """Return what the ranks send this one."""
+    parts = _pickled_each(group, values)
+    parts[group.rank] = b""
+    lengths = group.all_to_all(np.array([len(part) for part in parts], np.int64))
+    outs = [bytearray(length) for length in lengths]
+    group.exchange(parts, outs)
+    return [
+        values[rank] if rank == group.rank else pickle.loads(out) for rank, out in enumerate(outs)
+    ]
+
+
+def _pickled_each(group: ByteCollectives, values: Sequence[Any] | None) -> list[bytes]:
+    if values is None or len(values) != group.size:
+        group.reject()
+        raise FabricValueError(f"give a list of {group.size} objects, one for each rank")
+    return [_pickled(group, value) for value in values]
 
 
 def _pickled(group: ByteCollectives, value: Any) -> bytes:

@@ -1,5 +1,6 @@
 """Requests: handles of non-blocking calls."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,8 +11,15 @@ from rdma_transport._collectives import RawMessage, RawRequest
 class Request:
     """A non-blocking call. Its arrays belong to it until it is done. Thread-safe."""
 
-    def __init__(self, raw: RawRequest | RawMessage | None, result: Any = None) -> None:
-        self._raw, self._result = raw, result
+    def __init__(
+        self,
+        raw: RawRequest | RawMessage | None,
+        result: Any = None,
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        """`finish` completes the result; the first ``wait()`` calls it."""
+        self._raw, self._result, self._finish_once = raw, result, finish
+        self._lock = threading.Lock()
 
     def test(self) -> bool:
         """Return whether it is done; ``wait()`` then returns at once."""
@@ -24,6 +32,10 @@ class Request:
         """
         if self._raw is not None:
             self._raw.wait(timeout)
+        with self._lock:
+            if self._finish_once is not None:
+                self._finish_once()
+                self._finish_once = None
         return self._result
 
 

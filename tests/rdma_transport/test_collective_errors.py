@@ -14,7 +14,7 @@ from tests.support.members import Error, Members
 
 WRONG = [
     "size", "sizes", "dtype", "op", "collective", "strided", "read-only", "byte order", "object",
-    "unknown op", "overlap",
+    "unknown op", "overlap", "no array",
 ]  # fmt: skip
 
 
@@ -47,6 +47,13 @@ def test_a_wrong_call_is_an_error_on_every_rank(lasting: Members, kind: str, gui
     assert all(isinstance(each, Error) for each in answers), answers
     others = [answer for rank, answer in enumerate(answers) if rank != guilty]
     assert all(f"rank {guilty} called" in answer for answer in others), answers
+    assert lasting.run(members.sums) == [3, 3, 3]
+
+
+def test_a_piece_of_another_size_is_an_error_on_every_rank(lasting: Members) -> None:
+    lasting.start(members.wrong, "piece", 1)
+    for answer in lasting.answers():
+        assert "expects 16 bytes of rank 1, which sends 20" in answer
     assert lasting.run(members.sums) == [3, 3, 3]
 
 

@@ -85,6 +85,26 @@ def test_what_is_moved_arrives_without_shared_memory(
     remote.run(members.moves, shape, dtype, root, seed)
 
 
+@FEW
+@given(SHAPES, TYPES, st.integers(0, 2), st.integers(0, 99))
+def test_rooted_collectives(
+    group: Members, shape: tuple[int, ...], dtype: str, root: int, seed: int
+) -> None:
+    group.run(members.rooted, shape, dtype, root, seed)
+
+
+@FEWER
+@given(SHAPES, TYPES, st.integers(0, 2), st.integers(0, 99))
+def test_rooted_collectives_without_shared_memory(
+    remote: Members, shape: tuple[int, ...], dtype: str, root: int, seed: int
+) -> None:
+    remote.run(members.rooted, shape, dtype, root, seed)
+
+
+def test_rooted_collectives_allocate_nothing(group: Members) -> None:
+    assert max(group.run(members.moves_no_more_than_needed)) < 4 << 20
+
+
 def test_registered_arrays_of_all_ranks_or_of_one(group: Members) -> None:
     for where in ("registered", "registered by rank 0"):
         for dtype in ("float32", "int64"):

@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import multiprocessing.connection
 import os
+import resource
 import secrets
 import signal
 import time
@@ -252,6 +253,61 @@ def moves(
     comm.barrier()
 
 
+def rooted(comm: Communicator, shape: Any, dtype: str, root: int, seed: int) -> None:
+    """Gather, scatter and reduce against NumPy, and pieces of different sizes."""
+    size, rank, root = comm.size, comm.rank, root % comm.size
+    arrays = [values(each, shape, dtype, seed) for each in range(size)]
+    gathered = comm.gather(arrays[rank], root)
+    out = np.empty(0, arrays[0].dtype)
+    if rank == root:
+        same(gathered, np.stack(arrays))
+        gathered[:] = 0
+        gathered[root] = arrays[root]
+        same(comm.gather(gathered[root, ...], root, out=gathered), np.stack(arrays))
+        same(comm.scatter(gathered, gathered[root, ...], root), arrays[root])
+    else:
+        assert gathered is None
+        comm.gather(arrays[rank], root)
+        out = np.empty_like(arrays[rank])
+        same(comm.scatter(None, out, root), arrays[rank])
+    reduced = comm.reduce(arrays[rank], "sum", root)
+    assert (reduced is None) == (rank != root)
+    # All parts have the same bits as of an all-reduce.
+    whole = comm.all_reduce(arrays[rank])
+    if rank == root:
+        same(reduced, whole)
+    sent = arrays[rank].copy()
+    sent.flags.writeable = rank != root
+    same(comm.broadcast(sent, root), arrays[root])
+    parts = [arrays[rank].reshape(-1)[: (rank + 1) * (to + 1)] for to in range(size)]
+    outs = [
+        np.empty_like(arrays[each].reshape(-1)[: (each + 1) * (rank + 1)]) for each in range(size)
+    ]
+    request = comm.start_exchange(parts, outs)
+    request.wait()
+    for each, found in enumerate(outs):
+        same(found, arrays[each].reshape(-1)[: (each + 1) * (rank + 1)])
+    if arrays[rank].dtype.kind not in "biu":
+        mean = np.empty_like(arrays[rank])
+        assert comm.start_all_reduce(arrays[rank], "mean", out=mean).wait() is mean
+        with np.errstate(all="ignore"):
+            same(mean, np.asarray(whole / whole.dtype.type(size)))
+        same(comm.all_reduce(arrays[rank], "mean"), mean)
+
+
+def moves_no_more_than_needed(comm: Communicator) -> int:
+    """Scatter and gather much; return the bytes that this rank's memory has grown by at most."""
+    part = np.ones(4 << 20, np.uint8)
+    whole = np.ones((comm.size, part.size), np.uint8) if comm.rank == 0 else None
+    comm.barrier()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(3):
+        comm.scatter(whole, part)
+        comm.gather(part, out=whole)
+        comm.reduce(part, out=part if comm.rank == 0 else None)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+
 def requests(comm: Communicator, count: int) -> None:
     """Many collectives at once, finished in order."""
     arrays = [np.full(10 + 5000 * i, comm.rank + i, np.int64) for i in range(count)]
@@ -281,6 +337,17 @@ def python_objects(comm: Communicator) -> None:
     assert gathered[0] == "small"
     assert [each["rank"] for each in gathered[1:]] == list(range(1, comm.size))
     assert all(len(each["data"]) == 5000 for each in gathered[1:])
+    root = comm.size - 1
+    found = comm.gather_object((comm.rank, large["data"]), root)
+    if comm.rank == root:
+        assert found is not None
+        assert [each[0] for each in found] == list(range(comm.size))
+        assert [len(each[1]) for each in found] == [5000] * comm.size
+    given = [f"for {rank}" * rank for rank in range(comm.size)] if comm.rank == root else None
+    assert comm.scatter_object(given, root) == f"for {comm.rank}" * comm.rank
+    sent = [(comm.rank, to, "x" * 3000 * to) for to in range(comm.size)]
+    expected = [(source, comm.rank, "x" * 3000 * comm.rank) for source in range(comm.size)]
+    assert comm.all_to_all_objects(sent) == expected
 
 
 def messages(comm: Communicator) -> None:
@@ -402,6 +469,11 @@ def wrong(comm: Communicator, kind: str, guilty: int) -> None:
         comm.broadcast(array)
     elif mine and kind == "sizes":
         comm.all_reduce(array, out=array[:5])
+    elif kind == "piece":
+        parts = [array[: 5 if mine and to != comm.rank else 4] for to in range(comm.size)]
+        comm.exchange(parts, [np.empty(4, np.float32) for _ in parts])
+    elif mine and kind == "no array":
+        comm.scatter(None, None, root=(comm.rank + 1) % comm.size)
     else:
         comm.all_reduce(array, op, out=array)
 

@@ -83,6 +83,63 @@ Status CheckBroadcast(Group* group, size_t count) {
   return OkStatus();
 }
 
+// Gathers to, scatters from and reduces to each member, and checks the values.
+Status CheckRooted(Group* group, size_t count) {
+  const int size = group->size();
+  const int rank = group->rank();
+  for (int root = 0; root < size; ++root) {
+    std::vector<float> part = Values(rank, count);
+    std::vector<float> whole(rank == root ? count * static_cast<size_t>(size) : 0);
+    float* const out = rank == root ? whole.data() : nullptr;
+    Call call = Floats(Collective::kGather, count, part.data(), out);
+    call.root = root;
+    RDMA_RETURN_IF_ERROR(group->Run(call, Soon()));
+    for (size_t i = 0; i < whole.size() && !::testing::Test::HasFailure(); ++i) {
+      EXPECT_EQ(whole[i], Value(static_cast<int>(i / count), i % count));
+    }
+    std::fill(part.begin(), part.end(), 0);
+    call = Floats(Collective::kScatter, count, out, part.data());
+    call.root = root;
+    RDMA_RETURN_IF_ERROR(group->Run(call, Soon()));
+    EXPECT_EQ(part, Values(rank, count));
+    call = Floats(Collective::kReduce, count, part.data(), rank == root ? part.data() : nullptr);
+    call.root = root;
+    RDMA_RETURN_IF_ERROR(group->Run(call, Soon()));
+    for (size_t i = 0; i < count && rank == root && !::testing::Test::HasFailure(); ++i) {
+      EXPECT_EQ(part[i], Total(size, i));
+    }
+  }
+  return OkStatus();
+}
+
+// The bytes that a member sends to another one: some none, and some many.
+std::string PieceOf(size_t count, int from, int to) {
+  return std::string(count * static_cast<size_t>(from) / static_cast<size_t>(to + 1),
+                     static_cast<char>('a' + from * 7 + to));
+}
+
+// Exchanges pieces of different sizes; those of `odd` are not what the others expect.
+Status Exchanges(Group* group, size_t count, int odd = -1) {
+  Call call;
+  call.collective = Collective::kExchange;
+  std::vector<std::string> sent;
+  std::vector<std::string> received;
+  for (int peer = 0; peer < group->size(); ++peer) {
+    sent.push_back(PieceOf(count, group->rank(), peer));
+    received.push_back(std::string(PieceOf(count, peer, group->rank()).size(), '-'));
+    if (group->rank() == odd && peer != odd) sent.back() += "!";
+  }
+  for (int peer = 0; peer < group->size(); ++peer) {
+    call.pieces.push_back(
+        {sent[peer].data(), received[peer].data(), sent[peer].size(), received[peer].size()});
+  }
+  RDMA_RETURN_IF_ERROR(group->Run(call, Soon()));
+  for (int peer = 0; peer < group->size(); ++peer) {
+    EXPECT_TRUE(received[peer] == PieceOf(count, peer, group->rank())) << peer;
+  }
+  return OkStatus();
+}
+
 // Runs all other collectives, and checks the values.
 Status CheckOthers(Group* group, size_t count) {
   const int rank = group->rank();
@@ -108,6 +165,8 @@ Status CheckOthers(Group* group, size_t count) {
     EXPECT_EQ(pieces[i], Value(static_cast<int>(i / count), from));
   }
   RDMA_RETURN_IF_ERROR(CheckBroadcast(group, count));
+  RDMA_RETURN_IF_ERROR(CheckRooted(group, count));
+  RDMA_RETURN_IF_ERROR(Exchanges(group, count));
   return group->Run(Call(), Soon());
 }
 
@@ -274,6 +333,23 @@ TEST(GroupErrors, DifferentCallsFailOnEveryRankAndTheGroupGoesOn) {
   EXPECT_NE(results[0].message().find("rank 1 called all_reduce of 3 float32 (sum)"),
             std::string::npos)
       << results[0].message();
+}
+
+TEST(GroupErrors, APieceOfAnotherSizeFailsOnEveryRankAndTheGroupGoesOn) {
+  const Members members(3);
+  const std::vector<Status> results = members.Each([&](int rank) {
+    Group* const group = members.groups[rank].get();
+    const Status status = Exchanges(group, 500'000, /*odd=*/1);
+    RDMA_RETURN_IF_ERROR(Exchanges(group, 500'000));
+    RDMA_RETURN_IF_ERROR(Exchanges(group, 5));
+    return status;
+  });
+  for (const Status& status : results) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_NE(status.message().find("expects 500000 bytes of rank 1, which sends 500001"),
+              std::string::npos)
+        << status.message();
+  }
 }
 
 TEST(GroupErrors, InvalidCalls) {
