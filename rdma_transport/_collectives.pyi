@@ -3,6 +3,7 @@ from typing import Any
 from rdma_transport._fabric import FabricValueError
 
 DTYPES: dict[str, int]
+PROTOCOL: str
 BARRIER: int
 ALL_REDUCE: int
 REDUCE_SCATTER: int

@@ -17,7 +17,8 @@ from libcpp.string_view cimport string_view
 
 from collectives cimport (
     Call, CallQueue, Collective, DType, Envelope, Group, Mesh, MessageRequest, NameOfDType,
-    Patience, Piece, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group, move_mesh,
+    Patience, Piece, Protocol, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group,
+    move_mesh,
 )
 from fabric cimport Code, FabricDevice, Memory, PollingThread, Status
 
@@ -25,6 +26,9 @@ from rdma_transport._fabric import FabricStateError, FabricValueError, deadline_
 
 # The number of each type of elements, by its name in NumPy.
 DTYPES = {(<bytes>NameOfDType(<DType>number)).decode(): number for number in range(kDTypes)}
+
+# What all ranks must have in common.
+PROTOCOL = Protocol().decode()
 
 BARRIER = <int>Collective.kBarrier
 ALL_REDUCE = <int>Collective.kAllReduce

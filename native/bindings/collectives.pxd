@@ -28,6 +28,9 @@ cdef extern from "collectives/types.h" namespace "rdma_transport::collectives" n
     const char* NameOfDType "rdma_transport::collectives::NameOf"(DType dtype)
     const int kDTypes
 
+cdef extern from "collectives/algorithm.h" namespace "rdma_transport::collectives" nogil:
+    string Protocol()
+
 cdef extern from "collectives/progress.h" namespace "rdma_transport::collectives" nogil:
     cdef cppclass Patience:
         int64_t deadline

@@ -1,5 +1,7 @@
 #include "collectives/algorithm.h"
 
+#include "collectives/board.h"
+
 namespace rdma_transport::collectives {
 namespace {
 
@@ -29,7 +31,27 @@ constexpr Row kRows[] = {
     {Collective::kBroadcast, Reach::kHost, 3, size_t{256} << 10, Algorithm::kTwoLevels},
 };
 
+// Changes with the notifications, with the memory that members share, and with the order of steps.
+constexpr int kVersion = 2;
+
 }  // namespace
+
+std::string Protocol() {
+  std::string text = std::to_string(kVersion);
+  const auto add = [&](uint64_t value) { text += " " + std::to_string(value); };
+  add(kStageBytes);
+  add(kMinDirect);
+  add(kMaxInline);
+  add(__BYTE_ORDER__);
+  for (const Row& row : kRows) {
+    add(static_cast<uint64_t>(row.collective));
+    add(static_cast<uint64_t>(row.reach));
+    add(static_cast<uint64_t>(row.members));
+    add(row.bytes);
+    add(static_cast<uint64_t>(row.algorithm));
+  }
+  return text;
+}
 
 Algorithm Choose(Collective collective, size_t bytes, int members, Reach reach) {
   Algorithm chosen = Algorithm::kRounds;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "collectives/types.h"
 
@@ -23,6 +24,14 @@ enum class Reach : uint8_t {
 
 // `bytes`: of the arrays. All members must pass the same arguments.
 Algorithm Choose(Collective collective, size_t bytes, int members, Reach reach);
+
+// From this size on, arrays that all members have registered are read where they lie.
+constexpr size_t kMinDirect = size_t{256} << 10;
+
+// Names what members must have in common to take the same steps, and to understand each other: the
+// version of what they send, the sizes above, and the byte order. Members compare it before they
+// connect.
+std::string Protocol();
 
 // Spans up to this many bytes travel in a notification. Below the limit of all fabrics.
 constexpr size_t kMaxInline = size_t{8} << 10;

@@ -11,9 +11,6 @@
 namespace rdma_transport::collectives {
 namespace {
 
-// From this size on, arrays that all members have registered are read where they lie.
-constexpr size_t kMinDirect = size_t{256} << 10;
-
 std::vector<const char*> MemoryOf(const Mesh& mesh) {
   std::vector<const char*> memory;
   for (int rank = 0; rank < mesh.size(); ++rank) memory.push_back(mesh.memory(rank));

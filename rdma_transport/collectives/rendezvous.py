@@ -1,7 +1,8 @@
 """The first contact of the ranks: they exchange the addresses of their channels over TCP.
 
 Rank 0 listens. Each other rank sends its addresses and receives those that it needs, both signed
-with the job's secret if there is one. Then all ranks pass a barrier.
+with the job's secret if there is one. All ranks must run the same collectives, or get an error.
+Then they pass a barrier.
 """
 
 import contextlib
@@ -11,14 +12,17 @@ import json
 import secrets
 import socket
 import time
+from importlib.metadata import version
 from typing import Any
 
 from rdma_transport import _native
+from rdma_transport._collectives import PROTOCOL
 from rdma_transport._fabric import FabricConnectionError, FabricTimeoutError
 from rdma_transport.collectives.ranks import Ranks
 from rdma_transport.settings import read
 
 _SERVICE = "collectives"
+_ONE_BUILD = "Install the same build on all hosts"
 _KEY_BYTES = 32
 _LINE = 1 << 26  # bytes
 _HELLO_TIMEOUT = 5.0  # seconds, for a connection to say what it wants
@@ -67,6 +71,7 @@ class Rendezvous:
         self._deadline = time.monotonic() + timeout
         self._secret = read().value("SECRET_FILE")
         self._wires: dict[int, Wire] = {}
+        self._different = ""  # rank 0: why the ranks cannot work together
 
     def __enter__(self) -> "Rendezvous":
         return self
@@ -105,6 +110,7 @@ class Rendezvous:
         place = f"rank 0 at {ranks.host}:{ranks.port}"
         handshake = _native.AskingBootstrap(_SERVICE, self._secret)
         hello = {"rank": ranks.rank, "size": ranks.size, "job": ranks.job, "addresses": addresses}
+        hello |= {"protocol": PROTOCOL, "version": version("rdma_transport")}
         request = handshake.request(f"rank {ranks.rank}", 0, json.dumps(hello).encode())
         wire = self._reach()
         self._wires[0] = wire
@@ -112,7 +118,10 @@ class Rendezvous:
             wire.send(request=request.hex())
             answer = wire.receive()
             reply = handshake.reply(bytes.fromhex(answer["reply"]))
-            row = [bytes.fromhex(text) for text in json.loads(reply["channel"])]
+            told = json.loads(reply["channel"])
+            if not isinstance(told, dict):
+                raise FabricConnectionError(f"{place} has an older rdma_transport. {_ONE_BUILD}")
+            row = [bytes.fromhex(text) for text in told["addresses"]]
             wrapped = bytes.fromhex(answer["key"])
         except PermissionError as error:
             raise FabricConnectionError(f"{place}: {error}") from None
@@ -169,10 +178,15 @@ class Rendezvous:
                     continue
                 self._wires[rank], table[rank] = wire, row
                 handshakes[rank] = handshake, checked["key"]
+        if self._different:
+            for wire in self._wires.values():
+                with contextlib.suppress(OSError):
+                    wire.send(error=self._different)
+            raise FabricConnectionError(self._different)
         key = secrets.token_bytes(_KEY_BYTES) if self._secret else b""
         for rank, (handshake, own_key) in handshakes.items():
             row = [table[other][rank] for other in range(ranks.size)]
-            reply = handshake.reply(json.dumps(row).encode(), "")
+            reply = handshake.reply(json.dumps({"addresses": row}).encode(), "")
             try:
                 self._wires[rank].send(reply=reply.hex(), key=_mask(key, own_key).hex())
             except OSError as error:
@@ -193,6 +207,13 @@ class Rendezvous:
             raise ValueError(f"there is no rank {rank} of {ranks.size}")
         for text in row:
             bytes.fromhex(text)
+        if hello.get("protocol") != PROTOCOL:
+            # All ranks are to be told, so rank 0 waits for the others first.
+            its = hello.get("version", "of an older version")
+            self._different = (
+                f"rank {rank} has rdma_transport {its}, rank 0 has {version('rdma_transport')}, "
+                f"and their collectives differ. {_ONE_BUILD}"
+            )
         return rank, row
 
 

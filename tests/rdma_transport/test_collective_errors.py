@@ -1,5 +1,6 @@
 """Collectives that cannot succeed: every rank gets an error, and none hangs."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bench.support.ports import free_port
 from tests.support import members
 from tests.support.deadlines import patient
 from tests.support.members import Error, Members
@@ -155,6 +157,35 @@ def test_a_waiting_rank_uses_no_processor(start: Callable[..., Members], fabric:
 def test_ranks_that_leave_at_once(start: Callable[..., Members], fabric: str) -> None:
     group = start(3, fabric)
     group.run(members.sums_and_leaves)  # the last step of a rank arrives before its end
+
+
+DIFFERS = """
+import os
+from rdma_transport.collectives import Communicator, rendezvous
+if os.environ["RANK"] == "1":
+    rendezvous.PROTOCOL = "another"
+try:
+    Communicator.connect()
+except ConnectionError as error:
+    print(error)
+"""
+
+
+def test_ranks_whose_collectives_differ() -> None:
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", DIFFERS],
+            env=os.environ | place | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    for rank in ranks:
+        said, _ = rank.communicate(timeout=patient(60))
+        assert "rank 1 has rdma_transport" in said
+        assert "their collectives differ. Install the same build on all hosts" in said
 
 
 FORKS = """
