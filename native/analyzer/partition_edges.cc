@@ -19,8 +19,7 @@ namespace {
 namespace tf = tensorflow;
 
 // Attributes of a _Send, for the task that runs it.
-constexpr char kShape[] = "_rdma_transport_shape";
-constexpr char kSite[] = "_rdma_transport_site";  // operation, type, kind, updates...
+constexpr char kSite[] = "_rdma_transport_site";
 constexpr char kInLoop[] = "_rdma_transport_in_loop";
 
 std::string KeyOf(const tf::AttrSlice& send, const std::string& from, const std::string& to) {
@@ -85,6 +84,13 @@ bool IsStaged(const tf::Node* send, const Edge& edge) {
          device.type != tf::DEVICE_CPU;
 }
 
+// Returns the operation that allocates the buffers of a site in each step, or an empty string.
+std::string AllocatorOf(const Site& site) {
+  if (site.kind == "kernel") return site.op;
+  const bool updated = site.kind == "variable" && site.updates.size() == 1;
+  return updated ? site.updates.front() : "";
+}
+
 // Calls `found` for each _Send to another task.
 void ForEachEdge(const tf::Graph& partition,
                  const std::function<void(tf::Node* send, Edge edge)>& found) {
@@ -124,31 +130,14 @@ void FindEdges(const tf::Graph& partition, std::vector<Edge>* edges) {
 void MarkEdges(const tf::Graph& partition) {
   ForEachEdge(partition, [](tf::Node* send, const Edge& edge) {
     if (edge.control || !edge.bytes) return;
-    std::vector<std::string> site = {edge.site.op, edge.site.type, edge.site.kind};
-    site.insert(site.end(), edge.site.updates.begin(), edge.site.updates.end());
-    send->AddAttr(kShape, tf::TensorShape(*edge.shape));
-    send->AddAttr(kSite, site);
     send->AddAttr(kInLoop, edge.in_loop);
+    send->AddAttr(kSite, AllocatorOf(edge.site));
   });
 }
 
-bool MarkedEdge(const tf::AttrSlice& send, Edge* edge) {
-  tf::TensorShape shape;
-  tf::DataType dtype = tf::DT_INVALID;
-  std::vector<std::string> site;
-  if (!tf::TryGetNodeAttr(send, kShape, &shape) || !tf::TryGetNodeAttr(send, kSite, &site) ||
-      !tf::TryGetNodeAttr(send, kInLoop, &edge->in_loop) ||
-      !tf::TryGetNodeAttr(send, "T", &dtype) || site.size() < 3 || !LeavesTask(send, edge) ||
-      edge->key.empty()) {
-    return false;
-  }
-  const auto dims = shape.dim_sizes();
-  SetType(dtype, std::vector<int64_t>(dims.begin(), dims.end()), edge);
-  edge->site.op = site[0];
-  edge->site.type = site[1];
-  edge->site.kind = site[2];
-  edge->site.updates.assign(site.begin() + 3, site.end());
-  return true;
+bool MarkOf(const tf::AttrSlice& send, Mark* mark) {
+  return tf::TryGetNodeAttr(send, kInLoop, &mark->in_loop) &&
+         tf::TryGetNodeAttr(send, kSite, &mark->site);
 }
 
 }  // namespace rdma_transport::analyzer

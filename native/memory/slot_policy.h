@@ -53,6 +53,14 @@ constexpr size_t ReservedBlocks(size_t bytes, size_t slots) {
 // Larger blocks go back to the system when no allocation needed them for this long, and for up to
 // twice as long.
 constexpr Nanos kTrimInterval = 10 * kSecond;
+// How long an edge that no registered graph planned keeps its slots and blocks without a tensor,
+// while other edges get new ones. The cost of agreeing on them again does not depend on their size,
+// so they are kept for less time if these take more of the arena.
+constexpr Nanos KeptFor(uint64_t taken, uint64_t limit) {
+  if (taken >= limit) return 0;
+  return static_cast<Nanos>(static_cast<double>(kTrimInterval) *
+                            (1 - static_cast<double>(taken) / static_cast<double>(limit)));
+}
 // An update allocates a variable's next buffer while the current one, which joins its pool, is
 // being read.
 constexpr uint32_t kUpdateBlocks = 1;

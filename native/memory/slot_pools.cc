@@ -142,7 +142,7 @@ bool SlotPools::Free(char* address) {
 
 void SlotPools::ReleaseUnused() {
   std::lock_guard<std::mutex> lock(mu_);
-  ReleaseUnusedLocked();
+  ReleaseUnusedLocked(kReservedBytes);
 }
 
 void SlotPools::ReleaseFree() {
@@ -150,13 +150,14 @@ void SlotPools::ReleaseFree() {
   for (auto& [bytes, same] : classes_) {
     for (BlockSet& set : same.sets) set.unused = set.free.size();
   }
-  ReleaseUnusedLocked();
+  ReleaseUnusedLocked(0);
 }
 
-// The blocks at the bottom of a stack are those that have been free for longest.
-void SlotPools::ReleaseUnusedLocked() {
+// Only of blocks larger than `above`. The blocks at the bottom of a stack are those that have been
+// free for longest.
+void SlotPools::ReleaseUnusedLocked(size_t above) {
   for (auto& [bytes, same] : classes_) {
-    if (bytes <= kReservedBytes) continue;
+    if (bytes <= above) continue;
     for (BlockSet& set : same.sets) {
       for (size_t i = 0; i < set.unused; ++i) {
         char* block = set.free[i];

@@ -68,7 +68,7 @@ struct SlotPoolStats {
 // Thread-safe. Must outlive its pools.
 class SlotPools {
  public:
-  // If `arena` runs out of budget, the free blocks of large pools go back to it.
+  // If `arena` runs out of budget, all free blocks go back to it.
   explicit SlotPools(Arena* arena) : arena_(arena) {
     arena_->SetReclaim([this] { ReleaseFree(); });
   }
@@ -131,7 +131,7 @@ class SlotPools {
   bool AddLocked(SlotPool* pool, char* block);
   void Fill(SlotPool* pool, size_t count);
   void ReleaseFree();
-  void ReleaseUnusedLocked();
+  void ReleaseUnusedLocked(size_t above);
   SlotPool* FindLocked(std::string_view site, size_t bytes) const;
   void EnterSetLocked(SlotPool* pool);
   void LeaveSetLocked(SlotPool* pool);

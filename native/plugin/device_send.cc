@@ -46,11 +46,12 @@ void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tenso
 
 void SendChunk(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& chunk) {
   CopyAndSend(route, key, chunk,
-              [peer = route.peer, key](StepRendezvous* rendezvous, const tf::Tensor& copy) {
+              [peer = route.peer, plan = route.plan, key](StepRendezvous* rendezvous,
+                                                          const tf::Tensor& copy) {
                 tf::Rendezvous::Args on_host;
                 on_host.alloc_attrs.set_on_host(true);
                 GrpcSend fallback(rendezvous, key, on_host, copy, /*dead=*/false);
-                return rendezvous->SendToPeer(peer, key, copy, /*is_dead=*/false, &fallback);
+                return rendezvous->SendToPeer(peer, key, copy, /*is_dead=*/false, &fallback, plan);
               });
 }
 
@@ -60,10 +61,10 @@ void SendCopy(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& 
   const int chunks = whole ? 1 : ChunksOf(tensor.TotalBytes());
   if (chunks == 1) {
     return CopyAndSend(route, key, tensor,
-                       [peer = route.peer, key, is_dead,
+                       [peer = route.peer, plan = route.plan, key, is_dead,
                         kept = std::shared_ptr<FallbackSend>(fallback->Keep(/*copy=*/false))](
                            StepRendezvous* rendezvous, const tf::Tensor& copy) {
-                         return rendezvous->SendToPeer(peer, key, copy, is_dead, kept.get());
+                         return rendezvous->SendToPeer(peer, key, copy, is_dead, kept.get(), plan);
                        });
   }
   const absl::Status announced = route.rendezvous->Announce(route.peer, key, tensor, fallback);

@@ -2,17 +2,20 @@
 // Otherwise they are copied into the host's memory first, large ones in chunks.
 #pragma once
 
+#include <memory>
+
 #include "plugin/step_rendezvous.h"
 #include "protocol/peer.h"
 
 namespace rdma_transport {
 
-// From where to where. `context` may be null, as in the arguments of a _Send.
+// From where to where. `context` may be null, as in the arguments of a _Send, and so may `plan`.
 struct DeviceRoute {
   StepRendezvous* rendezvous;
   Peer* peer;
   tensorflow::Device* device;
   tensorflow::DeviceContext* context;
+  std::shared_ptr<const EdgePlan> plan;
 };
 
 // Returns at once, and sends when the device has computed or copied the tensor. An error aborts the

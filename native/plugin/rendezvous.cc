@@ -8,6 +8,7 @@
 #include "plugin/device_send.h"
 #include "plugin/grpc_send.h"
 #include "plugin/recv_call.h"
+#include "plugin/send_op.h"
 #include "plugin/step_errors.h"
 #include "protocol/counters.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
@@ -57,10 +58,11 @@ absl::Status Rendezvous::Send(const ParsedKey& key, const tf::Rendezvous::Args& 
   }
   if (device != nullptr && InDeviceMemory(*device, args.alloc_attrs)) {
     if (peer->by_grpc()) return SendByGrpc(key, args, tensor, is_dead);
-    SendFromDevice({this, peer, device, args.device_context}, key, tensor, is_dead, &fallback);
+    SendFromDevice({this, peer, device, args.device_context, PlanOfSend()}, key, tensor, is_dead,
+                   &fallback);
     return absl::OkStatus();
   }
-  const absl::Status sent = SendToPeer(peer, key, tensor, is_dead, &fallback);
+  const absl::Status sent = SendToPeer(peer, key, tensor, is_dead, &fallback, PlanOfSend());
   // The executor does not treat _Send as communication: it would replace Unavailable by Internal,
   // from which no program recovers.
   return absl::IsUnavailable(sent) ? absl::AbortedError(sent.message()) : sent;

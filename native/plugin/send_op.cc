@@ -1,15 +1,13 @@
 #include "plugin/send_op.h"
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "analyzer/partition_edges.h"
-#include "plugin/device_names.h"
 #include "plugin/graph_plans.h"
-#include "plugin/worker_cache.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace rdma_transport {
@@ -17,16 +15,32 @@ namespace {
 
 namespace tf = tensorflow;
 
-std::string NewOwner() {
-  static std::atomic<uint64_t> count{0};
-  return "send/" + std::to_string(++count) + "/";
+thread_local const std::shared_ptr<const EdgePlan>* t_plan = nullptr;
+
+class ScopedPlan {
+ public:
+  explicit ScopedPlan(const std::shared_ptr<const EdgePlan>& plan) : outer_(t_plan) {
+    t_plan = &plan;
+  }
+  ~ScopedPlan() { t_plan = outer_; }
+  ScopedPlan(const ScopedPlan&) = delete;
+  ScopedPlan& operator=(const ScopedPlan&) = delete;
+
+ private:
+  const std::shared_ptr<const EdgePlan>* const outer_;
+};
+
+std::shared_ptr<const EdgePlan> PlanOf(const tf::AttrSlice& send) {
+  analyzer::Mark mark;
+  if (PlanningRuntime() == nullptr || !analyzer::MarkOf(send, &mark)) return nullptr;
+  return std::make_shared<const EdgePlan>(
+      EdgePlan{memory::SlotsOfEdge(mark.in_loop), std::move(mark.site)});
 }
 
-// TensorFlow makes the kernels of a function's partition when it first runs it, before any of them
-// computes. It destroys them with the function.
 class SendOp final : public tf::OpKernel {
  public:
-  explicit SendOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+  explicit SendOp(tf::OpKernelConstruction* construction)
+      : OpKernel(construction), plan_(PlanOf(tf::AttrSlice(def()))) {
     tf::NodeDef same = def();
     same.set_op("_HostSend");  // another name of TensorFlow's kernel
     absl::Status made;
@@ -34,28 +48,24 @@ class SendOp final : public tf::OpKernel {
                                construction->device()->GetAllocator({}), same,
                                construction->graph_def_version(), &made);
     OP_REQUIRES_OK(construction, made);
-    analyzer::Edge edge;
-    if (!analyzer::MarkedEdge(tf::AttrSlice(def()), &edge)) return;
-    const std::string self(WorkerOf(edge.source_device));
-    PlanEdges(owner_, {edge},
-              [this, &self](const std::string& task) { return peer_ = FindPeer(self, task); });
-  }
-  ~SendOp() override {
-    if (peer_ != nullptr) peer_->Unplan(owner_);
   }
 
-  void Compute(tf::OpKernelContext* context) override { send_->Compute(context); }
+  void Compute(tf::OpKernelContext* context) override {
+    const ScopedPlan scope(plan_);
+    send_->Compute(context);
+  }
   std::string TraceString(const tf::OpKernelContext& context, bool verbose) const override {
     return send_->TraceString(context, verbose);
   }
 
  private:
   std::unique_ptr<tf::OpKernel> send_;
-  const std::string owner_ = NewOwner();
-  Peer* peer_ = nullptr;  // null unless the edge is planned
+  const std::shared_ptr<const EdgePlan> plan_;
 };
 
 }  // namespace
+
+std::shared_ptr<const EdgePlan> PlanOfSend() { return t_plan == nullptr ? nullptr : *t_plan; }
 
 // A kernel for a type of devices comes before TensorFlow's kernel for all types.
 void RegisterSendOp(const std::string& device_type) {

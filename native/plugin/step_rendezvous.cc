@@ -72,8 +72,10 @@ const char* StepRendezvous::NotCarried(const tf::Tensor& tensor) {
 }
 
 absl::Status StepRendezvous::SendToPeer(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
-                                        bool is_dead, FallbackSend* fallback) {
+                                        bool is_dead, FallbackSend* fallback,
+                                        std::shared_ptr<const EdgePlan> plan) {
   Outgoing outgoing;
+  outgoing.plan = std::move(plan);
   outgoing.dead = is_dead;
   outgoing.not_carried = NotCarried(tensor);
   outgoing.bytes = tensor.IsInitialized() ? tensor.TotalBytes() : 0;

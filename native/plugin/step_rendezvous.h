@@ -33,9 +33,10 @@ class StepRendezvous : public tensorflow::BaseRemoteRendezvous {
   // ends.
   BootstrapCall CallFor(const Peer* peer);
 
-  // Sends a tensor that lies in the host's memory.
+  // Sends a tensor that lies in the host's memory. `plan`: see Outgoing.
   absl::Status SendToPeer(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
-                          bool is_dead, FallbackSend* fallback);
+                          bool is_dead, FallbackSend* fallback,
+                          std::shared_ptr<const EdgePlan> plan);
   // Lets the peer's card read a tensor of a device, registered as `region`, where it lies. See
   // Peer::SendFromDevice().
   absl::Status SendInPlace(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,

@@ -1,9 +1,6 @@
 #include "plugin/worker_cache.h"
 
-#include <algorithm>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "plugin/device_names.h"
 #include "plugin/remote_calls.h"
@@ -107,13 +104,6 @@ class RemoteWorker final : public tf::WorkerInterface {
   const std::shared_ptr<ReceiptLog> receipts_;
 };
 
-// The caches of this process, the latest last.
-std::mutex caches_mu;
-std::vector<const WorkerCache*>& Caches() {
-  static auto* caches = new std::vector<const WorkerCache*>;
-  return *caches;
-}
-
 }  // namespace
 
 WorkerCache::WorkerCache(std::unique_ptr<tf::WorkerCacheInterface> inner, Endpoint* endpoint,
@@ -127,27 +117,6 @@ WorkerCache::WorkerCache(std::unique_ptr<tf::WorkerCacheInterface> inner, Endpoi
       addresses_[TaskName(job.name(), task.first)] = task.second;
     }
   }
-  std::lock_guard<std::mutex> lock(caches_mu);
-  Caches().push_back(this);
-}
-
-WorkerCache::~WorkerCache() {
-  std::lock_guard<std::mutex> lock(caches_mu);
-  Caches().erase(std::find(Caches().begin(), Caches().end(), this));
-}
-
-Peer* WorkerCache::PeerNamed(const std::string& target) const {
-  const auto address = addresses_.find(target);
-  return address == addresses_.end() ? nullptr : endpoint_->GetPeer(target, address->second);
-}
-
-Peer* FindPeer(const std::string& self, const std::string& target) {
-  std::lock_guard<std::mutex> lock(caches_mu);
-  for (auto cache = Caches().rbegin(); cache != Caches().rend(); ++cache) {
-    Peer* peer = (*cache)->self() == self ? (*cache)->PeerNamed(target) : nullptr;
-    if (peer != nullptr) return peer;
-  }
-  return nullptr;
 }
 
 tf::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& target) {

@@ -21,7 +21,6 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
   // may differ from the server's.
   WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface> inner, Endpoint* endpoint,
               std::string self, const tensorflow::ClusterDef& cluster);
-  ~WorkerCache() override;
 
   tensorflow::WorkerInterface* GetOrCreateWorker(const std::string& target) override;
   void ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) override;
@@ -29,10 +28,6 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
   void SetLogging(bool active) override;
   void ClearLogs() override;
   bool RetrieveLogs(int64_t step_id, tensorflow::StepStats* stats) override;
-
-  // Returns the peer that has this name in the cluster, or null.
-  Peer* PeerNamed(const std::string& target) const;
-  const std::string& self() const { return self_; }
 
  private:
   std::unique_ptr<tensorflow::WorkerCacheInterface> inner_;
@@ -42,9 +37,6 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
   std::map<std::string, std::string> addresses_;
 };
 
-// Returns the peer `target` of the latest cluster in which a task of this process is called `self`,
-// or null. Two clients may give the same names to different tasks; the caller must bear that.
-Peer* FindPeer(const std::string& self, const std::string& target);
 // Returns the peer for a task of `cache`, or null if it is the local one or not in the cluster. If
 // it is not null, sets where tensors from that task are recorded.
 Peer* PeerOf(tensorflow::WorkerCacheInterface* cache, const std::string& task,

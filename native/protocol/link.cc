@@ -329,6 +329,7 @@ bool Link::Tick(Nanos now, bool excuse) {
     }
     return true;
   }
+  static_sender_->Tick(now);
   const bool queued = !notifier_->SendQueued();
   if (!AwaitsPeer()) {
     liveness_.OnIdle();

@@ -92,6 +92,13 @@ Status ReceiverSlots::OnCredit(uint64_t credit) {
   return OkStatus();
 }
 
+uint64_t ReceiverSlots::PromisedBytes() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  uint64_t promised = 0;
+  for (const auto& [number, pool] : pools_) promised += pool.bytes * pool.requested;
+  return promised;
+}
+
 void ReceiverSlots::Report(uint32_t number, EdgeReport* report) const {
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = pools_.find(number);

@@ -45,6 +45,8 @@ class ReceiverSlots {
   Status OnSlot(const SlotMessage& message);
   Status OnCredit(uint64_t credit);
 
+  // Returns the bytes of all slots that were requested.
+  uint64_t PromisedBytes() const;
   // Sets the number of slots and how many of them are busy.
   void Report(uint32_t number, EdgeReport* report) const;
 

@@ -36,6 +36,13 @@ struct PlannedEdge {
   std::string site;  // for people
 };
 
+// What the graph says of an edge whose task learns of it with the first tensor: its shape stays the
+// same, so it is static at once. It lives as long as the graph's operation.
+struct EdgePlan {
+  uint32_t slots = memory::kSlots;  // as above
+  std::string site;                 // the operation that allocates its buffers; empty if unknown
+};
+
 // An edge and its counters, for reports.
 struct EdgeReport {
   EdgeSpec spec;

@@ -13,10 +13,7 @@
 namespace rdma_transport {
 namespace {
 
-constexpr uint32_t kPromoteAfter = 2;  // equal shapes in a row
-constexpr uint32_t kDemoteAfter = 2;   // other shapes in a row
-constexpr uint32_t kMaxDoublings = 6;
-constexpr size_t kMaxVariants = 4;
+constexpr uint32_t kPromoteAfter = 2;         // tensors of one shape
 constexpr uint32_t kMaxUnknownBuffers = 256;  // unknown buffers in a row, which show no pattern
 constexpr size_t kMaxCandidates = 4096;
 constexpr int kTracedAllocations = 4096;
@@ -25,6 +22,15 @@ bool Same(uint32_t dtype, const std::vector<int64_t>& known, uint32_t other, con
           int rank) {
   return dtype == other && known.size() == static_cast<size_t>(rank) &&
          std::equal(known.begin(), known.end(), dims);
+}
+
+size_t HashOf(uint32_t dtype, const int64_t* dims, int rank) {
+  uint64_t hash = dtype;
+  for (int i = 0; i < rank; ++i) {
+    hash = (hash ^ static_cast<uint64_t>(dims[i])) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  }
+  return hash;
 }
 
 std::string CopySite(const std::string& key) { return "copy for " + key; }
@@ -68,41 +74,22 @@ void StaticSender::ForgetCandidatesLocked() {
 
 StaticSender::Variant* StaticSender::VariantOf(Edge* edge, uint32_t dtype, const int64_t* dims,
                                                int rank, uint64_t bytes) {
-  for (auto it = edge->variants.begin(); it != edge->variants.end(); ++it) {
-    if (!Same(it->dtype, it->dims, dtype, dims, rank)) continue;
-    if (it != edge->variants.begin()) {
-      edge->variants.splice(edge->variants.begin(), edge->variants, it);
+  const size_t hash = HashOf(dtype, dims, rank);
+  const auto [first, last] = edge->variants.equal_range(hash);
+  for (auto it = first; it != last; ++it) {
+    if (Same(it->second.dtype, it->second.dims, dtype, dims, rank)) return &it->second;
+  }
+  if (edge->variants.size() >= edge->room) {
+    for (auto it = edge->variants.begin(); it != edge->variants.end();) {
+      it = it->second.number == 0 ? edge->variants.erase(it) : std::next(it);
     }
-    return &edge->variants.front();
+    edge->room = std::max(kMinRoom, 2 * edge->variants.size());
   }
-  if (edge->variants.size() == kMaxVariants) {
-    if (edge->variants.back().number != 0) Demote(&edge->variants.back());
-    edge->variants.pop_back();
-  }
-  Variant& made = edge->variants.emplace_front();
+  Variant& made = edge->variants.emplace(hash, Variant())->second;
   made.dtype = dtype;
   made.dims.assign(dims, dims + rank);
   made.bytes = bytes;
   return &made;
-}
-
-// Returns the variant to send with, or null for dynamic mode.
-StaticSender::Variant* StaticSender::Choose(Edge* edge, const Outgoing& tensor) {
-  Variant* variant = VariantOf(edge, tensor.dtype, tensor.dims, tensor.rank, tensor.bytes);
-  Variant* promised = nullptr;
-  for (Variant& other : edge->variants) {
-    if (&other == variant) continue;
-    other.streak = 0;
-    if (other.number == 0) continue;
-    promised = &other;
-    if (!other.planned && ++other.others >= kDemoteAfter) Demote(&other);
-  }
-  ++variant->streak;
-  variant->others = 0;
-  if (variant->number != 0) return variant;
-  if (promised != nullptr) Miss(promised, "another shape");
-  const uint32_t needed = kPromoteAfter << std::min(variant->demotions, kMaxDoublings);
-  return variant->streak > needed ? variant : nullptr;
 }
 
 bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant, uint32_t slots) {
@@ -120,7 +107,7 @@ bool StaticSender::Promote(const std::shared_ptr<Edge>& edge, Variant* variant, 
   }
   if (AtReceiver()) receiver_slots_.Request(variant->receiver_pool, slots);
   variant->number = number;
-  variant->unknown_buffers = 0;
+  grew_.store(true, std::memory_order_relaxed);
   GlobalCounters().plan.promotions.fetch_add(1, std::memory_order_relaxed);
   if (!AtReceiver()) context_.slots->StartTracing(kTracedAllocations);
   return true;
@@ -149,8 +136,8 @@ void StaticSender::Demote(Variant* variant) {
   // A peer that cannot be notified is lost, and the edge with it.
   notifier_->SendControl(MessageType::kRetire, variant->number, fabric::Urgency::kLazy);
   Undeclare(variant, std::exchange(variant->number, 0));
-  variant->streak = 0;
-  ++variant->demotions;
+  variant->tensors = 0;
+  variant->unknown_buffers = 0;
   variant->slots.clear();
   variant->pools.clear();
 }
@@ -164,6 +151,7 @@ void StaticSender::Offer(const PlannedEdge& planned) {
   if (edge->read_by_peer) return;
   Variant* variant = VariantOf(edge.get(), spec.dtype, spec.dims.data(),
                                static_cast<int>(spec.dims.size()), spec.bytes);
+  variant->offered = true;
   variant->planned = true;
   variant->site = planned.site;
   if (variant->number == 0 && !Promote(edge, variant, planned.slots)) return;
@@ -183,10 +171,48 @@ void StaticSender::Forget(const std::string& key) {
     edges_.erase(found);
   }
   std::lock_guard<std::mutex> lock(edge->mu);
-  for (Variant& variant : edge->variants) {
+  for (auto& [hash, variant] : edge->variants) {
     if (variant.number != 0) Demote(&variant);
   }
   edge->variants.clear();
+}
+
+void StaticSender::Tick(Nanos now) {
+  if (now < next_tick_) return;
+  next_tick_ = now + memory::kTrimInterval;
+  const uint64_t taken =
+      AtReceiver() ? receiver_slots_.PromisedBytes() : context_.slots->PromisedBytes();
+  const Nanos kept = memory::KeptFor(taken, context_.arena->Stats().limit_bytes);
+  GiveBack(grew_.exchange(false) ? now - kept : 0, now - memory::kTrimInterval);
+}
+
+void StaticSender::GiveBack(Nanos since, Nanos planned_since) {
+  std::vector<std::shared_ptr<Edge>> edges;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    for (const auto& [number, edge] : numbered_) edges.push_back(edge);
+  }
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  for (const auto& edge : edges) {
+    // Who holds the lock may wait for the polling thread, and uses the edge.
+    const std::unique_lock<std::mutex> lock(edge->mu, std::try_to_lock);
+    if (lock.owns_lock()) ForgetUnused(edge.get(), since, planned_since);
+  }
+}
+
+void StaticSender::ForgetUnused(Edge* edge, Nanos since, Nanos planned_since) {
+  for (auto it = edge->variants.begin(); it != edge->variants.end();) {
+    Variant& variant = it->second;
+    const bool plan_gone = variant.planned && variant.plan.expired();
+    const bool unused = variant.used < (plan_gone ? planned_since : since);
+    if (variant.offered || variant.number == 0 || !unused) {
+      ++it;
+      continue;
+    }
+    Demote(&variant);
+    it = edge->variants.erase(it);
+  }
 }
 
 void StaticSender::Abandon() {
@@ -217,16 +243,30 @@ bool StaticSender::Send(Outgoing* tensor, SendOutcome* outcome) {
   const std::shared_ptr<Edge> edge = EdgeOf(WithoutSuffix(tensor->key));
   std::lock_guard<std::mutex> lock(edge->mu);
   if (edge->read_by_peer) {
-    for (Variant& variant : edge->variants) {
+    for (auto& [hash, variant] : edge->variants) {
       if (variant.number != 0) Demote(&variant);
     }
     return false;
   }
-  Variant* variant = Choose(edge.get(), *tensor);
-  if (variant == nullptr) return false;
-  if (variant->number == 0 && !Promote(edge, variant, memory::kSlots)) return false;
+  Variant* variant =
+      VariantOf(edge.get(), tensor->dtype, tensor->dims, tensor->rank, tensor->bytes);
+  variant->used = Now();
+  if (variant->number == 0 && !PromoteIfStable(edge, variant, tensor->plan)) return false;
   return AtReceiver() ? SendToReceiver(edge.get(), variant, tensor, outcome)
                       : SendFromSource(edge.get(), variant, tensor, outcome);
+}
+
+bool StaticSender::PromoteIfStable(const std::shared_ptr<Edge>& edge, Variant* variant,
+                                   const std::shared_ptr<const EdgePlan>& plan) {
+  if (plan == nullptr) {
+    return ++variant->tensors > kPromoteAfter && Promote(edge, variant, memory::kSlots);
+  }
+  if (!Promote(edge, variant, plan->slots)) return false;
+  variant->planned = true;
+  variant->plan = plan;
+  variant->site = plan->site;
+  if (!AtReceiver() && !plan->site.empty()) AddPool(variant, plan->site, variant->bytes);
+  return true;
 }
 
 bool StaticSender::StageFor(Edge* edge, Variant* variant, Outgoing* tensor) {
@@ -307,7 +347,8 @@ void StaticSender::AddPool(Variant* variant, std::string_view site, size_t bytes
     if (pool->site() == site && pool->bytes() == bytes) return;
   }
   if (variant->pools.size() == memory::kMaxPoolsPerEdge) return;
-  variant->pools.push_back(context_.slots->Reserve(site, bytes, memory::kSlots));
+  // It takes blocks when the site allocates, which may be never again.
+  variant->pools.push_back(context_.slots->Reserve(site, bytes, /*count=*/0));
   if (!AtReceiver()) AdoptBlocks(variant, *variant->pools.back());
 }
 
@@ -465,7 +506,12 @@ void StaticSender::Report(std::vector<EdgeReport>* reports) const {
   }
   for (const auto& edge : edges) {
     std::lock_guard<std::mutex> lock(edge->mu);
-    for (const Variant& variant : edge->variants) {
+    const Variant* last = nullptr;  // of those that are not static
+    for (const auto& [hash, variant] : edge->variants) {
+      if (variant.number == 0 && (last == nullptr || variant.used > last->used)) last = &variant;
+    }
+    for (const auto& [hash, variant] : edge->variants) {
+      if (variant.number == 0 && &variant != last) continue;
       EdgeReport report;
       report.hits = variant.hits;
       report.misses = variant.misses;

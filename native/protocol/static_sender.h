@@ -1,9 +1,9 @@
 // The sending side of the static edges of one link.
 //
-// An edge is static when both sides know its type, its shape and its slots before the tensor
-// exists. A tensor then needs only one short notification. Edges are planned from the graph, or
-// promoted after carrying the same shape several times in a row; they are demoted when the shape
-// changes. Tensors that do not match are sent in dynamic mode.
+// An edge is static for the shapes of which both sides know type and slots before the tensor
+// exists. A tensor then needs only one short notification. Shapes are planned from the graph, or
+// promoted after a few tensors. Those that were not used for a while give their memory back when
+// others need some. Tensors of other shapes are sent in dynamic mode.
 //
 // Where the receiver can map the sender's memory, slots are addresses in the sender's arena: a
 // tensor allocated there is not moved. Elsewhere slots lie in the receiver's memory, where edges
@@ -11,7 +11,6 @@
 #pragma once
 
 #include <atomic>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -46,10 +45,16 @@ class StaticSender {
                OutstandingBuffers* outstanding);
   ~StaticSender();
 
-  // Makes the edge static at once, with the slots of its pools.
+  // Makes the edge static at once, with the slots of its pools, until Forget().
   void Offer(const PlannedEdge& planned);
   // The edge's graph was removed: demotes the edge.
   void Forget(const std::string& key);
+
+  // Gives back, for shapes that nobody offered, what no tensor used since `since`; and since
+  // `planned_since` if its plan is gone.
+  void GiveBack(Nanos since, Nanos planned_since);
+  // Gives back what is not needed, from time to time. Polling thread only.
+  void Tick(Nanos now);
 
   // The link has ended: releases all pools and the sources of writes in progress.
   void Abandon();
@@ -82,11 +87,12 @@ class StaticSender {
     uint32_t dtype = 0;
     std::vector<int64_t> dims;
     uint64_t bytes = 0;
-    bool planned = false;
+    Nanos used = 0;        // when a tensor was sent last
+    uint32_t tensors = 0;  // until it is static
+    bool offered = false;  // until Forget()
+    bool planned = false;  // by Offer() or by `plan`
     bool joins_pool = false;
-    uint32_t streak = 0;           // number of times in a row
-    uint32_t others = 0;           // other shapes since
-    uint32_t demotions = 0;        // each one doubles the streak needed for promotion
+    std::weak_ptr<const EdgePlan> plan;
     uint32_t unknown_buffers = 0;  // buffers in a row that became new slots
     uint32_t receiver_pool = 0;    // of receiver-side slots, while the variant is static
     uint64_t clock = 0;
@@ -105,15 +111,19 @@ class StaticSender {
     std::mutex mu;
     std::string key;
     std::atomic<bool> read_by_peer{false};
-    std::list<Variant> variants;  // most recently used first
+    std::unordered_multimap<size_t, Variant> variants;  // by hash of type and shape
+    size_t room = kMinRoom;                             // for variants; more are looked through
   };
+  static constexpr size_t kMinRoom = 64;
 
   bool AtReceiver() const;
   std::shared_ptr<Edge> EdgeOf(std::string_view key);
   void ForgetCandidatesLocked();
   // Requires the edge's lock:
   Variant* VariantOf(Edge* edge, uint32_t dtype, const int64_t* dims, int rank, uint64_t bytes);
-  Variant* Choose(Edge* edge, const Outgoing& tensor);
+  void ForgetUnused(Edge* edge, Nanos since, Nanos planned_since);
+  bool PromoteIfStable(const std::shared_ptr<Edge>& edge, Variant* variant,
+                       const std::shared_ptr<const EdgePlan>& plan);
   bool Promote(const std::shared_ptr<Edge>& edge, Variant* variant, uint32_t slots);
   Status Declare(const Edge& edge, const Variant& variant, uint32_t number);
   void Undeclare(Variant* variant, uint32_t number);
@@ -144,6 +154,8 @@ class StaticSender {
   uint32_t next_number_ = 1;
   uint64_t next_cookie_ = kCookieBit;
   std::map<uint64_t, Writing> writing_;  // by cookie
+  std::atomic<bool> grew_{false};        // since the last Tick()
+  Nanos next_tick_ = 0;                  // used by Tick()
 };
 
 }  // namespace rdma_transport

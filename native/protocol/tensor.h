@@ -14,6 +14,8 @@
 
 namespace rdma_transport {
 
+struct EdgePlan;
+
 // A tensor to be sent. `key`, `dims` and `data` are borrowed for the call, `data` for as long as
 // `owner` lives.
 struct Outgoing {
@@ -26,10 +28,11 @@ struct Outgoing {
   const char* data = nullptr;
   const char* block = nullptr;  // the allocation that contains `data`, or null if unknown
   uint64_t bytes = 0;
-  OwnerRef owner;                     // keeps `data` alive and unchanged
-  bool on_device = false;             // `data` lies in memory that only cards can read
-  bool mutable_source = false;        // `data` may be overwritten despite `owner`: copy it now
-  const char* not_carried = nullptr;  // why the fabric cannot carry it, or null if it can
+  OwnerRef owner;                        // keeps `data` alive and unchanged
+  bool on_device = false;                // `data` lies in memory that only cards can read
+  bool mutable_source = false;           // `data` may be overwritten despite `owner`: copy it now
+  const char* not_carried = nullptr;     // why the fabric cannot carry it, or null if it can
+  std::shared_ptr<const EdgePlan> plan;  // of its edge, or null if there is none
   // The sender waits until `owner` is dropped, so the receiver must release it soon. Never true for
   // a static edge.
   bool blocks_until_release = false;

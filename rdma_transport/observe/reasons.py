@@ -31,7 +31,6 @@ _RINGS = {
     "several_in_a_task": "a task with several members",
 }
 _MISSES = {
-    "another_shape": "another shape",
     "unstable_address": "its buffer address is not stable",
     "no_free_slot": "no free slot",
     "no_slots_yet": "no slots agreed yet",

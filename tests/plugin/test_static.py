@@ -1,7 +1,9 @@
 """Tensors whose place is agreed on before they are there."""
 
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from bench.support.cluster import Cluster
+from tests.support import forked
 from tests.support.deadlines import eventually, patient
 from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, v1
 
@@ -115,23 +118,64 @@ def test_slots_go_with_their_graph(clusters: Clusters) -> None:
     assert eventually(lambda: plan(rdma, "b")["pool_bytes"] == before)
 
 
-def test_an_edge_of_unknown_shape_is_promoted_and_demoted(clusters: Clusters) -> None:
-    sizes = [5000] * 6 + [7000] + [5000] * 3 + [6000, 7000, 8000] + [9000] * 12
-    feeds = [np.arange(n, dtype=np.float32) * (i + 1) for i, n in enumerate(sizes)]
-    before = plan(clusters["rdma"])
+def doubled() -> Any:
+    """An edge whose shape is that of the feed."""
+    with tf.device(A):
+        fed = v1.placeholder(tf.float32, [None], name="fed")
+        made = tf.concat([fed, fed], 0)
+    with tf.device(B):
+        return tf.identity(-made)
 
-    def build() -> Any:
-        with tf.device(A):
-            fed = v1.placeholder(tf.float32, [None], name="fed")
-            made = tf.concat([fed, fed], 0)
-        with tf.device(B):
-            return tf.identity(-made)
 
-    assert_equal_over_both(clusters, build, feeds=("fed:0", feeds))
-    after = plan(clusters["rdma"])
-    assert after["promotions"] > before["promotions"]
-    assert after["demotions"] > before["demotions"]
-    assert after["misses"].get("another shape", 0) > before["misses"].get("another shape", 0)
+def test_each_shape_of_an_edge_is_static_once_it_has_come_back(clusters: Clusters) -> None:
+    """Batches of sentences are padded to one of many lengths, and seldom twice to the same."""
+    lengths = [5000 + 16 * bucket for bucket in range(64)]
+    feeds = [np.full(n, i, np.float32) for i, n in enumerate(lengths * 4)]
+    before = totals(clusters["rdma"])
+    assert_equal_over_both(clusters, doubled, feeds=("fed:0", feeds))
+    after = totals(clusters["rdma"])
+    assert after["promotions"] - before["promotions"] == 64
+    assert after["static_tensors"] - before["static_tensors"] >= 2 * 64
+    assert after["demotions"] == before["demotions"]
+
+
+RETRACED = """
+import json, os, sys, tensorflow as tf
+
+ps, worker = sys.argv[1:]
+tf.config.experimental_connect_to_cluster(
+    tf.train.ClusterSpec({"ps": [ps], "worker": [worker]}), job_name="chief", protocol="rdma")
+
+@tf.function
+def step(length):
+    with tf.device("/job:ps/task:0"):
+        data = tf.random.stateless_uniform([length, 1024], [length, 1])
+    with tf.device("/job:worker/task:0"):
+        negative = tf.negative(data)
+    with tf.device("/job:ps/task:0"):
+        return tf.reduce_max(tf.abs(negative + data))
+
+sums = [float(step(length)) for length in range(256, 276) for _ in range(4)]
+print(json.dumps(sums))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_retraced_functions_do_not_use_up_the_arena(tmp_path: Path) -> None:
+    """TensorFlow never destroys what a remote task has of a function that a client retraced."""
+    script = tmp_path / "script.py"
+    script.write_text(RETRACED)
+    little = {"RDMA_TRANSPORT_ARENA_SIZE": "16MiB"}
+    with Cluster({"ps": 1, "worker": 1}, environment=little) as cluster:
+        addresses = [*cluster.spec["ps"], *cluster.spec["worker"]]
+        result = forked.run([str(script), *addresses], timeout=90)
+        assert result.returncode == 0, result.stderr[-3000:]
+        assert set(json.loads(result.stdout.splitlines()[-1])) == {0.0}
+        for task in cluster.tasks.values():
+            sent = task.stats()["sent"]
+            assert sent["grpc"]["tensors"] == 0
+            assert sent["static"]["tensors"] == 20 * 4
 
 
 def test_loops_across_tasks_use_the_slots_of_their_edges(clusters: Clusters) -> None:

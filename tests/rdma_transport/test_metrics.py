@@ -183,7 +183,7 @@ def test_each_kind_of_error_is_a_series_from_the_start(cluster: Cluster) -> None
     scrape = Scrape(run("metrics", "--once").stdout)
     assert {scrape("errors_total", cluster, kind=kind) for kind in kinds} == {0}
     assert {f"`{kind}`" for kind in kinds} <= set(re.findall(r"`\w+`", OPERATIONS.read_text()))
-    assert scrape("plan_misses_total", cluster, reason="another_shape") == 0
+    assert scrape("plan_misses_total", cluster, reason="no_free_slot") == 0
 
 
 def test_the_alerts_ask_for_metrics_that_there_are(exported: Metrics) -> None:
