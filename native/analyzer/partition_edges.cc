@@ -94,14 +94,17 @@ std::string AllocatorOf(const Site& site) {
 // Calls `found` for each _Send to another task.
 void ForEachEdge(const tf::Graph& partition,
                  const std::function<void(tf::Node* send, Edge edge)>& found) {
-  const Shapes shapes(partition);
-  const std::vector<bool> in_loop = InLoops(partition);
+  std::vector<std::pair<tf::Node*, Edge>> sends;
   for (tf::Node* node : partition.op_nodes()) {
     Edge edge;
+    if (node->IsSend() && LeavesTask(node->attrs(), &edge)) sends.emplace_back(node, edge);
+  }
+  if (sends.empty()) return;  // inference costs more than anything else here
+  const Shapes shapes(partition);
+  const std::vector<bool> in_loop = InLoops(partition);
+  for (auto& [node, edge] : sends) {
     const tf::Edge* input = nullptr;
-    if (!node->IsSend() || !LeavesTask(node->attrs(), &edge) || !node->input_edge(0, &input).ok()) {
-      continue;
-    }
+    if (!node->input_edge(0, &input).ok()) continue;
     const tf::Node* source = input->src();
     const int output = input->src_output();
     SetType(tf::BaseType(source->output_type(output)), shapes.Of(source, output), &edge);
