@@ -1,6 +1,8 @@
 #include "plugin/rendezvous.h"
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "fabric/fabric.h"
 #include "plugin/device_memory.h"
@@ -89,8 +91,14 @@ void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvo
 
 void RendezvousMgr::RecvLocalAsync(int64_t step_id, const tf::Rendezvous::ParsedKey& parsed,
                                    tf::Rendezvous::DoneCallback done) {
-  endpoint_->Fetched(step_id, std::string_view(parsed.FullKey().data(), parsed.FullKey().size()));
-  BaseRendezvousMgr::RecvLocalAsync(step_id, parsed, std::move(done));
+  BaseRendezvousMgr::RecvLocalAsync(
+      step_id, parsed,
+      [this, step_id, key = std::string(parsed.FullKey()), done = std::move(done)](
+          const absl::Status& status, const tf::Rendezvous::Args& send_args,
+          const tf::Rendezvous::Args& recv_args, const tf::Tensor& tensor, bool is_dead) {
+        if (status.ok()) endpoint_->Fetched(step_id, key);
+        done(status, send_args, recv_args, tensor, is_dead);
+      });
 }
 
 void RendezvousMgr::Cleanup(int64_t step_id) {

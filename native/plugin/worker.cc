@@ -52,8 +52,13 @@ void Worker::GrpcRecvTensorAsync(tensorflow::CallOptions* opts,
 void Worker::RecvBufAsync(tensorflow::CallOptions* opts, const tensorflow::RecvBufRequest* request,
                           tensorflow::RecvBufResponse* response, tensorflow::StatusCallback done) {
   if (!endpoint_->settings().allow_fallback) return done(Forbidden("a collective's buffer"));
-  endpoint_->Fetched(StepOfCollectives(request->step_id()), request->buf_rendezvous_key());
-  GrpcWorker::RecvBufAsync(opts, request, response, std::move(done));
+  GrpcWorker::RecvBufAsync(
+      opts, request, response, [this, request, done = std::move(done)](const absl::Status& status) {
+        if (status.ok()) {
+          endpoint_->Fetched(StepOfCollectives(request->step_id()), request->buf_rendezvous_key());
+        }
+        done(status);
+      });
 }
 
 void Worker::RunGraphAsync(tensorflow::CallOptions* opts,

@@ -85,6 +85,7 @@ void Endpoint::RestartStep(int64_t step) {
 
 void Endpoint::OnLinkUp(const std::shared_ptr<Link>& link) {
   steps_.OnLinkUp(link.get());
+  fallback_.OnLinkUp(link.get());  // before the peer sends what waits for this link
   const bool shared = links_.pairing().OnUp(*link);
   if (Peer* peer = OpenerOf(*link); peer != nullptr) {
     peer->OnLinkUp(link);
@@ -93,7 +94,6 @@ void Endpoint::OnLinkUp(const std::shared_ptr<Link>& link) {
       if (!shared || !named->Adopt(link)) named->Reconsider();
     }
   }
-  fallback_.OnLinkUp(link.get());
 }
 
 void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) {

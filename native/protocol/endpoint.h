@@ -72,7 +72,7 @@ class Endpoint final : public LinkOwner, public LocalTask {
   // `error`, which is opaque here. Only the first call for a step has an effect, and none after
   // EndStep().
   void AbortStep(int64_t step, std::string error) { steps_.Abort(step, std::move(error)); }
-  // Called when a RecvTensor call has fetched the tensor.
+  // Called when a call of gRPC has fetched the tensor, and not when it begins to wait for it.
   void Fetched(int64_t step, std::string_view key) { fallback_.Fetched(step, key); }
 
   // Makes `handler` answer the calls of peers, on the polling thread; it must not block. Null: they

@@ -26,13 +26,16 @@ Status Fallback::Send(Traffic* traffic, int64_t step, std::string_view key, uint
   // Only the first line: the order of gRPC's further lines varies.
   GlobalCounters().fallback_reasons.Add(reason.substr(0, reason.find('\n')));
   {
-    // Recorded first, so that a link that comes up later finds it.
+    // Recorded first, so that a link that comes up later finds it. If the receiver waits for it
+    // already, Fetched() is called in the meantime.
     std::lock_guard<std::mutex> lock(mu_);
-    steps_[step].emplace(key, traffic);
+    Waiting& waiting = steps_[step];
+    ++waiting.try_emplace(std::string(key), Pending{traffic}).first->second.tensors;
   }
   const Nanos begin = Trace::On() ? Now() : 0;
   const Status status = transport->Send();
   if (begin != 0) Trace::Sent(*traffic, begin, step, key, bytes, Mode::kGrpc, /*handle=*/0);
+  if (!IsWaiting(step, key)) return status;
   for (const auto& link : links_->UpTo(traffic->remote)) link->SendPull(step, key, reason);
   return status;
 }
@@ -61,8 +64,14 @@ void Fallback::Fetched(int64_t step, std::string_view key) {
   const auto found = steps_.find(step);
   if (found == steps_.end()) return;
   const auto entry = found->second.find(key);
-  if (entry != found->second.end()) found->second.erase(entry);
+  if (entry != found->second.end() && --entry->second.tensors == 0) found->second.erase(entry);
   if (found->second.empty()) steps_.erase(found);
+}
+
+bool Fallback::IsWaiting(int64_t step, std::string_view key) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = steps_.find(step);
+  return found != steps_.end() && found->second.find(key) != found->second.end();
 }
 
 void Fallback::EndStep(int64_t step) {
@@ -75,8 +84,9 @@ void Fallback::OnLinkUp(Link* link) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     for (const auto& [step, tensors] : steps_) {
-      for (const auto& [key, traffic] : tensors) {
-        if (traffic == link->traffic()) waiting.emplace_back(step, key);
+      for (const auto& [key, pending] : tensors) {
+        if (pending.traffic != link->traffic()) continue;
+        for (uint32_t i = 0; i < pending.tensors; ++i) waiting.emplace_back(step, key);
       }
     }
   }

@@ -35,14 +35,20 @@ class Fallback {
   void Receive(const std::string& from, const std::shared_ptr<PendingRecv>& recv,
                const std::string& reason) const;
 
-  // The receiver has fetched the tensor.
+  // The receiver has fetched a tensor, of Send() or another one.
   void Fetched(int64_t step, std::string_view key);
   void EndStep(int64_t step);
   // A link came up: notifies its peer of what waits here to be fetched.
   void OnLinkUp(Link* link);
 
  private:
-  using Waiting = std::map<std::string, const Traffic*, std::less<>>;  // by key
+  // The tensors of one key that TensorFlow's transport keeps until they are fetched.
+  struct Pending {
+    const Traffic* traffic;
+    uint32_t tensors = 0;
+  };
+  using Waiting = std::map<std::string, Pending, std::less<>>;  // by key
+  bool IsWaiting(int64_t step, std::string_view key);
 
   const Settings& settings_;
   const Links* const links_;

@@ -21,13 +21,18 @@ Mailbox::Taken Mailbox::TakeOrWait(int64_t step, const KeyId& key, const Traffic
   Step& boxes = shard.steps[step];
   const auto [entry, created] = boxes.try_emplace(key);
   Box& box = entry->second;
-  if (box.arrivals.empty()) {
+  auto came = std::find_if(box.arrivals.begin(), box.arrivals.end(),
+                           [](const Arrival& each) { return !each.pull; });
+  const bool tensor = came != box.arrivals.end();
+  if (!tensor) {
     box.recvs.push_back({recv, source});
-    return Taken::kWaiting;
+    if (box.arrivals.empty()) return Taken::kWaiting;
+    came = box.arrivals.begin();
   }
-  *arrival = std::move(box.arrivals.front());
-  box.arrivals.pop_front();
-  if (box.arrivals.empty()) boxes.erase(entry);
+  *arrival = std::move(*came);
+  box.arrivals.erase(came);
+  if (!tensor) return Taken::kPulled;
+  if (box.arrivals.empty() && box.recvs.empty()) boxes.erase(entry);
   if (boxes.empty()) shard.steps.erase(step);
   return Taken::kArrival;
 }
@@ -38,7 +43,10 @@ std::shared_ptr<PendingRecv> Mailbox::Put(int64_t step, const KeyId& key, Arriva
   const auto boxes = shard.steps.find(step);
   if (boxes != shard.steps.end()) {
     const auto entry = boxes->second.find(key);
-    if (entry != boxes->second.end() && !entry->second.recvs.empty()) {
+    if (entry != boxes->second.end() && arrival->pull) {
+      std::shared_ptr<PendingRecv> pulled;
+      if (entry->second.Pull(&pulled)) return pulled;
+    } else if (entry != boxes->second.end() && !entry->second.recvs.empty()) {
       std::shared_ptr<PendingRecv> recv = std::move(entry->second.recvs.front().recv);
       entry->second.recvs.pop_front();
       if (entry->second.recvs.empty()) boxes->second.erase(entry);
@@ -52,6 +60,20 @@ std::shared_ptr<PendingRecv> Mailbox::Put(int64_t step, const KeyId& key, Arriva
   }
   shard.steps[step][key].arrivals.push_back(std::move(*arrival));
   return nullptr;
+}
+
+// Returns false if the notice is for a receive that comes later. Sets `recv` to the first one that
+// does not use gRPC yet; if all of those that wait do, the notice is for them, and there is none.
+bool Mailbox::Box::Pull(std::shared_ptr<PendingRecv>* recv) const {
+  bool waits = false;
+  for (const Waiting& waiting : recvs) {
+    if (waiting.recv->claimed()) continue;
+    waits = true;
+    if (waiting.recv->uses_grpc()) continue;
+    *recv = waiting.recv;
+    break;
+  }
+  return waits;
 }
 
 void Mailbox::Remove(int64_t step, const KeyId& key, const PendingRecv* recv) {

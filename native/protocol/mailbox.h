@@ -40,13 +40,16 @@ class Mailbox {
   enum class Taken {
     kArrival,  // `arrival` is set
     kWaiting,  // `recv` is kept until Put(), Remove() or TakePending()
+    kPulled,   // `recv` is kept as well, and `arrival` is a notice
     kEnded,    // the step has ended; `recv` was not kept
   };
   // Takes the tensor, or keeps `recv` until it arrives. `source` is the task that sends it.
   Taken TakeOrWait(int64_t step, const KeyId& key, const Traffic* source,
                    const std::shared_ptr<PendingRecv>& recv, Arrival* arrival);
   // Returns the receive that waits for the tensor and leaves `arrival` to the caller. If there is
-  // none, returns null and keeps the tensor, or drops it if its step has ended.
+  // none, returns null and keeps the tensor, or drops it if its step has ended. A notice is put in
+  // the same way, but the receive stays here: the notice may be out of date, so a tensor may
+  // follow.
   std::shared_ptr<PendingRecv> Put(int64_t step, const KeyId& key, Arrival* arrival);
   void Remove(int64_t step, const KeyId& key, const PendingRecv* recv);
   // Removes and returns the receives of this step that wait for a tensor from `source`.
@@ -69,6 +72,8 @@ class Mailbox {
   struct Box {  // nearly always of one element; an empty list allocates nothing
     std::list<Arrival> arrivals;
     std::list<Waiting> recvs;
+
+    bool Pull(std::shared_ptr<PendingRecv>* recv) const;
   };
   using Step = std::unordered_map<KeyId, Box, KeyIdHash>;
   template <typename Chosen>

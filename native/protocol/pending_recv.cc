@@ -24,6 +24,11 @@ bool PendingRecv::AskGrpc() {
   return !claimed_ && !std::exchange(grpc_asked_, true);
 }
 
+bool PendingRecv::uses_grpc() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return grpc_asked_;
+}
+
 bool PendingRecvList::Add(const std::shared_ptr<PendingRecv>& recv, Status* shut_reason) {
   std::lock_guard<std::mutex> recv_lock(recv->mu_);
   if (recv->claimed_) return true;

@@ -41,6 +41,7 @@ class PendingRecv : public std::enable_shared_from_this<PendingRecv> {
   // Returns true for the first caller, which then calls OnUseGrpc(), and false if this is claimed.
   // Both the decision to use gRPC for the peer and a pull notice may cause the call.
   bool AskGrpc();
+  bool uses_grpc() const;
 
   // When the receive began. Steps::Receive() calls Begin(), before anything can complete this.
   void Begin() { began_ = Now(); }

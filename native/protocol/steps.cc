@@ -74,6 +74,9 @@ bool Steps::Enter(const Traffic* peer, int64_t step, std::string_view key,
     case Mailbox::Taken::kArrival:
       Deliver(std::move(arrival), recv);
       return false;
+    case Mailbox::Taken::kPulled:
+      Deliver(std::move(arrival), recv);
+      break;
     case Mailbox::Taken::kEnded:
       FailAll({recv}, Status(Code::kAborted, "the step has ended on this task"));
       return false;

@@ -152,6 +152,67 @@ TEST_F(ProtocolTest, WhatTheFabricCannotCarryIsAnnouncedAndFetchedByGrpc) {
   EXPECT_TRUE(catcher->Claim());
 }
 
+// The receiver has fetched its tensor before the notice came, and the next one of the same key
+// comes over the fabric, as in loops of collectives while a link comes up.
+TEST_F(ProtocolTest, AnOldNoticeDoesNotKeepATensorFromItsReceive) {
+  Task a("a"), b("b");
+  const std::vector<int64_t> dims = {100};
+  for (const bool first : {true, false}) {
+    const int64_t step = first ? 1 : 2;
+    Outgoing strings;
+    strings.step = step;
+    strings.key = "k";
+    strings.not_carried = "a string tensor";
+    ASSERT_TRUE(Send(a, b, std::move(strings)).ok());
+    ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
+    std::shared_ptr<Catcher> catcher;
+    if (first) catcher = Receive(b, a, step, "k");
+    ASSERT_TRUE(Send(a, b, Tensor(step, "k", Bytes(100, 1), dims)).ok());
+    if (!first) {
+      ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 2; }));
+      catcher = Receive(b, a, step, "k");
+    }
+    const Delivery delivery = catcher->Get();
+    ASSERT_TRUE(delivery.status.ok()) << delivery.status.message();
+    EXPECT_TRUE(Payload::Matches(delivery.data, 100, 1));
+    EXPECT_EQ(catcher->grpc_asks(), first ? 1 : 0);
+  }
+}
+
+// It waits for the tensor already, so gRPC delivers it within the sender's call.
+TEST_F(ProtocolTest, WhatGrpcHasDeliveredIsNotAnnouncedOnALinkThatComesUpLater) {
+  Task a("a"), b("b");
+  struct Fetched final : FallbackSend {
+    explicit Fetched(Task* sender) : task(sender) {}
+    Status Send() override {
+      task->endpoint().Fetched(1, "k");
+      return OkStatus();
+    }
+    std::unique_ptr<FallbackSend> Keep(bool) override { return std::make_unique<Fetched>(task); }
+    void Fail(const Status&) override {}
+    Task* task;
+  } fetched(&a);
+  const auto fails = Task::CallThatFails(Status(Code::kInvalidArgument, "no plugin"));
+  const std::vector<int64_t> dims = {100};
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, "k", Bytes(100, 1), dims), fails, &fetched).ok());
+  }
+  // b connects, so a's decision is out of date.
+  auto waits = std::make_shared<Catcher>();
+  b.endpoint().Receive(b.PeerTo(a), 1, "other", waits, Task::CallTo(a));
+  ASSERT_TRUE(Eventually([&] {
+    std::atomic<int> unused{0};
+    CountingGrpc grpc(&unused);
+    EXPECT_TRUE(
+        a.PeerTo(b)->Send(Tensor(1, "other", Bytes(100, 1), dims), Task::CallTo(b), &grpc).ok());
+    return waits->deliveries() == 1;
+  }));
+  auto next = Receive(b, a, 1, "k");
+  ASSERT_TRUE(Send(a, b, Tensor(1, "k", Bytes(100, 2), dims)).ok());
+  EXPECT_TRUE(next->Get().status.ok());
+  EXPECT_EQ(next->grpc_asks(), 0);
+}
+
 TEST_F(ProtocolTest, ForbiddenFallbackIsAnErrorThatNamesTheSetting) {
   Settings settings = TestSettings();
   settings.allow_fallback = false;
