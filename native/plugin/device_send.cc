@@ -21,9 +21,9 @@ using ParsedKey = tf::Rendezvous::ParsedKey;
 using SendHostTensor =
     std::function<absl::Status(StepRendezvous* rendezvous, const tf::Tensor& copy)>;
 
-// Calls `send` with a copy in the host's memory.
+// Calls `send` with a copy in the host's memory. `fallback` sends the device's tensor.
 void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
-                 SendHostTensor send) {
+                 const std::shared_ptr<FallbackSend>& fallback, SendHostTensor send) {
   const std::string_view full(key.FullKey().data(), key.FullKey().size());
   const std::string site = StagingSite(WithoutSuffix(full));
   tf::Tensor copy;
@@ -33,25 +33,30 @@ void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tenso
   }
   const std::shared_ptr<StepRendezvous> rendezvous(tsl::core::GetNewRef(route.rendezvous));
   if (!copy.IsInitialized()) {
-    return rendezvous->StartAbort(absl::ResourceExhaustedError(
-        "no memory of the host for a copy of a tensor of " + route.device->name()));
+    const absl::Status status = absl::ResourceExhaustedError(
+        "no memory of the host for a copy of a tensor of " + route.device->name());
+    return rendezvous->FailSend(key, status, fallback.get());
   }
   CopyToHost(route.context, route.device, tensor, copy,
-             [rendezvous, copy, send = std::move(send)](absl::Status status) {
+             [rendezvous, key, copy, fallback, send = std::move(send)](absl::Status status) {
                if (status.ok()) status = rendezvous->AbortStatus();
                if (status.ok()) status = send(rendezvous.get(), copy);
-               if (!status.ok()) rendezvous->StartAbort(status);
+               if (!status.ok()) rendezvous->FailSend(key, status, fallback.get());
              });
 }
 
 void SendChunk(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& chunk) {
-  CopyAndSend(route, key, chunk,
+  tf::Rendezvous::Args on_device;
+  on_device.device_context = route.context;
+  const std::shared_ptr<FallbackSend> fallback =
+      GrpcSend(route.rendezvous, key, on_device, chunk, /*dead=*/false).Keep(/*copy=*/false);
+  CopyAndSend(route, key, chunk, fallback,
               [peer = route.peer, plan = route.plan, key](StepRendezvous* rendezvous,
                                                           const tf::Tensor& copy) {
                 tf::Rendezvous::Args on_host;
                 on_host.alloc_attrs.set_on_host(true);
-                GrpcSend fallback(rendezvous, key, on_host, copy, /*dead=*/false);
-                return rendezvous->SendToPeer(peer, key, copy, /*is_dead=*/false, &fallback, plan);
+                GrpcSend of_copy(rendezvous, key, on_host, copy, /*dead=*/false);
+                return rendezvous->SendToPeer(peer, key, copy, /*is_dead=*/false, &of_copy, plan);
               });
 }
 
@@ -60,15 +65,15 @@ void SendCopy(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& 
   const bool whole = is_dead || key.dst.type == tf::DEVICE_CPU;
   const int chunks = whole ? 1 : ChunksOf(tensor.TotalBytes());
   if (chunks == 1) {
-    return CopyAndSend(route, key, tensor,
-                       [peer = route.peer, plan = route.plan, key, is_dead,
-                        kept = std::shared_ptr<FallbackSend>(fallback->Keep(/*copy=*/false))](
+    const std::shared_ptr<FallbackSend> kept(fallback->Keep(/*copy=*/false));
+    return CopyAndSend(route, key, tensor, kept,
+                       [peer = route.peer, plan = route.plan, key, is_dead, kept](
                            StepRendezvous* rendezvous, const tf::Tensor& copy) {
                          return rendezvous->SendToPeer(peer, key, copy, is_dead, kept.get(), plan);
                        });
   }
   const absl::Status announced = route.rendezvous->Announce(route.peer, key, tensor, fallback);
-  if (!announced.ok()) return route.rendezvous->StartAbort(announced);
+  if (!announced.ok()) return route.rendezvous->FailSend(key, announced, fallback);
   for (int i = 0; i < chunks; ++i) SendChunk(route, KeyOfChunk(key, i), ChunkOf(tensor, i));
 }
 
@@ -88,7 +93,7 @@ struct SendInPlace {
     if (status.ok()) {
       status = rendezvous->SendInPlace(route.peer, key, tensor, region, fallback.get(), &sent);
     }
-    if (!status.ok()) return rendezvous->StartAbort(status);
+    if (!status.ok()) return rendezvous->FailSend(key, status, fallback.get());
     if (!sent) SendCopy(route, key, tensor, /*is_dead=*/false, fallback.get());
   }
 };

@@ -47,7 +47,7 @@ std::unique_ptr<FallbackSend> GrpcSend::Keep(bool copy) {
 }
 
 void GrpcSend::Fail(const Status& status) {
-  rendezvous_->StartAbort(ToTensorFlow(status, WorkerOf(key_.dst_device)));
+  rendezvous_->FailSend(key_, ToTensorFlow(status, WorkerOf(key_.dst_device)), this);
 }
 
 }  // namespace rdma_transport

@@ -156,6 +156,14 @@ bool StepRendezvous::OnlyProcessors() const {
   });
 }
 
+void StepRendezvous::FailSend(const ParsedKey& key, const absl::Status& status,
+                              FallbackSend* fallback) {
+  Peer* peer = IsRemoteEagerContextDefault() ? PeerFor(key.dst_device) : nullptr;
+  if (peer == nullptr) return StartAbort(status);
+  const std::string_view full(key.FullKey().data(), key.FullKey().size());
+  peer->FailSend(step_id_, full, FromTensorFlow(status), fallback);
+}
+
 tf::Allocator* StepRendezvous::HostAllocator() const {
   return env_->device_mgr->HostCPU()->GetAllocator({});
 }

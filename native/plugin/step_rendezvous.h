@@ -50,6 +50,9 @@ class StepRendezvous : public tensorflow::BaseRemoteRendezvous {
                           const tensorflow::Tensor& tensor, bool is_dead) {
     return BaseRemoteRendezvous::Send(key, args, tensor, is_dead);
   }
+  // Sending the tensor has failed after its kernel ended. Aborts the step. An eager context, whose
+  // copies are all of one step, goes on: only the receiver of this tensor fails.
+  void FailSend(const ParsedKey& key, const absl::Status& status, FallbackSend* fallback);
   // Returns why the fabric cannot carry this tensor, or null if it can.
   static const char* NotCarried(const tensorflow::Tensor& tensor);
 

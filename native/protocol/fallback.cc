@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "protocol/trace.h"
 
 namespace rdma_transport {
@@ -25,19 +26,37 @@ Status Fallback::Send(Traffic* traffic, int64_t step, std::string_view key, uint
   traffic->Sent(Mode::kGrpc).Add(bytes);
   // Only the first line: the order of gRPC's further lines varies.
   GlobalCounters().fallback_reasons.Add(reason.substr(0, reason.find('\n')));
-  {
-    // Recorded first, so that a link that comes up later finds it. If the receiver waits for it
-    // already, Fetched() is called in the meantime.
-    std::lock_guard<std::mutex> lock(mu_);
-    Waiting& waiting = steps_[step];
-    ++waiting.try_emplace(std::string(key), Pending{traffic}).first->second.tensors;
-  }
+  // Recorded first, so that a link that comes up later finds it. If the receiver waits for it
+  // already, Fetched() is called in the meantime.
+  Record(traffic, step, key);
   const Nanos begin = Trace::On() ? Now() : 0;
   const Status status = transport->Send();
   if (begin != 0) Trace::Sent(*traffic, begin, step, key, bytes, Mode::kGrpc, /*handle=*/0);
-  if (!IsWaiting(step, key)) return status;
-  for (const auto& link : links_->UpTo(traffic->remote)) link->SendPull(step, key, reason);
+  if (IsWaiting(step, key)) Notify(traffic, step, key, reason);
   return status;
+}
+
+void Fallback::FailOne(Traffic* traffic, int64_t step, std::string_view key,
+                       const std::string& reason, FallbackSend* transport) {
+  Log(LogLevel::kWarning, "a tensor for peer " + traffic->remote + " was not sent: " + reason +
+                              "; edge: " + std::string(key));
+  if (settings_.allow_fallback) {
+    Send(traffic, step, key, /*bytes=*/0, reason, transport).IgnoreError();
+  } else {
+    Record(traffic, step, key);
+    Notify(traffic, step, key, reason);
+  }
+}
+
+void Fallback::Record(const Traffic* traffic, int64_t step, std::string_view key) {
+  std::lock_guard<std::mutex> lock(mu_);
+  Waiting& waiting = steps_[step];
+  ++waiting.try_emplace(std::string(key), Pending{traffic}).first->second.tensors;
+}
+
+void Fallback::Notify(const Traffic* traffic, int64_t step, std::string_view key,
+                      const std::string& reason) {
+  for (const auto& link : links_->UpTo(traffic->remote)) link->SendPull(step, key, reason);
 }
 
 void Fallback::SendLost(Traffic* traffic, UnackedTensor lost) {

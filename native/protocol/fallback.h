@@ -30,6 +30,11 @@ class Fallback {
   // Sends a tensor that may have been lost with its link, or fails its step.
   void SendLost(Traffic* traffic, UnackedTensor lost);
 
+  // A tensor could not be sent. Its receiver alone fails: it asks TensorFlow's transport, which
+  // finds the same error, or is refused if that is forbidden.
+  void FailOne(Traffic* traffic, int64_t step, std::string_view key, const std::string& reason,
+               FallbackSend* transport);
+
   // Makes `recv` fetch a tensor of `from` over TensorFlow's transport, or fails it with
   // FailedPrecondition.
   void Receive(const std::string& from, const std::shared_ptr<PendingRecv>& recv,
@@ -48,6 +53,9 @@ class Fallback {
     uint32_t tensors = 0;
   };
   using Waiting = std::map<std::string, Pending, std::less<>>;  // by key
+  void Record(const Traffic* traffic, int64_t step, std::string_view key);
+  void Notify(const Traffic* traffic, int64_t step, std::string_view key,
+              const std::string& reason);
   bool IsWaiting(int64_t step, std::string_view key);
 
   const Settings& settings_;

@@ -62,6 +62,10 @@ class Peer {
   // Sends a tensor in memory of a device, which the peer reads from there. Sets `sent` to false if
   // the peer cannot: the tensor must then be sent otherwise. Errors are as above.
   Status SendFromDevice(Outgoing tensor, FallbackSend* fallback, bool* sent);
+  // See Fallback::FailOne().
+  void FailSend(int64_t step, std::string_view key, const Status& status, FallbackSend* fallback) {
+    context_.fallback->FailOne(traffic_, step, key, status.message(), fallback);
+  }
   // Fails `recv` with Unavailable when the peer is lost. If the peer is reached over gRPC, makes
   // `recv` fetch its tensor there. Connects to the peer if necessary.
   void Wait(const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call);
