@@ -94,11 +94,14 @@ void Peer::Request(bool insist) {
 
 void Peer::OnReply(const Asked& asked, AskingHandshake* handshake, const Status& status,
                    const std::string& bytes) {
-  if (status.code() == Code::kInvalidArgument || status.code() == Code::kUnimplemented ||
-      status.code() == Code::kInternal) {
+  if (status.code() == Code::kInvalidArgument || status.code() == Code::kUnimplemented) {
     return Decide(State::kGrpc,
                   Status(Code::kUnimplemented, "the peer does not run the rdma_transport plugin"),
                   Again::kNever);
+  }
+  // gRPC's own failure, which says nothing of the peer and may pass.
+  if (status.code() == Code::kInternal && context_.runtime->settings().allow_fallback) {
+    return Decide(State::kGrpc, Status(Code::kUnavailable, status.message()), Again::kLater);
   }
   if (!status.ok()) {
     return Decide(State::kUnreachable, Status(Code::kUnavailable, status.message()), Again::kSoon);

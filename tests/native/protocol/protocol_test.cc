@@ -230,6 +230,19 @@ TEST_F(ProtocolTest, ForbiddenFallbackIsAnErrorThatNamesTheSetting) {
   EXPECT_EQ(grpc_sends_.load(), 0);
 }
 
+TEST_F(ProtocolTest, APeerIsTriedAgainAfterAnInternalErrorOfGrpc) {
+  Task a("a"), b("b");
+  const std::vector<int64_t> dims = {100};
+  const auto reset = Task::CallThatFails(Status(Code::kInternal, "Received RST_STREAM"));
+  CountingGrpc fallback(&grpc_sends_);
+  ASSERT_TRUE(a.PeerTo(b)->Send(Tensor(1, "k", Bytes(100, 1), dims), reset, &fallback).ok());
+  EXPECT_EQ(grpc_sends_.load(), 1);
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_TRUE(Send(a, b, Tensor(1, "k", Bytes(100, 1), dims)).ok());
+    return a.linked();
+  }));
+}
+
 // gRPC's channel to a task that was not up at the first attempt fails calls for a while.
 TEST_F(ProtocolTest, WhereGrpcIsForbiddenATensorWaitsForAPeerThatIsNotUpYet) {
   Settings settings = TestSettings();
