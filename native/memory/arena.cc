@@ -200,7 +200,8 @@ char* Arena::TakeLocked(size_t length) {
   return address;
 }
 
-char* Arena::TakeIfThere(size_t length) {
+char* Arena::AllocateIfThere(size_t length) {
+  if (length == 0 || !device_->Usable()) return nullptr;
   std::lock_guard<std::mutex> lock(mu_);
   return TakeLocked(length);
 }
@@ -212,11 +213,11 @@ void Arena::SetPrepare(std::function<Status(fabric::Region* slab)> prepare) {
 
 char* Arena::Allocate(size_t length) {
   if (length == 0 || !device_->Usable()) return nullptr;
-  if (char* address = TakeIfThere(length)) return address;
+  if (char* address = AllocateIfThere(length)) return address;
   std::lock_guard<std::mutex> growing(grow_mu_);
-  char* address = TakeIfThere(length);  // another thread may have grown the arena
+  char* address = AllocateIfThere(length);  // another thread may have grown the arena
   // Other threads may use up the new slab first.
-  while (address == nullptr && Grow(length)) address = TakeIfThere(length);
+  while (address == nullptr && Grow(length)) address = AllocateIfThere(length);
   if (address != nullptr) return address;
   std::lock_guard<std::mutex> lock(mu_);
   ++stats_.refused;

@@ -51,6 +51,8 @@ class Arena {
   // Returns at least `length` bytes, aligned to 64 bytes. Returns null if `length` is 0, the budget
   // or the memory is exhausted, or the process is a forked child.
   char* Allocate(size_t length);
+  // The same, but returns null instead of adding a slab, which may take seconds. Quick.
+  char* AllocateIfThere(size_t length);
   // Logs and ignores memory that is not allocated. Does nothing in a forked child.
   void Free(char* address);
   // Returns to the system each slab of a large tensor that has been empty since the last call.
@@ -83,7 +85,6 @@ class Arena {
   Status MakeSlab(uint64_t needed, uint64_t* length, std::unique_ptr<fabric::Region>* region);
   void LogFailedGrowthLocked(const Status& status);
   char* TakeLocked(size_t length);
-  char* TakeIfThere(size_t length);
   // Requires grow_mu_.
   bool Grow(size_t length);
   Slab* SlabOfLocked(const char* address);

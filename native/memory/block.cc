@@ -20,6 +20,12 @@ char* AllocateBlock(Arena* arena, uint64_t bytes, OwnerRef* owner) {
   return AllocateBlock(arena, nullptr, {}, bytes, owner);
 }
 
+char* AllocateBlockIfThere(Arena* arena, uint64_t bytes, OwnerRef* owner) {
+  char* data = arena->AllocateIfThere(bytes);
+  if (data != nullptr) *owner = OwnerRef(new Block{arena, nullptr, data}, &Block::Delete);
+  return data;
+}
+
 char* AllocateBlock(Arena* arena, SlotPools* slots, std::string_view site, uint64_t bytes,
                     OwnerRef* owner) {
   char* data = site.empty() ? nullptr : slots->Allocate(site, bytes);

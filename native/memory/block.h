@@ -14,6 +14,9 @@ namespace rdma_transport::memory {
 // outlive `owner`. Thread-safe.
 char* AllocateBlock(Arena* arena, uint64_t bytes, OwnerRef* owner);
 
+// The same, but returns null instead of adding a slab to the arena.
+char* AllocateBlockIfThere(Arena* arena, uint64_t bytes, OwnerRef* owner);
+
 // Allocates a block of the pool of `site` if possible, or else of the arena, as above. An empty
 // `site` has no pool.
 char* AllocateBlock(Arena* arena, SlotPools* slots, std::string_view site, uint64_t bytes,

@@ -10,6 +10,7 @@
 #include "memory/block.h"
 #include "protocol/hand_over.h"
 #include "protocol/map_receiver_owned.h"
+#include "protocol/poller.h"
 #include "protocol/release.h"
 
 namespace rdma_transport {
@@ -104,25 +105,45 @@ void DynamicReceiver::ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRe
                                       std::shared_ptr<const void> link) {
   // What the receive owns must not be written to once it has ended.
   if (channel_->OutlivedByTransfers()) {
-    return ReadInto(nullptr, std::move(arrival), std::move(recv));
+    return ReadInto(nullptr, std::move(arrival), std::move(recv), std::move(link));
   }
   const auto shared = std::make_shared<Arrival>(std::move(arrival));
   PendingRecv* const receive = recv.get();
-  receive->PrepareDestination(shared->delivery, channel_->Copies(),
-                              [this, shared, recv = std::move(recv), link = std::move(link)](
-                                  char* wanted) { ReadInto(wanted, std::move(*shared), recv); });
+  receive->PrepareDestination(
+      shared->delivery, channel_->Copies(),
+      [this, shared, recv = std::move(recv), link = std::move(link)](char* wanted) {
+        ReadInto(wanted, std::move(*shared), recv, link);
+      });
 }
 
 // Reads into `wanted` if possible, and otherwise, or if it is null, into other memory.
-void DynamicReceiver::ReadInto(char* wanted, Arrival arrival, std::shared_ptr<PendingRecv> recv) {
-  Delivery delivery = std::move(arrival.delivery);
+void DynamicReceiver::ReadInto(char* wanted, Arrival arrival, std::shared_ptr<PendingRecv> recv,
+                               Link link) {
+  const uint64_t bytes = arrival.delivery.bytes;
   OwnerRef memory;
   char* destination = wanted;
-  if (wanted == nullptr || !CanReadInto(wanted, delivery.bytes)) {
-    destination = channel_->Copies()
-                      ? AllocateAnywhere(delivery.bytes, &memory)
-                      : memory::AllocateBlock(context_.arena, delivery.bytes, &memory);
+  if (wanted == nullptr || !CanReadInto(wanted, bytes)) {
+    destination = channel_->Copies() ? AllocateAnywhere(bytes, &memory)
+                                     : memory::AllocateBlockIfThere(context_.arena, bytes, &memory);
   }
+  if (destination != nullptr || channel_->Copies()) {
+    return Read(destination, std::move(memory), std::move(arrival), std::move(recv));
+  }
+  // A slab takes a second for each GiB, and other peers must be polled meanwhile.
+  const auto shared = std::make_shared<Arrival>(std::move(arrival));
+  std::function<void()> grow = [this, shared, recv = std::move(recv), link = std::move(link)] {
+    Poller::LongWorkAhead();
+    OwnerRef memory;
+    char* destination = memory::AllocateBlock(context_.arena, shared->delivery.bytes, &memory);
+    Read(destination, std::move(memory), std::move(*shared), recv);
+  };
+  if (!Poller::Defer(&grow)) grow();
+}
+
+// `destination` is null if there is no memory.
+void DynamicReceiver::Read(char* destination, OwnerRef memory, Arrival arrival,
+                           std::shared_ptr<PendingRecv> recv) {
+  Delivery delivery = std::move(arrival.delivery);
   if (destination == nullptr) {
     delivery.status =
         Status(Code::kResourceExhausted,

@@ -17,7 +17,8 @@ Status Link::Open() {
   dynamic_receiver_ = std::make_unique<DynamicReceiver>(context_, channel_, notifier_);
   static_sender_ =
       std::make_unique<StaticSender>(context_, channel_.get(), notifier_.get(), &outstanding_);
-  static_receiver_ = std::make_unique<StaticReceiver>(context_, channel_, notifier_);
+  static_receiver_ = std::make_unique<StaticReceiver>(context_, channel_, notifier_,
+                                                      [owner = owner_] { owner->ArmTimer(); });
   calls_ = std::make_shared<Calls>(channel_.get(), notifier_);
   return OkStatus();
 }
@@ -330,6 +331,11 @@ bool Link::Tick(Nanos now, bool excuse) {
     return true;
   }
   static_sender_->Tick(now);
+  const Status provided = static_receiver_->Tick();
+  if (!provided.ok()) {
+    channel_->Close(provided);
+    return false;
+  }
   const bool queued = !notifier_->SendQueued();
   if (!AwaitsPeer()) {
     liveness_.OnIdle();

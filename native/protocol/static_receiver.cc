@@ -5,6 +5,7 @@
 
 #include "protocol/counters.h"
 #include "protocol/map_receiver_owned.h"
+#include "protocol/poller.h"
 #include "protocol/release.h"
 
 namespace rdma_transport {
@@ -73,26 +74,62 @@ bool StaticReceiver::HasReceiverSlots() const {
 Status StaticReceiver::OnRequestSlots(uint64_t pool, uint32_t count) {
   const auto found = pool > UINT32_MAX ? pools_.end() : pools_.find(static_cast<uint32_t>(pool));
   if (found == pools_.end()) return OkStatus();  // its edges were removed in the meantime
-  bool provided = true;
-  for (uint32_t i = 0; i < count && provided; ++i) {
-    RDMA_RETURN_IF_ERROR(ProvideSlot(found->first, &found->second, &provided));
+  Pool& wanted = found->second;
+  if (wanted.bytes == 0) return OkStatus();
+  for (uint32_t i = 0; i < count; ++i) {
+    char* memory = context_.receive_arena->AllocateIfThere(wanted.bytes);
+    if (memory == nullptr) {
+      MakeElsewhere(found->first, wanted.bytes,
+                    std::min(count - i, memory::MaxReceiverSlots(wanted.edges)));
+      return OkStatus();
+    }
+    RDMA_RETURN_IF_ERROR(ProvideSlot(found->first, &wanted, Hold(context_.receive_arena, memory)));
   }
   return OkStatus();
 }
 
-Status StaticReceiver::ProvideSlot(uint32_t number, Pool* pool, bool* provided) {
-  *provided = false;
-  if (pool->bytes == 0 || pool->slots.size() >= memory::MaxReceiverSlots(pool->edges)) {
-    return OkStatus();
-  }
-  memory::Arena* arena = context_.receive_arena;
-  char* memory = arena->Allocate(pool->bytes);
-  if (memory == nullptr) return OkStatus();
-  std::shared_ptr<const void> slot(memory, [arena](const void* held) {
+StaticReceiver::SlotMemory StaticReceiver::Hold(memory::Arena* arena, char* memory) {
+  return SlotMemory(memory, [arena](const void* held) {
     arena->Free(static_cast<char*>(const_cast<void*>(held)));
   });
+}
+
+// A slab takes a second for each GiB, and other peers must be polled meanwhile.
+void StaticReceiver::MakeElsewhere(uint32_t number, uint64_t bytes, uint32_t count) const {
+  std::function<void()> make = [arena = context_.receive_arena, made = made_, number, bytes,
+                                count] {
+    Poller::LongWorkAhead();
+    for (uint32_t i = 0; i < count; ++i) {
+      char* memory = arena->Allocate(bytes);
+      if (memory == nullptr) break;
+      SlotMemory slot = Hold(arena, memory);
+      std::lock_guard<std::mutex> lock(made->mu);
+      made->slots.emplace_back(number, std::move(slot));
+    }
+    made->wake();
+  };
+  if (!Poller::Defer(&make)) make();
+}
+
+Status StaticReceiver::Tick() {
+  std::vector<std::pair<uint32_t, SlotMemory>> slots;
+  {
+    std::lock_guard<std::mutex> lock(made_->mu);
+    slots.swap(made_->slots);
+  }
+  for (auto& [number, slot] : slots) {
+    const auto found = pools_.find(number);
+    if (found == pools_.end()) continue;  // its edges were removed in the meantime
+    RDMA_RETURN_IF_ERROR(ProvideSlot(number, &found->second, std::move(slot)));
+  }
+  return OkStatus();
+}
+
+// Gives the memory back if the slot is not wanted any more, or the sender cannot be told.
+Status StaticReceiver::ProvideSlot(uint32_t number, Pool* pool, SlotMemory slot) {
+  if (pool->slots.size() >= memory::MaxReceiverSlots(pool->edges)) return OkStatus();
   fabric::RemoteSpan span;
-  if (!channel_->Locate(memory, &span)) return OkStatus();
+  if (!channel_->Locate(slot.get(), &span)) return OkStatus();
   const Status shared = channel_->Share(span.key);
   if (shared.code() == Code::kResourceExhausted) return OkStatus();  // registration failed
   RDMA_RETURN_IF_ERROR(shared);
@@ -108,7 +145,6 @@ Status StaticReceiver::ProvideSlot(uint32_t number, Pool* pool, bool* provided) 
   if (told.code() == Code::kResourceExhausted) return OkStatus();  // too much is queued
   RDMA_RETURN_IF_ERROR(told);
   pool->slots.push_back(std::move(slot));
-  *provided = true;
   return OkStatus();
 }
 

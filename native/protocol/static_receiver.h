@@ -2,7 +2,9 @@
 // validated: a slot outside its memory, or one that was never agreed on, closes the channel.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -21,15 +23,22 @@ namespace rdma_transport {
 // Polling thread only. A DataLoss status means a protocol violation.
 class StaticReceiver {
  public:
-  // `context` must outlive it.
+  // `context` must outlive it. `wake`, which may be called from any thread and late, makes Tick()
+  // run.
   StaticReceiver(const LinkContext& context, std::shared_ptr<fabric::Channel> channel,
-                 std::shared_ptr<ReliableNotifier> notifier)
-      : context_(context), channel_(std::move(channel)), notifier_(std::move(notifier)) {}
+                 std::shared_ptr<ReliableNotifier> notifier, std::function<void()> wake)
+      : context_(context),
+        channel_(std::move(channel)),
+        notifier_(std::move(notifier)),
+        made_(std::make_shared<Made>(std::move(wake))) {}
 
   Status OnEdge(const TensorMessage& message);
   Status OnSlot(const SlotMessage& message);
-  // Provides as many slots as there is memory for. Without slots, the pool's edges stay dynamic.
+  // Provides as many slots as there is memory for, those that need a new slab in Tick(). Without
+  // slots, the pool's edges stay dynamic.
   Status OnRequestSlots(uint64_t pool, uint32_t count);
+  // Provides the slots whose memory has come.
+  Status Tick();
   // Returns a slot in which no tensor will be announced. What was written there has arrived.
   Status OnReturnSlot(uint64_t credit);
   void OnRetire(uint64_t number);
@@ -50,11 +59,12 @@ class StaticReceiver {
     fabric::RemoteSpan span;
     fabric::MappedSpan mapped;
   };
+  using SlotMemory = std::shared_ptr<const void>;  // returns it to the arena
   // Receiver-side slots, which edges of one size share. The sender chooses among them.
   struct Pool {
     uint64_t bytes = 0;
     uint32_t edges = 0;
-    std::vector<std::shared_ptr<const void>> slots;
+    std::vector<SlotMemory> slots;
   };
   struct Edge {
     std::vector<Slot> slots;
@@ -64,8 +74,18 @@ class StaticReceiver {
     EdgeSpec spec;
   };
 
+  // Memory of slots that another thread has allocated, by pool.
+  struct Made {
+    explicit Made(std::function<void()> on_slot) : wake(std::move(on_slot)) {}
+    const std::function<void()> wake;
+    std::mutex mu;
+    std::vector<std::pair<uint32_t, SlotMemory>> slots;
+  };
+
   Status JoinPool(uint64_t number, uint64_t bytes);
-  Status ProvideSlot(uint32_t number, Pool* pool, bool* provided);
+  static SlotMemory Hold(memory::Arena* arena, char* memory);
+  void MakeElsewhere(uint32_t number, uint64_t bytes, uint32_t count) const;
+  Status ProvideSlot(uint32_t number, Pool* pool, SlotMemory slot);
   Status TakeFromPool(uint32_t pool, const StaticMessage& message, Delivery* delivery);
   Status TakeFromSource(const Edge& edge, const StaticMessage& message, Arrival* arrival);
 
@@ -77,6 +97,7 @@ class StaticReceiver {
   const LinkContext& context_;
   const std::shared_ptr<fabric::Channel> channel_;
   const std::shared_ptr<ReliableNotifier> notifier_;
+  const std::shared_ptr<Made> made_;
   std::unordered_map<uint32_t, Edge> edges_;  // by number
   std::unordered_map<uint32_t, Pool> pools_;  // by number
   size_t described_bytes_ = 0;                // of their keys and shapes

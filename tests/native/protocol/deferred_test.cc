@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "arena_fixture.h"
+#include "fabric/registry.h"
 #include "protocol_fixture.h"
 
 namespace rdma_transport {
@@ -93,6 +95,37 @@ class DeferredTest : public testing::ProtocolTest {
   Task a_{"/job:a"};
   Task b_;
 };
+
+// Each GiB of slots takes about a second to come.
+TEST_F(DeferredTest, TensorsArriveWhileMemoryForSlotsIsMade) {
+  Threads pool;
+  Settings settings = testing::TestSettings();
+  settings.zero_copy = false;
+  std::unique_ptr<fabric::Device> device;
+  ASSERT_TRUE(fabric::OpenDevice(settings, &device).ok());
+  auto slow = std::make_unique<testing::SlowDevice>(std::move(device));
+  testing::SlowDevice* const memory = slow.get();
+  Task a("/job:a", settings), b("/job:b", settings, std::move(slow));
+  b.runtime().SetPool(&pool);
+  const auto pass = [&](int64_t step) {
+    const auto recv = Receive(b, a, step, "small");
+    EXPECT_TRUE(Send(a, b, Tensor(step, "small", Bytes(64, 1), {64})).ok());
+    return recv->Get().status.ok();
+  };
+  ASSERT_TRUE(pass(1));
+  memory->SetOpen(false);
+  PlannedEdge planned;
+  planned.spec = {"large", 4, {40000}, 40000};
+  a.PeerTo(b)->Plan("graph", {planned});
+  memory->AwaitSomebody();
+  EXPECT_TRUE(pass(2));
+  memory->SetOpen(true);
+  EXPECT_TRUE(Eventually([&] {
+    std::vector<EdgeReport> reports;
+    a.endpoint().ReportEdges(&reports);
+    return reports.size() == 1 && reports[0].slots == 1;
+  }));
+}
 
 // Its threads look for stuck work every 20 ms.
 class OftenLookingTest : public DeferredTest {

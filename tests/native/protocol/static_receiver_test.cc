@@ -25,7 +25,7 @@ class StaticReceiverTest : public ::testing::Test {
   }
 
   const LinkContext context_ = {};
-  StaticReceiver receiver_{context_, nullptr, nullptr};
+  StaticReceiver receiver_{context_, nullptr, nullptr, [] {}};
 };
 
 TEST_F(StaticReceiverTest, WhatIsKeptDoesNotDependOnTheNumbers) {
