@@ -21,8 +21,6 @@ constexpr std::chrono::seconds kStopTimeout(2);
 constexpr std::chrono::microseconds kNap(20);
 // The longest time that deferred work runs here: about the time to wake another thread.
 constexpr Nanos kShortWork = 50 * kMicrosecond;
-// Handing a piece of work to the pool takes about so long on this thread.
-constexpr Nanos kHandOutTime = 10 * kMicrosecond;
 
 }  // namespace
 
@@ -187,8 +185,7 @@ void Poller::LongWorkAhead() {
 
 void Poller::WorkAhead(Nanos expected) {
   if (batch_ == nullptr) return;
-  if (batch_->age() + expected > kShortWork) return LongWorkAhead();
-  if (expected > kHandOutTime) batch_->HandOut();
+  if (batch_->age() + expected > kShortWork) LongWorkAhead();
 }
 
 void Poller::HandOver() {

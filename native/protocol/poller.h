@@ -64,8 +64,7 @@ class Poller {
   // Returns whether this thread runs deferred work and will poll again after it.
   static bool RunsDeferredWork() { return batch_ != nullptr; }
   // Deferred work calls this before something that is expected to take so long. If this thread
-  // would then have run deferred work for too long, acts as LongWorkAhead(). Work that waits behind
-  // it goes to the pool if that is sooner.
+  // would then have run deferred work for too long, acts as LongWorkAhead().
   static void WorkAhead(Nanos expected);
 
  private:
