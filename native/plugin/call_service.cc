@@ -1,10 +1,14 @@
 #include "plugin/call_service.h"
 
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/work_times.h"
 #include "plugin/step_errors.h"
 #include "protocol/calls.h"
+#include "protocol/poller.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/distributed_runtime/message_wrappers.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
@@ -37,6 +41,30 @@ struct RunningGraph {
   tf::NonOwnedProtoRunGraphResponse wrapped_response{&response};
 };
 
+// To start a graph takes longer the larger it is, and peers must be polled meanwhile.
+class TimedStart {
+ public:
+  explicit TimedStart(const std::string& graph) : graph_(std::hash<std::string>()(graph)) {
+    const Nanos expected = Times().Expected(Key(), /*bytes=*/0);
+    expected == WorkTimes::kUnknown ? Poller::LongWorkAhead() : Poller::WorkAhead(expected);
+    begin_ = Now();
+  }
+  TimedStart(const TimedStart&) = delete;
+  TimedStart& operator=(const TimedStart&) = delete;
+  ~TimedStart() { Times().Record(Key(), /*bytes=*/0, Now() - begin_); }
+
+ private:
+  static WorkTimes& Times() {
+    static auto* times = new WorkTimes;
+    return *times;
+  }
+  // Only compared.
+  const void* Key() const { return reinterpret_cast<const void*>(graph_); }
+
+  const size_t graph_;
+  Nanos begin_ = 0;
+};
+
 }  // namespace
 
 void CallService::OnCall(std::shared_ptr<IncomingCall> call) {
@@ -54,6 +82,7 @@ void CallService::OnCall(std::shared_ptr<IncomingCall> call) {
 void CallService::RunGraph(const std::shared_ptr<IncomingCall>& call) {
   auto running = std::make_shared<RunningGraph>();
   if (!Parsed(call.get(), &running->request)) return;
+  const TimedStart timed(running->request.session_handle() + running->request.graph_handle());
   worker_->RunGraphAsync(&running->opts, &running->wrapped_request, &running->wrapped_response,
                          [call, running](const absl::Status& status) {
                            Answer(call.get(),
