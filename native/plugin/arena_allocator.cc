@@ -29,8 +29,8 @@ void* ArenaAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
 }
 
 void ArenaAllocator::DeallocateRaw(void* ptr) {
-  if (arena_ == nullptr || !arena_->Contains(ptr)) return base_->DeallocateRaw(ptr);
   MutableBuffers::Get().Forget(ptr);
+  if (arena_ == nullptr || !arena_->Contains(ptr)) return base_->DeallocateRaw(ptr);
   trimmer_->NoteUse();
   auto* address = static_cast<char*>(ptr);
   if (!slots_->active() || !slots_->Free(address)) arena_->Free(address);

@@ -49,7 +49,8 @@ std::shared_ptr<PendingRecv> Mailbox::Put(int64_t step, const KeyId& key, Arriva
     } else if (entry != boxes->second.end() && !entry->second.recvs.empty()) {
       std::shared_ptr<PendingRecv> recv = std::move(entry->second.recvs.front().recv);
       entry->second.recvs.pop_front();
-      if (entry->second.recvs.empty()) boxes->second.erase(entry);
+      const bool empty = entry->second.recvs.empty() && entry->second.arrivals.empty();
+      if (empty) boxes->second.erase(entry);
       if (boxes->second.empty()) shard.steps.erase(boxes);
       return recv;
     }
@@ -139,12 +140,39 @@ void Mailbox::EndStep(int64_t step) {
     leftovers = std::move(boxes->second);
     shard.steps.erase(boxes);
   }
-  if (!shard.ended.insert(step).second) return;
-  shard.ended_order.push_back(step);
-  if (shard.ended_order.size() > kRememberedSteps) {
-    shard.ended.erase(shard.ended_order.front());
-    shard.ended_order.pop_front();
+  shard.RememberEnd(step);
+}
+
+void Mailbox::Shard::RememberEnd(int64_t step) {
+  if (!ended.insert(step).second) return;
+  ended_order.push_back(step);
+  if (ended_order.size() > kRememberedSteps) {
+    ended.erase(ended_order.front());
+    ended_order.pop_front();
   }
+}
+
+void Mailbox::CloseStep(int64_t step, const std::function<bool()>& closes) {
+  std::list<Arrival> dropped;  // after unlocking
+  Shard& shard = ShardOf(step);
+  std::lock_guard<std::mutex> lock(shard.mu);
+  if (!closes()) return;
+  shard.RememberEnd(step);
+  const auto boxes = shard.steps.find(step);
+  if (boxes == shard.steps.end()) return;
+  for (auto entry = boxes->second.begin(); entry != boxes->second.end();) {
+    dropped.splice(dropped.end(), entry->second.arrivals);
+    entry = entry->second.recvs.empty() ? boxes->second.erase(entry) : std::next(entry);
+  }
+  if (boxes->second.empty()) shard.steps.erase(boxes);
+}
+
+void Mailbox::ReopenStep(int64_t step) {
+  Shard& shard = ShardOf(step);
+  std::lock_guard<std::mutex> lock(shard.mu);
+  if (shard.ended.erase(step) == 0) return;
+  auto& order = shard.ended_order;
+  order.erase(std::find(order.begin(), order.end(), step));
 }
 
 void Mailbox::Forget(int64_t step, const std::function<bool(const Arrival&)>& unwanted) {

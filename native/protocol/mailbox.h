@@ -55,7 +55,12 @@ class Mailbox {
   // Removes and returns the receives of this step that wait for a tensor from `source`.
   std::list<std::shared_ptr<PendingRecv>> TakePending(int64_t step, const Traffic* source);
   void EndStep(int64_t step);
-  // Returns whether EndStep() was called for the step recently.
+  // If `closes` returns true: discards what arrived, and what will, as if the step had ended.
+  // Pending receives stay. `closes` is called with a lock held.
+  void CloseStep(int64_t step, const std::function<bool()>& closes);
+  // Undoes CloseStep() for what follows.
+  void ReopenStep(int64_t step);
+  // Returns whether EndStep() or CloseStep() was called for the step recently.
   bool HasEnded(int64_t step) const;
   // Removes and returns all pending receives of this step.
   std::list<std::shared_ptr<PendingRecv>> TakeAllPending(int64_t step);
@@ -83,6 +88,8 @@ class Mailbox {
     std::unordered_map<int64_t, Step> steps;
     std::unordered_set<int64_t> ended;
     std::deque<int64_t> ended_order;
+
+    void RememberEnd(int64_t step);
   };
 
   static size_t ShardIndex(int64_t step) {

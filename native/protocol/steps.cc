@@ -134,6 +134,7 @@ void Steps::Restart(int64_t step) {
   restarted_.store(true);
   const auto recvs = mailbox_.TakeAllPending(step);
   const uint32_t generation = aborts_.Restart(step);
+  mailbox_.ReopenStep(step);
   std::set<const void*> up;
   for (const auto& link : links_->Up()) {
     up.insert(link.get());
@@ -143,12 +144,12 @@ void Steps::Restart(int64_t step) {
   FailAll(recvs, Status(Code::kAborted, "the step was restarted on this task"));
 }
 
-// A link that comes up in the meantime finds the abort: see OnLinkUp(). Arrived tensors are dropped
-// now, because a step whose master died never ends; but not if they may be of a generation that
+// A link that comes up in the meantime finds the abort: see OnLinkUp(). Tensors are dropped from
+// now on, because a step whose master died never ends; but not if they may be of a generation that
 // begins on another task.
 void Steps::Abort(int64_t step, std::string error) {
   if (mailbox_.HasEnded(step) || !aborts_.Abort(step, std::move(error))) return;
-  mailbox_.Forget(step, [&](const Arrival&) { return !aborts_.EverRestarted(step); });
+  mailbox_.CloseStep(step, [&] { return !aborts_.EverRestarted(step); });
   for (const auto& link : links_->Up()) {
     if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);
   }
@@ -209,6 +210,7 @@ void Steps::Apply(const ComingAbort& come) {
 void Steps::OnRestart(Link* link, int64_t step, uint32_t generation) {
   mailbox_.Forget(step, [link](const Arrival& came) { return came.origin == link; });
   aborts_.OnPeerRestart(link->traffic(), link->remote().incarnation, step, generation);
+  mailbox_.ReopenStep(step);  // what follows is of the new generation
   if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);
 }
 

@@ -93,15 +93,26 @@ TEST_F(AbortsTest, WhatWasSentBeforeIsStillThere) {
   EXPECT_TRUE(Receive(b, a, 1, "sent")->Get().status.ok());
 }
 
-// A step whose master died never ends: nothing of it may be kept for long.
-TEST_F(AbortsTest, OfBothTasksLetGoOfWhatComesBetween) {
+// A step whose master died never ends: nothing of it may be kept, also if its sender goes on.
+TEST_F(AbortsTest, WhatComesAfterAnAbortIsNotKept) {
   Task a("a"), b("b");
   Link(a, b);
   b.endpoint().AbortStep(1, "its master died");
+  const uint64_t late = GlobalCounters().late_tensors.load();
+  ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
+  EXPECT_TRUE(Eventually([&] { return GlobalCounters().late_tensors.load() == late + 1; }));
+  EXPECT_EQ(b.endpoint().unclaimed_tensors(), 0U);
+}
+
+TEST_F(AbortsTest, WhatComesAfterARestartIsKept) {
+  Task a("a"), b("b");
+  Link(a, b);
+  b.endpoint().AbortStep(1, "of its former generation");
+  a.endpoint().RestartStep(1);
   ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
   ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
-  a.endpoint().AbortStep(1, "its master died");
-  EXPECT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 0; }));
+  b.endpoint().RestartStep(1);
+  EXPECT_TRUE(Receive(b, a, 1, "sent")->Get().status.ok());
 }
 
 TEST_F(AbortsTest, LetGoOfWhatHadCome) {
