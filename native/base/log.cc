@@ -1,13 +1,21 @@
 #include "base/log.h"
 
 #include <cstdio>
+#include <ctime>
 
 namespace rdma_transport {
 namespace {
 
 void WriteToStderr(LogLevel level, const std::string& line) {
   static constexpr char kLetters[] = "DIWE?";
-  std::fprintf(stderr, "%c %s\n", kLetters[static_cast<int>(level)], line.c_str());
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm local = {};
+  localtime_r(&now.tv_sec, &local);
+  char time[32] = {};
+  std::strftime(time, sizeof(time), "%F %T", &local);
+  std::fprintf(stderr, "%s.%06ld: %c %s\n", time, now.tv_nsec / 1000,
+               kLetters[static_cast<int>(level)], line.c_str());
 }
 
 std::atomic<LogSink> g_sink{&WriteToStderr};

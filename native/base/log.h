@@ -1,4 +1,6 @@
-// Logging: one line per event that matters to users, prefixed with "rdma:".
+// Logging: one line per event that matters to users, prefixed with "rdma:". Lines look like those
+// of TensorFlow, but only the level here decides which are written: a job that hides TensorFlow's
+// must see that it fell back to gRPC.
 #pragma once
 
 #include <atomic>
@@ -16,8 +18,7 @@ enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3, kOf
 // Receives every line at or above the log level. Called from any thread; must not block.
 using LogSink = void (*)(LogLevel level, const std::string& line);
 
-// Sets the destination of log lines; the default is standard error. The plugin sets TensorFlow's
-// logger.
+// Sets the destination of log lines; null is the default, standard error.
 void SetLogSink(LogSink sink);
 // Thread-safe, as are all functions here. The default is kInfo.
 void SetLogLevel(LogLevel level);

@@ -369,7 +369,8 @@ std::vector<SettingRow> MakeTable() {
   rows.push_back(Duration("CONNECT_TIMEOUT", "10s",
                           "how long the first contact with a peer may take",
                           &Settings::connect_timeout));
-  rows.push_back(Choice("LOG_LEVEL", "info", "the least severe line that is logged",
+  rows.push_back(Choice("LOG_LEVEL", "info",
+                        "the least severe level that is logged, whatever TF_CPP_MIN_LOG_LEVEL is",
                         {{"debug", [](Settings* s) { s->log_level = LogLevel::kDebug; }},
                          {"info", [](Settings* s) { s->log_level = LogLevel::kInfo; }},
                          {"warning", [](Settings* s) { s->log_level = LogLevel::kWarning; }},

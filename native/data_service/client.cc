@@ -13,7 +13,6 @@
 #include "data_service/element.h"
 #include "data_service/transfer.h"
 #include "google/protobuf/message.h"
-#include "plugin/log.h"
 #include "plugin/status_conversion.h"
 #include "protocol/counters.h"
 #include "rpc/rpc_client.h"
@@ -166,7 +165,6 @@ class TransferClient final : public tf::data::DataTransferClient {
   tf::data::DataTransferClient::Register(
       "rdma", [](const tf::data::DataTransferClient::Config& config,
                  std::unique_ptr<tf::data::DataTransferClient>* client) {
-        SetLogSink(&WriteToTensorFlowLog);
         rpc::Context context;
         const Status prepared = PrepareTransfer("reader", &context);
         if (!prepared.ok()) {

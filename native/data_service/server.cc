@@ -15,7 +15,6 @@
 #include "data_service/transfer.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
-#include "plugin/log.h"
 #include "plugin/status_conversion.h"
 #include "rpc/rpc_server.h"
 
@@ -125,7 +124,6 @@ class TransferServer final : public tf::data::DataTransferServer {
   tf::data::DataTransferServer::Register(
       "rdma", [](tf::data::DataTransferServer::GetElementT get_element,
                  std::shared_ptr<tf::data::DataTransferServer>* server) {
-        SetLogSink(&WriteToTensorFlowLog);
         *server = std::make_shared<TransferServer>(std::move(get_element));
         return absl::OkStatus();
       });

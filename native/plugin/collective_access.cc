@@ -78,6 +78,11 @@ std::shared_ptr<CollectiveFetch> CollectiveAccess::FetchInPlace(const Collective
   return fetch;
 }
 
+std::string CollectiveAccess::TransportTo(const std::string& task) {
+  const Peer* peer = PeerFor(task);
+  return peer == nullptr ? "grpc" : peer->transport();
+}
+
 void CollectiveAccess::StartAbort(const absl::Status& status) {
   std::set<std::shared_ptr<CollectiveTransfer>> ending;
   {

@@ -47,6 +47,9 @@ class CollectiveAccess final : public tensorflow::CollectiveRemoteAccessDistribu
   // after an error, which `args.done` gets, if the cluster has no such task.
   std::shared_ptr<CollectiveFetch> FetchInPlace(const CollectiveTransferArgs& args, uint64_t bytes);
 
+  // Returns what carries buffers to and from another task now: the name of a fabric, or "grpc".
+  std::string TransportTo(const std::string& task);
+
  private:
   Peer* PeerFor(const std::string& task);
 

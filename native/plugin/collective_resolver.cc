@@ -59,8 +59,10 @@ absl::Status CollectiveResolver::Choose(tf::CollectiveParams* params) {
     }
   } else if (params->instance.type == tf::REDUCTION_COLLECTIVE) {
     const std::string why_not = WhyNotDirect(params->group);
-    Report(params->group, why_not);
-    if (!why_not.empty()) return absl::OkStatus();
+    if (!why_not.empty()) {
+      ReportRing(params->group, why_not);
+      return absl::OkStatus();
+    }
   } else {
     return absl::OkStatus();
   }
@@ -68,18 +70,14 @@ absl::Status CollectiveResolver::Choose(tf::CollectiveParams* params) {
   return absl::OkStatus();
 }
 
-void CollectiveResolver::Report(const tf::CollGroupParams& group, const std::string& why_not) {
-  if (!why_not.empty()) GlobalCounters().ring_reasons.Add(why_not);
+void CollectiveResolver::ReportRing(const tf::CollGroupParams& group, const std::string& why_not) {
+  GlobalCounters().ring_reasons.Add(why_not);
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (!reported_.insert(group.group_key).second) return;
   }
-  std::string how = ": ring: " + why_not;
-  if (why_not.empty()) {
-    const size_t hosts = HostsOf(group).size();
-    how = hosts == 1 ? ": direct (same host)" : ": direct (" + std::to_string(hosts) + " hosts)";
-  }
-  Log(LogLevel::kInfo, "reductions of group " + std::to_string(group.group_key) + how);
+  Log(LogLevel::kInfo,
+      "reductions of group " + std::to_string(group.group_key) + ": ring: " + why_not);
 }
 
 }  // namespace rdma_transport

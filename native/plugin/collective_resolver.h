@@ -36,11 +36,11 @@ class CollectiveResolver final : public tensorflow::CollectiveParamResolverDistr
  private:
   tensorflow::DeviceAttributes Described(const tensorflow::DeviceAttributes& device) const;
   absl::Status Choose(tensorflow::CollectiveParams* params);
-  void Report(const tensorflow::CollGroupParams& group, const std::string& why_not);
+  void ReportRing(const tensorflow::CollGroupParams& group, const std::string& why_not);
 
   const Settings* const settings_;
   std::mutex mu_;
-  std::set<int> reported_;  // groups
+  std::set<int> reported_;  // groups that use the ring
 };
 
 }  // namespace rdma_transport

@@ -1,13 +1,17 @@
 #include "plugin/direct_reduce.h"
 
 #include <cstring>
+#include <map>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "base/float_mode.h"
+#include "base/log.h"
 #include "collectives/reduce.h"
 #include "plugin/collective_choice.h"
 #include "plugin/mutable_buffers.h"
 #include "plugin/reduction_types.h"
+#include "protocol/counters.h"
 #include "protocol/poller.h"
 #include "tensorflow/core/common_runtime/base_collective_executor.h"
 #include "tensorflow/core/common_runtime/collective_util.h"
@@ -134,6 +138,10 @@ tf::Tensor DirectReduce::Scratch(const collectives::Round& range) {
 CollectiveTransferArgs DirectReduce::ArgsFor(const std::string& name, int from, int to,
                                              tf::StatusCallback done) {
   const tf::CollGroupMember& peer = context_->col_params->group.members[from == rank_ ? to : from];
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    tasks_.insert(peer.task);
+  }
   CollectiveTransferArgs args;
   args.peer_device = peer.device.name();
   args.peer_task = peer.task;
@@ -223,9 +231,29 @@ void DirectReduce::End(const absl::Status& status) {
   if (--pending_ == 0) Finish();
 }
 
+void DirectReduce::Report() {
+  std::set<std::string> transports;
+  for (const std::string& task : tasks_) transports.insert(access_->TransportTo(task));
+  const std::string text = absl::StrJoin(transports, ", ");
+  GlobalCounters().direct_reductions.Add(text);
+  const tf::CollGroupParams& group = context_->col_params->group;
+  static auto* mu = new std::mutex;
+  static auto* reported = new std::map<std::pair<std::string, int>, std::string>;
+  {
+    std::lock_guard<std::mutex> lock(*mu);
+    std::string& last = (*reported)[{group.members[rank_].task, group.group_key}];
+    if (std::exchange(last, text) == text) return;
+  }
+  const size_t hosts = HostsOf(group).size();
+  Log(LogLevel::kInfo, "reductions of group " + std::to_string(group.group_key) + ": direct (" +
+                           (hosts == 1 ? "same host" : std::to_string(hosts) + " hosts") +
+                           ") over " + text);
+}
+
 // No transfer is left, so nothing else runs here.
 void DirectReduce::Finish() {
   lanes_.clear();
+  if (status_.ok() && !tasks_.empty()) Report();
   if (status_.ok() && whole_) {
     std::memcpy(DataOf(output_), DataOf(result_), result_.TotalBytes());
   }

@@ -14,6 +14,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,8 @@ class DirectReduce final : public tensorflow::CollectiveImplementationInterface,
   bool Combine(const std::vector<const char*>& sources, bool last,
                tensorflow::Tensor* result) override;
 
+  // Counts the reduction by what has carried it, and logs that when it changes.
+  void Report();
   bool Failed();
   void End(const absl::Status& status);
   void Fail(const absl::Status& status);
@@ -81,6 +84,7 @@ class DirectReduce final : public tensorflow::CollectiveImplementationInterface,
   std::atomic<int> pending_{1};  // what must end before Finish()
   std::mutex mu_;
   absl::Status status_;
+  std::set<std::string> tasks_;  // that this member sends to or receives from
 };
 
 }  // namespace rdma_transport

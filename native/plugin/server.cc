@@ -14,7 +14,6 @@
 #include "plugin/device_names.h"
 #include "plugin/eager_clients.h"
 #include "plugin/inline_pool.h"
-#include "plugin/log.h"
 #include "plugin/rendezvous.h"
 #include "plugin/send_op.h"
 #include "plugin/status_conversion.h"
@@ -60,7 +59,6 @@ class RdmaServer final : public tf::GrpcServer {
   static absl::Status Create(const tf::ServerDef& server_def, tf::DeviceMgr* local_devices,
                              std::unique_ptr<tf::ServerInterface>* out) {
     Runtime* runtime = nullptr;
-    SetLogSink(&WriteToTensorFlowLog);
     const Status status = ProcessRuntime(&runtime);
     if (!status.ok()) return ToTensorFlow(status);
     std::unique_ptr<RdmaServer> server(new RdmaServer(server_def, runtime));

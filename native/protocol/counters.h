@@ -121,8 +121,9 @@ struct Counters {
   std::atomic<uint64_t> late_tensors{0};         // arrived after their step had ended
   PlanCounters plan;
   NamedCounter fallback_reasons;
-  NamedCounter collectives;   // by TensorFlow's name of the implementation
-  NamedCounter ring_reasons;  // why reductions used TensorFlow's ring
+  NamedCounter collectives;        // by TensorFlow's name of the implementation
+  NamedCounter direct_reductions;  // by what carried them
+  NamedCounter ring_reasons;       // why reductions used TensorFlow's ring
   NamedCounter errors;
 };
 

@@ -61,6 +61,11 @@ std::shared_ptr<Link> Peer::LinkIfUp() const {
   return state_ == State::kLinked ? link_ : nullptr;
 }
 
+std::string Peer::transport() const {
+  const std::shared_ptr<Link> link = LinkIfUp();
+  return link == nullptr ? "grpc" : link->channel()->fabric();
+}
+
 bool Peer::ReadsDevices() const {
   const std::shared_ptr<Link> link = LinkIfUp();
   return link != nullptr && !link->channel()->Copies();

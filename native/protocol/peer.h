@@ -49,6 +49,8 @@ class Peer {
   const std::string& task() const { return task_; }
   // Returns whether TensorFlow's transport now carries the tensors to this peer.
   bool by_grpc() const;
+  // Returns what carries tensors to this peer now: the name of a fabric, or "grpc".
+  std::string transport() const;
   const Traffic* traffic() const { return traffic_; }
 
   // Sends the tensor now, or keeps it until the transport is decided. `call` may be called later,

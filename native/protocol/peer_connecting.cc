@@ -308,7 +308,7 @@ void Peer::Decide(State state, const Status& status, Again again,
     Log(LogLevel::kInfo, "peer " + task_ + " transport=" + link->channel()->fabric() + " (" +
                              link->channel()->Route() + ")");
   } else if (state == State::kGrpc) {
-    Log(news ? LogLevel::kInfo : LogLevel::kDebug,
+    Log(news ? LogLevel::kWarning : LogLevel::kDebug,
         "peer " + task_ + " transport=grpc: " + status.message());
   } else {
     Log(LogLevel::kDebug, Unreachable(status).message());

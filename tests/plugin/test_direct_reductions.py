@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -147,6 +148,7 @@ def test_counters_show_the_algorithm_and_no_copy_at_the_sender(trio: CollectiveC
     after = trio.workers[0].stats()
     assert after["collectives"][OURS] - before["collectives"][OURS] == 5
     assert set(after["collectives"]) == {OURS}
+    assert set(after["direct_reductions"]) == {after["peers"][0]["transport"]}
     assert after["ring_reasons"] == {}
     assert after["staged_tensors"] == before["staged_tensors"]
     assert after["sent"]["grpc"]["tensors"] == 0
@@ -154,6 +156,28 @@ def test_counters_show_the_algorithm_and_no_copy_at_the_sender(trio: CollectiveC
     copies = after["peers"][0]["transport"] == "shm"
     copied = after["copied_bytes"] - before["copied_bytes"]
     assert copied == pytest.approx(5 * (2 << 20) if copies else 0, rel=1e-3)
+
+
+def test_the_log_and_the_counters_say_what_carries_reductions(tmp_path: Path) -> None:
+    """Also where the user hides TensorFlow's lines: another secret makes all go over gRPC."""
+    hidden, secrets = {"TF_CPP_MIN_LOG_LEVEL": "2"}, []
+    for name in ("one", "other"):
+        path = tmp_path / name
+        path.write_text(name * 20)
+        path.chmod(0o600)
+        secrets.append({"RDMA_TRANSPORT_SECRET_FILE": str(path)})
+    for transport, second in (("shm", secrets[0]), ("grpc", secrets[1])):
+        with CollectiveCluster(2, "rdma", hidden | secrets[0], only_for={1: second}) as cluster:
+            cluster.run("all_reduce", 1 << 20, count=3)
+            for worker in cluster.workers:
+                stats, logged = worker.stats(), worker.logged()
+                assert stats["collectives"] == {OURS: 3}
+                assert stats["direct_reductions"] == {transport: 3}
+                lines = [line for line in logged.splitlines() if "rdma: reductions of" in line]
+                assert len(lines) == 1
+                assert lines[0].endswith(f": direct (same host) over {transport}")
+                assert ("transport=grpc: its secret differs" in logged) == (transport == "grpc")
+                assert "rdma: server " in logged
 
 
 def test_all_use_the_ring_if_one_must(grpc_pair: CollectiveCluster) -> None:
