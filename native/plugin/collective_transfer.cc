@@ -209,8 +209,7 @@ void CollectivePost::StopWatching() {
   step_->endpoint()->Forget(step_->number(), WatchKey(), this);
 }
 
-void CollectivePost::End(const absl::Status& status) {
-  if (!Claim()) return;
+void CollectivePost::Conclude(const absl::Status& status) {
   StopWatching();
   if (status.ok()) tensor_ = source_ = tf::Tensor();  // what follows may write into it
   Finish(status);
@@ -233,7 +232,7 @@ void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer
   {
     std::lock_guard<std::mutex> lock(post->mu_);
     post->sending_ = false;
-    released = post->released_ && !post->by_grpc_;
+    released = post->released_;
   }
   if (released) return post->End(absl::OkStatus());
   endpoint->Watch(peer, step, post->WatchKey(), post);
@@ -261,30 +260,22 @@ Status CollectivePost::Send(Peer* peer, int64_t step, const BootstrapCall& call)
 }
 
 void CollectivePost::SendByGrpc() {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    by_grpc_ = true;
-  }
-  if (claimed()) return;
+  if (!Claim()) return;
   step_->PostByGrpc(args_, &source_,
-                    [self = Self()](const absl::Status& status) { self->End(status); });
+                    [self = Self()](const absl::Status& status) { self->Conclude(status); });
 }
 
 void CollectivePost::Released() {
   {
     std::lock_guard<std::mutex> lock(mu_);
     released_ = true;
-    if (sending_ || by_grpc_) return;
+    if (sending_) return;
   }
   End(absl::OkStatus());
 }
 
 void CollectivePost::Cancel(const absl::Status& status) {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (by_grpc_) return;  // TensorFlow cancels its own call
-  }
-  End(status);
+  End(status);  // over gRPC, TensorFlow cancels its own call
 }
 
 }  // namespace rdma_transport

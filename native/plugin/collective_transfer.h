@@ -158,9 +158,14 @@ class CollectivePost final : public CollectiveTransfer {
     return std::static_pointer_cast<CollectivePost>(shared_from_this());
   }
   Status Send(Peer* peer, int64_t step, const BootstrapCall& call);
+  // From here on, only the call over gRPC ends this.
   void SendByGrpc();
   void Released();
-  void End(const absl::Status& status);
+  void End(const absl::Status& status) {
+    if (Claim()) Conclude(status);
+  }
+  // The caller has claimed this.
+  void Conclude(const absl::Status& status);
   // The key under which this watches for the peer's abort. No tensor is ever sent under it.
   std::string WatchKey() const { return "posted: " + args_.key; }
   void StopWatching();
@@ -173,7 +178,6 @@ class CollectivePost final : public CollectiveTransfer {
   std::mutex mu_;
   bool sending_ = true;
   bool released_ = false;
-  bool by_grpc_ = false;
 };
 
 }  // namespace rdma_transport

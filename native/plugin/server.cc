@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,8 +88,10 @@ class RdmaServer final : public tf::GrpcServer {
     return absl::OkStatus();
   }
 
-  // TensorFlow's version would replace our manager of collectives.
+  // TensorFlow's version replaces our manager of collectives by one of its own, which other tasks
+  // must not reach: it would be gone before it answers.
   absl::Status UpdateServerDef(const tf::ServerDef& server_def) override {
+    std::unique_lock<std::shared_mutex> lock(collectives_);
     const absl::Status status = GrpcServer::UpdateServerDef(server_def);
     if (!status.ok()) return status;
     tf::CollectiveExecutorMgrInterface* collectives = nullptr;
@@ -166,7 +170,7 @@ class RdmaServer final : public tf::GrpcServer {
       return new RendezvousMgr(env, endpoint_);
     };
     options.worker_func = [this](tf::WorkerEnv* env, const tf::ConfigProto& config) {
-      return std::make_unique<Worker>(env, config, endpoint_);
+      return std::make_unique<Worker>(env, config, endpoint_, &collectives_);
     };
     absl::Status made_collectives;
     options.collective_mgr_func = [&](const tf::ConfigProto&, const tf::WorkerEnv* env,
@@ -200,6 +204,7 @@ class RdmaServer final : public tf::GrpcServer {
   Runtime* const runtime_;
   Endpoint* endpoint_ = nullptr;  // lives as long as the process
   std::unique_ptr<tf::DeviceMgr> devices_;
+  std::shared_mutex collectives_;  // held exclusively while their manager is replaced
 };
 
 class RdmaServerFactory final : public tf::ServerFactory {

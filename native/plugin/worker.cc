@@ -52,6 +52,7 @@ void Worker::GrpcRecvTensorAsync(tensorflow::CallOptions* opts,
 void Worker::RecvBufAsync(tensorflow::CallOptions* opts, const tensorflow::RecvBufRequest* request,
                           tensorflow::RecvBufResponse* response, tensorflow::StatusCallback done) {
   if (!endpoint_->settings().allow_fallback) return done(Forbidden("a collective's buffer"));
+  std::shared_lock<std::shared_mutex> lock(*collectives_);
   GrpcWorker::RecvBufAsync(
       opts, request, response, [this, request, done = std::move(done)](const absl::Status& status) {
         if (status.ok()) {
@@ -59,6 +60,22 @@ void Worker::RecvBufAsync(tensorflow::CallOptions* opts, const tensorflow::RecvB
         }
         done(status);
       });
+}
+
+void Worker::CompleteGroupAsync(tensorflow::CallOptions* opts,
+                                const tensorflow::CompleteGroupRequest* request,
+                                tensorflow::CompleteGroupResponse* response,
+                                tensorflow::StatusCallback done) {
+  std::shared_lock<std::shared_mutex> lock(*collectives_);
+  GrpcWorker::CompleteGroupAsync(opts, request, response, std::move(done));
+}
+
+void Worker::CompleteInstanceAsync(tensorflow::CallOptions* opts,
+                                   const tensorflow::CompleteInstanceRequest* request,
+                                   tensorflow::CompleteInstanceResponse* response,
+                                   tensorflow::StatusCallback done) {
+  std::shared_lock<std::shared_mutex> lock(*collectives_);
+  GrpcWorker::CompleteInstanceAsync(opts, request, response, std::move(done));
 }
 
 void Worker::RunGraphAsync(tensorflow::CallOptions* opts,

@@ -1,6 +1,7 @@
 // TensorFlow's worker service, which also answers the bootstrap and plans registered graphs.
 #pragma once
 
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,13 @@
 
 namespace rdma_transport {
 
-// Thread-safe. `endpoint` must outlive it.
+// Thread-safe. `endpoint` and `collectives` must outlive it.
 class Worker final : public tensorflow::GrpcWorker {
  public:
-  Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config, Endpoint* endpoint)
-      : GrpcWorker(env, config), endpoint_(endpoint), calls_(this, env) {
+  // Calls that use the manager of collectives hold `collectives`, so that its owner can replace it.
+  Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config, Endpoint* endpoint,
+         std::shared_mutex* collectives)
+      : GrpcWorker(env, config), endpoint_(endpoint), collectives_(collectives), calls_(this, env) {
     endpoint_->SetCallHandler(&calls_);
   }
   ~Worker() override { endpoint_->SetCallHandler(nullptr); }
@@ -26,6 +29,15 @@ class Worker final : public tensorflow::GrpcWorker {
   void RecvBufAsync(tensorflow::CallOptions* opts, const tensorflow::RecvBufRequest* request,
                     tensorflow::RecvBufResponse* response,
                     tensorflow::StatusCallback done) override;
+
+  void CompleteGroupAsync(tensorflow::CallOptions* opts,
+                          const tensorflow::CompleteGroupRequest* request,
+                          tensorflow::CompleteGroupResponse* response,
+                          tensorflow::StatusCallback done) override;
+  void CompleteInstanceAsync(tensorflow::CallOptions* opts,
+                             const tensorflow::CompleteInstanceRequest* request,
+                             tensorflow::CompleteInstanceResponse* response,
+                             tensorflow::StatusCallback done) override;
 
   void RunGraphAsync(tensorflow::CallOptions* opts, tensorflow::RunGraphRequestWrapper* request,
                      tensorflow::MutableRunGraphResponseWrapper* response,
@@ -46,6 +58,7 @@ class Worker final : public tensorflow::GrpcWorker {
             std::vector<analyzer::Edge> edges);
 
   Endpoint* const endpoint_;
+  std::shared_mutex* const collectives_;
   CallService calls_;
 };
 
