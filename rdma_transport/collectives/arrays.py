@@ -1,11 +1,18 @@
 """What collectives need to know of arrays."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from rdma_transport._collectives import DTYPES
 from rdma_transport._fabric import FabricValueError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # of collections.abc from Python 3.12 on
+
+    ArrayOrBuffer: TypeAlias = np.ndarray[Any, Any] | np.generic | Buffer
+else:
+    ArrayOrBuffer: TypeAlias = Any
 
 OPS = {"sum": 0, "prod": 1, "min": 2, "max": 3, "mean": 0}  # a mean is a sum, then divided
 

@@ -15,6 +15,7 @@ from rdma_transport._collectives import RawDevice, RawGroup, RawMessage
 from rdma_transport._fabric import FabricError, FabricValueError
 from rdma_transport.collectives import objects
 from rdma_transport.collectives.arrays import (
+    ArrayOrBuffer,
     array_of,
     code_of,
     divide,
@@ -43,9 +44,9 @@ class Communicator:
 
     Arrays are NumPy arrays or any buffers: C-contiguous, of bool, integers, float16, bfloat16,
     float32, float64 or complex numbers in the byte order of the host. Operations are ``"sum"``,
-    ``"prod"``, ``"min"``, ``"max"`` and, not of integers, ``"mean"``, a sum that is divided once.
-    Shapes may differ between ranks if the numbers of elements
-    do not. Arrays may change only after the call, or after ``wait()`` of a non-blocking one.
+    ``"prod"``, ``"min"``, ``"max"`` and, not of integers, ``"mean"``: the sum, then divided by the
+    number of ranks. Shapes may differ between ranks if the numbers of elements do not. Arrays may
+    change only after the call, or after ``wait()`` of a non-blocking one.
 
     ``timeout`` limits each call, in seconds; None means that a call waits as long as all ranks
     live. A rank of another host that does not respond counts as dead after
@@ -95,32 +96,36 @@ class Communicator:
 
     # --- Collectives ---
 
-    def all_reduce(self, array: Any, op: str = "sum", out: Any = None) -> Any:
+    def all_reduce(
+        self, array: ArrayOrBuffer, op: str = "sum", out: ArrayOrBuffer | None = None
+    ) -> Any:
         """Combine the arrays of all ranks element by element; return the result on all.
 
         `out` has as many elements as `array`, and may be `array`; None: a new array.
         """
         return self._run(native.ALL_REDUCE, array, out, _like, op)
 
-    def reduce_scatter(self, array: Any, op: str = "sum", out: Any = None) -> Any:
+    def reduce_scatter(
+        self, array: ArrayOrBuffer, op: str = "sum", out: ArrayOrBuffer | None = None
+    ) -> Any:
         """Combine arrays of shape ``(size, ...)``; return part ``[rank]`` of the result.
 
         `out` has the shape of one part, and may be ``array[rank]``; None: a new array.
         """
         return self._run(native.REDUCE_SCATTER, array, out, _part, op)
 
-    def all_gather(self, array: Any, out: Any = None) -> Any:
+    def all_gather(self, array: ArrayOrBuffer, out: ArrayOrBuffer | None = None) -> Any:
         """Return the arrays of all ranks in one of shape ``(size, *array.shape)``.
 
         `array` may be ``out[rank]``; None: a new array.
         """
         return self._run(native.ALL_GATHER, array, out, _whole)
 
-    def broadcast(self, array: Any, root: int = 0) -> Any:
+    def broadcast(self, array: ArrayOrBuffer, root: int = 0) -> Any:
         """Overwrite `array` by that of rank `root`; return it."""
         return self._run(native.BROADCAST, None, array, _like, root=root)
 
-    def all_to_all(self, array: Any, out: Any = None) -> Any:
+    def all_to_all(self, array: ArrayOrBuffer, out: ArrayOrBuffer | None = None) -> Any:
         """Send part ``[i]`` of an array of shape ``(size, ...)`` to rank i, for all i.
 
         Return an array of the same shape, whose part ``[i]`` comes from rank i. `out` may be
@@ -128,7 +133,7 @@ class Communicator:
         """
         return self._run(native.ALL_TO_ALL, array, out, _like)
 
-    def gather(self, array: Any, root: int = 0, out: Any = None) -> Any:
+    def gather(self, array: ArrayOrBuffer, root: int = 0, out: ArrayOrBuffer | None = None) -> Any:
         """Return the arrays of all ranks at rank `root`, in one of shape ``(size, *array.shape)``.
 
         `array` may be ``out[rank]`` there; None: a new array. Other ranks give no `out`, and get
@@ -136,21 +141,23 @@ class Communicator:
         """
         return self._run(native.GATHER, array, out, self._only_at(root, _whole), root=root)
 
-    def scatter(self, array: Any, out: Any, root: int = 0) -> Any:
+    def scatter(self, array: ArrayOrBuffer | None, out: ArrayOrBuffer, root: int = 0) -> Any:
         """Fill `out` with part ``[rank]`` of the root's array of shape ``(size, ...)``; return it.
 
         `out` may be ``array[rank]``. Other ranks than `root` give None for `array`.
         """
         return self._run(native.SCATTER, array, out, _nothing, root=root)
 
-    def reduce(self, array: Any, op: str = "sum", root: int = 0, out: Any = None) -> Any:
+    def reduce(
+        self, array: ArrayOrBuffer, op: str = "sum", root: int = 0, out: ArrayOrBuffer | None = None
+    ) -> Any:
         """Combine the arrays of all ranks element by element; return the result at rank `root`.
 
         `out` may be `array`. Other ranks give no `out`, and get None.
         """
         return self._run(native.REDUCE, array, out, self._only_at(root, _like), op, root)
 
-    def exchange(self, parts: Sequence[Any], outs: Sequence[Any]) -> None:
+    def exchange(self, parts: Sequence[ArrayOrBuffer], outs: Sequence[ArrayOrBuffer]) -> None:
         """Send ``parts[i]`` to rank i, and fill ``outs[i]`` with what rank i sends, for all i.
 
         Arrays may have any sizes, but those of sender and receiver must be equal.
@@ -173,39 +180,51 @@ class Communicator:
 
     # --- The same, without waiting: the result of the request is what the call returns ---
 
-    def start_all_reduce(self, array: Any, op: str = "sum", out: Any = None) -> Request:
+    def start_all_reduce(
+        self, array: ArrayOrBuffer, op: str = "sum", out: ArrayOrBuffer | None = None
+    ) -> Request:
         """Start ``all_reduce()``. A thread carries out what was started, in that order."""
         return self._start(native.ALL_REDUCE, array, out, _like, op)
 
-    def start_reduce_scatter(self, array: Any, op: str = "sum", out: Any = None) -> Request:
+    def start_reduce_scatter(
+        self, array: ArrayOrBuffer, op: str = "sum", out: ArrayOrBuffer | None = None
+    ) -> Request:
         """Start ``reduce_scatter()``."""
         return self._start(native.REDUCE_SCATTER, array, out, _part, op)
 
-    def start_all_gather(self, array: Any, out: Any = None) -> Request:
+    def start_all_gather(self, array: ArrayOrBuffer, out: ArrayOrBuffer | None = None) -> Request:
         """Start ``all_gather()``."""
         return self._start(native.ALL_GATHER, array, out, _whole)
 
-    def start_broadcast(self, array: Any, root: int = 0) -> Request:
+    def start_broadcast(self, array: ArrayOrBuffer, root: int = 0) -> Request:
         """Start ``broadcast()``."""
         return self._start(native.BROADCAST, None, array, _like, root=root)
 
-    def start_all_to_all(self, array: Any, out: Any = None) -> Request:
+    def start_all_to_all(self, array: ArrayOrBuffer, out: ArrayOrBuffer | None = None) -> Request:
         """Start ``all_to_all()``."""
         return self._start(native.ALL_TO_ALL, array, out, _like)
 
-    def start_gather(self, array: Any, root: int = 0, out: Any = None) -> Request:
+    def start_gather(
+        self, array: ArrayOrBuffer, root: int = 0, out: ArrayOrBuffer | None = None
+    ) -> Request:
         """Start ``gather()``."""
         return self._start(native.GATHER, array, out, self._only_at(root, _whole), root=root)
 
-    def start_scatter(self, array: Any, out: Any, root: int = 0) -> Request:
+    def start_scatter(
+        self, array: ArrayOrBuffer | None, out: ArrayOrBuffer, root: int = 0
+    ) -> Request:
         """Start ``scatter()``."""
         return self._start(native.SCATTER, array, out, _nothing, root=root)
 
-    def start_reduce(self, array: Any, op: str = "sum", root: int = 0, out: Any = None) -> Request:
+    def start_reduce(
+        self, array: ArrayOrBuffer, op: str = "sum", root: int = 0, out: ArrayOrBuffer | None = None
+    ) -> Request:
         """Start ``reduce()``."""
         return self._start(native.REDUCE, array, out, self._only_at(root, _like), op, root)
 
-    def start_exchange(self, parts: Sequence[Any], outs: Sequence[Any]) -> Request:
+    def start_exchange(
+        self, parts: Sequence[ArrayOrBuffer], outs: Sequence[ArrayOrBuffer]
+    ) -> Request:
         """Start ``exchange()``."""
         return Request(self._exchange(self._raw.start, parts, outs))
 
