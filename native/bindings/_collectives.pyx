@@ -17,7 +17,7 @@ from libcpp.string_view cimport string_view
 
 from collectives cimport (
     Call, CallQueue, Collective, DType, Envelope, Group, Mesh, MessageRequest, NameOfDType,
-    Patience, Piece, Protocol, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group,
+    Patience, Parcel, Protocol, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group,
     move_mesh,
 )
 from fabric cimport Code, FabricDevice, Memory, PollingThread, Status
@@ -153,8 +153,8 @@ cdef class Arrays:
             self.has_output = True
         return 0
 
-    cdef Piece piece(self):
-        cdef Piece piece
+    cdef Parcel piece(self):
+        cdef Parcel piece
         piece.source, piece.sent = <const char*>self.input.buf, self.input.len
         piece.to, piece.received = <char*>self.output.buf, self.output.len
         return piece

@@ -75,7 +75,7 @@ cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" no
         void Close(const string& reason)
 
 cdef extern from "collectives/group.h" namespace "rdma_transport::collectives" nogil:
-    cdef cppclass Piece:
+    cdef cppclass Parcel:
         const char* source "from"
         char* to
         uint64_t sent
@@ -89,7 +89,7 @@ cdef extern from "collectives/group.h" namespace "rdma_transport::collectives" n
         uint64_t count
         const char* input
         char* output
-        vector[Piece] pieces
+        vector[Parcel] pieces
 
     cdef cppclass Group:
         Group(unique_ptr[Mesh] mesh, int64_t spin)

@@ -108,7 +108,7 @@ Descriptor Group::Describe(const Call& call) const {
   descriptor.collective = static_cast<uint8_t>(call.collective);
   descriptor.dtype = static_cast<uint8_t>(call.dtype);
   descriptor.op = static_cast<uint8_t>(call.op);
-  for (const Piece& piece : call.pieces) descriptor.count = std::max(descriptor.count, piece.sent);
+  for (const Parcel& piece : call.pieces) descriptor.count = std::max(descriptor.count, piece.sent);
   const size_t bytes = call.count * SizeOf(call.dtype);
   fabric::RemoteSpan input;
   if (reach_ != Reach::kAll || bytes < kMinDirect || !CanBeRead(call, &input)) return descriptor;
@@ -174,7 +174,7 @@ Status Group::Run(const Call& call, const Patience& patience) {
 }
 
 void Group::RunAlone(const Call& call) {
-  for (const Piece& piece : call.pieces) {
+  for (const Parcel& piece : call.pieces) {
     if (piece.sent > 0) std::memmove(piece.to, piece.from, piece.sent);
   }
   const size_t bytes = call.count * SizeOf(call.dtype);

@@ -37,7 +37,7 @@
 namespace rdma_transport::collectives {
 
 // What a member of kExchange sends to another one, and receives from it.
-struct Piece {
+struct Parcel {
   const char* from = nullptr;
   char* to = nullptr;
   uint64_t sent = 0;  // bytes
@@ -60,7 +60,7 @@ struct Call {
   const char* input = nullptr;
   char* output = nullptr;  // of kGather and kReduce, at the root only
   // Of kExchange: by rank, this one included. What is sent and received does not overlap.
-  std::vector<Piece> pieces;
+  std::vector<Parcel> pieces;
 };
 
 struct Round;

@@ -86,7 +86,7 @@ void Group::Fill(const Call& call, const Round& round, char* to) {
 void Group::FillPieces(const Call& call, const Round& round, char* to) {
   for (int rank = 0; rank < size(); ++rank) {
     const auto place = static_cast<size_t>(rank);
-    const Piece& piece = call.pieces[place];
+    const Parcel& piece = call.pieces[place];
     const Round part = PartIn(round, piece.sent);
     if (rank == this->rank() || (part.length == 0 && round.number > 0)) continue;
     char* const slot = to + place * (kLine + BytesOfRound(call));
@@ -98,7 +98,7 @@ void Group::FillPieces(const Call& call, const Round& round, char* to) {
 
 void Group::ReadPieces(const Call& call, const Round& round) {
   for (int rank = 0; rank < size(); ++rank) {
-    const Piece& piece = call.pieces[static_cast<size_t>(rank)];
+    const Parcel& piece = call.pieces[static_cast<size_t>(rank)];
     uint64_t sent = piece.sent;
     if (rank != this->rank() && round.number == 0) std::memcpy(&sent, parts_[rank], sizeof(sent));
     if (round.number == 0 && sent != piece.received) uneven_ = Uneven(rank, sent, piece.received);
