@@ -243,7 +243,9 @@ class Job:
             if self._failed:
                 # The others usually find out, and report it themselves.
                 deadline = time.monotonic() + _GRACE
-                while not self._look() and not self._aborted() and time.monotonic() < deadline:
+                while not self._look() and self._aborted() is None:
+                    if time.monotonic() > deadline:
+                        break
                     time.sleep(_POLL)
                 return self._report()
             if ended:

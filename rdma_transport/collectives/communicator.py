@@ -325,12 +325,21 @@ class Communicator:
 
     def recv_object(self, source: int = -1, tag: int = -1) -> tuple[Any, int, int]:
         """Wait for an object; return it, its source and its tag. -1 means any."""
-        raw = self._raw.start_receive(source, tag, None)
-        return _unpickled(raw, self._raw.finish_receive(raw, self.timeout))
+        return _unpickled(self.recv_bytes(source, tag))
 
     def start_recv_object(self, source: int = -1, tag: int = -1) -> Request:
         """Start ``recv_object()``."""
-        return ReceiveRequest(self._raw.start_receive(source, tag, None), _unpickled)
+        raw = self._raw.start_receive(source, tag, None)
+        return ReceiveRequest(raw, lambda raw, found: _unpickled(_with_bytes(raw, found)))
+
+    def recv_bytes(self, source: int = -1, tag: int = -1) -> tuple[memoryview, int, int]:
+        """Wait for a message of any length; return its bytes, source and tag. -1 means any."""
+        raw = self._raw.start_receive(source, tag, None)
+        return _with_bytes(raw, self._raw.finish_receive(raw, self.timeout))
+
+    def start_recv_bytes(self, source: int = -1, tag: int = -1) -> Request:
+        """Start ``recv_bytes()``."""
+        return ReceiveRequest(self._raw.start_receive(source, tag, None), _with_bytes)
 
     # --- Groups ---
 
@@ -470,9 +479,14 @@ def _pickled(value: Any) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def _unpickled(raw: RawMessage, found: tuple[int, int, int]) -> tuple[Any, int, int]:
+def _with_bytes(raw: RawMessage, found: tuple[int, int, int]) -> tuple[memoryview, int, int]:
     source, tag, _ = found
-    return pickle.loads(raw), source, tag
+    return memoryview(raw), source, tag
+
+
+def _unpickled(message: tuple[memoryview, int, int]) -> tuple[Any, int, int]:
+    data, source, tag = message
+    return pickle.loads(data), source, tag
 
 
 def _nothing(source: Any, _: int) -> None:

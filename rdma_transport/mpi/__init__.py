@@ -10,35 +10,26 @@ The processes connect when this module is imported, and leave when they exit.
 import time
 from typing import Any
 
-from rdma_transport.mpi.comm import (
-    COMM_NULL,
-    COMM_SELF,
-    COMM_WORLD,
-    Comm,
-    Finalize,
-    Init,
-    Init_thread,
-    Intracomm,
-    Is_finalized,
-    Is_initialized,
-)
+from rdma_transport.mpi.comm import COMM_NULL, Comm, Intracomm
 from rdma_transport.mpi.constants import (
     ANY_SOURCE,
     ANY_TAG,
     COMM_TYPE_SHARED,
+    ERR_ARG,
     ERR_COMM,
+    ERR_IN_STATUS,
     ERR_OTHER,
+    ERR_PENDING,
     ERR_PROC_FAILED,
+    ERR_RANK,
+    ERR_REQUEST,
+    ERR_ROOT,
+    ERR_TAG,
     ERR_TRUNCATE,
     IN_PLACE,
     KEYVAL_INVALID,
-    LAND,
-    LOR,
-    MAX,
-    MIN,
     PROC_NULL,
-    PROD,
-    SUM,
+    SUCCESS,
     THREAD_FUNNELED,
     THREAD_MULTIPLE,
     THREAD_SERIALIZED,
@@ -46,11 +37,20 @@ from rdma_transport.mpi.constants import (
     UNDEFINED,
     Exception,
     NotOfferedError,
-    Op,
 )
 from rdma_transport.mpi.datatypes import *  # noqa: F403
 from rdma_transport.mpi.datatypes import Datatype
+from rdma_transport.mpi.operations import LAND, LOR, MAX, MIN, PROD, SUM, Op
 from rdma_transport.mpi.request import REQUEST_NULL, Request, Status
+from rdma_transport.mpi.world import (
+    COMM_SELF,
+    COMM_WORLD,
+    Finalize,
+    Init,
+    Init_thread,
+    Is_finalized,
+    Is_initialized,
+)
 
 __all__ = [
     "ANY_SOURCE",
@@ -59,9 +59,16 @@ __all__ = [
     "COMM_SELF",
     "COMM_TYPE_SHARED",
     "COMM_WORLD",
+    "ERR_ARG",
     "ERR_COMM",
+    "ERR_IN_STATUS",
     "ERR_OTHER",
+    "ERR_PENDING",
     "ERR_PROC_FAILED",
+    "ERR_RANK",
+    "ERR_REQUEST",
+    "ERR_ROOT",
+    "ERR_TAG",
     "ERR_TRUNCATE",
     "IN_PLACE",
     "KEYVAL_INVALID",
@@ -72,6 +79,7 @@ __all__ = [
     "PROC_NULL",
     "PROD",
     "REQUEST_NULL",
+    "SUCCESS",
     "SUM",
     "THREAD_FUNNELED",
     "THREAD_MULTIPLE",

@@ -1,36 +1,48 @@
 """Messages between two ranks, by mpi4py's names."""
 
-import time
+import pickle
+import warnings
 from typing import Any
 
+import numpy as np
+
 from rdma_transport.collectives.communicator import Communicator
-from rdma_transport.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, translated
-from rdma_transport.mpi.datatypes import array_in
-from rdma_transport.mpi.request import Request, Status
+from rdma_transport.mpi.buffers import elements
+from rdma_transport.mpi.constants import (
+    ANY_SOURCE,
+    ANY_TAG,
+    ERR_RANK,
+    ERR_TAG,
+    PROC_NULL,
+    Exception,
+    Named,
+    NotOfferedError,
+    translated,
+)
+from rdma_transport.mpi.request import NOBODY, Request, Status
 
-_POLL = 0.0005  # seconds
 
-
-class Messages:
+class Messages(Named):
     """The calls of a communicator that concern two ranks."""
 
-    _native: Communicator
-
-    def __init__(self, native: Communicator) -> None:
-        self._native = native
+    @property
+    def _native(self) -> Communicator:
+        raise NotImplementedError
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """See mpi4py."""
-        if dest != PROC_NULL:
+        if self._reaches(dest, tag):
+            memory = elements(buf, writable=False).memory
             with translated():
-                self._native.send(array_in(buf), dest, tag)
+                self._native.send(memory, dest, tag)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        """See mpi4py. The message is buffered, so the request is done at once."""
-        if dest == PROC_NULL:
-            return Request()
+        """See mpi4py."""
+        if not self._reaches(dest, tag):
+            return Request._to_nobody()
+        memory = elements(buf, writable=False).memory
         with translated():
-            return Request(self._native.start_send(array_in(buf), dest, tag))
+            return Request._of(self._native.start_send(memory, dest, tag))
 
     def Recv(
         self,
@@ -40,15 +52,22 @@ class Messages:
         status: Status | None = None,
     ) -> None:
         """See mpi4py."""
-        self.Irecv(buf, source, tag).Wait(status)
+        received = NOBODY
+        if self._reaches(source, tag, ANY_SOURCE, ANY_TAG):
+            memory = elements(buf, writable=True).memory
+            with translated():
+                received = self._native.recv(memory, source, tag)
+        if status is not None:
+            status._set(received)
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """See mpi4py."""
-        if source == PROC_NULL:
-            return Request()
+        if not self._reaches(source, tag, ANY_SOURCE, ANY_TAG):
+            return Request._to_nobody()
+        memory = elements(buf, writable=True).memory
         with translated():
-            native = self._native.start_recv(array_in(buf), source, tag)
-        return Request(native, _set_status)
+            native = self._native.start_recv(memory, source, tag)
+        return Request._of(native, lambda received: (None, received))
 
     def Sendrecv(
         self,
@@ -61,41 +80,65 @@ class Messages:
         status: Status | None = None,
     ) -> None:
         """See mpi4py."""
-        self.Isend(sendbuf, dest, sendtag)
+        if self._reaches(source, recvtag, ANY_SOURCE, ANY_TAG):
+            elements(recvbuf, writable=True)  # raises before anything is sent
+        sent = self.Isend(sendbuf, dest, sendtag)
         self.Recv(recvbuf, source, recvtag, status)
+        sent.Wait()
+
+    def Sendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        """See mpi4py."""
+        copy = None
+        if (dest, source) != (PROC_NULL, PROC_NULL):
+            copy = elements(buf, writable=True).memory.copy()
+        self.Sendrecv(copy, dest, sendtag, buf, source, recvtag, status)
 
     def Iprobe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> bool:
         """See mpi4py."""
-        with translated():
-            found = self._native.probe(source, tag)
+        found: tuple[int, int, int] | None = NOBODY
+        if self._reaches(source, tag, ANY_SOURCE, ANY_TAG):
+            with translated():
+                found = self._native.probe(source, tag)
         if found is not None and status is not None:
-            status.set(*found)
+            status._set(found)
         return found is not None
 
     def Probe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> bool:
         """See mpi4py."""
-        while not self.Iprobe(source, tag, status):
-            time.sleep(_POLL)
+        found = NOBODY
+        if self._reaches(source, tag, ANY_SOURCE, ANY_TAG):
+            with translated():
+                found = self._native.wait_for_message(source, tag)
+        if status is not None:
+            status._set(found)
         return True
 
     iprobe, probe = Iprobe, Probe
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """See mpi4py."""
-        if dest != PROC_NULL:
+        if self._reaches(dest, tag):
             with translated():
                 self._native.send_object(obj, dest, tag)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        """See mpi4py. The message is buffered, so the request is done at once."""
-        if dest == PROC_NULL:
-            return Request()
+        """See mpi4py."""
+        if not self._reaches(dest, tag):
+            return Request._to_nobody()
         with translated():
-            return Request(self._native.start_send_object(obj, dest, tag))
+            return Request._of(self._native.start_send_object(obj, dest, tag))
 
     def recv(
         self,
@@ -104,15 +147,27 @@ class Messages:
         tag: int = ANY_TAG,
         status: Status | None = None,
     ) -> Any:
-        """See mpi4py. `buf` is not used."""
-        return self.irecv(buf, source, tag).wait(status)
+        """See mpi4py. `buf` may be a number of bytes, which is not used."""
+        if buf is not None:
+            _check_size(buf)
+            warnings.warn("the 'buf' argument is deprecated", UserWarning, stacklevel=2)
+        value, received = None, NOBODY
+        if self._reaches(source, tag, ANY_SOURCE, ANY_TAG):
+            with translated():
+                message = self._native.recv_bytes(source, tag)
+            value, received = _unpickled(message)
+        if status is not None:
+            status._set(received)
+        return value
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """See mpi4py. `buf` is not used."""
-        if source == PROC_NULL:
-            return Request()
+        """See mpi4py. `buf` may be a number of bytes, which is not used."""
+        _check_size(buf)
+        if not self._reaches(source, tag, ANY_SOURCE, ANY_TAG):
+            return Request._to_nobody()
         with translated():
-            return Request(self._native.start_recv_object(source, tag), _take_object)
+            native = self._native.start_recv_bytes(source, tag)
+        return Request._of(native, _unpickled)
 
     def sendrecv(
         self,
@@ -125,17 +180,30 @@ class Messages:
         status: Status | None = None,
     ) -> Any:
         """See mpi4py."""
-        self.isend(sendobj, dest, sendtag)
-        return self.recv(None, source, recvtag, status)
+        self._reaches(source, recvtag, ANY_SOURCE, ANY_TAG)  # raises before anything is sent
+        sent = self.isend(sendobj, dest, sendtag)
+        value = self.recv(recvbuf, source, recvtag, status)
+        sent.wait()
+        return value
+
+    def _reaches(self, rank: int, tag: int, lowest: int = 0, lowest_tag: int = 0) -> bool:
+        """Return whether there is a rank at the other end; raise if it or the tag is wrong."""
+        size = self._native.size
+        if tag < lowest_tag:
+            raise Exception(ERR_TAG, f"there is no tag {tag}: tags are 0 and above")
+        if rank == PROC_NULL:
+            return False
+        if not lowest <= rank < size:
+            raise Exception(ERR_RANK, f"there is no rank {rank}: ranks are 0 to {size - 1}")
+        return True
 
 
-def _set_status(received: tuple[int, int, int], status: Status | None) -> None:
-    if status is not None:
-        status.set(*received)
+def _check_size(buf: Any) -> None:
+    if buf is not None and not isinstance(buf, int | np.integer):
+        raise NotOfferedError("a buffer for the pickle of a received object")
 
 
-def _take_object(received: tuple[Any, int, int], status: Status | None) -> Any:
-    value, source, tag = received
-    if status is not None:
-        status.set(source, tag, 0)
-    return value
+def _unpickled(message: tuple[memoryview, int, int]) -> tuple[Any, tuple[int, int, int]]:
+    """Return the object, None for an empty message, and source, tag and bytes."""
+    data, source, tag = message
+    return pickle.loads(data) if data.nbytes else None, (source, tag, data.nbytes)
