@@ -8,7 +8,7 @@
 
 #include "data_service/element_head.h"
 #include "plugin/owned_buffer.h"
-#include "protocol/tensor_bytes.h"
+#include "plugin/wire_tensor.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -63,14 +63,11 @@ absl::Status TakeComponent(const ElementHead::Component& component, rpc::Arrived
     }
     return absl::OkStatus();
   }
-  const auto dtype = static_cast<tf::DataType>(component.dtype);
-  tf::TensorShape shape;
-  if (!tf::DataType_IsValid(static_cast<int>(dtype)) || !tf::DataTypeCanUseMemcpy(dtype) ||
-      !tf::TensorShape::BuildTensorShape(component.dims, &shape).ok() ||
-      !HasBytes(component.dims, tf::DataTypeSize(dtype), arrived->bytes)) {
+  WireTensor described;
+  if (!CheckWireTensor(component.dtype, component.dims, arrived->bytes, "", &described).ok()) {
     return Malformed();
   }
-  return MakePlain(dtype, shape, arrived, tensor);
+  return MakePlain(described.dtype, described.shape, arrived, tensor);
 }
 
 }  // namespace

@@ -5,22 +5,14 @@
 
 #include "plugin/owned_buffer.h"
 #include "plugin/profile.h"
-#include "plugin/side_stream.h"
 #include "protocol/counters.h"
+#include "tensorflow/core/common_runtime/copy_tensor.h"
 #include "tensorflow/core/platform/env.h"
 
 namespace rdma_transport {
 namespace {
 
 namespace tf = tensorflow;
-
-// A kernel may wait for the copies of tensors up to this size. Those of larger ones overlap with
-// kernels, on the streams that TensorFlow's device contexts have for them.
-constexpr size_t kMaxSmall = size_t{64} << 10;
-
-void CountCopy(const tf::Tensor& tensor) {
-  GlobalCounters().device_copied_bytes.fetch_add(tensor.TotalBytes(), std::memory_order_relaxed);
-}
 
 // What a copy needs until its end.
 struct Copy {
@@ -32,7 +24,9 @@ struct Copy {
   ProfiledSpan span;
 
   void End(const absl::Status& status) {
-    if (status.ok()) CountCopy(from);
+    if (status.ok()) {
+      GlobalCounters().device_copied_bytes.fetch_add(from.TotalBytes(), std::memory_order_relaxed);
+    }
     span.EndCopy(direction, from.TotalBytes());
     done(status);
   }
@@ -44,27 +38,23 @@ tf::DeviceContext* ContextOf(tf::DeviceContext* context, tf::Device* device) {
                             : device->tensorflow_accelerator_device_info()->default_context;
 }
 
+absl::Status NoContext(const tf::Device& device) {
+  return absl::InternalError("device " + device.name() + " has no context");
+}
+
 // Calls `done` with an error, and returns null, if the device has no context to copy with.
 std::shared_ptr<Copy> MakeCopy(tf::DeviceContext* context, tf::Device* device,
                                const tf::Tensor& from, const tf::Tensor& to,
                                tf::StatusCallback done, const char* direction) {
   context = ContextOf(context, device);
   if (context == nullptr) {
-    done(absl::InternalError("device " + device->name() + " has no context"));
+    done(NoContext(*device));
     return nullptr;
   }
   std::shared_ptr<Copy> copy(new Copy{from, to, tsl::core::GetNewRef(context), std::move(done),
                                       direction, ProfiledSpan()});
   copy->span.Begin();
   return copy;
-}
-
-// Returns what copies a small tensor, or null if the device context has to.
-SideStream* SideStreamFor(const tf::Tensor& tensor, const tf::Device& device,
-                          tf::DeviceContext* context) {
-  const size_t bytes = tensor.TotalBytes();
-  if (context == nullptr || bytes == 0 || bytes > kMaxSmall) return nullptr;
-  return SideStream::Of(device, context);
 }
 
 }  // namespace
@@ -97,16 +87,8 @@ void CopyToHost(tf::DeviceContext* context, tf::Device* device, const tf::Tensor
                 const tf::Tensor& to, tf::StatusCallback done) {
   const auto copy = MakeCopy(context, device, from, to, std::move(done), "to host");
   if (copy == nullptr) return;
-  context = copy->context.get();
-  SideStream* const side = SideStreamFor(from, *device, context);
-  if (side != nullptr) {
-    const absl::Status enqueued = side->CopyToHost(
-        context, device, from, to, [copy](const absl::Status& status) { copy->End(status); });
-    if (!enqueued.ok()) copy->End(enqueued);
-    return;
-  }
-  context->CopyDeviceTensorToCPU(&copy->from, "", device, &copy->to,
-                                 [copy](const absl::Status& status) { copy->End(status); });
+  copy->context->CopyDeviceTensorToCPU(&copy->from, "", device, &copy->to,
+                                       [copy](const absl::Status& status) { copy->End(status); });
 }
 
 void CopyToDevice(tf::DeviceContext* context, tf::Device* device, const tf::Tensor& from,
@@ -125,19 +107,24 @@ void CopyToDevice(tf::DeviceContext* context, tf::Device* device, Delivery from,
                std::move(done));
 }
 
-void EnqueueToDevice(tf::DeviceContext* context, tf::Device* device, const tf::Tensor& from,
-                     const tf::Tensor& to, tf::StatusCallback done) {
+void CopyObjectsToDevice(tf::DeviceContext* context, tf::Device* device,
+                         const tf::AllocatorAttributes& attributes, const tf::Tensor& from,
+                         std::function<void(const absl::Status&, const tf::Tensor&)> done) {
+  struct Objects {
+    tf::Tensor from;
+    tf::Tensor to;
+    tsl::core::RefCountPtr<tf::DeviceContext> context;
+  };
   context = ContextOf(context, device);
-  SideStream* const side = SideStreamFor(from, *device, context);
-  if (side == nullptr) return CopyToDevice(context, device, from, to, std::move(done));
-  ProfiledSpan span;
-  span.Begin();
-  // Does not hold `to`: a kernel may compute its result there only if it alone does.
-  const absl::Status enqueued = side->CopyToDevice(
-      context, device, from, to,
-      [from, span](const absl::Status&) { span.EndCopy("to device", from.TotalBytes()); });
-  if (enqueued.ok()) CountCopy(from);
-  done(enqueued);
+  if (context == nullptr) return done(NoContext(*device), tf::Tensor());
+  const auto copy =
+      std::make_shared<Objects>(Objects{from, tf::Tensor(), tsl::core::GetNewRef(context)});
+  tf::AllocatorAttributes on_host;
+  on_host.set_on_host(true);
+  tf::CopyTensor::ViaDMA(
+      "", nullptr, context, device, device, on_host, attributes, &copy->from, &copy->to,
+      /*dev_to_dev_stream_index=*/0,
+      [copy, done = std::move(done)](const absl::Status& status) { done(status, copy->to); });
 }
 
 absl::Status AfterDevice(tf::DeviceContext* context, tf::Device* device,

@@ -42,12 +42,12 @@ void CopyToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device
 void CopyToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device, Delivery from,
                   const tensorflow::Tensor& to, tensorflow::StatusCallback done);
 
-// Copies as CopyToDevice(), but does not wait for the copy of a small tensor: calls `done`, before
-// it returns, when the copy is enqueued where the device computes. All that the device is asked to
-// do from then on finds the tensor there.
-void EnqueueToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device,
-                     const tensorflow::Tensor& from, const tensorflow::Tensor& to,
-                     tensorflow::StatusCallback done);
+// The same for a tensor without plain bytes, such as variants, into a new tensor: copies what its
+// elements consist of.
+void CopyObjectsToDevice(tensorflow::DeviceContext* context, tensorflow::Device* device,
+                         const tensorflow::AllocatorAttributes& attributes,
+                         const tensorflow::Tensor& from,
+                         std::function<void(const absl::Status&, const tensorflow::Tensor&)> done);
 
 // Calls `then`, on another thread, when the device has computed all that was enqueued on the
 // context's stream. Returns an error if it cannot; `then` is not called then.

@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 
 namespace rdma_transport {
@@ -16,11 +15,6 @@ inline std::string TaskName(const std::string& job, int index) {
 // worker cache knows a task.
 inline absl::string_view WorkerOf(absl::string_view device) {
   return device.substr(0, device.find("/device:"));
-}
-
-// Returns whether the device is not a processor.
-inline bool IsAccelerator(absl::string_view device) {
-  return !absl::StrContains(device, "/device:CPU:");
 }
 
 }  // namespace rdma_transport

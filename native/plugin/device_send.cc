@@ -1,13 +1,11 @@
 #include "plugin/device_send.h"
 
-#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
 
 #include "plugin/accelerators.h"
 #include "plugin/allocation_site.h"
-#include "plugin/chunks.h"
 #include "plugin/device_memory.h"
 #include "plugin/grpc_send.h"
 #include "protocol/wire.h"
@@ -18,12 +16,10 @@ namespace {
 namespace tf = tensorflow;
 
 using ParsedKey = tf::Rendezvous::ParsedKey;
-using SendHostTensor =
-    std::function<absl::Status(StepRendezvous* rendezvous, const tf::Tensor& copy)>;
 
-// Calls `send` with a copy in the host's memory. `fallback` sends the device's tensor.
-void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
-                 const std::shared_ptr<FallbackSend>& fallback, SendHostTensor send) {
+// Sends a copy in the host's memory.
+void SendCopy(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
+              bool is_dead, FallbackSend* fallback) {
   const std::string_view full(key.FullKey().data(), key.FullKey().size());
   const std::string site = StagingSite(WithoutSuffix(full));
   tf::Tensor copy;
@@ -35,46 +31,18 @@ void CopyAndSend(const DeviceRoute& route, const ParsedKey& key, const tf::Tenso
   if (!copy.IsInitialized()) {
     const absl::Status status = absl::ResourceExhaustedError(
         "no memory of the host for a copy of a tensor of " + route.device->name());
-    return rendezvous->FailSend(key, status, fallback.get());
+    return rendezvous->FailSend(key, status, fallback);
   }
+  const std::shared_ptr<FallbackSend> kept = fallback->Keep(/*copy=*/false);
   CopyToHost(route.context, route.device, tensor, copy,
-             [rendezvous, key, copy, fallback, send = std::move(send)](absl::Status status) {
+             [rendezvous, copy, peer = route.peer, plan = route.plan, key, is_dead,
+              kept](absl::Status status) {
                if (status.ok()) status = rendezvous->AbortStatus();
-               if (status.ok()) status = send(rendezvous.get(), copy);
-               if (!status.ok()) rendezvous->FailSend(key, status, fallback.get());
+               if (status.ok()) {
+                 status = rendezvous->SendToPeer(peer, key, copy, is_dead, kept.get(), plan);
+               }
+               if (!status.ok()) rendezvous->FailSend(key, status, kept.get());
              });
-}
-
-void SendChunk(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& chunk) {
-  tf::Rendezvous::Args on_device;
-  on_device.device_context = route.context;
-  const std::shared_ptr<FallbackSend> fallback =
-      GrpcSend(route.rendezvous, key, on_device, chunk, /*dead=*/false).Keep(/*copy=*/false);
-  CopyAndSend(route, key, chunk, fallback,
-              [peer = route.peer, plan = route.plan, key](StepRendezvous* rendezvous,
-                                                          const tf::Tensor& copy) {
-                tf::Rendezvous::Args on_host;
-                on_host.alloc_attrs.set_on_host(true);
-                GrpcSend of_copy(rendezvous, key, on_host, copy, /*dead=*/false);
-                return rendezvous->SendToPeer(peer, key, copy, /*is_dead=*/false, &of_copy, plan);
-              });
-}
-
-void SendCopy(const DeviceRoute& route, const ParsedKey& key, const tf::Tensor& tensor,
-              bool is_dead, FallbackSend* fallback) {
-  const bool whole = is_dead || key.dst.type == tf::DEVICE_CPU;
-  const int chunks = whole ? 1 : ChunksOf(tensor.TotalBytes());
-  if (chunks == 1) {
-    const std::shared_ptr<FallbackSend> kept(fallback->Keep(/*copy=*/false));
-    return CopyAndSend(route, key, tensor, kept,
-                       [peer = route.peer, plan = route.plan, key, is_dead, kept](
-                           StepRendezvous* rendezvous, const tf::Tensor& copy) {
-                         return rendezvous->SendToPeer(peer, key, copy, is_dead, kept.get(), plan);
-                       });
-  }
-  const absl::Status announced = route.rendezvous->Announce(route.peer, key, tensor, fallback);
-  if (!announced.ok()) return route.rendezvous->FailSend(key, announced, fallback);
-  for (int i = 0; i < chunks; ++i) SendChunk(route, KeyOfChunk(key, i), ChunkOf(tensor, i));
 }
 
 // A tensor that the peer's card reads where it lies, once the device has computed it.

@@ -5,11 +5,10 @@
 #include "plugin/accelerators.h"
 #include "plugin/device_memory.h"
 #include "plugin/status_conversion.h"
+#include "plugin/wire_tensor.h"
 #include "protocol/counters.h"
 #include "protocol/process.h"
-#include "protocol/tensor_bytes.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
-#include "tensorflow/core/framework/types.h"
 
 namespace rdma_transport {
 
@@ -40,17 +39,15 @@ void DirectDestination::Free() {
 
 // Does not wait for memory: a tensor for which there is none is read into the host's first.
 bool DirectDestination::Allocate(const Delivery& delivery) {
-  const auto dtype = static_cast<tf::DataType>(delivery.dtype);
-  tf::TensorShape shape;
-  if (!tf::TensorShape::BuildTensorShape(delivery.dims, &shape).ok() ||
-      !tf::DataType_IsValid(static_cast<int>(dtype)) || !tf::DataTypeCanUseMemcpy(dtype) ||
-      !HasBytes(delivery.dims, tf::DataTypeSize(dtype), delivery.bytes) ||
-      !WorthRegistering(delivery.bytes)) {
+  WireTensor described;
+  if (!WorthRegistering(delivery.bytes) ||
+      !CheckWireTensor(delivery.dtype, delivery.dims, delivery.bytes, "", &described).ok()) {
     return false;
   }
   const tf::AllocationAttributes at_once(/*retry_on_failure=*/false,
                                          /*allocation_will_be_logged=*/false, nullptr);
-  tensor_ = tf::Tensor(device_->GetAllocator(attributes_), dtype, shape, at_once);
+  tensor_ =
+      tf::Tensor(device_->GetAllocator(attributes_), described.dtype, described.shape, at_once);
   if (tensor_.IsInitialized()) region_ = RegisterForCards(tensor_);
   if (region_ == nullptr) tensor_ = tf::Tensor();
   return region_ != nullptr;
@@ -67,6 +64,21 @@ absl::Status DirectDestination::Take(tf::Tensor* tensor) {
   GlobalCounters().device_direct_bytes.fetch_add(tensor_.TotalBytes(), std::memory_order_relaxed);
   *tensor = tensor_;
   return absl::OkStatus();
+}
+
+void DirectDestination::Fill(const tf::Tensor& arrived,
+                             std::function<void(const absl::Status&, const tf::Tensor&)> done) {
+  if (!tf::DMAHelper::CanUseDMA(&arrived)) {
+    return CopyObjectsToDevice(context_, device_, attributes_, arrived, std::move(done));
+  }
+  AllocateOnDevice(device_, attributes_, arrived.dtype(), arrived.shape(),
+                   [self = shared_from_this(), arrived, done = std::move(done)](
+                       const absl::Status& status, const tf::Tensor& tensor) {
+                     if (!status.ok()) return done(status, tf::Tensor());
+                     CopyToDevice(
+                         self->context_, self->device_, arrived, tensor,
+                         [tensor, done](const absl::Status& copied) { done(copied, tensor); });
+                   });
 }
 
 }  // namespace rdma_transport

@@ -1,4 +1,5 @@
-// Memory of an accelerator into which a card reads a tensor that arrives.
+// Memory of an accelerator for a tensor that arrives: a card reads it there, or the device copies
+// it there from the host's memory.
 #pragma once
 
 #include <functional>
@@ -29,6 +30,10 @@ class DirectDestination : public std::enable_shared_from_this<DirectDestination>
   bool Holds(const void* data) const;
   // Returns the tensor. What the device computes from now on sees what the card wrote.
   absl::Status Take(tensorflow::Tensor* tensor);
+
+  // Copies a tensor of the host's memory to the device, and calls `done` once, on any thread.
+  void Fill(const tensorflow::Tensor& arrived,
+            std::function<void(const absl::Status&, const tensorflow::Tensor&)> done);
 
  private:
   bool Allocate(const Delivery& delivery);

@@ -6,7 +6,6 @@
 
 #include "analyzer/placement.h"
 #include "plugin/accelerators.h"
-#include "plugin/chunks.h"
 #include "plugin/device_memory.h"
 #include "plugin/device_names.h"
 #include "protocol/process.h"
@@ -45,23 +44,6 @@ PlannedEdge ToPlanned(const Runtime& runtime, const analyzer::Edge& edge) {
   return planned;
 }
 
-// Its chunks are edges of their own.
-std::vector<analyzer::Edge> ChunksOfEdge(const analyzer::Edge& edge) {
-  if (edge.mode != analyzer::EdgeMode::kStatic || edge.site.kind != "staged" ||
-      !IsAccelerator(edge.destination_device)) {
-    return {edge};
-  }
-  const int count = ChunksOf(*edge.bytes);
-  std::vector<analyzer::Edge> chunks(count, edge);
-  for (int i = 0; count > 1 && i < count; ++i) {
-    chunks[i].key = EdgeOfChunk(edge.key, i);
-    chunks[i].dtype = tensorflow::DT_UINT8;
-    chunks[i].bytes = BytesOfChunk(*edge.bytes, i);
-    chunks[i].shape = {static_cast<int64_t>(*chunks[i].bytes)};
-  }
-  return chunks;
-}
-
 }  // namespace
 
 const Runtime* PlanningRuntime() {
@@ -86,10 +68,8 @@ void PlanEdges(const std::string& owner, std::vector<analyzer::Edge> edges,
     const std::string task(WorkerOf(edge.destination_device));
     const bool read_in_place =
         edge.site.kind == "staged" && edge.bytes.has_value() && WorthRegistering(*edge.bytes);
-    for (const analyzer::Edge& chunk : ChunksOfEdge(edge)) {
-      by_task[task].push_back(ToPlanned(*runtime, chunk));
-      by_task[task].back().read_in_place = read_in_place;
-    }
+    by_task[task].push_back(ToPlanned(*runtime, edge));
+    by_task[task].back().read_in_place = read_in_place;
   }
   for (auto& [task, planned] : by_task) {
     Peer* peer = peer_of(task);

@@ -8,7 +8,7 @@
 #include "plugin/eager_clients.h"
 #include "plugin/owned_buffer.h"
 #include "plugin/step_errors.h"
-#include "protocol/tensor_bytes.h"
+#include "plugin/wire_tensor.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/distributed_runtime/request_id.h"
@@ -25,11 +25,12 @@ namespace tf = tensorflow;
 
 namespace {
 
-constexpr int64_t kMaxElements = int64_t{1} << 50;  // more than any memory holds
+// TensorFlow aborts the process if a tensor's memory is not aligned like this.
+constexpr uintptr_t kAlignment = 64;
 
 }  // namespace
 
-// A RecvTensor call of TensorFlow. It may end after the RecvCall.
+// A RecvTensor call of TensorFlow. It uses the session, which may be gone once the RecvCall ends.
 struct RecvCall::GrpcFetch {
   std::shared_ptr<tf::WorkerCacheInterface> cache;
   std::string task;
@@ -37,17 +38,22 @@ struct RecvCall::GrpcFetch {
   tf::CallOptions options;
   tf::RecvTensorRequest request;
   tf::TensorResponse response;
+  bool ended = false;  // guarded by RecvCall::mu_
 };
 
 RecvCall::RecvCall(StepRendezvous* rendezvous, const tf::Rendezvous::ParsedKey& key,
-                   const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done, Use use,
+                   const tf::Rendezvous::Args& args, tf::Rendezvous::DoneCallback done,
                    std::shared_ptr<DirectDestination> direct)
     : rendezvous_(tsl::core::GetNewRef(rendezvous)),
       key_(key),
       args_(args),
+      attributes_(args.alloc_attrs),
       done_(std::move(done)),
-      use_(use),
-      direct_(std::move(direct)) {}
+      direct_(std::move(direct)) {
+  if (key.dst.type == tf::DEVICE_CPU) return;
+  attributes_.set_on_host(true);
+  attributes_.set_gpu_compatible(true);
+}
 
 RecvCall::~RecvCall() = default;
 
@@ -68,11 +74,13 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
   if (call->receipts_ != nullptr) call->begin_micros_ = tf::Env::Default()->NowMicros();
   Endpoint* endpoint = rendezvous->endpoint();
   const int64_t step = rendezvous->step_id();
+  BootstrapCall bootstrap = rendezvous->CallFor(peer);
   call->wait_.Begin();
+  // From now on an abort may end the call, and TensorFlow then the session.
   rendezvous->RegisterCall(call.get(), call->args_);
   // Already aborted: StartAbort() ends the call.
   if (!call->status().ok()) return;
-  endpoint->Receive(peer, step, call->key_.FullKey(), call, rendezvous->CallFor(peer));
+  endpoint->Receive(peer, step, call->key_.FullKey(), call, std::move(bootstrap));
   // An abort in between could not remove it before it was registered.
   if (call->claimed()) endpoint->Forget(step, call->key_.FullKey(), call.get());
 }
@@ -80,18 +88,16 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
 void RecvCall::StartAbort(const absl::Status& status) {
   // TensorFlow holds no reference, and Claim() may drop the last one.
   const std::shared_ptr<RecvCall> self = Self();
-  std::shared_ptr<GrpcFetch> fetch;
   {
     std::lock_guard<std::mutex> lock(mu_);
     status_.Update(status);
-    fetch = fetch_;
   }
   if (!Claim()) return;
   // Runs elsewhere, because the caller holds locks that the callback needs.
-  tf::Env::Default()->SchedClosure([self, fetch] {
+  tf::Env::Default()->SchedClosure([self] {
     self->rendezvous_->endpoint()->Forget(self->rendezvous_->step_id(), self->key_.FullKey(),
                                           self.get());
-    if (fetch != nullptr) fetch->options.StartCancel();
+    self->wait_.EndWait(self->Profiled());
     self->Finish(self->status(), tf::Tensor(), false);
   });
 }
@@ -105,8 +111,27 @@ absl::Status RecvCall::status() const {
   return status_;
 }
 
-void RecvCall::Finish(const absl::Status& status, const tf::Tensor& tensor, bool dead) {
+void RecvCall::Place(const absl::Status& status, const tf::Tensor& tensor, bool dead) {
   wait_.EndWait(Profiled());
+  if (direct_ == nullptr || !status.ok() || dead || tensor.NumElements() == 0 ||
+      direct_->Holds(tf::DMAHelper::base(&tensor))) {
+    return Finish(status, tensor, dead);
+  }
+  direct_->Fill(tensor, [self = Self()](const absl::Status& filled, const tf::Tensor& on_device) {
+    self->Finish(filled, on_device, /*dead=*/false);
+  });
+}
+
+void RecvCall::Finish(const absl::Status& status, const tf::Tensor& tensor, bool dead) {
+  std::shared_ptr<GrpcFetch> fetch;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (fetch_ != nullptr && !fetch_->ended) {
+      fetch = fetch_;
+      finish_ = [this, status, tensor, dead] { Finish(status, tensor, dead); };
+    }
+  }
+  if (fetch != nullptr) return fetch->options.StartCancel();
   rendezvous_->DeregisterCall(this, args_);
   const tf::Rendezvous::DoneCallback done = std::move(done_);
   done(status, tf::Rendezvous::Args(), args_, tensor, dead);
@@ -120,12 +145,6 @@ void RecvCall::PrepareDestination(const Delivery& delivery, bool copied,
 
 void RecvCall::OnDelivery(Delivery delivery) {
   const std::shared_ptr<RecvCall> self = Self();
-  std::shared_ptr<GrpcFetch> fetch;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    fetch = fetch_;
-  }
-  if (fetch != nullptr) fetch->options.StartCancel();
   tf::Tensor tensor;
   const bool dead = delivery.dead;
   absl::Status status;
@@ -144,36 +163,29 @@ void RecvCall::OnDelivery(Delivery delivery) {
   } else {
     rendezvous_->endpoint()->Forget(rendezvous_->step_id(), key_.FullKey(), this);
   }
-  Finish(status, tensor, dead);
+  Place(status, tensor, dead);
 }
 
 absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const {
-  const auto dtype = static_cast<tf::DataType>(delivery->dtype);
-  tf::TensorShape shape;
-  const absl::Status shaped = tf::TensorShape::BuildTensorShape(delivery->dims, &shape);
-  if (!shaped.ok()) return shaped;
-  const bool plain =
-      tf::DataType_IsValid(static_cast<int>(dtype)) && tf::DataTypeCanUseMemcpy(dtype);
-  if (plain && delivery->bytes == 0 && shape.num_elements() < kMaxElements &&
-      IsAccelerator(key_.dst_device)) {
-    // It may announce chunks.
-    *tensor = tf::Tensor(dtype, shape, tf::core::RefCountPtr<tf::TensorBuffer>());
-    return absl::OkStatus();
-  }
-  if (!plain || !HasBytes(delivery->dims, tf::DataTypeSize(dtype), delivery->bytes)) {
-    return absl::DataLossError("a tensor whose type, shape and length contradict each other: " +
-                               std::string(key_.FullKey()));
-  }
+  const absl::string_view key = key_.FullKey();
+  WireTensor described;
+  const absl::Status checked =
+      CheckWireTensor(delivery->dtype, delivery->dims, delivery->bytes, key, &described);
+  if (!checked.ok()) return checked;
+  const auto& [dtype, shape] = described;
   if (delivery->bytes == 0) {
     *tensor = tf::Tensor(dtype, shape);
     return absl::OkStatus();
   }
   if (direct_ != nullptr && direct_->Holds(delivery->data)) return direct_->Take(tensor);
+  if (reinterpret_cast<uintptr_t>(delivery->data) % kAlignment != 0) {
+    return absl::DataLossError("a tensor that is not aligned: " + std::string(key));
+  }
   if (direct_ != nullptr && delivery->read_later != nullptr) {
     *delivery->read_later = direct_->WouldHold(*delivery);
   }
   if (!MayShare() && (!delivery->exclusive || delivery->mode == Mode::kStatic)) {
-    tf::Tensor copy(device_->GetAllocator(args_.alloc_attrs), dtype, shape);
+    tf::Tensor copy(device_->GetAllocator(attributes_), dtype, shape);
     if (!copy.IsInitialized()) return absl::ResourceExhaustedError("no memory for a tensor");
     std::memcpy(tf::DMAHelper::base(&copy), delivery->data, delivery->bytes);
     GlobalCounters().copied_bytes.fetch_add(delivery->bytes, std::memory_order_relaxed);
@@ -190,7 +202,7 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
 // keeping a slot. They may use eager tensors, too, and a program may write into its own, through
 // DLPack.
 bool RecvCall::MayShare() const {
-  if (use_ == Use::kCopied) return true;
+  if (direct_ != nullptr) return true;  // it is copied to the device
   // A client's session or eager context wraps the device, to give it another name.
   if (dynamic_cast<CpuDevice*>(device_->UnderlyingDevice()) == nullptr) return false;
   const bool in_graph = args_.alloc_attrs.nic_compatible();
@@ -203,7 +215,7 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
   auto fetch = std::make_shared<GrpcFetch>();
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (!status_.ok()) return;
+    if (!status_.ok() || claimed()) return;
     fetch_ = fetch;
   }
   const std::shared_ptr<RecvCall> self = Self();
@@ -211,31 +223,39 @@ void RecvCall::OnUseGrpc(const std::string& reason) {
   fetch->task = std::string(WorkerOf(key_.src_device));
   fetch->worker = fetch->cache->GetOrCreateWorker(fetch->task);
   if (fetch->worker == nullptr) {
-    if (Claim()) Finish(absl::InternalError("no worker known as " + fetch->task), {}, false);
-    return;
+    return EndFetch(absl::InternalError("no worker known as " + fetch->task), Now());
   }
   fetch->request.set_step_id(rendezvous_->step_id());
   fetch->request.set_rendezvous_key(std::string(key_.FullKey()));
   fetch->request.set_request_id(tf::GetUniqueRequestId());
-  fetch->response.InitAlloc(device_, args_.alloc_attrs);
-  // StartAbort() may cancel the call until it ends, even from inside this function.
-  fetch->worker->RecvTensorAsync(
-      &fetch->options, &fetch->request, &fetch->response,
-      [self, fetch, begin = Now()](const absl::Status& status) {
-        fetch->cache->ReleaseWorker(fetch->task, fetch->worker);
-        if (!self->Claim()) return;
-        StepRendezvous* rendezvous = self->rendezvous_.get();
-        rendezvous->endpoint()->Forget(rendezvous->step_id(), self->key_.FullKey(), self.get());
-        const tf::Tensor& tensor = fetch->response.tensor();
-        if (status.ok()) {
-          const ProfiledReceive event(self->Profiled(), tensor.TotalBytes(), Mode::kGrpc);
-          self->peer_->ReceivedByGrpc(*self, rendezvous->step_id(), self->key_.FullKey(),
-                                      tensor.TotalBytes(), begin);
-        }
-        self->Finish(status, tensor, fetch->response.metadata().is_dead());
-      });
-  // Otherwise an abort from before the call could be cancelled would be lost.
+  fetch->response.InitAlloc(device_, attributes_);
+  // Finish() may cancel the call until it ends, even from inside this function.
+  fetch->worker->RecvTensorAsync(&fetch->options, &fetch->request, &fetch->response,
+                                 [self, fetch, begin = Now()](const absl::Status& status) {
+                                   fetch->cache->ReleaseWorker(fetch->task, fetch->worker);
+                                   self->EndFetch(status, begin);
+                                 });
+  // Otherwise a cancellation from before the call could be cancelled would be lost.
   if (claimed()) fetch->options.StartCancel();
+}
+
+void RecvCall::EndFetch(const absl::Status& status, Nanos begin) {
+  std::function<void()> finish;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    fetch_->ended = true;
+    finish = std::exchange(finish_, nullptr);
+  }
+  if (finish != nullptr) return finish();
+  if (!Claim()) return;  // what claimed it calls Finish()
+  rendezvous_->endpoint()->Forget(rendezvous_->step_id(), key_.FullKey(), this);
+  const tf::Tensor& tensor = fetch_->response.tensor();
+  if (status.ok()) {
+    const ProfiledReceive event(Profiled(), tensor.TotalBytes(), Mode::kGrpc);
+    peer_->ReceivedByGrpc(*this, rendezvous_->step_id(), key_.FullKey(), tensor.TotalBytes(),
+                          begin);
+  }
+  Place(status, tensor, fetch_->response.metadata().is_dead());
 }
 
 }  // namespace rdma_transport

@@ -2,6 +2,7 @@
 // whichever comes first, and calls TensorFlow back exactly once.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,15 +20,11 @@ namespace rdma_transport {
 // Thread-safe. Lives at least until it has called TensorFlow back.
 class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv {
  public:
-  enum class Use {
-    kInKernels,
-    kCopied,  // to a device
-  };
-
-  // `direct`: where a card reads the tensor if it can; may be null.
+  // `direct`: the memory of the accelerator that `args` want the tensor in. Null: the host's
+  // memory.
   RecvCall(StepRendezvous* rendezvous, const tensorflow::Rendezvous::ParsedKey& key,
            const tensorflow::Rendezvous::Args& args, tensorflow::Rendezvous::DoneCallback done,
-           Use use = Use::kInKernels, std::shared_ptr<DirectDestination> direct = nullptr);
+           std::shared_ptr<DirectDestination> direct);
   ~RecvCall() override;
 
   // Registers with the step and asks the endpoint for the tensor.
@@ -47,6 +44,9 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
  private:
   struct GrpcFetch;
 
+  // The RecvTensor call, made at `begin`, has ended.
+  void EndFetch(const absl::Status& status, Nanos begin);
+
   std::shared_ptr<RecvCall> Self() {
     return std::static_pointer_cast<RecvCall>(PendingRecv::shared_from_this());
   }
@@ -54,15 +54,18 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   // Whether the tensor may lie in a producer's memory, or in a slot.
   bool MayShare() const;
   ProfiledTensor Profiled() const;
-  // Calls TensorFlow back. Only the caller that claimed this may call it.
+  // Takes the tensor where it belongs, and finishes. Only the caller that claimed this may call it.
+  void Place(const absl::Status& status, const tensorflow::Tensor& tensor, bool dead);
+  // Calls TensorFlow back, when no RecvTensor call of this uses the session any more. Only the
+  // caller that claimed this may call it.
   void Finish(const absl::Status& status, const tensorflow::Tensor& tensor, bool dead);
 
   // TensorFlow holds it until `done_` returns. OnUseGrpc() may still run then, on another thread.
   const tsl::core::RefCountPtr<StepRendezvous> rendezvous_;
   const tensorflow::Rendezvous::ParsedKey key_;
   const tensorflow::Rendezvous::Args args_;
+  tensorflow::AllocatorAttributes attributes_;  // of the host's memory to which it comes
   tensorflow::Rendezvous::DoneCallback done_;
-  const Use use_;
   const std::shared_ptr<DirectDestination> direct_;
   tensorflow::Device* device_ = nullptr;
   Peer* peer_ = nullptr;
@@ -73,6 +76,7 @@ class RecvCall final : public tensorflow::BaseRecvTensorCall, public PendingRecv
   mutable std::mutex mu_;
   absl::Status status_;
   std::shared_ptr<GrpcFetch> fetch_;
+  std::function<void()> finish_;  // what the end of `fetch_` calls
 };
 
 }  // namespace rdma_transport

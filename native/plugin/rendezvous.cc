@@ -6,8 +6,8 @@
 
 #include "fabric/fabric.h"
 #include "plugin/device_memory.h"
-#include "plugin/device_recv.h"
 #include "plugin/device_send.h"
+#include "plugin/direct_destination.h"
 #include "plugin/grpc_send.h"
 #include "plugin/recv_call.h"
 #include "plugin/send_op.h"
@@ -80,13 +80,18 @@ void Rendezvous::StartAbort(const absl::Status& status) {
 
 void Rendezvous::RecvFromRemoteAsync(const ParsedKey& parsed, const tf::Rendezvous::Args& args,
                                      DoneCallback done) {
-  tf::Device* device = nullptr;
+  std::shared_ptr<DirectDestination> in_device;
   if (parsed.dst.type != tf::DEVICE_CPU) {
+    tf::Device* device = nullptr;
     const absl::Status found = session()->device_mgr()->LookupDevice(parsed.dst_device, &device);
     if (!found.ok()) return done(found, tf::Rendezvous::Args(), args, tf::Tensor(), false);
+    if (InDeviceMemory(*device, args.alloc_attrs)) {
+      in_device =
+          std::make_shared<DirectDestination>(device, args.device_context, args.alloc_attrs);
+    }
   }
-  if (device != nullptr) return RecvOnDevice(this, device, parsed, args, std::move(done));
-  RecvCall::Run(std::make_shared<RecvCall>(this, parsed, args, std::move(done)));
+  RecvCall::Run(
+      std::make_shared<RecvCall>(this, parsed, args, std::move(done), std::move(in_device)));
 }
 
 void RendezvousMgr::RecvLocalAsync(int64_t step_id, const tf::Rendezvous::ParsedKey& parsed,

@@ -110,11 +110,6 @@ absl::Status StepRendezvous::SendInPlace(Peer* peer, const ParsedKey& key, const
   return ToTensorFlow(status, peer->task());
 }
 
-absl::Status StepRendezvous::Announce(Peer* peer, const ParsedKey& key, const tf::Tensor& tensor,
-                                      FallbackSend* fallback) {
-  return SendWith(Outgoing(), peer, key, tensor, fallback);
-}
-
 absl::Status StepRendezvous::SendWith(Outgoing outgoing, Peer* peer, const ParsedKey& key,
                                       const tf::Tensor& tensor, FallbackSend* fallback) {
   Dimensions dims;

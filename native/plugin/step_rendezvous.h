@@ -42,9 +42,6 @@ class StepRendezvous : public tensorflow::BaseRemoteRendezvous {
   absl::Status SendInPlace(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
                            std::shared_ptr<fabric::Region> region, FallbackSend* fallback,
                            bool* sent);
-  // Sends the type and shape of a tensor whose chunks follow, see chunks.h.
-  absl::Status Announce(Peer* peer, const ParsedKey& key, const tensorflow::Tensor& tensor,
-                        FallbackSend* fallback);
   // TensorFlow's own Send(), which keeps the tensor for a RecvTensor call.
   absl::Status SendByGrpc(const ParsedKey& key, const tensorflow::Rendezvous::Args& args,
                           const tensorflow::Tensor& tensor, bool is_dead) {
