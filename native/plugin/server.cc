@@ -155,6 +155,10 @@ class RdmaServer final : public tf::GrpcServer {
     if (local_devices == nullptr) {
       tf::SessionOptions options;
       options.config = server_def().default_session_config();
+      // As in GrpcServer::Init(): XLA's collectives find the GPUs of all tasks by it.
+      auto* gpus = options.config.mutable_gpu_options()->mutable_experimental();
+      gpus->set_populate_pjrt_gpu_client_creation_info(true);
+      gpus->set_node_id(server_def().task_index());
       std::vector<std::unique_ptr<tf::Device>> devices;
       status = MakeDevices(options, TaskOf(server_def()), runtime_, &devices);
       if (!status.ok()) return status;
