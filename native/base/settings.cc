@@ -347,6 +347,10 @@ std::vector<SettingRow> MakeTable() {
                         "changed is an error",
                         {{"on", [](Settings* s) { s->checksum = true; }},
                          {"off", [](Settings* s) { s->checksum = false; }}}));
+  rows.push_back(Text("COPY_INPUTS_OF", "",
+                      "custom operations, by type, that keep an input or write into it without "
+                      "asking TensorFlow; separated by commas. They get copies of what arrives",
+                      &Settings::copy_inputs_of));
   const auto gpu_direct = [](GpuDirect mode) {
     return [mode](Settings* s) { s->gpu_direct = mode; };
   };

@@ -67,6 +67,7 @@ struct Settings {
   bool calls_over_fabric = true;   // false: worker calls of each step go over gRPC
   bool direct_collectives = true;  // false: TensorFlow's own algorithms
   bool checksum = false;
+  std::string copy_inputs_of;  // types of operations, separated by commas
   GpuDirect gpu_direct = GpuDirect::kAuto;
   std::string cuda_library;  // argument of dlopen()
   Nanos spin = 0;

@@ -1,11 +1,13 @@
 #include "plugin/cpu_device.h"
 
+#include <algorithm>
 #include <cstring>
 #include <forward_list>
-#include <string_view>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "fabric/fabric.h"
 #include "plugin/accelerators.h"
@@ -52,14 +54,17 @@ bool IsValueOutsideArena(const OpKernel& kernel, const Tensor& input) {
 // not pin a producer's memory, and a producer's memory must not change. What a function returns may
 // be written through DLPack.
 bool NeedsOwnInput(const OpKernel& kernel) {
-  static constexpr std::string_view kTypes[] = {"AssignVariableOp", "InplaceUpdate", "InplaceAdd",
-                                                "InplaceSub",       "PyFunc",        "EagerPyFunc",
-                                                "PyFuncStateless",  "_Retval"};
-  const auto type = kernel.type_string_view();
-  for (const std::string_view candidate : kTypes) {
-    if (std::string_view(type.data(), type.size()) == candidate) return true;
-  }
-  return false;
+  static const auto* types = [] {
+    auto* all = new std::vector<std::string>{"AssignVariableOp", "InplaceUpdate", "InplaceAdd",
+                                             "InplaceSub",       "PyFunc",        "EagerPyFunc",
+                                             "PyFuncStateless",  "_Retval"};
+    const std::string& custom = ProcessRuntimeIfMade()->settings().copy_inputs_of;
+    for (const absl::string_view type : absl::StrSplit(custom, absl::ByAnyChar(", "))) {
+      if (!type.empty()) all->emplace_back(type);
+    }
+    return all;
+  }();
+  return std::find(types->begin(), types->end(), kernel.type_string_view()) != types->end();
 }
 
 Tensor CopyOf(const Tensor& tensor, tensorflow::Allocator* allocator) {

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bench.support.cluster import Cluster
 from tests.support import forked
-from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, v1
+from tests.support.graphs import A, B, C, Graph, assert_equal_over_both, same_bits, v1
 
 pytestmark = pytest.mark.timeout(120)
 Clusters = dict[str, Cluster]
@@ -206,6 +206,20 @@ def test_a_kernel_that_writes_without_asking_writes_into_a_copy(
     results = assert_equal_over_both(clusters, build, steps=2)
     for _, after in results if name != "InplaceUpdate" else results[:0]:
         assert after.tobytes() == ORIGINAL.tobytes()
+
+
+def test_operations_that_a_setting_names_get_copies() -> None:
+    def build() -> Any:
+        with tf.device(A):
+            source = tf.identity(tf.constant(ORIGINAL))
+        with tf.device(B):
+            return [tf.negative(source), tf.abs(source)]
+
+    setting = {"RDMA_TRANSPORT_COPY_INPUTS_OF": "NoSuchOp, Neg"}
+    with Cluster({"a": 1, "b": 1}, environment=setting) as cluster, Graph(cluster, build) as graph:
+        for _ in range(3):
+            assert same_bits(graph.run(), [-ORIGINAL, ORIGINAL])
+        assert cluster["b", 0].stats()["copied_bytes"] == 3 * ORIGINAL.nbytes
 
 
 # How a reference variable of ones may be overwritten in place; each leaves no element as it was.
