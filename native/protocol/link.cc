@@ -17,8 +17,7 @@ Status Link::Open() {
   dynamic_receiver_ = std::make_unique<DynamicReceiver>(context_, channel_, notifier_);
   static_sender_ =
       std::make_unique<StaticSender>(context_, channel_.get(), notifier_.get(), &outstanding_);
-  static_receiver_ = std::make_unique<StaticReceiver>(context_, channel_, notifier_,
-                                                      [owner = owner_] { owner->ArmTimer(); });
+  static_receiver_ = std::make_unique<StaticReceiver>(context_, channel_, notifier_);
   calls_ = std::make_shared<Calls>(channel_.get(), notifier_);
   return OkStatus();
 }
@@ -147,7 +146,8 @@ Status Link::DispatchControl(const ControlMessage& message) {
       static_receiver_->OnRetire(message.value);
       return OkStatus();
     case MessageType::kRequestSlots:
-      return static_receiver_->OnRequestSlots(message.value, message.generation);
+      return static_receiver_->OnRequestSlots(message.value, message.generation,
+                                              shared_from_this());
     case MessageType::kReturnSlot:
       return static_receiver_->OnReturnSlot(message.value);
     case MessageType::kForget:
@@ -331,11 +331,6 @@ bool Link::Tick(Nanos now, bool excuse) {
     return true;
   }
   static_sender_->Tick(now);
-  const Status provided = static_receiver_->Tick();
-  if (!provided.ok()) {
-    channel_->Close(provided);
-    return false;
-  }
   const bool queued = !notifier_->SendQueued();
   if (!AwaitsPeer()) {
     liveness_.OnIdle();

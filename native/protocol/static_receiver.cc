@@ -42,6 +42,7 @@ Status StaticReceiver::OnEdge(const TensorMessage& message) {
 
 Status StaticReceiver::JoinPool(uint64_t number, uint64_t bytes) {
   if (number > UINT32_MAX) return Broken("a pool of slots with an invalid number");
+  std::lock_guard<std::mutex> lock(mu_);
   Pool& pool = pools_[static_cast<uint32_t>(number)];
   if (pool.edges > 0 && pool.bytes != bytes) return Broken("a pool with slots of different sizes");
   pool.bytes = bytes;
@@ -55,6 +56,7 @@ void StaticReceiver::OnRetire(uint64_t number) {
   if (found == edges_.end()) return;
   const EdgeSpec& spec = found->second.spec;
   described_bytes_ -= spec.key.size() + spec.dims.size() * sizeof(int64_t);
+  std::lock_guard<std::mutex> lock(mu_);
   const auto pool = pools_.find(found->second.pool);
   if (pool != pools_.end() && --pool->second.edges == 0) pools_.erase(pool);
   edges_.erase(found);
@@ -67,66 +69,58 @@ void StaticReceiver::Abandon() {
 }
 
 bool StaticReceiver::HasReceiverSlots() const {
+  std::lock_guard<std::mutex> lock(mu_);
   return std::any_of(pools_.begin(), pools_.end(),
                      [](const auto& entry) { return !entry.second.slots.empty(); });
 }
 
-Status StaticReceiver::OnRequestSlots(uint64_t pool, uint32_t count) {
+Status StaticReceiver::OnRequestSlots(uint64_t pool, uint32_t count,
+                                      std::shared_ptr<const void> link) {
+  std::unique_lock<std::mutex> lock(mu_);
   const auto found = pool > UINT32_MAX ? pools_.end() : pools_.find(static_cast<uint32_t>(pool));
   if (found == pools_.end()) return OkStatus();  // its edges were removed in the meantime
   Pool& wanted = found->second;
-  if (wanted.bytes == 0) return OkStatus();
-  for (uint32_t i = 0; i < count; ++i) {
+  count = std::min(count, memory::MaxReceiverSlots(wanted.edges));
+  for (; count > 0 && wanted.bytes > 0; --count) {
     char* memory = context_.receive_arena->AllocateIfThere(wanted.bytes);
-    if (memory == nullptr) {
-      MakeElsewhere(found->first, wanted.bytes,
-                    std::min(count - i, memory::MaxReceiverSlots(wanted.edges)));
-      return OkStatus();
-    }
-    RDMA_RETURN_IF_ERROR(ProvideSlot(found->first, &wanted, Hold(context_.receive_arena, memory)));
+    if (memory == nullptr) break;
+    RDMA_RETURN_IF_ERROR(ProvideSlotLocked(found->first, &wanted, Hold(memory)));
+  }
+  const uint64_t bytes = wanted.bytes;
+  lock.unlock();
+  if (count > 0 && bytes > 0) {
+    MakeElsewhere(static_cast<uint32_t>(pool), bytes, count, std::move(link));
   }
   return OkStatus();
 }
 
-StaticReceiver::SlotMemory StaticReceiver::Hold(memory::Arena* arena, char* memory) {
-  return SlotMemory(memory, [arena](const void* held) {
+StaticReceiver::SlotMemory StaticReceiver::Hold(char* memory) const {
+  return SlotMemory(memory, [arena = context_.receive_arena](const void* held) {
     arena->Free(static_cast<char*>(const_cast<void*>(held)));
   });
 }
 
 // A slab takes a second for each GiB, and other peers must be polled meanwhile.
-void StaticReceiver::MakeElsewhere(uint32_t number, uint64_t bytes, uint32_t count) const {
-  std::function<void()> make = [arena = context_.receive_arena, made = made_, number, bytes,
-                                count] {
+void StaticReceiver::MakeElsewhere(uint32_t number, uint64_t bytes, uint32_t count,
+                                   std::shared_ptr<const void> link) {
+  std::function<void()> make = [this, number, count, bytes, link = std::move(link)] {
     Poller::LongWorkAhead();
     for (uint32_t i = 0; i < count; ++i) {
-      char* memory = arena->Allocate(bytes);
-      if (memory == nullptr) break;
-      SlotMemory slot = Hold(arena, memory);
-      std::lock_guard<std::mutex> lock(made->mu);
-      made->slots.emplace_back(number, std::move(slot));
+      char* memory = context_.receive_arena->Allocate(bytes);
+      if (memory == nullptr) return;
+      SlotMemory slot = Hold(memory);
+      std::lock_guard<std::mutex> lock(mu_);
+      const auto found = pools_.find(number);
+      if (found == pools_.end()) return;  // its edges were removed in the meantime
+      const Status provided = ProvideSlotLocked(number, &found->second, std::move(slot));
+      if (!provided.ok()) return channel_->Close(provided);
     }
-    made->wake();
   };
   if (!Poller::Defer(&make)) make();
 }
 
-Status StaticReceiver::Tick() {
-  std::vector<std::pair<uint32_t, SlotMemory>> slots;
-  {
-    std::lock_guard<std::mutex> lock(made_->mu);
-    slots.swap(made_->slots);
-  }
-  for (auto& [number, slot] : slots) {
-    const auto found = pools_.find(number);
-    if (found == pools_.end()) continue;  // its edges were removed in the meantime
-    RDMA_RETURN_IF_ERROR(ProvideSlot(number, &found->second, std::move(slot)));
-  }
-  return OkStatus();
-}
-
 // Gives the memory back if the slot is not wanted any more, or the sender cannot be told.
-Status StaticReceiver::ProvideSlot(uint32_t number, Pool* pool, SlotMemory slot) {
+Status StaticReceiver::ProvideSlotLocked(uint32_t number, Pool* pool, SlotMemory slot) {
   if (pool->slots.size() >= memory::MaxReceiverSlots(pool->edges)) return OkStatus();
   fabric::RemoteSpan span;
   if (!channel_->Locate(slot.get(), &span)) return OkStatus();
@@ -150,6 +144,7 @@ Status StaticReceiver::ProvideSlot(uint32_t number, Pool* pool, SlotMemory slot)
 
 Status StaticReceiver::OnReturnSlot(uint64_t credit) {
   const uint64_t number = credit >> 16;
+  std::lock_guard<std::mutex> lock(mu_);
   const auto found =
       number > UINT32_MAX ? pools_.end() : pools_.find(static_cast<uint32_t>(number));
   if (found == pools_.end()) return OkStatus();  // its edges were removed in the meantime
@@ -200,9 +195,13 @@ Status StaticReceiver::OnStatic(const StaticMessage& message, std::string_view s
 
 Status StaticReceiver::TakeFromPool(uint32_t pool, const StaticMessage& message,
                                     Delivery* delivery) {
-  const auto& slots = pools_.at(pool).slots;
-  if (message.slot >= slots.size()) return Broken("a tensor in a slot that was not agreed on");
-  const std::shared_ptr<const void>& slot = slots[message.slot];
+  SlotMemory slot;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto& slots = pools_.at(pool).slots;
+    if (message.slot >= slots.size()) return Broken("a tensor in a slot that was not agreed on");
+    slot = slots[message.slot];
+  }
   delivery->data = static_cast<const char*>(slot.get());
   delivery->exclusive = true;
   bool* read_later = nullptr;

@@ -2,7 +2,6 @@
 // validated: a slot outside its memory, or one that was never agreed on, closes the channel.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -23,22 +22,16 @@ namespace rdma_transport {
 // Polling thread only. A DataLoss status means a protocol violation.
 class StaticReceiver {
  public:
-  // `context` must outlive it. `wake`, which may be called from any thread and late, makes Tick()
-  // run.
+  // `context` must outlive it.
   StaticReceiver(const LinkContext& context, std::shared_ptr<fabric::Channel> channel,
-                 std::shared_ptr<ReliableNotifier> notifier, std::function<void()> wake)
-      : context_(context),
-        channel_(std::move(channel)),
-        notifier_(std::move(notifier)),
-        made_(std::make_shared<Made>(std::move(wake))) {}
+                 std::shared_ptr<ReliableNotifier> notifier)
+      : context_(context), channel_(std::move(channel)), notifier_(std::move(notifier)) {}
 
   Status OnEdge(const TensorMessage& message);
   Status OnSlot(const SlotMessage& message);
-  // Provides as many slots as there is memory for, those that need a new slab in Tick(). Without
-  // slots, the pool's edges stay dynamic.
-  Status OnRequestSlots(uint64_t pool, uint32_t count);
-  // Provides the slots whose memory has come.
-  Status Tick();
+  // Provides as many slots as there is memory for, from another thread those that need a new slab.
+  // Without slots, the pool's edges stay dynamic. `link` owns this.
+  Status OnRequestSlots(uint64_t pool, uint32_t count, std::shared_ptr<const void> link);
   // Returns a slot in which no tensor will be announced. What was written there has arrived.
   Status OnReturnSlot(uint64_t credit);
   void OnRetire(uint64_t number);
@@ -74,18 +67,11 @@ class StaticReceiver {
     EdgeSpec spec;
   };
 
-  // Memory of slots that another thread has allocated, by pool.
-  struct Made {
-    explicit Made(std::function<void()> on_slot) : wake(std::move(on_slot)) {}
-    const std::function<void()> wake;
-    std::mutex mu;
-    std::vector<std::pair<uint32_t, SlotMemory>> slots;
-  };
-
   Status JoinPool(uint64_t number, uint64_t bytes);
-  static SlotMemory Hold(memory::Arena* arena, char* memory);
-  void MakeElsewhere(uint32_t number, uint64_t bytes, uint32_t count) const;
-  Status ProvideSlot(uint32_t number, Pool* pool, SlotMemory slot);
+  SlotMemory Hold(char* memory) const;
+  void MakeElsewhere(uint32_t number, uint64_t bytes, uint32_t count,
+                     std::shared_ptr<const void> link);
+  Status ProvideSlotLocked(uint32_t number, Pool* pool, SlotMemory slot);
   Status TakeFromPool(uint32_t pool, const StaticMessage& message, Delivery* delivery);
   Status TakeFromSource(const Edge& edge, const StaticMessage& message, Arrival* arrival);
 
@@ -97,10 +83,10 @@ class StaticReceiver {
   const LinkContext& context_;
   const std::shared_ptr<fabric::Channel> channel_;
   const std::shared_ptr<ReliableNotifier> notifier_;
-  const std::shared_ptr<Made> made_;
   std::unordered_map<uint32_t, Edge> edges_;  // by number
-  std::unordered_map<uint32_t, Pool> pools_;  // by number
   size_t described_bytes_ = 0;                // of their keys and shapes
+  mutable std::mutex mu_;                     // guards `pools_`
+  std::unordered_map<uint32_t, Pool> pools_;  // by number
 };
 
 }  // namespace rdma_transport

@@ -25,7 +25,7 @@ class StaticReceiverTest : public ::testing::Test {
   }
 
   const LinkContext context_ = {};
-  StaticReceiver receiver_{context_, nullptr, nullptr, [] {}};
+  StaticReceiver receiver_{context_, nullptr, nullptr};
 };
 
 TEST_F(StaticReceiverTest, WhatIsKeptDoesNotDependOnTheNumbers) {
@@ -73,7 +73,7 @@ TEST_F(StaticReceiverTest, ThePoolOfAnEdgeIsChecked) {
   EXPECT_FALSE(receiver_.OnReturnSlot(CreditOf(7, 0)).ok());
   receiver_.OnRetire(1);
   receiver_.OnRetire(2);
-  EXPECT_TRUE(receiver_.OnRequestSlots(7, 1).ok()) << "it may arrive late";
+  EXPECT_TRUE(receiver_.OnRequestSlots(7, 1, nullptr).ok()) << "it may arrive late";
   EXPECT_TRUE(receiver_.OnReturnSlot(CreditOf(7, 0)).ok()) << "and so may this";
   EXPECT_TRUE(receiver_.OnEdge(longer).ok()) << "the pool was removed with its last edge";
 }
