@@ -62,7 +62,7 @@ class CombinedChannel final : public Channel {
       Append(device_->members_[i].name, &address);
       Append(candidates_[i]->Address(), &address);
     }
-    return address;
+    return address + refused_address_;
   }
 
   void Authenticate(std::string key) override {
@@ -87,24 +87,33 @@ class CombinedChannel final : public Channel {
   }
 
   Status Connect(std::string_view peer_address, Role role) override {
-    size_t member = 0;
-    std::string_view inner;
-    RDMA_RETURN_IF_ERROR(device_->Choose(peer_address, &member, &inner));
+    CombinedDevice::Choice choice;
+    RDMA_RETURN_IF_ERROR(device_->Choose(peer_address, &choice));
     std::vector<std::shared_ptr<Channel>> others(candidates_.size());
     std::shared_ptr<Channel> chosen;
     {
       std::lock_guard<std::mutex> lock(mu_);
       candidates_.swap(others);
-      chosen = candidates_[member] = std::move(others[member]);
+      for (const size_t i : choice.refused) {
+        if (others[i] == nullptr) continue;
+        Append(device_->members_[i].name, &refused_address_);
+        Append(others[i]->Address(), &refused_address_);
+      }
+      reasons_ = std::move(choice.reasons);
+      chosen = candidates_[choice.member] = std::move(others[choice.member]);
     }
     if (chosen == nullptr)
       return Status(Code::kUnavailable, "that fabric could not open a channel");
     chosen_.store(chosen.get());
-    return chosen->Connect(inner, role);
+    return chosen->Connect(choice.address, role);
   }
 
   const char* fabric() const override { return chosen() == nullptr ? "" : chosen()->fabric(); }
-  std::string Route() const override { return chosen() == nullptr ? "" : chosen()->Route(); }
+  std::string Route() const override {
+    if (chosen() == nullptr) return "";
+    std::lock_guard<std::mutex> lock(mu_);
+    return chosen()->Route() + reasons_;
+  }
   bool MapsPeer() const override { return chosen()->MapsPeer(); }
   bool Copies() const override { return chosen()->Copies(); }
   bool OutlivedByTransfers() const override { return chosen()->OutlivedByTransfers(); }
@@ -158,7 +167,10 @@ class CombinedChannel final : public Channel {
 
   mutable std::mutex mu_;
   std::vector<std::shared_ptr<Channel>> candidates_;  // by member
-  std::atomic<Channel*> chosen_{nullptr};             // one of them; never changes once set
+  // Of members that are better than the chosen one, but ruled out: the peer, too, finds out why.
+  std::string refused_address_;
+  std::string reasons_;
+  std::atomic<Channel*> chosen_{nullptr};  // one of them; never changes once set
 };
 
 std::vector<PortReport> CombinedDevice::Ports() const {
@@ -180,8 +192,7 @@ std::string CombinedDevice::Summary() const {
   return summary;
 }
 
-Status CombinedDevice::Choose(std::string_view address, size_t* chosen,
-                              std::string_view* inner) const {
+Status CombinedDevice::Choose(std::string_view address, Choice* choice) const {
   std::vector<Entry> entries;
   RDMA_RETURN_IF_ERROR(Split(address, &entries));
   std::string reasons;
@@ -198,20 +209,23 @@ Status CombinedDevice::Choose(std::string_view address, size_t* chosen,
     }
     const Status reaches = members_[i].device->Reaches(entry->address);
     if (reaches.ok()) {
-      *chosen = i;
-      *inner = entry->address;
+      choice->member = i;
+      choice->address = entry->address;
       return OkStatus();
     }
     add_reason(members_[i].name, reaches.message());
+    if (reaches.code() == Code::kPermissionDenied) {
+      choice->refused.push_back(i);
+      choice->reasons += "; not " + members_[i].name + ": " + reaches.message();
+    }
   }
   for (const Absent& absent : absent_) add_reason(absent.name, absent.reason.message());
   return Status(Code::kUnavailable, "no fabric reaches it (" + reasons + ")");
 }
 
 Status CombinedDevice::Reaches(std::string_view channel_address) const {
-  size_t member = 0;
-  std::string_view inner;
-  return Choose(channel_address, &member, &inner);
+  Choice choice;
+  return Choose(channel_address, &choice);
 }
 
 Status CombinedDevice::Allocate(size_t length, Access access, void* place,

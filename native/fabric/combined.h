@@ -58,9 +58,15 @@ class CombinedDevice final : public Device {
  private:
   friend class CombinedChannel;
 
-  // Chooses the first member that both sides have and that reaches the peer. `inner` receives the
-  // peer's address on that member. Returns Unavailable if there is none.
-  Status Choose(std::string_view address, size_t* member, std::string_view* inner) const;
+  struct Choice {
+    size_t member = 0;
+    std::string_view address;     // the peer's, on that member
+    std::vector<size_t> refused;  // better members, which how the processes were started rules out
+    std::string reasons;          // why, for users
+  };
+  // Chooses the first member that both sides have and that reaches the peer. Returns Unavailable if
+  // there is none.
+  Status Choose(std::string_view address, Choice* choice) const;
 
   const std::vector<Member> members_;
   const std::vector<Absent> absent_;

@@ -309,7 +309,8 @@ class Device {
   // Returns false in a process that was forked from the one that opened the device.
   virtual bool Usable() const = 0;
   // Returns OK if a channel of this device can reach the channel with this address; otherwise the
-  // reason, as Unavailable or, for a malformed address, InvalidArgument.
+  // reason, as Unavailable; as PermissionDenied, if this fabric would reach it but for how the two
+  // processes were started; or for a malformed address, as InvalidArgument.
   virtual Status Reaches(std::string_view channel_address) const = 0;
 
   // Allocates and registers memory at `place`, an address range that the caller has reserved, or

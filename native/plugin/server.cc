@@ -1,7 +1,12 @@
 // The server behind protocol='rdma': TensorFlow's gRPC server as the control plane, with this
 // transport's devices, rendezvous, worker service and worker stubs.
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -56,6 +61,28 @@ size_t TasksOnHost(const tf::ServerDef& server_def) {
   return std::max<size_t>(tasks[own], 1);
 }
 
+// Why a server cannot listen at a port of this host: what another attempt says.
+std::string WhyNotBound(int port) {
+  const int one = 1;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (made < 0) return StatusFromErrno(errno, "socket").message();
+  setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  int error = bind(made, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+                      listen(made, 1) != 0
+                  ? errno
+                  : 0;
+  close(made);
+  if (error == 0) return "the port is free now, so another process had it for a moment";
+  const std::string number = std::to_string(port);
+  if (error == EADDRINUSE) {
+    return "another process listens there (`ss -ltnp sport = :" + number + "` shows which)";
+  }
+  return StatusFromErrno(error, "bind to port " + number).message();
+}
+
 class RdmaServer final : public tf::GrpcServer {
  public:
   static absl::Status Create(const tf::ServerDef& server_def, tf::DeviceMgr* local_devices,
@@ -65,7 +92,7 @@ class RdmaServer final : public tf::GrpcServer {
     if (!status.ok()) return ToTensorFlow(status);
     std::unique_ptr<RdmaServer> server(new RdmaServer(server_def, runtime));
     const absl::Status made = server->InitAll(local_devices);
-    if (!made.ok()) return Explain(made, server_def);
+    if (!made.ok()) return made;
     *out = std::move(server);
     return absl::OkStatus();
   }
@@ -117,11 +144,12 @@ class RdmaServer final : public tf::GrpcServer {
     runtime_->ShareMemory(endpoint_, TasksOnHost(server_def));
   }
 
-  static absl::Status Explain(const absl::Status& status, const tf::ServerDef& server_def) {
+  // gRPC says only that it could not start.
+  absl::Status Explain(const absl::Status& status, int port) {
     if (status.code() != absl::StatusCode::kUnknown) return status;
     return absl::Status(status.code(), std::string(status.message()) + " for " +
-                                           TaskOf(server_def) +
-                                           ": is its port in use by another process?");
+                                           TaskOf(server_def()) + " at port " +
+                                           std::to_string(port) + ": " + WhyNotBound(port));
   }
 
   // Uses a separate worker cache for that cluster.
@@ -183,7 +211,7 @@ class RdmaServer final : public tf::GrpcServer {
       made_collectives = NewCollectiveMgr(server_def(), env, &mgr);
       return mgr;
     };
-    status = Init(options);
+    status = Explain(Init(options), port);
     status.Update(made_collectives);
     if (!status.ok()) return status;
     static auto* pool = new InlinePool(worker_env()->compute_pool, AllAnnounce(*local_devices));

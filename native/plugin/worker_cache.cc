@@ -4,6 +4,7 @@
 
 #include "plugin/device_names.h"
 #include "plugin/remote_calls.h"
+#include "plugin/silent_tasks.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 
@@ -14,8 +15,9 @@ namespace tf = tensorflow;
 
 class RemoteWorker final : public tf::WorkerInterface {
  public:
-  RemoteWorker(tf::WorkerInterface* inner, Peer* peer, std::shared_ptr<ReceiptLog> receipts)
-      : inner_(inner), peer_(peer), receipts_(std::move(receipts)) {}
+  RemoteWorker(tf::WorkerInterface* inner, Peer* peer, std::string address,
+               std::shared_ptr<ReceiptLog> receipts)
+      : inner_(inner), peer_(peer), address_(std::move(address)), receipts_(std::move(receipts)) {}
   ~RemoteWorker() override = default;
 
   Peer* peer() const { return peer_; }
@@ -37,6 +39,7 @@ class RemoteWorker final : public tf::WorkerInterface {
   void GetStatusAsync(tf::CallOptions* opts, const tf::GetStatusRequest* request,
                       tf::GetStatusResponse* response, bool fail_fast,
                       tf::StatusCallback done) override {
+    if (!fail_fast) done = ReportSilence(peer_->task(), address_, std::move(done));
     inner_->GetStatusAsync(opts, request, response, fail_fast, std::move(done));
   }
   void CreateWorkerSessionAsync(const tf::CreateWorkerSessionRequest* request,
@@ -101,6 +104,7 @@ class RemoteWorker final : public tf::WorkerInterface {
  private:
   tf::WorkerInterface* const inner_;
   Peer* const peer_;
+  const std::string address_;
   const std::shared_ptr<ReceiptLog> receipts_;
 };
 
@@ -122,11 +126,9 @@ WorkerCache::WorkerCache(std::unique_ptr<tf::WorkerCacheInterface> inner, Endpoi
 tf::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& target) {
   tf::WorkerInterface* worker = inner_->GetOrCreateWorker(target);
   if (worker == nullptr || target == self_) return worker;
-  const auto address = addresses_.find(target);
-  return new RemoteWorker(
-      worker,
-      endpoint_->GetPeer(target, address == addresses_.end() ? std::string() : address->second),
-      receipts_);
+  const auto found = addresses_.find(target);
+  const std::string address = found == addresses_.end() ? std::string() : found->second;
+  return new RemoteWorker(worker, endpoint_->GetPeer(target, address), address, receipts_);
 }
 
 void WorkerCache::ReleaseWorker(const std::string& target, tf::WorkerInterface* worker) {

@@ -253,3 +253,28 @@ def test_a_peer_that_is_not_there_is_an_error() -> None:
         with pytest.raises((tf.errors.UnavailableError, tf.errors.AbortedError)):
             graph.run(timeout_in_ms=30000)
         assert time.monotonic() - start < 10 + patient(SLACK)
+
+
+def test_a_task_that_has_not_started_is_named_to_those_that_wait() -> None:
+    spec = {"a": [f"127.0.0.1:{free_port()}"], "b": [f"127.0.0.1:{free_port()}"]}
+    tasks = [Task("a", 0, "rdma", spec)]
+    try:
+        assert tasks[0].wait_ready() == {"ready": True}
+
+        def begin() -> None:
+            with tf.Graph().as_default():
+                one = tf.constant(1)
+                with v1.Session("grpc://" + spec["a"][0]) as opened:
+                    opened.run(one)  # when all tasks have answered
+
+        waiting = threading.Thread(target=begin, daemon=True)
+        waiting.start()
+        named = f"no answer for 10 s from /job:b/replica:0/task:0 ({spec['b'][0]})"
+        assert eventually(lambda: named in tasks[0].logged(), 30), tasks[0].logged()
+        tasks.append(Task("b", 0, "rdma", spec))
+        assert tasks[1].wait_ready() == {"ready": True}
+        waiting.join(patient(30))
+        assert not waiting.is_alive()
+    finally:
+        for task in tasks:
+            task.end()

@@ -46,9 +46,24 @@ def test_a_port_in_use_is_an_error() -> None:
         assert holder.wait_ready() == {"ready": True}
         answer, _ = start({}, cluster=spec)
         assert "error" in answer
-        assert "port in use" in answer["message"]
+        port = spec["a"][0].rpartition(":")[2]
+        assert f"at port {port}: another process listens there" in answer["message"]
     finally:
         holder.end()
+
+
+@pytest.mark.parametrize("protocol", ["rmda", "RDMA", "rdma://", "grpc+gdr", "verbs", "rdam "])
+def test_a_misspelt_protocol_is_one_line_with_the_right_name(protocol: str) -> None:
+    answer, _ = start({}, protocol=protocol)
+    assert answer["error"] == "InvalidArgumentError"
+    assert f"no protocol '{protocol}'; did you mean 'rdma'?" in answer["message"]
+    assert "\n" not in answer["message"]
+
+
+def test_what_is_no_name_of_this_transport_is_left_to_tensorflow() -> None:
+    answer, _ = start({}, protocol="quic")
+    assert answer["error"] == "NotFoundError"
+    assert "No server factory registered" in answer["message"]
 
 
 def test_a_cluster_without_this_task_is_an_error() -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(480, func_only=True)
 EXAMPLES = ROOT / "examples" / "slurm"
 JOB_SECONDS = 150  # for a job to start and end on a busy machine
 MIRRORED_STEPS = 1200
-NO_SHARED_MEMORY = "no fabric reaches it (shm: it is on another host, in another network namespace"
+NO_SHARED_MEMORY = "no fabric reaches it (shm: it is in another network namespace of this host"
 ON_TWO_NODES = ("--nodes=2", "--ntasks=3", "--distribution=block")
 
 

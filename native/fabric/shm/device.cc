@@ -137,9 +137,7 @@ bool ShmDevice::Locate(const void* data, RemoteSpan* span) const {
 Status ShmDevice::Reaches(std::string_view channel_address) const {
   ChannelAddress address;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(channel_address, &address));
-  if (address.host == host::HostIdentity()) return OkStatus();
-  return Status(Code::kUnavailable,
-                "it is on another host, in another network namespace, or of another user");
+  return host::CanShareMemory(address.host);
 }
 
 Status ShmDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) {
