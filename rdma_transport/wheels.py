@@ -13,6 +13,7 @@ DISTRIBUTIONS = (
     *("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "intel-tensorflow"),
     *("tensorflow-rocm", "tensorflow-aarch64"),
 )
+WHEEL = "rdma_transport-*.whl"  # as `make wheel` names it; no index has it
 BUILT_FOR = _native.TENSORFLOW_VERSION
 MINOR = ".".join(BUILT_FOR.split(".")[:2])
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define DIRECTORY "/../rdma_transport/lib/"
-#define REINSTALL "pip install --force-reinstall rdma_transport"
+#define REINSTALL "pip install --force-reinstall --no-deps rdma_transport-*.whl"
 
 /* In the order in which they need each other; the last one is the plugin. */
 static const char* const kLibraries[] = {"librdma_transport_core.so",

@@ -1,5 +1,6 @@
 """The command ``rdma-transport doctor``."""
 
+import os
 import socket
 import sys
 from pathlib import Path
@@ -44,6 +45,13 @@ def doctor(
     listen: Annotated[
         str, typer.Option(help="Listen on [HOST:]PORT for the --peer of one other doctor.")
     ] = "",
+    tf_config: Annotated[
+        str,
+        typer.Option(
+            help="Check all tasks of this TF_CONFIG, a JSON text or a file.  [default: that of the "
+            "environment]"
+        ),
+    ] = "",
     fabric: Annotated[
         str,
         typer.Option(
@@ -66,14 +74,15 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check this host for problems, and print a fix for each."""
+    from rdma_transport.doctor import cluster
     from rdma_transport.doctor import peer as peers
     from rdma_transport.doctor.context import Context, need_of, require, set_aside
     from rdma_transport.settings import read, silence
 
     if task and plan is None:
         raise BadInputError("--task needs a plan: add --plan plan.json")
-    if listen and (peer or plan):
-        raise BadInputError("--listen cannot be combined with --peer, --plan or --task")
+    if listen and (peer or plan or tf_config):
+        raise BadInputError("--listen is not for use with --peer, --plan, --task or --tf-config")
     if peer:
         peers.place(peer)
     if wait is not None and wait <= 0:
@@ -90,6 +99,7 @@ def doctor(
         required=fabric,
         need=need_of(plan, task) if plan else None,
         peer=peer,
+        tf_config=cluster.text_of(tf_config) if tf_config else os.environ.get("TF_CONFIG", ""),
         quick=quick,
         wait=_FOR_PEER if wait is None else wait,
     )

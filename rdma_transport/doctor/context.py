@@ -72,7 +72,7 @@ def _named(plan: Plan, task: str) -> Task:
 
 @dataclass(frozen=True)
 class Context:
-    """One run. ``required`` is the fabric given by --fabric, or empty.
+    """One run. ``required`` is the fabric given by --fabric, or empty. ``tf_config`` is JSON.
 
     ``given`` are the user's settings. ``environment`` are those settings without invalid values.
     """
@@ -80,6 +80,7 @@ class Context:
     required: str = ""
     need: Need | None = None
     peer: str = ""
+    tf_config: str = ""
     quick: bool = False
     wait: float = 10.0
     system: System = field(default_factory=System)

@@ -57,7 +57,10 @@ def _limit(letter: str, name: str, item: str, value: str = "infinity") -> dict[s
     }
 
 
-OPEN_FILES = _limit("n", "NOFILE", "nofile", "65536")
+OPEN_FILES = _limit("n", "NOFILE", "nofile", "65536") | {
+    "shell": "ulimit -n $(ulimit -Hn)    "
+    "# if that is too few: '* - nofile 65536' in /etc/security/limits.conf",
+}
 FILE_SIZE = _limit("f", "FSIZE", "fsize")
 ADDRESS_SPACE = _limit("v", "AS", "as") | {
     "docker": "LimitAS=infinity in the unit of docker    # docker run cannot set it",

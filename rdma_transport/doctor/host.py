@@ -1,4 +1,4 @@
-"""Checks of this host: shared memory, and a clock that is cheap to read."""
+"""Checks of this host: shared memory, what reaches others, and a clock that is cheap to read."""
 
 import time
 from collections.abc import Callable
@@ -20,12 +20,26 @@ def check_shared_memory(context: Context) -> Result:
     if context.fabric not in ("auto", "shm"):
         return Result("shm_transfer", SKIP, f"not tried: RDMA_TRANSPORT_FABRIC={context.fabric}")
     fix = {
-        "shell": "ulimit -n 65536; ulimit -f unlimited; ulimit -v unlimited",
+        "shell": "ulimit -n $(ulimit -Hn); ulimit -f unlimited; ulimit -v unlimited",
         "docker": "docker run --security-opt seccomp=unconfined ...    "
         "# if the profile forbids memfd_create",
         "kubernetes": "securityContext: {seccompProfile: {type: RuntimeDefault}} in the container",
     }
     return check_transfer("shm", fix)
+
+
+def check_between_hosts(context: Context) -> Result:
+    """Says what carries tensors to other hosts."""
+    name, port = "between_hosts", context.port
+    if context.fabric in ("auto", "verbs") and port is not None:
+        return Result(name, PASS, f"tensors to other hosts use RDMA (verbs, {port['name']})")
+    if context.fabric in ("auto", "libfabric") and context.providers:
+        offer = context.providers[0]
+        kind = f"libfabric, {offer['provider']} on {offer['interface']}"
+        if offer["provider"] == "tcp":
+            return Result(name, PASS, f"tensors to other hosts use TCP, not RDMA ({kind})")
+        return Result(name, PASS, f"tensors to other hosts use {kind}")
+    return Result(name, PASS, "tensors to other hosts use gRPC: no fabric reaches any")
 
 
 def cost(call: Callable[[], object]) -> float:
@@ -54,4 +68,4 @@ def check_clock(context: Context) -> Result:
     return Result("clock", PASS, f"{found}; clocks of two hosts need not agree")
 
 
-CHECKS = (check_shared_memory, check_clock)
+CHECKS = (check_shared_memory, check_between_hosts, check_clock)

@@ -16,6 +16,7 @@ from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result, setting
 from rdma_transport.doctor.transfer import CorruptedError
 from rdma_transport.doctor.worker_service import NoAnswerError, RefusedError, WorkerService
 from rdma_transport.fabric import Channel, Device, FabricError
+from rdma_transport.wheels import WHEEL
 
 PINGS = 200
 _GREETING_SECONDS = 1.0  # a doctor greets at once; a gRPC server may wait for its client
@@ -128,9 +129,9 @@ def _with_task(context: Context, service: WorkerService) -> Iterator[Result]:
         except RefusedError:
             why = "its server uses protocol='grpc', or the plugin is not installed there"
             fix = {
-                "shell": "pip install rdma_transport    # on that host; and set protocol='rdma' in "
+                "shell": f"pip install {WHEEL}    # on that host; and set protocol='rdma' in "
                 'its Server, or "rpc_layer": "rdma" in its TF_CONFIG',
-                "docker": "RUN pip install rdma_transport",
+                "docker": f"RUN pip install {WHEEL}",
             }
             yield Result("peer_plugin", _worst(context), "the peer does not use it", why, fix)
             yield _by_grpc(context, "the peer does not run the rdma_transport plugin", fix)
@@ -155,7 +156,7 @@ def _plugin(reply: dict[str, Any]) -> Result:
         f"this host has protocol version {_native.PROTOCOL_VERSION}: "
         "tasks with different versions fall back to gRPC"
     )
-    fix = {"shell": "pip install --upgrade rdma_transport    # the same version on all hosts"}
+    fix = {"shell": f"pip install {WHEEL}    # the same version on all hosts"}
     return Result("peer_plugin", FAIL, found, why, fix)
 
 
@@ -210,7 +211,7 @@ def _by_grpc(context: Context, reason: str, fix: dict[str, str] | None = None) -
     if "RDMA_TRANSPORT_FABRIC=grpc" in reason:
         fix = setting("FABRIC", "auto")
     if "RDMA_TRANSPORT_SECRET_FILE" in reason:
-        fix = secret.secret_fixes()
+        fix = secret.secret_fixes(context.environment.value("SECRET_FILE"))
     if "(libfabric, " in reason:
         fix = libfabric.fix_reach(context)
     return Result("peer_transport", _worst(context), found, why, fix or fixes.COMPARE)

@@ -26,6 +26,11 @@ def examine(context: Context) -> Iterator[tuple[str, Result]]:
     ):
         for check in checks:
             yield family, check(context)
+    if context.tf_config:
+        from rdma_transport.doctor import cluster
+
+        for result in cluster.examine(context):
+            yield "cluster of TF_CONFIG", result
     if context.peer:
         from rdma_transport.doctor import peer
 

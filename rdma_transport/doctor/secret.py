@@ -1,5 +1,7 @@
 """The job's secret: checks its file, and signs messages with it."""
 
+import shlex
+
 from rdma_transport import _native
 from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result
@@ -10,11 +12,15 @@ SERVICE_OF_DOCTORS = "doctor"
 _BY_NAME = "RDMA_TRANSPORT_SECRET_FILE"
 
 
-def secret_fixes(path: str = "/etc/job.secret") -> dict[str, str]:
-    """Return the lines that give tasks a secret at ``path``."""
+def secret_fixes(path: str = "") -> dict[str, str]:
+    """Return the lines that give a task the secret of its job; ``path`` is its file, if it has one.
+
+    None of them replaces a file that other tasks may have.
+    """
+    path = path or "/etc/job.secret"
     return {
-        "shell": f"(umask 077; openssl rand -hex 32 > {path})    "
-        f"# once; copy the file to every task; export {_BY_NAME}={path}",
+        "shell": f"export {_BY_NAME}={path}    # the same file as on the other tasks: copy it; "
+        "or make the job's first: " + _make(path),
         "systemd": f"LoadCredential=job.secret:{path}, "
         f"Environment={_BY_NAME}=%d/job.secret    # readable only by the unit's user",
         "docker": f"docker run -v {path}:{path}:ro -e {_BY_NAME}={path} ...    # chmod 600 {path}",
@@ -23,6 +29,22 @@ def secret_fixes(path: str = "/etc/job.secret") -> dict[str, str]:
         "slurm": f"chmod 600 {path}    # on a file system that all nodes share; "
         f"srun --export=ALL,{_BY_NAME}={path} ...",
     }
+
+
+def _make(path: str) -> str:
+    return f"(umask 077; openssl rand -hex 32 > {path})"
+
+
+def _file_fixes(path: str, problem: str) -> dict[str, str]:
+    """Return the lines that put the file right."""
+    quoted = shlex.quote(path)
+    if "group can read" in problem or "other users" in problem:
+        shell = f"chmod 600 {quoted}"
+    elif "No such file" in problem or "characters" in problem or "it is empty" in problem:
+        shell = f"{_make(quoted)}    # once; copy the file to every task"
+    else:
+        shell = f"ls -l {quoted}    # it must be a short file that this user can read"
+    return secret_fixes(path) | {"shell": shell}
 
 
 def check_secret(context: Context) -> Result:
@@ -35,10 +57,10 @@ def check_secret(context: Context) -> Result:
         count, warning = _native.read_secrets(path)
     except ValueError as error:
         why = "a server with protocol='rdma' does not start with this file"
-        return Result("secret", FAIL, str(error), why, secret_fixes(path))
+        return Result("secret", FAIL, str(error), why, _file_fixes(path, str(error)))
     if warning:
         why = "any user who can read the file can join the job"
-        return Result("secret", WARN, warning, why, secret_fixes(path))
+        return Result("secret", WARN, warning, why, _file_fixes(path, warning))
     found = f"{path}: signs with the first line" + (f", accepts {count}" if count > 1 else "")
     return Result("secret", PASS, found)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import site
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def plugin_file() -> Path | None:
 
 def check_plugin(context: Context) -> Result:
     """The plugin's files are where TensorFlow and the version guard look for them."""
-    again = _install("--force-reinstall --no-deps rdma_transport")
+    again = _install(f"--force-reinstall --no-deps {wheels.WHEEL}")
     if os.environ.get("RDMA_TRANSPORT_DISABLE") in ("1", "true"):
         why = "TensorFlow does not load the plugin, so there is no protocol 'rdma'"
         off = {
@@ -100,8 +101,11 @@ def check_plugin(context: Context) -> Result:
 def check_settings(context: Context) -> Result:
     """Every RDMA_TRANSPORT_* variable names a setting and has a valid value."""
     environment = context.given
-    fix = {"shell": "rdma-transport config    # shows each setting, its type and its default"}
     error = environment.error or context.malformed_devices or context.malformed_libfabric
+    named = " ".join(
+        re.findall(r"RDMA_TRANSPORT_\w+(?=[:=]| is not)", error or " ".join(environment.warnings))
+    )
+    fix = {"shell": f"unset {named}    # `rdma-transport config` shows each setting, with its type"}
     if error:
         why = "with this value a server with protocol='rdma' does not start, or without this fabric"
         why += "; the other checks use the default" if environment.error else ""
@@ -140,7 +144,7 @@ def _judge(ran: "subprocess.CompletedProcess[str]") -> Result:
     said = [line for line in ran.stderr.splitlines() if line.startswith("rdma_transport:")]
     lines = ran.stdout.strip().splitlines()
     answer = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else None
-    again = _install("--force-reinstall --no-deps rdma_transport")
+    again = _install(f"--force-reinstall --no-deps {wheels.WHEEL}")
     if answer is None:
         last = " | ".join(ran.stderr.strip().splitlines()[-_FIRST_LINES:])
         why = f"python exited with code {ran.returncode} during the import of TensorFlow"
@@ -148,7 +152,9 @@ def _judge(ran: "subprocess.CompletedProcess[str]") -> Result:
         return Result("autoload", FAIL, last or "no output", why, fix)
     if said:
         why = "TensorFlow was imported, but the version guard did not load the plugin"
-        return Result("autoload", FAIL, said[0], why, again)
+        other = wheels.installed() if "built for TensorFlow" in said[0] else []
+        fix = _install(wheels.requirement(other[0][0])) if other else again
+        return Result("autoload", FAIL, said[0], why, fix)
     if "error" in answer:
         why = f"TensorFlow {answer['version']} could not create a server with protocol='rdma'"
         fix = again if "server factory" in answer["error"] else {}

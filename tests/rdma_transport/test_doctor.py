@@ -195,7 +195,7 @@ def test_a_terminal_and_a_pipe_show_the_same_lines() -> None:
     assert plain(coloured) == plain(ran.stdout)
     assert re.search(r"^FAIL  rdma_port  ", ran.stdout, re.MULTILINE)
     assert re.search(r"^      shell: rdma link; ip link set dev eth0 up", ran.stdout, re.MULTILINE)
-    assert ran.stdout.splitlines()[-1] == "16 passed, 1 failed, 8 skipped"
+    assert ran.stdout.splitlines()[-1] == "17 passed, 1 failed, 8 skipped"
 
 
 def test_the_lines_for_the_place_where_it_runs_come_first() -> None:
@@ -215,7 +215,8 @@ def test_the_lines_for_the_place_where_it_runs_come_first() -> None:
         (["--peer", "nowhere"], "give HOST:PORT"),
         (["--peer", "host:99999"], "give HOST:PORT"),
         (["--listen", "x"], "give PORT or HOST:PORT"),
-        (["--listen", "1", "--peer", "a:1"], "cannot be combined with --peer"),
+        (["--listen", "1", "--peer", "a:1"], "not for use with --peer"),
+        (["--tf-config", "missing.json"], "missing.json"),
         (["--wait", "0"], "greater than 0"),
         (["--fabric", "tcp"], "'tcp'"),
     ],
