@@ -67,9 +67,11 @@ $(STAMPS)/package: $(STAMPS)/packages CMakeLists.txt $(SOURCES)
 	@touch $@
 
 # Only `make docs` needs these.
-$(STAMPS)/docs: $(STAMPS)/packages
+$(STAMPS)/docs: $(STAMPS)/packages tools/docs/scripts.sh
 	@echo "installing Python packages for the documentation site"
 	@$(call INSTALL,docs)
+	@command -v npm >/dev/null || tools/system_packages.sh npm
+	@tools/docs/scripts.sh build/scripts
 	@touch $@
 
 venv: $(STAMPS)/package

@@ -1,5 +1,5 @@
 """A hook of mkdocs: adds pages from the top of the repository and one of the example scripts, and
-corrects their links.
+corrects their links. Adds the programs that a browser runs.
 
 The files stay where people and other programs look for them. Their links name paths from the top,
 such as `docs/operations.md#settings`; on the site all pages are in one folder.
@@ -21,6 +21,8 @@ PAGES = {
 }
 SCRIPTS = "scripts.md"
 SHOWN = ("strategies/*.py", "sessions/*.py", "data_service.py", "all_reduce.py", "slurm/*.py")
+PROGRAMS = ("mermaid.min.js", "iframe-worker.js")  # of scripts.sh, in build/scripts
+MERMAID = '<script src="scripts/mermaid.min.js"></script>'
 INTRODUCTION = """# Scripts
 
 The scripts of [Getting started](getting_started.md). Each is complete: copy it, or take it from the
@@ -36,6 +38,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(top / source)))
     files.append(File.generated(config, SCRIPTS, content=scripts(top / "examples")))
+    for program in PROGRAMS:
+        source = top / "build" / "scripts" / program
+        files.append(File.generated(config, f"scripts/{program}", abs_src_path=str(source)))
     return files
 
 
@@ -59,3 +64,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return PAGES.get(path, path.removeprefix("docs/"))
 
     return LINK.sub(on_site, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Load Mermaid in pages that have diagrams; the theme would take it from another host."""
+    return html + (MERMAID if '<pre class="mermaid">' in html else "")
