@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rdma_transport.command_line import AsJson, check_writable
+from rdma_transport.command_line import AsJson, check_output, output
 
 from .support.options import Fabric, Hosts, parse_hosts
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .runner import Asked, Measure
 
 
-Plot = Annotated[Path | None, typer.Option(help="Draw the results to this .png or .svg file.")]
+Plot = Annotated[Path | None, output("Draw the results to this .png or .svg file.")]
 
 
 def _command() -> str:
@@ -30,12 +30,10 @@ def _command() -> str:
 
 
 def _check_plot(path: Path) -> None:
-    if path.suffix not in (".png", ".svg"):
-        raise typer.BadParameter(f"'{path}' is neither .png nor .svg", param_hint="--plot")
-    check_writable(path)
+    check_output(path, ".png", ".svg")
     if find_spec("matplotlib") is None:
         raise typer.BadParameter(
-            "matplotlib is not installed. Install it: pip install matplotlib", param_hint="--plot"
+            "matplotlib is not installed. Install it: pip install matplotlib", param_hint="--output"
         )
 
 

@@ -116,21 +116,25 @@ def _code(results: list[Result]) -> int:
 
 def _print_header(asked: Asked, machines: list[dict[str, Any]]) -> None:
     if not asked.json:
-        from .table import console, header
+        from rdma_transport.tables import make_console
+
+        from .table import header
 
         with _writing():
             for line in header(machines, asked.command):
-                console().print(line)
+                make_console().print(line)
 
 
 def _print_result(asked: Asked, result: Result) -> None:
     if not asked.json:
-        from .table import console, details, table
+        from rdma_transport.tables import Fitted, make_console
 
-        out = console()
+        from .table import details, table
+
+        out = make_console()
         with _writing():
             out.print()
-            out.print(table(result))
+            out.print(Fitted(table(result)))
             for line in details(result):
                 out.print(line)
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from .report import Result, Row
@@ -12,9 +11,7 @@ from .support.counters import MODES, Counts
 from .support.machine import in_a_line
 from .support.sizes import size_name
 
-LEAST_COLUMNS = 100  # a narrower terminal wraps
 MAX_PAIRS = 4  # of tasks; the JSON has all
-PIPE_COLUMNS = 200  # the width without a terminal
 OTHERS = {"mpi": "MPI", "ucx": "UCX"}  # what ratios compare with instead of gRPC
 COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("#bytes", lambda row: str(row.bytes)),
@@ -58,7 +55,7 @@ def table(result: Result) -> Table:
     order = list(dict.fromkeys(row.test for row in result.rows))
     rows = sorted(result.rows, key=lambda row: order.index(row.test))  # a sweep of each test
     title = f"{result.title}; times in us"
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     tests = len({row.test for row in rows}) > 1
     names = any(row.name != size_name(row.bytes) for row in rows)
     shown = [(name, cell) for name, cell in COLUMNS if any(cell(row) for row in rows)]
@@ -123,10 +120,3 @@ def percent(share: float) -> str:
     """Round down, so that 100 % means all and 0 % means none."""
     rounded = math.floor(1e4 * share) / 100
     return f"{rounded:g} %" if rounded or not share else "< 0.01 %"
-
-
-def console() -> Console:
-    """Return a console for standard output that does not wrap lines in a pipe."""
-    made = Console(highlight=False, markup=False, soft_wrap=True)
-    made.width = max(made.width, LEAST_COLUMNS) if made.is_terminal else PIPE_COLUMNS
-    return made

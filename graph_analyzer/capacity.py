@@ -212,7 +212,7 @@ def _place(model: int | Plan, servers: int) -> tuple[str, list[list[int]]]:
         if not exchanged:
             raise AnalysisError(
                 "no task of this plan reads a variable of another task, so there is no parameter "
-                "server. Give the size of the model with --mib instead"
+                "server. Give the size of the model with --size instead"
             )
         return "greedy", spread_greedily((variable.bytes for variable in exchanged), servers)
     if model < 0:

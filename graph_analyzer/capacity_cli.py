@@ -12,7 +12,7 @@ from graph_analyzer.options import Batch, Cluster, DefaultDevice, Tags, read_pla
 from graph_analyzer.plan import Plan
 from graph_analyzer.records import VERSION
 from graph_analyzer.simulation import SCHEMES, STEPS, Behavior
-from graph_analyzer.units import parse_bandwidth, parse_seconds
+from graph_analyzer.units import parse_bandwidth, parse_seconds, parse_size
 from rdma_transport.command_line import AsJson, print_json
 
 BANDWIDTH = "100Gbit"
@@ -21,10 +21,10 @@ BANDWIDTH = "100Gbit"
 def capacity(
     graph: Annotated[
         Path | None,
-        typer.Argument(metavar="GRAPH", help="Read a graph or the .json of a plan, or use --mib."),
+        typer.Argument(metavar="GRAPH", help="Read a graph or the .json of a plan, or use --size."),
     ] = None,
-    mib: Annotated[
-        float | None, typer.Option(help="Set the size of the parameters in MiB, spread evenly.")
+    size: Annotated[
+        str | None, typer.Option(help="Set the size of the parameters, spread evenly: 512MiB.")
     ] = None,
     workers: Annotated[
         str, typer.Option(help="Set the number of workers, or several numbers: 8,64,512.")
@@ -95,8 +95,8 @@ def capacity(
     from graph_analyzer import capacity as estimate
     from graph_analyzer.simulation import simulate
 
-    if (graph is None) == (mib is None):
-        raise AnalysisError("give either a graph, or the size of the parameters with --mib")
+    if (graph is None) == (size is None):
+        raise AnalysisError("give either a graph, or the size of the parameters with --size")
     server_counts = _numbers(servers, "--servers")
     worker_counts = _numbers(workers, "--workers")
     rate = parse_bandwidth(BANDWIDTH if bandwidth is None else bandwidth)
@@ -107,7 +107,9 @@ def capacity(
     if graph is not None:
         model = read_plan(graph, cluster, None, None, default_device, tags)
     else:
-        model = _mib(mib)
+        model = parse_size(size or "")
+        if model == 0:
+            raise AnalysisError(f"--size {size}: give a size greater than 0")
     if measured:
         if bandwidth is not None or compute is not None:
             raise AnalysisError("--measured replaces --bandwidth and --compute: omit them")
@@ -159,9 +161,3 @@ def _measured(text: str) -> dict[int, float]:
     if not all(equals for _, equals, _ in pairs):
         raise AnalysisError(f"--measured {text!r}: give workers and step times: 4=16ms,8=27ms")
     return {_numbers(n, "--measured")[0]: parse_seconds(step) for n, _, step in pairs}
-
-
-def _mib(mib: float | None) -> int:
-    if mib is None or not 0 < mib <= 2**40:
-        raise AnalysisError(f"--mib {mib}: give a size greater than 0 and at most 2**40 MiB")
-    return round(mib * 2**20)

@@ -21,7 +21,9 @@ from graph_analyzer.options import (
 from graph_analyzer.records import VERSION
 from rdma_transport.command_line import (
     AsJson,
+    check_output,
     make_app,
+    output,
     print_json,
     run,
 )
@@ -45,9 +47,7 @@ def plan(
     graph: GraphPath,
     cluster: Cluster = "",
     as_json: AsJson = False,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the plan to this .png or .svg file.")
-    ] = None,
+    picture: Annotated[Path | None, output("Draw the plan to this .png or .svg file.")] = None,
     arena_limit: ArenaLimit = None,
     inline_limit: InlineLimit = None,
     default_device: DefaultDevice = "",
@@ -65,9 +65,7 @@ def plan(
     Prints each edge with its mode, bytes, allocation site and slots, and the memory of each task.
     """
     if picture is not None:
-        from graph_analyzer.picture import check_suffix
-
-        check_suffix(picture)  # before the analysis, which may take a while
+        check_output(picture, ".png", ".svg")  # before the analysis, which may take a while
     made = read_plan(graph, cluster, arena_limit, inline_limit, default_device, tags)
     if made.why_empty:
         typer.echo(f"warning: {made.why_empty}", err=True)

@@ -14,7 +14,7 @@ from rdma_transport.info import info
 from rdma_transport.observe import cli as observe
 from rdma_transport.run import run as run_ranks
 
-app = make_app("One-sided tensor transport for stock TensorFlow.")
+app = make_app("One-sided tensor transport for stock TensorFlow.", add_completion=True)
 for before_a_job in (doctor, info, config):
     app.command()(before_a_job)
 for beside_a_job in (observe.status, observe.metrics, observe.timeline):

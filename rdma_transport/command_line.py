@@ -40,13 +40,15 @@ class App(typer.Typer):
         return super().command(name, **({"epilog": EXIT_CODES} | options))
 
 
-def make_app(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
+def make_app(
+    help: str, cls: type[TyperGroup] = TyperGroup, add_completion: bool = False
+) -> typer.Typer:
     """Return an empty command line with the options that all command lines here share."""
     return App(
         cls=cls,
         help=help,
         epilog=EXIT_CODES,
-        add_completion=False,
+        add_completion=add_completion,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -105,6 +107,18 @@ def check_writable(path: Path) -> None:
         raise BadInputError(f"cannot write {path}: there is no directory {path.parent}")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise BadInputError(f"cannot write {path}: permission denied")
+
+
+def check_output(path: Path, *suffixes: str) -> None:
+    """Raise ``BadInputError`` if the file has another suffix or cannot be written."""
+    if path.suffix.lower() not in suffixes:
+        raise BadInputError(f"{path}: give a file name that ends in {' or '.join(suffixes)}")
+    check_writable(path)
+
+
+def output(help: str) -> Any:
+    """Return the option ``--output`` of a command that writes a file."""
+    return typer.Option("--output", "-o", metavar="FILE", help=help)
 
 
 def print_json(value: dict[str, Any]) -> None:

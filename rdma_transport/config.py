@@ -63,18 +63,19 @@ def _named(rows: list[Setting], name: str) -> Setting:
 
 
 def _show(rows: list[Setting]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    from rdma_transport.tables import indented, make_console
+
+    console = make_console()
     for row in rows:
         given = row.source != "default"
         about = f"{row.source}; {row.type}" + (
             f"; default {row.default or 'empty'}" if given else ""
         )
         head = (f"{row.name} = {row.value}".rstrip(), "bold yellow" if given else "bold")
-        console.print(Text.assemble(head, f"  ({about})"), soft_wrap=True)
-        console.print(Text(f"    {row.meaning}"), soft_wrap=True)
+        console.print(Text.assemble(head, f"  ({about})"))
+        console.print(indented(row.meaning, 4))
 
 
 def _complain(environment: Environment) -> bool:

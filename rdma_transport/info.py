@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,42 +116,47 @@ def _port(system: Any, port: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(found: dict[str, Any]) -> None:
+    from rdma_transport.tables import make_console
+
+    say = make_console().print
     width = max(len(name) for name in found["versions"])
     for name, version in found["versions"].items():
-        typer.echo(f"{name:<{width}}  {version}")
+        say(f"{name:<{width}}  {version}")
     for fabric in found["fabrics"]:
         state = "available" if fabric["available"] else "not available"
         name = f"{fabric['name']} ({fabric['description']})"
-        typer.echo(f"\nfabric {name}: {state}: {fabric['about']}")
+        say(f"\nfabric {name}: {state}: {fabric['about']}")
     if not found["devices"]:
-        typer.echo("\nno RDMA device on this host")
+        say("\nno RDMA device on this host")
     for device in found["devices"]:
         about = " ".join(part for part in (device["board"], device["firmware"]) if part)
-        typer.echo(f"\ndevice {device['name']}" + (f" ({about})" if about else ""))
+        say(f"\ndevice {device['name']}" + (f" ({about})" if about else ""))
         for port in device["ports"]:
-            _show_port(port)
-    _show_libfabric(found["libfabric"])
+            _show_port(port, say)
+    _show_libfabric(found["libfabric"], say)
     for server in found["servers"]:
-        typer.echo(f"\nserver: process {server['pid']} of user {server['user']}")
+        say(f"\nserver: process {server['pid']} of user {server['user']}")
     if not found["servers"]:
-        typer.echo("\nno server with protocol='rdma' of this user runs on this host")
+        say("\nno server with protocol='rdma' of this user runs on this host")
 
 
-def _show_libfabric(survey: dict[str, Any]) -> None:
+def _show_libfabric(survey: dict[str, Any], say: Callable[..., None]) -> None:
     from rdma_transport.doctor.libfabric import others, place
 
     used = [offer for offer in survey["offers"] if offer["chosen"]]
     for offer in used + others(survey):
         use = "used by tasks" if offer["chosen"] else "not used"
-        typer.echo(f"\nlibfabric {place(offer)}: {use}: {offer['reason']}")
+        say(f"\nlibfabric {place(offer)}: {use}: {offer['reason']}")
 
 
-def _show_port(port: dict[str, Any]) -> None:
+def _show_port(port: dict[str, Any], say: Callable[..., None]) -> None:
+    from rdma_transport.tables import indented
+
     words = [str(port[key]) for key in ("link_layer", "state", "rate") if port.get(key)]
     words += [f"MTU {port['mtu']}"] if "mtu" in port else []
     words += port["interfaces"]
     use = "used by tasks" if port["chosen"] else f"not used: {port['reason']}"
-    typer.echo(f"  port {port['name']}: {', '.join([*words, use])}")
+    say(indented(f"port {port['name']}: {', '.join([*words, use])}", 2))
     for gid in port.get("gids", []):
         used = "  <- used" if gid["index"] == port.get("used_gid") else ""
-        typer.echo(f"    GID {gid['index']}: {gid['type']}, {gid['address']}{used}")
+        say(indented(f"GID {gid['index']}: {gid['type']}, {gid['address']}{used}", 4))

@@ -15,8 +15,15 @@ _EMPTY = ("", "-", "–")
 
 def make_console() -> Console:
     """Return a console for stdout. In a pipe it wraps nothing."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=_ANY_WIDTH, highlight=False)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _ANY_WIDTH
+    return console
+
+
+def indented(text: Text | str, columns: int) -> Padding:
+    """Return a paragraph that is indented as a whole."""
+    return Padding(text, (0, 0, 0, columns), expand=False)
 
 
 class Fitted:

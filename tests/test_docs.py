@@ -135,7 +135,7 @@ def test_the_estimates_that_are_named_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = [words for document in DOCUMENTS for words in command_lines(document)]
-    estimates = [words for words in named if words[1:3] == ["capacity", "--mib"]]
+    estimates = [words for words in named if words[1:3] == ["capacity", "--size"]]
     assert len(estimates) > 2
     for words in estimates:
         monkeypatch.setattr(sys, "argv", [*words, "--json"])

@@ -11,8 +11,10 @@ from rdma_transport import live
 from rdma_transport.command_line import (
     FAILED,
     AsJson,
+    check_output,
     check_writable,
     fail,
+    output,
     print_json,
 )
 from rdma_transport.errors import BadInputError
@@ -37,9 +39,9 @@ def status(
         typer.Option("--edges", help="Show what each edge of the plan carried, not the peers."),
     ] = False,
     as_json: AsJson = False,
-    picture: Annotated[Path | None, typer.Option(help="Draw the status to this .svg file.")] = None,
+    picture: Annotated[Path | None, output("Draw the status to this .svg file.")] = None,
 ) -> None:
-    """Show the traffic, memory, peers, edges and errors of running tasks.
+    """Show traffic, memory, peers, edges and errors of running tasks.
 
     In a terminal, the view is interactive: arrows scroll, < and > sort, / filters, q quits.
     """
@@ -47,9 +49,7 @@ def status(
 
     servers = _servers(which)
     if picture is not None:
-        if picture.suffix != ".svg":
-            raise BadInputError(f"--picture {picture}: give a file name that ends in .svg")
-        check_writable(picture)
+        check_output(picture, ".svg")
     from rdma_transport.tables import make_console
 
     console = make_console()
@@ -76,16 +76,15 @@ def status(
 
 
 def metrics(
-    listen: Annotated[str, typer.Option(help="Serve scrapes at this address and port.")] = (
-        "127.0.0.1:9449"
-    ),
+    listen: Annotated[
+        str, typer.Option(help="Serve scrapes on [HOST:]PORT; without HOST on all interfaces.")
+    ] = "127.0.0.1:9449",
     textfile: Annotated[
-        Path | None,
-        typer.Option(help="Write rdma_transport.prom to this directory instead of listening."),
+        Path | None, output("Write this .prom file again and again instead of listening.")
     ] = None,
     interval: Annotated[
         float,
-        typer.Option(min=0.1, max=3600, help="Set the seconds between two writes of --textfile."),
+        typer.Option(min=0.1, max=3600, help="Set the seconds between two writes of --output."),
     ] = 15.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print or write the metrics once and exit.")
@@ -95,6 +94,7 @@ def metrics(
     from rdma_transport.observe import exporter
 
     if textfile is not None:
+        check_output(textfile, ".prom")
         while True:
             try:
                 exporter.write(textfile)
@@ -130,10 +130,9 @@ def timeline(
     seconds: Annotated[
         float, typer.Option(min=0.01, max=3600, help="Record for this many seconds.")
     ] = 5.0,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Write the trace to this file; - is standard output."),
-    ] = Path("timeline.json"),
+    file: Annotated[Path, output("Write the trace to this file; - is standard output.")] = Path(
+        "timeline.json"
+    ),
     events: Annotated[
         int,
         typer.Option(
@@ -141,13 +140,16 @@ def timeline(
         ),
     ] = 400_000,
 ) -> None:
-    """Record the transfers of running tasks as a trace for Perfetto."""
+    """Record the transfers of running tasks as a trace for Perfetto.
+
+    Ctrl-C ends the recording early and writes it.
+    """
     from rdma_transport.observe import recording
 
     servers = _servers(which)
-    to_stdout = str(output) == "-"
+    to_stdout = str(file) == "-"
     if not to_stdout:  # check before the recording, which takes a while
-        check_writable(output)
+        check_writable(file)
     recorded, failed = recording.record(servers, seconds, events)
     for why in failed:
         typer.echo(f"warning: not in the timeline: {why}", err=True)
@@ -164,8 +166,8 @@ def timeline(
     if to_stdout:
         print_json(made)
         return
-    recording.write(made, output)
-    typer.echo(recording.summary(made, output), err=True)
+    recording.write(made, file)
+    typer.echo(recording.summary(made, file), err=True)
 
 
 def _servers(which: list[str] | None) -> list[live.LiveServer]:

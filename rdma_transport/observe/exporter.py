@@ -29,7 +29,6 @@ from rdma_transport.counters import Counter
 from rdma_transport.observe import reasons
 from rdma_transport.observe.samples import short, take
 
-FILE_NAME = "rdma_transport.prom"
 _PREFIX = "rdma_transport_"
 _OF_PROCESS = ("pid", "task")
 _OF_PEER = (*_OF_PROCESS, "peer")
@@ -57,10 +56,10 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Parse ``127.0.0.1:9449``, ``[::1]:9449`` or ``:9449``; raise ``ValueError``."""
+    """Parse ``127.0.0.1:9449``, ``[::1]:9449`` or ``9449``; raise ``ValueError``."""
     place = split_place(text)
-    if place is None or ":" not in text:
-        raise ValueError(f"{text!r} is not an address with a port, such as 127.0.0.1:9449")
+    if place is None:
+        raise ValueError(f"{text}: give PORT or HOST:PORT, such as 127.0.0.1:9449")
     host, port = place
     return Address(host or "0.0.0.0", port)
 
@@ -191,9 +190,9 @@ def text() -> str:
     return generate_latest(_registry()).decode()
 
 
-def write(directory: Path) -> None:
+def write(path: Path) -> None:
     """Write the metrics atomically, for node_exporter's textfile collector."""
-    write_to_textfile(os.fspath(directory / FILE_NAME), _registry())
+    write_to_textfile(os.fspath(path), _registry())
 
 
 def serve(address: Address) -> tuple[Address, Thread]:

@@ -5,7 +5,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ def record(
                 stack.callback(recordings[-1].cancel)
             except ConnectionError as error:
                 failed.append(str(error))
-        if recordings:
-            time.sleep(seconds)
+        with suppress(KeyboardInterrupt):  # ends the recording early
+            time.sleep(seconds if recordings else 0)
         for recording in recordings:
             try:
                 kept[recording.server.pid] = recording.end()

@@ -224,7 +224,7 @@ def test_what_cannot_be_compared(
 def test_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "out.png"
-    ran = run(*QUICK, "--plot", str(picture), "--json")
+    ran = run(*QUICK, "--output", str(picture), "--json")
     assert ran.returncode == 0, ran.stderr
     valid(ran.stdout)
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -237,8 +237,8 @@ def test_a_picture(tmp_path: Path) -> None:
         (["fabric", "--sizes", "64,9x"], "'9x': unknown unit 'x'; use B, KiB"),
         (["fabric", "--sizes", "4KiB..64"], "not a range"),
         (["fabric", "--fabric", "infiniband"], "--fabric"),
-        (["fabric", "--plot", "out.gif"], "neither .png nor .svg"),
-        (["fabric", "--plot", "/nowhere/out.png"], "no directory /nowhere"),
+        (["fabric", "--output", "out.gif"], "ends in .png or .svg"),
+        (["fabric", "--output", "/nowhere/out.png"], "no directory /nowhere"),
         (["edges", "--role", "1"], "--role: needs --hosts"),
         (["edges", "--hosts", "a:1"], "'a:1' is not HOST:PORT,HOST:PORT"),
         (["edges", "--hosts", "a:1,b"], "--hosts b: give HOST:PORT"),
@@ -269,7 +269,7 @@ def test_a_picture_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     full = tmp_path / "full.png"
     full.symlink_to("/dev/full")
-    ran = run(*QUICK, "--plot", str(full))
+    ran = run(*QUICK, "--output", str(full))
     assert (ran.returncode, ran.stderr) == (
         2,
         f"error: cannot write {full}: No space left on device\n",
@@ -279,7 +279,7 @@ def test_a_picture_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_picture_that_may_not_be_written_is_said_before_the_measurement(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench", "fabric", "--plot", str(tmp_path / "out.png")])
+    monkeypatch.setattr(sys, "argv", ["bench", "fabric", "--output", str(tmp_path / "out.png")])
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -291,7 +291,7 @@ def test_a_picture_that_may_not_be_written_is_said_before_the_measurement(
 def test_without_matplotlib_there_is_advice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench", "fabric", "--plot", "out.png"])
+    monkeypatch.setattr(sys, "argv", ["bench", "fabric", "--output", "out.png"])
     monkeypatch.setattr(options, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -89,13 +89,13 @@ def test_json_is_the_whole_of_stdout_and_can_be_read_again(plan: Path) -> None:
 
 def test_a_picture_is_written_beside_the_answer(plan: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    ran = run(plan, "--json", "--picture", tmp_path / "out.svg")
+    ran = run(plan, "--json", "-o", tmp_path / "out.svg")
     assert valid(ran.stdout) == SAMPLE
     assert "</svg>" in (tmp_path / "out.svg").read_text()
 
 
 def test_capacity_for_several_clusters() -> None:
-    words = ["capacity", "--mib", 512, "--workers", "8,64", "--servers", 2]
+    words = ["capacity", "--size", "512MiB", "--workers", "8,64", "--servers", 2]
     ran = run(*words, "--bandwidth", "100Gbit", "--json")
     rows = valid(ran.stdout)["capacity"]
     assert [(row["workers"], row["servers"]) for row in rows] == [(8, 2), (64, 2)]
@@ -126,7 +126,7 @@ def test_capacity_with_simulated_steps(plan: Path) -> None:
 
 
 def test_capacity_from_measured_steps() -> None:
-    words = ["capacity", "--mib", 1, "--workers", 32, "--measured", "4=16ms,8=24ms", "--json"]
+    words = ["capacity", "--size", "1MiB", "--workers", 32, "--measured", "4=16ms,8=24ms", "--json"]
     row = valid(run(*words).stdout)["capacity"][0]
     assert row["simulated"]["compute"] == pytest.approx(8e-3)
     assert row["bandwidth"] == pytest.approx(2**20 / 1e-3)
@@ -211,26 +211,35 @@ def test_a_saved_keras_model(tmp_path: Path) -> None:
         (["corrupt.pb", "-c", "ps=1"], "corrupt, or not a graph"),
         (["cli.py", "-c", "ps=1"], "what a script calls NAME: train.py:NAME"),
         (["corrupt.json"], "not a plan"),
-        (["plan.json", "--picture", "out.gif"], "ends in .png or .svg"),
+        (["plan.json", "-o", "out.gif"], "ends in .png or .svg"),
         (["plan.json", "--rows", "-1"], "--rows"),
         (["--json"], "Missing argument 'GRAPH'"),
         (["plan.json", "--nonsense"], "No such option"),
-        (["capacity"], "either a graph, or the size of the parameters with --mib"),
-        (["capacity", "--mib", "nan"], "greater than 0"),
-        (["capacity", "--mib", "1", "--workers", "8,x"], "--workers '8,x'"),
-        (["capacity", "--mib", "1", "--workers", "0"], "workers: 0"),
-        (["capacity", "--mib", "1", "--bandwidth", "quick"], "'quick' is not a bandwidth"),
-        (["capacity", "--mib", "1", "--compute", "3"], "unknown unit ''; use s, ms, us or ns"),
-        (["capacity", "--mib", "1", "--compute", "-3ms"], "'-3ms' is not a time"),
-        (["capacity", "--mib", "1", "--compute", "3ms", "--sigma", "nan"], "sigma: nan"),
-        (["capacity", "--mib", "1", "--compute", "3ms", "--scheme", "eager"], "use one of synchr"),
-        (["capacity", "--mib", "1", "--compute", "3ms", "--steps", "999999999"], "at most 625000"),
-        (["capacity", "--mib", "1", "--measured", "4:3ms"], "give workers and step times"),
-        (["capacity", "--mib", "1", "--measured", "4=3ms,x=4ms"], "--measured 'x'"),
-        (["capacity", "--mib", "1", "--measured", "4=3ms"], "at least two numbers"),
-        (["capacity", "--mib", "1", "--measured", "4=3ms", "--compute", "3ms"], "omit them"),
-        (["capacity", "--mib", "1", "--measured", "4=3ms", "--servers", "1,2"], "one number of"),
-        (["capacity", "--mib", "1", "--measured", "4=3ms", "--sigma", "1"], "without --sigma"),
+        (["capacity"], "either a graph, or the size of the parameters with --size"),
+        (["capacity", "--size", "nan"], "is not a size"),
+        (["capacity", "--size", "1MiB", "--workers", "8,x"], "--workers '8,x'"),
+        (["capacity", "--size", "1MiB", "--workers", "0"], "workers: 0"),
+        (["capacity", "--size", "1MiB", "--bandwidth", "quick"], "'quick' is not a bandwidth"),
+        (["capacity", "--size", "1MiB", "--compute", "3"], "unknown unit ''; use s, ms, us or ns"),
+        (["capacity", "--size", "1MiB", "--compute", "-3ms"], "'-3ms' is not a time"),
+        (["capacity", "--size", "1MiB", "--compute", "3ms", "--sigma", "nan"], "sigma: nan"),
+        (
+            ["capacity", "--size", "1MiB", "--compute", "3ms", "--scheme", "eager"],
+            "use one of synchr",
+        ),
+        (
+            ["capacity", "--size", "1MiB", "--compute", "3ms", "--steps", "999999999"],
+            "at most 625000",
+        ),
+        (["capacity", "--size", "1MiB", "--measured", "4:3ms"], "give workers and step times"),
+        (["capacity", "--size", "1MiB", "--measured", "4=3ms,x=4ms"], "--measured 'x'"),
+        (["capacity", "--size", "1MiB", "--measured", "4=3ms"], "at least two numbers"),
+        (["capacity", "--size", "1MiB", "--measured", "4=3ms", "--compute", "3ms"], "omit them"),
+        (
+            ["capacity", "--size", "1MiB", "--measured", "4=3ms", "--servers", "1,2"],
+            "one number of",
+        ),
+        (["capacity", "--size", "1MiB", "--measured", "4=3ms", "--sigma", "1"], "without --sigma"),
         (["advice", "plan.json", "--batch", "0"], "batch"),
     ],
 )
@@ -289,7 +298,7 @@ def test_ctrl_c_is_exit_code_130(tmp_path: Path) -> None:
 def test_rdma_transport_has_the_same_commands(plan: Path) -> None:
     module = "rdma_transport.cli"
     assert valid(run("plan", plan, "--json", module=module).stdout) == SAMPLE
-    ran = run("capacity", "--mib", 1, "--json", module=module)
+    ran = run("capacity", "--size", "1MiB", "--json", module=module)
     assert valid(ran.stdout)["capacity"][0]["model_bytes"] == 2**20
     ran = run("plan", "missing.pb", "-c", "ps=1", module=module)
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -305,6 +314,6 @@ def test_help_and_capacity_do_not_load_tensorflow_or_pictures(module: str) -> No
         "heavy = {'tensorflow', 'matplotlib', 'keras'} & set(sys.modules)\n"
         "assert not heavy, heavy; print('light')"
     )
-    for words in (["--help"], ["capacity", "--mib", "1"]):
+    for words in (["--help"], ["capacity", "--size", "1MiB"]):
         ran = python("-c", code, *words)
         assert ran.stdout.endswith("light\n"), ran.stderr

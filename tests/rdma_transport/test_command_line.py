@@ -14,15 +14,16 @@ from bench.support import exit
 from rdma_transport.cli import app
 from rdma_transport.command_line import BAD_INPUT, EXIT_CODES, FAILED, invoke, single
 from tests.support.command import NO_LIBRARIES, clean_environment, run
+from tests.support.observing import Terminal
 
 BAD = [
     ["plan", "missing.pb", "--cluster", "ps=1"],
-    ["capacity", "--mib", "-1"],
+    ["capacity", "--size", "-1"],
     ["doctor", "--peer", "nowhere"],
     ["doctor", "--plan", "missing.json"],
     ["config", "NO_SUCH_SETTING"],
     ["status", "nobody"],
-    ["status", "--once", "--picture", "out.gif"],
+    ["status", "--once", "--output", "out.gif"],
     ["timeline", "--output", "/nowhere/out.json"],
     ["metrics", "--listen", "nowhere"],
     ["bench", "fabric", "--sizes", "64,9x"],
@@ -94,6 +95,34 @@ def test_the_list_of_commands_has_whole_sentences() -> None:
         commands = run(*words).stdout.partition("Commands:\n")[2].partition("\n\n")[0]
         assert all(line.endswith(".") for line in commands.splitlines())
         assert "..." not in commands
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["config"],
+        ["info", "--no-fabrics"],
+        ["capacity", "--size", "512MiB", "--compute", "80ms", "--workers", "8,64"],
+    ],
+    ids=" ".join,
+)
+def test_a_terminal_of_80_columns_shows_whole_words(words: list[str]) -> None:
+    """It breaks lines between words. What is a table in a pipe has its words in another order."""
+    with Terminal(words, columns=80, lines=400) as terminal:
+        assert terminal.end() == 0
+        shown = terminal.screen().split()
+    expected = run(*words).stdout.split()
+    if words[0] == "capacity":
+        assert {word for word in expected if word[0] not in "┏┃┡│└"} <= set(shown)
+    else:  # without the servers of other tests
+        assert shown[:60] == expected[:60]
+
+
+def test_a_shell_completes_commands() -> None:
+    asked = {"_RDMA_TRANSPORT_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
+    asked["COMP_WORDS"] = "rdma-transport ti"
+    ran = run(settings=asked)
+    assert (ran.returncode, ran.stdout.split(), ran.stderr) == (0, ["timeline"], "")
 
 
 def test_the_version() -> None:

@@ -22,7 +22,7 @@ ANSWERS = [
     ["config", "--json"],
     ["doctor", "--quick"],
     ["metrics", "--once"],
-    ["capacity", "--mib", "64", "--workers", "8", "--servers", "2"],
+    ["capacity", "--size", "64MiB", "--workers", "8", "--servers", "2"],
     ["bench", "--help"],
     ["bench", "fabric", "--sizes", "64", "--iterations", "10", "--rounds", "1"],
     ["bench", "fabric", "--sizes", "64", "--iterations", "10", "--rounds", "1", "--json"],

@@ -167,13 +167,13 @@ def test_json_is_what_the_schema_says_and_rates_are_measured(cluster: Cluster) -
 
 def test_the_picture_shows_the_same(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "status.svg"
-    ran = run("status", pid(cluster), "--interval", 0, "--picture", path)
+    ran = run("status", pid(cluster), "--interval", 0, "-o", path)
     assert (ran.returncode, ran.stderr) == (0, "")
     picture = path.read_text()
     assert f"(process&#160;{pid(cluster)})" in picture
     assert "@font-face" not in picture
     assert "monospace" in picture
-    ran = run("status", pid(cluster), "--picture", tmp_path / "status.png")
+    ran = run("status", pid(cluster), "-o", tmp_path / "status.png")
     assert (ran.returncode, "ends in .svg" in ran.stderr) == (2, True)
 
 

@@ -133,7 +133,7 @@ NOT_RUN = {
         "rdma-transport bench latency --compare grpc --json",
         "rdma-transport bench latency --hosts a:7000,b:7000 --role 0",
         "rdma-transport bench latency --hosts a:7000,b:7000 --role 1",
-        "rdma-transport bench train --models gru,vgg16 --compare grpc --plot steps.png",
+        "rdma-transport bench train --models gru,vgg16 --compare grpc -o steps.png",
     ),
     "it changes the sources; tests/test_docs.py and `make lint` compare": (
         ".venv/bin/python tools/list_counters.py",
