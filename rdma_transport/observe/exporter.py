@@ -30,7 +30,8 @@ from rdma_transport.observe import reasons
 from rdma_transport.observe.samples import short, take
 
 _PREFIX = "rdma_transport_"
-_OF_PROCESS = ("pid", "task")
+_OF_PROCESS = ("job_id", "task")
+_JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # of schedulers
 _OF_PEER = (*_OF_PROCESS, "peer")
 _BUILD = "Versions of this rdma_transport and of the TensorFlow that it was built for."
 _VERSIONS = (__version__, _native.TENSORFLOW_VERSION)
@@ -64,24 +65,39 @@ def parse_address(text: str) -> Address:
     return Address(host or "0.0.0.0", port)
 
 
+def job_of(pid: int) -> str:
+    """Return the scheduler's ID of the job of a process, or without one the ID of the process.
+
+    A task that is started again keeps its series if it is of the same job.
+    """
+    try:
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return str(pid)
+    found = dict(part.partition("=")[::2] for part in text.split("\0"))
+    return next((found[name] for name in _JOB_IDS if found.get(name)), str(pid))
+
+
 class Servers(Collector):
     """Asks all servers of this user on each scrape."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, str] = {}  # of each process that ever answered
+        self._jobs: dict[int, str] = {}
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of all servers that answer."""
         sample = take(live.servers())
         asked = (*sample.answers, *sample.silent)
+        self._jobs = {pid: self._jobs.get(pid) or job_of(pid) for pid in asked}
         self._tasks |= {
             pid: ",".join(map(short, stats["tasks"])) for pid, stats in sample.answers.items()
         }
-        up = (((str(pid), self._tasks.get(pid, "")), pid in sample.answers) for pid in asked)
-        yield _family("up", "Whether the process answered.", _OF_PROCESS, up)
+        up = (((self._jobs[pid], self._tasks.get(pid, "")), pid in sample.answers) for pid in asked)
+        yield _family("up", "Whether the process answered.", _OF_PROCESS, up, min)
         yield _family("build_info", _BUILD, ("version", "tensorflow"), [(_VERSIONS, 1)])
         processes: Labelled = [
-            ((str(pid), self._tasks[pid]), stats) for pid, stats in sample.answers.items()
+            ((self._jobs[pid], self._tasks[pid]), stats) for pid, stats in sample.answers.items()
         ]
         peers: Labelled = [
             ((labels[0], short(peer["local"]), short(peer["task"])), peer)

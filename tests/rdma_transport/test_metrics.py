@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -50,7 +52,7 @@ class Scrape:
 
     def __call__(self, name: str, cluster: Cluster, **labels: str) -> float:
         """Of task a."""
-        known = {"pid": str(cluster["a", 0].pid), "task": "/job:a/task:0"} | labels
+        known = {"job_id": str(cluster["a", 0].pid), "task": "/job:a/task:0"} | labels
         return self.values[("rdma_transport_" + name, *sorted(known.items()))]
 
 
@@ -143,17 +145,36 @@ def assert_it_can_be_asked(query: str, exported: Metrics) -> None:
     assert used <= labels or without_series, query
 
 
-def test_the_dashboard_shows_metrics_that_there_are(exported: Metrics) -> None:
+def test_the_dashboard_shows_all_metrics_and_no_others(exported: Metrics) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
     for expression in asked:
         assert_it_can_be_asked(expression.replace("$__rate_interval", "1m"), exported)
+    shown = {name.removesuffix("_bucket") for name in re.findall(r"rdma_transport_\w+", str(asked))}
+    derived = {f"{name}_{part}" for name in shown for part in ("bucket", "count", "sum")}
+    assert {*exported} - derived == shown
     places = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
-    assert len(set(places)) == len(places) == len(asked)
+    assert len(set(places)) == len(places)
     defined = {variable["name"] for variable in dashboard["templating"]["list"]}
     assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) <= defined | {
         *("__rate_interval", "__all")
     }
+
+
+def test_series_are_those_of_a_job_if_it_has_an_id(cluster: Cluster) -> None:
+    """So a task that starts again keeps its series."""
+    words = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    environment = os.environ | {"SLURM_JOB_ID": "", "PBS_JOBID": "7.host"}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert exporter.job_of(process.pid) == "7.host"
+        finally:
+            process.kill()
+    assert exporter.job_of(cluster["a", 0].pid) == str(cluster["a", 0].pid)
+    assert exporter.job_of(2**30) == str(2**30)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +241,7 @@ def test_every_counter_has_a_metric_of_its_own() -> None:
 
 def test_two_servers_of_one_name_in_one_process_are_one_series() -> None:
     values = [(("1", "a"), 2.0), (("1", "b"), 3.0), (("1", "a"), 5.0)]
-    family = exporter._family("sent_bytes_total", "Bytes.", ("pid", "task"), values)
+    family = exporter._family("sent_bytes_total", "Bytes.", ("job_id", "task"), values)
     assert [sample.value for sample in family.samples] == [7, 3]
 
 
@@ -228,7 +249,7 @@ def test_histograms_count_each_tensor_and_grow_with_their_bounds(cluster: Cluste
     text = run("metrics", "--once").stdout
     scrape, stats = Scrape(text), cluster["b", 0].stats()
     families = {family.name: family for family in scrape.families}
-    b = {"pid": str(cluster["b", 0].pid), "task": "/job:b/task:0"}
+    b = {"job_id": str(cluster["b", 0].pid), "task": "/job:b/task:0"}
     for mode, received in stats["received"].items():
         labels = {**b, "mode": mode}
         assert scrape("receive_seconds_count", cluster, **labels) == received["tensors"]
@@ -253,7 +274,7 @@ def test_histograms_with_equal_labels_are_added_up() -> None:
         (("1",), {"buckets": {"0.1": 4, "+Inf": 4}, "count": 4, "sum": 0.25}),
         (("2",), {"buckets": {"0.1": 0, "+Inf": 0}, "count": 0, "sum": 0}),
     ]
-    family = exporter._histogram("receive_seconds", "Time.", ("pid",), values)
+    family = exporter._histogram("receive_seconds", "Time.", ("job_id",), values)
     assert [sample.value for sample in family.samples] == [5, 6, 6, 3.75, 0, 0, 0, 0]
 
 
