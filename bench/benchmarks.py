@@ -342,7 +342,7 @@ def collectives(
 
     Ratios compare with MPI, or else with gRPC.
     """
-    from .numpy_collectives import OTHERS, Job, find_others, measure
+    from .numpy_collectives import MESSAGES, OTHERS, Job, find_others, measure
 
     options = {"ranks": ranks, "iterations": iterations, "rounds": rounds}
     title = f"collectives of float32 arrays, {ranks} ranks on this host"
@@ -357,7 +357,8 @@ def collectives(
     measured = measure(systems, job, rounds, where.bar.track)
     for (system, op, size), row in sorted(measured.items(), key=lambda item: item[0][1:]):
         times = times_of(row["us"])
-        gbps = size / times.p50 / 1e3 if size and times.p50 else None
+        moved = size * MESSAGES.get(op, 1)
+        gbps = moved / times.p50 / 1e3 if size and times.p50 else None
         other = measured.get((others[0], op, size)) if others else None
         result.rows.append(
             Row(
@@ -381,6 +382,11 @@ def collectives(
         "part of the larger one; GB/s: these bytes over p50; busbw: GB/s of the bus, as nccl-tests "
         "define it. registered: arrays of Communicator.empty(). #wrong: values that differ."
     )
+    if any(op in MESSAGES for op in ops):
+        result.notes.append(
+            "round_trip: a message from rank 0 to rank 1 and back; in_flight: 64 messages, started "
+            "together, and their acknowledgment; GB/s: of all these messages."
+        )
     if others:
         result.notes.append(f"The ratio is how many times as fast as {OTHERS[others[0]]}.")
     if "grpc" in others:

@@ -213,8 +213,12 @@ def all_reduce(
 def collectives(
     sizes: Sizes = "4,1KiB,4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB",
     ops: Annotated[
-        str, typer.Option(help="Measure these collectives, separated by commas, or all.")
-    ] = "all_reduce",
+        str,
+        typer.Option(
+            help="Measure these collectives, separated by commas, or all. round_trip and in_flight "
+            "are messages between two ranks."
+        ),
+    ] = "all_reduce,round_trip,in_flight",
     ranks: Annotated[int, typer.Option(min=2, max=64, help="Start this many ranks.")] = 2,
     iterations: Iterations = 1000,
     rounds: Rounds = 3,
@@ -229,7 +233,7 @@ def collectives(
         ),
     ] = "none",
 ) -> "Measure":
-    """Measure collectives of NumPy arrays on this host."""
+    """Measure collectives and messages of NumPy arrays on this host."""
     from . import benchmarks
     from .numpy_collectives import OPS, OTHERS
     from .support.sizes import parse_sizes

@@ -1,8 +1,10 @@
-"""Measures collectives of NumPy arrays between processes of this host, beside MPI and gRPC.
+"""Measures collectives and messages of NumPy arrays between processes of this host.
 
 Each round starts the ranks of each system anew, in turns. If there are as many processors as ranks,
-each rank keeps to one, except for `iall_reduce`. A time is that of rank 0, from when it
-leaves a barrier; over gRPC it is that of TensorFlow's ring, as in ``bench.collectives``.
+each rank keeps to one, except for `iall_reduce`. A time is that of rank 0, from when it leaves a
+barrier. `round_trip` is a message there and back, `in_flight` 64 messages from rank 0 to rank 1
+and their acknowledgment. Over gRPC, a time is that of TensorFlow's ring, as in
+``bench.collectives``.
 """
 
 import json
@@ -22,7 +24,11 @@ from .support.mpi import find_mpi, mpirun_words
 OPS = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"),
     "iall_reduce",
+    *("round_trip", "in_flight"),  # messages between ranks 0 and 1
 )
+IN_FLIGHT = 64  # messages
+# Messages that move in the time of a row.
+MESSAGES = {"round_trip": 2, "in_flight": IN_FLIGHT}
 OTHERS = {"mpi": "MPI", "grpc": "gRPC"}  # what can be measured beside
 TIMEOUT = 600.0  # seconds, for one round of one system
 _RANK = Path(__file__).parent / "support" / "numpy_rank.py"

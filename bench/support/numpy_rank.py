@@ -1,4 +1,4 @@
-"""One rank of ``bench.numpy_collectives``: times collectives of NumPy arrays.
+"""One rank of ``bench.numpy_collectives``: times collectives and messages of NumPy arrays.
 
 Runs as a script, because mpi4py may be in another interpreter. Rank 0 prints one line of JSON.
 
@@ -16,18 +16,22 @@ from typing import Any
 import numpy as np
 
 WARM_UP = 5
+IN_FLIGHT = 64  # messages
 
 
 class OverRdma:
     """The calls over ``rdma_transport.collectives``; `registered`: of arrays that it allocated."""
 
     def __init__(self, registered: bool) -> None:
-        from rdma_transport.collectives import Communicator
+        from rdma_transport.collectives import Communicator, wait_all
 
         self.comm = Communicator.connect()
         self.rank, self.size = self.comm.rank, self.comm.size
         self.barrier = self.comm.barrier
         self.make = self.comm.empty if registered else np.empty
+        self.send, self.recv = self.comm.send, self.comm.recv
+        self.isend, self.irecv = self.comm.start_send, self.comm.start_recv
+        self.wait = wait_all
 
     def call(self, op: str, mine: Any, whole: Any) -> Callable[[], Any]:
         """Return the function to time."""
@@ -41,7 +45,7 @@ class OverRdma:
             "all_to_all": lambda: comm.all_to_all(whole, out=whole),
             "barrier": comm.barrier,
         }
-        return calls[op]
+        return calls.get(op) or message_call(self, op, mine)
 
 
 class OverMpi:
@@ -54,6 +58,9 @@ class OverMpi:
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self.barrier = self.comm.Barrier
         self.make = np.empty
+        self.send, self.recv = self.comm.Send, self.comm.Recv
+        self.isend, self.irecv = self.comm.Isend, self.comm.Irecv
+        self.wait = MPI.Request.Waitall
 
     def call(self, op: str, mine: Any, whole: Any) -> Callable[[], Any]:
         """Return the function to time."""
@@ -67,7 +74,29 @@ class OverMpi:
             "all_to_all": lambda: comm.Alltoall(in_place, whole),
             "barrier": comm.Barrier,
         }
-        return calls[op]
+        return calls.get(op) or message_call(self, op, mine)
+
+
+def message_call(system: "OverRdma | OverMpi", op: str, mine: Any) -> Callable[[], Any]:
+    """Return the function that exchanges messages between ranks 0 and 1, in place."""
+
+    def round_trip() -> None:
+        if system.rank == 0:
+            system.send(mine, 1)
+            system.recv(mine, 1)
+        elif system.rank == 1:
+            system.recv(mine, 0)
+            system.send(mine, 0)
+
+    def in_flight() -> None:
+        if system.rank == 0:
+            system.wait([system.isend(mine, 1) for _ in range(IN_FLIGHT)])
+            system.recv(mine[:1], 1)
+        elif system.rank == 1:
+            system.wait([system.irecv(mine, 0) for _ in range(IN_FLIGHT)])
+            system.send(mine[:1], 0)
+
+    return {"round_trip": round_trip, "in_flight": in_flight}[op]
 
 
 def keep_to_one(system: OverRdma | OverMpi, allowed: list[int], op: str) -> None:
@@ -91,6 +120,8 @@ def fill(op: str, system: OverRdma | OverMpi, mine: Any, whole: Any) -> Any:
         "broadcast": (mine, ranks[0]),
         "all_to_all": (whole, ranks[:, None]),
         "barrier": (mine, ranks[system.rank]),
+        "round_trip": (mine, ranks[0 if system.rank < 2 else system.rank]),
+        "in_flight": (mine, ranks[0 if system.rank < 2 else system.rank]),
     }
     return expected[op]
 
@@ -165,7 +196,8 @@ def main(name: str, ops: str, sizes: str, iterations: int) -> None:
             mine[:], whole[:] = 0, 0
             for _ in range(WARM_UP):
                 call()
-            often = max(10, min(iterations, (1 << 28) // max(size, 1)))
+            moved = size * (IN_FLIGHT if op == "in_flight" else 1)
+            often = max(10, min(iterations, (1 << 28) // max(moved, 1)))
             us = timed(system, call, often)
             row = {"op": op, "bytes": size, "wrong": wrong, "us": us}
             if op == "iall_reduce":

@@ -280,6 +280,7 @@ cdef class RawGroup:
     cdef shared_ptr[CallQueue] queue
     cdef list pending
     cdef list messages
+    cdef size_t most
     cdef int owner
     cdef readonly int rank
     cdef readonly int size
@@ -290,10 +291,12 @@ cdef class RawGroup:
         self.device = device
         self.pending = []
         self.messages = []
+        self.most = 100
         self.owner = getpid()
         self.rank, self.size = rank, size
         check(device.thread.get().Device(&opened))
         check(Mesh.Open(opened, rank, size, device.thread.get().peer_timeout(), &self.mesh))
+        self.mesh.get().PollWhileWaiting(PollingThread.Help(device.thread))
 
     def __dealloc__(self):
         if self.owner != getpid():  # in a forked child nothing may be destroyed
@@ -413,28 +416,32 @@ cdef class RawGroup:
 
     cdef RawMessage keep(self, RawMessage made):
         """Keep the arrays of a call that is not done, even if the caller drops it."""
-        if not made.done():
+        if made.done():
+            return made
+        if len(self.messages) >= self.most:
             self.messages = [each for each in self.messages if not (<RawMessage>each).done()]
-            self.messages.append(made)
+            self.most = 2 * len(self.messages) + 100
+        self.messages.append(made)
         return made
 
-    def start_send(self, peer: int, tag: int, data) -> RawMessage | None:
+    def start_send(self, peer: int, tag: int, data, waits: bool = False) -> RawMessage | None:
         """Return None if the data has been copied."""
         cdef shared_ptr[CallQueue] queue = self.opened()
         cdef RawMessage made = RawMessage.__new__(RawMessage)
         cdef int to = peer, mark = tag
+        cdef cbool blocks = waits
         cdef string_view view
         cdef Status status
         made.arrays = Arrays()
         made.arrays.get(data, None)
         view = string_view(<const char*>made.arrays.input.buf, <size_t>made.arrays.input.len)
         with nogil:
-            status = queue.get().mesh().Send(to, mark, view, &made.request)
+            status = queue.get().mesh().Send(to, mark, view, blocks, &made.request)
         check(status)
         return self.keep(made) if made.request else None
 
     def send(self, peer: int, tag: int, data, timeout) -> None:
-        made = self.start_send(peer, tag, data)
+        made = self.start_send(peer, tag, data, True)
         if made is not None:
             made.wait(timeout)
 

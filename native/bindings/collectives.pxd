@@ -5,7 +5,7 @@ from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 from libcpp.vector cimport vector
 
-from fabric cimport FabricDevice, Status
+from fabric cimport FabricDevice, Helper, Status
 
 cdef extern from "collectives/types.h" namespace "rdma_transport::collectives" nogil:
     cdef enum class DType:
@@ -59,6 +59,7 @@ cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" no
         @staticmethod
         Status Open(shared_ptr[FabricDevice] device, int rank, int size, int64_t peer_timeout,
                     unique_ptr[Mesh]* mesh)
+        void PollWhileWaiting(Helper helper)
         int rank()
         int size()
         string Address(int peer)
@@ -66,7 +67,8 @@ cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" no
         Status WaitReady(const Patience& patience)
         Status Share(uint64_t key, uint64_t length)
         void Withdraw(uint64_t key)
-        Status Send(int peer, int tag, string_view bytes, shared_ptr[MessageRequest]* request)
+        Status Send(int peer, int tag, string_view bytes, cbool waits,
+                    shared_ptr[MessageRequest]* request)
         Status Receive(int source, int tag, char* buffer, uint64_t capacity,
                        shared_ptr[MessageRequest]* request)
         Status Probe(int source, int tag, const Patience* patience, cbool* found,

@@ -44,6 +44,11 @@ cdef extern from "fabric/registry.h" namespace "rdma_transport::fabric" nogil:
 
     vector[Registration] Fabrics()
 
+cdef extern from *:
+    # Polls instead of the polling thread, for a thread that waits.
+    cdef cppclass Helper "std::function<void(const std::function<bool()>&)>":
+        pass
+
 cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings" nogil:
     Status OpenFabric(const string& name, Settings* settings, unique_ptr[FabricDevice]* device)
 
@@ -80,6 +85,8 @@ cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings
         Status Open(const string& fabric, shared_ptr[PollingThread]* thread)
         const string& summary()
         int64_t spin()
+        @staticmethod
+        Helper Help "Helper"(const shared_ptr[PollingThread]& thread)
         int64_t peer_timeout()
         Status Device(shared_ptr[FabricDevice]* device)
         Status Allocate(size_t length, cbool writable_by_peers, shared_ptr[Memory]* memory)

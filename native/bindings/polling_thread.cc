@@ -409,17 +409,49 @@ Status PollingThread::Scratch(std::shared_ptr<Memory>* memory) {
 void PollingThread::Loop(fabric::Device* device) {
   Nanos last_work = Now();
   while (!stop_.load()) {
+    std::unique_lock<std::mutex> polling(poll_mu_);
     const int handled = device->Poll();
     const bool reaped = Reap();
     const Nanos now = Now();
     if (handled > 0 || reaped) {
       last_work = now;
-    } else if (now - last_work < spin_) {
+    } else if (now - last_work < spin_ && !helped_.load()) {
+      polling.unlock();
       SpinBriefly();
     } else if (device->ArmNotification()) {
+      polling.unlock();
       device->Sleep(Now() + kSecond);
     }
   }
+}
+
+std::function<void(const std::function<bool()>& done)> PollingThread::Helper(
+    const std::shared_ptr<PollingThread>& thread) {
+  return [weak = std::weak_ptr<PollingThread>(thread)](const std::function<bool()>& done) {
+    const auto helped = weak.lock();
+    if (helped != nullptr) helped->Help(done);
+  };
+}
+
+void PollingThread::Help(const std::function<bool()>& done) {
+  std::shared_ptr<fabric::Device> device;
+  if (!Device(&device).ok() || helped_.exchange(true)) return;
+  {
+    std::lock_guard<std::mutex> polling(poll_mu_);
+    for (Nanos last_work = Now(); !done() && !stop_.load();) {
+      const Nanos now = Now();
+      if (device->Poll() > 0) {
+        last_work = now;
+      } else if (now - last_work > spin_) {
+        break;
+      } else {
+        SpinBriefly();
+      }
+    }
+    // The polling thread sleeps, or waits for this lock.
+    if (!device->ArmNotification()) device->Wake();
+  }
+  helped_.store(false);
 }
 
 // Drops closed channels. Returns whether there were any.

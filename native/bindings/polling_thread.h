@@ -11,6 +11,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -164,6 +165,11 @@ class PollingThread final : public Owned {
   Status Device(std::shared_ptr<fabric::Device>* device) const;
   Status Allocate(size_t length, bool writable_by_peers, std::shared_ptr<Memory>* memory);
   Status OpenChannel(std::shared_ptr<BlockingChannel>* channel);
+  // Returns a function for threads that wait for an event: it polls instead of the polling thread
+  // until `done` returns true, or nothing has happened for spin(). So no thread has to be woken for
+  // the event. Returns at once if another thread does this.
+  static std::function<void(const std::function<bool()>& done)> Helper(
+      const std::shared_ptr<PollingThread>& thread);
   // Memory for BlockingChannel::WaitRemote().
   Status Scratch(std::shared_ptr<Memory>* memory);
   // Closes the channels, notifies the peers, and ends the thread, in bounded time. Memory stays
@@ -173,6 +179,7 @@ class PollingThread final : public Owned {
  private:
   PollingThread(const Settings& settings, std::shared_ptr<fabric::Device> device);
   void Loop(fabric::Device* device);
+  void Help(const std::function<bool()>& done);
   bool Reap();
 
   const Nanos spin_;
@@ -181,6 +188,8 @@ class PollingThread final : public Owned {
   std::mutex close_mu_;
   std::thread thread_;
   std::atomic<bool> stop_{false};
+  std::mutex poll_mu_;  // held by the thread that polls
+  std::atomic<bool> helped_{false};
 
   mutable std::mutex mu_;
   std::condition_variable reaped_;

@@ -93,6 +93,8 @@ Mesh::~Mesh() {
   }
 }
 
+void Mesh::PollWhileWaiting(Helper helper) { state_->helper = std::move(helper); }
+
 std::string Mesh::Address(int peer) const {
   return peers_[peer] == nullptr ? "" : peers_[peer]->channel()->Address();
 }

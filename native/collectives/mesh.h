@@ -30,6 +30,8 @@ class Mesh {
   // are not such numbers, or the device's errors.
   static Status Open(std::shared_ptr<fabric::Device> device, int rank, int size, Nanos peer_timeout,
                      std::unique_ptr<Mesh>* mesh);
+  // Lets threads that wait for messages poll the device; see MeshState. Call it before Connect().
+  void PollWhileWaiting(std::function<void(const std::function<bool()>& done)> helper);
   // Closes the channels. No call may be in progress.
   ~Mesh();
 
@@ -74,9 +76,11 @@ class Mesh {
   Status Map(int peer, const fabric::RemoteSpan& span, const Patience& patience,
              fabric::MappedSpan* mapped) const;
 
-  // Starts to send a message. Sets `request` if it still uses the bytes, null otherwise. The member
-  // keeps up to kMaxUnconsumed bytes that it has not received; what is beyond waits for a receive.
-  Status Send(int peer, int tag, std::string_view bytes, std::shared_ptr<MessageRequest>* request);
+  // Starts to send a message. Sets `request` if it still uses the bytes, null otherwise. `waits`:
+  // the caller waits for it, so it uses them only while the receiver has not received
+  // kMaxUnconsumed bytes. Otherwise larger messages may need them until they have a receive.
+  Status Send(int peer, int tag, std::string_view bytes, bool waits,
+              std::shared_ptr<MessageRequest>* request);
   // Posts a receive of a message from `source` with `tag`, each of which may be kAny, into memory
   // of `capacity` bytes, which must stay valid until it is done, or memory of its own if that is
   // null. Messages with the same source and tag arrive in order. Ends with InvalidArgument if the

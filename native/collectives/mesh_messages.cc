@@ -17,7 +17,7 @@ Status NoRank(int rank) {
 
 }  // namespace
 
-Status Mesh::Send(int peer, int tag, std::string_view bytes,
+Status Mesh::Send(int peer, int tag, std::string_view bytes, bool waits,
                   std::shared_ptr<MessageRequest>* request) {
   request->reset();
   if (peer < 0 || peer >= size_ || tag < 0) {
@@ -31,7 +31,7 @@ Status Mesh::Send(int peer, int tag, std::string_view bytes,
     return state_->Deliver({rank_, tag, bytes.size()}, bytes, &received);
   }
   std::shared_ptr<MessageCall> call;
-  RDMA_RETURN_IF_ERROR(peers_[peer]->Send(tag, bytes, &call));
+  RDMA_RETURN_IF_ERROR(peers_[peer]->Send(tag, bytes, waits, &call));
   if (call != nullptr) *request = std::make_shared<MessageRequest>(state_, std::move(call));
   return OkStatus();
 }
@@ -87,7 +87,7 @@ Status Mesh::Probe(int source, int tag, const Patience* patience, bool* found, E
   };
   const auto check = [&] { state_->CheckAlive(source); };
   if (patience != nullptr) {
-    RDMA_RETURN_IF_ERROR(state_->Wait(&lock, *patience, ends, check, "no message arrived"));
+    RDMA_RETURN_IF_ERROR(state_->WaitPolling(&lock, *patience, ends, check, "no message arrived"));
   } else if (!ends()) {
     lock.unlock();
     check();

@@ -31,15 +31,19 @@ namespace rdma_transport::collectives {
 struct Sending : MessageCall {
   struct Staged {
     Block block;
-    bool wanted = false;
+    bool wanted = false;  // which limit it counts for
+    uint64_t length = 0;  // bytes of the message in it
+    uint64_t announced = 0;
+    uint64_t taken = 0;
   };
   uint64_t id = 0;
   std::string_view bytes;             // must stay valid until it is done
   uint64_t next = 0;                  // offset of the first byte that no thread has begun to copy
-  int copying = 0;                    // pieces
+  int copying = 0;                    // blocks
+  bool waits = false;                 // as many bytes as possible are copied early
   bool open = false;                  // the receiver knows of it
   bool wanted = false;                // it has a receive
-  std::map<uint64_t, Staged> staged;  // by offset; announced and not taken
+  std::map<uint64_t, Staged> staged;  // by offset; not taken
 };
 
 // Thread-safe. The channel calls it on the polling thread.
@@ -52,12 +56,14 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   fabric::Channel* channel() const { return channel_.get(); }
 
   // Sends a message, or starts to, and sets `call` if the bytes are still in use. Never blocks.
-  Status Send(int tag, std::string_view bytes, std::shared_ptr<MessageCall>* call);
+  // `waits`: the caller waits for it, so as much as possible is copied.
+  Status Send(int tag, std::string_view bytes, bool waits, std::shared_ptr<MessageCall>* call);
   // Copies a message that has just been matched, or as much of it as has arrived.
   void Take(const std::shared_ptr<Letter>& letter);
   // A message of this length that came with its bytes has been received.
   void Consumed(uint64_t bytes);
-  Status SendNote(const Note& note, std::string_view bytes = {});
+  Status SendNote(const Note& note, std::string_view bytes = {},
+                  fabric::Urgency urgency = fabric::Urgency::kWake);
   // Announces a step to a remote member. A lost one is no error.
   Status Announce(const Announcement& announcement, const Patience& patience);
   // Waits until the writes to a remote member from this part have ended.
@@ -115,16 +121,17 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   // Sends (mesh_peer_send.cc).
   struct Claim {
     std::shared_ptr<Sending> sending;
-    Piece piece;
-    Sending::Staged staged;
+    Piece piece;  // the whole block
+    char* data = nullptr;
   };
-  Status ClaimPiece(const Sending* only, Claim* claim);
-  Status Stage(const Claim& claim);
+  Status ClaimBlock(const Sending* only, Claim* claim);
+  Status SendBlock(const Claim& claim, Note note);
   void SendPieces();
   Status HandleTaken(const Note& note);
   void HandleWanted(const Note& note);
   void HandleConsumed(const Note& note);
   void Release(const Sending::Staged& staged);
+  void Retire(const Sending& sending);
   void Forget(const Sending& sending);
   void EndSends(const Status& status);
 

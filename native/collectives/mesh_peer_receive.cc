@@ -112,12 +112,13 @@ void MeshPeer::Take(const std::shared_ptr<Letter>& letter) {
 }
 
 void MeshPeer::Copied(const std::shared_ptr<Letter>& letter, const Piece& piece, bool counted) {
+  bool complete = false;
   {
     std::lock_guard<std::mutex> lock(state_->mu);
     if (counted) --letter->copying;
     if (counted) --state_->copying;
     letter->missing -= piece.length;
-    const bool complete = letter->missing == 0;
+    complete = letter->missing == 0;
     if (complete) letters_.erase(letter->id);
     const auto& receive = letter->receive;
     if (receive != nullptr && (complete || (letter->failed && letter->copying == 0))) {
@@ -131,7 +132,14 @@ void MeshPeer::Copied(const std::shared_ptr<Letter>& letter, const Piece& piece,
   note.kind = Note::kTaken;
   note.key = letter->id;
   note.length = piece.at;
-  SendNote(note).IgnoreError();  // a lost sender does not wait
+  note.tag = static_cast<int32_t>(piece.length);
+  // The sender of a message of one block does not wait for this.
+  const bool small = letter->envelope.length <= kBlockBytes && counted;
+  if (small && !complete) return;
+  if (small) note.length = 0;
+  if (small) note.tag = static_cast<int32_t>(letter->envelope.length);
+  const auto urgency = small ? fabric::Urgency::kLazy : fabric::Urgency::kWake;
+  SendNote(note, {}, urgency).IgnoreError();  // a lost sender does not wait
 }
 
 void MeshPeer::StartReads() {

@@ -14,18 +14,25 @@ namespace {
 // Shorter messages travel in their notification, below the limit of all fabrics.
 constexpr size_t kMinPieces = size_t{64} << 10;
 // So many blocks hold pieces that a receiver waits for: more make it no faster.
-constexpr uint64_t kMaxWantedBlocks = 16;
+constexpr uint64_t kMaxWantedBlocks = 8;
+// What messages that nobody waits for may take before they have a receive: their bytes stay where
+// they are, and blocks that are soon used again stay in the cache.
+constexpr uint64_t kMaxEarly = 8 * kBlockBytes;
 // A call that looked at a member this long ago does not wait for it any more.
 constexpr Nanos kStale = 10 * kCheckInterval;
 
+// Small pieces let the receiver copy early, large ones save notifications.
+constexpr uint64_t PieceOf(uint64_t length) {
+  return std::clamp(length / 8, uint64_t{16} << 10, kBlockBytes);
+}
+
 }  // namespace
 
-Status MeshPeer::SendNote(const Note& note, std::string_view bytes) {
+Status MeshPeer::SendNote(const Note& note, std::string_view bytes, fabric::Urgency urgency) {
   const iovec parts[] = {{const_cast<Note*>(&note), sizeof(note)},
                          {const_cast<char*>(bytes.data()), bytes.size()}};
   uint64_t number = 0;
-  RDMA_RETURN_IF_ERROR(
-      channel_->Notify(parts, bytes.empty() ? 1 : 2, fabric::Urgency::kWake, &number));
+  RDMA_RETURN_IF_ERROR(channel_->Notify(parts, bytes.empty() ? 1 : 2, urgency, &number));
   Sent(number);
   return OkStatus();
 }
@@ -68,7 +75,8 @@ Status MeshPeer::WaitWritten(size_t part, const Patience& patience) {
   return state_->Wait(&lock, patience, done, [this] { CheckAlive(); }, "a rank does not receive");
 }
 
-Status MeshPeer::Send(int tag, std::string_view bytes, std::shared_ptr<MessageCall>* call) {
+Status MeshPeer::Send(int tag, std::string_view bytes, bool waits,
+                      std::shared_ptr<MessageCall>* call) {
   Note note;
   note.kind = Note::kMessage;
   note.tag = tag;
@@ -86,6 +94,7 @@ Status MeshPeer::Send(int tag, std::string_view bytes, std::shared_ptr<MessageCa
       sending->peer = rank_;
       sending->id = note.key;
       sending->bytes = bytes;
+      sending->waits = waits;
       sendings_[note.key] = sending;
       unstaged_.push_back(sending);
     }
@@ -98,13 +107,8 @@ Status MeshPeer::Send(int tag, std::string_view bytes, std::shared_ptr<MessageCa
     return lost().ok() ? sent : lost();
   }
   Claim claim;
-  std::string_view first;
-  Status sent = ClaimPiece(sending.get(), &claim);
-  if (sent.ok() && claim.sending != nullptr) {
-    sent = Stage(claim);
-    first = {reinterpret_cast<const char*>(&claim.piece), sizeof(claim.piece)};
-  }
-  if (sent.ok()) sent = SendNote(note, first);
+  Status sent = ClaimBlock(sending.get(), &claim);
+  if (sent.ok()) sent = claim.sending == nullptr ? SendNote(note) : SendBlock(claim, note);
   {
     std::lock_guard<std::mutex> lock(state_->mu);
     if (!sent.ok()) {
@@ -119,16 +123,17 @@ Status MeshPeer::Send(int tag, std::string_view bytes, std::shared_ptr<MessageCa
   return sending->status;
 }
 
-// Reserves a block for the next piece that may be copied, of the message `only` unless that is
+// Reserves a block for the next bytes that may be copied, of the message `only` unless that is
 // null. Sets `claim->sending` to null if there is none.
-Status MeshPeer::ClaimPiece(const Sending* only, Claim* claim) {
+Status MeshPeer::ClaimBlock(const Sending* only, Claim* claim) {
   claim->sending = nullptr;
   std::lock_guard<std::mutex> lock(state_->mu);
   for (auto each = unstaged_.begin(); each != unstaged_.end(); ++each) {
     Sending& sending = **each;
     if (only == nullptr ? !sending.open : only != &sending) continue;
-    const bool full = sending.wanted ? wanted_blocks_ >= kMaxWantedBlocks
-                                     : unconsumed_ + kBlockBytes > kMaxUnconsumed;
+    const uint64_t limit = sending.waits ? kMaxUnconsumed : kMaxEarly;
+    const bool full =
+        sending.wanted ? wanted_blocks_ >= kMaxWantedBlocks : unconsumed_ + kBlockBytes > limit;
     if (full) continue;
     Block block;
     RDMA_RETURN_IF_ERROR(state_->pool->Take(&block));
@@ -136,7 +141,8 @@ Status MeshPeer::ClaimPiece(const Sending* only, Claim* claim) {
     const uint64_t length = std::min<uint64_t>(kBlockBytes, sending.bytes.size() - sending.next);
     claim->sending = *each;
     claim->piece = {sending.id, sending.next, length, block.key, block.offset};
-    claim->staged = {block, sending.wanted};
+    claim->data = block.data;
+    sending.staged[sending.next] = {block, sending.wanted, length, 0, 0};
     sending.next += length;
     ++sending.copying;
     ++state_->copying;
@@ -146,30 +152,40 @@ Status MeshPeer::ClaimPiece(const Sending* only, Claim* claim) {
   return OkStatus();
 }
 
-Status MeshPeer::Stage(const Claim& claim) {
+// Copies bytes to their block, and announces piece by piece, so that the receiver copies meanwhile.
+// `note` is sent with the first piece.
+Status MeshPeer::SendBlock(const Claim& claim, Note note) {
   Sending& sending = *claim.sending;
-  std::memcpy(claim.staged.block.data, sending.bytes.data() + claim.piece.at, claim.piece.length);
-  {
-    std::lock_guard<std::mutex> lock(state_->mu);
-    sending.staged[claim.piece.at] = claim.staged;
-    --state_->copying;
-    const bool ends = sending.next == sending.bytes.size() || !sending.status.ok();
-    if (--sending.copying == 0 && ends) state_->End(&sending, OkStatus());
-    state_->changed.notify_all();
+  const uint64_t size = channel_->MapsPeer() ? PieceOf(sending.bytes.size()) : kBlockBytes;
+  Status sent = channel_->Share(claim.piece.key);
+  for (uint64_t done = 0; sent.ok() && done < claim.piece.length;) {
+    Piece piece = claim.piece;
+    piece.at += done;
+    piece.offset += done;
+    piece.length = std::min(size, claim.piece.length - done);
+    std::memcpy(claim.data + done, sending.bytes.data() + piece.at, piece.length);
+    done += piece.length;
+    {
+      std::lock_guard<std::mutex> lock(state_->mu);
+      sending.staged[claim.piece.at].announced = done;
+    }
+    sent = SendNote(note, {reinterpret_cast<const char*>(&piece), sizeof(piece)});
+    note = {Note::kPiece, 0, 0, 0};
   }
-  return channel_->Share(claim.piece.key);
+  std::lock_guard<std::mutex> lock(state_->mu);
+  --state_->copying;
+  const bool ends = sending.next == sending.bytes.size() || !sending.status.ok();
+  if (--sending.copying == 0 && ends) state_->End(&sending, OkStatus());
+  Retire(sending);
+  state_->changed.notify_all();
+  return sent;
 }
 
 void MeshPeer::SendPieces() {
-  Note note;
-  note.kind = Note::kPiece;
   Claim claim;
   Status status;
-  while ((status = ClaimPiece(nullptr, &claim)).ok() && claim.sending != nullptr) {
-    status = Stage(claim);
-    if (status.ok()) {
-      status = SendNote(note, {reinterpret_cast<const char*>(&claim.piece), sizeof(claim.piece)});
-    }
+  while ((status = ClaimBlock(nullptr, &claim)).ok() && claim.sending != nullptr) {
+    status = SendBlock(claim, {Note::kPiece, 0, 0, 0});
     if (!status.ok()) break;
   }
   if (!status.ok()) channel_->Close(status);  // the receiver expects the rest
@@ -179,19 +195,29 @@ Status MeshPeer::HandleTaken(const Note& note) {
   {
     std::lock_guard<std::mutex> lock(state_->mu);
     const auto found = sendings_.find(note.key);
-    if (found == sendings_.end()) return Malformed();
+    if (found == sendings_.end() || note.tag <= 0) return Malformed();
     Sending& sending = *found->second;
-    const auto piece = sending.staged.find(note.length);
-    if (piece == sending.staged.end()) return Malformed();
-    Release(piece->second);
-    ++taken_;
-    sending.staged.erase(piece);
+    auto block = sending.staged.upper_bound(note.length);
+    if (block == sending.staged.begin()) return Malformed();
+    Sending::Staged& staged = (--block)->second;
+    staged.taken += static_cast<uint64_t>(note.tag);
+    if (staged.taken > staged.announced) return Malformed();
     sending.wanted = true;
-    const bool copied = sending.next == sending.bytes.size() && sending.copying == 0;
-    if (copied && sending.staged.empty()) sendings_.erase(found);
+    ++taken_;
+    if (staged.taken == staged.length) {
+      Release(staged);
+      sending.staged.erase(block);
+      Retire(sending);
+    }
   }
   SendPieces();
   return OkStatus();
+}
+
+// Forgets a message that has been taken. Requires the lock.
+void MeshPeer::Retire(const Sending& sending) {
+  if (sending.next < sending.bytes.size() || sending.copying > 0) return;
+  if (sending.staged.empty()) sendings_.erase(sending.id);
 }
 
 void MeshPeer::HandleWanted(const Note& note) {

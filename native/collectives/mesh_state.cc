@@ -28,6 +28,20 @@ Status MeshState::Wait(std::unique_lock<std::mutex>* lock, const Patience& patie
   return OkStatus();
 }
 
+Status MeshState::WaitPolling(std::unique_lock<std::mutex>* lock, const Patience& patience,
+                              const std::function<bool()>& done, const std::function<void()>& check,
+                              const char* what) const {
+  if (helper && !done() && Now() < patience.deadline) {
+    lock->unlock();
+    helper([&] {
+      std::lock_guard<std::mutex> each(mu);
+      return done() || Now() >= patience.deadline;
+    });
+    lock->lock();
+  }
+  return Wait(lock, patience, done, check, what);
+}
+
 Status MeshState::Gone(int source) const {
   if (source != kAny) {
     const Absence& its = absent[source];

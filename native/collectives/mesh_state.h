@@ -28,6 +28,9 @@ class Watched {
   virtual void CheckAlive() = 0;
 };
 
+// Polls the device for a thread that waits, until `done` returns true or for a short time.
+using Helper = std::function<void(const std::function<bool()>& done)>;
+
 // A region, and its device, which must outlive it.
 struct OwnRegion {
   std::shared_ptr<fabric::Device> device;
@@ -49,6 +52,7 @@ struct MeshState {
   // These do not change.
   int rank = 0;
   Nanos peer_timeout = 0;  // how long a remote member may be silent
+  Helper helper;           // may be null
   std::shared_ptr<const OwnRegion> own;
   std::shared_ptr<BlockPool> pool;
   std::vector<std::weak_ptr<Watched>> ends;  // by rank; null for this member
@@ -61,6 +65,10 @@ struct MeshState {
   std::mutex hook_mu;  // held while the hook runs; taken without `mu`
   std::function<void()> lost_hook;
 
+  // As Wait(), but polls the device first. For waits that the peer is likely to end soon.
+  Status WaitPolling(std::unique_lock<std::mutex>* lock, const Patience& patience,
+                     const std::function<bool()>& done, const std::function<void()>& check,
+                     const char* what) const;
   // Waits until `done` returns true. Called with the lock, which is released while it waits.
   // `check` is called without it every kCheckInterval.
   Status Wait(std::unique_lock<std::mutex>* lock, const Patience& patience,

@@ -14,7 +14,7 @@ bool MessageRequest::Test() const {
 
 Status MessageRequest::Wait(const Patience& patience) const {
   std::unique_lock<std::mutex> lock(state_->mu);
-  RDMA_RETURN_IF_ERROR(state_->Wait(
+  RDMA_RETURN_IF_ERROR(state_->WaitPolling(
       &lock, patience, [this] { return call_->done; }, [this] { state_->CheckAlive(call_->peer); },
       receive() != nullptr ? "no message arrived" : "the receiver did not take the message"));
   return call_->status;

@@ -16,7 +16,7 @@ struct Note {
     kMessage,
     kPiece,     // a Piece of a message follows
     kWanted,    // `key`: a message that has a receive; the other pieces are to be announced
-    kTaken,     // `key`: a message, `length`: the offset of a piece that was copied
+    kTaken,     // `key`: a message, `length`: the offset of bytes that were copied, `tag`: how many
     kConsumed,  // `length`: of messages that came with their bytes, and have been received
     kLeaving,   // the sender closes in order, and waits until its messages have been copied
     // `key`: the steps that the sender has completed; the bytes that follow are those of its region

@@ -55,6 +55,7 @@ std::string Notification(Input* input) {
   } else if (note.kind == Note::kWanted || note.kind == Note::kTaken) {
     note.key = 1 + input->Below(4);
     note.length = input->Below(3) * kBlockBytes;
+    note.tag = static_cast<int32_t>(input->Below(3) * 70'000);
   }
   return BytesOf(note) + bytes;
 }
@@ -72,7 +73,7 @@ void SendOne(Input* input, MeshPeer* peer, Sent* sent) {
   const size_t length = input->Flag() ? input->Below(16) : input->Below(3) * kBlockBytes + 70'000;
   sent->push_back(std::make_unique<std::string>(length, 'x'));
   std::shared_ptr<MessageCall> call;
-  peer->Send(static_cast<int>(input->Below(4)), *sent->back(), &call).IgnoreError();
+  peer->Send(static_cast<int>(input->Below(4)), *sent->back(), input->Flag(), &call).IgnoreError();
 }
 
 // As Mesh::Receive() does.

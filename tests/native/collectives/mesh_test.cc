@@ -37,7 +37,7 @@ std::string Bytes(size_t length, int seed) {
 
 Status Send(Mesh* mesh, int peer, int tag, const std::string& bytes) {
   Request request;
-  RDMA_RETURN_IF_ERROR(mesh->Send(peer, tag, bytes, &request));
+  RDMA_RETURN_IF_ERROR(mesh->Send(peer, tag, bytes, true, &request));
   return request == nullptr ? OkStatus() : request->Wait(Soon());
 }
 
@@ -95,8 +95,8 @@ TEST(MeshTest, MessagesAreMatchedBySourceAndTag) {
     }
     Request request;
     EXPECT_EQ(mesh->Receive(7, kAny, nullptr, 0, &request).code(), Code::kInvalidArgument);
-    EXPECT_EQ(mesh->Send(7, 1, "", &request).code(), Code::kInvalidArgument);
-    EXPECT_EQ(mesh->Send(1, -1, "", &request).code(), Code::kInvalidArgument);
+    EXPECT_EQ(mesh->Send(7, 1, "", true, &request).code(), Code::kInvalidArgument);
+    EXPECT_EQ(mesh->Send(1, -1, "", true, &request).code(), Code::kInvalidArgument);
     RDMA_RETURN_IF_ERROR(Send(mesh, 0, 1, "to itself"));
     RDMA_RETURN_IF_ERROR(Receive(mesh, 0, 1, &letter));
     EXPECT_EQ(letter.bytes, "to itself");
@@ -187,9 +187,9 @@ TEST(MeshTest, AReceiverThatIsFarBehindIsAwaitedButNotForOtherMessages) {
   Request slow;
   Request next;
   Request small;
-  ASSERT_TRUE(meshes[1]->Send(0, 1, large, &slow).ok());
-  ASSERT_TRUE(meshes[1]->Send(0, 2, medium, &next).ok());
-  ASSERT_TRUE(meshes[1]->Send(0, 3, "small", &small).ok());
+  ASSERT_TRUE(meshes[1]->Send(0, 1, large, true, &slow).ok());
+  ASSERT_TRUE(meshes[1]->Send(0, 2, medium, true, &next).ok());
+  ASSERT_TRUE(meshes[1]->Send(0, 3, "small", true, &small).ok());
   ASSERT_NE(slow, nullptr);
   ASSERT_NE(next, nullptr);
   EXPECT_EQ(slow->Wait({Now() + kMillisecond, nullptr}).code(), Code::kDeadlineExceeded);
@@ -247,7 +247,7 @@ TEST(MeshTest, AMemberThatLeavesInOrderEndsNoReceiveFromAnyMember) {
   const Request any = Post(meshes[0], kAny, 9, &into);
   const Request from_it = Post(meshes[0], 1, 9, &into);
   Request sending;
-  ASSERT_TRUE(meshes[1]->Send(0, 1, large, &sending).ok());
+  ASSERT_TRUE(meshes[1]->Send(0, 1, large, false, &sending).ok());
   ASSERT_TRUE(meshes[1]->Drain(nullptr).ok());
   meshes.members.groups[1].reset();
   EXPECT_EQ(from_it->Wait(Soon()).code(), Code::kUnavailable);
@@ -271,7 +271,7 @@ TEST(MeshTest, ALostMemberEndsWhatWaitsForIt) {
   const Request from_it = Post(meshes[0], 1, 9, &into);
   const Request from_other = Post(meshes[0], 2, 9, &into);
   Request sending;
-  ASSERT_TRUE(meshes[0]->Send(1, 1, large, &sending).ok());
+  ASSERT_TRUE(meshes[0]->Send(1, 1, large, true, &sending).ok());
   std::thread waiter([&] {
     const Patience soon = Soon();
     bool found = false;
@@ -316,7 +316,7 @@ TEST(MeshTest, RequestsOutliveTheGroup) {
   {
     const Meshes meshes(2);
     receive = Post(meshes[0], 1, 1, &into);
-    ASSERT_TRUE(meshes[0]->Send(1, 1, large, &send).ok());
+    ASSERT_TRUE(meshes[0]->Send(1, 1, large, false, &send).ok());
     const Meshes single(1);
     alone = Post(single[0], kAny, kAny, &into);
   }
