@@ -293,6 +293,11 @@ MESSAGES = """
             assert other.recv(source=MPI.ANY_SOURCE) == rank
         other.Free()
 
+    # Ranks that have left send nothing more.
+    if rank == 0 and size > 1:
+        fails(lambda: comm.recv(source=1, tag=78), MPI.ERR_PROC_FAILED)
+        assert not comm.Iprobe(1) and not comm.iprobe()
+
     # The first use by two threads
     threads = [threading.Thread(target=MPI.COMM_SELF.allreduce, args=(1,)) for _ in range(2)]
     for thread in threads:
@@ -451,6 +456,46 @@ def test_a_rank_that_ends_ends_all(script: Script, how: str, code: int) -> None:
     else:
         assert "[0] rank 1 is gone" in result.stdout
         assert f"error: rank 1 exited with code {code}" in result.stderr
+
+
+DIES = """
+    import os, signal
+    from mpi4py import MPI
+    import numpy as np
+    comm = MPI.COMM_WORLD
+    comm.Barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    def polls(done):
+        while not done():
+            pass
+    request = comm.irecv(source=1)
+    array = np.zeros(1)
+    for call in (
+        lambda: polls(lambda: comm.Iprobe(1)),
+        lambda: polls(lambda: comm.iprobe()),
+        lambda: polls(request.test),
+        lambda: comm.Probe(1),
+        lambda: MPI.Request.Waitany([comm.Irecv(array, 1)]),
+        lambda: MPI.Request.Waitsome([comm.Irecv(array, 1)]),
+        lambda: MPI.Request.waitall([comm.irecv(source=1)]),
+    ):
+        try:
+            call()
+        except MPI.Exception as error:
+            assert error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_IN_STATUS)
+            assert "rank 1 is gone" in str(error)
+        else:
+            raise AssertionError
+    print("good")
+"""
+
+
+def test_what_polls_notices_a_dead_rank(script: Script) -> None:
+    result = run(2, script(DIES))
+    assert result.returncode == 128 + 9
+    assert "[0] good" in result.stdout, result.stderr
+    assert "error: rank 1 ended by signal 9" in result.stderr
 
 
 ABORTS = "from mpi4py import MPI; import time; MPI.COMM_WORLD.rank or int('x'); time.sleep(1000)"

@@ -523,9 +523,9 @@ def leaves(comm: Communicator) -> None:
 
 def ranks_of_this_host(comm: Communicator) -> int:
     """The size of mpi4py's communicator of ranks that share memory."""
-    from rdma_transport.mpi.comm import Intracomm
+    from rdma_transport.mpi.comm import Handle, Intracomm
 
-    shared = Intracomm(comm).Split_type(0)
+    shared = Intracomm._of(Handle(comm)).Split_type(0)
     assert shared.allreduce(1) == shared.size
     shared.Free()
     return shared.size
