@@ -4,9 +4,9 @@ A step negates a tensor on the accelerators of both tasks in turns, so that it c
 Each crossing copies it out of one accelerator and into the other. The session runs in the process
 of the first task, as in a training script. "Each" is what one crossing more takes, from steps with
 twelve: without the start and the end of a step. A step on the first task alone, between its
-accelerator and its processor, has TensorFlow make the same copies and sends nothing: TensorFlow
-waits for the end of each, the transport not for those of small tensors. All steps take turns in one
-run. In each turn a step warms up, and four are measured. The results are compared bit for bit.
+accelerator and its processor, has TensorFlow make the same copies and sends nothing. All steps take
+turns in one run. In each turn a step warms up, and four are measured. The results are compared bit
+for bit.
 
 Without hardware, a pretend accelerator stands in (`tests/native/pretend_accelerator/control.h`):
 its copies and kernels are the processor's, as late as a DMA engine of 5 GB/s would make them.
