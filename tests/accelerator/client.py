@@ -82,6 +82,27 @@ def operations(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
     return results
 
 
+def after_a_fault(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
+    """Copies of which the first fails. All copies of a client are of one step of its context."""
+    import tensorflow as tf
+
+    connect(protocol, cluster)
+    results = []
+    failures = 0
+    for seed in range(1 + STEPS):
+        try:
+            with tf.device(PS):
+                x = tf.square(data(seed))
+            with tf.device(WORKER):
+                x = tf.negative(x)
+            results.append(x.numpy())
+        except tf.errors.OpError as error:
+            failures += 1
+            print(error, file=sys.stderr)
+    assert failures == 1
+    return results
+
+
 def describe(protocol: str, cluster: dict[str, list[str]]) -> None:
     """Tell strategies of the cluster."""
     os.environ["TF_CONFIG"] = json.dumps(
@@ -172,7 +193,10 @@ def parameter_server_replicas(protocol: str, cluster: dict[str, list[str]]) -> l
 
 KINDS: dict[str, Callable[[str, dict[str, list[str]]], list[Any]]] = {
     kind.__name__: kind
-    for kind in (functions, operations, parameter_server, parameter_server_replicas)
+    for kind in (
+        *(functions, operations, after_a_fault),
+        *(parameter_server, parameter_server_replicas),
+    )
 }
 
 

@@ -30,23 +30,29 @@ def over_grpc(kind: str) -> dict[str, Any]:
 
 
 def answer(
-    kind: str, protocol: str, late_us: int, settings: dict[str, str] | None = None
+    kind: str,
+    protocol: str,
+    late_us: int,
+    settings: dict[str, str] | None = None,
+    fault: str | None = None,
 ) -> dict[str, Any]:
     """What client.py says, and "kernels": how many ran on the accelerators of each job.
 
-    "direct": the bytes that cards read or wrote there.
+    "direct": the bytes that cards read or wrote there. `fault` is one of the server's device.
     """
     workers = 2 if kind == "parameter_server_replicas" else 1
     jobs = {"ps": 1, "worker": workers, "chief": 1}
     pretend = f"delay_us={late_us if protocol == 'rdma' else 0}"
     with AcceleratorCluster(jobs, protocol, settings, pretend=pretend, without=(CHIEF,)) as cluster:
+        if fault is not None:
+            cluster.accelerated()["ps", 0].set(fault)
         result = forked.run(
             [str(CLIENT), kind, protocol, json.dumps(cluster.spec)],
             os.environ | (cluster.environment or {}),
             timeout=patient(50),
         )
         assert result.returncode == 0, result.stderr[-3000:]
-        if protocol == "rdma":
+        if protocol == "rdma" and fault is None:
             assert_by_fabric(cluster)
         answered: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
         kernels = collections.Counter[str]()
@@ -72,3 +78,13 @@ def test_a_client_computes_the_same(kind: str, direct: bool) -> None:
     if FALLBACK != "allow":
         assert over_rdma["stats"]["fallback_reasons"] == {}
         assert over_rdma["stats"]["errors"] == {}
+
+
+@pytest.mark.parametrize("fallback", ["allow", "forbid"])
+def test_a_client_goes_on_after_a_copy_that_failed(fallback: str) -> None:
+    settings = {"RDMA_TRANSPORT_FALLBACK": fallback}
+    digests = {
+        answer("after_a_fault", protocol, 0, settings, fault="fail_dtoh=1")["digest"]
+        for protocol in ("grpc", "rdma")
+    }
+    assert len(digests) == 1

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from bench.support.cluster import Cluster, NotStartedError, Task
+from bench.support.collective_cluster import CollectiveCluster
 from bench.support.data_service import DataService
 from rdma_transport import _native
 from tests.support import fake_verbs, forked
@@ -143,6 +144,33 @@ def test_a_secret_is_replaced_while_the_job_runs(tmp_path: Path) -> None:
                 assert task.wait_ready() == {"ready": True}
                 assert eventually(lambda: runs(cluster), 30)
         assert paths(cluster) == {"shm"}
+
+
+@pytest.mark.parametrize("collectives", ["direct", "ring"])
+def test_a_secret_is_repaired_amid_reductions(collectives: str, tmp_path: Path) -> None:
+    """Buffers that went over gRPC have the keys of those that come over the fabric later."""
+    files = [written(tmp_path / "0", ONE), written(tmp_path / "1", TWO)]
+    only_for = {
+        index: {"RDMA_TRANSPORT_SECRET_FILE": str(path)} for index, path in enumerate(files)
+    }
+    mode = {"RDMA_TRANSPORT_COLLECTIVES": collectives}
+    with CollectiveCluster(2, "rdma", mode, only_for=only_for) as cluster:
+
+        def digests() -> set[str]:
+            answers = cluster.run("all_reduce", 40_000, 5, seconds=patient(20))
+            return {answer["digest"] for answer in answers}
+
+        def by_fabric() -> bool:
+            assert digests() == first
+            return {p["transport"] for w in cluster.workers for p in w.stats()["peers"]} == {"shm"}
+
+        first = digests()
+        assert len(first) == 1
+        assert any(worker.stats()["sent"]["grpc"]["tensors"] for worker in cluster.workers)
+        written(files[1], ONE)
+        assert eventually(by_fabric, 40)
+        for _ in range(5):
+            assert digests() == first
 
 
 def runs(cluster: Cluster) -> bool:

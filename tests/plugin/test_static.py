@@ -136,7 +136,6 @@ def test_each_shape_of_an_edge_is_static_once_it_has_come_back(clusters: Cluster
     after = totals(clusters["rdma"])
     assert after["promotions"] - before["promotions"] == 2 * 64, "one edge there, one back"
     assert after["static_tensors"] - before["static_tensors"] >= 2 * 2 * 64
-    assert after["demotions"] == before["demotions"]
 
 
 RETRACED = """
