@@ -83,7 +83,7 @@ def operations(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
 
 
 def after_a_fault(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
-    """Copies of which the first fails. All copies of a client are of one step of its context."""
+    """Copies after one that may fail. All copies of a client are of one step of its context."""
     import tensorflow as tf
 
     connect(protocol, cluster)
@@ -99,8 +99,8 @@ def after_a_fault(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
         except tf.errors.OpError as error:
             failures += 1
             print(error, file=sys.stderr)
-    assert failures == 1
-    return results
+    assert failures <= 1  # none if gRPC carries what could not be copied
+    return results[-STEPS:]
 
 
 def describe(protocol: str, cluster: dict[str, list[str]]) -> None:

@@ -44,8 +44,9 @@ def answer(
     jobs = {"ps": 1, "worker": workers, "chief": 1}
     pretend = f"delay_us={late_us if protocol == 'rdma' else 0}"
     with AcceleratorCluster(jobs, protocol, settings, pretend=pretend, without=(CHIEF,)) as cluster:
-        if fault is not None:
-            cluster.accelerated()["ps", 0].set(fault)
+        for task in cluster.accelerated().values():
+            if fault is not None and task.job == "ps":
+                task.set(fault)
         result = forked.run(
             [str(CLIENT), kind, protocol, json.dumps(cluster.spec)],
             os.environ | (cluster.environment or {}),
