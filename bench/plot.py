@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .report import Result, Row, figure
+from .support.sizes import size_name
 
 FIGURES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
     ("p50, us", lambda row: figure(row, "p50")),
@@ -31,6 +32,7 @@ COLORS = {
 OF_A_FABRIC = BLUE  # whatever its name is
 STYLES = ("o-", "s--", "^:", "D-.", "v-", "P--", "X:")  # of tests
 WIDTH, HEIGHT = 5.0, 3.6  # inches, of one pair of axes
+MOST_SIZES = 6  # at an axis
 PAPER = 150  # dots per inch
 CAPTION_INCHES = 0.25  # of a line
 CAPTION_COLUMNS = 16  # characters per inch of its width
@@ -84,10 +86,22 @@ def _lines(axes: Any, result: Result, label: str, read: Callable[[Row], float | 
         style = STYLES[tests.index(test) % len(STYLES)]
         color = COLORS.get(protocol, OF_A_FABRIC)
         axes.plot(*zip(*sorted(found), strict=True), style, markersize=4, label=name, color=color)
-    axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xlabel("bytes")
+    by_bytes(axes, [row.bytes for row in result.rows])
     axes.set_ylabel(label)
     axes.set_title(result.benchmark)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    # Below, where there is no data.
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+
+
+def by_bytes(axes: Any, sizes: Sequence[int], most: int = MOST_SIZES) -> None:
+    """Let a logarithmic x-axis name sizes as tables do: 64 B, 4 KiB."""
+    from matplotlib.ticker import NullLocator
+
+    measured = sorted(set(sizes))
+    shown = measured[:: -(-len(measured) // most)]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(shown, [size_name(size) for size in shown], fontsize="small")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("size of the tensor")

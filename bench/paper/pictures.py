@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..plot import by_bytes
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -46,7 +48,8 @@ def draw(name: str, rows: Rows, path: Path) -> None:
         axes.grid(axis="y", color="#e3e7ec")
         axes.set_axisbelow(True)
         DRAWN[name](axes, rows)
-        axes.legend(frameon=False)
+        # Above the axes, where there is no data.
+        figure.legend(loc="outside upper center", ncols=3, frameon=False)
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
@@ -61,7 +64,8 @@ def message_sizes(axes: "Axes", rows: Rows) -> None:
             color=COLORS[way],
             marker="o",
         )
-    axes.set(xscale="log", yscale="log", xlabel="bytes of the tensor", ylabel="us per edge")
+    axes.set(yscale="log", ylabel="us per edge")
+    by_bytes(axes, sizes, most=10)
 
 
 def models(axes: "Axes", rows: Rows) -> None:
