@@ -68,7 +68,7 @@ NOT_RUN = {
         "apt-get install libibverbs1 ibverbs-providers",
         "dnf install libfabric",
         "dnf install libibverbs",
-        'pip install "tf-keras==2.21.*"',
+        'pip install --no-deps "tf-keras==2.21.*"',
         "pip install --no-build-isolation --no-deps .",
         "pip install .",
         'pip install ".[tensorflow]"',
