@@ -208,3 +208,17 @@ def test_the_hooks_run_what_make_lint_runs() -> None:
 def test_the_citation_has_the_version_of_the_package() -> None:
     citation = (REPOSITORY / "CITATION.cff").read_text()
     assert f"\nversion: {rdma_transport.__version__}\n" in citation
+
+
+def test_the_site_loads_nothing_from_elsewhere() -> None:
+    site = REPOSITORY / "build" / "site"
+    if not (site / "index.html").exists():
+        pytest.skip("make docs builds it")
+    pages = {path.name: path.read_text() for path in site.glob("*.html")}
+    loads = r'<(?:script|img|link)\b[^>]*\b(?:src|href)="(https?:[^"]*)"'
+    assert {name: found for name, text in pages.items() if (found := re.findall(loads, text))} == {}
+    # Diagrams, and search in a page that was opened as a file.
+    assert '<script src="scripts/mermaid.min.js">' in pages["architecture.html"]
+    assert '<script src="scripts/iframe-worker.js">' in pages["index.html"]
+    for file in ("scripts/mermaid.min.js", "scripts/iframe-worker.js", "search/search_index.js"):
+        assert (site / file).stat().st_size > 1000
