@@ -139,6 +139,14 @@ def timeline(
             min=1, max=4 << 20, help="Keep at most this many events per process, two per tensor."
         ),
     ] = 400_000,
+    merge: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Record nothing, and merge this timeline of a host with those of others; "
+            "repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Record the transfers of running tasks as a trace for Perfetto.
 
@@ -146,10 +154,26 @@ def timeline(
     """
     from rdma_transport.observe import recording
 
-    servers = _servers(which)
+    servers = [] if merge else _servers(which)
     to_stdout = str(file) == "-"
     if not to_stdout:  # check before the recording, which takes a while
         check_writable(file)
+    if merge:
+        from rdma_transport.observe.merging import merge as merged
+
+        made = merged(merge)
+    else:
+        made = _recorded(servers, seconds, events)
+    if to_stdout:
+        print_json(made)
+        return
+    recording.write(made, file)
+    typer.echo(recording.summary(made, file), err=True)
+
+
+def _recorded(servers: list[live.LiveServer], seconds: float, events: int) -> dict[str, Any]:
+    from rdma_transport.observe import recording
+
     recorded, failed = recording.record(servers, seconds, events)
     for why in failed:
         typer.echo(f"warning: not in the timeline: {why}", err=True)
@@ -162,12 +186,7 @@ def timeline(
                 "time, or raise --events",
                 err=True,
             )
-    made = recording.build(recorded)
-    if to_stdout:
-        print_json(made)
-        return
-    recording.write(made, file)
-    typer.echo(recording.summary(made, file), err=True)
+    return recording.build(recorded)
 
 
 def _servers(which: list[str] | None) -> list[live.LiveServer]:

@@ -124,7 +124,7 @@ def build(recorded: dict[int, dict[str, Any]]) -> dict[str, Any]:
         events += _lanes(pid, found)
     events += [_slice(span, zero) for span in everything]
     for number, (send, receipt) in enumerate(transfers(everything), 1):
-        events += _arrow(number, send, receipt, zero)
+        events += arrow(number, _slice(send, zero), _slice(receipt, zero))
     return {
         "traceEvents": events,
         "displayTimeUnit": "ns",
@@ -176,6 +176,7 @@ def _slice(span: Span, zero: int) -> dict[str, Any]:
     about = {
         "bytes": span.bytes,
         "mode": span.mode,
+        "task": _short(span.local),
         "peer": _short(span.remote),
         "step": str(span.step),  # has more digits than a viewer's numbers
     }
@@ -197,18 +198,11 @@ def _slice(span: Span, zero: int) -> dict[str, Any]:
     }
 
 
-def _arrow(number: int, send: Span, receipt: Span, zero: int) -> Iterable[dict[str, Any]]:
-    for phase, span in (("s", send), ("f", receipt)):
-        yield {
-            "ph": phase,
-            "name": "transfer",
-            "cat": "transfer",
-            "id": number,
-            "pid": span.pid,
-            "tid": span.lane,
-            "ts": (span.begin - zero) / 1e3,
-            **({"bp": "e"} if phase == "f" else {}),
-        }
+def arrow(number: int | str, sent: dict[str, Any], got: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the arrow from the slice of a send to that of its receipt."""
+    about = {"name": "transfer", "cat": "transfer", "id": number}
+    start, end = ({key: side[key] for key in ("pid", "tid", "ts")} for side in (sent, got))
+    return [{"ph": "s", **about, **start}, {"ph": "f", **about, **end, "bp": "e"}]
 
 
 def _short(task: str) -> str:

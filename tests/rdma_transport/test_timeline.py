@@ -257,3 +257,42 @@ def test_overlapping_spans_are_on_lines_of_their_own() -> None:
     assert [event["args"].get("iteration") for event in slices] == [None, None, "3:7"]
     names = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"]
     assert names == ["to b:0", "to b:0 (2)", "to b:0 (3)"]
+
+
+def test_timelines_of_two_hosts_are_merged(tmp_path: Path) -> None:
+    """The clock of the second is 5 ms ahead. Transfers take 2 us, or 10 us where it is busy."""
+    ahead = 5_000_000
+    names = {"local": "/job:a/replica:0/task:0", "remote": "/job:b/replica:0/task:0"}
+    there = {"local": names["remote"], "remote": names["local"]}
+    here_events, there_events = [], []
+    for step, (begin, takes) in enumerate([(2000, 10_000), (30_000, 2000), (50_000, 10_000)]):
+        here_events.append([0, begin, begin + 5, 0, 0, step, 64, "static", 0])
+        there_events.append([2, begin + takes + ahead, begin + takes + ahead + 5, 0, 9, step, 64,
+                             "static", 0])  # fmt: skip
+    there_events.append([0, 70_000 + ahead, 70_005 + ahead, 0, 0, 9, 64, "static", 0])
+    here_events.append([2, 72_000, 72_005, 0, 3, 9, 64, "static", 0])
+    files = []
+    for name, known, events in (("1", names, here_events), ("2", there, there_events)):
+        later = ahead if name == "2" else 0
+        times = {"began": 1000 + later, "ended": 90_000 + later}
+        files.append(tmp_path / f"{name}.json")
+        recording.write(recording.build({7: kept(events) | {"peers": [known]} | times}), files[-1])
+    target = tmp_path / "both.json"
+    ran = run("timeline", "--merge", files[0], "--merge", files[1], "-o", target)
+    assert ran.returncode == 0, ran.stderr
+    assert "8 events, 4 matched send/receive pairs, from 2 processes" in ran.stderr
+    trace = json.loads(target.read_text())
+    checked(trace)
+    arrows: dict[str, dict[str, float]] = defaultdict(dict)
+    for event in trace["traceEvents"]:
+        if event["ph"] in "sf":
+            arrows[event["id"]][event["ph"]] = event["ts"]
+    took = sorted(round(ends["f"] - ends["s"], 3) for ends in arrows.values())
+    assert took == [2, 2, 10, 10]
+    (tmp_path / "odd.json").write_text("{}")
+    for other, why in (("odd.json", "is not a timeline of this version"), ("none", "No such file")):
+        ran = run("timeline", "--merge", files[0], "--merge", tmp_path / other, "-o", target)
+        assert (ran.returncode, why in ran.stderr) == (2, True), ran.stderr
+    recording.write(recording.build({7: kept([sent(2000, 4)])}), tmp_path / "else.json")
+    ran = run("timeline", "--merge", files[0], "--merge", tmp_path / "else.json", "-o", target)
+    assert (ran.returncode, "no transfer of it is in the other" in ran.stderr) == (2, True)
