@@ -37,7 +37,7 @@ struct FreeMemory {
   void operator()(Event* events) const { std::free(events); }
 };
 
-std::mutex g_mu;                                // for Start() and StopJson()
+std::mutex g_trace_mu;                          // for Start() and StopJson()
 std::unique_ptr<Event[], FreeMemory> g_events;  // each entry is written once
 uint64_t g_room = 0;
 uint64_t g_arrivals = 0;  // handles above it are from this recording
@@ -92,8 +92,8 @@ class Numbering {
   std::vector<Thing> order_;
 };
 
-std::string Row(const Event& event, Numbering<const Traffic*>* peers,
-                Numbering<std::string>* keys) {
+std::string RowOf(const Event& event, Numbering<const Traffic*>* peers,
+                  Numbering<std::string>* keys) {
   const size_t peer = event.traffic == nullptr ? 0 : peers->Of(event.traffic);
   const size_t key = keys->Of(std::string(event.key, event.key_length));
   std::string row = "[" + std::to_string(static_cast<int>(event.kind));
@@ -106,7 +106,7 @@ std::string Row(const Event& event, Numbering<const Traffic*>* peers,
   return row + "]";
 }
 
-// Requires g_mu. No thread writes events after it returns.
+// Requires g_trace_mu. No thread writes events after it returns.
 void SwitchOff(std::atomic<bool>* on) {
   on->store(false);
   while (g_writers.load() > 0) std::this_thread::yield();
@@ -117,7 +117,7 @@ void SwitchOff(std::atomic<bool>* on) {
 std::atomic<bool> Trace::on_{false};
 
 Status Trace::Start(uint64_t max_events) {
-  std::lock_guard<std::mutex> lock(g_mu);
+  std::lock_guard<std::mutex> lock(g_trace_mu);
   if (on_.load())
     return Status(Code::kFailedPrecondition, "another client is recording a timeline");
   g_room = std::clamp<uint64_t>(max_events, 1, kMaxEvents);
@@ -138,20 +138,20 @@ const Traffic& Trace::Ends(const std::string& local, const std::string& remote) 
 }
 
 void Trace::Stop() {
-  std::lock_guard<std::mutex> lock(g_mu);
+  std::lock_guard<std::mutex> lock(g_trace_mu);
   SwitchOff(&on_);
   g_events.reset();
 }
 
 std::string Trace::StopJson() {
-  std::lock_guard<std::mutex> lock(g_mu);
+  std::lock_guard<std::mutex> lock(g_trace_mu);
   SwitchOff(&on_);
   const uint64_t taken = g_taken.load();
   const uint64_t kept = g_events == nullptr ? 0 : std::min(taken, g_room);
   Numbering<const Traffic*> met;
   Numbering<std::string> names;
   Json events('[');
-  for (uint64_t i = 0; i < kept; ++i) events.Add(Row(g_events[i], &met, &names));
+  for (uint64_t i = 0; i < kept; ++i) events.Add(RowOf(g_events[i], &met, &names));
   g_events.reset();
   const auto ends = [](const Traffic* traffic) {
     return Json('{').Text("local", traffic->local).Text("remote", traffic->remote).End();
