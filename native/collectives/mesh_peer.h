@@ -153,6 +153,7 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
 
   // Messages to the member.
   uint64_t unconsumed_ = 0;     // bytes that it has to keep, or this one for it, without a receive
+  uint64_t early_blocks_ = 0;   // hold pieces of messages that have no receive
   uint64_t wanted_blocks_ = 0;  // hold pieces of messages that have a receive
   uint64_t last_sending_ = 0;
   uint64_t taken_ = 0;                                     // pieces

@@ -17,7 +17,7 @@ constexpr size_t kMinPieces = size_t{64} << 10;
 constexpr uint64_t kMaxWantedBlocks = 8;
 // What messages that nobody waits for may take before they have a receive: their bytes stay where
 // they are, and blocks that are soon used again stay in the cache.
-constexpr uint64_t kMaxEarly = 8 * kBlockBytes;
+constexpr uint64_t kMaxEarlyBlocks = 8;
 // A call that looked at a member this long ago does not wait for it any more.
 constexpr Nanos kStale = 10 * kCheckInterval;
 
@@ -131,13 +131,14 @@ Status MeshPeer::ClaimBlock(const Sending* only, Claim* claim) {
   for (auto each = unstaged_.begin(); each != unstaged_.end(); ++each) {
     Sending& sending = **each;
     if (only == nullptr ? !sending.open : only != &sending) continue;
-    const uint64_t limit = sending.waits ? kMaxUnconsumed : kMaxEarly;
-    const bool full =
-        sending.wanted ? wanted_blocks_ >= kMaxWantedBlocks : unconsumed_ + kBlockBytes > limit;
+    const bool early = sending.waits || early_blocks_ < kMaxEarlyBlocks;
+    const bool full = sending.wanted ? wanted_blocks_ >= kMaxWantedBlocks
+                                     : !early || unconsumed_ + kBlockBytes > kMaxUnconsumed;
     if (full) continue;
     Block block;
     RDMA_RETURN_IF_ERROR(state_->pool->Take(&block));
-    sending.wanted ? ++wanted_blocks_ : unconsumed_ += kBlockBytes;
+    ++(sending.wanted ? wanted_blocks_ : early_blocks_);
+    if (!sending.wanted) unconsumed_ += kBlockBytes;
     const uint64_t length = std::min<uint64_t>(kBlockBytes, sending.bytes.size() - sending.next);
     claim->sending = *each;
     claim->piece = {sending.id, sending.next, length, block.key, block.offset};
@@ -240,7 +241,8 @@ void MeshPeer::HandleConsumed(const Note& note) {
 
 // Requires the lock.
 void MeshPeer::Release(const Sending::Staged& staged) {
-  staged.wanted ? --wanted_blocks_ : unconsumed_ -= std::min(unconsumed_, kBlockBytes);
+  --(staged.wanted ? wanted_blocks_ : early_blocks_);
+  if (!staged.wanted) unconsumed_ -= std::min(unconsumed_, kBlockBytes);
   state_->pool->Give(staged.block);
 }
 
