@@ -31,13 +31,19 @@ Status MeshState::Wait(std::unique_lock<std::mutex>* lock, const Patience& patie
 Status MeshState::WaitPolling(std::unique_lock<std::mutex>* lock, const Patience& patience,
                               const std::function<bool()>& done, const std::function<void()>& check,
                               const char* what) const {
-  if (helper && !done() && Now() < patience.deadline) {
+  while (helper && !done()) {
+    const Nanos until = std::min(patience.deadline, Now() + kCheckInterval);
     lock->unlock();
     helper([&] {
       std::lock_guard<std::mutex> each(mu);
-      return done() || Now() >= patience.deadline;
+      return done() || Now() >= until;
     });
+    const bool idle = Now() < until;
+    const bool interrupted = !idle && patience.interrupted != nullptr && patience.interrupted();
+    if (!idle) check();
     lock->lock();
+    if (interrupted && !done()) return Status(Code::kCancelled, "interrupted");
+    if (idle || until == patience.deadline) break;
   }
   return Wait(lock, patience, done, check, what);
 }
