@@ -526,9 +526,10 @@ def ranks_of_this_host(comm: Communicator) -> int:
     from rdma_transport.mpi.comm import Handle, Intracomm
 
     shared = Intracomm._of(Handle(comm)).Split_type(0)
-    assert shared.allreduce(1) == shared.size
+    size = shared.size
+    assert shared.allreduce(1) == size
     shared.Free()
-    return shared.size
+    return size
 
 
 def sums_and_leaves(comm: Communicator) -> None:
