@@ -46,8 +46,6 @@
 //   fail_stream=N    the Nth copy or kernel from now fails when it is carried out. Its stream stays
 //                    in error: it carries out no further copies and kernels, and its events have
 //                    the status SE_EVENT_ERROR. It still makes callbacks.
-//
-//   lose_callbacks=1 once a stream is in error, no stream makes callbacks any more, as in CUDA
 #pragma once
 
 #include <stdint.h>

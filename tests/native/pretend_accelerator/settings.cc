@@ -27,7 +27,6 @@ const std::map<std::string, Value>& Table() {
       {"fail_dtoh", &Settings::fail_dtoh},
       {"fail_htod", &Settings::fail_htod},
       {"fail_stream", &Settings::fail_stream},
-      {"lose_callbacks", &Settings::lose_callbacks},
   };
   return *table;
 }

@@ -19,7 +19,6 @@ struct Settings {
   std::atomic<int64_t> fail_dtoh{0};
   std::atomic<int64_t> fail_htod{0};
   std::atomic<int64_t> fail_stream{0};
-  std::atomic<int64_t> lose_callbacks{0};
 
   bool Set(const std::string& pairs);
 };

@@ -17,8 +17,6 @@ constexpr int64_t kMiB = 1 << 20;
 
 constexpr int kScribble = 0xa5;
 
-std::atomic<bool> any_failed{false};
-
 }  // namespace
 
 uint64_t EventState::Record() {
@@ -101,7 +99,6 @@ void Stream::RunUnlessFailed(const Operation& operation) {
   if (!failed() && Strikes(&settings().fail_stream, /*lasting=*/false)) {
     const std::lock_guard<std::mutex> lock(mutex_);
     failed_ = true;
-    any_failed = true;
   }
   if (!failed()) RunLate(operation, &random_);
   --counters().pending;
@@ -137,7 +134,6 @@ void Stream::BlockUntilDone() {
 
 void Stream::CallBack(std::function<void()> run) {
   EnqueueAlways([run = std::move(run)] {
-    if (any_failed && settings().lose_callbacks != 0) return;
     run();
     ++counters().callbacks;
   });
