@@ -9,7 +9,6 @@
 #include "tensorflow/core/protobuf/worker.pb.h"
 
 namespace rdma_transport {
-namespace {
 
 namespace tf = tensorflow;
 
@@ -108,8 +107,6 @@ class RemoteWorker final : public tf::WorkerInterface {
   const std::shared_ptr<ReceiptLog> receipts_;
 };
 
-}  // namespace
-
 WorkerCache::WorkerCache(std::unique_ptr<tf::WorkerCacheInterface> inner, Endpoint* endpoint,
                          std::string self, const tf::ClusterDef& cluster)
     : WorkerCacheWrapper(inner.get()),
@@ -123,19 +120,26 @@ WorkerCache::WorkerCache(std::unique_ptr<tf::WorkerCacheInterface> inner, Endpoi
   }
 }
 
+WorkerCache::~WorkerCache() {
+  for (const auto& [target, worker] : workers_) inner_->ReleaseWorker(target, worker->inner());
+}
+
 tf::WorkerInterface* WorkerCache::GetOrCreateWorker(const std::string& target) {
-  tf::WorkerInterface* worker = inner_->GetOrCreateWorker(target);
-  if (worker == nullptr || target == self_) return worker;
-  const auto found = addresses_.find(target);
-  const std::string address = found == addresses_.end() ? std::string() : found->second;
-  return new RemoteWorker(worker, endpoint_->GetPeer(target, address), address, receipts_);
+  if (target == self_) return inner_->GetOrCreateWorker(target);
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = workers_.find(target);
+  if (found != workers_.end()) return found->second.get();
+  tf::WorkerInterface* inner = inner_->GetOrCreateWorker(target);
+  if (inner == nullptr) return nullptr;
+  const auto known = addresses_.find(target);
+  const std::string address = known == addresses_.end() ? std::string() : known->second;
+  auto worker = std::make_unique<RemoteWorker>(inner, endpoint_->GetPeer(target, address), address,
+                                               receipts_);
+  return workers_.emplace(target, std::move(worker)).first->second.get();
 }
 
 void WorkerCache::ReleaseWorker(const std::string& target, tf::WorkerInterface* worker) {
-  auto* remote = dynamic_cast<RemoteWorker*>(worker);
-  if (remote == nullptr) return inner_->ReleaseWorker(target, worker);
-  inner_->ReleaseWorker(target, remote->inner());
-  delete remote;
+  if (dynamic_cast<RemoteWorker*>(worker) == nullptr) inner_->ReleaseWorker(target, worker);
 }
 
 void WorkerCache::SetLogging(bool active) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "plugin/receipt_log.h"
@@ -14,13 +15,17 @@
 
 namespace rdma_transport {
 
-// Thread-safe. `endpoint` must outlive it.
+class RemoteWorker;
+
+// Thread-safe. `endpoint` must outlive it. It keeps one stub for each task, for as long as it
+// lives: not all that TensorFlow asks for are released.
 class WorkerCache final : public tensorflow::WorkerCacheWrapper {
  public:
   // Owns `inner`. `cluster` has the address of each task. `self` is this task's name in it, which
   // may differ from the server's.
   WorkerCache(std::unique_ptr<tensorflow::WorkerCacheInterface> inner, Endpoint* endpoint,
               std::string self, const tensorflow::ClusterDef& cluster);
+  ~WorkerCache() override;
 
   tensorflow::WorkerInterface* GetOrCreateWorker(const std::string& target) override;
   void ReleaseWorker(const std::string& target, tensorflow::WorkerInterface* worker) override;
@@ -35,6 +40,9 @@ class WorkerCache final : public tensorflow::WorkerCacheWrapper {
   const std::string self_;
   const std::shared_ptr<ReceiptLog> receipts_ = std::make_shared<ReceiptLog>();
   std::map<std::string, std::string> addresses_;
+
+  std::mutex mu_;
+  std::map<std::string, std::unique_ptr<RemoteWorker>> workers_;  // by task
 };
 
 // Returns the peer for a task of `cache`, or null if it is the local one or not in the cluster. If
