@@ -27,10 +27,10 @@ class SilentTasks {
     return *tasks;
   }
 
-  uint64_t Add(std::string name) {
+  uint64_t Add(const std::string& task, const std::string& address) {
     std::lock_guard<std::mutex> lock(mu_);
     const Nanos now = Now();
-    waiting_[++last_] = {std::move(name), now, now + kFirstReport};
+    waiting_[++last_] = {task, address, now, now + kFirstReport};
     if (!running_) {
       running_ = true;
       std::thread([this] { Run(); }).detach();
@@ -46,7 +46,8 @@ class SilentTasks {
 
  private:
   struct Waiting {
-    std::string name;
+    std::string task;
+    std::string address;
     Nanos since;
     Nanos report_at;
   };
@@ -68,20 +69,22 @@ class SilentTasks {
 
   // Called with `mu_` held.
   void Report(Nanos now) {
-    std::string names;
+    std::string names, first;
     size_t count = 0;
     Nanos longest = 0;
     for (auto& [number, one] : waiting_) {
       if (one.report_at > now) continue;
       one.report_at = now + kReportInterval;
       longest = std::max(longest, now - one.since);
-      if (count++ < kMostNamed) names += (names.empty() ? "" : ", ") + one.name;
+      if (count == 0) first = one.address;
+      if (count++ >= kMostNamed) continue;
+      names += (names.empty() ? "" : ", ") + one.task + " (" + one.address + ")";
     }
     if (count > kMostNamed) names += " and " + std::to_string(count - kMostNamed) + " more";
     Log(LogLevel::kWarning, "no answer for " + std::to_string(longest / kSecond) + " s from " +
                                 names +
-                                ", and this task waits. `rdma-transport doctor` in the "
-                                "environment of this task checks all tasks of its TF_CONFIG");
+                                ", and this task waits. See `rdma-transport doctor --peer " +
+                                first + "`, or `rdma-transport doctor` with this task's TF_CONFIG");
   }
 
   std::mutex mu_;
@@ -95,7 +98,7 @@ class SilentTasks {
 
 tensorflow::StatusCallback ReportSilence(const std::string& task, const std::string& address,
                                          tensorflow::StatusCallback done) {
-  const uint64_t number = SilentTasks::Get().Add(task + " (" + address + ")");
+  const uint64_t number = SilentTasks::Get().Add(task, address);
   return [number, done = std::move(done)](const absl::Status& status) {
     SilentTasks::Get().Remove(number);
     done(status);
