@@ -135,6 +135,9 @@ NOT_RUN = {
         "rdma-transport bench latency --hosts a:7000,b:7000 --role 1",
         "rdma-transport bench train --models gru,vgg16 --compare grpc -o steps.png",
     ),
+    "it needs the timelines of two hosts: tests/rdma_transport/test_timeline.py makes some": (
+        "rdma-transport timeline --merge a.json --merge b.json -o both.json",
+    ),
     "it changes the sources; tests/test_docs.py and `make lint` compare": (
         ".venv/bin/python tools/list_counters.py",
         "make format",
