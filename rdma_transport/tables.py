@@ -31,6 +31,7 @@ class Fitted:
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._title, table.title = table.title, None  # which a narrow table would wrap
 
     def _width(self, console: Console, options: ConsoleOptions) -> int:
         return Measurement.get(console, options.update(width=_ANY_WIDTH), self._table).maximum
@@ -43,12 +44,12 @@ class Fitted:
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
         """Yield what rich prints."""
+        if self._title:
+            yield Text(str(self._title), style="bold")
         if self._width(console, options) <= options.max_width:
             yield self._table
             return
         names = [column.header for column in self._table.columns]
-        if self._table.title:
-            yield Text(str(self._table.title), style="bold")
         for first, *rest in zip(*(column.cells for column in self._table.columns), strict=True):
             yield _labelled(names[0], Text(str(first), style="bold"))
             cells = [
