@@ -16,9 +16,8 @@ from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 
 from collectives cimport (
-    Call, CallQueue, Collective, DType, Envelope, Group, Mesh, MessageRequest, NameOfDType,
-    Patience, Parcel, Protocol, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group,
-    move_mesh,
+    Call, CallQueue, Collective, DType, Envelope, Group, Mesh, MessageRequest, NameOfDType, Parcel,
+    Patience, Protocol, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group, move_mesh,
 )
 from fabric cimport Code, FabricDevice, Memory, PollingThread, Status
 
