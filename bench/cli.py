@@ -233,7 +233,7 @@ def collectives(
         ),
     ] = "none",
 ) -> "Measure":
-    """Measure collectives and messages of NumPy arrays on this host."""
+    """Measure collectives and messages of NumPy arrays."""
     from . import benchmarks
     from .numpy_collectives import OPS, OTHERS
     from .support.sizes import parse_sizes

@@ -211,6 +211,7 @@ class Stats(TypedDict):
     fallback_reasons: dict[str, int]
     step_calls: StepCalls
     collectives: dict[str, int]
+    direct_reductions: dict[str, int]
     ring_reasons: dict[str, int]
     errors: dict[str, int]
     tracing: bool
