@@ -255,7 +255,7 @@ class Communicator:
 
     # --- Messages ---
 
-    def send(self, array: Any, destination: int, tag: int = 0) -> None:
+    def send(self, array: ArrayOrBuffer, destination: int, tag: int = 0) -> None:
         """Send an array, which may change afterwards.
 
         64 MiB that `destination` has not received are copied without waiting; beyond them, wait
@@ -263,11 +263,11 @@ class Communicator:
         """
         self._raw.send(destination, tag, exported_bytes(array), self.timeout)
 
-    def start_send(self, array: Any, destination: int, tag: int = 0) -> Request:
+    def start_send(self, array: ArrayOrBuffer, destination: int, tag: int = 0) -> Request:
         """Start ``send()``. The array must not change until it is done."""
         return Request(self._raw.start_send(destination, tag, exported_bytes(array)))
 
-    def recv(self, out: Any, source: int = -1, tag: int = -1) -> tuple[int, int, int]:
+    def recv(self, out: ArrayOrBuffer, source: int = -1, tag: int = -1) -> tuple[int, int, int]:
         """Wait for a message, and copy it to `out`; return its source, tag and bytes.
 
         -1 means any. Messages of equal source and tag arrive in order. Of several receives that
@@ -277,7 +277,7 @@ class Communicator:
         """
         return self._raw.receive(source, tag, target_bytes(out), self.timeout)
 
-    def start_recv(self, out: Any, source: int = -1, tag: int = -1) -> Request:
+    def start_recv(self, out: ArrayOrBuffer, source: int = -1, tag: int = -1) -> Request:
         """Start ``recv()``."""
         raw = self._raw.start_receive(source, tag, target_bytes(out))
         return ReceiveRequest(raw, lambda _, found: found)
