@@ -115,7 +115,8 @@ def interrupted(protocol: str, directory: Path) -> str:
             assert_by_fabric(stats(server))
 
     made = steps(worker)
-    assert 20 < made[0] <= last + 1, "a new worker goes on from the checkpoint"
+    # The step after the last one that was printed may have been saved, too.
+    assert 20 < made[0] <= last + 2, "a new worker goes on from the checkpoint"
     # Not back at all where the server died just after a checkpoint.
     back = [after for before, after in pairwise(made) if after != before + 1]
     assert len(back) <= 1
