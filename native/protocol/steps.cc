@@ -13,12 +13,12 @@ namespace {
 // A peer that sent an abort on one link sends it on the others at once.
 constexpr Nanos kAbortTimeout = kSecond;
 
-void FailAborted(const std::list<std::shared_ptr<PendingRecv>>& recvs, const Traffic& peer,
+void FailAborted(const std::list<std::shared_ptr<PendingRecv>>& recvs, const std::string& task,
                  const std::string& error) {
   for (const auto& recv : recvs) {
     if (!recv->Claim()) continue;
     Delivery delivery;
-    delivery.status = Status(Code::kAborted, "peer " + peer.remote + " aborted the step");
+    delivery.status = Status(Code::kAborted, task + " aborted the step");
     delivery.error = error;
     recv->OnDelivery(std::move(delivery));
   }
@@ -78,7 +78,11 @@ bool Steps::Enter(const Traffic* peer, int64_t step, std::string_view key,
       Deliver(std::move(arrival), recv);
       break;
     case Mailbox::Taken::kEnded:
-      FailAll({recv}, Status(Code::kAborted, "the step has ended on this task"));
+      if (const auto own = aborts_.For(peer, step)) {
+        FailAborted({recv}, "this task", own->error);
+      } else {
+        FailAll({recv}, Status(Code::kAborted, "the step has ended on this task"));
+      }
       return false;
     case Mailbox::Taken::kWaiting:
       break;
@@ -87,7 +91,7 @@ bool Steps::Enter(const Traffic* peer, int64_t step, std::string_view key,
   const auto error = aborts_.ErrorOf(peer, step);
   if (!error.has_value()) return true;
   mailbox_.Remove(step, id, recv.get());
-  FailAborted({recv}, *peer, *error);
+  FailAborted({recv}, "peer " + peer->remote, *error);
   return false;
 }
 
@@ -201,7 +205,8 @@ void Steps::Apply(const ComingAbort& come) {
   if (aborts_.For(come.peer, abort.step).has_value()) {
     mailbox_.Forget(abort.step, [&come](const Arrival& came) { return came.traffic == come.peer; });
   }
-  FailAborted(mailbox_.TakePending(abort.step, come.peer), *come.peer, abort.error);
+  FailAborted(mailbox_.TakePending(abort.step, come.peer), "peer " + come.peer->remote,
+              abort.error);
 }
 
 // An abort that the peer received before it restarted the step applied to its previous generation.

@@ -54,7 +54,7 @@ class FallbackSend {
 // What a receiver gets, exactly once. If `status` is not OK, only `error` may be set beside it.
 struct Delivery {
   Status status;
-  std::string error;  // if the peer aborted the step, the `error` of its Endpoint::AbortStep()
+  std::string error;  // if a task aborted the step, the `error` of its Endpoint::AbortStep()
   uint32_t dtype = 0;
   bool dead = false;
   std::vector<int64_t> dims;

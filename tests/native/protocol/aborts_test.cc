@@ -102,6 +102,7 @@ TEST_F(AbortsTest, WhatComesAfterAnAbortIsNotKept) {
   ASSERT_TRUE(Send(a, b, Tensor(1, "sent", Bytes(10, 1), {})).ok());
   EXPECT_TRUE(Eventually([&] { return GlobalCounters().late_tensors.load() == late + 1; }));
   EXPECT_EQ(b.endpoint().unclaimed_tensors(), 0U);
+  EXPECT_EQ(Receive(b, a, 1, "sent")->Get().error, "its master died");
 }
 
 TEST_F(AbortsTest, WhatComesAfterARestartIsKept) {
