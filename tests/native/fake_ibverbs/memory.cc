@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,7 +45,8 @@ bool Mapped(const void* address, size_t length) {
 bool Readable(const void* address) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return true;
-  const bool readable = write(ends[1], address, 1) == 1;
+  // The kernel itself looks at the memory, as a card would: nobody needs to wait for that.
+  const bool readable = syscall(SYS_write, ends[1], address, 1) == 1;
   close(ends[0]);
   close(ends[1]);
   return readable;
