@@ -24,7 +24,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 # An address: one FIXED, its ports, its queue pairs, and a token.
-FIXED = struct.Struct("<QQIHH")
+FIXED = struct.Struct("<QQIHHI4x")
 PORT = struct.Struct("<QIIIHBBBBB5x16s")
 PAIR = struct.Struct("<III")
 RECORD = struct.Struct("<II")
@@ -77,13 +77,13 @@ class Peer:
         ours_gid = bytes.fromhex(str(ours).replace(":", ""))
         ring = (self.ring.buf, self.ring.rkey)
         mine = (
-            FIXED.pack(RING, RING, RECEIVES, 1, 1)
+            FIXED.pack(RING, RING, RECEIVES, 1, 1, 1)
             + PORT.pack(*ring, e.IBV_MTU_1024, 1, 0, 1, 1, 0, 120, 1, ours_gid)
             + PAIR.pack(self.qp.qp_num, self.psn, 0)
             + self.token
         )
         theirs = verbs_part(wait_for(folder / "ours"))
-        self.peer_size, _, _, ports, _ = FIXED.unpack_from(theirs)
+        self.peer_size, _, _, ports, _, _ = FIXED.unpack_from(theirs)
         self.peer_ring, self.peer_rkey, *_, gid = PORT.unpack_from(theirs, FIXED.size)
         number, psn, _ = PAIR.unpack_from(theirs, FIXED.size + ports * PORT.size)
         self.peer_token = theirs[-16:]
