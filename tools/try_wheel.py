@@ -27,7 +27,7 @@ COMMANDS: list[tuple[str, int, str]] = [
     ("config", 0, "RDMA_TRANSPORT_FABRIC"),
     ("doctor", 0, '"tensorflow=='),
     ("metrics --once", 0, "rdma_transport"),
-    ("capacity --mib 512 --workers 8 --servers 8 --compute 80ms", 0, "512"),
+    ("capacity --size 512MiB --workers 8 --servers 8 --compute 80ms", 0, "512"),
     ("plan model.pb --cluster ps=1,worker=1", 2, '"tensorflow=='),
     ("bench fabric --sizes 64 --iterations 20 --rounds 1", 0, "write_lat"),
     ("bench latency --seconds 0.1", 3, '"tensorflow=='),
