@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/work_times.h"
@@ -68,6 +69,14 @@ class TimedStart {
 }  // namespace
 
 void CallService::OnCall(std::shared_ptr<IncomingCall> call) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (canceling_ > 0) return waiting_.push_back(std::move(call));
+  }
+  Schedule(std::move(call));
+}
+
+void CallService::Schedule(std::shared_ptr<IncomingCall> call) {
   env_->compute_pool->Schedule([this, call = std::move(call)] {
     switch (call->method()) {
       case CallMethod::kRunGraph:
@@ -89,8 +98,24 @@ void CallService::RunGraph(const std::shared_ptr<IncomingCall>& call) {
                                   status.ok() ? running->wrapped_response.status() : status);
                          });
   // After the call, which is what can be canceled.
-  call->OnCancel([env = env_, running] {
-    env->compute_pool->Schedule([running] { running->opts.StartCancel(); });
+  call->OnCancel([this, options = std::shared_ptr<tf::CallOptions>(running, &running->opts)] {
+    Cancel(options);
+  });
+}
+
+void CallService::Cancel(std::shared_ptr<tf::CallOptions> step) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    ++canceling_;
+  }
+  env_->compute_pool->Schedule([this, step = std::move(step)] {
+    step->StartCancel();
+    std::vector<std::shared_ptr<IncomingCall>> calls;
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (--canceling_ == 0) calls.swap(waiting_);
+    }
+    for (std::shared_ptr<IncomingCall>& call : calls) Schedule(std::move(call));
   });
 }
 

@@ -111,11 +111,13 @@ class RunGraphCall final : public PendingCall {
   }
 
  private:
-  // Called with locks of TensorFlow held. As over gRPC, the caller does not wait for the peer.
+  // Called with locks of TensorFlow held, so the rest is done elsewhere. The peer is notified here,
+  // before any call that its caller makes later. As over gRPC, the caller does not wait for the
+  // peer.
   static void Cancel(const std::shared_ptr<RunGraphCall>& call) {
     if (!call->Claim()) return;
+    call->Stop();
     tf::Env::Default()->SchedClosure([call] {
-      call->Stop();
       // As over gRPC, this is not the cause of the step's error. If it were, the step could report
       // it in place of AbortedError, and a client that starts again after an abort would end.
       const absl::Status cancelled = absl::CancelledError("RunGraph was cancelled by its caller");
@@ -133,12 +135,13 @@ class RunGraphCall final : public PendingCall {
     stop();
   }
 
+  // Releases nothing: the link may be destroyed with this call, but not with locks held.
   void Stop() {
     std::function<void()> stop;
     {
       std::lock_guard<std::mutex> lock(mu_);
       stopped_ = true;
-      stop = std::exchange(stop_, nullptr);
+      stop = stop_;
     }
     if (stop != nullptr) stop();
   }
