@@ -270,15 +270,14 @@ cdef class RawMessage:
         PyBuffer_FillInfo(buffer, self, receive.buffer, receive.message.length, 1, flags)
 
 
-@cython.no_gc_clear  # the arrays in `pending` are in use until __dealloc__ has ended the queue
+@cython.no_gc  # which would empty `pending` before __dealloc__ has ended the use of its arrays
 cdef class RawGroup:
     """One member's end of a group: first addresses(), connect() and finish(), then the others."""
 
     cdef RawDevice device
     cdef unique_ptr[Mesh] mesh
     cdef shared_ptr[CallQueue] queue
-    cdef list pending
-    cdef list messages
+    cdef list pending  # calls that may not be done
     cdef size_t most
     cdef int owner
     cdef readonly int rank
@@ -289,8 +288,7 @@ cdef class RawGroup:
         cdef shared_ptr[FabricDevice] opened
         self.device = device
         self.pending = []
-        self.messages = []
-        self.most = 100
+        self.most = 1
         self.owner = getpid()
         self.rank, self.size = rank, size
         check(device.thread.get().Device(&opened))
@@ -396,9 +394,7 @@ cdef class RawGroup:
             queue.get().Start(call, patience.deadline)
             raise FabricValueError(str(wrong)) from None
         made.request = queue.get().Start(call, patience.deadline)
-        # The arrays must outlive the request, even if the caller drops it.
-        self.pending = [each for each in self.pending if not (<RawRequest>each).done()]
-        self.pending.append(made)
+        self.keep(made)
         return made
 
     def allocate(self, nbytes: int) -> Registered:
@@ -413,42 +409,58 @@ cdef class RawGroup:
         made.queue = weak_ptr[CallQueue](queue)
         return made
 
-    cdef RawMessage keep(self, RawMessage made):
-        """Keep the arrays of a call that is not done, even if the caller drops it."""
+    cdef int keep(self, made) except -1:
+        """Keep the arrays of a call until it is done, even if the caller drops it."""
         if made.done():
-            return made
-        if len(self.messages) >= self.most:
-            self.messages = [each for each in self.messages if not (<RawMessage>each).done()]
-            self.most = 2 * len(self.messages) + 100
-        self.messages.append(made)
-        return made
+            return 0
+        if len(self.pending) >= self.most:
+            before = self.pending
+            self.pending = []  # done() lets other threads run, which append to this one
+            waiting = [each for each in before if not each.done()]
+            self.pending.extend(waiting)
+            self.most = 2 * len(waiting) + 1
+        self.pending.append(made)
+        return 0
 
-    def start_send(self, peer: int, tag: int, data, waits: bool = False) -> RawMessage | None:
-        """Return None if the data has been copied."""
+    cdef finish_message(self, RawMessage started, timeout):
+        """Wait for a message; withdraw a receive that does not end."""
+        try:
+            return started.wait(timeout)
+        except BaseException:
+            if not started.request.get().Cancel():
+                self.keep(started)
+            raise
+
+    cdef RawMessage post_send(self, int peer, int tag, data, cbool waits):
+        """Return a message without a request if the data has been copied."""
         cdef shared_ptr[CallQueue] queue = self.opened()
         cdef RawMessage made = RawMessage.__new__(RawMessage)
-        cdef int to = peer, mark = tag
-        cdef cbool blocks = waits
         cdef string_view view
         cdef Status status
         made.arrays = Arrays()
         made.arrays.get(data, None)
         view = string_view(<const char*>made.arrays.input.buf, <size_t>made.arrays.input.len)
         with nogil:
-            status = queue.get().mesh().Send(to, mark, view, blocks, &made.request)
+            status = queue.get().mesh().Send(peer, tag, view, waits, &made.request)
         check(status)
-        return self.keep(made) if made.request else None
+        return made
+
+    def start_send(self, peer: int, tag: int, data) -> RawMessage | None:
+        """Return None if the data has been copied."""
+        cdef RawMessage made = self.post_send(peer, tag, data, False)
+        if not made.request:
+            return None
+        self.keep(made)
+        return made
 
     def send(self, peer: int, tag: int, data, timeout) -> None:
-        made = self.start_send(peer, tag, data, True)
-        if made is not None:
-            made.wait(timeout)
+        cdef RawMessage made = self.post_send(peer, tag, data, True)
+        if made.request:
+            self.finish_message(made, timeout)
 
-    def start_receive(self, source: int, tag: int, target) -> RawMessage:
-        """Receive into memory of its own if the target is None."""
+    cdef RawMessage post_receive(self, int source, int tag, target):
         cdef shared_ptr[CallQueue] queue = self.opened()
         cdef RawMessage made = RawMessage.__new__(RawMessage)
-        cdef int sender = source, mark = tag
         cdef char* buffer = NULL
         cdef uint64_t capacity = 0
         cdef Status status
@@ -458,20 +470,20 @@ cdef class RawGroup:
             buffer = <char*>made.arrays.output.buf
             capacity = made.arrays.output.len
         with nogil:
-            status = queue.get().mesh().Receive(sender, mark, buffer, capacity, &made.request)
+            status = queue.get().mesh().Receive(source, tag, buffer, capacity, &made.request)
         check(status)
-        return self.keep(made)
+        return made
 
-    def finish_receive(self, RawMessage started not None, timeout) -> tuple:
-        """Wait for a receive; withdraw it if it does not end."""
-        try:
-            return started.wait(timeout)
-        except BaseException:
-            started.request.get().Cancel()
-            raise
+    def start_receive(self, source: int, tag: int, target) -> RawMessage:
+        """Receive into memory of its own if the target is None."""
+        cdef RawMessage made = self.post_receive(source, tag, target)
+        self.keep(made)
+        return made
 
     def receive(self, source: int, tag: int, target, timeout) -> tuple:
-        return self.finish_receive(self.start_receive(source, tag, target), timeout)
+        """As start_receive(), then wait(): return the message, and what it returned."""
+        cdef RawMessage made = self.post_receive(source, tag, target)
+        return made, self.finish_message(made, timeout)
 
     def probe(self, source: int, tag: int) -> tuple | None:
         cdef shared_ptr[CallQueue] queue = self.opened()

@@ -51,7 +51,7 @@ cdef extern from "collectives/message_request.h" namespace "rdma_transport::coll
     cdef cppclass MessageRequest:
         cbool Test()
         Status Wait(const Patience& patience)
-        void Cancel()
+        cbool Cancel()
         Receive* receive()
 
 cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" nogil:

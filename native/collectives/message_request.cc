@@ -1,5 +1,7 @@
 #include "collectives/message_request.h"
 
+#include <algorithm>
+
 namespace rdma_transport::collectives {
 
 bool MessageRequest::Test() const {
@@ -20,10 +22,13 @@ Status MessageRequest::Wait(const Patience& patience) const {
   return call_->status;
 }
 
-void MessageRequest::Cancel() const {
+bool MessageRequest::Cancel() const {
   std::lock_guard<std::mutex> lock(state_->mu);
   auto& receives = state_->inbox.receives;
-  receives.remove_if([this](const auto& each) { return each == call_; });
+  const auto found = std::find(receives.begin(), receives.end(), call_);
+  if (found == receives.end()) return false;
+  receives.erase(found);
+  return true;
 }
 
 }  // namespace rdma_transport::collectives

@@ -20,8 +20,9 @@ class MessageRequest {
   // Waits until it is done, and returns its status. If the wait ends first: DeadlineExceeded or
   // Cancelled; the call goes on.
   Status Wait(const Patience& patience) const;
-  // Withdraws a receive that no message has matched. One that a message has matched goes on.
-  void Cancel() const;
+  // Withdraws a receive that no message has matched, which is not done then, and returns true.
+  // Other calls go on.
+  bool Cancel() const;
   // Returns the receive; null if it is a send. Its message is valid when it is done.
   Receive* receive() const { return dynamic_cast<Receive*>(call_.get()); }
 

@@ -275,7 +275,7 @@ class Communicator:
         the message is longer than `out`; it is lost then, as is one that has begun to arrive when
         a timeout ends the call.
         """
-        return self._raw.receive(source, tag, target_bytes(out), self.timeout)
+        return self._raw.receive(source, tag, target_bytes(out), self.timeout)[1]
 
     def start_recv(self, out: ArrayOrBuffer, source: int = -1, tag: int = -1) -> Request:
         """Start ``recv()``."""
@@ -334,8 +334,7 @@ class Communicator:
 
     def recv_bytes(self, source: int = -1, tag: int = -1) -> tuple[memoryview, int, int]:
         """Wait for a message of any length; return its bytes, source and tag. -1 means any."""
-        raw = self._raw.start_receive(source, tag, None)
-        return _with_bytes(raw, self._raw.finish_receive(raw, self.timeout))
+        return _with_bytes(*self._raw.receive(source, tag, None, self.timeout))
 
     def start_recv_bytes(self, source: int = -1, tag: int = -1) -> Request:
         """Start ``recv_bytes()``."""

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -143,6 +143,11 @@ def test_messages(group: Members) -> None:
 
 def test_receives_that_match_the_same_messages(group: Members) -> None:
     group.run(members.rivals, 50)
+
+
+@pytest.mark.parametrize("what", [members.keeps_what_is_in_use, members.keeps_no_more])
+def test_arrays_of_receives_that_are_dropped(group: Members, what: Callable[..., None]) -> None:
+    group.run(what)
 
 
 def test_messages_of_ranks_that_close(group: Members) -> None:

@@ -27,7 +27,7 @@ from rdma_transport.collectives import (
     Request,
     wait_all,
 )
-from rdma_transport.fabric import FabricError
+from rdma_transport.fabric import FabricError, FabricTimeoutError
 from tests.support import fake_verbs, namespaces
 from tests.support.deadlines import patient
 
@@ -570,16 +570,56 @@ def closes_during_a_request(comm: Communicator) -> None:
 def drops_a_request(comm: Communicator) -> None:
     """Drop a communicator that waits for the other ranks, by the garbage collector."""
     group = comm.split(0)
-    array = np.zeros(1 << 20)
+    assert group is not None
+    arrays = [np.zeros(1 << 20) for _ in range(2)]
     threads: list[list[str]] = []
-    watch = weakref.ref(array, lambda _: threads.append(collective_threads()))
-    group.start_all_reduce(array, out=array)  # type: ignore[union-attr]
+    watches = [
+        weakref.ref(array, lambda _: threads.append(collective_threads())) for array in arrays
+    ]
+    group.start_all_reduce(arrays[0], out=arrays[0])
+    group.start_recv(arrays[1])
     cycle = [group]
     cycle.append(cycle)  # type: ignore[arg-type]
-    del array, group, cycle
+    del arrays, group, cycle
     gc.collect()
-    assert watch() is None
-    assert threads == [[]], "the array was freed while a thread could use it"
+    assert [watch() for watch in watches] == [None, None]
+    assert threads == [[], []], "an array was freed while a thread could use it"
+
+
+def keeps_what_is_in_use(comm: Communicator) -> None:
+    """Drop all requests of receives: the arrays of those that can still get a message stay."""
+    group = comm.split(0)
+    assert group is not None
+    arrays = [np.zeros(1) for _ in range(3000)]
+    watches = [weakref.ref(array) for array in arrays]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda array: group.start_recv(array, comm.rank, 1) and None, arrays))
+    del arrays
+    gc.collect()
+    assert all(watch() is not None for watch in watches)
+    group.close()
+
+
+def keeps_no_more(comm: Communicator) -> None:
+    """Drop requests that are done, and give up receives: their arrays are not kept for long."""
+    group = comm.split(0)
+    assert group is not None
+    watches = []
+    for tag in range(10):
+        array = np.zeros(1)
+        watches.append(weakref.ref(array))
+        group.start_recv(array, comm.rank, tag)
+        group.send(array, comm.rank, tag)
+    group.timeout = 0.001
+    for tag in range(10):
+        array = np.zeros(1)
+        watches.append(weakref.ref(array))
+        with pytest.raises(FabricTimeoutError):
+            group.recv(array, comm.rank, tag)
+    del array
+    gc.collect()
+    assert sum(watch() is not None for watch in watches) <= 2
+    group.close()
 
 
 def only_splits(comm: Communicator) -> None:

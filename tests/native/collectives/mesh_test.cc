@@ -212,10 +212,12 @@ TEST(MeshTest, AReceiveThatIsWithdrawnGetsNoMessage) {
   std::string second(8, '-');
   const Request withdrawn = Post(meshes[0], 1, 1, &first);
   EXPECT_EQ(withdrawn->Wait({Now() + kMillisecond, nullptr}).code(), Code::kDeadlineExceeded);
-  withdrawn->Cancel();
+  EXPECT_TRUE(withdrawn->Cancel());
+  EXPECT_FALSE(withdrawn->Cancel());
   const Request request = Post(meshes[0], 1, 1, &second);
   ASSERT_TRUE(Send(meshes[1], 0, 1, "x").ok());
   ASSERT_TRUE(request->Wait(Soon()).ok());
+  EXPECT_FALSE(request->Cancel());
   EXPECT_EQ(second, "x-------");
   EXPECT_EQ(first, "--------");
   EXPECT_FALSE(withdrawn->Test());
