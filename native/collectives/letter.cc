@@ -25,7 +25,8 @@ std::shared_ptr<Letter> Inbox::Find(int source, int tag) const {
 
 std::shared_ptr<Letter> Inbox::Take(int source, int tag) {
   std::shared_ptr<Letter> letter = Find(source, tag);
-  if (letter != nullptr) letters.remove(letter);
+  if (letter == nullptr) return nullptr;
+  letters.erase(std::find(letters.begin(), letters.end(), letter));  // remove() would look at all
   return letter;
 }
 
