@@ -120,13 +120,15 @@ void MeshPeer::Copied(const std::shared_ptr<Letter>& letter, const Piece& piece,
     letter->missing -= piece.length;
     complete = letter->missing == 0;
     if (complete) letters_.erase(letter->id);
+    const bool over = complete || (letter->failed && letter->copying == 0);
     const auto& receive = letter->receive;
-    if (receive != nullptr && (complete || (letter->failed && letter->copying == 0))) {
+    if (over && receive != nullptr) {
       if (complete && letter->held != nullptr && receive->status.ok()) {
         std::memcpy(receive->buffer, letter->held.get(), letter->envelope.length);
       }
       state_->End(receive.get(), OkStatus());
     }
+    if (over) state_->changed.notify_all();  // the end of the mesh waits for copies
   }
   Note note;
   note.kind = Note::kTaken;

@@ -265,6 +265,19 @@ TEST(MeshTest, AMemberThatLeavesInOrderEndsNoReceiveFromAnyMember) {
   EXPECT_EQ(last->Wait(Soon()).code(), Code::kUnavailable);
 }
 
+TEST(MeshTest, AGroupEndsWhileItCopiesWhatNobodyReceives) {
+  Meshes meshes(2);
+  const std::string large = Bytes(30'000'000, 3);
+  std::string into(4, '-');
+  const Request told = Post(meshes[0], 1, 9, &into);
+  Request sending;
+  ASSERT_TRUE(meshes[1]->Send(0, 1, large, true, &sending).ok());
+  std::thread leaves([&] { meshes[1]->Drain(nullptr).IgnoreError(); });
+  EXPECT_EQ(told->Wait(Soon()).code(), Code::kUnavailable);  // it copies from now on
+  meshes.members.groups[0].reset();
+  leaves.join();
+}
+
 TEST(MeshTest, ALostMemberEndsWhatWaitsForIt) {
   Meshes meshes(3);
   std::string into(4, '-');
