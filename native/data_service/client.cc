@@ -161,7 +161,7 @@ class TransferClient final : public tf::data::DataTransferClient {
   std::unique_ptr<tf::data::DataTransferClient> grpc_;  // never reset once created
 };
 
-[[maybe_unused]] const bool client_registered = [] {
+[[maybe_unused]] const bool transfer_client_registered = [] {
   tf::data::DataTransferClient::Register(
       "rdma", [](const tf::data::DataTransferClient::Config& config,
                  std::unique_ptr<tf::data::DataTransferClient>* client) {

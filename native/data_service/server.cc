@@ -120,7 +120,7 @@ class TransferServer final : public tf::data::DataTransferServer {
   std::unique_ptr<rpc::RpcServer> server_;
 };
 
-[[maybe_unused]] const bool server_registered = [] {
+[[maybe_unused]] const bool transfer_server_registered = [] {
   tf::data::DataTransferServer::Register(
       "rdma", [](tf::data::DataTransferServer::GetElementT get_element,
                  std::shared_ptr<tf::data::DataTransferServer>* server) {

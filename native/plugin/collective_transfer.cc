@@ -14,12 +14,6 @@ namespace rdma_transport {
 
 namespace tf = tensorflow;
 
-namespace {
-
-char* DataOf(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
-
-}  // namespace
-
 // --- Both ---
 
 bool CollectiveTransfer::Begin() {

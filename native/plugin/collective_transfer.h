@@ -19,6 +19,11 @@ namespace rdma_transport {
 // then wake by system calls. Members of one host may have no other processor to poll on.
 inline constexpr uint64_t kLongWork = 512 << 10;
 
+// Returns the bytes of a tensor, which the caller may write if it owns them.
+inline char* DataOf(const tensorflow::Tensor& tensor) {
+  return const_cast<char*>(tensor.tensor_data().data());
+}
+
 // TensorFlow's arguments of a transfer. The pointers are valid until `done` is called.
 struct CollectiveTransferArgs {
   std::string peer_device;

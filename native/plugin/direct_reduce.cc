@@ -31,8 +31,6 @@ constexpr size_t kMinTwoLevels = size_t{128} << 10;
 // Between hosts, the members of a host exchange one chunk each while they combine another.
 constexpr size_t kChunk = size_t{1} << 20;
 
-char* DataOf(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
-
 tf::Tensor Flat(const tf::Tensor& tensor) {
   tf::Tensor flat;
   [[maybe_unused]] const bool same_size =

@@ -14,7 +14,7 @@ namespace tf = tensorflow;
 namespace {
 
 // Followed by the message, and by the payloads as gRPC carries them.
-struct Header {
+struct ErrorHeader {
   int32_t code = 0;
   uint32_t message_bytes = 0;
 };
@@ -26,7 +26,7 @@ constexpr size_t kMaxMessage = kMaxErrorLength / 2;
 
 std::string EncodeError(const absl::Status& status) {
   const absl::string_view message = status.message().substr(0, kMaxMessage);
-  const Header header = {status.raw_code(), static_cast<uint32_t>(message.size())};
+  const ErrorHeader header = {status.raw_code(), static_cast<uint32_t>(message.size())};
   tf::distributed_runtime::GrpcPayloadContainer container;
   size_t size = sizeof(header) + header.message_bytes;
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
@@ -41,7 +41,7 @@ std::string EncodeError(const absl::Status& status) {
 }
 
 absl::Status DecodeError(absl::string_view error) {
-  Header header;
+  ErrorHeader header;
   if (error.size() < sizeof(header)) return absl::AbortedError("");
   std::memcpy(&header, error.data(), sizeof(header));
   error.remove_prefix(sizeof(header));
