@@ -61,17 +61,15 @@ void Link::SendPull(int64_t step, std::string_view key, const std::string& reaso
   notifier_->Send(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
-// A lost peer needs no notification. If the notification finds no room, later ones must not arrive
-// either, so the channel is closed.
+// A lost peer needs no notification.
 void Link::SendRestart(int64_t step, uint32_t generation) {
   {
     std::lock_guard<std::mutex> lock(restarts_mu_);
     restarts_[step] = generation;
   }
-  const Status sent =
-      NotifyControl(channel_.get(), MessageType::kForget, static_cast<uint64_t>(step),
-                    fabric::Urgency::kWake, generation);
-  if (sent.code() == Code::kResourceExhausted) channel_->Close(sent);
+  NotifyControl(channel_.get(), MessageType::kForget, static_cast<uint64_t>(step),
+                fabric::Urgency::kWake, generation)
+      .IgnoreError();
 }
 
 bool Link::AwaitsRestarted(int64_t step) const {

@@ -119,7 +119,7 @@ void StaticReceiver::MakeElsewhere(uint32_t number, uint64_t bytes, uint32_t cou
   if (!Poller::Defer(&make)) make();
 }
 
-// Gives the memory back if the slot is not wanted any more, or the sender cannot be told.
+// Gives the memory back if the slot is not wanted any more, or the sender cannot use it.
 Status StaticReceiver::ProvideSlotLocked(uint32_t number, Pool* pool, SlotMemory slot) {
   if (pool->slots.size() >= memory::MaxReceiverSlots(pool->edges)) return OkStatus();
   fabric::RemoteSpan span;
@@ -135,9 +135,7 @@ Status StaticReceiver::ProvideSlotLocked(uint32_t number, Pool* pool, SlotMemory
   message.region_key = span.key;
   message.region_offset = span.offset;
   const iovec part = {&message, sizeof(message)};
-  const Status told = channel_->Notify(&part, 1, fabric::Urgency::kLazy);
-  if (told.code() == Code::kResourceExhausted) return OkStatus();  // too much is queued
-  RDMA_RETURN_IF_ERROR(told);
+  RDMA_RETURN_IF_ERROR(channel_->Notify(&part, 1, fabric::Urgency::kLazy));
   pool->slots.push_back(std::move(slot));
   return OkStatus();
 }
