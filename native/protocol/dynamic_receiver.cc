@@ -118,7 +118,7 @@ void DynamicReceiver::ReadThenDeliver(Arrival arrival, std::shared_ptr<PendingRe
 
 // Reads into `wanted` if possible, and otherwise, or if it is null, into other memory.
 void DynamicReceiver::ReadInto(char* wanted, Arrival arrival, std::shared_ptr<PendingRecv> recv,
-                               Link link) {
+                               std::shared_ptr<const void> link) {
   const uint64_t bytes = arrival.delivery.bytes;
   OwnerRef memory;
   char* destination = wanted;

@@ -52,8 +52,8 @@ class DynamicReceiver {
 
   Status TakeInline(const TensorMessage& message, Delivery* delivery);
   void TakeDescriptor(const TensorHeader& header, Arrival* arrival);
-  using Link = std::shared_ptr<const void>;
-  void ReadInto(char* wanted, Arrival arrival, std::shared_ptr<PendingRecv> recv, Link link);
+  void ReadInto(char* wanted, Arrival arrival, std::shared_ptr<PendingRecv> recv,
+                std::shared_ptr<const void> link);
   void Read(char* destination, OwnerRef memory, Arrival arrival, std::shared_ptr<PendingRecv> recv);
   bool CanReadInto(const char* destination, uint64_t bytes) const;
 

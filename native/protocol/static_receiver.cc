@@ -80,17 +80,16 @@ Status StaticReceiver::OnRequestSlots(uint64_t pool, uint32_t count,
   const auto found = pool > UINT32_MAX ? pools_.end() : pools_.find(static_cast<uint32_t>(pool));
   if (found == pools_.end()) return OkStatus();  // its edges were removed in the meantime
   Pool& wanted = found->second;
+  const uint64_t bytes = wanted.bytes;
+  if (bytes == 0) return OkStatus();
   count = std::min(count, memory::MaxReceiverSlots(wanted.edges));
-  for (; count > 0 && wanted.bytes > 0; --count) {
-    char* memory = context_.receive_arena->AllocateIfThere(wanted.bytes);
+  for (; count > 0; --count) {
+    char* memory = context_.receive_arena->AllocateIfThere(bytes);
     if (memory == nullptr) break;
     RDMA_RETURN_IF_ERROR(ProvideSlotLocked(found->first, &wanted, Hold(memory)));
   }
-  const uint64_t bytes = wanted.bytes;
   lock.unlock();
-  if (count > 0 && bytes > 0) {
-    MakeElsewhere(static_cast<uint32_t>(pool), bytes, count, std::move(link));
-  }
+  if (count > 0) MakeElsewhere(static_cast<uint32_t>(pool), bytes, count, std::move(link));
   return OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/checksum.h"
@@ -187,13 +188,11 @@ void StaticSender::Tick(Nanos now) {
 }
 
 void StaticSender::GiveBack(Nanos since, Nanos planned_since) {
-  std::vector<std::shared_ptr<Edge>> edges;
+  std::set<std::shared_ptr<Edge>> edges;  // an edge has a number for each of its shapes
   {
     std::lock_guard<std::mutex> lock(mu_);
-    for (const auto& [number, edge] : numbered_) edges.push_back(edge);
+    for (const auto& [number, edge] : numbered_) edges.insert(edge);
   }
-  std::sort(edges.begin(), edges.end());
-  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
   for (const auto& edge : edges) {
     // Who holds the lock may wait for the polling thread, and uses the edge.
     const std::unique_lock<std::mutex> lock(edge->mu, std::try_to_lock);
