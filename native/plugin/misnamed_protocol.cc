@@ -16,18 +16,15 @@ namespace {
 
 namespace tf = tensorflow;
 
-constexpr const char* kFabricNames[] = {"verbs", "libfabric", "shm"};
+constexpr const char* kMeantNames[] = {"grpc", "verbs", "libfabric", "shm"};  // in any case
 
 // Whether "rdma" was meant. `protocol` may be of any length.
 bool MeansRdma(const std::string& protocol) {
   std::string name = protocol.substr(0, 16);
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return std::tolower(c); });
-  if (name == "grpc") return protocol != "grpc" && protocol.size() == 4;
-  if (std::find(std::begin(kFabricNames), std::end(kFabricNames), name) != std::end(kFabricNames)) {
-    return true;
-  }
-  return name.rfind("grpc+", 0) == 0 || name.rfind("rdma", 0) == 0 ||
+  return std::find(std::begin(kMeantNames), std::end(kMeantNames), name) != std::end(kMeantNames) ||
+         name.rfind("grpc+", 0) == 0 || name.rfind("rdma", 0) == 0 ||
          EditDistance(name, "rdma") <= 2;
 }
 
@@ -36,8 +33,8 @@ class MisnamedServerFactory final : public tf::ServerFactory {
   // TensorFlow asks factories in no order, so what others accept is not for this one.
   bool AcceptsOptions(const tf::ServerDef& server_def) override {
     const std::string& protocol = server_def.protocol();
-    return protocol != "rdma" && protocol != "grpc+verbs" && protocol != "grpc+rdma" &&
-           MeansRdma(protocol);
+    return protocol != "grpc" && protocol != "rdma" && protocol != "grpc+verbs" &&
+           protocol != "grpc+rdma" && MeansRdma(protocol);
   }
   absl::Status NewServer(const tf::ServerDef& server_def, const Options& options,
                          std::unique_ptr<tf::ServerInterface>* out) override {
