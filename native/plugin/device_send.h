@@ -1,5 +1,5 @@
 // Sends tensors out of the memory of accelerators. The peer's card reads them there if it can.
-// Otherwise they are copied into the host's memory first, large ones in chunks.
+// Otherwise they are copied into the host's memory first.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@ struct DeviceRoute {
   std::shared_ptr<const EdgePlan> plan;
 };
 
-// Returns at once, and sends when the device has computed or copied the tensor. An error aborts the
-// step, as the kernel of _Send has ended then. `fallback` sends the whole tensor by gRPC; it is not
-// used after the call.
+// Returns at once, and sends when the device has computed or copied the tensor. An error then goes
+// to StepRendezvous::FailSend(). `fallback` sends the tensor by gRPC; it is not used after the
+// call.
 void SendFromDevice(const DeviceRoute& route, const tensorflow::Rendezvous::ParsedKey& key,
                     const tensorflow::Tensor& tensor, bool is_dead, FallbackSend* fallback);
 

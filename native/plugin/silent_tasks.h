@@ -1,5 +1,5 @@
-// Says which tasks keep this one waiting at the start of a job: TensorFlow waits in silence, and
-// for ever.
+// Says which tasks keep this one waiting at the start of a job. TensorFlow itself logs nothing
+// while it waits, and never gives up.
 #pragma once
 
 #include <string>

@@ -38,8 +38,8 @@ class Outbox {
 
   // Adds a record to the open message and to further ones, or queues it until the peer has read
   // enough. `number` is the sequence number of a notification, 0 for other records; `writes` is the
-  // number of writes started so far. Fails as CheckQueue() does, with
-  // InvalidArgument if the record is too long.
+  // number of writes started so far. Fails as CheckQueue() does, and with InvalidArgument if the
+  // record is too long.
   Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, uint64_t writes);
   // Returns InvalidArgument if Add() would for a record of this length.
   Status CheckLength(size_t length) const;

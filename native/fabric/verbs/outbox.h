@@ -51,7 +51,7 @@ class Outbox {
   void ForgetPair(size_t index);
 
   // Adds a record to the open batch, or queues it until there is room. `number` is the sequence
-  // number of a notification, 0 for other records. Fails as CheckQueue() does, with
+  // number of a notification, 0 for other records. Fails as CheckQueue() does, and with
   // InvalidArgument if the record is too long.
   Status Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled);
   // Returns InvalidArgument if a record of this length can never be added.
