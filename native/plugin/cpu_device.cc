@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <forward_list>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,12 +77,11 @@ Tensor CopyOf(const Tensor& tensor, tensorflow::Allocator* allocator) {
   return copy;
 }
 
-// While a kernel runs, replaces those inputs that it must own by copies.
+// While a kernel that NeedsOwnInput() runs, replaces those inputs that it must own by copies.
 class OwnInputs {
  public:
   OwnInputs(OpKernel* kernel, OpKernelContext* context, tensorflow::Allocator* allocator)
       : context_(context) {
-    if (!NeedsOwnInput(*kernel)) return;
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (context->input_is_ref(i) || !context->has_input(i)) continue;
       const Tensor& input = context->input(i);
@@ -159,7 +160,10 @@ bool HasReferenceInput(const OpKernel& kernel) {
 
 void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
   const TimedKernel timed(kernel, context);
-  const OwnInputs inputs(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
+  std::optional<OwnInputs> inputs;
+  if (NeedsOwnInput(*kernel)) {
+    inputs.emplace(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
+  }
   const bool references = HasReferenceInput(*kernel);
   // Before the kernel, because the buffer may be overwritten now and sent by another thread in the
   // meantime. After it, because the kernel may have given the variable another buffer.
@@ -174,8 +178,11 @@ void CpuDevice::Compute(OpKernel* kernel, OpKernelContext* context) {
 void CpuDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel, OpKernelContext* context,
                              tensorflow::AsyncOpKernel::DoneCallback done) {
   const TimedKernel timed(kernel, context);
-  auto inputs =
-      std::make_shared<OwnInputs>(kernel, context, GetAllocator(tensorflow::AllocatorAttributes()));
+  std::shared_ptr<OwnInputs> inputs;
+  if (NeedsOwnInput(*kernel)) {
+    inputs = std::make_shared<OwnInputs>(kernel, context,
+                                         GetAllocator(tensorflow::AllocatorAttributes()));
+  }
   ThreadPoolDevice::ComputeAsync(
       kernel, context, [inputs = std::move(inputs), context, done = std::move(done)]() mutable {
         inputs.reset();

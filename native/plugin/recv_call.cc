@@ -184,7 +184,8 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
   if (direct_ != nullptr && delivery->read_later != nullptr) {
     *delivery->read_later = direct_->WouldHold(*delivery);
   }
-  if (!MayShare() && (!delivery->exclusive || delivery->mode == Mode::kStatic)) {
+  const bool own = delivery->exclusive && delivery->mode != Mode::kStatic;
+  if (!own && !MayShare()) {
     tf::Tensor copy(device_->GetAllocator(attributes_), dtype, shape);
     if (!copy.IsInitialized()) return absl::ResourceExhaustedError("no memory for a tensor");
     std::memcpy(tf::DMAHelper::base(&copy), delivery->data, delivery->bytes);
