@@ -1,11 +1,11 @@
 """The command ``rdma-transport``."""
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from graph_analyzer import cli as graph_analyzer
+from rdma_transport import __version__
 from rdma_transport.bench import cli as bench  # the folder bench, as pyproject.toml installs it
 from rdma_transport.command_line import make_app, run
 from rdma_transport.config import config
@@ -27,7 +27,7 @@ for about_a_graph in (graph_analyzer.plan, graph_analyzer.capacity, graph_analyz
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"rdma_transport {version('rdma_transport')}")
+        typer.echo(f"rdma_transport {__version__}")
         raise typer.Exit
 
 

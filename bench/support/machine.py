@@ -3,11 +3,10 @@
 import os
 import platform
 import socket
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rdma_transport import wheels
+from rdma_transport import __version__
 
 
 def _processor() -> str:
@@ -19,6 +18,8 @@ def _processor() -> str:
 
 def facts() -> dict[str, Any]:
     """Return host, processor, cores, kernel, versions, and the settings in the environment."""
+    from rdma_transport import wheels
+
     installed = wheels.installed()
     given = {k: v for k, v in sorted(os.environ.items()) if k.startswith("RDMA_TRANSPORT_")}
     return {
@@ -28,7 +29,7 @@ def facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "tensorflow": installed[0][1] if installed else "not installed",
-        "rdma_transport": version("rdma_transport"),
+        "rdma_transport": __version__,
         "settings": given,
     }
 

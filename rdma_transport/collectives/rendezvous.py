@@ -12,10 +12,9 @@ import json
 import secrets
 import socket
 import time
-from importlib.metadata import version
 from typing import Any
 
-from rdma_transport import _native
+from rdma_transport import __version__, _native
 from rdma_transport._collectives import PROTOCOL
 from rdma_transport._fabric import FabricConnectionError, FabricTimeoutError
 from rdma_transport.collectives.ranks import Ranks
@@ -110,7 +109,7 @@ class Rendezvous:
         place = f"rank 0 at {ranks.host}:{ranks.port}"
         handshake = _native.AskingBootstrap(_SERVICE, self._secret)
         hello = {"rank": ranks.rank, "size": ranks.size, "job": ranks.job, "addresses": addresses}
-        hello |= {"protocol": PROTOCOL, "version": version("rdma_transport")}
+        hello |= {"protocol": PROTOCOL, "version": __version__}
         request = handshake.request(f"rank {ranks.rank}", 0, json.dumps(hello).encode())
         wire = self._reach()
         self._wires[0] = wire
@@ -211,7 +210,7 @@ class Rendezvous:
             # All ranks are to be told, so rank 0 waits for the others first.
             its = hello.get("version", "of an older version")
             self._different = (
-                f"rank {rank} has rdma_transport {its}, rank 0 has {version('rdma_transport')}, "
+                f"rank {rank} has rdma_transport {its}, rank 0 has {__version__}, "
                 f"and their collectives differ. {_ONE_BUILD}"
             )
         return rank, row

@@ -121,9 +121,9 @@ def Get_version() -> tuple[int, int]:
 
 def Get_library_version() -> str:
     """Return name and version of this library."""
-    from importlib.metadata import version
+    from rdma_transport import __version__
 
-    return f"rdma_transport {version('rdma_transport')}"
+    return f"rdma_transport {__version__}"
 
 
 def Query_thread() -> int:
