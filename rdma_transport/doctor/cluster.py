@@ -186,10 +186,7 @@ def _others(context: Context, cluster: Cluster) -> Result:
         return Result("cluster_tasks", PASS, found)
     status = FAIL if any(status == FAIL for _, status, _ in bad) else WARN
     why = "TensorFlow waits for a task that does not answer, and says nothing meanwhile"
-    task = next(
-        others[each] for each, (status, _) in zip(others, said, strict=True) if status != PASS
-    )
-    fix = {"shell": f"rdma-transport doctor --peer {task}    # once it runs: says more of each"}
+    fix = {"shell": f"rdma-transport doctor --peer {bad[0][0]}    # once it runs: says more of it"}
     return Result("cluster_tasks", status, found, why, fix)
 
 
