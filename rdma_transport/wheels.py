@@ -18,14 +18,17 @@ BUILT_FOR = _native.TENSORFLOW_VERSION
 MINOR = ".".join(BUILT_FOR.split(".")[:2])
 
 
+def version_of(name: str) -> str:
+    """Return the version of a distribution, or "" if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def installed() -> list[tuple[str, str]]:
     """Return name and version of each installed distribution that contains TensorFlow."""
-    found = []
-    for name in DISTRIBUTIONS:
-        try:
-            found.append((name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found = [(name, version) for name in DISTRIBUTIONS if (version := version_of(name))]
     return found if importlib.util.find_spec("tensorflow") else []
 
 

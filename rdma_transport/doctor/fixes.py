@@ -1,5 +1,7 @@
 """Fixes that several checks share."""
 
+import sys
+
 from rdma_transport.doctor.result import PLACES
 
 LIBRARY = {
@@ -39,6 +41,14 @@ FORK = {
     "kubernetes": 'env: [{name: RDMAV_FORK_SAFE, value: "1"}] in the container',
     "slurm": "srun --export=ALL,RDMAV_FORK_SAFE=1 ...",
 }
+
+
+def install(package: str) -> dict[str, str]:
+    """Return fixes that install a package in this Python."""
+    return {
+        "shell": f"{sys.executable} -m pip install {package}",
+        "docker": f"RUN pip install {package}",
+    }
 
 
 def _limit(letter: str, name: str, item: str, value: str = "infinity") -> dict[str, str]:

@@ -1,27 +1,18 @@
 """The check of Keras: which version `tf.keras` is, and what that means for `fit`."""
 
-import importlib.metadata
 import os
-import sys
 
 from rdma_transport.doctor.context import Context
+from rdma_transport.doctor.fixes import install
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, Result
-from rdma_transport.wheels import requirement
+from rdma_transport.wheels import requirement, version_of
 
 LEGACY = "TF_USE_LEGACY_KERAS"
 
 
-def installed(name: str) -> str:
-    """Return the version of a distribution, or "" if it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def check_keras(context: Context) -> Result:
     """Keras is there, and `fit` under a strategy needs tf-keras; see docs/compatibility.md."""
-    keras, tf_keras = installed("keras"), installed("tf-keras")
+    keras, tf_keras = version_of("keras"), version_of("tf-keras")
     # It requires TensorFlow by the name of one of its wheels, and pip would install that as well.
     package = "--no-deps " + requirement("tf-keras")
     if os.environ.get(LEGACY) in ("1", "true", "True"):  # as TensorFlow reads it
@@ -29,11 +20,8 @@ def check_keras(context: Context) -> Result:
             found = f"tf.keras is tf-keras {tf_keras} ({LEGACY}): fit works under strategies"
             return Result("keras", PASS, found)
         why = "tf.keras cannot be imported"
-        fix = {
-            "shell": f"{sys.executable} -m pip install {package}",
-            "docker": f"RUN pip install {package}",
-        }
-        return Result("keras", FAIL, f"{LEGACY} is set, and tf-keras is not installed", why, fix)
+        found = f"{LEGACY} is set, and tf-keras is not installed"
+        return Result("keras", FAIL, found, why, install(package))
     if not keras:
         return Result("keras", SKIP, "not installed")
     found = f"tf.keras is Keras {keras}: under strategies, write training loops of your own\n"

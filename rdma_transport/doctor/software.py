@@ -10,12 +10,14 @@ from pathlib import Path
 
 from rdma_transport import wheels
 from rdma_transport.doctor.context import Context
+from rdma_transport.doctor.fixes import install
 from rdma_transport.doctor.keras import check_keras
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result
 
 STEM = "librdma_transport"
 START_SECONDS = 300.0  # a shared file system that many tasks read at once is slow
 _FIRST_LINES = 3
+_REINSTALL = install(f"--force-reinstall --no-deps {wheels.WHEEL}")
 
 # As TensorFlow loads it: by itself, while it is imported.
 _START = """
@@ -39,28 +41,21 @@ def check_tensorflow(context: Context) -> Result:
     found = wheels.installed()
     if not found:
         why = f"{sys.executable} finds none: NumPy needs none, a server with protocol='rdma' does"
-        return Result("tensorflow", WARN, "not installed", why, _install(wheels.requirement()))
+        return Result("tensorflow", WARN, "not installed", why, install(wheels.requirement()))
     name, version = found[0]
     text = ", ".join(f"{name} {version}" for name, version in found)
     if not wheels.fits(version):
         why = f"the plugin was built for {wheels.BUILT_FOR}: the C++ ABI changes with the minor "
         why += "version, so there is no protocol 'rdma'"
-        fix = _install(wheels.requirement(name))
+        fix = install(wheels.requirement(name))
         return Result("tensorflow", FAIL, text, why, fix)
     if len(found) > 1:
         why = "they contain the same files, so it is unknown which of them runs"
         names = " ".join(name for name, _ in found)
         again = f"{sys.executable} -m pip uninstall -y {names} && "
-        fix = _install(wheels.requirement(name))
+        fix = install(wheels.requirement(name))
         return Result("tensorflow", WARN, text, why, fix | {"shell": again + fix["shell"]})
     return Result("tensorflow", PASS, f"{text}; the plugin is for {wheels.MINOR}")
-
-
-def _install(package: str) -> dict[str, str]:
-    return {
-        "shell": f"{sys.executable} -m pip install {package}",
-        "docker": f"RUN pip install {package}",
-    }
 
 
 def plugin_file() -> Path | None:
@@ -75,7 +70,6 @@ def plugin_file() -> Path | None:
 
 def check_plugin(context: Context) -> Result:
     """The plugin's files are where TensorFlow and the version guard look for them."""
-    again = _install(f"--force-reinstall --no-deps {wheels.WHEEL}")
     if os.environ.get("RDMA_TRANSPORT_DISABLE") in ("1", "true"):
         why = "TensorFlow does not load the plugin, so there is no protocol 'rdma'"
         off = {
@@ -89,11 +83,11 @@ def check_plugin(context: Context) -> Result:
     guard = plugin_file()
     if guard is None:
         why = "site-packages/tensorflow-plugins, where TensorFlow looks for plugins, has none"
-        return Result("plugin", FAIL, "not installed for this Python", why, again)
+        return Result("plugin", FAIL, "not installed for this Python", why, _REINSTALL)
     library = guard.parent.parent / "rdma_transport" / "lib" / f"{STEM}_tensorflow.so"
     if not library.exists():
         return Result(
-            "plugin", FAIL, f"{library} is missing", "the installation is incomplete", again
+            "plugin", FAIL, f"{library} is missing", "the installation is incomplete", _REINSTALL
         )
     return Result("plugin", PASS, f"{guard}, for TensorFlow {wheels.BUILT_FOR}")
 
@@ -144,7 +138,6 @@ def _judge(ran: "subprocess.CompletedProcess[str]") -> Result:
     said = [line for line in ran.stderr.splitlines() if line.startswith("rdma_transport:")]
     lines = ran.stdout.strip().splitlines()
     answer = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else None
-    again = _install(f"--force-reinstall --no-deps {wheels.WHEEL}")
     if answer is None:
         last = " | ".join(ran.stderr.strip().splitlines()[-_FIRST_LINES:])
         why = f"python exited with code {ran.returncode} during the import of TensorFlow"
@@ -153,11 +146,11 @@ def _judge(ran: "subprocess.CompletedProcess[str]") -> Result:
     if said:
         why = "TensorFlow was imported, but the version guard did not load the plugin"
         other = wheels.installed() if "built for TensorFlow" in said[0] else []
-        fix = _install(wheels.requirement(other[0][0])) if other else again
+        fix = install(wheels.requirement(other[0][0])) if other else _REINSTALL
         return Result("autoload", FAIL, said[0], why, fix)
     if "error" in answer:
         why = f"TensorFlow {answer['version']} could not create a server with protocol='rdma'"
-        fix = again if "server factory" in answer["error"] else {}
+        fix = _REINSTALL if "server factory" in answer["error"] else {}
         return Result("autoload", FAIL, answer["error"], why, fix)
     return Result(
         "autoload",

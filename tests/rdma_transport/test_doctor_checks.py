@@ -104,7 +104,7 @@ def test_which_keras_is_active(
     sentence: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keras, "installed", lambda name: installed.get(name, ""))
+    monkeypatch.setattr(keras, "version_of", lambda name: installed.get(name, ""))
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", legacy)
     found = keras.check_keras(Context())
     assert found.status == status
