@@ -34,17 +34,17 @@ class ArrayCollectives(ObjectCollectives):
         """See mpi4py."""
         with self._arguments():
             source, target = _reduced(sendbuf, recvbuf)
-            number = native_op(op)
+            name = native_op(op)
         with translated():
-            self._native.all_reduce(source, number, target)
+            self._native.all_reduce(source, name, target)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> None:
         """See mpi4py."""
         with self._arguments(root):
             source, target = self._reduced_at(sendbuf, recvbuf, root)
-            number = native_op(op)
+            name = native_op(op)
         with translated():
-            self._native.reduce(source, number, root, target)
+            self._native.reduce(source, name, root, target)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """See mpi4py."""
@@ -81,9 +81,9 @@ class ArrayCollectives(ObjectCollectives):
         """See mpi4py."""
         with self._arguments():
             source, target, place = self._scattered(sendbuf, recvbuf)
-            number = native_op(op)
+            name = native_op(op)
         with translated():
-            self._native.reduce_scatter(source, number, target)
+            self._native.reduce_scatter(source, name, target)
         if place is not None:
             place[:] = target
 
@@ -109,10 +109,10 @@ class ArrayCollectives(ObjectCollectives):
             own = counts[native.rank]
             if own != received.count and not in_place(sendbuf):
                 raise ValueError(f"mismatch in receive count {received.count} and own count {own}")
-            number = native_op(op)
+            name = native_op(op)
             source, target = sent.numbers, received.numbers
         with translated():
-            result = native.all_reduce(source, number)
+            result = native.all_reduce(source, name)
         start = sum(counts[: native.rank])
         target[:own] = result[start : start + own]
 
@@ -186,17 +186,17 @@ class ArrayCollectives(ObjectCollectives):
         """See mpi4py."""
         with self._arguments(waits=False):
             source, target = _reduced(sendbuf, recvbuf)
-            number = native_op(op)
+            name = native_op(op)
         with translated():
-            return Request._of(self._native.start_all_reduce(source, number, target))
+            return Request._of(self._native.start_all_reduce(source, name, target))
 
     def Ireduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> Request:
         """See mpi4py."""
         with self._arguments(root, waits=False):
             source, target = self._reduced_at(sendbuf, recvbuf, root)
-            number = native_op(op)
+            name = native_op(op)
         with translated():
-            return Request._of(self._native.start_reduce(source, number, root, target))
+            return Request._of(self._native.start_reduce(source, name, root, target))
 
     def Iallgather(self, sendbuf: Any, recvbuf: Any) -> Request:
         """See mpi4py."""
@@ -216,9 +216,9 @@ class ArrayCollectives(ObjectCollectives):
         """See mpi4py. In place, the result appears when the request is waited for."""
         with self._arguments(waits=False):
             source, target, place = self._scattered(sendbuf, recvbuf)
-            number = native_op(op)
+            name = native_op(op)
         with translated():
-            request = self._native.start_reduce_scatter(source, number, target)
+            request = self._native.start_reduce_scatter(source, name, target)
         if place is None:
             return Request._of(request)
 

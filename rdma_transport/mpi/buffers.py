@@ -71,7 +71,7 @@ def parts(spec: Any, writable: bool, blocks: int) -> list[Any]:
     if counts is None:
         whole = _whole(memory, size)
         counts = [whole // blocks + (whole % blocks > i) for i in range(blocks)]
-    numbers = _numbers(counts, blocks, "counts", lambda count, _: count)
+    numbers = counts_of(counts, blocks)
     if displacements is None:
         displacements = [sum(numbers[:i]) for i in range(blocks)]
     starts = _numbers(displacements, blocks, "displacements", lambda stride, i: stride * i)
@@ -170,5 +170,5 @@ def _numbers(given: Any, blocks: int, what: str, one: Any) -> list[int]:
 
 
 def counts_of(given: Sequence[int], blocks: int) -> list[int]:
-    """Return the counts of ``Reduce_scatter``."""
+    """Return one count for each rank."""
     return _numbers(given, blocks, "counts", lambda count, _: count)

@@ -69,6 +69,23 @@ class Named(Partial):
         raise ValueError(f"cannot serialize {self!r}: it has no name")
 
 
+class Constant(Named):
+    """A class whose objects are known by their names in MPI, which are unique."""
+
+    _name: str
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and other._name == self._name
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"MPI.{self._name}"
+
+
 class Exception(RuntimeError):
     """An error of a call, as mpi4py raises it. The message names the rank that caused it."""
 

@@ -4,14 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from rdma_transport.mpi.constants import PUBLIC, Named, NotOfferedError
+from rdma_transport.mpi.constants import PUBLIC, Constant, NotOfferedError
 
 
-class Datatype(Named):
+class Datatype(Constant):
     """A type of elements. Types that a program makes are missing."""
 
     __module__ = PUBLIC
-    _name: str
     _code: str
     _dtype: Any
 
@@ -30,14 +29,6 @@ class Datatype(Named):
     @property
     def _reducible(self) -> bool:
         return self._name not in ("BYTE", "CHAR") and self._dtype.kind in "iufcV"
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Datatype) and other._name == self._name
-
-    __hash__ = None  # type: ignore[assignment]
 
     def Get_size(self) -> int:
         """Return the bytes of one element."""
@@ -65,9 +56,6 @@ class Datatype(Named):
     def typestr(self) -> str:
         """The name that NumPy has for it, such as f8."""
         return str(self._dtype.str[1:])
-
-    def __repr__(self) -> str:
-        return f"MPI.{self._name}"
 
 
 # Names in mpi4py, with what tocode() returns. Those behind / are MPI's names where they differ.

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from rdma_transport.mpi.constants import PUBLIC, Named, NotOfferedError
+from rdma_transport.mpi.constants import PUBLIC, Constant, NotOfferedError
 
 
-class Op(Named):
+class Op(Constant):
     """An operation. Lower-case calls may use any function of two objects instead."""
 
     __module__ = PUBLIC
-    _name: str
     _native: str
     _combine: Callable[[Any, Any], Any]
 
@@ -32,14 +31,6 @@ class Op(Named):
         """Combine two objects."""
         return self._combine(x, y)
 
-    def __bool__(self) -> bool:
-        return True
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Op) and other._name == self._name
-
-    __hash__ = None  # type: ignore[assignment]
-
     def Is_commutative(self) -> bool:
         """Return True."""
         return True
@@ -50,9 +41,6 @@ class Op(Named):
 
     is_commutative = property(Is_commutative)
     is_predefined = property(Is_predefined)
-
-    def __repr__(self) -> str:
-        return f"MPI.{self._name}"
 
     @classmethod
     def Create(cls, function: Any, commute: bool = False) -> "Op":

@@ -204,9 +204,9 @@ class Request(Named):
     def Waitany(cls, requests: "Sequence[Request]", status: Status | None = None) -> int:
         """Wait for one, and return its index; UNDEFINED if all are REQUEST_NULL."""
         done = _done_of(requests)
-        for index in done[:1]:
-            requests[index].Wait(status)
-            return index
+        if done:
+            requests[done[0]].Wait(status)
+            return done[0]
         if status is not None:
             status._set(EMPTY)
         return UNDEFINED
