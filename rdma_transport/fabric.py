@@ -30,7 +30,6 @@ import atexit
 import struct
 import weakref
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from rdma_transport._fabric import (
     FABRICS,
@@ -286,12 +285,7 @@ class Channel:
     def __enter__(self) -> "Channel":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -348,12 +342,7 @@ class Device:
     def __enter__(self) -> "Device":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
