@@ -53,7 +53,7 @@ def perform(asked: Asked, measure: Measure) -> None:
 
 def _measured(asked: Asked, measure: Measure) -> int:
     if asked.where.protocols and (why := refusal()):
-        raise NotAvailableError(f"{why}. 'bench fabric' and 'bench collectives' need none")
+        raise NotAvailableError(f"{why}. 'bench fabric' and 'bench collectives' need no TensorFlow")
     results, machines = [], [facts()]
     with ExitStack() as stack:
         where = asked.where
