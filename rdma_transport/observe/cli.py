@@ -79,7 +79,7 @@ def metrics(
     listen: Annotated[
         str, typer.Option(help="Serve scrapes on [HOST:]PORT; without HOST on all interfaces.")
     ] = "127.0.0.1:9449",
-    textfile: Annotated[
+    file: Annotated[
         Path | None, output("Write this .prom file again and again instead of listening.")
     ] = None,
     interval: Annotated[
@@ -93,15 +93,13 @@ def metrics(
     """Export metrics of running tasks to Prometheus."""
     from rdma_transport.observe import exporter
 
-    if textfile is not None:
-        check_output(textfile, ".prom")
+    if file is not None:
+        check_output(file, ".prom")
         while True:
             try:
-                exporter.write(textfile)
+                exporter.write(file)
             except OSError as error:
-                raise BadInputError(
-                    f"cannot write to {textfile}: {error.strerror or error}"
-                ) from None
+                raise BadInputError(f"cannot write to {file}: {error.strerror or error}") from None
             if once:
                 return
             time.sleep(interval)

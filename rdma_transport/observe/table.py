@@ -71,8 +71,7 @@ def _lines(process: dict[str, Any]) -> Iterable[tuple[str, Text]]:
     yield "copied", Text(f"{format_bytes(copied)}, {staged} by the sender")
     sites = sorted(plan["staged_bytes_by_site"].items(), key=lambda site: -site[1])
     if sites:
-        staged = "; ".join(f"{site} {format_bytes(size)}" for site, size in sites)
-        yield "copied of", Text(staged)
+        yield "staged", Text("; ".join(f"{site} {format_bytes(size)}" for site, size in sites))
     for way in ("sent", "received"):
         replies = process["data_service"][way]
         if replies["elements"]:
@@ -102,7 +101,7 @@ def _rows(process: dict[str, Any]) -> RenderableType:
     rows, columns, what = process["peers"], dict(PEER_COLUMNS), "peers"
     if "edges" in process["plan"]:
         rows, columns, what = process["plan"]["edges"], EDGE_COLUMNS | {"why": _why}, "edges"
-        rows = sorted(rows, key=lambda edge: (-(edge["bytes"] or 0), edge["name"]))
+        rows = sorted(rows, key=lambda edge: (-edge["bytes"], edge["name"]))
     elif not any(peer["rates"] for peer in rows):
         del columns[">sends"], columns[">receives"]
     if not rows:
