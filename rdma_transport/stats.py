@@ -246,8 +246,8 @@ def readable(stats: dict[str, Any]) -> dict[str, Any]:
         edge["name"] = name
         edge["source"], edge["destination"] = _task(source), _task(destination)
         edge["dtype"] = _TYPES.get(edge["dtype"], f"type {edge['dtype']}")
-        how = "planned from the graph" if edge["planned"] else "its shape has stayed the same"
-        edge["reason"] = how if edge["mode"] == "static" else "its shape is not stable yet"
+        how = "planned from the graph" if edge["planned"] else "it has carried this shape often"
+        edge["reason"] = how if edge["mode"] == "static" else "it has carried this shape too rarely"
     return stats
 
 

@@ -32,7 +32,7 @@ bool Classify(const Limits& limits, Edge* edge) {
   if (!edge->bytes) {
     edge->mode = EdgeMode::kDynamic;
     edge->reason =
-        "its shape is not known before the step; it becomes static once it has stayed the same";
+        "its shape is not known before the step; it becomes static for shapes it carries often";
     return false;
   }
   if (*edge->bytes <= limits.inline_bytes) {
