@@ -45,7 +45,6 @@ cdef extern from "collectives/letter.h" namespace "rdma_transport::collectives" 
     cdef cppclass Receive:
         Envelope message
         char* buffer
-        uint64_t capacity
 
 cdef extern from "collectives/message_request.h" namespace "rdma_transport::collectives" nogil:
     cdef cppclass MessageRequest:
@@ -60,8 +59,6 @@ cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" no
         Status Open(shared_ptr[FabricDevice] device, int rank, int size, int64_t peer_timeout,
                     unique_ptr[Mesh]* mesh)
         void PollWhileWaiting(Helper helper)
-        int rank()
-        int size()
         string Address(int peer)
         Status Connect(int peer, const string& address, const string& key)
         Status WaitReady(const Patience& patience)
@@ -74,7 +71,6 @@ cdef extern from "collectives/mesh.h" namespace "rdma_transport::collectives" no
         Status Probe(int source, int tag, const Patience* patience, cbool* found,
                      Envelope* envelope)
         Status Drain(cbool (*interrupted)())
-        void Close(const string& reason)
 
 cdef extern from "collectives/group.h" namespace "rdma_transport::collectives" nogil:
     cdef cppclass Parcel:

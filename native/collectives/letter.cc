@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <string>
 
 namespace rdma_transport::collectives {
 
@@ -36,7 +37,6 @@ std::unique_ptr<char[]> AllocateBytes(uint64_t length) {
 
 void Match(Letter* letter, const std::shared_ptr<Receive>& receive) {
   const uint64_t length = letter->envelope.length;
-  receive->matched = true;
   receive->message = letter->envelope;
   letter->receive = receive;
   letter->accepted = true;

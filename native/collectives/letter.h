@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -41,9 +40,7 @@ struct Receive : MessageCall {
   char* buffer = nullptr;  // null: `owned` is allocated when the message is known
   uint64_t capacity = 0;
   std::unique_ptr<char[]> owned;
-
-  bool matched = false;
-  Envelope message;
+  Envelope message;  // once one has matched
 
   bool Matches(const Envelope& envelope) const {
     return (peer == kAny || peer == envelope.source) && (tag == kAny || tag == envelope.tag);

@@ -1,6 +1,5 @@
 #include "collectives/mesh.h"
 
-#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <new>

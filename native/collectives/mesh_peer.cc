@@ -1,12 +1,11 @@
 #include "collectives/mesh_peer.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
+#include <string>
 #include <utility>
 
 namespace rdma_transport::collectives {
+
 Status MeshPeer::Malformed() const {
   return Status(Code::kDataLoss,
                 "rank " + std::to_string(rank_) + " sent a malformed notification");

@@ -14,16 +14,6 @@ constexpr bool FromRoot(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kScatter;
 }
 
-// A piece that a member was sent differs from what it expects.
-inline Descriptor Uneven(int source, uint64_t sent, uint64_t expected) {
-  Descriptor uneven;
-  uneven.flags = Descriptor::kUneven;
-  uneven.root = source;
-  uneven.input = sent;
-  uneven.output = expected;
-  return uneven;
-}
-
 // The bytes from `begin` on, `length` of them. The last round may be empty.
 struct Round {
   size_t number = 0;

@@ -23,6 +23,16 @@ bool HasPieces(Collective collective) {
 // The first line of a piece of kExchange has its length, in all rounds.
 size_t HeaderOf(const Call& call) { return call.collective == Collective::kExchange ? kLine : 0; }
 
+// A piece that a member was sent differs from what it expects.
+Descriptor Uneven(int source, uint64_t sent, uint64_t expected) {
+  Descriptor uneven;
+  uneven.flags = Descriptor::kUneven;
+  uneven.root = source;
+  uneven.input = sent;
+  uneven.output = expected;
+  return uneven;
+}
+
 // The part of a piece in a round.
 Round PartIn(const Round& round, uint64_t length) {
   const size_t begin = std::min<size_t>(round.begin, length);

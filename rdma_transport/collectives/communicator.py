@@ -372,7 +372,8 @@ class Communicator:
     def close(self) -> None:
         """Leave the group. Calls in progress fail, also those of ranks that wait for this one.
 
-        Waits up to two seconds for messages that have not left. Idempotent.
+        Wait until the other ranks have copied all messages, unless they take none for
+        ``RDMA_TRANSPORT_PEER_TIMEOUT``. Idempotent.
         """
         self._raw.close(f"rank {self.rank} closed the communicator")
 
