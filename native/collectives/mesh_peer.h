@@ -110,6 +110,8 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   Status HandleShare(const Note& note);
 
   // Receives (mesh_peer_receive.cc).
+  // The same, called with the lock of the state.
+  void Take(const std::shared_ptr<Letter>& letter, std::unique_lock<std::mutex> lock);
   Status HandleMessage(const Note& note, std::string_view bytes);
   Status HandlePiece(std::string_view bytes);
   Status HandleLeaving();

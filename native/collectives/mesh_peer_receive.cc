@@ -1,7 +1,6 @@
 // What a member receives from another one. Pieces are copied out of the sender's memory, or read
 // into blocks of the pool and copied from there.
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -60,40 +59,38 @@ Status MeshPeer::HandlePiece(std::string_view bytes) {
   } else if (piece.length > kBlockBytes) {
     return Malformed();
   }
-  std::shared_ptr<Letter> letter;
-  {
-    std::lock_guard<std::mutex> lock(state_->mu);
-    const auto found = letters_.find(piece.message);
-    if (found == letters_.end()) return Malformed();
-    const uint64_t length = found->second->envelope.length;
-    if (piece.length == 0 || piece.length > length - found->second->announced ||
-        piece.at > length - piece.length) {
-      return Malformed();
-    }
-    letter = found->second;
-    letter->announced += piece.length;
-    letter->parts.push_back(std::move(part));
-    if (!letter->accepted) return OkStatus();
+  std::unique_lock<std::mutex> lock(state_->mu);
+  const auto found = letters_.find(piece.message);
+  if (found == letters_.end()) return Malformed();
+  const std::shared_ptr<Letter> letter = found->second;
+  const uint64_t length = letter->envelope.length;
+  if (piece.length == 0 || piece.length > length - letter->announced ||
+      piece.at > length - piece.length) {
+    return Malformed();
   }
-  Take(letter);
+  letter->announced += piece.length;
+  letter->parts.push_back(std::move(part));
+  Take(letter, std::move(lock));  // at once: the receive may end otherwise, and its memory go
   return OkStatus();
 }
 
 void MeshPeer::Take(const std::shared_ptr<Letter>& letter) {
+  Take(letter, std::unique_lock<std::mutex>(state_->mu));
+}
+
+void MeshPeer::Take(const std::shared_ptr<Letter>& letter, std::unique_lock<std::mutex> lock) {
+  if (!letter->accepted) return;
   std::vector<LetterPart> parts;
   Note note;
   note.kind = Note::kWanted;
   note.key = letter->id;
-  {
-    std::lock_guard<std::mutex> lock(state_->mu);
-    if (!letter->accepted) return;
-    parts.swap(letter->parts);
-    const bool copies = !parts.empty() && parts.front().span.data != nullptr;
-    if (copies) letter->copying += static_cast<int>(parts.size());
-    if (copies) state_->copying += static_cast<int>(parts.size());
-    if (letter->asked || letter->announced == letter->envelope.length) note.key = 0;
-    letter->asked = true;
-  }
+  parts.swap(letter->parts);
+  const bool copies = !parts.empty() && parts.front().span.data != nullptr;
+  if (copies) letter->copying += static_cast<int>(parts.size());
+  if (copies) state_->copying += static_cast<int>(parts.size());
+  if (letter->asked || letter->announced == letter->envelope.length) note.key = 0;
+  letter->asked = true;
+  lock.unlock();
   if (note.key != 0) SendNote(note).IgnoreError();  // a lost member has ended the letter
   for (LetterPart& part : parts) {
     const bool mapped = part.span.data != nullptr;
@@ -105,8 +102,9 @@ void MeshPeer::Take(const std::shared_ptr<Letter>& letter) {
       Copied(letter, part.piece, mapped);
       continue;
     }
-    std::lock_guard<std::mutex> lock(state_->mu);
+    lock.lock();
     to_read_.push_back({letter, part.piece, {}});
+    lock.unlock();
   }
   StartReads();
 }
