@@ -27,7 +27,7 @@ NATIVE = (
     ("protocol/",),
     ("rpc/",),
     ("analyzer/",),
-    ("plugin/",),
+    ("plugin/", "ops/"),
     ("data_service/",),
     ("bindings/",),
 )

@@ -1,0 +1,113 @@
+// The operations, as TensorFlow's graphs have them. All are stateful: TensorFlow neither merges two
+// of them, nor computes one while it optimizes a graph, nor removes one from a function.
+//
+// `group` is the number of NamedCalls::Find(). `tensor_name` is the name of a call; if it is empty,
+// that is the name of the node. Factors are decimal numbers, since an attribute "float" has only 32
+// bits.
+#include <vector>
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace rdma_transport {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+#define RDMA_TRANSPORT_TYPES                                                                   \
+  "{bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, half, bfloat16, float32, " \
+  "float64, complex64, complex128}"
+#define RDMA_TRANSPORT_REDUCTION                       \
+  Attr("op: {'sum', 'product', 'min', 'max'} = 'sum'") \
+      .Attr("average: bool = false")                   \
+      .Attr("prescale: string = '1'")                  \
+      .Attr("postscale: string = '1'")
+#define RDMA_TRANSPORT_CALL Attr("group: int = 0").Attr("tensor_name: string = ''").SetIsStateful()
+
+absl::Status SameShapes(InferenceContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));
+  return absl::OkStatus();
+}
+
+// As an input, but the number of rows is not known.
+absl::Status OtherRows(InferenceContext* context, int i) {
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(i), 1, &shape));
+  TF_RETURN_IF_ERROR(context->ReplaceDim(shape, 0, context->UnknownDim(), &shape));
+  context->set_output(i, shape);
+  return absl::OkStatus();
+}
+
+absl::Status OtherRowsOfAll(InferenceContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) TF_RETURN_IF_ERROR(OtherRows(context, i));
+  // all-gather: also the rows of each rank
+  if (context->num_outputs() > context->num_inputs()) {
+    context->set_output(context->num_inputs(), context->Vector(InferenceContext::kUnknownDim));
+  }
+  return absl::OkStatus();
+}
+
+REGISTER_OP("RdmaTransportAllReduce")
+    .Input("tensors: N * T")
+    .Output("reduced: N * T")
+    .Attr("N: int >= 1")
+    .Attr("T: " RDMA_TRANSPORT_TYPES)
+    .RDMA_TRANSPORT_REDUCTION.RDMA_TRANSPORT_CALL.SetShapeFn(SameShapes)
+    .Doc("Combines tensors of all ranks element by element, in the order of ranks.");
+
+REGISTER_OP("RdmaTransportReduceScatter")
+    .Input("tensors: N * T")
+    .Output("parts: N * T")
+    .Attr("N: int >= 1")
+    .Attr("T: " RDMA_TRANSPORT_TYPES)
+    .RDMA_TRANSPORT_REDUCTION.RDMA_TRANSPORT_CALL.SetShapeFn(OtherRowsOfAll)
+    .Doc("As RdmaTransportAllReduce, but each rank gets its part of the rows.");
+
+REGISTER_OP("RdmaTransportAllGather")
+    .Input("tensors: N * T")
+    .Output("gathered: N * T")
+    .Output("rows: int64")
+    .Attr("N: int >= 1")
+    .Attr("T: " RDMA_TRANSPORT_TYPES)
+    .RDMA_TRANSPORT_CALL.SetShapeFn(OtherRowsOfAll)
+    .Doc(
+        "Concatenates tensors along the first dimension, which may differ. `rows`: of the first "
+        "tensor, by rank.");
+
+REGISTER_OP("RdmaTransportBroadcast")
+    .Input("tensor: T")
+    .Output("received: T")
+    .Attr("T: " RDMA_TRANSPORT_TYPES)
+    .Attr("root: int = 0")
+    .RDMA_TRANSPORT_CALL.SetShapeFn(SameShapes)
+    .Doc("Returns the tensor of rank `root` of the group.");
+
+REGISTER_OP("RdmaTransportAllToAll")
+    .Input("tensor: T")
+    .Input("splits: int32")
+    .Output("received: T")
+    .Output("received_splits: int32")
+    .Attr("T: " RDMA_TRANSPORT_TYPES)
+    .RDMA_TRANSPORT_CALL
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(1, context->Vector(InferenceContext::kUnknownDim));
+      return OtherRows(context, 0);
+    })
+    .Doc("Sends splits[i] rows to rank i; without splits, as many to each.");
+
+REGISTER_OP("RdmaTransportBarrier")
+    .RDMA_TRANSPORT_CALL.SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Waits until all ranks have come here.");
+
+REGISTER_OP("RdmaTransportJoin")
+    .Output("last: int32")
+    .RDMA_TRANSPORT_CALL.SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(
+        "Takes part in the reductions of the others, with zeros, until all ranks have joined. "
+        "Returns the rank that did so last.");
+
+}  // namespace
+}  // namespace rdma_transport

@@ -1,0 +1,82 @@
+"""Gradients of the operations. The loss is the sum of the losses of all ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from rdma_transport.tensorflow.groups import group_of
+from rdma_transport.tensorflow.operations import (
+    all_gather,
+    all_to_all,
+    grouped_all_gather,
+    grouped_all_reduce,
+)
+
+
+def register() -> None:
+    """Register them with TensorFlow. Once in a process."""
+    functions: dict[str, Callable[..., Any]] = {
+        "AllReduce": _of_all_reduce,
+        "ReduceScatter": _of_reduce_scatter,
+        "AllGather": _of_all_gather,
+        "Broadcast": _of_broadcast,
+        "AllToAll": _of_all_to_all,
+    }
+    for name, function in functions.items():
+        tf.RegisterGradient(f"RdmaTransport{name}")(function)
+
+
+def _reduction_of(operation: Any) -> dict[str, Any]:
+    """The same reduction, for the gradients of its results."""
+    op = operation.get_attr("op").decode()
+    if op != "sum":
+        raise LookupError(f"a reduction by {op!r} has no gradient; sum and average have")
+    return {
+        "op": "average" if operation.get_attr("average") else "sum",
+        "prescale": float(operation.get_attr("prescale")),
+        "postscale": float(operation.get_attr("postscale")),
+    }
+
+
+def _of_all_reduce(operation: Any, *gradients: Any) -> list[Any]:
+    group = group_of(operation.get_attr("group"))
+    return grouped_all_reduce(list(gradients), group=group, **_reduction_of(operation))
+
+
+def _of_reduce_scatter(operation: Any, *gradients: Any) -> list[Any]:
+    group = group_of(operation.get_attr("group"))
+    reduction = _reduction_of(operation)
+    scale = reduction["prescale"] * reduction["postscale"]
+    if reduction["op"] == "average":
+        scale /= group.size
+    gathered = grouped_all_gather(list(gradients), group=group)
+    return [each if scale == 1.0 else each * tf.cast(scale, each.dtype) for each in gathered]
+
+
+def _of_all_gather(operation: Any, *gradients: Any) -> list[Any]:
+    group = group_of(operation.get_attr("group"))
+    inputs, rows = list(operation.inputs), operation.outputs[-1]
+    if len(inputs) > 1:  # the rows of the first are known
+        own = tf.stack([tf.shape(each, tf.int64)[0] for each in inputs])
+        table = all_gather(tf.expand_dims(own, 0), group=group)
+    else:
+        table = tf.expand_dims(rows, 1)
+    reduced = grouped_all_reduce(list(gradients[:-1]), group=group)
+    first = tf.reduce_sum(table[: group.rank], 0)
+    last = first + table[group.rank]
+    return [each[first[i] : last[i]] for i, each in enumerate(reduced)]
+
+
+def _of_broadcast(operation: Any, gradient: Any) -> Any:
+    group = group_of(operation.get_attr("group"))
+    (reduced,) = grouped_all_reduce([gradient], group=group)
+    if operation.get_attr("root") == group.rank:
+        return reduced
+    with tf.control_dependencies([reduced]):  # the root waits for it
+        return tf.zeros_like(gradient)
+
+
+def _of_all_to_all(operation: Any, gradient: Any, _: Any) -> tuple[Any, None]:
+    group = group_of(operation.get_attr("group"))
+    return all_to_all(gradient, operation.outputs[1], group=group)[0], None
