@@ -1,4 +1,4 @@
-"""The file in which a rank tells its launcher why it ends, in the format of torchrun."""
+"""The files by which a rank tells its launcher that it takes part, and why it ends."""
 
 import contextlib
 import json
@@ -8,7 +8,17 @@ import time
 from pathlib import Path
 
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
-"""The environment variable that names the file."""
+"""The environment variable that names the file with the reason, in the format of torchrun."""
+INIT_VARIABLE = "_RDMA_TRANSPORT_INIT_FILE"
+"""The variable that names the file which a rank of ``run --horovod`` makes in ``init()``."""
+
+
+def note_init() -> None:
+    """Tell the launcher that this rank is one of its job. Never raises."""
+    path = os.environ.get(INIT_VARIABLE)
+    with contextlib.suppress(OSError):
+        if path:
+            Path(path).touch()
 
 
 def abort(code: int) -> None:

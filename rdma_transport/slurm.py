@@ -15,6 +15,9 @@ _FIRST_PORT, _PORTS = 20000, 12000  # below those that Linux gives to connection
 class Step:
     """Task ``rank`` of the ``size`` tasks of a step; ``local_*`` count those of its node.
 
+    ``cross_rank`` counts the nodes before this one that have a task with this ``local_rank``, and
+    ``cross_size`` all such nodes.
+
     ``host`` is the node of rank 0, unless ``--distribution`` starts elsewhere; 127.0.0.1 if the
     step has one node.
     """
@@ -23,8 +26,15 @@ class Step:
     size: int
     local_rank: int
     local_size: int
+    cross_rank: int
+    cross_size: int
     host: str
     job: str
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Local rank and size, cross rank and size."""
+        return self.local_rank, self.local_size, self.cross_rank, self.cross_size
 
 
 def find_step(environment: Mapping[str, str] = os.environ) -> Step | None:
@@ -42,11 +52,16 @@ def find_step(environment: Mapping[str, str] = os.environ) -> Step | None:
         raise BadInputError(f"SLURM_PROCID={rank} does not fit SLURM_STEP_NUM_TASKS={size}")
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID")
     alone = environment.get("SLURM_STEP_NUM_NODES", "1") == "1"
+    local = parse_number({"SLURM_LOCALID": "0"} | dict(environment), "SLURM_LOCALID")
+    tasks, node = _tasks_of_nodes(environment, size)
+    alike = [count > local for count in tasks]
     return Step(
         rank,
         size,
-        parse_number({"SLURM_LOCALID": "0"} | dict(environment), "SLURM_LOCALID"),
-        _tasks_of_node(environment, size),
+        local,
+        tasks[node],
+        sum(alike[:node]),
+        sum(alike),
         "127.0.0.1" if alone else first_host(environment.get("SLURM_STEP_NODELIST", "127.0.0.1")),
         ".".join(environment[name] for name in names if name in environment),
     )
@@ -71,12 +86,17 @@ def parse_number(environment: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _tasks_of_node(environment: Mapping[str, str], size: int) -> int:
-    """Of a list such as ``3(x2),1``, return the number of this task's node."""
+def _tasks_of_nodes(environment: Mapping[str, str], size: int) -> tuple[list[int], int]:
+    """Return the numbers of tasks of all nodes, listed as in ``3(x2),1``, and this node's number.
+
+    Those of a step of one node if they are not listed.
+    """
     counts: list[int] = []
     for count, times in re.findall(
         r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     ):
         counts += [int(count)] * int(times or 1)
     node = environment.get("SLURM_NODEID", "0")
-    return counts[int(node)] if node.isdigit() and int(node) < len(counts) else size
+    if node.isdigit() and int(node) < len(counts):
+        return counts, int(node)
+    return [size], 0

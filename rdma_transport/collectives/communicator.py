@@ -26,6 +26,7 @@ from rdma_transport.collectives.arrays import (
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.rendezvous import Rendezvous
 from rdma_transport.collectives.requests import ReceiveRequest, Request
+from rdma_transport.collectives.wire import Deadline
 
 TIMEOUT = 60.0  # seconds, to connect
 _BYTES = native.DTYPES["uint8"]
@@ -71,7 +72,11 @@ class Communicator:
 
     @classmethod
     def connect(
-        cls, ranks: Ranks | None = None, *, fabric: str | None = None, timeout: float = TIMEOUT
+        cls,
+        ranks: Ranks | None = None,
+        *,
+        fabric: str | None = None,
+        timeout: float | Deadline = TIMEOUT,
     ) -> "Communicator":
         """Connect to all other ranks, and return the communicator of all.
 
@@ -81,17 +86,18 @@ class Communicator:
         ``FabricConnectionError`` if one refuses or cannot be reached.
         """
         chosen = find_ranks() if ranks is None else ranks
+        deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
         device = RawDevice(fabric or "")
         raw = RawGroup(device, chosen.rank, chosen.size)
         key = b""
         if chosen.size > 1:
-            with Rendezvous(chosen, timeout) as rendezvous:
+            with Rendezvous(chosen, deadline) as rendezvous:
                 addresses, key = rendezvous.exchange(raw.addresses())
                 _join(raw, addresses, key, rendezvous.barrier)
-                raw.finish(timeout)
+                deadline.wait(raw.finish)
                 rendezvous.barrier()
         else:
-            raw.finish(timeout)
+            deadline.wait(raw.finish)
         return cls(device, raw, key)
 
     # --- Collectives ---

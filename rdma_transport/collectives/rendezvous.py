@@ -6,7 +6,6 @@ Then they pass a barrier.
 """
 
 import contextlib
-import errno
 import hmac
 import json
 import secrets
@@ -17,57 +16,23 @@ from typing import Any
 from rdma_transport import __version__, _native
 from rdma_transport._collectives import PROTOCOL
 from rdma_transport._fabric import FabricConnectionError, FabricTimeoutError
+from rdma_transport.collectives.meeting import SERVICE, Caller, MeetingPlace, refuse
 from rdma_transport.collectives.ranks import Ranks
+from rdma_transport.collectives.wire import Deadline, Wire
 from rdma_transport.settings import read
 
-_SERVICE = "collectives"
 _ONE_BUILD = "Install the same build on all hosts"
 _KEY_BYTES = 32
-_LINE = 1 << 26  # bytes
-_HELLO_TIMEOUT = 5.0  # seconds, for a connection to say what it wants
 _RETRY = 0.02
-
-
-class Wire:
-    """A connection that carries lines of JSON."""
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection, self._deadline = connection, deadline
-        self._rest = b""
-
-    def send(self, **message: Any) -> None:
-        """Send one message; raise ``OSError``."""
-        self._connection.settimeout(_left(self._deadline))
-        self._connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self, deadline: float | None = None) -> dict[str, Any]:
-        """Return the next message; raise ``OSError`` or ``ValueError``."""
-        while b"\n" not in self._rest:
-            self._connection.settimeout(_left(min(deadline or self._deadline, self._deadline)))
-            more = self._connection.recv(65536)
-            if not more or len(self._rest) > _LINE:
-                raise ConnectionError("it closed the connection")
-            self._rest += more
-        line, _, self._rest = self._rest.partition(b"\n")
-        message = json.loads(line)
-        if not isinstance(message, dict):
-            raise ValueError("it sent no message")
-        if "error" in message:
-            raise FabricConnectionError(f"rank 0 refused this rank: {message['error']}")
-        return message
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+_CONNECT = 3.0  # seconds
 
 
 class Rendezvous:
     """One rank's part of the first contact. A context manager; not thread-safe."""
 
-    def __init__(self, ranks: Ranks, timeout: float) -> None:
+    def __init__(self, ranks: Ranks, timeout: float | Deadline) -> None:
         self._ranks = ranks
-        self._timeout = timeout
-        self._deadline = time.monotonic() + timeout
+        self._deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
         self._secret = read().value("SECRET_FILE")
         self._wires: dict[int, Wire] = {}
         self._different = ""  # rank 0: why the ranks cannot work together
@@ -107,9 +72,9 @@ class Rendezvous:
     def _ask(self, addresses: list[str]) -> tuple[list[bytes], bytes]:
         ranks = self._ranks
         place = f"rank 0 at {ranks.host}:{ranks.port}"
-        handshake = _native.AskingBootstrap(_SERVICE, self._secret)
+        handshake = _native.AskingBootstrap(SERVICE, self._secret)
         hello = {"rank": ranks.rank, "size": ranks.size, "job": ranks.job, "addresses": addresses}
-        hello |= {"protocol": PROTOCOL, "version": __version__}
+        hello |= {"purpose": ranks.purpose, "protocol": PROTOCOL, "version": __version__}
         request = handshake.request(f"rank {ranks.rank}", 0, json.dumps(hello).encode())
         wire = self._reach()
         self._wires[0] = wire
@@ -133,16 +98,18 @@ class Rendezvous:
         ranks = self._ranks
         while True:
             try:
-                left = _left(self._deadline)
-                connection = socket.create_connection((ranks.host, ranks.port), timeout=left)
+                connection = self._deadline.wait(
+                    lambda timeout: socket.create_connection((ranks.host, ranks.port), timeout),
+                    longest=_CONNECT,
+                )
             except OSError as error:
-                if time.monotonic() + _RETRY < self._deadline:
+                if self._deadline.left():
                     time.sleep(_RETRY)
                     continue
                 raise FabricTimeoutError(
                     f"rank 0 does not listen at {ranks.host}:{ranks.port} after "
-                    f"{self._timeout:g} s: {error.strerror or error}. All ranks must be started, "
-                    "with the same MASTER_ADDR and MASTER_PORT"
+                    f"{self._deadline.seconds:g} s: {error.strerror or error}. All ranks must be "
+                    "started, with the same MASTER_ADDR and MASTER_PORT"
                 ) from None
             # A connection to a local port that nobody listens at can connect to itself.
             if connection.getsockname() != connection.getpeername():
@@ -152,42 +119,34 @@ class Rendezvous:
     def _answer(self, addresses: list[str]) -> tuple[list[bytes], bytes]:
         ranks = self._ranks
         table: dict[int, list[str]] = {0: addresses}
-        handshakes: dict[int, tuple[Any, bytes]] = {}
-        with _listening(ranks.host, ranks.port) as listener:
+        callers: dict[int, Caller] = {}
+        with MeetingPlace.at(ranks.host, ranks.port) as place:
             while len(table) < ranks.size:
-                missing = [rank for rank in range(ranks.size) if rank not in table]
                 try:
-                    listener.settimeout(_left(self._deadline))
-                    connection, _ = listener.accept()
+                    caller = place.next(ranks.purpose, self._secret, self._deadline)
                 except TimeoutError:
+                    missing = [rank for rank in range(ranks.size) if rank not in table]
                     raise FabricTimeoutError(
                         f"{_names(missing)} did not connect to {ranks.host}:{ranks.port} within "
-                        f"{self._timeout:g} s"
+                        f"{self._deadline.seconds:g} s"
                     ) from None
-                wire = Wire(connection, self._deadline)
-                handshake = _native.AnsweringBootstrap(_SERVICE, self._secret)
                 try:
-                    request = wire.receive(time.monotonic() + _HELLO_TIMEOUT)["request"]
-                    checked = handshake.check(bytes.fromhex(request))
-                    rank, row = self._check(json.loads(checked["channel"]), table)
-                except (OSError, ValueError, KeyError, TypeError) as error:
-                    with contextlib.suppress(OSError):
-                        wire.send(error=str(error) or repr(error))
-                    wire.close()
+                    rank, row = self._check(caller.hello, table)
+                except (ValueError, KeyError, TypeError) as error:
+                    refuse(caller.wire, error)
                     continue
-                self._wires[rank], table[rank] = wire, row
-                handshakes[rank] = handshake, checked["key"]
+                self._wires[rank], table[rank], callers[rank] = caller.wire, row, caller
         if self._different:
             for wire in self._wires.values():
                 with contextlib.suppress(OSError):
                     wire.send(error=self._different)
             raise FabricConnectionError(self._different)
         key = secrets.token_bytes(_KEY_BYTES) if self._secret else b""
-        for rank, (handshake, own_key) in handshakes.items():
+        for rank, caller in callers.items():
             row = [table[other][rank] for other in range(ranks.size)]
-            reply = handshake.reply(json.dumps({"addresses": row}).encode(), "")
+            reply = caller.handshake.reply(json.dumps({"addresses": row}).encode(), "")
             try:
-                self._wires[rank].send(reply=reply.hex(), key=_mask(key, own_key).hex())
+                self._wires[rank].send(reply=reply.hex(), key=_mask(key, caller.key).hex())
             except OSError as error:
                 raise _explained(error, f"rank {rank} left") from None
         return [bytes.fromhex(table[other][0]) for other in range(ranks.size)], key
@@ -216,30 +175,10 @@ class Rendezvous:
         return rank, row
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        if str(address[0]).startswith("127.") and not host.startswith(("127.", "localhost")):
-            # Many hosts, such as Debian's, give their own name a loopback address.
-            return socket.create_server(("", port), backlog=128)
-        return socket.create_server((host, port), family=family, backlog=128)
-    except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:  # an address of this host that it does not see
-            return socket.create_server(("", port), backlog=128)
-        raise FabricConnectionError(
-            f"rank 0 cannot listen at {host}:{port}: {error.strerror or error}. Set MASTER_ADDR "
-            "and MASTER_PORT to a free port of its host"
-        ) from None
-
-
 def _mask(key: bytes, own_key: bytes) -> bytes:
     """Hide, or reveal, the common key by one that only two ranks know."""
     pad = hmac.digest(own_key, b"common key", "sha256")
     return bytes(a ^ b for a, b in zip(key, pad, strict=False))
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.001)
 
 
 def _names(ranks: list[int]) -> str:

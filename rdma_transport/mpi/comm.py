@@ -1,11 +1,9 @@
 """Communicators by mpi4py's names."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 from rdma_transport.collectives.communicator import Communicator
-from rdma_transport.collectives.ranks import Ranks
+from rdma_transport.collectives.ranks import Ranks, host_id
 from rdma_transport.error_file import abort
 from rdma_transport.mpi.arrays import ArrayCollectives
 from rdma_transport.mpi.constants import (
@@ -111,7 +109,7 @@ class Comm(ArrayCollectives):
                 raise NotOfferedError(
                     f"Split_type({split_type}, info={info})", "only COMM_TYPE_SHARED is offered"
                 )
-        hosts = self.allgather(_host())
+        hosts = self.allgather(host_id())
         color = hosts.index(hosts[self.rank])
         return self._split(Intracomm, UNDEFINED if split_type == UNDEFINED else color, key)
 
@@ -163,9 +161,3 @@ class Intracomm(Comm):
 
 
 COMM_NULL = Comm()
-
-
-def _host() -> tuple[str, str]:
-    """Return what ranks that can share memory have in common."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    return boot, os.readlink("/proc/self/ns/net")

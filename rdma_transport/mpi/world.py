@@ -1,18 +1,24 @@
 """The communicators of all ranks and of this one alone, and the life of the library."""
 
 import atexit
+import dataclasses
+import math
+import os
 import sys
 import threading
 from typing import Any
 
-from rdma_transport.collectives.communicator import Communicator
+from rdma_transport.collectives.communicator import TIMEOUT, Communicator
 from rdma_transport.collectives.ranks import Ranks, find_ranks
+from rdma_transport.collectives.wire import Deadline
+from rdma_transport.error_file import INIT_VARIABLE
+from rdma_transport.fabric import FabricStateError
 from rdma_transport.mpi.comm import Handle, Intracomm
 from rdma_transport.mpi.constants import ERR_OTHER, THREAD_MULTIPLE, Exception, translated
 
 
 class _World(Handle):
-    """A communicator that connects when it is first used. Thread-safe."""
+    """A communicator that connects in a thread; the first call waits for it. Thread-safe."""
 
     _lock = threading.Lock()
     _initialized = False
@@ -20,37 +26,76 @@ class _World(Handle):
 
     def __init__(self, name: str, ranks: Ranks) -> None:
         self.name, self.ranks, self._made = name, ranks, None
+        self._deadline = Deadline(math.inf)
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to connect."""
+        with _World._lock:
+            if self._thread is None:
+                self._deadline, self._failure = Deadline(math.inf), None
+                self._thread = threading.Thread(target=self._connect, daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
 
     def native(self) -> Communicator:
         """Return the communicator, connected; raise ``Exception``."""
         if self._made is not None:
             return self._made
+        if not _World._initialized:
+            raise Exception(ERR_OTHER, "MPI.Init() was not called: rc.initialize is False")
+        if _World._finalized:
+            raise Exception(ERR_OTHER, "MPI.Finalize() was called")
+        self.start()
         with _World._lock:
-            if not _World._initialized:
-                raise Exception(ERR_OTHER, "MPI.Init() was not called: rc.initialize is False")
-            if _World._finalized:
-                raise Exception(ERR_OTHER, "MPI.Finalize() was called")
-            if self._made is None:
-                with translated():
-                    self._made = Communicator.connect(self.ranks)
-            return self._made
+            thread = self._thread
+            if math.isinf(self._deadline.seconds):
+                self._deadline.move(TIMEOUT)
+        if thread:
+            thread.join()
+        made = self._made
+        if made is not None:
+            return made
+        with _World._lock:
+            self._thread = None  # the next call tries again
+        with translated():
+            raise self._failure or FabricStateError("the process that forked this one connected")
 
     def close(self) -> None:
-        """Leave the communicator."""
+        """Leave the communicator, or stop connecting."""
+        with _World._lock:
+            thread = self._thread
+        if thread:
+            self._deadline.move(0)
+            thread.join()
         if self._made is not None:
             self._made.close()
 
+    def _connect(self) -> None:
+        try:
+            self._made = Communicator.connect(self.ranks, timeout=self._deadline)
+        except BaseException as error:
+            self._failure = error
 
-_world, _self = _World("MPI_COMM_WORLD", find_ranks()), _World("MPI_COMM_SELF", Ranks())
+
+_world = _World("MPI_COMM_WORLD", dataclasses.replace(find_ranks(), purpose="mpi"))
+_self = _World("MPI_COMM_SELF", Ranks())
 COMM_WORLD: Intracomm = Intracomm._of(_world)
 COMM_SELF: Intracomm = Intracomm._of(_self)
 
 
 def Init() -> None:
-    """Connect to all other ranks. Importing the module does that, too."""
+    """Connect to all other ranks. Importing the module does that, too.
+
+    Beside Horovod, do not wait for them: a rank may import the module before ``init()`` and another
+    one after it, or never.
+    """
     _World._initialized = True
     if COMM_WORLD.size > 1:
-        _world.native()
+        _world.start()
+        if INIT_VARIABLE not in os.environ:
+            _world.native()
 
 
 def Init_thread(required: int = THREAD_MULTIPLE) -> int:
