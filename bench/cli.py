@@ -61,6 +61,8 @@ Seconds = Annotated[
     float, typer.Option(min=0, help="Measure each payload and protocol for this many seconds.")
 ]
 WarmUp = Annotated[float, typer.Option(min=0, help="Warm up for this many seconds.")]
+DATA_PARALLEL_MODELS = "fcn5,vgg16,lstm,keras-fit,dense-4096,dense-64,variables"
+DATA_PARALLEL_RANKS = "1,2,4,2x1,2x1@1gbit"
 Workers = Annotated[int, typer.Option(min=1, max=64, help="Start this many workers.")]
 Servers = Annotated[int, typer.Option(min=1, max=64, help="Start this many parameter servers.")]
 
@@ -276,6 +278,53 @@ def train(
 
     names = list(MODELS) if models == "all" else choose(models, MODELS, "model", "--models")
     return once(lambda where: benchmarks.train(where, names, batch, steps, seconds, warm_up))
+
+
+@app.command("data-parallel")
+@performed(here)
+def data_parallel(
+    models: Annotated[
+        str, typer.Option(help="Train these, separated by commas, or all.")
+    ] = DATA_PARALLEL_MODELS,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            help="Start these ranks, separated by commas: 2 on this host, 2x1 for one on each of "
+            "two network namespaces (needs root), 2x1@1gbit with a limit of the link."
+        ),
+    ] = DATA_PARALLEL_RANKS,
+    compare: Annotated[
+        str,
+        typer.Option(
+            help="Measure these, too, in turns, separated by commas: horovod-gloo, horovod-mpi, "
+            "strategy-grpc, strategy-rdma (MultiWorkerMirroredStrategy), ddp (PyTorch), all or "
+            "none. What is not installed is skipped."
+        ),
+    ] = "all",
+    rounds: Annotated[int, typer.Option(help="Run this many turns of each.", min=1)] = 3,
+) -> "Measure":
+    """Measure data-parallel training steps, beside other libraries.
+
+    Prints for each library the step, and the communication that it does not hide: what a step takes
+    longer than that of the same ranks without reductions. Trains the models of `train`, fit
+    (keras-fit), and many or large gradients (variables, dense-64, dense-4096).
+    """
+    from .data_parallel import BESIDE, parse_layout
+    from .data_parallel_cases import CASES, FIT
+    from .data_parallel_result import data_parallel as measure
+
+    known = [*CASES, FIT]
+    names = known if models == "all" else choose(models, known, "model", "--models")
+    beside: list[str] = []
+    if compare != "none":
+        beside = (
+            list(BESIDE) if compare == "all" else choose(compare, BESIDE, "library", "--compare")
+        )
+    try:
+        layouts = [parse_layout(each.strip()) for each in ranks.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--ranks") from None
+    return once(lambda where: measure(where, layouts, names, beside, rounds))
 
 
 def main() -> None:

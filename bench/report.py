@@ -75,6 +75,8 @@ class Row:
     sent: Counts | None = None  # by mode; tensors and bytes, of all tasks, while this was measured
     ratio: float | None = None  # how many times as fast as gRPC in the same run
     overlap: float | None = None  # percentage of a non-blocking call hidden behind a computation
+    unhidden_us: float | None = None  # of a step's communication, beyond the computation
+    sent_bytes: int | None = None  # by a rank in a step
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row for JSON."""

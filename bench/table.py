@@ -25,6 +25,8 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("busbw", lambda row: number(row.bus_gbps)),
     ("1/s", lambda row: number(row.per_second)),
     ("overlap %", lambda row: number(row.overlap)),
+    ("unhidden", lambda row: number(row.unhidden_us)),
+    ("bytes sent", lambda row: None if row.sent_bytes is None else str(row.sent_bytes)),
     ("#wrong", lambda row: None if row.wrong is None else str(row.wrong)),
     ("ratio", lambda row: None if row.ratio is None else f"{number(row.ratio)}x"),
 )
@@ -63,6 +65,7 @@ def table(result: Result) -> Table:
         made.add_column(name, no_wrap=True)
     protocols = {row.protocol for row in rows}
     other = next((name for each, name in OTHERS.items() if each in protocols), "gRPC")
+    other = "rdma" if result.benchmark == "data-parallel" else other
     for name, _ in shown:
         name = f"vs {other}" if name == "ratio" else name
         made.add_column(name, justify="right", no_wrap=True)

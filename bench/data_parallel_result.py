@@ -1,0 +1,72 @@
+"""The result of `bench.data_parallel` for tables and JSON."""
+
+import statistics
+from collections.abc import Sequence
+
+from .benchmarks import Where
+from .data_parallel import ALONE, BESIDE, OURS, Found, Layout, measure
+from .data_parallel_cases import FIT, batch_of, bytes_of
+from .report import Result, Row, times_of
+
+NOTES = (
+    "unhidden: what a step takes longer than that of the same ranks without reductions. bytes "
+    "sent: by a rank in a step, through network interfaces; shared memory is not counted.",
+    f"alone: one process. The ratio is what a library does not hide, over what {OURS} does not.",
+    f"{FIT}: Keras 3 with {OURS}, tf-keras with the others, which do not train Keras 3.",
+)
+
+
+def data_parallel(
+    where: Where,
+    layouts: Sequence[Layout],
+    cases: Sequence[str],
+    beside: Sequence[str],
+    rounds: int,
+) -> Result:
+    """Rows for each layout, case and system; those of one rank are of a process alone."""
+    options = {"cases": list(cases), "beside": list(beside), "rounds": rounds}
+    result = Result("data-parallel", "data-parallel training step", options, "p50")
+    for index, layout in enumerate(layouts):
+        bar = where.bar.section(index, len(layouts))
+        systems = [ALONE] if layout.ranks == 1 else [OURS, *beside]
+        found, skipped, failed = measure(layout, systems, cases, rounds, bar.at, where.environment)
+        result.rows += rows_of(layout, cases, systems, found)
+        for system, why in skipped.items():
+            note = f"{BESIDE.get(system, system)} was skipped: {why}."
+            result.notes += [] if note in result.notes else [note]
+        result.problems += [f"{layout.name}: {what}: {why}" for what, why in failed.items()]
+    if any(layout.oversubscribed for layout in layouts):
+        result.notes.append("oversubscribed: more ranks than processors, which wait for turns.")
+    result.notes += NOTES
+    return result
+
+
+def rows_of(
+    layout: Layout, cases: Sequence[str], systems: Sequence[str], found: Found
+) -> list[Row]:
+    """Return the rows of a layout."""
+    rows = []
+    for case in cases:
+        ours = found.get((case, OURS))
+        for system in (each for each in systems if (case, each) in found):
+            samples = found[case, system]
+            step = statistics.median(samples.reduced)
+            apart = system != ALONE
+            ratio = None
+            if ours is not None and system != OURS and ours.unhidden > 0 < samples.unhidden:
+                ratio = samples.unhidden / ours.unhidden
+            rows.append(
+                Row(
+                    test=f"{layout.name}, oversubscribed" if layout.oversubscribed else layout.name,
+                    name=case,
+                    bytes=bytes_of(case),
+                    protocol=system,
+                    iterations=len(samples.reduced),
+                    times=times_of([1e3 * each for each in samples.reduced]),
+                    per_second=1e3 * layout.ranks * batch_of(case) / step,
+                    unhidden_us=1e3 * samples.unhidden if apart else None,
+                    sent_bytes=round(statistics.median(samples.sent)) if apart else None,
+                    ratio=ratio,
+                )
+            )
+    return rows

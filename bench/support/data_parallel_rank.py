@@ -1,0 +1,272 @@
+"""One rank of `bench.data_parallel`: trains over one system, as its users would write it.
+
+usage: python -m bench.support.data_parallel_rank SYSTEM
+
+Prints {"pids": of all ranks it speaks for} when it has started, or {"skip": why}. Reads a line of
+JSON per request. {"case": name} makes what it trains. {"steps": n} takes n steps, and as many that
+reduce nothing, and is answered with the milliseconds of each, "reduced" and "alone", and "sent":
+the bytes that a rank sent per step. Standard output is for answers alone.
+
+Under mpirun rank 0 alone reads, and tells the others.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .data_parallel_steps import RATE, Alone, Steps, timed
+
+
+class Horovod(Alone):
+    """The interface of Horovod: its own library, or rdma_transport's, whichever is imported."""
+
+    def __init__(self, system: str) -> None:
+        if system == "horovod-gloo":
+            _serve_rendezvous()
+        import horovod.tensorflow as hvd
+
+        if system == "horovod-mpi" and not hvd.mpi_built():
+            raise NotImplementedError("it was built without MPI")
+        if system == "horovod-gloo" and not hvd.gloo_built():
+            raise NotImplementedError("it was built without gloo")
+        hvd.init()
+        self.hvd, self.system, self.rank = hvd, system, hvd.rank()
+        if hvd.size() != int(os.environ["WORLD_SIZE"]):
+            raise RuntimeError(f"size() is {hvd.size()} of {os.environ['WORLD_SIZE']} ranks")
+        self.told = system == "horovod-mpi"  # by rank 0
+        self.pids = hvd.allgather_object(os.getpid()) if self.told else [os.getpid()]
+
+    def reduced(self, tape: Any, loss: Any, variables: list[Any]) -> Any:
+        return self.hvd.DistributedGradientTape(tape).gradient(loss, variables)
+
+    def optimizer(self, keras: Any) -> Any:
+        import horovod.tensorflow.keras as hvd
+
+        return hvd.DistributedOptimizer(keras.optimizers.SGD(RATE))
+
+    def keras(self) -> Any:
+        if self.system == "rdma":
+            return super().keras()
+        import tf_keras  # with Keras 3 it reduces nothing, and says nothing
+
+        return tf_keras
+
+    def line(self) -> str:
+        line = sys.stdin.readline() if self.rank == 0 or not self.told else ""
+        return str(self.hvd.broadcast_object(line, 0)) if self.told else line
+
+
+def _serve_rendezvous() -> None:
+    """Serve the values through which gloo's ranks find each other, on rank 0; wait on others."""
+    place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if os.environ["RANK"] != "0":
+        while not _listens(place):
+            time.sleep(0.05)
+        return
+    from horovod.runner.http.http_server import KVStoreHandler, KVStoreHTTPServer
+
+    class Handler(KVStoreHandler):
+        def do_DELETE(self) -> None:
+            self.send_status_code(200)
+
+    server = KVStoreHTTPServer(place, Handler, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def _listens(place: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(place, 5).close()
+    except OSError:
+        return False
+    return True
+
+
+class Strategy(Alone):
+    """MultiWorkerMirroredStrategy; TF_CONFIG says where, and over what."""
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        super().__init__()
+        self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+    def scope(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self.strategy.scope()
+        return scope
+
+    def reduced(self, tape: Any, loss: Any, variables: list[Any]) -> Any:
+        import tensorflow as tf
+
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.MEAN, tape.gradient(loss, variables))
+
+    def replicated(self, step: Callable[[], Any]) -> Any:
+        return self.strategy.run(step)
+
+    def keras(self) -> Any:
+        import tf_keras
+
+        return tf_keras
+
+
+def trained(system: Alone, case: str) -> tuple[Steps, Steps]:
+    """Return the steps of a model with reductions, and without any."""
+    import tensorflow as tf
+
+    from ..data_parallel_cases import CASES, batch_of
+    from ..models.training import declared
+
+    model, batch = CASES[case], batch_of(case)
+    with system.scope():
+        variables = {
+            each.name: tf.Variable(each.initializer(each.shape, [1, index]))
+            for index, each in enumerate(declared(model))
+        }
+    seeds = [1, -2 * system.rank - 1], [1, -2 * system.rank - 2]
+    features = tf.random.stateless_normal(
+        model.features_shape(batch), seeds[0], stddev=model.deviation
+    )
+    labels = tf.random.stateless_uniform([batch], seeds[1], maxval=model.classes, dtype=tf.int32)
+    weights = list(variables.values())
+
+    def step(gradients: Callable[..., Any]) -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.loss(features, labels, lambda name, *_: variables[name])
+        for weight, gradient in zip(weights, gradients(tape, loss, weights), strict=True):
+            tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=RATE, delta=gradient)
+        return loss
+
+    @tf.function
+    def reduced() -> Any:
+        return system.replicated(lambda: step(system.reduced))
+
+    @tf.function
+    def alone() -> Any:
+        return system.replicated(lambda: step(lambda tape, loss, of: tape.gradient(loss, of)))
+
+    return timed(reduced), timed(alone)
+
+
+def fitted(system: Alone) -> tuple[Steps, Steps]:
+    """Return the steps of `fit` with reductions, and without any."""
+    import tensorflow as tf
+
+    from ..data_parallel_cases import FIT, FIT_CLASSES, FIT_INPUTS, FIT_LAYERS, FIT_WIDTH, batch_of
+
+    keras = system.keras()
+
+    class Clock(keras.callbacks.Callback):  # type: ignore[name-defined]
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.taken: list[float] = []
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.start = time.perf_counter()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.taken.append(1e3 * (time.perf_counter() - self.start))
+
+    def steps_of(optimizer: Any) -> Steps:
+        layers = [keras.layers.Dense(FIT_WIDTH, activation="relu") for _ in range(FIT_LAYERS)]
+        model = keras.Sequential(
+            [keras.Input((FIT_INPUTS,)), *layers, keras.layers.Dense(FIT_CLASSES)]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=optimizer, loss=loss)
+
+        def steps(count: int) -> list[float]:
+            clock = Clock()
+            model.fit(data, steps_per_epoch=count, epochs=1, verbose=0, callbacks=[clock])
+            return clock.taken
+
+        return steps
+
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    x = tf.random.stateless_normal([batch_of(FIT), FIT_INPUTS], [1, system.rank])
+    y = tf.cast(tf.abs(x[:, 0]) * 3, tf.int32) % FIT_CLASSES
+    data = tf.data.Dataset.from_tensors((x, y)).repeat().with_options(options)
+    keras.utils.set_random_seed(7)
+    with system.scope():
+        reduced = steps_of(system.optimizer(keras))
+    return reduced, steps_of(keras.optimizers.SGD(RATE))
+
+
+def sent() -> int:
+    """The bytes that left this rank, by the transport or by any interface of its host."""
+    with open("/proc/thread-self/net/dev") as file:
+        return sum(int(line.split(":")[1].split()[8]) for line in file.readlines()[2:])
+
+
+def made(name: str) -> tuple[Any, Callable[[str], tuple[Steps, Steps]]]:
+    """Start a system; return it, and what makes the steps of a case."""
+    from ..data_parallel_cases import FIT
+
+    if name == "ddp":
+        from .data_parallel_torch import DistributedDataParallel
+
+        ddp = DistributedDataParallel()
+        return ddp, ddp.trained
+    if name.startswith("strategy"):
+        system: Alone = Strategy()
+    elif name == "alone":
+        system = Alone()
+    else:
+        system = Horovod(name)
+    return system, lambda case: fitted(system) if case == FIT else trained(system, case)
+
+
+def answer(request: dict[str, Any], steps: tuple[Steps, Steps]) -> dict[str, Any]:
+    """Take steps, both kinds in turns of a third."""
+    count = request["steps"]
+    reduced, alone = steps
+    before = sent()
+    found = {"reduced": reduced(count)}
+    after = sent()
+    return found | {"sent": (after - before) / count, "alone": alone(count)}
+
+
+def main(name: str) -> None:
+    """Serve until standard input ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the parent
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if given := os.environ.get("BENCH_PROCESSORS"):
+        os.sched_setaffinity(0, [int(each) for each in given.split(",")])
+    try:
+        system, make = made(name)
+        first: dict[str, Any] = {"pids": system.pids}
+    except (ImportError, NotImplementedError) as error:
+        system, first = None, {"skip": str(error)}
+
+    def say(what: dict[str, Any]) -> None:
+        if system is None or system.rank == 0 or not getattr(system, "told", False):
+            print(json.dumps(what), file=answers, flush=True)
+
+    say(first)
+    steps: tuple[Steps, Steps] | None = None
+    while system is not None and (line := system.line()):
+        request = json.loads(line)
+        try:
+            if "case" in request:
+                steps = None
+                gc.collect()
+                steps = make(request["case"])
+                say({})
+            else:
+                assert steps is not None
+                say(answer(request, steps))
+        except NotImplementedError as error:
+            say({"skip": str(error)})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
