@@ -38,6 +38,8 @@ struct Board {
   alignas(128) std::atomic<uint32_t> progress;
   // 1 + the rank of the member for whose progress the owner sleeps, or 0.
   alignas(128) std::atomic<uint32_t> sleeps_for;
+  // 1 while the owner has no call and sleeps until a member starts one, or else 0. A futex, too.
+  std::atomic<uint32_t> idle;
   alignas(128) Descriptor descriptors[2];  // of even and odd calls
 };
 

@@ -72,7 +72,14 @@ Group::Group(std::unique_ptr<Mesh> mesh, Nanos spin)
   offered_.resize(memory_.size());
   parts_.resize(memory_.size());
   sources_.resize(memory_.size());
-  mesh_->WhenLost([this] { progress_.WakeAll(); });
+  const auto lost = [this] {
+    any_lost_.store(true);
+    progress_.WakeAll();
+  };
+  mesh_->WhenLost(lost);
+  for (int rank = 0; rank < size(); ++rank) {  // before that
+    if (!mesh_->Lost(rank).ok()) lost();
+  }
 }
 
 Group::~Group() { mesh_->WhenLost(nullptr); }
@@ -171,6 +178,16 @@ Status Group::Run(const Call& call, const Patience& patience) {
   // The others must be told why this one stops: they may not have lost the member that it has lost.
   mesh_->Close(status.message());
   return status;
+}
+
+void Group::WaitForStart(Nanos deadline, const std::function<bool()>& ready) {
+  std::lock_guard<std::mutex> lock(mu_);
+  progress_.WaitForStart(deadline, ready);
+}
+
+bool Group::Ahead() {
+  std::lock_guard<std::mutex> lock(mu_);
+  return progress_.Ahead();
 }
 
 void Group::RunAlone(const Call& call) {
@@ -289,7 +306,7 @@ Status Group::Start(const Call& call, const Patience& patience) {
 Algorithm Group::AlgorithmFor(const Call& call) const {
   const bool needs_equal =
       call.collective == Collective::kReduceScatter || call.collective == Collective::kAllGather;
-  const bool flat = reach_ == Reach::kHost && needs_equal && !hosts_->equal();
+  const bool flat = reach_ == Reach::kHost && ((needs_equal && !hosts_->equal()) || call.by_rank);
   return Choose(call.collective, call.count * SizeOf(call.dtype), size(),
                 flat ? Reach::kSome : reach_);
 }

@@ -17,8 +17,10 @@
 // the order of hosts. So the result has the same bits on each member and in each run.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,6 +63,8 @@ struct Call {
   char* output = nullptr;  // of kGather and kReduce, at the root only
   // Of kExchange: by rank, this one included. What is sent and received does not overlap.
   std::vector<Parcel> pieces;
+  // Of kAllReduce: contributions are combined in the order of ranks, whatever the size.
+  bool by_rank = false;
 };
 
 struct Round;
@@ -80,6 +84,19 @@ class Group {
   int size() const { return mesh_->size(); }
 
   Status Run(const Call& call, const Patience& patience);
+
+  // For a member that does not know when calls begin. Waits until another member has started one
+  // that this member has not, until `ready` returns true, or until `deadline`. May return early.
+  void WaitForStart(Nanos deadline, const std::function<bool()>& ready);
+  // Makes it look again. Also called when a member is lost.
+  void Wake() const { progress_.Wake(); }
+  // Whether another member has started a call that this one has not.
+  bool Ahead();
+  // Whether a member has been lost.
+  bool AnyLost() const { return any_lost_.load(); }
+  // The steps of this member, and the members that have taken fewer. Only for the thread of a call.
+  uint32_t step() const { return progress_.step(); }
+  std::vector<int> Behind() const { return progress_.Behind(); }
 
  private:
   Status Check(const Call& call) const;
@@ -154,7 +171,8 @@ class Group {
   const std::unique_ptr<Mesh> mesh_;
   const std::vector<const char*> memory_;  // of each rank, or its replica
   const std::vector<int> remote_;          // ranks that cannot map this member's memory
-  std::mutex mu_;                          // held during a call; guards all below
+  std::atomic<bool> any_lost_{false};
+  std::mutex mu_;  // held during a call; guards all below
   Progress progress_;
   uint64_t calls_ = 0;
   Status failed_;

@@ -91,7 +91,7 @@ Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
       return OkStatus();
     case Note::kStep:
     case Note::kCall: {
-      const auto& own = *reinterpret_cast<const Board*>(state_->own->region->address());
+      auto* const own = reinterpret_cast<Board*>(state_->own->region->address());
       return replica_.Take(note, bytes, own, rank_) ? OkStatus() : Malformed();
     }
     default:

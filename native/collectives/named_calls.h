@@ -32,6 +32,8 @@ struct NamedArray {
   char* output = nullptr;
   uint64_t rows = 1;        // the first dimension
   uint64_t row_length = 0;  // elements of a row
+  // All dimensions, which members compare and messages show. Empty: as if {rows, row_length}.
+  std::vector<uint64_t> shape;
 };
 
 // What a call gives, besides its outputs.
@@ -72,8 +74,8 @@ struct NamedOptions {
   Nanos stall_timeout = 0;             // and so long fails on all members with it; 0: never
 };
 
-// One member's end of a group whose collectives are matched by name. Thread-safe. Its thread starts
-// with the first call, and handles no signals.
+// One member's end of a group whose collectives are matched by name. Thread-safe. It has a thread,
+// which takes part in what others start, and handles no signals.
 //
 // Errors, on all members alike: InvalidArgument, which names ranks and what differs, if members do
 // not call the same under a name, or one uses a name twice at once; DeadlineExceeded after
@@ -87,6 +89,8 @@ class NamedCalls {
 
   int rank() const;
   int size() const;
+  // To share memory with the others, who read large arrays there where they lie. While it exists.
+  Mesh* mesh() const;
 
   void Start(NamedCall call);
   // Ends all calls, and those that follow, with Cancelled. When it returns, no memory of them is
@@ -99,7 +103,7 @@ class NamedCalls {
 
  private:
   struct State;
-  const std::unique_ptr<State> state_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace rdma_transport::collectives

@@ -15,11 +15,16 @@ namespace rdma_transport::collectives {
 namespace {
 
 constexpr int kPauses = 600;  // 12 to 24 us
+constexpr Nanos kRetry = kMillisecond;
 
 // The word is in memory of another process, which this one maps read-only.
 int Futex(const std::atomic<uint32_t>& word, int operation, uint32_t value,
           const timespec* timeout) {
   return static_cast<int>(syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0));
+}
+
+timespec TimeOf(Nanos nanos) {
+  return {static_cast<time_t>(nanos / kSecond), static_cast<long>(nanos % kSecond)};
 }
 
 // Spinning only helps if the others run at the same time.
@@ -51,13 +56,72 @@ void Progress::Advance() {
     sleepers |= board->sleeps_for.load(std::memory_order_seq_cst) == me;
   }
   if (sleepers) Futex(own_->progress, FUTEX_WAKE, INT_MAX, nullptr);
+  WakeOthers();
 }
 
-void Progress::Set(Board* replica, uint32_t step, const Board& own, int rank) {
+void Progress::Set(Board* replica, uint32_t step, Board* own, int rank) {
   replica->progress.store(step, std::memory_order_seq_cst);
-  if (own.sleeps_for.load(std::memory_order_seq_cst) == static_cast<uint32_t>(rank + 1)) {
+  if (own->sleeps_for.load(std::memory_order_seq_cst) == static_cast<uint32_t>(rank + 1)) {
     Futex(replica->progress, FUTEX_WAKE, INT_MAX, nullptr);
   }
+  WakeIdle(own);
+}
+
+void Progress::WakeIdle(Board* own) {
+  uint32_t asleep = 1;
+  if (own->idle.load(std::memory_order_seq_cst) == 0) return;
+  if (own->idle.compare_exchange_strong(asleep, 0)) {
+    Futex(own->idle, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+}
+
+// This member cannot change the word of another one's futex. So waking one that is about to sleep
+// has no effect, and must be repeated.
+void Progress::WakeOthers() {
+  unwoken_ = false;
+  for (const Board* board : boards_) {
+    if (board == own_ || board->idle.load(std::memory_order_seq_cst) == 0) continue;
+    const bool woken = Futex(board->idle, FUTEX_WAKE, INT_MAX, nullptr) > 0;
+    unwoken_ |= !woken && board->idle.load(std::memory_order_seq_cst) != 0;
+  }
+}
+
+bool Progress::Ahead() const {
+  for (const Board* board : boards_) {
+    const uint32_t done = board->progress.load(std::memory_order_seq_cst);
+    if (static_cast<int32_t>(done - step_) > 0) return true;
+  }
+  return false;
+}
+
+std::vector<int> Progress::Behind() const {
+  std::vector<int> behind;
+  for (int rank = 0; rank < static_cast<int>(boards_.size()); ++rank) {
+    if (rank != rank_ && !Reached(rank, step_)) behind.push_back(rank);
+  }
+  return behind;
+}
+
+void Progress::WaitForStart(Nanos deadline, const std::function<bool()>& ready) {
+  const auto done = [&] { return ready() || Ahead(); };
+  for (int i = 0; i < pauses_; ++i) {
+    if (done()) return;
+    Pause();
+  }
+  for (const Nanos start = Now(); Now() - start < spin_;) {
+    sched_yield();
+    for (int i = 0; i < 32 && i < pauses_; ++i) {
+      if (done()) return;
+      Pause();
+    }
+  }
+  own_->idle.store(1, std::memory_order_seq_cst);
+  const Nanos left = deadline - Now();
+  if (!done() && left > 0) {
+    const timespec timeout = TimeOf(left);
+    Futex(own_->idle, FUTEX_WAIT, 1, deadline == INT64_MAX ? nullptr : &timeout);
+  }
+  own_->idle.store(0, std::memory_order_seq_cst);
 }
 
 Status Progress::WaitForAll(const Patience& patience, uint32_t behind) {
@@ -78,6 +142,7 @@ Status Progress::WaitFor(int rank, uint32_t step, const Patience& patience) {
   const Nanos start = Now();
   Nanos last_look = start;
   while (!Reached(rank, step)) {
+    if (unwoken_) WakeOthers();
     const Nanos now = Now();
     if (now - start < spin_) {
       sched_yield();
@@ -113,13 +178,14 @@ void Progress::Sleep(int rank, uint32_t step) const {
   own_->sleeps_for.store(static_cast<uint32_t>(rank + 1), std::memory_order_seq_cst);
   const uint32_t seen = word.load(std::memory_order_seq_cst);
   if (static_cast<int32_t>(seen - step) < 0) {
-    const timespec timeout = {0, static_cast<long>(kCheckInterval)};
+    const timespec timeout = TimeOf(unwoken_ ? kRetry : kCheckInterval);
     Futex(word, FUTEX_WAIT, seen, &timeout);
   }
   own_->sleeps_for.store(0, std::memory_order_seq_cst);
 }
 
 void Progress::WakeAll() const {
+  Wake();
   for (const Board* board : boards_) Futex(board->progress, FUTEX_WAKE, INT_MAX, nullptr);
 }
 

@@ -23,7 +23,7 @@ struct Patience {
   bool (*interrupted)() = nullptr;
 };
 
-// Not thread-safe, except for WakeAll().
+// Not thread-safe, except for Wake() and WakeAll().
 class Progress {
  public:
   // `boards` are those of all ranks. `lost(rank)` returns OK, or why that member makes no more
@@ -39,9 +39,18 @@ class Progress {
   // the error of a lost member that has not, DeadlineExceeded, or Cancelled if interrupted.
   Status WaitForAll(const Patience& patience, uint32_t behind = 0);
 
+  // Whether a member has completed more steps than this one.
+  bool Ahead() const;
+  // The members that have completed fewer steps than this one.
+  std::vector<int> Behind() const;
+  // Waits until Ahead(), until `ready` returns true, or until `deadline`. May return early.
+  void WaitForStart(Nanos deadline, const std::function<bool()>& ready);
+  // Makes WaitForStart() look again. Thread-safe.
+  void Wake() const { WakeIdle(own_); }
+
   // Stores in the replica of a board that its owner, `rank`, has completed `step` steps, and wakes
-  // the member of the board `own` if it sleeps for that.
-  static void Set(Board* replica, uint32_t step, const Board& own, int rank);
+  // the member of the board `own`, which is this process's, if it sleeps for that.
+  static void Set(Board* replica, uint32_t step, Board* own, int rank);
 
   // Makes waits in this process look again for lost members. Thread-safe.
   void WakeAll() const;
@@ -52,6 +61,8 @@ class Progress {
     return static_cast<int32_t>(done - step) >= 0;
   }
   Status WaitFor(int rank, uint32_t step, const Patience& patience);
+  static void WakeIdle(Board* own);
+  void WakeOthers();
   Status CheckLost(uint32_t step) const;
   void Sleep(int rank, uint32_t step) const;
 
@@ -62,6 +73,7 @@ class Progress {
   const int pauses_;  // before other threads may run
   const std::function<Status(int)> lost_;
   uint32_t step_ = 0;
+  bool unwoken_ = false;  // a member was about to sleep when it was woken
 };
 
 }  // namespace rdma_transport::collectives

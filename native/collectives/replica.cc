@@ -17,7 +17,7 @@ Status Replica::Open(fabric::Device* device) {
   return OkStatus();
 }
 
-bool Replica::Take(const Note& note, std::string_view bytes, const Board& own, int rank) {
+bool Replica::Take(const Note& note, std::string_view bytes, Board* own, int rank) {
   if (region_ == nullptr) return false;
   auto* const board = reinterpret_cast<Board*>(region_->address());
   if (note.kind == Note::kCall) {

@@ -44,7 +44,7 @@ class Replica {
 
   // Applies a note of kind kStep or kCall, and wakes this member if it sleeps for `rank`, that of
   // the peer. `own`: the board of this member. Returns false if the note is malformed.
-  bool Take(const Note& note, std::string_view bytes, const Board& own, int rank);
+  bool Take(const Note& note, std::string_view bytes, Board* own, int rank);
 
   // Sends an announcement: small spans in the notification itself, others by a write before it.
   // Sets the number of the notification, or returns the channel's errors. `written` must be false
