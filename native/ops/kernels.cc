@@ -110,9 +110,8 @@ class Kernel : public tf::AsyncOpKernel {
     }
     NamedCall call = call_;
     AddIteration(context->frame_iter(), &call.name);
-    const absl::Status described = Describe(context, *calls, running.get(), &call);
-    if (!described.ok()) return running->Fail(described);
-    running->Start(calls, std::move(call));
+    const absl::Status described = Describe(context, running.get(), &call);
+    running->Start(calls, std::move(call), described);
   }
 
  protected:
@@ -120,8 +119,8 @@ class Kernel : public tf::AsyncOpKernel {
 
  private:
   // Adds the arrays, and what depends on the inputs.
-  virtual absl::Status Describe(tf::OpKernelContext* context, const NamedCalls& calls,
-                                Running* running, NamedCall* call) const = 0;
+  virtual absl::Status Describe(tf::OpKernelContext* context, Running* running,
+                                NamedCall* call) const = 0;
 
   // Iterations of a loop may run at once.
   static void AddIteration(tf::FrameAndIter frame, std::string* name) {
@@ -139,7 +138,7 @@ class AllReduceKernel final : public Kernel {
       : Kernel(construction, Collective::kAllReduce, nullptr) {}
 
  private:
-  absl::Status Describe(tf::OpKernelContext* context, const NamedCalls& calls, Running* running,
+  absl::Status Describe(tf::OpKernelContext* context, Running* running,
                         NamedCall* call) const override {
     for (int i = 0; i < context->num_inputs(); ++i) TF_RETURN_IF_ERROR(running->Add(i, call));
     return absl::OkStatus();
@@ -152,12 +151,8 @@ class BroadcastKernel final : public Kernel {
       : Kernel(construction, Collective::kBroadcast, nullptr) {}
 
  private:
-  absl::Status Describe(tf::OpKernelContext* context, const NamedCalls& calls, Running* running,
+  absl::Status Describe(tf::OpKernelContext* context, Running* running,
                         NamedCall* call) const override {
-    if (call_.root < 0 || call_.root >= calls.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("there is no rank ", call_.root, " in a group of ", calls.size()));
-    }
     return running->Add(0, call);
   }
 };
@@ -168,7 +163,7 @@ class ReduceScatterKernel final : public Kernel {
       : Kernel(construction, Collective::kReduceScatter, nullptr) {}
 
  private:
-  absl::Status Describe(tf::OpKernelContext* context, const NamedCalls& calls, Running* running,
+  absl::Status Describe(tf::OpKernelContext* context, Running* running,
                         NamedCall* call) const override {
     for (int i = 0; i < context->num_inputs(); ++i) TF_RETURN_IF_ERROR(running->AddRows(i, call));
     return absl::OkStatus();
@@ -186,7 +181,7 @@ class AllGatherKernel final : public Kernel {
     std::copy(result.rows.begin(), result.rows.end(), rows.flat<int64_t>().data());
     outputs->push_back(std::move(rows));
   }
-  absl::Status Describe(tf::OpKernelContext* context, const NamedCalls& calls, Running* running,
+  absl::Status Describe(tf::OpKernelContext* context, Running* running,
                         NamedCall* call) const override {
     for (int i = 0; i < context->num_inputs(); ++i) TF_RETURN_IF_ERROR(running->AddRows(i, call));
     return absl::OkStatus();
@@ -204,32 +199,11 @@ class AllToAllKernel final : public Kernel {
     std::copy(result.rows.begin(), result.rows.end(), splits.flat<int32_t>().data());
     outputs->push_back(std::move(splits));
   }
-  absl::Status Describe(tf::OpKernelContext* context, const NamedCalls& calls, Running* running,
+  absl::Status Describe(tf::OpKernelContext* context, Running* running,
                         NamedCall* call) const override {
     TF_RETURN_IF_ERROR(running->AddRows(0, call));
-    const auto rows = static_cast<int64_t>(call->arrays[0].rows);
-    const tf::Tensor& splits = context->input(1);
-    const auto given = splits.flat<int32_t>();
-    const int64_t size = calls.size();
-    if (given.size() == 0) {
-      if (rows % size != 0) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            rows, " rows cannot be divided evenly among ", size, " ranks; give splits"));
-      }
-      call->splits.assign(size, rows / size);
-      return absl::OkStatus();
-    }
-    int64_t sum = 0;
-    for (int64_t i = 0; i < given.size(); ++i) {
-      if (given(i) < 0) return absl::InvalidArgumentError("a split is negative");
-      sum += given(i);
-    }
-    if (given.size() != size || sum != rows) {
-      return absl::InvalidArgumentError(absl::StrCat(given.size(), " splits of ", sum,
-                                                     " rows do not fit for ", size,
-                                                     " ranks and a tensor of ", rows, " rows"));
-    }
-    call->splits.assign(given.data(), given.data() + size);
+    const auto splits = context->input(1).flat<int32_t>();
+    call->splits.assign(splits.data(), splits.data() + splits.size());
     return absl::OkStatus();
   }
 };
@@ -240,7 +214,7 @@ class BarrierKernel final : public Kernel {
       : Kernel(construction, Collective::kBarrier, nullptr) {}
 
  private:
-  absl::Status Describe(tf::OpKernelContext* context, const NamedCalls& calls, Running* running,
+  absl::Status Describe(tf::OpKernelContext* context, Running* running,
                         NamedCall* call) const override {
     return absl::OkStatus();
   }
@@ -257,7 +231,7 @@ class JoinKernel final : public Kernel {
   static void AddLast(const NamedResult& result, std::vector<tf::Tensor>* outputs) {
     outputs->emplace_back(static_cast<int32_t>(result.last));
   }
-  absl::Status Describe(tf::OpKernelContext* context, const NamedCalls& calls, Running* running,
+  absl::Status Describe(tf::OpKernelContext* context, Running* running,
                         NamedCall* call) const override {
     return absl::OkStatus();
   }

@@ -2,20 +2,13 @@
 
 #include <string>
 
+#include "collectives/named_execution.h"
 #include "tensorflow/core/framework/cancellation.h"
 
 namespace rdma_transport {
 namespace {
 
 namespace tf = tensorflow;
-
-// That ranks differ is no fault of one rank's arguments; Horovod reports it by this code, too.
-absl::Status StepStatus(const Status& status) {
-  const auto code = status.code() == Code::kInvalidArgument
-                        ? absl::StatusCode::kFailedPrecondition
-                        : static_cast<absl::StatusCode>(status.code());
-  return absl::Status(code, status.message());
-}
 
 // The bytes of a tensor; of one without elements, an address that no one uses.
 char* DataOf(const tf::Tensor& tensor) {
@@ -26,6 +19,7 @@ char* DataOf(const tf::Tensor& tensor) {
 collectives::NamedArray ArrayOf(const tf::Tensor& tensor) {
   collectives::NamedArray array;
   array.input = DataOf(tensor);
+  for (const int64_t size : tensor.shape().dim_sizes()) array.shape.push_back(size);
   array.rows = tensor.dims() == 0 ? 1 : tensor.dim_size(0);
   array.row_length = 1;
   for (int i = 1; i < tensor.dims(); ++i) array.row_length *= tensor.dim_size(i);
@@ -58,12 +52,20 @@ absl::Status Running::AddRows(int input, collectives::NamedCall* call) {
 }
 
 void Running::Start(const std::shared_ptr<collectives::NamedCalls>& calls,
-                    collectives::NamedCall call) {
+                    collectives::NamedCall call, absl::Status wrong) {
   auto self = shared_from_this();
   call.allocate = [self](size_t array, uint64_t rows) { return self->Allocate(array, rows); };
   call.done = [self](const Status& status, const collectives::NamedResult& result) {
     self->End(status, result);
   };
+  wrong_ = std::move(wrong);
+  if (wrong_.ok()) {
+    const Status valid = collectives::CheckCall(call, calls->size());
+    if (!valid.ok()) wrong_ = absl::InvalidArgumentError(valid.message());
+  } else {
+    call.arrays.clear();
+    call.collective = collectives::Collective::kInvalid;
+  }
   tf::CancellationManager* const cancellation = context_->cancellation_manager();
   if (cancellation != nullptr) {
     token_ = cancellation->get_cancellation_token();
@@ -87,6 +89,14 @@ char* Running::Allocate(size_t array, uint64_t rows) {
 bool Running::First() {
   std::lock_guard<std::mutex> lock(mu_);
   return !std::exchange(ended_, true);
+}
+
+// That ranks differ is no fault of one rank's arguments; Horovod reports it by this code, too.
+absl::Status Running::StepStatus(const Status& status) const {
+  if (status.code() != Code::kInvalidArgument) {
+    return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
+  }
+  return wrong_.ok() ? absl::FailedPreconditionError(status.message()) : wrong_;
 }
 
 void Running::End(const Status& status, const collectives::NamedResult& result) {

@@ -36,8 +36,10 @@ class Running : public std::enable_shared_from_this<Running> {
   // Adds an input whose output the call allocates, since it has another number of rows.
   absl::Status AddRows(int input, collectives::NamedCall* call);
 
-  // Starts the call. The context must not be used afterwards.
-  void Start(const std::shared_ptr<collectives::NamedCalls>& calls, collectives::NamedCall call);
+  // Starts the call. The context must not be used afterwards. If the arguments are `wrong` on this
+  // rank, the call fails on all ranks, with that error on this one.
+  void Start(const std::shared_ptr<collectives::NamedCalls>& calls, collectives::NamedCall call,
+             absl::Status wrong);
   // Ends the kernel with an error. Not after Start().
   void Fail(const absl::Status& status);
 
@@ -46,12 +48,14 @@ class Running : public std::enable_shared_from_this<Running> {
   void End(const Status& status, const collectives::NamedResult& result);
   void Cancel();
   bool First();
+  absl::Status StepStatus(const Status& status) const;
 
   tensorflow::OpKernelContext* const context_;  // not used after `done_`
   const tensorflow::AsyncOpKernel::DoneCallback done_;
   const Results results_;
   tensorflow::Allocator* const allocator_;
   tensorflow::CancellationToken token_ = tensorflow::CancellationManager::kInvalidToken;
+  absl::Status wrong_;
   std::vector<tensorflow::Tensor> inputs_;
   std::vector<tensorflow::Tensor> outputs_;  // those of AddRows() belong to the calls' thread
   std::mutex mu_;

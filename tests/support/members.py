@@ -61,11 +61,15 @@ class Members:
     """Processes that run functions of this module, each with its communicator.
 
     With `hosts`, ranks are on them in turn, and use any fabric. `by_host` has the ranks of each
-    host, if there are several hosts and several ranks on one.
+    host, if there are several hosts and several ranks on one. `target` serves as serve() does.
     """
 
     def __init__(
-        self, size: int, fabric: str = "shm", hosts: "namespaces.Hosts | None" = None
+        self,
+        size: int,
+        fabric: str = "shm",
+        hosts: "namespaces.Hosts | None" = None,
+        target: Callable[..., None] | None = None,
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self.size = size
@@ -81,7 +85,7 @@ class Members:
             settings = SOONER if hosts else settings_of(fabric, rank)
             network = hosts.both[rank % 2].network if hosts else None
             process = context.Process(
-                target=serve, args=(theirs, ranks, settings, network), daemon=True
+                target=target or serve, args=(theirs, ranks, settings, network), daemon=True
             )
             process.start()
             theirs.close()
