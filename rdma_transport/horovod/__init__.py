@@ -1,0 +1,155 @@
+"""Horovod's interface for TensorFlow, implemented from its documentation.
+
+Programs that ``rdma-transport run --horovod`` starts import it as ``horovod.tensorflow``. Others
+import it by its own name::
+
+    import rdma_transport.horovod as hvd
+
+    hvd.init()
+    ...
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.001 * hvd.size()))
+
+It works with eager code, ``tf.function``, version 1 graphs, Keras 3 and tf-keras. What Horovod has
+and this has not raises ``NotImplementedError`` when it is used. ``rdma_transport.horovod.keras`` is
+``horovod.tensorflow.keras``.
+"""
+
+from rdma_transport.horovod.basics import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from rdma_transport.horovod.compression import Compression
+from rdma_transport.horovod.functions import (
+    BroadcastGlobalVariablesHook,
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from rdma_transport.horovod.operations import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    join,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    reducescatter,
+    size_op,
+)
+from rdma_transport.horovod.optimizers import DistributedOptimizer, PartialDistributedOptimizer
+from rdma_transport.horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from rdma_transport.horovod.tape import DistributedGradientTape, PartialDistributedGradientTape
+from rdma_transport.horovod.unsupported import attributes_of
+from rdma_transport.horovod.unsupported import elastic as elastic
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
+]
+_missing = attributes_of("horovod.tensorflow")
+
+
+def __getattr__(name: str) -> object:
+    if name == "SyncBatchNormalization":  # importing Keras takes long
+        from rdma_transport.horovod.sync_batch_norm import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    return _missing(name)

@@ -1,0 +1,5 @@
+"""Refuses ``horovod.torch``. Programs would take an ImportError for "train serially"."""
+
+from rdma_transport.horovod.unsupported import refuse
+
+raise refuse("horovod.torch")

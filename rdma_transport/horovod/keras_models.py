@@ -1,0 +1,111 @@
+"""What models of Keras need for distributed optimizers: to be saved, loaded and compiled."""
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rdma_transport.horovod.basics import world
+
+
+def keras3() -> Any:
+    """Return Keras 3 if it is imported, else None."""
+    found = sys.modules.get("keras")
+    return found if str(getattr(found, "__version__", "")).startswith("3") else None
+
+
+def keras2() -> Any:
+    """Return tf-keras if it is imported, else None."""
+    return sys.modules.get("tf_keras")
+
+
+def public_module(kind: type) -> str:
+    """Return the module in which Keras looks for the class of a saved optimizer."""
+    module: str = kind.__module__
+    return "keras.optimizers" if module.startswith("keras.") else module
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Return whether an optimizer of Keras, or the one inside it, reduces gradients."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return hasattr(optimizer, "_distributed_reduction") or (
+        inner is not None and is_distributed(inner)
+    )
+
+
+@functools.cache
+def follow() -> None:
+    """Change two methods of Keras 3 for distributed optimizers.
+
+    Losses are scaled by an optimizer around the distributed one, which skips steps whose gradients
+    are not finite: it must see reduced gradients, since all ranks must skip the same steps. XLA
+    cannot compile the reduction, so the training step is left to TensorFlow.
+    """
+    keras = keras3()
+    outer = keras.optimizers.LossScaleOptimizer
+    outer.apply = _reducing_first(outer.apply)
+    if keras.backend.backend() == "tensorflow":
+        trainer = sys.modules["keras.src.backend.tensorflow.trainer"].TensorFlowTrainer
+        trainer.make_train_function = _without_xla(trainer.make_train_function)
+
+
+def _reducing_first(apply: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(apply)
+    def changed(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        inner = self.inner_optimizer
+        if not hasattr(inner, "_distributed_reduction"):
+            apply(self, grads, trainable_variables)
+            return
+        state = inner._distributed_state
+        if state.accumulator is not None:
+            raise NotImplementedError(
+                "backward_passes_per_step of an optimizer whose loss is scaled is not offered: "
+                "use gradient_accumulation_steps of the Keras optimizer"
+            )
+        variables = trainable_variables
+        if variables is None:
+            variables = inner._trainable_variables
+        variables = list(variables)
+        reduced = inner._reduced(list(grads), variables)
+        state.reduced = True
+        try:
+            apply(self, reduced, variables)
+        finally:
+            state.reduced = False
+
+    return changed
+
+
+def _without_xla(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def changed(self: Any, force: bool = False) -> Any:
+        if is_distributed(self.optimizer) and not self.run_eagerly and self.jit_compile:
+            if world().rank == 0:
+                warnings.warn(
+                    "this model trains without XLA (jit_compile=False), which cannot compile the "
+                    "reduction of gradients",
+                    stacklevel=2,
+                )
+            self.jit_compile = False
+        return make(self, force)
+
+    return changed
+
+
+def load_model(
+    keras: Any,
+    distribute: Callable[[Any], Any],
+    filepath: Any,
+    custom_optimizers: Sequence[type] | None,
+    custom_objects: dict[str, Any] | None,
+) -> Any:
+    """Load a model, and make its optimizer distributed."""
+    objects = {kind.__name__: kind for kind in custom_optimizers or ()}
+    objects.update(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=objects)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        inner = getattr(optimizer, "inner_optimizer", None)
+        distribute(optimizer if inner is None else inner)
+    return model

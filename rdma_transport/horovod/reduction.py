@@ -1,0 +1,215 @@
+"""What is done with the gradients of a step. Tapes and optimizers share it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdma_transport.horovod.compression import Compression
+from rdma_transport.horovod.operations import (
+    Average,
+    Sum,
+    allreduce,
+    chosen_op,
+    grouped_allreduce,
+    variable_of,
+)
+from rdma_transport.horovod.process_sets import ProcessSet, global_process_set
+
+# Of smaller gradients, the time goes into starting operations: they are reduced together.
+_SMALL = 64 * 1024  # bytes
+
+
+class Locals:
+    """Variables whose gradients are not reduced, because each rank has its own."""
+
+    def __init__(self) -> None:
+        self._variables: dict[int, Any] = {}  # by address; holds them, so that it is not reused
+
+    def add(self, variable: Any) -> None:
+        """Add a variable."""
+        found = variable_of(variable)
+        if not isinstance(found, (tf.Variable, tf.Tensor)):
+            raise ValueError(f"this is no variable: {variable!r}")
+        self._variables[id(found)] = found
+
+    def __contains__(self, variable: Any) -> bool:
+        return bool(self._variables) and id(variable_of(variable)) in self._variables
+
+
+def local_variables_of(layers: Any) -> list[Any]:
+    """Return the trainable variables of a layer, or of several."""
+    if layers is None:
+        return []
+    found = layers if isinstance(layers, (list, tuple)) else [layers]
+    return [variable for layer in found for variable in layer.trainable_weights]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """How gradients are reduced. Raises ``ValueError`` for options that do not fit together."""
+
+    compression: Any = Compression.none
+    sparse_as_dense: bool = False
+    op: Any = Average
+    gradient_predivide_factor: float = 1.0
+    process_set: ProcessSet = global_process_set
+    scale_local_gradients: bool = True
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+    num_groups: int = 0  # these two say what to reduce together; the bits do not depend on it
+    groups: Any = None
+
+    def __post_init__(self) -> None:
+        chosen = chosen_op(self.op)
+        object.__setattr__(self, "op", chosen)
+        if chosen not in (Average, Sum):
+            raise ValueError(f"gradients are reduced by Average or Sum, not {chosen.name}")
+        if self.gradient_predivide_factor != 1.0 and chosen != Average:
+            raise ValueError("gradient_predivide_factor needs op=hvd.Average")
+        if self.backward_passes_per_step < 1:
+            raise ValueError("backward_passes_per_step is 1 or more")
+        if self.groups is not None and not isinstance(self.groups, (int, list, tuple)):
+            raise ValueError("groups is a number, or a list of lists of variables")
+        if self.num_groups < 0 or (isinstance(self.groups, int) and self.groups < 0):
+            raise ValueError("a number of groups is not negative")
+
+    def __call__(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any] = (),
+        local: Locals | None = None,
+    ) -> list[Any]:
+        """Return the reduced gradients of `variables`; None stays None."""
+        results = list(gradients)
+        if not self.process_set.included() or self.process_set.size() == 1:
+            return results
+        alone: list[int] = []
+        together: list[int] = []
+        for index, gradient in enumerate(results):
+            if gradient is None:
+                continue
+            if local is not None and index < len(variables) and variables[index] in local:
+                results[index] = self._local(gradient)
+                continue
+            if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
+                results[index] = tf.convert_to_tensor(gradient)
+            (together if _is_small(results[index]) else alone).append(index)
+        factor = self.gradient_predivide_factor
+        options: dict[str, Any] = {
+            "op": self.op,
+            "compression": self.compression,
+            "process_set": self.process_set,
+        }
+        if factor != 1.0:
+            options.update(prescale_factor=1.0 / factor, postscale_factor=factor)
+        small = grouped_allreduce([results[index] for index in together], **options)
+        for index, gradient in zip(together, small, strict=True):
+            results[index] = gradient
+        for index in alone:
+            if factor != 1.0 and isinstance(results[index], tf.IndexedSlices):
+                results[index] = allreduce(results[index], **_without_factors(options))
+            else:
+                results[index] = allreduce(results[index], **options)
+        return results
+
+    def _local(self, gradient: Any) -> Any:
+        """The losses of ranks are averaged, so a local gradient is that of one part of the sum."""
+        return gradient / self.process_set.size() if self.scale_local_gradients else gradient
+
+
+def _without_factors(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if "factor" not in name}
+
+
+def _is_small(gradient: Any) -> bool:
+    if isinstance(gradient, tf.IndexedSlices):
+        return False
+    count = gradient.shape.num_elements()
+    return count is not None and count * gradient.dtype.size < _SMALL
+
+
+class Accumulator:
+    """Adds up the gradients of several passes, and reduces them in the last one.
+
+    Its variables are created with the first gradients, outside functions.
+    """
+
+    def __init__(self, passes: int, average: bool) -> None:
+        self.passes, self.average = passes, average
+        self.counter: Any = None  # passes since the last step
+        self._sums: list[Any] = []
+
+    def build(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Create what is not there yet."""
+        if self.counter is not None:
+            return
+        with tf.init_scope():
+            self.counter = _variable(0, tf.int32, "aggregation_counter")
+            self._sums = [
+                None
+                if gradient is None
+                else _variable(tf.zeros(variable_of(variable).shape, gradient.dtype), None, "sum")
+                for gradient, variable in zip(gradients, variables, strict=True)
+            ]
+
+    def add(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        reduce: Callable[[Sequence[Any]], list[Any]],
+    ) -> list[Any]:
+        """Add the gradients of a pass; return the sums, reduced if this is the last pass."""
+        self.build(gradients, variables)
+        dense = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
+        added = [
+            total.assign_add(each)
+            for total, each in zip(self._sums, dense, strict=True)
+            if total is not None
+        ]
+        with tf.control_dependencies([self.counter.assign_add(1), *added]):
+            due = tf.equal(self.counter.read_value(), self.passes)
+            sums = [None if each is None else each.read_value() for each in self._sums]
+
+        def last() -> list[Any]:
+            scaled = [
+                each / self.passes if self.average else tf.identity(each)
+                for each in sums
+                if each is not None
+            ]
+            results = reduce(scaled)
+            with tf.control_dependencies(results):
+                cleared = [
+                    each.assign(tf.zeros_like(each)) for each in self._sums if each is not None
+                ]
+            with tf.control_dependencies(cleared):
+                return [tf.identity(each) for each in results]
+
+        def earlier() -> list[Any]:
+            return [tf.identity(each) for each in sums if each is not None]
+
+        found = iter(tf.cond(due, last, earlier) if any(s is not None for s in sums) else ())
+        return [None if each is None else next(found) for each in sums]
+
+    def step(self, apply: Callable[[], Any], skip: Callable[[], Any]) -> Any:
+        """Call `apply` if the last ``add()`` was that of the last pass, `skip` otherwise."""
+
+        def due() -> Any:
+            with tf.control_dependencies([as_operation(apply())]):
+                return tf.group(self.counter.assign(0))
+
+        return tf.cond(
+            tf.equal(self.counter.read_value(), self.passes),
+            due,
+            lambda: tf.group(as_operation(skip())),
+        )
+
+
+def as_operation(result: Any) -> Any:
+    """Return what a graph runs for a result; nothing in eager code."""
+    return tf.no_op() if result is None else tf.group(variable_of(result))
+
+
+def _variable(value: Any, dtype: Any, name: str) -> Any:
+    return tf.Variable(value, trainable=False, dtype=dtype, name=name)
