@@ -35,7 +35,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast with Keras 3."""
         optimizer: Any = getattr(self.model, "optimizer", None)
-        if isinstance(getattr(optimizer, "variables", None), list) and optimizer.built:
+        if isinstance(getattr(optimizer, "variables", None), list) and getattr(
+            optimizer, "built", False
+        ):
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
