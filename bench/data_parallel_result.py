@@ -31,10 +31,15 @@ def data_parallel(
         systems = [ALONE] if layout.ranks == 1 else [OURS, *beside]
         found, skipped, failed = measure(layout, systems, cases, rounds, bar.at, where.environment)
         result.rows += rows_of(layout, cases, systems, found)
-        for system, why in skipped.items():
-            note = f"{BESIDE.get(system, system)} was skipped: {why}."
+        for what, why in skipped.items():
+            system, _, of_case = what.partition(", ")
+            note = (
+                f"{BESIDE.get(system, system)} was skipped{of_case and ' for ' + of_case}: {why}."
+            )
             result.notes += [] if note in result.notes else [note]
-        result.problems += [f"{layout.name}: {what}: {why}" for what, why in failed.items()]
+        for what, why in failed.items():
+            text = f"{layout.name}: {what}: {why}"
+            (result.problems if "rdma" in what else result.notes).append(text)
     if any(layout.oversubscribed for layout in layouts):
         result.notes.append("oversubscribed: more ranks than processors, which wait for turns.")
     result.notes += NOTES
