@@ -73,6 +73,8 @@ struct Settings {
   Nanos spin = 0;
   Nanos peer_timeout = 0;
   Nanos connect_timeout = 0;
+  Nanos stall_warning = 0;  // of collectives that are matched by name; 0: never
+  Nanos stall_timeout = 0;
   LogLevel log_level = LogLevel::kInfo;
   std::string secret_file;  // empty: the job has no secret
   VerbsSettings verbs;

@@ -16,8 +16,9 @@ from libcpp.string cimport string
 from libcpp.string_view cimport string_view
 
 from collectives cimport (
-    Call, CallQueue, Collective, DType, Envelope, Group, Mesh, MessageRequest, NameOfDType, Parcel,
-    Patience, Protocol, Receive, ReduceOp, Request, SizeOf, getpid, kDTypes, move_group, move_mesh,
+    Call, CallQueue, Collective, DType, Envelope, Group, Mesh, MessageRequest, NamedCalls,
+    NamedOptions, NameOfDType, Parcel, Patience, Protocol, Receive, ReduceOp, Request, SizeOf,
+    getpid, kDTypes, move_group, move_mesh,
 )
 from fabric cimport Code, FabricDevice, Memory, PollingThread, Status
 
@@ -270,6 +271,42 @@ cdef class RawMessage:
         PyBuffer_FillInfo(buffer, self, receive.buffer, receive.message.length, 1, flags)
 
 
+cdef class RawNamed:
+    """Collectives that are matched by name, which operations of TensorFlow find by a number."""
+
+    cdef RawDevice device  # is polled as long as they exist
+    cdef shared_ptr[NamedCalls] calls
+    cdef int number
+    cdef int owner
+    cdef object __weakref__
+
+    def __init__(self) -> None:
+        raise TypeError("publish a group with RawGroup.publish()")
+
+    def __dealloc__(self):
+        if not self.calls:
+            return
+        if self.owner != getpid():  # in a forked child nothing may be destroyed
+            new shared_ptr[NamedCalls](self.calls)
+            return
+        self.close("the group was dropped")
+
+    def close(self, reason: str) -> None:
+        """End all calls, with errors; the others learn the reason if they wait for this rank."""
+        cdef shared_ptr[NamedCalls] calls, none
+        cdef string why = reason.encode()
+        if self.owner != getpid():
+            return
+        calls.swap(self.calls)
+        if not calls:
+            return
+        with nogil:
+            if NamedCalls.Find(self.number).get() == calls.get():
+                NamedCalls.Publish(self.number, none)
+            calls.get().Close(why)
+            calls.reset()
+
+
 @cython.no_gc  # which would empty `pending` before __dealloc__ has ended the use of its arrays
 cdef class RawGroup:
     """One member's end of a group: first addresses(), connect() and finish(), then the others."""
@@ -321,6 +358,22 @@ cdef class RawGroup:
         check(status, "connecting: ")
         group.reset(new Group(move_mesh(self.mesh), self.device.thread.get().spin()))
         self.queue.reset(new CallQueue(move_group(group)))
+
+    def publish(self, number: int, ranks: list, stall_warning: float,
+                stall_timeout: float) -> RawNamed:
+        """Give up the group to collectives that are matched by name. Times are in seconds."""
+        cdef shared_ptr[CallQueue] queue = self.opened()
+        cdef RawNamed made = RawNamed.__new__(RawNamed)
+        cdef NamedOptions options
+        for rank in ranks:
+            options.ranks.push_back(rank)
+        options.stall_warning = <int64_t>(stall_warning * 1e9)
+        options.stall_timeout = <int64_t>(stall_timeout * 1e9)
+        made.device, made.number, made.owner = self.device, number, self.owner
+        self.queue.reset()
+        made.calls.reset(new NamedCalls(queue.get().TakeGroup(), options))
+        NamedCalls.Publish(number, made.calls)
+        return made
 
     cdef shared_ptr[CallQueue] opened(self) except *:
         if not self.queue:

@@ -100,9 +100,25 @@ cdef extern from "collectives/call_queue.h" namespace "rdma_transport::collectiv
     cdef cppclass CallQueue:
         CallQueue(unique_ptr[Group] group)
         Mesh* mesh()
+        unique_ptr[Group] TakeGroup()
         Status Run(const Call& call, const Patience& patience)
         shared_ptr[Request] Start(const Call& call, int64_t deadline)
         void Close(const string& reason)
+
+cdef extern from "collectives/named_calls.h" namespace "rdma_transport::collectives" nogil:
+    cdef cppclass NamedOptions:
+        vector[int] ranks
+        int64_t stall_warning
+        int64_t stall_timeout
+
+    cdef cppclass NamedCalls:
+        NamedCalls(unique_ptr[Group] group, NamedOptions options)
+        Mesh* mesh()
+        void Close(const string& reason)
+        @staticmethod
+        void Publish(int number, shared_ptr[NamedCalls] calls)
+        @staticmethod
+        shared_ptr[NamedCalls] Find(int number)
 
 cdef extern from "<unistd.h>" nogil:
     int getpid()

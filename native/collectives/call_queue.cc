@@ -49,6 +49,7 @@ void Request::End(const Status& status) {
 }
 
 void CallQueue::Close(const std::string& reason) {
+  if (group_ == nullptr) return;
   {
     std::lock_guard<std::mutex> lock(mu_);
     stop_ = true;

@@ -43,6 +43,8 @@ class CallQueue {
   void Close(const std::string& reason);
 
   Group* group() const { return group_.get(); }
+  // Gives up the group before anything was started. The queue is of no use afterwards.
+  std::unique_ptr<Group> TakeGroup() { return std::move(group_); }
   Mesh* mesh() const { return group_->mesh(); }
 
   // Runs a collective after all that were started before.
@@ -59,7 +61,7 @@ class CallQueue {
   };
   void Loop();
 
-  const std::unique_ptr<Group> group_;
+  std::unique_ptr<Group> group_;
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<Pending> pending_;  // the first is running

@@ -270,9 +270,11 @@ void MeshPeer::Leave() {
 }
 
 bool MeshPeer::Drained(uint64_t* taken) const {
+  // No polling thread is woken for what has been delivered.
+  const uint64_t delivered = std::max(delivered_.load(), channel_->Delivered());
   std::lock_guard<std::mutex> lock(state_->mu);
-  *taken += taken_ + delivered_.load();
-  return sendings_.empty() && delivered_.load() >= sent_.load();
+  *taken += taken_ + delivered;
+  return sendings_.empty() && delivered >= sent_.load();
 }
 
 void MeshPeer::CheckAlive() {
