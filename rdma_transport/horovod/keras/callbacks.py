@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdma_transport.horovod import basics
+from rdma_transport.horovod import basics, keras_models
 from rdma_transport.horovod.functions import allgather_object, broadcast_variables
 from rdma_transport.horovod.operations import variable_of
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set
@@ -33,11 +33,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local.add(var)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcast with Keras 3."""
-        optimizer: Any = getattr(self.model, "optimizer", None)
-        if isinstance(getattr(optimizer, "variables", None), list) and getattr(
-            optimizer, "built", False
-        ):
+        """Broadcast with Keras 3, unless a rank does not know its input yet."""
+        if keras_models.keras3() is None or self.broadcast_done:
+            return
+        if all(allgather_object(isinstance(self.model, _model3()) and self.model.built)):
+            optimizer = getattr(self.model, "optimizer", None)
+            if optimizer is not None and not optimizer.built:
+                optimizer.build(self.model.trainable_variables)
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -56,6 +58,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if operation is not None:
             tf.compat.v1.keras.backend.get_session().run(operation)
         self.broadcast_done = True
+
+
+def _model3() -> type:
+    kind: type = keras_models.keras3().Model
+    return kind
 
 
 def _once(variables: list[Any]) -> list[Any]:
