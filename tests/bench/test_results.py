@@ -212,6 +212,7 @@ FOLDER = Path(bench.__file__).parent
 CHILDREN = {
     "session_task",
     *("support.task", "support.collective_task", "support.data_service", "support.fitting"),
+    "support.data_parallel_rank",
     *("support.floor_task", "support.tcp_floor_task", "support.numpy_rank", "support.mpi_rank"),
 }
 RUNNABLE = sorted(
