@@ -375,10 +375,11 @@ std::vector<SettingRow> MakeTable() {
   rows.push_back(Duration("CONNECT_TIMEOUT", "10s",
                           "how long the first contact with a peer may take",
                           &Settings::connect_timeout));
-  rows.push_back(Duration("STALL_WARNING", "60s",
-                          "a collective of rdma_transport.tensorflow that waits this long for ranks "
-                          "that did not call it is logged, with their numbers; 0: never",
-                          &Settings::stall_warning));
+  rows.push_back(
+      Duration("STALL_WARNING", "60s",
+               "a collective of rdma_transport.tensorflow that waits this long for ranks "
+               "that did not call it is logged, with their numbers; 0: never",
+               &Settings::stall_warning));
   rows.push_back(Duration("STALL_TIMEOUT", "0",
                           "and one that waits this long fails on all ranks that wait; 0: never",
                           &Settings::stall_timeout));

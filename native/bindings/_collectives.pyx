@@ -359,16 +359,23 @@ cdef class RawGroup:
         group.reset(new Group(move_mesh(self.mesh), self.device.thread.get().spin()))
         self.queue.reset(new CallQueue(move_group(group)))
 
-    def publish(self, number: int, ranks: list, stall_warning: float,
-                stall_timeout: float) -> RawNamed:
-        """Give up the group to collectives that are matched by name. Times are in seconds."""
+    def publish(self, number: int, ranks: list, stall_warning: float | None = None,
+                stall_timeout: float | None = None) -> RawNamed:
+        """Give up the group to collectives that are matched by name.
+
+        Times are in seconds, by default those of the settings.
+        """
         cdef shared_ptr[CallQueue] queue = self.opened()
         cdef RawNamed made = RawNamed.__new__(RawNamed)
         cdef NamedOptions options
         for rank in ranks:
             options.ranks.push_back(rank)
-        options.stall_warning = <int64_t>(stall_warning * 1e9)
-        options.stall_timeout = <int64_t>(stall_timeout * 1e9)
+        options.stall_warning = self.device.thread.get().stall_warning()
+        options.stall_timeout = self.device.thread.get().stall_timeout()
+        if stall_warning is not None:
+            options.stall_warning = <int64_t>(stall_warning * 1e9)
+        if stall_timeout is not None:
+            options.stall_timeout = <int64_t>(stall_timeout * 1e9)
         made.device, made.number, made.owner = self.device, number, self.owner
         self.queue.reset()
         made.calls.reset(new NamedCalls(queue.get().TakeGroup(), options))

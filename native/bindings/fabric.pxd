@@ -88,6 +88,8 @@ cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings
         @staticmethod
         Helper Help "Helper"(const shared_ptr[PollingThread]& thread)
         int64_t peer_timeout()
+        int64_t stall_warning()
+        int64_t stall_timeout()
         Status Device(shared_ptr[FabricDevice]* device)
         Status Allocate(size_t length, cbool writable_by_peers, shared_ptr[Memory]* memory)
         Status OpenChannel(shared_ptr[BlockingChannel]* channel)

@@ -350,6 +350,8 @@ Status PollingThread::Open(const std::string& fabric, std::shared_ptr<PollingThr
 PollingThread::PollingThread(const Settings& settings, std::shared_ptr<fabric::Device> device)
     : spin_(settings.spin),
       peer_timeout_(settings.peer_timeout),
+      stall_warning_(settings.stall_warning),
+      stall_timeout_(settings.stall_timeout),
       summary_(device->Summary()),
       device_(std::move(device)) {
   thread_ = QuietThread("rdma_fabric", [this, polled = device_.get()] { Loop(polled); });

@@ -160,6 +160,9 @@ class PollingThread final : public Owned {
   Nanos spin() const { return spin_; }
   // How long a peer that is waited for may be silent.
   Nanos peer_timeout() const { return peer_timeout_; }
+  // After which time collectives that wait for members are logged, or fail.
+  Nanos stall_warning() const { return stall_warning_; }
+  Nanos stall_timeout() const { return stall_timeout_; }
   // Returns the device, for users that open channels of their own. They must drop those before
   // Close().
   Status Device(std::shared_ptr<fabric::Device>* device) const;
@@ -184,6 +187,8 @@ class PollingThread final : public Owned {
 
   const Nanos spin_;
   const Nanos peer_timeout_;
+  const Nanos stall_warning_;
+  const Nanos stall_timeout_;
   const std::string summary_;
   std::mutex close_mu_;
   std::thread thread_;

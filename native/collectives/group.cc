@@ -11,6 +11,8 @@
 namespace rdma_transport::collectives {
 namespace {
 
+constexpr size_t kCachedBytes = size_t{16} << 10;
+
 std::vector<const char*> MemoryOf(const Mesh& mesh) {
   std::vector<const char*> memory;
   for (int rank = 0; rank < mesh.size(); ++rank) memory.push_back(mesh.memory(rank));
@@ -200,6 +202,25 @@ void Group::RunAlone(const Call& call) {
       call.collective != Collective::kBarrier && call.collective != Collective::kInvalid;
   if (copies && bytes > 0 && call.input != call.output) {
     std::memmove(call.output, call.input, bytes);
+  }
+  if (Reduces(call.collective)) {
+    ScaleArray(call.dtype, call.after, call.output, call.output, call.count);
+  }
+}
+
+void Group::Combine(const Call& call, const std::vector<const char*>& sources, size_t bytes,
+                    char* out, char* copy) {
+  if (call.after.none()) {
+    return Reduce(call.dtype, call.op, sources, bytes / SizeOf(call.dtype), out, copy);
+  }
+  std::vector<const char*> from = sources;
+  for (size_t at = 0; at < bytes; at += kCachedBytes) {  // which are scaled while in the cache
+    const size_t length = std::min(kCachedBytes, bytes - at);
+    const size_t count = length / SizeOf(call.dtype);
+    for (size_t i = 0; i < from.size(); ++i) from[i] = sources[i] + at;
+    Reduce(call.dtype, call.op, from, count, out + at, nullptr);
+    ScaleArray(call.dtype, call.after, out + at, out + at, count);
+    if (copy != nullptr) std::memcpy(copy + at, out + at, length);
   }
 }
 

@@ -34,6 +34,7 @@
 #include "collectives/hosts.h"
 #include "collectives/mesh.h"
 #include "collectives/progress.h"
+#include "collectives/scale.h"
 #include "collectives/types.h"
 
 namespace rdma_transport::collectives {
@@ -63,6 +64,8 @@ struct Call {
   char* output = nullptr;  // of kGather and kReduce, at the root only
   // Of kExchange: by rank, this one included. What is sent and received does not overlap.
   std::vector<Parcel> pieces;
+  // What happens to each element that has been combined.
+  Scale after;
   // Of kAllReduce: contributions are combined in the order of ranks, whatever the size.
   bool by_rank = false;
 };
@@ -121,6 +124,9 @@ class Group {
   Status WaitToOverwrite(const char* begin, size_t bytes, const Patience& patience) const;
 
   size_t BytesOfRound(const Call& call) const;
+  // Combines `sources`, of so many bytes, into `out`, and copies that to `copy` unless it is null.
+  void Combine(const Call& call, const std::vector<const char*>& sources, size_t bytes, char* out,
+               char* copy);
   Status RunRounds(const Call& call, size_t bytes, int parity, const Patience& patience);
   Status Stage(const Call& call, const Round& round, int stage, const Patience& patience);
   void Fill(const Call& call, const Round& round, char* stage);

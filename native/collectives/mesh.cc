@@ -107,6 +107,11 @@ Status Mesh::Connect(int peer, const std::string& address, const std::string& ke
   return channel->Connect(address, rank_ < peer ? fabric::Role::kActive : fabric::Role::kPassive);
 }
 
+void Mesh::NameRanks(std::vector<int> names) {
+  std::lock_guard<std::mutex> lock(state_->mu);
+  state_->names = std::move(names);
+}
+
 Status Mesh::WaitReady(const Patience& patience) {
   std::unique_lock<std::mutex> lock(state_->mu);
   for (const auto& peer : peers_) {

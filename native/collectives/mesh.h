@@ -43,6 +43,8 @@ class Mesh {
   // Starts to connect to a member, by the address that it has for this one. Of two members, the one
   // of the higher rank must call it first. `key` is for Channel::Authenticate(); may be empty.
   Status Connect(int peer, const std::string& address, const std::string& key);
+  // What messages call the ranks, if these are not known by their own numbers.
+  void NameRanks(std::vector<int> names);
   // Waits until this member has mapped the memory of all others, or a replica of it.
   Status WaitReady(const Patience& patience);
 

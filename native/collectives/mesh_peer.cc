@@ -148,8 +148,10 @@ void MeshPeer::Lose(const Status& status) {
     std::lock_guard<std::mutex> lock(state_->mu);
     if (!lost().ok()) return;
     Status& reason = state_->absent[rank_].lost;
+    const auto place = static_cast<size_t>(rank_);
+    const int name = place < state_->names.size() ? state_->names[place] : rank_;
     reason = Status(Code::kUnavailable,
-                    "rank " + std::to_string(rank_) + " is gone: " + status.message());
+                    "rank " + std::to_string(name) + " is gone: " + status.message());
     EndSends(reason);
     EndLetters(reason);
     state_->EndReceives();

@@ -60,6 +60,7 @@ struct MeshState {
   std::map<uint64_t, uint64_t> shared;  // keys and lengths of this member's other regions
   Inbox inbox;
   std::vector<Absence> absent;  // by rank
+  std::vector<int> names;       // of ranks in messages; empty: their numbers
   int copying = 0;              // pieces and messages that are being copied for calls
 
   std::mutex hook_mu;  // held while the hook runs; taken without `mu`

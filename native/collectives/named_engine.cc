@@ -32,6 +32,7 @@ NamedEngine::NamedEngine(std::unique_ptr<Group> group, NamedOptions options)
   for (int rank = 0; rank < group_->size(); ++rank) {
     any_remote_ |= group_->mesh()->Remote(rank);
   }
+  group_->mesh()->NameRanks(options_.ranks);
   try {
     thread_ = QuietThread("rdma_named", [this] { Loop(); });
   } catch (const std::system_error& error) {

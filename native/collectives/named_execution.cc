@@ -23,9 +23,11 @@ Scale Before(const NamedWork& work) {
   return {1, work.calls.empty() ? 1.0 : work.calls[0].prescale};
 }
 
+// Also on members that have joined, which scale a share for the others.
 Scale After(const NamedWork& work, int size) {
-  if (work.calls.empty()) return {};
-  return {work.calls[0].average ? static_cast<uint64_t>(size) : 1, work.calls[0].postscale};
+  const NamedEntry& entry = work.match.entry();
+  const bool average = entry.has(NamedEntry::kAverage);
+  return {average ? static_cast<uint64_t>(size) : 1, entry.postscale};
 }
 
 Call ReductionOf(const NamedWork& work, uint64_t count, const char* input, char* output) {
@@ -181,9 +183,8 @@ Status NamedExecution::ReduceArray(NamedWork* work, size_t array, const Patience
   }
   Call call = ReductionOf(*work, count, input, output);
   call.by_rank = bytes <= kMaxSmall;
+  call.after = After(*work, group_->size());
   if (count > 0) RDMA_RETURN_IF_ERROR(group_->Run(call, patience));
-  const Scale after = After(*work, group_->size());
-  if (!after.none()) ScaleArray(call.dtype, after, output, output, count);
   EndArray(work);
   return OkStatus();
 }

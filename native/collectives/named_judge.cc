@@ -98,6 +98,8 @@ Status CheckCall(const NamedCall& call, int size) {
       if (arrays != 1) return Wrong("an all_to_all has one array");
       RDMA_RETURN_IF_ERROR(CheckSplits(call, size));
       break;
+    case Collective::kInvalid:
+      return Wrong("its arguments are wrong");
     default:
       return Wrong(std::string(NameOf(call.collective)) + " is not matched by name");
   }

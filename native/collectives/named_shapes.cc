@@ -151,11 +151,10 @@ Status NamedExecution::ReduceScatter(NamedWork* work, size_t array, const Patien
     call.input = copy;
     if (!even) call.output = copy;
   }
+  call.after = {entry.has(NamedEntry::kAverage) ? static_cast<uint64_t>(group_->size()) : 1,
+                entry.postscale};
   RDMA_RETURN_IF_ERROR(group_->Run(call, patience));
-  if (its == nullptr) return OkStatus();
-  const char* const from = even ? output : call.output + part.begin * row;
-  ScaleArray(dtype, {its->average ? static_cast<uint64_t>(group_->size()) : 1, its->postscale},
-             from, output, part.length * own.row_length);
+  if (!even) std::memcpy(output, call.output + part.begin * row, part.length * row);
   return OkStatus();
 }
 

@@ -17,12 +17,6 @@ uint64_t Mix(uint64_t value) {
 
 uint64_t Digest(uint64_t digest, uint64_t value) { return Mix(digest ^ Mix(value + 1)) + value; }
 
-uint64_t BitsOfFactor(double factor) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &factor, sizeof(bits));
-  return bits;
-}
-
 }  // namespace
 
 NamedKey KeyOf(std::string_view name) {
@@ -67,14 +61,16 @@ NamedEntry EntryOf(const NamedCall& call, int flags) {
   if (call.collective == Collective::kBroadcast) entry.root = call.root;
   if (!Reduces(entry)) return entry;
   entry.op = static_cast<uint8_t>(call.op);
-  entry.scales = Digest(BitsOfFactor(call.prescale), BitsOfFactor(call.postscale));
+  entry.prescale = call.prescale;
+  entry.postscale = call.postscale;
   if (call.average) entry.flags |= NamedEntry::kAverage;
   return entry;
 }
 
 bool Fit(const NamedEntry& a, const NamedEntry& b) {
-  return a.shapes == b.shapes && a.scales == b.scales && a.root == b.root && a.arrays == b.arrays &&
-         a.collective == b.collective && a.dtype == b.dtype && a.op == b.op &&
+  return a.shapes == b.shapes && a.prescale == b.prescale && a.postscale == b.postscale &&
+         a.root == b.root && a.arrays == b.arrays && a.collective == b.collective &&
+         a.dtype == b.dtype && a.op == b.op &&
          a.has(NamedEntry::kAverage) == b.has(NamedEntry::kAverage);
 }
 

@@ -37,8 +37,9 @@ struct NamedEntry {
     kInvalid = 32,    // the arguments are wrong
   };
   NamedKey name;
-  uint64_t shapes = 0;    // a digest, of what must be equal
-  uint64_t scales = 0;    // a digest of the factors
+  uint64_t shapes = 0;  // a digest, of what must be equal
+  double prescale = 1.0;
+  double postscale = 1.0;
   uint64_t rows = 0;      // of the first array
   uint64_t elements = 0;  // of all arrays
   int32_t root = 0;
@@ -51,7 +52,7 @@ struct NamedEntry {
 
   bool has(Flag flag) const { return (flags & flag) != 0; }
 };
-static_assert(sizeof(NamedEntry) == 64);
+static_assert(sizeof(NamedEntry) == 72);
 
 // `flags`: more of them.
 NamedEntry EntryOf(const NamedCall& call, int flags);

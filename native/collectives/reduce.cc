@@ -9,14 +9,7 @@
 
 #include "base/float_mode.h"
 #include "collectives/half.h"
-
-// The loop that follows may be vectorized: no iteration depends on another. clang checks that when
-// the loop runs.
-#if defined(__clang__)
-#define RDMA_INDEPENDENT_ITERATIONS
-#else
-#define RDMA_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
-#endif
+#include "collectives/independent.h"
 
 namespace rdma_transport::collectives {
 namespace {

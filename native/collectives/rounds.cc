@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "collectives/group.h"
-#include "collectives/reduce.h"
 #include "collectives/round.h"
 
 namespace rdma_transport::collectives {
@@ -127,8 +126,7 @@ void Group::ReadReduced(const Call& call, const Round& round) {
   for (int rank = 0; rank < size(); ++rank) {
     sources_[rank] = rank == this->rank() ? call.input + own_part + round.begin : parts_[rank];
   }
-  Reduce(call.dtype, call.op, sources_, round.length / SizeOf(call.dtype),
-         call.output + round.begin, nullptr);
+  Combine(call, sources_, round.length, call.output + round.begin, nullptr);
 }
 
 // Reads what the other members have staged for this one.

@@ -6,6 +6,7 @@
 
 #include "base/float_mode.h"
 #include "collectives/half.h"
+#include "collectives/independent.h"
 
 namespace rdma_transport::collectives {
 namespace {
@@ -38,30 +39,39 @@ void ScaleIntegers(const Scale& scale, const char* in, char* out, size_t count) 
   }
 }
 
-template <typename T>
-void ScaleFloats(const Scale& scale, const char* in, char* out, size_t count) {
+// Calls `function(in[i])` for all elements. Separate loops where the arrays are the same: compilers
+// vectorize both.
+template <typename T, typename Function>
+void ForEach(const char* in, char* out, size_t count, Function function) {
   const T* const from = reinterpret_cast<const T*>(in);
   T* const to = reinterpret_cast<T*>(out);
+  if (in == out) {
+    for (size_t i = 0; i < count; ++i) to[i] = function(to[i]);
+    return;
+  }
+  RDMA_INDEPENDENT_ITERATIONS
+  for (size_t i = 0; i < count; ++i) to[i] = function(from[i]);
+}
+
+template <typename T>
+void ScaleFloats(const Scale& scale, const char* in, char* out, size_t count) {
   const T divisor = static_cast<T>(scale.divisor);
   const T factor = static_cast<T>(scale.factor);
   if (scale.divisor == 1) {
-    for (size_t i = 0; i < count; ++i) to[i] = from[i] * factor;
+    ForEach<T>(in, out, count, [=](T value) { return value * factor; });
   } else if (scale.factor == 1.0) {
-    for (size_t i = 0; i < count; ++i) to[i] = from[i] / divisor;
+    ForEach<T>(in, out, count, [=](T value) { return value / divisor; });
   } else {
-    for (size_t i = 0; i < count; ++i) to[i] = from[i] / divisor * factor;
+    ForEach<T>(in, out, count, [=](T value) { return value / divisor * factor; });
   }
 }
 
 template <typename T>
 void ScaleHalves(const Scale& scale, const char* in, char* out, size_t count) {
-  const T* const from = reinterpret_cast<const T*>(in);
-  T* const to = reinterpret_cast<T*>(out);
   const auto divisor = static_cast<float>(scale.divisor);
   const auto factor = static_cast<float>(scale.factor);
-  for (size_t i = 0; i < count; ++i) {
-    to[i] = T::FromFloat(from[i].ToFloat() / divisor * factor);
-  }
+  ForEach<T>(in, out, count,
+             [=](T value) { return T::FromFloat(value.ToFloat() / divisor * factor); });
 }
 
 }  // namespace

@@ -200,7 +200,7 @@ Status Group::ReduceAcross(const Call& call, const Round& chunk, int parity,
   }
   const bool ends = call.collective == Collective::kReduceScatter;
   char* const result = ends ? call.output + chunk.begin : own_stage(0) + at;
-  Reduce(call.dtype, call.op, sources, piece.length / SizeOf(call.dtype), result, nullptr);
+  Combine(call, sources, piece.length, result, nullptr);
   if (call.collective == Collective::kAllReduce) OfferAcross(result, piece.length);
   if (call.collective == Collective::kReduce && hosts_->host != hosts_->Of(call.root)) {
     Offer(hosts_->Across(hosts_->Of(call.root)), result, piece.length);

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "collectives/group.h"
-#include "collectives/reduce.h"
 #include "collectives/round.h"
 
 namespace rdma_transport::collectives {
@@ -61,7 +60,7 @@ Status Group::ReduceChunk(const Call& call, const Round& chunk, int parity,
                                           : stage(rank, 0) + place + own.begin;
   }
   if (call.collective != Collective::kBroadcast) {
-    Reduce(call.dtype, call.op, sources_, own.length / SizeOf(call.dtype), result, output);
+    Combine(call, sources_, own.length, result, output);
   } else if (rank() == call.root) {
     std::memcpy(result, output, own.length);
   } else {
@@ -133,8 +132,7 @@ Status Group::ReduceDirect(const Call& call, int parity, const Patience& patienc
         mesh_->Map(rank, {other.key, other.output, bytes}, patience, &outputs[rank]));
     sources_[rank] = inputs[rank].data + own.begin;
   }
-  Reduce(call.dtype, call.op, sources_, own.length / SizeOf(call.dtype), call.output + own.begin,
-         nullptr);
+  Combine(call, sources_, own.length, call.output + own.begin, nullptr);
   RDMA_RETURN_IF_ERROR(Announce(patience));
   RDMA_RETURN_IF_ERROR(progress_.WaitForAll(patience));
   for (int i = 1; i < size(); ++i) {
