@@ -16,6 +16,9 @@ INSTEAD = {
     "rdma-transport bench collectives --ops iall_reduce": (
         f"rdma-transport bench collectives --ops iall_reduce {FEW}"
     ),
+    "rdma-transport run --horovod -n 4 -- python train.py": (
+        "rdma-transport run --horovod -n 2 -- python examples/horovod/gradient_tape.py"
+    ),
     "python -m examples.digits 600": "python -m examples.digits 4",
     ".venv/bin/python -m pytest tests/plugin/test_static.py -k training": (
         ".venv/bin/python -m pytest tests/plugin/test_static.py -k training --collect-only -q"
@@ -61,7 +64,12 @@ NOT_RUN = {
         "srun --nodes=2 --ntasks=4 python examples/all_reduce.py",
         "srun --nodes=2 --ntasks=4 python script.py",
         "srun --nodes=2 --ntasks=4 rdma-transport run --mpi4py -- python program.py",
+        "srun --nodes=2 --ntasks=8 rdma-transport run --horovod -- python train.py",
         "srun --overlap --jobid=JOB --nodelist=NODE rdma-transport status",
+    ),
+    "it needs two hosts: tests/rdma_transport/test_run_horovod.py runs both parts on one": (
+        "rdma-transport run --horovod -n 4 --nnodes 2 --node-rank 0 --master-addr host1 -- "
+        "python train.py",
     ),
     "it installs: `make venv`, `make test-wheel` and `make test-tensorflow` do, elsewhere": (
         "apt-get install libfabric1",
