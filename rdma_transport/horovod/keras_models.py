@@ -107,5 +107,26 @@ def load_model(
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         inner = getattr(optimizer, "inner_optimizer", None)
-        distribute(optimizer if inner is None else inner)
+        optimizer = distribute(optimizer if inner is None else inner)
+        if _lacks_variables(optimizer, model):
+            model.optimizer = _restored(optimizer, model, filepath)
     return model
+
+
+def _lacks_variables(optimizer: Any, model: Any) -> bool:
+    """Return whether Keras 3 built the optimizer without variables: it does so from HDF5 files."""
+    known = getattr(optimizer, "_trainable_variables", None)
+    return known == [] and optimizer.built and bool(model.trainable_variables)
+
+
+def _restored(optimizer: Any, model: Any, filepath: Any) -> Any:
+    """Return such an optimizer with the model's variables, and its own from the file."""
+    import h5py
+    from keras.src.legacy.saving import legacy_h5_format as format_of
+
+    made = optimizer.from_config(optimizer.get_config())
+    made.build(model.trainable_variables)
+    with h5py.File(filepath) as file:
+        if "optimizer_weights" in file:
+            made.set_weights(format_of.load_optimizer_weights_from_hdf5_group(file))
+    return made

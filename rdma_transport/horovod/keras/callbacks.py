@@ -36,7 +36,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         """Broadcast with Keras 3, unless a rank does not know its input yet."""
         if keras_models.keras3() is None or self.broadcast_done:
             return
-        if all(allgather_object(isinstance(self.model, _model3()) and self.model.built)):
+        if all(allgather_object(_is_built(self.model))):
             optimizer = getattr(self.model, "optimizer", None)
             if optimizer is not None and not optimizer.built:
                 optimizer.build(self.model.trainable_variables)
@@ -60,9 +60,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.broadcast_done = True
 
 
-def _model3() -> type:
-    kind: type = keras_models.keras3().Model
-    return kind
+def _is_built(model: Any) -> bool:
+    return isinstance(model, keras_models.keras3().Model) and bool(model.built)
 
 
 def _once(variables: list[Any]) -> list[Any]:
