@@ -65,6 +65,7 @@ struct Letter {
   uint64_t announced = 0;            // bytes
   uint64_t missing = 0;              // bytes
   int copying = 0;                   // pieces that are being copied to `target`
+  bool in_place = false;             // pieces lie in memory that may go before they are copied
   bool asked = false;                // the sender knows that the message has a receive
   bool failed = false;               // the sender was lost before it had announced everything
 };

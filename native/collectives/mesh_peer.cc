@@ -1,10 +1,18 @@
 #include "collectives/mesh_peer.h"
 
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace rdma_transport::collectives {
+namespace {
+
+// A call that looked at a member this long ago does not wait for it any more.
+constexpr Nanos kStale = 10 * kCheckInterval;
+
+}  // namespace
 
 Status MeshPeer::Malformed() const {
   return Status(Code::kDataLoss,
@@ -28,7 +36,9 @@ void MeshPeer::OnConnected() {
     if (status.ok()) hello.key = replica_.key();
   }
   if (status.ok()) status = channel_->Share(hello.key);
-  if (status.ok()) status = SendNote(hello);
+  const SealPlace seal = seal_.place();
+  const std::string_view bytes(reinterpret_cast<const char*>(&seal), sizeof(seal));
+  if (status.ok()) status = SendNote(hello, bytes);
   if (!status.ok()) channel_->Close(status);
 }
 
@@ -56,7 +66,7 @@ void MeshPeer::OnNotify(const char* data, size_t length) {
 Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
   switch (note.kind) {
     case Note::kHello:
-      return HandleHello(note);
+      return HandleHello(note, bytes);
     case Note::kShare:
       return HandleShare(note);
     case Note::kWithdraw: {
@@ -77,6 +87,8 @@ Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
       return OkStatus();
     case Note::kTaken:
       return HandleTaken(note);
+    case Note::kUnread:
+      return HandleUnread(note);
     case Note::kConsumed:
       HandleConsumed(note);
       return OkStatus();
@@ -99,7 +111,8 @@ Status MeshPeer::Handle(const Note& note, std::string_view bytes) {
   }
 }
 
-Status MeshPeer::HandleHello(const Note& note) {
+Status MeshPeer::HandleHello(const Note& note, std::string_view bytes) {
+  if (bytes.size() != sizeof(its_seal_)) return Malformed();
   fabric::MappedSpan span;
   const char* memory = replica_.memory();
   if (memory == nullptr) {
@@ -114,6 +127,7 @@ Status MeshPeer::HandleHello(const Note& note) {
   std::lock_guard<std::mutex> lock(state_->mu);
   if (memory_ != nullptr) return Malformed();
   memory_ = memory;
+  std::memcpy(&its_seal_, bytes.data(), sizeof(its_seal_));
   mapped_ = std::move(span);
   state_->changed.notify_all();
   return OkStatus();
@@ -125,6 +139,64 @@ Status MeshPeer::HandleShare(const Note& note) {
   shared_[note.key] = {note.length, std::move(span)};  // a failed mapping is found by Map()
   state_->changed.notify_all();
   return OkStatus();
+}
+
+Status MeshPeer::Announce(const Announcement& announcement, const Patience& patience) {
+  bool written = false;
+  while (true) {
+    uint64_t number = 0;
+    const Status sent =
+        replica_.Send(announcement, channel_.get(), *state_->own->region, &written, &number);
+    if (sent.ok()) Sent(number);
+    if (sent.ok() || sent.code() == Code::kUnavailable) return OkStatus();
+    if (sent.code() != Code::kResourceExhausted) {
+      // Not InvalidArgument, after which the group would go on.
+      return Status(Code::kInternal,
+                    "cannot write to rank " + std::to_string(rank_) + ": " + sent.message());
+    }
+    CheckAlive();
+    if (patience.interrupted != nullptr && patience.interrupted()) {
+      return Status(Code::kCancelled, "interrupted");
+    }
+    if (Now() >= patience.deadline) {
+      return Status(Code::kDeadlineExceeded,
+                    "rank " + std::to_string(rank_) + " does not take its notifications");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+Status MeshPeer::WaitWritten(size_t part, const Patience& patience) {
+  if (!replica_.Writes(part)) return OkStatus();
+  std::unique_lock<std::mutex> lock(state_->mu);
+  const auto done = [&] { return !replica_.Writes(part) || !lost().ok(); };
+  return state_->Wait(&lock, patience, done, [this] { CheckAlive(); }, "a rank does not receive");
+}
+
+void MeshPeer::CheckAlive() {
+  auto verdict = Liveness::Verdict::kFine;
+  Nanos silence = 0;
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    if (memory_ == nullptr || !remote() || !lost().ok()) return;
+    const Nanos now = Now();
+    if (now - checked_at_ < kCheckInterval / 2) return;  // polls come often
+    if (heard_.exchange(false)) liveness_.OnHeard();
+    // Also if this process was stopped meanwhile.
+    verdict = liveness_.Check(now, state_->peer_timeout, now - checked_at_ > kStale);
+    checked_at_ = now;
+    silence = liveness_.Silence(now);
+  }
+  if (verdict == Liveness::Verdict::kPing) {
+    Note note;
+    note.kind = Note::kPing;
+    SendNote(note).IgnoreError();  // a peer that cannot be pinged is silent
+  } else if (verdict == Liveness::Verdict::kSilent) {
+    const Status silent(Code::kUnavailable, "it has not answered for " +
+                                                std::to_string(silence / kMillisecond) + " ms");
+    Lose(silent);
+    channel_->Close(silent);
+  }
 }
 
 void MeshPeer::OnClosed(const Status& status) {

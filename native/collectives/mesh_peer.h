@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/liveness.h"
@@ -18,6 +19,7 @@
 #include "collectives/board.h"
 #include "collectives/letter.h"
 #include "collectives/mesh_pool.h"
+#include "collectives/mesh_seal.h"
 #include "collectives/mesh_state.h"
 #include "collectives/note.h"
 #include "collectives/replica.h"
@@ -26,21 +28,27 @@
 namespace rdma_transport::collectives {
 
 // A message that is sent by pieces. Each is copied to a block, which is free again when the
-// receiver has taken the piece. Done when all have been copied. Guarded by the lock of the state,
-// except for the bytes.
+// receiver has taken the piece, or the receiver takes it from where it lies. Done when the bytes
+// are not needed any more. Guarded by the lock of the state, except for the bytes.
 struct Sending : MessageCall {
   struct Staged {
-    Block block;
-    bool wanted = false;  // which limit it counts for
-    uint64_t length = 0;  // bytes of the message in it
+    Block block;          // null: the piece lies where it was
+    bool wanted = false;  // which limit a block counts for
+    uint64_t length = 0;  // bytes of the message
     uint64_t announced = 0;
     uint64_t taken = 0;
   };
+  struct Range {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+  };
   uint64_t id = 0;
   std::string_view bytes;             // must stay valid until it is done
-  uint64_t next = 0;                  // offset of the first byte that no thread has begun to copy
-  int copying = 0;                    // blocks
+  std::vector<Range> rest;            // that no thread has begun to announce
+  int copying = 0;                    // pieces that a thread is announcing
+  size_t lying = 0;                   // pieces that lie where they were
   bool waits = false;                 // as many bytes as possible are copied early
+  bool in_place = false;              // the receiver can read pieces where they lie
   bool open = false;                  // the receiver knows of it
   bool wanted = false;                // it has a receive
   std::map<uint64_t, Staged> staged;  // by offset; not taken
@@ -106,7 +114,7 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   void Sent(uint64_t number);
   Status Malformed() const;
   Status Handle(const Note& note, std::string_view bytes);
-  Status HandleHello(const Note& note);
+  Status HandleHello(const Note& note, std::string_view bytes);
   Status HandleShare(const Note& note);
 
   // Receives (mesh_peer_receive.cc).
@@ -115,7 +123,8 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   Status HandleMessage(const Note& note, std::string_view bytes);
   Status HandlePiece(std::string_view bytes);
   Status HandleLeaving();
-  void Copied(const std::shared_ptr<Letter>& letter, const Piece& piece, bool counted);
+  void Copied(const std::shared_ptr<Letter>& letter, const Piece& piece, bool counted,
+              bool read = true);
   void StartReads();
   void EndRead(uint64_t cookie);
   void EndLetters(const Status& status);
@@ -130,10 +139,11 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   Status SendBlock(const Claim& claim, Note note);
   void SendPieces();
   Status HandleTaken(const Note& note);
+  Status HandleUnread(const Note& note);
   void HandleWanted(const Note& note);
   void HandleConsumed(const Note& note);
   void Release(const Sending::Staged& staged);
-  void Retire(const Sending& sending);
+  void Settle(Sending* sending);
   void Forget(const Sending& sending);
   void EndSends(const Status& status);
 
@@ -155,10 +165,12 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
 
   // Messages to the member.
   uint64_t unconsumed_ = 0;     // bytes that it has to keep, or this one for it, without a receive
-  uint64_t early_blocks_ = 0;   // hold pieces of messages that have no receive
+  uint64_t early_bytes_ = 0;    // in blocks, of messages that have no receive
   uint64_t wanted_blocks_ = 0;  // hold pieces of messages that have a receive
   uint64_t last_sending_ = 0;
   uint64_t taken_ = 0;                                     // pieces
+  Seal seal_;                                              // of messages in place
+  bool reads_in_place_ = true;                             // as far as known
   std::map<uint64_t, std::shared_ptr<Sending>> sendings_;  // not taken
   std::list<std::shared_ptr<Sending>> unstaged_;           // those with pieces to copy, in order
 
@@ -168,6 +180,7 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
     Piece piece;
     Block block;
   };
+  SealPlace its_seal_;                                   // constant once it is ready
   std::map<uint64_t, std::shared_ptr<Letter>> letters_;  // not complete, by number
   uint64_t consumed_ = 0;                                // bytes, not reported
   uint64_t last_read_ = kParts;

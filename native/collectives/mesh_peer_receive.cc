@@ -50,18 +50,19 @@ Status MeshPeer::HandlePiece(std::string_view bytes) {
   Piece& piece = part.piece;
   if (bytes.size() != sizeof(piece)) return Malformed();
   std::memcpy(&piece, bytes.data(), sizeof(piece));
-  if (channel_->MapsPeer()) {
+  const bool in_place = piece.in_place();
+  if (piece.length > (in_place ? kMaxInPlace : kBlockBytes)) return Malformed();
+  if (in_place && !channel_->MapsPeer()) return Malformed();
+  if (channel_->MapsPeer() && !in_place) {
     part.span = channel_->Map({piece.key, piece.offset, piece.length});
     if (part.span.data == nullptr) {
       return Status(Code::kResourceExhausted,
                     "cannot map a message of rank " + std::to_string(rank_));
     }
-  } else if (piece.length > kBlockBytes) {
-    return Malformed();
   }
   std::unique_lock<std::mutex> lock(state_->mu);
   const auto found = letters_.find(piece.message);
-  if (found == letters_.end()) return Malformed();
+  if (found == letters_.end() || !ready()) return Malformed();
   const std::shared_ptr<Letter> letter = found->second;
   const uint64_t length = letter->envelope.length;
   if (piece.length == 0 || piece.length > length - letter->announced ||
@@ -69,6 +70,7 @@ Status MeshPeer::HandlePiece(std::string_view bytes) {
     return Malformed();
   }
   letter->announced += piece.length;
+  letter->in_place |= in_place;
   letter->parts.push_back(std::move(part));
   Take(letter, std::move(lock));  // at once: the receive may end otherwise, and its memory go
   return OkStatus();
@@ -85,37 +87,42 @@ void MeshPeer::Take(const std::shared_ptr<Letter>& letter, std::unique_lock<std:
   note.kind = Note::kWanted;
   note.key = letter->id;
   parts.swap(letter->parts);
-  const bool copies = !parts.empty() && parts.front().span.data != nullptr;
-  if (copies) letter->copying += static_cast<int>(parts.size());
-  if (copies) state_->copying += static_cast<int>(parts.size());
+  const bool counted = channel_->MapsPeer();
+  if (counted) letter->copying += static_cast<int>(parts.size());
+  if (counted) state_->copying += static_cast<int>(parts.size());
   if (letter->asked || letter->announced == letter->envelope.length) note.key = 0;
   letter->asked = true;
   lock.unlock();
   if (note.key != 0) SendNote(note).IgnoreError();  // a lost member has ended the letter
   for (LetterPart& part : parts) {
-    const bool mapped = part.span.data != nullptr;
-    if (letter->target == nullptr || mapped) {
-      if (letter->target != nullptr) {
-        std::memcpy(letter->target + part.piece.at, part.span.data, part.piece.length);
-      }
+    const Piece& piece = part.piece;
+    if (letter->target == nullptr) {
+      Copied(letter, piece, counted);
+    } else if (piece.in_place()) {
+      char* const to = letter->target + piece.at;
+      Copied(letter, piece, counted, ReadSealed(its_seal_, piece.offset, to, piece.length));
+    } else if (counted) {
+      std::memcpy(letter->target + piece.at, part.span.data, piece.length);
       part.span = {};
-      Copied(letter, part.piece, mapped);
-      continue;
+      Copied(letter, piece, counted);
+    } else {
+      lock.lock();
+      to_read_.push_back({letter, piece, {}});
+      lock.unlock();
     }
-    lock.lock();
-    to_read_.push_back({letter, part.piece, {}});
-    lock.unlock();
   }
   StartReads();
 }
 
-void MeshPeer::Copied(const std::shared_ptr<Letter>& letter, const Piece& piece, bool counted) {
+// `read`: otherwise, a piece could not be read where it lies.
+void MeshPeer::Copied(const std::shared_ptr<Letter>& letter, const Piece& piece, bool counted,
+                      bool read) {
   bool complete = false;
   {
     std::lock_guard<std::mutex> lock(state_->mu);
     if (counted) --letter->copying;
     if (counted) --state_->copying;
-    letter->missing -= piece.length;
+    (read ? letter->missing : letter->announced) -= piece.length;
     complete = letter->missing == 0;
     if (complete) letters_.erase(letter->id);
     const bool over = complete || (letter->failed && letter->copying == 0);
@@ -129,12 +136,12 @@ void MeshPeer::Copied(const std::shared_ptr<Letter>& letter, const Piece& piece,
     if (over) state_->changed.notify_all();  // the end of the mesh waits for copies
   }
   Note note;
-  note.kind = Note::kTaken;
+  note.kind = read ? Note::kTaken : Note::kUnread;
   note.key = letter->id;
   note.length = piece.at;
   note.tag = static_cast<int32_t>(piece.length);
   // The sender of a message of one block does not wait for this.
-  const bool small = letter->envelope.length <= kBlockBytes && counted;
+  const bool small = letter->envelope.length <= kBlockBytes && counted && !letter->in_place;
   if (small && !complete) return;
   if (small) note.length = 0;
   if (small) note.tag = static_cast<int32_t>(letter->envelope.length);
@@ -227,7 +234,7 @@ void MeshPeer::EndLetters(const Status& status) {
   reads_.clear();
   for (auto each = letters_.begin(); each != letters_.end();) {
     const std::shared_ptr<Letter> letter = each->second;
-    if (channel_->MapsPeer() && letter->announced == letter->envelope.length) {
+    if (channel_->MapsPeer() && !letter->in_place && letter->announced == letter->envelope.length) {
       ++each;
       continue;
     }

@@ -1,10 +1,8 @@
 // What a member sends to another one.
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "collectives/mesh_peer.h"
 
@@ -15,11 +13,10 @@ namespace {
 constexpr size_t kMinPieces = size_t{64} << 10;
 // So many blocks hold pieces that a receiver waits for: more make it no faster.
 constexpr uint64_t kMaxWantedBlocks = 8;
-// What messages that nobody waits for may take before they have a receive: their bytes stay where
-// they are, and blocks that are soon used again stay in the cache.
-constexpr uint64_t kMaxEarlyBlocks = 8;
-// A call that looked at a member this long ago does not wait for it any more.
-constexpr Nanos kStale = 10 * kCheckInterval;
+// So many bytes of messages that nobody waits for are copied before they have a receive.
+constexpr uint64_t kMaxEarlyBytes = uint64_t{8} << 20;
+// So many pieces of a message that the receiver reads where they lie are announced at a time.
+constexpr size_t kMaxLying = 8;
 
 // Small pieces let the receiver copy early, large ones save notifications.
 constexpr uint64_t PieceOf(uint64_t length) {
@@ -43,38 +40,6 @@ void MeshPeer::Sent(uint64_t number) {
   }
 }
 
-Status MeshPeer::Announce(const Announcement& announcement, const Patience& patience) {
-  bool written = false;
-  while (true) {
-    uint64_t number = 0;
-    const Status sent =
-        replica_.Send(announcement, channel_.get(), *state_->own->region, &written, &number);
-    if (sent.ok()) Sent(number);
-    if (sent.ok() || sent.code() == Code::kUnavailable) return OkStatus();
-    if (sent.code() != Code::kResourceExhausted) {
-      // Not InvalidArgument, after which the group would go on.
-      return Status(Code::kInternal,
-                    "cannot write to rank " + std::to_string(rank_) + ": " + sent.message());
-    }
-    CheckAlive();
-    if (patience.interrupted != nullptr && patience.interrupted()) {
-      return Status(Code::kCancelled, "interrupted");
-    }
-    if (Now() >= patience.deadline) {
-      return Status(Code::kDeadlineExceeded,
-                    "rank " + std::to_string(rank_) + " does not take its notifications");
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-Status MeshPeer::WaitWritten(size_t part, const Patience& patience) {
-  if (!replica_.Writes(part)) return OkStatus();
-  std::unique_lock<std::mutex> lock(state_->mu);
-  const auto done = [&] { return !replica_.Writes(part) || !lost().ok(); };
-  return state_->Wait(&lock, patience, done, [this] { CheckAlive(); }, "a rank does not receive");
-}
-
 Status MeshPeer::Send(int tag, std::string_view bytes, bool waits,
                       std::shared_ptr<MessageCall>* call) {
   Note note;
@@ -94,7 +59,9 @@ Status MeshPeer::Send(int tag, std::string_view bytes, bool waits,
       sending->peer = rank_;
       sending->id = note.key;
       sending->bytes = bytes;
+      sending->rest = {{0, bytes.size()}};
       sending->waits = waits;
+      sending->in_place = !waits && reads_in_place_ && channel_->MapsPeer();
       sendings_[note.key] = sending;
       unstaged_.push_back(sending);
     }
@@ -131,40 +98,55 @@ Status MeshPeer::ClaimBlock(const Sending* only, Claim* claim) {
   for (auto each = unstaged_.begin(); each != unstaged_.end(); ++each) {
     Sending& sending = **each;
     if (only == nullptr ? !sending.open : only != &sending) continue;
-    const bool early = sending.waits || early_blocks_ < kMaxEarlyBlocks;
-    const bool full = sending.wanted ? wanted_blocks_ >= kMaxWantedBlocks
-                                     : !early || unconsumed_ + kBlockBytes > kMaxUnconsumed;
+    const bool early = (sending.waits || early_bytes_ < kMaxEarlyBytes) &&
+                       unconsumed_ + kBlockBytes <= kMaxUnconsumed;
+    const bool lies = sending.in_place && (sending.wanted || !early);
+    const bool full = lies             ? sending.lying >= kMaxLying
+                      : sending.wanted ? wanted_blocks_ >= kMaxWantedBlocks
+                                       : !early;
     if (full) continue;
-    Block block;
-    RDMA_RETURN_IF_ERROR(state_->pool->Take(&block));
-    ++(sending.wanted ? wanted_blocks_ : early_blocks_);
-    if (!sending.wanted) unconsumed_ += kBlockBytes;
-    const uint64_t length = std::min<uint64_t>(kBlockBytes, sending.bytes.size() - sending.next);
+    Sending::Range& rest = sending.rest.back();
+    const uint64_t most = lies ? kMaxInPlace : kBlockBytes;
+    const uint64_t length = std::min(most, rest.end - rest.begin);
+    Sending::Staged staged = {{}, sending.wanted, length, 0, 0};
+    if (lies) {
+      staged.block.offset = reinterpret_cast<uint64_t>(sending.bytes.data()) + rest.begin;
+      ++sending.lying;
+    } else {
+      RDMA_RETURN_IF_ERROR(state_->pool->Take(&staged.block));
+      if (sending.wanted) ++wanted_blocks_;
+      if (!sending.wanted) early_bytes_ += length;
+      if (!sending.wanted) unconsumed_ += kBlockBytes;
+    }
     claim->sending = *each;
-    claim->piece = {sending.id, sending.next, length, block.key, block.offset};
-    claim->data = block.data;
-    sending.staged[sending.next] = {block, sending.wanted, length, 0, 0};
-    sending.next += length;
+    claim->piece = {sending.id, rest.begin, length, staged.block.key, staged.block.offset};
+    claim->data = staged.block.data;
+    sending.staged[rest.begin] = staged;
+    rest.begin += length;
+    if (rest.begin == rest.end) sending.rest.pop_back();
     ++sending.copying;
     ++state_->copying;
-    if (sending.next == sending.bytes.size()) unstaged_.erase(each);
+    if (sending.rest.empty()) unstaged_.erase(each);
     return OkStatus();
   }
   return OkStatus();
 }
 
-// Copies bytes to their block, and announces piece by piece, so that the receiver copies meanwhile.
-// `note` is sent with the first piece.
+// Copies bytes to their block, if they have one, and announces piece by piece, so that the receiver
+// copies meanwhile. `note` is sent with the first piece.
 Status MeshPeer::SendBlock(const Claim& claim, Note note) {
   Sending& sending = *claim.sending;
-  const uint64_t size = channel_->MapsPeer() ? PieceOf(sending.bytes.size()) : kBlockBytes;
-  Status sent = channel_->Share(claim.piece.key);
+  const bool whole = claim.data == nullptr || !sending.waits || !channel_->MapsPeer();
+  const uint64_t size = whole ? claim.piece.length : PieceOf(sending.bytes.size());
+  Status sent = claim.data == nullptr ? OkStatus() : channel_->Share(claim.piece.key);
   for (uint64_t done = 0; sent.ok() && done < claim.piece.length;) {
     Piece piece = claim.piece;
     piece.at += done;
     piece.offset += done;
     piece.length = std::min(size, claim.piece.length - done);
-    std::memcpy(claim.data + done, sending.bytes.data() + piece.at, piece.length);
+    if (claim.data != nullptr) {
+      std::memcpy(claim.data + done, sending.bytes.data() + piece.at, piece.length);
+    }
     done += piece.length;
     {
       std::lock_guard<std::mutex> lock(state_->mu);
@@ -175,9 +157,8 @@ Status MeshPeer::SendBlock(const Claim& claim, Note note) {
   }
   std::lock_guard<std::mutex> lock(state_->mu);
   --state_->copying;
-  const bool ends = sending.next == sending.bytes.size() || !sending.status.ok();
-  if (--sending.copying == 0 && ends) state_->End(&sending, OkStatus());
-  Retire(sending);
+  --sending.copying;
+  Settle(&sending);
   state_->changed.notify_all();
   return sent;
 }
@@ -206,19 +187,47 @@ Status MeshPeer::HandleTaken(const Note& note) {
     sending.wanted = true;
     ++taken_;
     if (staged.taken == staged.length) {
+      if (staged.block.data == nullptr) --sending.lying;
       Release(staged);
       sending.staged.erase(block);
-      Retire(sending);
+      Settle(&sending);
     }
   }
   SendPieces();
   return OkStatus();
 }
 
-// Forgets a message that has been taken. Requires the lock.
-void MeshPeer::Retire(const Sending& sending) {
-  if (sending.next < sending.bytes.size() || sending.copying > 0) return;
-  if (sending.staged.empty()) sendings_.erase(sending.id);
+// From now on, messages to this member are copied.
+Status MeshPeer::HandleUnread(const Note& note) {
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    const auto found = sendings_.find(note.key);
+    if (found == sendings_.end()) return Malformed();
+    Sending& sending = *found->second;
+    const auto piece = sending.staged.find(note.length);
+    if (piece == sending.staged.end()) return Malformed();
+    const Sending::Staged& staged = piece->second;
+    if (staged.block.data != nullptr || staged.taken > 0) return Malformed();
+    reads_in_place_ = sending.in_place = false;
+    sending.wanted = true;
+    if (sending.rest.empty()) unstaged_.push_back(found->second);
+    sending.rest.push_back({piece->first, piece->first + staged.length});
+    --sending.lying;
+    sending.staged.erase(piece);
+  }
+  SendPieces();
+  return OkStatus();
+}
+
+// Ends the call when its bytes are not needed any more, and forgets a message that has been taken.
+// Requires the lock.
+void MeshPeer::Settle(Sending* sending) {
+  if (sending->copying > 0) return;
+  const bool announced = sending->rest.empty();
+  if (!sending->status.ok() || (announced && sending->lying == 0)) {
+    state_->End(sending, OkStatus());
+  }
+  if (announced && sending->staged.empty()) sendings_.erase(sending->id);
 }
 
 void MeshPeer::HandleWanted(const Note& note) {
@@ -241,7 +250,9 @@ void MeshPeer::HandleConsumed(const Note& note) {
 
 // Requires the lock.
 void MeshPeer::Release(const Sending::Staged& staged) {
-  --(staged.wanted ? wanted_blocks_ : early_blocks_);
+  if (staged.block.data == nullptr) return;
+  if (staged.wanted) --wanted_blocks_;
+  if (!staged.wanted) early_bytes_ -= staged.length;
   if (!staged.wanted) unconsumed_ -= std::min(unconsumed_, kBlockBytes);
   state_->pool->Give(staged.block);
 }
@@ -255,6 +266,7 @@ void MeshPeer::Forget(const Sending& sending) {
 
 // Requires the lock. The blocks are not used again, because the member may still read them.
 void MeshPeer::EndSends(const Status& status) {
+  seal_.Break();
   for (const auto& [id, sending] : sendings_) {
     if (sending->copying == 0) state_->End(sending.get(), status);
     if (!sending->done) sending->status = status;
@@ -275,32 +287,6 @@ bool MeshPeer::Drained(uint64_t* taken) const {
   std::lock_guard<std::mutex> lock(state_->mu);
   *taken += taken_ + delivered;
   return sendings_.empty() && delivered >= sent_.load();
-}
-
-void MeshPeer::CheckAlive() {
-  auto verdict = Liveness::Verdict::kFine;
-  Nanos silence = 0;
-  {
-    std::lock_guard<std::mutex> lock(state_->mu);
-    if (memory_ == nullptr || !remote() || !lost().ok()) return;
-    const Nanos now = Now();
-    if (now - checked_at_ < kCheckInterval / 2) return;  // polls come often
-    if (heard_.exchange(false)) liveness_.OnHeard();
-    // Also if this process was stopped meanwhile.
-    verdict = liveness_.Check(now, state_->peer_timeout, now - checked_at_ > kStale);
-    checked_at_ = now;
-    silence = liveness_.Silence(now);
-  }
-  if (verdict == Liveness::Verdict::kPing) {
-    Note note;
-    note.kind = Note::kPing;
-    SendNote(note).IgnoreError();  // a peer that cannot be pinged is silent
-  } else if (verdict == Liveness::Verdict::kSilent) {
-    const Status silent(Code::kUnavailable, "it has not answered for " +
-                                                std::to_string(silence / kMillisecond) + " ms");
-    Lose(silent);
-    channel_->Close(silent);
-  }
 }
 
 }  // namespace rdma_transport::collectives

@@ -49,10 +49,15 @@ std::string Notification(Input* input) {
     note.key = 1 + input->Below(4);
     note.length = 1 + input->Below(3) * 100;
     if (input->Flag()) {
-      bytes = BytesOf(Piece{note.key, input->Below(3) * 100, 1 + input->Below(2) * 100, kPeersKey,
-                            input->Number()});
+      const uint64_t key = input->Below(4) == 0 ? 0 : kPeersKey;  // 0: read in place
+      bytes = BytesOf(
+          Piece{note.key, input->Below(3) * 100, 1 + input->Below(2) * 100, key, input->Number()});
     }
-  } else if (note.kind == Note::kWanted || note.kind == Note::kTaken) {
+  } else if (note.kind == Note::kHello && input->Flag()) {
+    static const Seal seal;
+    bytes = BytesOf(seal.place());
+  } else if (note.kind == Note::kWanted || note.kind == Note::kTaken ||
+             note.kind == Note::kUnread) {
     note.key = 1 + input->Below(4);
     note.length = input->Below(3) * kBlockBytes;
     note.tag = static_cast<int32_t>(input->Below(3) * 70'000);

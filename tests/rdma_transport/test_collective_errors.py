@@ -92,6 +92,14 @@ def test_a_rank_that_is_killed_in_the_middle(start: Callable[..., Members], fabr
         assert "rank 2 is gone" in answer  # from now on
 
 
+def test_a_rank_that_is_killed_while_it_sends(start: Callable[..., Members]) -> None:
+    group = start(2)
+    group.start(members.sends_forever)
+    time.sleep(0.5)
+    group.kill(1)
+    assert "rank 1 is gone" in group.answers([0])[0]
+
+
 @pytest.mark.parametrize("call", ["barrier", "recv"])
 def test_a_rank_that_is_stopped(start: Callable[..., Members], call: str) -> None:
     group = start(2, "libfabric")

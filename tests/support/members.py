@@ -520,6 +520,17 @@ def reduces_forever(comm: Communicator) -> None:
         comm.all_reduce(array, out=array)
 
 
+def sends_forever(comm: Communicator) -> None:
+    """Exchange messages with another rank, most of which lie where they are until they are read."""
+    mine, got = np.ones(1 << 21), np.zeros(1 << 21)
+    while True:
+        sends = [comm.start_send(mine, 1 - comm.rank) for _ in range(4)]
+        for _ in sends:
+            comm.recv(got)
+            assert (got == 1).all()
+        wait_all(sends)
+
+
 def leaves(comm: Communicator) -> None:
     comm.close()
     comm.close()

@@ -2,9 +2,19 @@
 #include "collectives/mesh.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <utility>
 
+#include "collectives/mesh_seal.h"
 #include "collectives/message_request.h"
 #include "members.h"
 
@@ -63,6 +73,29 @@ Request Post(Mesh* mesh, int source, int tag, std::string* into) {
   EXPECT_TRUE(mesh->Receive(source, tag, into->data(), into->size(), &request).ok());
   return request;
 }
+
+Request Start(Mesh* mesh, int peer, int tag, const std::string& bytes) {
+  Request request;
+  const Status started = mesh->Send(peer, tag, bytes, false, &request);
+  EXPECT_TRUE(started.ok()) << started.message();
+  return request;
+}
+
+// Lets the kernel refuse this thread, and those that it starts, to read memory of processes.
+bool ForbidReading() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter = {std::size(program), program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+// More than is copied of messages that nobody waits for.
+constexpr size_t kBeyondEarly = 12'000'000;
 
 // A group, by its meshes.
 struct Meshes {
@@ -180,6 +213,127 @@ TEST(MeshTest, MessagesOfAnySizeInBothDirections) {
   }));
 }
 
+TEST(MeshTest, AStartedSendNeedsItsBytesUntilTheyAreReceived) {
+  const Meshes meshes(2);
+  std::string sent = Bytes(kBeyondEarly, 1);
+  std::string into(sent.size(), '-');
+  const Request request = Start(meshes[0], 1, 1, sent);
+  ASSERT_NE(request, nullptr);
+  EXPECT_EQ(request->Wait({Now() + kMillisecond, nullptr}).code(), Code::kDeadlineExceeded);
+  sent.back() = '!';  // which nobody may do
+  ASSERT_TRUE(Post(meshes[1], 0, 1, &into)->Wait(Soon()).ok());
+  EXPECT_TRUE(into == sent);
+  EXPECT_TRUE(request->Wait(Soon()).ok());
+}
+
+void StartManyInBothDirections() {
+  const Meshes meshes(2);
+  ExpectOk(meshes.members.Each([&](int rank) {
+    const int other = 1 - rank;
+    constexpr size_t kSizes[] = {65'536, 262'145, 1'000'000, 700'000};
+    constexpr int kCount = 24;
+    for (const bool posted_first : {true, false}) {
+      std::vector<std::string> sent;
+      std::vector<std::string> got;
+      std::vector<Request> requests;
+      for (int i = 0; i < kCount; ++i) {
+        sent.push_back(Bytes(kSizes[i % std::size(kSizes)] + static_cast<size_t>(i), rank + i));
+        got.push_back(std::string(sent.back().size(), '-'));
+      }
+      const auto post = [&] {
+        for (std::string& each : got) requests.push_back(Post(meshes[rank], other, 1, &each));
+      };
+      if (posted_first) post();
+      for (const std::string& each : sent) {
+        if (Request started = Start(meshes[rank], other, 1, each)) requests.push_back(started);
+      }
+      if (!posted_first) post();
+      for (const Request& request : requests) RDMA_RETURN_IF_ERROR(request->Wait(Soon()));
+      for (int i = 0; i < kCount; ++i) {
+        EXPECT_TRUE(got[i] == Bytes(got[i].size(), other + i)) << i;
+      }
+      RDMA_RETURN_IF_ERROR(Send(meshes[rank], other, 2, "done"));
+      Received done;
+      RDMA_RETURN_IF_ERROR(Receive(meshes[rank], other, 2, &done));
+    }
+    return OkStatus();
+  }));
+}
+
+TEST(MeshTest, ManyMessagesInFlight) { StartManyInBothDirections(); }
+
+TEST(MeshTest, ManyMessagesInFlightWhereNoProcessMayReadAnother) {
+  std::thread([] {
+    if (!ForbidReading()) GTEST_SKIP() << "the kernel has no filters of system calls";
+    StartManyInBothDirections();
+  }).join();
+}
+
+TEST(MeshTest, WhatALostMemberDidNotCopyIsLost) {
+  Meshes meshes(2);
+  const std::string large = Bytes(kBeyondEarly, 3);
+  std::string first(large.size(), '-');
+  std::string second(large.size(), '-');
+  const Request began = Start(meshes[1], 0, 1, large);
+  const Request other = Start(meshes[1], 0, 2, large);
+  const Patience soon = Soon();
+  bool found = false;
+  Envelope envelope;
+  ASSERT_TRUE(meshes[0]->Probe(1, 2, &soon, &found, &envelope).ok());
+  meshes.members.groups[1].reset();
+  for (const Request& request : {began, other}) EXPECT_FALSE(request->Wait(Soon()).ok());
+  for (const int tag : {1, 2}) {
+    Request request = Post(meshes[0], 1, tag, tag == 1 ? &first : &second);
+    const Status lost = request->Wait(Soon());
+    EXPECT_EQ(lost.code(), Code::kUnavailable);
+    EXPECT_NE(lost.message().find("rank 1 is gone"), std::string::npos) << lost.message();
+  }
+}
+
+TEST(MeshTest, OnlySealedMemoryIsRead) {
+  const std::string bytes = Bytes(100'000, 1);
+  const auto address = reinterpret_cast<uint64_t>(bytes.data());
+  std::string into(bytes.size(), '-');
+  const auto reads = [&](const SealPlace& seal, uint64_t from) {
+    return ReadSealed(seal, from, into.data(), into.size());
+  };
+  Seal seal;
+  const SealPlace place = seal.place();
+  if (!reads(place, address)) GTEST_SKIP() << "the kernel does not permit it";
+  EXPECT_TRUE(into == bytes);
+  EXPECT_FALSE(reads(place, 4096));
+  EXPECT_FALSE(reads({place.process, 4096, place.value}, address));
+  EXPECT_FALSE(reads({place.process, place.address, place.value + 1}, address));
+  EXPECT_FALSE(reads({}, address));
+  seal.Break();
+  EXPECT_FALSE(reads(place, address));
+  EXPECT_FALSE(reads(seal.place(), address));
+}
+
+TEST(MeshTest, AnotherProcessHasNoSuchSeal) {
+  Seal ours;
+  const std::string bytes(100'000, 'x');
+  std::string into(bytes.size(), '-');
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  ASSERT_GT(child, 0);
+  SealPlace place = ours.place();
+  place.process = static_cast<uint64_t>(child);  // which has all that was here
+  const auto address = reinterpret_cast<uint64_t>(bytes.data());
+  const bool permitted = ReadSealed(place, address, into.data(), into.size());
+  const Seal later;
+  place.address = later.place().address;
+  place.value = later.place().value;
+  EXPECT_FALSE(ReadSealed(place, address, into.data(), into.size()));
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(ReadSealed(place, address, into.data(), into.size()));
+  if (!permitted) GTEST_SKIP() << "the kernel does not permit it";
+}
+
 TEST(MeshTest, AReceiverThatIsFarBehindIsAwaitedButNotForOtherMessages) {
   const Meshes meshes(2);
   const std::string large = Bytes(kMaxUnconsumed + 1'000'000, 1);
@@ -225,13 +379,15 @@ TEST(MeshTest, AReceiveThatIsWithdrawnGetsNoMessage) {
 
 TEST(MeshTest, AMessageThatIsTooLongIsLost) {
   const Meshes meshes(2);
-  for (const size_t length : {size_t{9}, size_t{70'000}, size_t{700'000}}) {
+  for (const size_t length : {size_t{9}, size_t{70'000}, size_t{700'000}, kBeyondEarly}) {
     for (const bool posted_first : {true, false}) {
       std::string into(8, '-');
       Request request;
       if (posted_first) request = Post(meshes[0], 1, 1, &into);
-      ASSERT_TRUE(Send(meshes[1], 0, 1, Bytes(length, 1)).ok());
+      const std::string sent = Bytes(length, 1);
+      const Request sending = Start(meshes[1], 0, 1, sent);
       if (!posted_first) request = Post(meshes[0], 1, 1, &into);
+      if (sending != nullptr) EXPECT_TRUE(sending->Wait(Soon()).ok());
       EXPECT_EQ(request->Wait(Soon()).code(), Code::kInvalidArgument);
       EXPECT_EQ(into, "--------");
     }
