@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
+from rdma_transport.horovod import keras_models
 from rdma_transport.horovod.operations import broadcast, root_of, variable_of
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
 
@@ -93,6 +94,19 @@ def broadcast_global_variables(root_rank: int) -> Any:
             "broadcast_variables(model.weights, root_rank=0)"
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def value_of(result: Any) -> Any:
+    """Return the value of a result; in a version 1 graph, by the default session or Keras'."""
+    if tf.executing_eagerly() or tf.inside_function():
+        return result
+    keras = keras_models.keras2()
+    session = tf.compat.v1.get_default_session()
+    if session is None and keras is not None:
+        session = keras.backend.get_session()
+    if session is None:
+        raise ValueError("there is no session: use this within 'with tf.compat.v1.Session():'")
+    return session.run(result)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):

@@ -47,6 +47,7 @@ from rdma_transport.horovod import (
     stop_timeline,
 )
 from rdma_transport.horovod import broadcast_global_variables as _broadcast_global_variables
+from rdma_transport.horovod.functions import value_of
 from rdma_transport.horovod.keras import callbacks as callbacks
 from rdma_transport.horovod.sync_batch_norm import SyncBatchNormalization
 from rdma_transport.horovod.unsupported import attributes_of
@@ -190,16 +191,9 @@ def load_model(
     )
 
 
-def _value(result: Any) -> Any:
-    """Return the value of a result of version 1 graphs."""
-    if tf.executing_eagerly() or tf.inside_function():
-        return result
-    return tf.compat.v1.keras.backend.get_session().run(result)
-
-
 def broadcast_global_variables(root_rank: int) -> Any:
     """Overwrite all global variables of the version 1 graph by those of rank `root_rank`."""
-    return _value(_broadcast_global_variables(root_rank))
+    return value_of(_broadcast_global_variables(root_rank))
 
 
 def allreduce(
@@ -213,7 +207,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Combine a value with those of the other ranks."""
-    return _value(
+    return value_of(
         operations.allreduce(
             _tensor(value),
             average,
@@ -235,7 +229,7 @@ def allgather(
     value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Concatenate the values of all ranks along the first dimension."""
-    return _value(operations.allgather(_tensor(value), name, process_set=process_set))
+    return value_of(operations.allgather(_tensor(value), name, process_set=process_set))
 
 
 def broadcast(
@@ -245,7 +239,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Return the value of rank `root_rank`."""
-    return _value(operations.broadcast(_tensor(value), root_rank, name, process_set=process_set))
+    return value_of(operations.broadcast(_tensor(value), root_rank, name, process_set=process_set))
 
 
 def reducescatter(
@@ -255,6 +249,6 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Combine a value with those of the other ranks; return this rank's part of its rows."""
-    return _value(
+    return value_of(
         operations.reducescatter(_tensor(value), op=op, name=name, process_set=process_set)
     )

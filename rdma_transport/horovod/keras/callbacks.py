@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdma_transport.horovod import basics, keras_models
-from rdma_transport.horovod.functions import allgather_object, broadcast_variables
+from rdma_transport.horovod.functions import allgather_object, broadcast_variables, value_of
 from rdma_transport.horovod.operations import variable_of
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set
 from rdma_transport.horovod.reduction import Locals
@@ -54,9 +54,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             found = optimizer.variables
             variables += list(found() if callable(found) else found)
         chosen = [each for each in variables if each not in self._local]
-        operation = broadcast_variables(_once(chosen), self.root_rank)
-        if operation is not None:
-            tf.compat.v1.keras.backend.get_session().run(operation)
+        value_of(broadcast_variables(_once(chosen), self.root_rank))
         self.broadcast_done = True
 
 
@@ -183,17 +181,15 @@ def _constant(value: float) -> Callable[[float], float]:
 
 
 def _get(optimizer: Any, name: str) -> float:
-    return float(tf.compat.v1.keras.backend.get_value(variable_of(getattr(optimizer, name))))
+    return float(value_of(variable_of(getattr(optimizer, name))))
 
 
 def _set(optimizer: Any, name: str, value: float) -> None:
     found = variable_of(getattr(optimizer, name))
     if not isinstance(found, tf.Variable):
         setattr(optimizer, name, value)
-    elif tf.executing_eagerly():
-        found.assign(value)
     else:
-        tf.compat.v1.keras.backend.set_value(found, value)
+        value_of(found.assign(value))
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

@@ -20,11 +20,11 @@ assert hvd.mpi_threads_supported()
 assert not hvd.nccl_built()
 assert horovod.__version__
 assert Compression is hvd.Compression
-assert int(_allreduce(tf.constant(1), op=Sum)) == SIZE
 assert (MPI.COMM_WORLD.rank, mpi4py.MPI.COMM_WORLD.size) == (RANK, SIZE)
 # Devices are chosen after init().
 tf.config.set_visible_devices([], "GPU")
 tf.config.threading.set_inter_op_parallelism_threads(2)
+assert int(_allreduce(tf.constant(1), op=Sum)) == SIZE
 
 assert hvd.allreduce([], name="Barrier").shape == (0,)
 variable = tf.Variable([1.0 + RANK])

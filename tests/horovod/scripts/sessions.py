@@ -66,7 +66,6 @@ with tf.Graph().as_default(), tf1.Session() as session:
     assert session.run(dense)[:, 0].tolist() == [0.5, 0.5, 0.0, 1.0]
     session.run(hvd.broadcast_global_variables(1))
     assert session.run(variables) == [10.0, 11.0, 12.0]
-    tf1.keras.backend.set_session(session)
     assert hvd_keras.allreduce(float(RANK)) == 0.5
     assert hvd.broadcast_object(RANK, 1) == 1
     # Ranks that differ are told so.
