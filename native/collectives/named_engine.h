@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/named_calls.h"
+#include "collectives/named_call.h"
 #include "collectives/named_execution.h"
 #include "collectives/named_table.h"
 

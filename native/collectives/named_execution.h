@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "collectives/group.h"
-#include "collectives/named_calls.h"
+#include "collectives/named_call.h"
 #include "collectives/named_table.h"
 #include "collectives/scale.h"
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "collectives/named_calls.h"
+#include "collectives/named_call.h"
 
 namespace rdma_transport::collectives {
 
