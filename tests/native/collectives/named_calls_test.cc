@@ -530,6 +530,36 @@ TEST(NamedCallsStalls, AreLoggedAndFailOnAllMembersThatWait) {
   EXPECT_NE(lines[0].find("did not call them: 'late' for rank 5"), std::string::npos) << lines[0];
 }
 
+// A member that does not take part in rounds at all, like one whose process was stopped.
+TEST(NamedCallsStalls, AMemberThatDoesNotAnswerEndsTheGroup) {
+  NamedOptions options;
+  options.ranks = {4, 5};
+  options.stall_warning = 0;
+  options.stall_timeout = 300 * kMillisecond;
+  const Ends ends(2, options);
+  std::atomic<bool> failed{false};
+  const std::vector<Status> results = ends.Each([&](int rank) {
+    NamedCalls* const calls = ends.calls[rank].get();
+    Status first;
+    {
+      Pending pending(calls);
+      pending.Start(Barrier("first"), [&](const Status& status, const NamedResult&) {
+        first = status;
+        while (rank == 1 && !failed.load()) std::this_thread::yield();
+      });
+    }
+    EXPECT_TRUE(first.ok()) << first.message();
+    const Status second = RunOne(calls, Barrier("second"));
+    failed.store(true);
+    return second;
+  });
+  EXPECT_EQ(results[0].code(), Code::kDeadlineExceeded);
+  EXPECT_NE(results[0].message().find("rank 5 did not answer for"), std::string::npos)
+      << results[0].message();
+  EXPECT_EQ(results[1].code(), Code::kUnavailable);
+  EXPECT_NE(results[1].message().find("rank 4 is gone"), std::string::npos) << results[1].message();
+}
+
 TEST(NamedCallsEnd, AMemberThatIsGoneEndsTheCallsOfAllOthers) {
   Ends ends(3);
   std::atomic<int> waiting{0};
