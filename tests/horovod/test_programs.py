@@ -11,7 +11,7 @@ def test_keras_3() -> None:
 
 @pytest.mark.parametrize("kind", ["new", "legacy"])
 def test_tf_keras(kind: str) -> None:
-    run("tf_keras", TF_USE_LEGACY_KERAS="1", KIND=kind)
+    run("keras2", TF_USE_LEGACY_KERAS="1", KIND=kind)
 
 
 def test_version_1_sessions() -> None:

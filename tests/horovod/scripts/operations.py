@@ -47,9 +47,13 @@ equal(variable, [2, 4])
 with tf.GradientTape(persistent=True) as tape:
     tape.watch(mine)
     total = hvd.allreduce(mine, op=hvd.Sum)
+    rows = hvd.allgather(mine)
+    copy = hvd.broadcast(mine, 1)
     parts = hvd.reducescatter(tf.concat([mine, mine[:1]], 0))
 equal(tape.gradient(total, mine, tf.constant([1.0, 2.0])), [3, 6])
-equal(tape.gradient(parts, mine), [2 / 3, 1 / 3])
+equal(tape.gradient(rows, mine, tf.range(6.0) * (RANK + 1)), tf.range(2.0 * RANK, 2 * RANK + 2) * 2)
+equal(tape.gradient(copy, mine, mine), [2, 4] if RANK == 1 else [0, 0])
+equal(tape.gradient(parts, mine), [2, 1])
 
 # Process sets.
 group = second if RANK == 1 else first

@@ -13,7 +13,7 @@ from data import BATCH, STEPS, assert_equal, data_of
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 keras: Any = tf.keras
-assert keras.__version__.startswith("2")
+assert "tf_keras" in keras.__name__
 OPTIMIZERS = keras.optimizers.legacy if os.environ["KIND"] == "legacy" else keras.optimizers
 
 
@@ -99,7 +99,9 @@ if RANK == 1:
     x[0] = np.inf
 model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
 assert same_everywhere(model)
-assert int(model.optimizer.iterations) == STEPS - 1
+steps = hvd.allgather_object(int(model.optimizer.iterations))
+assert steps[0] == steps[1] < STEPS, steps
+assert all(np.isfinite(each).all() for each in model.get_weights())
 
 layer, oracle = hvd.SyncBatchNormalization(), keras.layers.BatchNormalization()
 values = tf.constant(np.random.default_rng(0).normal(size=(6 * SIZE, 3)).astype(np.float32))
