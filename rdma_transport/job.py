@@ -27,6 +27,8 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 # At the end of what a rank prints that fails only because another one ended before.
 _SECONDARY = re.compile(r"\brank \d+ is gone\b")
+# What TensorFlow logs when all is well.
+_CHATTER = re.compile(r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl")
 _LINES = 10  # of its errors that are repeated
 _LONGEST = 300  # characters of each
 _NO_INIT = (
@@ -118,7 +120,7 @@ class Job:
         prefix = f"[{self._starts[local].rank}] "
         for line in source:
             text = line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
-            if target is sys.stderr and text.strip():
+            if target is sys.stderr and text.strip() and not _CHATTER.match(text):
                 self._last[local].append(text.rstrip()[:_LONGEST])
             with self._output, contextlib.suppress(OSError, ValueError):
                 target.write(f"{prefix}{text}\n")

@@ -12,11 +12,14 @@ import pytest
 VARIANTS = {"verbs", "libfabric", "mixed", "checksums", "little memory", "no static edges"}
 # How the names of some begin that stay in `make test`.
 EXAMPLES = (
+    "tests/horovod/test_failures.py::test_a_rank_that_fails_ends_the_job[exception",
     "tests/plugin/test_aborts.py::test_it_ends_as_over_grpc[crossing-one]",
     "tests/plugin/test_aborts.py::test_it_ends_as_over_grpc[functions]",
     "tests/plugin/test_ownership.py::test_no_use_of_a_received_tensor_writes_into_it[a middle]",
     "tests/plugin/test_zero_copy.py::test_a_front_end_learns_the_same_without_a_copy[functions]",
     "tests/plugin/test_zero_copy.py::test_functions_are_static_from_their_first_step[functions-5]",
+    "tests/rdma_transport/test_run_horovod.py::test_a_rank_without_init_fails_the_job",
+    "tests/rdma_transport/test_run_horovod.py::test_mpi4py_beside_another_communicator",
 )
 # How the names of those begin that do not.
 NAMES = (
@@ -29,6 +32,7 @@ NAMES = (
     "tests/graph_analyzer/test_memory.py::test_a_graph_of_ten_thousand_nodes_is_analyzed",
     "tests/graph_analyzer/test_memory.py::test_with_too_many_edges_the_peak_is_the_sum",
     "tests/graph_analyzer/test_models.py",
+    "tests/horovod/test_failures.py",
     "tests/hosts/",
     "tests/plugin/test_aborts.py",
     "tests/plugin/test_data_service.py",
@@ -53,6 +57,7 @@ NAMES = (
     "tests/rdma_transport/test_doctor_libfabric.py",
     "tests/rdma_transport/test_doctor_peer.py",
     "tests/rdma_transport/test_run.py",
+    "tests/rdma_transport/test_run_horovod.py",
     "tests/rdma_transport/test_timeline.py",
     "tests/rdma_transport/test_viewer.py",
     "tests/support/",
