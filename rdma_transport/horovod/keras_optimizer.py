@@ -113,8 +113,6 @@ class _Keras2(DistributedKerasOptimizer):
 
     def _taken(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         state = self._distributed_state
-        if state.reduced:  # one of the other methods calls this one
-            return list(gradients)
         reduced = self._reduced(gradients, variables)
         state.reduced = True
         return reduced

@@ -168,7 +168,9 @@ class Accumulator:
             for total, each in zip(self._sums, dense, strict=True)
             if total is not None
         ]
-        with tf.control_dependencies([self.counter.assign_add(1), *added]):
+        # A step that was due and was not taken, for a gradient that is not finite, is over.
+        counted = self.counter.assign(self.counter % self.passes + 1)
+        with tf.control_dependencies([counted, *added]):
             due = tf.equal(self.counter.read_value(), self.passes)
             sums = [None if each is None else each.read_value() for each in self._sums]
 
