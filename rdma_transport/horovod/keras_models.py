@@ -34,20 +34,49 @@ def is_distributed(optimizer: Any) -> bool:
     )
 
 
-@functools.cache
-def follow() -> None:
-    """Change two methods of Keras 3 for distributed optimizers.
+class _Variables(list[Any]):
+    """The variables of an optimizer, which programs for Keras 2 get by a call."""
 
-    Losses are scaled by an optimizer around the distributed one, which skips steps whose gradients
-    are not finite: it must see reduced gradients, since all ranks must skip the same steps. XLA
-    cannot compile the reduction, so the training step is left to TensorFlow.
+    def __call__(self) -> list[Any]:
+        return self
+
+
+def follow() -> None:
+    """Change methods of Keras 3, if it is imported, for distributed training. Once.
+
+    - Losses are scaled by an optimizer around the distributed one, which skips steps whose
+      gradients are not finite: it must see reduced gradients, since all ranks must skip the same
+      steps.
+    - XLA cannot compile the reduction, so the training step is left to TensorFlow.
+    - ``optimizer.variables()`` and ``compile(experimental_run_tf_function=False)``, which most
+      programs for Horovod have, work as in Keras 2.
     """
+    if keras3() is not None:
+        _change()
+
+
+@functools.cache
+def _change() -> None:
     keras = keras3()
     outer = keras.optimizers.LossScaleOptimizer
     outer.apply = _reducing_first(outer.apply)
+    base = sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
+    variables = base.variables.fget
+    base.variables = property(lambda self: _Variables(variables(self)), doc=variables.__doc__)
+    trainer = sys.modules["keras.src.trainers.trainer"].Trainer
+    trainer.compile = _without_old_option(trainer.compile)
     if keras.backend.backend() == "tensorflow":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"].TensorFlowTrainer
         trainer.make_train_function = _without_xla(trainer.make_train_function)
+
+
+def _without_old_option(compile_model: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(compile_model)
+    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("experimental_run_tf_function", None)
+        compile_model(self, *args, **kwargs)
+
+    return changed
 
 
 def _reducing_first(apply: Callable[..., None]) -> Callable[..., None]:

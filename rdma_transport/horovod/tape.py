@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdma_transport.horovod import keras_models
 from rdma_transport.horovod.compression import Compression
 from rdma_transport.horovod.operations import Average
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set
@@ -62,6 +63,7 @@ def _distributed(tape: Any, reduction: Reduction) -> Any:
     """Return a tape that shares the state of `tape`, which stays as it is."""
     if isinstance(tape, _Distributed):
         raise ValueError("this tape is distributed already")
+    keras_models.follow()
     kind: type = type(tape)
     made: Any = object.__new__(_class_of(kind))
     made.__dict__ = tape.__dict__

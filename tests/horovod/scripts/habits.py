@@ -41,7 +41,7 @@ def step(first: bool) -> tuple[tf.Tensor, tf.Tensor]:
     optimizer.apply_gradients(zip(gradients, [variable, large], strict=True))
     if first:
         hvd.broadcast_variables([variable, large], root_rank=0)
-        hvd.broadcast_variables(optimizer.variables, root_rank=0)
+        hvd.broadcast_variables(optimizer.variables(), root_rank=0)
     return hvd.allreduce(loss), hvd.allreduce(tf.cast(RANK, tf.float32))
 
 

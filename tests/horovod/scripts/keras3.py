@@ -125,7 +125,8 @@ assert np.isfinite(weights[0][0]).all()
 # A scheduled rate, which rises from that of one rank.
 model = plain_model(0)
 x, y = data_of(RANK, SIZE)
-model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+model.compile(loss="mse", optimizer=optimizer, experimental_run_tf_function=False)
 rates = model.fit(
     x,
     y,
