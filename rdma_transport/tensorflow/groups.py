@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 from rdma_transport.collectives import Communicator, Ranks
 from rdma_transport.collectives.communicator import TIMEOUT
+from rdma_transport.settings import read
 from rdma_transport.tensorflow import library
 
 
@@ -138,7 +140,15 @@ def _publish(made: Communicator, members: tuple[int, ...]) -> Group:
 
 
 def _stall_times() -> tuple[float, float]:
-    return 60.0, 0.0
+    """The settings for named calls, in seconds."""
+    found = read()
+    return seconds(found.value("STALL_WARNING")), seconds(found.value("STALL_TIMEOUT"))
+
+
+def seconds(duration: str) -> float:
+    """Return the value of a valid setting, such as 500ms, in seconds."""
+    number, unit = re.fullmatch(r"([\d.]+)\s*([a-z]*)", duration.strip()).groups()  # type: ignore
+    return float(number) * {"": 0.0, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60}[unit]
 
 
 def _is_connected() -> bool:

@@ -91,6 +91,7 @@ def test_training_is_that_of_one_process(group: Members) -> None:
 def test_a_killed_rank_is_named() -> None:
     group = members.members(3)
     try:
+        group.run(members.meets)
         group.start(members.waits, ranks=[0, 1])
         group.kill(2)
         for answer in group.answers([0, 1]):
