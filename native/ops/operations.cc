@@ -1,6 +1,9 @@
 // The operations, as TensorFlow's graphs have them. All are stateful: TensorFlow neither merges two
 // of them, nor computes one while it optimizes a graph, nor removes one from a function.
 //
+// As operations that communicate, they may report Unavailable: of others, TensorFlow makes that an
+// Internal error.
+//
 // `group` is the number of NamedCalls::Find(). `tensor_name` is the name of a call; if it is empty,
 // that is the name of the node. Factors are decimal numbers, since an attribute "float" has only 32
 // bits.
@@ -25,7 +28,11 @@ using tensorflow::shape_inference::ShapeHandle;
       .Attr("average: bool = false")                   \
       .Attr("prescale: string = '1'")                  \
       .Attr("postscale: string = '1'")
-#define RDMA_TRANSPORT_CALL Attr("group: int = 0").Attr("tensor_name: string = ''").SetIsStateful()
+#define RDMA_TRANSPORT_CALL             \
+  Attr("group: int = 0")                \
+      .Attr("tensor_name: string = ''") \
+      .SetIsStateful()                  \
+      .SetIsDistributedCommunication()
 
 absl::Status SameShapes(InferenceContext* context) {
   for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from typing import Any
 
 from rdma_transport.collectives import Communicator, Ranks
 from rdma_transport.collectives.communicator import TIMEOUT
-from rdma_transport.settings import read
 from rdma_transport.tensorflow import library
 
 
@@ -133,22 +131,10 @@ def _publish(made: Communicator, members: tuple[int, ...]) -> Group:
     inside = made.rank in members
     own = made.split(0 if inside else None, members.index(made.rank) if inside else 0)
     if own is not None:
-        _state.named.append(own._raw.publish(number, list(members), *_stall_times()))
+        _state.named.append(own._raw.publish(number, list(members)))
     group = Group(number, members, members.index(made.rank) if inside else -1)
     _state.groups[number] = group
     return group
-
-
-def _stall_times() -> tuple[float, float]:
-    """The settings for named calls, in seconds."""
-    found = read()
-    return seconds(found.value("STALL_WARNING")), seconds(found.value("STALL_TIMEOUT"))
-
-
-def seconds(duration: str) -> float:
-    """Return the value of a valid setting, such as 500ms, in seconds."""
-    number, unit = re.fullmatch(r"([\d.]+)\s*([a-z]*)", duration.strip()).groups()  # type: ignore
-    return float(number) * {"": 0.0, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60}[unit]
 
 
 def _is_connected() -> bool:
