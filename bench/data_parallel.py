@@ -178,6 +178,7 @@ def _variables(system: str, rank: int, layout: Layout, addresses: Sequence[str])
         host, _, port = addresses[0].rpartition(":")
         own |= {f"HOROVOD_{name}": value for name, value in place.items()}
         own |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+        own |= {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}  # it counts pauses, too
         own |= {"HOROVOD_GLOO_RENDEZVOUS_ADDR": host, "HOROVOD_GLOO_RENDEZVOUS_PORT": port}
         own |= {"HOROVOD_GLOO_IFACE": "lo" if layout.hosts == 1 else "eth0"}
         own |= {"HOROVOD_HOSTNAME": addresses[rank].rpartition(":")[0]}
