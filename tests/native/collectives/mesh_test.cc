@@ -401,7 +401,7 @@ TEST(MeshTest, AMessageThatIsTooLongIsLost) {
 TEST(MeshTest, AMemberThatLeavesInOrderEndsNoReceiveFromAnyMember) {
   Meshes meshes(3);
   std::string into(4, '-');
-  const std::string large = Bytes(5'000'001, 3);
+  const std::string large = Bytes(kBeyondEarly + 1, 3);
   const Request any = Post(meshes[0], kAny, 9, &into);
   const Request from_it = Post(meshes[0], 1, 9, &into);
   Request sending;
