@@ -83,7 +83,8 @@ class Members {
  public:
   explicit Members(int size)
       : Members(std::vector<FabricNames>(static_cast<size_t>(size), {FabricSettings().fabric})) {}
-  explicit Members(const std::vector<FabricNames>& fabrics) {
+  // `spin`: how long groups spin before they sleep.
+  explicit Members(const std::vector<FabricNames>& fabrics, Nanos spin = kSpin) {
     for (const FabricNames& names : fabrics) devices_.emplace_back(names);
     const int size = static_cast<int>(fabrics.size());
     std::vector<std::unique_ptr<collectives::Mesh>> meshes(size);
@@ -101,7 +102,7 @@ class Members {
     for (auto& mesh : meshes) {
       const Status ready = mesh->WaitReady({Now() + kSoon, nullptr});
       if (!ready.ok()) throw std::runtime_error(ready.message());  // which ends the test
-      groups.push_back(std::make_unique<collectives::Group>(std::move(mesh), kSpin));
+      groups.push_back(std::make_unique<collectives::Group>(std::move(mesh), spin));
     }
   }
 
