@@ -143,8 +143,8 @@ def serve(
         kind.register("registry", callable=lambda: registry)
         key = secrets.token_bytes(32)
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        manager = kind(("", 0), key).get_server()
-        threading.Thread(target=manager.serve_forever, daemon=True).start()
+        manager = kind((host, 0), key).get_server()
+        threading.Thread(target=_serve, args=(manager,), daemon=True).start()
         TfDataServiceConfig(
             *(dispatchers, size // dispatchers, dispatcher_side, host),
             *(manager.address[1], key.hex(), timeout),
@@ -168,6 +168,11 @@ def serve(
     if manager is not None:
         time.sleep(10 * _POLL)  # for the other ranks to see it
         manager.stop_event.set()
+
+
+def _serve(manager: Any) -> None:
+    with contextlib.suppress(SystemExit):  # it ends its process, usually
+        manager.serve_forever()
 
 
 def _has_dispatcher(config: TfDataServiceConfig, rank: int) -> bool:
