@@ -116,7 +116,12 @@ class Reduction:
 
     def _local(self, gradient: Any) -> Any:
         """The losses of ranks are averaged, so a local gradient is that of one part of the sum."""
-        return gradient / self.process_set.size() if self.scale_local_gradients else gradient
+        if not self.scale_local_gradients:
+            return gradient
+        size = self.process_set.size()
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
+        return gradient / size
 
 
 def _without_factors(options: dict[str, Any]) -> dict[str, Any]:
