@@ -39,9 +39,16 @@ def _reduction_of(operation: Any) -> dict[str, Any]:
     }
 
 
+def _typed(operation: Any, gradients: tuple[Any, ...]) -> list[Any]:
+    """Return gradients in the type of the outputs: a user may give one of them in another."""
+    kinds = [output.dtype for output in operation.outputs]
+    return [tf.cast(each, kind) for each, kind in zip(gradients, kinds, strict=False)]
+
+
 def _of_all_reduce(operation: Any, *gradients: Any) -> list[Any]:
     group = group_of(operation.get_attr("group"))
-    return grouped_all_reduce(list(gradients), group=group, **_reduction_of(operation))
+    given = _typed(operation, gradients)
+    return grouped_all_reduce(given, group=group, **_reduction_of(operation))
 
 
 def _of_reduce_scatter(operation: Any, *gradients: Any) -> list[Any]:
@@ -50,7 +57,7 @@ def _of_reduce_scatter(operation: Any, *gradients: Any) -> list[Any]:
     scale = reduction["prescale"] * reduction["postscale"]
     if reduction["op"] == "average":
         scale /= group.size
-    gathered = grouped_all_gather(list(gradients), group=group)
+    gathered = grouped_all_gather(_typed(operation, gradients), group=group)
     return [each if scale == 1.0 else each * tf.cast(scale, each.dtype) for each in gathered]
 
 
@@ -62,7 +69,7 @@ def _of_all_gather(operation: Any, *gradients: Any) -> list[Any]:
         table = all_gather(tf.expand_dims(own, 0), group=group)
     else:
         table = tf.expand_dims(rows, 1)
-    reduced = grouped_all_reduce(list(gradients[:-1]), group=group)
+    reduced = grouped_all_reduce(_typed(operation, gradients[:-1]), group=group)
     first = tf.reduce_sum(table[: group.rank], 0)
     last = first + table[group.rank]
     return [each[first[i] : last[i]] for i, each in enumerate(reduced)]
