@@ -7,6 +7,7 @@ from .benchmarks import Where
 from .data_parallel import ALONE, BESIDE, OURS, Found, Layout, measure
 from .data_parallel_cases import FIT, batch_of, bytes_of
 from .report import Result, Row, times_of
+from .support.exit import NotAvailableError
 
 NOTES = (
     "unhidden: what a step takes longer than that of the same ranks without reductions. bytes "
@@ -29,7 +30,12 @@ def data_parallel(
     for index, layout in enumerate(layouts):
         bar = where.bar.section(index, len(layouts))
         systems = [ALONE] if layout.ranks == 1 else [OURS, *beside]
-        found, skipped, failed = measure(layout, systems, cases, rounds, bar.at, where.environment)
+        try:
+            measured = measure(layout, systems, cases, rounds, bar.at, where.environment)
+        except NotAvailableError as error:
+            result.notes.append(f"{layout.name} was skipped: {error}.")
+            continue
+        found, skipped, failed = measured
         result.rows += rows_of(layout, cases, systems, found)
         for what, why in skipped.items():
             system, _, of_case = what.partition(", ")
@@ -40,6 +46,8 @@ def data_parallel(
         for what, why in failed.items():
             text = f"{layout.name}: {what}: {why}"
             (result.problems if "rdma" in what else result.notes).append(text)
+    if not result.rows:
+        raise NotAvailableError(" ".join([*result.problems, *result.notes]))
     if any(layout.oversubscribed for layout in layouts):
         result.notes.append("oversubscribed: more ranks than processors, which wait for turns.")
     result.notes += NOTES

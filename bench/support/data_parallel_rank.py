@@ -203,7 +203,7 @@ def fitted(system: Alone) -> tuple[Steps, Steps]:
 
 
 def sent() -> int:
-    """The bytes that left this rank, by the transport or by any interface of its host."""
+    """The bytes that left by any interface of this host, of all its ranks."""
     with open("/proc/thread-self/net/dev") as file:
         return sum(int(line.split(":")[1].split()[8]) for line in file.readlines()[2:])
 
@@ -230,12 +230,13 @@ def answer(request: dict[str, Any], steps: tuple[Steps, Steps]) -> dict[str, Any
     """Take steps, both kinds in turns."""
     reduced, alone = steps
     found: dict[str, Any] = {"reduced": [], "alone": [], "sent": 0.0}
+    senders = request["steps"] * int(os.environ["LOCAL_WORLD_SIZE"])
     left = request["steps"]
     while left > 0:
         count = min(left, BLOCK)
         before = sent()
         found["reduced"] += reduced(count)
-        found["sent"] += (sent() - before) / request["steps"]
+        found["sent"] += (sent() - before) / senders
         found["alone"] += alone(count)
         left -= count
     return found

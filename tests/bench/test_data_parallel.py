@@ -66,9 +66,9 @@ def run(*words: str) -> dict[str, Any]:
 
 
 def test_two_ranks_beside_a_strategy() -> None:
-    result = run("--ranks", "1,2", "--models", f"variables,{FIT}", "--compare", "strategy-rdma,ddp")
+    result = run("--ranks", "1,2", "--models", f"gru,{FIT}", "--compare", "strategy-rdma,ddp")
     systems = {(row["test"].split(",")[0], row["name"], row["protocol"]) for row in result["rows"]}
-    for case in ("variables", FIT):
+    for case in ("gru", FIT):
         assert ("1", case, ALONE) in systems
         assert ("2", case, OURS) in systems
         assert ("2", case, "strategy-rdma") in systems
