@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from bench.support.ports import free_port
+from rdma_transport import wheels
+from rdma_transport.tensorflow import library
 from tests.support import tensorflow_members as members
 from tests.support.deadlines import patient
 from tests.support.members import Error, Members
 
-pytestmark = pytest.mark.timeout(patient(90))
+pytestmark = [pytest.mark.timeout(patient(90)), pytest.mark.xdist_group("tensorflow_ops")]
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -36,7 +38,7 @@ def test_gradients(group: Members, mode: str) -> None:
 
 
 def test_iterations_of_loops_do_not_meet(group: Members) -> None:
-    group.run(members.loops, 12)
+    group.run(members.loops, 5)
 
 
 def test_a_function_that_is_called_twice(group: Members) -> None:
@@ -88,18 +90,15 @@ def test_training_is_that_of_one_process(group: Members) -> None:
     assert all(each == weights[0] for each in weights)
 
 
-def test_a_killed_rank_is_named() -> None:
-    group = members.members(3)
-    try:
-        group.run(members.meets)
-        group.start(members.waits, ranks=[0, 1])
-        group.kill(2)
-        for answer in group.answers([0, 1]):
-            assert isinstance(answer, Error)
-            assert answer.startswith("UnavailableError")
-            assert "rank 2" in answer
-    finally:
-        group.end()
+def test_a_killed_rank_is_named(group: Members) -> None:
+    """The last one that uses the group."""
+    last = group.size - 1
+    group.start(members.waits, ranks=range(last))
+    group.kill(last)
+    for answer in group.answers(range(last)):
+        assert isinstance(answer, Error)
+        assert answer.startswith("UnavailableError")
+        assert f"rank {last} is gone" in answer
 
 
 SCRIPT = """
@@ -144,3 +143,10 @@ def test_no_rank_hangs_at_exit_after_an_exception_on_another(waits: str) -> None
     assert ranks[0].returncode == int(waits)
     if waits == "1":
         assert "rank 1" in lines[0].splitlines()[-1]
+
+
+def test_a_library_that_does_not_fit_is_no_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    library.operations.cache_clear()
+    monkeypatch.setattr(wheels, "refusal", lambda: "built for TensorFlow 2.99")
+    with pytest.raises(RuntimeError, match=r"2\.99"):
+        library.operations()

@@ -4,6 +4,7 @@ import concurrent.futures
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,8 @@ def reductions(dtype: str, seed: int) -> list[tuple[Any, Call, list[Any]]]:
         arrays = of_all(lambda _, shape=shape: shape, dtype, seed)  # type: ignore[misc]
         for op, known in OPS.items():
             if dtype.startswith("complex") and op in ("min", "max"):
+                continue
+            if shape != (5, 3) and op != "sum":
                 continue
             total = combined(arrays, known)
             made.append((arrays[rank], lambda x, op=op: rt.all_reduce(x, op), [total]))
@@ -190,7 +193,7 @@ def loops(iterations: int) -> None:
     rank, size = rt.world().rank, rt.world().size
     total = size * (size + 1) / 2
     expected = [[total + size * i + total * j for j in range(3)] for i in range(iterations)]
-    for _ in range(3):
+    for _ in range(2):
         np.testing.assert_array_equal(compute(tf.constant(rank + 1.0)), expected)
 
 
@@ -349,12 +352,8 @@ def times_out_once() -> None:
         assert (session.run(again) == size * (size + 1) / 2).all()
 
 
-def meets() -> None:
-    rt.barrier()
-
-
 def waits() -> None:
-    rt.all_reduce(tf.zeros([10]), name="of those that live")
+    tf.function(lambda: rt.all_reduce(tf.zeros([10])))()
 
 
 def refusals() -> None:
@@ -418,7 +417,13 @@ def groups() -> None:
 
 
 def large(count: int) -> None:
+    """Large tensors lie in memory that the other ranks map."""
     rank, size = rt.world().rank, rt.world().size
+    address = tf.fill([count], 1.0).numpy().__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(each, 16) for each in line.split()[0].split("-"))
+        if first <= address < last:
+            assert "memfd:" in line
     x = tf.fill([count], rank + 1.0)
     assert (rt.all_reduce(x).numpy() == size * (size + 1) / 2).all()
 
