@@ -37,6 +37,7 @@ class Mesh {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  const std::shared_ptr<fabric::Device>& device() const { return device_; }
 
   // Returns the address that member `peer` passes to its Connect(); empty for this member.
   std::string Address(int peer) const;

@@ -4,7 +4,9 @@
 #include <mutex>
 #include <utility>
 
+#include "base/log.h"
 #include "collectives/named_engine.h"
+#include "collectives/shared_arena.h"
 
 namespace rdma_transport::collectives {
 namespace {
@@ -29,10 +31,17 @@ struct NamedCalls::State {
 };
 
 NamedCalls::NamedCalls(std::unique_ptr<Group> group, NamedOptions options)
-    : state_(std::make_unique<State>(std::move(group), std::move(options))) {}
+    : state_(std::make_unique<State>(std::move(group), std::move(options))) {
+  const Status attached = SharedArena::Get().Attach(mesh());
+  if (!attached.ok()) Log(LogLevel::kWarning, "large arrays are copied: " + attached.message());
+}
 
 NamedCalls::~NamedCalls() {
-  if (!state_->engine.Ours()) state_.release();  // in a forked child nothing may be destroyed
+  if (state_->engine.Ours()) {
+    SharedArena::Get().Detach(mesh());
+  } else {
+    state_.release();  // in a forked child nothing may be destroyed
+  }
 }
 
 int NamedCalls::rank() const { return state_->engine.group()->rank(); }

@@ -81,6 +81,7 @@ void Arena::ReleaseEmptySlabs(bool (*chosen)(const Slab&)) {
   }
   for (Slab& slab : released) {
     const uint64_t length = slab.region->length();
+    if (released_ != nullptr) released_(*slab.region);
     slab.region = nullptr;
     budget_->Give(length);
   }

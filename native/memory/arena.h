@@ -47,6 +47,11 @@ class Arena {
   // Sets what is called with each new slab before it is used. If it returns an error, the first one
   // is logged, and the slab is used all the same. It may be set at any time.
   void SetPrepare(std::function<Status(fabric::Region* slab)> prepare);
+  // Sets what is called with each slab before it is returned to the system. Call it before the
+  // arena is used.
+  void SetReleased(std::function<void(const fabric::Region& slab)> released) {
+    released_ = std::move(released);
+  }
 
   // Returns at least `length` bytes, aligned to 64 bytes. Returns null if `length` is 0, the budget
   // or the memory is exhausted, or the process is a forked child.
@@ -97,7 +102,8 @@ class Arena {
   Arena* neighbor_ = nullptr;
   std::function<void()> reclaim_;
   std::function<Status(fabric::Region*)> prepare_;  // guarded by grow_mu_
-  bool prepare_failed_logged_ = false;              // and so is this
+  std::function<void(const fabric::Region&)> released_;
+  bool prepare_failed_logged_ = false;  // and so is this
   std::atomic<uintptr_t> base_{~uintptr_t{0}};
 
   std::mutex grow_mu_;     // held while the arena grows; acquired before mu_

@@ -1,0 +1,104 @@
+#include "collectives/shared_arena.h"
+
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "fabric/host/memory_file.h"
+
+namespace rdma_transport::collectives {
+namespace {
+
+// How long a slab of a large array stays empty before it is returned to the system.
+constexpr Nanos kTrimInterval = 5 * kSecond;
+
+uint64_t ArenaLimit() {
+  Settings settings;
+  std::vector<std::string> warnings;
+  const Status loaded = LoadSettings(environ, &settings, &warnings);
+  return loaded.ok() && settings.arena_size != 0 ? settings.arena_size
+                                                 : fabric::host::TotalMemory() / 4 * 3;
+}
+
+}  // namespace
+
+SharedArena& SharedArena::Get() {
+  static auto* arena = new SharedArena;
+  return *arena;
+}
+
+SharedArena::Place* SharedArena::PlaceOfLocked(const std::shared_ptr<fabric::Device>& device) {
+  for (Place* place = first_.load(); place != nullptr; place = place->next) {
+    if (place->device == device) return place;
+  }
+  auto* place = new Place;
+  place->device = device;
+  place->arena = std::make_unique<memory::Arena>(device.get(), ArenaLimit());
+  place->arena->SetPrepare([this, place](fabric::Region* slab) { return Share(place, *slab); });
+  place->arena->SetReleased([this, place](const fabric::Region& slab) { Withdraw(place, slab); });
+  place->next = first_.load();
+  first_.store(place);
+  return place;
+}
+
+Status SharedArena::Attach(Mesh* mesh) {
+  bool near = false;
+  for (int peer = 0; peer < mesh->size(); ++peer) {
+    near = near || (peer != mesh->rank() && !mesh->Remote(peer));
+  }
+  if (!near) return OkStatus();
+  std::lock_guard<std::mutex> lock(mu_);
+  Place* const place = PlaceOfLocked(mesh->device());
+  meshes_[mesh] = place;
+  for (const auto& [key, length] : place->slabs) RDMA_RETURN_IF_ERROR(mesh->Share(key, length));
+  return OkStatus();
+}
+
+void SharedArena::Detach(Mesh* mesh) {
+  std::lock_guard<std::mutex> lock(mu_);
+  meshes_.erase(mesh);
+}
+
+Status SharedArena::Share(Place* place, const fabric::Region& slab) {
+  std::lock_guard<std::mutex> lock(mu_);
+  place->slabs[slab.key()] = slab.length();
+  for (const auto& [mesh, its] : meshes_) {
+    if (its == place) mesh->Share(slab.key(), slab.length()).IgnoreError();  // a member was lost
+  }
+  return OkStatus();
+}
+
+void SharedArena::Withdraw(Place* place, const fabric::Region& slab) {
+  std::lock_guard<std::mutex> lock(mu_);
+  place->slabs.erase(slab.key());
+  for (const auto& [mesh, its] : meshes_) {
+    if (its == place) mesh->Withdraw(slab.key());
+  }
+}
+
+char* SharedArena::Allocate(size_t length) {
+  Place* const place = first_.load(std::memory_order_acquire);
+  return place == nullptr ? nullptr : place->arena->Allocate(length);
+}
+
+bool SharedArena::Free(char* address) {
+  for (Place* place = first_.load(std::memory_order_acquire); place != nullptr;
+       place = place->next) {
+    if (!place->arena->Contains(address)) continue;
+    place->arena->Free(address);
+    if (place->device->Usable()) Trim(place);  // not in a forked child
+    return true;
+  }
+  return false;
+}
+
+void SharedArena::Trim(Place* place) {
+  const Nanos now = Now();
+  Nanos last = trimmed_.load();
+  if (now - last < kTrimInterval || !trimmed_.compare_exchange_strong(last, now)) return;
+  place->arena->ReleaseUnused();
+}
+
+}  // namespace rdma_transport::collectives

@@ -1,0 +1,56 @@
+// Memory of this process that the members of its groups on this host read where it lies, so that
+// large arrays in it are not copied for them.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/mesh.h"
+#include "fabric/fabric.h"
+#include "memory/arena.h"
+
+namespace rdma_transport::collectives {
+
+// Thread-safe. There is one in a process, which is never destroyed.
+class SharedArena {
+ public:
+  static SharedArena& Get();
+
+  // The members of a ready mesh get access to all that is and will be allocated. Returns the errors
+  // of Mesh::Share().
+  Status Attach(Mesh* mesh);
+  void Detach(Mesh* mesh);  // before it closes
+
+  // Returns memory aligned to 64 bytes, or null: use other memory. So it is before a mesh with
+  // another member on this host was attached, in a forked child, and if there is too little memory.
+  char* Allocate(size_t length);
+  // Returns false for other memory. Cheap.
+  bool Free(char* address);
+
+ private:
+  // The arena of a device. It stays: arrays may outlive the groups.
+  struct Place {
+    std::shared_ptr<fabric::Device> device;
+    std::unique_ptr<memory::Arena> arena;
+    std::map<uint64_t, uint64_t> slabs;  // their lengths by key; guarded by mu_
+    Place* next = nullptr;
+  };
+
+  SharedArena() = default;
+  Place* PlaceOfLocked(const std::shared_ptr<fabric::Device>& device);
+  Status Share(Place* place, const fabric::Region& slab);
+  void Withdraw(Place* place, const fabric::Region& slab);
+  void Trim(Place* place);
+
+  std::mutex mu_;
+  std::map<Mesh*, Place*> meshes_;      // guarded by mu_
+  std::atomic<Place*> first_{nullptr};  // the newest; allocations come from it
+  std::atomic<Nanos> trimmed_{0};
+};
+
+}  // namespace rdma_transport::collectives
