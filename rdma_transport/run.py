@@ -101,6 +101,8 @@ def run(
             os.execve(program, command, given | _environment(step, horovod, mpi4py))
         starts, bind = [step], False  # Slurm has bound the task
     else:
+        if nnodes == 1:
+            _refuse_under_mpirun()
         starts = _starts(ranks or 2, nnodes, node_rank, master_addr, master_port)
         given["MASTER_ADDR"] = starts[0].host
         given["MASTER_PORT"] = str(master_port if nnodes > 1 else _free_port())
@@ -131,6 +133,18 @@ def _refuse_given_twice(
             f"{' '.join(text for text, is_given in given.items() if is_given)}. To start "
             "the ranks on one node instead, use srun --ntasks=1"
         )
+
+
+def _refuse_under_mpirun() -> None:
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        # A rank of this command has such a variable, too, but its own ranks are wanted.
+        if os.environ.get(name, "1") != "1" and "WORLD_SIZE" not in os.environ:
+            folder = Path(__file__).parent / "horovod" / "as_horovod"
+            raise BadInputError(
+                f"mpirun started {os.environ[name]} copies of this command, and each would be a "
+                "job of its own. Omit mpirun, or let it start the program itself, which finds its "
+                f"rank; for one that imports horovod, with {folder} on PYTHONPATH"
+            )
 
 
 def _starts(

@@ -68,6 +68,15 @@ def test_ranks_find_what_programs_read(script: Script) -> None:
     assert ran.stdout == "[4] 4 6 0 2 3 4\n", ran
 
 
+def test_jobs_that_mpirun_would_multiply_are_refused() -> None:
+    mpirun = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    ran = run("-n", "1", "--", "true", **mpirun)
+    assert ran.returncode == 2
+    assert "mpirun started 2 copies of this command" in " ".join(ran.stderr.split())
+    assert run("-n", "1", "--", "true", **mpirun, RANK="0", WORLD_SIZE="2").returncode == 0
+    assert run("-n", "1", "--", "true", **mpirun | {"OMPI_COMM_WORLD_SIZE": "1"}).returncode == 0
+
+
 def test_a_rank_without_init_fails_the_job() -> None:
     note = "import rdma_transport.error_file as e; e.note_init(); import time; time.sleep(100)"
     command = ("sh", "-c", f"test $RANK = 1 || exec {sys.executable} -c '{note}'")
