@@ -81,7 +81,7 @@ class Mesh {
 
   // Starts to send a message. Sets `request` if it still uses the bytes, null otherwise. `waits`:
   // the caller waits for it, so it uses them only while the receiver has not received
-  // kMaxUnconsumed bytes. Otherwise larger messages may need them until they have a receive.
+  // kMaxUnconsumed bytes. Otherwise larger messages may need them until they are received.
   Status Send(int peer, int tag, std::string_view bytes, bool waits,
               std::shared_ptr<MessageRequest>* request);
   // Posts a receive of a message from `source` with `tag`, each of which may be kAny, into memory

@@ -270,7 +270,11 @@ class Communicator:
         self._raw.send(destination, tag, exported_bytes(array), self.timeout)
 
     def start_send(self, array: ArrayOrBuffer, destination: int, tag: int = 0) -> Request:
-        """Start ``send()``. The array must not change until it is done."""
+        """Start ``send()``. The array must not change until it is done.
+
+        8 MiB that `destination` has not received are copied. Other bytes may stay in the array until
+        it receives them.
+        """
         return Request(self._raw.start_send(destination, tag, exported_bytes(array)))
 
     def recv(self, out: ArrayOrBuffer, source: int = -1, tag: int = -1) -> tuple[int, int, int]:
