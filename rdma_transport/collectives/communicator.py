@@ -272,8 +272,8 @@ class Communicator:
     def start_send(self, array: ArrayOrBuffer, destination: int, tag: int = 0) -> Request:
         """Start ``send()``. The array must not change until it is done.
 
-        8 MiB that `destination` has not received are copied. Other bytes may stay in the array until
-        it receives them.
+        Of large messages, 8 MiB that `destination` has not received are copied; the rest may stay
+        in the array until it is received.
         """
         return Request(self._raw.start_send(destination, tag, exported_bytes(array)))
 
