@@ -22,9 +22,15 @@ exist for all but min, max, product, ``barrier()`` and ``join()``.
 Errors are those of TensorFlow: ``FailedPreconditionError`` if ranks differ in what they call under
 a name, ``UnavailableError`` with the rank if one is lost, ``DeadlineExceededError`` after
 ``RDMA_TRANSPORT_STALL_TIMEOUT``, ``CancelledError``. XLA cannot compile the operations.
+
+Import this before the first operation of TensorFlow: its CPU device then allocates large tensors in
+memory that the other ranks of the host read where it lies. Otherwise they are copied.
 """
 
-from rdma_transport.tensorflow import gradients as _gradients  # registers them
+import contextlib
+
+from rdma_transport.tensorflow import gradients as _gradients
+from rdma_transport.tensorflow import library as _library
 from rdma_transport.tensorflow.groups import Group, close, communicator, connect, new_group, world
 from rdma_transport.tensorflow.operations import (
     all_gather,
@@ -58,3 +64,5 @@ __all__ = [
     "world",
 ]
 _gradients.register()
+with contextlib.suppress(RuntimeError):  # which connect() raises
+    _library.operations()

@@ -1,4 +1,4 @@
-"""The library of operations, which is loaded when it is first used."""
+"""The library of operations. It also replaces TensorFlow's CPU devices that are made later."""
 
 import functools
 from pathlib import Path
