@@ -27,7 +27,6 @@ from typing import Any
 
 import rdma_transport
 
-from .data_parallel_cases import FIT
 from .support import python
 from .support.child import Child
 from .support.exit import NotAvailableError
@@ -81,7 +80,7 @@ def parse_layout(text: str) -> Layout:
 
 @dataclass
 class Team:
-    """The processes of a system, of which the first answers; it reads for `told` others."""
+    """The processes of a system, of which rank 0 answers; under mpirun it tells the others."""
 
     system: str
     children: list[Child]
@@ -93,10 +92,11 @@ class Team:
         if request is not None:
             for child in self.children:
                 child.say(request)
-        answer, *_ = [child.read(seconds) for child in self.children]
-        self.pids = answer.get("pids", self.pids)
+        answers = [child.read(seconds) for child in self.children]
+        if request is None:
+            self.pids = [pid for answer in answers for pid in answer.get("pids", [])]
         self._signal(signal.SIGSTOP)
-        return answer
+        return answers[0]
 
     def _signal(self, number: signal.Signals) -> None:
         if self.system in POLLING:
@@ -273,22 +273,18 @@ def _places(layout: Layout) -> Iterator[list[Place]]:
     if layout.hosts == 1:
         yield [HERE] * layout.ranks
         return
-    try:
-        hosts = Hosts(Host)
-    except UnavailableError as error:
-        raise NotAvailableError(str(error)) from None
-    try:
-        for host in hosts.both:
-            host.limit(layout.rate)
+    with ExitStack() as stack:
+        try:
+            hosts = Hosts(Host)
+            stack.callback(hosts.end)
+            for host in hosts.both:
+                host.limit(layout.rate)
+        except UnavailableError as error:
+            raise NotAvailableError(str(error)) from None
         each = layout.ranks // layout.hosts
         yield [host for host in hosts.both for _ in range(each)]
-    finally:
-        hosts.end()
 
 
 def _last_lines(text: str, count: int = 3) -> str:
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return " / ".join([lines[0], *lines[1:][-count:]])
-
-
-__all__ = ["ALONE", "BESIDE", "FIT", "OURS", "Layout", "Samples", "measure", "parse_layout"]
