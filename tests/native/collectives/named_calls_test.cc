@@ -637,6 +637,23 @@ TEST(NamedCallsEnd, ACleanCloseDisturbsNobody) {
   }
 }
 
+// More than members announce in one round.
+TEST(NamedCallsMany, ManyAtOnce) {
+  const Ends ends(2);
+  ExpectOk(ends.Each([&](int rank) {
+    constexpr int kCalls = 5000;
+    std::atomic<int> failed{0};
+    Pending pending(ends.calls[rank].get());
+    for (int i = 0; i < kCalls; ++i) {
+      const int number = rank == 0 ? i : kCalls - 1 - i;
+      pending.Start(Barrier(std::to_string(number)),
+                    [&](const Status& status, const NamedResult&) { failed += !status.ok(); });
+    }
+    pending.Wait();
+    return failed == 0 ? OkStatus() : Status(Code::kInternal, "some failed");
+  }));
+}
+
 // Returns members that sleep as soon as they have nothing to do: they do not spin, nor pause, as
 // where they have fewer processors than members.
 std::unique_ptr<Members> Sleepers(int size) {
