@@ -29,20 +29,6 @@ SharedArena& SharedArena::Get() {
   return *arena;
 }
 
-SharedArena::Place* SharedArena::PlaceOfLocked(const std::shared_ptr<fabric::Device>& device) {
-  for (Place* place = first_.load(); place != nullptr; place = place->next) {
-    if (place->device == device) return place;
-  }
-  auto* place = new Place;
-  place->device = device;
-  place->arena = std::make_unique<memory::Arena>(device.get(), ArenaLimit());
-  place->arena->SetPrepare([this, place](fabric::Region* slab) { return Share(place, *slab); });
-  place->arena->SetReleased([this, place](const fabric::Region& slab) { Withdraw(place, slab); });
-  place->next = first_.load();
-  first_.store(place);
-  return place;
-}
-
 Status SharedArena::Attach(Mesh* mesh) {
   bool near = false;
   for (int peer = 0; peer < mesh->size(); ++peer) {
@@ -50,9 +36,14 @@ Status SharedArena::Attach(Mesh* mesh) {
   }
   if (!near) return OkStatus();
   std::lock_guard<std::mutex> lock(mu_);
-  Place* const place = PlaceOfLocked(mesh->device());
-  meshes_[mesh] = place;
-  for (const auto& [key, length] : place->slabs) RDMA_RETURN_IF_ERROR(mesh->Share(key, length));
+  meshes_.insert(mesh);
+  for (Place* place = first_.load(); place != nullptr; place = place->next) {
+    if (place->device != mesh->device()) continue;
+    for (const auto& [key, length] : place->slabs) RDMA_RETURN_IF_ERROR(mesh->Share(key, length));
+    return OkStatus();
+  }
+  wanted_ = mesh->device();
+  wants_.store(true);
   return OkStatus();
 }
 
@@ -61,11 +52,26 @@ void SharedArena::Detach(Mesh* mesh) {
   meshes_.erase(mesh);
 }
 
+void SharedArena::AddPlace() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!wants_.exchange(false)) return;
+  const std::shared_ptr<fabric::Device> device = wanted_.lock();
+  if (device == nullptr) return;
+  auto* place = new Place;
+  place->device = device;
+  place->arena = std::make_unique<memory::Arena>(device.get(), ArenaLimit());
+  place->arena->SetPrepare([this, place](fabric::Region* slab) { return Share(place, *slab); });
+  place->arena->SetReleased([this, place](const fabric::Region& slab) { Withdraw(place, slab); });
+  place->next = first_.load();
+  first_.store(place);
+}
+
 Status SharedArena::Share(Place* place, const fabric::Region& slab) {
   std::lock_guard<std::mutex> lock(mu_);
   place->slabs[slab.key()] = slab.length();
-  for (const auto& [mesh, its] : meshes_) {
-    if (its == place) mesh->Share(slab.key(), slab.length()).IgnoreError();  // a member was lost
+  for (Mesh* const mesh : meshes_) {
+    if (mesh->device() != place->device) continue;
+    mesh->Share(slab.key(), slab.length()).IgnoreError();  // a member was lost
   }
   return OkStatus();
 }
@@ -73,12 +79,13 @@ Status SharedArena::Share(Place* place, const fabric::Region& slab) {
 void SharedArena::Withdraw(Place* place, const fabric::Region& slab) {
   std::lock_guard<std::mutex> lock(mu_);
   place->slabs.erase(slab.key());
-  for (const auto& [mesh, its] : meshes_) {
-    if (its == place) mesh->Withdraw(slab.key());
+  for (Mesh* const mesh : meshes_) {
+    if (mesh->device() == place->device) mesh->Withdraw(slab.key());
   }
 }
 
 char* SharedArena::Allocate(size_t length) {
+  if (wants_.load(std::memory_order_relaxed)) AddPlace();
   Place* const place = first_.load(std::memory_order_acquire);
   return place == nullptr ? nullptr : place->arena->Allocate(length);
 }

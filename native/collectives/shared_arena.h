@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -42,14 +43,16 @@ class SharedArena {
   };
 
   SharedArena() = default;
-  Place* PlaceOfLocked(const std::shared_ptr<fabric::Device>& device);
+  void AddPlace();
   Status Share(Place* place, const fabric::Region& slab);
   void Withdraw(Place* place, const fabric::Region& slab);
   void Trim(Place* place);
 
   std::mutex mu_;
-  std::map<Mesh*, Place*> meshes_;      // guarded by mu_
-  std::atomic<Place*> first_{nullptr};  // the newest; allocations come from it
+  std::set<Mesh*> meshes_;                // guarded by mu_
+  std::weak_ptr<fabric::Device> wanted_;  // needs a place if anything is allocated; guarded by mu_
+  std::atomic<bool> wants_{false};        // whether there is such a device
+  std::atomic<Place*> first_{nullptr};    // the newest; allocations come from it
   std::atomic<Nanos> trimmed_{0};
 };
 
