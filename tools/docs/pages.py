@@ -20,7 +20,14 @@ PAGES = {
     "SECURITY.md": "security.md",
 }
 SCRIPTS = "scripts.md"
-SHOWN = ("strategies/*.py", "sessions/*.py", "data_service.py", "all_reduce.py", "slurm/*.py")
+SHOWN = (
+    "horovod/*.py",
+    "strategies/*.py",
+    "sessions/*.py",
+    "data_service.py",
+    "all_reduce.py",
+    "slurm/*.py",
+)
 PROGRAMS = ("mermaid.min.js", "iframe-worker.js")  # of scripts.sh, in build/scripts
 MERMAID = '<script src="scripts/mermaid.min.js"></script>'
 INTRODUCTION = """# Scripts
