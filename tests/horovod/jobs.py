@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.deadlines import patient
 
 SCRIPTS = Path(__file__).parent / "scripts"
-ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "0"}
 
 
 def run(name: str, ranks: int = 2, code: int = 0, **variables: str) -> str:

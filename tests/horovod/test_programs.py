@@ -1,8 +1,13 @@
 """Programs written for Horovod, each on several ranks; one process is the oracle."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from tests.horovod.jobs import run
+from tests.horovod.jobs import ENVIRONMENT, run
+from tests.support.deadlines import patient
 
 
 def test_keras_3() -> None:
@@ -24,3 +29,20 @@ def test_operations() -> None:
 
 def test_habits() -> None:
     run("habits")
+
+
+def test_a_process_that_may_not_be_meant_to_be_alone_is_warned() -> None:
+    names = ("RANK", "WORLD_SIZE", "OMPI_", "PMI", "SLURM_", "HOROVOD_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    script = "import rdma_transport.horovod as hvd; hvd.init(); print(hvd.size(), hvd.local_rank())"
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment | ENVIRONMENT | {"RANK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
+        check=True,
+    )
+    assert ran.stdout == "1 0\n"
+    assert "this process trains alone, as rank 0 of 1: " in ran.stderr
+    assert "WORLD_SIZE" in ran.stderr
