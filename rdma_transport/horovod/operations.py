@@ -143,20 +143,23 @@ def grouped_allreduce(
     return results
 
 
-def _with_gradient(tensor: Any, factor: float) -> Any:
-    """Return a tensor like this one, whose gradient is multiplied by `factor`.
+def _with_gradient(tensor: Any, *, times: int = 1, over: int = 1) -> Any:
+    """Return a tensor like this one, whose gradient is multiplied and divided by something.
 
     To the operations below, the loss is the sum of those of the ranks; to Horovod, the gradient of
     what is gathered or broadcast is the mean of those of the ranks, and that of a part of a sum is
     as large as that of the whole sum.
     """
     found = tf.convert_to_tensor(tensor)
-    if factor == 1.0 or not found.dtype.is_floating:
+    if times == over or not found.dtype.is_floating:
         return found
+
+    def scaled(gradient: Any) -> Any:
+        return gradient * tf.constant(times, gradient.dtype) / tf.constant(over, gradient.dtype)
 
     @tf.custom_gradient
     def same(value: Any) -> Any:
-        return tf.identity(value), lambda gradient: gradient * tf.cast(factor, gradient.dtype)
+        return tf.identity(value), scaled
 
     return same(found)
 
@@ -180,7 +183,7 @@ def allgather(
     Only the first dimension may differ.
     """
     group = group_of(process_set)
-    given = _with_gradient(tensor, 1 / group.size)
+    given = _with_gradient(tensor, over=group.size)
     return rt.all_gather(given, name=_name("allgather", name), group=group)
 
 
@@ -192,7 +195,7 @@ def grouped_allgather(
 ) -> list[Any]:
     """Do ``allgather()`` of several tensors."""
     group = group_of(process_set)
-    values = [_with_gradient(tensor, 1 / group.size) for tensor in tensors]
+    values = [_with_gradient(tensor, over=group.size) for tensor in tensors]
     results: list[Any] = [None] * len(values)
     for number, part in enumerate(by_type(values)):
         gathered = rt.grouped_all_gather(
@@ -225,7 +228,7 @@ def broadcast(
     """Return the tensor of rank `root_rank` of the job."""
     group = group_of(process_set)
     return rt.broadcast(
-        _with_gradient(tensor, 1 / group.size),
+        _with_gradient(tensor, over=group.size),
         root_of(root_rank, process_set),
         name=_name("broadcast", name),
         group=group,
@@ -329,7 +332,7 @@ def _reducescatter(
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
         raise NotImplementedError("reducescatter() of tf.IndexedSlices is not offered")
     group = group_of(process_set)
-    pairs = [compression.compress(_with_gradient(tensor, group.size)) for tensor in tensors]
+    pairs = [compression.compress(_with_gradient(tensor, times=group.size)) for tensor in tensors]
     small = [tensor for tensor, _ in pairs]
     results: list[Any] = [None] * len(small)
     kind = "grouped_reducescatter" if grouped else "reducescatter"
