@@ -58,7 +58,7 @@ def _of_reduce_scatter(operation: Any, *gradients: Any) -> list[Any]:
     if reduction["op"] == "average":
         scale /= group.size
     gathered = grouped_all_gather(_typed(operation, gradients), group=group)
-    return [each if scale == 1.0 else each * tf.cast(scale, each.dtype) for each in gathered]
+    return [each if scale == 1.0 else each * tf.constant(scale, each.dtype) for each in gathered]
 
 
 def _of_all_gather(operation: Any, *gradients: Any) -> list[Any]:

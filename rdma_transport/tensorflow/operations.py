@@ -183,5 +183,5 @@ def _reduce_slices(
     if op == "average":
         values = values / tf.cast(group.size, values.dtype)
     if scale != 1.0:
-        values *= tf.cast(scale, values.dtype)
+        values *= tf.constant(scale, values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
