@@ -62,7 +62,7 @@ def run(
         ),
     ] = True,
 ) -> None:
-    """Start the ranks of a job: of a program for Horovod or mpi4py, or one of your own.
+    """Start the ranks of a program for Horovod, mpi4py or NumPy.
 
     The ranks communicate by rdma_transport.horovod, .tensorflow, .mpi or .collectives.
 

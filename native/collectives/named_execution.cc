@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+
+#include "collectives/algorithm.h"
+#include "collectives/shared_arena.h"
 
 namespace rdma_transport::collectives {
 namespace {
 
 // Arrays up to this size are reduced together.
 constexpr size_t kMaxSmall = size_t{64} << 10;
-constexpr size_t kMaxPack = size_t{1} << 20;
+constexpr size_t kMaxPack = size_t{4} << 20;
 constexpr size_t kMaxKept = size_t{4} << 20;
+constexpr std::align_val_t kAlignment{64};
 
 DType DTypeOf(const NamedWork& work) { return static_cast<DType>(work.match.entry().dtype); }
 ReduceOp OpOf(const NamedWork& work) { return static_cast<ReduceOp>(work.match.entry().op); }
@@ -53,11 +58,16 @@ void Contribute(const NamedWork& work, size_t array, char* to) {
 
 }  // namespace
 
+void Scratch::Delete::operator()(char* data) const {
+  if (!SharedArena::Get().Free(data)) ::operator delete(data, kAlignment);
+}
+
 char* Scratch::Get(size_t bytes) {
   if (bytes <= bytes_ && data_ != nullptr) return data_.get();
   bytes_ = std::max<size_t>(bytes, 64);
-  data_.reset();
-  data_.reset(static_cast<char*>(::operator new(bytes_, std::align_val_t(64), std::nothrow)));
+  data_.reset(bytes < kMinDirect ? nullptr : SharedArena::Get().Allocate(bytes_));
+  if (data_ != nullptr) return data_.get();
+  data_.reset(static_cast<char*>(::operator new(bytes_, kAlignment, std::nothrow)));
   if (data_ == nullptr) bytes_ = 0;
   return data_.get();
 }

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +20,8 @@ namespace rdma_transport::collectives {
 // Returns InvalidArgument if a call is wrong by itself.
 Status CheckCall(const NamedCall& call, int size);
 
-// Memory that grows as needed, and is aligned for all types. Not thread-safe.
+// Memory that grows as needed, and is aligned for all types; large memory is read by the members of
+// this host where it lies. Not thread-safe.
 class Scratch {
  public:
   // Returns `bytes` bytes, which are valid until the next call; null if there is no memory.
@@ -31,7 +31,7 @@ class Scratch {
 
  private:
   struct Delete {
-    void operator()(char* data) const { ::operator delete(data, std::align_val_t(64)); }
+    void operator()(char* data) const;
   };
   std::unique_ptr<char, Delete> data_;
   size_t bytes_ = 0;
