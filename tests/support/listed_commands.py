@@ -16,6 +16,10 @@ INSTEAD = {
     "rdma-transport bench collectives --ops iall_reduce": (
         f"rdma-transport bench collectives --ops iall_reduce {FEW}"
     ),
+    (
+        "rdma-transport bench data-parallel --ranks 2 --models dense-4096,dense-64,variables "
+        "--compare horovod-mpi,ddp"
+    ): "rdma-transport bench data-parallel --ranks 2 --models variables --rounds 1 --compare none",
     "rdma-transport run --horovod -n 4 -- python train.py": (
         "rdma-transport run --horovod -n 2 -- python examples/horovod/gradient_tape.py"
     ),
