@@ -302,7 +302,7 @@ def data_parallel(
     ] = "all",
     rounds: Annotated[int, typer.Option(help="Run this many turns of each.", min=1)] = 3,
 ) -> "Measure":
-    """Measure data-parallel training steps, beside other libraries.
+    """Measure data-parallel steps, beside other libraries.
 
     Prints for each library the step, and the communication that it does not hide: what a step takes
     longer than that of the same ranks without reductions. Trains the models of `train`, fit
