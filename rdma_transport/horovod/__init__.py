@@ -14,30 +14,8 @@ and this has not raises ``NotImplementedError`` when it is used. ``rdma_transpor
 ``horovod.tensorflow.keras``.
 """
 
-from rdma_transport.horovod.basics import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from rdma_transport.horovod import basics as _basics
+from rdma_transport.horovod.basics import *  # noqa: F403
 from rdma_transport.horovod.compression import Compression
 from rdma_transport.horovod.functions import (
     BroadcastGlobalVariablesHook,
@@ -96,7 +74,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
-    "SyncBatchNormalization",
+    "SyncBatchNormalization",  # noqa: F405, made by __getattr__
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -109,41 +87,20 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += _basics.__all__
 _missing = attributes_of("horovod.tensorflow")
 
 

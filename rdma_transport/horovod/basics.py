@@ -19,6 +19,32 @@ from rdma_transport.error_file import note_init
 from rdma_transport.horovod import process_sets
 from rdma_transport.horovod.process_sets import ProcessSet
 
+# What all modules of the interface offer.
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
 _lock = threading.RLock()
 _world: rt.Group | None = None
 _places: list[Place] = []  # of the ranks

@@ -102,16 +102,15 @@ class Reduction:
             "compression": self.compression,
             "process_set": self.process_set,
         }
+        factors: dict[str, Any] = {}
         if factor != 1.0:
-            options.update(prescale_factor=1.0 / factor, postscale_factor=factor)
-        small = grouped_allreduce([results[index] for index in together], **options)
+            factors = {"prescale_factor": 1.0 / factor, "postscale_factor": factor}
+        small = grouped_allreduce([results[index] for index in together], **options, **factors)
         for index, gradient in zip(together, small, strict=True):
             results[index] = gradient
         for index in alone:
-            if factor != 1.0 and isinstance(results[index], tf.IndexedSlices):
-                results[index] = allreduce(results[index], **_without_factors(options))
-            else:
-                results[index] = allreduce(results[index], **options)
+            sparse = isinstance(results[index], tf.IndexedSlices)
+            results[index] = allreduce(results[index], **options, **({} if sparse else factors))
         return results
 
     def _local(self, gradient: Any) -> Any:
@@ -122,10 +121,6 @@ class Reduction:
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
         return gradient / size
-
-
-def _without_factors(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if "factor" not in name}
 
 
 def _is_small(gradient: Any) -> bool:

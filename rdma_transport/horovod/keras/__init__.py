@@ -18,35 +18,15 @@ from rdma_transport.horovod import (
     allgather_object,
     broadcast_object,
     broadcast_variables,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
     global_process_set,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
     keras_models,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
     operations,
     optimizers,
-    rank,
     remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
 )
+from rdma_transport.horovod import basics as _basics
 from rdma_transport.horovod import broadcast_global_variables as _broadcast_global_variables
+from rdma_transport.horovod.basics import *  # noqa: F403
 from rdma_transport.horovod.functions import value_of
 from rdma_transport.horovod.keras import callbacks as callbacks
 from rdma_transport.horovod.sync_batch_norm import SyncBatchNormalization
@@ -73,33 +53,12 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += _basics.__all__
 __getattr__ = attributes_of("horovod.tensorflow.keras")
 
 
