@@ -9,12 +9,14 @@ from .data_parallel_cases import FIT, batch_of, bytes_of
 from .report import Result, Row, times_of
 from .support.exit import NotAvailableError
 
-NOTES = (
-    "unhidden: what a step takes longer than that of the same ranks without reductions. bytes "
-    "sent: by a rank in a step, through network interfaces; shared memory is not counted.",
-    f"alone: one process. The ratio is what a library does not hide, over what {OURS} does not.",
-    f"{FIT}: Keras 3 with {OURS}, tf-keras with the others, which do not train Keras 3.",
+NOTE = (
+    "unhidden: what a step takes longer than that of the same ranks without reductions. 1/s: "
+    "samples of all ranks per second. bytes sent: by a rank in a step, through network interfaces; "
+    "shared memory is not counted."
 )
+RATIO = f"The ratio is what a library does not hide, over what {OURS} does not."
+ALONE_NOTE = "alone: one process, which reduces nothing."
+FIT_NOTE = f"{FIT}: Keras 3 with {OURS}, tf-keras with the others, which do not train Keras 3."
 
 
 def data_parallel(
@@ -50,7 +52,10 @@ def data_parallel(
         raise NotAvailableError(" ".join([*result.problems, *result.notes]))
     if any(layout.oversubscribed for layout in layouts):
         result.notes.append("oversubscribed: more ranks than processors, which wait for turns.")
-    result.notes += NOTES
+    result.notes.append(NOTE)
+    result.notes += [RATIO] if any(row.ratio is not None for row in result.rows) else []
+    result.notes += [ALONE_NOTE] if any(layout.ranks == 1 for layout in layouts) else []
+    result.notes += [FIT_NOTE] if FIT in cases else []
     return result
 
 

@@ -81,9 +81,8 @@ def run(
     With --nnodes, run the same command on each host, with its --node-rank. Ranks of different hosts
     authenticate each other only if RDMA_TRANSPORT_SECRET_FILE names the same secret on all.
 
-    Under srun, each task of Slurm is one rank of a job that spans its nodes. The task runs the
-    command in place of this one, with the same variables. Then omit --ranks and the options of
-    several hosts.
+    Under srun, each task of Slurm is one rank of a job that spans its nodes, and gets the same
+    variables. Then omit --ranks and the options of several hosts.
     """
     program = shutil.which(command[0])
     if program is None:
