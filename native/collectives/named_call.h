@@ -31,8 +31,10 @@ struct NamedResult {
 };
 
 struct NamedCall {
-  // Unique among the calls that this member has started and that have not ended.
+  // Unique among the calls that this member has started and that have not ended. Another one ends
+  // with an error on all members.
   std::string name;
+  bool twice = false;  // set by Start(): the name was not unique
   // kBarrier, kAllReduce, kAllGather, kBroadcast, kReduceScatter or kAllToAll.
   Collective collective = Collective::kBarrier;
   // This member has no more data: until all have joined, it takes part in the reductions of the

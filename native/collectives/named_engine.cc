@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -52,15 +51,38 @@ void NamedEngine::Start(NamedCall call) {
   } else {
     std::lock_guard<std::mutex> lock(mu_);
     refused = ended_;
-    if (refused.ok()) started_.push_back(std::move(call));
-    news_.store(true);
+    if (refused.ok()) {
+      if (!call.joins) {
+        Use& use = in_use_[KeyOf(call.name)];
+        call.twice = use.calls++ > 0;
+        use.twice |= call.twice;
+      }
+      started_.push_back(std::move(call));
+      news_.store(true);
+    }
   }
-  if (!refused.ok()) return Finish(&call, refused, {});
-  group_->Wake();
+  if (refused.ok()) {
+    group_->Wake();
+  } else if (call.done) {
+    call.done(refused, {});
+  }
 }
 
 void NamedEngine::Finish(NamedCall* call, const Status& status, const NamedResult& result) {
-  if (call->done) call->done(status, result);
+  bool twice = false;
+  if (!call->joins) {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto found = in_use_.find(KeyOf(call->name));
+    twice = found->second.twice;
+    if (--found->second.calls == 0) in_use_.erase(found);
+  }
+  if (!call->done) return;
+  // Which of the two the others mean is not known: neither result can be trusted.
+  if (twice && status.ok()) {
+    call->done(execution_.UsedTwice(group_->rank(), call->name), {});
+  } else {
+    call->done(status, result);
+  }
 }
 
 void NamedEngine::Close(const std::string& reason) {
@@ -135,7 +157,8 @@ void NamedEngine::Announce(NamedCall call) {
     return;
   }
   const Status valid = CheckCall(call, group_->size());
-  entries_.push_back(EntryOf(call, valid.ok() ? 0 : NamedEntry::kInvalid));
+  entries_.push_back(EntryOf(
+      call, (valid.ok() ? 0 : NamedEntry::kInvalid) | (call.twice ? NamedEntry::kTwice : 0)));
   Waiting& waiting = waiting_[entries_.back().name];
   if (waiting.calls.empty()) waiting.since = Now();
   WatchFrom(waiting.since);
@@ -149,7 +172,7 @@ Status NamedEngine::Round() {
   for (NamedMatch& match : table_.Take()) {
     NamedWork work;
     const Nanos since = waiting_.count(match.name) == 0 ? Now() : waiting_[match.name].since;
-    work.calls = TakeCalls(match);
+    work.calls = TakeCall(match);
     work.match = std::move(match);
     if (work.match.withdrawn < 0) {
       works.push_back(std::move(work));
@@ -175,19 +198,19 @@ Status NamedEngine::Round() {
   return OkStatus();
 }
 
-// Removes and returns this member's calls under a name.
-std::vector<NamedCall> NamedEngine::TakeCalls(const NamedMatch& match) {
+// Removes and returns this member's call. There is none if it has joined, or others withdrew
+// theirs.
+std::vector<NamedCall> NamedEngine::TakeCall(const NamedMatch& match) {
   std::vector<NamedCall> taken;
+  if (match.entries[static_cast<size_t>(group_->rank())].flags == 0) return taken;
   const auto found = waiting_.find(match.name);
-  if (found == waiting_.end()) return taken;
   Waiting& waiting = found->second;
-  const auto end =
-      waiting.calls.begin() + static_cast<int64_t>(std::exchange(waiting.announced, 0));
-  taken.assign(std::move_iterator(waiting.calls.begin()), std::move_iterator(end));
-  waiting.calls.erase(waiting.calls.begin(), end);
+  taken.push_back(std::move(waiting.calls.front()));
+  waiting.calls.pop_front();
+  --waiting.announced;
   if (waiting.calls.empty()) {
     waiting_.erase(found);
-  } else {  // which are announced in the next round
+  } else {
     waiting.since = Now();
     waiting.warned = waiting.withdrawn = false;
   }

@@ -35,8 +35,8 @@ class NamedEngine {
  private:
   // What this member has called under a name.
   struct Waiting {
-    std::vector<NamedCall> calls;  // several: the name was used while the first one waited
-    size_t announced = 0;          // of the calls
+    std::deque<NamedCall> calls;  // several: the name was used while the first one waited
+    size_t announced = 0;         // of the calls
     Nanos since = 0;
     bool warned = false;
     bool withdrawn = false;
@@ -51,9 +51,10 @@ class NamedEngine {
   void EndJoin(int last);
   // Ends all calls, and those that follow.
   void EndAll(const Status& status);
+  // Ends a call that was started.
   void Finish(NamedCall* call, const Status& status, const NamedResult& result);
 
-  std::vector<NamedCall> TakeCalls(const NamedMatch& match);
+  std::vector<NamedCall> TakeCall(const NamedMatch& match);
   Status EndOf(const Status& status);
 
   // Calls that wait for long (named_stalls.cc).
@@ -71,6 +72,12 @@ class NamedEngine {
   std::mutex mu_;
   std::condition_variable changed_;
   std::vector<NamedCall> started_;
+  // The calls under a name that have not ended, and whether there were two at once.
+  struct Use {
+    int calls = 0;
+    bool twice = false;
+  };
+  std::unordered_map<NamedKey, Use, NamedKeyHash> in_use_;
   Status ended_;  // not OK: what later calls get
   bool ending_ = false;
   bool exited_ = false;

@@ -57,6 +57,8 @@ class NamedExecution {
   // All members call it for the same names, in the same order. Returns an error after which the
   // group is of no use, and some works have not ended.
   Status Run(std::vector<NamedWork>* works, const Patience& patience);
+  // What calls get if a member started two under a name at once.
+  Status UsedTwice(int rank, const std::string& name) const;
 
  private:
   struct Part {

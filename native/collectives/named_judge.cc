@@ -113,6 +113,11 @@ std::string NamedExecution::NameOfRank(int rank) const {
   return "rank " + std::to_string(place < ranks_.size() ? ranks_[place] : rank);
 }
 
+Status NamedExecution::UsedTwice(int rank, const std::string& name) const {
+  return Wrong(NameOfRank(rank) + " uses the name " + Quoted(name) +
+               " twice at once: give each call a name of its own");
+}
+
 // Sets the work's status if the members' calls do not fit together: the same on all members.
 Status NamedExecution::Judge(NamedWork* work, const Patience& patience) {
   const std::vector<NamedEntry>& entries = work->match.entries;
@@ -120,8 +125,7 @@ Status NamedExecution::Judge(NamedWork* work, const Patience& patience) {
   for (int rank = 0; rank < group_->size(); ++rank) {
     const NamedEntry& each = entries[static_cast<size_t>(rank)];
     if (each.has(NamedEntry::kTwice)) {
-      work->status = Wrong(NameOfRank(rank) + " uses the name " + name +
-                           " twice at once: give each call a name of its own");
+      work->status = UsedTwice(rank, work->calls.empty() ? std::string() : work->calls[0].name);
       return OkStatus();
     }
   }

@@ -89,26 +89,24 @@ void NamedTable::Add(int rank, const NamedEntry& entry) {
     last_joined_ = rank;
     return;
   }
-  auto found = waiting_.find(entry.name);
   if (entry.has(NamedEntry::kWithdrawn)) {  // unless it has ended meanwhile
-    if (found == waiting_.end()) return;
-    if (found->second.withdrawn < 0) found->second.withdrawn = rank;
+    const auto found = waiting_.find(entry.name);
+    if (found == waiting_.end() || found->second.front().entries[place].flags == 0) return;
+    if (found->second.front().withdrawn < 0) found->second.front().withdrawn = rank;
     touched_.push_back(entry.name);
     return;
   }
-  if (found == waiting_.end()) {
-    NamedMatch match;
-    match.name = entry.name;
-    match.number = names_++;
-    match.entries.resize(static_cast<size_t>(size_));
-    found = waiting_.emplace(entry.name, std::move(match)).first;
+  std::deque<NamedMatch>& matches = waiting_[entry.name];
+  auto match = std::find_if(matches.begin(), matches.end(), [place](const NamedMatch& each) {
+    return each.entries[place].flags == 0;
+  });
+  if (match == matches.end()) {
+    match = matches.insert(match, NamedMatch());
+    match->name = entry.name;
+    match->number = names_++;
+    match->entries.resize(static_cast<size_t>(size_));
   }
-  NamedEntry& own = found->second.entries[place];
-  if (own.flags == 0) {
-    own = entry;
-  } else {
-    own.flags |= NamedEntry::kTwice;
-  }
+  match->entries[place] = entry;
   touched_.push_back(entry.name);
 }
 
@@ -119,23 +117,29 @@ bool NamedTable::Complete(const NamedMatch& match) const {
   return true;
 }
 
+bool NamedTable::Ends(const NamedMatch& match) const {
+  return match.withdrawn >= 0 || Complete(match);
+}
+
 std::vector<NamedMatch> NamedTable::Take() {
   if (std::exchange(changed_joins_, false)) {
     touched_.clear();
-    for (const auto& [name, match] : waiting_) touched_.push_back(name);
+    for (const auto& [name, matches] : waiting_) touched_.push_back(name);
     std::sort(touched_.begin(), touched_.end(), [&](const NamedKey& a, const NamedKey& b) {
-      return waiting_.at(a).number < waiting_.at(b).number;
+      return waiting_.at(a).front().number < waiting_.at(b).front().number;
     });
   }
   std::vector<NamedMatch> taken;
   for (const NamedKey& name : touched_) {
     const auto found = waiting_.find(name);
     if (found == waiting_.end()) continue;
-    const bool complete = Complete(found->second);
-    if (complete) found->second.withdrawn = -1;
-    if (!complete && found->second.withdrawn < 0) continue;
-    taken.push_back(std::move(found->second));
-    waiting_.erase(found);
+    std::deque<NamedMatch>& matches = found->second;
+    while (!matches.empty() && Ends(matches.front())) {
+      if (Complete(matches.front())) matches.front().withdrawn = -1;
+      taken.push_back(std::move(matches.front()));
+      matches.pop_front();
+    }
+    if (matches.empty()) waiting_.erase(found);
   }
   touched_.clear();
   return taken;
@@ -152,7 +156,7 @@ std::vector<int> NamedTable::Missing(const NamedKey& name) const {
   std::vector<int> missing;
   const auto found = waiting_.find(name);
   for (size_t rank = 0; rank < joined_.size(); ++rank) {
-    const bool here = found != waiting_.end() && found->second.entries[rank].flags != 0;
+    const bool here = found != waiting_.end() && found->second.front().entries[rank].flags != 0;
     if (!here && !joined_[rank]) missing.push_back(static_cast<int>(rank));
   }
   return missing;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -32,7 +33,7 @@ struct NamedEntry {
     kStarted = 1,  // there is a call
     kAverage = 2,
     kJoins = 4,       // as NamedCall::joins; has no name
-    kTwice = 8,       // another one, while the first one waits
+    kTwice = 8,       // started while this member's earlier one had not ended
     kWithdrawn = 16,  // the member does not wait any longer
     kInvalid = 32,    // the arguments are wrong
   };
@@ -92,13 +93,15 @@ class NamedTable {
 
  private:
   bool Complete(const NamedMatch& match) const;
+  bool Ends(const NamedMatch& match) const;
 
   const int size_;
   std::vector<bool> joined_;
   int last_joined_ = -1;
   bool changed_joins_ = false;
   uint64_t names_ = 0;
-  std::unordered_map<NamedKey, NamedMatch, NamedKeyHash> waiting_;
+  // A member's first call under a name is matched with the others' first, and so on.
+  std::unordered_map<NamedKey, std::deque<NamedMatch>, NamedKeyHash> waiting_;
   std::vector<NamedKey> touched_;  // since the last Take()
 };
 
