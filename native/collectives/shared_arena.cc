@@ -52,18 +52,27 @@ void SharedArena::Detach(Mesh* mesh) {
   meshes_.erase(mesh);
 }
 
+// The arena is made without mu_, which its own locks come before.
 void SharedArena::AddPlace() {
+  auto place = std::make_unique<Place>();
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    place->device = wanted_.lock();
+  }
+  if (place->device != nullptr) {
+    place->arena = std::make_unique<memory::Arena>(place->device.get(), ArenaLimit());
+    place->arena->SetPrepare(
+        [this, at = place.get()](fabric::Region* slab) { return Share(at, *slab); });
+    place->arena->SetReleased(
+        [this, at = place.get()](const fabric::Region& slab) { Withdraw(at, slab); });
+  }
   std::lock_guard<std::mutex> lock(mu_);
-  if (!wants_.exchange(false)) return;
-  const std::shared_ptr<fabric::Device> device = wanted_.lock();
-  if (device == nullptr) return;
-  auto* place = new Place;
-  place->device = device;
-  place->arena = std::make_unique<memory::Arena>(device.get(), ArenaLimit());
-  place->arena->SetPrepare([this, place](fabric::Region* slab) { return Share(place, *slab); });
-  place->arena->SetReleased([this, place](const fabric::Region& slab) { Withdraw(place, slab); });
+  // Another thread may have added the place meanwhile, or a mesh of another device come.
+  if (!wants_.load() || wanted_.lock() != place->device) return;
+  wants_.store(false);
+  if (place->device == nullptr) return;
   place->next = first_.load();
-  first_.store(place);
+  first_.store(place.release());
 }
 
 Status SharedArena::Share(Place* place, const fabric::Region& slab) {
