@@ -53,8 +53,9 @@ _places: list[Place] = []  # of the ranks
 def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = None) -> None:
     """Connect to the other ranks that the launcher started; without a launcher, size is 1.
 
-    Calling it again adds `process_sets` that are new, and does nothing else. Runs no operation of
-    TensorFlow, so devices can be chosen afterwards. Raises errors of ``rdma_transport.fabric``.
+    `comm` is a communicator of all ranks, or none. Calling it again adds `process_sets` that are
+    new, and does nothing else. Runs no operation of TensorFlow, so devices can be chosen
+    afterwards. Raises errors of ``rdma_transport.fabric``.
     """
     global _world, _places
     with _lock:
@@ -65,7 +66,7 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
             _check_comm(comm, world.size)
             _places = _find_places(world)
             _world = world
-        _register(process_sets)
+        _register(process_sets, comm if hasattr(comm, "Get_size") else None)
     note_init()
 
 
@@ -91,9 +92,9 @@ def _check_comm(comm: Any, size: int) -> None:
         )
 
 
-def _register(sets: str | Sequence[ProcessSet] | None) -> None:
+def _register(sets: str | Sequence[ProcessSet] | None, comm: Any) -> None:
     assert _world is not None
-    process_sets.start(_world)
+    process_sets.start(_world, comm)
     if sets is None or sets == "dynamic":
         return
     if isinstance(sets, str):

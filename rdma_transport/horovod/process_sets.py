@@ -1,5 +1,6 @@
 """Sets of ranks that reduce among themselves. All ranks add and remove them in the same order."""
 
+import itertools
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,7 +16,10 @@ _world: rt.Group | None = None
 
 
 class ProcessSet:
-    """Some of the ranks. ``init(process_sets=...)`` or ``add_process_set()`` make it usable."""
+    """Some of the ranks. ``init(process_sets=...)`` or ``add_process_set()`` make it usable.
+
+    Made of ranks, or for ``init()`` of a communicator of mpi4py, whose ranks it has from then on.
+    """
 
     process_set_id: int | None = None
     ranks: list[int] | None = None
@@ -23,7 +27,8 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm: Sequence[int] | Any) -> None:
         if hasattr(ranks_or_comm, "Get_size"):
-            raise NotImplementedError("ProcessSet of a communicator is not offered: give the ranks")
+            self.mpi_comm = ranks_or_comm
+            return
         self.ranks = sorted(int(rank) for rank in ranks_or_comm)
         if len(set(self.ranks)) != len(self.ranks):
             raise ValueError(f"a process set has each rank once: {self.ranks}")
@@ -60,12 +65,16 @@ class _Global(ProcessSet):
 global_process_set = _Global()
 
 
-def start(world: rt.Group) -> None:
-    """Begin with the set of all ranks; nothing if that has happened."""
+def start(world: rt.Group, comm: Any) -> None:
+    """Begin with the set of all ranks, for which a communicator may stand.
+
+    Do nothing if that has happened.
+    """
     global _world
     with _lock:
         if _world is None:
             _world = world
+            global_process_set.mpi_comm = comm
             global_process_set.ranks = list(range(world.size))
             _sets[0] = global_process_set
             _groups[tuple(global_process_set.ranks)] = world
@@ -78,7 +87,7 @@ def stop() -> None:
         for each in _sets.values():
             each.process_set_id = None
         global_process_set.process_set_id = 0
-        global_process_set.ranks = None
+        global_process_set.ranks = global_process_set.mpi_comm = None
         _sets.clear()
         _groups.clear()
         _world = None
@@ -92,6 +101,8 @@ def _started() -> rt.Group:
 
 def _check(ranks: Sequence[int], taken: Iterable[Sequence[int] | None]) -> None:
     size = _started().size
+    if not ranks:
+        raise ValueError("a process set has one rank or more")
     if any(not 0 <= rank < size for rank in ranks):
         raise ValueError(f"a process set has ranks from 0 to {size - 1}, not {list(ranks)}")
     if list(ranks) in [list(each or ()) for each in taken]:
@@ -99,30 +110,52 @@ def _check(ranks: Sequence[int], taken: Iterable[Sequence[int] | None]) -> None:
 
 
 def add_all(sets: Sequence[ProcessSet]) -> None:
-    """Add sets that are not there yet; all, or none if one is invalid."""
+    """Add those that ranks give in the same place, and that are not there yet. All ranks call this.
+
+    They may differ: each rank knows its own communicators. Raise ``ValueError`` on all ranks if a
+    set is invalid, and on a rank that gives two of the same ranks.
+    """
     with _lock:
-        new = [each for each in sets if _sets.get(each.process_set_id or -1) is not each]
-        new = [each for each in new if each is not global_process_set]
-        taken: list[Sequence[int] | None] = [each.ranks for each in _sets.values()]
-        for each in new:
+        own = [each for each in sets if each is not global_process_set]
+        for each in own:
+            if each.ranks is None:
+                each.ranks = sorted(each.mpi_comm.allgather(_started().rank))
+        every = rt.communicator().all_gather_object([each.ranks for each in own])
+        numbers = {tuple(each.ranks or ()): number for number, each in _sets.items()}
+        new = dict.fromkeys(
+            tuple(ranks)
+            for place in itertools.zip_longest(*every)
+            for ranks in place
+            if ranks is not None and tuple(ranks) not in numbers
+        )
+        for ranks in new:
+            _check(ranks, ())
+        for ranks in new:
+            numbers[ranks] = _add(ProcessSet(ranks))
+        taken: list[Sequence[int] | None] = [global_process_set.ranks]
+        for each in own:
             _check(each.ranks or (), taken)
             taken.append(each.ranks)
-        for each in new:
-            _add(each)
+        for each in own:
+            each.process_set_id = numbers[tuple(each.ranks or ())]
+            _sets[each.process_set_id] = each
 
 
-def _add(new: ProcessSet) -> None:
+def _add(new: ProcessSet) -> int:
     ranks = tuple(new.ranks or ())
     if ranks not in _groups:
         _groups[ranks] = rt.new_group(ranks)
     number = next(number for number in range(len(_sets) + 1) if number not in _sets)
     _sets[number] = new
     new.process_set_id = number
+    return number
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Add a set on all ranks; return it. Raise ``ValueError`` if there is one of these ranks."""
     new = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    if new.ranks is None:
+        raise NotImplementedError("give process sets of communicators to init()")
     with _lock:
         _check(new.ranks or (), [each.ranks for each in _sets.values()])
         _add(new)

@@ -4,8 +4,22 @@ import horovod.tensorflow as hvd
 import numpy as np
 import pytest
 import tensorflow as tf
+from mpi4py import MPI
 
+part = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, MPI.COMM_WORLD.rank)
+split = hvd.ProcessSet(part)
+hvd.init(MPI.COMM_WORLD, process_sets=[split])
+assert hvd.global_process_set.mpi_comm is MPI.COMM_WORLD
+assert split.mpi_comm is part
+assert (split.ranks, split.process_set_id) == (([1], 2) if hvd.rank() == 1 else ([0, 2], 1))
 first, second = hvd.ProcessSet([0, 2]), hvd.ProcessSet([1])
+for sets in (
+    [first, hvd.ProcessSet([2, 0])],
+    [hvd.ProcessSet(MPI.COMM_WORLD)],
+    [hvd.ProcessSet([])],
+):
+    with pytest.raises(ValueError, match="process set"):
+        hvd.init(process_sets=sets)
 hvd.init(process_sets=[first, second])
 RANK, SIZE = hvd.rank(), hvd.size()
 assert (SIZE, hvd.local_rank(), hvd.local_size()) == (3, RANK, 3)
