@@ -174,12 +174,14 @@ Status Mesh::Share(uint64_t key, uint64_t length) {
     std::lock_guard<std::mutex> lock(state_->mu);
     state_->shared[key] = length;
   }
+  Status first = OkStatus();
   for (int peer = 0; peer < size_; ++peer) {
     if (peers_[peer] == nullptr || Remote(peer)) continue;
-    RDMA_RETURN_IF_ERROR(peers_[peer]->channel()->Share(key));
-    RDMA_RETURN_IF_ERROR(peers_[peer]->SendNote(note));
+    Status status = peers_[peer]->channel()->Share(key);
+    if (status.ok()) status = peers_[peer]->SendNote(note);
+    if (first.ok()) first = status;
   }
-  return OkStatus();
+  return first;
 }
 
 void Mesh::Withdraw(uint64_t key) {

@@ -68,7 +68,7 @@ class Mesh {
   void WhenLost(std::function<void()> hook);
 
   // Shares a region of the device, of `length` bytes, with all members that are not remote, until
-  // Withdraw().
+  // Withdraw(). Returns the first error, such as that of a lost member, after all have been tried.
   Status Share(uint64_t key, uint64_t length);
   void Withdraw(uint64_t key);
   // If `length` bytes at `data` lie in such a region, sets `span` to the rest of it from there and

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -100,6 +101,49 @@ TEST_F(ArenaTest, ALargeTensorDoesNotEnlargeTheSlabsOfSmallOnes) {
   EXPECT_LE(arena.Stats().capacity_bytes, size_t{136} << 20);
   arena.Free(small);
   arena.Free(large);
+}
+
+// Before a slab is returned: the first who learns of it can still read it.
+TEST_F(ArenaTest, EachSlabThatIsReturnedIsReportedOnce) {
+  std::map<uint64_t, uint64_t> slabs;  // lengths by key
+  Arena arena(device_.get(), uint64_t{160} << 20);
+  int released = 0;
+  arena.SetPrepare([&](fabric::Region* slab) {
+    EXPECT_TRUE(slabs.emplace(slab->key(), slab->length()).second);
+    return OkStatus();
+  });
+  arena.SetReleased([&](const fabric::Region& slab) {
+    ++released;
+    fabric::RemoteSpan span;
+    EXPECT_TRUE(device_->Locate(slab.address(), &span));
+    EXPECT_EQ(span.key, slab.key());
+    EXPECT_EQ(slabs[slab.key()], slab.length());
+    EXPECT_EQ(slabs.erase(slab.key()), 1u);
+  });
+  char* small = arena.Allocate(100000);
+  char* large = arena.Allocate(64 << 20);
+  EXPECT_EQ(slabs.size(), 2u);
+  arena.Free(large);
+  arena.ReleaseUnused();  // from now on it is unused
+  EXPECT_EQ(released, 0);
+  arena.ReleaseUnused();
+  EXPECT_EQ(released, 1);
+  // There is room for this one only without the other slab, which is in use.
+  large = arena.Allocate(100 << 20);
+  EXPECT_EQ(arena.Allocate(64 << 20), nullptr);
+  EXPECT_EQ(released, 1);
+  arena.Free(large);
+  large = arena.Allocate(120 << 20);
+  ASSERT_NE(large, nullptr);
+  EXPECT_EQ(released, 2);
+  arena.Free(small);
+  arena.ReleaseEmptySlabsIfIdle();
+  EXPECT_EQ(released, 3);
+  arena.Free(large);
+  arena.ReleaseEmptySlabsIfIdle();
+  EXPECT_EQ(released, 4);
+  EXPECT_TRUE(slabs.empty());
+  EXPECT_EQ(arena.Stats().slabs, 0u);
 }
 
 TEST_F(ArenaTest, ThreadsDoNotDisturbEachOther) {

@@ -61,7 +61,8 @@ class PolledDevice {
         std::move(fabrics), std::vector<fabric::Absent>()));
     thread_ = std::thread([this] {
       while (!stop_.load()) {
-        if (device_->Poll() == 0 && device_->ArmNotification()) device_->Sleep(Now() + kSecond);
+        if (device_->Poll() != 0 || !device_->ArmNotification()) continue;
+        if (!stop_.load()) device_->Sleep(Now() + kSecond);  // Poll() may have taken the wake-up
       }
     });
   }
@@ -86,7 +87,14 @@ class Members {
   // `spin`: how long groups spin before they sleep.
   explicit Members(const std::vector<FabricNames>& fabrics, Nanos spin = kSpin) {
     for (const FabricNames& names : fabrics) devices_.emplace_back(names);
-    const int size = static_cast<int>(fabrics.size());
+    for (auto& mesh : Connect()) {
+      groups.push_back(std::make_unique<collectives::Group>(std::move(mesh), spin));
+    }
+  }
+
+  // Connects the members' devices once more.
+  std::vector<std::unique_ptr<collectives::Mesh>> Connect() const {
+    const int size = static_cast<int>(devices_.size());
     std::vector<std::unique_ptr<collectives::Mesh>> meshes(size);
     for (int rank = 0; rank < size; ++rank) {
       const Status opened =
@@ -102,8 +110,8 @@ class Members {
     for (auto& mesh : meshes) {
       const Status ready = mesh->WaitReady({Now() + kSoon, nullptr});
       if (!ready.ok()) throw std::runtime_error(ready.message());  // which ends the test
-      groups.push_back(std::make_unique<collectives::Group>(std::move(mesh), spin));
     }
+    return meshes;
   }
 
   // Runs `what(rank)` in a thread for each rank, and returns the results.
@@ -118,7 +126,7 @@ class Members {
   }
 
   fabric::Device* device(int rank) const { return devices_[rank].get().get(); }
-  // Breaks the connection of two members.
+  // Breaks the first connection of two members.
   void Cut(int rank, int peer) const {
     const auto& channels = devices_[rank].get()->channels;
     const auto channel = channels[peer < rank ? peer : peer - 1].lock();
