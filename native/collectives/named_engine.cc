@@ -185,7 +185,9 @@ Status NamedEngine::Round() {
     if (!work.calls.empty()) work.status = LateStatus(work.calls[0].name, since, missing);
     EndWork(&work);
   }
+  running_ = &works;
   const Status status = execution_.Run(&works, PatienceOfRun());
+  running_ = nullptr;
   if (!status.ok()) {
     for (NamedWork& work : works) {
       work.status = EndOf(status);

@@ -64,6 +64,7 @@ class NamedEngine {
   Patience PatienceOfRun();
   Status LateStatus(const std::string& name, Nanos since, const std::vector<int>& missing) const;
   std::string RanksText(const std::vector<int>& ranks) const;
+  std::string PendingText() const;
 
   const std::unique_ptr<Group> group_;
   const NamedOptions options_;
@@ -96,6 +97,7 @@ class NamedEngine {
   bool any_remote_ = false;
   Status failed_;
 
+  const std::vector<NamedWork>* running_ = nullptr;  // what the round carries out
   // Of the collective that runs: when a member was last seen to move, and how far all were.
   Nanos moved_ = 0;
   std::pair<uint32_t, std::vector<int>> moved_to_;

@@ -86,6 +86,27 @@ void NamedEngine::CheckStalls() {
                               " or longer for ranks that did not call them: " + late);
 }
 
+// "; pending: 'a', 'b' and 3 more", of what this member has called, or nothing.
+std::string NamedEngine::PendingText() const {
+  std::vector<std::string> names;
+  if (running_ != nullptr) {
+    for (const NamedWork& work : *running_) {
+      if (!work.calls.empty()) names.push_back(work.calls[0].name);
+    }
+  }
+  for (const auto& [key, waiting] : waiting_) {
+    if (!waiting.calls.empty()) names.push_back(waiting.calls[0].name);
+  }
+  if (names.empty()) return "";
+  std::sort(names.begin(), names.end());
+  std::string text = "; pending:";
+  for (size_t i = 0; i < std::min(names.size(), kMaxListed); ++i) {
+    text += (i == 0 ? " '" : ", '") + names[i] + "'";
+  }
+  if (names.size() <= kMaxListed) return text;
+  return text + " and " + std::to_string(names.size() - kMaxListed) + " more";
+}
+
 void NamedEngine::WatchFrom(Nanos since) {
   if (options_.stall_warning > 0) {
     next_check_ = std::min(next_check_, since + options_.stall_warning);
@@ -114,17 +135,20 @@ bool NamedEngine::RunStalls() {
     moved_ = now;
     return false;
   }
+  const bool ends = options_.stall_timeout > 0 && now - moved_ >= options_.stall_timeout;
+  const bool warns =
+      options_.stall_warning > 0 && now - moved_ >= options_.stall_warning && !run_warned_;
+  if (!ends && !warns) return false;
   const std::string text = RanksText(moved_to_.second) + " did not answer for " +
-                           Seconds(now - moved_) + ", in which collectives made no progress";
-  if (options_.stall_timeout > 0 && now - moved_ >= options_.stall_timeout) {
+                           Seconds(now - moved_) + ", in which collectives made no progress" +
+                           PendingText();
+  if (ends) {
     stalled_ = Status(Code::kDeadlineExceeded, text);
     group_->mesh()->Close(text);
     return true;
   }
-  if (options_.stall_warning > 0 && now - moved_ >= options_.stall_warning && !run_warned_) {
-    run_warned_ = true;
-    Log(LogLevel::kWarning, text);
-  }
+  run_warned_ = true;
+  Log(LogLevel::kWarning, text);
   return false;
 }
 

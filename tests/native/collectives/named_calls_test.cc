@@ -501,15 +501,29 @@ TEST(NamedCallsJoin, MembersThatHaveJoinedAddZeros) {
   }));
 }
 
-// Of log lines.
-std::mutex lines_mu;
-std::vector<std::string> lines;
+// Lines that are logged while this exists.
+class Lines {
+ public:
+  Lines() {
+    all_.clear();
+    SetLogSink([](LogLevel, const std::string& line) {
+      std::lock_guard<std::mutex> lock(mu_);
+      all_.push_back(line);
+    });
+  }
+  ~Lines() { SetLogSink(nullptr); }
+  std::vector<std::string> all() const {
+    std::lock_guard<std::mutex> lock(mu_);
+    return all_;
+  }
+
+ private:
+  static inline std::mutex mu_;
+  static inline std::vector<std::string> all_;
+};
 
 TEST(NamedCallsStalls, AreLoggedAndFailOnAllMembersThatWait) {
-  SetLogSink([](LogLevel, const std::string& line) {
-    std::lock_guard<std::mutex> lock(lines_mu);
-    lines.push_back(line);
-  });
+  const Lines lines;
   NamedOptions options;
   options.ranks = {4, 5, 6};
   options.stall_warning = 50 * kMillisecond;
@@ -526,24 +540,24 @@ TEST(NamedCallsStalls, AreLoggedAndFailOnAllMembersThatWait) {
     pending.Wait();
     return late;
   });
-  SetLogSink(nullptr);
   EXPECT_TRUE(results[1].ok()) << results[1].message();
   for (const int rank : {0, 2}) {
     EXPECT_EQ(results[rank].code(), Code::kDeadlineExceeded);
     EXPECT_NE(results[rank].message().find("rank 5 did not call it"), std::string::npos)
         << results[rank].message();
   }
-  std::lock_guard<std::mutex> lock(lines_mu);
-  ASSERT_FALSE(lines.empty());
-  EXPECT_NE(lines[0].find("did not call them: 'late' for rank 5"), std::string::npos) << lines[0];
+  ASSERT_FALSE(lines.all().empty());
+  EXPECT_NE(lines.all()[0].find("did not call them: 'late' for rank 5"), std::string::npos)
+      << lines.all()[0];
 }
 
 // A member that does not take part in rounds at all, like one whose process was stopped.
-TEST(NamedCallsStalls, AMemberThatDoesNotAnswerEndsTheGroup) {
+TEST(NamedCallsStalls, AMemberThatDoesNotAnswerIsLoggedAndEndsTheGroup) {
+  const Lines lines;
   NamedOptions options;
   options.ranks = {4, 5};
-  options.stall_warning = 0;
-  options.stall_timeout = 300 * kMillisecond;
+  options.stall_warning = 200 * kMillisecond;
+  options.stall_timeout = 400 * kMillisecond;
   const Ends ends(2, options);
   std::atomic<bool> failed{false};
   const std::vector<Status> results = ends.Each([&](int rank) {
@@ -563,8 +577,11 @@ TEST(NamedCallsStalls, AMemberThatDoesNotAnswerEndsTheGroup) {
     return rank == 0 ? second : RunOne(calls, Barrier("third"));
   });
   EXPECT_EQ(results[0].code(), Code::kDeadlineExceeded);
-  EXPECT_NE(results[0].message().find("rank 5 did not answer for"), std::string::npos)
-      << results[0].message();
+  ASSERT_FALSE(lines.all().empty());
+  for (const std::string& text : {results[0].message(), lines.all()[0]}) {
+    EXPECT_NE(text.find("rank 5 did not answer for"), std::string::npos) << text;
+    EXPECT_NE(text.find("pending: 'second'"), std::string::npos) << text;
+  }
   EXPECT_EQ(results[1].code(), Code::kUnavailable);
   EXPECT_NE(results[1].message().find("rank 4 is gone"), std::string::npos) << results[1].message();
 }
