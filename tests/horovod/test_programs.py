@@ -3,15 +3,20 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.horovod.jobs import ENVIRONMENT, run
+from tests.horovod.jobs import ENVIRONMENT, run, started
 from tests.support.deadlines import patient
 
 
 def test_keras_3() -> None:
     assert "trains without XLA" in run("keras3")
+
+
+def test_options_with_keras_3() -> None:
+    run("keras3_options")
 
 
 @pytest.mark.parametrize("kind", ["new", "legacy"])
@@ -29,6 +34,15 @@ def test_operations() -> None:
 
 def test_habits() -> None:
     run("habits")
+
+
+@pytest.mark.parametrize(("side", "dispatchers"), [("compute", 1), ("training", 2)])
+def test_a_data_service_of_another_job(side: str, dispatchers: int, tmp_path: Path) -> None:
+    file = str(tmp_path / "service")
+    worker = ["-m", "horovod.tensorflow.data.compute_worker", "--dispatcher-side", side]
+    with started(*worker, "--dispatchers", str(dispatchers), file) as service:
+        run("data_service", SERVICE=file)
+        assert service.wait(patient(60)) == 0
 
 
 def test_a_process_that_may_not_be_meant_to_be_alone_is_warned() -> None:

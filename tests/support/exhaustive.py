@@ -33,6 +33,8 @@ NAMES = (
     "tests/graph_analyzer/test_memory.py::test_with_too_many_edges_the_peak_is_the_sum",
     "tests/graph_analyzer/test_models.py",
     "tests/horovod/test_failures.py",
+    "tests/horovod/test_programs.py::test_a_data_service_of_another_job",
+    "tests/horovod/test_programs.py::test_options_with_keras_3",
     "tests/horovod/test_programs.py::test_tf_keras[legacy]",
     "tests/hosts/",
     "tests/plugin/test_aborts.py",

@@ -96,6 +96,10 @@ with tf.GradientTape() as tape:
     loss = tf.reduce_sum(mine * mine)
 gradient = hvd.DistributedGradientTape(tape, process_set=first).gradient(loss, mine)
 equal(gradient, [4, 8])
+variable = tf.Variable(mine)
+optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), process_set=group)
+optimizer.apply_gradients([(mine, variable)])
+equal(variable, mine - [2, 4])
 
 # A rank without more data takes part with zeros.
 if RANK:
