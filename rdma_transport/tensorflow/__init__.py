@@ -44,6 +44,7 @@ from rdma_transport.tensorflow.operations import (
     join,
     reduce_scatter,
 )
+from rdma_transport.tensorflow.parallel import parallel
 
 __all__ = [
     "Group",
@@ -60,6 +61,7 @@ __all__ = [
     "grouped_reduce_scatter",
     "join",
     "new_group",
+    "parallel",
     "reduce_scatter",
     "world",
 ]

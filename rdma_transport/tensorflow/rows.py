@@ -1,0 +1,152 @@
+"""The rows of a batch: the slice of this rank, and the rows of all ranks together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from rdma_transport.tensorflow.groups import Group
+from rdma_transport.tensorflow.operations import all_gather, grouped_all_gather
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which rows of a batch are this rank's: the first ranks get one more if it must be.
+
+    A rank that gets none computes on the first row, and drops the result. Numbers are tensors if
+    the batch's size is not known while a graph is built.
+    """
+
+    total: Any
+    first: Any
+    taken: Any
+    """The number of rows to compute on."""
+    kept: Any
+    """The number of rows that count."""
+
+    @classmethod
+    def of(cls, tensors: Sequence[Any], group: Group) -> "Cut | None":
+        """Return how to cut tensors; None if their first dimensions are not the same."""
+        if not tensors:
+            return None
+        known: set[Any] = {each.shape[0] if each.shape.rank else None for each in tensors}
+        known.discard(None)
+        if len(known) > 1:
+            return None
+        if known:
+            total = known.pop()
+            base, extra = divmod(total, group.size)
+            kept = base + (group.rank < extra)
+            first = group.rank * base + min(group.rank, extra)
+            return cls(total, first if kept else 0, kept or min(total, 1), kept)
+        total = _rows(tensors[0])
+        base, extra = total // group.size, total % group.size
+        kept = base + tf.cast(group.rank < extra, tf.int32)
+        first = group.rank * base + tf.minimum(group.rank, extra)
+        first = tf.where(kept > 0, first, 0)
+        return cls(total, first, tf.maximum(kept, tf.minimum(total, 1)), kept)
+
+    def take(self, tensor: Any) -> Any:
+        """Return the rows to compute on."""
+        last = self.first + self.taken
+        if isinstance(tensor, tf.SparseTensor):
+            sizes = tf.concat([[self.taken], tensor.dense_shape[1:]], 0)
+            starts = tf.concat([[self.first], tf.zeros_like(tensor.dense_shape[1:])], 0)
+            return tf.sparse.slice(tensor, starts, sizes)
+        return tensor[self.first : last]
+
+    def take_rows(self, tensor: Any) -> Any:
+        """Return the rows that count."""
+        return tensor[self.first : self.first + self.kept]
+
+    def drop(self, tensor: Any) -> Any:
+        """Drop the rows that do not count."""
+        return tensor if self.kept is self.taken else tensor[: self.kept]
+
+    def checked(self, output: Any, label: str) -> Any:
+        """Return the rows that count of an output; raise ``ValueError`` if it has no such rows."""
+        rows = output.shape[0] if output.shape.rank else None
+        known = isinstance(self.taken, int)
+        if output.shape.rank == 0 or (known and rows is not None and rows != self.taken):
+            raise ValueError(
+                f"{label} cannot run on several ranks: for a slice of {self.taken} examples, it "
+                f"returns a tensor of shape {output.shape}, whose first dimension is not that of "
+                "the examples"
+            )
+        if not known or rows is None:
+            message = f"{label} cannot run on several ranks: an output is not one row per example"
+            check = tf.debugging.Assert(
+                tf.equal(tf.shape(output)[0], self.taken), [message, tf.shape(output), self.taken]
+            )
+            with tf.control_dependencies([] if check is None else [check]):
+                output = tf.identity(output)
+        return self.drop(output)
+
+
+def _rows(tensor: Any) -> Any:
+    if isinstance(tensor, tf.RaggedTensor):
+        return tf.cast(tensor.nrows(), tf.int32)
+    if isinstance(tensor, tf.SparseTensor):
+        return tf.cast(tensor.dense_shape[0], tf.int32)
+    return tf.shape(tensor)[0]
+
+
+def gather_rows(
+    outputs: Sequence[Any], inputs: Sequence[Any], cut: Cut, group: Group, message: str
+) -> list[Any]:
+    """Return the rows of all ranks; fail with `message` if the ranks' inputs differ.
+
+    A digest of the inputs travels with the outputs.
+    """
+    results: list[Any] = [None] * len(outputs)
+    digests = [digest(inputs)] if inputs else []
+    gathered: list[Any] = []
+    for kind in dict.fromkeys(output.dtype for output in outputs):
+        places = [i for i, output in enumerate(outputs) if output.dtype == kind]
+        carried = [] if kind.is_bool else [_bits_as(each, kind) for each in digests]
+        found = grouped_all_gather([outputs[i] for i in places] + carried, group=group)
+        if carried:
+            digests, gathered = [], [_bits_of(found.pop())]
+        for place, each in zip(places, found, strict=True):
+            results[place] = each
+    gathered += [all_gather(each, group=group) for each in digests]
+    results = _same(results, gathered[0], message) if gathered else results
+    for output, result in zip(outputs, results, strict=True):
+        rows = cut.total if isinstance(cut.total, int) else None
+        result.set_shape([rows, *output.shape[1:]])
+    return results
+
+
+def same_on_all_ranks(tensors: Sequence[Any], group: Group, message: str) -> list[Any]:
+    """Return the tensors; fail with `message` if those of the ranks differ."""
+    if not tensors:
+        return []
+    return _same(tensors, all_gather(digest(tensors), group=group), message)
+
+
+def digest(tensors: Sequence[Any]) -> Any:
+    """Return a digest of all bits: a row of bytes."""
+    parts = tf.nest.flatten(list(tensors), expand_composites=True)
+    rows = [tf.raw_ops.Fingerprint(data=_as_row(each), method="farmhash64") for each in parts]
+    return rows[0] if len(rows) == 1 else tf.concat(rows, 1)
+
+
+def _as_row(tensor: Any) -> Any:
+    return tf.reshape(tf.cast(tensor, tf.uint8) if tensor.dtype.is_bool else tensor, [1, -1])
+
+
+def _bits_as(row: Any, kind: Any) -> Any:
+    return tf.bitcast(row if kind.size == 1 else tf.reshape(row, [1, -1, kind.size]), kind)
+
+
+def _bits_of(rows: Any) -> Any:
+    found = tf.bitcast(rows, tf.uint8)
+    return found if found.shape.rank == 2 else tf.reshape(found, [tf.shape(rows)[0], -1])
+
+
+def _same(tensors: Sequence[Any], digests: Any, message: str) -> list[Any]:
+    equal = tf.reduce_all(tf.equal(digests, digests[:1]), 1)
+    check = tf.debugging.Assert(tf.reduce_all(equal), [message, equal], summarize=1000)
+    with tf.control_dependencies([] if check is None else [check]):
+        return [tf.identity(each) for each in tensors]
