@@ -85,7 +85,7 @@ def not_parallel() -> Iterator[None]:
 
 def parallel(function: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:
     """Return `function` as one that all ranks run together; `name` is for messages."""
-    label: str = name or getattr(function, "__name__", "a function")
+    label: Any = name or getattr(function, "__name__", "a function")
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
