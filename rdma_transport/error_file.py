@@ -9,13 +9,13 @@ from pathlib import Path
 
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
 """The environment variable that names the file with the reason, in the format of torchrun."""
-INIT_VARIABLE = "_RDMA_TRANSPORT_INIT_FILE"
-"""The variable that names the file which a rank of ``run --horovod`` makes in ``init()``."""
+PART_VARIABLE = "_RDMA_TRANSPORT_PART_FILE"
+"""The variable that names the file which a rank makes that must not end without taking part."""
 
 
-def note_init() -> None:
-    """Tell the launcher that this rank is one of its job. Never raises."""
-    path = os.environ.get(INIT_VARIABLE)
+def note_part() -> None:
+    """Tell the launcher that this rank takes part in its job. Never raises."""
+    path = os.environ.get(PART_VARIABLE)
     with contextlib.suppress(OSError):
         if path:
             Path(path).touch()

@@ -31,18 +31,14 @@ _SECONDARY = re.compile(r"\brank \d+ is gone\b")
 _CHATTER = re.compile(r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl")
 _LINES = 10  # of its errors that are repeated
 _LONGEST = 300  # characters of each
-_NO_INIT = (
-    "ended without having called init() of Horovod. It trained alone, if it trained: check that "
-    "the program imports horovod, calls hvd.init(), and hides no error of either"
-)
 
 
 class Job:
     """The processes of this host's ranks, and the threads that copy their output.
 
     `environments` and `processors` are those of each rank of `starts`. The ranks report errors, and
-    that they called ``init()`` of Horovod, in files of `folder`. `horovod`: each rank has to call
-    it, unless it is the only one.
+    that they take part, in files of `folder`. `apart`: what is wrong with a rank that never does,
+    unless it is the only one; "": nothing. `quiet`: only rank 0's standard output is shown.
     """
 
     def __init__(
@@ -52,11 +48,12 @@ class Job:
         environments: list[dict[str, str]],
         processors: list[list[int]],
         folder: Path,
-        horovod: bool,
+        apart: str = "",
+        quiet: bool = False,
     ) -> None:
         self._command, self._starts, self._environments = command, starts, environments
         self._allowed, self._folder = processors, folder
-        self._horovod = horovod
+        self._apart, self._quiet = apart, quiet
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[list[threading.Thread]] = []  # of each process
         self._output = threading.Lock()
@@ -89,8 +86,8 @@ class Job:
 
     def _start(self, local: int) -> None:
         own = {error_file.VARIABLE: str(self._error_file(local))}
-        if self._horovod:
-            own[error_file.INIT_VARIABLE] = str(self._init_file(local))
+        if self._apart:
+            own[error_file.PART_VARIABLE] = str(self._part_file(local))
         allowed = ",".join(map(str, self._allowed[local]))
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _STARTER, allowed, *self._command],
@@ -112,16 +109,19 @@ class Job:
     def _error_file(self, local: int) -> Path:
         return self._folder / f"error_{local}.json"
 
-    def _init_file(self, local: int) -> Path:
-        return self._folder / f"init_{local}"
+    def _part_file(self, local: int) -> Path:
+        return self._folder / f"part_{local}"
 
     def _copy(self, local: int, source: IO[bytes], target: IO[str]) -> None:
         """Copy lines, each behind the rank. Of a line that is redrawn, only the last state."""
-        prefix = f"[{self._starts[local].rank}] "
+        rank = self._starts[local].rank
+        prefix, hidden = f"[{rank}] ", self._quiet and rank > 0 and target is sys.stdout
         for line in source:
             text = line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
             if target is sys.stderr and text.strip() and not _CHATTER.match(text):
                 self._last[local].append(text.rstrip()[:_LONGEST])
+            if hidden:
+                continue
             with self._output, contextlib.suppress(OSError, ValueError):
                 target.write(f"{prefix}{text}\n")
                 target.flush()
@@ -155,12 +155,13 @@ class Job:
         for local, code in enumerate(codes):
             if code is None or local in self._failed:
                 continue
-            if code or self._error_file(local).exists() or self._lacks_init(local):
+            if code or self._error_file(local).exists() or self._stays_apart(local):
                 self._failed.append(local)
         return None not in codes
 
-    def _lacks_init(self, local: int) -> bool:
-        return self._horovod and self._starts[0].size > 1 and not self._init_file(local).exists()
+    def _stays_apart(self, local: int) -> bool:
+        alone = self._starts[0].size == 1
+        return bool(self._apart) and not alone and not self._part_file(local).exists()
 
     def _told(self) -> int | None:
         """Return the first rank whose failure is known to be no consequence of others."""
@@ -181,7 +182,7 @@ class Job:
         code: int = self._processes[local].returncode
         reported = error_file.message_in(self._error_file(local))
         if not reported and code == 0:
-            how, code = _NO_INIT, 1
+            how, code = self._apart, 1
         else:
             how = f"exited with code {code}" if code >= 0 else f"ended by signal {-code}"
         whole = len(self._starts) == self._starts[0].size

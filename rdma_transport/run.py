@@ -9,17 +9,23 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rdma_transport import error_file
+from rdma_transport.data_parallel.options import APART, FOLDER, Options, variables
 from rdma_transport.errors import BadInputError
 from rdma_transport.job import Job
 from rdma_transport.slurm import Step, find_step, port_of
 
 _SECRET = "RDMA_TRANSPORT_SECRET_FILE"
+_NO_INIT = (
+    "ended without having called init() of Horovod. It trained alone, if it trained: check that "
+    "the program imports horovod, calls hvd.init(), and hides no error of either"
+)
 
 
 def run(
@@ -54,6 +60,35 @@ def run(
             help="Let 'from mpi4py import MPI' import rdma_transport.mpi; implied by --horovod."
         ),
     ] = None,
+    data_parallel: Annotated[
+        bool,
+        typer.Option(
+            "--data-parallel",
+            help="Let the ranks share each batch of a script that trains in one process.",
+        ),
+    ] = False,
+    scale_batch: Annotated[
+        bool,
+        typer.Option(
+            "--scale-batch",
+            help="With --data-parallel, keep the batch of a rank: fit() gets as many times more.",
+        ),
+    ] = False,
+    sync_batch_norm: Annotated[
+        bool,
+        typer.Option(
+            "--sync-batch-norm",
+            help="With --data-parallel, normalize by the statistics of whole batches.",
+        ),
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="With --data-parallel, list what is changed at which line."),
+    ] = False,
+    quiet_ranks: Annotated[
+        bool,
+        typer.Option("--quiet-ranks", help="Show only rank 0's standard output, and all errors."),
+    ] = False,
     bind: Annotated[
         bool,
         typer.Option(
@@ -78,6 +113,10 @@ def run(
     With --horovod, also sets HOROVOD_RANK and OMPI_COMM_WORLD_RANK and the others that programs
     read, and fails if a rank ends without having called init().
 
+    With --data-parallel, the script is one for a single process, and no line of it changes: each
+    rank runs it with the same seeds, computes its part of each batch where a Keras model is called,
+    and gets the outputs and gradients of the whole batch. A script that never does so fails.
+
     With --nnodes, run the same command on each host, with its --node-rank. Ranks of different hosts
     authenticate each other only if RDMA_TRANSPORT_SECRET_FILE names the same secret on all.
 
@@ -87,17 +126,27 @@ def run(
     program = shutil.which(command[0])
     if program is None:
         raise BadInputError(f"there is no program {command[0]}")
+    if horovod and data_parallel:
+        raise BadInputError(
+            "--horovod is for scripts that divide their work, and --data-parallel "
+            "for those that do not: omit one of them"
+        )
+    asked = Options(explain, scale_batch, sync_batch_norm)
+    if asked != Options() and not data_parallel:
+        raise BadInputError("--explain, --scale-batch and --sync-batch-norm need --data-parallel")
+    face = _Face(horovod, mpi4py, asked if data_parallel else None)
+    apart = _NO_INIT if horovod else APART if data_parallel else ""
     step = find_step()
     claim: AbstractContextManager[None] = contextlib.nullcontext()
     given = dict(os.environ)
-    for name in ("TORCHELASTIC_USE_AGENT_STORE", error_file.INIT_VARIABLE):  # of another launcher
+    for name in ("TORCHELASTIC_USE_AGENT_STORE", error_file.PART_VARIABLE):  # of another launcher
         given.pop(name, None)
     if step and step.size > 1:
         _refuse_given_twice(step, ranks, nnodes, node_rank, master_addr)
         given.setdefault("MASTER_ADDR", step.host)
         given.setdefault("MASTER_PORT", str(port_of(f"{os.getuid()} {step.job}")))
-        if not horovod:
-            os.execve(program, command, given | _environment(step, horovod, mpi4py))
+        if not apart and not quiet_ranks:
+            os.execve(program, command, given | _environment(step, face))
         starts, bind = [step], False  # Slurm has bound the task
     else:
         if nnodes == 1:
@@ -110,10 +159,11 @@ def run(
     with tempfile.TemporaryDirectory(prefix="rdma_transport_") as folder, claim:
         if secret := _secret(starts, Path(folder)):
             given[_SECRET] = secret
-        environments = [given | _environment(start, horovod, mpi4py) for start in starts]
+        environments = [given | _environment(start, face) for start in starts]
         processors = _processors(len(starts), bind)
         words = [program, *command[1:]]
-        code = Job(words, starts, environments, processors, Path(folder), horovod).run()
+        folders = Path(folder)
+        code = Job(words, starts, environments, processors, folders, apart, quiet_ranks).run()
     raise typer.Exit(code)
 
 
@@ -184,11 +234,20 @@ def _claimed(meeting: str, node: int) -> Iterator[None]:
         yield
 
 
-def _environment(start: Step, horovod: bool, mpi4py: bool | None) -> dict[str, str]:
+@dataclass(frozen=True)
+class _Face:
+    """What programs find in place of other packages, and of a single process."""
+
+    horovod: bool
+    mpi4py: bool | None
+    data_parallel: Options | None
+
+
+def _environment(start: Step, face: _Face) -> dict[str, str]:
     """The variables of a rank, besides those that all ranks share."""
     numbers = {"RANK": start.rank, "WORLD_SIZE": start.size, "LOCAL_RANK": start.local_rank}
     numbers["LOCAL_WORLD_SIZE"] = start.local_size
-    if horovod:
+    if face.horovod:
         for prefix in ("HOROVOD", "OMPI_COMM_WORLD"):
             numbers |= {f"{prefix}_RANK": start.rank, f"{prefix}_SIZE": start.size}
             numbers[f"{prefix}_LOCAL_RANK"] = start.local_rank
@@ -197,11 +256,16 @@ def _environment(start: Step, horovod: bool, mpi4py: bool | None) -> dict[str, s
         numbers["HOROVOD_CROSS_SIZE"] = start.cross_size
     environment = {name: str(number) for name, number in numbers.items()}
     environment["TORCHELASTIC_RUN_ID"] = start.job
+    paths: list[str] = []
+    if face.data_parallel:
+        environment |= variables(face.data_parallel, start.job, os.environ)
+        paths.append(FOLDER)
     # A real MPI would take each process for the only one, so ours comes with Horovod's interface.
-    faces = ["horovod/as_horovod"] if horovod else []
-    faces += ["mpi/as_mpi4py"] if (horovod if mpi4py is None else mpi4py) else []
-    if faces:
-        paths = [str(Path(__file__).parent / face) for face in faces]
+    if face.horovod:
+        paths.append(str(Path(__file__).parent / "horovod" / "as_horovod"))
+    if face.horovod if face.mpi4py is None else face.mpi4py:
+        paths.append(str(Path(__file__).parent / "mpi" / "as_mpi4py"))
+    if paths:
         paths += filter(None, [os.environ.get("PYTHONPATH")])
         environment["PYTHONPATH"] = os.pathsep.join(paths)
     # Output must not wait until a buffer is full.

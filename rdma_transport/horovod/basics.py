@@ -15,7 +15,7 @@ from rdma_transport.collectives.ranks import (
     place_among,
     why_alone,
 )
-from rdma_transport.error_file import note_init
+from rdma_transport.error_file import note_part
 from rdma_transport.horovod import process_sets
 from rdma_transport.horovod.process_sets import ProcessSet
 
@@ -67,7 +67,7 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
             _places = _find_places(world)
             _world = world
         _register(process_sets, comm if hasattr(comm, "Get_size") else None)
-    note_init()
+    note_part()
 
 
 def _find_places(world: rt.Group) -> list[Place]:

@@ -11,7 +11,7 @@ from typing import Any
 from rdma_transport.collectives.communicator import TIMEOUT, Communicator
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.wire import Deadline
-from rdma_transport.error_file import INIT_VARIABLE
+from rdma_transport.error_file import PART_VARIABLE
 from rdma_transport.fabric import FabricStateError
 from rdma_transport.mpi.comm import Handle, Intracomm
 from rdma_transport.mpi.constants import ERR_OTHER, THREAD_MULTIPLE, Exception, translated
@@ -94,7 +94,7 @@ def Init() -> None:
     _World._initialized = True
     if COMM_WORLD.size > 1:
         _world.start()
-        if INIT_VARIABLE not in os.environ:
+        if PART_VARIABLE not in os.environ:
             _world.native()
 
 

@@ -43,8 +43,8 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 SHOW = """
     import os
     from rdma_transport.collectives.ranks import find_place
-    from rdma_transport.error_file import note_init
-    note_init()
+    from rdma_transport.error_file import note_part
+    note_part()
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     values = [[os.environ[f"{prefix}_{name}"] for name in names]
               for prefix in ("HOROVOD", "OMPI_COMM_WORLD")]
@@ -78,7 +78,7 @@ def test_jobs_that_mpirun_would_multiply_are_refused() -> None:
 
 
 def test_a_rank_without_init_fails_the_job() -> None:
-    note = "import rdma_transport.error_file as e; e.note_init(); import time; time.sleep(100)"
+    note = "import rdma_transport.error_file as e; e.note_part(); import time; time.sleep(100)"
     command = ("sh", "-c", f"test $RANK = 1 || exec {sys.executable} -c '{note}'")
     ran = run("-n", "3", "--", *command)
     assert ran.returncode == 1
@@ -97,10 +97,10 @@ FAILS = """
     from mpi4py import MPI
     import numpy as np
     from rdma_transport.collectives import Communicator, find_ranks
-    from rdma_transport.error_file import note_init
+    from rdma_transport.error_file import note_part
     ranks = dataclasses.replace(find_ranks(), purpose="tensorflow")
     group = Communicator.connect(ranks)
-    note_init()
+    note_part()
     comm = MPI.COMM_WORLD
     assert comm.allgather(comm.rank) == list(range(comm.size))
     if comm.rank == 1:
@@ -137,12 +137,12 @@ def test_a_rank_that_fails_does_not_wait_for_the_others(
 BESIDE = """
     import dataclasses
     from rdma_transport.collectives import Communicator, find_ranks
-    from rdma_transport.error_file import note_init
+    from rdma_transport.error_file import note_part
     ranks = find_ranks()
     if ranks.rank == 0:
         from mpi4py import MPI
     group = Communicator.connect(dataclasses.replace(ranks, purpose="tensorflow"))
-    note_init()
+    note_part()
     from mpi4py import MPI
     import numpy as np
     comm = MPI.COMM_WORLD
@@ -168,10 +168,10 @@ def test_mpi4py_beside_another_communicator(script: Script) -> None:
 ONE_IMPORTS = """
     import dataclasses
     from rdma_transport.collectives import Communicator, find_ranks
-    from rdma_transport.error_file import note_init
+    from rdma_transport.error_file import note_part
     ranks = find_ranks()
     Communicator.connect(dataclasses.replace(ranks, purpose="tensorflow"))
-    note_init()
+    note_part()
     if ranks.rank == {}:
         from mpi4py import MPI
         assert MPI.COMM_WORLD.size == 2

@@ -1,0 +1,1 @@
+"""What ``rdma-transport run --data-parallel`` puts into the ranks of a script for one process."""

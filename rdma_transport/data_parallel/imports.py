@@ -1,0 +1,54 @@
+"""Calls functions as soon as a module has been imported."""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, cast
+
+Hook = Callable[[Any], None]
+
+
+def after_import(hooks: dict[str, Hook]) -> None:
+    """Call the function of each name with the module, before the code that imports it goes on."""
+    sys.meta_path.insert(0, _Finder(hooks))
+
+
+class _Finder:
+    """Lets the other finders look, and puts a loader before theirs."""
+
+    def __init__(self, hooks: dict[str, Hook]) -> None:
+        self._hooks = dict(hooks)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        hook = self._hooks.pop(name, None)
+        if hook is None:
+            return None
+        spec = find_spec(name)  # asks this finder again, which no longer knows the name
+        if spec is None or spec.loader is None:
+            self._hooks[name] = hook  # it may be there later
+            return None
+        spec.loader = cast(Loader, _Loader(spec.loader, hook))  # by its methods
+        return spec
+
+
+class _Loader:
+    """Loads a module as its own loader does, which the module then knows as its loader."""
+
+    def __init__(self, loader: Any, hook: Hook) -> None:
+        self._loader, self._hook = loader, hook
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._hook(module)
