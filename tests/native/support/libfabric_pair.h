@@ -98,8 +98,10 @@ class LibfabricPairTest : public DevicePairTest {
     Faulty().reset();
   }
   // As a polling thread does, which sleeps when there is nothing to do.
-  void PollOne(Side& side) override {
-    if (side.device != nullptr && side.device->Poll() == 0) side.device->ArmNotification();
+  int PollOne(Side& side) override {
+    const int events = DevicePairTest::PollOne(side);
+    if (side.device != nullptr && events == 0) side.device->ArmNotification();
+    return events;
   }
 };
 
