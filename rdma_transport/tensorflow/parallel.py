@@ -12,9 +12,9 @@ those of one process::
     gradients = tape.gradient(loss, model.trainable_variables)
 
 The function must treat each example by itself, and return tensors whose first dimension is that of
-the examples. Inputs that have no first dimension in common run whole on each rank. Ranks compare a
-digest of their inputs in each call, and of the gradients of outputs: what differs is an error of
-TensorFlow on all ranks.
+the examples. Inputs that have no first dimension in common run whole on each rank. Ranks compare
+their inputs in each call, and the gradients of the outputs: what differs is an error of TensorFlow
+on all ranks.
 """
 
 import functools
@@ -24,27 +24,34 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 
 from rdma_transport.tensorflow.groups import Group, world
-from rdma_transport.tensorflow.rows import Cut, gather_rows, same_on_all_ranks
+from rdma_transport.tensorflow.rows import Batch, Cut, gather_rows
+from rdma_transport.tensorflow.sameness import alike_on_all_ranks
 from rdma_transport.tensorflow.sums import sum_gradients
 
 _DIFFERENT_INPUT = (
-    "the ranks call {label} with different batches. Each rank must see the same data: usually a "
-    "shuffle or an augmentation has a random seed of its own (np.random.default_rng(), "
-    "random.Random() or tf.random.Generator without a seed), or the data depends on the process. "
-    "Ranks whose batch is that of rank 0:"
+    "the ranks call {} with different batches. Each rank must see the same data: usually a shuffle "
+    "or an augmentation has a random seed of its own (np.random.default_rng(), random.Random() or "
+    "tf.random.Generator without a seed), or the data depends on the process. Ranks whose batch is "
+    "that of rank 0:"
 )
 _DIFFERENT_GRADIENT = (
-    "the ranks compute different losses from the outputs of {label}: their labels or weights of "
+    "the ranks compute different losses from the outputs of {}: their labels or weights of "
     "examples differ, usually since a shuffle or an augmentation has a random seed of its own. "
     "Ranks whose gradient is that of rank 0:"
 )
-_SECOND = "second derivatives through {label}, which runs on several ranks, need a tf.GradientTape"
+_HIGHER = (
+    "a derivative of a gradient through {}, which runs on several ranks, is a third one, or is "
+    "taken outside the tf.function that computes the gradient: compute both in one tf.function, or "
+    "in eager code"
+)
 _local = threading.local()
+
+# A function of tensors: what it returns are rows of examples, and parts of sums over the ranks.
+_OnRows = Callable[..., tuple[list[Any], list[Any]]]
 
 
 class _Variables:
@@ -65,7 +72,7 @@ class _Variables:
 
 
 reduced_variables = _Variables()
-"""The variables of which a parallel call has given gradients to this process."""
+"""The variables of which parallel calls have given gradients to this process."""
 
 
 def is_parallel() -> bool:
@@ -92,24 +99,18 @@ def parallel(function: Callable[..., Any], *, name: str | None = None) -> Callab
         group = world()
         if group.size == 1 or is_parallel():
             return function(*args, **kwargs)
-        structure = (args, kwargs)
-        leaves = [_tensor(leaf) for leaf in tf.nest.flatten(structure)]
-        places = [i for i, leaf in enumerate(leaves) if _has_rows(leaf)]
-        cut = Cut.of([leaves[i] for i in places], group)
-        if cut is None:
-            return _replicated(function, structure, leaves)
+        batch = Batch((args, kwargs), group)
+        if batch.cut is None:
+            return _replicated(function, args, kwargs)
         results: list[Any] = []
 
-        def on_slices(*slices: Any) -> list[Any]:
-            filled = list(leaves)
-            for place, part in zip(places, slices, strict=True):
-                filled[place] = part
-            own_args, own_kwargs = tf.nest.pack_sequence_as(structure, filled)
+        def on_rows(*rows: Any) -> tuple[list[Any], list[Any]]:
+            own_args, own_kwargs = batch.filled(rows)
             with not_parallel():
                 results.append(function(*own_args, **own_kwargs))
-            return [each for each in tf.nest.flatten(results[-1]) if tf.is_tensor(each)]
+            return [each for each in tf.nest.flatten(results[-1]) if tf.is_tensor(each)], []
 
-        outputs = iter(_call(on_slices, [leaves[i] for i in places], cut, group, label))
+        outputs = iter(_call(on_rows, batch.rows, batch.cut, group, label))
         return tf.nest.map_structure(
             lambda each: next(outputs) if tf.is_tensor(each) else each, results[0]
         )
@@ -118,79 +119,8 @@ def parallel(function: Callable[..., Any], *, name: str | None = None) -> Callab
     return run
 
 
-def _call(
-    function: Callable[..., list[Any]],
-    inputs: Sequence[Any],
-    cut: Cut,
-    group: Group,
-    label: str,
-) -> list[Any]:
-    """Run a function of tensors on slices of the inputs; return what all ranks return."""
-    wanted = [i for i, each in enumerate(inputs) if _needs_gradient(each)]
-
-    @tf.custom_gradient
-    def run(*differentiated: Any) -> Any:
-        parts = [cut.take(each) for each in inputs]
-        for place, each in zip(wanted, differentiated, strict=True):
-            parts[place] = cut.take(each)
-        sources = [parts[place] for place in wanted]
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(sources)
-            outputs = [cut.checked(each, label) for each in function(*parts)]
-        gathered = gather_rows(outputs, inputs, cut, group, _DIFFERENT_INPUT.format(label=label))
-
-        def backward(*upstream: Any, variables: Sequence[Any] = ()) -> Any:
-            if record.could_possibly_record():
-                raise NotImplementedError(_SECOND.format(label=label))
-            found = _gradients(tape, outputs, upstream, sources, cut, group, label)
-            of_variables = found[len(sources) :]
-            known = {id(each): of_variables[i] for i, each in enumerate(tape.watched_variables())}
-            of_inputs = gather_rows(found[: len(sources)], (), cut, group, "")
-            return of_inputs, [known.get(id(each)) for each in variables]
-
-        return gathered, backward
-
-    return list(run(*(inputs[place] for place in wanted)))
-
-
-def _gradients(
-    tape: Any,
-    outputs: Sequence[Any],
-    upstream: Sequence[Any],
-    sources: Sequence[Any],
-    cut: Cut,
-    group: Group,
-    label: str,
-) -> list[Any]:
-    """Return the gradients of this rank's sources, and those of the variables, of all ranks."""
-    pairs = [
-        (output, tf.convert_to_tensor(each))
-        for output, each in zip(outputs, upstream, strict=True)
-        if each is not None and (output.dtype.is_floating or output.dtype.is_complex)
-    ]
-    checked = same_on_all_ranks(
-        [each for _, each in pairs], group, _DIFFERENT_GRADIENT.format(label=label)
-    )
-    variables = tape.watched_variables()  # in the order of their creation
-    found = tape.gradient(
-        [output for output, _ in pairs],
-        [*sources, *variables],
-        output_gradients=[cut.take_rows(each) for each in checked],
-    )
-    for each in variables:
-        reduced_variables.add(each)
-    of_sources = [
-        tf.zeros_like(source) if each is None else tf.convert_to_tensor(each)
-        for source, each in zip(sources, found, strict=False)
-    ]
-    return [cut.drop(each) for each in of_sources] + sum_gradients(
-        found[len(sources) :], group=group
-    )
-
-
-def _replicated(function: Callable[..., Any], structure: Any, leaves: Sequence[Any]) -> Any:
+def _replicated(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a function whole: all ranks have the same inputs, and get the same gradients."""
-    args, kwargs = tf.nest.pack_sequence_as(structure, leaves)
     with record.VariableWatcher() as watcher, not_parallel():
         result = function(*args, **kwargs)
     for each in watcher.watched_variables():
@@ -198,12 +128,97 @@ def _replicated(function: Callable[..., Any], structure: Any, leaves: Sequence[A
     return result
 
 
-def _tensor(leaf: Any) -> Any:
-    return tf.convert_to_tensor(leaf) if isinstance(leaf, (np.ndarray, tf.Variable)) else leaf
+def _call(
+    function: _OnRows, inputs: Sequence[Any], cut: Cut, group: Group, label: str
+) -> list[Any]:
+    """Run a function on this rank's rows of the inputs; return all rows, and whole sums."""
+    wanted = [i for i, each in enumerate(inputs) if _needs_gradient(each)]
+
+    @tf.custom_gradient
+    def run(*differentiated: Any) -> Any:
+        given = list(inputs)
+        for place, each in zip(wanted, differentiated, strict=True):
+            given[place] = each
+        parts = [cut.take(each) for each in given]
+        sources = [parts[place] for place in wanted]
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(sources)
+            rows, sums = function(*parts)
+            rows = [cut.checked(each, label) for each in rows]
+        results = gather_rows(rows, cut, group, inputs, _DIFFERENT_INPUT.format(label))
+        results += sum_gradients(sums, group=group)
+
+        def backward(*upstream: Any, variables: Sequence[Any] = ()) -> Any:
+            used = tape.watched_variables()  # in the order of their creation, as on all ranks
+            for each in used:
+                reduced_variables.add(each)
+            pairs = [
+                (output, tf.convert_to_tensor(each))
+                for output, each in zip([*rows, *sums], upstream, strict=True)
+                if each is not None and (output.dtype.is_floating or output.dtype.is_complex)
+            ]
+            outputs = [output for output, _ in pairs]
+            of_outputs = alike_on_all_ranks(
+                [each for _, each in pairs], group, _DIFFERENT_GRADIENT.format(label)
+            )
+            if record.should_record_backprop([*outputs, *of_outputs]):
+                if sums:
+                    raise NotImplementedError(_HIGHER.format(label))
+                places = [i for i, each in enumerate(rows) if any(each is o for o in outputs)]
+                gradient = _gradient_of(function, cut, wanted, places, label)
+                found = _call(gradient, [*inputs, *of_outputs], cut, group, label)
+            else:
+                own = [
+                    each if any(output is s for s in sums) else cut.take_rows(each)
+                    for output, each in zip(outputs, of_outputs, strict=True)
+                ]
+                found = tape.gradient(outputs, [*sources, *used], output_gradients=own)
+                of_sources = _filled(found[: len(sources)], sources)
+                gathered = gather_rows([cut.drop(each) for each in of_sources], cut, group)
+                found = gathered + sum_gradients(found[len(sources) :], group=group)
+                if not tf.executing_eagerly():
+                    found = [_not_again(each, label) for each in found]
+            of_variables = {id(v): each for v, each in zip(used, found[len(wanted) :], strict=True)}
+            return found[: len(wanted)], [of_variables.get(id(each)) for each in variables]
+
+        return results, backward
+
+    return list(run(*(inputs[place] for place in wanted)))
 
 
-def _has_rows(leaf: Any) -> bool:
-    return (tf.is_tensor(leaf) or isinstance(leaf, tf.Tensor)) and leaf.shape.rank != 0
+def _gradient_of(
+    function: _OnRows, cut: Cut, wanted: Sequence[int], places: Sequence[int], label: str
+) -> _OnRows:
+    """Return the function of inputs, and of gradients of rows, that computes the gradients.
+
+    They are those of the wanted inputs, which are rows, and those of variables, which are sums.
+    """
+
+    def gradient(*given: Any) -> tuple[list[Any], list[Any]]:
+        parts = given[: len(given) - len(places)]
+        of_rows = given[len(parts) :]
+        sources = [parts[place] for place in wanted]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            rows = [cut.checked(each, label) for each in function(*parts)[0]]
+        used = tape.watched_variables()
+        found = tape.gradient(
+            [rows[place] for place in places],
+            [*sources, *used],
+            output_gradients=[cut.drop(each) for each in of_rows],
+        )
+        of_all = _filled(found, [*sources, *used])
+        return of_all[: len(sources)], of_all[len(sources) :]
+
+    return gradient
+
+
+def _filled(gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+    """Return gradients as tensors: zeros where there is none."""
+    return [
+        tf.zeros_like(source) if each is None else tf.convert_to_tensor(each)
+        for each, source in zip(gradients, sources, strict=True)
+    ]
 
 
 def _needs_gradient(tensor: Any) -> bool:
@@ -213,3 +228,23 @@ def _needs_gradient(tensor: Any) -> bool:
     if record.could_possibly_record():
         return bool(record.should_record_backprop([tensor]))
     return not tf.executing_eagerly()
+
+
+def _not_again(gradient: Any, label: str) -> Any:
+    """Return a gradient whose own gradient fails where it is computed: it would be a rank's."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = _not_again(gradient.values, label)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+    @tf.custom_gradient
+    def once(tensor: Any) -> Any:
+        def refuse(upstream: Any) -> Any:
+            check = tf.debugging.Assert(tf.constant(False), [_HIGHER.format(label)])
+            with tf.control_dependencies([check]):
+                return tf.zeros_like(upstream)
+
+        return tf.identity(tensor), refuse
+
+    return once(gradient)

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from rdma_transport.tensorflow.groups import Group
 from rdma_transport.tensorflow.operations import all_gather, grouped_all_gather
+from rdma_transport.tensorflow.sameness import checked, digest, equal_digests
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,33 @@ class Cut:
         return self.drop(output)
 
 
+class Batch:
+    """The arguments of a function, and the tensors among them that have a row for each example."""
+
+    def __init__(self, arguments: Any, group: Group) -> None:
+        self._arguments = arguments
+        self._leaves = [_tensor(leaf) for leaf in tf.nest.flatten(arguments)]
+        self._places = [i for i, each in enumerate(self._leaves) if _has_rows(each)]
+        self.rows = [self._leaves[place] for place in self._places]
+        self.cut = Cut.of(self.rows, group)
+        """None if first dimensions are not the same."""
+
+    def filled(self, rows: Sequence[Any]) -> Any:
+        """Return the arguments with other rows."""
+        leaves = list(self._leaves)
+        for place, each in zip(self._places, rows, strict=True):
+            leaves[place] = each
+        return tf.nest.pack_sequence_as(self._arguments, leaves)
+
+
+def _tensor(leaf: Any) -> Any:
+    return tf.convert_to_tensor(leaf) if isinstance(leaf, (np.ndarray, tf.Variable)) else leaf
+
+
+def _has_rows(leaf: Any) -> bool:
+    return tf.is_tensor(leaf) and leaf.shape.rank != 0
+
+
 def _rows(tensor: Any) -> Any:
     if isinstance(tensor, tf.RaggedTensor):
         return tf.cast(tensor.nrows(), tf.int32)
@@ -93,47 +122,31 @@ def _rows(tensor: Any) -> Any:
 
 
 def gather_rows(
-    outputs: Sequence[Any], inputs: Sequence[Any], cut: Cut, group: Group, message: str
+    outputs: Sequence[Any], cut: Cut, group: Group, inputs: Sequence[Any] = (), message: str = ""
 ) -> list[Any]:
     """Return the rows of all ranks; fail with `message` if the ranks' inputs differ.
 
     A digest of the inputs travels with the outputs.
     """
     results: list[Any] = [None] * len(outputs)
-    digests = [digest(inputs)] if inputs else []
-    gathered: list[Any] = []
+    own = digest(inputs) if inputs else None
+    digests = None
     for kind in dict.fromkeys(output.dtype for output in outputs):
         places = [i for i, output in enumerate(outputs) if output.dtype == kind]
-        carried = [] if kind.is_bool else [_bits_as(each, kind) for each in digests]
+        carries = own is not None and digests is None and not kind.is_bool
+        carried = [_bits_as(own, kind)] if carries else []
         found = grouped_all_gather([outputs[i] for i in places] + carried, group=group)
-        if carried:
-            digests, gathered = [], [_bits_of(found.pop())]
+        if carries:
+            digests = _bits_of(found.pop())
         for place, each in zip(places, found, strict=True):
             results[place] = each
-    gathered += [all_gather(each, group=group) for each in digests]
-    results = _same(results, gathered[0], message) if gathered else results
+    if own is not None:
+        digests = all_gather(own, group=group) if digests is None else digests
+        results = checked(results, equal_digests(digests), message)
     for output, result in zip(outputs, results, strict=True):
         rows = cut.total if isinstance(cut.total, int) else None
         result.set_shape([rows, *output.shape[1:]])
     return results
-
-
-def same_on_all_ranks(tensors: Sequence[Any], group: Group, message: str) -> list[Any]:
-    """Return the tensors; fail with `message` if those of the ranks differ."""
-    if not tensors:
-        return []
-    return _same(tensors, all_gather(digest(tensors), group=group), message)
-
-
-def digest(tensors: Sequence[Any]) -> Any:
-    """Return a digest of all bits: a row of bytes."""
-    parts = tf.nest.flatten(list(tensors), expand_composites=True)
-    rows = [tf.raw_ops.Fingerprint(data=_as_row(each), method="farmhash64") for each in parts]
-    return rows[0] if len(rows) == 1 else tf.concat(rows, 1)
-
-
-def _as_row(tensor: Any) -> Any:
-    return tf.reshape(tf.cast(tensor, tf.uint8) if tensor.dtype.is_bool else tensor, [1, -1])
 
 
 def _bits_as(row: Any, kind: Any) -> Any:
@@ -143,10 +156,3 @@ def _bits_as(row: Any, kind: Any) -> Any:
 def _bits_of(rows: Any) -> Any:
     found = tf.bitcast(rows, tf.uint8)
     return found if found.shape.rank == 2 else tf.reshape(found, [tf.shape(rows)[0], -1])
-
-
-def _same(tensors: Sequence[Any], digests: Any, message: str) -> list[Any]:
-    equal = tf.reduce_all(tf.equal(digests, digests[:1]), 1)
-    check = tf.debugging.Assert(tf.reduce_all(equal), [message, equal], summarize=1000)
-    with tf.control_dependencies([] if check is None else [check]):
-        return [tf.identity(each) for each in tensors]

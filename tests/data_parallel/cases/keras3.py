@@ -76,7 +76,10 @@ def fewer_examples_than_ranks():
 @case
 def several_steps_in_one_execution():
     model = compiled(dense(), steps_per_execution=3)
-    return [*fitted(model, *data(), batch_size=4), model.predict(data()[0], batch_size=4, verbose=0)]
+    return [
+        *fitted(model, *data(), batch_size=4),
+        model.predict(data()[0], batch_size=4, verbose=0),
+    ]
 
 
 @case
@@ -84,9 +87,12 @@ def in_batches():
     model = compiled(dense())
     x, y = data()
     found = [model.train_on_batch(x[:n], y[:n]) for n in (12, 12, 7)]
-    return [*np.ravel(found), *model.test_on_batch(x, y), model.predict_on_batch(x)] + (
-        model.get_weights()
-    )
+    return [
+        *np.ravel(found),
+        *model.test_on_batch(x, y),
+        model.predict_on_batch(x),
+        *model.get_weights(),
+    ]
 
 
 @case
@@ -277,6 +283,45 @@ def losses_of_pairs_of_examples():
         found = tf.math.l2_normalize(model(x), 1)
         loss = tf.reduce_logsumexp(tf.matmul(found, found, transpose_b=True))
     return [loss, *tape.gradient(loss, model.trainable_variables)]
+
+
+def penalized(model, x, step):
+    """Train a critic with a penalty on its gradient."""
+    optimizer = keras.optimizers.Adam(0.01)
+
+    def train(given):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(given)
+                scores = model(given, training=True)
+            slope = inner.gradient(scores, given)
+            loss = tf.reduce_mean(scores) + tf.reduce_mean((tf.norm(slope, axis=1) - 1.0) ** 2)
+        gradients = outer.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    train = step(train)
+    return [train(tf.constant(x)) for _ in range(3)] + model.get_weights()
+
+
+@case
+def penalty_on_gradients():
+    return penalized(dense(), data(11)[0], lambda step: step)
+
+
+@case
+def penalty_on_gradients_in_a_function():
+    return penalized(dense(), data(11)[0], tf.function)
+
+
+@case
+def two_tapes_around_a_function():
+    model, (x, y) = dense(), data()
+    forward = tf.function(lambda x: model(x))
+    with tf.GradientTape() as first, tf.GradientTape() as second:
+        loss = crossentropy()(y, forward(x))
+    found = first.gradient(loss, model.trainable_variables)
+    return found + second.gradient(loss, model.trainable_variables)
 
 
 if __name__ == "__main__":
