@@ -2,11 +2,10 @@
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rdma_transport.horovod.basics import world
+from rdma_transport.keras.xla import without_xla
 
 
 def keras3() -> Any:
@@ -67,7 +66,9 @@ def _change() -> None:
     trainer.compile = _without_old_option(trainer.compile)
     if keras.backend.backend() == "tensorflow":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"].TensorFlowTrainer
-        trainer.make_train_function = _without_xla(trainer.make_train_function)
+        trainer.make_train_function = without_xla(
+            trainer.make_train_function, lambda model: is_distributed(model.optimizer)
+        )
 
 
 def _without_old_option(compile_model: Callable[..., None]) -> Callable[..., None]:
@@ -102,22 +103,6 @@ def _reducing_first(apply: Callable[..., None]) -> Callable[..., None]:
             apply(self, reduced, variables)
         finally:
             state.reduced = False
-
-    return changed
-
-
-def _without_xla(make: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(make)
-    def changed(self: Any, force: bool = False) -> Any:
-        if is_distributed(self.optimizer) and not self.run_eagerly and self.jit_compile:
-            if world().rank == 0:
-                warnings.warn(
-                    "this model trains without XLA (jit_compile=False), which cannot compile the "
-                    "reduction of gradients",
-                    stacklevel=2,
-                )
-            self.jit_compile = False
-        return make(self, force)
 
     return changed
 

@@ -2,14 +2,20 @@
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 import rdma_transport.tensorflow as rt
 from rdma_transport.keras.calls import Call, active
-from rdma_transport.tensorflow.parallel import is_parallel
+from rdma_transport.keras.checks import examples_alone, same_weights, share
+from rdma_transport.keras.xla import without_xla
+from rdma_transport.tensorflow.parallel import not_now, not_parallel
+from rdma_transport.tensorflow.rows import Batch
 
 _MASK = "_keras_mask"
 
@@ -29,30 +35,110 @@ def follow(distribution: Callable[[], Any]) -> None:
     variable = sys.modules["keras.src.backend.tensorflow.core"].Variable
     variable._direct_assign = _assigning(variable._direct_assign)
     keras.layers.Layer.add_loss = _refusing(keras.layers.Layer.add_loss)
+    optimizer = sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
+    optimizer.apply = _comparing(optimizer.apply, distribution)
+    trainer = sys.modules["keras.src.backend.tensorflow.trainer"].TensorFlowTrainer
+    trainer.fit = _sharing(trainer.fit, distribution)
+    for name in ("make_train_function", "make_test_function", "make_predict_function"):
+        made = without_xla(getattr(trainer, name), lambda _: distribution() is not None)
+        setattr(trainer, name, made)
 
 
 def _on_all_ranks(call: Callable[..., Any], distribution: Callable[[], Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def changed(model: Any, *args: Any, **kwargs: Any) -> Any:
         chosen = distribution()
-        if chosen is None or is_parallel() or not _runs(args, kwargs) or rt.world().size == 1:
+        if chosen is None or not_now() or not _runs(args, kwargs) or rt.world().size == 1:
             return call(model, *args, **kwargs)
-        label = f"model {model.name!r}"
-        this = Call(label, _statistics_of(model))
-        masks = _masks(tf.nest.flatten((args, kwargs)))
+        known = _known_of(model, call, args, kwargs)
+        masks = _masks((args, kwargs))
+        _check(model, call, known, (args, kwargs, masks))
+        this = Call(known.label, known.is_statistic)
 
         def on_rows(args: Any, kwargs: Any, masks: Any) -> Any:
-            _set_masks(tf.nest.flatten((args, kwargs)), masks)
+            _set_masks((args, kwargs), masks)
             with this.running():
                 outputs = call(model, *args, **kwargs)
-            return outputs, _masks(tf.nest.flatten(outputs))
+            return outputs, _masks(outputs)
 
-        outputs, masks = rt.parallel(on_rows, name=label)(args, kwargs, masks)
-        _set_masks(tf.nest.flatten(outputs), masks)
+        outputs, masks = rt.parallel(on_rows, name=known.label)(args, kwargs, masks)
+        _set_masks(outputs, masks)
         return outputs
 
     changed.autograph_info__ = None  # type: ignore[attr-defined]
     return changed
+
+
+class _Known:
+    """What is known of a model that was called."""
+
+    def __init__(self, model: Any) -> None:
+        self.label = f"model {model.name!r}"
+        keras = sys.modules["keras"]
+        normalization = [
+            layer
+            for layer in model._flatten_layers()
+            if isinstance(layer, keras.layers.BatchNormalization)
+        ]
+        self.mixes_in_training = bool(normalization)
+        self.statistics = {id(v) for each in normalization for v in each.non_trainable_variables}
+        with tf.init_scope():
+            self.checked = tf.Variable(False, trainable=False)
+
+    def is_statistic(self, variable: Any) -> bool:
+        """Return whether a variable is a moving statistic of batch normalization."""
+        return id(variable) in self.statistics
+
+
+_models: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+
+
+def _known_of(model: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> _Known:
+    """Return what is known of a model. The first time, build it, with the weights of rank 0."""
+    found = _models.get(model)
+    if found is None:
+        if any(getattr(layer, "stateful", False) for layer in model._flatten_layers()):
+            raise NotImplementedError(
+                f"model {model.name!r} cannot run on several ranks: it has a stateful layer, whose "
+                "state is that of the examples of the batch before"
+            )
+        keras = sys.modules["keras"]
+        if not model.built:
+            specs = keras.tree.map_structure(_spec, (args, kwargs))
+            keras.src.backend.compute_output_spec(
+                lambda args, kwargs: call(model, *args, **kwargs), *specs
+            )
+        share(model.variables)
+        found = _models[model] = _Known(model)
+    return found
+
+
+def _spec(leaf: Any) -> Any:
+    keras = sys.modules["keras"]
+    if isinstance(leaf, (tf.Tensor, tf.SparseTensor, np.ndarray)):
+        kind = keras.src.backend.standardize_dtype(leaf.dtype)
+        return keras.KerasTensor(tuple(leaf.shape), kind, sparse=isinstance(leaf, tf.SparseTensor))
+    return leaf
+
+
+def _check(model: Any, call: Callable[..., Any], known: _Known, arguments: Any) -> None:
+    """Check, in the first call of a model, that it does not mix examples."""
+    with tf.init_scope():
+        done = bool(known.checked) if tf.executing_eagerly() else True
+    batch = Batch(arguments, rt.world())
+    if done or batch.cut is None:
+        return
+
+    def run(args: Any, kwargs: Any, masks: Any) -> list[Any]:
+        _set_masks((args, kwargs), masks)
+        if known.mixes_in_training and model._call_has_training_arg:
+            kwargs = {**kwargs, "training": False}
+        outputs = call(model, *args, **kwargs)
+        tensors = [each for each in tf.nest.flatten(outputs) if tf.is_tensor(each)]
+        return [each for each in tensors if each.shape.rank != 0]  # which the call refuses
+
+    with not_parallel(), record.stop_recording():
+        examples_alone(run, batch, known.label, known.checked)
 
 
 def _runs(args: Any, kwargs: Any) -> bool:
@@ -64,23 +150,12 @@ def _runs(args: Any, kwargs: Any) -> bool:
     return not symbolic and not scopes.in_stateless_scope()
 
 
-def _statistics_of(model: Any) -> Callable[[Any], bool]:
-    normalization = sys.modules["keras"].layers.BatchNormalization
-    found = {
-        id(variable)
-        for layer in model._flatten_layers()
-        if isinstance(layer, normalization)
-        for variable in layer.non_trainable_variables
-    }
-    return lambda variable: id(variable) in found
+def _masks(structure: Any) -> list[Any]:
+    return [getattr(each, _MASK, None) for each in tf.nest.flatten(structure)]
 
 
-def _masks(leaves: list[Any]) -> list[Any]:
-    return [getattr(each, _MASK, None) for each in leaves]
-
-
-def _set_masks(leaves: list[Any], masks: list[Any]) -> None:
-    for leaf, mask in zip(leaves, masks, strict=True):
+def _set_masks(structure: Any, masks: list[Any]) -> None:
+    for leaf, mask in zip(tf.nest.flatten(structure), masks, strict=True):
         if mask is not None:
             setattr(leaf, _MASK, mask)
 
@@ -113,5 +188,29 @@ def _refusing(add_loss: Callable[..., None]) -> Callable[..., None]:
         if this is not None:
             this.refuse_loss()
         add_loss(self, loss)
+
+    return changed
+
+
+def _comparing(apply: Callable[..., Any], distribution: Callable[[], Any]) -> Callable[..., Any]:
+    @functools.wraps(apply)
+    def changed(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        result = apply(self, grads, trainable_variables)
+        if distribution() is not None and not not_now() and rt.world().size > 1:
+            same_weights(
+                self._trainable_variables, self.iterations.value, f"optimizer {self.name!r}"
+            )
+        return result
+
+    return changed
+
+
+def _sharing(fit: Callable[..., Any], distribution: Callable[[], Any]) -> Callable[..., Any]:
+    @functools.wraps(fit)
+    def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if distribution() is not None and not not_now() and rt.world().size > 1:
+            share(self.variables)
+            share(self.optimizer.variables if self.optimizer is not None else [])
+        return fit(self, *args, **kwargs)
 
     return changed

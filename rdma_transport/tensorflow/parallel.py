@@ -26,7 +26,10 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
+from tensorflow.python.framework import ops as graphs
 
+from rdma_transport.changes import note
+from rdma_transport.error_file import note_part
 from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.rows import Batch, Cut, gather_rows
 from rdma_transport.tensorflow.sameness import alike_on_all_ranks
@@ -75,9 +78,16 @@ reduced_variables = _Variables()
 """The variables of which parallel calls have given gradients to this process."""
 
 
-def is_parallel() -> bool:
-    """Return whether this thread is inside a parallel call, or must not begin one."""
-    return getattr(_local, "depth", 0) > 0
+def not_now() -> bool:
+    """Return whether functions run whole here: in a parallel call, or a function of tf.data."""
+    if getattr(_local, "depth", 0) > 0:
+        return True
+    graph = None if tf.executing_eagerly() else graphs.get_default_graph()
+    while graph is not None:
+        if getattr(graph, "name", "").startswith("Dataset_"):  # which runs in threads of its own
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 @contextmanager
@@ -97,16 +107,20 @@ def parallel(function: Callable[..., Any], *, name: str | None = None) -> Callab
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         group = world()
-        if group.size == 1 or is_parallel():
+        if group.size == 1 or not_now():
             return function(*args, **kwargs)
         batch = Batch((args, kwargs), group)
         if batch.cut is None:
-            return _replicated(function, args, kwargs)
+            note(f"{label} runs whole on each rank: its inputs have no first dimension in common")
+            with not_parallel():
+                return function(*args, **kwargs)
+        note_part()
+        note(f"{label} runs on {group.size} ranks: each computes a slice of the batch")
         results: list[Any] = []
 
         def on_rows(*rows: Any) -> tuple[list[Any], list[Any]]:
             own_args, own_kwargs = batch.filled(rows)
-            with not_parallel():
+            with not_parallel(), _explained(label):
                 results.append(function(*own_args, **own_kwargs))
             return [each for each in tf.nest.flatten(results[-1]) if tf.is_tensor(each)], []
 
@@ -119,13 +133,16 @@ def parallel(function: Callable[..., Any], *, name: str | None = None) -> Callab
     return run
 
 
-def _replicated(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run a function whole: all ranks have the same inputs, and get the same gradients."""
-    with record.VariableWatcher() as watcher, not_parallel():
-        result = function(*args, **kwargs)
-    for each in watcher.watched_variables():
-        reduced_variables.add(each)
-    return result
+@contextmanager
+def _explained(label: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        error.add_note(
+            f"{label} ran on this rank's slice of the batch: its outputs for an example must not "
+            "depend on other examples"
+        )
+        raise
 
 
 def _call(

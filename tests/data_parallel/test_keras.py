@@ -76,3 +76,29 @@ def _compare(results: _Results, name: str) -> None:
 @pytest.mark.parametrize("name", names_of("keras3"))
 def test_keras3_equals_one_process(keras3: _Results, name: str) -> None:
     _compare(keras3, name)
+
+
+def _run_rules(folder: Path) -> Path:
+    launch = [sys.executable, "-m", "rdma_transport", "run", "-n", "2", "--", sys.executable]
+    ran = subprocess.run(
+        [*launch, "-m", "tests.data_parallel.cases.keras3_rules", str(folder)],
+        env=os.environ | _ENVIRONMENT | {"RANKS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=patient(120),
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _run_rules(tmp_path_factory.mktemp("rules"))
+
+
+@pytest.mark.parametrize("name", names_of("keras3_rules"))
+def test_rules(rules: Path, name: str) -> None:
+    first, second = (_arrays(rules, name, rank) for rank in (0, 1))
+    for mine, theirs in zip(first, second, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

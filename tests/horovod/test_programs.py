@@ -12,7 +12,7 @@ from tests.support.deadlines import patient
 
 
 def test_keras_3() -> None:
-    assert "trains without XLA" in run("keras3")
+    assert "runs without XLA" in run("keras3")
 
 
 def test_options_with_keras_3() -> None:

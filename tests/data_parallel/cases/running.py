@@ -18,6 +18,11 @@ def case(function: Callable[[], Any]) -> Callable[[], Any]:
     return function
 
 
+def clear() -> None:
+    """Forget the cases of a program from which another takes functions."""
+    CASES.clear()
+
+
 def run() -> None:
     """Run all cases, or those that are named; write results into a folder, by rank."""
     folder, *names = sys.argv[1:]

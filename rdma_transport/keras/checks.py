@@ -1,0 +1,100 @@
+"""What is checked in training: that models treat examples alone, and that weights are equal."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import rdma_transport.tensorflow as rt
+from rdma_transport.keras.calls import Call
+from rdma_transport.tensorflow.operations import all_gather
+from rdma_transport.tensorflow.rows import Batch, Cut
+from rdma_transport.tensorflow.sameness import digest
+
+_UPDATES = (1, 10)  # after which the weights of ranks are compared
+
+
+def share(variables: Sequence[Any]) -> None:
+    """Overwrite variables by those of rank 0, now, even while a function is traced."""
+    with tf.init_scope():
+        for each in variables:
+            each.assign(rt.broadcast(tf.convert_to_tensor(each)))
+
+
+def same_weights(variables: Sequence[Any], iterations: Any, where: str) -> None:
+    """After some updates, fail with the names of the variables that differ from those of rank 0."""
+    names = [getattr(each, "path", each.name) for each in variables]
+
+    def compare() -> Any:
+        rows = all_gather(digest([tf.convert_to_tensor(each) for each in variables]))
+        digests = tf.reshape(rows, [rt.world().size, len(names), -1])
+        equal = tf.reduce_all(tf.equal(digests, digests[:1]), [0, 2])
+        wrong = tf.boolean_mask(tf.constant(names), tf.logical_not(equal))
+        message = (
+            f"after an update, ranks have different weights in {where}: something that depends on "
+            "the rank or on chance changed them outside the calls of models. Variables that differ:"
+        )
+        return tf.group(tf.debugging.Assert(tf.reduce_all(equal), [message, wrong], summarize=100))
+
+    count = tf.cast(iterations, tf.int64)
+    due = tf.reduce_any(tf.equal(count, tf.constant(_UPDATES, tf.int64)))
+    if tf.executing_eagerly():
+        if due:
+            compare()
+    else:
+        tf.cond(due, compare, tf.no_op)
+
+
+def examples_alone(
+    run: Callable[..., Sequence[Any]], batch: Batch, label: str, done: tf.Variable
+) -> None:
+    """Fail, once, if a model's outputs for this rank's examples depend on the other examples.
+
+    The outputs for all examples are compared with those for this rank's rows. If the model draws
+    random numbers, those for a batch whose other rows are changed are compared instead, with the
+    same numbers. `run` runs the model on arguments, and returns its tensors.
+    """
+    cut = batch.cut
+    assert cut is not None
+
+    def check() -> Any:
+        trial = Call(label, trial=True)
+        with trial.running():
+            whole = run(*batch.filled(batch.rows))
+        changed = cut.take if not trial.draws else lambda rows: _others_changed(rows, cut)
+        with trial.running():
+            other = run(*batch.filled([changed(each) for each in batch.rows]))
+        other = [cut.take(each) for each in other] if trial.draws else other
+        pairs = zip(map(cut.take, whole), other, strict=True)
+        alike = tf.reduce_all([_alike(mine, theirs) for mine, theirs in pairs])
+        alike = rt.all_reduce(tf.cast(alike, tf.int32), "min") > 0
+        message = (
+            f"{label} cannot run on several ranks: its outputs for some examples depend on the "
+            "other examples of the batch, so each rank would compute something else from its slice"
+        )
+        check = tf.debugging.Assert(alike, [message])
+        with tf.control_dependencies([] if check is None else [check]):
+            done.assign(True)
+        return tf.no_op()
+
+    if tf.executing_eagerly():
+        check()
+    else:
+        tf.cond(done, tf.no_op, check)
+
+
+def _others_changed(rows: Any, cut: Cut) -> Any:
+    if not isinstance(rows, tf.Tensor):
+        return rows
+    last = cut.first + cut.taken
+    moved = tf.roll(rows, 1, 0)
+    return tf.concat([moved[: cut.first], rows[cut.first : last], moved[last:]], 0)
+
+
+def _alike(mine: Any, theirs: Any) -> Any:
+    """Return whether outputs differ by rounding only; what is not of floats, by nothing much."""
+    if not isinstance(mine, tf.Tensor) or not mine.dtype.is_floating:
+        return tf.constant(True)
+    rounding = {2: 0.1, 4: 1e-3, 8: 1e-6}[mine.dtype.size]
+    far = tf.abs(mine - theirs) > rounding * (tf.reduce_max(tf.abs(mine)) + rounding)
+    return tf.logical_not(tf.reduce_any(far))
