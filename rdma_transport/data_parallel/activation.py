@@ -6,14 +6,18 @@ Imports neither TensorFlow nor NumPy: programs that do not, need not wait for th
 import os
 import random
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from rdma_transport import changes
-from rdma_transport.data_parallel.imports import after_import
+from rdma_transport.data_parallel.imports import Hook, after_import
 from rdma_transport.data_parallel.options import take
 
 # TensorFlow's own for the graph where a program seeds operations only: those keep their numbers.
 _TENSORFLOW_SEED = 87654321
+_HOROVOD = (
+    "this program is written for Horovod, and so divides its work among ranks itself: start it "
+    "with 'rdma-transport run --horovod', without --data-parallel"
+)
 
 
 def start(folder: str) -> None:
@@ -42,11 +46,10 @@ def start(folder: str) -> None:
         if options.scale_batch:
             scaling.follow_keras()
 
-    hooks = {"numpy": seed_numpy, "tensorflow": _seed_tensorflow}
+    hooks: dict[str, Hook] = {"numpy": seed_numpy, "tensorflow": _seed_tensorflow}
     if os.environ.get("WORLD_SIZE") != "1":
-        for name in ("horovod", "rdma_transport.horovod"):
-            hooks[name] = _refuse_horovod
         hooks |= {"tensorflow": _follow_tensorflow, "keras": follow_keras, "tf_keras": follow_keras}
+        hooks |= {"horovod": _HOROVOD, "rdma_transport.horovod": _HOROVOD}
     after_import(hooks)
 
 
@@ -59,10 +62,3 @@ def _follow_tensorflow(tensorflow: Any) -> None:
 
     _seed_tensorflow(tensorflow)
     guard.follow_tensorflow()
-
-
-def _refuse_horovod(_: Any) -> NoReturn:
-    raise ImportError(
-        "this program is written for Horovod: it divides its work among ranks itself. Start it "
-        "with 'rdma-transport run --horovod', without --data-parallel"
-    )

@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import ref_variable, resource_variable_ops
+from tensorflow.python.ops import (
+    gen_state_ops,
+    gradients_util,
+    ref_variable,
+    resource_variable_ops,
+)
 
 from rdma_transport import changes
 from rdma_transport.data_parallel import scaling
@@ -28,13 +33,14 @@ _local = threading.local()
 def follow_tensorflow() -> None:
     """Look at tapes and gradients, at variables, and at the optimizers of version 1. Once."""
     tf.GradientTape.gradient = _noting(tf.GradientTape.gradient, sources=2)
-    tf.gradients = _noting(tf.gradients, sources=1)
-    tf.compat.v1.gradients = _noting(tf.compat.v1.gradients, sources=1)
+    gradients_util._GradientsHelper = _noting(gradients_util._GradientsHelper, sources=1)
     kinds: list[Any] = [resource_variable_ops.BaseResourceVariable]
     kinds += [resource_variable_ops.ResourceVariable, ref_variable.RefVariable]
     for kind in kinds:
         for name in filter(vars(kind).__contains__, _UPDATES):
             setattr(kind, name, _guarding_update(getattr(kind, name)))
+    for name in _UPDATES:  # of variables that are no resources
+        setattr(gen_state_ops, name, _guarding_update(getattr(gen_state_ops, name)))
     _guard_apply_gradients(tf.compat.v1.train.Optimizer)
 
 
@@ -67,10 +73,11 @@ def _noting(gradient: Callable[..., Any], sources: int) -> Callable[..., Any]:
 
 def _guarding_update(update: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(update)
-    def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(self, _ALONE, False) and not getattr(_local, "inside", False):
-            _refuse(f"{update.__name__}()", [self])
-        return update(self, *args, **kwargs)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        variable = args[0] if args else kwargs.get("ref")
+        if getattr(variable, _ALONE, False) and not getattr(_local, "inside", False):
+            _refuse(f"{update.__name__}()", [variable])
+        return update(*args, **kwargs)
 
     return changed
 

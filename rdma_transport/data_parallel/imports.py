@@ -1,4 +1,4 @@
-"""Calls functions as soon as a module has been imported."""
+"""Calls functions as soon as modules have been imported, and refuses to import some."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,11 +8,15 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
-Hook = Callable[[Any], None]
+Hook = Callable[[Any], None] | str
+"""What to call with the module, or why it must not be imported."""
 
 
 def after_import(hooks: dict[str, Hook]) -> None:
-    """Call the function of each name with the module, before the code that imports it goes on."""
+    """Call the function of each name with the module, before the code that imports it goes on.
+
+    Where there is a reason instead, ``ImportError`` gives it.
+    """
     sys.meta_path.insert(0, _Finder(hooks))
 
 
@@ -47,6 +51,8 @@ class _Loader:
         return made
 
     def exec_module(self, module: ModuleType) -> None:
+        if isinstance(self._hook, str):
+            raise ImportError(self._hook, name=module.__name__)
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
