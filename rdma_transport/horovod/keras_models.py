@@ -97,7 +97,7 @@ def _reducing_first(apply: Callable[..., None]) -> Callable[..., None]:
         if variables is None:
             variables = inner._trainable_variables
         variables = list(variables)
-        reduced = inner._reduced(list(grads), variables)
+        reduced = state(list(grads), variables)
         state.reduced = True
         try:
             apply(self, reduced, variables)

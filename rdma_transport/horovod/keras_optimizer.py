@@ -10,18 +10,13 @@ from typing import Any
 import tensorflow as tf
 
 from rdma_transport.horovod import keras_models
-from rdma_transport.horovod.reduction import Accumulator, Locals, Reduction
+from rdma_transport.horovod.reduction import Accumulator, Reducer, Reduction
 
 
-class _State:
+class _State(Reducer):
     """What an optimizer has for this, hidden from what Keras saves."""
 
-    def __init__(self, reduction: Reduction) -> None:
-        self.local = Locals()
-        self.reduced = False  # the gradients that apply_gradients() gets next
-        passes = reduction.backward_passes_per_step
-        average = reduction.average_aggregated_gradients
-        self.accumulator = Accumulator(passes, average) if passes > 1 else None
+    reduced = False  # the gradients that apply_gradients() gets next
 
 
 class DistributedKerasOptimizer:
@@ -45,19 +40,7 @@ class DistributedKerasOptimizer:
         """Leave the gradient of a variable to this rank."""
         self._distributed_state.local.add(var)
 
-    def _reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Reduce gradients, or add them up until it is time."""
-        state = self._distributed_state
-        if state.accumulator is None:
-            return self._distributed_reduction(gradients, variables, state.local)
-        used = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
-        return state.accumulator.add(
-            gradients,
-            variables,
-            lambda sums: self._distributed_reduction(sums, used, state.local),
-        )
-
-    def _apply_when_due(self, variables: Sequence[Any], apply: Callable[[], Any]) -> Any:
+    def _apply_when_due(self, apply: Callable[[], Any]) -> Any:
         accumulator = self._distributed_state.accumulator
         if accumulator is None:
             return apply()
@@ -86,8 +69,8 @@ class _Keras3(DistributedKerasOptimizer):
             with tf.init_scope():
                 self.build(variables)  # type: ignore[attr-defined]
             self.built = True
-        reduced = self._reduced(grads, variables)
-        self._apply_when_due(variables, lambda: super(_Keras3, self).apply(reduced, variables))  # type: ignore[misc]
+        reduced = self._distributed_state(grads, variables)
+        self._apply_when_due(lambda: super(_Keras3, self).apply(reduced, variables))  # type: ignore[misc]
 
 
 class _Keras2(DistributedKerasOptimizer):
@@ -113,7 +96,7 @@ class _Keras2(DistributedKerasOptimizer):
 
     def _taken(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         state = self._distributed_state
-        reduced = self._reduced(gradients, variables)
+        reduced = state(gradients, variables)
         state.reduced = True
         return reduced
 
@@ -128,12 +111,11 @@ class _Keras2(DistributedKerasOptimizer):
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
         if not state.reduced:
-            reduced = self._reduced([gradient for gradient, _ in pairs], variables)
+            reduced = state([gradient for gradient, _ in pairs], variables)
             pairs = list(zip(reduced, variables, strict=True))
         state.reduced = False
         self._create(variables)
         return self._apply_when_due(
-            variables,
             lambda: super(_Keras2, self).apply_gradients(pairs, *args, **kwargs),  # type: ignore[misc]
         )
 

@@ -1,7 +1,8 @@
 """Collectives of tensors, in eager code, functions and version 1 graphs."""
 
 import enum
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -53,10 +54,6 @@ def _check_sparse(op: ReduceOp, prescale: float, postscale: float) -> None:
         raise NotImplementedError("factors for tf.IndexedSlices are not offered: scale the values")
 
 
-def _reduce_sparse(tensor: tf.IndexedSlices, op: ReduceOp, name: str | None, group: Any) -> Any:
-    return rt.all_reduce(tensor, op.name.lower(), name=name, group=group)
-
-
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -80,7 +77,9 @@ def allreduce(
         _check_sparse(chosen, prescale_factor, postscale_factor)
         values, context = compression.compress(tensor.values)
         small = tf.IndexedSlices(values, tensor.indices, tensor.dense_shape)
-        result = _reduce_sparse(small, chosen, _name("allreduce", name), group)
+        result = rt.all_reduce(
+            small, chosen.name.lower(), name=_name("allreduce", name), group=group
+        )
         return tf.IndexedSlices(
             compression.decompress(result.values, context), result.indices, result.dense_shape
         )
@@ -127,19 +126,39 @@ def grouped_allreduce(
             )
         else:
             dense.append(index)
-    pairs = [compression.compress(tf.convert_to_tensor(tensors[index])) for index in dense]
-    small = [tensor for tensor, _ in pairs]
-    for number, part in enumerate(by_type(small)):
-        reduced = rt.grouped_all_reduce(
-            [small[each] for each in part],
-            chosen.name.lower(),
-            name=_name("grouped_allreduce", name and f"{name}/{number}"),
-            group=group,
-            prescale=prescale_factor,
-            postscale=postscale_factor,
-        )
-        for each, tensor in zip(part, reduced, strict=True):
-            results[dense[each]] = compression.decompress(tensor, pairs[each][1])
+    call = functools.partial(
+        rt.grouped_all_reduce,
+        op=chosen.name.lower(),
+        group=group,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+    )
+    given = [tensors[index] for index in dense]
+    reduced = _by_type(call, given, _name("grouped_allreduce", name), compression)
+    for index, tensor in zip(dense, reduced, strict=True):
+        results[index] = tensor
+    return results
+
+
+def _by_type(
+    call: Callable[..., list[Any]],
+    tensors: Sequence[Any],
+    name: str | None,
+    compression: Any = Compression.none,
+) -> list[Any]:
+    """Call something with the tensors of the first type, then of the second, and so on.
+
+    They are compressed. `name` becomes that of several calls.
+    """
+    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    places: dict[Any, list[int]] = {}
+    for index, (tensor, _) in enumerate(pairs):
+        places.setdefault(tensor.dtype, []).append(index)
+    results: list[Any] = [None] * len(pairs)
+    for number, part in enumerate(places.values()):
+        found = call([pairs[index][0] for index in part], name=name and f"{name}/{number}")
+        for index, result in zip(part, found, strict=True):
+            results[index] = compression.decompress(result, pairs[index][1])
     return results
 
 
@@ -162,14 +181,6 @@ def _with_gradient(tensor: Any, *, times: int = 1, over: int = 1) -> Any:
         return tf.identity(value), scaled
 
     return same(found)
-
-
-def by_type(tensors: Sequence[Any]) -> list[list[int]]:
-    """Return the positions of tensors of the first type, those of the second, and so on."""
-    found: dict[Any, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        found.setdefault(tensor.dtype, []).append(index)
-    return list(found.values())
 
 
 def allgather(
@@ -196,16 +207,8 @@ def grouped_allgather(
     """Do ``allgather()`` of several tensors."""
     group = group_of(process_set)
     values = [_with_gradient(tensor, over=group.size) for tensor in tensors]
-    results: list[Any] = [None] * len(values)
-    for number, part in enumerate(by_type(values)):
-        gathered = rt.grouped_all_gather(
-            [values[index] for index in part],
-            name=_name("grouped_allgather", name and f"{name}/{number}"),
-            group=group,
-        )
-        for index, tensor in zip(part, gathered, strict=True):
-            results[index] = tensor
-    return results
+    call = functools.partial(rt.grouped_all_gather, group=group)
+    return _by_type(call, values, _name("grouped_allgather", name))
 
 
 def root_of(root_rank: int, process_set: ProcessSet) -> int:
@@ -295,8 +298,14 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """Combine a tensor with those of the other ranks; return this rank's part of its rows."""
-    return _reducescatter(
-        [tensor], compression, op, name, process_set, prescale_factor, postscale_factor, False
+    return grouped_reducescatter(
+        [tensor],
+        compression=compression,
+        op=op,
+        process_set=process_set,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        name=name,
     )[0]
 
 
@@ -311,43 +320,21 @@ def grouped_reducescatter(
     name: str | None = None,
 ) -> list[Any]:
     """Do ``reducescatter()`` of several tensors."""
-    return _reducescatter(
-        tensors, compression, op, name, process_set, prescale_factor, postscale_factor, True
-    )
-
-
-def _reducescatter(
-    tensors: Sequence[Any],
-    compression: Any,
-    op: Any,
-    name: str | None,
-    process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
-    grouped: bool,
-) -> list[Any]:
     chosen = chosen_op(op)
     if chosen not in (Average, Sum):
         raise NotImplementedError(f"reducescatter() with {chosen.name} is not offered: Sum is")
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
         raise NotImplementedError("reducescatter() of tf.IndexedSlices is not offered")
     group = group_of(process_set)
-    pairs = [compression.compress(_with_gradient(tensor, times=group.size)) for tensor in tensors]
-    small = [tensor for tensor, _ in pairs]
-    results: list[Any] = [None] * len(small)
-    kind = "grouped_reducescatter" if grouped else "reducescatter"
-    for number, part in enumerate(by_type(small)):
-        reduced = rt.grouped_reduce_scatter(
-            [small[each] for each in part],
-            chosen.name.lower(),
-            name=_name(kind, name and f"{name}/{number}"),
-            group=group,
-            prescale=prescale,
-            postscale=postscale,
-        )
-        for each, tensor in zip(part, reduced, strict=True):
-            results[each] = compression.decompress(tensor, pairs[each][1])
-    return results
+    values = [_with_gradient(tensor, times=group.size) for tensor in tensors]
+    call = functools.partial(
+        rt.grouped_reduce_scatter,
+        op=chosen.name.lower(),
+        group=group,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+    )
+    return _by_type(call, values, _name("reducescatter", name), compression)
 
 
 def join(device: str = "") -> Any:

@@ -56,10 +56,14 @@ def DistributedOptimizer(
 
 
 def PartialDistributedOptimizer(
-    optimizer: Any, name: str | None = None, *, local_layers: Any = None, **options: Any
+    optimizer: Any, *args: Any, local_layers: Any = None, **options: Any
 ) -> Any:
     """Do ``DistributedOptimizer()``, and leave the variables of `local_layers` to this rank."""
-    made = DistributedOptimizer(optimizer, name, **options)
-    for variable in local_variables_of(local_layers):
-        made.register_local_var(variable)
-    return made
+    return with_local_layers(DistributedOptimizer(optimizer, *args, **options), local_layers)
+
+
+def with_local_layers(optimizer: Any, layers: Any) -> Any:
+    """Let a distributed optimizer leave the variables of `layers` to this rank; return it."""
+    for variable in local_variables_of(layers):
+        optimizer.register_local_var(variable)
+    return optimizer

@@ -208,6 +208,26 @@ class Accumulator:
         )
 
 
+class Reducer:
+    """Reduces the gradients of one optimizer: those of each pass, or the sums of several."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self.local = Locals()
+        passes = reduction.backward_passes_per_step
+        average = reduction.average_aggregated_gradients
+        self.accumulator = Accumulator(passes, average) if passes > 1 else None
+        self._reduction = reduction
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the reduced gradients of `variables`, or the sums so far; None stays None."""
+        if self.accumulator is None:
+            return self._reduction(gradients, variables, self.local)
+        used = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
+        return self.accumulator.add(
+            gradients, variables, lambda sums: self._reduction(sums, used, self.local)
+        )
+
+
 def as_operation(result: Any) -> Any:
     """Return what a graph runs for a result; nothing in eager code."""
     return tf.no_op() if result is None else tf.group(variable_of(result))

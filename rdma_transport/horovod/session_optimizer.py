@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdma_transport.horovod.reduction import Accumulator, Locals, Reduction
+from rdma_transport.horovod.reduction import Reducer, Reduction
 
 
 @contextlib.contextmanager
@@ -36,30 +36,17 @@ class DistributedSessionOptimizer(tf.compat.v1.train.Optimizer):
             name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking
         )
         self._optimizer = optimizer
-        self._reduction, self._local_variables = reduction, Locals()
-        passes = reduction.backward_passes_per_step
-        self._agg_helper = (
-            Accumulator(passes, reduction.average_aggregated_gradients) if passes > 1 else None
-        )
+        self._reducer = Reducer(reduction)
 
     def register_local_var(self, var: Any) -> None:
         """Leave the gradient of a variable to this rank."""
-        self._local_variables.add(var)
+        self._reducer.local.add(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Return pairs of reduced gradient and variable."""
         pairs = list(self._optimizer.compute_gradients(*args, **kwargs))
         variables = [variable for _, variable in pairs]
-        gradients = [gradient for gradient, _ in pairs]
-        if self._agg_helper is None:
-            reduced = self._reduction(gradients, variables, self._local_variables)
-        else:
-            used = [v for g, v in pairs if g is not None]
-            reduced = self._agg_helper.add(
-                gradients,
-                variables,
-                lambda sums: self._reduction(sums, used, self._local_variables),
-            )
+        reduced = self._reducer([gradient for gradient, _ in pairs], variables)
         return list(zip(reduced, variables, strict=True))
 
     def apply_gradients(
@@ -71,15 +58,16 @@ class DistributedSessionOptimizer(tf.compat.v1.train.Optimizer):
         def apply() -> Any:
             return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
 
-        if self._agg_helper is None:
+        accumulator = self._reducer.accumulator
+        if accumulator is None:
             return apply()
 
         def skip() -> Any:
             return None if global_step is None else tf.compat.v1.assign_add(global_step, 1)
 
-        self._agg_helper.build([g for g, _ in pairs], [v for _, v in pairs])
+        accumulator.build([g for g, _ in pairs], [v for _, v in pairs])
         with _plain_conditions(), tf.control_dependencies([g for g, _ in pairs if g is not None]):
-            return self._agg_helper.step(apply, skip)
+            return accumulator.step(apply, skip)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """Do that of the optimizer."""

@@ -102,31 +102,10 @@ def DistributedGradientTape(
 
 
 def PartialDistributedGradientTape(
-    gradtape: Any,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    op: Any = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
+    gradtape: Any, *args: Any, local_layers: Any = None, **options: Any
 ) -> Any:
     """Return such a tape that leaves the variables of `local_layers` to this rank."""
-    made = DistributedGradientTape(
-        gradtape,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    made = DistributedGradientTape(gradtape, *args, **options)
     for variable in local_variables_of(local_layers):
         made.register_local_source(variable)
     return made

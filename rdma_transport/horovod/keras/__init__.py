@@ -96,38 +96,11 @@ def DistributedOptimizer(
 
 
 def PartialDistributedOptimizer(
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: Any = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
+    optimizer: Any, *args: Any, local_layers: Any = None, **options: Any
 ) -> Any:
     """Do ``DistributedOptimizer()``, and leave the variables of `local_layers` to this rank."""
-    return optimizers.PartialDistributedOptimizer(
-        optimizer,
-        name,
-        local_layers=local_layers,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    made = DistributedOptimizer(optimizer, *args, **options)
+    return optimizers.with_local_layers(made, local_layers)
 
 
 def load_model(

@@ -1,17 +1,4 @@
 """``horovod.keras.callbacks``."""
 
-from rdma_transport.horovod.keras.callbacks import (
-    BroadcastGlobalVariablesCallback,
-    LearningRateScheduleCallback,
-    LearningRateWarmupCallback,
-    MetricAverageCallback,
-)
-from rdma_transport.horovod.unsupported import attributes_of
-
-__all__ = [
-    "BroadcastGlobalVariablesCallback",
-    "LearningRateScheduleCallback",
-    "LearningRateWarmupCallback",
-    "MetricAverageCallback",
-]
-__getattr__ = attributes_of("horovod.keras.callbacks")
+from horovod.tensorflow.keras.callbacks import *  # noqa: F403
+from horovod.tensorflow.keras.callbacks import __getattr__  # noqa: F401

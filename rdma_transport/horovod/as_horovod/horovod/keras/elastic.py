@@ -1,9 +1,5 @@
 """``horovod.keras.elastic``: its use raises ``NotImplementedError``."""
 
-from typing import Any
-
 from rdma_transport.horovod.unsupported import elastic
 
-
-def __getattr__(name: str) -> Any:
-    return getattr(elastic, name)
+__getattr__ = elastic.__getattr__
