@@ -54,14 +54,19 @@ def _on_all_ranks(call: Callable[..., Any], distribution: Callable[[], Any]) -> 
         masks = _masks((args, kwargs))
         _check(model, call, known, (args, kwargs, masks))
         this = Call(known.label, known.is_statistic)
+        stored = None if known.called and tf.executing_eagerly() else _stored(model)
 
         def on_rows(args: Any, kwargs: Any, masks: Any) -> Any:
             _set_masks((args, kwargs), masks)
             with this.running():
                 outputs = call(model, *args, **kwargs)
+            if stored is not None:
+                _refuse_stored(known.label, _stored(model), stored)
             return outputs, _masks(outputs)
 
-        outputs, masks = rt.parallel(on_rows, name=known.label)(args, kwargs, masks)
+        run = rt.parallel(on_rows, name=known.label, known=known.called)
+        outputs, masks = run(args, kwargs, masks)
+        known.called = True
         _set_masks(outputs, masks)
         return outputs
 
@@ -73,13 +78,14 @@ class _Known:
     """What is known of a model that was called."""
 
     def __init__(self, model: Any) -> None:
-        self.label = f"model {model.name!r}"
+        self.label = f"model {model.name}"
         keras = sys.modules["keras"]
         normalization = [
             layer
             for layer in model._flatten_layers()
             if isinstance(layer, keras.layers.BatchNormalization)
         ]
+        self.called = False
         self.mixes_in_training = bool(normalization)
         self.statistics = {id(v) for each in normalization for v in each.non_trainable_variables}
         with tf.init_scope():
@@ -99,7 +105,7 @@ def _known_of(model: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> _
     if found is None:
         if any(getattr(layer, "stateful", False) for layer in model._flatten_layers()):
             raise NotImplementedError(
-                f"model {model.name!r} cannot run on several ranks: it has a stateful layer, whose "
+                f"model {model.name} cannot run on several ranks: it has a stateful layer, whose "
                 "state is that of the examples of the batch before"
             )
         keras = sys.modules["keras"]
@@ -150,6 +156,26 @@ def _runs(args: Any, kwargs: Any) -> bool:
     return not symbolic and not scopes.in_stateless_scope()
 
 
+def _stored(model: Any) -> dict[str, Any]:
+    """Return the tensors that a model and its layers have as attributes."""
+    return {
+        f"{layer.name}.{name}": each
+        for layer in model._flatten_layers()
+        for name, value in vars(layer).items()
+        for each in (value if isinstance(value, (list, tuple)) else [value])
+        if isinstance(each, tf.Tensor)
+    }
+
+
+def _refuse_stored(label: str, found: dict[str, Any], before: dict[str, Any]) -> None:
+    new = [name for name, each in found.items() if each is not before.get(name)]
+    if new:
+        raise NotImplementedError(
+            f"{label} cannot run on several ranks: it keeps tensors of the call as attributes "
+            f"({', '.join(new)}), which are those of a slice of the batch: return them from call()"
+        )
+
+
 def _masks(structure: Any) -> list[Any]:
     return [getattr(each, _MASK, None) for each in tf.nest.flatten(structure)]
 
@@ -198,7 +224,9 @@ def _comparing(apply: Callable[..., Any], distribution: Callable[[], Any]) -> Ca
         result = apply(self, grads, trainable_variables)
         if distribution() is not None and not not_now() and rt.world().size > 1:
             same_weights(
-                self._trainable_variables, self.iterations.value, f"optimizer {self.name!r}"
+                self._trainable_variables,
+                tf.convert_to_tensor(self.iterations),
+                f"optimizer {self.name}",
             )
         return result
 

@@ -15,9 +15,7 @@ def without_xla(make: Callable[..., Any], applies: Callable[[Any], bool]) -> Cal
     @functools.wraps(make)
     def changed(self: Any, force: bool = False) -> Any:
         if applies(self) and not self.run_eagerly and self.jit_compile:
-            text = (
-                f"model {self.name!r} runs without XLA (jit_compile=False), which cannot compile "
-            )
+            text = f"model {self.name} runs without XLA (jit_compile=False), which cannot compile "
             text += "operations that exchange tensors with other ranks"
             note(text)
             if rt.world().rank == 0:

@@ -30,6 +30,7 @@ from tensorflow.python.framework import ops as graphs
 
 from rdma_transport.changes import note
 from rdma_transport.error_file import note_part
+from rdma_transport.tensorflow.captured import captured
 from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.rows import Batch, Cut, gather_rows
 from rdma_transport.tensorflow.sameness import alike_on_all_ranks
@@ -45,6 +46,11 @@ _DIFFERENT_GRADIENT = (
     "the ranks compute different losses from the outputs of {}: their labels or weights of "
     "examples differ, usually since a shuffle or an augmentation has a random seed of its own. "
     "Ranks whose gradient is that of rank 0:"
+)
+_FOREIGN = (
+    "{} cannot run on several ranks: it uses a tensor that was computed outside of the call from "
+    "what a tf.GradientTape watches, and whose gradient would be lost: give it as an argument, or "
+    "compute it in the call: {}"
 )
 _HIGHER = (
     "a derivative of a gradient through {}, which runs on several ranks, is a third one, or is "
@@ -100,8 +106,14 @@ def not_parallel() -> Iterator[None]:
         _local.depth -= 1
 
 
-def parallel(function: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:
-    """Return `function` as one that all ranks run together; `name` is for messages."""
+def parallel(
+    function: Callable[..., Any], *, name: str | None = None, known: bool = False
+) -> Callable[..., Any]:
+    """Return `function` as one that all ranks run together; `name` is for messages.
+
+    Graphs, and the first call in eager code unless the function is `known`, are searched for
+    tensors that the function uses and does not get as arguments.
+    """
     label: Any = name or getattr(function, "__name__", "a function")
 
     @functools.wraps(function)
@@ -116,12 +128,17 @@ def parallel(function: Callable[..., Any], *, name: str | None = None) -> Callab
                 return function(*args, **kwargs)
         note_part()
         note(f"{label} runs on {group.size} ranks: each computes a slice of the batch")
+        nonlocal known
         results: list[Any] = []
+        watch = captured if not known or not tf.executing_eagerly() else _ignored
+        known = True
 
         def on_rows(*rows: Any) -> tuple[list[Any], list[Any]]:
             own_args, own_kwargs = batch.filled(rows)
-            with not_parallel(), _explained(label):
+            with not_parallel(), _explained(label), watch(rows) as foreign:
                 results.append(function(*own_args, **own_kwargs))
+            if foreign:
+                raise NotImplementedError(_FOREIGN.format(label, foreign[0]))
             return [each for each in tf.nest.flatten(results[-1]) if tf.is_tensor(each)], []
 
         outputs = iter(_call(on_rows, batch.rows, batch.cut, group, label))
@@ -131,6 +148,11 @@ def parallel(function: Callable[..., Any], *, name: str | None = None) -> Callab
 
     run.autograph_info__ = None  # type: ignore[attr-defined]  # autograph leaves it as it is
     return run
+
+
+@contextmanager
+def _ignored(_: Any) -> Iterator[list[Any]]:
+    yield []
 
 
 @contextmanager

@@ -33,8 +33,9 @@ class Cut:
         if not tensors:
             return None
         known: set[Any] = {each.shape[0] if each.shape.rank else None for each in tensors}
+        sizes = len(known)
         known.discard(None)
-        if len(known) > 1:
+        if sizes > 1:  # what may be a table's must not be taken for that of a batch
             return None
         if known:
             total = known.pop()
@@ -42,7 +43,7 @@ class Cut:
             kept = base + (group.rank < extra)
             first = group.rank * base + min(group.rank, extra)
             return cls(total, first if kept else 0, kept or min(total, 1), kept)
-        total = _rows(tensors[0])
+        total = _same_size([_rows(each) for each in tensors])
         base, extra = total // group.size, total % group.size
         kept = base + tf.cast(group.rank < extra, tf.int32)
         first = group.rank * base + tf.minimum(group.rank, extra)
@@ -119,6 +120,19 @@ def _rows(tensor: Any) -> Any:
     if isinstance(tensor, tf.SparseTensor):
         return tf.cast(tensor.dense_shape[0], tf.int32)
     return tf.shape(tensor)[0]
+
+
+def _same_size(sizes: list[Any]) -> Any:
+    """Return a number of rows that is not known before the graph runs."""
+    if len(sizes) == 1:
+        return sizes[0]
+    message = (
+        "the tensors that a function of a batch gets have different first dimensions, so they "
+        "cannot be divided between the ranks:"
+    )
+    check = tf.debugging.Assert(tf.reduce_all(tf.equal(sizes, sizes[0])), [message, sizes])
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(sizes[0])
 
 
 def gather_rows(

@@ -15,6 +15,8 @@ clear()
 class Layer(keras.layers.Layer):
     """A layer that computes a function of inputs and `training`."""
 
+    scale = 1.0
+
     def __init__(self, function):
         super().__init__()
         self.function = function
@@ -55,7 +57,7 @@ def one_different_label_is_refused():
 @case
 def mixing_examples_is_refused():
     layer = Layer(lambda self, x, training: x - tf.reduce_mean(x, 0))
-    text = "model .sequential.* depend on the other"
+    text = "model sequential.* cannot run .* depend on the other"
     return is_refused(lambda: fitted(compiled(model_with(layer)), *data()), text)
 
 
@@ -181,6 +183,52 @@ def models_in_functions_of_datasets_run_whole():
     model, (x, _) = dense(), data()
     rows = tf.data.Dataset.from_tensor_slices(x).batch(8).map(model, num_parallel_calls=2)
     return list(rows)
+
+
+def of_a_scale(step):
+    """Let a model use a tensor from outside."""
+    scale = tf.Variable(1.0)
+    layer = Layer(lambda self, x, training: x * self.scale)
+    model = model_with(layer)
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            layer.scale = tf.exp(scale)
+            loss = tf.reduce_sum(model(x))
+        return tape.gradient(loss, scale)
+
+    return lambda: step(gradient)(data()[0])
+
+
+@case
+def tensors_from_outside_are_refused():
+    is_refused(of_a_scale(lambda step: step), "computed outside of the call")
+    return is_refused(of_a_scale(tf.function), "computed outside of the call")
+
+
+@case
+def tensors_that_are_kept_are_refused():
+    def keep(self, x, training):
+        self.code = x * 2.0
+        return x
+
+    model, (x, _) = model_with(Layer(keep)), data()
+    is_refused(lambda: model(x), "keeps tensors .*code")
+    return is_refused(lambda: tf.function(lambda x: model(x))(x), "keeps tensors .*code")
+
+
+@case
+def tables_are_not_cut():
+    class Model(keras.Model):
+        def call(self, pair):
+            return tf.matmul(pair[0], pair[1])
+
+    model, (x, _), table = Model(), data(10), tf.random.normal((6, 4), seed=1)
+    step = tf.function(lambda x: model([x, table]), input_signature=[tf.TensorSpec([None, 6])])
+    np.testing.assert_allclose(step(x), tf.matmul(x, table), rtol=1e-5)
+    unknown = tf.TensorSpec([None, None])
+    step = tf.function(lambda x, y: model([x, y]), input_signature=[unknown, unknown])
+    return is_refused(lambda: step(x, table), "different first dimensions")
 
 
 if __name__ == "__main__":
