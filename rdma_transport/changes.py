@@ -43,7 +43,7 @@ def place() -> str:
         if not _is_foreign(file):
             return f"{os.path.relpath(file) if _is_below(file) else file}:{frame.f_lineno}"
         frame = frame.f_back
-    return "at the start or the end of the program"
+    return "outside the program"
 
 
 def _is_foreign(file: str) -> bool:

@@ -58,7 +58,8 @@ def _seed_tensorflow(tensorflow: Any) -> None:
 
 
 def _follow_tensorflow(tensorflow: Any) -> None:
-    from rdma_transport.data_parallel import guard
+    from rdma_transport.data_parallel import guard, order
 
     _seed_tensorflow(tensorflow)
     guard.follow_tensorflow()
+    order.follow_tensorflow()

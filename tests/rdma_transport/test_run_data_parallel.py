@@ -194,6 +194,13 @@ FIT = """
     model.compile("sgd", "mse")
     model.fit(x, y, batch_size=6, epochs=2, verbose=0)
     print(int(model.optimizer.iterations), model.get_weights()[0].tolist())
+    def augment(x, y):
+        return x + tf.random.normal(tf.shape(x)), y
+
+
+    batches = tf.data.Dataset.from_tensor_slices((x, y))
+    batches = batches.map(augment, num_parallel_calls=tf.data.AUTOTUNE).batch(6)
+    model.evaluate(batches, verbose=0)
     if SCALED:
         batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(6, drop_remainder=True)
         model.fit(batches, verbose=0)
@@ -231,7 +238,8 @@ def test_the_batch_of_a_script_is_divided_or_scaled(script: Script) -> None:
     explained = [line for line in divided.stderr.splitlines() if "] explain: " in line]
     assert "equal seeds on all ranks" in explained[0]
     assert all(line.startswith("[0] ") for line in explained)
-    assert any(f"{words[1]}:10: " in line and "sequential" in line for line in explained), explained
+    assert any(f"{words[1]}:11: " in line and "sequential" in line for line in explained), explained
+    assert any(f"{words[1]}:21: Dataset.map() without" in line for line in explained), explained
     words = (sys.executable, script("SCALED = True\n" + textwrap.dedent(FIT)))
     scaled = run("-n", "2", "--scale-batch", "--quiet-ranks", "--", *words)
     assert scaled.returncode == 0, scaled.stderr
