@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rdma_transport.horovod.basics import is_initialized
 from rdma_transport.keras.xla import without_xla
 
 
@@ -46,7 +47,8 @@ def follow() -> None:
     - Losses are scaled by an optimizer around the distributed one, which skips steps whose
       gradients are not finite: it must see reduced gradients, since all ranks must skip the same
       steps.
-    - XLA cannot compile the reduction, so the training step is left to TensorFlow.
+    - XLA cannot compile the reduction, so the training step is left to TensorFlow, also one of the
+      model's own, which may contain a reduction.
     - ``optimizer.variables()`` and ``compile(experimental_run_tf_function=False)``, which most
       programs for Horovod have, work as in Keras 2.
     """
@@ -66,8 +68,10 @@ def _change() -> None:
     trainer.compile = _without_old_option(trainer.compile)
     if keras.backend.backend() == "tensorflow":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"].TensorFlowTrainer
+        step = trainer.train_step
         trainer.make_train_function = without_xla(
-            trainer.make_train_function, lambda model: is_distributed(model.optimizer)
+            trainer.make_train_function,
+            lambda model: is_initialized() and _reduces(model, step),
         )
 
 
@@ -105,6 +109,12 @@ def _reducing_first(apply: Callable[..., None]) -> Callable[..., None]:
             state.reduced = False
 
     return changed
+
+
+def _reduces(model: Any, train_step: Any) -> bool:
+    """Return whether a step of a model reduces gradients, or may: it has one of its own."""
+    own = type(model).train_step is not train_step
+    return own or any(map(is_distributed, vars(model).values()))
 
 
 def load_model(

@@ -60,6 +60,7 @@ __all__ = [
 ]
 __all__ += _basics.__all__
 __getattr__ = attributes_of("horovod.tensorflow.keras")
+keras_models.follow()  # models may have training steps of their own
 
 
 def DistributedOptimizer(

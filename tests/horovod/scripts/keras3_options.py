@@ -1,5 +1,6 @@
 """Options of distributed optimizers, tapes and callbacks with Keras 3, beyond ``keras3.py``."""
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,38 @@ for name in ("model.keras", "model.h5"):
     assert same_everywhere(resumed.get_weights() + resumed.optimizer.variables)
     assert int(resumed.optimizer.iterations) == 5
 
+
+# Steps of a model's own cannot be compiled either, whatever reduces their gradients.
+class Stepping(keras.Model):
+    def __init__(self, tape: bool) -> None:
+        super().__init__()
+        self.dense = LAYERS.Dense(1, kernel_initializer="ones", use_bias=False)
+        self.dense.build((None, 3))
+        self.taped = tape
+        self.built = True
+        optimizer = keras.optimizers.SGD(1.0)
+        self.own = optimizer if tape else hvd_keras.DistributedOptimizer(optimizer)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self(data[0])) / 2
+        tape = hvd.DistributedGradientTape(tape) if self.taped else tape
+        self.own.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss}
+
+
+for taped in (True, False):
+    model = Stepping(taped)
+    model.compile(jit_compile=True)
+    with pytest.warns(UserWarning, match="without XLA") if RANK == 0 else contextlib.nullcontext():
+        model.fit(x, y, verbose=0)
+    np.testing.assert_allclose(model.get_weights()[0], np.full((3, 1), 1 - MEAN))
+
 # One rate for each epoch, by functions and numbers.
+model = dense_model()
 model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss)
 schedules = [
     CALLBACKS.LearningRateScheduleCallback(0.1, lambda epoch: epoch, end_epoch=2),
