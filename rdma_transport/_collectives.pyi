@@ -16,6 +16,8 @@ REDUCE: int
 EXCHANGE: int
 INVALID: int
 
+def start_timeout() -> float: ...
+
 class MessageTruncatedError(FabricValueError): ...
 
 class RawDevice:

@@ -50,6 +50,13 @@ def run(
     master_port: Annotated[
         int, typer.Option(help="With --nnodes, give a free port of host 0.", min=1, max=65535)
     ] = 29500,
+    start_timeout: Annotated[
+        int | None,
+        typer.Option(
+            help="Give the ranks this many seconds to meet; 60 if not given.",
+            min=1,
+        ),
+    ] = None,
     horovod: Annotated[
         bool,
         typer.Option("--horovod", help="Let 'import horovod' import rdma_transport.horovod."),
@@ -141,6 +148,8 @@ def run(
     given = dict(os.environ)
     for name in ("TORCHELASTIC_USE_AGENT_STORE", error_file.PART_VARIABLE):  # of another launcher
         given.pop(name, None)
+    if start_timeout is not None:
+        given["RDMA_TRANSPORT_START_TIMEOUT"] = f"{start_timeout}s"
     if step and step.size > 1:
         _refuse_given_twice(step, ranks, nnodes, node_rank, master_addr)
         given.setdefault("MASTER_ADDR", step.host)

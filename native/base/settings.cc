@@ -375,6 +375,12 @@ std::vector<SettingRow> MakeTable() {
   rows.push_back(Duration("CONNECT_TIMEOUT", "10s",
                           "how long the first contact with a peer may take",
                           &Settings::connect_timeout));
+  rows.push_back(Between("1s", nullptr,
+                         Duration("START_TIMEOUT", "60s",
+                                  "how long the ranks of a job may take to meet, from the first to "
+                                  "the last",
+                                  &Settings::start_timeout),
+                         &Settings::start_timeout, &ParseDuration));
   rows.push_back(
       Duration("STALL_WARNING", "60s",
                "a collective of rdma_transport.tensorflow that waits this long for ranks "

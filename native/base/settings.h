@@ -73,6 +73,7 @@ struct Settings {
   Nanos spin = 0;
   Nanos peer_timeout = 0;
   Nanos connect_timeout = 0;
+  Nanos start_timeout = 0;  // for all ranks of a job to meet
   Nanos stall_warning = 0;  // of collectives that are matched by name; 0: never
   Nanos stall_timeout = 0;
   LogLevel log_level = LogLevel::kInfo;

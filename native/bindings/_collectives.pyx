@@ -20,7 +20,7 @@ from collectives cimport (
     NamedOptions, NameOfDType, Parcel, Patience, Protocol, Receive, ReduceOp, Request, SizeOf,
     getpid, kDTypes, move_group, move_mesh,
 )
-from fabric cimport Code, FabricDevice, Memory, PollingThread, Status
+from fabric cimport Code, FabricDevice, Memory, PollingThread, StartTimeout, Status
 
 from rdma_transport._fabric import FabricStateError, FabricValueError, deadline_in, error_of
 
@@ -41,6 +41,11 @@ SCATTER = <int>Collective.kScatter
 REDUCE = <int>Collective.kReduce
 EXCHANGE = <int>Collective.kExchange
 INVALID = <int>Collective.kInvalid
+
+
+def start_timeout() -> float:
+    """Return how long all ranks may take to meet, in seconds."""
+    return StartTimeout() / 1e9
 
 
 class MessageTruncatedError(FabricValueError):

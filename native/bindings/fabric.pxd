@@ -80,6 +80,8 @@ cdef extern from "bindings/polling_thread.h" namespace "rdma_transport::bindings
         Status Notify(string_view note)
         void Close(const string& reason)
 
+    int64_t StartTimeout()
+
     cdef cppclass PollingThread:
         @staticmethod
         Status Open(const string& fabric, shared_ptr[PollingThread]* thread)

@@ -54,6 +54,13 @@ Status OpenFabric(const std::string& name, Settings* settings,
   return fabric::OpenDevice(*settings, device);
 }
 
+Nanos StartTimeout() {
+  Settings settings;
+  std::vector<std::string> warnings;
+  LoadSettings(environ, &settings, &warnings).IgnoreError();
+  return settings.start_timeout;
+}
+
 Status Owned::CheckOurs() const {
   if (Ours()) return OkStatus();
   return Status(Code::kFailedPrecondition,

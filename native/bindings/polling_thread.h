@@ -149,6 +149,10 @@ class BlockingChannel final : public Owned, public fabric::ChannelHandler {
   std::map<uint64_t, std::shared_ptr<Transfer>> transfers_;
 };
 
+// Returns how long all ranks may take to meet, as the environment says. If that is invalid, Open()
+// says so.
+Nanos StartTimeout();
+
 // A device and the thread that polls it. Thread-safe.
 class PollingThread final : public Owned {
  public:

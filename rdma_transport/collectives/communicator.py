@@ -28,7 +28,6 @@ from rdma_transport.collectives.rendezvous import Rendezvous
 from rdma_transport.collectives.requests import ReceiveRequest, Request
 from rdma_transport.collectives.wire import Deadline
 
-TIMEOUT = 60.0  # seconds, to connect
 _BYTES = native.DTYPES["uint8"]
 
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
@@ -76,16 +75,19 @@ class Communicator:
         ranks: Ranks | None = None,
         *,
         fabric: str | None = None,
-        timeout: float | Deadline = TIMEOUT,
+        timeout: float | Deadline | None = None,
     ) -> "Communicator":
         """Connect to all other ranks, and return the communicator of all.
 
         Rank, size and address come from the launcher's environment by default (``find_ranks()``);
         without a launcher, this process is alone. `fabric` is as in ``Device.open()``. Raise
-        ``FabricTimeoutError`` if a rank is missing after `timeout` seconds,
-        ``FabricConnectionError`` if one refuses or cannot be reached.
+        ``FabricTimeoutError`` if a rank is missing after `timeout` seconds, by default
+        ``RDMA_TRANSPORT_START_TIMEOUT``, and ``FabricConnectionError`` if one refuses or cannot be
+        reached.
         """
         chosen = find_ranks() if ranks is None else ranks
+        if timeout is None:
+            timeout = native.start_timeout()
         deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
         device = RawDevice(fabric or "")
         raw = RawGroup(device, chosen.rank, chosen.size)
@@ -374,7 +376,7 @@ class Communicator:
             self.barrier()
             return None
         _join(raw, [rows[rank][raw.rank] for rank in ranks], own_key, self.barrier)
-        raw.finish(TIMEOUT if self.timeout is None else self.timeout)
+        raw.finish(native.start_timeout() if self.timeout is None else self.timeout)
         made = Communicator(self._device, raw, own_key)
         made.timeout = self.timeout
         return made

@@ -8,7 +8,8 @@ import sys
 import threading
 from typing import Any
 
-from rdma_transport.collectives.communicator import TIMEOUT, Communicator
+from rdma_transport._collectives import start_timeout
+from rdma_transport.collectives.communicator import Communicator
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.wire import Deadline
 from rdma_transport.error_file import PART_VARIABLE
@@ -51,7 +52,7 @@ class _World(Handle):
         with _World._lock:
             thread = self._thread
             if math.isinf(self._deadline.seconds):
-                self._deadline.move(TIMEOUT)
+                self._deadline.move(start_timeout())
         if thread:
             thread.join()
         made = self._made

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rdma_transport.collectives import Communicator, Ranks
-from rdma_transport.collectives.communicator import TIMEOUT
 from rdma_transport.tensorflow import library
 
 
@@ -44,7 +43,7 @@ _state = _State()
 
 
 def connect(
-    ranks: Ranks | None = None, *, fabric: str | None = None, timeout: float = TIMEOUT
+    ranks: Ranks | None = None, *, fabric: str | None = None, timeout: float | None = None
 ) -> Group:
     """Connect to all other ranks; return the group of all. Later calls return the same.
 

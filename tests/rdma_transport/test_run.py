@@ -207,6 +207,15 @@ def test_ranks_of_mpirun_meet_and_a_missing_one_is_named(script: object) -> None
     assert "FabricTimeoutError rank 0 does not listen" in alone.communicate(timeout=patient(60))[0]
 
 
+def test_ranks_have_the_time_to_meet_that_the_command_gives_them() -> None:
+    connect = "from rdma_transport.collectives import Communicator; Communicator.connect()"
+    late = f"test $RANK = 1 && exec sleep 1000; exec {sys.executable} -c '{connect}'"
+    result = run("--start-timeout", "1", "-n", "2", "--", "sh", "-c", late, timeout=patient(60))
+    assert result.returncode == 1
+    assert "rank 1 did not connect" in result.stderr
+    assert "within 1 s" in result.stderr
+
+
 def test_a_rank_with_another_secret_is_refused(script: object, tmp_path: Path) -> None:
     from bench.support.ports import free_port
 
@@ -218,7 +227,7 @@ def test_a_rank_with_another_secret_is_refused(script: object, tmp_path: Path) -
         secret.write_text(f"{rank}" * 40)
         secret.chmod(0o600)
         jobs.append(
-            start(path, "3", RANK=str(rank), WORLD_SIZE="2", MASTER_PORT=port,
+            start(path, str(patient(3)), RANK=str(rank), WORLD_SIZE="2", MASTER_PORT=port,
                   RDMA_TRANSPORT_SECRET_FILE=str(secret))
         )  # fmt: skip
     answers = [job.communicate(timeout=patient(60))[0] for job in jobs]

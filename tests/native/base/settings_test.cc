@@ -150,6 +150,7 @@ TEST(Settings, WhatVerbsDoNotTake) {
       {"RDMA_TRANSPORT_QUEUE_DEPTH=99999999999999999999", "an integer from 16 to 4096"},
       {"RDMA_TRANSPORT_CHUNK=4095", "a size at least 4KiB, nor auto"},
       {"RDMA_TRANSPORT_CHUNK=big", "a size such as"},
+      {"RDMA_TRANSPORT_START_TIMEOUT=0", "a duration at least 1s"},
       {"RDMA_TRANSPORT_RING=255KiB", "a size from 256KiB to 64MiB"},
       {"RDMA_TRANSPORT_RING=65MiB", "a size from 256KiB to 64MiB"},
       {"RDMA_TRANSPORT_RELAXED_ORDERING=maybe", "on|off"},
