@@ -12,6 +12,8 @@ import pytest
 VARIANTS = {"verbs", "libfabric", "mixed", "checksums", "little memory", "no static edges"}
 # How the names of some begin that stay in `make test`.
 EXAMPLES = (
+    "tests/data_parallel/test_scripts.py::test_a_script[2",
+    "tests/data_parallel/test_scripts.py::test_a_script_that_shares_nothing_fails",
     "tests/horovod/test_failures.py::test_a_rank_that_fails_ends_the_job[exception",
     "tests/plugin/test_aborts.py::test_it_ends_as_over_grpc[crossing-one]",
     "tests/plugin/test_aborts.py::test_it_ends_as_over_grpc[functions]",
@@ -25,6 +27,7 @@ EXAMPLES = (
 NAMES = (
     "tests/accelerator/",
     "tests/bench/",
+    "tests/data_parallel/test_scripts.py",
     "tests/examples/",
     "tests/graph_analyzer/test_bad_input.py",
     "tests/graph_analyzer/test_cli.py::test_a_function_of_a_script",

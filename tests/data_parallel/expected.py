@@ -1,0 +1,152 @@
+"""What becomes of each script on several ranks.
+
+Equal: with the weights and metrics of one process, within rounding. Statistically equal: finite,
+the same on all ranks, and with a metric near that of one process. Refused: with a reason.
+"""
+
+from collections.abc import Iterator
+
+TOLERANCE = 1e-5
+"""How much values of equal scripts may differ, relative to the largest of each array."""
+TOLERANCES = {
+    "mixed_precision": 5e-3,  # of float16
+    "k2_mixed_precision": 5e-3,
+}
+OF_VARIANCES = 1e-3
+"""For synchronized batch normalization, over 40 steps."""
+# By the job that runs them. Those of "three" run on three ranks, others on two.
+EQUAL = {
+    "fit": (
+        "sequential_fit",
+        "functional_fit",
+        "subclass_fit",
+        "dataset_fit",
+        "generator_fit",
+        "class_weight",
+        "sample_weight",
+        "rnn_mask",
+        "transformer",
+        "text",
+        "regularizers",
+        "custom_metric",
+        "custom_train_step",
+        "train_on_batch",
+        "changing_rate",
+        "nan",
+    ),
+    "loops": (
+        "tape_eager",
+        "tape_function",
+        "loop_in_function",
+        "embedding_sparse",
+        "summed_loss",
+        "clipping",
+        "early_break",
+        "two_losses",
+        "contrastive",
+        "siamese",
+        "untracked_variable",
+        "weight_tying",
+        "adversarial",
+        "diffusion",
+        "seq2seq",
+        "reinforce",
+    ),
+    "models": (
+        "accumulation",
+        "ema",
+        "mixed_precision",
+        "gan",
+        "gan_fit",
+        "gradient_penalty",
+        "transfer",
+        "extractor_map",
+        "search",
+        "interleave",
+    ),
+    "files": ("callbacks", "backup_restore", "save_load", "checkpoint_manager"),
+    "habits": (
+        "arguments",
+        "eagerly",
+        "exit_in_the_middle",
+        "jit",
+        "loader_processes",
+        "notebook",
+    ),
+    "tf_keras": (
+        "k2_fit",
+        "k2_loop",
+        "k2_train_step",
+        "k2_callbacks",
+        "k2_rnn_mask",
+        "k2_mixed_precision",
+        "ragged",
+    ),
+    "three": (
+        "uneven_batch",
+        "tiny_batch",
+        "embedding_sparse",
+        "rnn_mask",
+        "dataset_fit",
+        "gan",
+        "siamese",
+        "gradient_penalty",
+        "k2_fit",
+    ),
+}
+# How much the metric may differ, relative to that of one process.
+STATISTICAL = {
+    "batch_norm": 0.3,
+    "dropout": 0.3,
+    "vae": 0.3,
+    "augment_layers": 0.3,
+    "mixup_layer": 0.3,
+    "k2_batch_norm": 0.3,
+}
+# The job of each of these fails with this text.
+REFUSED = {
+    "activity_regularizer": "",
+    "add_loss": "",
+    "batch_loss_output": "",
+    "break_on_one_rank": "",
+    "captured_tensor": "",
+    "captured_in_graph": "",
+    "codebook": "",
+    "counter_in_call": "",
+    "graph_network": "",
+    "jit_function": "",
+    "label_noise": "different losses",
+    "memory_bank": "",
+    "mixing_model": "",
+    "mirrored_strategy": "",
+    "process_seed": "with different batches",
+    "stateful_rnn": "",
+    "stored_tensor": "",
+    "stored_in_graph": "",
+    "time_major": "",
+    "two_threads": "",
+    "unseeded_rng": "with different batches",
+    "layers_only": "no reduction would happen",
+    "module_loop": "no reduction would happen",
+    "raw_assign": "no reduction would happen",
+    "raw_optimizer": "no reduction would happen",
+    "raw_variables": "no reduction would happen",
+    "v1_keras": "no reduction would happen",
+    "v1_monitored": "no reduction would happen",
+    "v1_session": "no reduction would happen",
+}
+
+
+def ranks_of(job: str) -> int:
+    """Return the number of ranks of a job of several scripts."""
+    return 3 if job == "three" else 2
+
+
+def scripts_of(job: str) -> tuple[str, ...]:
+    """Return the scripts that run in a job."""
+    return {**EQUAL, "statistical": tuple(STATISTICAL), "refused": tuple(REFUSED)}[job]
+
+
+def equal() -> Iterator[tuple[str, str]]:
+    """Return job and script of those that are equal."""
+    yield from ((job, script) for job, scripts in EQUAL.items() for script in scripts)
