@@ -7,5 +7,5 @@ tools/system_packages.sh g++-aarch64-linux-gnu qemu-user
 cmake --preset aarch64 >/dev/null
 echo "building for aarch64"
 cmake --build --preset aarch64 -j "$(nproc)" >/dev/null
-ctest --preset aarch64 -j 2 --exclude-regex 'libfabric|fuzz' "$@"
+ctest --preset aarch64 -j 3 -LE repeats --exclude-regex 'libfabric|fuzz' "$@"
 tools/aarch64_plugin.sh

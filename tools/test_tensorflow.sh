@@ -15,5 +15,7 @@ echo "installing TensorFlow $version"
 echo "building rdma_transport for TensorFlow $version"
 "$python" -m pip install -q --no-build-isolation --no-deps --force-reinstall \
     --config-settings=build-dir="$folder/build" --editable .
-"$python" -m pytest -n 2 --dist loadgroup \
-    tests/plugin/test_{equality,frontends,collectives,data_service,modes,static,versions}.py
+# Over shared memory, but for the data service, which has tests in `make test-exhaustive` only.
+"$python" -m pytest -n 2 --dist loadgroup -m "not exhaustive" \
+    tests/plugin/test_{equality,frontends,collectives,modes,static,versions}.py
+"$python" -m pytest -n 1 tests/plugin/test_data_service.py
