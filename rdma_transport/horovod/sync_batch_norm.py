@@ -4,8 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-import rdma_transport.tensorflow as rt
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
+from rdma_transport.tensorflow.moments import moments_of_all_ranks
 
 keras: Any = tf.keras
 
@@ -34,42 +34,13 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         """Keras 3 gives a mask, tf-keras the axes and whether to keep them."""
         if not self._process_set.included():
             return super()._moments(inputs, *args, **kwargs)
+        group = group_of(self._process_set)
         if not _is_keras3():
             axes, keep = args[:2] if len(args) > 1 else (args[0], kwargs["keep_dims"])
             mask = args[2] if len(args) > 2 else kwargs.get("mask")
-            return self._over_ranks(inputs, list(axes), keep, mask)
+            return moments_of_all_ranks(inputs, list(axes), keep, mask, group)
         mask = args[0] if args else kwargs.get("mask")
-        return self._over_ranks(inputs, list(self._reduction_axes), False, mask)
-
-    def _over_ranks(self, inputs: Any, axes: list[int], keep: bool, mask: Any) -> Any:
-        kind = inputs.dtype
-        values = tf.cast(inputs, tf.float32) if kind in (tf.float16, tf.bfloat16) else inputs
-        if mask is None:
-            shape = tf.gather(tf.shape(values), axes)
-            count = tf.cast(tf.reduce_prod(shape), values.dtype)
-            total = tf.reduce_sum(values, axes)
-            squares = tf.reduce_sum(tf.square(values), axes)
-        else:
-            weights = tf.cast(mask, values.dtype)
-            while weights.shape.rank < values.shape.rank:
-                weights = tf.expand_dims(weights, -1)
-            count = tf.reduce_sum(weights)  # a mask has no channels
-            total = tf.reduce_sum(values * weights, axes)
-            squares = tf.reduce_sum(tf.square(values) * weights, axes)
-        flat = tf.reshape(total, [-1])
-        packed = tf.concat([flat, tf.reshape(squares, [-1]), [count]], 0)
-        reduced = rt.all_reduce(packed, "sum", group=group_of(self._process_set))
-        number = tf.size(flat)
-        divisor = reduced[-1]
-        mean = tf.reshape(reduced[:number] / divisor, tf.shape(total))
-        square = tf.reshape(reduced[number : 2 * number] / divisor, tf.shape(total))
-        variance = tf.maximum(square - tf.square(mean), 0)
-        mean.set_shape(total.shape)
-        variance.set_shape(total.shape)
-        if keep:
-            for axis in sorted(each % values.shape.rank for each in axes):
-                mean, variance = tf.expand_dims(mean, axis), tf.expand_dims(variance, axis)
-        return tf.cast(mean, kind), tf.cast(variance, kind)
+        return moments_of_all_ranks(inputs, list(self._reduction_axes), False, mask, group)
 
 
 def _is_keras3() -> bool:

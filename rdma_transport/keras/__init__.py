@@ -11,6 +11,7 @@ a call of a model, wherever it is (in ``fit()``, ``evaluate()`` or ``predict()``
 batch. Gradients through it are those of the whole batch, on all ranks.
 """
 
-from rdma_transport.keras.distribution import DataParallel, distribution, set_distribution
+from rdma_transport.keras.current import distribution
+from rdma_transport.keras.distribution import DataParallel, set_distribution
 
 __all__ = ["DataParallel", "distribution", "set_distribution"]

@@ -59,12 +59,30 @@ class Call:
         if self._runs:
             self._drawn += 1
             return self.draws[self._drawn - 1]
-        seed = make()
+        seed = self._made(make)
         if not self.trial:
             rank = rt.world().rank
             fold = (rank * _FOLD) % 2**31
             seed = seed + tf.cast(tf.stack([fold] + [0] * (seed.shape[0] - 1)), seed.dtype)
         self.draws.append(seed)
+        return seed
+
+    def draw_number(self, make: Callable[[], Any], rank: int) -> Any:
+        """Return a seed that is a number, for an operation with a state of its own."""
+        if self._runs and not self.trial:
+            raise NotImplementedError(
+                f"a second derivative through {self.label} needs the random numbers of the call "
+                "again, and layers of tf-keras cannot draw them: use Keras 3"
+            )
+        seed = make()
+        self.draws.append(seed)
+        return seed if seed is None or self.trial else (seed + rank * _FOLD) % 2**31
+
+    def _made(self, make: Callable[[], Any]) -> Any:
+        """Return a seed. That its state is assigned is no concern of other ranks."""
+        before = dict(self._assigned)
+        seed = make()
+        self._assigned = before
         return seed
 
     def assigns(self, variable: Any) -> bool:
@@ -91,7 +109,7 @@ class Call:
             for variable, value in zip(chosen, values, strict=True):
                 variable.assign(value)
         others = [each for each in self._assigned.values() if not self._statistics(each)]
-        names = ", ".join(getattr(each, "path", each.name) for each in others)
+        names = ", ".join(each.name for each in others)
         same_on_all_ranks(
             [tf.convert_to_tensor(each) for each in others],
             rt.world(),
@@ -99,3 +117,9 @@ class Call:
             f"({names}), and each rank computed another value, from its slice of the batch. Ranks "
             "that have that of rank 0:",
         )
+
+
+def variable_of(variable: Any) -> Any:
+    """Return the variable of TensorFlow that one of Keras 3 holds."""
+    held = getattr(variable, "value", None)
+    return held if isinstance(held, tf.Variable) else variable

@@ -1,11 +1,11 @@
-"""The distribution that is set, and the calls of models that follow it."""
+"""Data-parallel training, as a distribution that is set for models."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import rdma_transport.tensorflow as rt
-from rdma_transport.keras import keras3
+from rdma_transport.keras import files, hooks, keras2, keras3
+from rdma_transport.keras.current import choose, distribution
 
 
 class DataParallel:
@@ -27,21 +27,19 @@ class DataParallel:
         try:
             yield
         finally:
-            set_distribution(before)
-
-
-_current: list[DataParallel | None] = [None]
-
-
-def distribution() -> DataParallel | None:
-    """Return the distribution that is set."""
-    return _current[0]
+            choose(before)
 
 
 def set_distribution(value: DataParallel | None) -> None:
-    """Let the calls of models follow a distribution from now on; None: run whole, as before."""
+    """Let the calls of models follow a distribution from now on; None: run whole, as before.
+
+    It concerns Keras 3 and tf-keras, whichever is imported: set it again after importing the other.
+    """
     if value is not None:
-        rt.connect()
-        if "keras" in sys.modules:
-            keras3.follow(distribution)
-    _current[0] = value
+        hooks.follow_tensorflow()
+        files.follow_tensorflow()
+        if str(getattr(sys.modules.get("keras"), "__version__", "")).startswith("3"):
+            keras3.follow()
+        if "tf_keras" in sys.modules:
+            keras2.follow()
+    choose(value)

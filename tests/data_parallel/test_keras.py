@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +56,11 @@ def keras3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Results]:
     return _run("keras3", tmp_path_factory.mktemp("keras3"))
 
 
+@pytest.fixture(scope="module")
+def tf_keras(tmp_path_factory: pytest.TempPathFactory) -> _Results:
+    return _run("tf_keras", tmp_path_factory.mktemp("tf_keras"))
+
+
 def _arrays(folder: Path, name: str, rank: int) -> list[np.ndarray]:
     error = folder / f"{name}.{rank}.error"
     assert not error.exists(), error.read_text()
@@ -76,6 +80,11 @@ def _compare(results: _Results, name: str) -> None:
 @pytest.mark.parametrize("name", names_of("keras3"))
 def test_keras3_equals_one_process(keras3: _Results, name: str) -> None:
     _compare(keras3, name)
+
+
+@pytest.mark.parametrize("name", names_of("tf_keras"))
+def test_tf_keras_equals_one_process(tf_keras: _Results, name: str) -> None:
+    _compare(tf_keras, name)
 
 
 def _run_rules(folder: Path) -> Path:

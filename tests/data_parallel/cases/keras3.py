@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.data_parallel.cases.running import case, run
+from rdma_transport.keras import DataParallel
+from tests.data_parallel.cases.running import case, folder_of, run
 
 
 def data(examples=40, features=6, classes=3):
@@ -318,6 +319,42 @@ def two_tapes_around_a_function():
         loss = crossentropy()(y, forward(x))
     found = first.gradient(loss, model.trainable_variables)
     return found + second.gradient(loss, model.trainable_variables)
+
+
+@case
+def synchronized_statistics():
+    with DataParallel(sync_batch_norm=True).scope():
+        inputs = keras.Input((6,))
+        hidden = keras.layers.BatchNormalization()(keras.layers.Dense(8, use_bias=False)(inputs))
+        return fitted(compiled(keras.Model(inputs, keras.layers.Dense(3)(hidden))), *data())
+
+
+@case
+def callbacks():
+    folder = folder_of("callbacks")
+    model, (x, y) = compiled(dense()), data()
+    best = folder / "best.keras"
+    given = [
+        keras.callbacks.ModelCheckpoint(best, monitor="val_loss", save_best_only=True),
+        keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False),
+        keras.callbacks.CSVLogger(folder / "log.csv"),
+        keras.callbacks.EarlyStopping(monitor="val_loss", patience=1, min_delta=0.1),
+    ]
+    found = fitted(model, x, y, validation_split=0.5, epochs=9, callbacks=given)
+    tf.summary.create_file_writer(str(folder / "board")).flush()
+    model.save_weights(folder / "end.weights.h5")
+    model.load_weights(folder / "end.weights.h5")
+    checkpoint = tf.train.Checkpoint(model=model)
+    manager = tf.train.CheckpointManager(checkpoint, folder / "checkpoints", max_to_keep=2)
+    for _ in range(3):
+        manager.save()
+    checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
+    model.export(folder / "exported", verbose=False)
+    exported = tf.saved_model.load(folder / "exported")
+    files = [each for each in folder.rglob("*") if each.is_file()]
+    lines = (folder / "log.csv").read_text().splitlines()
+    loaded = keras.models.load_model(best)
+    return [len(files), len(lines), exported.serve(x), *loaded.get_weights(), *found]
 
 
 if __name__ == "__main__":

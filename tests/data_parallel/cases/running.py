@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+import rdma_transport.tensorflow as rt
+from rdma_transport.keras import DataParallel, set_distribution
 
 CASES: dict[str, Callable[[], Any]] = {}
 
@@ -23,19 +27,21 @@ def clear() -> None:
     CASES.clear()
 
 
+def folder_of(name: str) -> Path:
+    """Return a folder that the ranks share."""
+    found = Path(sys.argv[1], name)
+    found.mkdir(exist_ok=True)
+    return found
+
+
 def run() -> None:
     """Run all cases, or those that are named; write results into a folder, by rank."""
     folder, *names = sys.argv[1:]
-    import keras
-
-    import rdma_transport.tensorflow as rt
-    from rdma_transport.keras import DataParallel, set_distribution
-
     if os.environ.get("RANKS", "1") != "1":
         set_distribution(DataParallel())
     rank = rt.world().rank if os.environ.get("RANKS", "1") != "1" else 0
     for name in names or CASES:
-        keras.utils.set_random_seed(7)
+        tf.keras.utils.set_random_seed(7)
         try:
             found = [np.asarray(each, "float64") for each in CASES[name]()]
         except Exception:

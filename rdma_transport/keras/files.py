@@ -1,0 +1,116 @@
+"""Files that TensorFlow and Keras write: rank 0 does, and the other ranks wait for it."""
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.checkpoint import checkpoint
+
+import rdma_transport.tensorflow as rt
+from rdma_transport.changes import note
+from rdma_transport.keras.current import applies, distribution
+from rdma_transport.tensorflow.parallel import not_parallel
+
+_local = threading.local()
+
+
+@functools.cache
+def follow_tensorflow() -> None:
+    """Let rank 0 write checkpoints, saved models and summaries. Once."""
+    _change(checkpoint.TrackableSaver, "save")
+    _change(tf.saved_model, "save")
+    tf.summary.create_file_writer = _writer(tf.summary.create_file_writer)
+
+
+def follow_keras(keras: Any) -> None:
+    """Let rank 0 write the files of a Keras."""
+    for name in ("save", "save_weights", "export"):
+        _change(keras.Model, name)
+    _change(keras.models, "save_model")
+    if hasattr(keras, "saving"):
+        keras.saving.save_model = keras.models.save_model
+    callbacks = keras.callbacks
+    for callback in (callbacks.ModelCheckpoint, callbacks.BackupAndRestore):
+        _change(callback, "_save_model")
+    if keras.__name__ == "keras":
+        _change(callbacks.BackupAndRestore, "on_train_end")
+        archive: Any = keras.export.ExportArchive
+        archive.add_endpoint = _whole(archive.add_endpoint)
+        _change(archive, "write_out")
+    else:
+        state = sys.modules["tf_keras.src.distribute.worker_training_state"]
+        _change(state.WorkerTrainingState, "delete_backup")
+    callbacks.CSVLogger.on_train_begin = _to_nothing(callbacks.CSVLogger.on_train_begin)
+    _change(callbacks.TensorBoard, "_start_profiler")
+
+
+def _change(owner: Any, name: str) -> None:
+    if hasattr(owner, name):
+        setattr(owner, name, by_rank_0(getattr(owner, name)))
+
+
+def _is_inside() -> bool:
+    """Return whether this thread writes already, which the other ranks wait for."""
+    return getattr(_local, "inside", False)
+
+
+def by_rank_0(write: Callable[..., Any]) -> Callable[..., Any]:
+    """Change a function that writes files: rank 0 calls it; all return, or raise, when it did."""
+
+    @functools.wraps(write)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        if _is_inside() or not applies():
+            return write(*args, **kwargs)
+        note(f"{write.__qualname__}() writes on rank 0 only")
+        result = failure = None
+        if rt.world().rank == 0:
+            _local.inside = True
+            try:
+                with not_parallel():
+                    result = write(*args, **kwargs)
+            except Exception as error:
+                failure = error
+            finally:
+                _local.inside = False
+        told = result if isinstance(result, (str, bytes)) else None
+        told, problem = rt.communicator().broadcast_object((told, failure and repr(failure)), 0)
+        if failure is not None:
+            raise failure
+        if problem is not None:
+            raise OSError(f"{write.__qualname__}() failed on rank 0: {problem}")
+        return result if rt.world().rank == 0 else told
+
+    return changed
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        with not_parallel():
+            return function(*args, **kwargs)
+
+    return changed
+
+
+def _writer(create: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(create)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        if distribution() is not None and rt.world().rank != 0:
+            return tf.summary.create_noop_writer()
+        return create(*args, **kwargs)
+
+    return changed
+
+
+def _to_nothing(begin: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(begin)
+    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
+        if distribution() is not None and rt.world().rank != 0:
+            self.filename = os.devnull
+        begin(self, *args, **kwargs)
+
+    return changed
