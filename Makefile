@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE :=
 
 help:
-	@echo "make run    train on handwritten digits over gRPC and over rdma, and compare"
+	@echo "make run    train on handwritten digits over gRPC and over rdma, and on two ranks, and compare"
 	@echo "make test   run linters, C++ tests and Python tests"
 	@echo "make test-exhaustive   run what that leaves out: tests over all fabrics, and in all examples"
 	@echo "make test-sanitizers   run the C++ tests under ASan+UBSan and under TSan; fuzz briefly"
@@ -78,6 +78,7 @@ venv: $(STAMPS)/package
 
 run: venv
 	@$(PYTHON) -m examples.digits
+	@$(PYTHON) -m examples.unchanged
 
 bench: venv
 	@$(PYTHON) -m bench.edges

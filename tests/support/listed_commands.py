@@ -20,6 +20,13 @@ INSTEAD = {
         "rdma-transport bench data-parallel --ranks 2 --models dense-4096,dense-64,variables "
         "--compare horovod-mpi,ddp"
     ): "rdma-transport bench data-parallel --ranks 2 --models variables --rounds 1 --compare none",
+    "rdma-transport run --data-parallel -n 4 -- python train.py": (
+        "rdma-transport run --data-parallel -n 2 -- python examples/data_parallel/digits.py"
+    ),
+    "rdma-transport run --data-parallel --explain -n 2 -- python train.py": (
+        "rdma-transport run --data-parallel --explain -n 2 -- "
+        "python examples/data_parallel/digits.py"
+    ),
     "rdma-transport run --horovod -n 4 -- python train.py": (
         "rdma-transport run --horovod -n 2 -- python examples/horovod/gradient_tape.py"
     ),
@@ -36,6 +43,13 @@ INSTEAD = {
 OTHER_HOST = {
     "rdma-transport doctor --peer HOST:2222 --fabric libfabric": (
         "rdma-transport doctor --listen 2222 --fabric libfabric"
+    ),
+    (
+        "rdma-transport run --data-parallel -n 1 --nnodes 2 --node-rank 0 --master-addr node1 -- "
+        "python examples/data_parallel/digits.py"
+    ): (
+        "rdma-transport run --data-parallel -n 1 --nnodes 2 --node-rank 1 --master-addr node1 -- "
+        "python examples/data_parallel/digits.py"
     ),
     "rdma-transport run -n 4 --nnodes 2 --node-rank 0 --master-addr node1 -- python script.py": (
         "rdma-transport run -n 4 --nnodes 2 --node-rank 1 --master-addr node1 -- python script.py"
@@ -68,6 +82,7 @@ NOT_RUN = {
         "srun --nodes=2 --ntasks=4 python examples/all_reduce.py",
         "srun --nodes=2 --ntasks=4 python script.py",
         "srun --nodes=2 --ntasks=4 rdma-transport run --mpi4py -- python program.py",
+        "srun --nodes=2 --ntasks=4 rdma-transport run --data-parallel -- python train.py",
         "srun --nodes=2 --ntasks=8 rdma-transport run --horovod -- python train.py",
         "srun --overlap --jobid=JOB --nodelist=NODE rdma-transport status",
     ),
@@ -154,6 +169,6 @@ NOT_RUN = {
         ".venv/bin/python tools/list_counters.py",
         "make format",
     ),
-    "it runs the example that `python -m examples.digits` runs": ("make run",),
+    "it runs the examples that `python -m examples.digits` and tests/examples run": ("make run",),
     "there is no such version yet": ("make test-tensorflow TENSORFLOW=2.22",),
 }
