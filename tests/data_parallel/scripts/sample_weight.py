@@ -8,7 +8,7 @@ keras.utils.set_random_seed(7)
 rng = np.random.default_rng(7)
 x = rng.normal(size=(40, 6, 3)).astype("float32")
 y = x.sum(-1, keepdims=True)
-by_example = (rng.random(40) > 0.6).astype("float32")
+by_example = (rng.random((40, 1)) > 0.6).astype("float32")
 by_step = rng.random((40, 6)).astype("float32")
 
 
