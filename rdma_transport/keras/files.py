@@ -76,7 +76,8 @@ def by_rank_0(write: Callable[..., Any]) -> Callable[..., Any]:
                 failure = error
             finally:
                 _local.inside = False
-        told = result if isinstance(result, (str, bytes)) else None
+        told = result.numpy() if isinstance(result, tf.Tensor) else result  # a path, if anything
+        told = told if isinstance(told, (str, bytes)) else None
         told, problem = rt.communicator().broadcast_object((told, failure and repr(failure)), 0)
         if failure is not None:
             raise failure

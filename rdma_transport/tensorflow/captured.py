@@ -7,26 +7,37 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework import op_callbacks
+from tensorflow.python.framework import ops as graphs
 
 
 @contextmanager
 def captured(given: Sequence[Any]) -> Iterator[list[Any]]:
-    """List what operations of this thread use in a block, and a tape outside follows.
-
-    Not `given`, nor what they compute in the block.
-    """
-    known = {id(each): each for each in given}  # held, so that no address is used again
+    """List, when it ends, what a block used that was there before and a tape follows."""
+    before = graphs.uid()  # tensors are numbered in the order in which they are made
+    own = {id(each) for each in given}
+    used: list[Any] = []
     found: list[Any] = []
 
-    def look(_: str, inputs: Any, __: Any, outputs: Any, *___: Any, **____: Any) -> None:
-        new = [each for each in inputs if id(each) not in known and isinstance(each, tf.Tensor)]
-        found.extend(
-            each for each in new if each.dtype.is_floating and record.should_record_backprop([each])
-        )
-        known.update((id(each), each) for each in outputs)
+    def look(_: str, inputs: Any, *others: Any, **more: Any) -> None:
+        used.extend(inputs)
 
-    op_callbacks.add_op_callback(look)
-    try:
+    if not tf.executing_eagerly():
+        graph = graphs.get_default_graph()
+        made = len(graph.get_operations())
         yield found
-    finally:
-        op_callbacks.remove_op_callback(look)
+        used = [each for op in graph.get_operations()[made:] for each in op.inputs]
+    else:
+        op_callbacks.add_op_callback(look)
+        try:
+            yield found
+        finally:
+            op_callbacks.remove_op_callback(look)
+    found.extend(
+        each
+        for each in used
+        if isinstance(each, tf.Tensor)
+        and each.dtype.is_floating
+        and each._id < before
+        and id(each) not in own
+        and record.should_record_backprop([each])
+    )

@@ -52,7 +52,7 @@ def _run(program: str, folder: Path) -> _Results:
 
 
 @pytest.fixture(scope="module")
-def keras3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Results]:
+def keras3(tmp_path_factory: pytest.TempPathFactory) -> _Results:
     return _run("keras3", tmp_path_factory.mktemp("keras3"))
 
 
