@@ -31,9 +31,9 @@ from .support.collective_cluster import CollectiveCluster
 from .support.exit import NotAvailableError, run_command
 from .support.machine import describe
 from .support.namespaces import Host, Hosts, UnavailableError
-from .support.options import JsonFile, Repeat, Sizes, choose, save
+from .support.options import JsonFile, Sizes, choose, save
 from .support.sizes import parse_sizes, size_name
-from .support.timing import plain
+from .support.timing import MIN_SAMPLES, plain
 
 UNLIMITED = "none"
 SIZES = "128KiB,1MiB,16MiB"
@@ -150,13 +150,22 @@ def main(
         str, typer.Option(help="Limit the link to these rates, separated by commas.")
     ] = f"1gbit,{UNLIMITED}",
     sizes: Sizes = SIZES,
-    repeat: Repeat = 6,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            "--repeat", "--iterations", min=1, help="Measure each row this many times, in turns."
+        ),
+    ] = 6,
     json_file: JsonFile = None,
 ) -> None:
     """Print the time per collective between two hosts."""
     chosen = choose(ops, OPS, "collective", "--ops")
     fronts = choose(front_ends, FRONT_ENDS, "front end", "--front-ends")
     wanted = parse_sizes(sizes)
+    if "tensorflow" in fronts and repeat < MIN_SAMPLES:
+        raise typer.BadParameter(
+            f"TensorFlow's are measured at least {MIN_SAMPLES} times", param_hint="--repeat"
+        )
     measures = {"tensorflow": over_tensorflow, "numpy": over_numpy}
     rows = []
     try:

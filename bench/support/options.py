@@ -10,6 +10,7 @@ import typer
 from rdma_transport.command_line import check_writable, fabric_or, parse_place
 
 from .machine import describe
+from .timing import MIN_SAMPLES
 
 
 def _writable(path: Path | None) -> Path | None:
@@ -28,7 +29,10 @@ Sizes = Annotated[
     ),
 ]
 Repeat = Annotated[
-    int, typer.Option("--repeat", "--iterations", min=6, help="Measure each row this many times.")
+    int,
+    typer.Option(
+        "--repeat", "--iterations", min=MIN_SAMPLES, help="Measure each row this many times."
+    ),
 ]
 Iterations = Annotated[int, typer.Option(help="Set the iterations per latency test.", min=10)]
 Rounds = Annotated[int, typer.Option(help="Set the rounds per bandwidth test.", min=1)]

@@ -39,12 +39,15 @@ class Summary:
         return asdict(self) | {"resolved": self.resolved}
 
 
+MIN_SAMPLES = 6  # with fewer, no order statistics hold the median in 95 %
+
+
 def summarize(samples: Sequence[float]) -> Summary:
-    """Take at least six samples: with fewer no order statistics hold the median in 95 %."""
+    """Take at least MIN_SAMPLES samples."""
     ordered = sorted(samples)
     n = len(ordered)
-    if n < 6:
-        raise ValueError(f"{n} samples are too few, 6 are needed")
+    if n < MIN_SAMPLES:
+        raise ValueError(f"{n} samples are too few, {MIN_SAMPLES} are needed")
     away = math.floor(n / 2 - 0.98 * math.sqrt(n))
     return Summary(
         statistics.median(ordered),

@@ -29,6 +29,8 @@ def test_rows_of_a_limited_link_and_of_another(tmp_path: Path, hosts: Hosts) -> 
         "3",
         "--ops",
         "all_reduce,all_to_all",
+        "--repeat",
+        "1",
     ]
     ran = subprocess.run(
         [sys.executable, "-m", "bench.two_hosts", *few, "--front-ends", "numpy", "--json", found],
