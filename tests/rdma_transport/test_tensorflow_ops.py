@@ -81,6 +81,13 @@ def test_large_tensors(group: Members) -> None:
     group.run(members.large, 16 << 20)
 
 
+@pytest.mark.parametrize("group", [3], indirect=True)
+@pytest.mark.timeout(patient(300))
+def test_thousands_of_steps_that_are_late_at_random(group: Members) -> None:
+    group.start(members.late_steps, 2000)
+    assert group.answers(seconds=240) == [None] * group.size
+
+
 def test_ranks_with_fewer_steps_join(group: Members) -> None:
     assert set(group.run(members.joins, 3)) == {group.size - 1}
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -426,6 +427,57 @@ def large(count: int) -> None:
             assert "memfd:" in line
     x = tf.fill([count], rank + 1.0)
     assert (rt.all_reduce(x).numpy() == size * (size + 1) / 2).all()
+
+
+def late_steps(steps: int) -> None:
+    """Steps whose operations are late at random, other ones on each rank."""
+    rank, size = rt.world().rank, rt.world().size
+    late = random.Random(rank)
+    small, medium, large = (
+        of_all(lambda _, length=length: (length,), "float32", length)  # type: ignore[misc]
+        for length in (3, 20_000, 100_000)
+    )
+    uneven = of_all(lambda rank: (rank + 1, 5), "float32", 1)
+
+    def pause(array: Any) -> Any:
+        if late.random() < 0.2:
+            time.sleep(late.random() * 0.003)
+        return array
+
+    @tf.function
+    def step(factor: Any) -> list[Any]:
+        def start(arrays: list[Any]) -> Any:
+            x = tf.constant(arrays[rank]) * factor
+            return tf.ensure_shape(tf.numpy_function(pause, [x], x.dtype, stateful=False), x.shape)
+
+        return [
+            *(rt.all_reduce(start(arrays)) for arrays in (small, medium, large)),
+            *rt.grouped_all_reduce([start(medium), start(small)], "max"),
+            rt.all_gather(start(uneven)),
+            rt.broadcast(start(large), size - 1),
+            rt.reduce_scatter(start(medium)),
+        ]
+
+    def expected(factor: Any) -> list[Any]:
+        def of(arrays: list[Any], op: str) -> Any:
+            return combined([array * factor for array in arrays], op)
+
+        return [
+            *(of(arrays, "sum") for arrays in (small, medium, large)),
+            *(of(arrays, "max") for arrays in (medium, small)),
+            np.concatenate(uneven) * factor,
+            large[size - 1] * factor,
+            np.array_split(of(medium, "sum"), size)[rank],
+        ]
+
+    factors = [np.float32(1 + each) for each in range(5)]
+    all_expected = [expected(factor) for factor in factors]
+    for number in range(steps):
+        if late.random() < 0.1:
+            time.sleep(late.random() * 0.01)
+        turn = number % len(factors)
+        for result, wanted in zip(step(factors[turn]), all_expected[turn], strict=True):
+            same(result, wanted)
 
 
 def joins(steps: int) -> int:
