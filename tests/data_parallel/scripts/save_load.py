@@ -19,16 +19,16 @@ model.save_weights(folder + "/model.weights.h5")
 restored = keras.saving.load_model(folder + "/model.keras")
 losses += restored.fit(x, y, epochs=2, batch_size=16, verbose=0).history["loss"]
 restored.save(folder + "/old.h5")
-older = keras.saving.load_model(folder + "/old.h5")
+older = keras.saving.load_model(folder + "/old.h5", compile=False)
 model.load_weights(folder + "/model.weights.h5")
 losses += model.fit(x, y, epochs=1, batch_size=16, verbose=0).history["loss"]
 model.export(folder + "/exported", verbose=False)
-served = tf.saved_model.load(folder + "/exported").serve(tf.constant(x[:3]))
+exported = tf.saved_model.load(folder + "/exported")
 copy = keras.models.clone_model(model)
 results.save(
     model.get_weights() + restored.get_weights() + older.get_weights(),
     losses=losses,
-    served=served,
+    served=exported.serve(tf.constant(x[:3])),
     predicted=model.predict(x[:3], verbose=0),
     cloned=len(copy.get_weights()),
 )
