@@ -89,7 +89,7 @@ def test_a_package(tmp_path: Path) -> None:
     _assert_equal(one, jobs.together("package.train", tmp_path / "many"), 2, TOLERANCE)
 
 
-@pytest.mark.parametrize("script", ["unseeded_shuffle", "hash_order"])
+@pytest.mark.parametrize("script", ["unseeded_shuffle", "hash_order", "augment_map"])
 def test_what_is_not_seeded(script: str, tmp_path: Path) -> None:
     """One rank has the seeds that several have; one process alone has others in each run."""
     one = jobs.together(script, tmp_path / "one", 1)
