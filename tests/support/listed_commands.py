@@ -28,7 +28,8 @@ INSTEAD = {
         "python examples/data_parallel/digits.py"
     ),
     "rdma-transport run --horovod -n 4 -- python train.py": (
-        "rdma-transport run --horovod -n 2 -- python examples/horovod/gradient_tape.py"
+        "rdma-transport run --horovod -n 2 -- "
+        "python -c 'import horovod.tensorflow as hvd; hvd.init()'"
     ),
     "python -m examples.digits 600": "python -m examples.digits 4",
     ".venv/bin/python -m pytest tests/plugin/test_static.py -k training": (
@@ -170,5 +171,10 @@ NOT_RUN = {
         "make format",
     ),
     "it runs the examples that `python -m examples.digits` and tests/examples run": ("make run",),
+    "tests/examples/test_horovod.py runs it, too": (
+        "rdma-transport run --horovod -n 2 -- python examples/horovod/keras_fit.py",
+        "rdma-transport run --horovod -n 2 -- python examples/horovod/gradient_tape.py",
+        "rdma-transport run --horovod -n 2 -- python examples/horovod/session.py",
+    ),
     "there is no such version yet": ("make test-tensorflow TENSORFLOW=2.22",),
 }
