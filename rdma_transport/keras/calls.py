@@ -38,13 +38,14 @@ class Call:
         self.label, self.trial = label, trial
         self.draws: list[Any] = []
         self._statistics = statistics
+        self.values: list[Any] = []  # which a trial did not assign
         self._assigned: dict[int, Any] = {}
         self._runs = self._drawn = 0
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Let hooks find this call in a block."""
-        before, self._drawn = active(), 0
+        before, self._drawn, self.values = active(), 0, []
         _local.call = self
         try:
             yield
@@ -80,14 +81,16 @@ class Call:
 
     def _made(self, make: Callable[[], Any]) -> Any:
         """Return a seed. That its state is assigned is no concern of other ranks."""
-        before = dict(self._assigned)
+        assigned, values = dict(self._assigned), list(self.values)
         seed = make()
-        self._assigned = before
+        self._assigned, self.values = assigned, values
         return seed
 
-    def assigns(self, variable: Any) -> bool:
-        """Return whether a variable may be assigned now."""
+    def assigns(self, variable: Any, value: Any) -> bool:
+        """Return whether a variable may be assigned, or changed by, a value now."""
         if self._runs or self.trial:
+            if not self._statistics(variable):
+                self.values.append(tf.convert_to_tensor(value, variable.dtype))
             return False
         self._assigned[id(variable)] = variable
         return True

@@ -48,35 +48,42 @@ def same_weights(variables: Sequence[Any], iterations: Any, where: str) -> None:
 def examples_alone(
     run: Callable[..., Sequence[Any]],
     batch: Batch,
-    label: str,
+    trial: Call,
     done: tf.Variable,
     draws_again: bool,
 ) -> None:
-    """Fail, once, if a model's outputs for this rank's examples depend on the other examples.
+    """Fail, once, if what a model computes for this rank's examples depends on the other examples.
 
-    The outputs for all examples are compared with those for this rank's rows. If the model draws
-    random numbers, those for a batch whose other rows are changed are compared instead, with the
-    same numbers. `run` runs the model on arguments, and returns its tensors.
+    Its outputs for all examples are compared with those for this rank's rows. If it draws random
+    numbers, they are compared with those for a batch whose other rows are changed, by the same
+    numbers, if it `draws_again`. What it would assign to variables must not depend on the slice.
+    `run` runs the model on arguments, and returns its tensors.
     """
     cut = batch.cut
     assert cut is not None
 
+    def on(rows: list[Any]) -> tuple[Sequence[Any], list[Any]]:
+        with trial.running():
+            outputs = run(*batch.filled(rows))
+        return outputs, trial.values
+
     def check() -> Any:
-        trial = Call(label, trial=True)
-        with trial.running():
-            whole = run(*batch.filled(batch.rows))
-        changed = cut.take if not trial.draws else lambda rows: _others_changed(rows, cut)
-        with trial.running():
-            other = run(*batch.filled([changed(each) for each in batch.rows]))
-        other = [cut.take(each) for each in other] if trial.draws else other
-        pairs = zip(map(cut.take, whole), other, strict=True)
-        alike = tf.reduce_all([_alike(mine, theirs) for mine, theirs in pairs])
-        if trial.draws and not draws_again:  # other numbers: nothing can be said
-            alike = tf.constant(True)
+        outputs, assigned = on(batch.rows)
+        pairs = []
+        if not trial.draws or assigned:
+            for_slice, values = on([cut.take(each) for each in batch.rows])
+            pairs += list(zip(assigned, values, strict=True))
+            if not trial.draws:
+                pairs += list(zip(map(cut.take, outputs), for_slice, strict=True))
+        if trial.draws and draws_again:
+            others, _ = on([_others_changed(each, cut) for each in batch.rows])
+            pairs += list(zip(map(cut.take, outputs), map(cut.take, others), strict=True))
+        alike = tf.reduce_all([True] + [_alike(mine, theirs) for mine, theirs in pairs])
         alike = rt.all_reduce(tf.cast(alike, tf.int32), "min") > 0
         message = (
-            f"{label} cannot run on several ranks: its outputs for some examples depend on the "
-            "other examples of the batch, so each rank would compute something else from its slice"
+            f"{trial.label} cannot run on several ranks: its outputs for some examples, or the "
+            "variables that it assigns in the call, depend on the other examples of the batch, so "
+            "each rank would compute something else from its slice"
         )
         check = tf.debugging.Assert(alike, [message])
         with tf.control_dependencies([] if check is None else [check]):
@@ -98,9 +105,12 @@ def _others_changed(rows: Any, cut: Cut) -> Any:
 
 
 def _alike(mine: Any, theirs: Any) -> Any:
-    """Return whether outputs differ by rounding only; what is not of floats, by nothing much."""
+    """Return whether floats differ by rounding only. Integers follow from floats, or are counts."""
     if not isinstance(mine, tf.Tensor) or not mine.dtype.is_floating:
-        return tf.constant(True)
+        counts = isinstance(mine, tf.Tensor) and mine.shape.rank == 0
+        return tf.reduce_all(tf.equal(mine, theirs)) if counts else tf.constant(True)
+    if not mine.shape.is_compatible_with(theirs.shape):
+        return tf.constant(False)
     rounding = {2: 0.1, 4: 1e-3, 8: 1e-6}[mine.dtype.size]
     far = tf.abs(mine - theirs) > rounding * (tf.reduce_max(tf.abs(mine)) + rounding)
     return tf.logical_not(tf.reduce_any(far))

@@ -55,10 +55,10 @@ def follow_optimizer(optimizer: Any, name: str, variables_of: Callable[..., Any]
 
 def _assigning(assign: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(assign)
-    def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def changed(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         this = active()
-        if this is None or this.assigns(self):
-            return assign(self, *args, **kwargs)
+        if this is None or this.assigns(self, value):
+            return assign(self, value, *args, **kwargs)
         return self
 
     return changed

@@ -33,7 +33,7 @@ class Kind(ABC):
 
     @abstractmethod
     def build(self, model: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        """Create the variables of a model that has none yet."""
+        """Create the variables of a model that has none yet, while a function is traced."""
 
     @abstractmethod
     def takes_training(self, model: Any) -> bool:
@@ -99,7 +99,11 @@ def _known_of(kind: Kind, model: Any, call: Callable[..., Any], args: Any, kwarg
     """Return what is known of a model. The first time, build it, with the weights of rank 0."""
     found = _models.get(model)
     if found is None:
-        if not model.built:
+        if not model.built and tf.executing_eagerly():
+            trial = Call(f"model {model.name}", trial=True)
+            with not_parallel(), record.stop_recording(), trial.running():
+                call(model, *args, **kwargs)
+        elif not model.built:
             kind.build(model, call, args, kwargs)
         if any(getattr(layer, "stateful", False) is True for layer in _layers_of(model)):
             raise NotImplementedError(
@@ -133,7 +137,8 @@ def _check(kind: Kind, model: Any, call: Callable[..., Any], arguments: Any) -> 
         return [each for each in tensors if each.shape.rank != 0]  # which the call refuses
 
     with not_parallel(), record.stop_recording():
-        examples_alone(run, batch, known.label, known.checked, kind.draws_again)
+        trial = Call(known.label, known.is_statistic, trial=True)
+        examples_alone(run, batch, trial, known.checked, kind.draws_again)
 
 
 def _stored(model: Any) -> dict[str, Any]:

@@ -82,6 +82,8 @@ class _Variables:
 
 reduced_variables = _Variables()
 """The variables of which parallel calls have given gradients to this process."""
+ran_whole: dict[str, str] = {}
+"""What was called and did not run in parallel, with the reason."""
 
 
 def not_now() -> bool:
@@ -123,7 +125,10 @@ def parallel(
             return function(*args, **kwargs)
         batch = Batch((args, kwargs), group)
         if batch.cut is None:
-            note(f"{label} runs whole on each rank: its inputs have no first dimension in common")
+            shapes = ", ".join(str(each.shape) for each in batch.rows) or "no tensors"
+            text = f"{label} runs whole on each rank: its inputs have no first dimension in common"
+            ran_whole[label] = f"{text} ({shapes})"
+            note(ran_whole[label])
             with not_parallel():
                 return function(*args, **kwargs)
         note_part()
@@ -159,12 +164,11 @@ def _ignored(_: Any) -> Iterator[list[Any]]:
 def _explained(label: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
-        error.add_note(
-            f"{label} ran on this rank's slice of the batch: its outputs for an example must not "
-            "depend on other examples"
-        )
-        raise
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        raise RuntimeError(
+            f"{label} failed on this rank's slice of the batch. If it works in one process, it "
+            f"depends on other examples, and cannot run on several ranks: {error}"
+        ) from error
 
 
 def _call(

@@ -91,7 +91,7 @@ def sums_over_examples_in_variables_are_refused():
         self.count.assign_add(tf.reduce_sum(x))
         return x
 
-    text = "assigns variables in the call .*count"
+    text = "variables that it assigns"
     return is_refused(lambda: fitted(compiled(model_with(Layer(add))), *data()), text)
 
 
@@ -104,6 +104,33 @@ def counts_of_calls_are_kept():
     layer = Layer(add)
     fitted(compiled(model_with(layer)), *data(), epochs=1)
     return [layer.count]
+
+
+@case
+def counts_of_examples_are_refused():
+    def add(self, x, training):
+        self.count.assign_add(tf.cast(tf.shape(x)[0], tf.float32))
+        return x
+
+    noise = keras.layers.GaussianNoise(0.1)
+    for layers in ([Layer(add)], [Layer(add), noise]):
+        model = compiled(model_with(*layers))
+        is_refused(lambda: fitted(model, *data()), "variables that it assigns")  # noqa: B023
+    return []
+
+
+@case
+def models_that_run_in_eager_code_only():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.last = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.last(x if float(tf.reduce_sum(x)) < 1e9 else -x)
+
+    model, (x, _) = Model(), data()
+    return [model(x)]
 
 
 @case
