@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -106,6 +107,24 @@ def test_a_killed_rank_is_named(group: Members) -> None:
         assert isinstance(answer, Error)
         assert answer.startswith("UnavailableError")
         assert f"rank {last} is gone" in answer
+
+
+def test_a_stopped_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what it keeps the others waiting for, after a time that is given."""
+    monkeypatch.setenv("RDMA_TRANSPORT_STALL_TIMEOUT", "1s")
+    group = members.members(2)
+    try:
+        group.run(members.waits)
+        group.kill(1, signal.SIGSTOP)
+        group.start(members.waits, ranks=[0])
+        (answer,) = group.answers([0])
+        group.kill(1, signal.SIGCONT)
+    finally:
+        group.end()
+    assert isinstance(answer, Error)
+    assert answer.startswith("DeadlineExceededError")
+    assert "rank 1 did not answer" in answer
+    assert "; pending: '" in answer
 
 
 SCRIPT = """

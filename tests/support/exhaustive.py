@@ -64,6 +64,7 @@ NAMES = (
     "tests/rdma_transport/test_doctor_peer.py",
     "tests/rdma_transport/test_run.py",
     "tests/rdma_transport/test_run_horovod.py",
+    "tests/rdma_transport/test_tensorflow_ops.py::test_a_stopped_rank_is_named",
     "tests/rdma_transport/test_tensorflow_ops.py::test_each_kind_with_each_type[3",
     "tests/rdma_transport/test_tensorflow_ops.py::test_gradients[3",
     "tests/rdma_transport/test_tensorflow_ops.py::test_no_rank_hangs_at_exit_after_an_exception_on_another[0",
