@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).parent / "data_parallel" / "digits.py"
 RANKS = 2
 _LAUNCHER = [sys.executable, "-m", "rdma_transport", "run", "--data-parallel", "--quiet-ranks"]
 _PRINTED = re.compile(r"accuracy ([\d.]+) %, ([\d.]+) steps/s")
-_TOLERANCE = 1e-3  # of weights: rounding that some 100 steps pass on
+_TOLERANCE = 1e-4  # of weights: rounding that 108 steps pass on
 _SECONDS = 300
 
 

@@ -16,15 +16,15 @@ digits = load_digits()
 images, labels = digits.images[..., None].astype("float32") / 16, digits.target
 model = keras.Sequential(
     [
-        keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
-        keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
+        keras.layers.Conv2D(32, 3, padding="same", activation="tanh"),
+        keras.layers.Conv2D(64, 3, padding="same", activation="tanh"),
         keras.layers.Flatten(),
-        keras.layers.Dense(512, activation="relu"),
+        keras.layers.Dense(128, activation="tanh"),
         keras.layers.Dense(10),
     ]
 )
 model.compile(
-    optimizer=keras.optimizers.SGD(0.1),
+    optimizer="adam",
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
