@@ -22,7 +22,7 @@ from tensorflow.python.ops import (
 
 from rdma_transport import changes
 from rdma_transport.data_parallel import scaling
-from rdma_transport.tensorflow.parallel import reduced_variables
+from rdma_transport.tensorflow.parallel import ran_whole, reduced_variables
 
 _ALONE = "_rdma_transport_differentiated_alone"
 _UPDATES = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
@@ -136,11 +136,12 @@ def _check(update: str, variables: Sequence[Any]) -> None:
 def _refuse(update: str, variables: Sequence[Any]) -> None:
     names = [getattr(each, "path", None) or each.name for each in variables]
     shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    seen = f" Seen: {'; '.join(ran_whole.values())}." if ran_whole else ""
     raise RuntimeError(
         f"no reduction would happen: {update} at {changes.place()} updates {shown}, and no "
-        "gradient came from a call that the ranks share, so each rank would train alone. Compute "
-        "the outputs of a batch by calling a Keras model, or wrap the function that computes them: "
-        "forward = rdma_transport.tensorflow.parallel(forward)"
+        "gradient came from a call that the ranks share, so each rank would train alone."
+        f"{seen} Compute the outputs of a batch by calling a Keras model on it, or wrap the "
+        "function that computes them: forward = rdma_transport.tensorflow.parallel(forward)"
     )
 
 

@@ -110,6 +110,7 @@ ALONE = """
     import keras
     import tensorflow as tf
     import tf_keras
+    import rdma_transport.tensorflow
 
     v1 = tf.compat.v1
     variable = tf.Variable([1.0, 2.0], name="weights")
@@ -142,6 +143,16 @@ ALONE = """
             v1.assign(weights, v1.gradients(tf.reduce_sum(weights * weights), weights)[0])
 
 
+    def whole():
+        def read(a, b):
+            return variable * tf.reduce_sum(a)
+
+        call = rdma_transport.tensorflow.parallel(read, name="reader")
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(call(tf.zeros([2, 3]), tf.zeros([4, 3])))
+        variable.assign_sub(tape.gradient(loss, variable))
+
+
     cases = [
         in_function,
         lambda: variable.assign(gradient()[0]),
@@ -155,12 +166,14 @@ ALONE = """
         old,
         lambda: old(use_resource=False),
         old_by_hand,
+        whole,
     ]
     for number, case in enumerate(cases):
         try:
             case()
         except RuntimeError as error:
             assert "no reduction would happen: " in str(error), error
+            assert ("Seen: reader runs whole" in str(error)) is (case is whole), error
             print("refused", number)
         else:
             print("not refused", number)
@@ -179,7 +192,7 @@ def test_updates_without_reduction_are_refused(script: Script) -> None:
         script(TAKES_PART + textwrap.dedent(ALONE)),
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == [f"[0] refused {number}" for number in range(10)]
+    assert ran.stdout.splitlines() == [f"[0] refused {number}" for number in range(11)]
 
 
 # Unchanged lines of a user, and --scale-batch where it can be done and where not.
