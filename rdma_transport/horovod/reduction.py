@@ -16,9 +16,7 @@ from rdma_transport.horovod.operations import (
     variable_of,
 )
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set
-
-# Of smaller gradients, the time goes into starting operations: they are reduced together.
-_SMALL = 64 * 1024  # bytes
+from rdma_transport.tensorflow.sums import is_small
 
 
 class Locals:
@@ -95,7 +93,7 @@ class Reduction:
                 continue
             if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
                 results[index] = tf.convert_to_tensor(gradient)
-            (together if _is_small(results[index]) else alone).append(index)
+            (together if is_small(results[index]) else alone).append(index)
         factor = self.gradient_predivide_factor
         options: dict[str, Any] = {
             "op": self.op,
@@ -121,13 +119,6 @@ class Reduction:
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
         return gradient / size
-
-
-def _is_small(gradient: Any) -> bool:
-    if isinstance(gradient, tf.IndexedSlices):
-        return False
-    count = gradient.shape.num_elements()
-    return count is not None and count * gradient.dtype.size < _SMALL
 
 
 class Accumulator:

@@ -12,6 +12,6 @@ batch. Gradients through it are those of the whole batch, on all ranks.
 """
 
 from rdma_transport.keras.current import distribution
-from rdma_transport.keras.distribution import DataParallel, set_distribution
+from rdma_transport.keras.data_parallel import DataParallel, set_distribution
 
 __all__ = ["DataParallel", "distribution", "set_distribution"]

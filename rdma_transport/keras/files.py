@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.checkpoint import checkpoint
+from tensorflow.python.checkpoint import checkpoint, checkpoint_management
 
 import rdma_transport.tensorflow as rt
 from rdma_transport.changes import note
@@ -23,6 +23,8 @@ def follow_tensorflow() -> None:
     """Let rank 0 write checkpoints, saved models and summaries. Once."""
     _change(checkpoint.TrackableSaver, "save")
     _change(tf.saved_model, "save")
+    management: Any = checkpoint_management
+    management._delete_file_if_exists = _on_rank_0(management._delete_file_if_exists)
     tf.summary.create_file_writer = _writer(tf.summary.create_file_writer)
 
 
@@ -93,6 +95,15 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     def changed(*args: Any, **kwargs: Any) -> Any:
         with not_parallel():
             return function(*args, **kwargs)
+
+    return changed
+
+
+def _on_rank_0(delete: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(delete)
+    def changed(*args: Any) -> None:
+        if distribution() is None or rt.world().rank == 0:
+            delete(*args)
 
     return changed
 

@@ -33,7 +33,7 @@ from rdma_transport.error_file import note_part
 from rdma_transport.tensorflow.captured import captured
 from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.rows import Batch, Cut, gather_rows
-from rdma_transport.tensorflow.sameness import alike_on_all_ranks
+from rdma_transport.tensorflow.sameness import alike, checked, sketch
 from rdma_transport.tensorflow.sums import sum_gradients
 
 _DIFFERENT_INPUT = (
@@ -195,32 +195,29 @@ def _call(
             used = tape.watched_variables()  # in the order of their creation, as on all ranks
             for each in used:
                 reduced_variables.add(each)
-            pairs = [
-                (output, tf.convert_to_tensor(each))
-                for output, each in zip([*rows, *sums], upstream, strict=True)
-                if each is not None and (output.dtype.is_floating or output.dtype.is_complex)
-            ]
-            outputs = [output for output, _ in pairs]
-            of_outputs = alike_on_all_ranks(
-                [each for _, each in pairs], group, _DIFFERENT_GRADIENT.format(label)
-            )
-            if record.should_record_backprop([*outputs, *of_outputs]):
+            places = [i for i, each in enumerate(rows) if _is_smooth(each, upstream[i])]
+            of_rows = [tf.convert_to_tensor(upstream[i]) for i in places]
+            of_sums = upstream[len(rows) :]
+            if record.should_record_backprop([*rows, *sums, *of_rows]):  # and then once more
                 if sums:
                     raise NotImplementedError(_HIGHER.format(label))
-                places = [i for i, each in enumerate(rows) if any(each is o for o in outputs)]
                 gradient = _gradient_of(function, cut, wanted, places, label)
-                found = _call(gradient, [*inputs, *of_outputs], cut, group, label)
+                found = _call(gradient, [*inputs, *of_rows], cut, group, label)
+                (table,) = sum_gradients([sketch(of_rows, group)], group=group)
             else:
-                own = [
-                    each if any(output is s for s in sums) else cut.take_rows(each)
-                    for output, each in zip(outputs, of_outputs, strict=True)
-                ]
-                found = tape.gradient(outputs, [*sources, *used], output_gradients=own)
-                of_sources = _filled(found[: len(sources)], sources)
-                gathered = gather_rows([cut.drop(each) for each in of_sources], cut, group)
-                found = gathered + sum_gradients(found[len(sources) :], group=group)
+                of_all = tape.gradient(
+                    [*(rows[i] for i in places), *sums],
+                    [*sources, *used],
+                    output_gradients=[*(cut.take_rows(each) for each in of_rows), *of_sums],
+                )
+                own = [cut.drop(each) for each in _filled(of_all[: len(sources)], sources)]
+                found = gather_rows(own, cut, group)
+                parts = [*of_all[len(sources) :], sketch(of_rows, group)]
+                *whole, table = sum_gradients(parts, group=group)
+                found += whole
                 if not tf.executing_eagerly():
                     found = [_not_again(each, label) for each in found]
+            found = checked(found, alike(table), _DIFFERENT_GRADIENT.format(label))
             of_variables = {id(v): each for v, each in zip(used, found[len(wanted) :], strict=True)}
             return found[: len(wanted)], [of_variables.get(id(each)) for each in variables]
 
@@ -254,6 +251,10 @@ def _gradient_of(
         return of_all[: len(sources)], of_all[len(sources) :]
 
     return gradient
+
+
+def _is_smooth(output: Any, upstream: Any) -> bool:
+    return upstream is not None and (output.dtype.is_floating or output.dtype.is_complex)
 
 
 def _filled(gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:

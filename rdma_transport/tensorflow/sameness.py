@@ -26,7 +26,7 @@ def checked(tensors: Sequence[Any], equal: Any, message: str) -> list[Any]:
     """Return tensors; fail with `message` unless all ranks are `equal` to rank 0."""
     check = tf.debugging.Assert(tf.reduce_all(equal), [message, equal], summarize=1000)
     with tf.control_dependencies([] if check is None else [check]):
-        return [tf.identity(each) for each in tensors]
+        return [None if each is None else tf.identity(each) for each in tensors]
 
 
 def equal_digests(digests: Any) -> Any:
@@ -41,26 +41,28 @@ def same_on_all_ranks(tensors: Sequence[Any], group: Group, message: str) -> lis
     return checked(tensors, equal_digests(all_gather(digest(tensors), group=group)), message)
 
 
-def alike_on_all_ranks(tensors: Sequence[Any], group: Group, message: str) -> list[Any]:
-    """Return the tensors; fail with `message` if those of the ranks differ by more than rounding.
+def sketch(tensors: Sequence[Any], group: Group) -> Any:
+    """Return a short description of tensors, as this rank's row of a table.
 
-    Ranks may have different processors, or numbers of threads. What is compared is a product with
-    numbers that follow no pattern.
+    All other rows are zeros, so that the sum over the ranks is the table of all.
     """
-    if not tensors:
-        return []
-    rows = all_gather(
-        tf.expand_dims(tf.concat([_sketch(each) for each in tensors], 0), 0), group=group
-    )
-    products, sizes = rows[:, 0::2], rows[:, 1::2]
+    own = tf.concat([tf.zeros([0]), *(_sketch(each) for each in tensors)], 0)
+    return tf.scatter_nd([[group.rank]], [own], [group.size, 2 * len(tensors)])
+
+
+def alike(table: Any) -> Any:
+    """Return for each rank whether its row of sketches is that of rank 0, within rounding.
+
+    Ranks may have different processors, or numbers of threads.
+    """
+    products, sizes = table[:, 0::2], table[:, 1::2]
     far = tf.abs(products - products[:1]) > _ROUNDING * sizes[:1]
     finite = tf.math.is_finite(products)
-    equal = tf.logical_not(tf.reduce_any(tf.logical_or(far, finite != finite[:1]), 1))
-    return checked(tensors, equal, message)
+    return tf.logical_not(tf.reduce_any(tf.logical_or(far, finite != finite[:1]), 1))
 
 
 def _sketch(tensor: Any) -> Any:
-    """Return a product of the tensor with fixed numbers, and the sum of absolute values."""
+    """Return a product with numbers that follow no pattern, and the sum of absolute values."""
     flat = tf.reshape(tensor, [-1])
     values = tf.math.real(flat) + tf.math.imag(flat) if tensor.dtype.is_complex else flat
     values = tf.cast(values, tf.float32)
