@@ -295,9 +295,10 @@ def data_parallel(
     compare: Annotated[
         str,
         typer.Option(
-            help="Measure these, too, in turns, separated by commas: horovod-gloo, horovod-mpi, "
-            "strategy-grpc, strategy-rdma (MultiWorkerMirroredStrategy), ddp (PyTorch), all or "
-            "none. What is not installed is skipped."
+            help="Measure these, too, in turns, separated by commas: unchanged (as run "
+            "--data-parallel), horovod-gloo, horovod-mpi, strategy-grpc, strategy-rdma "
+            "(MultiWorkerMirroredStrategy), ddp (PyTorch), all or none. What is not installed is "
+            "skipped."
         ),
     ] = "all",
     rounds: Annotated[int, typer.Option(help="Run this many turns of each.", min=1)] = 3,

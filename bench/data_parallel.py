@@ -36,6 +36,7 @@ from .support.namespaces import Host, Hosts, UnavailableError
 
 # What can be measured beside our own, and what it is called.
 BESIDE = {
+    "unchanged": "what run --data-parallel does over rdma",
     "horovod-gloo": "Horovod over gloo",
     "horovod-mpi": "Horovod over MPI",
     "strategy-grpc": "MultiWorkerMirroredStrategy over gRPC",

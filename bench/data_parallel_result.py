@@ -16,7 +16,9 @@ NOTE = (
 )
 RATIO = f"The ratio is what a library does not hide, over what {OURS} does not."
 ALONE_NOTE = "alone: one process, which reduces nothing."
-FIT_NOTE = f"{FIT}: Keras 3 with {OURS}, tf-keras with the others, which do not train Keras 3."
+FIT_NOTE = (
+    f"{FIT}: Keras 3 with {OURS} and unchanged, tf-keras with the others, which do not train it."
+)
 
 
 def data_parallel(

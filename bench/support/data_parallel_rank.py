@@ -120,6 +120,30 @@ class Strategy(Alone):
         return tf_keras
 
 
+class Unchanged(Alone):
+    """What `run --data-parallel` does: ranks share the calls of a model for a whole batch."""
+
+    def __init__(self) -> None:
+        import rdma_transport.tensorflow as rt
+
+        super().__init__()
+        self.size, self.rank = rt.connect().size, 0  # all have the same examples
+
+    def batch(self, batch: int) -> int:
+        return batch * self.size
+
+    def forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        import rdma_transport.tensorflow as rt
+
+        shared: Callable[..., Any] = rt.parallel(function)
+        return shared
+
+    def follow(self, reduces: bool) -> None:
+        from rdma_transport.keras import DataParallel, set_distribution
+
+        set_distribution(DataParallel() if reduces else None)
+
+
 def trained(system: Alone, case: str) -> tuple[Steps, Steps]:
     """Return the steps of a model with reductions, and without any."""
     import tensorflow as tf
@@ -127,7 +151,8 @@ def trained(system: Alone, case: str) -> tuple[Steps, Steps]:
     from ..data_parallel_cases import CASES, batch_of
     from ..models.training import declared
 
-    model, batch = CASES[case], batch_of(case)
+    model, one = CASES[case], batch_of(case)
+    batch = system.batch(one)
     with system.scope():
         variables = {
             each.name: tf.Variable(each.initializer(each.shape, [1, index]))
@@ -140,20 +165,25 @@ def trained(system: Alone, case: str) -> tuple[Steps, Steps]:
     labels = tf.random.stateless_uniform([batch], seeds[1], maxval=model.classes, dtype=tf.int32)
     weights = list(variables.values())
 
-    def step(gradients: Callable[..., Any]) -> Any:
+    def losses(features: Any, labels: Any) -> Any:
+        loss = model.loss(features, labels, lambda name, *_: variables[name])
+        return tf.fill(tf.shape(labels), loss)
+
+    def step(gradients: Callable[..., Any], part: int, forward: Callable[..., Any]) -> Any:
         with tf.GradientTape() as tape:
-            loss = model.loss(features, labels, lambda name, *_: variables[name])
+            loss = tf.reduce_mean(forward(features[:part], labels[:part]))
         for weight, gradient in zip(weights, gradients(tape, loss, weights), strict=True):
             tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=RATE, delta=gradient)
         return loss
 
     @tf.function
     def reduced() -> Any:
-        return system.replicated(lambda: step(system.reduced))
+        return system.replicated(lambda: step(system.reduced, batch, system.forward(losses)))
 
     @tf.function
     def alone() -> Any:
-        return system.replicated(lambda: step(lambda tape, loss, of: tape.gradient(loss, of)))
+        gradients: Callable[..., Any] = lambda tape, loss, of: tape.gradient(loss, of)  # noqa: E731
+        return system.replicated(lambda: step(gradients, one, losses))
 
     return timed(reduced), timed(alone)
 
@@ -176,7 +206,7 @@ def fitted(system: Alone) -> tuple[Steps, Steps]:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.taken.append(1e3 * (time.perf_counter() - self.start))
 
-    def steps_of(optimizer: Any) -> Steps:
+    def steps_of(optimizer: Any, batch: int, reduces: bool) -> Steps:
         layers = [keras.layers.Dense(FIT_WIDTH, activation="relu") for _ in range(FIT_LAYERS)]
         model = keras.Sequential(
             [keras.Input((FIT_INPUTS,)), *layers, keras.layers.Dense(FIT_CLASSES)]
@@ -184,8 +214,11 @@ def fitted(system: Alone) -> tuple[Steps, Steps]:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=optimizer, loss=loss)
 
+        data = tf.data.Dataset.from_tensors((x[:batch], y[:batch])).repeat().with_options(options)
+
         def steps(count: int) -> list[float]:
             clock = Clock()
+            system.follow(reduces)
             model.fit(data, steps_per_epoch=count, epochs=1, verbose=0, callbacks=[clock])
             return clock.taken
 
@@ -193,13 +226,13 @@ def fitted(system: Alone) -> tuple[Steps, Steps]:
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    x = tf.random.stateless_normal([batch_of(FIT), FIT_INPUTS], [1, system.rank])
+    one = batch_of(FIT)
+    x = tf.random.stateless_normal([system.batch(one), FIT_INPUTS], [1, system.rank])
     y = tf.cast(tf.abs(x[:, 0]) * 3, tf.int32) % FIT_CLASSES
-    data = tf.data.Dataset.from_tensors((x, y)).repeat().with_options(options)
     keras.utils.set_random_seed(7)
     with system.scope():
-        reduced = steps_of(system.optimizer(keras))
-    return reduced, steps_of(keras.optimizers.SGD(RATE))
+        reduced = steps_of(system.optimizer(keras), system.batch(one), True)
+    return reduced, steps_of(keras.optimizers.SGD(RATE), one, False)
 
 
 def sent() -> int:
@@ -221,6 +254,8 @@ def made(name: str) -> tuple[Any, Callable[[str], tuple[Steps, Steps]]]:
         system: Alone = Strategy()
     elif name == "alone":
         system = Alone()
+    elif name == "unchanged":
+        system = Unchanged()
     else:
         system = Horovod(name)
     return system, lambda case: fitted(system) if case == FIT else trained(system, case)

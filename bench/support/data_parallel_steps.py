@@ -26,6 +26,14 @@ class Alone:
         """Return the gradients, averaged over all ranks."""
         return tape.gradient(loss, variables)
 
+    def batch(self, batch: int) -> int:
+        """Return the examples that each rank has in its hands, of `batch` for each."""
+        return batch
+
+    def forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what computes the losses of a batch, where they are reduced."""
+        return function
+
     def replicated(self, step: Callable[[], Any]) -> Any:
         """Call a step as the system wants it."""
         return step()
@@ -39,6 +47,9 @@ class Alone:
         import keras
 
         return keras
+
+    def follow(self, reduces: bool) -> None:
+        """Let Keras reduce in what comes, or not."""
 
     def line(self) -> str:
         """Return the next request; empty at the end."""
