@@ -82,6 +82,7 @@ EQUAL = {
         "k2_callbacks",
         "k2_rnn_mask",
         "k2_mixed_precision",
+        "mirrored_strategy",
         "ragged",
     ),
     "three": (
@@ -102,6 +103,7 @@ STATISTICAL = {
     "dropout": 0.3,
     "vae": 0.3,
     "augment_layers": 0.3,
+    "augment_map": 0.3,
     "k2_batch_norm": 0.3,
 }
 # The job of each of these fails with this text.
@@ -119,7 +121,6 @@ REFUSED = {
     "label_noise": "compute different losses",
     "memory_bank": "no reduction would happen",
     "mixing_model": "depend on the other examples of the batch",
-    "mirrored_strategy": "",
     "mixup_layer": "depend on the other examples of the batch",
     "process_seed": "with different batches",
     "stateful_rnn": "it has a stateful layer",
