@@ -55,7 +55,8 @@ class _Keras2(Kind):
 
     def runs(self, arguments: Any) -> bool:
         keras = sys.modules["tf_keras"]
-        if any(keras.backend.is_keras_tensor(each) for each in _tensors(arguments)):
+        symbolic = keras.src.engine.keras_tensor.KerasTensor
+        if any(isinstance(each, symbolic) for each in tf.nest.flatten(arguments)):
             return False
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         if graph is not None and not tf.compat.v1.executing_eagerly_outside_functions():
@@ -77,10 +78,6 @@ class _Keras2(Kind):
 
     def takes_training(self, model: Any) -> bool:
         return bool(model._expects_training_arg)
-
-
-def _tensors(arguments: Any) -> list[Any]:
-    return [each for each in tf.nest.flatten(arguments) if hasattr(each, "shape")]
 
 
 def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,7 +25,10 @@ def captured(given: Sequence[Any]) -> Iterator[list[Any]]:
         graph = graphs.get_default_graph()
         made = len(graph.get_operations())
         yield found
-        used = [each for op in graph.get_operations()[made:] for each in op.inputs]
+        operations = graph.get_operations()[made:]
+        names = {each.name for each in operations}
+        inputs = [each for operation in operations for each in operation.inputs]
+        used = [each for each in inputs if each.op.name not in names]
     else:
         op_callbacks.add_op_callback(look)
         try:
@@ -37,7 +40,7 @@ def captured(given: Sequence[Any]) -> Iterator[list[Any]]:
         for each in used
         if isinstance(each, tf.Tensor)
         and each.dtype.is_floating
-        and each._id < before
+        and (not hasattr(each, "numpy") or each._id < before)
         and id(each) not in own
         and record.should_record_backprop([each])
     )

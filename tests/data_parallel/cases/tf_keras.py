@@ -58,6 +58,22 @@ def embedded_and_masked():
 
 
 @case
+def ragged():
+    rows = np.random.default_rng(1).integers(1, 6, 20)
+    x = tf.RaggedTensor.from_row_lengths(tf.sin(tf.range(rows.sum() * 1.0))[:, None], rows)
+    model = keras.Sequential([keras.layers.LSTM(5), keras.layers.Dense(3)])
+    return fitted(model, x, rows % 3)
+
+
+@case
+def batches_of_numpy():
+    model, (x, y) = dense(), data()
+    with tf.GradientTape() as tape:
+        loss = crossentropy()(y, model(x))
+    return [loss, *tape.gradient(loss, model.trainable_variables)]
+
+
+@case
 def own_class_and_loop():
     class Twice(keras.Model):
         def __init__(self):
