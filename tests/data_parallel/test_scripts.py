@@ -123,9 +123,3 @@ def test_a_failure_of_one_rank_ends_the_job(tmp_path: Path) -> None:
     ran = jobs.together("fails_on_one_rank", tmp_path / "many")
     assert ran.code == 1
     assert "FileExistsError" in ran.text
-
-
-def test_another_backend(tmp_path: Path) -> None:
-    ran = jobs.together("sequential_fit", tmp_path / "many", KERAS_BACKEND="numpy")
-    assert ran.code != 0
-    assert "set KERAS_BACKEND=tensorflow" in ran.text
