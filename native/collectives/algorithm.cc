@@ -32,7 +32,7 @@ constexpr Row kRows[] = {
 };
 
 // Changes with the notifications, with the memory that members share, and with the order of steps.
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 
 }  // namespace
 

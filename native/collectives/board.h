@@ -16,10 +16,11 @@ namespace rdma_transport::collectives {
 // What a member asks for. All members of a call compare it, up to `op`.
 struct Descriptor {
   enum Flag : uint8_t {
-    kDirect = 1,  // the arrays lie in a region that all members have mapped
-    kRemote = 2,  // the member does not map the memory of all others
-    kHosts = 4,   // it maps that of its host, and no other
-    kUneven = 8,  // it was sent `input` bytes of rank `root`, where it expects `output`
+    kDirect = 1,   // the arrays lie in a region that all members have mapped
+    kRemote = 2,   // the member does not map the memory of all others
+    kHosts = 4,    // it maps that of its host, and no other
+    kUneven = 8,   // it was sent `input` bytes of rank `root`, where it expects `output`
+    kPlaced = 16,  // the others, none of whom maps its memory, may write its output where it lies
   };
   uint64_t count = 0;  // elements; of kExchange the bytes of the largest piece, not compared
   int32_t root = 0;
@@ -27,7 +28,8 @@ struct Descriptor {
   uint8_t dtype = 0;
   uint8_t op = 0;
   uint8_t flags = 0;
-  uint64_t key = 0;  // of the arrays' region, and their offsets there in bytes, if kDirect
+  uint64_t key =
+      0;  // of the arrays' region, and their offsets there in bytes, if kDirect or kPlaced
   uint64_t input = 0;
   uint64_t output = 0;
 };

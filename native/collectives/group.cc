@@ -71,6 +71,7 @@ Group::Group(std::unique_ptr<Mesh> mesh, Nanos spin)
       remote_(RemoteOf(*mesh_)),
       progress_(mesh_->rank(), reinterpret_cast<Board*>(mesh_->own()), BoardsIn(memory_), spin,
                 [this](int rank) { return mesh_->CheckLost(rank); }) {
+  progress_.PollFor(remote_, mesh_->helper());
   offered_.resize(memory_.size());
   parts_.resize(memory_.size());
   sources_.resize(memory_.size());
@@ -120,6 +121,12 @@ Descriptor Group::Describe(const Call& call) const {
   for (const Parcel& piece : call.pieces) descriptor.count = std::max(descriptor.count, piece.sent);
   const size_t bytes = call.count * SizeOf(call.dtype);
   fabric::RemoteSpan input;
+  if (CanBePlaced(call, &input)) {
+    descriptor.flags |= Descriptor::kPlaced;
+    descriptor.key = input.key;
+    descriptor.output = input.offset;
+    return descriptor;
+  }
   if (reach_ != Reach::kAll || bytes < kMinDirect || !CanBeRead(call, &input)) return descriptor;
   if (call.collective == Collective::kAllReduce) {
     // The others read the result, too.
@@ -162,6 +169,17 @@ bool Group::CanBeRead(const Call& call, fabric::RemoteSpan* span) const {
   return false;
 }
 
+// Whether members of other hosts can write this member's result where it belongs.
+bool Group::CanBePlaced(const Call& call, fabric::RemoteSpan* output) const {
+  const size_t bytes = call.count * SizeOf(call.dtype);
+  fabric::RemoteSpan input;
+  return call.keeper != nullptr && call.collective == Collective::kAllReduce &&
+         bytes >= kMinDirect && AlgorithmFor(call) == Algorithm::kTwoPhases &&
+         remote_.size() + 1 == memory_.size() &&
+         mesh_->FindShared(call.input, bytes, &input, /*placed=*/true) &&
+         mesh_->FindShared(call.output, bytes, output, /*placed=*/true);
+}
+
 Status Group::Run(const Call& call, const Patience& patience) {
   std::lock_guard<std::mutex> lock(mu_);
   if (!failed_.ok()) return failed_;
@@ -174,6 +192,7 @@ Status Group::Run(const Call& call, const Patience& patience) {
   Call invalid;
   invalid.collective = Collective::kInvalid;
   const Status status = Start(valid.ok() ? call : invalid, patience);
+  if (status.ok() || status.code() == Code::kInvalidArgument) mesh_->KeepArrays(nullptr);
   if (!valid.ok() && (status.ok() || status.code() == Code::kInvalidArgument)) return valid;
   if (status.ok() || status.code() == Code::kInvalidArgument) return status;
   failed_ = status;
@@ -272,7 +291,9 @@ Status Group::Start(const Call& call, const Patience& patience) {
   if (!agreed_) RDMA_RETURN_IF_ERROR(Agree(patience));
   const int parity = static_cast<int>(calls_++ % 2);
   const Descriptor own = Describe(call);
-  const bool direct = (own.flags & Descriptor::kDirect) != 0;
+  constexpr uint8_t kInPlace = Descriptor::kDirect | Descriptor::kPlaced;
+  const bool direct = (own.flags & kInPlace) != 0;
+  if ((own.flags & Descriptor::kPlaced) != 0) mesh_->KeepArrays(call.keeper);
   // This stage was last used two calls ago, which all members have completed.
   const Algorithm algorithm = AlgorithmFor(call);
   const auto stage = [&] {
@@ -300,9 +321,12 @@ Status Group::Start(const Call& call, const Patience& patience) {
   for (int rank = 0; rank < size(); ++rank) {
     if (FromRoot(call.collective) && rank != call.root) continue;
     if (call.collective == Collective::kGather && rank == call.root) continue;
-    const bool its = (board(rank).descriptors[parity].flags & Descriptor::kDirect) != 0;
+    const bool its = (board(rank).descriptors[parity].flags & kInPlace) != 0;
     any_direct |= its;
     all_direct &= its;
+  }
+  if (all_direct && (own.flags & Descriptor::kPlaced) != 0) {
+    return ReducePlaced(call, parity, patience);
   }
   if (all_direct) {
     return algorithm == Algorithm::kTwoPhases ? ReduceDirect(call, parity, patience)
@@ -346,7 +370,7 @@ Status Group::Announce(const Patience& patience, const Descriptor* descriptor, i
 }
 
 void Group::Offer(int rank, const char* begin, size_t length) {
-  offered_[rank] = {static_cast<size_t>(begin - memory_[this->rank()]), length};
+  offered_[rank] = {begin, length, 0, static_cast<uint64_t>(begin - memory_[this->rank()])};
 }
 
 Status Group::WaitToOverwrite(const char* begin, size_t bytes, const Patience& patience) const {

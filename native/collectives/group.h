@@ -8,7 +8,8 @@
 //
 //   kRounds       each member stages its part of a round, and the others read it
 //   kTwoPhases    each member combines its share out of the others' memory, and they read the
-//                 result there; chunks overlap
+//                 result there; chunks overlap. Between hosts, arrays that all may write are sent
+//                 from where they lie, and results to where they belong (placed.cc)
 //   kTwoLevels    steps on each host and between hosts take turns, so that no byte is sent twice
 //
 // algorithm.h chooses one of them.
@@ -68,6 +69,10 @@ struct Call {
   Scale after;
   // Of kAllReduce: contributions are combined in the order of ranks, whatever the size.
   bool by_rank = false;
+  // Owns the arrays. With it, members of other hosts write results into `output` if that lies in
+  // memory of Mesh::Share(), and may still do so after a call that ended the group; until they have
+  // let go, the mesh keeps this.
+  std::shared_ptr<const void> keeper;
 };
 
 struct Round;
@@ -113,6 +118,7 @@ class Group {
   Status FindUneven(const Patience& patience);
   Descriptor Describe(const Call& call) const;
   bool CanBeRead(const Call& call, fabric::RemoteSpan* span) const;
+  bool CanBePlaced(const Call& call, fabric::RemoteSpan* output) const;
   Algorithm AlgorithmFor(const Call& call) const;
 
   // Announces a step, with the spans that Offer() has collected. `descriptor`: of the first step of
@@ -144,6 +150,11 @@ class Group {
   void CopyChunk(const Call& call, const Round& chunk, int parity) const;
   Status RunTwoPhases(const Call& call, int parity, const Patience& patience);
   Status ReduceDirect(const Call& call, int parity, const Patience& patience);
+
+  Round PlacedChunk(const Call& call, size_t number) const;
+  Status SendChunk(const Call& call, size_t number, const Patience& patience);
+  Status ReducePlacedChunk(const Call& call, size_t number, int parity, const Patience& patience);
+  Status ReducePlaced(const Call& call, int parity, const Patience& patience);
 
   // The steps that each chunk takes on two levels, one in each turn; null: nothing is done.
   struct Levels {

@@ -58,6 +58,7 @@ Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size, Na
     auto end = std::make_shared<MeshPeer>(peer, made->state_);
     std::shared_ptr<fabric::Channel> channel;
     RDMA_RETURN_IF_ERROR(opened->Open(end, &channel));
+    channel->DelayWriteEnds();  // waits for them poll
     end->SetChannel(std::move(channel));
     state.ends[peer] = end;
     made->peers_[peer] = std::move(end);
@@ -92,7 +93,9 @@ Mesh::~Mesh() {
   }
 }
 
-void Mesh::PollWhileWaiting(Helper helper) { state_->helper = std::move(helper); }
+void Mesh::PollWhileWaiting(Progress::Helper helper) { state_->helper = std::move(helper); }
+
+const Progress::Helper& Mesh::helper() const { return state_->helper; }
 
 std::string Mesh::Address(int peer) const {
   return peers_[peer] == nullptr ? "" : peers_[peer]->channel()->Address();
@@ -165,14 +168,19 @@ void Mesh::WhenLost(std::function<void()> hook) {
   state_->lost_hook = std::move(hook);
 }
 
-Status Mesh::Share(uint64_t key, uint64_t length) {
+Status Mesh::Share(uint64_t key, uint64_t length, bool writable) {
   Note note;
   note.kind = Note::kShare;
   note.key = key;
   note.length = length;
+  bool placed = writable;
+  for (int peer = 0; peer < size_ && placed; ++peer) {
+    // If a card has no room for it, its arrays are staged.
+    if (Remote(peer)) placed = peers_[peer]->channel()->Share(key).ok();
+  }
   {
     std::lock_guard<std::mutex> lock(state_->mu);
-    state_->shared[key] = length;
+    state_->shared[key] = {length, placed};
   }
   Status first = OkStatus();
   for (int peer = 0; peer < size_; ++peer) {
@@ -198,10 +206,19 @@ void Mesh::Withdraw(uint64_t key) {
   }
 }
 
-bool Mesh::FindShared(const void* data, size_t length, fabric::RemoteSpan* span) const {
+bool Mesh::FindShared(const void* data, size_t length, fabric::RemoteSpan* span,
+                      bool placed) const {
   std::lock_guard<std::mutex> lock(state_->mu);
   if (state_->shared.empty() || !device_->Locate(data, span)) return false;
-  return state_->shared.count(span->key) != 0 && length <= span->length;
+  const auto found = state_->shared.find(span->key);
+  return found != state_->shared.end() && length <= span->length &&
+         (!placed || found->second.placed);
+}
+
+void Mesh::KeepArrays(std::shared_ptr<const void> arrays) {
+  std::shared_ptr<const void> before;  // dropped after the lock
+  std::lock_guard<std::mutex> lock(state_->mu);
+  before = std::exchange(state_->arrays, std::move(arrays));
 }
 
 Status Mesh::Map(int peer, const fabric::RemoteSpan& span, const Patience& patience,

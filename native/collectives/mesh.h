@@ -30,8 +30,11 @@ class Mesh {
   // are not such numbers, or the device's errors.
   static Status Open(std::shared_ptr<fabric::Device> device, int rank, int size, Nanos peer_timeout,
                      std::unique_ptr<Mesh>* mesh);
-  // Lets threads that wait for messages poll the device; see MeshState. Call it before Connect().
-  void PollWhileWaiting(std::function<void(const std::function<bool()>& done)> helper);
+  // Lets threads that wait for messages, or for remote members, poll the device; see MeshState.
+  // Call it before Connect().
+  void PollWhileWaiting(Progress::Helper helper);
+  // What PollWhileWaiting() has set; may be null.
+  const Progress::Helper& helper() const;
   // Closes the channels. No call may be in progress.
   ~Mesh();
 
@@ -68,12 +71,17 @@ class Mesh {
   void WhenLost(std::function<void()> hook);
 
   // Shares a region of the device, of `length` bytes, with all members that are not remote, until
-  // Withdraw(). Returns the first error, such as that of a lost member, after all have been tried.
-  Status Share(uint64_t key, uint64_t length);
+  // Withdraw(). If it is `writable` by peers, remote members may write there until it ends. Returns
+  // the first error, such as that of a lost member, after all have been tried.
+  Status Share(uint64_t key, uint64_t length, bool writable = false);
   void Withdraw(uint64_t key);
   // If `length` bytes at `data` lie in such a region, sets `span` to the rest of it from there and
-  // returns true.
-  bool FindShared(const void* data, size_t length, fabric::RemoteSpan* span) const;
+  // returns true. `placed`: and if all remote members may write there.
+  bool FindShared(const void* data, size_t length, fabric::RemoteSpan* span,
+                  bool placed = false) const;
+  // Keeps the arrays of a call in which remote members write. They write until the call has ended
+  // well, or until this mesh lets them go. Null: it has ended.
+  void KeepArrays(std::shared_ptr<const void> arrays);
   // Waits for memory that a member has shared, and maps it read-only. Returns DataLoss if
   // the span lies outside of it.
   Status Map(int peer, const fabric::RemoteSpan& span, const Patience& patience,

@@ -44,7 +44,7 @@ void MeshPeer::OnConnected() {
 
 void MeshPeer::OnTransfer(uint64_t cookie, const Status& status) {
   if (!status.ok()) return channel_->Close(status);
-  if (cookie >= kParts) return EndRead(cookie);
+  if (!Replica::Owns(cookie)) return EndRead(cookie);
   if (!replica_.OnTransfer(cookie)) return;
   std::lock_guard<std::mutex> lock(state_->mu);
   state_->changed.notify_all();
@@ -145,8 +145,7 @@ Status MeshPeer::Announce(const Announcement& announcement, const Patience& pati
   bool written = false;
   while (true) {
     uint64_t number = 0;
-    const Status sent =
-        replica_.Send(announcement, channel_.get(), *state_->own->region, &written, &number);
+    const Status sent = replica_.Send(announcement, channel_.get(), &written, &number);
     if (sent.ok()) Sent(number);
     if (sent.ok() || sent.code() == Code::kUnavailable) return OkStatus();
     if (sent.code() != Code::kResourceExhausted) {
@@ -170,7 +169,8 @@ Status MeshPeer::WaitWritten(size_t part, const Patience& patience) {
   if (!replica_.Writes(part)) return OkStatus();
   std::unique_lock<std::mutex> lock(state_->mu);
   const auto done = [&] { return !replica_.Writes(part) || !lost().ok(); };
-  return state_->Wait(&lock, patience, done, [this] { CheckAlive(); }, "a rank does not receive");
+  const auto check = [this] { CheckAlive(); };
+  return state_->WaitPolling(&lock, patience, done, check, "a rank does not receive");
 }
 
 void MeshPeer::CheckAlive() {
@@ -206,13 +206,17 @@ void MeshPeer::OnClosed(const Status& status) {
 }
 
 void MeshPeer::KeepSource() {
-  for (size_t part = 0; part < kParts; ++part) {
-    if (!replica_.Writes(part)) continue;
-    channel_->Keep(OwnerRef::Holding(state_->own));
-    break;
+  bool writes = false;
+  for (size_t part = 0; part < kParts; ++part) writes |= replica_.Writes(part);
+  std::shared_ptr<const void> arrays;
+  bool reads = false;
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    arrays = state_->arrays;
+    reads = !reads_.empty();
   }
-  std::lock_guard<std::mutex> lock(state_->mu);
-  if (!reads_.empty()) channel_->Keep(OwnerRef::Holding(state_->pool));
+  if (writes) channel_->Keep(OwnerRef::Holding(std::pair(state_->own, arrays)));
+  if (reads) channel_->Keep(OwnerRef::Holding(state_->pool));
 }
 
 void MeshPeer::Lose(const Status& status) {

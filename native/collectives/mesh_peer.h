@@ -77,7 +77,7 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   // Waits until the writes to a remote member from this part have ended.
   Status WaitWritten(size_t part, const Patience& patience);
   void CheckAlive() override;
-  // Keeps this member's region until writes from it have ended, after the channel has closed.
+  // Keeps what this member writes from until that has ended, after the channel has closed.
   void KeepSource();
   // Lets the member copy the messages that it has not received. This one sends no more.
   void Leave();
@@ -183,7 +183,7 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   SealPlace its_seal_;                                   // constant once it is ready
   std::map<uint64_t, std::shared_ptr<Letter>> letters_;  // not complete, by number
   uint64_t consumed_ = 0;                                // bytes, not reported
-  uint64_t last_read_ = kParts;
+  uint64_t last_read_ = 0;
   std::map<uint64_t, Reading> reads_;  // by cookie
   std::deque<Reading> to_read_;
 };

@@ -28,9 +28,6 @@ class Watched {
   virtual void CheckAlive() = 0;
 };
 
-// Polls the device for a thread that waits, until `done` returns true or for a short time.
-using Helper = std::function<void(const std::function<bool()>& done)>;
-
 // A region, and its device, which must outlive it.
 struct OwnRegion {
   std::shared_ptr<fabric::Device> device;
@@ -51,13 +48,18 @@ struct MeshState {
   mutable std::condition_variable changed;
   // These do not change.
   int rank = 0;
-  Nanos peer_timeout = 0;  // how long a remote member may be silent
-  Helper helper;           // may be null
+  Nanos peer_timeout = 0;   // how long a remote member may be silent
+  Progress::Helper helper;  // may be null
   std::shared_ptr<const OwnRegion> own;
   std::shared_ptr<BlockPool> pool;
   std::vector<std::weak_ptr<Watched>> ends;  // by rank; null for this member
 
-  std::map<uint64_t, uint64_t> shared;  // keys and lengths of this member's other regions
+  struct SharedRegion {
+    uint64_t length = 0;
+    bool placed = false;  // remote members may write there
+  };
+  std::map<uint64_t, SharedRegion> shared;  // this member's other regions, by key
+  std::shared_ptr<const void> arrays;       // of Mesh::KeepArrays()
   Inbox inbox;
   std::vector<Absence> absent;  // by rank
   std::vector<int> names;       // of ranks in messages; empty: their numbers

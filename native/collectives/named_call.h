@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ struct NamedCall {
   // kReduceScatter divides the rows; the first ranks get one more if they cannot be divided evenly.
   std::vector<NamedArray> arrays;
   std::vector<uint64_t> splits;  // of kAllToAll: rows for each rank
+  // Owns the arrays of kAllReduce. Members on other hosts may write an output until it ends, which
+  // is later than `done` if the group has failed. Null: outputs are copied.
+  std::shared_ptr<const void> keeper;
   // Returns memory for the output of an array, of so many rows; null if there is none. Called on
   // the thread of the calls, at most once for each array.
   std::function<char*(size_t array, uint64_t rows)> allocate;

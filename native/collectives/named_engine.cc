@@ -76,6 +76,7 @@ void NamedEngine::Finish(NamedCall* call, const Status& status, const NamedResul
     twice = found->second.twice;
     if (--found->second.calls == 0) in_use_.erase(found);
   }
+  call->keeper.reset();  // so that the arrays have no other user
   if (!call->done) return;
   // Which of the two the others mean is not known: neither result can be trusted.
   if (twice && status.ok()) {

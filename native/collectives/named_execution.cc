@@ -58,18 +58,22 @@ void Contribute(const NamedWork& work, size_t array, char* to) {
 
 }  // namespace
 
-void Scratch::Delete::operator()(char* data) const {
-  if (!SharedArena::Get().Free(data)) ::operator delete(data, kAlignment);
-}
-
 char* Scratch::Get(size_t bytes) {
   if (bytes <= bytes_ && data_ != nullptr) return data_.get();
   bytes_ = std::max<size_t>(bytes, 64);
-  data_.reset(bytes < kMinDirect ? nullptr : SharedArena::Get().Allocate(bytes_));
-  if (data_ != nullptr) return data_.get();
-  data_.reset(static_cast<char*>(::operator new(bytes_, kAlignment, std::nothrow)));
-  if (data_ == nullptr) bytes_ = 0;
-  return data_.get();
+  data_.reset();
+  char* data = bytes < kMinDirect ? nullptr : SharedArena::Get().Allocate(bytes_);
+  if (data == nullptr) {
+    data = static_cast<char*>(::operator new(bytes_, kAlignment, std::nothrow));
+  }
+  if (data == nullptr) {
+    bytes_ = 0;
+    return nullptr;
+  }
+  data_.reset(data, [](char* ended) {
+    if (!SharedArena::Get().Free(ended)) ::operator delete(ended, kAlignment);
+  });
+  return data;
 }
 
 void Scratch::Trim() {
@@ -166,6 +170,7 @@ Status NamedExecution::RunPack(const Pack& pack, const Patience& patience) {
   }
   Call call = ReductionOf(*pack.parts[0].work, pack.bytes / SizeOf(pack.dtype), data, data);
   call.by_rank = true;
+  call.keeper = packed_.keeper();
   if (pack.bytes > 0) RDMA_RETURN_IF_ERROR(group_->Run(call, patience));
   at = 0;
   for (const Part& part : pack.parts) {
@@ -194,6 +199,7 @@ Status NamedExecution::ReduceArray(NamedWork* work, size_t array, const Patience
   Call call = ReductionOf(*work, count, input, output);
   call.by_rank = bytes <= kMaxSmall;
   call.after = After(*work, group_->size());
+  call.keeper = work->calls.empty() ? output_.keeper() : work->calls[0].keeper;
   if (count > 0) RDMA_RETURN_IF_ERROR(group_->Run(call, patience));
   EndArray(work);
   return OkStatus();

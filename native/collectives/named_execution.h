@@ -26,14 +26,13 @@ class Scratch {
  public:
   // Returns `bytes` bytes, which are valid until the next call; null if there is no memory.
   char* Get(size_t bytes);
+  // Returns what keeps them valid for longer.
+  std::shared_ptr<const void> keeper() const { return data_; }
   // Frees much memory.
   void Trim();
 
  private:
-  struct Delete {
-    void operator()(char* data) const;
-  };
-  std::unique_ptr<char, Delete> data_;
+  std::shared_ptr<char> data_;
   size_t bytes_ = 0;
 };
 

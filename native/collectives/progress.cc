@@ -44,7 +44,13 @@ Progress::Progress(int rank, Board* own, std::vector<const Board*> boards, Nanos
       boards_(std::move(boards)),
       spin_(spin),
       pauses_(PausesFor(boards_.size())),
-      lost_(std::move(lost)) {}
+      lost_(std::move(lost)),
+      polled_(boards_.size()) {}
+
+void Progress::PollFor(const std::vector<int>& remote, Helper helper) {
+  for (const int rank : remote) polled_[rank] = helper != nullptr;
+  helper_ = std::move(helper);
+}
 
 void Progress::Advance() {
   // Sequentially consistent, like the sleeper's store and load: either this member sees that the
@@ -135,7 +141,7 @@ Status Progress::WaitForAll(const Patience& patience, uint32_t behind) {
 }
 
 Status Progress::WaitFor(int rank, uint32_t step, const Patience& patience) {
-  for (int i = 0; i < pauses_; ++i) {
+  for (int i = 0; i < pauses_ && !polled_[rank]; ++i) {
     if (Reached(rank, step)) return OkStatus();
     Pause();
   }
@@ -145,8 +151,7 @@ Status Progress::WaitFor(int rank, uint32_t step, const Patience& patience) {
     if (unwoken_) WakeOthers();
     const Nanos now = Now();
     if (now - start < spin_) {
-      sched_yield();
-      for (int i = 0; i < 32 && i < pauses_ && !Reached(rank, step); ++i) Pause();
+      SpinFor(rank, step);
       continue;
     }
     RDMA_RETURN_IF_ERROR(CheckLost(step));
@@ -161,6 +166,13 @@ Status Progress::WaitFor(int rank, uint32_t step, const Patience& patience) {
     Sleep(rank, step);
   }
   return OkStatus();
+}
+
+void Progress::SpinFor(int rank, uint32_t step) const {
+  if (polled_[rank]) helper_([&] { return Reached(rank, step); });
+  if (Reached(rank, step)) return;
+  sched_yield();
+  for (int i = 0; i < 32 && i < pauses_ && !Reached(rank, step); ++i) Pause();
 }
 
 // A lost member may have completed the step before.

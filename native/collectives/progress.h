@@ -26,10 +26,16 @@ struct Patience {
 // Not thread-safe, except for Wake() and WakeAll().
 class Progress {
  public:
+  // Polls the device until `done` returns true, or nothing has happened for a while.
+  using Helper = std::function<void(const std::function<bool()>& done)>;
+
   // `boards` are those of all ranks. `lost(rank)` returns OK, or why that member makes no more
   // progress; it may be called by any thread of this object. `spin`: how long a wait spins.
   Progress(int rank, Board* own, std::vector<const Board*> boards, Nanos spin,
            std::function<Status(int rank)> lost);
+  // From now on, waits for the members `remote`, whose boards are replicas, poll the device
+  // themselves, so that no other thread has to be woken for each step.
+  void PollFor(const std::vector<int>& remote, Helper helper);
 
   // Announces to the members that map this one's memory that it has completed one more step.
   void Advance();
@@ -61,6 +67,7 @@ class Progress {
     return static_cast<int32_t>(done - step) >= 0;
   }
   Status WaitFor(int rank, uint32_t step, const Patience& patience);
+  void SpinFor(int rank, uint32_t step) const;
   static void WakeIdle(Board* own);
   void WakeOthers();
   Status CheckLost(uint32_t step) const;
@@ -72,6 +79,8 @@ class Progress {
   const Nanos spin_;
   const int pauses_;  // before other threads may run
   const std::function<Status(int)> lost_;
+  std::vector<bool> polled_;  // by rank; none before PollFor()
+  Helper helper_;
   uint32_t step_ = 0;
   bool unwoken_ = false;  // a member was about to sleep when it was woken
 };

@@ -36,15 +36,17 @@ bool Replica::Take(const Note& note, std::string_view bytes, Board* own, int ran
   return true;
 }
 
-Status Replica::Send(const Announcement& announcement, fabric::Channel* channel,
-                     const fabric::Region& own, bool* written, uint64_t* number) {
+Status Replica::Send(const Announcement& announcement, fabric::Channel* channel, bool* written,
+                     uint64_t* number) {
   const Span& span = announcement.span;
-  char* const from = own.address() + span.offset;
-  const bool inlined = span.length <= kMaxInline;
-  if (!inlined && !*written) {
-    const size_t part = PartAt(span.offset);
+  const bool elsewhere = span.key != 0;
+  const bool inlined = span.length <= kMaxInline && !elsewhere;
+  if (span.length > 0 && !inlined && !*written) {
+    const size_t part = elsewhere ? 0 : PartAt(span.offset);
+    const uint64_t key = elsewhere ? span.key : target_;
     writing_[part].fetch_add(1);
-    const Status started = channel->Write(from, {target_, span.offset, span.length}, part);
+    const Status started = channel->Write(span.from, {key, span.offset, span.length},
+                                          kFirstCookie + ++writes_ * kParts + part);
     if (!started.ok()) {
       writing_[part].fetch_sub(1);
       return started;
@@ -61,12 +63,12 @@ Status Replica::Send(const Announcement& announcement, fabric::Channel* channel,
   if (announcement.descriptor != nullptr) {
     parts[count++] = {const_cast<Descriptor*>(announcement.descriptor), sizeof(Descriptor)};
   }
-  if (inlined && span.length > 0) parts[count++] = {from, span.length};
+  if (inlined && span.length > 0) parts[count++] = {const_cast<char*>(span.from), span.length};
   return channel->Notify(parts, count, fabric::Urgency::kWake, number);
 }
 
 bool Replica::OnTransfer(uint64_t cookie) {
-  return cookie < kParts && writing_[cookie].fetch_sub(1, std::memory_order_acq_rel) == 1;
+  return writing_[cookie % kParts].fetch_sub(1, std::memory_order_acq_rel) == 1;
 }
 
 }  // namespace rdma_transport::collectives

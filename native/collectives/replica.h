@@ -16,10 +16,12 @@
 
 namespace rdma_transport::collectives {
 
-// Bytes of a member's region. None if `length` is 0.
+// Bytes that a member writes for another one. None if `length` is 0.
 struct Span {
-  size_t offset = 0;
+  const char* from = nullptr;  // in a region of the sender's device
   size_t length = 0;
+  uint64_t key = 0;     // of the region of the receiver where they go; 0: its replica
+  uint64_t offset = 0;  // there
 };
 
 // What a member tells another one in a step.
@@ -49,16 +51,22 @@ class Replica {
   // Sends an announcement: small spans in the notification itself, others by a write before it.
   // Sets the number of the notification, or returns the channel's errors. `written` must be false
   // for the first attempt, and is kept between attempts.
-  Status Send(const Announcement& announcement, fabric::Channel* channel, const fabric::Region& own,
-              bool* written, uint64_t* number);
-  // A write of Send() has ended. Returns whether it was the last one of its part.
+  Status Send(const Announcement& announcement, fabric::Channel* channel, bool* written,
+              uint64_t* number);
+  // Whether a transfer of the channel is a write of Send(). Other users choose smaller cookies.
+  static bool Owns(uint64_t cookie) { return cookie >= kFirstCookie; }
+  // Such a write has ended. Returns whether it was the last one of its part.
   bool OnTransfer(uint64_t cookie);
-  // Returns whether writes of this part (PartAt()) have not ended.
+  // Returns whether writes from this part (PartAt()) have not ended. Those into other regions than
+  // the replica count as of part 0.
   bool Writes(size_t part) const { return writing_[part].load(std::memory_order_acquire) != 0; }
 
  private:
+  static constexpr uint64_t kFirstCookie = uint64_t{1} << 63;
+
   std::unique_ptr<fabric::Region> region_;
   uint64_t target_ = 0;
+  uint64_t writes_ = 0;  // a cookie is the number of a write and its part
   std::array<std::atomic<uint32_t>, kParts> writing_ = {};
 };
 

@@ -22,6 +22,13 @@ uint64_t ArenaLimit() {
                                                  : fabric::host::TotalMemory() / 4 * 3;
 }
 
+bool AnyRemote(const Mesh& mesh) {
+  for (int peer = 0; peer < mesh.size(); ++peer) {
+    if (mesh.Remote(peer)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 SharedArena& SharedArena::Get() {
@@ -30,16 +37,14 @@ SharedArena& SharedArena::Get() {
 }
 
 Status SharedArena::Attach(Mesh* mesh) {
-  bool near = false;
-  for (int peer = 0; peer < mesh->size(); ++peer) {
-    near = near || (peer != mesh->rank() && !mesh->Remote(peer));
-  }
-  if (!near) return OkStatus();
+  if (mesh->size() == 1) return OkStatus();
   std::lock_guard<std::mutex> lock(mu_);
   meshes_.insert(mesh);
   for (Place* place = first_.load(); place != nullptr; place = place->next) {
     if (place->device != mesh->device()) continue;
-    for (const auto& [key, length] : place->slabs) RDMA_RETURN_IF_ERROR(mesh->Share(key, length));
+    for (const auto& [key, length] : place->slabs) {
+      RDMA_RETURN_IF_ERROR(mesh->Share(key, length, place->writable));
+    }
     return OkStatus();
   }
   wanted_ = mesh->device();
@@ -58,9 +63,14 @@ void SharedArena::AddPlace() {
   {
     std::lock_guard<std::mutex> lock(mu_);
     place->device = wanted_.lock();
+    for (Mesh* const mesh : meshes_) {
+      place->writable |= mesh->device() == place->device && AnyRemote(*mesh);
+    }
   }
   if (place->device != nullptr) {
-    place->arena = std::make_unique<memory::Arena>(place->device.get(), ArenaLimit());
+    place->arena = std::make_unique<memory::Arena>(
+        place->device.get(), std::make_shared<memory::Budget>(ArenaLimit()),
+        place->writable ? fabric::Access::kRemoteReadWrite : fabric::Access::kRemoteRead);
     place->arena->SetPrepare(
         [this, at = place.get()](fabric::Region* slab) { return Share(at, *slab); });
     place->arena->SetReleased(
@@ -80,7 +90,7 @@ Status SharedArena::Share(Place* place, const fabric::Region& slab) {
   place->slabs[slab.key()] = slab.length();
   for (Mesh* const mesh : meshes_) {
     if (mesh->device() != place->device) continue;
-    mesh->Share(slab.key(), slab.length()).IgnoreError();  // a member was lost
+    mesh->Share(slab.key(), slab.length(), place->writable).IgnoreError();  // a member was lost
   }
   return OkStatus();
 }

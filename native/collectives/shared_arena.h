@@ -1,5 +1,5 @@
-// Memory of this process that the members of its groups on this host read where it lies, so that
-// large arrays in it are not copied for them.
+// Memory of this process that the members of its groups on this host read where it lies, and in
+// which those on other hosts write results, so that large arrays in it are not copied for them.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class SharedArena {
   void Detach(Mesh* mesh);  // before it closes
 
   // Returns memory aligned to 64 bytes, or null: use other memory. So it is before a mesh with
-  // another member on this host was attached, in a forked child, and if there is too little memory.
+  // another member was attached, in a forked child, and if there is too little memory.
   char* Allocate(size_t length);
   // Returns false for other memory. Cheap.
   bool Free(char* address);
@@ -38,6 +38,7 @@ class SharedArena {
   struct Place {
     std::shared_ptr<fabric::Device> device;
     std::unique_ptr<memory::Arena> arena;
+    bool writable = false;               // by members on other hosts
     std::map<uint64_t, uint64_t> slabs;  // their lengths by key; guarded by mu_
     Place* next = nullptr;
   };

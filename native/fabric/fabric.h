@@ -254,7 +254,8 @@ class Channel {
   // Returns the notifications that the peer has not consumed. May also be called before the channel
   // connects and after it closes.
   virtual Backlog backlog() const = 0;
-  // Starts a one-sided read; errors of its arguments are reported by OnTransfer(). If MapsPeer(),
+  // Starts a one-sided read; errors of its arguments are reported by OnTransfer(). No two transfers
+  // that are under way may have the same cookie, except for kNobodyWaits. If MapsPeer(),
   // the polling thread must first have called Map() for the region, after a notification that names
   // it has arrived; the same holds for Write().
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;

@@ -35,8 +35,8 @@ absl::Status Running::Add(int input, collectives::NamedCall* call) {
       context_->forward_input_or_allocate_temp({input}, tensor.dtype(), tensor.shape(), &output));
   call->arrays.push_back(ArrayOf(tensor));
   call->arrays.back().output = DataOf(output);
-  inputs_.push_back(tensor);
-  outputs_.push_back(std::move(output));
+  tensors_->inputs.push_back(tensor);
+  tensors_->outputs.push_back(std::move(output));
   return absl::OkStatus();
 }
 
@@ -46,8 +46,8 @@ absl::Status Running::AddRows(int input, collectives::NamedCall* call) {
     return absl::InvalidArgumentError("a scalar has no rows; give a tensor of one dimension");
   }
   call->arrays.push_back(ArrayOf(tensor));
-  inputs_.push_back(tensor);
-  outputs_.emplace_back(tensor.dtype());
+  tensors_->inputs.push_back(tensor);
+  tensors_->outputs.emplace_back(tensor.dtype());
   return absl::OkStatus();
 }
 
@@ -58,6 +58,7 @@ void Running::Start(const std::shared_ptr<collectives::NamedCalls>& calls,
   call.done = [self](const Status& status, const collectives::NamedResult& result) {
     self->End(status, result);
   };
+  call.keeper = tensors_;
   wrong_ = std::move(wrong);
   if (wrong_.ok()) {
     const Status valid = collectives::CheckCall(call, calls->size());
@@ -80,10 +81,10 @@ void Running::Fail(const absl::Status& status) {
 }
 
 char* Running::Allocate(size_t array, uint64_t rows) {
-  tf::TensorShape shape = inputs_[array].shape();
+  tf::TensorShape shape = tensors_->inputs[array].shape();
   shape.set_dim(0, static_cast<int64_t>(rows));
-  outputs_[array] = tf::Tensor(allocator_, inputs_[array].dtype(), shape);
-  return outputs_[array].IsInitialized() ? DataOf(outputs_[array]) : nullptr;
+  tensors_->outputs[array] = tf::Tensor(allocator_, tensors_->inputs[array].dtype(), shape);
+  return tensors_->outputs[array].IsInitialized() ? DataOf(tensors_->outputs[array]) : nullptr;
 }
 
 bool Running::First() {
@@ -100,21 +101,22 @@ absl::Status Running::StepStatus(const Status& status) const {
 }
 
 void Running::End(const Status& status, const collectives::NamedResult& result) {
+  auto tensors = std::move(tensors_);
   if (!First()) return;
   // Waits for Cancel(), which does not wait.
   if (context_->cancellation_manager() != nullptr) {
     context_->cancellation_manager()->DeregisterCallback(token_);
   }
   if (status.ok()) {
-    if (results_ != nullptr) results_(result, &outputs_);
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      context_->set_output(static_cast<int>(i), outputs_[i]);
+    std::vector<tf::Tensor>& outputs = tensors->outputs;
+    if (results_ != nullptr) results_(result, &outputs);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      context_->set_output(static_cast<int>(i), outputs[i]);
     }
   } else {
     context_->SetStatus(StepStatus(status));
   }
-  inputs_.clear();
-  outputs_.clear();
+  tensors.reset();
   done_();
 }
 

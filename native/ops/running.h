@@ -56,8 +56,11 @@ class Running : public std::enable_shared_from_this<Running> {
   tensorflow::Allocator* const allocator_;
   tensorflow::CancellationToken token_ = tensorflow::CancellationManager::kInvalidToken;
   absl::Status wrong_;
-  std::vector<tensorflow::Tensor> inputs_;
-  std::vector<tensorflow::Tensor> outputs_;  // those of AddRows() belong to the calls' thread
+  struct Tensors {
+    std::vector<tensorflow::Tensor> inputs;
+    std::vector<tensorflow::Tensor> outputs;  // those of AddRows() belong to the calls' thread
+  };
+  std::shared_ptr<Tensors> tensors_ = std::make_shared<Tensors>();
   std::mutex mu_;
   bool ended_ = false;  // guarded by mu_
 };

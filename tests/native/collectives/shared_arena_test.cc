@@ -94,10 +94,6 @@ TEST(SharedArenaTest, NothingComesFromItBeforeAnotherMemberMayRead) {
   const auto alone = OnThisHost(1);
   const Attached one(alone->groups[0]->mesh());
   EXPECT_EQ(Arena().Allocate(kMiB), nullptr);
-  const auto apart = std::make_unique<Members>(
-      std::vector<testing::FabricNames>{{"shm@first", "loopback"}, {"shm@second", "loopback"}});
-  const Attached remote(apart->groups[0]->mesh());
-  EXPECT_EQ(Arena().Allocate(kMiB), nullptr);
   std::vector<char> other(kMiB);
   EXPECT_FALSE(Arena().Free(other.data()));
 }

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -61,7 +62,9 @@ class PolledDevice {
         std::move(fabrics), std::vector<fabric::Absent>()));
     thread_ = std::thread([this] {
       while (!stop_.load()) {
+        std::unique_lock<std::mutex> polling(polling_);
         if (device_->Poll() != 0 || !device_->ArmNotification()) continue;
+        polling.unlock();
         if (!stop_.load()) device_->Sleep(Now() + kSecond);  // Poll() may have taken the wake-up
       }
     });
@@ -72,9 +75,16 @@ class PolledDevice {
     thread_.join();
   }
   const std::shared_ptr<RecordingDevice>& get() const { return device_; }
+  // Polls for a thread that waits, as Mesh::PollWhileWaiting() wants it.
+  void Help(const std::function<bool()>& done) {
+    std::lock_guard<std::mutex> polling(polling_);
+    for (const Nanos start = Now(); !done() && Now() - start < kSpin;) device_->Poll();
+    if (!device_->ArmNotification()) device_->Wake();
+  }
 
  private:
   std::shared_ptr<RecordingDevice> device_;
+  std::mutex polling_;  // held by the thread that polls
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
@@ -100,6 +110,9 @@ class Members {
       const Status opened =
           collectives::Mesh::Open(devices_[rank].get(), rank, size, kPeerTimeout, &meshes[rank]);
       EXPECT_TRUE(opened.ok()) << opened.message();
+      PolledDevice* const device = &devices_[rank];
+      meshes[rank]->PollWhileWaiting(
+          [device](const std::function<bool()>& done) { device->Help(done); });
     }
     for (int passive = size - 1; passive > 0; --passive) {
       for (int active = 0; active < passive; ++active) {
