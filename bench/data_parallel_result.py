@@ -4,16 +4,16 @@ import statistics
 from collections.abc import Sequence
 
 from .benchmarks import Where
-from .data_parallel import ALONE, BESIDE, OURS, Found, Layout, measure
+from .data_parallel import ALONE, BESIDE, OURS, Found, Layout, Samples, measure
 from .data_parallel_cases import FIT, batch_of, bytes_of
 from .report import Result, Row, times_of
 from .support.exit import NotAvailableError
 
 NOTE = (
     "unhidden: what a step takes longer than that of the same ranks without reductions. 1/s: "
-    "samples of all ranks per second. bytes sent: by a rank in a step, through network interfaces; "
-    "shared memory is not counted."
+    "samples of all ranks per second."
 )
+SENT_NOTE = "bytes sent: by a rank in a step, to the other host."
 RATIO = f"The ratio is what a library does not hide, over what {OURS} does not."
 ALONE_NOTE = "alone: one process, which reduces nothing."
 FIT_NOTE = (
@@ -55,6 +55,7 @@ def data_parallel(
     if any(layout.oversubscribed for layout in layouts):
         result.notes.append("oversubscribed: more ranks than processors, which wait for turns.")
     result.notes.append(NOTE)
+    result.notes += [SENT_NOTE] if any(layout.hosts > 1 for layout in layouts) else []
     result.notes += [RATIO] if any(row.ratio is not None for row in result.rows) else []
     result.notes += [ALONE_NOTE] if any(layout.ranks == 1 for layout in layouts) else []
     result.notes += [FIT_NOTE] if FIT in cases else []
@@ -85,8 +86,13 @@ def rows_of(
                     times=times_of([1e3 * each for each in samples.reduced]),
                     per_second=1e3 * layout.ranks * batch_of(case) / step,
                     unhidden_us=1e3 * samples.unhidden if apart else None,
-                    sent_bytes=round(statistics.median(samples.sent)) if apart else None,
+                    sent_bytes=_sent(layout, samples),
                     ratio=ratio,
                 )
             )
     return rows
+
+
+def _sent(layout: Layout, samples: Samples) -> int | None:
+    """What went through the interfaces. On one host some use those, and others shared memory."""
+    return round(statistics.median(samples.sent)) if layout.hosts > 1 else None
