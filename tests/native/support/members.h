@@ -103,7 +103,7 @@ class Members {
   }
 
   // Connects the members' devices once more.
-  std::vector<std::unique_ptr<collectives::Mesh>> Connect() const {
+  std::vector<std::unique_ptr<collectives::Mesh>> Connect() {
     const int size = static_cast<int>(devices_.size());
     std::vector<std::unique_ptr<collectives::Mesh>> meshes(size);
     for (int rank = 0; rank < size; ++rank) {
