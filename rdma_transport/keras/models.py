@@ -105,7 +105,7 @@ def _known_of(kind: Kind, model: Any, call: Callable[..., Any], args: Any, kwarg
                 call(model, *args, **kwargs)
         elif not model.built:
             kind.build(model, call, args, kwargs)
-        if any(getattr(layer, "stateful", False) is True for layer in _layers_of(model)):
+        if any(layer.stateful for layer in _recurrent_layers(model)):
             raise NotImplementedError(
                 f"model {model.name} cannot run on several ranks: it has a stateful layer, whose "
                 "state is that of the examples of the batch before"
@@ -115,8 +115,9 @@ def _known_of(kind: Kind, model: Any, call: Callable[..., Any], args: Any, kwarg
     return found
 
 
-def _layers_of(model: Any) -> list[Any]:
-    return [each for each in model._flatten_layers() if hasattr(each, "return_sequences")]
+def _recurrent_layers(model: Any) -> list[Any]:
+    found = [each for each in model._flatten_layers() if hasattr(each, "return_sequences")]
+    return [each for each in found if hasattr(each, "stateful")]
 
 
 def _check(kind: Kind, model: Any, call: Callable[..., Any], arguments: Any) -> None:
