@@ -1,6 +1,6 @@
 """Two models, trained by two threads at the same time."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -21,11 +21,6 @@ def train(model, rate):
         optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
 
 
-threads = [
-    threading.Thread(target=train, args=(m, r)) for m, r in zip(models, (0.1, 0.2), strict=True)
-]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
+with ThreadPoolExecutor(2) as threads:
+    list(threads.map(train, models, (0.1, 0.2)))
 results.save(models[0].get_weights() + models[1].get_weights())
