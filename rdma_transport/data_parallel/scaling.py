@@ -46,7 +46,7 @@ def _change(kind: Any) -> None:
         ranks = find_ranks()
         if isinstance(x, tf.data.Dataset):
             one = _batch_of(x)
-            x = x.rebatch(ranks.size * one, drop_remainder=True)
+            x = x.unbatch().batch(ranks.size * one, drop_remainder=True)
         elif all(hasattr(each, "shape") for each in tf.nest.flatten(x)):
             one = batch_size or _KERAS_BATCH
             batch_size = ranks.size * one

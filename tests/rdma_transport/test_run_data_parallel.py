@@ -252,7 +252,7 @@ def test_the_batch_of_a_script_is_divided_or_scaled(script: Script) -> None:
     assert "equal seeds on all ranks" in explained[0]
     assert all(line.startswith("[0] ") for line in explained)
     assert any(f"{words[1]}:11: " in line and "sequential" in line for line in explained), explained
-    assert any(f"{words[1]}:21: Dataset.map() without" in line for line in explained), explained
+    assert any(f"{words[1]}:18: Dataset.map() without" in line for line in explained), explained
     words = (sys.executable, script("SCALED = True\n" + textwrap.dedent(FIT)))
     scaled = run("-n", "2", "--scale-batch", "--quiet-ranks", "--", *words)
     assert scaled.returncode == 0, scaled.stderr
