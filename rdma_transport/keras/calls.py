@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
+from rdma_transport.changes import note
 from rdma_transport.tensorflow.sameness import same_on_all_ranks
 
 _local = threading.local()
@@ -106,6 +107,10 @@ class Call:
     def _settle(self) -> None:
         """Average statistics; see that all other variables got the same value on all ranks."""
         averaged = [each for each in self._assigned.values() if self._statistics(each)]
+        if averaged:
+            note(f"{self.label}: ranks average the moving statistics of batch normalization")
+        if self.draws:
+            note(f"{self.label}: each rank draws other random numbers, for its slice")
         for kind in dict.fromkeys(each.dtype for each in averaged):
             chosen = [each for each in averaged if each.dtype == kind]
             values = rt.grouped_all_reduce([tf.convert_to_tensor(v) for v in chosen], "average")
