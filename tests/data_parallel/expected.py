@@ -96,7 +96,8 @@ EQUAL = {
         "k2_fit",
     ),
 }
-# How much the metric may differ, relative to that of one process.
+SMALL_METRIC = 0.05
+# How much the metric may differ, relative to that of one process, or to a small one.
 STATISTICAL = {
     "batch_norm": 0.3,
     "dropout": 0.3,
