@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdma_transport.tensorflow.groups import Group
+from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.operations import all_reduce, grouped_all_reduce
 
 # Of smaller gradients, the time goes into starting operations: they are reduced together.
@@ -31,5 +31,32 @@ def sum_gradients(gradients: Sequence[Any], *, group: Group | None = None) -> li
         for place, each in zip(places, sums, strict=True):
             results[place] = each
     for place in (i for i in given if i not in small):
-        results[place] = all_reduce(given[place], group=group)
+        found = all_reduce(given[place], group=group)
+        if isinstance(found, tf.IndexedSlices):
+            found = _as_of_one(found, (group or world()).size)
+        results[place] = found
     return results
+
+
+def _as_of_one(slices: tf.IndexedSlices, ranks: int) -> tf.IndexedSlices:
+    """Add what all ranks have for the same rows, if each rank has each of these rows once.
+
+    Rows that do not follow from the examples, such as those of an embedding of positions, are
+    looked up once in one process, and Keras squares slices without adding those of a row first.
+    """
+    count = tf.size(slices.indices) // ranks
+    table = tf.reshape(slices.indices[: count * ranks], [ranks, count])
+    distinct = tf.size(tf.unique(slices.indices).y)
+    alike = tf.reduce_all(table == table[:1]) & (distinct == count)
+
+    def added() -> tuple[Any, Any]:
+        each = tf.concat([[ranks, count], tf.shape(slices.values)[1:]], 0)
+        return tf.reduce_sum(tf.reshape(slices.values, each), 0), slices.indices[:count]
+
+    values, indices = tf.cond(
+        alike & (tf.size(slices.indices) == count * ranks),
+        added,
+        lambda: (slices.values, slices.indices),
+    )
+    values.set_shape([None, *slices.values.shape[1:]])
+    return tf.IndexedSlices(values, indices, slices.dense_shape)

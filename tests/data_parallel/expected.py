@@ -93,6 +93,7 @@ EQUAL = {
         "gan",
         "siamese",
         "gradient_penalty",
+        "transformer",
         "k2_fit",
     ),
 }

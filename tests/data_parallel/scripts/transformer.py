@@ -10,7 +10,7 @@ from keras import layers
 class Block(layers.Layer):
     def __init__(self, width, heads):
         super().__init__()
-        self.attention = layers.MultiHeadAttention(heads, width // heads)
+        self.attention = layers.MultiHeadAttention(heads, width // heads, use_bias=False)
         self.norms = [layers.LayerNormalization(), layers.LayerNormalization()]
         self.dense = keras.Sequential([layers.Dense(2 * width, "relu"), layers.Dense(width)])
         self.supports_masking = True
@@ -47,6 +47,6 @@ tokens = np.random.randint(0, 15, (36, 7))
 labels = (tokens == 3).any(1).astype("int32")
 model = Classifier(15, 7)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+model.compile(keras.optimizers.AdamW(1e-2), loss, metrics=["accuracy"])
 history = model.fit(tokens, labels, batch_size=16, epochs=2, verbose=0)
 results.save(model.get_weights(), **history.history)
