@@ -12,6 +12,8 @@ import pytest
 from tests.data_parallel.cases import names_of
 from tests.support.deadlines import patient
 
+pytestmark = pytest.mark.timeout(900)
+
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
@@ -41,7 +43,7 @@ def _run(program: str, folder: Path) -> _Results:
             )
         )
     try:
-        printed = [each.communicate(timeout=patient(120))[0] for each in started]
+        printed = [each.communicate(timeout=patient(400))[0] for each in started]
     finally:
         for each in started:
             each.kill()
@@ -77,11 +79,13 @@ def _compare(results: _Results, name: str) -> None:
         np.testing.assert_allclose(mine, want, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.xdist_group("data_parallel_keras3")
 @pytest.mark.parametrize("name", names_of("keras3"))
 def test_keras3_equals_one_process(keras3: _Results, name: str) -> None:
     _compare(keras3, name)
 
 
+@pytest.mark.xdist_group("data_parallel_tf_keras")
 @pytest.mark.parametrize("name", names_of("tf_keras"))
 def test_tf_keras_equals_one_process(tf_keras: _Results, name: str) -> None:
     _compare(tf_keras, name)
@@ -94,7 +98,7 @@ def _run_rules(folder: Path) -> Path:
         env=os.environ | _ENVIRONMENT | {"RANKS": "2"},
         capture_output=True,
         text=True,
-        timeout=patient(120),
+        timeout=patient(400),
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -106,6 +110,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _run_rules(tmp_path_factory.mktemp("rules"))
 
 
+@pytest.mark.xdist_group("data_parallel_keras3_rules")
 @pytest.mark.parametrize("name", names_of("keras3_rules"))
 def test_rules(rules: Path, name: str) -> None:
     first, second = (_arrays(rules, name, rank) for rank in (0, 1))

@@ -27,7 +27,7 @@ EXAMPLES = (
 NAMES = (
     "tests/accelerator/",
     "tests/bench/",
-    "tests/data_parallel/test_scripts.py",
+    "tests/data_parallel/",
     "tests/examples/",
     "tests/graph_analyzer/test_bad_input.py",
     "tests/graph_analyzer/test_cli.py::test_a_function_of_a_script",
