@@ -1,7 +1,8 @@
-"""Lets input pipelines draw random numbers in the same order on all ranks.
+"""Lets input pipelines give the same elements, in the same order, on all ranks.
 
 A map with parallel calls runs its function for several elements at a time, and which of them draws
-first differs from process to process, and from run to run. Ranks need the same batches.
+a random number first differs from process to process, and from run to run. So does the order of
+elements where a program says that it may. Ranks need the same batches.
 """
 
 import functools
@@ -18,9 +19,39 @@ _ALIKE = ("Stateless", "RandomDataset")
 
 
 def follow_tensorflow() -> None:
-    """Look at the maps of all datasets. Once."""
+    """Look at the maps of all datasets, and at what may change their order. Once."""
     kind: Any = tf.data.Dataset
-    kind.map = _in_order(kind.map)
+    kind.map = _in_order(_deterministic(kind.map))
+    kind.interleave = _deterministic(kind.interleave)
+    kind.with_options = _with_order(kind.with_options)
+
+
+def _deterministic(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("deterministic") is False:
+            kwargs["deterministic"] = True
+            _note_order(f"Dataset.{make.__name__}()")
+        return make(*args, **kwargs)
+
+    return changed
+
+
+def _with_order(set_options: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(set_options)
+    def changed(self: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        if options.deterministic is False:
+            ordered = tf.data.Options()
+            ordered.deterministic = True
+            options = options.merge(ordered)
+            _note_order("Dataset.with_options()")
+        return set_options(self, options, *args, **kwargs)
+
+    return changed
+
+
+def _note_order(what: str) -> None:
+    changes.note(f"{what} with deterministic=True: all ranks need the same batches")
 
 
 def _in_order(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ def follow_tensorflow() -> None:
     _change(checkpoint.TrackableSaver, "save")
     _change(tf.saved_model, "save")
     management: Any = checkpoint_management
+    _change(management, "update_checkpoint_state_internal")
     management._delete_file_if_exists = _on_rank_0(management._delete_file_if_exists)
     tf.summary.create_file_writer = _writer(tf.summary.create_file_writer)
 

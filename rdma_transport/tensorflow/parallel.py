@@ -57,6 +57,9 @@ _HIGHER = (
     "taken outside the tf.function that computes the gradient: compute both in one tf.function, or "
     "in eager code"
 )
+# Functions of tf.data run in threads of its own, and several at once. But not those that autograph
+# makes of a loop over a dataset.
+_LOOPS = ("Dataset_scan_scan_body", "Dataset_reduce_reduce_body")
 _local = threading.local()
 
 # A function of tensors: what it returns are rows of examples, and parts of sums over the ranks.
@@ -92,7 +95,8 @@ def not_now() -> bool:
         return True
     graph = None if tf.executing_eagerly() else graphs.get_default_graph()
     while graph is not None:
-        if getattr(graph, "name", "").startswith("Dataset_"):  # which runs in threads of its own
+        name = getattr(graph, "name", "")
+        if name.startswith("Dataset_") and not name.startswith(_LOOPS):
             return True
         graph = getattr(graph, "outer_graph", None)
     return False

@@ -19,7 +19,7 @@ one, two = keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1)
 def step(x, a, b):
     with tf.GradientTape(persistent=True) as tape:
         shared = trunk(x, training=True)
-        loss_a = tf.reduce_mean(keras.losses.mse(a, left(shared)))
+        loss_a = tf.reduce_mean(keras.losses.mean_squared_error(a, left(shared)))
         loss_b = tf.reduce_mean(keras.losses.binary_crossentropy(b, right(shared)))
     variables = trunk.trainable_variables + left.trainable_variables
     one.apply_gradients(zip(tape.gradient(loss_a, variables), variables, strict=True))
