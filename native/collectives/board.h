@@ -28,8 +28,8 @@ struct Descriptor {
   uint8_t dtype = 0;
   uint8_t op = 0;
   uint8_t flags = 0;
-  uint64_t key =
-      0;  // of the arrays' region, and their offsets there in bytes, if kDirect or kPlaced
+  // If kDirect or kPlaced: the arrays' region, and their offsets there in bytes.
+  uint64_t key = 0;
   uint64_t input = 0;
   uint64_t output = 0;
 };

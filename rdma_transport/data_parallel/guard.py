@@ -92,8 +92,7 @@ def _guard_apply(kind: Any) -> None:
     def changed(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         given = trainable_variables if trainable_variables is None else list(trainable_variables)
         known = getattr(self, "_trainable_variables", ()) if given is None else given
-        _check(f"{type(self).__name__}.apply()", known)
-        with _inside():
+        with _update(f"{type(self).__name__}.apply()", known):
             return apply(self, grads, given)
 
     kind.apply = changed
@@ -108,29 +107,26 @@ def _guard_apply_gradients(kind: Any) -> None:
     @functools.wraps(apply)
     def changed(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
-        _check(f"{type(self).__name__}.apply_gradients()", [variable for _, variable in pairs])
-        with _inside():
+        variables = [variable for _, variable in pairs]
+        with _update(f"{type(self).__name__}.apply_gradients()", variables):
             return apply(self, pairs, *args, **kwargs)
 
     kind.apply_gradients = changed
 
 
 @contextlib.contextmanager
-def _inside() -> Iterator[None]:
-    """While the updates of an optimizer are made, which has been checked."""
+def _update(update: str, variables: Sequence[Any]) -> Iterator[None]:
+    """Check an optimizer's update; the changes of variables within need no check of their own."""
+    found = [_variable_of(each) for each in variables]
+    if found and not any(each in reduced_variables for each in found):
+        _refuse(update, found)
+    scaling.check(update)
     before = getattr(_local, "inside", False)
     _local.inside = True
     try:
         yield
     finally:
         _local.inside = before
-
-
-def _check(update: str, variables: Sequence[Any]) -> None:
-    found = [_variable_of(each) for each in variables]
-    if found and not any(each in reduced_variables for each in found):
-        _refuse(update, found)
-    scaling.check(update)
 
 
 def _refuse(update: str, variables: Sequence[Any]) -> None:

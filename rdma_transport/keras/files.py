@@ -100,10 +100,14 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
+def _is_writer() -> bool:
+    return distribution() is None or rt.world().rank == 0
+
+
 def _on_rank_0(delete: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(delete)
     def changed(*args: Any) -> None:
-        if distribution() is None or rt.world().rank == 0:
+        if _is_writer():
             delete(*args)
 
     return changed
@@ -112,9 +116,7 @@ def _on_rank_0(delete: Callable[..., None]) -> Callable[..., None]:
 def _writer(create: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(create)
     def changed(*args: Any, **kwargs: Any) -> Any:
-        if distribution() is not None and rt.world().rank != 0:
-            return tf.summary.create_noop_writer()
-        return create(*args, **kwargs)
+        return create(*args, **kwargs) if _is_writer() else tf.summary.create_noop_writer()
 
     return changed
 
@@ -122,7 +124,7 @@ def _writer(create: Callable[..., Any]) -> Callable[..., Any]:
 def _to_nothing(begin: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(begin)
     def changed(self: Any, *args: Any, **kwargs: Any) -> None:
-        if distribution() is not None and rt.world().rank != 0:
+        if not _is_writer():
             self.filename = os.devnull
         begin(self, *args, **kwargs)
 

@@ -125,8 +125,10 @@ def _check(kind: Kind, model: Any, call: Callable[..., Any], arguments: Any) -> 
     known = _models[model]
     with tf.init_scope():
         done = bool(known.checked) if tf.executing_eagerly() else True
+    if done:
+        return
     batch = Batch(arguments, rt.world())
-    if done or batch.cut is None:
+    if batch.cut is None:
         return
 
     def run(args: Any, kwargs: Any, masks: Any) -> list[Any]:
