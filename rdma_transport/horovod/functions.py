@@ -6,9 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
-from rdma_transport.horovod import keras_models
 from rdma_transport.horovod.operations import broadcast, root_of, variable_of
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
+from rdma_transport.keras.kinds import keras2
 
 _TAG = 0x48000000  # of messages; the number of the process set follows
 
@@ -100,7 +100,7 @@ def value_of(result: Any) -> Any:
     """Return the value of a result; in a version 1 graph, by the default session or Keras'."""
     if tf.executing_eagerly() or tf.inside_function():
         return result
-    keras = keras_models.keras2()
+    keras = keras2()
     session = tf.compat.v1.get_default_session()
     if session is None and keras is not None:
         session = keras.backend.get_session()

@@ -6,18 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rdma_transport.horovod.basics import is_initialized
+from rdma_transport.keras.kinds import keras3
 from rdma_transport.keras.xla import without_xla
-
-
-def keras3() -> Any:
-    """Return Keras 3 if it is imported, else None."""
-    found = sys.modules.get("keras")
-    return found if str(getattr(found, "__version__", "")).startswith("3") else None
-
-
-def keras2() -> Any:
-    """Return tf-keras if it is imported, else None."""
-    return sys.modules.get("tf_keras")
 
 
 def public_module(kind: type) -> str:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from rdma_transport.horovod import keras_models
 from rdma_transport.horovod.reduction import Accumulator, Reducer, Reduction
+from rdma_transport.keras.kinds import keras2, keras3
 
 
 class _State(Reducer):
@@ -133,7 +134,7 @@ class _Keras2(DistributedKerasOptimizer):
 
 def _kinds() -> tuple[tuple[type, ...], tuple[type, ...]]:
     """Return the classes of optimizers of Keras 3 and of tf-keras, if they are imported."""
-    keras, tf_keras = keras_models.keras3(), keras_models.keras2()
+    keras, tf_keras = keras3(), keras2()
     new = () if keras is None else (keras.optimizers.Optimizer,)
     if tf_keras is None:
         return new, ()

@@ -1,10 +1,9 @@
 """Data-parallel training, as a distribution that is set for models."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rdma_transport.keras import files, hooks, keras2, keras3
+from rdma_transport.keras import files, hooks, keras2, keras3, kinds
 from rdma_transport.keras.current import choose, distribution
 
 
@@ -38,8 +37,8 @@ def set_distribution(value: DataParallel | None) -> None:
     if value is not None:
         hooks.follow_tensorflow()
         files.follow_tensorflow()
-        if str(getattr(sys.modules.get("keras"), "__version__", "")).startswith("3"):
+        if kinds.keras3() is not None:
             keras3.follow()
-        if "tf_keras" in sys.modules:
+        if kinds.keras2() is not None:
             keras2.follow()
     choose(value)

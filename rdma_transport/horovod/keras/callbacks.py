@@ -5,11 +5,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdma_transport.horovod import basics, keras_models
+from rdma_transport.horovod import basics
 from rdma_transport.horovod.functions import allgather_object, broadcast_variables, value_of
 from rdma_transport.horovod.operations import variable_of
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set
 from rdma_transport.horovod.reduction import Locals
+from rdma_transport.keras.kinds import keras3
 
 keras: Any = tf.keras
 
@@ -34,7 +35,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast with Keras 3, unless a rank does not know its input yet."""
-        if keras_models.keras3() is None or self.broadcast_done:
+        if keras3() is None or self.broadcast_done:
             return
         if all(allgather_object(_is_built(self.model))):
             optimizer = getattr(self.model, "optimizer", None)
@@ -59,7 +60,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 def _is_built(model: Any) -> bool:
-    return isinstance(model, keras_models.keras3().Model) and bool(model.built)
+    return isinstance(model, keras3().Model) and bool(model.built)
 
 
 def _once(variables: list[Any]) -> list[Any]:
