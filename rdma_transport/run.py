@@ -78,7 +78,7 @@ def run(
         bool,
         typer.Option(
             "--scale-batch",
-            help="With --data-parallel, keep the batch of a rank: fit() gets as many times more.",
+            help="With --data-parallel, keep the batch of a rank: fit() trains with a larger one.",
         ),
     ] = False,
     sync_batch_norm: Annotated[
@@ -104,7 +104,7 @@ def run(
         ),
     ] = True,
 ) -> None:
-    """Start the ranks of a program for Horovod, mpi4py or NumPy.
+    """Start the ranks of a Keras, Horovod, mpi4py or NumPy program.
 
     The ranks communicate by rdma_transport.horovod, .tensorflow, .mpi or .collectives.
 
