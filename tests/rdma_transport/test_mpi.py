@@ -2,9 +2,7 @@
 
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,16 +10,6 @@ from tests.support.deadlines import patient
 
 Script = Callable[[str], str]
 RUN = [sys.executable, "-m", "rdma_transport", "run"]
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    def write(text: str) -> str:
-        path = tmp_path / "script.py"
-        path.write_text(textwrap.dedent(text))
-        return str(path)
-
-    return write
 
 
 def run(size: int, *words: str) -> subprocess.CompletedProcess:

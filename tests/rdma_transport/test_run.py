@@ -4,9 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,16 +25,6 @@ def run(*words: str, timeout: float = 60, **options: object) -> subprocess.Compl
     return subprocess.run(
         [*RUN, *words], capture_output=True, text=True, timeout=timeout, check=False, **options
     )  # type: ignore[call-overload]
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Iterator[object]:
-    def write(text: str) -> str:
-        path = tmp_path / "script.py"
-        path.write_text(textwrap.dedent(text))
-        return str(path)
-
-    return write
 
 
 def test_output_has_the_rank_and_the_code_is_zero() -> None:

@@ -18,17 +18,6 @@ ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_
 Script = Callable[..., str]
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    def write(text: str, name: str = "script.py") -> str:
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(textwrap.dedent(text))
-        return str(path)
-
-    return write
-
-
 def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*RUN, *words],

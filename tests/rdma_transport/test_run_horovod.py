@@ -4,9 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -17,16 +15,6 @@ from tests.support.deadlines import patient
 
 RUN = [sys.executable, "-m", "rdma_transport", "run", "--horovod"]
 Script = Callable[[str], str]
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    def write(text: str) -> str:
-        path = tmp_path / "script.py"
-        path.write_text(textwrap.dedent(text))
-        return str(path)
-
-    return write
 
 
 def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
