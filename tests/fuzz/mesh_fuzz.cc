@@ -103,7 +103,9 @@ void Act(Input* input, MeshPeer* peer, MeshState* state, fuzz::ScriptedChannel* 
   uint64_t length = 0;
   switch (input->Below(14)) {
     case 0: {
-      const Span span = {kBoardBytes + input->Below(8) * kPartBytes, input->Number() % kPartBytes};
+      const uint64_t offset = kBoardBytes + input->Below(8) * kPartBytes;
+      Span span = {state->own->region->address() + offset, input->Number() % kPartBytes, 0, offset};
+      if (input->Below(4) == 0) span.key = kPeersKey + input->Below(2);  // where its array lies
       peer->Announce({input->Take<uint32_t>(), span, nullptr, 0}, none).IgnoreError();
       return;
     }
