@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.checkpoint import checkpoint, checkpoint_management
+from tensorflow.python.ops import summary_ops_v2
+from tensorflow.python.saved_model import save as saved_model
 
 import rdma_transport.tensorflow as rt
 from rdma_transport.changes import note
@@ -22,11 +24,13 @@ _local = threading.local()
 def follow_tensorflow() -> None:
     """Let rank 0 write checkpoints, saved models and summaries. Once."""
     _change(checkpoint.TrackableSaver, "save")
-    _change(tf.saved_model, "save")
+    _change_everywhere("saved_model", saved_model, "save", "save", by_rank_0)
     management: Any = checkpoint_management
     _change(management, "update_checkpoint_state_internal")
     management._delete_file_if_exists = _on_rank_0(management._delete_file_if_exists)
-    tf.summary.create_file_writer = _writer(tf.summary.create_file_writer)
+    _change_everywhere(
+        "summary", summary_ops_v2, "create_file_writer_v2", "create_file_writer", _writer
+    )
 
 
 def follow_keras(keras: Any) -> None:
@@ -49,6 +53,19 @@ def follow_keras(keras: Any) -> None:
         _change(state.WorkerTrainingState, "delete_backup")
     callbacks.CSVLogger.on_train_begin = _to_nothing(callbacks.CSVLogger.on_train_begin)
     _change(callbacks.TensorBoard, "_start_profiler")
+
+
+def _change_everywhere(
+    face: str, source: Any, name: str, public: str, change: Callable[..., Any]
+) -> None:
+    """Change a function where it is defined, and in the public modules that have it.
+
+    A later ``import tensorflow.summary``, as Keras has it, makes that module anew.
+    """
+    changed = change(getattr(source, name))
+    setattr(source, name, changed)
+    for module in (getattr(tf, face), getattr(tf.compat.v2, face)):
+        setattr(module, public, changed)
 
 
 def _change(owner: Any, name: str) -> None:

@@ -339,9 +339,9 @@ def callbacks():
         keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False),
         keras.callbacks.CSVLogger(folder / "log.csv"),
         keras.callbacks.EarlyStopping(monitor="val_loss", patience=1, min_delta=0.1),
+        keras.callbacks.TensorBoard(folder / "board"),
     ]
     found = fitted(model, x, y, validation_split=0.5, epochs=9, callbacks=given)
-    tf.summary.create_file_writer(str(folder / "board")).flush()
     model.save_weights(folder / "end.weights.h5")
     model.load_weights(folder / "end.weights.h5")
     checkpoint = tf.train.Checkpoint(model=model)
