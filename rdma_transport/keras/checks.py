@@ -8,6 +8,7 @@ import tensorflow as tf
 import rdma_transport.tensorflow as rt
 from rdma_transport.keras.calls import Call
 from rdma_transport.tensorflow.operations import all_gather
+from rdma_transport.tensorflow.parallel import explained
 from rdma_transport.tensorflow.rows import Batch, Cut
 from rdma_transport.tensorflow.sameness import digest
 
@@ -71,7 +72,8 @@ def examples_alone(
         outputs, assigned = on(batch.rows)
         pairs = []
         if not trial.draws or assigned:
-            for_slice, values = on([cut.take(each) for each in batch.rows])
+            with explained(trial.label):
+                for_slice, values = on([cut.take(each) for each in batch.rows])
             pairs += list(zip(assigned, values, strict=True))
             if not trial.draws:
                 pairs += list(zip(map(cut.take, outputs), for_slice, strict=True))

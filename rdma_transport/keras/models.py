@@ -15,6 +15,7 @@ from rdma_transport.keras.checks import examples_alone, share
 from rdma_transport.keras.current import applies
 from rdma_transport.tensorflow.parallel import not_parallel
 from rdma_transport.tensorflow.rows import Batch
+from rdma_transport.tensorflow.threads import refuse_second_thread
 
 _MASK = "_keras_mask"
 
@@ -71,6 +72,7 @@ def on_all_ranks(kind: Kind, call: Callable[..., Any]) -> Callable[..., Any]:
     def changed(model: Any, *args: Any, **kwargs: Any) -> Any:
         if not applies() or not kind.runs((args, kwargs)):
             return call(model, *args, **kwargs)
+        refuse_second_thread(f"model {model.name}")
         known = _known_of(kind, model, call, args, kwargs)
         masks = _masks((args, kwargs))
         _check(kind, model, call, (args, kwargs, masks))

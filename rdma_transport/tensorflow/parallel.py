@@ -35,6 +35,7 @@ from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.rows import Batch, Cut, gather_rows
 from rdma_transport.tensorflow.sameness import alike, checked, sketch
 from rdma_transport.tensorflow.sums import sum_gradients
+from rdma_transport.tensorflow.threads import refuse_second_thread
 
 _DIFFERENT_INPUT = (
     "the ranks call {} with different batches. Each rank must see the same data: usually a shuffle "
@@ -127,6 +128,7 @@ def parallel(
         group = world()
         if group.size == 1 or not_now():
             return function(*args, **kwargs)
+        refuse_second_thread(label)
         batch = Batch((args, kwargs), group)
         if batch.cut is None:
             shapes = ", ".join(str(each.shape) for each in batch.rows) or "no tensors"
@@ -144,7 +146,7 @@ def parallel(
 
         def on_rows(*rows: Any) -> tuple[list[Any], list[Any]]:
             own_args, own_kwargs = batch.filled(rows)
-            with not_parallel(), _explained(label), watch(rows) as foreign:
+            with not_parallel(), explained(label), watch(rows) as foreign:
                 results.append(function(*own_args, **own_kwargs))
             if foreign:
                 raise NotImplementedError(_FOREIGN.format(label, foreign[0]))
@@ -165,7 +167,8 @@ def _ignored(_: Any) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def _explained(label: str) -> Iterator[None]:
+def explained(label: str) -> Iterator[None]:
+    """Say of an error in a block that it may be because of the slice that is given there."""
     try:
         yield
     except (ValueError, tf.errors.InvalidArgumentError) as error:

@@ -34,6 +34,7 @@ EQUAL = {
         "train_on_batch",
         "changing_rate",
         "nan",
+        "board",
     ),
     "loops": (
         "tape_eager",
@@ -118,7 +119,7 @@ REFUSED = {
     "captured_in_graph": "whose gradient would be lost",
     "codebook": "the variables that it assigns in the call",
     "counter_in_call": "the variables that it assigns in the call",
-    "graph_network": "Matrix size-incompatible",  # of its slice
+    "graph_network": "failed on this rank's slice of the batch",
     "jit_function": "XLA cannot compile",
     "label_noise": "compute different losses",
     "memory_bank": "no reduction would happen",
@@ -129,7 +130,7 @@ REFUSED = {
     "stored_tensor": "it keeps tensors of the call as attributes",
     "stored_in_graph": "it keeps tensors of the call as attributes",
     "time_major": "depend on the other examples of the batch",
-    "two_threads": "",  # ranks may meet in other ways, each with a reason of its own
+    "two_threads": "call all models from one thread",
     "unseeded_rng": "with different batches",
     "layers_only": "no reduction would happen",
     "module_loop": "no reduction would happen",
