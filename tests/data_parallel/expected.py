@@ -90,13 +90,9 @@ EQUAL = {
         "uneven_batch",
         "tiny_batch",
         "embedding_sparse",
-        "rnn_mask",
         "dataset_fit",
-        "gan",
         "siamese",
         "gradient_penalty",
-        "transformer",
-        "k2_fit",
     ),
 }
 SMALL_METRIC = 0.05
