@@ -70,6 +70,14 @@ class Rendezvous:
             raise _explained(error, "another rank left while the ranks connected") from None
 
     def _ask(self, addresses: list[str]) -> tuple[list[bytes], bytes]:
+        while True:
+            try:
+                return self._ask_once(addresses)
+            except ConnectionResetError:
+                # Rank 0 closed the listener of another communicator before it took this call.
+                time.sleep(_RETRY)
+
+    def _ask_once(self, addresses: list[str]) -> tuple[list[bytes], bytes]:
         ranks = self._ranks
         place = f"rank 0 at {ranks.host}:{ranks.port}"
         handshake = _native.AskingBootstrap(SERVICE, self._secret)
@@ -87,6 +95,11 @@ class Rendezvous:
                 raise FabricConnectionError(f"{place} has an older rdma_transport. {_ONE_BUILD}")
             row = [bytes.fromhex(text) for text in told["addresses"]]
             wrapped = bytes.fromhex(answer["key"])
+        except (ConnectionResetError, BrokenPipeError) as error:
+            wire.close()
+            if self._deadline.left():
+                raise ConnectionResetError from error
+            raise _explained(error, f"no answer of {place}") from None
         except PermissionError as error:
             raise FabricConnectionError(f"{place}: {error}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -102,6 +115,10 @@ class Rendezvous:
                     lambda timeout: socket.create_connection((ranks.host, ranks.port), timeout),
                     longest=_CONNECT,
                 )
+                # A connection to a local port that nobody listens at can connect to itself.
+                if connection.getsockname() != connection.getpeername():
+                    return Wire(connection, self._deadline)
+                connection.close()
             except OSError as error:
                 if self._deadline.left():
                     time.sleep(_RETRY)
@@ -111,10 +128,6 @@ class Rendezvous:
                     f"{self._deadline.seconds:g} s: {error.strerror or error}. All ranks must be "
                     "started, with the same MASTER_ADDR and MASTER_PORT"
                 ) from None
-            # A connection to a local port that nobody listens at can connect to itself.
-            if connection.getsockname() != connection.getpeername():
-                return Wire(connection, self._deadline)
-            connection.close()
 
     def _answer(self, addresses: list[str]) -> tuple[list[bytes], bytes]:
         ranks = self._ranks

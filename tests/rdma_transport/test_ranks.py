@@ -1,21 +1,27 @@
 """Who and where a process is by its launcher, and the meeting of several communicators."""
 
 import os
+import select
+import socket
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rdma_transport.collectives.ranks import (
     Place,
+    Ranks,
     find_place,
     find_ranks,
     host_id,
     place_among,
     why_alone,
 )
+from rdma_transport.collectives.rendezvous import Rendezvous
 from rdma_transport.fabric import FabricValueError
 from tests.support.deadlines import patient
 
@@ -161,3 +167,18 @@ def test_communicators_meet_by_their_purpose(tmp_path: Path, body: str) -> None:
     sums = "[('a', 6), ('bb', 9), ('ccc', 12)]"
     assert sorted(ran.stdout.splitlines()) == [f"[{rank}] {sums}" for rank in range(3)]
     assert find_ranks({}).purpose == ""
+
+
+def test_a_call_that_a_closing_listener_has_not_taken_is_made_again() -> None:
+    """As where rank 0 meets for one communicator, and then for the next one."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    ranks = [Ranks(rank, 2, port=port, job="one") for rank in range(2)]
+    with ThreadPoolExecutor(1) as thread, Rendezvous(ranks[1], patient(20)) as asking:
+        asked = thread.submit(asking.exchange, [b"from 1", b""])
+        assert select.select([listener], [], [], patient(20))[0]
+        time.sleep(0.2)  # it has sent its request
+        listener.close()
+        with Rendezvous(ranks[0], patient(20)) as answering:
+            assert answering.exchange([b"", b"from 0"])[0] == [b"", b"from 1"]
+            assert asked.result(patient(20))[0] == [b"from 0", b""]
