@@ -25,6 +25,8 @@ _ONE_BUILD = "Install the same build on all hosts"
 _KEY_BYTES = 32
 _RETRY = 0.02
 _CONNECT = 3.0  # seconds
+# Rank 0 closed the listener of another communicator before it took this call.
+_NOT_TAKEN = (ConnectionResetError, BrokenPipeError)
 
 
 class Rendezvous:
@@ -73,8 +75,7 @@ class Rendezvous:
         while True:
             try:
                 return self._ask_once(addresses)
-            except ConnectionResetError:
-                # Rank 0 closed the listener of another communicator before it took this call.
+            except _NOT_TAKEN:
                 time.sleep(_RETRY)
 
     def _ask_once(self, addresses: list[str]) -> tuple[list[bytes], bytes]:
@@ -95,11 +96,11 @@ class Rendezvous:
                 raise FabricConnectionError(f"{place} has an older rdma_transport. {_ONE_BUILD}")
             row = [bytes.fromhex(text) for text in told["addresses"]]
             wrapped = bytes.fromhex(answer["key"])
-        except (ConnectionResetError, BrokenPipeError) as error:
+        except _NOT_TAKEN as error:
+            if not self._deadline.left():
+                raise _explained(error, f"no answer of {place}") from None
             wire.close()
-            if self._deadline.left():
-                raise ConnectionResetError from error
-            raise _explained(error, f"no answer of {place}") from None
+            raise
         except PermissionError as error:
             raise FabricConnectionError(f"{place}: {error}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
