@@ -21,6 +21,7 @@ PAGES = {
 }
 SCRIPTS = "scripts.md"
 SHOWN = (
+    "data_parallel/*.py",
     "horovod/*.py",
     "strategies/*.py",
     "sessions/*.py",
