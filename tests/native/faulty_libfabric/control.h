@@ -21,12 +21,19 @@
 //   seed=N             of all random decisions. Default: 1
 //
 // What the provider lacks:
-//   cq_data=N          cq_data_size: 8, 4 (EFA) or 0 (no remote data, -FI_ENOSYS). Larger data is
-//                      -FI_EINVAL. Default: 8
-//   rma_event=on|off   off: no FI_RMA_EVENT, and remote data with a write is -FI_ENOSYS (CXI).
-//                      ofi_rxm lacks the capability, too.
+//   cq_data=N          cq_data_size: 8 (CXI: cxip.h), 4 (EFA: efa_cq.h) or 0 (no remote data,
+//                      -FI_ENOSYS). Larger data is -FI_EINVAL. Default: 8
+//   rma_event=on|off   off: the capability FI_RMA_EVENT is missing. Remote data with a write works
+//                      all the same: EFA lacks it (efa_rdm_ope.c), and aws-ofi-nccl relies on
+//                      fi_writedata() there (nccl_ofi_rdma.cpp).
+//   writedata=on|off   off: whatever the capabilities are, fi_writedata() is -FI_ENOSYS, and
+//                      fi_writemsg() with remote data -FI_EBADFLAGS. CXI, from 2.5 on unless its
+//                      environment says otherwise (cxip_rma.c, fi_cxi(7)).
 //   wait=fd            wait descriptors work. The default.
-//   wait=none          fi_cq_open() with a wait object is -FI_ENOSYS (EFA).
+//   wait=none          fi_cq_open() with a wait object is -FI_ENOSYS: EFA before 2.5.
+//   wait=remote        the same, unless the domain is opened for FI_REMOTE_COMM and not
+//                      FI_LOCAL_COMM: EFA then has no provider of shared memory (efa_rdm_cq.c,
+//                      efa_shm.c).
 //   wait=stuck         the wait descriptor stays readable after the first completion ("net" up to
 //                      1.18).
 //   max_msg=N          max_msg_size; more is -FI_EMSGSIZE. Default: the real one
@@ -35,8 +42,19 @@
 //                      completion that was read from the queue, then -FI_EAGAIN. Default: no limit
 //   provider=A+B       the names it presents, each with all addresses, in this order. Default: the
 //                      real one. "efa+tcp" is a host with a card.
+//   nics=A+B...        of these, each that is not TCP has one card for each number, "efa0" and so
+//                      on, of that speed in Gb/s; 0: its link is down. Their PCI addresses are
+//                      0000:10:00.0, 0000:11:00.0... All are on the loopback interface.
+//   direct=0|1         1: EFA's cards come twice, first in a fabric "efa-direct" (efa_prov.c),
+//   whose
+//                      endpoints send 8 KiB at most, though max_msg_size is that of writes
+//                      (fi_efa(7)); more is -FI_EMSGSIZE.
 //   no_provider=0|1    1: fi_getinfo() finds nothing.
 //   version=1.N        what fi_version() returns. A newer one is refused by fi_getinfo().
+//   rma_since=1.N      writes and reads of a client that asks for an older interface are emulated
+//   by
+//                      the target's processor, which is only counted. EFA: 1.18 on some cards
+//                      (efa_rdm_util.c).
 // Hints that ask for more than that find nothing (-FI_ENODATA).
 //
 // Memory:
@@ -47,7 +65,7 @@
 //                      access of the post, else -FI_EINVAL (verbs, EFA). Not for injected ones.
 //     allocated        registered pages must be mapped, else -FI_EFAULT (verbs, EFA, CXI).
 //     endpoint         a region has no key and cannot be reached until fi_mr_bind() to an endpoint
-//                      and fi_mr_enable() (CXI).
+//                      and fi_mr_enable() (CXI: cxip_info.c has it with prov_key and allocated).
 //   mr_key_size=N      bytes of a key, 1 to 8. Larger requested keys are -FI_EKEYREJECTED.
 //                      Default: 8
 //   mr_fail=N          the Nth registration and all later ones are -FI_ENOMEM. Default: 0, none
@@ -83,6 +101,7 @@ struct FaultyLibfabricCounters {
   uint64_t writes;
   uint64_t reads;
   uint64_t receives;
+  uint64_t emulated;  // of the writes and reads
   // Posts that waited before they were transmitted, those that a later one overtook, and those that
   // completed before they were transmitted.
   uint64_t delayed_sends;

@@ -5,6 +5,8 @@
 namespace faulty_libfabric {
 namespace {
 
+constexpr uint64_t kLongestDirectSend = 8192;
+
 void Release(Endpoint& endpoint) {
   if (endpoint.transmit != nullptr) --endpoint.transmit->users;
   if (endpoint.receive != nullptr) --endpoint.receive->users;
@@ -141,7 +143,8 @@ int OpenEndpoint(fid_domain* client, fi_info* info, fid_ep** opened, void* conte
   endpoint->domain = domain;
   endpoint->transmit_flags = info->tx_attr->op_flags;
   endpoint->receive_flags = info->rx_attr->op_flags;
-  endpoint->max_msg = info->ep_attr->max_msg_size;
+  endpoint->max_msg = endpoint->max_send = info->ep_attr->max_msg_size;
+  if (std::string(info->fabric_attr->name) == kDirect) endpoint->max_send = kLongestDirectSend;
   endpoint->inject = info->tx_attr->inject_size;
   const InfoPtr real = ToReal(info);
   const std::lock_guard<std::mutex> lock(domain->mutex);

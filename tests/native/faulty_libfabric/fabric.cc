@@ -1,5 +1,7 @@
 // Fabrics and domains.
 
+#include <algorithm>
+
 #include "objects.h"
 #include "real.h"
 
@@ -94,7 +96,10 @@ int OpenFabric(fi_fabric_attr* attributes, fid_fabric** opened, void* context) {
   fi_fabric_attr copy = *attributes;
   std::string name = real->provider;
   copy.prov_name = name.data();
+  copy.api_version = std::min(copy.api_version, real->version());
   auto fabric = std::make_unique<Fabric>();
+  const auto since = Current()->rma_since;
+  fabric->emulates_rma = since.has_value() && FI_VERSION_LT(attributes->api_version, *since);
   const int error = real->fabric(&copy, &fabric->real, context);
   if (error != 0) return error;
   fabric->fid.fclass = FI_CLASS_FABRIC;
@@ -111,6 +116,7 @@ int OpenDomain(fid_fabric* client, fi_info* info, fid_domain** opened, void* con
   auto domain = std::make_unique<Domain>();
   domain->fabric = As<Fabric>(client);
   domain->mr_mode = info->domain_attr->mr_mode;
+  domain->only_remote = OnlyRemote(*info);
   const InfoPtr real_info = ToReal(info);
   const int error = fi_domain(domain->fabric->real, real_info.get(), &domain->real, context);
   if (error != 0) return error;

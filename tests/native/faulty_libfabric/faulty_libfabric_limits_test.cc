@@ -37,8 +37,86 @@ TEST_F(FaultyLibfabricTest, MayLackEventsOfWrites) {
   EXPECT_EQ(Error(wants), -FI_ENODATA);
   EXPECT_EQ(Counters().refused_hints, 1U);
   auto pair = Connected();
-  EXPECT_EQ(pair->Write(0, 8, 0, 1, FI_REMOTE_CQ_DATA), -FI_ENOSYS);
+  EXPECT_EQ(Arrivals(*pair, 3).size(), 3U) << "their data arrives";
+}
+
+TEST_F(FaultyLibfabricTest, MayAdvertiseWritesWithDataThatItDoesNotHave) {
+  Set("writedata", "off");
+  const Info wants = Hints();
+  wants->caps |= FI_RMA_EVENT;
+  wants->domain_attr->cq_data_size = 8;
+  EXPECT_EQ(Error(wants), 0);
+  auto pair = Connected();
+  EXPECT_EQ(pair->Write(0, 8, 0, 1, FI_REMOTE_CQ_DATA), -FI_EBADFLAGS);
+  EXPECT_EQ(fi_writedata(pair->a.ep, pair->a.memory.data(), 8, nullptr, 1, pair->to_b, 0,
+                         fi_mr_key(pair->b.mr), nullptr),
+            -FI_ENOSYS);
   EXPECT_EQ(pair->Write(0, 8, 0), 0);
+  EXPECT_EQ(pair->Receive(), 0);
+  EXPECT_EQ(pair->Send(1), 0) << "messages have it";
+}
+
+TEST_F(FaultyLibfabricTest, AnOldClientHasItsWritesAndReadsEmulated) {
+  Set("version", "1.22");
+  Set("rma_since", "1.18");
+  uint64_t emulated = 0;
+  for (const uint32_t version : {FI_VERSION(1, 14), FI_VERSION(1, 18)}) {
+    Info info;
+    ASSERT_EQ(GetInfo(Hints(), info, version), 0);
+    EXPECT_EQ(info->fabric_attr->api_version, version);
+    auto pair = std::make_unique<Pair>(std::move(info));
+    pair->Connect();
+    EXPECT_EQ(Arrivals(*pair, 3).size(), 3U);
+    if (version == FI_VERSION(1, 14)) emulated += 3;
+    EXPECT_EQ(Counters().emulated, emulated);
+  }
+}
+
+TEST_F(FaultyLibfabricTest, AHostHasSeveralCards) {
+  Set("provider", "efa+tcp");
+  Set("nics", "100+100+0");
+  Info list;
+  ASSERT_EQ(GetInfo(Hints(), list), 0);
+  std::vector<std::string> names;
+  for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+    names.push_back(info->domain_attr->name);
+    if (info->nic == nullptr) continue;
+    const bool down = names.back() == "efa2";
+    EXPECT_EQ(info->nic->link_attr->speed, down ? 0 : 100'000'000'000);
+    EXPECT_EQ(info->nic->link_attr->state, down ? FI_LINK_DOWN : FI_LINK_UP);
+    EXPECT_EQ(info->nic->bus_attr->attr.pci.bus_id, 0x10 + names.size() - 1);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"efa0", "efa1", "efa2", "lo"}));
+  // Each can be opened, and reaches the others.
+  const Info second(L().fi_dupinfo(list->next));
+  auto pair = std::make_unique<Pair>(Info(L().fi_dupinfo(list.get())));
+  pair->Connect();
+  End other(second.get());
+  EXPECT_NE(pair->a.Insert(other), FI_ADDR_UNSPEC);
+}
+
+TEST_F(FaultyLibfabricTest, TheDirectFabricOfACardSendsShortMessages) {
+  Set("provider", "efa");
+  Set("nics", "100");
+  Set("direct", "1");
+  Info list;
+  ASSERT_EQ(GetInfo(Hints(), list), 0);
+  ASSERT_NE(list->next, nullptr);
+  EXPECT_STREQ(list->fabric_attr->name, "efa-direct");
+  EXPECT_STREQ(list->next->fabric_attr->name, "efa");
+  EXPECT_STREQ(list->domain_attr->name, list->next->domain_attr->name);
+  EXPECT_EQ(list->ep_attr->max_msg_size, list->next->ep_attr->max_msg_size);
+  std::vector<char> bytes(8193);
+  for (const fi_info* info : {list.get(), list->next}) {
+    auto pair = std::make_unique<Pair>(Info(L().fi_dupinfo(info)));
+    pair->Connect();
+    const ssize_t sent =
+        fi_send(pair->a.ep, bytes.data(), bytes.size(), nullptr, pair->to_b, nullptr);
+    EXPECT_EQ(sent, info == list.get() ? -FI_EMSGSIZE : 0);
+    EXPECT_EQ(fi_write(pair->a.ep, pair->a.memory.data(), End::kBytes, nullptr, pair->to_b, 0,
+                       fi_mr_key(pair->b.mr), nullptr),
+              0);
+  }
 }
 
 TEST_F(FaultyLibfabricTest, ProviderChoosesKeysAndTakesVirtualAddresses) {

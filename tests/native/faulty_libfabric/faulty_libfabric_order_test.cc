@@ -243,13 +243,19 @@ TEST_F(FaultyLibfabricTest, LateCompletionsAreUnorderedIfTheProviderIs) {
 }
 
 TEST_F(FaultyLibfabricTest, MayHaveNoWaitDescriptor) {
-  Set("wait", "none");
-  auto pair = std::make_unique<Pair>(Find(), FI_WAIT_NONE);
+  for (const char* wait : {"none", "remote"}) {
+    Set("wait", wait);
+    auto pair = std::make_unique<Pair>(Find(), FI_WAIT_NONE);
+    pair->Connect();
+    fi_cq_attr attributes = {};
+    attributes.wait_obj = FI_WAIT_FD;
+    fid_cq* cq = nullptr;
+    EXPECT_EQ(fi_cq_open(pair->a.domain, &attributes, &cq, nullptr), -FI_ENOSYS);
+  }
+  Info info = Find();
+  info->caps = (info->caps & ~FI_LOCAL_COMM) | FI_REMOTE_COMM;
+  auto pair = std::make_unique<Pair>(std::move(info));
   pair->Connect();
-  fi_cq_attr attributes = {};
-  attributes.wait_obj = FI_WAIT_FD;
-  fid_cq* cq = nullptr;
-  EXPECT_EQ(fi_cq_open(pair->a.domain, &attributes, &cq, nullptr), -FI_ENOSYS);
 }
 
 }  // namespace

@@ -88,10 +88,9 @@ inline Info Hints() {
   return hints;
 }
 
-inline int GetInfo(const Info& hints, Info& found) {
+inline int GetInfo(const Info& hints, Info& found, uint32_t version = FI_VERSION(1, 14)) {
   fi_info* list = nullptr;
-  const int error =
-      L().fi_getinfo(FI_VERSION(1, 14), "127.0.0.1", nullptr, FI_SOURCE, hints.get(), &list);
+  const int error = L().fi_getinfo(version, "127.0.0.1", nullptr, FI_SOURCE, hints.get(), &list);
   found.reset(list);
   return error;
 }

@@ -67,10 +67,17 @@ bool Serves(const Settings& settings, const fi_info& hints) {
   return true;
 }
 
-void Rename(fi_fabric_attr& attributes, const std::string& name) {
-  std::free(attributes.prov_name);
-  attributes.prov_name = strdup(name.c_str());
+void Replace(char*& text, const std::string& by) {
+  std::free(text);
+  text = strdup(by.c_str());
 }
+
+void Rename(fi_fabric_attr& attributes, const std::string& name) {
+  Replace(attributes.prov_name, name);
+}
+
+// A provider of a card, as far as nics= and direct= go.
+bool HasCards(const std::string& provider) { return provider != "tcp" && provider != "net"; }
 
 void Limit(const Settings& settings, fi_info& info) {
   info.caps &= ~kUnsupportedCaps;
@@ -116,17 +123,32 @@ InfoPtr RealHints(const RealLibrary& real, const fi_info* hints) {
   return copy;
 }
 
-// One copy for each address of the real provider.
+fi_info* Copied(const RealLibrary& real, const Settings& settings, const fi_info& found,
+                const std::string& name) {
+  fi_info* copy = real.dupinfo(&found);
+  if (copy == nullptr) return nullptr;
+  Limit(settings, *copy);
+  Rename(*copy->fabric_attr, name);
+  return copy;
+}
+
+// One copy for each card, if there are cards, or for each address of the real provider.
 int Append(const RealLibrary& real, const Settings& settings, const fi_info* found,
            const std::string& name, fi_info**& tail) {
+  const bool cards = HasCards(name) && !settings.nics.empty();
   for (; found != nullptr; found = found->next) {
     if (real.provider != found->fabric_attr->prov_name) continue;
-    fi_info* copy = real.dupinfo(found);
-    if (copy == nullptr) return -FI_ENOMEM;
-    Limit(settings, *copy);
-    Rename(*copy->fabric_attr, name);
-    *tail = copy;
-    tail = &copy->next;
+    const std::string interface = found->domain_attr->name;
+    if (cards && (interface != "lo" || found->addr_format != FI_SOCKADDR_IN)) continue;
+    for (size_t i = 0; i < (cards ? settings.nics.size() : 1); ++i) {
+      fi_info* copy = Copied(real, settings, *found, name);
+      if (copy == nullptr) return -FI_ENOMEM;
+      *tail = copy;
+      tail = &copy->next;
+      if (!cards) continue;
+      Replace(copy->domain_attr->name, name + std::to_string(i));
+      copy->nic = MakeNic(i, settings.nics[i], interface);
+    }
   }
   return 0;
 }
@@ -138,7 +160,10 @@ void InfoDeleter::operator()(fi_info* info) const { Real()->freeinfo(info); }
 InfoPtr ToReal(const fi_info* info) {
   InfoPtr copy(Real()->dupinfo(info));
   Rename(*copy->fabric_attr, Real()->provider);
+  copy->fabric_attr->api_version = std::min(copy->fabric_attr->api_version, Real()->version());
   fi_domain_attr& domain = *copy->domain_attr;
+  if (copy->nic != nullptr) Replace(domain.name, InterfaceBelow(*copy->nic));
+  if (OnlyRemote(*copy)) copy->caps ^= FI_LOCAL_COMM | FI_REMOTE_COMM;
   domain.mr_mode &= FI_MR_VIRT_ADDR;
   domain.threading = FI_THREAD_SAFE;
   domain.control_progress = domain.data_progress = FI_PROGRESS_MANUAL;
@@ -186,7 +211,8 @@ int GetInfo(uint32_t version, const char* node, const char* service, uint64_t fl
   }
   const InfoPtr real_hints = RealHints(*real, hints);
   fi_info* found = nullptr;
-  const int error = real->getinfo(version, node, service, flags, real_hints.get(), &found);
+  const int error = real->getinfo(std::min(version, real->version()), node, service, flags,
+                                  real_hints.get(), &found);
   if (error != 0) return error;
   const InfoPtr owned(found);
   const char* wanted =
@@ -196,11 +222,22 @@ int GetInfo(uint32_t version, const char* node, const char* service, uint64_t fl
   fi_info** tail = info;
   for (const std::string& name : names) {
     if (wanted != nullptr && strcasecmp(wanted, name.c_str()) != 0) continue;
-    if (const int failed = Append(*real, *settings, found, name, tail); failed != 0) {
-      real->freeinfo(*info);
-      *info = nullptr;
-      return failed;
+    for (const bool direct : {true, false}) {
+      if (direct && !(settings->direct && HasCards(name))) continue;
+      fi_info** const first = tail;
+      if (const int failed = Append(*real, *settings, found, name, tail); failed != 0) {
+        real->freeinfo(*info);
+        *info = nullptr;
+        return failed;
+      }
+      if (!HasCards(name)) continue;
+      for (fi_info* made = *first; made != nullptr; made = made->next) {
+        Replace(made->fabric_attr->name, direct ? kDirect : name);
+      }
     }
+  }
+  for (fi_info* made = *info; made != nullptr; made = made->next) {
+    made->fabric_attr->api_version = version;
   }
   return *info == nullptr ? -FI_ENODATA : 0;
 }

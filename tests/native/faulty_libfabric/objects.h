@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct Region;
 struct Fabric : fid_fabric {
   using Base = fid_fabric;
   fid_fabric* real = nullptr;
+  bool emulates_rma = false;
 };
 
 // A place in an endpoint's transmit queue, taken until the last copy of this goes.
@@ -61,6 +63,7 @@ struct Domain : fid_domain {
   Fabric* fabric = nullptr;
   fid_domain* real = nullptr;
   int mr_mode = 0;
+  bool only_remote = false;  // see OnlyRemote()
   std::mutex mutex;
   std::unordered_map<Operation*, std::unique_ptr<Operation>> operations;
   // What is not transmitted yet, by the time when it will be.
@@ -125,6 +128,7 @@ struct Endpoint : fid_ep {
   bool transmit_selective = false;
   bool receive_selective = false;
   uint64_t max_msg = 0;
+  uint64_t max_send = 0;
   uint64_t inject = 0;
   uint64_t posted = 0;
   uint64_t highest_transmitted = 0;
@@ -148,6 +152,15 @@ struct InfoDeleter {
 };
 using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
 InfoPtr ToReal(const fi_info* info);
+// Whether it is for peers on other hosts only.
+inline bool OnlyRemote(const fi_info& info) {
+  return (info.caps & (FI_LOCAL_COMM | FI_REMOTE_COMM)) == FI_REMOTE_COMM;
+}
+constexpr char kDirect[] = "efa-direct";  // the name of a fabric
+
+// The description of a card of that speed, in Gb/s, which is this interface of the real provider.
+fid_nic* MakeNic(size_t number, uint64_t speed, const std::string& interface);
+std::string InterfaceBelow(const fid_nic& nic);
 
 int OpenDomain(fid_fabric* fabric, fi_info* info, fid_domain** opened, void* context);
 int OpenAddressVector(fid_domain* domain, fi_av_attr* attributes, fid_av** opened, void* context);

@@ -1,5 +1,6 @@
 // Decides what becomes of a posted operation.
 
+#include <algorithm>
 #include <cstring>
 
 #include "objects.h"
@@ -31,14 +32,13 @@ ssize_t Check(const Operation& operation, const Settings& settings) {
   }
   const uint64_t bytes = Bytes(operation);
   const bool transmits = operation.kind != Kind::kReceive;
-  if ((transmits && bytes > settings.max_msg.value_or(endpoint.max_msg)) ||
+  const uint64_t longest = operation.kind == Kind::kSend ? endpoint.max_send : endpoint.max_msg;
+  if ((transmits && bytes > std::min(longest, settings.max_msg.value_or(longest))) ||
       (operation.injected && bytes > settings.inject.value_or(endpoint.inject))) {
     return Refuse(&FaultyLibfabricCounters::too_large, -FI_EMSGSIZE);
   }
   if ((operation.flags & FI_REMOTE_CQ_DATA) != 0) {
-    if (settings.cq_data == 0 || (operation.kind == Kind::kWrite && !settings.rma_event)) {
-      return Refuse(&FaultyLibfabricCounters::bad_data, -FI_ENOSYS);
-    }
+    if (settings.cq_data == 0) return Refuse(&FaultyLibfabricCounters::bad_data, -FI_ENOSYS);
     if (settings.cq_data < 8 && (operation.data >> (8 * settings.cq_data)) != 0) {
       return Refuse(&FaultyLibfabricCounters::bad_data, -FI_EINVAL);
     }
@@ -149,7 +149,11 @@ ssize_t Post(std::unique_ptr<Operation> operation) {
     operation->slot = Slot(nullptr, [slots = endpoint.slots](void*) { --*slots; });
   }
   const ssize_t result = Accept(std::move(operation), *settings);
-  if (result == 0) Count(kPosted[static_cast<int>(kind)]);
+  if (result == 0) {
+    Count(kPosted[static_cast<int>(kind)]);
+    const bool rma = kind == Kind::kWrite || kind == Kind::kRead;
+    if (rma && domain.fabric->emulates_rma) Count(&FaultyLibfabricCounters::emulated);
+  }
   Settle(domain);
   return result;
 }

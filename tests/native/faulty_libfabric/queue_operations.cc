@@ -187,7 +187,7 @@ int ProgressDescriptor(int wait_descriptor) {
 int MakeWaitDescriptor(Queue& queue) {
   int real = -1;
   if (const int error = fi_control(&queue.real->fid, FI_GETWAIT, &real); error != 0) return error;
-  if (Current()->wait == Wait::kDescriptor) real = ProgressDescriptor(real);
+  if (Current()->wait != Wait::kStuck) real = ProgressDescriptor(real);
   queue.wait_descriptor = epoll_create1(EPOLL_CLOEXEC);
   queue.timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   epoll_event event = {};
@@ -208,7 +208,10 @@ int MakeWaitDescriptor(Queue& queue) {
 int OpenQueue(fid_domain* client, fi_cq_attr* attributes, fid_cq** opened, void* context) {
   auto* domain = As<Domain>(client);
   const bool waits = attributes->wait_obj != FI_WAIT_NONE;
-  if (waits && Current()->wait == Wait::kNone) return -FI_ENOSYS;
+  const Wait wait = Current()->wait;
+  if (waits && (wait == Wait::kNone || (wait == Wait::kRemote && !domain->only_remote))) {
+    return -FI_ENOSYS;
+  }
   if (waits && attributes->wait_obj != FI_WAIT_FD && attributes->wait_obj != FI_WAIT_UNSPEC) {
     return -FI_ENOSYS;
   }

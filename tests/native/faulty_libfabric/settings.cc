@@ -61,6 +61,15 @@ bool ParseVersion(const std::string& text, std::optional<uint32_t>& version) {
   return true;
 }
 
+bool ParseNumbers(const std::string& text, std::vector<uint64_t>& numbers) {
+  std::vector<uint64_t> parsed;
+  for (const std::string& part : Split(text, "+")) {
+    if (!ParseNumber(part, 0, 10'000, parsed.emplace_back())) return false;
+  }
+  numbers = parsed;
+  return true;
+}
+
 template <typename T>
 bool ParseChoice(const std::string& text, const std::map<std::string, T>& choices, T& chosen) {
   const auto found = choices.find(text);
@@ -103,9 +112,11 @@ const std::map<std::string, Setter>& Setters() {
       {"seed", Number(&Settings::seed)},
       {"cq_data", Choice<uint64_t>(&Settings::cq_data, {{"0", 0}, {"4", 4}, {"8", 8}})},
       {"rma_event", Choice<bool>(&Settings::rma_event, {{"on", true}, {"off", false}})},
-      {"wait",
-       Choice<Wait>(&Settings::wait,
-                    {{"fd", Wait::kDescriptor}, {"stuck", Wait::kStuck}, {"none", Wait::kNone}})},
+      {"writedata", Choice<bool>(&Settings::writedata, {{"on", true}, {"off", false}})},
+      {"wait", Choice<Wait>(&Settings::wait, {{"fd", Wait::kDescriptor},
+                                              {"stuck", Wait::kStuck},
+                                              {"remote", Wait::kRemote},
+                                              {"none", Wait::kNone}})},
       {"max_msg", Limit(&Settings::max_msg, 1)},
       {"inject", Limit(&Settings::inject, 0)},
       {"tx_size", Limit(&Settings::tx_size, 1)},
@@ -114,9 +125,14 @@ const std::map<std::string, Setter>& Setters() {
          settings.providers = Split(value, "+");
          return true;
        }},
+      {"nics", [](const std::string& value,
+                  Settings& settings) { return ParseNumbers(value, settings.nics); }},
+      {"direct", Choice<bool>(&Settings::direct, {{"1", true}, {"0", false}})},
       {"no_provider", Choice<bool>(&Settings::no_provider, {{"1", true}, {"0", false}})},
       {"version", [](const std::string& value,
                      Settings& settings) { return ParseVersion(value, settings.version); }},
+      {"rma_since", [](const std::string& value,
+                       Settings& settings) { return ParseVersion(value, settings.rma_since); }},
       {"mr", [](const std::string& value,
                 Settings& settings) { return ParseMode(value, settings.mr_mode); }},
       {"mr_key_size", Number(&Settings::mr_key_size, 1, 8)},

@@ -11,7 +11,7 @@
 namespace faulty_libfabric {
 
 enum class Order { kProvider, kSas, kNone };
-enum class Wait { kDescriptor, kStuck, kNone };
+enum class Wait { kDescriptor, kStuck, kRemote, kNone };
 
 struct Settings {
   Order order = Order::kProvider;
@@ -19,13 +19,17 @@ struct Settings {
   uint64_t seed = 1;
   uint64_t cq_data = 8;
   bool rma_event = true;
+  bool writedata = true;
   Wait wait = Wait::kDescriptor;
   std::optional<uint64_t> max_msg;
   std::optional<uint64_t> inject;
   std::optional<uint64_t> tx_size;
   std::vector<std::string> providers;
+  std::vector<uint64_t> nics;
+  bool direct = false;
   bool no_provider = false;
   std::optional<uint32_t> version;
+  std::optional<uint32_t> rma_since;
   int mr_mode = 0;
   uint64_t mr_key_size = 8;
   uint64_t mr_fail = 0;

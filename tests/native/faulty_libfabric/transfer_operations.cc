@@ -125,6 +125,7 @@ ssize_t WriteV(fid_ep* ep, const iovec* iov, void** desc, size_t count, fi_addr_
   return PostPlain(At(Make(ep, Kind::kWrite, iov, desc, count, peer, context), addr, key));
 }
 ssize_t WriteMsg(fid_ep* ep, const fi_msg_rma* msg, uint64_t flags) {
+  if ((flags & FI_REMOTE_CQ_DATA) != 0 && !Current()->writedata) return -FI_EBADFLAGS;
   return PostWith(Make(ep, Kind::kWrite, msg), flags);
 }
 ssize_t InjectWrite(fid_ep* ep, const void* buf, size_t len, fi_addr_t peer, uint64_t addr,
@@ -133,11 +134,13 @@ ssize_t InjectWrite(fid_ep* ep, const void* buf, size_t len, fi_addr_t peer, uin
 }
 ssize_t WriteData(fid_ep* ep, const void* buf, size_t len, void* desc, uint64_t data,
                   fi_addr_t peer, uint64_t addr, uint64_t key, void* context) {
+  if (!Current()->writedata) return -FI_ENOSYS;
   return PostPlain(With(At(Make(ep, Kind::kWrite, buf, len, desc, peer, context), addr, key), data),
                    FI_REMOTE_CQ_DATA);
 }
 ssize_t InjectWriteData(fid_ep* ep, const void* buf, size_t len, uint64_t data, fi_addr_t peer,
                         uint64_t addr, uint64_t key) {
+  if (!Current()->writedata) return -FI_ENOSYS;
   return PostInjected(
       With(At(Make(ep, Kind::kWrite, buf, len, nullptr, peer, nullptr), addr, key), data),
       FI_REMOTE_CQ_DATA);
