@@ -49,6 +49,8 @@ class ChannelDevice {
   virtual void Wake() = 0;
   // Wakes the polling thread in a few milliseconds, if nothing else does so earlier. Any thread.
   virtual void WakeSoon() = 0;
+  // An operation has been started.
+  virtual void OnStarted() = 0;
 
  protected:
   ~ChannelDevice() = default;

@@ -172,6 +172,7 @@ LibfabricChannel::Start LibfabricChannel::Started(Operation* operation, ssize_t 
   if (result == 0) {
     ++under_way_;
     refused_since_ = 0;
+    device_->OnStarted();
     return Start::kDone;
   }
   device_->Return(operation);

@@ -30,7 +30,14 @@ constexpr int kMaxFruitless = 64;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 constexpr uint32_t kMinFrames = 8;
 
+constexpr Nanos kShortestBlindSleep = 20 * kMicrosecond;
+constexpr Nanos kLongestBlindSleep = kMillisecond;
+
 }  // namespace
+
+Nanos BlindSleep(Nanos silence) {
+  return std::clamp(silence / 64, kShortestBlindSleep, kLongestBlindSleep);
+}
 
 Status LibfabricDevice::Create(const Settings& settings, std::vector<Member>* members) {
   std::shared_ptr<const Library> library;
@@ -304,7 +311,7 @@ void LibfabricDevice::Handle(const Completion& completion, Nanos now) {
   } else if (operation->kind == Operation::Kind::kReceive) {
     if (completion.status.ok()) HandleMessage(*operation, completion.length, now);
     unposted_.push_back(operation);
-  } else {
+  } else if (operation->channel != nullptr) {
     operation->channel->OnEnded(*operation, completion.status);
     Return(operation);
   }
@@ -335,6 +342,7 @@ int LibfabricDevice::Poll() {
     ended_.clear();
     PostReceives();
   }
+  if (handled > 0) active_at_.store(now);
   if (by_queue) {
     fruitless_ = handled > 0 ? 0 : fruitless_ + 1;
     if (fruitless_ == kMaxFruitless) WatchBelowQueue();
@@ -359,14 +367,15 @@ int LibfabricDevice::Poll() {
 bool LibfabricDevice::ArmNotification() {
   if (!Usable()) return true;
   asleep_.store(true);
-  Nanos most = domain_->traits().waits ? peer_timeout_ / 8 : kRestlessSleep;
+  const Nanos now = Now();
+  Nanos most = domain_->traits().waits ? peer_timeout_ / 8 : BlindSleep(now - active_at_.load());
   for (const auto& [number, channel] : by_number_) {
     channel->BeforeSleep();
     if (channel->Restless()) most = std::min(most, kRestlessSleep);
     if (channel->OwesConfirmation()) most = std::min(most, kConfirmationDelay);
   }
   if (InUse()) {
-    sleeper_.WakeAfter(Now(), most);
+    sleeper_.WakeAfter(now, most);
     if (!domain_->TryWait()) return false;
     // TCP's fi_trywait() before libfabric 1.20 does not look.
     if (ended_.empty()) TakeCompletions();
@@ -380,6 +389,14 @@ bool LibfabricDevice::ArmNotification() {
 }
 
 void LibfabricDevice::WakeSoon() { sleeper_.WakeAfter(Now(), kWriteEndDelay); }
+
+// Its end, or the answer to it, wakes nobody.
+void LibfabricDevice::OnStarted() {
+  if (domain_->traits().waits) return;
+  const Nanos now = Now();
+  active_at_.store(now);
+  if (asleep()) sleeper_.WakeAfter(now, kShortestBlindSleep);
+}
 
 // The descriptor of TCP's queue before libfabric 1.20 stays readable after the first completion. It
 // holds the one of its sockets, which tells the truth.

@@ -24,6 +24,11 @@
 
 namespace rdma_transport::fabric::libfabric {
 
+// Returns how long the polling thread may sleep where nothing can wake it, after so long a silence:
+// a sixty-fourth of it, so that no answer is late by more, between 20 microseconds and a
+// millisecond.
+Nanos BlindSleep(Nanos silence);
+
 // See Device for the contract.
 class LibfabricDevice final : public Device, private ChannelDevice {
  public:
@@ -72,6 +77,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   void Leave(const std::string& name) override;
   bool asleep() const override { return asleep_.load(); }
   void WakeSoon() override;
+  void OnStarted() override;
 
   Status AddToQueueEvents(int fd);
   void OnRegionEnd(uint64_t key);
@@ -104,6 +110,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   int fruitless_ = 0;   // times in a row that queue_events_ woke for no completion
   Nanos probed_ = 0;
   Nanos served_ = 0;
+  std::atomic<Nanos> active_at_{0};   // the last start or end of an operation
   Nanos in_use_until_ = 0;            // after the last channel; 0 once it is over
   std::vector<Completion> ended_;     // to be handled by the next Poll()
   std::vector<Operation*> unposted_;  // receives

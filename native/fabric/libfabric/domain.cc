@@ -18,6 +18,7 @@ constexpr size_t kFramesPerSlab = 128;  // 2 MiB
 constexpr size_t kMaxReceives = 256;
 constexpr int kKeyAttempts = 8;
 constexpr int kEntries = 32;
+constexpr Nanos kProbeTimeout = kSecond;
 constexpr int kMaxSpins = 20;  // of about a microsecond
 constexpr int kMaxSkips = 16;
 
@@ -58,8 +59,6 @@ Status Domain::Init(const fi_info* info) {
   traits_.protocol = info->ep_attr->protocol;
   traits_.protocol_version = info->ep_attr->protocol_version;
   traits_.address_format = info->addr_format;
-  traits_.remote_data =
-      (info->caps & FI_RMA_EVENT) != 0 && info->domain_attr->cq_data_size >= sizeof(uint32_t);
   traits_.local_registration = (modes & FI_MR_LOCAL) != 0;
   traits_.virtual_addresses = (modes & FI_MR_VIRT_ADDR) != 0;
   traits_.chooses_keys = (modes & FI_MR_PROV_KEY) != 0;
@@ -109,7 +108,48 @@ Status Domain::Init(const fi_info* info) {
   error = fi_getname(&endpoint->fid, name, &length);
   if (error != 0 || length > sizeof(name)) return failed(error, "fi_getname");
   name_.assign(name, length);
+  traits_.remote_data = info->domain_attr->cq_data_size >= sizeof(uint32_t) && AnnouncesWrites();
   return OkStatus();
+}
+
+// What a provider says of remote data is not what it does: CXI has FI_RMA_EVENT, 8 bytes for the
+// data, and no fi_writedata(); EFA has no FI_RMA_EVENT, and it works there. So this endpoint writes
+// to itself, in both ways in which channels write. What does not arrive soon never does.
+bool Domain::AnnouncesWrites() {
+  const Nanos deadline = Now() + kProbeTimeout;
+  fi_addr_t self = FI_ADDR_UNSPEC;
+  Frame frame;
+  std::shared_ptr<Registration> target;
+  if (!Insert(name_, &self).ok() || !TakeFrame(&frame)) return false;
+  if (!Register(frame.data, kFrameBytes, FI_REMOTE_WRITE, &target).ok()) return false;
+  for (const bool delivered : {false, true}) {
+    Operation* probe = &probes_[delivered ? 1 : 0];
+    probe->kind = Operation::Kind::kWrite;
+    const uint32_t data = delivered ? 2 : 1;  // of no channel
+    ssize_t started = -FI_EAGAIN;
+    bool ended = false;
+    bool arrived = false;
+    while (!ended || !arrived) {
+      if (started == -FI_EAGAIN) {
+        started = Write(probe, frame.data, kMarkLength, frame.descriptor, self,
+                        target->base() + kMarkLength, target->key(), &data, delivered);
+      }
+      std::vector<Completion> completions;
+      Status error;
+      if (!Completions(&completions, &error)) return false;
+      for (const Completion& completion : completions) {
+        if (!completion.status.ok()) return false;
+        if (completion.operation == probe) ended = true;
+        if (completion.operation == nullptr && completion.data == data) arrived = true;
+      }
+      if ((started != 0 && started != -FI_EAGAIN) || Now() > deadline) return false;
+      SpinBriefly();
+    }
+  }
+  target.reset();
+  ReturnFrame(frame);
+  Remove(self);
+  return true;
 }
 
 // A provider without descriptors to wait on is asked at short intervals instead.

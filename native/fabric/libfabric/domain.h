@@ -28,7 +28,7 @@ struct Traits {
   uint32_t protocol_version = 0;
   uint32_t address_format = 0;
   // A write can carry 32 bits that the target's completion queue reports when its bytes are there.
-  bool remote_data = false;
+  bool remote_data = false;         // tried, whatever the provider says
   bool local_registration = false;  // local memory must be registered, too
   bool virtual_addresses = false;   // peers name memory by its address, otherwise by its offset
   bool chooses_keys = false;
@@ -147,6 +147,7 @@ class Domain {
   explicit Domain(std::shared_ptr<const Library> library) : library_(std::move(library)) {}
   Status Init(const fi_info* info);
   Status OpenQueue(size_t size);
+  bool AnnouncesWrites();
   Status AddFrames();
   bool TakeError(std::vector<Completion>* ended, Status* error);
   template <typename Start>
@@ -166,6 +167,8 @@ class Domain {
   std::atomic<int> starting_{0};  // threads that start an operation
   std::atomic<bool> polling_{false};
   int skipped_ = 0;  // calls of Completions() in a row that gave way
+
+  Operation probes_[2];  // of AnnouncesWrites(), until the endpoint closes
 
   // Frames outlive the endpoint, which may still write into them.
   std::mutex frames_mu_;

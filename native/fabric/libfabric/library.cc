@@ -37,7 +37,7 @@ Status Load(const std::string& path, std::shared_ptr<const Library>* library) {
   auto loaded = std::make_shared<Library>();
   loaded->path = path;
   const char* missing = Resolve(handle, loaded.get());
-  if (missing != nullptr || FI_VERSION_LT(loaded->version(), kApiVersion)) {
+  if (missing != nullptr || FI_VERSION_LT(loaded->version(), kOldestApi)) {
     const std::string flaw =
         missing != nullptr ? std::string("lacks ") + missing : "is version " + loaded->Version();
     dlclose(handle);

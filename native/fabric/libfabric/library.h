@@ -9,6 +9,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,8 +18,11 @@
 
 namespace rdma_transport::fabric::libfabric {
 
-// The interface that this fabric is written for, and the oldest library that has it.
-constexpr uint32_t kApiVersion = FI_VERSION(1, 14);
+// The interface that this fabric needs, and the oldest library that has it.
+constexpr uint32_t kOldestApi = FI_VERSION(1, 14);
+// What is asked for where the library has it: for a client of an older one, EFA moves the bytes of
+// writes and reads by the processors of both sides on some cards that need not.
+constexpr uint32_t kNewestApi = FI_VERSION(1, 18);
 
 // Functions such as fi_send() are missing here because they are called through the objects.
 struct Library {
@@ -31,6 +35,7 @@ struct Library {
 
   std::string path;  // as passed to LoadLibrary()
 
+  uint32_t Api() const { return std::min(version(), kNewestApi); }
   // Returns, for example, "1.17".
   std::string Version() const;
   // Returns a status whose code matches `error`, a positive or negative FI_ number, and whose

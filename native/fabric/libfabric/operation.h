@@ -23,7 +23,7 @@ struct Operation {
   fi_context2 context = {};
   Kind kind = Kind::kReceive;
   Frame frame;  // kReceive, kMessage
-  // Null for kReceive. Keeps the channel until the operation has ended.
+  // Null for kReceive, and for the domain's own. Keeps the channel until the operation has ended.
   std::shared_ptr<LibfabricChannel> channel;
   uint64_t transfer = 0;  // kWrite, kRead: what it is a piece of
   uint64_t sequence = 0;  // kWrite: its place among the writes of the channel

@@ -19,7 +19,8 @@ namespace {
 
 // Providers of cards that are used without being named. Those of InfiniBand and RoCE cards are not
 // among them, because the verbs fabric serves these.
-constexpr const char* kCards[] = {"efa", "cxi", "opx", "psm2", "gni"};
+constexpr char kEfa[] = "efa";
+constexpr const char* kCards[] = {kEfa, "cxi", "opx", "psm2", "gni"};
 constexpr char kTcp[] = "tcp";
 constexpr char kOnlyThisHost[] = "the loopback interface reaches this host only";
 // Interfaces of containers and virtual machines on this host, which lead to no other host.
@@ -35,6 +36,17 @@ std::string NameOf(const fi_info& info) {
 bool IsCard(const std::string& name) {
   return std::any_of(std::begin(kCards), std::end(kCards),
                      [&](const char* card) { return name == card; });
+}
+
+// Whether it stands on another provider: "tcp;ofi_rxm".
+bool IsLayered(const fi_info& info) {
+  return std::strchr(info.fabric_attr->prov_name, ';') != nullptr;
+}
+
+// The same cards of EFA as the next offers, without EFA's protocol: there, messages have 8 KiB.
+bool IsDirect(const fi_info& info) {
+  return info.fabric_attr->name != nullptr &&
+         std::strcmp(info.fabric_attr->name, "efa-direct") == 0;
 }
 
 bool IsTcp(const std::string& name) { return name.compare(0, std::strlen(kTcp), kTcp) == 0; }
@@ -73,10 +85,10 @@ bool IsInternal(const std::string& interface) {
   });
 }
 
-InfoPtr Query(const Library& library, uint64_t capabilities) {
+InfoPtr Query(const Library& library) {
   const InfoPtr hints(library.dupinfo(nullptr), {&library});
   if (hints == nullptr) return InfoPtr(nullptr, {&library});
-  hints->caps = FI_MSG | FI_RMA | capabilities;
+  hints->caps = FI_MSG | FI_RMA;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->threading = FI_THREAD_SAFE;
@@ -89,7 +101,7 @@ InfoPtr Query(const Library& library, uint64_t capabilities) {
       FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
   const SignalKeeper keeper;
   fi_info* found = nullptr;
-  const int error = library.getinfo(kApiVersion, nullptr, nullptr, 0, hints.get(), &found);
+  const int error = library.getinfo(library.Api(), nullptr, nullptr, 0, hints.get(), &found);
   return InfoPtr(error == 0 ? found : nullptr, {&library});
 }
 
@@ -105,7 +117,7 @@ std::string AddressOf(const fi_info& info) {
 // What decides between two offers, the most important first. Smaller is better.
 enum Criterion {
   kByProvider,
-  kByArrivals,
+  kByLayer,
   kByInterface,
   kByLoopback,
   kByInternal,
@@ -119,7 +131,7 @@ const char* WhyNot(Criterion criterion, bool by_list) {
   switch (criterion) {
     case kByProvider:
       return "a provider that is preferred to it is used";
-    case kByArrivals:
+    case kByLayer:
       return "the same provider is used without a layer above it";
     case kByInterface:
       return "it comes later in RDMA_TRANSPORT_LIBFABRIC_INTERFACE";
@@ -147,7 +159,7 @@ class Choice {
       : providers_(std::move(providers)), interfaces_(std::move(interfaces)), alone_(alone) {}
 
   // Returns nothing if this may be used, and sets its rank; otherwise the reason why not.
-  std::string Refuse(const fi_info& info, bool says_arrivals, Rank* rank) const {
+  std::string Refuse(const fi_info& info, Rank* rank) const {
     const std::string interface = InterfaceOf(info);
     const int provider = RankOf(NameOf(info));
     const int place = interfaces_.Place(interface, 0);
@@ -164,8 +176,7 @@ class Choice {
     const bool wanted = alone_ || InterfacesNamed();
     if (IsTcp(NameOf(info)) && IsLoopback(interface) && !wanted) return kOnlyThisHost;
     (*rank)[kByProvider] = provider;
-    // Of TCP's two, the one that says when writes have arrived.
-    (*rank)[kByArrivals] = says_arrivals ? 0 : 1;
+    (*rank)[kByLayer] = IsLayered(info) ? 1 : 0;
     (*rank)[kByInterface] = place;
     (*rank)[kByLoopback] = IsLoopback(interface) ? 1 : 0;
     (*rank)[kByInternal] = IsInternal(interface) ? 1 : 0;
@@ -248,10 +259,11 @@ struct Candidate {
   size_t offer;  // index
 };
 
-// Adds what `list` has, unless it is there already.
-void Collect(const fi_info* list, bool says_arrivals, const Choice& choice,
-             std::vector<Offer>* offers, std::vector<Candidate>* candidates) {
+// Adds what `list` has, but what comes twice only once.
+void Collect(const fi_info* list, const Choice& choice, std::vector<Offer>* offers,
+             std::vector<Candidate>* candidates) {
   for (const fi_info* info = list; info != nullptr; info = info->next) {
+    if (IsDirect(*info)) continue;
     Offer offer;
     offer.provider = NameOf(*info);
     offer.full_name = info->fabric_attr->prov_name;
@@ -264,7 +276,7 @@ void Collect(const fi_info* list, bool says_arrivals, const Choice& choice,
     });
     if (known) continue;
     Rank rank = {};
-    offer.reason = choice.Refuse(*info, says_arrivals, &rank);
+    offer.reason = choice.Refuse(*info, &rank);
     if (offer.reason.empty()) candidates->push_back({rank, info, offers->size()});
     offers->push_back(std::move(offer));
   }
@@ -288,10 +300,8 @@ Status FindProviders(const Library& library, const Settings& all_settings,
   const Choice choice(std::move(by_provider), std::move(by_interface), alone);
   std::vector<Offer> found;
   std::vector<Candidate> candidates;
-  const InfoPtr with_arrivals = Query(library, FI_RMA_EVENT);
-  const InfoPtr all = Query(library, 0);
-  Collect(with_arrivals.get(), /*says_arrivals=*/true, choice, &found, &candidates);
-  Collect(all.get(), /*says_arrivals=*/false, choice, &found, &candidates);
+  const InfoPtr all = Query(library);
+  Collect(all.get(), choice, &found, &candidates);
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const auto& a, const auto& b) { return a.rank < b.rank; });
   const Candidate* best[2] = {};  // over TCP, of others
@@ -309,6 +319,10 @@ Status FindProviders(const Library& library, const Settings& all_settings,
     provider.name = offer.provider;
     provider.info = InfoPtr(library.dupinfo(candidate.info), {&library});
     if (provider.info == nullptr) continue;
+    if (provider.name == kEfa) {
+      // Otherwise it uses shared memory on a host, and then has no descriptor to sleep on.
+      provider.info->caps = (provider.info->caps & ~FI_LOCAL_COMM) | FI_REMOTE_COMM;
+    }
     used = &candidate;
     offer.chosen = true;
     offer.reason = choice.Why(*candidate.info, candidate.rank);

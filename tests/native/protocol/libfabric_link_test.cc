@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
     , LibfabricLinkTest,
     ::testing::Values(Kind{"Static", testing::kUnorderedProvider, true, 40'000},
                       Kind{"Dynamic", testing::kUnorderedProvider, false, 40'000},
-                      Kind{"StaticWithoutRemoteData", testing::kNoRemoteData, true, 40'000},
+                      Kind{"StaticWithoutRemoteData", testing::kCxi, true, 40'000},
                       Kind{"InlineOverTcp", "order=provider", false, 100}),
     [](const auto& info) { return info.param.name; });
 

@@ -61,11 +61,13 @@ inline FaultyLibfabricCounters FaultyCounters() {
   return counters;
 }
 
-// Providers that differ as far as they can from TCP's.
+// Providers that differ from TCP's: as far as they can, and as CXI's and EFA's do.
 constexpr char kUnorderedProvider[] =
     "order=none delay_us=300 cq_data=4 mr=prov_key+virt_addr+local+allocated+endpoint";
-constexpr char kNoRemoteData[] =
-    "order=sas delay_us=300 cq_data=0 rma_event=off mr=prov_key+endpoint+allocated";
+constexpr char kCxi[] = "order=none delay_us=300 writedata=off mr=prov_key+endpoint+allocated";
+constexpr char kEfa[] =
+    "order=none delay_us=300 cq_data=4 rma_event=off wait=none tx_size=64 mr_key_size=4 "
+    "mr=prov_key+virt_addr+local+allocated";
 
 inline Settings OnFaulty() {
   Settings settings = FabricSettings();

@@ -22,7 +22,7 @@ namespace {
 using testing::ExpectHas;
 using testing::Faulty;
 using testing::FaultyCounters;
-using testing::kNoRemoteData;
+using testing::kCxi;
 using testing::kUnorderedProvider;
 using testing::OnFaulty;
 using testing::SetFaulty;
@@ -374,7 +374,7 @@ TEST_P(EachProvider, ALostConfirmationIsAskedForAgain) {
 }
 
 TEST_P(EachProvider, ALostWriteIsNotMistakenForOneThatArrived) {
-  if (GetParam() == std::string(kNoRemoteData)) GTEST_SKIP() << "its writes are acknowledged";
+  if (GetParam() == std::string(kCxi)) GTEST_SKIP() << "its writes are acknowledged";
   ConnectedPair(Impatient());
   const auto remote = Shared(b_);
   const auto local = Allocate(a_);
@@ -445,7 +445,7 @@ std::string ProviderName(const ::testing::TestParamInfo<const char*>& info) {
   return info.index == 0 ? "Tcp" : info.index == 1 ? "Unordered" : "NoRemoteData";
 }
 INSTANTIATE_TEST_SUITE_P(, EachProvider,
-                         ::testing::Values("order=provider", kUnorderedProvider, kNoRemoteData),
+                         ::testing::Values("order=provider", kUnorderedProvider, kCxi),
                          ProviderName);
 
 // --- Strangers and forks ---

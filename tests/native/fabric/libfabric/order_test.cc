@@ -14,7 +14,8 @@ namespace {
 
 using testing::Faulty;
 using testing::FaultyCounters;
-using testing::kNoRemoteData;
+using testing::kCxi;
+using testing::kEfa;
 using testing::kUnorderedProvider;
 using testing::OnFaulty;
 using testing::Recorder;
@@ -133,7 +134,7 @@ TEST_P(LibfabricOrderTest, MoreWritesAtOnceThanRemoteDataCanTellApart) {
   // One of them tells enough about the end of 16 bits.
   const bool tcp = std::string(GetParam().name) == "Tcp";
   const uint64_t count = tcp ? 34'000 : 17'000;
-  if (std::string(GetParam().name) == "Unordered") SetFaulty("delay_us=50");
+  if (!tcp) SetFaulty("delay_us=50");
   Settings settings = OnFaulty();
   settings.verbs.chunk = 64;
   ConnectedPair(settings);
@@ -157,7 +158,7 @@ TEST_P(LibfabricOrderTest, MoreWritesAtOnceThanRemoteDataCanTellApart) {
 
 INSTANTIATE_TEST_SUITE_P(, LibfabricOrderTest,
                          ::testing::Values(Kind{"Tcp", ""}, Kind{"Unordered", kUnorderedProvider},
-                                           Kind{"NoRemoteData", kNoRemoteData}),
+                                           Kind{"Cxi", kCxi}, Kind{"Efa", kEfa}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -66,6 +66,14 @@ TEST_F(LibfabricProvidersTest, ACardComesBeforeTcp) {
   EXPECT_EQ(Names(""), "cxi tcp");
 }
 
+// Its direct fabric comes first, where messages are too short.
+TEST_F(LibfabricProvidersTest, EfaIsUsedWithItsProtocol) {
+  SetFaulty("provider=efa nics=100 direct=1");
+  ASSERT_EQ(Names(""), "efa");
+  EXPECT_STREQ(providers_[0].info->fabric_attr->name, "efa");
+  EXPECT_EQ(offers_.size(), 1u);
+}
+
 TEST_F(LibfabricProvidersTest, BothNamesOfTcpMeanTheSame) {
   for (const char* name : {"provider=net", "provider=tcp"}) {
     SetFaulty(name);
