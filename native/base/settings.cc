@@ -233,7 +233,7 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
   const auto retry_timeout = [](Settings* s) -> Nanos& { return s->verbs.retry_timeout; };
   rows->push_back(Between(
       "8us", "8796s",
-      Duration("RETRY_TIMEOUT", "67ms",
+      Duration("RETRY_TIMEOUT", "537ms",
                "how long the card waits for an answer to a packet before it sends it again; "
                "rounded up to 4.096us times a power of two",
                retry_timeout),
@@ -246,10 +246,6 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                           "ports that share the large transfers to a peer; more than 1 is not "
                           "verified on cards",
                           [](Settings* s) -> int& { return s->verbs.ports; }));
-  rows->push_back(Integer("QUEUE_PAIRS", 1, 8, "1",
-                          "queue pairs to each peer on each port; more than 1 is not verified on "
-                          "cards",
-                          [](Settings* s) -> int& { return s->verbs.queue_pairs; }));
   rows->push_back(Integer("QUEUE_DEPTH", 16, VerbsSettings::kMaxQueueDepth, "256",
                           "most work requests under way on one queue pair",
                           [](Settings* s) -> int& { return s->verbs.queue_depth; }));
@@ -264,8 +260,8 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
   const auto ring = [](Settings* s) -> uint64_t& { return s->verbs.ring; };
   rows->push_back(Between("256KiB", "64MiB",
                           Size("RING", "1MiB",
-                               "limit of the buffer for notifications from one peer (256KiB to "
-                               "64MiB); on verbs it begins with 16KiB and grows with use",
+                               "the buffer for notifications from one peer over libfabric (256KiB "
+                               "to 64MiB)",
                                ring),
                           ring, &ParseSize));
   rows->push_back(Choice("RELAXED_ORDERING", "on",

@@ -26,9 +26,7 @@ enum class Isolation { kOff, kAddress, kPeer };
 // Settings of the verbs fabric. If a port or device supports less than a setting requests, the
 // smaller value applies.
 struct VerbsSettings {
-  // Bounds of RING and QUEUE_DEPTH. They also apply to what a peer requests.
-  static constexpr uint64_t kMinRing = uint64_t{256} << 10;
-  static constexpr uint64_t kMaxRing = uint64_t{64} << 20;
+  // Bound of QUEUE_DEPTH. It also applies to what a peer requests.
   static constexpr int kMaxQueueDepth = 4096;
 
   std::string library;      // argument of dlopen()
@@ -41,10 +39,9 @@ struct VerbsSettings {
   Nanos retry_timeout = 0;  // per attempt; rounded up to 4.096 us * 2^n
   int retries = 0;          // 0 to 7
   int ports = 0;            // that share the transfers of a channel, 1 to 8
-  int queue_pairs = 0;      // per peer, 1 to 8
   int queue_depth = 0;      // work requests per queue pair
   uint64_t chunk = 0;       // bytes per work request; 0: the device's maximum message size
-  uint64_t ring = 0;        // bytes for notifications in flight, per peer
+  uint64_t ring = 0;        // libfabric: bytes for notifications in flight, per peer
   bool relaxed_ordering = true;
   Isolation isolation = Isolation::kAddress;
 };

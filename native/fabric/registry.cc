@@ -12,6 +12,13 @@
 namespace rdma_transport::fabric {
 namespace {
 
+Status OpenVerbs(const Settings& settings, std::unique_ptr<Device>* device) {
+  std::vector<std::unique_ptr<Device>> rails;
+  RDMA_RETURN_IF_ERROR(verbs::VerbsDevice::OpenPorts(settings, &rails));
+  *device = std::move(rails.front());
+  return OkStatus();
+}
+
 // In order of preference. Shared memory comes first: it needs no card and copies nothing.
 constexpr Registration kFabrics[] = {
     {"shm", "shared memory on one host",
@@ -20,7 +27,7 @@ constexpr Registration kFabrics[] = {
      }},
     {"verbs", "RDMA through libibverbs",
      [](const Settings& settings, std::vector<Member>* members) {
-       return AddDevice("verbs", &verbs::VerbsDevice::Create, settings, members);
+       return AddDevice("verbs", &OpenVerbs, settings, members);
      }},
     {"libfabric", "plain Ethernet and other networks through libfabric",
      &libfabric::LibfabricDevice::Create},

@@ -157,7 +157,7 @@ def check_mtu(context: Context) -> Result:
 def check_memlock(context: Context) -> Result:
     """The memlock limit is enough for the fabric, or for the plan."""
     limit: int | None = context.survey["memlock"]["limit"]
-    ring = context.size("RING")
+    ring: int = context.survey["memlock"]["ring"]
     least: int = context.survey["memlock"]["begin"]
     whose = f"a server needs {format_bytes(least)} to start"
     if context.need:

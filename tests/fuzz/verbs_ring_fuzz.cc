@@ -28,7 +28,7 @@ void Require(bool condition) {
 void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
   volatile char receive_arena = 0;
   for (const char byte : record) receive_arena = receive_arena ^ byte;
-  if (kind == RecordKind::kRegion) transfers->Learn(record, 2).IgnoreError();
+  if (kind == RecordKind::kRegion) transfers->Learn(record).IgnoreError();
   uint64_t key = 0;
   if (kind == RecordKind::kForget && record.size() == sizeof(key)) {
     std::memcpy(&key, record.data(), sizeof(key));
@@ -40,10 +40,10 @@ void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
 void Aim(Input* input, const Transfers& transfers) {
   const Work::Kind kind = input->Flag() ? Work::Kind::kWrite : Work::Kind::kRead;
   const RemoteSpan span = {input->Number(), input->Number(), input->Number()};
-  const Transfers::PeerRegion* region = nullptr;
+  const RegionRecord* region = nullptr;
   if (!transfers.Aim(span, kind, &region).ok()) return;
   Require(span.offset <= region->length && span.length <= region->length - span.offset);
-  Require(kind == Work::Kind::kRead || region->writable);
+  Require(kind == Work::Kind::kRead || region->writable != 0);
 }
 
 void WriteIntoRing(Input* input, char* ring, uint64_t size) {
@@ -60,21 +60,15 @@ void WriteIntoRing(Input* input, char* ring, uint64_t size) {
 
 // The reader of a ring of exactly that size.
 void ReadHostileRing(Input* input) {
-  uint64_t size = (input->Below(4) + 1) * 16 * kUnit;
-  auto ring = std::make_unique<char[]>(size);  // zeroes
+  const uint64_t size = (input->Below(4) + 1) * 16 * kUnit;
+  const auto ring = std::make_unique<char[]>(size);  // zeroes
   RingReader reader;
   reader.Attach(ring.get(), size, static_cast<uint32_t>(input->Below(20) + 1));
   Transfers transfers;
   for (size_t i = 0; i < kMaxOperations && !input->empty(); ++i) {
-    switch (input->Below(5)) {
+    switch (input->Below(4)) {
       case 0:
         WriteIntoRing(input, ring.get(), size);
-        continue;
-      case 4:
-        if (size > 64 * kUnit) continue;
-        size += (input->Below(4) + 1) * 16 * kUnit;
-        ring = std::make_unique<char[]>(size);
-        reader.Move(ring.get(), size);
         continue;
       case 1:
         Aim(input, transfers);
@@ -103,19 +97,13 @@ void ReadHostileRing(Input* input) {
 
 // The writer, whose peer gives credits as it likes.
 void WriteForHostileReader(Input* input) {
-  uint64_t size = (input->Below(4) + 1) * 16 * kUnit;
-  auto mirror = std::make_unique<char[]>(size);
+  const uint64_t size = (input->Below(4) + 1) * 16 * kUnit;
+  const auto mirror = std::make_unique<char[]>(size);
   RingWriter writer;
   writer.Attach(mirror.get(), size, static_cast<uint32_t>(input->Below(20) + 1));
   std::vector<Batch> sent;
   for (size_t i = 0; i < kMaxOperations && !input->empty(); ++i) {
-    switch (input->Below(5)) {
-      case 4:
-        if (size > 64 * kUnit || writer.HasOpenBatch()) break;
-        size += (input->Below(4) + 1) * 16 * kUnit;
-        mirror = std::make_unique<char[]>(size);
-        writer.Move(mirror.get(), size);
-        break;
+    switch (input->Below(4)) {
       case 0: {
         const std::string bytes(std::min<size_t>(input->Take<uint16_t>(), writer.LargestRecord()),
                                 'r');

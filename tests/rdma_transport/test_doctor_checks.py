@@ -40,7 +40,12 @@ def test_a_limit_that_holds_the_plan_may_still_not_hold_the_arena(
     limit: int | None, tensors: int, status: str
 ) -> None:
     asked = context(System(), tensors)
-    memlock = {"limit": limit, "begin": 10 << 20, "help": "  shell: ulimit -l unlimited"}
+    memlock = {
+        "limit": limit,
+        "begin": 10 << 20,
+        "ring": 1 << 16,
+        "help": "  shell: ulimit -l unlimited",
+    }
     asked.__dict__["survey"] = {"memlock": memlock, "ports": [{"name": "mlx5_0:1"}]}
     assert verbs.check_memlock(asked).status == status
 

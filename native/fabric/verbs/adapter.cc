@@ -15,7 +15,6 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-constexpr Nanos kFailureTimeout = 10 * kSecond;
 constexpr int kQueueEntries = 4096;  // of a new completion queue, at least
 constexpr size_t kMaxDoublings = 12;
 // A card can map memory with large pages only if iova and address have the same offset in such a
@@ -24,8 +23,8 @@ constexpr uint64_t kIovaGranule = uint64_t{2} << 20;
 // Keeps signed arithmetic and the end of a region from overflowing.
 constexpr uint64_t kIovaLimit = uint64_t{1} << 62;
 
-// Peers that may be pending at once, with a first ring of each side.
-constexpr int64_t kMaxPendingPeers = 512;
+// Peers that may be pending at once, with a ring of each side.
+constexpr int64_t kMaxPendingPeers = 256;
 // mlx5 cannot bind longer windows.
 constexpr uint64_t kLongestWindow = uint64_t{1} << 31;
 
@@ -85,7 +84,7 @@ Registration::~Registration() {
 }
 
 Status Adapter::Open(const VerbsSettings& settings, std::shared_ptr<const Library> library,
-                     Port port, size_t index, std::unique_ptr<Adapter>* adapter) {
+                     Port port, std::unique_ptr<Adapter>* adapter) {
   std::unique_ptr<Adapter> made(new Adapter);
   made->generation_ = host::ForkGeneration();
   made->settings_ = settings;
@@ -93,7 +92,6 @@ Status Adapter::Open(const VerbsSettings& settings, std::shared_ptr<const Librar
   made->known_.push_back(std::make_unique<const Port>(std::move(port)));
   made->port_.store(made->known_.back().get());
   made->active_.store(made->port().known);
-  made->index_ = index;
   RDMA_RETURN_IF_ERROR(made->Init());
   *adapter = std::move(made);
   return OkStatus();
@@ -154,14 +152,12 @@ void Adapter::DecideIsolation() {
   }
 }
 
-void Adapter::Know(Port port) {
-  known_.push_back(std::make_unique<const Port>(std::move(port)));
+Status Adapter::Reread() {
+  auto read = std::make_unique<Port>();
+  RDMA_RETURN_IF_ERROR(ReadStandby(*library_, settings_, port(), read.get()));
+  known_.push_back(std::move(read));
   port_.store(known_.back().get());
-}
-
-bool Adapter::FailedLately(Nanos now) const {
-  const Nanos failed = failed_at_.load();
-  return failed != 0 && now - failed < kFailureTimeout;
+  return OkStatus();
 }
 
 bool Adapter::Usable() const { return generation_ == host::ForkGeneration(); }
@@ -253,7 +249,7 @@ bool Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& 
 }
 
 bool Adapter::ChargePending(int64_t bytes) {
-  const int64_t limit = kMaxPendingPeers * 2 * static_cast<int64_t>(kFirstRing);
+  const int64_t limit = kMaxPendingPeers * 2 * static_cast<int64_t>(kRing);
   if (pending_.fetch_add(bytes) + bytes <= limit || bytes < 0) return true;
   pending_.fetch_sub(bytes);
   return false;

@@ -11,13 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "fabric/host/file_descriptor.h"
+#include "fabric/host/slow_calls.h"
 #include "fabric/verbs/library.h"
 #include "fabric/verbs/ports.h"
-#include "fabric/verbs/slow_calls.h"
 
 namespace rdma_transport::fabric::verbs {
 
@@ -66,9 +65,6 @@ class Registration {
   ibv_mr* region() const { return region_; }
   // Returns the access that a memory window may grant, or 0 if peers use the rkey directly.
   int window_access() const { return window_access_; }
-  // Whether other ports are nearer to the memory. Set it before others see the registration.
-  bool far() const { return far_; }
-  void set_far(bool far) { far_ = far; }
 
  private:
   friend class Adapter;
@@ -81,26 +77,24 @@ class Registration {
   const uint64_t iova_;
   size_t locked_ = 0;  // bytes that count against the limit on locked memory
   int window_access_ = 0;
-  bool far_ = false;
 };
 
 // An opened port. Thread-safe. It must outlive everything created from it.
 class Adapter {
  public:
-  // Takes ownership of the context of `port`, also if it fails. `index`: the place of the port
-  // among those of its device.
+  // Takes ownership of the context of `port`, also if it fails.
   static Status Open(const VerbsSettings& settings, std::shared_ptr<const Library> library,
-                     Port port, size_t index, std::unique_ptr<Adapter>* adapter);
+                     Port port, std::unique_ptr<Adapter>* adapter);
   ~Adapter();
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
 
   const Library& library() const { return *library_; }
-  // The result stays valid, and is replaced by Know().
+  // The result stays valid, and is replaced by Reread().
   const Port& port() const { return *port_.load(); }
-  // The port, which was not known, can be used from now on. Call it once.
-  void Know(Port port);
-  size_t index() const { return index_; }
+  // Reads again what may change while the port is open, or was not known. Returns an error, and
+  // changes nothing, if it cannot be used now. Polling thread only.
+  Status Reread();
   const VerbsSettings& settings() const { return settings_; }
   ibv_pd* domain() const { return domain_; }
   // Returns whether the port was active when it was last looked at.
@@ -112,13 +106,9 @@ class Adapter {
     active_.store(false);
   }
   bool dead() const { return dead_.load(); }
-  // A channel through this port has failed. For a while, others are preferred for new channels.
-  void NoteFailure(Nanos now) {
-    failed_at_.store(now);
-    failures_.fetch_add(1);
-  }
+  // A channel through this port has failed.
+  void NoteFailure() { failures_.fetch_add(1); }
   uint64_t failures() const { return failures_.load(); }
-  bool FailedLately(Nanos now) const;
   // Returns false in a process that was forked from the one that opened the adapter.
   bool Usable() const;
   // "mlx5_0:1"
@@ -188,12 +178,10 @@ class Adapter {
   std::shared_ptr<const Library> library_;
   std::vector<std::unique_ptr<const Port>> known_;
   std::atomic<const Port*> port_{nullptr};
-  size_t index_ = 0;
   ibv_pd* domain_ = nullptr;
   ibv_comp_channel* events_ = nullptr;
   std::atomic<bool> active_{true};
   std::atomic<bool> dead_{false};
-  std::atomic<Nanos> failed_at_{0};
   std::atomic<uint64_t> failures_{0};
   std::atomic<uint64_t> written_{0};     // bytes
   std::atomic<uint64_t> read_{0};        // bytes
@@ -208,7 +196,7 @@ class Adapter {
   std::vector<std::unique_ptr<CompletionQueue>> queues_;
   std::atomic<size_t> queue_count_{0};
   std::vector<CompletionQueue*> known_queues_;  // used only by the polling thread
-  SlowCalls disposal_{"rdma_disposal"};
+  host::SlowCalls disposal_{"rdma_disposal"};
 };
 
 }  // namespace rdma_transport::fabric::verbs

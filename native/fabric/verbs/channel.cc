@@ -14,20 +14,18 @@ VerbsChannel::VerbsChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> 
       handler_(std::move(handler)),
       tag_(tag),
       token_(RandomBytes(kTokenLength)),
-      outbox_([this](Work work) { Push(work); }),
-      writes_(device->lanes_of_writes()),
-      reads_(device->lanes_of_reads()) {}
+      outbox_([this](const Work& work) { pair_->Push(work); }) {}
 
 VerbsChannel::~VerbsChannel() {
   SettlePending();
   windows_.Clear();
-  pairs_.clear();  // before the memory that they write
+  pair_.reset();  // before the memory that it writes
 }
 
 // --- Notifications out ---
 
 Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
-                            After after) {
+                            After /*after*/) {
   if (state_.load(std::memory_order_acquire) != State::kConnected || !device_->adapter().Usable()) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
@@ -36,7 +34,7 @@ Status VerbsChannel::Notify(const iovec* parts, int count, Urgency urgency, uint
     return Status(Code::kUnavailable, "the channel is not connected");
   }
   const bool wake = urgency == Urgency::kWake;
-  RDMA_RETURN_IF_ERROR(SendAfter(after, RecordKind::kNotification, parts, count, notified_ + 1,
+  RDMA_RETURN_IF_ERROR(AddRecord(RecordKind::kNotification, parts, count, notified_ + 1,
                                  /*signaled=*/wake));
   ++notified_;
   if (number != nullptr) *number = notified_;
@@ -58,21 +56,10 @@ Status VerbsChannel::AddRecord(RecordKind kind, const iovec* parts, int count, u
   return OkStatus();
 }
 
-// A batch is posted after the earlier writes on other queue pairs have ended.
-void VerbsChannel::Push(Work work) {
-  if (work.kind == Work::Kind::kBatch) {
-    work.after = transfers_.begun();
-    work.after[main_] = transfers_.ended()[main_];  // its own queue pair keeps the order
-  }
-  main().Push(work);
-}
-
 void VerbsChannel::Pump() {
-  for (size_t i = pairs_.size(); i-- > 0 && state_.load() != State::kBroken;) {
-    if (!pairs_[i]->HasWaiting()) continue;
-    const Status posted = pairs_[i]->Pump(transfers_.ended());
-    if (!posted.ok() && !FailPair(i, posted)) BreakLocked(posted);
-  }
+  if (state_.load() == State::kBroken) return;
+  const Status posted = pair_->Pump();
+  if (!posted.ok()) BreakLocked(posted);
 }
 
 Status VerbsChannel::Flush() {
@@ -86,36 +73,51 @@ Status VerbsChannel::Flush() {
 bool VerbsChannel::NeedsProbes() const {
   if (!Serving(state_.load())) return false;  // Connect() may have the lock for long
   std::lock_guard<std::mutex> lock(mu_);
-  return Serving(state_.load()) &&
-         (outbox_.WaitsForRoom() || std::any_of(states_.begin(), states_.end(), [](const auto& s) {
-            return s.phase == PairState::Phase::kFailed;
-          }));
+  return Serving(state_.load()) && outbox_.WaitsForRoom();
 }
 
 Nanos VerbsChannel::Probe(Nanos now) {
   if (!Serving(state_.load())) return now;  // Connect() may have the lock for long
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return now;
-  AdvanceRails(now);
-  if (main().AnswerDue()) return now;
+  Status held;
+  if (IsHeld(now, &held)) {
+    BreakLocked(held);
+    return now;
+  }
+  if (pair_->AnswerDue()) return now;
   if (!outbox_.WaitsForRoom() && now - answered_at_ < device_->keepalive()) {
     return answered_at_ + device_->keepalive();
   }
   answered_at_ = now;  // if not, the probe fails
   Work nothing;
   nothing.signaled = true;
-  main().Push(nothing);
+  pair_->Push(nothing);
   Pump();
   return now + device_->keepalive();
+}
+
+// Returns whether what was posted neither ends nor fails. Soft-RoCE stops its retries if an
+// interface cannot send them, and may never begin again. A peer that is only stopped does not cause
+// this, because its card answers.
+bool VerbsChannel::IsHeld(Nanos now, Status* reason) {
+  const VerbsSettings& settings = device_->adapter().settings();
+  const Nanos retries = settings.retry_timeout * (settings.retries + 1);
+  const Nanos limit = std::max(device_->keepalive(), 4 * retries);
+  const uint64_t oldest = pair_->oldest();
+  if (!pair_->AnswerDue() || std::exchange(oldest_, oldest) != oldest) oldest_since_ = now;
+  if (now - oldest_since_ < limit || state_.load() != State::kConnected) return false;
+  *reason = Status(Code::kUnavailable, "for " + std::to_string(limit / kMillisecond) +
+                                           " ms, nothing that " + device_->adapter().Name() +
+                                           " carries has ended or failed");
+  return true;
 }
 
 // --- One-sided operations ---
 
 Backlog VerbsChannel::backlog() const {
   std::lock_guard<std::mutex> lock(mu_);
-  Backlog backlog = outbox_.backlog();
-  backlog.waiting_bytes += writes_.note_bytes();
-  return backlog;
+  return outbox_.backlog();
 }
 
 Status VerbsChannel::Read(const RemoteSpan& source, char* destination, uint64_t cookie) {
@@ -133,36 +135,76 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
   work.kind = kind;
   work.cookie = cookie;
   work.local = local;
-  LocalEnds ends;
-  Status refused = device_->memory().FindLocal(local, span.length, &ends);
+  Status refused = device_->memory().FindLocal(local, span.length, &work.local_end);
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
-  const Transfers::PeerRegion* region = nullptr;
+  const RegionRecord* region = nullptr;
   if (refused.ok()) refused = transfers_.Aim(span, kind, &region);
-  if (refused.ok() && (!ends[main().port()].usable || region->ends[main_].usable == 0)) {
-    refused = Status(Code::kResourceExhausted,
-                     "memory is not registered with " + main().adapter()->Name());
-  }
   if (!refused.ok()) {
     if (write) return refused;
-    transfers_.Refuse(cookie, refused);
+    transfers_.End(cookie, refused);
     Attend();
     device_->Wake();
     return OkStatus();
   }
-  Lane& lane = LaneOf(kind);
-  if (Lane::Takes(span.length, Piece(/*lanes=*/1))) {
-    lane.Add({work, span, ends});
-    AdvanceLane(&lane);
-  } else {
-    transfers_.Begin(work, Transfers::Part::kWhole, span, *region, ends, device_->chunk(), pairs_,
-                     main_);
-  }
-  // With one queue pair, the write is posted together with the notification that follows it.
-  if (!write || pairs_.size() > 1 || !lane.empty()) Pump();
+  Transfers::Push(work, span, *region, device_->chunk(), pair_.get());
+  if (!write) Pump();  // a write is posted together with the notification that follows it
   return OkStatus();
+}
+
+// --- Memory ---
+
+Status VerbsChannel::Share(uint64_t key) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (shared_.count(key) != 0) return OkStatus();
+  }
+  RegionRecord record = {};
+  std::shared_ptr<Registration> memory;
+  // Call without the lock, because it may pin pages.
+  RDMA_RETURN_IF_ERROR(device_->memory().Describe(key, &record, &memory));
+  std::lock_guard<std::mutex> lock(mu_);
+  if (state_.load() != State::kConnected) {
+    return Status(Code::kUnavailable, "the channel is not connected");
+  }
+  if (shared_.count(key) != 0) return OkStatus();
+  RDMA_RETURN_IF_ERROR(windows_.Make(key, memory));
+  BindWindow(key);
+  if (const Window* window = windows_.Of(key)) record.rkey = window->rkey();
+  const iovec part = {&record, sizeof(record)};
+  const Status added = AddRecord(RecordKind::kRegion, &part, 1, 0, /*signaled=*/false);
+  if (added.ok()) {
+    shared_[key] = std::move(memory);
+  } else {
+    windows_.Revoke(key);
+  }
+  return added;
+}
+
+// Pushed before all later work, and thus before the peer learns of the window.
+void VerbsChannel::BindWindow(uint64_t key) {
+  Work work;
+  work.kind = Work::Kind::kBind;
+  work.signaled = true;
+  work.window = windows_.Of(key);
+  if (work.window == nullptr) return;
+  windows_.OnBinding(work.window);
+  pair_->Push(work);
+}
+
+void VerbsChannel::ForgetRegion(uint64_t key) {
+  std::lock_guard<std::mutex> lock(mu_);
+  windows_.Revoke(key);
+  if (shared_.erase(key) == 0 || state_.load() != State::kConnected) return;
+  const iovec part = {&key, sizeof(key)};
+  // If the notification is lost, the peer uses a key that the card refuses.
+  AddRecord(RecordKind::kForget, &part, 1, 0, /*signaled=*/false).IgnoreError();
+}
+
+bool VerbsChannel::Locate(const void* data, RemoteSpan* span) const {
+  return device_->adapter().Usable() && device_->memory().Locate(data, span);
 }
 
 // --- The end ---
@@ -183,12 +225,12 @@ void VerbsChannel::Close(const Status& reason) {
 void VerbsChannel::PartLocked(const Status& reason) {
   const State state = state_.load();
   if (state == State::kClosing || state == State::kBroken || state == State::kFinished) return;
-  if (state == State::kNew) return BreakLocked(reason);
+  if (state == State::kNew || !device_->adapter().active()) return BreakLocked(reason);
   close_reason_ = reason;
   deadline_ = Now() + kClosingTimeout;
   const iovec words = {const_cast<char*>(reason.message().data()),
                        std::min(reason.message().size(), kMaxReason)};
-  SendAfter(After::Everything(), RecordKind::kBye, &words, 1, 0, /*signaled=*/true).IgnoreError();
+  AddRecord(RecordKind::kBye, &words, 1, 0, /*signaled=*/true).IgnoreError();
   if (state_.load() != State::kBroken) state_.store(State::kClosing);
   Attend();
 }
@@ -205,13 +247,8 @@ void VerbsChannel::BreakLocked(const Status& reason) {
   if (state != State::kClosing) close_reason_ = reason;
   state_.store(State::kBroken);
   deadline_ = Now() + kFlushTimeout;
-  for (const auto& pair : pairs_) {
-    pair->Break();
-    pair->TakeWaiting();
-  }
+  pair_->Break();
   outbox_.Drop();
-  writes_.Drop();
-  reads_.Drop();
   Attend();
   device_->Wake();
 }
@@ -225,19 +262,16 @@ bool VerbsChannel::Service() {
   bool over = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    const State state = state_.load();
-    if (Serving(state)) {
-      TakeConnected();
+    if (Serving(state_.load())) {
       outbox_.Close();
       Pump();
     }
+    const State state = state_.load();
     if (state == State::kClosing) {
-      const bool sent = !gave_up_ && writes_.empty() && outbox_.AllWritten();
-      if (sent || now > deadline_) BreakLocked(close_reason_);
+      if (outbox_.AllWritten() || now > deadline_) BreakLocked(close_reason_);
       Attend();
     } else if (state == State::kBroken) {
-      over = std::all_of(pairs_.begin(), pairs_.end(), [](const auto& p) { return p->Drained(); });
-      over |= now > deadline_;
+      over = pair_->Drained() || now > deadline_;
       if (!over) Attend();
     }
   }
@@ -250,13 +284,11 @@ void VerbsChannel::Finish() {
   {
     std::lock_guard<std::mutex> lock(mu_);
     state_.store(State::kFinished);
-    // This ends the peer's access to this memory. Windows are destroyed first, while their queue
-    // pairs exist.
+    // This ends the peer's access to this memory. The windows are destroyed first, while the queue
+    // pair exists.
     windows_.Clear();
-    pairs_.clear();
-    states_.clear();
+    pair_.reset();
     shared_.clear();
-    ports_.Close();
     inbox_.Close();
     SettlePending();
     reason = Status(Code::kUnavailable, close_reason_.message());

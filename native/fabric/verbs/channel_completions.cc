@@ -10,6 +10,12 @@
 #include "fabric/verbs/errors.h"
 
 namespace rdma_transport::fabric::verbs {
+namespace {
+
+// Credits that leave as the peer takes others.
+constexpr int kMaxWaitingCredits = 40;
+
+}  // namespace
 
 int VerbsChannel::OnCompletion(const ibv_wc& completion) {
   if (completion.status == IBV_WC_SUCCESS) answered_at_ = device_->polled_at();
@@ -22,71 +28,47 @@ int VerbsChannel::OnCompletion(const ibv_wc& completion) {
 
 void VerbsChannel::OnSent(const ibv_wc& completion) {
   std::lock_guard<std::mutex> lock(mu_);
-  const uint32_t tag = QueuePair::TagOf(completion.wr_id);
-  const size_t index = IndexOf(tag);
-  if (index == pairs_.size()) return;
+  if (pair_ == nullptr) return;
   Work work;
   bool itself = false;
   const bool failed = completion.status != IBV_WC_SUCCESS;
-  bool known = false;
-  while (pairs_[index]->TakeEnded(completion.wr_id, &work, &itself)) {
-    known = itself;
+  while (pair_->TakeEnded(completion.wr_id, &work, &itself)) {
     if (itself && failed) break;
-    if (work.consumes_receive()) ++states_[index].confirmed;
     if (work.kind == Work::Kind::kBatch) {
       outbox_.OnWritten(work);
       NoteDelivered();
     } else if (work.kind == Work::Kind::kBind) {
       windows_.OnBound(work.window);
-      transfers_.EndBind(index);
     } else if (work.last) {
-      transfers_.OnEnded(index, work);
-      LaneOf(work.kind).OnEnded(work.share);
+      transfers_.End(work.cookie, OkStatus());
     }
     if (itself) break;
   }
-  if (!failed) AdvanceLanes();
-  if (OnPairCompletion(index, completion, work, known)) return Pump();
-  if (failed) {
-    if (IsFlush(completion.status)) {
-      ++flushed_;
-      if (state_.load() == State::kBroken) return;
-    } else if (MayBeThePort(completion.status)) {
-      pairs_[index]->adapter()->NoteFailure(device_->polled_at());
-    }
-    BreakLocked(CompletionError(completion.status, completion.vendor_err, NameOf(work), route_));
-    return;
+  if (!failed) return Pump();
+  if (IsFlush(completion.status)) {
+    ++flushed_;
+    if (state_.load() == State::kBroken) return;
+  } else if (MayBeThePort(completion.status)) {
+    device_->adapter().NoteFailure();
   }
-  Pump();
+  BreakLocked(CompletionError(completion.status, completion.vendor_err, NameOf(work), route_));
 }
 
 int VerbsChannel::OnReceive(const ibv_wc& completion) {
-  size_t index = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    index = IndexOf(QueuePair::TagOf(completion.wr_id));
-    if (index == pairs_.size() || completion.qp_num != pairs_[index]->number()) return 0;
-    pairs_[index]->OnReceive();
+    if (pair_ == nullptr) return 0;
+    pair_->OnReceive();
     if (completion.status != IBV_WC_SUCCESS) {
-      OnReceiveFailed(index, completion);
+      if (IsFlush(completion.status)) ++flushed_;
+      BreakLocked(CompletionError(completion.status, completion.vendor_err, "a receive", route_));
       return 0;
     }
-    if (IsLeft(index)) return 0;  // the peer sends it again
-    ++states_[index].arrived;
   }
   const Immediate immediate = Immediate::Decode(ntohl(completion.imm_data));
   Status status;
   if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
     status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
-  } else if (immediate.IsGone()) {
-    status = Status(Code::kUnavailable, "the peer cannot go on through another port");
-  } else if (immediate.IsPairDown() || immediate.IsArrived()) {
-    std::lock_guard<std::mutex> lock(mu_);
-    status = HandleSignal(index, immediate);
-  } else if (index != main_) {
-    status = Status(Code::kDataLoss, "a notification on a queue pair that carries none");
-  } else if (immediate.IsRingRequest()) {
-    status = OnRingRequest(immediate.units * kRingGranule);
   } else if (immediate.credit) {
     std::lock_guard<std::mutex> lock(mu_);
     status = OnCredit(immediate);
@@ -101,38 +83,22 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
     PartLocked(status);
   }
   if (!Serving(state_.load())) return 1;
-  const Status replenished = pairs_[index]->Replenish();
-  if (!replenished.ok() && !FailPair(index, replenished)) {
+  const Status replenished = pair_->Replenish();
+  if (!replenished.ok()) {
     BreakLocked(replenished);
     return 1;
   }
   Immediate credit;
   while (inbox_.TakeCredit(&credit)) outbox_.SendCredit(credit);
-  AdvanceLanes();
   Pump();
-  if (main().waiting_credits() > credit_receives_) {
+  if (pair_->waiting_credits() > kMaxWaitingCredits) {
     PartLocked(
         Status(Code::kDataLoss, "the peer sends on without using the room that was released"));
   }
   return 1;
 }
 
-void VerbsChannel::OnReceiveFailed(size_t i, const ibv_wc& completion) {
-  if (IsFlush(completion.status)) ++flushed_;
-  if (states_[i].phase == PairState::Phase::kFailed) return SettlePair(i, Now());
-  if (IsLeft(i) || state_.load() == State::kBroken) return;
-  const Status reason =
-      CompletionError(completion.status, completion.vendor_err, "a receive", route_);
-  if (!MayBeThePort(completion.status) || !FailPair(i, reason)) BreakLocked(reason);
-}
-
 Status VerbsChannel::HandleBatch(const Immediate& immediate) {
-  if (immediate.Moved()) {
-    std::lock_guard<std::mutex> lock(mu_);
-    Inbox::Ring old;
-    RDMA_RETURN_IF_ERROR(inbox_.TakeNext(&old));
-    windows_.Revoke(old.key);
-  }
   RDMA_RETURN_IF_ERROR(inbox_.Begin(immediate));
   while (true) {
     RecordKind kind{};
@@ -146,17 +112,22 @@ Status VerbsChannel::HandleBatch(const Immediate& immediate) {
 
 Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
   switch (kind) {
-    case RecordKind::kNotification:
+    case RecordKind::kNotification: {
       if (!greeted_) break;
+      std::string_view whole;
+      RDMA_RETURN_IF_ERROR(inbox_.Complete(record, &whole));
       // Also deliver while closing: the peer's card has confirmed that the notification arrived.
-      if (const auto handler = handler_.lock()) handler->OnNotify(record.data(), record.size());
+      if (const auto handler = handler_.lock()) handler->OnNotify(whole.data(), whole.size());
       return OkStatus();
-    case RecordKind::kRegion:
+    }
+    case RecordKind::kPart:
       if (!greeted_) break;
-      {
-        std::lock_guard<std::mutex> lock(mu_);
-        return transfers_.Learn(record, pairs_.size());
-      }
+      return inbox_.Keep(record);
+    case RecordKind::kRegion: {
+      if (!greeted_) break;
+      std::lock_guard<std::mutex> lock(mu_);
+      return transfers_.Learn(record);
+    }
     case RecordKind::kForget: {
       uint64_t key = 0;
       if (record.size() != sizeof(key)) break;
@@ -171,22 +142,6 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
     case RecordKind::kConnected:
       if (!greeted_) break;
       return HandleConnected();
-    case RecordKind::kRing:
-      if (!greeted_) break;
-      return OnRing(record);
-    case RecordKind::kRingEnd:
-      if (!greeted_) break;
-      return OnRingEnd(record);
-    case RecordKind::kMoved:
-      return OkStatus();
-    case RecordKind::kPairOffer:
-    case RecordKind::kPairAnswer:
-    case RecordKind::kPairUp:
-    case RecordKind::kPairReady: {
-      if (!greeted_) break;
-      std::lock_guard<std::mutex> lock(mu_);
-      return Serving(state_.load()) ? HandlePairRecord(kind, record) : OkStatus();
-    }
     case RecordKind::kBye:
       return Status(Code::kUnavailable,
                     "the peer closed the channel: " + Printable(record, kMaxReason));

@@ -1,40 +1,47 @@
 // How a channel opens, connects, and learns that the peer is the one asked for.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "fabric/verbs/channel.h"
+#include "fabric/verbs/reach.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
 // Receives reserved for credits; ring.cc explains how many credits can be in flight.
-constexpr int kCreditReceives = 40;
-// And for the two signals that each queue pair can cause when it fails.
-constexpr int kSignalReceives = 2 * kMaxQueuePairs;
+constexpr int kCreditReceives = 16;
+constexpr uint64_t kRingKey = ~uint64_t{0};  // of its window; not that of any region
 constexpr Immediate kRingCheck = {true, false, 0, 0};
 
 }  // namespace
 
 Status VerbsChannel::Open() {
-  const VerbsSettings& settings = device_->adapter().settings();
+  Adapter& adapter = device_->adapter();
   // A device with shorter queues gets fewer batches, so that each batch still has a receive.
-  const std::vector<Adapter*> adapters = device_->ports();
-  credit_receives_ = kCreditReceives + (adapters.size() > 1 ? kSignalReceives : 0);
-  depth_ = settings.queue_depth;
-  for (const Adapter* adapter : adapters) {
-    depth_ = std::min(depth_, adapter->port().attributes.max_qp_wr - credit_receives_);
-  }
-  depth_ = std::max(depth_, 1);
-  RDMA_RETURN_IF_ERROR(inbox_.Open(settings.ring, static_cast<uint32_t>(depth_)));
-  return ports_.Open(adapters, *inbox_.ring().memory, {depth_, depth_ + credit_receives_, tag_},
-                     &windows_);
+  depth_ = std::max(std::min(adapter.settings().queue_depth,
+                             adapter.port().attributes.max_qp_wr - kCreditReceives),
+                    1);
+  RDMA_RETURN_IF_ERROR(inbox_.Open(&adapter, static_cast<uint32_t>(depth_)));
+  auto pair = std::make_unique<QueuePair>(&adapter, tag_);
+  RDMA_RETURN_IF_ERROR(pair->Create(depth_, depth_ + kCreditReceives));
+  pair_ = std::move(pair);
+  return windows_.Make(kRingKey, inbox_.ring());
 }
 
 std::string VerbsChannel::Address() const {
-  ChannelAddress address = ports_.address();
-  address.ring_size = inbox_.first_size();
-  address.ring_limit = inbox_.limit();
+  ChannelAddress address;
+  DescribePort(device_->adapter().port(), &address);
+  std::lock_guard<std::mutex> lock(mu_);
+  if (pair_ == nullptr) return std::string();  // it has closed
+  address.number = pair_->number();
+  address.first_psn = pair_->first_psn();
   address.most_batches = static_cast<uint32_t>(depth_);
+  address.ring_size = kRing;
+  address.ring_address = inbox_.ring()->iova();
+  const Window* window = windows_.Of(kRingKey);
+  address.ring_window = window != nullptr;
+  address.ring_rkey = window == nullptr ? inbox_.ring()->rkey() : window->rkey();
   address.token = token_;
   return address.Encode();
 }
@@ -42,45 +49,30 @@ std::string VerbsChannel::Address() const {
 Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   ChannelAddress peer;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &peer));
+  Adapter& adapter = device_->adapter();
+  RDMA_RETURN_IF_ERROR(Reachable(adapter.port(), peer));
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kNew) {
     return Status(Code::kAborted, "the channel was closed: " + close_reason_.message());
   }
   passive_ = role == Role::kPassive;
   if (passive_) RDMA_RETURN_IF_ERROR(ChargePending(peer.ring_size));
-  ChannelPorts::Matched matched;
-  RDMA_RETURN_IF_ERROR(ports_.Match(peer, role, &windows_, &matched));
-  pairs_ = std::move(matched.pairs);
-  targets_ = std::move(matched.targets);
-  states_.resize(pairs_.size());
-  inbox_.set_registrations(std::move(matched.rings));
-  Outbox::Ends ends = {};
-  for (size_t i = 0; i < pairs_.size(); ++i) {
-    const ChannelAddress::Port& port = peer.ports[peer.queue_pairs[targets_[i]].port];
-    if (pairs_[i]->receives() && port.known) ends[i] = {port.ring_address, port.ring_rkey, 1};
-  }
-  peer_ = std::move(peer);
-  const ChannelAddress::Port& peer_port = peer_.ports[peer_.queue_pairs[targets_.front()].port];
-  RDMA_RETURN_IF_ERROR(outbox_.Attach(main().adapter(), peer_, ends, main_));
-  greeting_ = Greeting(key_, role, token_, peer_.token);
-  DescribeRoute();
-  BeginRails();
-  for (size_t i = 0; i < pairs_.size(); ++i) {
-    if (states_[i].phase == PairState::Phase::kDown) continue;
-    RDMA_RETURN_IF_ERROR(pairs_[i]->Replenish());
-    const Status connected = pairs_[i]->Connect(peer_, targets_[i]);
-    if (connected.ok()) continue;
-    if (!IsFurther(i)) return Status(connected.code(), connected.message() + " (" + route_ + ")");
-    LeaveAtFirst(i, connected);
+  RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
+  greeting_ = Greeting(key_, role, token_, peer.token);
+  Gid gid;
+  std::memcpy(gid.bytes.raw, peer.gid.data(), peer.gid.size());
+  route_ = adapter.Name() + " " + adapter.port().gid.Text() + " -> " + gid.Text();
+  RDMA_RETURN_IF_ERROR(pair_->Replenish());
+  const Status connected = pair_->Connect(peer);
+  if (!connected.ok()) {
+    return Status(connected.code(), connected.message() + " (" + route_ + ")");
   }
   state_.store(State::kConnecting);
-  // Everything that this side sends follows the bindings, so a peer that has received anything may
+  // Everything that this side sends follows the binding, so a peer that has received anything may
   // write.
-  for (size_t i = 0; i < pairs_.size(); ++i) {
-    if (states_[i].phase != PairState::Phase::kDown) BindWindow(kRingKey, i);
-  }
+  BindWindow(kRingKey);
   check_due_ = true;
-  if (!passive_ && !peer_port.ring_window) return Greet(RecordKind::kHello);
+  if (!passive_ && !peer.ring_window) return Greet(RecordKind::kHello);
   if (!passive_) outbox_.SendCredit(kRingCheck);
   Pump();
   return OkStatus();
@@ -95,7 +87,7 @@ Status VerbsChannel::Greet(RecordKind kind) {
 
 // Any process can request a channel, and chooses the size of its ring.
 Status VerbsChannel::ChargePending(uint64_t peer_ring) {
-  const auto bytes = static_cast<int64_t>(peer_ring + inbox_.first_size());
+  const auto bytes = static_cast<int64_t>(peer_ring + kRing);
   if (!device_->adapter().ChargePending(bytes)) {
     return Status(Code::kResourceExhausted,
                   "too much memory waits for peers that have not connected yet; try again later");
@@ -106,15 +98,6 @@ Status VerbsChannel::ChargePending(uint64_t peer_ring) {
 
 void VerbsChannel::SettlePending() {
   device_->adapter().ChargePending(-std::exchange(pending_bytes_, 0));
-}
-
-std::string VerbsChannel::Route() const {
-  std::lock_guard<std::mutex> lock(mu_);
-  std::string route = route_;
-  for (size_t i = 0; i < pairs_.size(); ++i) {
-    if (IsFurther(i) && pairs_[i]->takes_shares()) route += ", " + pairs_[i]->adapter()->Name();
-  }
-  return route;
 }
 
 Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
@@ -138,11 +121,6 @@ Status VerbsChannel::HandleGreeting(RecordKind kind, std::string_view shown) {
     }
     state_.store(State::kConnected);
     SettlePending();
-    for (size_t i = 0; i < pairs_.size() && !passive_; ++i) {
-      if (states_[i].phase == PairState::Phase::kUntested) TestPair(i);
-      const bool left = states_[i].phase == PairState::Phase::kDown && pairs_[i]->number() != 0;
-      if (left) device_->ProbeAt(tag_, states_[i].due);
-    }
   }
   greeted_ = true;
   handler->OnConnected();

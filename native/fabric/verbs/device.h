@@ -9,7 +9,6 @@
 #include <queue>
 #include <set>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -21,23 +20,27 @@
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/channel.h"
 #include "fabric/verbs/memory.h"
-#include "fabric/verbs/slow_calls.h"
 
 namespace rdma_transport::fabric::verbs {
 
-// See Device for the contract.
+// One port of one card. See Device for the contract.
+//
+// A port that is not active when it is opened is read once it is. Until then, channels cannot be
+// opened. Channels ignore that their port goes down: if it returns soon, they lose nothing.
 //
 // The work of a turn is proportional to the channels that are active: completions name theirs, and
 // channels that need anything else call for it (Attend()). What nobody calls for is looked for now
 // and then: handlers that are gone, and peers that have been silent for long.
 class VerbsDevice final : public Device, private ChannelDevice {
  public:
-  static Status Create(const Settings& settings, std::unique_ptr<Device>* device);
+  // Opens all ports that the settings choose, one device for each: first those that can be used, in
+  // the order of preference, then those that may be later.
+  static Status OpenPorts(const Settings& settings, std::vector<std::unique_ptr<Device>>* devices);
   ~VerbsDevice() override;
 
-  std::string Summary() const override;
+  std::string Summary() const override { return "verbs by " + adapter_->port().Text(); }
   std::vector<PortReport> Ports() const override;
-  bool Usable() const override { return adapter().Usable(); }
+  bool Usable() const override { return adapter_->Usable(); }
   Status Reaches(std::string_view channel_address) const override;
   Status Allocate(size_t length, Access access, void* place,
                   std::unique_ptr<Region>* region) override;
@@ -58,28 +61,24 @@ class VerbsDevice final : public Device, private ChannelDevice {
  private:
   static constexpr int kBatch = 32;  // completions taken per call
 
-  VerbsDevice() = default;
+  explicit VerbsDevice(std::unique_ptr<Adapter> adapter)
+      : adapter_(std::move(adapter)), memory_(adapter_.get()) {}
   Status Init(const Settings& settings);
 
   // ChannelDevice:
-  Adapter& adapter() const override { return *adapters_.front(); }
-  std::vector<Adapter*> ports() const override;
-  RegisteredMemory& memory() const override { return *memory_; }
-  uint64_t chunk() const override { return chunk_; }
-  uint64_t piece() const override { return piece_; }
-  std::atomic<int>* lanes_of_writes() override { return &lanes_of_writes_; }
-  std::atomic<int>* lanes_of_reads() override { return &lanes_of_reads_; }
+  Adapter& adapter() const override { return *adapter_; }
+  RegisteredMemory& memory() const override { return memory_; }
+  uint64_t chunk() const override;
   Nanos keepalive() const override { return keepalive_; }
   Nanos polled_at() const override { return polled_at_; }
   bool asleep() const override { return asleep_.load(); }
   void Attend(uint32_t tag) override { calls_.Add(tag); }
-  void CallSlowly(std::function<void()> call) override { slow_calls_.Add(std::move(call)); }
-  void ProbeAt(uint32_t tag, Nanos when) override { attempts_.push({when, tag}); }
   void HandleDescriptors() override;
 
+  Status CheckKnown() const;
   void OnRegionEnd(uint64_t key);
-  void HandleEvents(Adapter* adapter);
-  void HandleAsyncEvent(Adapter* adapter, const ibv_async_event& event, uint32_t tag);
+  void HandleAsyncEvent(const ibv_async_event& event, uint32_t tag);
+  void ReadPort(bool tell);
   std::vector<std::shared_ptr<VerbsChannel>> Channels() const;
   void RefreshSnapshot();
   VerbsChannel* Known(uint32_t tag) const;
@@ -87,36 +86,30 @@ class VerbsDevice final : public Device, private ChannelDevice {
   void ProbePeers(Nanos now);
   bool CallAbandoned(size_t most);
   void ServiceCallers();
-  int PollQueue(Adapter* adapter, CompletionQueue* queue);
-  bool ArmQueue(Adapter* adapter, CompletionQueue* queue);
+  int PollQueue(CompletionQueue* queue);
+  bool ArmQueue(CompletionQueue* queue);
   int Route(const ibv_wc* completions, int count);
-  void OnPort(Adapter* adapter, bool active, const std::string& sentence);
-  // Ports that were not active at first, in device_standby.cc.
-  void WakeStandby();
-  void TryStandby(Nanos now);
-  void ReadStandby(Adapter* adapter);
-  size_t KnownPorts() const;
-  void FailPort(Adapter* adapter, const Status& reason);
+  void FailChannels(const Status& reason);
 
-  std::vector<std::unique_ptr<Adapter>> adapters_;  // in the order of preference
-  std::unique_ptr<RegisteredMemory> memory_;
-  uint64_t chunk_ = 0;
-  uint64_t piece_ = 0;
-  std::atomic<int> lanes_of_writes_{0};
-  std::atomic<int> lanes_of_reads_{0};
+  const std::unique_ptr<Adapter> adapter_;
+  mutable RegisteredMemory memory_;
   Nanos keepalive_ = 0;
   host::Sleeper sleeper_;
   std::atomic<bool> asleep_{false};
   Nanos descriptors_checked_ = 0;
   Nanos probed_ = 0;
   Nanos polled_at_ = 0;
+  // Until the port is known: when to look at it again, and how long to wait after that.
+  Nanos read_due_ = 0;
+  Nanos read_delay_ = 0;
+  std::string unread_;  // why it could not be used the last time
   // Completions found by ArmNotification(), for the next Poll().
   ibv_wc met_[kBatch];
   int met_count_ = 0;
 
   mutable std::mutex channels_mu_;
   std::map<uint32_t, std::weak_ptr<VerbsChannel>> channels_;  // by tag
-  uint32_t next_tag_ = kMaxQueuePairs;
+  uint32_t next_tag_ = 1;
   std::atomic<uint64_t> channels_version_{0};
   host::CallList<uint32_t> calls_;  // tags
 
@@ -129,21 +122,7 @@ class VerbsDevice final : public Device, private ChannelDevice {
   std::set<uint32_t> probed_often_;
   // When each channel is to be probed, the first on top.
   using Due = std::pair<Nanos, uint32_t>;
-  using Schedule = std::priority_queue<Due, std::vector<Due>, std::greater<>>;
-  Schedule probes_;
-  Schedule attempts_;  // additional ones, once, by ProbeAt()
-
-  SlowCalls slow_calls_{"rdma_connect"};
-
-  // A thread prepares the ports that have become active, one at a time, because it may take long to
-  // register all memory.
-  std::thread standby_;
-  std::atomic<bool> stop_{false};
-  std::atomic<Adapter*> prepared_{nullptr};  // by the thread, which then has ended
-  Adapter* preparing_ = nullptr;
-  Nanos standby_due_ = 0;  // when to try again
-  Nanos standby_delay_ = 0;
-  std::string standby_reason_;  // why the last one could not be used; used by the thread
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> probes_;
 };
 
 }  // namespace rdma_transport::fabric::verbs

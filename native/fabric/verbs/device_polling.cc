@@ -19,9 +19,10 @@ constexpr Nanos kProbeInterval = 100 * kMillisecond;
 constexpr int kBatchesPerPoll = 8;
 // Channels whose handler is looked at in a turn without events.
 constexpr size_t kHandlersPerTurn = 8;
-
-// The tags of a channel's queue pairs are consecutive.
-uint32_t ChannelTag(uint32_t tag) { return tag / kMaxQueuePairs * kMaxQueuePairs; }
+// Until the next look at a port that is not known. An event says that it has become active, but its
+// address may come later.
+constexpr Nanos kFirstReadDelay = 1 * kSecond;
+constexpr Nanos kLongestReadDelay = 60 * kSecond;
 
 // Returns the tag of the queue pair that an event breaks, or 0 if there is none.
 uint32_t TagOf(const ibv_async_event& event) {
@@ -77,14 +78,14 @@ VerbsChannel* VerbsDevice::Find(uint32_t tag) {
 int VerbsDevice::Route(const ibv_wc* completions, int count) {
   int handled = 0;
   for (int i = 0; i < count; ++i) {
-    VerbsChannel* channel = Find(ChannelTag(QueuePair::TagOf(completions[i].wr_id)));
+    VerbsChannel* channel = Find(QueuePair::TagOf(completions[i].wr_id));
     // The queue may still have completions of a queue pair that was destroyed.
     if (channel != nullptr) handled += channel->OnCompletion(completions[i]);
   }
   return handled;
 }
 
-int VerbsDevice::PollQueue(Adapter* adapter, CompletionQueue* queue) {
+int VerbsDevice::PollQueue(CompletionQueue* queue) {
   const int released = queue->TakeReleased();
   int handled = 0;
   // Limit the work, so that a busy peer cannot keep the polling thread here.
@@ -92,8 +93,8 @@ int VerbsDevice::PollQueue(Adapter* adapter, CompletionQueue* queue) {
     ibv_wc completions[kBatch];
     const int count = ibv_poll_cq(queue->get(), kBatch, completions);
     if (count < 0) {
-      FailPort(adapter, Status(Code::kInternal, "ibv_poll_cq failed on " + adapter->Name() +
-                                                    ": its completion queue is broken"));
+      FailChannels(Status(Code::kInternal, "ibv_poll_cq failed on " + adapter_->Name() +
+                                               ": its completion queue is broken"));
       queue->Release(released);
       return handled;
     }
@@ -128,11 +129,6 @@ void VerbsDevice::ProbePeers(Nanos now) {
   for (const uint32_t tag : probed_often_) {
     if (VerbsChannel* channel = Known(tag)) channel->Probe(now);
   }
-  while (!attempts_.empty() && attempts_.top().first <= now) {
-    VerbsChannel* channel = Known(attempts_.top().second);
-    attempts_.pop();
-    if (channel != nullptr) channel->Probe(now);
-  }
   while (!probes_.empty() && probes_.top().first <= now) {
     const uint32_t tag = probes_.top().second;
     probes_.pop();
@@ -165,12 +161,9 @@ int VerbsDevice::Poll() {
   if (sleeper_.woken() || now - descriptors_checked_ > kDescriptorInterval) {
     HandleDescriptors();
   }
-  if (prepared_.load() != nullptr) WakeStandby();
-  if (now >= standby_due_) TryStandby(now);
+  if (!adapter_->port().known && now >= read_due_) ReadPort(/*tell=*/true);
   int handled = Route(met_, std::exchange(met_count_, 0));
-  for (const auto& adapter : adapters_) {
-    for (CompletionQueue* queue : adapter->Queues()) handled += PollQueue(adapter.get(), queue);
-  }
+  for (CompletionQueue* queue : adapter_->Queues()) handled += PollQueue(queue);
   // Not before: what ended while this process was suspended is no sign of a peer that is silent.
   if (now - probed_ >= kProbeInterval) ProbePeers(now);
   if (handled == 0) CallAbandoned(kHandlersPerTurn);
@@ -186,26 +179,26 @@ bool VerbsDevice::ArmNotification() {
     const bool waits = channel != nullptr && channel->NeedsProbes();
     it = waits ? std::next(it) : probed_often_.erase(it);
   }
-  if (!snapshot_.empty()) {
+  const bool known = adapter_->port().known;
+  if (!snapshot_.empty() || !known) {
     Nanos due = polled_at_ + (probed_often_.empty() ? keepalive_ : kProbeInterval);
-    if (!attempts_.empty()) due = std::min(due, attempts_.top().first);
     if (!probes_.empty()) due = std::min(due, probes_.top().first);
+    if (!known) due = std::min(due, read_due_);
     sleeper_.WakeAfter(polled_at_, std::max(due - polled_at_, kProbeInterval));
   }
-  for (const auto& adapter : adapters_) {
-    if (adapter->dead()) continue;
-    for (CompletionQueue* queue : adapter->Queues()) {
-      if (!ArmQueue(adapter.get(), queue)) return false;
+  if (!adapter_->dead()) {
+    for (CompletionQueue* queue : adapter_->Queues()) {
+      if (!ArmQueue(queue)) return false;
     }
   }
   return met_count_ == 0 && channels_version_.load() == snapshot_version_ && calls_.empty() &&
-         prepared_.load() == nullptr && standby_due_ != 0 && !CallAbandoned(kHandlersPerTurn);
+         !CallAbandoned(kHandlersPerTurn);
 }
 
-bool VerbsDevice::ArmQueue(Adapter* adapter, CompletionQueue* queue) {
+bool VerbsDevice::ArmQueue(CompletionQueue* queue) {
   const int error = ibv_req_notify_cq(queue->get(), 0);
   if (error != 0) {
-    FailPort(adapter, VerbError(error, "ibv_req_notify_cq", adapter->Name()));
+    FailChannels(VerbError(error, "ibv_req_notify_cq", adapter_->Name()));
     return false;
   }
   // Completions that arrived before the request cause no event.
@@ -216,71 +209,79 @@ bool VerbsDevice::ArmQueue(Adapter* adapter, CompletionQueue* queue) {
 void VerbsDevice::HandleDescriptors() {
   descriptors_checked_ = Now();
   sleeper_.Clear();
-  for (const auto& adapter : adapters_) HandleEvents(adapter.get());
-}
-
-void VerbsDevice::HandleEvents(Adapter* adapter) {
-  adapter->DrainCompletionEvents();
+  adapter_->DrainCompletionEvents();
   ibv_async_event event;
-  while (adapter->NextAsyncEvent(&event)) {
+  while (adapter_->NextAsyncEvent(&event)) {
     const uint32_t tag = TagOf(event);
     // Acknowledge first: destroying a queue pair waits for the acknowledgment.
-    adapter->library().ack_async_event(&event);
-    HandleAsyncEvent(adapter, event, tag);
+    adapter_->library().ack_async_event(&event);
+    HandleAsyncEvent(event, tag);
   }
 }
 
-void VerbsDevice::HandleAsyncEvent(Adapter* adapter, const ibv_async_event& event, uint32_t tag) {
-  const std::string sentence = adapter->Name() + ": " + EventSentence(event.event_type);
+void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
+  const std::string sentence = adapter_->Name() + ": " + EventSentence(event.event_type);
   switch (event.event_type) {
     case IBV_EVENT_DEVICE_FATAL:
     case IBV_EVENT_CQ_ERR:
       Log(LogLevel::kError, sentence);
-      if (event.event_type == IBV_EVENT_DEVICE_FATAL) adapter->Kill();
-      return FailPort(adapter, Status(Code::kUnavailable, sentence));
+      if (event.event_type == IBV_EVENT_DEVICE_FATAL) adapter_->Kill();
+      return FailChannels(Status(Code::kUnavailable, sentence));
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR: {
       Log(LogLevel::kWarning, sentence);
-      const Status failed(Code::kUnavailable, sentence);
       std::shared_ptr<VerbsChannel> channel;
       {
         std::lock_guard<std::mutex> lock(channels_mu_);
-        const auto found = channels_.find(ChannelTag(tag));
+        const auto found = channels_.find(tag);
         if (found != channels_.end()) channel = found->second.lock();
       }
       // If the queue pair has nothing in flight, no completion reports the error.
-      if (channel == nullptr) return;
-      // The others are no fault of the port.
-      if (event.event_type == IBV_EVENT_QP_FATAL) return channel->OnPairFailed(tag, failed);
-      return channel->Fail(failed);
+      if (channel != nullptr) channel->Fail(Status(Code::kUnavailable, sentence));
+      return;
     }
     case IBV_EVENT_PORT_ERR:
     case IBV_EVENT_PORT_ACTIVE:
-      if (event.element.port_num != adapter->port().number) return;
-      if (!adapter->port().known || preparing_ == adapter) {
-        standby_due_ = standby_delay_ = 0;
-        return Log(LogLevel::kInfo, sentence);
-      }
-      OnPort(adapter, event.event_type == IBV_EVENT_PORT_ACTIVE, sentence);
-      [[fallthrough]];
     case IBV_EVENT_GID_CHANGE:
-      if (KnownPorts() < adapters_.size()) standby_due_ = standby_delay_ = 0;
-      // If this breaks channels, their completions report it.
-      return Log(LogLevel::kWarning, sentence);
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+      break;
     default:
       return Log(LogLevel::kDebug, sentence);
   }
+  if (event.element.port_num != adapter_->port().number) return;
+  Log(adapter_->port().known ? LogLevel::kWarning : LogLevel::kInfo, sentence);
+  // If this breaks channels, their completions report it.
+  if (event.event_type == IBV_EVENT_PORT_ERR) return adapter_->set_active(false);
+  read_delay_ = 0;
+  ReadPort(/*tell=*/false);
+  const bool active = event.event_type == IBV_EVENT_PORT_ACTIVE && adapter_->port().known;
+  if (active) adapter_->set_active(true);
 }
 
-void VerbsDevice::OnPort(Adapter* adapter, bool active, const std::string& sentence) {
-  adapter->set_active(active);
-  const Status reason(Code::kUnavailable, sentence);
-  for (const auto& channel : Channels()) channel->OnPort(*adapter, active, reason);
+// Reads the addresses of the port, which may have changed. New channels use them.
+void VerbsDevice::ReadPort(bool tell) {
+  const bool known = adapter_->port().known;
+  read_delay_ = std::clamp(2 * read_delay_, kFirstReadDelay, kLongestReadDelay);
+  read_due_ = polled_at_ + read_delay_;
+  const std::string before = adapter_->port().Text();
+  const Status read = adapter_->Reread();
+  if (!read.ok()) {
+    const bool news = tell && std::exchange(unread_, read.message()) != read.message();
+    if (news) Log(LogLevel::kInfo, "verbs: " + adapter_->Name() + " is not used: " + unread_);
+    return;
+  }
+  if (!known) adapter_->set_active(true);
+  const std::string now = adapter_->port().Text();
+  if (now != before)
+    Log(LogLevel::kInfo, "verbs: " + now + (known ? ", before " + before : " is used, too"));
 }
 
-void VerbsDevice::FailPort(Adapter* adapter, const Status& reason) {
-  for (const auto& channel : Channels()) channel->OnPortFailed(*adapter, reason);
+void VerbsDevice::FailChannels(const Status& reason) {
+  for (const auto& channel : Channels()) channel->Fail(reason);
 }
 
 }  // namespace rdma_transport::fabric::verbs

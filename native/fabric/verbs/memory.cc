@@ -1,12 +1,7 @@
 #include "fabric/verbs/memory.h"
 
-#include <algorithm>
 #include <iterator>
-#include <string>
 #include <utility>
-
-#include "base/log.h"
-#include "fabric/host/pci_distance.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
@@ -21,18 +16,6 @@ int FlagsOf(Access access) {
   return access == Access::kRemoteReadWrite ? flags | IBV_ACCESS_REMOTE_WRITE : flags;
 }
 
-// Distinguishes the ports that are nearest to an accelerator from the others.
-void MarkFar(const std::string& accelerator, Registrations* registrations) {
-  std::vector<std::pair<host::PciDistance, Registration*>> found;
-  for (const auto& one : *registrations) {
-    if (one == nullptr) continue;
-    found.emplace_back(host::DistanceBetween(one->adapter()->port().folder, accelerator),
-                       one.get());
-  }
-  const auto nearest = std::min_element(found.begin(), found.end());
-  for (const auto& [distance, one] : found) one->set_far(distance > nearest->first);
-}
-
 }  // namespace
 
 uint64_t RegisteredMemory::NewKey() {
@@ -43,21 +26,14 @@ uint64_t RegisteredMemory::NewKey() {
 Status RegisteredMemory::Add(Region* region, bool now) {
   Entry entry;
   entry.region = region;
-  if (now) RDMA_RETURN_IF_ERROR(Register(*region, &entry.registrations));
+  if (now) RDMA_RETURN_IF_ERROR(Register(*region, &entry.registration));
   return AddEntry(std::move(entry));
 }
 
 Status RegisteredMemory::AddImported(Region* region, const DeviceMemory& memory) {
   Entry entry;
   entry.region = region;
-  entry.imported = true;
-  const int flags = FlagsOf(region->access());
-  RDMA_RETURN_IF_ERROR(RegisterWithAll(
-      [&](Adapter* adapter, std::shared_ptr<Registration>* registration) {
-        return adapter->Expose(memory, flags, registration);
-      },
-      &entry.registrations));
-  MarkFar(memory.device, &entry.registrations);
+  RDMA_RETURN_IF_ERROR(adapter_->Expose(memory, FlagsOf(region->access()), &entry.registration));
   return AddEntry(std::move(entry));
 }
 
@@ -72,38 +48,10 @@ Status RegisteredMemory::AddEntry(Entry entry) {
   return OkStatus();
 }
 
-// Returns the error of the first port if none accepts the memory.
-template <typename Expose>
-Status RegisteredMemory::RegisterWithAll(Expose expose, Registrations* registrations) {
-  Status first;
-  bool any = false;
-  for (Adapter* adapter : adapters_) {
-    std::shared_ptr<Registration> registration;
-    if (!adapter->port().known) {
-      registrations->push_back(nullptr);
-      continue;
-    }
-    const Status status = expose(adapter, &registration);
-    if (!status.ok() && first.ok()) first = status;
-    any |= status.ok();
-    registrations->push_back(std::move(registration));
-  }
-  if (first.ok()) return first;
-  if (!any) {
-    registrations->clear();
-    return first;
-  }
-  Log(LogLevel::kWarning, "verbs: memory is not used through one of the ports: " + first.message());
-  return OkStatus();
-}
-
-Status RegisteredMemory::Register(const Region& region, Registrations* registrations) {
-  return RegisterWithAll(
-      [&](Adapter* adapter, std::shared_ptr<Registration>* registration) {
-        return adapter->Expose(region.address(), region.length(), FlagsOf(region.access()),
-                               registration);
-      },
-      registrations);
+Status RegisteredMemory::Register(const Region& region,
+                                  std::shared_ptr<Registration>* registration) {
+  return adapter_->Expose(region.address(), region.length(), FlagsOf(region.access()),
+                          registration);
 }
 
 // Pins the pages of the region at `start` without the lock that other operations need. The region
@@ -115,49 +63,14 @@ Status RegisteredMemory::RegisterLate(uintptr_t start) {
     std::shared_lock<std::shared_mutex> lock(mu_);
     const auto found = by_address_.find(start);
     if (found == by_address_.end()) return Unknown();
-    if (!found->second.registrations.empty()) return OkStatus();
+    if (found->second.registration != nullptr) return OkStatus();
     region = found->second.region;
   }
-  Registrations registrations;
-  RDMA_RETURN_IF_ERROR(Register(*region, &registrations));
+  std::shared_ptr<Registration> registration;
+  RDMA_RETURN_IF_ERROR(Register(*region, &registration));
   std::unique_lock<std::shared_mutex> lock(mu_);
-  by_address_[start].registrations = std::move(registrations);
+  by_address_[start].registration = std::move(registration);
   return OkStatus();
-}
-
-void RegisteredMemory::AddPort(Adapter* adapter, const std::atomic<bool>& stop) {
-  for (uint64_t key = 0; !stop.load();) {
-    std::lock_guard<std::mutex> registering(register_mu_);  // Remove() waits for it
-    const Region* region = nullptr;
-    {
-      std::shared_lock<std::shared_mutex> lock(mu_);
-      const auto next = addresses_.upper_bound(key);
-      if (next == addresses_.end()) return;
-      key = next->first;
-      const Entry& entry = by_address_.at(next->second);
-      const size_t index = adapter->index();
-      const bool missing =
-          !entry.imported && !entry.registrations.empty() && entry.registrations[index] == nullptr;
-      if (!missing) continue;
-      region = entry.region;
-    }
-    std::shared_ptr<Registration> registration;
-    const Status status = adapter->Expose(region->address(), region->length(),
-                                          FlagsOf(region->access()), &registration);
-    if (!status.ok()) {
-      Log(LogLevel::kWarning,
-          "verbs: memory is not used through " + adapter->Name() + ": " + status.message());
-      continue;
-    }
-    std::unique_lock<std::shared_mutex> lock(mu_);
-    by_address_.at(addresses_.at(key)).registrations[adapter->index()] = std::move(registration);
-  }
-}
-
-void RegisteredMemory::Refresh(uint64_t key, Registrations* registrations) const {
-  std::shared_lock<std::shared_mutex> lock(mu_);
-  const auto found = addresses_.find(key);
-  if (found != addresses_.end()) *registrations = by_address_.at(found->second).registrations;
 }
 
 void RegisteredMemory::Remove(uint64_t key) {
@@ -188,7 +101,7 @@ bool RegisteredMemory::Locate(const void* data, RemoteSpan* span) const {
   return true;
 }
 
-Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnds* ends) {
+Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnd* end) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   for (bool again = false;; again = true) {
     uintptr_t start = 0;
@@ -198,12 +111,10 @@ Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnds*
       if (entry == nullptr) return Unknown();
       start = reinterpret_cast<uintptr_t>(entry->region->address());
       if (length > entry->region->length() - (address - start)) return Unknown();
-      for (size_t i = 0; i < entry->registrations.size(); ++i) {
-        const Registration* registration = entry->registrations[i].get();
-        if (registration == nullptr) continue;
-        (*ends)[i] = {registration->lkey(), true, registration->far(), registration->shift()};
+      if (const Registration* registration = entry->registration.get()) {
+        *end = {registration->lkey(), registration->shift()};
+        return OkStatus();
       }
-      if (!entry->registrations.empty()) return OkStatus();
     }
     if (again) return Unknown();  // the region was replaced by another one meanwhile
     RDMA_RETURN_IF_ERROR(RegisterLate(start));
@@ -211,7 +122,7 @@ Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnds*
 }
 
 Status RegisteredMemory::Describe(uint64_t key, RegionRecord* record,
-                                  Registrations* registrations) {
+                                  std::shared_ptr<Registration>* registration) {
   const Status none(Code::kInternal, "sharing a region that does not exist");
   uintptr_t start = 0;
   {
@@ -225,11 +136,13 @@ Status RegisteredMemory::Describe(uint64_t key, RegionRecord* record,
   const auto found = addresses_.find(key);
   if (found == addresses_.end()) return none;
   const Entry& entry = by_address_.at(found->second);
-  if (entry.registrations.empty()) return none;
+  if (entry.registration == nullptr) return none;
   record->key = key;
   record->length = entry.region->length();
   record->writable = entry.region->access() == Access::kRemoteReadWrite ? 1 : 0;
-  *registrations = entry.registrations;
+  record->address = entry.registration->iova();
+  record->rkey = entry.registration->rkey();
+  *registration = entry.registration;
   return OkStatus();
 }
 

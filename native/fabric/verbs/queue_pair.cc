@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "base/random.h"
@@ -94,26 +93,24 @@ Status QueuePair::ToInit() {
   return error == 0 ? OkStatus() : VerbError(error, "ibv_modify_qp to INIT", adapter_->Name());
 }
 
-Status QueuePair::Connect(const ChannelAddress& peer, size_t index) {
-  const ChannelAddress::QueuePair& pair = peer.queue_pairs[index];
-  const ChannelAddress::Port& target = peer.ports[pair.port];
+Status QueuePair::Connect(const ChannelAddress& peer) {
   const Port& port = adapter_->port();
   const VerbsSettings& settings = adapter_->settings();
   signal_bytes_ = peer.ring_size / 8;
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
-  attributes.path_mtu = static_cast<ibv_mtu>(std::min<uint32_t>(port.mtu, target.mtu));
-  attributes.dest_qp_num = pair.number;
-  attributes.rq_psn = pair.first_psn;
+  attributes.path_mtu = static_cast<ibv_mtu>(std::min<uint32_t>(port.mtu, peer.mtu));
+  attributes.dest_qp_num = peer.number;
+  attributes.rq_psn = peer.first_psn;
   attributes.max_dest_rd_atomic =
       static_cast<uint8_t>(std::min(port.attributes.max_qp_rd_atom, 255));
   attributes.min_rnr_timer = kMinRnrTimer;
   attributes.ah_attr.port_num = port.number;
   attributes.ah_attr.sl = static_cast<uint8_t>(settings.service_level);
-  attributes.ah_attr.dlid = target.lid;
+  attributes.ah_attr.dlid = peer.lid;
   attributes.ah_attr.is_global = port.ethernet ? 1 : 0;
   if (port.ethernet) {
-    std::memcpy(attributes.ah_attr.grh.dgid.raw, target.gid.data(), target.gid.size());
+    std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
     attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(port.gid.index);
     attributes.ah_attr.grh.hop_limit = kHopLimit;
     attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
@@ -130,22 +127,12 @@ Status QueuePair::Connect(const ChannelAddress& peer, size_t index) {
   attributes.rnr_retry = kRnrRetryForEver;
   attributes.sq_psn = first_psn_;
   attributes.max_rd_atomic = static_cast<uint8_t>(
-      std::clamp<uint32_t>(target.read_depth, 1, std::max(port.attributes.max_qp_init_rd_atom, 1)));
+      std::clamp<uint32_t>(peer.read_depth, 1, std::max(port.attributes.max_qp_init_rd_atom, 1)));
   error =
       adapter_->library().modify_qp(pair_, &attributes,
                                     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                         IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
   return error == 0 ? OkStatus() : VerbError(error, "ibv_modify_qp to RTS", adapter_->Name());
-}
-
-bool QueuePair::MayLeave(const Work& work,
-                         const std::array<uint32_t, kMaxQueuePairs>& ended) const {
-  if (work.kind != Work::Kind::kBatch) return true;
-  for (int i = 0; i < kMaxQueuePairs; ++i) {
-    // The counters wrap around.
-    if (static_cast<int32_t>(work.after[i] - ended[i]) > 0) return false;
-  }
-  return true;
 }
 
 bool QueuePair::WantsSignal(const Work& work) {
@@ -180,15 +167,14 @@ void QueuePair::Fill(const Work& work, ibv_send_wr* request, ibv_sge* element) c
   if (inlined) request->send_flags |= IBV_SEND_INLINE;
 }
 
-Status QueuePair::Pump(const std::array<uint32_t, kMaxQueuePairs>& ended) {
+Status QueuePair::Pump() {
   while (!waiting_.empty() && !broken_) {
     ibv_send_wr requests[kChain];
     ibv_sge elements[kChain];
     int count = 0;
     Adapter::Traffic moved;
     bool last_unsignaled = false;  // the last piece of a transfer was posted unsignaled
-    while (count < kChain && !waiting_.empty() && posted_.size() < depth_ &&
-           MayLeave(waiting_.front(), ended)) {
+    while (count < kChain && !waiting_.empty() && posted_.size() < depth_) {
       const Work& work = waiting_.front();
       (work.kind == Work::Kind::kRead ? moved.read : moved.written) += work.length;
       Fill(work, &requests[count], &elements[count]);
@@ -246,20 +232,10 @@ Status QueuePair::Replenish() {
   return OkStatus();
 }
 
-std::vector<Work> QueuePair::TakePosted() {
-  std::vector<Work> taken;
-  for (const Posted& posted : std::exchange(posted_, {})) taken.push_back(posted.work);
-  return taken;
-}
-
-std::vector<Work> QueuePair::TakeWaiting() {
-  const std::deque<Work> waiting = std::exchange(waiting_, {});
-  waiting_credits_ = 0;
-  return {waiting.begin(), waiting.end()};
-}
-
 void QueuePair::Break() {
   if (std::exchange(broken_, true)) return;
+  waiting_.clear();
+  waiting_credits_ = 0;
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
   const int error = adapter_->library().modify_qp(pair_, &attributes, IBV_QP_STATE);

@@ -1,11 +1,9 @@
 // One reliable connection: its queued and posted work requests, and the order in which they end.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <string>
-#include <vector>
 
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/memory.h"
@@ -18,7 +16,7 @@ namespace rdma_transport::fabric::verbs {
 struct Work {
   enum class Kind : uint8_t { kWrite, kRead, kBatch, kCredit, kBind };
   Kind kind = Kind::kWrite;
-  bool last = false;      // the last of its transfer on this queue pair; its end is reported
+  bool last = false;      // the last of its transfer; its end is reported
   bool signaled = false;  // request a completion soon
   uint32_t length = 0;
   LocalEnd local_end;
@@ -26,17 +24,10 @@ struct Work {
   uint32_t immediate = 0;
   const char* local = nullptr;
   uint64_t remote = 0;
-  uint64_t region = 0;             // kWrite, kRead: key of the peer's region
-  uint64_t offset = 0;             // kWrite, kRead: in the region
   uint64_t cookie = 0;             // kWrite, kRead
-  uint64_t share = 0;              // kWrite, kRead, if `last`: bytes that have then ended in a lane
   uint64_t end = 0;                // kBatch: position behind it, see Batch
   uint64_t number = 0;             // kBatch: number of its last notification
   const Window* window = nullptr;  // kBind
-  bool consumes_receive() const { return kind == Kind::kBatch || kind == Kind::kCredit; }
-  // kBatch: the number of transfers that must have ended on each queue pair before it may be
-  // posted.
-  std::array<uint32_t, kMaxQueuePairs> after = {};
 };
 
 // "a write of 4096 bytes"
@@ -45,49 +36,25 @@ std::string NameOf(const Work& work);
 // Thread-compatible; guarded by the channel's lock.
 class QueuePair {
  public:
-  // The wr_id of each completion has `tag` in its upper half. A queue pair with the tag of an
-  // earlier one continues its `sequence`, so that completions of that one are not mistaken for its
-  // own.
-  QueuePair(Adapter* adapter, uint32_t tag, uint64_t sequence = 0)
-      : adapter_(adapter), tag_(tag), sequence_(sequence) {}
+  // The wr_id of each completion has `tag` in its upper half.
+  QueuePair(Adapter* adapter, uint32_t tag) : adapter_(adapter), tag_(tag) {}
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
-  // Of a port that is not known yet: takes the place of a queue pair that may be created later, and
-  // counts as broken.
-  void Reserve(int receives) {
-    broken_ = true;
-    receives_ = receives;
-  }
   // Creates the queue pair with room for `receives`. Replenish() posts them.
   Status Create(int depth, int receives);
-  // Connects to the peer's queue pair with this index. It may take a second. Meanwhile, other
-  // threads may call what does not post.
-  Status Connect(const ChannelAddress& peer, size_t index);
-  uint32_t tag() const { return tag_; }
-  Adapter* adapter() const { return adapter_; }
-  // Returns the index of its port.
-  size_t port() const { return adapter_->index(); }
-  uint64_t sequence() const { return sequence_; }
-  // Whether it may carry shares of large transfers.
-  bool takes_shares() const { return takes_shares_; }
-  void set_takes_shares(bool takes) { takes_shares_ = takes; }
-  uint32_t number() const { return pair_ == nullptr ? 0 : pair_->qp_num; }
+  // Connects to the peer's queue pair. Over RoCE it may take a second.
+  Status Connect(const ChannelAddress& peer);
+  uint32_t number() const { return pair_->qp_num; }
   uint32_t first_psn() const { return first_psn_; }
 
   void Push(const Work& work) {
     waiting_.push_back(work);
     if (work.kind == Work::Kind::kCredit) ++waiting_credits_;
   }
-  // Pushes in front of all that waits.
-  void PushFirst(const Work& work) {
-    waiting_.push_front(work);
-    if (work.kind == Work::Kind::kCredit) ++waiting_credits_;
-  }
-  // Posts, in order, all work requests that may be posted; none if it is broken. `ended` counts the
-  // transfers that have ended on each queue pair of the channel.
-  Status Pump(const std::array<uint32_t, kMaxQueuePairs>& ended);
+  // Posts, in order, all work requests for which there is room; none if it is broken.
+  Status Pump();
   bool HasWaiting() const { return !waiting_.empty(); }
   int waiting_credits() const { return waiting_credits_; }
   // Returns whether a completion will arrive even if nothing more is pushed.
@@ -103,17 +70,10 @@ class QueuePair {
 
   // A receive was consumed. Replenish() posts consumed receives again.
   void OnReceive() { --receives_posted_; }
-  // Whether it has room for receives.
-  bool receives() const { return receives_ > 0; }
   Status Replenish();
 
-  // Makes all operations of both sides fail and flushes those that are posted. What waits stays;
-  // nothing more is posted.
+  // Makes all operations of both sides fail, flushes those that are posted, and drops what waits.
   void Break();
-  bool broken() const { return broken_; }
-  // Removes and returns the work requests that have not ended: those posted, and those not yet.
-  std::vector<Work> TakePosted();
-  std::vector<Work> TakeWaiting();
   // Returns whether all posted work was flushed.
   bool Drained() const { return posted_.empty() && receives_posted_ == 0; }
 
@@ -127,7 +87,6 @@ class QueuePair {
   };
 
   Status ToInit();
-  bool MayLeave(const Work& work, const std::array<uint32_t, kMaxQueuePairs>& ended) const;
   bool WantsSignal(const Work& work);
   void Fill(const Work& work, ibv_send_wr* request, ibv_sge* element) const;
 
@@ -142,8 +101,7 @@ class QueuePair {
   bool broken_ = false;
   int receives_ = 0;
   int receives_posted_ = 0;
-  uint64_t sequence_;
-  bool takes_shares_ = false;
+  uint64_t sequence_ = 0;
   uint32_t unsignalled_ = 0;
   uint64_t unsignalled_bytes_ = 0;
   uint64_t signal_bytes_ = 0;

@@ -10,9 +10,8 @@ namespace {
 uint64_t RoundUp(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 // Both ends rely on this: the receiver returns a credit after consuming this many bytes. A credit
-// thus covers a quarter of the receives, or of a ring of up to 8 MiB, so at most 8 credits are in
-// flight; with the largest ring, 64 MiB, at most 36.
-uint64_t CreditBytes(uint64_t ring) { return std::min(ring / 4, kMaxUnits / 2 * kUnit); }
+// thus covers a quarter of the receives or of the ring, so at most 8 credits are in flight.
+uint64_t CreditBytes(uint64_t ring) { return ring / 4; }
 
 }  // namespace
 
@@ -20,17 +19,6 @@ void RingWriter::Attach(char* mirror, uint64_t size, uint32_t most_batches) {
   mirror_ = mirror;
   size_ = size;
   most_batches_ = most_batches;
-}
-
-// Positions go on at the beginning of the new ring. Both ends treat what they skip as consumed, so
-// credits stay right.
-void RingWriter::Move(char* mirror, uint64_t size) {
-  mirror_ = mirror;
-  size_ = size;
-  moved_ = true;
-  begin_ = RoundUp(tail_, size);
-  granted_ += begin_ - tail_;
-  tail_ = begin_;
 }
 
 RingWriter::Room RingWriter::Append(RecordKind kind, const iovec* parts, int count, size_t length) {
@@ -86,7 +74,6 @@ bool RingWriter::Close(Batch* batch) {
   Immediate immediate;
   immediate.wrapped = wrapped_;
   immediate.units = static_cast<uint32_t>(batch->length / kUnit);
-  immediate.batches = std::exchange(moved_, false) ? 1 : 0;
   batch->immediate = immediate.Encode();
   ++batches_sent_;
   open_ = false;
@@ -106,14 +93,6 @@ void RingReader::Attach(const char* ring, uint64_t size, uint32_t most_batches) 
   ring_ = ring;
   size_ = size;
   most_batches_ = most_batches;
-}
-
-void RingReader::Move(const char* ring, uint64_t size) {
-  const uint64_t skipped = RoundUp(head_, size) - head_;
-  ring_ = ring;
-  size_ = size;
-  head_ += skipped;
-  credited_ += skipped;
 }
 
 Status RingReader::Begin(const Immediate& batch) {

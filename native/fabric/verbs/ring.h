@@ -33,17 +33,8 @@ class RingWriter {
   // `mirror` has `size` bytes and is the source of all writes.
   void Attach(char* mirror, uint64_t size, uint32_t most_batches);
 
-  // The next batch begins a ring of this size, which is larger, from another mirror. Call it while
-  // no batch is open, and keep the old mirror until Moved() returns true.
-  void Move(char* mirror, uint64_t size);
-  // Returns whether the first batch in the new ring was written, and thus all before it.
-  bool Moved() const { return written_ > begin_; }
-
-  // Returns the length of the longest record that fits into a ring of this size at any position.
-  static size_t LargestRecordOf(uint64_t size) {
-    return std::min(size / 8 * 3, kMaxUnits * kUnit) - 2 * kUnit;
-  }
-  size_t LargestRecord() const { return LargestRecordOf(size_); }
+  // Returns the length of the longest record that fits at any position.
+  size_t LargestRecord() const { return std::min(size_ / 8 * 3, kMaxUnits * kUnit) - 2 * kUnit; }
 
   enum class Room { kTaken, kFull, kCloseFirst };
   // Adds a record to the open batch, or to a new one. Adds nothing and returns kFull until credits
@@ -62,22 +53,18 @@ class RingWriter {
   void OnWritten(uint64_t end) { written_ = end; }
   bool AllWritten() const { return !open_ && written_ == tail_; }
   uint64_t size() const { return size_; }
-  // Returns the position behind all records; at most `end` of the batch of the last one.
-  uint64_t tail() const { return tail_; }
   // Returns the number of bytes that must not be overwritten yet.
   uint64_t Used() const { return tail_ - FirstUsed(); }
 
  private:
-  // Everything before it may be overwritten, or lies in an older ring.
-  uint64_t FirstUsed() const { return std::max(begin_, std::min(granted_, written_)); }
+  // Everything before it may be overwritten.
+  uint64_t FirstUsed() const { return std::min(granted_, written_); }
 
   char* mirror_ = nullptr;
   uint64_t size_ = 0;
   uint32_t most_batches_ = 0;
   bool open_ = false;
   bool wrapped_ = false;
-  bool moved_ = false;  // the next batch is the first one in its ring
-  uint64_t begin_ = 0;  // of this ring
   Batch batch_;
   uint64_t tail_ = 0;
   uint64_t granted_ = 0;
@@ -90,8 +77,6 @@ class RingWriter {
 class RingReader {
  public:
   void Attach(const char* ring, uint64_t size, uint32_t most_batches);
-  // The next batch is the first one in this larger ring.
-  void Move(const char* ring, uint64_t size);
 
   // Starts to read a batch that has arrived. Next() then returns its records until `*more` is
   // false. Both return DataLoss if the content is not valid.

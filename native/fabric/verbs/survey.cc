@@ -12,6 +12,7 @@
 #include "fabric/host/dynamic_library.h"
 #include "fabric/verbs/memlock.h"
 #include "fabric/verbs/ports.h"
+#include "fabric/verbs/wire.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
@@ -73,11 +74,12 @@ std::string Describe(const PortCandidate& port, const PortChoice* chosen,
 }
 
 // `ports`: how many are used.
-std::string Memlock(const VerbsSettings& settings, size_t ports) {
+std::string Memlock(size_t ports) {
   const uint64_t limit = MemlockLimit();
   return Json('{')
       .Field("limit", limit == kNoMemlockLimit ? "null" : std::to_string(limit))
-      .Count("begin", std::max(ports, size_t{1}) * MemoryToBeginWith(settings.ring))
+      .Count("begin", std::max(ports, size_t{1}) * MemoryToBeginWith(kRing))
+      .Count("ring", kRing)
       .Text("help", MemlockHelp())
       .End();
 }
@@ -115,7 +117,7 @@ std::string SurveyJson() {
       .Field("ports", described.End())
       .Field("left_out", reasons.End())
       .Text("error", status.message())
-      .Field("memlock", Memlock(settings.verbs, choices.size()))
+      .Field("memlock", Memlock(choices.size()))
       .End();
 }
 

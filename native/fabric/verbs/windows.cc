@@ -45,52 +45,21 @@ void Window::FillBind(ibv_send_wr* request) const {
                                 static_cast<unsigned>(memory_->window_access())};
 }
 
-Status Windows::Make(uint64_t key, const Registrations& memory) {
-  std::vector<std::unique_ptr<Window>> made(memory.size());
-  for (size_t i = 0; i < memory.size(); ++i) {
-    if (memory[i] == nullptr || memory[i]->window_access() == 0) continue;
-    RDMA_RETURN_IF_ERROR(Window::Create(memory[i], &made[i]));
-  }
-  windows_[key] = std::move(made);
-  return OkStatus();
+Status Windows::Make(uint64_t key, const std::shared_ptr<Registration>& memory) {
+  if (memory->window_access() == 0) return OkStatus();
+  return Window::Create(memory, &windows_[key]);
 }
 
-void Windows::Rearrange(uint64_t key, const std::vector<size_t>& indexes) {
-  std::vector<std::unique_ptr<Window>> kept;
-  std::vector<std::unique_ptr<Window>>& windows = windows_[key];
-  for (const size_t index : indexes) {
-    kept.push_back(index < windows.size() ? std::move(windows[index]) : nullptr);
-  }
-  windows = std::move(kept);
-}
-
-Status Windows::MakeOne(uint64_t key, size_t index, size_t count,
-                        const std::shared_ptr<Registration>& memory) {
-  if (memory == nullptr || memory->window_access() == 0) return OkStatus();
-  std::vector<std::unique_ptr<Window>>& windows = windows_[key];
-  windows.resize(count);
-  return Window::Create(memory, &windows[index]);
-}
-
-void Windows::DropAll(size_t index) {
-  for (auto& [key, windows] : windows_) {
-    if (index < windows.size()) windows[index].reset();
-  }
-}
-
-Window* Windows::Of(uint64_t key, size_t index) const {
-  const auto windows = windows_.find(key);
-  if (windows == windows_.end() || index >= windows->second.size()) return nullptr;
-  return windows->second[index].get();
+Window* Windows::Of(uint64_t key) const {
+  const auto found = windows_.find(key);
+  return found == windows_.end() ? nullptr : found->second.get();
 }
 
 void Windows::Revoke(uint64_t key) {
   const auto found = windows_.find(key);
   if (found == windows_.end()) return;
-  for (auto& window : found->second) {
-    const auto binding = binding_.find(window.get());
-    if (window != nullptr && binding != binding_.end()) binding->second = std::move(window);
-  }
+  const auto binding = binding_.find(found->second.get());
+  if (binding != binding_.end()) binding->second = std::move(found->second);
   windows_.erase(found);
 }
 

@@ -9,11 +9,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "base/status.h"
 #include "fabric/verbs/adapter.h"
-#include "fabric/verbs/memory.h"
 
 namespace rdma_transport::fabric::verbs {
 
@@ -40,22 +38,15 @@ class Window {
   const uint32_t rkey_;
 };
 
-// All windows of a channel. Thread-compatible; guarded by the channel's lock.
+// All windows of a channel, by the key of their region. Thread-compatible; guarded by the channel's
+// lock.
 class Windows {
  public:
-  // Creates windows for region `key`, one per registration that is accessible only through windows.
-  // They must then be bound.
-  Status Make(uint64_t key, const Registrations& memory);
-  // Gives the windows of region `key` the order of these indexes, and drops the others.
-  void Rearrange(uint64_t key, const std::vector<size_t>& indexes);
-  // Returns the window of the registration with this index, or null if there is none.
-  Window* Of(uint64_t key, size_t index) const;
-  // Creates the window of the registration with this index for region `key`, if it is accessible
-  // only through windows. `count`: of the region's registrations.
-  Status MakeOne(uint64_t key, size_t index, size_t count,
-                 const std::shared_ptr<Registration>& memory);
-  // Destroys the windows of all registrations with this index. No request may refer to them.
-  void DropAll(size_t index);
+  // Creates the window of a region, which must then be bound, if the region is accessible only
+  // through windows.
+  Status Make(uint64_t key, const std::shared_ptr<Registration>& memory);
+  // Returns the window of a region, or null if there is none.
+  Window* Of(uint64_t key) const;
   // OnBinding(): the binding request was pushed and refers to `window`. OnBound(): the request has
   // ended.
   void OnBinding(const Window* window) { binding_[window] = nullptr; }
@@ -68,7 +59,7 @@ class Windows {
   void Clear();
 
  private:
-  std::map<uint64_t, std::vector<std::unique_ptr<Window>>> windows_;  // by key
+  std::map<uint64_t, std::unique_ptr<Window>> windows_;  // by key
   // Windows that a request refers to. Those that are revoked meanwhile are owned here.
   std::map<const Window*, std::unique_ptr<Window>> binding_;
 };

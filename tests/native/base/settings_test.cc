@@ -60,9 +60,8 @@ TEST(Settings, TheDefaultsOfVerbsLeaveTheChoiceToThePort) {
   EXPECT_EQ(verbs.service_level, 0);
   EXPECT_EQ(verbs.traffic_class, 0);
   EXPECT_EQ(verbs.pkey, -1);
-  EXPECT_EQ(verbs.retry_timeout, 67 * kMillisecond);
+  EXPECT_EQ(verbs.retry_timeout, 537 * kMillisecond);
   EXPECT_EQ(verbs.retries, 6);
-  EXPECT_EQ(verbs.queue_pairs, 1);
   EXPECT_EQ(verbs.queue_depth, 256);
   EXPECT_EQ(verbs.chunk, 0u);
   EXPECT_EQ(verbs.ring, uint64_t{1} << 20);
@@ -78,9 +77,8 @@ TEST(Settings, WhatVerbsTake) {
        "RDMA_TRANSPORT_GID_INDEX=3", "RDMA_TRANSPORT_MTU=4096", "RDMA_TRANSPORT_SERVICE_LEVEL=15",
        "RDMA_TRANSPORT_TRAFFIC_CLASS=106", "RDMA_TRANSPORT_PKEY=0x8001",
        "RDMA_TRANSPORT_RETRY_TIMEOUT=8796s", "RDMA_TRANSPORT_RETRIES=0",
-       "RDMA_TRANSPORT_QUEUE_PAIRS=8", "RDMA_TRANSPORT_QUEUE_DEPTH=16", "RDMA_TRANSPORT_CHUNK=4KiB",
-       "RDMA_TRANSPORT_RING=64MiB", "RDMA_TRANSPORT_RELAXED_ORDERING=off",
-       "RDMA_TRANSPORT_ISOLATION=peer"},
+       "RDMA_TRANSPORT_QUEUE_DEPTH=16", "RDMA_TRANSPORT_CHUNK=4KiB", "RDMA_TRANSPORT_RING=64MiB",
+       "RDMA_TRANSPORT_RELAXED_ORDERING=off", "RDMA_TRANSPORT_ISOLATION=peer"},
       &settings, &warnings);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_TRUE(warnings.empty());
@@ -94,7 +92,6 @@ TEST(Settings, WhatVerbsTake) {
   EXPECT_EQ(verbs.pkey, 1) << "the bit of full membership does not count";
   EXPECT_EQ(verbs.retry_timeout, 8796 * kSecond);
   EXPECT_EQ(verbs.retries, 0);
-  EXPECT_EQ(verbs.queue_pairs, 8);
   EXPECT_EQ(verbs.queue_depth, 16);
   EXPECT_EQ(verbs.chunk, 4096u);
   EXPECT_EQ(verbs.ring, uint64_t{64} << 20);
@@ -145,7 +142,6 @@ TEST(Settings, WhatVerbsDoNotTake) {
       {"RDMA_TRANSPORT_RETRY_TIMEOUT=3h", "with its unit"},
       {"RDMA_TRANSPORT_RETRY_TIMEOUT=8797s", "a duration from 8us to 8796s"},
       {"RDMA_TRANSPORT_RETRIES=8", "an integer from 0 to 7"},
-      {"RDMA_TRANSPORT_QUEUE_PAIRS=0", "an integer from 1 to 8"},
       {"RDMA_TRANSPORT_QUEUE_DEPTH=8", "an integer from 16 to 4096"},
       {"RDMA_TRANSPORT_QUEUE_DEPTH=99999999999999999999", "an integer from 16 to 4096"},
       {"RDMA_TRANSPORT_CHUNK=4095", "a size at least 4KiB, nor auto"},

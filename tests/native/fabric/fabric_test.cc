@@ -103,12 +103,7 @@ std::vector<Variant> Variants() {
   if (!testing::OnVerbs()) return variants;
   variants.push_back({"SmallQueues", [](Settings* settings) {
                         settings->verbs.queue_depth = 16;
-                        settings->verbs.ring = 256 << 10;
                         settings->verbs.chunk = 4096;
-                      }});
-  variants.push_back({"ThreeQueuePairs", [](Settings* settings) {
-                        settings->verbs.queue_pairs = 3;
-                        settings->verbs.chunk = 100'000;
                       }});
   return variants;
 }

@@ -4,9 +4,12 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "device_pair.h"
+#include "fabric/verbs/device.h"
 #include "fake_ibverbs/control.h"
 #include "messages.h"
 
@@ -66,9 +69,16 @@ inline Settings OnFake() {
   settings.verbs.library = FAKE_IBVERBS_LIBRARY;
   settings.verbs.ports = 8;
   settings.verbs.queue_depth = 16;
-  settings.verbs.ring = 256 << 10;
   settings.verbs.chunk = 4096;
   return settings;
+}
+
+// Opens the preferred port alone.
+inline Status OpenPlain(const Settings& settings, std::unique_ptr<fabric::Device>* device) {
+  std::vector<std::unique_ptr<fabric::Device>> ports;
+  RDMA_RETURN_IF_ERROR(fabric::verbs::VerbsDevice::OpenPorts(settings, &ports));
+  *device = std::move(ports.front());
+  return OkStatus();
 }
 
 class VerbsPairTest : public DevicePairTest {

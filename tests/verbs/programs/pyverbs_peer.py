@@ -23,16 +23,14 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-# An address: one FIXED, its ports, its queue pairs, and a token.
-FIXED = struct.Struct("<QQIHHI4x")
-PORT = struct.Struct("<QIIIHBBBBB5x16s")
-PAIR = struct.Struct("<III")
+# An address: one ADDRESS and a token.
+ADDRESS = struct.Struct("<QQIIIIIIHBBB3x16s")
 RECORD = struct.Struct("<II")
-REGION = struct.Struct("<QQII")
-END = struct.Struct("<QII")  # of a region, for all queue pairs
+REGION = struct.Struct("<QQQII")
 TOKEN = struct.Struct("<4sQQ?")  # of rdma_transport.fabric, in a notification
-NOTIFICATION, ANNOUNCEMENT, HELLO, ACCEPT, CONNECTED = 1, 2, 4, 5, 14
-RING, RECEIVES, UNIT = 1 << 18, 64, 64
+NOTIFICATION, ANNOUNCEMENT, HELLO, ACCEPT, CONNECTED = 1, 3, 5, 6, 7
+ROCE_V2 = 2
+RING, RECEIVES, UNIT = 1 << 16, 64, 64
 LENGTH = 1 << 20
 SECONDS = 60
 
@@ -75,17 +73,15 @@ class Peer:
         index = self.gid_index(address)
         ours = self.context.query_gid(1, index)
         ours_gid = bytes.fromhex(str(ours).replace(":", ""))
-        ring = (self.ring.buf, self.ring.rkey)
         mine = (
-            FIXED.pack(RING, RING, RECEIVES, 1, 1, 1)
-            + PORT.pack(*ring, e.IBV_MTU_1024, 1, 0, 1, 1, 0, 120, 1, ours_gid)
-            + PAIR.pack(self.qp.qp_num, self.psn, 0)
+            ADDRESS.pack(
+                *(self.ring.buf, RING, self.ring.rkey, RECEIVES, self.qp.qp_num, self.psn),
+                *(e.IBV_MTU_1024, 1, 0, 1, ROCE_V2, 0, ours_gid),
+            )
             + self.token
         )
         theirs = verbs_part(wait_for(folder / "ours"))
-        self.peer_size, _, _, ports, _, _ = FIXED.unpack_from(theirs)
-        self.peer_ring, self.peer_rkey, *_, gid = PORT.unpack_from(theirs, FIXED.size)
-        number, psn, _ = PAIR.unpack_from(theirs, FIXED.size + ports * PORT.size)
+        self.peer_ring, _, self.peer_rkey, _, number, psn, *_, gid = ADDRESS.unpack_from(theirs)
         self.peer_token = theirs[-16:]
         attr.ah_attr = AHAttr(
             port_num=1,
@@ -150,8 +146,7 @@ class Peer:
                 self.post([(ACCEPT, self.greeting("accept"))])
                 self.greeted = True
             elif kind == ANNOUNCEMENT:
-                key, size, writable, _ = REGION.unpack_from(body)
-                address, rkey, _ = END.unpack_from(body, REGION.size)
+                key, size, address, rkey, writable = REGION.unpack(body)
                 self.regions[key] = (address, size, rkey, writable)
             elif kind == NOTIFICATION:
                 self.messages.append(body)
@@ -209,8 +204,7 @@ class Peer:
 
     def exchange(self) -> None:
         token = TOKEN.pack(b"rgn1", 7, LENGTH, True)
-        announcement = REGION.pack(7, LENGTH, 1, 1)
-        announcement += END.pack(self.memory.buf, self.memory.rkey, 1)
+        announcement = REGION.pack(7, LENGTH, self.memory.buf, self.memory.rkey, 1)
         while not self.greeted:
             self.poll()
         self.post([(ANNOUNCEMENT, announcement), (NOTIFICATION, token)])

@@ -1,4 +1,4 @@
-#include "fabric/verbs/slow_calls.h"
+#include "fabric/host/slow_calls.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace rdma_transport::fabric::verbs {
+namespace rdma_transport::fabric::host {
 namespace {
 
 TEST(SlowCalls, RunsInOrderWithoutTheCaller) {
@@ -44,4 +44,4 @@ TEST(SlowCalls, BeginsAgainAfterItHadNothingToDo) {
 }
 
 }  // namespace
-}  // namespace rdma_transport::fabric::verbs
+}  // namespace rdma_transport::fabric::host

@@ -1,11 +1,11 @@
-#include "fabric/verbs/slow_calls.h"
+#include "fabric/host/slow_calls.h"
 
 #include <system_error>
 #include <utility>
 
 #include "base/quiet_thread.h"
 
-namespace rdma_transport::fabric::verbs {
+namespace rdma_transport::fabric::host {
 
 void SlowCalls::Add(std::function<void()> call) {
   std::unique_lock<std::mutex> lock(mu_);
@@ -44,4 +44,4 @@ void SlowCalls::Abandon() {
   if (thread_.joinable()) thread_.detach();
 }
 
-}  // namespace rdma_transport::fabric::verbs
+}  // namespace rdma_transport::fabric::host

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace rdma_transport::fabric::verbs {
+namespace rdma_transport::fabric::host {
 
 // Runs functions in order on a thread that exists while there are any, so that the thread that
 // polls need not wait. Soft-RoCE destroys a queue pair only after packets that an interface had not
@@ -38,4 +38,4 @@ class SlowCalls {
   std::thread thread_;  // used by Add(), Wait() and Abandon(); has ended if `running_` is false
 };
 
-}  // namespace rdma_transport::fabric::verbs
+}  // namespace rdma_transport::fabric::host
