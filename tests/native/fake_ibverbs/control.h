@@ -43,6 +43,10 @@
 //   network=N               only ports of one network reach each other. Default: 0
 //   active_width=N, active_speed=N   as in ibv_port_attr. Default: 2 and 32, 4 lanes of 25 Gb/s
 //   bandwidth=N             bytes per second that the port sends; 0: no limit. Default: 0
+//   place_late_us=N         the bytes of writes that arrive by the port are visible only after this
+//                           time, though they are acknowledged at once; earlier by the completion
+//                           of a receive, or for a read, on the same queue pair. Queue pairs and
+//                           ports are not ordered to each other. Default: 0
 //   lid=N                   Default: 0 on ethernet; 1, 2... on infiniband
 //   max_msg_sz=N            Default: 1 GiB
 //   pkeys=N,N               Default: 0xffff

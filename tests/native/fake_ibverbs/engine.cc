@@ -120,7 +120,7 @@ Nanos Fake::RunQueuePairs(std::unique_lock<std::mutex>* lock) {
       again = std::min(StepRequester(this, it->second, now), StepResponder(this, it->second));
       if (again > now) break;
     }
-    next = std::min(next, again);
+    next = std::min({next, again, PlaceDue(it->second, Now())});
     if (waiting.load() == 0) continue;
     unsettled |= wire.Flush();
     lock->unlock();

@@ -21,6 +21,11 @@ void CompleteReceive(Fake* fake, Qp* qp, ibv_wc_status status);
 Nanos StepRequester(Fake* fake, Qp* qp, Nanos now);
 Nanos StepResponder(Fake* fake, Qp* qp);
 
+// Makes the bytes of writes visible that are late enough, or all of them. PlaceDue() returns when
+// to be called again.
+Nanos PlaceDue(Qp* qp, Nanos now);
+void PlaceAll(Qp* qp);
+
 void OnRequest(Fake* fake, uint64_t link, const Frame& frame);
 void OnData(Fake* fake, uint64_t link, const Frame& frame, const char* payload);
 void OnReadData(Fake* fake, const Frame& frame, const char* payload);

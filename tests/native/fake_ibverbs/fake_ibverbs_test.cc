@@ -611,5 +611,77 @@ TEST_F(FakeIbverbsTest, ManyThreadsAtOnce) {
   EXPECT_EQ(Stats().writes_with_imm, kThreads * kRounds);
 }
 
+// Whether the write of the first 100 bytes is visible at `b`.
+bool Sees(const End& b, char last) { return b.memory[99] == last; }
+
+TEST_F(FakeIbverbsTest, AWriteIsVisibleBehindAReceiveOfItsOwnQueuePairOnly) {
+  ASSERT_EQ(V().fake_ibverbs_set("place_late_us", "1000000000"), 0);
+  const std::pair<End&, End&> first = Pair();
+  const std::pair<End&, End&> second = Pair();
+  End& a = first.first;
+  End& b = first.second;
+  End& other = second.first;
+  End& peer = second.second;
+  const auto write = [&](char last) {
+    a.memory[99] = last;
+    ASSERT_EQ(a.Send(IBV_WR_RDMA_WRITE, {a.Piece(0, 100)}, b.Address()), 0);
+    ExpectDone(a.Wait(), 1, IBV_WC_RDMA_WRITE);
+    EXPECT_FALSE(Sees(b, last));
+  };
+  write(1);
+  // Neither messages of another queue pair nor reads by it say anything.
+  ASSERT_EQ(peer.Receive(), 0);
+  ASSERT_EQ(other.Send(IBV_WR_RDMA_WRITE_WITH_IMM, {}, peer.Address()), 0);
+  ExpectDone(peer.Wait(), 2, IBV_WC_RECV_RDMA_WITH_IMM);
+  ExpectDone(other.Wait(), 1, IBV_WC_RDMA_WRITE);
+  ASSERT_EQ(other.Send(IBV_WR_RDMA_READ, {other.Piece(0, 8)}, peer.Address()), 0);
+  ExpectDone(other.Wait(), 1, IBV_WC_RDMA_READ);
+  EXPECT_FALSE(Sees(b, 1));
+
+  ASSERT_EQ(b.Receive(), 0);
+  ASSERT_EQ(a.Send(IBV_WR_RDMA_WRITE_WITH_IMM, {}, b.Address()), 0);
+  ExpectDone(b.Wait(), 2, IBV_WC_RECV_RDMA_WITH_IMM);
+  ExpectDone(a.Wait(), 1, IBV_WC_RDMA_WRITE);
+  EXPECT_TRUE(Sees(b, 1));
+
+  write(2);
+  ASSERT_EQ(b.Receive({b.Piece(200, 8)}), 0);
+  ASSERT_EQ(a.Send(IBV_WR_SEND, {a.Piece(0, 8)}, b.Address()), 0);
+  ExpectDone(b.Wait(), 2, IBV_WC_RECV);
+  ExpectDone(a.Wait(), 1, IBV_WC_SEND);
+  EXPECT_TRUE(Sees(b, 2));
+
+  write(3);
+  ASSERT_EQ(a.Send(IBV_WR_RDMA_READ, {a.Piece(200, 8)}, b.Address()), 0);
+  ExpectDone(a.Wait(), 1, IBV_WC_RDMA_READ);
+  EXPECT_TRUE(Sees(b, 3));
+
+  // Nothing comes after the end of a queue pair or of a region.
+  write(4);
+  ASSERT_EQ(b.ToState(IBV_QPS_RESET), 0);
+  EXPECT_TRUE(Sees(b, 4));
+  other.memory[99] = 5;
+  ASSERT_EQ(other.Send(IBV_WR_RDMA_WRITE, {other.Piece(0, 100)}, peer.Address()), 0);
+  ExpectDone(other.Wait(), 1, IBV_WC_RDMA_WRITE);
+  EXPECT_FALSE(Sees(peer, 5));
+  ASSERT_EQ(V().ibv_dereg_mr(peer.mr), 0);
+  peer.mr = nullptr;
+  EXPECT_TRUE(Sees(peer, 5));
+}
+
+TEST_F(FakeIbverbsTest, LateBytesComeByThemselvesInTheEnd) {
+  ASSERT_EQ(V().fake_ibverbs_set("place_late_us", "20000"), 0);
+  const std::pair<End&, End&> ends = Pair();
+  End& a = ends.first;
+  End& b = ends.second;
+  a.memory[99] = 1;
+  ASSERT_EQ(a.Send(IBV_WR_RDMA_WRITE, {a.Piece(0, 100)}, b.Address()), 0);
+  ExpectDone(a.Wait(), 1, IBV_WC_RDMA_WRITE);
+  EXPECT_TRUE(Eventually([&] {
+    const FakeIbverbsStats fence = Stats();  // takes the lock that the bytes are placed under
+    return fence.qps != 0 && Sees(b, 1);
+  }));
+}
+
 }  // namespace
 }  // namespace fake_ibverbs::testing

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "engine.h"
 #include "fake.h"
 
 #undef ibv_reg_mr
@@ -291,6 +292,8 @@ int ibv_dereg_mr(ibv_mr* shown) {
   if (call.error != 0) return call.error;
   auto* mr = static_cast<Mr*>(shown);
   if (mr->windows != 0) return EBUSY;
+  // What the card has yet to write, it writes before the pages are let go.
+  for (const auto& [number, qp] : call.fake.qps) PlaceAll(qp);
   call.fake.by_lkey.erase(mr->lkey);
   call.fake.by_rkey.erase(mr->rkey);
   call.fake.stats.registered_bytes -= mr->length;

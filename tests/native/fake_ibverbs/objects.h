@@ -148,6 +148,13 @@ struct Responder {
   Frame request;
 };
 
+// Bytes of a write that the requester knows to be there, and the application does not see yet.
+struct Placement {
+  Nanos due = 0;
+  char* to = nullptr;
+  std::string bytes;
+};
+
 struct Qp : ibv_qp {
   // The card's state; ibv_qp::state is what the application last asked for.
   ibv_qp_state now = IBV_QPS_RESET;
@@ -163,6 +170,8 @@ struct Qp : ibv_qp {
   uint64_t receives_reclaimed = 0;
   Requester requester;
   Responder responder;
+  // In the order in which they came.
+  std::deque<Placement> placements;
   int64_t unacked_async_events = 0;
   // Windows bound to it.
   int windows = 0;

@@ -106,7 +106,9 @@ bool Merge(const Fake& fake, const Qp& qp, const ibv_qp_attr& in, int mask, ibv_
          out->timeout < 32 && out->retry_cnt < 8 && out->rnr_retry < 8;
 }
 
+// Nothing of the queue pair moves any more once it is reset or destroyed.
 void ClearQueues(Qp* qp) {
+  PlaceAll(qp);
   DropCompletions(qp->send_cq, qp->qp_num);
   DropCompletions(qp->recv_cq, qp->qp_num);
   qp->sends.clear();

@@ -1,4 +1,10 @@
 // What arrives from the peer's requester.
+//
+// An acknowledgement says that the responder has the message, not that its bytes are in memory: the
+// InfiniBand Architecture Specification (volume 1, Transaction Ordering) lets an application depend
+// on them only after the completion of a later receive on the same queue pair, or an operation
+// behind them there. So NCCL sends an immediate on each queue pair of a message (ncclIbMultiSend in
+// net_ib), and reads its own memory before a GPU looks at it (ncclIbIflush).
 
 #include <algorithm>
 #include <cstring>
@@ -124,9 +130,31 @@ bool ReceiveReady(Fake* fake, Qp* qp, uint64_t link, const Frame& frame) {
   return true;
 }
 
+void Place(const Fake& fake, Qp* qp, char* to, const char* bytes, uint64_t length) {
+  const PortConfig* port = fake.PortOf(qp->context, qp->attr.port_num);
+  const int64_t late = port == nullptr ? 0 : port->place_late_us;
+  if (late == 0 && qp->placements.empty()) {
+    std::memmove(to, bytes, length);
+  } else {
+    qp->placements.push_back({Now() + late * kMicrosecond, to, std::string(bytes, length)});
+  }
+}
+
 }  // namespace
 
+Nanos PlaceDue(Qp* qp, Nanos now) {
+  while (!qp->placements.empty() && qp->placements.front().due <= now) {
+    const Placement& first = qp->placements.front();
+    std::memcpy(first.to, first.bytes.data(), first.bytes.size());
+    qp->placements.pop_front();
+  }
+  return qp->placements.empty() ? kNever : qp->placements.front().due;
+}
+
+void PlaceAll(Qp* qp) { PlaceDue(qp, kNever); }
+
 void CompleteReceive(Fake* fake, Qp* qp, ibv_wc_status status) {
+  if (status == IBV_WC_SUCCESS) PlaceAll(qp);
   const ReceiveRequest receive = std::move(qp->receives.front());
   qp->receives.pop_front();
   const Frame& request = qp->responder.request;
@@ -174,6 +202,7 @@ void OnRequest(Fake* fake, uint64_t link, const Frame& frame) {
   responder.moved = 0;
   responder.request = frame;
   const ibv_wc_status status = CheckRequest(*fake, *qp, frame);
+  if (IsRead(frame)) PlaceAll(qp);
   if (status != IBV_WC_SUCCESS) {
     if (status == IBV_WC_REM_OP_ERR && ConsumesReceive(frame) && !qp->receives.empty()) {
       CompleteReceive(fake, qp, IBV_WC_LOC_QP_OP_ERR);
@@ -204,7 +233,7 @@ void OnData(Fake* fake, uint64_t link, const Frame& frame, const char* payload) 
     char* to = FindForPeer(*fake, *qp, request.rkey, request.remote_addr + frame.offset,
                            frame.payload, IBV_ACCESS_REMOTE_WRITE);
     if (to == nullptr) return Refuse(fake, qp, IBV_WC_REM_ACCESS_ERR);
-    std::memmove(to, payload, frame.payload);
+    Place(*fake, qp, to, payload, frame.payload);
   }
   responder.moved += frame.payload;
   if (responder.moved == request.length) FinishMessage(fake, qp);
