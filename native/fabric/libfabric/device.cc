@@ -39,29 +39,43 @@ Nanos BlindSleep(Nanos silence) {
   return std::clamp(silence / 64, kShortestBlindSleep, kLongestBlindSleep);
 }
 
-Status LibfabricDevice::Create(const Settings& settings, std::vector<Member>* members) {
+Status LibfabricDevice::OpenNics(const Settings& settings, std::vector<Rails>* providers) {
   std::shared_ptr<const Library> library;
   RDMA_RETURN_IF_ERROR(LoadLibrary(settings.libfabric.library, &library));
-  std::vector<Provider> providers;
-  RDMA_RETURN_IF_ERROR(FindProviders(*library, settings, &providers));
+  std::vector<Provider> found;
+  RDMA_RETURN_IF_ERROR(FindProviders(*library, settings, &found));
   Status refused;
-  for (const Provider& provider : providers) {
-    std::unique_ptr<LibfabricDevice> made(new LibfabricDevice);
-    const Status opened = made->Init(settings, provider, library);
-    if (opened.ok()) {
-      members->push_back({"libfabric/" + provider.name, std::move(made)});
-    } else if (refused.ok()) {
-      refused = opened;
+  for (const Provider& provider : found) {
+    Rails rails;
+    rails.name = "libfabric/" + provider.name;
+    for (const InfoPtr& nic : provider.nics) {
+      std::unique_ptr<LibfabricDevice> made(new LibfabricDevice);
+      const Status opened = made->Init(settings, provider.name, *nic, library);
+      if (opened.ok()) {
+        rails.nics.push_back(std::move(made));
+      } else if (refused.ok()) {
+        refused = opened;
+      }
     }
+    if (!rails.nics.empty()) providers->push_back(std::move(rails));
   }
-  if (members->empty()) return refused;
+  if (providers->empty()) return refused;
   if (!refused.ok()) Log(LogLevel::kWarning, "libfabric: " + refused.message());
   return OkStatus();
 }
 
-Status LibfabricDevice::Init(const Settings& settings, const Provider& provider,
-                             std::shared_ptr<const Library> library) {
-  RDMA_RETURN_IF_ERROR(Domain::Open(std::move(library), provider.info.get(), &domain_));
+Status LibfabricDevice::Create(const Settings& settings, std::vector<Member>* members) {
+  std::vector<Rails> providers;
+  RDMA_RETURN_IF_ERROR(OpenNics(settings, &providers));
+  for (Rails& rails : providers) {
+    members->push_back({std::move(rails.name), std::move(rails.nics.front())});
+  }
+  return OkStatus();
+}
+
+Status LibfabricDevice::Init(const Settings& settings, const std::string& provider,
+                             const fi_info& nic, std::shared_ptr<const Library> library) {
+  RDMA_RETURN_IF_ERROR(Domain::Open(std::move(library), &nic, &domain_));
   const Traits& traits = domain_->traits();
   const bool per_peer = traits.cheap_registration || settings.verbs.isolation == Isolation::kPeer;
   memory_ = std::make_unique<RegisteredMemory>(domain_.get(), per_peer);
@@ -70,8 +84,8 @@ Status LibfabricDevice::Init(const Settings& settings, const Provider& provider,
   frames_ =
       std::max(static_cast<uint32_t>(settings.verbs.ring / Domain::frame_bytes()), kMinFrames);
   peer_timeout_ = settings.peer_timeout;
-  const char* interface = provider.info->domain_attr->name;
-  description_ = "libfabric by " + provider.name + " on " +
+  const char* interface = nic.domain_attr->name;
+  description_ = "libfabric by " + provider + " on " +
                  (interface == nullptr ? "an unnamed interface" : interface) + " (" +
                  domain_->Text(domain_->name()) + ")";
   Frame frame;

@@ -24,6 +24,12 @@
 
 namespace rdma_transport::fabric::libfabric {
 
+// The devices of one provider.
+struct Rails {
+  std::string name;                           // "libfabric/efa"
+  std::vector<std::unique_ptr<Device>> nics;  // the preferred one first
+};
+
 // Returns how long the polling thread may sleep where nothing can wake it, after so long a silence:
 // a sixty-fourth of it, so that no answer is late by more, between 20 microseconds and a
 // millisecond.
@@ -32,7 +38,9 @@ Nanos BlindSleep(Nanos silence);
 // See Device for the contract.
 class LibfabricDevice final : public Device, private ChannelDevice {
  public:
-  // Opens a device for each provider that FindProviders() returns.
+  // Opens a device for each card, or interface, of each provider that FindProviders() returns; of
+  // several cards, those that can be opened.
+  static Status OpenNics(const Settings& settings, std::vector<Rails>* providers);
   static Status Create(const Settings& settings, std::vector<Member>* members);
   ~LibfabricDevice() override;
 
@@ -60,7 +68,7 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   };
 
   LibfabricDevice() = default;
-  Status Init(const Settings& settings, const Provider& provider,
+  Status Init(const Settings& settings, const std::string& provider, const fi_info& nic,
               std::shared_ptr<const Library> library);
 
   // ChannelDevice:

@@ -1,6 +1,7 @@
 #include "fabric/libfabric/providers.h"
 
 #include <netinet/in.h>
+#include <unistd.h>  // environ
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "fabric/host/device_list.h"
+#include "fabric/libfabric/nics.h"
 #include "fabric/libfabric/signals.h"
 #include "fabric/libfabric/socket_address.h"
 
@@ -119,6 +121,7 @@ enum Criterion {
   kByProvider,
   kByLayer,
   kByInterface,
+  kByDistance,
   kByLoopback,
   kByInternal,
   kByRoute,
@@ -135,6 +138,8 @@ const char* WhyNot(Criterion criterion, bool by_list) {
       return "the same provider is used without a layer above it";
     case kByInterface:
       return "it comes later in RDMA_TRANSPORT_LIBFABRIC_INTERFACE";
+    case kByDistance:
+      return "a card nearer to the processors of this task is used";
     case kByLoopback:
       return kOnlyThisHost;
     case kByInternal:
@@ -159,7 +164,7 @@ class Choice {
       : providers_(std::move(providers)), interfaces_(std::move(interfaces)), alone_(alone) {}
 
   // Returns nothing if this may be used, and sets its rank; otherwise the reason why not.
-  std::string Refuse(const fi_info& info, Rank* rank) const {
+  std::string Refuse(const fi_info& info, const Nic& nic, Rank* rank) const {
     const std::string interface = InterfaceOf(info);
     const int provider = RankOf(NameOf(info));
     const int place = interfaces_.Place(interface, 0);
@@ -172,12 +177,14 @@ class Choice {
       return "RDMA_TRANSPORT_LIBFABRIC_INTERFACE " +
              std::string(interfaces_.all_but ? "excludes it" : "does not name it");
     }
+    if (nic.down) return "its link is down";
     if (IsLinkLocal(info)) return "its address is link-local";
     const bool wanted = alone_ || InterfacesNamed();
     if (IsTcp(NameOf(info)) && IsLoopback(interface) && !wanted) return kOnlyThisHost;
     (*rank)[kByProvider] = provider;
     (*rank)[kByLayer] = IsLayered(info) ? 1 : 0;
     (*rank)[kByInterface] = place;
+    (*rank)[kByDistance] = nic.far ? 1 : 0;
     (*rank)[kByLoopback] = IsLoopback(interface) ? 1 : 0;
     (*rank)[kByInternal] = IsInternal(interface) ? 1 : 0;
     (*rank)[kByRoute] = interface == default_interface_ ? 0 : 1;
@@ -255,13 +262,14 @@ Status NothingFound(const LibfabricSettings& settings, bool excluded,
 
 struct Candidate {
   Rank rank;
+  Nic nic;
   const fi_info* info;
   size_t offer;  // index
 };
 
 // Adds what `list` has, but what comes twice only once.
-void Collect(const fi_info* list, const Choice& choice, std::vector<Offer>* offers,
-             std::vector<Candidate>* candidates) {
+void Collect(const fi_info* list, const Choice& choice, const std::string& pci_devices,
+             std::vector<Offer>* offers, std::vector<Candidate>* candidates) {
   for (const fi_info* info = list; info != nullptr; info = info->next) {
     if (IsDirect(*info)) continue;
     Offer offer;
@@ -276,16 +284,61 @@ void Collect(const fi_info* list, const Choice& choice, std::vector<Offer>* offe
     });
     if (known) continue;
     Rank rank = {};
-    offer.reason = choice.Refuse(*info, &rank);
-    if (offer.reason.empty()) candidates->push_back({rank, info, offers->size()});
+    const Nic nic = NicOf(*info, pci_devices);
+    offer.reason = choice.Refuse(*info, nic, &rank);
+    if (offer.reason.empty()) candidates->push_back({rank, nic, info, offers->size()});
     offers->push_back(std::move(offer));
   }
+}
+
+// What a task uses of the offers over TCP, or of the others.
+struct Used {
+  std::vector<const Candidate*> candidates;
+
+  // Why this one does not join those before it, or "".
+  std::string Refuse(const Candidate& candidate, bool by_list, bool several) const {
+    if (candidates.empty()) return "";
+    const Candidate& first = *candidates.front();
+    if (NameOf(*candidate.info) != NameOf(*first.info)) return WhyNot(kByProvider, by_list);
+    Rank rank = candidate.rank;
+    if (several) rank[kByInterface] = first.rank[kByInterface];
+    const auto differs = std::mismatch(first.rank.begin(), first.rank.end(), rank.begin()).first;
+    const bool known = std::any_of(candidates.begin(), candidates.end(), [&](const auto* other) {
+      return InterfaceOf(*other->info) == InterfaceOf(*candidate.info);
+    });
+    if (!several || known || differs != first.rank.end()) {
+      return WhyNot(static_cast<Criterion>(differs - first.rank.begin()), by_list);
+    }
+    return candidate.nic.speed == first.nic.speed ? "" : "cards of another speed are used";
+  }
+
+  // Puts those first that this task prefers, as far as the list has no preference: each task of a
+  // host begins with another one, and, of very many, uses others.
+  void Spread() {
+    const auto other = std::find_if(candidates.begin(), candidates.end(), [this](const auto* one) {
+      return one->rank != candidates.front()->rank;
+    });
+    const auto same = static_cast<uint64_t>(other - candidates.begin());
+    const uint64_t used = std::min<uint64_t>(same, kMaxNics) * LocalTask(environ);
+    std::rotate(candidates.begin(),
+                candidates.begin() + static_cast<int64_t>((used + used / same) % same), other);
+  }
+};
+
+InfoPtr Copied(const Library& library, const Candidate& candidate) {
+  InfoPtr info(library.dupinfo(candidate.info), {&library});
+  if (info != nullptr && NameOf(*info) == kEfa) {
+    // Otherwise it uses shared memory on a host, and then has no descriptor to sleep on.
+    info->caps = (info->caps & ~FI_LOCAL_COMM) | FI_REMOTE_COMM;
+  }
+  return info;
 }
 
 }  // namespace
 
 Status FindProviders(const Library& library, const Settings& all_settings,
-                     std::vector<Provider>* providers, std::vector<Offer>* offers) {
+                     std::vector<Provider>* providers, std::vector<Offer>* offers,
+                     const std::string& pci_devices) {
   const LibfabricSettings& settings = all_settings.libfabric;
   host::DeviceList by_provider;
   host::DeviceList by_interface;
@@ -301,32 +354,34 @@ Status FindProviders(const Library& library, const Settings& all_settings,
   std::vector<Offer> found;
   std::vector<Candidate> candidates;
   const InfoPtr all = Query(library);
-  Collect(all.get(), choice, &found, &candidates);
+  Collect(all.get(), choice, pci_devices, &found, &candidates);
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const auto& a, const auto& b) { return a.rank < b.rank; });
-  const Candidate* best[2] = {};  // over TCP, of others
+  Used over_tcp;
+  Used others;
+  std::vector<Used*> ranked;
   for (const Candidate& candidate : candidates) {
     Offer& offer = found[candidate.offer];
-    const Candidate*& used = best[IsTcp(offer.provider) ? 0 : 1];
-    if (used != nullptr) {
-      const auto differs =
-          std::mismatch(used->rank.begin(), used->rank.end(), candidate.rank.begin());
-      const auto criterion = static_cast<Criterion>(differs.first - used->rank.begin());
-      offer.reason = WhyNot(criterion, by_list);
-      continue;
-    }
+    const bool tcp = IsTcp(offer.provider);
+    Used& used = tcp ? over_tcp : others;
+    offer.reason = used.Refuse(candidate, by_list, /*several=*/!tcp);
+    if (!offer.reason.empty()) continue;
+    if (used.candidates.empty()) ranked.push_back(&used);
+    used.candidates.push_back(&candidate);
+  }
+  for (Used* used : ranked) {
+    used->Spread();
     Provider provider;
-    provider.name = offer.provider;
-    provider.info = InfoPtr(library.dupinfo(candidate.info), {&library});
-    if (provider.info == nullptr) continue;
-    if (provider.name == kEfa) {
-      // Otherwise it uses shared memory on a host, and then has no descriptor to sleep on.
-      provider.info->caps = (provider.info->caps & ~FI_LOCAL_COMM) | FI_REMOTE_COMM;
+    provider.name = found[used->candidates.front()->offer].provider;
+    for (const Candidate* candidate : used->candidates) {
+      Offer& offer = found[candidate->offer];
+      InfoPtr info = Copied(library, *candidate);
+      offer.chosen = info != nullptr && provider.nics.size() < kMaxNics;
+      offer.reason = offer.chosen ? choice.Why(*candidate->info, candidate->rank)
+                                  : "a task uses at most " + std::to_string(kMaxNics) + " cards";
+      if (offer.chosen) provider.nics.push_back(std::move(info));
     }
-    used = &candidate;
-    offer.chosen = true;
-    offer.reason = choice.Why(*candidate.info, candidate.rank);
-    providers->push_back(std::move(provider));
+    if (!provider.nics.empty()) providers->push_back(std::move(provider));
   }
   const Status result = providers->empty() ? NothingFound(settings, excluded, found) : OkStatus();
   if (offers != nullptr) *offers = std::move(found);

@@ -12,7 +12,7 @@
 namespace rdma_transport::fabric::libfabric {
 
 struct Provider {
-  InfoPtr info;
+  std::vector<InfoPtr> nics;  // or interfaces: the preferred one first; at least one
   // "tcp" for both names that releases of libfabric have for it, otherwise the provider's own.
   std::string name;
 };
@@ -28,13 +28,18 @@ struct Offer {
   std::string reason;  // why it is chosen, or why it is not
 };
 
-// Finds the providers that the settings allow, best first, each with its best interface: one over
-// TCP and one other at most. Without another interface, TCP uses the loopback interface only if it
-// is named, or if this fabric alone is: other hosts do not reach it. Returns NotFound if the
-// library offers none that is used by default and not left out; FailedPrecondition, with what there
-// is, if the settings name others; InvalidArgument if a setting is malformed. `offers`, unless it
-// is null, receives what there is. May take some milliseconds.
+constexpr char kPciDevices[] = "/sys/bus/pci/devices";
+
+// Finds the providers that the settings allow, best first: one over TCP with its best interface,
+// and one other at most, with its cards of one speed that are near this thread's processors, if any
+// is; tasks of one host begin with different ones. Without another interface, TCP uses the loopback
+// interface only if it is named, or if this fabric alone is: other hosts do not reach it. Returns
+// NotFound if the library offers none that is used by default and not left out; FailedPrecondition,
+// with what there is, if the settings name others; InvalidArgument if a setting is malformed.
+// `offers`, unless it is null, receives what there is. `pci_devices` is as for NicOf(). May take
+// some milliseconds.
 Status FindProviders(const Library& library, const Settings& settings,
-                     std::vector<Provider>* providers, std::vector<Offer>* offers = nullptr);
+                     std::vector<Provider>* providers, std::vector<Offer>* offers = nullptr,
+                     const std::string& pci_devices = kPciDevices);
 
 }  // namespace rdma_transport::fabric::libfabric

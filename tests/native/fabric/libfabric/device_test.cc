@@ -73,7 +73,7 @@ TEST_F(LibfabricDeviceTest, WhatAProviderDoesCountsAndNotWhatItSays) {
     std::vector<Provider> found;
     ASSERT_TRUE(FindProviders(*library, OnFaulty(), &found).ok());
     std::unique_ptr<Domain> domain;
-    const Status opened = Domain::Open(library, found[0].info.get(), &domain);
+    const Status opened = Domain::Open(library, found[0].nics[0].get(), &domain);
     ASSERT_TRUE(opened.ok()) << opened.message();
     EXPECT_EQ(domain->traits().remote_data, provider.remote_data) << provider.settings;
   }

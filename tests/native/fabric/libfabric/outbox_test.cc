@@ -27,7 +27,7 @@ class OutboxTest : public ::testing::Test {
     ASSERT_TRUE(LoadLibrary(settings.libfabric.library, &library_).ok());
     std::vector<Provider> providers;
     ASSERT_TRUE(FindProviders(*library_, settings, &providers).ok());
-    ASSERT_TRUE(Domain::Open(library_, providers[0].info.get(), &domain_).ok());
+    ASSERT_TRUE(Domain::Open(library_, providers[0].nics[0].get(), &domain_).ok());
     outbox_ = std::make_unique<Outbox>(domain_.get());
     outbox_->Attach(kFrames);
   }
