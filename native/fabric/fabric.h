@@ -173,9 +173,14 @@ constexpr size_t kMaxQueued = size_t{256} << 20;
 // that releases a buffer, reports an error, or proves that this process is alive.
 constexpr size_t kAlwaysQueued = 1024;
 
+// What a striped channel adds to a notification, at most.
+constexpr size_t kMaxStripeHeader = 256;
+
 // Returns ResourceExhausted unless a notification of `length` bytes may be queued behind `queued`.
 inline Status CheckQueue(size_t length, size_t queued) {
-  if (length <= kAlwaysQueued || queued + length <= kMaxQueued) return OkStatus();
+  if (length <= kAlwaysQueued + kMaxStripeHeader || queued + length <= kMaxQueued) {
+    return OkStatus();
+  }
   return Status(Code::kResourceExhausted, "the peer does not take its notifications");
 }
 
@@ -267,6 +272,9 @@ class Channel {
   virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;
   // Starts all delayed writes.
   virtual Status Flush() { return OkStatus(); }
+  // Returns what a Write(), or a Read() if `access` is kRemoteRead, of this span of the peer's
+  // memory would report, without starting it.
+  virtual Status Check(const RemoteSpan& /*span*/, Access /*access*/) const { return OkStatus(); }
 
   // Returns the peer's region `key`, or null if this channel does not map the peer's memory or has
   // no such region. As for Read(), the polling thread must have called Map() for the region, or
@@ -295,6 +303,16 @@ struct PortReport {
   uint64_t written_bytes = 0;  // by this process into memory of peers, notifications included
   uint64_t read_bytes = 0;     // by this process from memory of peers
   uint64_t failures = 0;       // how often it became inactive, or queue pairs of it were given up
+  std::string subnet = {};     // "10.7.0.0/24"; empty: not known
+  std::string folder = {};     // of the card in sysfs; empty: not known
+};
+
+// How large transfers should pass through a device that is one port: piece by piece, so that small
+// ones wait for no more than a window. In bytes.
+struct Pace {
+  uint64_t piece = uint64_t{256} << 10;
+  uint64_t window = uint64_t{512} << 10;  // pieces of writes under way, for all channels
+  uint64_t reads = uint64_t{512} << 10;   // the same of reads
 };
 
 // An opened fabric. It must outlive its regions and channels. One thread at a time, the polling
@@ -307,6 +325,10 @@ class Device {
   virtual std::string Summary() const = 0;
   // Returns the ports that it uses, the preferred one first; none if the fabric has no cards.
   virtual std::vector<PortReport> Ports() const { return {}; }
+  // Returns whether its port is up, if it is a device of one port. Cheap.
+  virtual bool Active() const { return true; }
+  // Returns how large transfers should be cut for it.
+  virtual Pace pace() const { return Pace(); }
   // Returns false in a process that was forked from the one that opened the device.
   virtual bool Usable() const = 0;
   // Returns OK if a channel of this device can reach the channel with this address; otherwise the
