@@ -128,6 +128,13 @@ Status VerbsChannel::Write(const char* source, const RemoteSpan& destination, ui
   return Transfer(Work::Kind::kWrite, destination, const_cast<char*>(source), cookie);
 }
 
+Status VerbsChannel::Check(const RemoteSpan& span, Access access) const {
+  const bool read = access == Access::kRemoteRead;
+  const RegionRecord* region = nullptr;
+  std::lock_guard<std::mutex> lock(mu_);
+  return transfers_.Aim(span, read ? Work::Kind::kRead : Work::Kind::kWrite, &region);
+}
+
 Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* local,
                               uint64_t cookie) {
   const bool write = kind == Work::Kind::kWrite;

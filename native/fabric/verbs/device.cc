@@ -7,11 +7,22 @@
 #include "fabric/host/region.h"
 #include "fabric/verbs/memlock.h"
 #include "fabric/verbs/reach.h"
+#include "fabric/verbs/subnet.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
+
+std::string SubnetOf(const Port& port) {
+  if (!port.known) return std::string();
+  Gid prefix = port.gid;
+  for (int bit = port.subnet_bits; bit < 128; ++bit) {
+    prefix.bytes.raw[bit / 8] &= static_cast<uint8_t>(~(0x80 >> bit % 8));
+  }
+  const int skipped = IsIpv4(port.gid.bytes.raw) ? 96 : 0;
+  return prefix.Text() + "/" + std::to_string(port.subnet_bits - skipped);
+}
 
 }  // namespace
 
@@ -67,7 +78,21 @@ uint64_t VerbsDevice::chunk() const {
 std::vector<PortReport> VerbsDevice::Ports() const {
   const Adapter::Traffic traffic = adapter_->traffic();
   return {{adapter_->Name(), adapter_->port().Text(), adapter_->active(), traffic.written,
-           traffic.read, adapter_->failures()}};
+           traffic.read, adapter_->failures(), SubnetOf(adapter_->port()),
+           adapter_->port().folder}};
+}
+
+// What is under way takes about 130 us on the wire, which is longer than completions need, and not
+// much longer than a small transfer takes alone. While one piece is on the wire, the next one is
+// posted.
+Pace VerbsDevice::PaceOf(double gigabits_per_second) {
+  constexpr double kSeconds = 130e-6;
+  constexpr double kLeast = 64 << 10;
+  const double piece = std::max(gigabits_per_second * (1e9 / 8) * kSeconds / 2, kLeast);
+  Pace pace;
+  pace.piece = static_cast<uint64_t>(piece) / 4096 * 4096;
+  pace.window = pace.reads = 2 * pace.piece;
+  return pace;
 }
 
 // --- Memory ---
@@ -92,7 +117,8 @@ Status VerbsDevice::Adopt(Region* region) {
 Status VerbsDevice::Import(const DeviceMemory& memory, Access access,
                            std::unique_ptr<Region>* region) {
   RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
-  auto made = std::make_unique<host::ImportedRegion>(memory_.NewKeyOfImported(), memory, access);
+  auto made =
+      std::make_unique<host::ImportedRegion>(RegisteredMemory::NewKeyOfImported(), memory, access);
   RDMA_RETURN_IF_ERROR(memory_.AddImported(made.get(), memory));
   made->BeforeEnd([this](uint64_t key) { OnRegionEnd(key); });
   *region = std::move(made);

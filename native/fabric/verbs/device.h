@@ -40,6 +40,10 @@ class VerbsDevice final : public Device, private ChannelDevice {
 
   std::string Summary() const override { return "verbs by " + adapter_->port().Text(); }
   std::vector<PortReport> Ports() const override;
+  bool Active() const override { return adapter_->active(); }
+  Pace pace() const override { return PaceOf(adapter_->port().gigabits); }
+  // Returns that of a port of this rate.
+  static Pace PaceOf(double gigabits_per_second);
   bool Usable() const override { return adapter_->Usable(); }
   Status Reaches(std::string_view channel_address) const override;
   Status Allocate(size_t length, Access access, void* place,

@@ -1,5 +1,6 @@
 #include "fabric/verbs/memory.h"
 
+#include <atomic>
 #include <iterator>
 #include <utility>
 
@@ -21,6 +22,11 @@ int FlagsOf(Access access) {
 uint64_t RegisteredMemory::NewKey() {
   std::unique_lock<std::shared_mutex> lock(mu_);
   return ++last_key_;
+}
+
+uint64_t RegisteredMemory::NewKeyOfImported() {
+  static std::atomic<uint64_t> last{0};
+  return ++last | uint64_t{1} << 63;
 }
 
 Status RegisteredMemory::Add(Region* region, bool now) {

@@ -25,8 +25,8 @@ class RegisteredMemory {
   explicit RegisteredMemory(Adapter* adapter) : adapter_(adapter) {}
 
   uint64_t NewKey();
-  // Of a region that is not shared with other fabrics, whose keys may be as NewKey()'s.
-  uint64_t NewKeyOfImported() { return NewKey() | uint64_t{1} << 63; }
+  // Of a region that is not shared with other devices: its key is one that these do not have.
+  static uint64_t NewKeyOfImported();
   // Adds a region. Registers it now or on first use; memory used only by peers on this host then
   // stays unpinned.
   Status Add(Region* region, bool now);

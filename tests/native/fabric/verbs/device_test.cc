@@ -129,6 +129,31 @@ TEST_F(VerbsDeviceTest, ACardThatHasNoMoreQueuePairsIsAnErrorWithItsLimit) {
             "this process has 6 queue pairs, the card 6 for all processes: a task with fewer");
 }
 
+// --- What is said of the port ---
+
+TEST_F(VerbsDeviceTest, APieceIsAShareOfWhatThePortHasUnderWay) {
+  EXPECT_EQ(VerbsDevice::PaceOf(10).piece, 76u << 10);
+  EXPECT_EQ(VerbsDevice::PaceOf(1).piece, 64u << 10);
+  for (const double gigabits : {100.0, 400.0, 800.0}) {
+    const Pace pace = VerbsDevice::PaceOf(gigabits);
+    EXPECT_NEAR(static_cast<double>(pace.window) * 8 / gigabits, 130e3, 1e3) << "nanoseconds";
+    EXPECT_EQ(pace.window, 2 * pace.piece);
+    EXPECT_EQ(pace.reads, pace.window);
+  }
+}
+
+TEST_F(VerbsDeviceTest, ThePortIsReportedWithItsSubnet) {
+  SetFake("gids", "rocev2:10.7.3.1");
+  OpenDevices();
+  ASSERT_EQ(a_.device->Ports().size(), 1u);
+  EXPECT_EQ(a_.device->Ports()[0].subnet, "10.7.3.0/24");
+  a_.device.reset();
+  SetFake("gids", "rocev2:fd00:7::1");
+  ASSERT_TRUE(testing::OpenPlain(OnFake(), &a_.device).ok());
+  EXPECT_EQ(a_.device->Ports()[0].subnet, "fd00:7::/64");
+  EXPECT_TRUE(a_.device->Active());
+}
+
 // --- Many channels ---
 
 TEST_F(VerbsDeviceTest, WhateverAChannelNeedsIsDoneAmongManyThatNeedNothing) {
