@@ -81,6 +81,9 @@ std::tuple<bool, int, uint32_t> Preference(const Gid& gid) {
           gid.index};
 }
 
+// Whether routers of InfiniBand know it. Ports of one subnet reach each other by it as well.
+bool Routed(const Gid& gid) { return RouterLid(gid.bytes.raw) != 0; }
+
 std::string GidList(const std::vector<Gid>& gids) {
   constexpr size_t kMaxShown = 16;
   std::string text;
@@ -115,11 +118,12 @@ Status ChooseGid(const PortCandidate& candidate, int index, Gid* gid) {
     *gid = *found;
     return OkStatus();
   }
-  *gid = candidate.ethernet() ? *std::min_element(gids.begin(), gids.end(),
-                                                  [](const Gid& a, const Gid& b) {
-                                                    return Preference(a) < Preference(b);
-                                                  })
-                              : gids.front();
+  *gid = candidate.ethernet()
+             ? *std::min_element(
+                   gids.begin(), gids.end(),
+                   [](const Gid& a, const Gid& b) { return Preference(a) < Preference(b); })
+             : *std::min_element(gids.begin(), gids.end(),
+                                 [](const Gid& a, const Gid& b) { return Routed(a) > Routed(b); });
   return OkStatus();
 }
 

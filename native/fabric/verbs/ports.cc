@@ -248,6 +248,7 @@ void Know(const PortCandidate& candidate, const PortChoice& choice, Port* port) 
   port->gid = choice.gid;
   port->subnet_bits = SubnetBits(choice.gid, port->ethernet);
   port->lid = candidate.attributes.lid;
+  port->grh_required = (candidate.attributes.flags & IBV_QPF_GRH_REQUIRED) != 0;
   port->pkey_index = choice.pkey_index;
   port->mtu = choice.mtu;
   port->largest_message = candidate.attributes.max_msg_sz;

@@ -24,6 +24,7 @@ struct Port {
   bool ethernet = false;  // RoCE; otherwise InfiniBand
   Gid gid;
   uint16_t lid = 0;
+  bool grh_required = false;  // of InfiniBand: its lid is not its own
   uint16_t pkey_index = 0;
   ibv_mtu mtu = IBV_MTU_1024;  // the port's active MTU, or less if the settings say so
   uint64_t largest_message = 0;

@@ -4,19 +4,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/log.h"
 #include "base/random.h"
 #include "fabric/verbs/errors.h"
+#include "fabric/verbs/reach.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
 constexpr int kChain = 32;  // work requests per doorbell
 constexpr uint32_t kInlineWish = 220;
-constexpr uint8_t kHopLimit = 64;
 // Retries without limit. They do not occur, because the receiver has a receive for every batch it
 // may be sent.
 constexpr uint8_t kRnrRetryForEver = 7;
@@ -107,14 +106,8 @@ Status QueuePair::Connect(const ChannelAddress& peer) {
   attributes.min_rnr_timer = kMinRnrTimer;
   attributes.ah_attr.port_num = port.number;
   attributes.ah_attr.sl = static_cast<uint8_t>(settings.service_level);
-  attributes.ah_attr.dlid = peer.lid;
-  attributes.ah_attr.is_global = port.ethernet ? 1 : 0;
-  if (port.ethernet) {
-    std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-    attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(port.gid.index);
-    attributes.ah_attr.grh.hop_limit = kHopLimit;
-    attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
-  }
+  attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
+  SetDestination(port, peer, &attributes.ah_attr);
   int error = adapter_->library().modify_qp(pair_, &attributes,
                                             IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
                                                 IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

@@ -14,6 +14,10 @@ namespace {
 constexpr size_t kIpv4Offset = 12;  // of the address in its GID
 constexpr int kUsualIpv4Bits = 24;
 constexpr int kUsualIpv6Bits = 64;
+// Of a GID of InfiniBand that is routed, whose prefix is 10 bits of a site-local one, 22 zeros, 16
+// bits of the LID for routers and 16 of the subnet's number (net_ib of NCCL, ib_iface.c of UCX).
+constexpr size_t kRouterLid = 4;
+constexpr size_t kSubnetNumber = 6;
 
 int BitsOf(const void* mask, size_t length) {
   int bits = 0;
@@ -60,11 +64,16 @@ int SubnetBits(const Gid& gid, bool ethernet) {
   return bits < 0 ? usual : bits;
 }
 
-bool SamePrefix(const uint8_t* a, const uint8_t* b, int bits) {
-  const size_t whole = static_cast<size_t>(bits) / 8;
-  if (std::memcmp(a, b, whole) != 0) return false;
-  const int rest = bits % 8;
-  return rest == 0 || (a[whole] ^ b[whole]) >> (8 - rest) == 0;
+uint16_t RouterLid(const uint8_t* gid) {
+  const bool site_local = gid[0] == 0xfe && (gid[1] & 0xc0) == 0xc0;
+  return site_local ? static_cast<uint16_t>(gid[kRouterLid] << 8 | gid[kRouterLid + 1]) : 0;
+}
+
+bool SameSubnetOfInfiniBand(const uint8_t* a, const uint8_t* b) {
+  const bool both = RouterLid(a) != 0 && RouterLid(b) != 0;
+  return std::memcmp(a, b, kRouterLid) == 0 &&
+         (both || std::memcmp(a + kRouterLid, b + kRouterLid, 2) == 0) &&
+         std::memcmp(a + kSubnetNumber, b + kSubnetNumber, 2) == 0;
 }
 
 }  // namespace rdma_transport::fabric::verbs

@@ -10,8 +10,11 @@ namespace rdma_transport::fabric::verbs {
 // namespace has it. Ports of InfiniBand have the subnet's prefix of 64 bits.
 int SubnetBits(const Gid& gid, bool ethernet);
 
-// Returns whether the first `bits` bits of two GIDs are equal.
-bool SamePrefix(const uint8_t* a, const uint8_t* b, int bits);
+// Returns whether two GIDs of InfiniBand are of one subnet, by their prefixes.
+bool SameSubnetOfInfiniBand(const uint8_t* a, const uint8_t* b);
+
+// Returns the LID (FLID) by which the routers of InfiniBand take packets for a GID, or 0.
+uint16_t RouterLid(const uint8_t* gid);
 
 // Returns whether a GID is an IPv4 address.
 bool IsIpv4(const uint8_t* gid);

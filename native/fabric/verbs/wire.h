@@ -37,8 +37,9 @@ struct ChannelAddress {
   uint8_t gid_type = 0;  // GidType
   std::array<uint8_t, 16> gid = {};
   uint16_t lid = 0;
-  uint32_t mtu = 0;         // ibv_mtu
-  uint32_t read_depth = 0;  // concurrent reads that it serves
+  bool grh_required = false;  // packets to the port need a global route header
+  uint32_t mtu = 0;           // ibv_mtu
+  uint32_t read_depth = 0;    // concurrent reads that it serves
   // The queue pair.
   uint32_t number = 0;
   uint32_t first_psn = 0;

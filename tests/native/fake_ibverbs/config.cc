@@ -141,6 +141,7 @@ bool SetOfPort(PortConfig* port, const std::string& key, const std::string& valu
     port->default_lid = false;
     return true;
   }
+  if (key == "grh_required") return ParseFlag(value, &port->grh_required);
   if (key == "gids") {
     if (!ParseGids(value, &port->gids)) return false;
     port->default_gids = false;

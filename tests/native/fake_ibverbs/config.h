@@ -23,6 +23,7 @@ struct PortConfig {
   ibv_mtu active_mtu = IBV_MTU_1024;
   ibv_mtu max_mtu = IBV_MTU_4096;
   uint16_t lid = 0;
+  bool grh_required = false;
   // Its cable: only ports with the same number reach each other.
   uint64_t network = 0;
   // Bytes per second in each direction. 0: no limit.

@@ -48,6 +48,7 @@
 //                           of a receive, or for a read, on the same queue pair. Queue pairs and
 //                           ports are not ordered to each other. Default: 0
 //   lid=N                   Default: 0 on ethernet; 1, 2... on infiniband
+//   grh_required=B          1: as virtual functions that share a lid. Default: 0
 //   max_msg_sz=N            Default: 1 GiB
 //   pkeys=N,N               Default: 0xffff
 //   gids=TYPE:ADDRESS,...   TYPE is ib, rocev1 or rocev2, ADDRESS IPv6 or IPv4; "none" leaves an

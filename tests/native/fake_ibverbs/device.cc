@@ -49,6 +49,7 @@ void FillPort(const PortConfig& port, ibv_port_attr* attr) {
   attr->active_speed = port.active_speed;
   attr->phys_state = port.state == IBV_PORT_DOWN ? 3 : 5;
   attr->link_layer = port.link_layer;
+  attr->flags = port.grh_required ? IBV_QPF_GRH_REQUIRED : 0;
 }
 
 // The bytes of the attributes that the caller knows of.

@@ -584,6 +584,82 @@ TEST_F(FakeIbverbsTest, InfinibandGoesByLid) {
   }
 }
 
+// Two ports of InfiniBand, and an end on each.
+class FakeInfiniband : public FakeIbverbsTest {
+ protected:
+  void SetUp() override {
+    FakeIbverbsTest::SetUp();
+    Set("devices", "fake_0,fake_1");
+    Set("link_layer", "infiniband");
+    second_ = OpenDevice("fake_1");
+    ASSERT_NE(second_, nullptr);
+  }
+  void TearDown() override {
+    ends_.clear();
+    EXPECT_EQ(V().ibv_close_device(second_), 0);
+    FakeIbverbsTest::TearDown();
+  }
+  static void Set(const char* key, const char* value) {
+    ASSERT_EQ(V().fake_ibverbs_set(key, value), 0) << key;
+  }
+  void MakeEnds() {
+    EndOptions options = Options();
+    options.gid_index = 0;
+    a_ = &Make(options);
+    options.context = second_;
+    b_ = &Make(options);
+  }
+  static int Connect(End* end, const End& peer, bool global, uint16_t lid) {
+    ibv_qp_attr attr = end->RtrAttr(peer.Address());
+    attr.ah_attr.is_global = global ? 1 : 0;
+    attr.ah_attr.dlid = lid;
+    EXPECT_EQ(end->ToInit(), 0);
+    const int error = V().ibv_modify_qp(end->qp, &attr, End::kToRtr);
+    return error != 0 ? error : end->ToRts();
+  }
+  ibv_wc_status Write() {
+    EXPECT_EQ(a_->Send(IBV_WR_RDMA_WRITE, {a_->Piece(0, 1)}, b_->Address()), 0);
+    return a_->Wait().status;
+  }
+
+  ibv_context* second_ = nullptr;
+  End* a_ = nullptr;
+  End* b_ = nullptr;
+};
+
+TEST_F(FakeInfiniband, PortsThatShareALidNeedAGlobalHeader) {
+  Set("lid", "7");
+  Set("fake_1.grh_required", "1");
+  ibv_port_attr port = {};
+  ASSERT_EQ(V().ibv_query_port(second_, 1, reinterpret_cast<_compat_ibv_port_attr*>(&port)), 0);
+  EXPECT_EQ(port.flags, IBV_QPF_GRH_REQUIRED);
+  MakeEnds();
+  EXPECT_EQ(Connect(b_, *a_, /*global=*/false, 7), EINVAL);
+  EXPECT_EQ(Connect(b_, *a_, /*global=*/true, 7), 0);
+  EXPECT_EQ(Connect(a_, *b_, /*global=*/false, 7), 0);
+  EXPECT_EQ(Write(), IBV_WC_RETRY_EXC_ERR);
+  MakeEnds();
+  EXPECT_EQ(Connect(b_, *a_, /*global=*/true, 7), 0);
+  EXPECT_EQ(Connect(a_, *b_, /*global=*/true, 7), 0);
+  EXPECT_EQ(Write(), IBV_WC_SUCCESS);
+}
+
+TEST_F(FakeInfiniband, SubnetsAreLeftByTheLidOfTheRouterAndAGlobalHeader) {
+  Set("fake_0.gids", "ib:fec0:0:11:1::1");
+  Set("fake_1.gids", "ib:fec0:0:22:2::1");
+  const auto writes = [&](bool global, uint16_t to_b, uint16_t to_a) {
+    MakeEnds();
+    EXPECT_EQ(Connect(b_, *a_, global, to_a), 0);
+    EXPECT_EQ(Connect(a_, *b_, global, to_b), 0);
+    return Write() == IBV_WC_SUCCESS;
+  };
+  EXPECT_FALSE(writes(/*global=*/false, 2, 1));
+  EXPECT_FALSE(writes(/*global=*/true, 2, 1));
+  EXPECT_TRUE(writes(/*global=*/true, 0x22, 0x11));
+  Set("fake_1.gids", "ib:fec0:0:22:1::1");
+  EXPECT_TRUE(writes(/*global=*/false, 2, 1));
+}
+
 TEST_F(FakeIbverbsTest, ManyThreadsAtOnce) {
   ASSERT_EQ(V().fake_ibverbs_set("delay_us", "20"), 0);
   constexpr int kThreads = 4;

@@ -58,7 +58,8 @@ bool IsIpv4(const ibv_gid& gid) {
 
 bool AddressFits(const PortConfig& port, const ibv_ah_attr& address) {
   const bool ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
-  if (address.is_global == 0) return !ethernet && address.dlid != 0;
+  // The kernel refuses it there, in rdma_check_ah_attr() of drivers/infiniband/core/verbs.c.
+  if (address.is_global == 0) return !ethernet && !port.grh_required && address.dlid != 0;
   if (address.grh.sgid_index >= port.gids.size() || IsZero(address.grh.dgid)) return false;
   const GidEntry& own = port.gids[address.grh.sgid_index];
   if (!own.present) return false;

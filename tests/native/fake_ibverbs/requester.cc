@@ -131,6 +131,7 @@ Frame RequestFrame(const Fake& fake, const Qp& qp, const SendRequest& request) {
   frame.source_lid = port.lid;
   frame.network = static_cast<uint32_t>(port.network);
   frame.target_lid = address.dlid;
+  if (!port.gids.empty()) frame.source_gid = port.gids[0].gid;
   if (address.is_global != 0) {
     const GidEntry& own = *OwnGid(fake, qp);
     frame.global = 1;

@@ -52,6 +52,27 @@ bool SameGid(const ibv_gid& a, const ibv_gid& b) {
   return std::memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
 }
 
+// The lid that the routers of InfiniBand give a GID, as ncclIbExtractFlid() of NCCL reads it: 10
+// bits of a site-local prefix, 22 zeros, 16 bits of it, 16 of the subnet's number.
+uint32_t RoutedLid(const ibv_gid& gid) { return uint32_t{gid.raw[4]} << 8 | gid.raw[5]; }
+
+bool OneSubnet(const ibv_gid& a, const ibv_gid& b) {
+  return std::memcmp(a.raw, b.raw, 4) == 0 && std::memcmp(a.raw + 6, b.raw + 6, 2) == 0;
+}
+
+// Of InfiniBand. Without a GRH, packets do not leave their subnet.
+bool LidsMatch(const PortConfig& port, const GidEntry* entry, const ibv_ah_attr& address,
+               const Frame& frame) {
+  const ibv_gid own = entry != nullptr    ? entry->gid
+                      : port.gids.empty() ? frame.source_gid
+                                          : port.gids[0].gid;
+  if (OneSubnet(own, frame.source_gid)) {
+    return frame.target_lid == port.lid && frame.source_lid == address.dlid;
+  }
+  return frame.global != 0 && frame.target_lid == RoutedLid(own) &&
+         address.dlid == RoutedLid(frame.source_gid);
+}
+
 // Whether the packet is for this queue pair's port, and from the port it is connected to.
 bool AddressesMatch(const Fake& fake, const Qp& qp, const Frame& frame) {
   const PortConfig& port = *fake.PortOf(qp.context, qp.attr.port_num);
@@ -61,8 +82,9 @@ bool AddressesMatch(const Fake& fake, const Qp& qp, const Frame& frame) {
   // Two limited members of a partition do not talk to each other.
   if (((frame.pkey | own_pkey) & 0x8000) == 0) return false;
   const ibv_ah_attr& address = qp.attr.ah_attr;
+  if (port.grh_required && frame.global == 0) return false;
   if (port.link_layer == IBV_LINK_LAYER_INFINIBAND &&
-      (frame.target_lid != port.lid || frame.source_lid != address.dlid)) {
+      !LidsMatch(port, address.is_global != 0 ? OwnGid(fake, qp) : nullptr, address, frame)) {
     return false;
   }
   if ((frame.global != 0) != (address.is_global != 0)) return false;

@@ -1,0 +1,79 @@
+// How ports address each other: with or without a global route header, by the right kind of GID,
+// and by what their tables say now.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "verbs_pair.h"
+
+namespace rdma_transport::fabric::verbs {
+namespace {
+
+using testing::ExpectHas;
+using testing::OnFake;
+using testing::SetFake;
+using testing::Side;
+
+// One port each.
+class VerbsAddressTest : public testing::VerbsPairTest {
+ protected:
+  void SetUp() override {
+    VerbsPairTest::SetUp();
+    SetFake("devices", "fake_0,fake_1");
+  }
+  void OpenBoth() {
+    Settings settings = OnFake();
+    settings.verbs.devices = "fake_0";
+    ASSERT_TRUE(OpenDevice(settings, &a_.device).ok());
+    settings.verbs.devices = "fake_1";
+    ASSERT_TRUE(OpenDevice(settings, &b_.device).ok());
+  }
+  // Why the first does not reach the second.
+  Status WhyNot() {
+    EXPECT_TRUE(OpenChannel(&a_).ok());
+    EXPECT_TRUE(OpenChannel(&b_).ok());
+    return a_.device->Reaches(b_.channel->Address());
+  }
+};
+
+TEST_F(VerbsAddressTest, PortsThatShareALidGetAGlobalHeader) {
+  SetFake("link_layer", "infiniband");
+  SetFake("lid", "7");
+  SetFake("grh_required", "1");
+  OpenBoth();
+  ExpectToWork();
+}
+
+TEST_F(VerbsAddressTest, OneThatNeedsTheHeaderIsEnough) {
+  SetFake("link_layer", "infiniband");
+  SetFake("fake_1.grh_required", "1");
+  OpenBoth();
+  ExpectToWork();
+}
+
+TEST_F(VerbsAddressTest, AnotherSubnetOfInfiniBandIsReachedByItsRouters) {
+  SetFake("link_layer", "infiniband");
+  SetFake("fake_0.gids", "ib:fe80::1,ib:fec0:0:11:1::1");
+  SetFake("fake_1.gids", "ib:fe80::2,ib:fec0:0:22:2::1");
+  OpenBoth();
+  ExpectToWork();
+}
+
+TEST_F(VerbsAddressTest, RoutersThatAreNotKnownAreTheReason) {
+  SetFake("link_layer", "infiniband");
+  SetFake("fake_0.gids", "ib:fec0:0:0:1::1");
+  SetFake("fake_1.gids", "ib:fec0:0:0:2::1");
+  OpenBoth();
+  ExpectHas(WhyNot(), "it is on another subnet of InfiniBand (GID fec0:0:0:2::1)");
+}
+
+TEST_F(VerbsAddressTest, GidsOfTwoKindsAreTheReason) {
+  SetFake("fake_0.gids", "rocev1:10.0.0.1");
+  SetFake("fake_1.gids", "rocev2:10.0.0.2");
+  OpenBoth();
+  ExpectHas(WhyNot(), "one GID is RoCE v1, the other RoCE v2");
+}
+
+}  // namespace
+}  // namespace rdma_transport::fabric::verbs
