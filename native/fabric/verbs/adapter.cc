@@ -154,7 +154,8 @@ void Adapter::DecideIsolation() {
 
 Status Adapter::Reread() {
   auto read = std::make_unique<Port>();
-  RDMA_RETURN_IF_ERROR(ReadStandby(*library_, settings_, port(), read.get()));
+  RDMA_RETURN_IF_ERROR(ReadAgain(*library_, settings_, port(), read.get()));
+  if (read->SameAddress(port())) return OkStatus();
   known_.push_back(std::move(read));
   port_.store(known_.back().get());
   return OkStatus();

@@ -19,6 +19,10 @@ const char* GidTypeName(GidType type) {
   return "";
 }
 
+bool Gid::SameAs(const Gid& other) const {
+  return type == other.type && std::memcmp(bytes.raw, other.bytes.raw, sizeof(bytes.raw)) == 0;
+}
+
 std::string Gid::Text() const {
   in6_addr address;
   std::memcpy(&address, bytes.raw, sizeof(address));

@@ -19,6 +19,9 @@ struct Gid {
   uint32_t index = 0;
   GidType type = GidType::kInfiniBand;
 
+  // Whether they are one address, wherever it is in the table.
+  bool SameAs(const Gid& other) const;
+  bool operator==(const Gid& other) const { return SameAs(other) && index == other.index; }
   // Returns for example "10.7.0.1", "fd00:7::1" or "fe80::…", for RoCE and InfiniBand alike.
   std::string Text() const;
 };

@@ -247,6 +247,15 @@ Status ChooseUse(const PortCandidate& candidate, const VerbsSettings& settings,
   return OkStatus();
 }
 
+void KeepGid(const PortCandidate& candidate, const Gid& present, Gid* gid) {
+  const auto kind = [](const Gid& one) {
+    return std::pair(std::get<0>(Preference(one)), std::get<1>(Preference(one)));
+  };
+  const auto found = std::find_if(candidate.gids.begin(), candidate.gids.end(),
+                                  [&](const Gid& entry) { return entry.SameAs(present); });
+  if (found != candidate.gids.end() && kind(*found) == kind(*gid)) *gid = *found;
+}
+
 std::vector<size_t> ChooseStandby(const std::vector<PortCandidate>& candidates,
                                   const host::DeviceList& list, const PortCandidate& best,
                                   size_t most) {

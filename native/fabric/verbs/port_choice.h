@@ -50,6 +50,10 @@ constexpr size_t kMaxPorts = 8;
 // Chooses how to use one port. Returns why it cannot be used.
 Status ChooseUse(const PortCandidate& candidate, const VerbsSettings& settings, PortChoice* choice);
 
+// Lets the GID of a port that is open stay as it is, though maybe at another index, where it is
+// still there and of the same kind and family as `gid`, which was chosen now.
+void KeepGid(const PortCandidate& candidate, const Gid& present, Gid* gid);
+
 // ChoosePorts() of ports.h for `candidates` that have been read, in the order of the device list.
 Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::DeviceList& list,
                    const VerbsSettings& settings, std::vector<PortChoice>* choices,

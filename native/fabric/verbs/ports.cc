@@ -258,6 +258,13 @@ void Know(const PortCandidate& candidate, const PortChoice& choice, Port* port) 
 
 }  // namespace
 
+bool Port::SameAddress(const Port& other) const {
+  return known == other.known && ethernet == other.ethernet && gid == other.gid &&
+         subnet_bits == other.subnet_bits && lid == other.lid &&
+         grh_required == other.grh_required && pkey_index == other.pkey_index && mtu == other.mtu &&
+         largest_message == other.largest_message && gigabits == other.gigabits;
+}
+
 std::string Port::Text() const {
   if (!known) return device + ":" + std::to_string(number) + " (not active yet)";
   return device + ":" + std::to_string(number) + " (" + GidTypeName(gid.type) +
@@ -299,17 +306,18 @@ Status ChoosePorts(const Library& library, const VerbsSettings& settings, std::v
   return OkStatus();
 }
 
-Status ReadStandby(const Library& library, const VerbsSettings& settings, const Port& port,
-                   Port* known) {
+Status ReadAgain(const Library& library, const VerbsSettings& settings, const Port& port,
+                 Port* fresh) {
   PortCandidate candidate;
   candidate.device = port.device;
   candidate.number = port.number;
   ReadPort(library, port.context, &candidate);
   PortChoice choice;
   RDMA_RETURN_IF_ERROR(ChooseUse(candidate, settings, &choice));
-  *known = port;
-  known->ethernet = candidate.ethernet();
-  Know(candidate, choice, known);
+  if (port.known && settings.gid_index < 0) KeepGid(candidate, port.gid, &choice.gid);
+  *fresh = port;
+  fresh->ethernet = candidate.ethernet();
+  Know(candidate, choice, fresh);
   return OkStatus();
 }
 

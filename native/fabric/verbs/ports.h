@@ -34,6 +34,8 @@ struct Port {
   // False: it has not been active yet, so what depends on that is not known.
   bool known = false;
 
+  // Whether peers reach it in the same way.
+  bool SameAddress(const Port& other) const;
   // Returns for example "mlx5_0:1 (RoCE v2, GID 3 = 10.7.0.1, MTU 4096)".
   std::string Text() const;
 };
@@ -48,9 +50,10 @@ struct Port {
 Status ChoosePorts(const Library& library, const VerbsSettings& settings, std::vector<Port>* ports,
                    std::vector<std::string>* left_out, std::vector<Port>* standby = nullptr);
 
-// Reads a port that was not known. Returns FailedPrecondition if it cannot be used yet.
-Status ReadStandby(const Library& library, const VerbsSettings& settings, const Port& port,
-                   Port* known);
+// Reads a port again: it was not known, or its tables may have changed. It keeps its GID if that is
+// still there and no better kind has come. Returns FailedPrecondition if it cannot be used now.
+Status ReadAgain(const Library& library, const VerbsSettings& settings, const Port& port,
+                 Port* fresh);
 
 // Like ChoosePorts(), but keeps nothing open. `candidates` receives every port, also if an error is
 // returned.

@@ -19,9 +19,19 @@ void Notify(Fake* fake, Cq* cq) {
   ++fake->stats.completion_events;
 }
 
-// A card that has nowhere to put a completion gives up the queue and the queue pairs that use it.
-void Overrun(Fake* fake, Cq* cq) {
-  ++fake->stats.cq_overruns;
+// Queue entries that the application has heard of are free for new requests.
+void Reclaim(const Fake& fake, const Completion& completion) {
+  const auto it = fake.qps.find(completion.wc.qp_num);
+  if (it == fake.qps.end()) return;
+  uint64_t* reclaimed =
+      completion.of_send ? &it->second->sends_reclaimed : &it->second->receives_reclaimed;
+  *reclaimed = std::max(*reclaimed, completion.index + 1);
+}
+
+}  // namespace
+
+void BreakCq(Fake* fake, Cq* cq) {
+  if (cq->dead) return;
   cq->dead = true;
   ibv_async_event event = {};
   event.element.cq = cq;
@@ -34,23 +44,13 @@ void Overrun(Fake* fake, Cq* cq) {
   }
 }
 
-// Queue entries that the application has heard of are free for new requests.
-void Reclaim(const Fake& fake, const Completion& completion) {
-  const auto it = fake.qps.find(completion.wc.qp_num);
-  if (it == fake.qps.end()) return;
-  uint64_t* reclaimed =
-      completion.of_send ? &it->second->sends_reclaimed : &it->second->receives_reclaimed;
-  *reclaimed = std::max(*reclaimed, completion.index + 1);
-}
-
-}  // namespace
-
 void Complete(Fake* fake, ibv_cq* shown, const Completion& completion, bool solicited) {
   auto* cq = static_cast<Cq*>(shown);
   if (cq->dead) return;
   if (cq->entries.size() >= static_cast<size_t>(cq->cqe)) {
-    Overrun(fake, cq);
-    return;
+    // A card that has nowhere to put a completion gives up the queue.
+    ++fake->stats.cq_overruns;
+    return BreakCq(fake, cq);
   }
   cq->entries.push_back(completion);
   FakeIbverbsStats& stats = fake->stats;
@@ -148,6 +148,7 @@ ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_
   if (channel != nullptr) ++channel->refcnt;
   ++ContextOf(context)->users;
   ++call.fake.stats.cqs;
+  call.fake.cqs.push_back(cq);
   return cq;
 }
 
@@ -187,6 +188,7 @@ int ibv_destroy_cq(ibv_cq* shown) {
   context->ready.Set(!events.empty());
   --context->users;
   --call.fake.stats.cqs;
+  call.fake.cqs.erase(std::find(call.fake.cqs.begin(), call.fake.cqs.end(), cq));
   delete cq;
   return 0;
 }

@@ -262,6 +262,7 @@ bool Config::Set(const std::string& full_key, const std::string& value) {
   if (full_key == "rnr_us") return ParseDuration(value, &rnr_us);
   if (full_key == "keep_qps") return ParseFlag(value, &keep_qps);
   if (full_key == "hold_rtr") return ParseFlag(value, &hold_rtr);
+  if (full_key == "quiet") return ParseFlag(value, &quiet);
   if (full_key == "memlock") return ParseNumber(value, UINT64_MAX, &memlock);
   if (full_key == "fork") {
     const std::vector<std::string> values = {"disabled", "enabled", "unneeded"};

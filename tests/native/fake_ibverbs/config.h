@@ -67,6 +67,7 @@ struct Config {
   int64_t rnr_us = 500;
   bool keep_qps = false;
   bool hold_rtr = false;
+  bool quiet = false;
   uint64_t memlock = UINT64_MAX;
   ibv_fork_status fork = IBV_FORK_UNNEEDED;
   // The devices there are now, in order. Those taken away stay in `devices`: some may be open.

@@ -18,6 +18,10 @@
 //                           unneeded
 //   fail=VERB:NTH:ERROR     as fake_ibverbs_fail()
 //   complete_with=STATUS:VENDOR:NTH   as fake_ibverbs_complete_with()
+//   quiet=B                 1: changes of ports raise no events. Default: 0
+//   raise=EVENT             gid_change, lid_change, pkey_change, sm_change or client_reregister, of
+//                           all ports, though nothing changed; or cq_err: all completion queues
+//                           there are break, and with them their queue pairs
 //   break_path=B            as fake_ibverbs_break_path(); 0 or 1
 //
 // Keys of devices. They hold for all devices there are and will be; "fake_1.open_error=EACCES" is

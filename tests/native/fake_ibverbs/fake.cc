@@ -144,6 +144,7 @@ std::string Fake::SetQuietly(const std::string& key, const std::string& value) {
     CompleteWith(error, static_cast<int>(first), static_cast<int>(last));
     return "";
   }
+  if (key == "raise") return Raise(value) ? "" : "raise takes an event";
   Config after = config;
   if (!after.Set(key, value)) return "unknown key or bad value: " + key + "=" + value;
   config = std::move(after);
@@ -151,7 +152,33 @@ std::string Fake::SetQuietly(const std::string& key, const std::string& value) {
   return "";
 }
 
+bool Fake::Raise(const std::string& name) {
+  if (name == "cq_err") {
+    for (Cq* cq : cqs) BreakCq(this, cq);
+    WakeEngine();
+    return true;
+  }
+  const std::map<std::string, ibv_event_type> types = {
+      {"gid_change", IBV_EVENT_GID_CHANGE},
+      {"lid_change", IBV_EVENT_LID_CHANGE},
+      {"pkey_change", IBV_EVENT_PKEY_CHANGE},
+      {"sm_change", IBV_EVENT_SM_CHANGE},
+      {"client_reregister", IBV_EVENT_CLIENT_REREGISTER}};
+  const auto type = types.find(name);
+  if (type == types.end()) return false;
+  for (Context* context : contexts) {
+    for (size_t i = 0; i < ConfigOf(&context->context).ports.size(); ++i) {
+      ibv_async_event event = {};
+      event.element.port_num = static_cast<int>(i + 1);
+      event.event_type = type->second;
+      RaiseAsync(context, event);
+    }
+  }
+  return true;
+}
+
 void Fake::RaisePortEvents(const Config& before) {
+  if (config.quiet) return;
   for (Context* context : contexts) {
     const auto it = before.devices.find(context->owner->name);
     if (it == before.devices.end()) continue;

@@ -66,6 +66,8 @@ struct Fake : FrameHandler {
   void CompleteWith(int status, int vendor_err, int nth);
   void PortEvent(bool up);
   void KillDevices();
+  // False for an unknown name.
+  bool Raise(const std::string& event);
   void Reset();
   // The injected error of this call, or 0.
   int TakeFailure(const char* verb);
@@ -112,6 +114,7 @@ struct Fake : FrameHandler {
   std::map<std::string, std::unique_ptr<Device>> devices;
   std::vector<Context*> contexts;
   std::map<uint32_t, Qp*> qps;
+  std::vector<Cq*> cqs;
   uint32_t next_qp = 0;
   std::unordered_map<uint32_t, Mr*> by_lkey;
   std::unordered_map<uint32_t, Mr*> by_rkey;
@@ -160,6 +163,8 @@ ibv_wc_status BindWindow(Fake* fake, Qp* qp, const SendRequest& request);
 
 // Puts a completion into the queue, with event and overrun.
 void Complete(Fake* fake, ibv_cq* cq, const Completion& completion, bool solicited);
+// The queue holds no completion any more, and its queue pairs break.
+void BreakCq(Fake* fake, Cq* cq);
 // Forgets the completions of a queue pair that is reset or destroyed.
 void DropCompletions(ibv_cq* cq, uint32_t qp_num);
 

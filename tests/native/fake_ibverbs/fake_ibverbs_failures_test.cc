@@ -38,6 +38,26 @@ TEST_F(FakeIbverbsTest, ALostPathIsRetriedForAWhile) {
   EXPECT_TRUE(d.Quiet());
 }
 
+TEST_F(FakeIbverbsTest, AQueueThatBreaksTakesItsQueuePairsAlong) {
+  auto [a, b] = Pair();
+  ASSERT_EQ(V().fake_ibverbs_set("raise", "cq_err"), 0);
+  EXPECT_EQ(NextAsync(), IBV_EVENT_CQ_ERR);
+  ibv_wc wc;
+  EXPECT_EQ(ibv_poll_cq(a.cq, 1, &wc), -1);
+  EXPECT_EQ(b.State(), IBV_QPS_ERR);
+  for (int i = 0; i < 3; ++i) NextAsync();
+  ExpectNoAsync();
+}
+
+TEST_F(FakeIbverbsTest, EventsAndChangesComeAlsoWithoutEachOther) {
+  ASSERT_EQ(V().fake_ibverbs_set("quiet", "1"), 0);
+  ASSERT_EQ(V().fake_ibverbs_set("gids", "rocev2:10.9.9.9"), 0);
+  ExpectNoAsync();
+  ASSERT_EQ(V().fake_ibverbs_set("raise", "client_reregister"), 0);
+  EXPECT_EQ(NextAsync(), IBV_EVENT_CLIENT_REREGISTER);
+  EXPECT_EQ(V().fake_ibverbs_set("raise", "tea"), EINVAL);
+}
+
 TEST_F(FakeIbverbsTest, PeersThatAreNotThereAreGivenUp) {
   const auto unreachable = [&](End& end, const EndAddress& to) {
     const auto start = steady_clock::now();

@@ -22,8 +22,7 @@ class VerbsAddressTest : public testing::VerbsPairTest {
     VerbsPairTest::SetUp();
     SetFake("devices", "fake_0,fake_1");
   }
-  void OpenBoth() {
-    Settings settings = OnFake();
+  void OpenBoth(Settings settings = OnFake()) {
     settings.verbs.devices = "fake_0";
     ASSERT_TRUE(OpenDevice(settings, &a_.device).ok());
     settings.verbs.devices = "fake_1";
@@ -73,6 +72,84 @@ TEST_F(VerbsAddressTest, GidsOfTwoKindsAreTheReason) {
   SetFake("fake_1.gids", "rocev2:10.0.0.2");
   OpenBoth();
   ExpectHas(WhyNot(), "one GID is RoCE v1, the other RoCE v2");
+}
+
+// --- What changes while the ports are open ---
+
+class ChangesOfAddresses : public VerbsAddressTest {
+ protected:
+  // What the second port says of itself, once that has changed.
+  std::string NewText(const std::string& before) {
+    EXPECT_TRUE(PollUntil([&] { return b_.device->Ports()[0].text != before; })) << before;
+    return b_.device->Ports()[0].text;
+  }
+  std::string Text() { return b_.device->Ports()[0].text; }
+};
+
+TEST_F(ChangesOfAddresses, NewChannelsUseTheNewGid) {
+  SetFake("fake_1.gids", "rocev2:10.0.0.2");
+  OpenBoth();
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  const std::string before = Text();
+  SetFake("fake_1.gids", "none,rocev2:10.0.0.77");
+  ExpectHas(NewText(before), "GID 1 = 10.0.0.77");
+  ASSERT_TRUE(TalkUntilClosed()) << "its address is gone";
+  ExpectToWork();
+}
+
+TEST_F(ChangesOfAddresses, NewChannelsUseTheNewLid) {
+  SetFake("link_layer", "infiniband");
+  OpenBoth();
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  const std::string before = Text();
+  SetFake("fake_1.lid", "99");
+  ExpectHas(NewText(before), "LID 99");
+  ASSERT_TRUE(TalkUntilClosed());
+  ExpectToWork();
+}
+
+TEST_F(ChangesOfAddresses, NewChannelsUseTheNewPlaceOfThePkey) {
+  SetFake("pkeys", "0xffff,0x8003");
+  Settings settings = OnFake();
+  settings.verbs.pkey = 3;
+  OpenBoth(settings);
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  SetFake("pkeys", "0xffff,0x8005,0x8003");
+  PollFor(300 * kMillisecond);
+  ExpectToWork();
+}
+
+TEST_F(ChangesOfAddresses, ASubnetManagerMayTellNothingButItself) {
+  SetFake("link_layer", "infiniband");
+  SetFake("quiet", "1");
+  OpenBoth();
+  for (const char* event : {"sm_change", "client_reregister"}) {
+    const std::string before = Text();
+    SetFake("fake_1.lid", event[0] == 's' ? "55" : "56");
+    SetFake("raise", event);
+    NewText(before);
+    ExpectToWork();
+  }
+}
+
+TEST_F(ChangesOfAddresses, AnAddressThatStaysIsKept) {
+  SetFake("fake_1.gids", "rocev2:10.0.0.2");
+  OpenBoth();
+  const std::string before = Text();
+  SetFake("fake_1.gids", "rocev2:10.1.0.2,rocev2:10.0.0.2");
+  ExpectHas(NewText(before), "GID 1 = 10.0.0.2");
+  ExpectToWork();
+}
+
+TEST_F(ChangesOfAddresses, ABetterKindThatComesLaterIsUsed) {
+  SetFake("fake_1.gids", "rocev2:fe80::2");
+  OpenBoth();
+  ExpectHas(WhyNot(), "one GID is IPv4, the other IPv6");
+  Drop();
+  const std::string before = Text();
+  SetFake("fake_1.gids", "rocev2:fe80::2,rocev2:10.0.0.2");
+  ExpectHas(NewText(before), "10.0.0.2");
+  ExpectToWork();
 }
 
 }  // namespace
