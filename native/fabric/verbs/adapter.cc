@@ -250,7 +250,7 @@ bool Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& 
 }
 
 bool Adapter::ChargePending(int64_t bytes) {
-  const int64_t limit = kMaxPendingPeers * 2 * static_cast<int64_t>(kRing);
+  const int64_t limit = kMaxPendingPeers * 2 * static_cast<int64_t>(kLargeRing);
   if (pending_.fetch_add(bytes) + bytes <= limit || bytes < 0) return true;
   pending_.fetch_sub(bytes);
   return false;

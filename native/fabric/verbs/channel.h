@@ -53,7 +53,8 @@ class VerbsChannel final : public Channel {
   VerbsChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t tag);
   ~VerbsChannel() override;
 
-  Status Open();
+  // `ring`: the bytes of the ring into which the peer writes.
+  Status Open(uint64_t ring);
 
   std::string Address() const override;
   void Authenticate(std::string key) override { key_ = std::move(key); }

@@ -16,13 +16,13 @@ constexpr Immediate kRingCheck = {true, false, 0, 0};
 
 }  // namespace
 
-Status VerbsChannel::Open() {
+Status VerbsChannel::Open(uint64_t ring) {
   Adapter& adapter = device_->adapter();
   // A device with shorter queues gets fewer batches, so that each batch still has a receive.
   depth_ = std::max(std::min(adapter.settings().queue_depth,
                              adapter.port().attributes.max_qp_wr - kCreditReceives),
                     1);
-  RDMA_RETURN_IF_ERROR(inbox_.Open(&adapter, static_cast<uint32_t>(depth_)));
+  RDMA_RETURN_IF_ERROR(inbox_.Open(&adapter, ring, static_cast<uint32_t>(depth_)));
   auto pair = std::make_unique<QueuePair>(&adapter, tag_);
   RDMA_RETURN_IF_ERROR(pair->Create(depth_, depth_ + kCreditReceives));
   pair_ = std::move(pair);
@@ -37,7 +37,7 @@ std::string VerbsChannel::Address() const {
   address.number = pair_->number();
   address.first_psn = pair_->first_psn();
   address.most_batches = static_cast<uint32_t>(depth_);
-  address.ring_size = kRing;
+  address.ring_size = inbox_.ring()->length();
   address.ring_address = inbox_.ring()->iova();
   const Window* window = windows_.Of(kRingKey);
   address.ring_window = window != nullptr;
@@ -87,7 +87,7 @@ Status VerbsChannel::Greet(RecordKind kind) {
 
 // Any process can request a channel, and chooses the size of its ring.
 Status VerbsChannel::ChargePending(uint64_t peer_ring) {
-  const auto bytes = static_cast<int64_t>(peer_ring + kRing);
+  const auto bytes = static_cast<int64_t>(peer_ring + inbox_.ring()->length());
   if (!device_->adapter().ChargePending(bytes)) {
     return Status(Code::kResourceExhausted,
                   "too much memory waits for peers that have not connected yet; try again later");

@@ -36,7 +36,7 @@ Status VerbsDevice::OpenPorts(const Settings& settings,
   RDMA_RETURN_IF_ERROR(ChoosePorts(*library, settings.verbs, &ports, &left_out, &standby));
   for (const std::string& reason : left_out) Log(LogLevel::kInfo, "verbs: " + reason);
   // The kernel counts memory once for each port that it is registered with.
-  Status first = CheckMemlock(ports.size() * MemoryToBeginWith(kRing), MemlockLimit());
+  Status first = CheckMemlock(ports.size() * MemoryToBeginWith(kLargeRing), MemlockLimit());
   const bool may_lock = first.ok();
   const auto open = [&](Port port) {
     std::unique_ptr<Adapter> adapter;
@@ -152,13 +152,15 @@ Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<
   RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
   RDMA_RETURN_IF_ERROR(CheckKnown());
   uint32_t tag = 0;
+  bool few = false;
   {
     std::lock_guard<std::mutex> lock(channels_mu_);
     tag = next_tag_++;
+    few = channels_.size() < kLargeRings;
   }
   auto made =
       std::make_shared<VerbsChannel>(static_cast<ChannelDevice*>(this), std::move(handler), tag);
-  RDMA_RETURN_IF_ERROR(made->Open());
+  RDMA_RETURN_IF_ERROR(made->Open(few ? kLargeRing : kSmallRing));
   {
     std::lock_guard<std::mutex> lock(channels_mu_);
     channels_[tag] = made;

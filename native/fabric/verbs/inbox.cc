@@ -4,12 +4,12 @@
 
 namespace rdma_transport::fabric::verbs {
 
-Status Inbox::Open(Adapter* adapter, uint32_t most_batches) {
+Status Inbox::Open(Adapter* adapter, uint64_t size, uint32_t most_batches) {
   RDMA_RETURN_IF_ERROR(
-      host::MemoryRegion::Create(0, kRing, Access::kRemoteReadWrite, nullptr, &memory_));
-  reader_.Attach(memory_->address(), kRing, most_batches);
-  return adapter->Expose(memory_->address(), kRing,
-                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &registration_);
+      host::MemoryRegion::Create(0, size, Access::kRemoteReadWrite, nullptr, &memory_));
+  reader_.Attach(memory_->address(), size, most_batches);
+  return adapter->Expose(memory_->address(), size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+                         &registration_);
 }
 
 Status Inbox::Keep(std::string_view part) {

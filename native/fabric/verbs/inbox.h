@@ -18,9 +18,9 @@ namespace rdma_transport::fabric::verbs {
 // Used only by the polling thread once the channel connects.
 class Inbox {
  public:
-  // Allocates and registers the ring. `most_batches` is how many batches the peer may send before
-  // it gets credits.
-  Status Open(Adapter* adapter, uint32_t most_batches);
+  // Allocates and registers a ring of `size` bytes. `most_batches` is how many batches the peer may
+  // send before it gets credits.
+  Status Open(Adapter* adapter, uint64_t size, uint32_t most_batches);
   const std::shared_ptr<Registration>& ring() const { return registration_; }
   // Ends the access of the peer. Destroy the ring's window before.
   void Close() { registration_.reset(); }

@@ -78,8 +78,8 @@ std::string Memlock(size_t ports) {
   const uint64_t limit = MemlockLimit();
   return Json('{')
       .Field("limit", limit == kNoMemlockLimit ? "null" : std::to_string(limit))
-      .Count("begin", std::max(ports, size_t{1}) * MemoryToBeginWith(kRing))
-      .Count("ring", kRing)
+      .Count("begin", std::max(ports, size_t{1}) * MemoryToBeginWith(kLargeRing))
+      .Count("ring", kLargeRing)
       .Text("help", MemlockHelp())
       .End();
 }

@@ -20,9 +20,12 @@ namespace rdma_transport::fabric::verbs {
 constexpr size_t kTokenLength = 16;
 // Room is counted in units, so that a batch or a credit fits into an immediate value.
 constexpr uint64_t kUnit = 64;
-// The ring of this side, and the bounds of a peer's. Two of them per peer, with the mirrors of what
-// is written, must cost little in a job of many tasks, most of which are idle.
-constexpr uint64_t kRing = uint64_t{64} << 10;
+// The rings of this side, and the bounds of a peer's. The first channels of a device get large
+// rings, which hold bursts. In a job of many tasks, those of the others must cost little: each end
+// also has a mirror of the peer's ring.
+constexpr uint64_t kLargeRing = uint64_t{256} << 10;
+constexpr uint64_t kSmallRing = uint64_t{64} << 10;
+constexpr size_t kLargeRings = 64;
 constexpr uint64_t kMinRing = uint64_t{16} << 10;
 constexpr uint64_t kMaxRing = uint64_t{1} << 20;
 constexpr uint64_t kMaxUnits = 0xffff;

@@ -174,6 +174,14 @@ TEST_F(VerbsDeviceTest, WhateverAChannelNeedsIsDoneAmongManyThatNeedNothing) {
   many_.clear();
 }
 
+TEST_F(VerbsDeviceTest, RingsForManyPeersAreSmall) {
+  OpenDevices();
+  ASSERT_NO_FATAL_FAILURE(ConnectMany(kLargeRings + 1));
+  EXPECT_EQ(many_[kLargeRings - 1].first.channel->backlog().ring_bytes, kLargeRing);
+  EXPECT_EQ(many_[kLargeRings].first.channel->backlog().ring_bytes, kSmallRing);
+  many_.clear();
+}
+
 // --- Sleeping ---
 
 // Two threads that play ping-pong and sleep whenever nothing has come. A wake-up that got lost

@@ -223,8 +223,8 @@ TEST_F(VerbsFlowTest, WhoIsNotReadIsKeptUpToTheLimit) {
 TEST_F(VerbsFlowTest, LongNotificationsComeBetweenShortOnes) {
   ConnectedPair();
   const std::vector<std::string> texts = {"short",   std::string(kLongestNotification, 'l'),
-                                          "shorter", std::string(kRing / 8 * 3, 'm'),
-                                          "between", std::string(kRing, 'r'),
+                                          "shorter", std::string(kLargeRing / 8 * 3, 'm'),
+                                          "between", std::string(kLargeRing, 'r'),
                                           "last"};
   for (const std::string& text : texts) {
     ASSERT_TRUE(a_.Notify(text).ok());

@@ -207,7 +207,7 @@ TEST(Ring, AddressesThatMakeNoSenseAreRefused) {
   address.gid_type = static_cast<uint8_t>(GidType::kRoceV2);
   address.lid = 5;
   address.number = 7;
-  address.ring_size = kRing;
+  address.ring_size = kSmallRing;
   address.most_batches = 4;
   address.token = std::string(kTokenLength, 't');
   const std::string good = address.Encode();
@@ -230,14 +230,15 @@ TEST(Ring, APeerMayAskForSomeMemoryAndNoMore) {
     ChannelAddress decoded;
     return ChannelAddress::Decode(address.Encode(), &decoded).ok();
   };
-  for (const uint64_t ring : {kMinRing, kRing, kMaxRing}) EXPECT_TRUE(accepts(ring, 16)) << ring;
+  for (const uint64_t ring : {kMinRing, kSmallRing, kMaxRing})
+    EXPECT_TRUE(accepts(ring, 16)) << ring;
   for (const uint64_t ring :
-       {uint64_t{0}, kMinRing - kUnit, kRing + kUnit, kMaxRing + kMinRing, ~uint64_t{0}}) {
+       {uint64_t{0}, kMinRing - kUnit, kSmallRing + kUnit, kMaxRing + kMinRing, ~uint64_t{0}}) {
     EXPECT_FALSE(accepts(ring, 16)) << ring;
   }
-  EXPECT_FALSE(accepts(kRing, 0));
-  EXPECT_TRUE(accepts(kRing, VerbsSettings::kMaxQueueDepth));
-  EXPECT_FALSE(accepts(kRing, VerbsSettings::kMaxQueueDepth + 1));
+  EXPECT_FALSE(accepts(kSmallRing, 0));
+  EXPECT_TRUE(accepts(kSmallRing, VerbsSettings::kMaxQueueDepth));
+  EXPECT_FALSE(accepts(kSmallRing, VerbsSettings::kMaxQueueDepth + 1));
 }
 
 // --- A peer that knows the address, but not the manners ---
@@ -407,8 +408,9 @@ TEST_F(Hostile, ACreditForNothing) {
 TEST_F(Hostile, ANotificationThatDoesNotEnd) {
   ConnectBare();
   Greet();
-  const std::string part = Record(RecordKind::kPart, std::string(kRing / 4, 'p'));
-  for (uint64_t sent = 0; sent <= kLongestNotification && !b_.handler->closed; sent += kRing / 4) {
+  const std::string part = Record(RecordKind::kPart, std::string(kSmallRing / 4, 'p'));
+  for (uint64_t sent = 0; sent <= kLongestNotification && !b_.handler->closed;
+       sent += kSmallRing / 4) {
     Write(part, 0, Immediate{false, true, Units(part), 0}.Encode());
     for (int i = 0; i < 2; ++i) end_->Receive();  // for credits
   }
@@ -503,7 +505,7 @@ TEST_F(Flood, OnePollTakesABoundedNumberOfCompletions) {
   settings.verbs.queue_depth = 2048;
   ASSERT_NO_FATAL_FAILURE(ConnectedPair(settings));
   // Each leaves in a batch of its own, and takes a unit of the ring.
-  constexpr size_t kNotes = kRing / kUnit / 4 * 3;
+  constexpr size_t kNotes = kLargeRing / kUnit / 4;
   for (size_t i = 0; i < kNotes; ++i) ASSERT_TRUE(a_.Notify("x").ok());
   const Nanos deadline = Now() + 10 * kSecond;
   while (a_.handler->delivered < kNotes && Now() < deadline) a_.device->Poll();
