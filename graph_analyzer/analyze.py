@@ -8,7 +8,7 @@ from graph_analyzer.clusters import task_counts
 from graph_analyzer.functions import is_model, training_step, worker_of
 from graph_analyzer.plan import Plan
 from graph_analyzer.sources import graph_def_bytes
-from graph_analyzer.units import parse_size
+from rdma_transport.units import parse_size
 
 
 def analyze(

@@ -12,8 +12,8 @@ from graph_analyzer.options import Batch, Cluster, DefaultDevice, Tags, read_pla
 from graph_analyzer.plan import Plan
 from graph_analyzer.records import VERSION
 from graph_analyzer.simulation import SCHEMES, STEPS, Behavior
-from graph_analyzer.units import parse_bandwidth, parse_seconds, parse_size
 from rdma_transport.command_line import AsJson, print_json
+from rdma_transport.units import parse_bandwidth, parse_seconds, parse_size
 
 BANDWIDTH = "100Gbit"
 

@@ -1,7 +1,5 @@
-"""The exception that this package raises."""
+"""The exception that this package raises, under the name that its users know."""
 
 from rdma_transport.errors import BadInputError
 
-
-class AnalysisError(BadInputError):
-    """The input is invalid. The message says what is wrong and how to fix it."""
+AnalysisError = BadInputError

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graph_analyzer.plan import Plan, Traffic, total
-from graph_analyzer.report import short
+from rdma_transport.units import short
 
 MAX_TASKS_PER_JOB = 12
 """Further tasks of a job share one box."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from graph_analyzer.errors import AnalysisError
-from graph_analyzer.units import parse_size
+from rdma_transport.units import parse_size
 
 
 def analyze(

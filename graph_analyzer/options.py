@@ -57,7 +57,7 @@ def read_plan(
 ) -> Plan:
     """Read a plan, or analyze a graph; raise ``AnalysisError``."""
     if graph.suffix == ".json":
-        from graph_analyzer.sources import read_text
+        from rdma_transport.files import read_text
 
         return Plan.from_json(read_text(graph))
     if not cluster:

@@ -10,7 +10,7 @@ from graph_analyzer.errors import AnalysisError
 from graph_analyzer.layout import BOX_WIDTH, LEGEND, MARGIN, Box, Layout, Link, Points, lay_out
 from graph_analyzer.plan import Plan, Traffic
 from graph_analyzer.records import MODES
-from graph_analyzer.units import format_bytes
+from rdma_transport.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

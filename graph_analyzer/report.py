@@ -11,8 +11,8 @@ from graph_analyzer.capacity import Capacity
 from graph_analyzer.plan import Plan, Traffic, total
 from graph_analyzer.records import MODES, Edge
 from graph_analyzer.simulation import Behavior, StepTimes
-from graph_analyzer.units import format_bandwidth, format_bytes, format_seconds
 from rdma_transport.tables import Fitted
+from rdma_transport.units import format_bandwidth, format_bytes, format_seconds, short
 
 MODE_STYLES = {"static": "green", "dynamic": "yellow", "inline": "cyan", "grpc": "red"}
 
@@ -234,12 +234,6 @@ def _summary(plan: Plan) -> str:
         return lines
     edges = "edge carries" if control == 1 else "edges carry"
     return f"{lines}; {control} control {edges} no bytes"
-
-
-def short(task: str) -> str:
-    """Return ``ps:0`` for ``/job:ps/task:0``; other names unchanged."""
-    parts = dict(part.split(":", 1) for part in task.split("/") if ":" in part)
-    return f"{parts['job']}:{parts['task']}" if "job" in parts and "task" in parts else task
 
 
 def type_text(dtype: str, shape: Iterable[int | None] | None) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 from graph_analyzer import native, wire
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.functions import graph_of
+from rdma_transport.files import MAX_TEXT_BYTES, read_file
 
 MAX_BYTES = 2**31
 """Protobuf's own limit: no valid GraphDef is larger."""
-MAX_TEXT_BYTES = 2**28
-"""Text is parsed in Python, which takes minutes per GiB. Use a binary file for larger graphs."""
 
 _FILES = "a SavedModel directory, or a .pb, .meta or .pbtxt file"
 _SCRIPTS = (
@@ -83,8 +81,8 @@ def _from_path(path: Path, tags: Collection[str] | None) -> bytes:
             path.stat()
             raise AnalysisError(f"{path}: unsupported file type; give {_FILES}{_SCRIPTS}")
         if path.suffix == ".pbtxt":
-            return _from_text(_read(path, MAX_TEXT_BYTES), path, tags)
-        return _from_binary(memoryview(_read(path, MAX_BYTES)), str(path), tags)
+            return _from_text(read_file(path, MAX_TEXT_BYTES), path, tags)
+        return _from_binary(memoryview(read_file(path, MAX_BYTES)), str(path), tags)
     except (OSError, ValueError) as error:
         if isinstance(error, AnalysisError):
             raise
@@ -92,32 +90,11 @@ def _from_path(path: Path, tags: Collection[str] | None) -> bytes:
         raise AnalysisError(f"{path}: {why}") from error
 
 
-def read_text(path: Path) -> bytes:
-    """Return the bytes of a text file that is not too large; raise ``AnalysisError``."""
-    try:
-        return _read(path, MAX_TEXT_BYTES)
-    except OSError as error:
-        raise AnalysisError(f"{path}: {error.strerror or error}") from error
-
-
 def _from_directory(path: Path, tags: Collection[str] | None) -> bytes:
     for name in ("saved_model.pb", "saved_model.pbtxt"):
         if (path / name).exists():
             return _from_path(path / name, tags)
     raise AnalysisError(f"{path}: not a SavedModel: the directory has no saved_model.pb")
-
-
-def _read(path: Path, most: int) -> bytes:
-    with path.open("rb", buffering=0) as file:
-        info = os.fstat(file.fileno())
-        if not stat.S_ISREG(info.st_mode):
-            raise AnalysisError(f"{path}: not a regular file")
-        if info.st_size >= most:
-            raise AnalysisError(
-                f"{path}: the file has {info.st_size} bytes; the maximum is {most - 1}. "
-                "Keep weights in a checkpoint, and large graphs in a binary .pb"
-            )
-        return file.read(most)
 
 
 def _from_text(data: bytes, path: Path, tags: Collection[str] | None) -> bytes:

@@ -14,8 +14,8 @@ import rdma_transport
 from examples import launch
 from graph_analyzer import Behavior, capacity, simulate
 from graph_analyzer.simulation import SCHEMES
-from graph_analyzer.units import format_bytes, format_seconds
 from rdma_transport.command_line import invoke, single
+from rdma_transport.units import format_bytes, format_seconds
 from tools import list_counters
 
 REPOSITORY = Path(__file__).parent.parent

@@ -14,13 +14,15 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 # From the bottom up. The longest prefix that fits a file decides its layer. Layers in one row do
-# not know each other.
+# not know each other. Each folder is in one of them by its own name.
 NATIVE = (
+    ("shim/",),
     ("base/",),
     ("fabric/fabric.h",),
     ("fabric/greeting.h",),
     ("fabric/host/",),
-    ("fabric/shm/", "fabric/verbs/"),
+    ("fabric/combined.",),
+    ("fabric/shm/", "fabric/verbs/", "fabric/libfabric/", "fabric/striped/"),
     ("fabric/",),
     ("memory/",),
     ("collectives/",),
@@ -43,6 +45,7 @@ PYTHON = (
     ("rdma_transport/cli.py",),
     ("rdma_transport/__main__.py",),
 )
+SOURCES = (".c", ".cc", ".h", ".pyx", ".pxd")
 INSTALLED = {"rdma_transport.bench": "bench"}  # as pyproject.toml maps the folder
 _INCLUDE = re.compile(r'^#include "([a-z_0-9/.]+)"', re.MULTILINE)
 
@@ -61,7 +64,7 @@ def layer(layers: tuple[tuple[str, ...], ...], name: str) -> tuple[int, str] | N
 def native() -> Iterator[tuple[str, str]]:
     """File and included file, of those that exist under native/."""
     for path in sorted(Path("native").glob("**/*.*")):
-        if path.suffix in (".cc", ".h"):
+        if path.suffix in SOURCES:
             for found in _INCLUDE.finditer(path.read_text()):
                 if (Path("native") / found[1]).exists():
                     yield str(path.relative_to("native")), found[1]
@@ -113,6 +116,18 @@ def file_of(name: str) -> str:
     return ""
 
 
+def unknown() -> Iterator[str]:
+    """Folders of sources, and Python packages, that no layer names."""
+    named = {prefix for group in NATIVE for prefix in group}
+    folders = {path.parent for path in Path("native").glob("**/*.*") if path.suffix in SOURCES}
+    for folder in sorted(folders):
+        if f"{folder.relative_to('native')}/" not in named:
+            yield f"{folder} is in no layer: name it in {__file__}"
+    for package in sorted(path.parent.name for path in Path().glob("*/__init__.py")):
+        if package != "tests" and layer(PYTHON, f"{package}/") is None:
+            yield f"{package} is in no layer: name it in {__file__}"
+
+
 def upward(layers: tuple[tuple[str, ...], ...], edges: list[tuple[str, str]]) -> Iterator[str]:
     """Edges to a higher layer, or to another one in the same row."""
     for source, target in edges:
@@ -139,6 +154,7 @@ def main() -> int:
     includes = list(native())
     imports = list(python())
     found = [
+        *unknown(),
         *upward(NATIVE, includes),
         *circle(list(units(includes))),
         *upward(PYTHON, imports),

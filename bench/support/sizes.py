@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from graph_analyzer import units
+from rdma_transport import units
 from rdma_transport.errors import BadInputError
 
 UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -18,7 +18,7 @@ def size_name(size: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size of at least one byte as `graph_analyzer` does."""
+    """Parse a size of at least one byte as `rdma_transport.units` does."""
     size = units.parse_size(text)
     if size == 0:
         raise BadInputError(f"the size {text!r} is less than 1 byte")

@@ -10,11 +10,12 @@ from typing import Any
 
 from graph_analyzer.plan import Plan
 from graph_analyzer.records import Task
-from graph_analyzer.units import parse_size
 from rdma_transport import _native
 from rdma_transport.doctor.system import System
 from rdma_transport.errors import BadInputError
+from rdma_transport.files import read_text
 from rdma_transport.settings import Environment, read
+from rdma_transport.units import parse_size
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,6 @@ def need_of(path: Path, task: str) -> Need:
     Without ``task``: of the task that needs the most memory. Raises ``BadInputError`` if the file
     is not a plan, or has no such task.
     """
-    from graph_analyzer.sources import read_text
-
     plan = Plan.from_json(read_text(path))
     if not plan.tasks:
         raise BadInputError(f"{path}: the plan has no task")

@@ -3,11 +3,11 @@
 import math
 import resource
 
-from graph_analyzer.units import format_bytes
 from rdma_transport.doctor import fixes
 from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.result import FAIL, PASS, WARN, Result, setting
 from rdma_transport.doctor.system import soft_limit
+from rdma_transport.units import format_bytes
 
 SLAB = 256 << 20
 """The largest slab of the arena; a larger tensor gets a slab of its own size."""

@@ -5,11 +5,11 @@ import platform
 import re
 from typing import Any
 
-from graph_analyzer.units import format_bytes
 from rdma_transport.doctor import fixes
 from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result, setting
 from rdma_transport.doctor.transfer import check_transfer
+from rdma_transport.units import format_bytes
 
 NODES = "/dev/infiniband"
 COPIES_AT_FORK = (5, 12)  # the first Linux that gives a child its own copy of pinned pages

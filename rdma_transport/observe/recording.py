@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rdma_transport import live
+from rdma_transport import live, units
 from rdma_transport.observe.samples import short
 
 # Kinds of events, as native/protocol/trace.cc numbers them.
@@ -206,9 +206,7 @@ def arrow(number: int | str, sent: dict[str, Any], got: dict[str, Any]) -> list[
 
 
 def _short(task: str) -> str:
-    from graph_analyzer.report import short as shorter
-
-    return shorter(short(task))
+    return units.short(short(task))
 
 
 def write(trace: dict[str, Any], path: Path) -> None:

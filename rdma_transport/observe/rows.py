@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
-from graph_analyzer.report import short
 from rdma_transport.observe.samples import Sample, named
 from rdma_transport.observe.table import EDGE_COLUMNS, PEER_COLUMNS, Columns, total_bytes
+from rdma_transport.units import short
 
 _Value = Callable[[dict[str, Any]], float]
 

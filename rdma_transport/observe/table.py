@@ -9,10 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from graph_analyzer.report import short
-from graph_analyzer.units import format_bytes
 from rdma_transport.counters import MODES
 from rdma_transport.tables import Fitted
+from rdma_transport.units import format_bytes, short
 
 Columns = dict[str, Callable[[dict[str, Any]], str | Text]]  # ">" before a name: right-aligned
 _STYLES = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from graph_analyzer import AnalysisError, analyze
 from graph_analyzer.clusters import task_counts
 from graph_analyzer.sources import graph_def_bytes
-from graph_analyzer.units import format_bytes, format_seconds, parse_bandwidth, parse_size
+from rdma_transport.units import format_bytes, format_seconds, parse_bandwidth, parse_size
 from tests.graph_analyzer.test_plan import SAMPLE, sample
 from tests.support.deadlines import patient
 
