@@ -57,6 +57,7 @@ Status MakeNonBlocking(int fd) {
 }  // namespace
 
 bool CompletionQueue::Reserve(int entries, Resize* resize, int limit) {
+  if (broken()) return false;
   std::lock_guard<std::mutex> lock(mu_);
   const int64_t needed = int64_t{reserved_} + entries;
   int64_t wanted = capacity_;

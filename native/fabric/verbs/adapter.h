@@ -30,7 +30,7 @@ class CompletionQueue {
   ibv_cq* get() const { return queue_; }
   using Resize = decltype(ibv_resize_cq);
   // Resizes the queue if fewer than `entries` are free. Returns false if that fails or would take
-  // more than `limit` entries in all.
+  // more than `limit` entries in all, or the queue is broken.
   bool Reserve(int entries, Resize* resize, int limit);
   // Releases entries of a destroyed queue pair. Its completions may still be in the queue, so the
   // entries become free when the queue has been emptied once more.
@@ -38,8 +38,14 @@ class CompletionQueue {
   int TakeReleased() { return released_.exchange(0); }
   void Emptied(int released);
 
+  // The card or its driver has given it up: completions may be lost. It is not used again. Returns
+  // false if that was known.
+  bool Break() { return !broken_.exchange(true); }
+  bool broken() const { return broken_.load(); }
+
  private:
   ibv_cq* const queue_;
+  std::atomic<bool> broken_{false};
   std::mutex mu_;
   int capacity_;
   int reserved_ = 0;

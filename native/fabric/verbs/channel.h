@@ -79,6 +79,7 @@ class VerbsChannel final : public Channel {
 
   // The functions below are for the device, on the polling thread.
   uint32_t tag() const { return tag_; }
+  const CompletionQueue* queue() const { return pair_->queue(); }
   // Returns the number of events that the completion caused for the handler or the peer.
   int OnCompletion(const ibv_wc& completion);
   // Does pending work other than completions. Returns false when the channel has finished.

@@ -166,6 +166,12 @@ Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<
     channels_[tag] = made;
     channels_version_.fetch_add(1);
   }
+  // It may have broken before this channel was one of those that end with it.
+  if (made->queue()->broken()) {
+    const Status broken(Code::kUnavailable, "a completion queue of " + adapter_->Name() + " broke");
+    made->Fail(broken);
+    return broken;
+  }
   // A sleeping polling thread has not requested events of a completion queue created for this
   // channel.
   Wake();

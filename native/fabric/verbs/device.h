@@ -93,6 +93,8 @@ class VerbsDevice final : public Device, private ChannelDevice {
   int PollQueue(CompletionQueue* queue);
   bool ArmQueue(CompletionQueue* queue);
   int Route(const ibv_wc* completions, int count);
+  Status PollError() const;
+  void BreakQueue(CompletionQueue* queue, const Status& reason);
   void FailChannels(const Status& reason);
 
   const std::unique_ptr<Adapter> adapter_;

@@ -86,6 +86,7 @@ int VerbsDevice::Route(const ibv_wc* completions, int count) {
 }
 
 int VerbsDevice::PollQueue(CompletionQueue* queue) {
+  if (queue->broken()) return 0;
   const int released = queue->TakeReleased();
   int handled = 0;
   // Limit the work, so that a busy peer cannot keep the polling thread here.
@@ -93,9 +94,7 @@ int VerbsDevice::PollQueue(CompletionQueue* queue) {
     ibv_wc completions[kBatch];
     const int count = ibv_poll_cq(queue->get(), kBatch, completions);
     if (count < 0) {
-      FailChannels(Status(Code::kInternal, "ibv_poll_cq failed on " + adapter_->Name() +
-                                               ": its completion queue is broken"));
-      queue->Release(released);
+      BreakQueue(queue, PollError());
       return handled;
     }
     handled += Route(completions, count);
@@ -196,14 +195,18 @@ bool VerbsDevice::ArmNotification() {
 }
 
 bool VerbsDevice::ArmQueue(CompletionQueue* queue) {
+  if (queue->broken()) return true;
   const int error = ibv_req_notify_cq(queue->get(), 0);
   if (error != 0) {
-    FailChannels(VerbError(error, "ibv_req_notify_cq", adapter_->Name()));
+    BreakQueue(queue, VerbError(error, "ibv_req_notify_cq", adapter_->Name()));
     return false;
   }
   // Completions that arrived before the request cause no event.
-  if (met_count_ == 0) met_count_ = std::max(0, ibv_poll_cq(queue->get(), kBatch, met_));
-  return true;
+  if (met_count_ != 0) return true;
+  const int count = ibv_poll_cq(queue->get(), kBatch, met_);
+  if (count < 0) BreakQueue(queue, PollError());
+  met_count_ = std::max(0, count);
+  return count >= 0;
 }
 
 void VerbsDevice::HandleDescriptors() {
@@ -223,10 +226,15 @@ void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
   const std::string sentence = adapter_->Name() + ": " + EventSentence(event.event_type);
   switch (event.event_type) {
     case IBV_EVENT_DEVICE_FATAL:
-    case IBV_EVENT_CQ_ERR:
       Log(LogLevel::kError, sentence);
-      if (event.event_type == IBV_EVENT_DEVICE_FATAL) adapter_->Kill();
+      adapter_->Kill();
       return FailChannels(Status(Code::kUnavailable, sentence));
+    case IBV_EVENT_CQ_ERR:
+      for (CompletionQueue* queue : adapter_->Queues()) {
+        if (queue->get() == event.element.cq)
+          BreakQueue(queue, Status(Code::kUnavailable, sentence));
+      }
+      return;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR: {
@@ -278,6 +286,21 @@ void VerbsDevice::ReadPort(bool tell) {
   const std::string now = adapter_->port().Text();
   if (now != before)
     Log(LogLevel::kInfo, "verbs: " + now + (known ? ", before " + before : " is used, too"));
+}
+
+// A driver's, for completions that make no sense to it, as in mlx5_poll_cq() of rdma-core.
+Status VerbsDevice::PollError() const {
+  return Status(Code::kUnavailable,
+                "ibv_poll_cq failed on " + adapter_->Name() + ": its completion queue is broken");
+}
+
+// Its channels end with the reason; new ones get another queue.
+void VerbsDevice::BreakQueue(CompletionQueue* queue, const Status& reason) {
+  if (!queue->Break()) return;
+  Log(LogLevel::kError, reason.message());
+  for (const auto& channel : Channels()) {
+    if (channel->queue() == queue) channel->Fail(reason);
+  }
 }
 
 void VerbsDevice::FailChannels(const Status& reason) {

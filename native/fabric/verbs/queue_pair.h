@@ -46,6 +46,8 @@ class QueuePair {
   Status Create(int depth, int receives);
   // Connects to the peer's queue pair. Over RoCE it may take a second.
   Status Connect(const ChannelAddress& peer);
+  // Where its completions come.
+  const CompletionQueue* queue() const { return queue_; }
   uint32_t number() const { return pair_->qp_num; }
   uint32_t first_psn() const { return first_psn_; }
 

@@ -170,6 +170,34 @@ TEST_F(VerbsTest, AVerbThatFailsLaterEndsWhatItConcernsAndNothingHangs) {
   ExpectToWork();
 }
 
+TEST_F(VerbsTest, ACompletionQueueThatBreaksEndsItsChannelsAndServesNoOthers) {
+  ConnectedPair();
+  SetFake("raise", "cq_err");
+  ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
+  for (Side* side : {&a_, &b_}) ExpectHas(side->handler->reason, "completion queue");
+  ExpectClosedOnce();
+  ExpectNothingLeft();
+  ExpectToWork();
+  EXPECT_EQ(FakeStats().cqs, 4u) << "a broken one and a new one each";
+}
+
+TEST_F(VerbsTest, AlsoOneThatCannotBePolledOrArmed) {
+  OpenDevices();
+  for (const char* verb : {"poll_cq", "req_notify_cq"}) {
+    ASSERT_NO_FATAL_FAILURE(Connect());
+    const uint64_t queues = FakeStats().cqs;
+    Fake().fail(verb, 1, EIO);
+    ASSERT_TRUE(PollUntil([&] {
+      for (Side* side : {&a_, &b_}) side->device->ArmNotification();
+      return BothClosed();
+    })) << verb;
+    ExpectNothingLeft();
+    ExpectToWork();
+    Drop();
+    EXPECT_EQ(FakeStats().cqs, queues + 1) << verb;
+  }
+}
+
 TEST_F(VerbsTest, ACardThatSendsNothingInlineWillDo) {
   SetFake("max_inline", "0");
   ConnectedPair();
