@@ -188,7 +188,10 @@ TEST_F(VerbsTest, AlsoOneThatCannotBePolledOrArmed) {
     const uint64_t queues = FakeStats().cqs;
     Fake().fail(verb, 1, EIO);
     ASSERT_TRUE(PollUntil([&] {
-      for (Side* side : {&a_, &b_}) side->device->ArmNotification();
+      for (Side* side : {&a_, &b_}) {
+        if (!side->handler->closed) side->Notify("are you there?").IgnoreError();
+        side->device->ArmNotification();
+      }
       return BothClosed();
     })) << verb;
     ExpectNothingLeft();
