@@ -154,6 +154,11 @@ Status LoopbackChannel::Reach(const fabric::RemoteSpan& span, fabric::Access lea
   return status;
 }
 
+Status LoopbackChannel::Check(const fabric::RemoteSpan& span, fabric::Access access) const {
+  std::lock_guard<std::mutex> lock(Mutex());
+  return state_ == State::kConnected ? Reach(span, access, [](char*) {}) : NotConnected();
+}
+
 Status LoopbackChannel::Read(const fabric::RemoteSpan& source, char* destination, uint64_t cookie) {
   std::lock_guard<std::mutex> lock(Mutex());
   if (state_ != State::kConnected) return NotConnected();

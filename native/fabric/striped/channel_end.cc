@@ -1,0 +1,197 @@
+// What a channel hands up, and how it ends.
+#include <algorithm>
+#include <utility>
+
+#include "base/printable.h"
+#include "fabric/striped/channel.h"
+
+namespace rdma_transport::fabric::striped {
+namespace {
+
+constexpr Nanos kClosingTimeout = kSecond;
+constexpr size_t kMaxReason = 1024;  // bytes of the reason for closing
+
+}  // namespace
+
+// --- Arrivals ---
+
+void StripedChannel::OnRecord(const RailEnd* end, std::string_view data) {
+  if (ignore_input_ || told_closed_) return;
+  uint32_t id = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const Rail* rail = Find(end);
+    if (rail == nullptr) return;
+    id = rail->id;
+  }
+  Inbox::Record record;
+  bool now = false;
+  const Status taken = inbox_.Take(id, data, &record, &now);
+  if (!taken.ok()) {
+    ignore_input_ = true;
+    return Close(taken);
+  }
+  if (state_.load() == State::kConnecting && record.kind != RecordKind::kMark) {
+    ConnectIfReady(/*at_once=*/true);
+  }
+  if (now) HandUp(record);
+  while (!ignore_input_ && inbox_.Next(&record)) HandUp(record);
+}
+
+void StripedChannel::HandUp(const Inbox::Record& record) {
+  if (record.kind == RecordKind::kNotification) {
+    const auto handler = told_closed_ ? nullptr : handler_.lock();
+    if (handler != nullptr) handler->OnNotify(record.bytes.data(), record.bytes.size());
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (state_.load() >= State::kParting) return;
+    if (record.kind == RecordKind::kBye) {
+      if (reason_.ok()) {
+        reason_ = Status(Code::kUnavailable,
+                         "the peer closed the channel: " + Printable(record.bytes, kMaxReason));
+      }
+      state_.store(State::kParting);
+      return Part(/*at_once=*/true);
+    }
+    const Status handled = HandleControl(record.kind, record.bytes);
+    if (!handled.ok()) {
+      ignore_input_ = true;
+      return CloseLocked(handled);
+    }
+    if (record.kind == RecordKind::kSettled) {
+      RailRecord about;
+      record.bytes.copy(reinterpret_cast<char*>(&about), sizeof(about));
+      inbox_.Settle(about.rail);
+    }
+    Progress();
+    Advance();
+  }
+  TellNews();
+}
+
+void StripedChannel::TellNews() {
+  std::vector<std::pair<uint64_t, Status>> ended;
+  uint64_t delivered = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    ended.swap(ended_);
+    if (delivered_.AllTo() != told_delivered_) delivered = told_delivered_ = delivered_.AllTo();
+  }
+  if ((ended.empty() && delivered == 0) || told_closed_) return;
+  const auto handler = handler_.lock();
+  if (handler == nullptr) return;
+  if (delivered != 0) handler->OnDelivered(delivered);
+  for (const auto& [cookie, status] : ended) handler->OnTransfer(cookie, status);
+}
+
+// --- The end ---
+
+void StripedChannel::Close(const Status& reason) {
+  std::lock_guard<std::mutex> lock(mu_);
+  CloseLocked(reason);
+}
+
+// Only the first reason is kept.
+void StripedChannel::CloseLocked(const Status& reason) {
+  const State state = state_.load();
+  if (state >= State::kClosing) return;
+  reason_ = reason;
+  deadline_ = Now() + kClosingTimeout;
+  timed_.store(true);
+  if (state != State::kConnected || main_ == kNone) {
+    state_.store(State::kParting);
+    Part(/*at_once=*/true);
+    return Attend();
+  }
+  state_.store(State::kClosing);
+  if (several()) {  // the end of one rail is not that of the channel
+    Lane::Note bye;
+    bye.kind = RecordKind::kBye;
+    bye.bytes = reason.message().substr(0, kMaxReason);
+    writes_.Add(std::move(bye));
+  }
+  Advance();
+  Attend();
+}
+
+void StripedChannel::TryPart(Nanos now) {
+  if (state_.load() != State::kClosing) return;
+  if (!writes_.empty() && now <= deadline_) return Attend();
+  state_.store(State::kParting);
+  Part(/*at_once=*/!several() || !writes_.empty());
+}
+
+// Closes the rails. If not at once, the main one first: the peer then knows that this is the end of
+// the channel.
+void StripedChannel::Part(bool at_once) {
+  writes_.Drop();
+  reads_.Drop();
+  deadline_ = Now() + kClosingTimeout;
+  timed_.store(true);
+  for (size_t slot = 0; slot < rails_.size(); ++slot) {
+    const Rail& rail = rails_[slot];
+    if (rail.alive() && (at_once || slot == main_)) rail.channel->Close(reason_);
+  }
+  Attend();
+}
+
+void StripedChannel::EndIfClosed() {
+  bool closed = false;
+  bool released = true;
+  Status status;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (state_.load() < State::kParting) return;
+    for (const Rail& rail : rails_) {
+      if (rail.channel == nullptr) continue;
+      if (rail.alive()) return;
+      if (rail.released) continue;
+      released = false;
+      status = rail.status;
+    }
+    closed = state_.exchange(State::kClosed) != State::kClosed;
+    timed_.store(false);
+    status = Status(released ? Code::kUnavailable : status.code(), reason_.message());
+  }
+  const auto handler = handler_.lock();
+  if (closed) {
+    told_closed_ = true;
+    told_released_ = released;
+    if (handler != nullptr) handler->OnClosed(status);
+  } else if (released && !std::exchange(told_released_, true)) {
+    if (handler != nullptr) handler->OnReleased();
+  }
+}
+
+void StripedChannel::Service(Nanos now) {
+  attended_.store(false);  // first: what is requested from here on needs another call
+  if (handler_.expired()) Close(Status(Code::kCancelled, "the user of this channel has gone"));
+  ConnectIfReady(/*at_once=*/false);
+  std::vector<std::shared_ptr<Channel>> dropped;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    dropped.swap(dropped_);
+    Progress();
+    Advance();
+    TryPart(now);
+    const State state = state_.load();
+    if (state == State::kParting && now > deadline_) Part(/*at_once=*/true);
+    bool failing = state == State::kConnecting || state >= State::kClosing;
+    for (const Rail& rail : rails_) {
+      if (!rail.failed) continue;
+      failing = true;
+      if (now > rail.deadline && state == State::kConnected) {
+        CloseLocked(Status(Code::kUnavailable,
+                           "what " + rail.name + " has lost could not be sent again in time"));
+        break;
+      }
+    }
+    timed_.store(failing && state != State::kClosed);
+  }
+  TellNews();
+  EndIfClosed();
+}
+
+}  // namespace rdma_transport::fabric::striped

@@ -1,0 +1,203 @@
+#include "fabric/striped/device.h"
+
+#include <algorithm>
+
+namespace rdma_transport::fabric::striped {
+namespace {
+
+constexpr Nanos kPast = 1;  // a deadline in the past: sleep without waiting
+constexpr Nanos kServiceInterval = 100 * kMillisecond;
+// Channels whose handler is looked at in a turn without events.
+constexpr size_t kHandlersPerTurn = 8;
+
+}  // namespace
+
+Status StripedDevice::Create(std::string name, std::vector<std::unique_ptr<Device>> rails,
+                             const StripedSettings& settings, std::unique_ptr<Device>* device) {
+  std::unique_ptr<StripedDevice> made(
+      new StripedDevice(std::move(name), std::move(rails), settings));
+  if (made->rails_.size() > 1) {
+    RDMA_RETURN_IF_ERROR(made->sleeper_.Init());
+    for (const auto& rail : made->rails_) {
+      RDMA_RETURN_IF_ERROR(made->sleeper_.Watch(rail->WaitDescriptor()));
+    }
+  }
+  *device = std::move(made);
+  return OkStatus();
+}
+
+std::string StripedDevice::Summary() const {
+  std::string summary = rails_.front()->Summary();
+  for (size_t i = 1; i < rails_.size(); ++i) {
+    std::string more = rails_[i]->Summary();
+    const std::string common = name_ + " by ";
+    if (more.compare(0, common.size(), common) == 0) more.erase(0, common.size());
+    summary += ", " + more;
+  }
+  return summary;
+}
+
+std::vector<PortReport> StripedDevice::Ports() const {
+  std::vector<PortReport> ports;
+  for (const auto& rail : rails_) {
+    for (PortReport& port : rail->Ports()) ports.push_back(std::move(port));
+  }
+  return ports;
+}
+
+bool StripedDevice::Active() const {
+  return std::any_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->Active(); });
+}
+
+Status StripedDevice::Reaches(std::string_view channel_address) const {
+  ChannelAddress peer;
+  RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(channel_address, &peer));
+  Status first;
+  for (const auto& rail : rails_) {
+    for (const RailAddress& other : peer.rails) {
+      if (other.address.empty()) continue;
+      const Status reaches = rail->Reaches(other.address);
+      if (reaches.ok()) return reaches;
+      if (first.ok()) first = reaches;
+    }
+  }
+  return first.ok() ? Status(Code::kUnavailable, "none of its ports is up") : first;
+}
+
+// --- Memory ---
+
+Status StripedDevice::Allocate(size_t length, Access access, void* place,
+                               std::unique_ptr<Region>* region) {
+  RDMA_RETURN_IF_ERROR(rails_.front()->Allocate(length, access, place, region));
+  for (size_t i = 1; i < rails_.size(); ++i) {
+    RDMA_RETURN_IF_ERROR(rails_[i]->Adopt(region->get()));
+  }
+  return OkStatus();
+}
+
+Status StripedDevice::Adopt(Region* region) {
+  for (const auto& rail : rails_) RDMA_RETURN_IF_ERROR(rail->Adopt(region));
+  return OkStatus();
+}
+
+bool StripedDevice::Imports() const {
+  return std::any_of(rails_.begin(), rails_.end(),
+                     [](const auto& rail) { return rail->Imports(); });
+}
+
+Status StripedDevice::Import(const DeviceMemory& memory, Access access,
+                             std::unique_ptr<Region>* region) {
+  for (const auto& rail : rails_) {
+    if (rail->Imports()) return rail->Import(memory, access, region);
+  }
+  return Device::Import(memory, access, region);
+}
+
+bool StripedDevice::Locate(const void* data, RemoteSpan* span) const {
+  return std::any_of(rails_.begin(), rails_.end(),
+                     [&](const auto& rail) { return rail->Locate(data, span); });
+}
+
+// --- Channels ---
+
+Status StripedDevice::Open(std::weak_ptr<ChannelHandler> handler,
+                           std::shared_ptr<Channel>* channel) {
+  auto made =
+      std::make_shared<StripedChannel>(static_cast<ChannelDevice*>(this), std::move(handler));
+  RDMA_RETURN_IF_ERROR(made->Open());
+  {
+    std::lock_guard<std::mutex> lock(channels_mu_);
+    channels_.push_back(made);
+    channels_version_.fetch_add(1);
+  }
+  Wake();
+  *channel = std::move(made);
+  return OkStatus();
+}
+
+void StripedDevice::Attend(std::weak_ptr<StripedChannel> channel) {
+  calls_.Add(std::move(channel));
+  if (asleep_.load()) Wake();
+}
+
+void StripedDevice::RefreshSnapshot() {
+  const uint64_t version = channels_version_.load();
+  if (version == snapshot_version_) return;
+  std::lock_guard<std::mutex> lock(channels_mu_);
+  channels_.erase(std::remove_if(channels_.begin(), channels_.end(),
+                                 [](const auto& weak) { return weak.expired(); }),
+                  channels_.end());
+  snapshot_ = channels_;
+  snapshot_version_ = version;
+}
+
+// Looks at the next `most` channels, and calls for those whose handler is gone. Returns whether
+// there was one.
+bool StripedDevice::CallAbandoned(size_t most) {
+  bool found = false;
+  for (most = std::min(most, snapshot_.size()); most > 0; --most) {
+    next_in_turn_ = (next_in_turn_ + 1) % snapshot_.size();
+    const auto channel = snapshot_[next_in_turn_].lock();
+    if (channel == nullptr || !channel->abandoned()) continue;
+    calls_.Add(channel);
+    found = true;
+  }
+  return found;
+}
+
+int StripedDevice::Poll() {
+  if (!Usable()) return 0;
+  asleep_.store(false);
+  if (sleeper_.woken()) sleeper_.Clear();
+  RefreshSnapshot();
+  int handled = 0;
+  for (const auto& rail : rails_) handled += rail->Poll();
+  const Nanos now = Now();
+  const bool due = now - served_ >= kServiceInterval;
+  if (due) served_ = now;
+  if (due || handled == 0) CallAbandoned(due ? snapshot_.size() : kHandlersPerTurn);
+  if (!calls_.empty()) {
+    calls_.Take(&callers_);
+    for (const auto& weak : callers_) {
+      if (const auto channel = weak.lock()) channel->Service(now);
+    }
+  }
+  for (size_t i = 0; due && i < snapshot_.size(); ++i) {
+    const auto channel = snapshot_[i].lock();
+    if (channel != nullptr && channel->NeedsService()) channel->Service(now);
+  }
+  return handled;
+}
+
+bool StripedDevice::ArmNotification() {
+  if (!Usable()) return true;
+  asleep_.store(true);
+  bool quiet = true;
+  for (const auto& rail : rails_) quiet = rail->ArmNotification() && quiet;
+  const auto needs_service = [](const auto& weak) {
+    const auto channel = weak.lock();
+    return channel != nullptr && channel->NeedsService();
+  };
+  if (rails_.size() > 1 && std::any_of(snapshot_.begin(), snapshot_.end(), needs_service)) {
+    sleeper_.WakeAfter(Now(), kServiceInterval);
+  }
+  return quiet && calls_.empty() && channels_version_.load() == snapshot_version_ &&
+         !CallAbandoned(kHandlersPerTurn);
+}
+
+void StripedDevice::Sleep(Nanos deadline) {
+  if (rails_.size() == 1) return rails_.front()->Sleep(deadline);
+  sleeper_.Sleep(deadline);
+  for (const auto& rail : rails_) rail->Sleep(kPast);
+}
+
+void StripedDevice::Wake() {
+  if (rails_.size() == 1) return rails_.front()->Wake();
+  sleeper_.Wake();
+}
+
+int StripedDevice::WaitDescriptor() const {
+  return rails_.size() == 1 ? rails_.front()->WaitDescriptor() : sleeper_.descriptor();
+}
+
+}  // namespace rdma_transport::fabric::striped

@@ -1,0 +1,92 @@
+// One device over several: large transfers of a channel are divided over plain channels of all of
+// them, its rails, and it goes on when one of them fails. Also for a single rail, whose small
+// transfers then need not wait for large ones.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fabric/fabric.h"
+#include "fabric/host/call_list.h"
+#include "fabric/host/sleeper.h"
+#include "fabric/striped/channel.h"
+
+namespace rdma_transport::fabric::striped {
+
+struct StripedSettings {
+  size_t most_rails = kMaxRails;  // of a channel
+  Nanos peer_timeout = 30 * kSecond;
+};
+
+// See Device for the contract.
+class StripedDevice final : public Device, private ChannelDevice {
+ public:
+  // `rails` must not be empty; the first ones are preferred, the first one allocates all regions.
+  // `name` is that of the fabric. Returns an error if the process has no descriptors left.
+  static Status Create(std::string name, std::vector<std::unique_ptr<Device>> rails,
+                       const StripedSettings& settings, std::unique_ptr<Device>* device);
+
+  std::string Summary() const override;
+  std::vector<PortReport> Ports() const override;
+  bool Active() const override;
+  bool Usable() const override { return rails_.front()->Usable(); }
+  Status Reaches(std::string_view channel_address) const override;
+  Status Allocate(size_t length, Access access, void* place,
+                  std::unique_ptr<Region>* region) override;
+  size_t RegionGranule() const override { return rails_.front()->RegionGranule(); }
+  Status Adopt(Region* region) override;
+  bool Imports() const override;
+  Status Import(const DeviceMemory& memory, Access access,
+                std::unique_ptr<Region>* region) override;
+  MappedSpan MapOwn(const RemoteSpan& span) override { return rails_.front()->MapOwn(span); }
+  bool Locate(const void* data, RemoteSpan* span) const override;
+  Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
+  int Poll() override;
+  bool ArmNotification() override;
+  void Sleep(Nanos deadline) override;
+  void Wake() override;
+  int WaitDescriptor() const override;
+
+ private:
+  StripedDevice(std::string name, std::vector<std::unique_ptr<Device>> rails,
+                const StripedSettings& settings)
+      : name_(std::move(name)), rails_(std::move(rails)), settings_(settings) {}
+
+  // ChannelDevice:
+  const std::string& name() const override { return name_; }
+  const std::vector<std::unique_ptr<Device>>& rails() const override { return rails_; }
+  size_t most_rails() const override { return settings_.most_rails; }
+  Nanos peer_timeout() const override { return settings_.peer_timeout; }
+  std::atomic<int>* lanes_of_writes() override { return &lanes_of_writes_; }
+  std::atomic<int>* lanes_of_reads() override { return &lanes_of_reads_; }
+  void Attend(std::weak_ptr<StripedChannel> channel) override;
+
+  void RefreshSnapshot();
+  bool CallAbandoned(size_t most);
+
+  const std::string name_;
+  const std::vector<std::unique_ptr<Device>> rails_;
+  const StripedSettings settings_;
+  std::atomic<int> lanes_of_writes_{0};
+  std::atomic<int> lanes_of_reads_{0};
+  host::Sleeper sleeper_;  // if there are several rails
+  std::atomic<bool> asleep_{false};
+  host::CallList<std::weak_ptr<StripedChannel>> calls_;
+
+  std::mutex channels_mu_;
+  std::vector<std::weak_ptr<StripedChannel>> channels_;
+  std::atomic<uint64_t> channels_version_{0};
+
+  // The polling thread's.
+  std::vector<std::weak_ptr<StripedChannel>> snapshot_;
+  uint64_t snapshot_version_ = ~uint64_t{0};
+  std::vector<std::weak_ptr<StripedChannel>> callers_;
+  size_t next_in_turn_ = 0;
+  Nanos served_ = 0;
+};
+
+}  // namespace rdma_transport::fabric::striped
