@@ -6,12 +6,18 @@
 #include <atomic>
 #include <mutex>
 
+#include "base/log.h"
+
 namespace rdma_transport::fabric {
 namespace {
 
 constexpr Nanos kPast = 1;  // a deadline in the past: poll without waiting
 
+// Before the name of a fabric: the IDs that are avoided on it.
+constexpr char kAvoided[] = "!";
+
 // An address is a sequence of (fabric name, address on that fabric), each prefixed with its length.
+// Of several fabrics, (empty, ID of the process) follows, and those of which something is avoided.
 void Append(std::string_view field, std::string* out) {
   out->push_back(static_cast<char>(field.size() & 0xff));
   out->push_back(static_cast<char>(field.size() >> 8));
@@ -44,15 +50,72 @@ Status Split(std::string_view address, std::vector<Entry>* entries) {
   return OkStatus();
 }
 
+std::string_view Find(const std::vector<Entry>& entries, std::string_view name) {
+  for (const Entry& entry : entries) {
+    if (entry.name == name) return entry.address;
+  }
+  return {};
+}
+
 Status NotConnected() { return Status(Code::kUnavailable, "the channel is not connected"); }
 
 }  // namespace
 
+// Stands before the handler of a channel. It calls the handler without a reference: who calls it
+// has one, see CombinedDevice::Watch().
+class Watcher final : public ChannelHandler {
+ public:
+  Watcher(Avoided* avoided, ChannelHandler* handler) : avoided_(avoided), handler_(handler) {}
+
+  // Before Connect(). Only the active end counts: it learns whether its packets arrive.
+  void Expect(size_t member, std::string name, std::string peer) {
+    member_ = member;
+    name_ = std::move(name);
+    peer_ = std::move(peer);
+  }
+  void OnClosing(const Status& reason) {
+    if (reason.code() != Code::kDeadlineExceeded) closing_.store(true);
+  }
+  void OnFailed(const Status& reason) {
+    if (peer_.empty() || closing_.load() || !avoided_->OnFailed(member_, peer_, Now())) return;
+    Log(LogLevel::kWarning, name_ + " does not connect to a peer that it should reach (" +
+                                reason.message() + "): for some minutes it is not used for it");
+  }
+
+  void OnConnected() override {
+    if (!peer_.empty()) avoided_->OnConnected(member_, peer_);
+    peer_.clear();
+    handler_->OnConnected();
+  }
+  void OnNotify(const char* data, size_t length) override { handler_->OnNotify(data, length); }
+  void OnDelivered(uint64_t number) override { handler_->OnDelivered(number); }
+  void OnTransfer(uint64_t cookie, const Status& status) override {
+    handler_->OnTransfer(cookie, status);
+  }
+  void OnClosed(const Status& status) override {
+    OnFailed(status);
+    handler_->OnClosed(status);
+  }
+  void OnReleased() override { handler_->OnReleased(); }
+
+ private:
+  Avoided* const avoided_;
+  ChannelHandler* const handler_;
+  size_t member_ = 0;
+  std::string name_;
+  std::string peer_;  // empty: it does not matter what becomes of the channel
+  std::atomic<bool> closing_{false};
+};
+
 // Has a channel of every member before Connect(), so that the peer can choose, and one afterwards.
 class CombinedChannel final : public Channel {
  public:
-  CombinedChannel(CombinedDevice* device, std::vector<std::shared_ptr<Channel>> candidates)
-      : device_(device), candidates_(std::move(candidates)) {}
+  CombinedChannel(CombinedDevice* device, std::shared_ptr<Watcher> watcher, Avoided::Lists avoided,
+                  std::vector<std::shared_ptr<Channel>> candidates)
+      : device_(device),
+        watcher_(std::move(watcher)),
+        avoided_(std::move(avoided)),
+        candidates_(std::move(candidates)) {}
 
   std::string Address() const override {
     std::string address;
@@ -62,7 +125,16 @@ class CombinedChannel final : public Channel {
       Append(device_->members_[i].name, &address);
       Append(candidates_[i]->Address(), &address);
     }
-    return address + refused_address_;
+    address += refused_address_;
+    if (watcher_ == nullptr) return address;
+    Append("", &address);
+    Append(device_->id_, &address);
+    for (size_t i = 0; i < avoided_.size(); ++i) {
+      if (avoided_[i].empty()) continue;
+      Append(kAvoided + device_->members_[i].name, &address);
+      Append(avoided_[i], &address);
+    }
+    return address;
   }
 
   void Authenticate(std::string key) override {
@@ -88,7 +160,7 @@ class CombinedChannel final : public Channel {
 
   Status Connect(std::string_view peer_address, Role role) override {
     CombinedDevice::Choice choice;
-    RDMA_RETURN_IF_ERROR(device_->Choose(peer_address, &choice));
+    RDMA_RETURN_IF_ERROR(device_->Choose(peer_address, avoided_, &choice));
     std::vector<std::shared_ptr<Channel>> others(candidates_.size());
     std::shared_ptr<Channel> chosen;
     {
@@ -105,7 +177,15 @@ class CombinedChannel final : public Channel {
     if (chosen == nullptr)
       return Status(Code::kUnavailable, "that fabric could not open a channel");
     chosen_.store(chosen.get());
-    return chosen->Connect(choice.address, role);
+    const bool watched = watcher_ != nullptr && !choice.peer.empty();
+    const std::string& name = device_->members_[choice.member].name;
+    if (watched && role == Role::kActive) watcher_->Expect(choice.member, name, choice.peer);
+    const Status status = chosen->Connect(choice.address, role);
+    if (!watched || status.code() != Code::kUnavailable) return status;
+    watcher_->Expect(choice.member, name, choice.peer);
+    watcher_->OnFailed(status);
+    // Another fabric may do, later.
+    return Status(Code::kFailedPrecondition, status.message());
   }
 
   const char* fabric() const override { return chosen() == nullptr ? "" : chosen()->fabric(); }
@@ -151,6 +231,7 @@ class CombinedChannel final : public Channel {
     return chosen() != nullptr && chosen()->Owns(data, span);
   }
   void Close(const Status& reason) override {
+    if (watcher_ != nullptr) watcher_->OnClosing(reason);
     std::vector<std::shared_ptr<Channel>> open;
     {
       std::lock_guard<std::mutex> lock(mu_);
@@ -163,6 +244,8 @@ class CombinedChannel final : public Channel {
 
  private:
   CombinedDevice* const device_;
+  const std::shared_ptr<Watcher> watcher_;  // null: the device has one member
+  const Avoided::Lists avoided_;            // as its address says
   Channel* chosen() const { return chosen_.load(std::memory_order_acquire); }
 
   mutable std::mutex mu_;
@@ -192,9 +275,12 @@ std::string CombinedDevice::Summary() const {
   return summary;
 }
 
-Status CombinedDevice::Choose(std::string_view address, Choice* choice) const {
+Status CombinedDevice::Choose(std::string_view address, const Avoided::Lists& avoided,
+                              Choice* choice) const {
   std::vector<Entry> entries;
   RDMA_RETURN_IF_ERROR(Split(address, &entries));
+  choice->peer = Find(entries, "");
+  bool later = false;
   std::string reasons;
   auto add_reason = [&reasons](const std::string& name, const std::string& reason) {
     reasons += (reasons.empty() ? "" : "; ") + name + ": " + reason;
@@ -203,6 +289,14 @@ Status CombinedDevice::Choose(std::string_view address, Choice* choice) const {
     const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& candidate) {
       return candidate.name == members_[i].name;
     });
+    const std::string peers(Find(entries, kAvoided + members_[i].name));
+    if (Avoided::Has(avoided[i], choice->peer) || Avoided::Has(peers, id_)) {
+      const std::string reason = "connections did not come up in the last minutes";
+      later = true;
+      add_reason(members_[i].name, reason);
+      choice->reasons += "; not " + members_[i].name + ": " + reason;
+      continue;
+    }
     if (entry == entries.end()) {
       add_reason(members_[i].name, "the peer does not have it");
       continue;
@@ -220,12 +314,13 @@ Status CombinedDevice::Choose(std::string_view address, Choice* choice) const {
     }
   }
   for (const Absent& absent : absent_) add_reason(absent.name, absent.reason.message());
-  return Status(Code::kUnavailable, "no fabric reaches it (" + reasons + ")");
+  return Status(later ? Code::kFailedPrecondition : Code::kUnavailable,
+                "no fabric reaches it (" + reasons + ")");
 }
 
 Status CombinedDevice::Reaches(std::string_view channel_address) const {
   Choice choice;
-  return Choose(channel_address, &choice);
+  return Choose(channel_address, AvoidedNow(), &choice);
 }
 
 Status CombinedDevice::Allocate(size_t length, Access access, void* place,
@@ -257,6 +352,11 @@ Status CombinedDevice::Import(const DeviceMemory& memory, Access access,
 
 Status CombinedDevice::Open(std::weak_ptr<ChannelHandler> handler,
                             std::shared_ptr<Channel>* channel) {
+  std::shared_ptr<Watcher> watcher;
+  if (const auto watched = handler.lock(); watched != nullptr && members_.size() > 1) {
+    watcher = Watch(watched);
+    handler = std::shared_ptr<ChannelHandler>(watched, watcher.get());
+  }
   std::vector<std::shared_ptr<Channel>> candidates(members_.size());
   Status refused;
   bool any = false;
@@ -269,8 +369,21 @@ Status CombinedDevice::Open(std::weak_ptr<ChannelHandler> handler,
     }
   }
   if (!any) return refused;
-  *channel = std::make_shared<CombinedChannel>(this, std::move(candidates));
+  *channel = std::make_shared<CombinedChannel>(this, std::move(watcher), AvoidedNow(),
+                                               std::move(candidates));
   return OkStatus();
+}
+
+// A watcher may be called as long as somebody can get a reference to the handler: the reference
+// that members get is one to the handler, and points to the watcher.
+std::shared_ptr<Watcher> CombinedDevice::Watch(const std::shared_ptr<ChannelHandler>& handler) {
+  auto watcher = std::make_shared<Watcher>(&avoided_, handler.get());
+  std::lock_guard<std::mutex> lock(watchers_mu_);
+  watchers_.erase(std::remove_if(watchers_.begin(), watchers_.end(),
+                                 [](const auto& watched) { return watched.first.expired(); }),
+                  watchers_.end());
+  watchers_.emplace_back(handler, watcher);
+  return watcher;
 }
 
 int CombinedDevice::Poll() {

@@ -1,12 +1,16 @@
 // Combines several fabrics into one device. All fabrics share the same regions; each channel uses
-// the first fabric, in order of preference, that reaches its peer.
+// the first fabric, in order of preference, that reaches its peer. One on which channels to a peer
+// do not come up is avoided for a while, by both: each address tells whom its end avoids.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
+#include "fabric/avoided.h"
 #include "fabric/fabric.h"
 
 namespace rdma_transport::fabric {
@@ -63,13 +67,21 @@ class CombinedDevice final : public Device {
     std::string_view address;     // the peer's, on that member
     std::vector<size_t> refused;  // better members, which how the processes were started rules out
     std::string reasons;          // why, for users
+    std::string peer;             // its ID, or empty
   };
-  // Chooses the first member that both sides have and that reaches the peer. Returns Unavailable if
-  // there is none.
-  Status Choose(std::string_view address, Choice* choice) const;
+  // Chooses the first member that both sides have, that reaches the peer and that neither avoids.
+  // Returns Unavailable if there is none, FailedPrecondition if that may change.
+  Status Choose(std::string_view address, const Avoided::Lists& avoided, Choice* choice) const;
+  Avoided::Lists AvoidedNow() const { return avoided_.List(members_.size(), Now()); }
+  // Returns a handler that tells whether the channel came up, and lives as long as `handler`.
+  std::shared_ptr<class Watcher> Watch(const std::shared_ptr<ChannelHandler>& handler);
 
   const std::vector<Member> members_;
   const std::vector<Absent> absent_;
+  const std::string id_ = RandomBytes(Avoided::kIdLength);
+  Avoided avoided_;
+  std::mutex watchers_mu_;
+  std::vector<std::pair<std::weak_ptr<ChannelHandler>, std::shared_ptr<class Watcher>>> watchers_;
 };
 
 }  // namespace rdma_transport::fabric
