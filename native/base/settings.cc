@@ -233,7 +233,7 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
   const auto retry_timeout = [](Settings* s) -> Nanos& { return s->verbs.retry_timeout; };
   rows->push_back(Between(
       "8us", "8796s",
-      Duration("RETRY_TIMEOUT", "537ms",
+      Duration("RETRY_TIMEOUT", "536ms",
                "how long the card waits for an answer to a packet before it sends it again; "
                "rounded up to 4.096us times a power of two",
                retry_timeout),

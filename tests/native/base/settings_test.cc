@@ -60,7 +60,7 @@ TEST(Settings, TheDefaultsOfVerbsLeaveTheChoiceToThePort) {
   EXPECT_EQ(verbs.service_level, 0);
   EXPECT_EQ(verbs.traffic_class, 0);
   EXPECT_EQ(verbs.pkey, -1);
-  EXPECT_EQ(verbs.retry_timeout, 537 * kMillisecond);
+  EXPECT_EQ(verbs.retry_timeout, 536 * kMillisecond);
   EXPECT_EQ(verbs.retries, 6);
   EXPECT_EQ(verbs.queue_depth, 256);
   EXPECT_EQ(verbs.chunk, 0u);

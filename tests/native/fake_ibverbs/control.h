@@ -9,13 +9,15 @@
 //   devices=fake_0,fake_1   the devices, in order; may be empty. Default: fake_0
 //   delay_us=N              each send work request waits a random time of at most N. Default: 0
 //   retry_ms=N              how long a peer may be gone before IBV_WC_RETRY_EXC_ERR; longer where
-//                           the retries themselves have to wait for a processor. Default: 300
+//                           the retries themselves have to wait for a processor; 0: as the queue
+//                           pair's timeout and retry_cnt say, without what cards add. Default: 300
 //   rnr_us=N                the wait before each retry after receiver-not-ready. Default: 500
 //   keep_qps=B              1: ibv_destroy_qp() waits until it is 0. Default: 0
 //   hold_rtr=B              1: ibv_modify_qp() to RTR waits until it is 0. Default: 0
 //   memlock=N               bytes that may be registered, beyond which ENOMEM. Default: no limit
 //   fork=S                  disabled, enabled or unneeded, for ibv_is_fork_initialized(). Default:
 //                           unneeded
+//   flap_ms=N               from now on, all traffic of the process vanishes for so long
 //   fail=VERB:NTH:ERROR     as fake_ibverbs_fail()
 //   complete_with=STATUS:VENDOR:NTH   as fake_ibverbs_complete_with()
 //   quiet=B                 1: changes of ports raise no events. Default: 0

@@ -23,7 +23,7 @@ void LetOthersGo(const Fake& fake) {
 }  // namespace
 
 bool PathUp(const Fake& fake, const Qp& qp) {
-  if (fake.path_broken || ContextOf(qp.context)->fatal) return false;
+  if (fake.path_broken || Now() < fake.broken_until || ContextOf(qp.context)->fatal) return false;
   const PortConfig* port = fake.PortOf(qp.context, qp.attr.port_num);
   if (port == nullptr || port->state != IBV_PORT_ACTIVE) return false;
   if (qp.attr.pkey_index >= port->pkeys.size()) return false;

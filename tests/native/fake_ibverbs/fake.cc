@@ -129,6 +129,12 @@ std::string Fake::SetQuietly(const std::string& key, const std::string& value) {
     WakeEngine();
     return "";
   }
+  if (key == "flap_ms") {
+    if (!ParseNumber(value, 1000000, &first)) return "flap_ms is a number";
+    broken_until = Now() + static_cast<Nanos>(first) * kMillisecond;
+    WakeEngine();
+    return "";
+  }
   if (key == "fail") {
     if (parts.size() != 3 || !ParseNumber(parts[1], 1 << 30, &first) ||
         !ParseErrno(parts[2], &error) || !Fail(parts[0], static_cast<int>(first), error)) {
@@ -239,6 +245,7 @@ void Fake::KillDevices() {
 void Fake::Reset() {
   config = Config();
   path_broken = false;
+  broken_until = 0;
   traffic.clear();
   failures.clear();
   forced.clear();

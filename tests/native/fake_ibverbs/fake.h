@@ -105,6 +105,7 @@ struct Fake : FrameHandler {
 
   Config config;
   bool path_broken = false;
+  Nanos broken_until = 0;
   std::vector<Failure> failures;
   std::vector<ForcedCompletion> forced;
   FakeIbverbsStats stats = {};

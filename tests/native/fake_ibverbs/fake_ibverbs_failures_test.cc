@@ -38,6 +38,19 @@ TEST_F(FakeIbverbsTest, ALostPathIsRetriedForAWhile) {
   EXPECT_TRUE(d.Quiet());
 }
 
+TEST_F(FakeIbverbsTest, AQueuePairSaysHowLongItRetries) {
+  ASSERT_EQ(V().fake_ibverbs_set("retry_ms", "0"), 0);
+  auto [a, b] = Pair();  // 67 ms, and 7 times again
+  ASSERT_EQ(V().fake_ibverbs_set("flap_ms", "100"), 0);
+  const auto start = steady_clock::now();
+  ASSERT_EQ(a.Send(IBV_WR_RDMA_WRITE, {a.Piece(0, 1)}, b.Address()), 0);
+  ExpectDone(a.Wait(), 1, IBV_WC_RDMA_WRITE);
+  EXPECT_GE(steady_clock::now() - start, milliseconds(90));
+  ASSERT_EQ(V().fake_ibverbs_set("flap_ms", "60000"), 0);
+  ASSERT_EQ(a.Send(IBV_WR_RDMA_WRITE, {a.Piece(0, 1)}, b.Address()), 0);
+  EXPECT_EQ(a.Wait().status, IBV_WC_RETRY_EXC_ERR);
+}
+
 TEST_F(FakeIbverbsTest, AQueueThatBreaksTakesItsQueuePairsAlong) {
   auto [a, b] = Pair();
   ASSERT_EQ(V().fake_ibverbs_set("raise", "cq_err"), 0);

@@ -242,16 +242,21 @@ Qp* ReachedBy(const Fake& fake, const Frame& frame) {
   return nullptr;
 }
 
-Nanos RetryTime(const Fake& fake) { return fake.config.retry_ms * kMillisecond; }
+// The specification's transport timer is 4.096 us * 2^timeout; 0 is no limit.
+Nanos RetryTime(const Fake& fake, const Qp& qp) {
+  if (fake.config.retry_ms != 0) return fake.config.retry_ms * kMillisecond;
+  return qp.attr.timeout == 0 ? kNever : (Nanos{4096} << qp.attr.timeout) * (qp.attr.retry_cnt + 1);
+}
 
-Nanos RetryInterval(const Fake& fake) {
-  return std::clamp(RetryTime(fake) / 8, kMillisecond, 10 * kMillisecond);
+Nanos RetryInterval(const Fake& fake, const Qp& qp) {
+  return std::clamp(RetryTime(fake, qp) / 8, kMillisecond, 10 * kMillisecond);
 }
 
 // While this thread, and the peer with it, did not run, there were no retries.
-bool RetriesExceeded(const Fake& fake, const Requester& requester, Nanos now) {
-  return requester.lost_since != 0 && now - requester.lost_since >= RetryTime(fake) &&
-         requester.lost >= RetryTime(fake) / RetryInterval(fake);
+bool RetriesExceeded(const Fake& fake, const Qp& qp, Nanos now) {
+  const Requester& requester = qp.requester;
+  return requester.lost_since != 0 && now - requester.lost_since >= RetryTime(fake, qp) &&
+         requester.lost >= RetryTime(fake, qp) / RetryInterval(fake, qp);
 }
 
 }  // namespace
@@ -263,7 +268,7 @@ void Lose(const Fake& fake, Qp* qp, Nanos now) {
     requester.lost = 0;
   }
   ++requester.lost;
-  requester.not_before = now + RetryInterval(fake);
+  requester.not_before = now + RetryInterval(fake, *qp);
   StartAgain(&requester);
 }
 
@@ -302,7 +307,7 @@ Nanos StepRequester(Fake* fake, Qp* qp, Nanos now) {
     Finish(fake, qp, forced ? request.forced : BindWindow(fake, qp, request));
     return 0;
   }
-  if (RetriesExceeded(*fake, requester, now)) {
+  if (RetriesExceeded(*fake, *qp, now)) {
     Finish(fake, qp, IBV_WC_RETRY_EXC_ERR);
     return 0;
   }

@@ -232,6 +232,33 @@ TEST_F(VerbsTest, AShortBreakOfThePathLosesNothing) {
   EXPECT_TRUE(PollUntil([&] { return a_.handler->delivered == 600; }));
 }
 
+// Optics that flap, or a spine that is routed anew.
+TEST_F(VerbsTest, ByDefaultABreakOfSecondsLosesNothing) {
+  SetFake("retry_ms", "0");  // as the queue pair was told
+  ConnectedPair();
+  const auto remote = Shared(b_);
+  const auto local = Allocate(a_);
+  local->address()[0] = 'w';
+  SetFake("flap_ms", "2500");
+  ASSERT_TRUE(a_.channel->Write(local->address(), {remote->key(), 0, 1}, 1).ok());
+  ASSERT_TRUE(a_.Notify("late").ok());
+  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1 || BothClosed(); }));
+  EXPECT_FALSE(a_.handler->closed) << a_.handler->reason.message();
+  EXPECT_EQ(remote->address()[0], 'w');
+}
+
+TEST_F(VerbsTest, ACardGivesUpAfterAsManyRetriesAsTheSettingsSay) {
+  SetFake("retry_ms", "0");
+  Settings settings = DefaultSettings();
+  settings.verbs.retry_timeout = 16 * kMillisecond;
+  settings.verbs.retries = 3;
+  ConnectedPair(settings);
+  SetFake("flap_ms", "2500");
+  ASSERT_TRUE(a_.Notify("lost").ok());
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->closed > 0; }));
+  ExpectHas(a_.handler->reason, "IBV_WC_RETRY_EXC_ERR");
+}
+
 TEST_F(VerbsTest, ALongBreakOfThePathEndsBothSides) {
   ConnectedPair();
   Fake().break_path(true);
