@@ -14,11 +14,13 @@ constexpr size_t kUnknown = std::numeric_limits<size_t>::max();
 struct Names {
   const char* mount;
   const char* limit;
+  const char* high;  // above this, the kernel lets the group sleep, or null
   const char* usage;
   const char* reclaimable;  // a field of memory.stat: inactive file pages
 };
-constexpr Names kUnified = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
-constexpr Names kLegacy = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+constexpr Names kUnified = {"/sys/fs/cgroup", "memory.max", "memory.high", "memory.current",
+                            "inactive_file"};
+constexpr Names kLegacy = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", nullptr,
                            "memory.usage_in_bytes", "total_inactive_file"};
 
 // Both "max" and a missing file mean that there is no limit.
@@ -39,7 +41,8 @@ size_t Reclaimable(const std::string& path, const std::string& field) {
 }
 
 void Tighten(const std::string& directory, const Names& names, MemoryBounds* bounds) {
-  const size_t limit = NumberInFile(directory + names.limit);
+  size_t limit = NumberInFile(directory + names.limit);
+  if (names.high != nullptr) limit = std::min(limit, NumberInFile(directory + names.high));
   if (limit == kUnknown) return;
   bounds->limit = std::min(bounds->limit, limit);
   const size_t usage = NumberInFile(directory + names.usage);

@@ -19,6 +19,9 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
 
 namespace rdma_transport::fabric::host {
 namespace {
@@ -35,11 +38,18 @@ size_t MeminfoBytes(const std::string& field) {
   return std::numeric_limits<size_t>::max();
 }
 
+// Nobody runs what is in it. With vm.memfd_noexec=2, kernels from 6.3 on refuse files that do not
+// say so (Documentation/userspace-api/mfd_noexec.rst); those before do not know the flag.
+int CreateFile(const char* name) {
+  const int file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  if (file >= 0 || errno != EINVAL) return file;
+  return memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
 // Kernels before 5.1 do not support this seal.
 bool SealsFutureWrites() {
   static const bool known = [] {
-    const FileDescriptor probe(
-        memfd_create("rdma_transport_probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    const FileDescriptor probe(CreateFile("rdma_transport_probe"));
     return probe.valid() && fcntl(probe.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0;
   }();
   return known;
@@ -69,7 +79,7 @@ Status CreateMemoryFile(const char* name, size_t length, FileDescriptor* file) {
                   std::to_string(length) + " bytes of shared memory are above the limit on file " +
                       "sizes (ulimit -f): " + std::to_string(file_size.rlim_cur) + " bytes");
   }
-  FileDescriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  FileDescriptor fd(CreateFile(name));
   if (!fd.valid()) return StatusFromErrno(errno, "memfd_create");
   if (ftruncate(fd.get(), static_cast<off_t>(length)) != 0) {
     return StatusFromErrno(errno, "sizing " + std::to_string(length) + " bytes of shared memory");

@@ -1,17 +1,29 @@
 #include "fabric/verbs/memlock.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 namespace rdma_transport::fabric::verbs {
 namespace {
 
+// The kernel asks for the capability there (ib_umem_get() of drivers/infiniband/core/umem.c, by
+// capable()): root of a container without privileges has it in its own user namespace only.
+bool InFirstUserNamespace() {
+  constexpr std::string_view kFirst = "user:[4026531837]";  // PROC_USER_INIT_INO
+  char name[64];
+  const ssize_t length = readlink("/proc/self/ns/user", name, sizeof(name));
+  return length < 0 || std::string_view(name, static_cast<size_t>(length)) == kFirst;
+}
+
 // Returns whether the capability IPC_LOCK is effective. The kernel then ignores the limit.
 bool MayLockAnyMemory() {
+  if (!InFirstUserNamespace()) return false;
   constexpr int kIpcLock = 14;
   std::ifstream status("/proc/self/status");
   std::string word;

@@ -54,6 +54,18 @@ TEST_F(ControlGroupTest, TheSmallestLimitOnTheWayUpCounts) {
   EXPECT_EQ(Limit(), 4000u);
 }
 
+// The kernel does not refuse what exceeds it, but makes the group wait, for seconds at a time.
+TEST_F(ControlGroupTest, WhatWouldSlowTheGroupDownIsALimit) {
+  Write("/proc/self/cgroup", "0::/job");
+  Write("/sys/fs/cgroup/job/memory.max", "max");
+  Write("/sys/fs/cgroup/job/memory.high", "6000");
+  Write("/sys/fs/cgroup/job/memory.current", "1000");
+  EXPECT_EQ(Limit(), 6000u);
+  EXPECT_EQ(Available(), 5000u);
+  Write("/sys/fs/cgroup/job/memory.high", "max");
+  EXPECT_EQ(Limit(), kNone);
+}
+
 TEST_F(ControlGroupTest, TheCacheOfFilesIsNotInTheWay) {
   Write("/proc/self/cgroup", "0::/");
   Write("/sys/fs/cgroup/memory.max", "9000");

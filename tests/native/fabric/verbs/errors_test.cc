@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -160,6 +162,22 @@ TEST(VerbsErrors, TheLimitIsThatOfThisProcess) {
   EXPECT_EQ(MemlockLimit(), 4096u);
   ExpectHas(RegistrationError(ENOMEM, kMiB, 0, "mlx5_0:1").message(), "may lock 4 KiB");
   ExpectHas(VerbError(ENOMEM, "ibv_create_cq", "mlx5_0:1").message(), "RLIMIT_MEMLOCK, 4096 bytes");
+}
+
+// As root of a container without privileges.
+TEST(VerbsErrors, ACapabilityOfAnotherUserNamespaceLocksNoMemory) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWUSER) != 0) _exit(2);
+    const rlimit limit = {4096, 4096};
+    setrlimit(RLIMIT_MEMLOCK, &limit);
+    _exit(MemlockLimit() == 4096 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "there are no user namespaces here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(VerbsErrors, EveryEventOfAReliableConnectionHasItsOwnSentence) {
