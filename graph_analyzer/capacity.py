@@ -1,9 +1,8 @@
 """Estimates memory, queue pairs, bytes and time per step for N workers and M parameter servers.
 
 Symbols: P is the model size in bytes, B_m its bytes on server m. There are N workers, M servers,
-s slots per edge, and q queue pairs that a task has for each task it is connected with. Each side of
-a connected pair opens a channel when it first sends, so q is 2 times RDMA_TRANSPORT_QUEUE_PAIRS. On
-libfabric, one endpoint serves all peers, and q is 0.
+s slots per edge, and q queue pairs that a task has for each task it is connected with: one on each
+port that they share. On libfabric, one endpoint serves all peers, and q is 0.
 
 In each step every worker reads all parameters and returns a gradient of the same size (dense
 gradients, no compression), so

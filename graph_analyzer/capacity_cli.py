@@ -43,8 +43,8 @@ def capacity(
     queue_pairs: Annotated[
         int,
         typer.Option(
-            help="Set the queue pairs that a task has per peer: RDMA_TRANSPORT_QUEUE_PAIRS times "
-            "the ports. libfabric has none: 0."
+            help="Set the queue pairs that a task has per peer: one on each port. libfabric has "
+            "none: 0."
         ),
     ] = QUEUE_PAIRS_PER_PEER,
     slots: Annotated[int, typer.Option(help="Set the receive buffers per edge.")] = SLOTS_PER_EDGE,

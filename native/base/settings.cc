@@ -242,9 +242,9 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                           "how often the card sends a packet again before the peer counts as "
                           "unreachable; with Soft-RoCE, 7 means no limit",
                           [](Settings* s) -> int& { return s->verbs.retries; }));
-  rows->push_back(Integer("PORTS", 1, 8, "1",
-                          "ports that share the large transfers to a peer; more than 1 is not "
-                          "verified on cards",
+  rows->push_back(Integer("PORTS", 1, 8, "8",
+                          "most ports that share the large transfers to a peer, and replace each "
+                          "other",
                           [](Settings* s) -> int& { return s->verbs.ports; }));
   rows->push_back(Integer("QUEUE_DEPTH", 16, VerbsSettings::kMaxQueueDepth, "256",
                           "most work requests under way on one queue pair",

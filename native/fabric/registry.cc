@@ -7,6 +7,7 @@
 #include "fabric/combined.h"
 #include "fabric/libfabric/device.h"
 #include "fabric/shm/device.h"
+#include "fabric/striped/device.h"
 #include "fabric/verbs/device.h"
 
 namespace rdma_transport::fabric {
@@ -15,8 +16,10 @@ namespace {
 Status OpenVerbs(const Settings& settings, std::unique_ptr<Device>* device) {
   std::vector<std::unique_ptr<Device>> rails;
   RDMA_RETURN_IF_ERROR(verbs::VerbsDevice::OpenPorts(settings, &rails));
-  *device = std::move(rails.front());
-  return OkStatus();
+  striped::StripedSettings striping;
+  striping.most_rails = static_cast<size_t>(settings.verbs.ports);
+  striping.peer_timeout = settings.peer_timeout;
+  return striped::StripedDevice::Create("verbs", std::move(rails), striping, device);
 }
 
 // In order of preference. Shared memory comes first: it needs no card and copies nothing.

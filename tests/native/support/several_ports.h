@@ -15,6 +15,15 @@ class SeveralPorts : public VerbsPairTest {
  protected:
   static constexpr uint64_t kLength = 2 << 20;
 
+  void SetUp() override {
+    VerbsPairTest::SetUp();
+    SlowPorts();
+  }
+  // All transfers of these tests are large for ports of 10 Gb/s.
+  static void SlowPorts() {
+    SetFake("active_width", "1");
+    SetFake("active_speed", "8");
+  }
   static Settings Wide(const std::string& devices = "") {
     Settings settings = OnFake();
     settings.verbs.chunk = 64 << 10;

@@ -16,6 +16,7 @@
 
 #include "fabric/combined.h"
 #include "fabric/shm/device.h"
+#include "fabric/striped/device.h"
 #include "verbs_pair.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -239,7 +240,10 @@ TEST_F(VerbsDeviceTest, MemoryOfAnotherFabricIsRegisteredWhenAVerbsPeerNeedsIt) 
   members[0].name = "shm";
   members[1].name = "verbs";
   ASSERT_TRUE(shm::ShmDevice::Create(settings, &members[0].device).ok());
-  ASSERT_TRUE(testing::OpenPlain(settings, &members[1].device).ok());
+  std::vector<std::unique_ptr<Device>> ports;
+  ASSERT_TRUE(VerbsDevice::OpenPorts(settings, &ports).ok());
+  ASSERT_TRUE(
+      striped::StripedDevice::Create("verbs", std::move(ports), {}, &members[1].device).ok());
   a_.device = std::make_unique<CombinedDevice>(std::move(members), std::vector<Absent>());
   const uint64_t before = FakeStats().registrations;
   auto shared = Allocate(a_);
