@@ -13,41 +13,38 @@ its copies and kernels are the processor's, as late as a DMA engine of 5 GB/s wo
 Build it first: `make test-native`. TensorFlow 2.21 receives wrong values over gRPC there unless the
 device runs everything in one order, so the tasks over gRPC do.
 
-usage: python -m bench.accelerators [--sizes 4,12000000] [--device GPU] [--json FILE]
+usage: python -m bench.accelerators [--sizes 4,12000000] [--device GPU] [--json]
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from rdma_transport.command_line import NOT_AVAILABLE, fail
 
 from .alternation import RemoteAlternation
+from .options import both, performed
 from .remote_session import SESSION_TASK
+from .report import Result, Row, times_of
 from .support.cluster import Cluster
 from .support.counters import sent_since
 from .support.exit import run_command
-from .support.machine import describe
-from .support.options import JsonFile, Repeat, Sizes, save
+from .support.options import Repeat, Sizes
 from .support.sizes import parse_sizes, size_name
-from .support.timing import plain, ratio, summarize
-from .support.turns import rounds
+from .support.turns import in_turns
+from .where import BOTH, JOBS, Measure, Where, clusters
 
 SIZES = "4,65536,1048576,12000000"
 CROSSINGS = 4
 MANY = 12
 COPIES = 2 * CROSSINGS
-JOBS = ("a", "b")
-PROTOCOLS = ("grpc", "rdma")
 ALONE = "copies"
-LONG = {protocol: f"{protocol}_many" for protocol in PROTOCOLS}
-EACH = {protocol: f"{protocol}_each" for protocol in PROTOCOLS}
+LONG = {protocol: f"{protocol}_many" for protocol in BOTH}
 PRETEND = "PRETEND"
 LIBRARY = Path(__file__).parents[1] / "build/debug/tests/native/pretend_accelerator"
 DMA_ENGINE = "mib_us=200"  # 5 GB/s
@@ -87,87 +84,59 @@ def _opened(
     return opened | {ALONE: alternation("rdma", (here, processor), COPIES)}
 
 
-def measure(device: str, sizes: list[int], repeat: int) -> list[dict[str, Any]]:
-    """Rows in milliseconds per step; "grpc_each" and "rdma_each" per crossing.
+def accelerators(where: Where, device: str, sizes: list[int], repeat: int) -> Result:
+    """Rows of a step, of its copies alone, and of each crossing; 1 is wrong if results differ.
 
-    "copies" are those of a step alone, made by TensorFlow in the tasks over rdma. `wrong` is 1
-    if their results differ.
+    The copies are made by TensorFlow in the tasks over rdma.
     """
-    rows = []
-    with ExitStack() as stack:
-        clusters = {
-            protocol: stack.enter_context(
-                Cluster(
-                    dict.fromkeys(JOBS, 1),
-                    protocol,
-                    environment(device, protocol),
-                    programs={JOBS[0]: SESSION_TASK},
-                )
-            )
-            for protocol in PROTOCOLS
+    title = f"a step with {CROSSINGS} crossings between two {device}s"
+    result = Result("accelerators", title, {"device": device, "repeat": repeat}, "p50")
+    environments = {protocol: environment(device, protocol) for protocol in BOTH}
+    jobs = dict.fromkeys(JOBS, 1)
+    with clusters(where, jobs, {JOBS[0]: SESSION_TASK}, environments) as made:
+        for size in where.bar.track(sizes, "measuring crossings"):
+            result.rows += _rows(made, device, size, repeat)
+        result.add_traffic(made)
+    result.notes.append(
+        "copies: the same ones by TensorFlow within a task. each: one crossing more."
+    )
+    result.compare()
+    return result
+
+
+def _rows(made: dict[str, Cluster], device: str, size: int, repeat: int) -> Iterator[Row]:
+    with ExitStack() as sessions:
+        ways = _opened(sessions, made, device, size)
+        digests = {name: ways[name].digest() for name in BOTH}
+        before = made["rdma"].counted()
+        turns = {name: way.milliseconds for name, way in ways.items()}
+        times = {
+            name: [1e3 * each for each in taken] for name, taken in in_turns(turns, repeat).items()
         }
-        for size in track(sizes, "measuring crossings"):
-            with ExitStack() as sessions:
-                ways = _opened(sessions, clusters, device, size)
-                digests = {ways[name].digest() for name in PROTOCOLS}
-                before = clusters["rdma"].counted()
-                times: dict[str, list[float]] = {name: [] for name in ways}
-                for name in rounds(ways, repeat):
-                    times[name].append(ways[name].milliseconds())
-                for name in PROTOCOLS:
-                    pairs = zip(times[name], times[LONG[name]], strict=True)
-                    times[EACH[name]] = [
-                        (long - short) / (MANY - CROSSINGS) for short, long in pairs
-                    ]
-                rows.append(
-                    {
-                        "bytes": size,
-                        "wrong": len(digests) - 1,
-                        "sent": sent_since(before, clusters["rdma"].counted()),
-                        **{name: summarize(samples) for name, samples in times.items()},
-                    }
-                )
-    return rows
+        sent = sent_since(before, made["rdma"].counted())
+    named = size_name(size), size
+    for name in BOTH:
+        wrong = int(digests[name] != digests["grpc"])
+        row = Row("step", *named, name, repeat, times_of(times[name]), wrong=wrong)
+        yield replace(row, sent=sent if name == "rdma" else None)
+    yield Row("copies", *named, "local", repeat, times_of(times[ALONE]))
+    for name in BOTH:
+        pairs = zip(times[name], times[LONG[name]], strict=True)
+        each = [(long - short) / (MANY - CROSSINGS) for short, long in pairs]
+        yield Row("each", *named, name, repeat, times_of(each))
 
 
-def show(rows: list[dict[str, Any]], device: str, console: Console) -> None:
-    """Print the times of both protocols and their ratio."""
-    title = f"a step with {CROSSINGS} crossings between two {device}s, ms, medians"
-    table = Table(title=title)
-    headings = ("size", "gRPC", "rdma", "ratio", "copies alone")
-    for heading in (*headings, "each, gRPC", "each, rdma", "ratio", "by gRPC", "wrong"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        by_grpc = row["sent"]["grpc"]["tensors"]
-        table.add_row(
-            size_name(row["bytes"]),
-            *(f"{row[name].median:.2f}" for name in PROTOCOLS),
-            ratio(row["grpc"], row["rdma"]),
-            f"{row[ALONE].median:.2f}",
-            *(f"{row[EACH[name]].median:.3f}" for name in PROTOCOLS),
-            ratio(row[EACH["grpc"]], row[EACH["rdma"]]),
-            str(by_grpc),
-            str(row["wrong"]),
-        )
-    console.print(table)
-
-
+@performed(both)
 def main(
     sizes: Sizes = SIZES,
     repeat: Repeat = 9,
     device: Annotated[
         str, typer.Option(help="Use accelerators of this type, such as GPU.")
     ] = PRETEND,
-    json_file: JsonFile = None,
-) -> None:
+) -> Measure:
     """Measure steps whose tensors go from accelerator to accelerator, beside gRPC."""
-    console = Console()
-    rows = measure(device, parse_sizes(sizes), repeat)
-    console.print(describe())
-    show(rows, device, console)
-    save(json_file, {"device": device, "rows": plain(rows)})
-    if any(row["wrong"] for row in rows):
-        raise typer.Exit(1)
+    wanted = parse_sizes(sizes)
+    return lambda where: accelerators(where, device, wanted, repeat)
 
 
 if __name__ == "__main__":

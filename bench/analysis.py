@@ -4,23 +4,22 @@ There are one parameter server and two workers. To test linearity, one graph con
 four copies of inception_v3, each in its own name scope. "analysis" is the time that the analyzer
 reports; "in all" is `graph_analyzer.analyze()`, which also serializes the graph and reads the plan.
 
-usage: python -m bench.analysis [--repeat 7] [--json FILE]
+usage: python -m bench.analysis [--repeat 7] [--json]
 """
 
 import time
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from .models import MODELS
+from .options import both, performed
+from .report import MIN_SAMPLES, Result, Row, times_of
 from .support.exit import run_command
-from .support.machine import describe
-from .support.options import JsonFile, save
-from .support.timing import Summary, summarize
+from .support.tf_import import import_tensorflow
+from .support.turns import in_turns
+from .where import Measure, Where
 
 PS = "/job:ps/task:0"
 WORKERS = ["/job:worker/task:0", "/job:worker/task:1"]
@@ -28,27 +27,6 @@ CLUSTER = {"ps": 1, "worker": len(WORKERS)}
 BATCH = 2
 LARGEST = "inception_v3"
 TIMES = (1, 2, 4)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One graph; times are in milliseconds."""
-
-    name: str
-    nodes: int
-    edges: int
-    analysis: Summary
-    in_all: Summary
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row for JSON; times are in ms."""
-        return {
-            "name": self.name,
-            "nodes": self.nodes,
-            "edges": self.edges,
-            "analysis": self.analysis.as_dict(),
-            "in_all": self.in_all.as_dict(),
-        }
 
 
 def definition(name: str) -> Any:
@@ -85,67 +63,54 @@ def _scoped(scope: str, name: str) -> str:
     return f"^{scope}{name[1:]}" if name.startswith("^") else scope + name
 
 
-def measure(graphs: dict[str, Any], repeat: int) -> list[Row]:
+def timed(graph: Any) -> tuple[float, float]:
+    """Analyze a graph; return the milliseconds of the analysis, and in all."""
+    from graph_analyzer import analyze
+
+    start = time.perf_counter()
+    plan = analyze(graph, CLUSTER)
+    return 1e3 * plan.analysis_seconds, 1e3 * (time.perf_counter() - start)
+
+
+def measure(test: str, graphs: dict[str, Any], repeat: int) -> list[Row]:
     """Analyze each graph several times, in turns, so that noise affects all graphs alike."""
     from graph_analyzer import analyze
 
-    analysis: dict[str, list[float]] = {name: [] for name in graphs}
-    in_all: dict[str, list[float]] = {name: [] for name in graphs}
     plans = {name: analyze(graph, CLUSTER) for name, graph in graphs.items()}
-    for _ in track(range(repeat), "measuring"):
-        for name, graph in graphs.items():
-            start = time.perf_counter()
-            plan = analyze(graph, CLUSTER)
-            in_all[name].append(1e3 * (time.perf_counter() - start))
-            analysis[name].append(1e3 * plan.analysis_seconds)
-    return [
-        Row(name, plan.nodes, len(plan.edges), summarize(analysis[name]), summarize(in_all[name]))
-        for name, plan in plans.items()
-    ]
+    turns = in_turns({name: partial(timed, graph) for name, graph in graphs.items()}, repeat)
+    rows = []
+    for name, plan in plans.items():
+        parts, in_all = zip(*turns[name], strict=True)
+        times = times_of([1e3 * each for each in parts])
+        row = Row(test, name, 0, "local", repeat, times)
+        row.more.update({"nodes": plan.nodes, "edges": len(plan.edges)})
+        row.more.update({"us per node": times.p50 / plan.nodes, "in all, ms": times_of(in_all).p50})
+        rows.append(row)
+    return rows
 
 
-def table_of(title: str, rows: list[Row]) -> Table:
-    """Return a table of the rows; times are in ms."""
-    table = Table(title=title)
-    headings = ("", "nodes", "edges", "analysis", "min", "µs per node", "in all", "min")
-    for heading in headings:
-        table.add_column(heading, justify="left" if not heading else "right")
-    for row in rows:
-        table.add_row(
-            row.name,
-            str(row.nodes),
-            str(row.edges),
-            f"{row.analysis.median:.1f}",
-            f"{row.analysis.minimum:.1f}",
-            f"{1e3 * row.analysis.median / row.nodes:.1f}",
-            f"{row.in_all.median:.1f}",
-            f"{row.in_all.minimum:.1f}",
-        )
-    return table
-
-
-def main(
-    repeat: Annotated[int, typer.Option(help="Measure each graph this many times.", min=6)] = 7,
-    json_file: JsonFile = None,
-) -> None:
-    """Print the analysis time of each model, and of a growing graph."""
+def analysis(where: Where, repeat: int) -> Result:
+    """Rows of each model, and of the largest one several times in one graph."""
+    where.bar.at(0, "making the graphs")
+    import_tensorflow()
+    title = "analysis of a training graph, without reading it and its plan"
+    result = Result("analysis", title, {"repeat": repeat}, "p50")
     graphs = {name: definition(name) for name in MODELS}
-    models = measure(graphs, repeat)
-    growing = measure(
-        {f"{times}x {LARGEST}": replicated(graphs[LARGEST], times) for times in TIMES}, repeat
-    )
-    console = Console()
-    console.print(describe())
-    of = f"ms, median of {repeat}"
-    console.print(table_of(f"analysis of a training graph, {of}", models))
-    console.print(table_of(f"the same graph several times in one, {of}", growing))
-    first, last = growing[0], growing[-1]
-    console.print(
-        f"{last.nodes / first.nodes:.2f} times the nodes take "
-        f"{last.analysis.median / first.analysis.median:.2f} times as long"
-    )
-    rows = {"models": models, "growing": growing}
-    save(json_file, {name: [row.as_dict() for row in some] for name, some in rows.items()})
+    result.rows += measure("model", graphs, repeat)
+    where.bar.at(0.5, "growing graphs")
+    growing = {f"{times}x {LARGEST}": replicated(graphs[LARGEST], times) for times in TIMES}
+    result.rows += measure("growing", growing, repeat)
+    return result
+
+
+@performed(both)
+def main(
+    repeat: Annotated[
+        int, typer.Option(help="Measure each graph this many times.", min=MIN_SAMPLES)
+    ] = 7,
+) -> Measure:
+    """Print the analysis time of each model, and of a growing graph."""
+    return lambda where: analysis(where, repeat)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,11 @@
 Two tasks pass a tensor back and forth inside one step, and the second one fails. Both protocols run
 in turns. If gRPC does not report the failure, its time is the timeout of the step, --timeout.
 
-usage: python -m bench.bounds [--rounds 6] [--load 4] [--json FILE]
+usage: python -m bench.bounds [--rounds 6] [--load 4] [--json]
 """
 
 import secrets
 import signal
-import statistics
 import tempfile
 import threading
 import time
@@ -20,19 +19,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
+from .options import both, performed
+from .report import Result, Row, times_of
 from .support.cluster import Cluster, Task
 from .support.exit import run_command
 from .support.load import busy
-from .support.machine import describe
-from .support.options import JsonFile, save
 from .support.tf_import import import_tensorflow
+from .where import BOTH, Measure, Where
 
 JOBS = {"a": 1, "b": 1}
-PROTOCOLS = ("grpc", "rdma")
 UNDER_WAY = 0.3  # seconds that a step has run when something happens
 PAUSE = 0.05  # between two attempts
 
@@ -176,26 +172,33 @@ def refusals(results: Results, timeout: float) -> None:
             steps.timed(steps.short, results["the peer has a different secret"]["rdma"])
 
 
-def table(results: Results) -> Table:
-    """Return a table with one row per kind of failure."""
-    made = Table(title="seconds until the step ends: median (worst) of rounds")
-    for heading in ("what happens", *PROTOCOLS, *(f"{each} reports" for each in PROTOCOLS)):
-        made.add_column(heading)
+def bounds(where: Where, rounds: int, load: int, timeout: float) -> Result:
+    """Rows of what happens, by protocol; the times are until the step ends."""
+    where.bar.at(0, "importing TensorFlow")
+    import_tensorflow()
+    options = {"rounds": rounds, "load": load, "timeout": timeout}
+    title = "how soon a step ends" + (f", beside {load} busy loops" if load else "")
+    result = Result("bounds", title, options, "p50")
+    results: Results = defaultdict(lambda: {each: Case() for each in BOTH})
+    with busy(load):
+        for number in where.bar.track(range(rounds), "round"):
+            for protocol in BOTH if number % 2 == 0 else BOTH[::-1]:
+                life(results, protocol, timeout)
+            refusals(results, timeout)
     for what, cases in results.items():
-        times, errors = [], []
-        for each in cases.values():
-            said = ", ".join(f"{count} {error}" for error, count in each.errors.items() if error)
-            errors.append(said)
-            times.append(
-                f"{statistics.median(each.seconds):.2f} ({max(each.seconds):.2f})"
-                if each.seconds
-                else ""
-            )
-        made.add_row(what, *times, *errors)
-    return made
+        for protocol, case in cases.items():
+            if case.seconds:
+                named = "step", what, 0, protocol, len(case.seconds)
+                row = Row(*named, times_of([1e6 * each for each in case.seconds]))
+                row.more["worst, s"] = round(max(case.seconds), 2)
+                said = (f"{count} {error}" for error, count in case.errors.items() if error)
+                row.more["reports"] = ", ".join(said)
+                result.rows.append(row)
+    return result
 
 
-def measure(
+@performed(both)
+def main(
     rounds: Annotated[int, typer.Option(min=1, help="Run this many rounds per protocol.")] = 6,
     load: Annotated[
         int, typer.Option(min=0, help="Run this many busy loops during the measurement.")
@@ -203,34 +206,13 @@ def measure(
     timeout: Annotated[
         float, typer.Option(min=1, help="Set the timeout of a step in seconds.")
     ] = 20,
-    json_file: JsonFile = None,
-) -> None:
+) -> Measure:
     """Measure how soon a step ends after a failure, over gRPC and over rdma.
 
     A task is stopped and continued, or killed and restarted; an operation fails; a secret differs.
     """
-    import_tensorflow()
-    import tensorflow as tf
-
-    tf.compat.v1.disable_eager_execution()
-    results: Results = defaultdict(lambda: {each: Case() for each in PROTOCOLS})
-    console = Console()
-    console.width = max(console.width, 116)
-    with busy(load), Progress(console=console) as progress:
-        done = progress.add_task("rounds", total=rounds)
-        for number in range(rounds):
-            order = PROTOCOLS if number % 2 == 0 else PROTOCOLS[::-1]
-            for protocol in order:
-                life(results, protocol, timeout)
-            refusals(results, timeout)
-            progress.advance(done)
-    console.print(describe() + (f"; with {load} busy loops" if load else ""))
-    console.print(table(results))
-    plain = {
-        what: {name: vars(case) for name, case in cases.items()} for what, cases in results.items()
-    }
-    save(json_file, plain)
+    return lambda where: bounds(where, rounds, load, timeout)
 
 
 if __name__ == "__main__":
-    run_command(measure)
+    run_command(main)

@@ -10,6 +10,7 @@ from typing import Any
 
 from .remote_session import RemoteSession
 from .support.cluster import Cluster
+from .where import JOBS
 
 # Kinds of chains, by name. An operation takes the value and the index of its hop.
 IDENTITY, COMPUTED = "identity", "computed"
@@ -132,30 +133,23 @@ class RemoteChain(RemoteSession):
 
 
 def between(
-    stack: ExitStack,
-    cluster: Cluster,
-    jobs: tuple[str, str],
-    size: int,
-    lengths: Sequence[int],
-    kind: str,
+    stack: ExitStack, cluster: Cluster, size: int, lengths: Sequence[int], kind: str
 ) -> RemoteChain:
-    """A chain between the first tasks of two jobs, the first of which runs SESSION_TASK."""
-    devices = [f"/job:{job}/task:0" for job in jobs]
-    return RemoteChain(stack, cluster[jobs[0], 0], devices, size, lengths, kind)
+    """A chain between the first tasks of JOBS, the first of which runs SESSION_TASK."""
+    devices = [f"/job:{job}/task:0" for job in JOBS]
+    return RemoteChain(stack, cluster[JOBS[0], 0], devices, size, lengths, kind)
 
 
 def on_each(
     stack: ExitStack,
     clusters: Mapping[str, Cluster],
-    jobs: tuple[str, str],
     size: int,
     lengths: Sequence[int],
     kind: str,
     devices: Sequence[str],
 ) -> dict[str, Chain | RemoteChain]:
-    """A chain between the jobs of each cluster; "local": one on two `devices` of this process."""
+    """A chain on each cluster; "local": one on two `devices` of this process."""
     chains: dict[str, Chain | RemoteChain] = {
-        name: between(stack, cluster, jobs, size, lengths, kind)
-        for name, cluster in clusters.items()
+        name: between(stack, cluster, size, lengths, kind) for name, cluster in clusters.items()
     }
     return chains | {"local": Chain(stack, "", devices, size, lengths, kind)}

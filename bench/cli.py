@@ -1,18 +1,16 @@
 """The command line of the benchmarks: `rdma-transport bench`, also as `python -m bench`."""
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from rdma_transport.command_line import make_app, run
 
-from .options import alone, beside_grpc, here, once, performed
+from .options import alone, beside_grpc, here, performed
 from .support.options import FABRIC_SIZES, MOST, Iterations, Most, Repeat, Rounds, Sizes, choose
-
-if TYPE_CHECKING:
-    from .runner import Measure
+from .where import Measure
 
 HELP = """Measure the transport, alone or beside gRPC.
 
@@ -68,7 +66,7 @@ Servers = Annotated[int, typer.Option(min=1, max=64, help="Start this many param
 
 @app.command("all")
 @performed(functools.partial(alone, protocols=("grpc", "rdma")))
-def everything() -> "Measure":
+def everything() -> Measure:
     """Run a short version of all, beside gRPC (default).
 
     Takes about two minutes.
@@ -80,7 +78,7 @@ def everything() -> "Measure":
 
 @app.command("fabric")
 @performed(alone)
-def fabric(
+def of_fabric(
     sizes: Sizes = FABRIC_SIZES,
     iterations: Iterations = 1000,
     rounds: Rounds = 5,
@@ -93,45 +91,43 @@ def fabric(
             "to UCX."
         ),
     ] = "none",
-) -> "Measure":
+) -> Measure:
     """Measure the fabric alone, without TensorFlow.
 
     Prints bandwidth, latency and rate of writes, reads and notifications, as perftest measures
     them, with up to 128 transfers in flight. On shared memory each ends at once.
     """
-    from . import benchmarks
+    from .fabric import BESIDE, fabric
     from .support.sizes import parse_size, parse_sizes
 
-    wanted, bytes_at_most = parse_sizes(sizes), parse_size(most)
-    beside = [] if compare == "none" else choose(compare, benchmarks.BESIDE, "system", "--compare")
-    return once(
-        lambda where: benchmarks.fabric(where, wanted, iterations, rounds, bytes_at_most, beside)
-    )
+    wanted, at_most = parse_sizes(sizes), parse_size(most)
+    beside = [] if compare == "none" else choose(compare, BESIDE, "system", "--compare")
+    return lambda where: fabric(where, wanted, iterations, rounds, at_most, beside)
 
 
 @app.command("edges")
 @performed(beside_grpc)
-def edges(sizes: Sizes = "4,64,4KiB…16MiB", repeat: Repeat = 15) -> "Measure":
+def of_edges(sizes: Sizes = "4,64,4KiB…16MiB", repeat: Repeat = 15) -> Measure:
     """Measure the time that an edge between two tasks adds.
 
     A tensor goes back and forth inside a step and is computed in each hop: the step's time minus
     that of the same computation in one process, per edge. Also measures edges that pass a
     reference, and the floor: two processes that compute the same on shared memory.
     """
-    from . import benchmarks
+    from .edges import edges
     from .support.sizes import parse_sizes
 
     wanted = parse_sizes(sizes)
-    return once(lambda where: benchmarks.edges(where, wanted, repeat))
+    return lambda where: edges(where, wanted, repeat)
 
 
-def _calls(kind: str, messages: tuple[str, int, int], *options: Any) -> "Measure":
-    """Run a micro-benchmark; `options` go to `benchmarks.exchange` after the payloads."""
-    from . import benchmarks
+def _calls(kind: str, messages: tuple[str, int, int], *options: Any) -> Measure:
+    """Run a micro-benchmark; `options` go to `exchange` after the payloads."""
+    from .exchange import exchange
     from .payloads import parse_payloads
 
     payloads = parse_payloads(*messages)
-    return lambda where: benchmarks.exchange(where, [kind], payloads, *options)
+    return lambda where: exchange(where, [kind], payloads, *options)
 
 
 @app.command("latency")
@@ -143,7 +139,7 @@ def latency(
     seconds: Seconds = 10.0,
     warm_up: WarmUp = 2.0,
     seed: Seed = 1,
-) -> "Measure":
+) -> Measure:
     """Measure the point-to-point latency of messages.
 
     As in TF-gRPC-Bench (Biswas, Lu, Panda, arXiv 1804.01138), a worker sends all buffers to a
@@ -163,7 +159,7 @@ def bandwidth(
     seconds: Seconds = 10.0,
     warm_up: WarmUp = 2.0,
     seed: Seed = 1,
-) -> "Measure":
+) -> Measure:
     """Measure the point-to-point bandwidth of messages.
 
     As in TF-gRPC-Bench (Biswas, Lu, Panda, arXiv 1804.01138), a worker sends all buffers to a
@@ -184,7 +180,7 @@ def ps(
     seconds: Seconds = 10.0,
     warm_up: WarmUp = 2.0,
     seed: Seed = 1,
-) -> "Measure":
+) -> Measure:
     """Measure parameter-server throughput in calls per second.
 
     As in TF-gRPC-Bench (Biswas, Lu, Panda, arXiv 1804.01138), every worker sends a message to all
@@ -200,18 +196,18 @@ def all_reduce(
     sizes: Sizes = "4KiB…16MiB",
     workers: Annotated[int, typer.Option(min=2, max=64, help="Start this many workers.")] = 2,
     repeat: Repeat = 9,
-) -> "Measure":
+) -> Measure:
     """Measure TensorFlow's all-reduce between workers."""
-    from . import benchmarks
+    from .collectives import collectives
     from .support.sizes import parse_sizes
 
     wanted = parse_sizes(sizes)
-    return once(lambda where: benchmarks.all_reduce(where, wanted, workers, repeat))
+    return lambda where: collectives(where, ["all_reduce"], wanted, workers, repeat)
 
 
 @app.command("collectives")
 @performed(here)
-def collectives(
+def of_collectives(
     sizes: Sizes = "4,1KiB,4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB",
     ops: Annotated[
         str,
@@ -233,10 +229,9 @@ def collectives(
             "(TensorFlow's ring), or none. The ratio is to MPI, or else to gRPC."
         ),
     ] = "none",
-) -> "Measure":
+) -> Measure:
     """Measure collectives and messages of NumPy arrays."""
-    from . import benchmarks
-    from .numpy_collectives import OPS, OTHERS
+    from .numpy_collectives import OPS, OTHERS, collectives
     from .support.sizes import parse_sizes
 
     chosen = list(OPS) if ops == "all" else choose(ops, OPS, "collective", "--ops")
@@ -244,16 +239,12 @@ def collectives(
     if compare != "none":
         systems += choose(compare, OTHERS, "system", "--compare")
     wanted = parse_sizes(sizes)
-    return once(
-        lambda where: benchmarks.collectives(
-            where, systems, chosen, wanted, ranks, iterations, rounds
-        )
-    )
+    return lambda where: collectives(where, systems, chosen, wanted, ranks, iterations, rounds)
 
 
 @app.command("train")
 @performed(beside_grpc)
-def train(
+def of_train(
     models: Annotated[
         str, typer.Option(help="Train these models, separated by commas, or all.")
     ] = "all",
@@ -266,17 +257,17 @@ def train(
         float, typer.Option(help="Start no step after this many seconds.", min=0)
     ] = 30.0,
     warm_up: Annotated[int, typer.Option(help="Warm up for this many steps.", min=1)] = 6,
-) -> "Measure":
+) -> Measure:
     """Measure training steps of whole models.
 
     Trains AlexNet, VGG-16, Inception-v3, LSTM, GRU and FCN-5 (--models alexnet,vgg16,...) with one
     parameter server and two workers. The losses over both protocols must be equal bit for bit.
     """
-    from . import benchmarks
     from .models import MODELS
+    from .train_models import train
 
     names = list(MODELS) if models == "all" else choose(models, MODELS, "model", "--models")
-    return once(lambda where: benchmarks.train(where, names, batch, steps, seconds, warm_up))
+    return lambda where: train(where, names, batch, steps, seconds, warm_up)
 
 
 @app.command("data-parallel")
@@ -302,7 +293,7 @@ def data_parallel(
         ),
     ] = "all",
     rounds: Annotated[int, typer.Option(help="Run this many turns of each.", min=1)] = 3,
-) -> "Measure":
+) -> Measure:
     """Measure data-parallel steps, beside other libraries.
 
     Prints for each library the step, and the communication that it does not hide: what a step takes
@@ -325,7 +316,7 @@ def data_parallel(
         layouts = [parse_layout(each.strip()) for each in ranks.split(",")]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--ranks") from None
-    return once(lambda where: measure(where, layouts, names, beside, rounds))
+    return lambda where: measure(where, layouts, names, beside, rounds)
 
 
 def main() -> None:

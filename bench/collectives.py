@@ -5,42 +5,49 @@ excludes the cost of calling a function.
 
 With --mpi, an all-reduce of MPI between as many processes is measured in the same turns.
 
-usage: python -m bench.collectives [--ops all_reduce,all_gather] [--sizes 1048576] [--json FILE]
+usage: python -m bench.collectives [--ops all_reduce,all_gather] [--sizes 1048576] [--json]
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from . import numpy_collectives
+from .options import between, performed
+from .report import Result, Row, bus_gbps, times_of
 from .support.collective_cluster import OPS, CollectiveCluster
 from .support.counters import sent_since
 from .support.exit import NotAvailableError, run_command
-from .support.hosts import Layout, everything_here
-from .support.machine import describe
-from .support.namespaces import measured_between
-from .support.options import JsonFile, Repeat, Sizes, Veth, choose, save
+from .support.options import Repeat, Sizes, choose
 from .support.sizes import parse_sizes, size_name
-from .support.timing import plain, ratio, summarize
+from .where import Measure, Where
 
-PROTOCOLS = ("grpc", "rdma")
 SIZES = "4096,65536,1048576,16777216"
 MPI_ITERATIONS = 20
+NOTE = (
+    "Times: the difference between functions with many and with few repetitions, per repetition, "
+    "on the slowest worker. GB/s: the bytes of the tensor over p50; busbw: as nccl-tests define "
+    "it. #wrong: results that are not equal bit for bit; all-reduces of more than two workers are "
+    "compared with each other alone, for they sum in another order than over gRPC."
+)
 
 
-def equal(op: str, results: Mapping[str, list[str]]) -> bool:
-    """Whether the digests of all workers, by protocol, are what they should be.
+def wrong_of(op: str, results: Mapping[str, list[str]]) -> dict[str, int]:
+    """How many digests of the workers, by protocol, are not what they should be.
 
     More than two workers reduce in another order than over gRPC.
     """
-    if op == "all_reduce" and any(len(digests) > 2 for digests in results.values()):
-        return all(len(set(digests)) == 1 for digests in results.values())
-    return len({tuple(digests) for digests in results.values()}) == 1
+    first, *_ = results.values()
+    alone = op == "all_reduce" and len(first) > 2
+    return {
+        name: sum(
+            one != (own[0] if alone else other) for one, other in zip(own, first, strict=True)
+        )
+        for name, own in results.items()
+    }
 
 
 def mpi_times(op: str, size: int, ranks: int) -> list[float]:
@@ -51,78 +58,74 @@ def mpi_times(op: str, size: int, ranks: int) -> list[float]:
     return us
 
 
-def measure(
+def collectives(
+    where: Where,
     ops: list[str],
     sizes: list[int],
-    workers: int,
-    repeat: int,
+    workers: int = 2,
+    repeat: int = 9,
     mpi: bool = False,
-    layout: Layout = everything_here,
-) -> list[dict[str, Any]]:
-    """Return rows in microseconds. `equal`: see equal()."""
+) -> Result:
+    """Rows of collectives of TensorFlow's workers, by protocol; MPI's of all-reduces."""
+    options = {"workers": workers, "repeat": repeat}
+    title = f"TensorFlow's collectives of {workers} workers"
+    result = Result("all-reduce" if ops == ["all_reduce"] else "collectives", title, options, "p50")
     with ExitStack() as stack:
-        clusters = {
-            protocol: stack.enter_context(CollectiveCluster(workers, protocol, layout=layout))
-            for protocol in PROTOCOLS
-        }
-        return measure_on(clusters, ops, sizes, repeat, mpi_ranks=workers if mpi else 0)
+        made = {}
+        for protocol in where.protocols:
+            where.bar.at(0, f"{protocol}: starting {workers} workers")
+            made[protocol] = stack.enter_context(
+                CollectiveCluster(workers, protocol, where.environment, layout=where.layout)
+            )
+        for op, size in where.bar.track([(op, size) for op in ops for size in sizes], "measuring"):
+            ranks = workers if mpi and op == "all_reduce" else 0
+            result.rows += _rows(op, size, made, repeat, ranks)
+        result.add_traffic(made)
+    result.notes.append(NOTE)
+    result.compare()
+    return result
 
 
-def measure_on(
-    clusters: Mapping[str, CollectiveCluster],
-    ops: list[str],
-    sizes: list[int],
-    repeat: int,
-    track: Callable[..., Iterable[tuple[str, int]]] = track,
-    mpi_ranks: int = 0,
-) -> list[dict[str, Any]]:
-    """Rows in microseconds for each of the running clusters, by its protocol.
-
-    `equal`: see equal(); `digests` are of the workers' results, and `…_sent` is what all workers
-    sent by mode for the row, None over gRPC. `mpi` is of the all-reduce of as many processes.
-    """
+def _rows(
+    op: str, size: int, made: Mapping[str, CollectiveCluster], repeat: int, mpi_ranks: int
+) -> list[Row]:
+    before = {protocol: cluster.counted() for protocol, cluster in made.items()}
+    times: dict[str, list[float]] = {protocol: [] for protocol in made}
+    results: dict[str, list[str]] = {}
+    mpi: list[float] = []
+    for cluster in made.values():
+        cluster.warm_up(op, size)
+    for _ in range(repeat):
+        for protocol, cluster in made.items():
+            us, results[protocol] = cluster.time(op, size)
+            times[protocol].append(us)
+        if mpi_ranks:
+            mpi += mpi_times(op, size, mpi_ranks)
+    wrong = wrong_of(op, results)
     rows = []
-    for op, size in track([(op, size) for op in ops for size in sizes], "measuring"):
-        before = {protocol: cluster.counted() for protocol, cluster in clusters.items()}
-        times: dict[str, list[float]] = {protocol: [] for protocol in clusters}
-        results: dict[str, list[str]] = {}
-        mpi: list[float] = []
-        for cluster in clusters.values():
-            cluster.warm_up(op, size)
-        for _ in range(repeat):
-            for protocol, cluster in clusters.items():
-                us, results[protocol] = cluster.time(op, size)
-                times[protocol].append(us)
-            if mpi_ranks > 0 and op == "all_reduce":
-                mpi += mpi_times(op, size, mpi_ranks)
-        row: dict[str, Any] = {"op": op, "bytes": size, "digests": results}
-        row["equal"] = equal(op, results)
-        if mpi:
-            row["mpi"] = summarize(mpi)
-        for protocol, cluster in clusters.items():
-            row[protocol] = summarize(times[protocol])
-            row[f"{protocol}_sent"] = sent_since(before[protocol], cluster.counted())
-        rows.append(row)
+    for protocol, samples in {**times, **({"mpi": mpi} if mpi else {})}.items():
+        found = times_of(samples)
+        gbps = size / found.p50 / 1e3 if found.resolved else None
+        workers = len(results[next(iter(made))])
+        ours = made.get(protocol)
+        rows.append(
+            Row(
+                test=op,
+                name=size_name(size),
+                bytes=size,
+                protocol=protocol,
+                iterations=repeat,
+                times=found,
+                gbps=gbps,
+                bus_gbps=bus_gbps(op, gbps, workers) if op == "all_reduce" else None,
+                wrong=wrong.get(protocol),
+                sent=sent_since(before[protocol], ours.counted()) if ours else None,
+            )
+        )
     return rows
 
 
-def show(rows: list[dict[str, Any]], title: str) -> Table:
-    """Return a table of the rows; times are in us."""
-    table = Table(title=title)
-    for heading in ("collective", "size", "gRPC", "rdma", "gRPC/rdma", "MPI", "bits"):
-        table.add_column(heading, justify="left" if heading == "collective" else "right")
-    for row in rows:
-        table.add_row(
-            row["op"],
-            size_name(row["bytes"]),
-            *(f"{row[protocol].median:.0f}" for protocol in PROTOCOLS),
-            ratio(row["grpc"], row["rdma"]),
-            f"{row['mpi'].median:.0f}" if "mpi" in row else "",
-            "equal" if row["equal"] else "DIFFER",
-        )
-    return table
-
-
+@performed(functools.partial(between, in_turn=True))
 def main(
     ops: Annotated[
         str, typer.Option(help="Measure these collectives, separated by commas.")
@@ -131,22 +134,13 @@ def main(
     workers: Annotated[int, typer.Option(min=2, help="Start this many workers.")] = 2,
     repeat: Repeat = 9,
     mpi: Annotated[bool, typer.Option(help="Also measure the all-reduce of MPI.")] = False,
-    veth: Veth = "",
-    json_file: JsonFile = None,
-) -> None:
+) -> Measure:
     """Print the time per collective of gRPC and of rdma."""
-    chosen = choose(ops, OPS, "collective", "--ops")
+    chosen, wanted = choose(ops, OPS, "collective", "--ops"), parse_sizes(sizes)
     missing = numpy_collectives.find_mpi()[1] if mpi else ""
     if missing:
         raise NotAvailableError(missing)
-    with measured_between(veth, in_turn=True) as layout:
-        rows = measure(chosen, parse_sizes(sizes), workers, repeat, mpi, layout)
-    console = Console()
-    console.print(describe())
-    console.print(show(rows, f"time per collective, us, {workers} workers, median of {repeat}"))
-    save(json_file, {"workers": workers, "repeat": repeat, "rows": plain(rows)})
-    if not all(row["equal"] for row in rows):
-        raise typer.Exit(1)
+    return lambda where: collectives(where, chosen, wanted, workers, repeat, mpi)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 import statistics
 from collections.abc import Sequence
 
-from .benchmarks import Where
 from .data_parallel import ALONE, BESIDE, OURS, Found, Layout, Samples, measure
 from .data_parallel_cases import FIT, batch_of, bytes_of
 from .report import Result, Row, times_of
 from .support.exit import NotAvailableError
+from .where import Where
 
 NOTE = (
     "unhidden: what a step takes longer than that of the same ranks without reductions. 1/s: "

@@ -3,26 +3,25 @@
 The worker repeats an element that is in its memory, so only the transfer to the reader is measured.
 Both protocols take turns in one run, with the same worker and without compression.
 
-usage: python -m bench.data_service [--sizes 4096,1048576] [--repeat 9] [--json FILE]
+usage: python -m bench.data_service [--sizes 4096,1048576] [--repeat 9] [--json]
 """
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
+from .options import both, performed
+from .report import Result, Row, times_of
 from .support.data_service import DataService
 from .support.exit import run_command
-from .support.machine import describe
-from .support.options import JsonFile, Repeat, Sizes, save
+from .support.options import Repeat, Sizes
 from .support.sizes import parse_sizes, size_name
-from .support.timing import Summary, plain, ratio, summarize
+from .support.tf_import import import_tensorflow
+from .support.turns import in_turns
+from .where import Measure, Where
 
 SIZES = "4096,65536,1048576,16777216"
-PROTOCOLS = ("grpc", "rdma")
 TURN_SECONDS = 0.4
 WARM_UP = 5
 
@@ -53,60 +52,40 @@ def seconds_of(elements: Iterator[Any], count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def measure(sizes: list[int], repeat: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows in microseconds per element, and what the worker's transport counted."""
-    rows = []
+def turn(served: DataService, protocol: str, size: int) -> float:
+    """Microseconds per element of a new reader: one reads ahead while another one is measured."""
+    elements = reader(served, protocol, size)
+    warm = min(seconds_of(elements, WARM_UP) for _ in range(2))
+    return 1e6 * seconds_of(elements, max(10, min(1000, int(TURN_SECONDS / warm))))
+
+
+def data_service(where: Where, sizes: list[int], repeat: int) -> Result:
+    """Rows of elements, by protocol."""
+    where.bar.at(0, "importing TensorFlow")
+    import_tensorflow()
+    result = Result("data-service", "time per element", {"repeat": repeat}, "p50")
     served = DataService(1).wait_ready()
     try:
-        for size in track(sizes, "measuring"):
-            times: dict[str, list[float]] = {protocol: [] for protocol in PROTOCOLS}
-            for _ in range(repeat):
-                # Made anew for each turn: a reader reads ahead while another one is measured.
-                for protocol in PROTOCOLS:
-                    elements = reader(served, protocol, size)
-                    warm = seconds_of(elements, WARM_UP)
-                    warm = min(warm, seconds_of(elements, WARM_UP))
-                    count = max(10, min(1000, int(TURN_SECONDS / warm)))
-                    times[protocol].append(1e6 * seconds_of(elements, count))
-                    del elements
-            row: dict[str, Any] = {"bytes": size}
-            rows.append(row | {protocol: summarize(times[protocol]) for protocol in PROTOCOLS})
-        return rows, served.stats()["data_service"]
+        for size in where.bar.track(sizes, "measuring"):
+            turns = {name: partial(turn, served, name, size) for name in where.protocols}
+            for protocol, samples in in_turns(turns, repeat).items():
+                times = times_of(samples)
+                row = Row("element", size_name(size), size, protocol, repeat, times)
+                result.rows.append(row)
+                row.more["MiB/s"] = round(size / 2**20 / (times.p50 / 1e6))
+        sent = served.stats()["data_service"]["sent"]
     finally:
         served.end()
+    result.notes.append(f"sent by the worker over rdma: {sent}")
+    result.compare()
+    return result
 
 
-def show(rows: list[dict[str, Any]], repeat: int) -> Table:
-    """Return a table of the rows of so many repetitions."""
-    table = Table(title=f"time per element, us, median of {repeat}")
-    for heading in ("size", "gRPC", "(min, p90)", "MiB/s", "rdma", "(min, p90)", "MiB/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("gRPC/rdma", justify="right", no_wrap=True)
-
-    def cells(value: Summary, size: int) -> list[str]:
-        rate = size / 2**20 / (value.median / 1e6)
-        return [f"{value.median:.0f}", f"({value.minimum:.0f}, {value.p90:.0f})", f"{rate:.0f}"]
-
-    for row in rows:
-        grpc, rdma = row["grpc"], row["rdma"]
-        both = [*cells(grpc, row["bytes"]), *cells(rdma, row["bytes"])]
-        table.add_row(size_name(row["bytes"]), *both, ratio(grpc, rdma))
-    return table
-
-
-def main(
-    sizes: Sizes = SIZES,
-    repeat: Repeat = 9,
-    json_file: JsonFile = None,
-) -> None:
+@performed(both)
+def main(sizes: Sizes = SIZES, repeat: Repeat = 9) -> Measure:
     """Print the time per element of gRPC and of rdma."""
-    rows, counted = measure(parse_sizes(sizes), repeat)
-    console = Console()
-    console.width = max(console.width, 100)
-    console.print(describe())
-    console.print(f"sent by the worker over rdma: {counted['sent']}")
-    console.print(show(rows, repeat))
-    save(json_file, {"repeat": repeat, "sent_by_rdma": counted["sent"], "rows": plain(rows)})
+    wanted = parse_sizes(sizes)
+    return lambda where: data_service(where, wanted, repeat)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ first call of a step is not counted.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from .support.cluster import Cluster
 from .support.counters import Counts, combine, reasons_since, sent_since
 from .support.options import SHARED_MEMORY
 from .support.progress import QUIET, Bar
+from .where import Where, clusters
 
 KINDS = ("latency", "bandwidth", "throughput")
 HEADLINES = {"latency": "p50", "bandwidth": "gbps", "throughput": "per_second"}
@@ -281,3 +282,27 @@ def _row(kind: str, payload: Payload, protocol: str, side: Side) -> Row:
         wrong=side.wrong,
         sent=side.sent,
     )
+
+
+def exchange(
+    where: Where,
+    kinds: Sequence[str],
+    payloads: Sequence[Payload],
+    workers: int = 1,
+    servers: int = 1,
+    serialized: bool = False,
+    seconds: float = 10.0,
+    warm_up: float = 2.0,
+) -> Iterator[Result]:
+    """One result for each of the kinds, all in the same clusters."""
+    with clusters(where, {"worker": workers, "ps": servers}) as made:
+        for index, kind in enumerate(kinds):
+            yield measure(
+                kind,
+                payloads,
+                made,
+                serialized=serialized,
+                seconds=seconds,
+                warm_up=warm_up,
+                bar=where.bar.section(index, len(kinds)),
+            )

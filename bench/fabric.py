@@ -8,13 +8,10 @@ run: between the same two buffers, and over more memory than the caches hold. Ba
 of several rounds. After each round all bytes are compared with those sent, and differences are
 counted.
 
-usage: python -m bench.fabric [--fabric libfabric] [--sizes '1…4MiB*2'] [--json]
-       python -m bench.fabric --listen HOST:PORT     on one host,
-       python -m bench.fabric --connect HOST:PORT    on the other, which prints
+usage: python -m bench.fabric SOCKET    serves the measuring process, which holds the other end
 """
 
 import ctypes
-import json
 import select
 import signal
 import socket
@@ -22,36 +19,24 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from rdma_transport._fabric import FabricError, Meter, UncachedCopy
-from rdma_transport.command_line import FAILED, AsJson, fail, parse_place, print_json
+from rdma_transport.json_lines import GoneError, OtherSideError, Wire
 
-from .report import times_of
-from .support import processors, python
+from .report import GB, Result, Row, Times, times_of
+from .support import mpi, processors, python, ucx
 from .support.exit import NotAvailableError, run_command
-from .support.machine import describe
-from .support.meeting import listening, reach, received
-from .support.options import (
-    FABRIC_SIZES,
-    MOST,
-    SHARED_MEMORY,
-    Fabric,
-    Iterations,
-    Most,
-    Rounds,
-    Sizes,
-)
+from .support.options import SHARED_MEMORY
 from .support.perftest import Other
-from .support.sizes import parse_size, parse_sizes, size_name
+from .support.sizes import size_name
+from .where import Where
 
 STREAMED = 5  # transfers of a bandwidth per iteration of a latency
 FEW = 8
@@ -59,46 +44,8 @@ WARM_UP = 20  # iterations
 LARGEST_NOTE = 2**16
 RATE_BYTES = 64
 TIMEOUT = 20.0  # seconds, with a connected peer
-
-
-class OtherSideError(ConnectionError):
-    """The other process failed or ended."""
-
-
-class GoneError(OtherSideError):
-    """The other process ended."""
-
-
-class Wire:
-    """Lines of JSON to the other process, beside the fabric."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.connection.settimeout(TIMEOUT)
-        self.rest = b""
-
-    def tell(self, **message: Any) -> None:
-        """Send a message; raise OSError if the other process is gone."""
-        self.connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def hear(self, seconds: float = TIMEOUT) -> dict[str, Any]:
-        """Return the next message; raise OtherSideError if there is none, or if it is an error."""
-        self.connection.settimeout(seconds)
-        while b"\n" not in self.rest:
-            try:
-                more = self.connection.recv(65536)
-            except TimeoutError:
-                raise OtherSideError("the other process does not answer") from None
-            except ConnectionError:
-                more = b""
-            if not more or len(self.rest) > 2**20:
-                raise GoneError("the other process ended")
-            self.rest += more
-        line, _, self.rest = self.rest.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        if "error" in message:
-            raise OtherSideError(f"the other process: {message['error']}")
-        return message
+BESIDE = {"mpi": "MPI", "ucx": "UCX"}
+TITLE = "one-sided operations between two processes; read_lat: a round trip, other latencies: half"
 
 
 def serve(wire: Wire) -> None:
@@ -107,7 +54,7 @@ def serve(wire: Wire) -> None:
         wish = wire.hear()
         meter = Meter(wish["fabric"], wish["largest"])
         meter.connect(bytes.fromhex(wish["address"]), active=False)
-        wire.tell(address=meter.address().hex(), device=meter.summary(), machine=describe())
+        wire.tell(address=meter.address().hex(), device=meter.summary())
         meter.introduce(TIMEOUT)
         with processors.only(_processors(meter)[1]):
             while True:
@@ -154,122 +101,138 @@ class Bench:
         self.wrong[test, nbytes] += wrong
         return seconds
 
-    def latency(self, test: str, nbytes: int, iterations: int) -> dict[str, Any]:
-        """Return the times of one latency test, in us."""
-        self.run(test, nbytes, min(WARM_UP, iterations // 4 + 1))
-        samples = [1e6 * sample for sample in self.run(test, nbytes, iterations)]
-        return times_of(samples).as_dict() | {"iterations": len(samples)}
-
-    def bandwidths(self, nbytes: int) -> dict[str, Callable[[int], float]]:
-        """Return tests that move so many blocks of `nbytes` and return GB/s."""
+    def bandwidths(self, nbytes: int) -> dict[tuple[str, str], Callable[[int], float]]:
+        """Return tests that move so many blocks of `nbytes` and return GB/s, by test and whose."""
 
         def rate(seconds: Callable[[int], float]) -> Callable[[int], float]:
-            return lambda count: nbytes * count / seconds(count) / 1e9
+            return lambda count: nbytes * count / seconds(count) / GB
 
+        ours = self.meter.fabric()
         tests = {
-            "write": rate(lambda count: sum(self.run("write_bandwidth", nbytes, count))),
-            "read": rate(lambda count: sum(self.run("read_bandwidth", nbytes, count))),
+            ("write_bw", ours): rate(lambda count: sum(self.run("write_bandwidth", nbytes, count))),
+            ("read_bw", ours): rate(lambda count: sum(self.run("read_bandwidth", nbytes, count))),
         }
         if self.uncached is not None:
             uncached = self.uncached
-            tests["memcpy"] = rate(lambda count: sum(self.meter.copy(nbytes, count)))
-            tests["uncached_memcpy"] = rate(lambda count: uncached.run(nbytes, count))
+            tests["memcpy", "cpu"] = rate(lambda count: sum(self.meter.copy(nbytes, count)))
+            tests["uncached_memcpy", "cpu"] = rate(lambda count: uncached.run(nbytes, count))
         for other in self.others:
-            for test in ("write", "read"):
-                if f"{test}_bw" in other.tests:
-                    tests[f"{other.name}_{test}"] = partial(_rate, other, f"{test}_bw", nbytes)
+            for test in ("write_bw", "read_bw"):
+                if test in other.tests:
+                    tests[test, other.name] = partial(_rate, other, test, nbytes)
         return tests
 
-    def row(self, nbytes: int, iterations: int) -> dict[str, Any]:
-        """Return bandwidths in GB/s and latencies in microseconds."""
-        most = max(self.most // nbytes, FEW)
-        streamed = min(iterations * STREAMED, most)
-        tests = self.bandwidths(nbytes)
-        rates: dict[str, list[float]] = {name: [] for name in tests}
-        for test in tests.values():
-            test(min(WARM_UP, streamed // 4 + 1))
-        for _ in range(self.rounds):
-            for name, test in tests.items():
-                rates[name].append(test(streamed))
-        row: dict[str, Any] = {"bytes": nbytes, "transfers": streamed}
-        row |= {f"{name}_gbps": statistics.median(values) for name, values in rates.items()}
-        for name in ("write", "read"):
-            row[f"{name}_wrong"] = self.wrong[f"{name}_bandwidth", nbytes]
-        for name in ("write", "read", "notify"):
-            if name != "notify" or nbytes <= LARGEST_NOTE:
-                measured = self.latency(f"{name}_latency", nbytes, min(iterations, most))
-                measured["wrong"] = self.wrong[f"{name}_latency", nbytes]
-                row[f"{name}_us"] = measured
-            for other in self.others:
-                if f"{name}_lat" in other.tests:
-                    figures = other.measure(f"{name}_lat", nbytes, min(iterations, most))
-                    row[f"{other.name}_{name}_us"] = figures.p50
-        return row
+    def rows(self, nbytes: int, iterations: int) -> Iterator[Row]:
+        """Yield the bandwidths and the latencies of a size."""
+        most, ours = max(self.most // nbytes, FEW), self.meter.fabric()
+        streamed, count = min(iterations * STREAMED, most), min(iterations, most)
+        moves, named = self.bandwidths(nbytes), (size_name(nbytes), nbytes)
+        for move in moves.values():
+            move(min(WARM_UP, streamed // 4 + 1))
+        taken = [{name: move(streamed) for name, move in moves.items()} for _ in range(self.rounds)]
+        rates = {name: statistics.median(each[name] for each in taken) for name in moves}
+        for (test, whose), gbps in rates.items():
+            row = Row(test, *named, whose, streamed, gbps=gbps, per_second=gbps * GB / nbytes)
+            if whose == ours:
+                wrong = self.wrong[test.replace("_bw", "_bandwidth"), nbytes]
+                beside = [rates[test, each.name] for each in self.others if test in each.tests]
+                row = replace(row, wrong=wrong, ratio=gbps / beside[0] if beside else None)
+            yield row
+        for test in ("write", "read", "notify"):
+            others = {
+                each.name: Times(each.measure(f"{test}_lat", nbytes, count).p50)
+                for each in self.others
+                if f"{test}_lat" in each.tests
+            }
+            if test != "notify" or nbytes <= LARGEST_NOTE:
+                times, wrong = self.latency(f"{test}_latency", nbytes, count)
+                ratio = next((each.p50 / times.p50 for each in others.values()), None)
+                yield Row(f"{test}_lat", *named, ours, count, times, wrong=wrong, ratio=ratio)
+            for name, times in others.items():
+                yield Row(f"{test}_lat", *named, name, count, times)
 
-    def notifications(self, iterations: int) -> float:
+    def latency(self, test: str, nbytes: int, iterations: int) -> tuple[Times, int]:
+        """Return the times of one latency test, and wrong bytes."""
+        self.run(test, nbytes, min(WARM_UP, iterations // 4 + 1))
+        times = times_of([1e6 * sample for sample in self.run(test, nbytes, iterations)])
+        return times, self.wrong[test, nbytes]
+
+    def notifications(self, iterations: int) -> Row:
         """Return the number of notifications of RATE_BYTES per second."""
         count = max(iterations * STREAMED, FEW)
         self.run("notify_rate", RATE_BYTES, WARM_UP)
-        return statistics.median(
+        rate = statistics.median(
             count / sum(self.run("notify_rate", RATE_BYTES, count)) for _ in range(self.rounds)
         )
-
-    def report(
-        self, sizes: list[int], iterations: int, track: Callable[..., Iterable[int]] = track
-    ) -> dict[str, Any]:
-        """Measure all sizes, in bytes; raise FabricError or OtherSideError."""
-        return {
-            "machine": describe(),
-            "peer_machine": self.peer["machine"],
-            "fabric": self.meter.fabric(),
-            "route": self.meter.route(),
-            "device": self.meter.summary(),
-            "peer_device": self.peer["device"],
-            "iterations": iterations,
-            "rows": [self.row(size, iterations) for size in track(sizes, "measuring")],
-            "notifications_per_second": self.notifications(iterations),
-            "notifications_wrong": self.wrong["notify_rate", RATE_BYTES],
-            "wrong": self.wrong.total(),
-        }
+        named = "notify_rate", size_name(RATE_BYTES), RATE_BYTES, self.meter.fabric(), count
+        return Row(*named, per_second=rate, wrong=self.wrong["notify_rate", RATE_BYTES])
 
 
 def _rate(other: Other, test: str, nbytes: int, count: int) -> float:
     return other.measure(test, nbytes, count).gbps
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Print the report as a table."""
-    console.width = max(console.width, 100)
-    ends = {"here": ("machine", "device"), "peer": ("peer_machine", "peer_device")}
-    for name, (machine, device) in ends.items():
-        console.print(f"{name}: {report[machine]}", highlight=False)
-        console.print(f"      {report[device]}", highlight=False)
-    console.print(f"fabric: {report['fabric']}, {report['route']}")
-    kinds = "write, notify: half of a round trip; read: a whole one"
-    table = Table(title=f"{report['iterations']} iterations; {kinds}")
-    headings = ["size", "write\nGB/s", "read\nGB/s"]
-    if report["fabric"] == SHARED_MEMORY:
-        headings += ["memcpy\nGB/s", "uncached\nGB/s"]
-    headings += ["write\np50 us", "\np99 us", "read\np50 us", "\np99 us"]
-    headings += ["notify\np50 us", "\np99 us"]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in report["rows"]:
-        names = ("write", "read", "memcpy", "uncached_memcpy")
-        rates = [row.get(f"{name}_gbps") for name in names]
-        cells = [f"{rate:.2f}" for rate in rates if rate is not None]
-        for name in ("write", "read", "notify"):
-            latency = row.get(f"{name}_us")
-            known = [latency and latency[part] for part in ("p50", "p99")]
-            cells += ["-" if time is None else f"{time:.4g}" for time in known]
-        table.add_row(size_name(row["bytes"]), *cells)
-    console.print(table)
-    console.print(
-        f"notifications of {RATE_BYTES} bytes: "
-        f"{report['notifications_per_second'] / 1e6:.2f} million per second. "
-        f"write: with its notification."
+def fabric(
+    where: Where,
+    sizes: Sequence[int],
+    iterations: int = 1000,
+    rounds: int = 5,
+    most: int = 2**28,
+    beside: Sequence[str] = (),
+) -> Result:
+    """Rows of the fabric alone, between two processes: bandwidths, latencies, notifications.
+
+    `beside`: and of UCX (ucx) and MPI (mpi) through shared memory, in the same run. Ratios compare
+    with the first of BESIDE that is measured.
+    """
+    options = {"iterations": iterations, "rounds": rounds, "most": most}
+    for name in beside:
+        if why := ucx.missing() if name == "ucx" else mpi.find_mpi()[1]:
+            raise NotAvailableError(why)
+    result = Result("fabric", TITLE, options, "gbps")
+    with ExitStack() as stack:
+        if where.others:
+            wire = Wire(stack.enter_context(where.others[-1].ask("fabric")), TIMEOUT)
+        else:
+            wire = stack.enter_context(own_peer())
+        bench = stack.enter_context(opened(wire, where.fabric, sizes, rounds, most))
+        ours = bench.meter.fabric()
+        if beside and ours != SHARED_MEMORY:
+            raise NotAvailableError(
+                f"{BESIDE[beside[0]]} is measured through shared memory, and this is {ours}. "
+                "Use --fabric shm on one host"
+            )
+        bench.others, notes = _others(beside, stack)
+        for size in where.bar.track(sizes, "measuring"):
+            result.rows += bench.rows(size, iterations)
+        result.rows.append(bench.notifications(iterations))
+        route = {"transport": ours, "reason": bench.meter.route()}
+        result.routes = [{"from": "this host", "to": "the peer"} | route]
+        result.devices = [bench.meter.summary(), bench.peer["device"]]
+    result.notes.append(
+        "write_lat: a write with its notification. #wrong: bytes that differ after each round."
     )
-    console.print(f"bytes that differ from those sent: {report['wrong']}")
+    if ours == SHARED_MEMORY:
+        result.notes.append("uncached_memcpy: over more memory than the caches hold.")
+    result.notes += notes
+    return result
+
+
+def _others(beside: Sequence[str], stack: ExitStack) -> tuple[list[Other], list[str]]:
+    """Return those of BESIDE, and a note about each. They end with the stack."""
+    others, notes = [], []
+    if "mpi" in beside:
+        pair = stack.enter_context(mpi.Pair(mpi.find_mpi()[0]))
+        others.append(Other("mpi", mpi.TESTS, pair.measure))
+        notes.append(
+            f"MPI is {pair.library}, through mpi4py: messages between two ranks, {mpi.IN_FLIGHT} "
+            "in flight; write_bw and write_lat are those of messages. Each call takes Python's "
+            "time, too, which counts for small ones."
+        )
+    if "ucx" in beside:
+        others.append(Other("ucx", ucx.TESTS, ucx.measure))
+        notes.append(f"UCX {ucx.version()} over {ucx.TRANSPORTS}, by {ucx.PROGRAM}.")
+    return others, notes
 
 
 @contextmanager
@@ -277,7 +240,7 @@ def own_peer() -> Iterator[Wire]:
     """Start a serving process on this host; end it with the context."""
     here, there = socket.socketpair()
     process = subprocess.Popen(
-        [sys.executable, *python.module("fabric"), "--serve", str(there.fileno())],
+        [sys.executable, *python.module("fabric"), str(there.fileno())],
         pass_fds=[there.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -287,7 +250,7 @@ def own_peer() -> Iterator[Wire]:
     there.close()
     try:
         with here:
-            yield Wire(here)
+            yield Wire(here, TIMEOUT)
     finally:
         process.kill()
         process.wait()
@@ -308,54 +271,10 @@ def opened(
         yield bench
 
 
-def listen(host: str, port: int, seconds: float) -> None:
-    """Serve the first process that connects."""
-    with listening(host, port) as server, received(server, seconds) as connection:
-        serve(Wire(connection))
-
-
-@contextmanager
-def connected(host: str, port: int, seconds: float) -> Iterator[Wire]:
-    """Connect to the process that listens there, as soon as it does."""
-    with reach(host, port, seconds) as connection:
-        yield Wire(connection)
-
-
-def main(
-    fabric: Fabric = "",
-    sizes: Sizes = FABRIC_SIZES,
-    iterations: Iterations = 1000,
-    rounds: Rounds = 5,
-    most: Most = MOST,
-    as_json: AsJson = False,
-    listen_on: Annotated[
-        str, typer.Option("--listen", help="Serve a --connect on HOST:PORT.")
-    ] = "",
-    connect_to: Annotated[
-        str, typer.Option("--connect", help="Connect to a --listen at HOST:PORT.")
-    ] = "",
-    wait: Annotated[float, typer.Option(help="Wait this many seconds for the other side.")] = 60,
-    serve_on: Annotated[int, typer.Option("--serve", hidden=True)] = -1,
-) -> None:
-    """Measure the fabric between two processes."""
-    if listen_on and connect_to:
-        raise typer.BadParameter("give either --listen or --connect", param_hint="--listen")
-    wanted, bytes_at_most = parse_sizes(sizes), parse_size(most)
-    if serve_on >= 0:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without its parent
-        return serve(Wire(socket.socket(fileno=serve_on)))
-    if listen_on:
-        return listen(*parse_place(listen_on, "--listen"), wait)
-    peer = connected(*parse_place(connect_to, "--connect"), wait) if connect_to else own_peer()
-    with peer as wire, opened(wire, fabric, wanted, rounds, bytes_at_most) as bench:
-        console = Console(stderr=True, quiet=as_json)
-        report = bench.report(wanted, iterations, partial(track, console=console))
-    if as_json:
-        print_json(report)
-    else:
-        show(report, Console())
-    if report["wrong"]:
-        fail(f"{report['wrong']} bytes differ from those sent", FAILED)
+def main(socket_number: Annotated[int, typer.Argument(metavar="SOCKET")]) -> None:
+    """Serve the process at the other end of an open socket; `rdma-transport bench` starts this."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without its parent
+    serve(Wire(socket.socket(fileno=socket_number), TIMEOUT))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from .options import both, performed
+from .report import Result, Row
 from .support.cluster import Cluster, Task
 from .support.exit import run_command
-from .support.machine import describe
+from .where import Measure, Where, clusters
+
+JOBS = {"a": 1, "b": 1}
 
 
 def cpu_seconds(task: Task) -> float:
@@ -25,17 +27,15 @@ def cpu_seconds(task: Task) -> float:
 
 def resident_mib(task: Task) -> float:
     """Return the resident memory of the process in MiB."""
-    for line in Path(f"/proc/{task.pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+    pages = int(Path(f"/proc/{task.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def traffic(cluster: Cluster) -> None:
     """Run a few steps that send a tensor of 4 MiB back and forth."""
     import tensorflow as tf
 
-    from .support.session import config, v1
+    from .support.session import config, opened
 
     with tf.Graph().as_default() as graph:
         with tf.device("/job:a/task:0"):
@@ -43,39 +43,40 @@ def traffic(cluster: Cluster) -> None:
         for task in "bab":
             with tf.device(f"/job:{task}/task:0"):
                 value = tf.negative(value)
-        with v1.Session(cluster.target("a"), graph=graph, config=config()) as session:
-            for _ in range(20):
-                session.run(value.op)
+    with opened(cluster.target("a"), graph, config()) as session:
+        for _ in range(20):
+            session.run(value.op)
 
 
+def idle(where: Where, seconds: float) -> Result:
+    """A row for each protocol: memory, and processor time before and after tensors were sent."""
+    title = f"idle server (processor time in {seconds:g} s)"
+    result = Result("idle", title, {"seconds": seconds}, "p50")
+    with clusters(where, JOBS) as made:
+        for protocol, cluster in made.items():
+            task = cluster["a", 0]
+            row = Row("idle", "server", 0, protocol, 1)
+            row.more["resident, MiB"] = round(resident_mib(task))
+            for when in ("before", "after"):
+                if when == "after":
+                    traffic(cluster)
+                time.sleep(1)
+                before = cpu_seconds(task)
+                where.bar.at(0, f"{protocol}: idle, {when} traffic")
+                time.sleep(seconds)
+                row.more[f"CPU {when} traffic, s"] = round(cpu_seconds(task) - before, 2)
+            result.rows.append(row)
+    return result
+
+
+@performed(both)
 def main(
     seconds: Annotated[
         float, typer.Argument(min=0, help="Measure the processor time over this many seconds.")
     ] = 10,
-) -> None:
+) -> Measure:
     """Print the processor time and the memory of an idle server over both protocols."""
-    import tensorflow as tf
-
-    tf.compat.v1.disable_eager_execution()
-    table = Table(title=f"idle server (processor time in {seconds:g} s)")
-    for heading in ("", "resident, MiB", "CPU before traffic, s", "CPU after traffic, s"):
-        table.add_column(heading, justify="right")
-    for protocol in ("grpc", "rdma"):
-        with Cluster({"a": 1, "b": 1}, protocol) as cluster:
-            task = cluster["a", 0]
-            resident = resident_mib(task)
-            used = []
-            for busy_before in (False, True):
-                if busy_before:
-                    traffic(cluster)
-                time.sleep(1)
-                before = cpu_seconds(task)
-                time.sleep(seconds)
-                used.append(cpu_seconds(task) - before)
-            table.add_row(protocol, f"{resident:.0f}", *(f"{value:.2f}" for value in used))
-    console = Console()
-    console.print(describe())
-    console.print(table)
+    return lambda where: idle(where, seconds)
 
 
 if __name__ == "__main__":

@@ -17,19 +17,18 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from .options import both, performed
+from .report import MIN_SAMPLES, Result, Row, times_of
 from .support.cluster import Cluster, Task, start_seconds
 from .support.exit import run_command
-from .support.machine import describe
-from .support.options import JsonFile, choose, save
-from .support.timing import ratio, summarize
+from .support.options import choose
+from .where import BOTH, Measure, Where
 
-PROTOCOLS = ("grpc", "rdma")
+LAYERS = 2  # of bench.support.fitting
 FITTING = Path(__file__).parent / "support" / "fitting.py"
 TURN_SECONDS = 120
 STEP_SECONDS = 2.0  # of processor time that a worker's step may take, with room to spare
@@ -92,49 +91,51 @@ def started(strategy: str, protocol: str, workers: int, width: int, stack: ExitS
 
 def measure(
     strategy: str, workers: int, width: int, turns: int, epochs: int, steps: int, batch: int
-) -> dict[str, Any]:
-    """One strategy's row; times in ms."""
+) -> list[Row]:
+    """One strategy's rows, by protocol; mirrored workers' losses are compared."""
     with ExitStack() as stack:
-        sides = {
-            protocol: started(strategy, protocol, workers, width, stack) for protocol in PROTOCOLS
-        }
+        sides = {protocol: started(strategy, protocol, workers, width, stack) for protocol in BOTH}
         for side in sides.values():
             side.turn(1, steps, batch)
             side.milliseconds.clear()  # made functions and, over rdma, agreed on places
         for _ in range(turns):
             for side in sides.values():
                 side.turn(epochs, steps, batch)
-    losses = {protocol: side.losses for protocol, side in sides.items()}
-    return {
-        "strategy": strategy,
-        "ms": {protocol: summarize(side.milliseconds) for protocol, side in sides.items()},
-        "mib_per_step": {p: n / sides["rdma"].steps / MIB for p, n in sides["rdma"].sent.items()},
-        "pss_mib": {protocol: side.mib for protocol, side in sides.items()},
-        "steps": sides["rdma"].steps,
-        "equal": losses["grpc"] == losses["rdma"],
-        "finite": all(math.isfinite(float.fromhex(x)) for both in losses.values() for x in both),
-        "losses": losses,
-    }
+    rows = []
+    for protocol, side in sides.items():
+        wrong = None
+        if strategy == "mirrored":
+            wrong = sum(a != b for a, b in zip(side.losses, sides["grpc"].losses, strict=True))
+        times = times_of([1e3 * each for each in side.milliseconds])
+        size = LAYERS * width * width * 4
+        row = Row("step", strategy, size, protocol, len(side.milliseconds), times, wrong=wrong)
+        row.series["losses"] = list(side.losses)
+        row.more.update({"PSS, MiB": round(side.mib), "steps": side.steps})
+        if protocol == "rdma":
+            row.more.update(
+                {f"MiB/step {mode}": bytes / side.steps / MIB for mode, bytes in side.sent.items()}
+            )
+        rows.append(row)
+    return rows
 
 
-def show(rows: list[dict[str, Any]], workers: int, samples: int, batch: int) -> Table:
-    """Return a table of the rows; times are in ms."""
-    title = f"step of Keras fit with {workers} workers and batches of {batch}, ms, "
-    title += f"median of {samples} epochs"
-    table = Table(title=title)
-    headings = ("gRPC", "rdma", "gRPC/rdma", "MiB per step over rdma, by mode")
-    for heading in ("", *headings, "PSS, MiB\ngRPC", "\nrdma", "steps", "equal?"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for row in rows:
-        grpc, rdma = row["ms"]["grpc"], row["ms"]["rdma"]
-        modes = ", ".join(f"{mode} {mib:.1f}" for mode, mib in row["mib_per_step"].items() if mib)
-        equal = ("yes" if row["equal"] else "NO") if row["strategy"] == "mirrored" else "-"
-        times = (f"{grpc.median:.1f}", f"{rdma.median:.1f}", ratio(grpc, rdma))
-        memory = (f"{row['pss_mib'][protocol]:.0f}" for protocol in PROTOCOLS)
-        table.add_row(row["strategy"], *times, modes, *memory, str(row["steps"]), equal)
-    return table
+def keras_fit(where: Where, strategies: Sequence[str], workers: int, *more: int) -> Result:
+    """Rows for each strategy; `more` are the further arguments of measure()."""
+    names = ("workers", "width", "turns", "epochs", "steps", "batch")
+    options = dict(zip(names, (workers, *more), strict=True))
+    title = f"step of Keras fit with {workers} workers and batches of {options['batch']}"
+    result = Result("keras-fit", title, options, "p50")
+    for strategy in where.bar.track(strategies, "strategy"):
+        result.rows += measure(strategy, workers, *more)
+    for row in result.rows:
+        if not all(math.isfinite(float.fromhex(loss)) for loss in row.series["losses"]):
+            result.problems.append(f"{row.name}, {row.protocol}: a loss is not finite")
+    result.notes.append("#bytes: of the weights. #wrong: epochs whose losses differ.")
+    result.compare()
+    return result
 
 
+@performed(both)
 def main(
     strategies: Annotated[
         str, typer.Option(help="Measure these strategies, separated by commas.")
@@ -147,25 +148,14 @@ def main(
     epochs: Annotated[int, typer.Option(help="Measure this many epochs per turn.", min=1)] = 3,
     steps: Annotated[int, typer.Option(help="Run this many steps per epoch.", min=1)] = 4,
     batch: Annotated[int, typer.Option(help="Set the rows per worker and step.", min=1)] = 4,
-    json_file: JsonFile = None,
-) -> None:
+) -> Measure:
     """Print the time of a step of `fit` with each strategy over both protocols."""
     chosen = choose(strategies, STRATEGIES, "strategy", "--strategies")
-    if turns * epochs < 6:
+    if turns * epochs < MIN_SAMPLES:
         raise typer.BadParameter(
-            f"{turns} turns times {epochs} epochs are less than 6", param_hint="--turns"
+            f"{turns} turns times {epochs} epochs are less than {MIN_SAMPLES}", param_hint="--turns"
         )
-    console = Console()
-    console.width = max(console.width, 120)
-    console.print(describe(), highlight=False)
-    rows = [measure(name, workers, width, turns, epochs, steps, batch) for name in chosen]
-    console.print(show(rows, workers, turns * epochs, batch))
-    times = [{name: value.as_dict() for name, value in row["ms"].items()} for row in rows]
-    plain = [row | {"ms": each} for row, each in zip(rows, times, strict=True)]
-    save(json_file, {"workers": workers, "width": width, "batch": batch, "rows": plain})
-    unequal = [row for row in rows if row["strategy"] == "mirrored" and not row["equal"]]
-    if unequal or not all(row["finite"] for row in rows):
-        raise typer.Exit(1)
+    return lambda where: keras_fit(where, chosen, workers, width, turns, epochs, steps, batch)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ variables. In the middle a third of the workers are killed during a step and sta
 then goes on, in a new session, with the values that the variables had before that step, as from a
 checkpoint. All losses must be equal bit for bit.
 
-usage: python -m bench.many_tasks [--servers 2] [--workers 32] [--steps 1000] [--json FILE]
+usage: python -m bench.many_tasks [--servers 2] [--workers 32] [--steps 1000] [--json]
 """
 
 import signal
@@ -14,24 +14,21 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from .models.layers import cross_entropy, dense, linear
 from .models.model import Model, Variables
 from .models.training import TrainingGraph, training_graph
+from .options import both, performed
+from .report import Result, Row, times_of
 from .support.cluster import Cluster
 from .support.exit import run_command
-from .support.machine import describe
-from .support.options import JsonFile, save
 from .support.tf_import import import_tensorflow
+from .where import BOTH, Measure, Where
 
-PROTOCOLS = ("grpc", "rdma")
 BATCH = 8  # examples per worker
 HIDDEN = 512
 CLASSES = 10
@@ -178,30 +175,37 @@ def train(
     return run
 
 
-def show(runs: dict[str, Run], servers: int, workers: int) -> Table:
-    """Return a table with a row per protocol."""
-    table = Table(title=f"{servers} parameter servers and {workers} workers on this host")
-    table.add_column("", no_wrap=True)
-    headings = ("start, s", "steps", "step, ms\nmedian", "p99", "PSS, MiB\nserver", "\nworker")
-    for heading in (*headings, "failed\nsteps", "recovery, s", "first error"):
-        table.add_column(heading, justify="right")
-    for protocol, run in runs.items():
-        ordered = sorted(run.milliseconds)
-        table.add_row(
-            protocol,
-            f"{run.start_seconds:.1f}",
-            str(len(ordered)),
-            f"{statistics.median(ordered):.1f}",
-            f"{ordered[int(0.99 * (len(ordered) - 1))]:.1f}",
-            f"{run.mib['ps']:.0f}",
-            f"{run.mib['worker']:.0f}",
-            str(run.failed_steps),
-            f"{run.recovery_seconds:.1f}" if run.failed_steps else "-",
-            run.error or "-",
+def many_tasks(where: Where, servers: int, workers: int, steps: int, restart: bool) -> Result:
+    """A row for each protocol, one after the other; wrong: steps whose losses differ."""
+    options = {"servers": servers, "workers": workers, "steps": steps, "restart": restart}
+    title = f"step of {servers} parameter servers and {workers} workers on this host"
+    result = Result("many-tasks", title, options, "p50")
+    runs: dict[str, Run] = {}
+    for index, protocol in enumerate(BOTH):
+        done = iter(
+            where.bar.section(index, len(BOTH)).track(range(steps + 1), f"{protocol}: step")
         )
-    return table
+        next(done)
+        runs[protocol] = train(protocol, servers, workers, steps, restart, lambda at=done: next(at))
+    first = runs["grpc"].losses
+    for protocol, run in runs.items():
+        times = times_of([1e3 * each for each in run.milliseconds])
+        row = Row("step", MODEL.name, round(MODEL.mib * MIB), protocol, len(run.losses), times)
+        row.more.update({"start, s": round(run.start_seconds, 1)})
+        row.more.update({f"PSS, MiB: {job}": round(mib) for job, mib in run.mib.items()})
+        if run.failed_steps:
+            row.more.update({"failed": run.failed_steps, "first error": run.error})
+            row.more.update({"recovery, s": round(run.recovery_seconds, 1)})
+        wrong = sum(a != b for a, b in zip(run.losses, first, strict=True))
+        result.rows.append(replace(row, wrong=wrong, series={"losses": run.losses}))
+    sent = {mode: bytes / MIB for mode, bytes in runs["rdma"].sent.items() if bytes}
+    modes = ", ".join(f"{mode} {mib:.1f} MiB" for mode, mib in sent.items())
+    result.notes.append(f"sent over rdma by the tasks that live: {modes}")
+    result.compare()
+    return result
 
 
+@performed(both)
 def main(
     servers: Annotated[int, typer.Option(min=1, help="Start this many parameter servers.")] = 2,
     workers: Annotated[int, typer.Option(min=2, help="Start this many workers.")] = 32,
@@ -209,28 +213,9 @@ def main(
     restart: Annotated[
         bool, typer.Option("--restart/--no-restart", help="Kill a third of the workers halfway.")
     ] = True,
-    json_file: JsonFile = None,
-) -> None:
+) -> Measure:
     """Train with many tasks over both protocols, and compare the losses bit for bit."""
-    runs: dict[str, Run] = {}
-    with Progress(transient=True) as progress:
-        for protocol in PROTOCOLS:
-            task = progress.add_task(protocol, total=steps)
-            runs[protocol] = train(
-                protocol, servers, workers, steps, restart, lambda at=task: progress.advance(at)
-            )
-    console = Console()
-    console.width = max(console.width, 110)
-    console.print(describe(), highlight=False)
-    console.print(show(runs, servers, workers))
-    sent = {mode: bytes / MIB for mode, bytes in runs["rdma"].sent.items() if bytes}
-    modes = ", ".join(f"{mode} {mib:.1f} MiB" for mode, mib in sent.items())
-    console.print(f"sent over rdma by the tasks that live: {modes}")
-    equal = runs["grpc"].losses == runs["rdma"].losses
-    console.print(f"losses of both protocols: {'equal bit for bit' if equal else 'DIFFERENT'}")
-    save(json_file, {"servers": servers, "workers": workers} | {p: vars(runs[p]) for p in runs})
-    if not equal:
-        raise typer.Exit(1)
+    return lambda where: many_tasks(where, servers, workers, steps, restart)
 
 
 if __name__ == "__main__":

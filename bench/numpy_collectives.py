@@ -9,6 +9,7 @@ and their acknowledgment. Over gRPC, a time is that of TensorFlow's ring, as in
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections import defaultdict
@@ -18,8 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from .report import Result, Row, bus_gbps, times_of
 from .support.exit import NotAvailableError
 from .support.mpi import find_mpi, mpirun_words
+from .support.sizes import size_name
+from .where import Where
 
 OPS = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"),
@@ -128,3 +132,71 @@ def _over_grpc(job: Job) -> list[dict[str, Any]]:
                 samples = [max(cluster.time(op, size_there)[0], 0) for _ in range(repeat)]
                 rows.append({"op": op, "bytes": size, "us": samples, "wrong": 0})
     return rows
+
+
+def collectives(
+    where: Where,
+    systems: Sequence[str],
+    ops: Sequence[str],
+    sizes: Sequence[int],
+    ranks: int = 2,
+    iterations: int = 1000,
+    rounds: int = 3,
+) -> Result:
+    """Rows of collectives of NumPy arrays, by system: rdma, registered, mpi and grpc.
+
+    Ratios compare with MPI, or else with gRPC.
+    """
+    options = {"ranks": ranks, "iterations": iterations, "rounds": rounds}
+    title = f"collectives of float32 arrays, {ranks} ranks on this host"
+    result = Result("collectives", title, options, "p50")
+    missing = find_others(systems)
+    others = [system for system in OTHERS if missing.get(system) == ""]
+    for system, why in missing.items():
+        if why:
+            result.notes.append(f"{OTHERS[system]} was skipped: {why}.")
+    systems = [system for system in systems if not missing.get(system)]
+    job = Job(ops, sizes, ranks, iterations, where.environment)
+    measured = measure(systems, job, rounds, where.bar.track)
+    for (system, op, size), row in sorted(measured.items(), key=lambda item: item[0][1:]):
+        times = times_of(row["us"])
+        moved = size * MESSAGES.get(op, 1)
+        gbps = moved / times.p50 / 1e3 if size and times.p50 else None
+        other = measured.get((others[0], op, size)) if others else None
+        result.rows.append(
+            Row(
+                test=op,
+                name=size_name(size),
+                bytes=size,
+                protocol=system,
+                iterations=len(row["us"]),
+                times=times,
+                gbps=gbps,
+                bus_gbps=bus_gbps(op, gbps, ranks),
+                wrong=row["wrong"] if system != "grpc" else None,
+                ratio=times_of(other["us"]).p50 / times.p50
+                if other and system not in others and times.p50
+                else None,
+                overlap=statistics.median(row["overlap"]) if row["overlap"] else None,
+            )
+        )
+    result.notes.append(
+        "Times: of rank 0, from the end of a barrier. Sizes: bytes of one rank's array, or of its "
+        "part of the larger one; GB/s: these bytes over p50; busbw: GB/s of the bus, as nccl-tests "
+        "define it. registered: arrays of Communicator.empty(). #wrong: values that differ."
+    )
+    if any(op in MESSAGES for op in ops):
+        result.notes.append(
+            "round_trip: a message from rank 0 to rank 1 and back; in_flight: 64 messages, started "
+            "together, and their acknowledgment; GB/s: of all these messages."
+        )
+    if others:
+        result.notes.append(f"The ratio is how many times as fast as {OTHERS[others[0]]}.")
+    if "grpc" in others:
+        result.notes.append("gRPC: TensorFlow's ring; its samples are means of several calls.")
+    if "iall_reduce" in ops:
+        result.notes.append(
+            "overlap: the percentage of a non-blocking all-reduce that is hidden behind a "
+            "computation of equal time; a pause instead if the ranks have no two cores each."
+        )
+    return result

@@ -1,9 +1,9 @@
-"""The options that all benchmark commands share."""
+"""The options that benchmarks share, and how a function becomes a command or a program."""
 
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,13 +12,12 @@ import typer
 
 from rdma_transport.command_line import AsJson, check_output, output
 
-from .support.options import Fabric, Hosts, parse_hosts
+from .support.options import Fabric, Hosts, Veth, parse_hosts
+from .support.python import PACKAGE
+from .where import Measure, Where
 
 if TYPE_CHECKING:
-    from .benchmarks import Where
-    from .report import Result
-    from .runner import Asked, Measure
-
+    from .runner import Asked
 
 Plot = Annotated[Path | None, output("Draw the results to this .png or .svg file.")]
 
@@ -26,6 +25,9 @@ Plot = Annotated[Path | None, output("Draw the results to this .png or .svg file
 def _command() -> str:
     """Return the command line, by the name that works everywhere."""
     words = sys.argv[1:]
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name.startswith(f"{PACKAGE}.") and "__main__" not in spec.name:
+        return " ".join(["python", "-m", spec.name, *words])
     return " ".join(["rdma-transport", "bench", *(words[1:] if words[:1] == ["bench"] else words)])
 
 
@@ -37,29 +39,67 @@ def _check_plot(path: Path) -> None:
         )
 
 
+def _asked(
+    fabric: str = "",
+    hosts: str = "",
+    role: int = 0,
+    connect_timeout: float = 60.0,
+    as_json: bool = False,
+    plot: Path | None = None,
+    protocols: tuple[str, ...] = (),
+    veth: str = "",
+    in_turn: bool = False,
+) -> "Asked":
+    from .runner import Asked
+
+    if plot is not None:
+        _check_plot(plot)
+    if hosts and veth:
+        raise typer.BadParameter("not together with --hosts", param_hint="--veth")
+    places = parse_hosts(hosts, role)
+    where = Where(protocols, fabric)
+    return Asked(_command(), where, places, role, connect_timeout, as_json, plot, veth, in_turn)
+
+
+Role = Annotated[int, typer.Option(min=0, help="Set the role of this host; 0 measures.")]
+Timeout = Annotated[
+    float,
+    typer.Option(min=0, help="Wait this many seconds for the other hosts; then exit with code 4."),
+]
+
+
 def alone(
     fabric: Fabric = "",
     hosts: Hosts = "",
-    role: Annotated[int, typer.Option(min=0, help="Set the role of this host; 0 measures.")] = 0,
-    connect_timeout: Annotated[
-        float,
-        typer.Option(
-            min=0, help="Wait this many seconds for the other hosts; then exit with code 4."
-        ),
-    ] = 60.0,
+    role: Role = 0,
+    connect_timeout: Timeout = 60.0,
     as_json: AsJson = False,
     plot: Plot = None,
     protocols: tuple[str, ...] = (),
 ) -> "Asked":
     """Options of all commands. Raises typer.BadParameter for an invalid value."""
-    from .benchmarks import Where
-    from .runner import Asked
+    return _asked(fabric, hosts, role, connect_timeout, as_json, plot, protocols)
 
-    if plot is not None:
-        _check_plot(plot)
-    places = parse_hosts(hosts, role)
-    where = Where(protocols, fabric)
-    return Asked(_command(), where, places, role, connect_timeout, as_json, plot)
+
+def between(
+    veth: Veth = "",
+    hosts: Hosts = "",
+    role: Role = 0,
+    connect_timeout: Timeout = 60.0,
+    as_json: AsJson = False,
+    plot: Plot = None,
+    protocols: tuple[str, ...] = ("grpc", "rdma"),
+    in_turn: bool = False,
+) -> "Asked":
+    """Options of programs that measure gRPC and rdma, here, between hosts or namespaces."""
+    return _asked("", hosts, role, connect_timeout, as_json, plot, protocols, veth, in_turn)
+
+
+def both(
+    as_json: AsJson = False, plot: Plot = None, protocols: tuple[str, ...] = ("grpc", "rdma")
+) -> "Asked":
+    """Options of programs that measure gRPC and rdma on this host."""
+    return _asked(as_json=as_json, plot=plot, protocols=protocols)
 
 
 def here(fabric: Fabric = "", as_json: AsJson = False, plot: Plot = None) -> "Asked":
@@ -84,18 +124,19 @@ def beside_grpc(
 
 def performed(
     options: Callable[..., "Asked"],
-) -> Callable[[Callable[..., "Measure"]], Callable[..., None]]:
+) -> Callable[[Callable[..., Measure]], Callable[..., None]]:
     """Make a command from a function that returns a `Measure`.
 
     The command has the options of the function, and those of `options`.
     """
 
-    def decorate(function: Callable[..., "Measure"]) -> Callable[..., None]:
+    def decorate(function: Callable[..., Measure]) -> Callable[..., None]:
         own = inspect.signature(function).parameters
         shared = dict(inspect.signature(options).parameters)
         if shared.pop("values", None):
             shared |= inspect.signature(alone).parameters
-        shared.pop("protocols", None)
+        for fixed in ("protocols", "in_turn"):
+            shared.pop(fixed, None)
 
         @functools.wraps(function)
         def command(**values: Any) -> None:
@@ -113,12 +154,3 @@ def performed(
         return command
 
     return decorate
-
-
-def once(measure: Callable[["Where"], "Result"]) -> "Measure":
-    """Return a `Measure` with one result."""
-
-    def results(where: "Where") -> "Iterator[Result]":
-        yield measure(where)
-
-    return results

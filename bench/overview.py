@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import benchmarks
-from .benchmarks import Where
-from .exchange import KINDS
+from .collectives import collectives
+from .edges import edges
+from .exchange import KINDS, exchange
+from .fabric import fabric
 from .payloads import payload
 from .report import Result
+from .train_models import train
+from .where import Where
 
 PARTS = 5
 
@@ -18,9 +21,9 @@ def overview(where: Where) -> Iterator[Result]:
     def part(index: int) -> Where:
         return replace(where, bar=where.bar.section(index, PARTS))
 
-    yield benchmarks.fabric(part(0), [64, 2**16, 2**20], iterations=500, rounds=3)
-    yield benchmarks.edges(part(1), [64, 2**16, 2**20], repeat=6)
+    yield fabric(part(0), [64, 2**16, 2**20], iterations=500, rounds=3)
+    yield from edges(part(1), [64, 2**16, 2**20], repeat=6)
     messages = [payload("small"), payload("uniform"), payload("burst")]
-    yield from benchmarks.exchange(part(2), KINDS, messages, seconds=1.0, warm_up=0.5)
-    yield benchmarks.all_reduce(part(3), [2**20], repeat=6)
-    yield benchmarks.train(part(4), ["gru"], steps=6)
+    yield from exchange(part(2), KINDS, messages, seconds=1.0, warm_up=0.5)
+    yield collectives(part(3), ["all_reduce"], [2**20], repeat=6)
+    yield train(part(4), ["gru"], steps=6)

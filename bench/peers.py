@@ -5,18 +5,19 @@ One task exchanges tensors with 1, 2, 4, ... others. RDMA_TRANSPORT_FABRIC sets 
 usage: python -m bench.peers [PEERS]
 """
 
+import functools
 import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from .support.cluster import Cluster, Task
+from .options import both, performed
+from .report import Result, Row
+from .support.cluster import Task
 from .support.exit import run_command
-from .support.machine import describe
+from .where import Measure, Where, clusters
 
 STEPS = 5
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) .*/memfd:rdma_transport")
@@ -50,44 +51,42 @@ def exchange(peers: int) -> Any:
     return tf.group(back)
 
 
-def measure(peers: int) -> tuple[set[str], dict[str, float], dict[str, float]]:
-    """Return the transports to the peers, and the task's resources before and after connecting."""
-    import tensorflow as tf
+def measure(where: Where, most: int) -> Result:
+    """Rows before and after a task connects to 1, 2, 4 … peers; it holds little else."""
+    title = "resources of a server, before and after it connects to its peers"
+    result = Result("peers", title, {"most": most}, "p50")
+    for power in range(most.bit_length()):
+        peers = 2**power
+        with clusters(where, {"a": 1, "b": peers}) as made:
+            import tensorflow as tf
 
-    from .support.session import config, opened
+            from .support.session import config, opened
 
-    with Cluster({"a": 1, "b": peers}, "rdma") as cluster:
-        task = cluster["a", 0]
-        before = held(task)
-        with tf.Graph().as_default() as graph:
-            step = exchange(peers)
-        with opened(cluster.target("a"), graph, config()) as session:
-            for _ in range(STEPS):
-                session.run(step)
-            transports = {peer["transport"] for peer in task.stats()["peers"]}
-            return transports, before, held(task)
+            cluster = made["rdma"]
+            task = cluster["a", 0]
+            before = held(task)
+            with tf.Graph().as_default() as graph:
+                step = exchange(peers)
+            with opened(cluster.target("a"), graph, config()) as session:
+                for _ in range(STEPS):
+                    session.run(step)
+                after = held(task)
+                result.add_traffic(made)
+        for when, found in (("before", before), ("after", after)):
+            row = Row(when, f"{peers} peers", 0, "rdma", STEPS)
+            row.more.update(found)
+            result.rows.append(row)
+    return result
 
 
+@performed(functools.partial(both, protocols=("rdma",)))
 def main(
     most: Annotated[
         int, typer.Argument(metavar="PEERS", min=1, help="Measure up to this many peers.")
     ] = 8,
-) -> None:
+) -> Measure:
     """Print the resources of a server before and after it connects to its peers."""
-    table = Table(title="resources of a server, before and after it connects to its peers")
-    rows = []
-    peers = 1
-    while peers <= most:
-        rows.append((peers, *measure(peers)))
-        peers *= 2
-    for heading in ("peers", "transport", *rows[0][2]):
-        table.add_column(heading, justify="right")
-    for peers, transports, before, after in rows:
-        cells = (f"{before[what]:.4g} → {after[what]:.4g}" for what in before)
-        table.add_row(str(peers), ", ".join(sorted(transports)), *cells)
-    console = Console()
-    console.print(describe(), highlight=False)
-    console.print(table)
+    return lambda where: measure(where, most)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,17 @@ first step would include the cold start, and the difference would be too small. 
 longer chains, so that the noise of a step is small in comparison.
 """
 
-import statistics
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import replace
 
 from .chains import IDENTITY, Chain, RemoteChain, fitting, on_each
+from .report import Result, Row, times_of
 from .support.cluster import Cluster
 from .support.counters import sent_since
-from .support.timing import summarize
-from .support.turns import rounds
+from .support.sizes import size_name
+from .support.turns import in_turns
 
 SHORT_HOPS = 2
 LONG_HOPS: tuple[int, ...] = (22, 102, 402, 1002)
@@ -43,49 +44,45 @@ def choose_length(chain: Chain | RemoteChain, lengths: tuple[int, ...]) -> tuple
     return chosen, wrong
 
 
-def measure_chain(chain: Chain | RemoteChain, hops: int) -> tuple[float, float]:
-    """Return the seconds of one edge, and of a step of SHORT_HOPS."""
+def measure_chain(chain: Chain | RemoteChain, hops: int) -> float:
+    """Return the microseconds of one edge."""
     warm_up = [hops, SHORT_HOPS]
     _, _, short, long, again, last = chain.seconds([*warm_up, SHORT_HOPS, hops, hops, SHORT_HOPS])
-    return (long + again - short - last) / 2 / (hops - SHORT_HOPS), (short + last) / 2
+    return 1e6 * (long + again - short - last) / 2 / (hops - SHORT_HOPS)
 
 
-def measure_on(
-    clusters: Mapping[str, Cluster],
+def passed(
+    made: Mapping[str, Cluster],
     sizes: list[int],
     repeat: int,
-    jobs: tuple[str, str],
     track: Callable[..., Iterable[int]],
     hops: int = 0,
-) -> list[dict[str, Any]]:
-    """Rows in microseconds for each of the running clusters, by its name, and for "local".
+) -> Result:
+    """Rows of the running clusters, and of "local": between two devices of this process.
 
-    Edges are between the first tasks of the two jobs; those of "local" are between two devices of
-    this process. `hops` is the length of the long chain, 0 to choose it by speed. `wrong` counts
-    wrong results, and `…_sent` is what all tasks of a cluster sent by mode for its row, None over
-    gRPC.
+    `hops` is the length of the long chain, 0 to choose it by speed.
     """
-    rows = []
+    options = {"repeat": repeat, "hops": hops}
+    result = Result("references", "passing a reference, nothing is read, per edge", options, "p50")
     for size in track(sizes, "measuring references"):
         lengths = fitting((hops,) if hops else LONG_HOPS, size)
-        both = (SHORT_HOPS, *lengths)
         with ExitStack() as stack:
-            chains = on_each(stack, clusters, jobs, size, both, IDENTITY, TWO_DEVICES)
-            before = {name: cluster.counted() for name, cluster in clusters.items()}
+            chains = on_each(stack, made, size, (SHORT_HOPS, *lengths), IDENTITY, TWO_DEVICES)
+            before = {name: cluster.counted() for name, cluster in made.items()}
             chosen = {name: choose_length(chain, lengths) for name, chain in chains.items()}
-            edges: dict[str, list[float]] = {name: [] for name in chains}
-            steps: dict[str, list[float]] = {name: [] for name in chains}
-            for name in rounds(chains, repeat):
-                edge, step = measure_chain(chains[name], chosen[name][0])
-                edges[name].append(1e6 * edge)
-                steps[name].append(1e6 * step)
-            row: dict[str, Any] = {"bytes": size, "wrong": sum(w for _, w in chosen.values())}
-            for name in chains:
-                row[f"{name}_wrong"] = chosen[name][1]
-                row[name] = summarize(edges[name])
-                row[f"{name}_hops"] = chosen[name][0]
-                row[f"{name}_short_step"] = statistics.median(steps[name])
-            for name, cluster in clusters.items():
-                row[f"{name}_sent"] = sent_since(before[name], cluster.counted())
-            rows.append(row)
-    return rows
+            times = in_turns(
+                {
+                    name: functools.partial(measure_chain, chain, chosen[name][0])
+                    for name, chain in chains.items()
+                },
+                repeat,
+            )
+            for name, samples in times.items():
+                long, wrong = chosen[name]
+                sent = sent_since(before[name], made[name].counted()) if name in made else None
+                row = Row("reference", size_name(size), size, name, repeat, times_of(samples))
+                result.rows.append(replace(row, wrong=wrong, sent=sent, more={"hops": long}))
+    result.notes.append("local: between two CPU devices of one process.")
+    result.compare(list(made))
+    result.add_traffic(made)
+    return result

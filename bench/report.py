@@ -1,22 +1,28 @@
-"""The results of all benchmarks in one form, for tables and JSON.
+"""The results of all benchmarks in one form.
 
-None means not measured, or too few samples.
+A benchmark is a function that takes a `bench.where.Where` and returns a `Result`: rows, each of a
+test, a name (a size, a model, an event) and a protocol, with its times, rates and what else was
+counted. It prints nothing. `bench.runner` runs it, `bench.table` and `bench.plot` show what it
+returns, as_json() writes it, and `bench.paper` makes a page of it. None means not measured, or too
+few samples.
 """
 
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rdma_transport.command_line import json_text
 
-from .support.counters import MODES, Counts
+from .support.counters import MODES, Counts, above_zero
 
 VERSION = 1
 GB = 1e9
+MIN_SAMPLES = 6  # with fewer, no order statistics hold the median in 95 %
+MAX_SPREAD = 1.5  # of a median's 95 % interval, high to low, that permits a ratio
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,18 @@ class Times:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def resolved(self) -> bool:
+        """Whether the noise leaves room for saying that this is more than nothing."""
+        return self.low is None or self.low > 0
+
+    @property
+    def steady(self) -> bool:
+        """Whether the median is known well enough for a ratio."""
+        if self.low is None or self.high is None:
+            return self.p50 > 0
+        return self.low > 0 and self.high <= MAX_SPREAD * self.low
+
     def as_dict(self) -> dict[str, float | None]:
         """Return the times for JSON."""
         named = {name: value for name, value in vars(self).items() if name != "p999"}
@@ -41,7 +59,12 @@ class Times:
 def times_of(samples: Sequence[float]) -> Times:
     """Return the statistics of operations that were timed separately, in microseconds."""
     ordered = sorted(samples)
+    n = len(ordered)
+    away = math.floor(n / 2 - 0.98 * math.sqrt(n))
+    known = n >= MIN_SAMPLES
     return Times(
+        low=ordered[max(away - 1, 0)] if known else None,
+        high=ordered[min(n - away, n - 1)] if known else None,
         min=ordered[0],
         p50=statistics.median(ordered),
         mean=statistics.fmean(ordered),
@@ -49,6 +72,18 @@ def times_of(samples: Sequence[float]) -> Times:
         p999=percentile(ordered, 0.999),
         max=ordered[-1],
     )
+
+
+def ratio_of(slow: Times, fast: Times) -> tuple[float, bool] | None:
+    """Return how many times as fast the second one is, and whether that is only a lower bound.
+
+    None: the noise does not let see it.
+    """
+    if slow.steady and fast.steady:
+        return slow.p50 / fast.p50, False
+    if fast.high is not None and slow.low is not None and 0 < fast.high < slow.low:
+        return slow.low / fast.high, True
+    return None
 
 
 def percentile(ordered: Sequence[float], part: float) -> float | None:
@@ -74,9 +109,22 @@ class Row:
     wrong: int | None = None  # values that were not what was sent
     sent: Counts | None = None  # by mode; tensors and bytes, of all tasks, while this was measured
     ratio: float | None = None  # how many times as fast as gRPC in the same run
+    at_least: bool = False  # the ratio is a lower bound
     overlap: float | None = None  # percentage of a non-blocking call hidden behind a computation
     unhidden_us: float | None = None  # of a step's communication, beyond the computation
     sent_bytes: int | None = None  # by a rank in a step
+    more: dict[str, float | str] = field(default_factory=dict)  # by the heading of a column
+    series: dict[str, list[Any]] = field(default_factory=dict)  # values per step, for JSON
+
+    @classmethod
+    def from_dict(cls, known: Mapping[str, Any]) -> "Row":
+        """Return the row that `as_dict()` returned."""
+        given = dict(known)
+        times = given.pop("us")
+        if times is not None:
+            times = dict(times)
+            times["p999"] = times.pop("p99.9")
+        return cls(**given, times=times and Times(**times))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row for JSON."""
@@ -130,23 +178,35 @@ class Result:
         """How many results of all rows were wrong."""
         return sum(row.wrong or 0 for row in self.rows)
 
-    def compare(self) -> None:
-        """Set the ratios of rows for which gRPC was measured in the same run."""
+    def compare(self, ours: Collection[str] = ("rdma",)) -> None:
+        """Set the ratios of rows over `ours` for which gRPC was measured in the same run."""
         grpc = {(row.test, row.name): row for row in self.rows if row.protocol == "grpc"}
         self.rows = [
-            replace(row, ratio=self._ratio(grpc[row.test, row.name], row))
-            if row.protocol == "rdma" and (row.test, row.name) in grpc
+            self._compared(grpc[row.test, row.name], row)
+            if row.protocol in ours and row.protocol != "grpc" and (row.test, row.name) in grpc
             else row
             for row in self.rows
         ]
 
-    def _ratio(self, slow: Row, fast: Row) -> float | None:
-        before, after = figure(slow, self.headline), figure(fast, self.headline)
-        if before is None or after is None:
-            return None
+    def _compared(self, slow: Row, fast: Row) -> Row:
         if self.headline == "p50":
-            before, after = after, before
-        return after / before if before > 0 else None
+            found = ratio_of(slow.times, fast.times) if slow.times and fast.times else None
+            return replace(fast, ratio=found[0], at_least=found[1]) if found else fast
+        before, after = getattr(slow, self.headline), getattr(fast, self.headline)
+        return replace(fast, ratio=after / before if before and after is not None else None)
+
+    def add_traffic(self, clusters: Mapping[str, Any]) -> None:
+        """Record the transports of rdma's peers, and why tensors fell back to gRPC."""
+        if "rdma" in clusters:
+            counted = clusters["rdma"].counted()
+            self.routes = clusters["rdma"].routes()
+            self.reasons = above_zero(counted["fallback_reasons"]) if counted else {}
+
+    @classmethod
+    def from_dict(cls, known: Mapping[str, Any]) -> "Result":
+        """Return the result that `as_dict()` returned."""
+        rows = [Row.from_dict(row) for row in known["rows"]]
+        return cls(**{**known, "rows": rows})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for JSON."""
@@ -156,8 +216,7 @@ class Result:
 def figure(row: Row, headline: str) -> float | None:
     """Return the main figure of a row; None if it is not measured or below the noise."""
     if headline == "p50":
-        known = row.times is not None and (row.times.low is None or row.times.low > 0)
-        return row.times.p50 if row.times and known else None
+        return row.times.p50 if row.times and row.times.resolved else None
     value: float | None = getattr(row, headline)
     return value
 

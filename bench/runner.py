@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,15 +18,13 @@ from typing import Any
 from rdma_transport.command_line import FAILED, NOT_AVAILABLE
 from rdma_transport.wheels import refusal
 
-from .benchmarks import Where
 from .report import Result, as_json
 from .support import agent
 from .support.exit import NotAvailableError, UnwritableError, guarded, leave, say
 from .support.hosts import across, reached
 from .support.machine import facts
 from .support.progress import shown
-
-Measure = Callable[[Where], Iterable[Result]]
+from .where import Measure, Where
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,8 @@ class Asked:
     connect_timeout: float = 60.0
     json: bool = False
     plot: Path | None = None
+    veth: str = ""  # the congestion control between two namespaces; empty: this host
+    in_turn: bool = False  # workers are on the two namespaces in turn, or on the first
 
 
 def perform(asked: Asked, measure: Measure) -> None:
@@ -63,6 +63,11 @@ def _measured(asked: Asked, measure: Measure) -> int:
             machines += [other.machine for other in others]
             layout = across(asked.hosts[0], others)
             where = replace(where, others=tuple(others), layout=layout)
+        if asked.veth:
+            from .support.namespaces import measured_between
+
+            here = stack.enter_context(measured_between(asked.veth, asked.in_turn))
+            where = replace(where, layout=here)
         _print_header(asked, machines)
         for result in _with_a_bar(where, measure):
             results.append(result)
@@ -85,7 +90,8 @@ def _measured(asked: Asked, measure: Measure) -> int:
 def _with_a_bar(where: Where, measure: Measure) -> Iterator[Result]:
     """Yield the results; the progress bar is hidden while one is printed."""
     with shown() as (bar, hidden):
-        for result in measure(replace(where, bar=bar)):
+        measured = measure(replace(where, bar=bar))
+        for result in [measured] if isinstance(measured, Result) else measured:
             with hidden():
                 yield result
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -14,7 +15,7 @@ from .support.sizes import size_name
 MAX_PAIRS = 4  # of tasks; the JSON has all
 OTHERS = {"mpi": "MPI", "ucx": "UCX"}  # what ratios compare with instead of gRPC
 COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
-    ("#bytes", lambda row: str(row.bytes)),
+    ("#bytes", lambda row: str(row.bytes) if row.bytes or row.test == "barrier" else None),
     ("#iter", lambda row: str(row.iterations)),
     ("min", lambda row: _time(row, "min")),
     ("avg", lambda row: _time(row, "mean")),
@@ -28,8 +29,13 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("unhidden", lambda row: number(row.unhidden_us)),
     ("bytes sent", lambda row: None if row.sent_bytes is None else str(row.sent_bytes)),
     ("#wrong", lambda row: None if row.wrong is None else str(row.wrong)),
-    ("ratio", lambda row: None if row.ratio is None else f"{number(row.ratio)}x"),
+    ("ratio", lambda row: ratio_text(row)),
 )
+
+
+def ratio_text(row: Row) -> str | None:
+    """Return "2.0x", or "> 2.0x" where noise hides more."""
+    return None if row.ratio is None else "> " * row.at_least + f"{number(row.ratio)}x"
 
 
 def number(value: float | None) -> str | None:
@@ -47,16 +53,21 @@ def _time(row: Row, name: str) -> str | None:
 def _median(row: Row) -> str | None:
     """Return the median, or an upper bound if it is below the noise."""
     times = row.times
-    if times is not None and times.low is not None and times.low <= 0:
+    if times is not None and not times.resolved:
         return f"< {number(max(times.high or 0, 0))}"
     return _time(row, "p50")
+
+
+def _other(heading: str, row: Row) -> str | None:
+    value = row.more.get(heading)
+    return value if value is None or isinstance(value, str) else f"{value:.4g}"
 
 
 def table(result: Result) -> Table:
     """Return the table, without columns that are empty or equal in all rows."""
     order = list(dict.fromkeys(row.test for row in result.rows))
     rows = sorted(result.rows, key=lambda row: order.index(row.test))  # a sweep of each test
-    title = f"{result.title}; times in us"
+    title = result.title + "; times in us" * any(row.times is not None for row in rows)
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     tests = len({row.test for row in rows}) > 1
     names = any(row.name != size_name(row.bytes) for row in rows)
@@ -66,6 +77,8 @@ def table(result: Result) -> Table:
     protocols = {row.protocol for row in rows}
     other = next((name for each, name in OTHERS.items() if each in protocols), "gRPC")
     other = "rdma" if result.benchmark == "data-parallel" else other
+    more = dict.fromkeys(heading for row in rows for heading in row.more)
+    shown += [(heading, partial(_other, heading)) for heading in more]
     for name, _ in shown:
         name = f"vs {other}" if name == "ratio" else name
         made.add_column(name, justify="right", no_wrap=True)

@@ -14,26 +14,23 @@ usage: python -m bench.two_hosts [--workers 4] [--rates 1gbit,none] [--sizes 1Mi
 
 import json
 import secrets
-import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from .collectives import measure_on
-from .support.collective_cluster import CollectiveCluster
+from .collectives import collectives
+from .options import both, performed
+from .report import MIN_SAMPLES, Result, Row, times_of
 from .support.exit import NotAvailableError, run_command
-from .support.machine import describe
 from .support.namespaces import Host, Hosts, UnavailableError
-from .support.options import JsonFile, Sizes, choose, save
+from .support.options import Sizes, choose
 from .support.sizes import parse_sizes, size_name
-from .support.timing import MIN_SAMPLES, plain
+from .where import Measure, Where
 
 UNLIMITED = "none"
 SIZES = "128KiB,1MiB,16MiB"
@@ -41,27 +38,7 @@ OPS = ("all_reduce", "all_to_all")
 FRONT_ENDS = ("tensorflow", "numpy")
 ITERATIONS = 20
 _RANK = Path(__file__).parent / "support" / "numpy_rank.py"
-NO_SHARED_MEMORY = {"RDMA_TRANSPORT_FABRIC": "libfabric"}
-
-
-def over_tensorflow(
-    hosts: Hosts[Host], ops: list[str], sizes: list[int], workers: int, repeat: int
-) -> list[dict[str, Any]]:
-    """Return rows with the medians of gRPC and rdma, in us."""
-    with ExitStack() as stack:
-        clusters = {
-            protocol: stack.enter_context(CollectiveCluster(workers, protocol, layout=hosts.place))
-            for protocol in ("grpc", "rdma")
-        }
-        rows = measure_on(clusters, ops, sizes, repeat, lambda each, _: each)
-    return [
-        {
-            **{"front_end": "tensorflow", "op": row["op"], "bytes": row["bytes"]},
-            "us": {protocol: row[protocol].median for protocol in clusters},
-            "right": row["equal"],
-        }
-        for row in rows
-    ]
+NO_SHARED_MEMORY: dict[str, str] = {"RDMA_TRANSPORT_FABRIC": "libfabric"}
 
 
 def run_ranks(
@@ -95,12 +72,11 @@ def run_ranks(
 
 def over_numpy(
     hosts: Hosts[Host], ops: list[str], sizes: list[int], ranks: int, rounds: int
-) -> list[dict[str, Any]]:
-    """Return rows with the medians of ranks that share memory on each host, and of others."""
+) -> Result:
+    """Rows of ranks that share memory on each host, and of others."""
     systems = {"rdma": {}, "no shared memory": NO_SHARED_MEMORY}
-    samples: dict[tuple[str, int], dict[str, list[float]]]
-    samples = defaultdict(lambda: {name: [] for name in systems})
-    wrong: dict[tuple[str, int], int] = defaultdict(int)
+    samples: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    wrong: dict[tuple[str, int, str], int] = defaultdict(int)
     # An all-to-all's size is that of a rank's whole array, as in TensorFlow.
     parts = {"all_reduce": 1, "all_to_all": ranks}
     for _ in range(rounds):
@@ -108,36 +84,54 @@ def over_numpy(
             for op in ops:
                 of_part = [max(size // parts[op], 4) for size in sizes]
                 found = run_ranks(hosts, [op], of_part, ranks, more)
-                for size, row in zip(sizes, found, strict=True):
-                    samples[op, size][name] += row["us"]
-                    wrong[op, size] += row["wrong"]
-    return [
-        {
-            **{"front_end": "numpy", "op": op, "bytes": size},
-            "us": {name: statistics.median(us) for name, us in each.items()},
-            "right": wrong[op, size] == 0,
-        }
-        for (op, size), each in samples.items()
-    ]
+                for size, measured in zip(sizes, found, strict=True):
+                    samples[op, size, name] += measured["us"]
+                    wrong[op, size, name] += measured["wrong"]
+    result = Result("numpy", f"collectives of NumPy arrays of {ranks} ranks", {}, "p50")
+    for (op, size, name), us in samples.items():
+        other = times_of(samples[op, size, "no shared memory"]).p50
+        row = Row(op, size_name(size), size, name, len(us), times_of(us))
+        ratio = other / times_of(us).p50 if name == "rdma" else None
+        result.rows.append(replace(row, wrong=wrong[op, size, name], ratio=ratio))
+    result.notes.append("The ratio is to ranks that share no memory.")
+    return result
 
 
-def show(rows: list[dict[str, Any]], title: str) -> Table:
-    """Return a table of the rows; times are in ms."""
-    table = Table(title=title)
-    headings = ("front end", "collective", "workers", "link", "size")
-    for heading in (*headings, "beside, ms", "rdma, ms", "ratio", "results"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        (beside,) = (name for name in row["us"] if name != "rdma")
-        other, ours = row["us"][beside] / 1e3, row["us"]["rdma"] / 1e3
-        table.add_row(
-            *(row["front_end"], row["op"], str(row["workers"]), row["rate"]),
-            *(size_name(row["bytes"]), f"{other:.3g} ({beside})", f"{ours:.3g}"),
-            *(f"{other / ours:.2f}", "right" if row["right"] else "WRONG"),
-        )
-    return table
+def two_hosts(
+    where: Where,
+    ops: list[str],
+    fronts: Sequence[str],
+    numbers: Sequence[int],
+    rates: Sequence[str],
+    sizes: list[int],
+    repeat: int,
+) -> Iterator[Result]:
+    """A result for each rate, number of workers and front end."""
+    try:
+        hosts = Hosts(Host)
+    except UnavailableError as error:
+        raise NotAvailableError(str(error)) from None
+    here = replace(where, layout=hosts.place)
+    try:
+        for rate in rates:
+            for host in hosts.both:
+                host.limit("" if rate == UNLIMITED else rate)
+            for number in numbers:
+                for front in fronts:
+                    if front == "tensorflow":
+                        result = collectives(here, ops, sizes, number, repeat)
+                    else:
+                        result = over_numpy(hosts, ops, sizes, number, repeat)
+                    result.options |= {"workers": number, "rate": rate, "repeat": repeat}
+                    result.title += f" on two hosts, link: {rate}"
+                    yield result
+    except UnavailableError as error:
+        raise NotAvailableError(str(error)) from None
+    finally:
+        hosts.end()
 
 
+@performed(both)
 def main(
     ops: Annotated[str, typer.Option(help="Measure these collectives.")] = "all_reduce",
     front_ends: Annotated[
@@ -156,40 +150,17 @@ def main(
             "--repeat", "--iterations", min=1, help="Measure each row this many times, in turns."
         ),
     ] = 6,
-    json_file: JsonFile = None,
-) -> None:
+) -> Measure:
     """Print the time per collective between two hosts."""
     chosen = choose(ops, OPS, "collective", "--ops")
     fronts = choose(front_ends, FRONT_ENDS, "front end", "--front-ends")
-    wanted = parse_sizes(sizes)
+    wanted, numbers = parse_sizes(sizes), [int(each) for each in workers.split(",")]
     if "tensorflow" in fronts and repeat < MIN_SAMPLES:
         raise typer.BadParameter(
             f"TensorFlow's are measured at least {MIN_SAMPLES} times", param_hint="--repeat"
         )
-    measures = {"tensorflow": over_tensorflow, "numpy": over_numpy}
-    rows = []
-    try:
-        hosts = Hosts(Host)
-    except UnavailableError as error:
-        raise NotAvailableError(str(error)) from None
-    try:
-        for rate in rates.split(","):
-            for host in hosts.both:
-                host.limit("" if rate == UNLIMITED else rate)
-            for size in map(int, workers.split(",")):
-                for front in fronts:
-                    measured = measures[front](hosts, chosen, wanted, size, repeat)
-                    rows += [row | {"workers": size, "rate": rate} for row in measured]
-    except UnavailableError as error:
-        raise NotAvailableError(str(error)) from None
-    finally:
-        hosts.end()
-    console = Console(width=120)
-    console.print(describe())
-    console.print(show(rows, f"between two network namespaces, medians of {repeat}"))
-    save(json_file, {"repeat": repeat, "rows": plain(rows)})
-    if not all(row["right"] for row in rows):
-        raise typer.Exit(1)
+    links = rates.split(",")
+    return lambda where: two_hosts(where, chosen, fronts, numbers, links, wanted, repeat)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,16 @@ usage: python -m bench.paper [--only models,convergence] [--quick] [--out docs]
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from ..support.exit import run_command
+from ..report import Result
+from ..support.exit import run_command, say
 from ..support.machine import describe
 from ..support.options import choose
+from ..support.progress import shown
+from ..where import Where
 from . import document, experiments, pictures
 
 EXPERIMENTS = {name: getattr(experiments, name) for name in document.SECTIONS}
@@ -36,26 +38,25 @@ def main(
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    console = Console(stderr=True)
     machine = describe()
     record = out / "benchmarks.json"
-    results: dict[str, Any] = {}
+    results: dict[str, Result] = {}
     if record.exists():
         before = json.loads(record.read_text())
-        results = before["results"] if before["machine"] == machine else {}
+        if before["machine"] == machine:
+            results = {name: Result.from_dict(one) for name, one in before["results"].items()}
     effort = experiments.QUICK if quick else experiments.Effort()
     (out / "images").mkdir(parents=True, exist_ok=True)
     for name in chosen:
-        with console.status("", refresh_per_second=2) as status:
-            results[name] = EXPERIMENTS[name](
-                effort, lambda what, name=name: status.update(f"{name}: {what}")
-            )
-        pictures.draw(name, results[name], out / "images" / f"paper_{name}.svg")
-        record.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+        with shown() as (bar, _):
+            results[name] = EXPERIMENTS[name](effort, Where(bar=bar))
+        pictures.draw(name, results[name].rows, out / "images" / f"paper_{name}.svg")
+        plain = {each: result.as_dict() for each, result in results.items()}
+        record.write_text(json.dumps({"machine": machine, "results": plain}, indent=1) + "\n")
         (out / "benchmarks.md").write_text(document.write(machine, results))
-        console.print(f"{name}: done")
+        say(f"{name}: done")
     typer.echo(out / "benchmarks.md")
-    if any(not row["equal"] for name in ("models", "scaling") for row in results.get(name, [])):
+    if any(result.wrong for result in results.values()):
         raise typer.Exit(1)
 
 

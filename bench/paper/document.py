@@ -1,16 +1,13 @@
 """docs/benchmarks.md, from what was measured; says nothing that the numbers do not."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from statistics import mean
-from typing import Any
 
-from ..support.sizes import size_name
-from ..support.timing import Summary, ratio
-from ..table import percent
+from ..report import Result, Row, Times, ratio_of
 from .pictures import SMOOTHED
 
-Rows = list[dict[str, Any]]
+Rows = Sequence[Row]
 
 HEAD = """# Benchmarks: the paper's evaluation, run again
 
@@ -141,14 +138,16 @@ figures were not at hand, so they are not quoted.
 """
 
 
-def write(machine: str, results: dict[str, Rows]) -> str:
+def write(machine: str, results: Mapping[str, Result]) -> str:
     """Return the page for what `results` has; other sections are left out."""
     parts = [HEAD.format(machine=machine)]
-    parts += [SECTIONS[name](results[name]) for name in SECTIONS if name in results]
-    steps = [row for name in ("models", "scaling") for row in results.get(name, [])]
+    parts += [SECTIONS[name](results[name].rows) for name in SECTIONS if name in results]
+    named = [results[name] for name in ("models", "scaling") if name in results]
+    steps = [row for result in named for row in _by_name(result.rows)]
     if steps:
-        best = max(steps, key=lambda row: float(row["ratio"]))
-        ours = f"{best['ratio']:.1f}x (a step of {best['model']}, workers: {best['workers']})"
+        best = max(steps, key=_gain)
+        step = best["rdma"]
+        ours = f"{_gain(best):.1f}x (a step of {step.name}, workers: {step.test})"
         lines = [
             ("most that a benchmark gained over gRPC", "25x", ours),
             (
@@ -168,15 +167,36 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def _by_name(rows: Rows) -> list[dict[str, Row]]:
+    """The rows of each test and name by protocol; edges with hops of the same size."""
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        if not row.test.startswith("step"):
+            test = "edge" if row.test == "hop" else row.test
+            found.setdefault((test, row.name), {})[row.protocol] = row
+    return list(found.values())
+
+
+def _times(row: Row) -> Times:
+    assert row.times is not None
+    return row.times
+
+
+def _cell(row: Row) -> str:
+    times = _times(row)
+    return f"{times.p50:.1f}" if times.resolved else f"< {max(times.high or 0, 0):.0f}"
+
+
+def _ratio(slow: Row, fast: Row, digits: int = 2) -> str:
+    found = ratio_of(_times(slow), _times(fast))
+    return "noisy" if found is None else "> " * found[1] + f"{found[0]:.{digits}f}x"
+
+
 def _message_sizes(rows: Rows) -> str:
     heads, lines = _edge_cells(rows, {"local": "one process", "floor": "floor"})
-    for line, row in zip(lines, rows, strict=True):
-        line.append(_ratio(row["grpc"], row["rdma"]))
+    for line, row in zip(lines, _by_name(rows), strict=True):
+        line.append(_ratio(row["grpc"], row["rdma"], 1))
     return MESSAGE_SIZES.format(table=table((*heads, "gRPC / rdma"), lines))
-
-
-def _ratio(slow: dict[str, Any], fast: dict[str, Any], digits: int = 1) -> str:
-    return ratio(Summary.from_dict(slow), Summary.from_dict(fast), digits)
 
 
 def _verbs_message_sizes(rows: Rows) -> str:
@@ -191,11 +211,11 @@ def _static_beside_dynamic(rows: Rows) -> str:
     heads = ("tensor", "gRPC", "rdma", "static off", "one process", "gRPC / rdma")
     lines = (
         [
-            size_name(row["bytes"]),
+            row["rdma"].name,
             *(_cell(row[way]) for way in ("grpc", "rdma", "dynamic", "local")),
-            *(_ratio(row[way], row["rdma"], 2) for way in ("grpc", "dynamic")),
+            *(_ratio(row[way], row["rdma"]) for way in ("grpc", "dynamic")),
         ]
-        for row in rows
+        for row in _by_name(rows)
     )
     return table((*heads, "static off / rdma"), lines)
 
@@ -209,43 +229,39 @@ def _edge_cells(rows: Rows, others: Mapping[str, str]) -> tuple[tuple[str, ...],
     """Heads and lines for `bench.paper.experiments.WAYS`, and for others by name."""
     ways = ("grpc", "rdma", "copying", "dynamic", *others)
     heads = ("tensor", "gRPC", "rdma", "zero copy off", "static off", *others.values())
-    return heads, [[size_name(row["bytes"]), *(_cell(row[way]) for way in ways)] for row in rows]
+    return heads, [[row["rdma"].name, *(_cell(row[way]) for way in ways)] for row in _by_name(rows)]
 
 
-def _cell(value: dict[str, Any]) -> str:
-    return f"{value['median']:.1f}" if value["resolved"] else f"< {max(value['high'], 0):.0f}"
+def _gain(row: Mapping[str, Row]) -> float:
+    return _times(row["grpc"]).p50 / _times(row["rdma"]).p50
 
 
-def _times(row: dict[str, Any]) -> list[str]:
-    times = [f"{row['ms'][protocol]['median']:.1f}" for protocol in ("grpc", "rdma")]
-    return [*times, f"{row['ratio']:.2f}x"]
+def _step_cells(row: dict[str, Row]) -> list[str]:
+    times = [f"{_times(row[protocol]).p50 / 1e3:.1f}" for protocol in ("grpc", "rdma")]
+    return [*times, f"{_gain(row):.2f}x"]
 
 
-def _mib(row: dict[str, Any]) -> str:
-    return f"{row['total_mib_per_step']:.0f}"
-
-
-def _equal(row: dict[str, Any]) -> str:
-    return "equal" if row["equal"] else "NOT EQUAL"
+def _ends(row: Row) -> list[str]:
+    return [f"{row.more['MiB/step']:.0f}", "NOT EQUAL" if row.wrong else "equal"]
 
 
 def _models(rows: Rows) -> str:
     heads = ("model", "variables, MiB", "gRPC, ms", "rdma, ms", "gRPC / rdma", "one process, ms")
-    lines = (
-        (
-            *(row["model"], f"{row['variables_mib']:.0f}", *_times(row)),
-            *(f"{row['ms']['local']['median']:.1f}", _mib(row)),
-            *(percent(row["static_share"]), _equal(row)),
-        )
-        for row in rows
-    )
+    lines = []
+    for row in _by_name(rows):
+        mib, equal = _ends(row["rdma"])
+        named = row["rdma"].name, f"{row['rdma'].bytes / 2**20:.0f}"
+        local = f"{_times(row['local']).p50 / 1e3:.1f}"
+        static = f"{row['rdma'].more['static %']:g} %"
+        lines.append([*named, *_step_cells(row), local, mib, static, equal])
     return MODELS.format(table=table((*heads, "MiB per step", "static", "losses"), lines))
 
 
 def _scaling(rows: Rows) -> str:
     heads = ("model", "workers", "gRPC, ms", "rdma, ms", "gRPC / rdma", "MiB per step", "losses")
     lines = (
-        (row["model"], str(row["workers"]), *_times(row), _mib(row), _equal(row)) for row in rows
+        [row["rdma"].name, row["rdma"].test, *_step_cells(row), *_ends(row["rdma"])]
+        for row in _by_name(rows)
     )
     return SCALING.format(table=table(heads, lines))
 
@@ -253,30 +269,27 @@ def _scaling(rows: Rows) -> str:
 def _convergence(rows: Rows) -> str:
     from .experiments import STEPS_IN_A_TURN
 
-    by_protocol = {row["protocol"]: row for row in rows}
+    by_protocol = {row.protocol: row.series for row in rows}
     grpc, rdma = by_protocol["grpc"], by_protocol["rdma"]
     equal = grpc["losses"] == rdma["losses"]
     outcome = f"The losses of all {len(grpc['losses'])} steps are "
     outcome += "equal bit for bit, so the curves differ in time only." if equal else "NOT equal."
     lines = []
     for goal in (1.0, 0.5, 0.25, 0.1):
-        reached = {p: _seconds_to(row, goal) for p, row in by_protocol.items()}
-        slow, fast = reached["grpc"], reached["rdma"]
+        slow, fast = _seconds_to(grpc, goal), _seconds_to(rdma, goal)
         if slow is not None and fast is not None:
             lines.append([f"loss {goal}", f"{slow:.2f}", f"{fast:.2f}", f"{slow / fast:.2f}x"])
-    total = {protocol: sum(row["seconds"]) for protocol, row in by_protocol.items()}
-    lines.append(
-        [f"all steps, {100 * rdma['accuracy']:.1f} % right on test images"]
-        + [f"{total[protocol]:.2f}" for protocol in ("grpc", "rdma")]
-        + [f"{total['grpc'] / total['rdma']:.2f}x"]
-    )
+    slow, fast = sum(grpc["seconds"]), sum(rdma["seconds"])
+    accuracy = next(row.more["accuracy"] for row in rows if row.protocol == "rdma")
+    right = f"all steps, {100 * float(accuracy):.1f} % right on test images"
+    lines.append([right, f"{slow:.2f}", f"{fast:.2f}", f"{slow / fast:.2f}x"])
     heads = ("seconds until", "gRPC", "rdma", "gRPC / rdma")
     return CONVERGENCE.format(turn=STEPS_IN_A_TURN, outcome=outcome, table=table(heads, lines))
 
 
-def _seconds_to(row: dict[str, Any], goal: float) -> float | None:
-    for step, seconds in enumerate(accumulate(row["seconds"]), 1):
-        if step >= SMOOTHED and mean(row["losses"][step - SMOOTHED : step]) <= goal:
+def _seconds_to(series: Mapping[str, list[float]], goal: float) -> float | None:
+    for step, seconds in enumerate(accumulate(series["seconds"]), 1):
+        if step >= SMOOTHED and mean(series["losses"][step - SMOOTHED : step]) <= goal:
             return seconds
     return None
 

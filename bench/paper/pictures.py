@@ -1,18 +1,19 @@
 """Plots of what was measured, as SVG files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..plot import by_bytes
+from ..plot import BLACK, BLUE, GRAY, ORANGE, SKY, YELLOW, by_bytes
+from ..report import Row, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Rows = list[dict[str, Any]]
+Rows = Sequence[Row]
 NAMES = {
     "grpc": "gRPC",
     "rdma": "rdma",
@@ -21,14 +22,13 @@ NAMES = {
     "local": "one process",
     "floor": "floor of a whole hop",
 }
-# The colors of Okabe and Ito, which color-blind people can distinguish.
 COLORS = {
-    "grpc": "#d55e00",
-    "rdma": "#0072b2",
-    "copying": "#e69f00",
-    "dynamic": "#56b4e9",
-    "local": "#000000",
-    "floor": "#999999",
+    "grpc": ORANGE,
+    "rdma": BLUE,
+    "copying": YELLOW,
+    "dynamic": SKY,
+    "local": BLACK,
+    "floor": GRAY,
 }
 SMOOTHED = 10  # losses in a mean
 
@@ -55,47 +55,43 @@ def draw(name: str, rows: Rows, path: Path) -> None:
 
 def message_sizes(axes: "Axes", rows: Rows) -> None:
     """Plot the us per edge by the bytes of the tensor."""
-    sizes = [row["bytes"] for row in rows]
-    for way in (name for name in NAMES if name in rows[0]):
-        axes.plot(
-            sizes,
-            [row[way]["median"] if row[way]["resolved"] else np.nan for row in rows],
-            label=NAMES[way],
-            color=COLORS[way],
-            marker="o",
-        )
+    sizes = sorted({row.bytes for row in rows})
+    for way in NAMES:
+        of_way = [row for row in rows if row.protocol == way and not row.test.startswith("step")]
+        if of_way:
+            times = [figure(row, "p50") or np.nan for row in of_way]
+            axes.plot(sizes, times, label=NAMES[way], color=COLORS[way], marker="o")
     axes.set(yscale="log", ylabel="us per edge")
     by_bytes(axes, sizes, most=10)
 
 
 def models(axes: "Axes", rows: Rows) -> None:
     """Plot the ms per step of each model."""
-    _bars(axes, rows, [row["model"] for row in rows])
-    axes.set(ylabel="ms per step")
+    _bars(axes, rows, lambda row: row.name)
 
 
 def scaling(axes: "Axes", rows: Rows) -> None:
     """Plot the ms per step by model and number of workers."""
-    _bars(axes, rows, [f"{row['model']}\n{row['workers']} workers" for row in rows])
-    axes.set(ylabel="ms per step")
+    _bars(axes, rows, lambda row: f"{row.name}\n{row.test} workers")
 
 
-def _bars(axes: "Axes", rows: Rows, names: list[str]) -> None:
-    places = np.arange(len(rows))
+def _bars(axes: "Axes", rows: Rows, name: Callable[[Row], str]) -> None:
     for side, protocol in ((-0.2, "grpc"), (0.2, "rdma")):
-        times = [row["ms"][protocol]["median"] for row in rows]
+        of_it = [row for row in rows if row.protocol == protocol]
+        places = np.arange(len(of_it))
+        times = [row.times.p50 / 1e3 for row in of_it if row.times]
         bars = axes.bar(places + side, times, 0.38, label=NAMES[protocol], color=COLORS[protocol])
         axes.bar_label(bars, fmt="%.0f", fontsize=7)
-    axes.set_xticks(places, names, fontsize=8)
+    axes.set_xticks(places, [name(row) for row in of_it], fontsize=8)
+    axes.set(ylabel="ms per step")
 
 
 def convergence(axes: "Axes", rows: Rows) -> None:
     """Plot the smoothed loss by the seconds of training."""
     for row in rows:
-        times = list(accumulate(row["seconds"]))[SMOOTHED - 1 :]
-        losses = np.convolve(row["losses"], np.ones(SMOOTHED) / SMOOTHED, "valid")
-        protocol = row["protocol"]
-        axes.plot(times, losses, label=NAMES[protocol], color=COLORS[protocol])
+        times = list(accumulate(row.series["seconds"]))[SMOOTHED - 1 :]
+        losses = np.convolve(row.series["losses"], np.ones(SMOOTHED) / SMOOTHED, "valid")
+        axes.plot(times, losses, label=NAMES[row.protocol], color=COLORS[row.protocol])
     axes.set(yscale="log", xlabel="seconds of training", ylabel=f"loss, mean of {SMOOTHED} steps")
 
 

@@ -146,7 +146,7 @@ def _started(connection: socket.socket) -> Started | None:
     standard = connection.fileno()
     by_number = program.stem == "fabric"
     if by_number:
-        command = [*python.module("fabric"), "--serve", str(standard)]
+        command = [*python.module("fabric"), str(standard)]
         standard = subprocess.DEVNULL
     else:
         command = [str(program), *map(str, arguments)]

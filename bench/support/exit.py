@@ -64,6 +64,7 @@ def leave(main: Callable[[], Any]) -> None:
 
 def run_command(main: Callable[..., Any]) -> None:
     """Run `main` as a command line with one command, and `leave`."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     leave(lambda: guarded(lambda: invoke(single(main))))
 
 

@@ -1,23 +1,13 @@
 """The options that several commands and programs have, with the same names and meanings."""
 
-import json
 from collections.abc import Collection
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rdma_transport.command_line import check_writable, fabric_or, parse_place
+from rdma_transport.command_line import fabric_or, parse_place
 
-from .machine import describe
-from .timing import MIN_SAMPLES
-
-
-def _writable(path: Path | None) -> Path | None:
-    if path is not None:
-        check_writable(path)
-    return path
-
+from ..report import MIN_SAMPLES
 
 SHARED_MEMORY = "shm"  # that fabric's name in the registry
 FABRIC_SIZES, MOST = "1…4MiB*2", "256MiB"
@@ -61,9 +51,6 @@ Fabric = Annotated[
         "is not available.  [default: RDMA_TRANSPORT_FABRIC]",
     ),
 ]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", callback=_writable, help="Write the results to this file.")
-]
 
 
 def choose(text: str, known: Collection[str], what: str, option: str) -> list[str]:
@@ -91,9 +78,3 @@ def parse_hosts(text: str, role: int = 0) -> tuple[tuple[str, int], ...]:
             param_hint="--role",
         )
     return places
-
-
-def save(path: Path | None, report: dict[str, Any]) -> None:
-    """Write the results of a program and the description of this machine, if to any file."""
-    if path is not None:
-        path.write_text(json.dumps({"machine": describe(), **report}, indent=2))

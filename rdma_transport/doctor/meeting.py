@@ -1,9 +1,7 @@
 """Two doctors on two hosts: JSON lines over TCP, and one real transfer over the fabric."""
 
 import contextlib
-import json
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 import rdma_transport
@@ -19,54 +17,9 @@ from rdma_transport.doctor.transfer import (
     write_and_read,
 )
 from rdma_transport.fabric import Channel, Device, FabricConnectionError, FabricError
+from rdma_transport.json_lines import Wire
 
 GREETING = "rdma_transport_doctor"
-_LONGEST_LINE = 1 << 16
-
-
-class MeetingError(Exception):
-    """The other doctor disconnected or sent an unexpected message."""
-
-
-@dataclass
-class Wire:
-    """A connection that carries JSON lines, one object each."""
-
-    connection: socket.socket
-    rest: bytes = b""
-
-    def tell(self, **message: Any) -> None:
-        """Send one line."""
-        self.connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def hear(self) -> dict[str, Any]:
-        """Return the next line; raise ``MeetingError`` on a timeout or an error message."""
-        self.connection.settimeout(2 * PATIENCE)
-        while b"\n" not in self.rest:
-            try:
-                more = self.connection.recv(_LONGEST_LINE)
-            except OSError as error:
-                raise MeetingError(f"the other side stopped responding: {error}") from None
-            if not more or len(self.rest) > _LONGEST_LINE:
-                raise MeetingError("the other side closed the connection")
-            self.rest += more
-        line, _, self.rest = self.rest.partition(b"\n")
-        try:
-            message = json.loads(line)
-        except ValueError:
-            message = None
-        if not isinstance(message, dict):
-            raise MeetingError("the other side is not a doctor of rdma_transport")
-        if "error" in message:
-            raise MeetingError(f"the other side: {message['error']}")
-        return message
-
-    def bytes_in(self, message: dict[str, Any], key: str) -> bytes:
-        """Return the bytes of one field of a message."""
-        try:
-            return bytes.fromhex(message[key])
-        except (KeyError, TypeError, ValueError):
-            raise MeetingError(f"the other side sent no valid {key}") from None
 
 
 def opened() -> Device | FabricError:
@@ -111,7 +64,7 @@ def receive(connection: socket.socket, device_or_error: Device | FabricError) ->
             wire.tell(error=str(error))
         why = "the client was rejected: both sides must have the same secret"
         return Result("peer_transfer", FAIL, f"rejected the client: {error}", why, secret_fixes())
-    except (MeetingError, OSError) as error:
+    except OSError as error:
         fix = {"shell": "rdma-transport doctor --peer HOST:PORT    # on the client's host"}
         return Result("peer_transfer", FAIL, str(error), "the client did not finish", fix)
 
@@ -132,7 +85,7 @@ def wait_connected(channel: Channel, seconds: float) -> None:
 def visit(wire: Wire, greeting: dict[str, Any]) -> tuple[Moved, str]:
     """The connecting side: return the measurement and the other side's device.
 
-    Raises ``MeetingError``, ``FabricError``, ``CorruptedError``, or the exceptions of ``asking``
+    Raises ``OtherSideError``, ``FabricError``, ``CorruptedError``, or the exceptions of ``asking``
     and its calls if the secrets differ.
     """
     with Device.open() as device:

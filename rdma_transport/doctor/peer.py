@@ -11,11 +11,12 @@ from rdma_transport import _native
 from rdma_transport.command_line import parse_place
 from rdma_transport.doctor import fixes, libfabric, secret
 from rdma_transport.doctor.context import Context
-from rdma_transport.doctor.meeting import GREETING, MeetingError, Wire, visit, wait_connected
+from rdma_transport.doctor.meeting import GREETING, visit, wait_connected
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result, setting
 from rdma_transport.doctor.transfer import CorruptedError
 from rdma_transport.doctor.worker_service import NoAnswerError, RefusedError, WorkerService
 from rdma_transport.fabric import Channel, Device, FabricError
+from rdma_transport.json_lines import Wire
 from rdma_transport.wheels import WHEEL
 
 PINGS = 200
@@ -70,7 +71,7 @@ def _greeting(wire: Wire) -> dict[str, Any] | None:
         if wire.connection.recv(1, socket.MSG_PEEK) != b"{":
             return None
         message = wire.hear()
-    except (OSError, MeetingError):
+    except OSError:
         return None
     return message if GREETING in message else None
 
@@ -80,7 +81,7 @@ def _with_doctor(context: Context, wire: Wire, greeting: dict[str, Any]) -> Iter
     yield Result("peer_plugin", SKIP, "unknown: the peer is a doctor, not a task")
     try:
         moved, device = visit(wire, greeting)
-    except (FabricError, MeetingError, OSError, ValueError) as error:
+    except (FabricError, OSError, ValueError) as error:
         yield _by_grpc(context, str(error).split("\n")[0])
         yield Result("peer_transfer", SKIP, "not tried: no fabric reaches the peer")
         return

@@ -1,24 +1,26 @@
 """`bench.edges`: its chains compute what one process computes, and its tables say what they are."""
 
-import json
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
-from pathlib import Path
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
-from bench import edges
+from bench import references
 from bench.chains import COMPUTED, IDENTITY, Chain, between, fitting
-from bench.edges import JOBS, ONE_DEVICE, WAYS, measure_on, measured_steps, started
+from bench.edges import ONE_DEVICE, PROTOCOLS, computed, measured_steps
+from bench.remote_session import SESSION_TASK
+from bench.report import Row
 from bench.support.cluster import Cluster, free_port
 from bench.support.floor import SharedFloor, TcpFloor, floor_between
 from bench.support.hosts import HERE, Here, across, reached
 from bench.support.tcp_floor_task import is_wrong, receive, take_turns
+from bench.where import JOBS, STATIC_OFF, Where
+from bench.where import clusters as started
 from tests.support.deadlines import patient
 
 pytestmark = pytest.mark.timeout(60)
@@ -27,17 +29,17 @@ SIZE, HOPS = 65536, 6
 
 @pytest.fixture(scope="module")
 def clusters() -> Iterator[dict[str, Cluster]]:
-    with started(WAYS) as made:
+    with started(Where(PROTOCOLS), dict.fromkeys(JOBS, 1), {JOBS[0]: SESSION_TASK}) as made:
         yield made
 
 
 @pytest.mark.parametrize("kind", [COMPUTED, IDENTITY])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", PROTOCOLS)
 def test_a_chain_computes_what_one_process_computes(
     kind: str, way: str, clusters: dict[str, Cluster]
 ) -> None:
     with ExitStack() as stack:
-        chain = between(stack, clusters[way], JOBS, SIZE, [HOPS], kind)
+        chain = between(stack, clusters[way], SIZE, [HOPS], kind)
         assert chain.wrong(HOPS, steps=8) == 0
 
 
@@ -59,8 +61,8 @@ def test_every_wrong_result_of_a_chain_is_counted(
 
 
 def test_an_error_of_a_chain_is_reported_with_its_task(clusters: dict[str, Cluster]) -> None:
-    with ExitStack() as stack, pytest.raises(RuntimeError, match=r"/job:a.*task:0: .*unknown"):
-        between(stack, clusters["rdma"], JOBS, SIZE, [HOPS], "unknown")
+    with ExitStack() as stack, pytest.raises(RuntimeError, match=r"/job:worker.*task:0: .*unknown"):
+        between(stack, clusters["rdma"], SIZE, [HOPS], "unknown")
 
 
 def test_a_chain_without_edges_between_two_devices_is_an_error(
@@ -126,45 +128,47 @@ def test_large_tensors_have_shorter_chains() -> None:
     assert fitting((2, 12, 48), 2**32) == (2,)
 
 
-def test_both_tables_and_all_figures(
-    clusters: dict[str, Cluster],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    monkeypatch.setattr(edges, "started", lambda *_: nullcontext(clusters))
-    file = tmp_path / "edges.json"
-    edges.main(sizes="4,64KiB", repeat=6, hops=HOPS, json_file=file)
-    text = capsys.readouterr().out
-    computed, passed = text.index("computed edges"), text.index("passing a reference")
-    assert computed < text.index("floor", computed) < passed
-    report = json.loads(file.read_text())
-    columns = {*WAYS, "local", "floor"}
-    for row, size in zip(report["rows"], (4, SIZE), strict=True):
-        assert (row["bytes"], row["hops"], row["wrong"]) == (size, HOPS, 0)
-        assert {name for name in columns if row[f"{name}_wrong"] == 0} == columns
-        assert {name for name in columns if "median" in row[name]} == columns
-        assert all(row[name]["minimum"] > 0 for name in ("local", "floor"))
-        assert row["dynamic_sent"]["static"]["tensors"] == row["rdma_sent"]["grpc"]["tensors"] == 0
-        assert row["grpc_sent"] is None
-    assert report["rows"][1]["rdma_sent"]["static"]["tensors"] > 0
-    assert report["tensors_by_mode"]["inline"] > 0
-    assert set(report["fixed_cost"]) == {*WAYS, "local"}
-    for row in report["references"]:
-        assert row["wrong"] == 0
-        assert {name for name in (*WAYS, "local") if "median" in row[name]} == {*WAYS, "local"}
+def test_rows_of_computed_edges_and_of_references(clusters: dict[str, Cluster]) -> None:
+    def track(sizes: list[int], what: str) -> list[int]:
+        return sizes
+
+    result = computed(clusters, [4, SIZE], 6, track, HOPS)
+    rows = {(row.test, row.protocol, row.bytes): row for row in result.rows}
+    ways = {*(("edge", way) for way in PROTOCOLS), ("hop", "local"), ("hop", "floor")}
+    costs = {*(("step_cost", way, 4) for way in PROTOCOLS), ("step", "local", 4)}
+    assert set(rows) == {(*way, size) for way in ways for size in (4, SIZE)} | costs
+    assert {row.wrong for row in rows.values() if not row.test.startswith("step")} == {0}
+    assert all(row.times is not None for row in rows.values())
+    assert carried(rows["edge", "dynamic", SIZE], "static") == 0
+    assert carried(rows["edge", "rdma", SIZE], "grpc") == 0
+    assert carried(rows["edge", "rdma", SIZE], "static") > 0
+    assert carried(rows["edge", "rdma", 4], "inline") > 0
+    assert rows["edge", "grpc", SIZE].sent is None
+    passed = references.passed(clusters, [4], 6, track, HOPS)
+    assert [(row.protocol, row.wrong) for row in passed.rows] == [
+        (way, 0) for way in (*PROTOCOLS, "local")
+    ]
+
+
+def carried(row: Row, mode: str) -> int:
+    assert row.sent is not None
+    tensors: int = row.sent[mode]["tensors"]
+    return tensors
 
 
 def test_static_placement_can_be_off_on_another_host() -> None:
     this, other = (("127.0.0.1", free_port()) for _ in range(2))
     hosts = ",".join(f"{host}:{port}" for host, port in (this, other))
     words = [sys.executable, "-m", "bench", "edges", "--hosts", hosts, "--role", "1"]
-    ways = {"dynamic": WAYS["dynamic"]}
     with subprocess.Popen(words, stderr=subprocess.PIPE) as agent:
-        with reached([other], 30.0) as others, started(ways, across(this, others)) as clusters:
-            assert clusters["dynamic"].spec["b"] != clusters["dynamic"].spec["a"]
-            (row,) = measure_on(clusters, [SIZE], 6, JOBS, lambda sizes, _: sizes, HOPS)
+        with reached([other], 30.0) as others:
+            where = Where(("dynamic",), layout=across(this, others))
+            jobs = dict.fromkeys(JOBS, 1)
+            with started(where, jobs, {JOBS[0]: SESSION_TASK}) as clusters:
+                assert clusters["dynamic"].environment == STATIC_OFF
+                assert clusters["dynamic"].spec["ps"] != clusters["dynamic"].spec["worker"]
+                row, *_ = computed(clusters, [SIZE], 6, lambda sizes, _: sizes, HOPS).rows
         assert agent.wait(patient(20)) == 0
-    assert row["wrong"] == 0
-    assert row["dynamic_sent"]["static"]["tensors"] == 0
-    assert row["dynamic_sent"]["dynamic"]["tensors"] > 0
+    assert row.wrong == 0
+    assert carried(row, "static") == 0
+    assert carried(row, "dynamic") > 0

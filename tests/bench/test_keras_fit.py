@@ -8,13 +8,10 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def test_losses_of_three_mirrored_workers_are_equal() -> None:
-    row = keras_fit.measure("mirrored", 3, width=32, turns=2, epochs=3, steps=1, batch=4)
-    assert row["equal"]
-    assert row["finite"]
-    assert len(set(row["losses"]["rdma"])) == 1 + 2 * 3  # none is the same as another
-    assert row["steps"] == 2 + 2 * 4
-    assert row["mib_per_step"]["static"] + row["mib_per_step"]["inline"] > 0
-    assert row["mib_per_step"]["grpc"] == 0
-    assert min(row["pss_mib"].values()) > 0
-    shown = keras_fit.show([row], 3, 6, 4)
-    assert shown.row_count == 1
+    grpc, rdma = keras_fit.measure("mirrored", 3, width=32, turns=2, epochs=3, steps=1, batch=4)
+    assert (grpc.wrong, rdma.wrong) == (0, 0)
+    assert len(set(rdma.series["losses"])) == 1 + 2 * 3  # none is the same as another
+    assert rdma.more["steps"] == 2 + 2 * 4
+    assert rdma.more["MiB/step static"] + rdma.more["MiB/step inline"] > 0
+    assert rdma.more["MiB/step grpc"] == 0
+    assert min(grpc.more["PSS, MiB"], rdma.more["PSS, MiB"]) > 0

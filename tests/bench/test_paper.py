@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.paper import document
-from bench.support.timing import Summary
+from bench.report import Result, Row, Times
 from tests.support import forked
 from tests.support.deadlines import patient
 
@@ -22,39 +22,48 @@ def test_a_page_with_a_table_and_a_plot_of_what_was_measured(tmp_path: Path) -> 
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.strip() == str(tmp_path / "benchmarks.md")
     record = json.loads((tmp_path / "benchmarks.json").read_text())
-    grpc, rdma = record["results"]["convergence"]
+    results = {name: Result.from_dict(each) for name, each in record["results"].items()}
+    grpc, rdma = (row.series for row in results["convergence"].rows)
     assert grpc["losses"] == rdma["losses"]
     assert grpc["losses"][-1] < grpc["losses"][0] / 2
     page = (tmp_path / "benchmarks.md").read_text()
-    assert page == document.write(record["machine"], record["results"])
+    assert page == document.write(record["machine"], results)
     assert f"| {sum(rdma['seconds']):.2f} |" in page
     for picture in re.findall(r"\]\((.*?)\)", page):
         assert (tmp_path / picture).read_text().startswith("<?xml")
 
 
+def result(*rows: Row) -> Result:
+    return Result("", "", {}, "p50", list(rows))
+
+
 def test_a_page_of_unequal_losses_says_so() -> None:
-    row = {"losses": [1.0] * 10, "seconds": [0.5] * 10, "accuracy": 0.5}
-    rows = [{"protocol": "grpc", **row}, {"protocol": "rdma", **row, "losses": [0.9] * 10}]
-    page = document.write("a machine", {"convergence": rows})
+    series = {"grpc": [1.0] * 10, "rdma": [0.9] * 10}
+    rows = [Row("step", "digits", 0, name, 10, None, more={"accuracy": 0.5}) for name in series]
+    for row in rows:
+        row.series.update(losses=series[row.protocol], seconds=[0.5] * 10)
+    page = document.write("a machine", {"convergence": result(*rows)})
     assert "are NOT equal." in page
     assert "## Models" not in page
 
 
 def test_computed_edges_and_passed_references_have_their_own_tables() -> None:
-    def times(median: float) -> dict[str, float | bool]:
-        low, high = median - 1.0, median + 1.0
-        return Summary(median, low, high, low, high).as_dict()
+    def row(test: str, way: str, median: float, least: float = 1.0) -> Row:
+        return Row(test, "4 B", 4, way, 7, Times(median, low=median - least, high=median + 1))
 
-    ways = {
-        name: times(10.0 * i) for i, name in enumerate(("grpc", "rdma", "copying", "dynamic"), 1)
-    }
-    passed = {"bytes": 4, **ways, "local": times(1.0)}
-    computed = {**passed, "floor": times(7.0)}
-    page = document.write("a machine", {"message_sizes": [computed], "passed_references": [passed]})
-    first, second = page.split("## Passing a reference")
+    ways = {"grpc": 10.0, "rdma": 20.0, "copying": 30.0, "dynamic": 40.0}
+    passed = [row("reference", *way) for way in {**ways, "local": 1.0}.items()]
+    edges = {way: row("edge", way, median) for way, median in ways.items()}
+    edges |= {"local": row("hop", "local", 1.0), "floor": row("hop", "floor", 7.0)}
+
+    def page(**other: Row) -> str:
+        computed = result(*{**edges, **other}.values())
+        results = {"message_sizes": computed, "passed_references": result(*passed)}
+        return document.write("a machine", results)
+
+    first, second = page().split("## Passing a reference")
     assert "| 4 B | 10.0 | 20.0 | 30.0 | 40.0 | < 2 | 7.0 | 0.5x |" in first
-    noisy = {**computed, "rdma": {**ways["rdma"], "low": 5.0}}
-    assert "| 7.0 | noisy |" in document.write("a machine", {"message_sizes": [noisy]})
-    least = {**noisy, "grpc": times(43.0)}
-    assert "| 7.0 | > 2.0x |" in document.write("a machine", {"message_sizes": [least]})
+    noisy = row("edge", "rdma", 20.0, 15.0)
+    assert "| 7.0 | noisy |" in page(rdma=noisy)
+    assert "| 7.0 | > 2.0x |" in page(rdma=noisy, grpc=row("edge", "grpc", 43.0))
     assert "| 4 B | 10.0 | 20.0 | 30.0 | 40.0 | < 2 |\n" in second

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from bench.paper import pictures
 from bench.plot import by_bytes
+from bench.report import Row, Times
 
 
 def test_an_axis_of_sizes_names_them() -> None:
@@ -17,7 +18,7 @@ def test_an_axis_of_sizes_names_them() -> None:
 
 
 def test_a_legend_is_beside_the_data(tmp_path: Path) -> None:
-    rows = [{"model": "gru", "ms": {"grpc": {"median": 2.0}, "rdma": {"median": 1.0}}}]
+    rows = [Row("2", "gru", 1, way, 6, Times(us)) for way, us in (("grpc", 2e3), ("rdma", 1e3))]
     pictures.draw("models", rows, tmp_path / "models.svg")
     text = (tmp_path / "models.svg").read_text()
     inside = text.partition('<g id="axes_1">')[2].partition('<g id="legend_1">')[0]

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,8 @@ from tests.support.namespaces import Hosts
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_rows_of_a_limited_link_and_of_another(tmp_path: Path, hosts: Hosts) -> None:
+def test_rows_of_a_limited_link_and_of_another(hosts: Hosts) -> None:
     assert hosts.both  # there can be hosts
-    found = tmp_path / "found.json"
     few = [
         "--sizes",
         "256KiB",
@@ -33,18 +31,21 @@ def test_rows_of_a_limited_link_and_of_another(tmp_path: Path, hosts: Hosts) -> 
         "1",
     ]
     ran = subprocess.run(
-        [sys.executable, "-m", "bench.two_hosts", *few, "--front-ends", "numpy", "--json", found],
+        [sys.executable, "-m", "bench.two_hosts", *few, "--front-ends", "numpy", "--json"],
         capture_output=True,
         text=True,
         timeout=patient(100),
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    rows = json.loads(found.read_text())["rows"]
-    assert [(row["op"], row["rate"], row["right"]) for row in rows] == [
-        (op, rate, True) for rate in ("1gbit", "none") for op in ("all_reduce", "all_to_all")
-    ]
-    assert all(set(row["us"]) == {"rdma", "no shared memory"} for row in rows)
+    results = json.loads(ran.stdout)["results"]
+    assert [result["options"]["rate"] for result in results] == ["1gbit", "none"]
+    for result in results:
+        assert [(row["test"], row["protocol"], row["wrong"]) for row in result["rows"]] == [
+            (op, system, 0)
+            for system in ("rdma", "no shared memory")
+            for op in ("all_reduce", "all_to_all")
+        ]
 
 
 def _algorithm(connection: socket.socket) -> str:
@@ -81,18 +82,18 @@ def test_unknown_congestion_control(hosts: Hosts) -> None:
         thread.submit(_controls, "nothing").result()
 
 
-def test_edges_between_hosts(tmp_path: Path, hosts: Hosts) -> None:
+def test_edges_between_hosts(hosts: Hosts) -> None:
     assert hosts.both  # there can be hosts
-    found = tmp_path / "found.json"
     few = ["--sizes", "64KiB", "--repeat", "6", "--hops", "4", "--no-references"]
     ran = subprocess.run(
-        [sys.executable, "-m", "bench.edges", "--veth", "reno", *few, "--json", found],
+        [sys.executable, "-m", "bench.edges", "--veth", "reno", *few, "--json"],
         capture_output=True,
         text=True,
         timeout=patient(100),
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    (row,) = json.loads(found.read_text())["rows"]
-    assert row["wrong"] == 0
-    assert row["rdma_sent"]["grpc"]["tensors"] == 0
+    (result,) = json.loads(ran.stdout)["results"]
+    rows = {(row["test"], row["protocol"]): row for row in result["rows"]}
+    assert rows["edge", "rdma"]["wrong"] == 0
+    assert rows["edge", "rdma"]["sent"]["grpc"]["tensors"] == 0

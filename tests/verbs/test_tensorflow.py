@@ -39,7 +39,7 @@ class Run:
             guest.add_port()
         addresses = [guest.address for guest in guests]
         both = CARD | {"RDMA_TRANSPORT_PORTS": "2"}
-        module = [str(PYTHON), "-m", "bench.support.member", "1", *addresses]
+        module = [str(PYTHON), "-m", "tests.support.member", "1", *addresses]
         self.member: Process = guests[1].start(module, env=both)
         self.trainer: Process = guests[0].start(
             [str(PYTHON), "-m", "tests.verbs.programs.trainer", *addresses], env=both

@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 import rdma_transport
-from bench.support.member import PROTOCOLS, serve
 from examples import digits_model
+from tests.support.member import PROTOCOLS, serve
 
 v1 = tf.compat.v1
 TASKS = ("/job:worker/task:0", "/job:worker/task:1")

@@ -1,6 +1,6 @@
 """Runs a task on its own host: one server per protocol, each in its own cluster.
 
-usage: python -m bench.support.member INDEX ADDRESS...     runs task INDEX until it is killed
+usage: python -m tests.support.member INDEX ADDRESS...     runs task INDEX until it is killed
 """
 
 import time
@@ -38,6 +38,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from .exit import run_command
+    from bench.support.exit import run_command
 
     run_command(main)
