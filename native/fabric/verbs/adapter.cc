@@ -1,6 +1,7 @@
 #include "fabric/verbs/adapter.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -290,7 +291,11 @@ Status Adapter::ReserveCompletions(int entries, CompletionQueue** queue) {
                                               " entries of a completion queue, the device has " +
                                               std::to_string(port().attributes.max_cqe));
   }
-  ibv_cq* made = library_->create_cq(port().context, capacity, nullptr, events_, 0);
+  // The interrupts of a card's vectors go to different processors. Tasks of a host have different
+  // numbers.
+  const int vectors = std::max(port().context->num_comp_vectors, 1);
+  ibv_cq* made =
+      library_->create_cq(port().context, capacity, nullptr, events_, getpid() % vectors);
   if (made == nullptr) {
     return CreationError(errno, "ibv_create_cq", Name(), "completion queues",
                          static_cast<int>(queues_.size()), port().attributes.max_cq);

@@ -51,7 +51,7 @@ struct Encoded {
 };
 constexpr Encoded kLanes[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
 constexpr Encoded kLaneRates[] = {  // Gb/s
-    {1, 2.5}, {2, 5}, {4, 10}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}};
+    {1, 2.5}, {2, 5}, {4, 10}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}, {256, 200}};
 
 // Unknown codes are used as they are.
 template <size_t kCount>
@@ -234,8 +234,11 @@ std::vector<std::string> MissingEntries(const std::vector<PortCandidate>& candid
 
 }  // namespace
 
-double GigabitsPerSecond(const ibv_port_attr& attributes) {
-  return Decoded(attributes.active_width, kLanes) * Decoded(attributes.active_speed, kLaneRates);
+// As in NCCL, whose net_ib takes XDR from active_speed_ex.
+double GigabitsPerSecond(const PortCandidate& port) {
+  const int speed =
+      port.speed_ex != 0 ? static_cast<int>(port.speed_ex) : port.attributes.active_speed;
+  return Decoded(port.attributes.active_width, kLanes) * Decoded(speed, kLaneRates);
 }
 
 Status ChooseUse(const PortCandidate& candidate, const VerbsSettings& settings,
@@ -300,7 +303,7 @@ Status ChooseAmong(const std::vector<PortCandidate>& candidates, const host::Dev
       continue;
     }
     one.place = list.Place(candidate.device, candidate.number);
-    one.rate = GigabitsPerSecond(candidate.attributes);
+    one.rate = GigabitsPerSecond(candidate);
     one.far = candidate.far;
     usable.push_back(std::move(one));
   }

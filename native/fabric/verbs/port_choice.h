@@ -20,6 +20,7 @@ struct PortCandidate {
   bool far = false;  // attached to processors on which this process may not run
   Status problem;    // why the port could not be read; if set, the fields below are invalid
   ibv_port_attr attributes = {};
+  uint32_t speed_ex = 0;  // code of speeds for which `attributes` have no room; 0: not known
   std::vector<Gid> gids;  // without empty entries
   std::vector<uint16_t> pkeys;
 
@@ -41,8 +42,8 @@ inline bool HasReliableConnections(ibv_transport_type transport) {
 }
 
 uint32_t MtuBytes(ibv_mtu mtu);
-// Returns the rate of a port.
-double GigabitsPerSecond(const ibv_port_attr& attributes);
+// Returns the rate of a port that has been read.
+double GigabitsPerSecond(const PortCandidate& port);
 
 // Most ports that a task uses.
 constexpr size_t kMaxPorts = 8;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -139,12 +141,30 @@ bool ReadGid(const Library& library, ibv_context* context, const PortCandidate& 
   return true;
 }
 
+// The attributes as newer versions of the library have them. The function by that name fills in
+// only those that its first version had.
+struct PortAttributes {
+  ibv_port_attr known;
+  uint32_t speed_ex;
+};
+static_assert(offsetof(ibv_port_attr, port_cap_flags2) == 48);
+
+int QueryPort(const Library& library, ibv_context* context, uint8_t number, PortCandidate* port) {
+  constexpr size_t kSpeedEx = 52;
+  alignas(PortAttributes) char bytes[sizeof(PortAttributes)] = {};
+  auto* const attributes = reinterpret_cast<ibv_port_attr*>(bytes);
+  verbs_context* const full = verbs_get_ctx_op(context, query_port);
+  errno = 0;
+  const int result = full != nullptr ? full->query_port(context, number, attributes, sizeof(bytes))
+                                     : library.query_port(context, number, attributes);
+  std::memcpy(&port->attributes, bytes, sizeof(port->attributes));
+  std::memcpy(&port->speed_ex, bytes + kSpeedEx, sizeof(port->speed_ex));
+  return result;
+}
+
 void ReadPort(const Library& library, ibv_context* context, PortCandidate* port) {
   const uint8_t number = static_cast<uint8_t>(port->number);
-  errno = 0;
-  // Older libraries fill in only the fields that they know.
-  port->attributes = {};
-  const int result = library.query_port(context, number, &port->attributes);
+  const int result = QueryPort(library, context, number, port);
   if (result != 0) {
     port->problem = VerbError(ErrorOf(result), "ibv_query_port", port->Name());
     return;
@@ -252,7 +272,7 @@ void Know(const PortCandidate& candidate, const PortChoice& choice, Port* port) 
   port->pkey_index = choice.pkey_index;
   port->mtu = choice.mtu;
   port->largest_message = candidate.attributes.max_msg_sz;
-  port->gigabits = GigabitsPerSecond(candidate.attributes);
+  port->gigabits = GigabitsPerSecond(candidate);
   port->known = true;
 }
 

@@ -149,6 +149,7 @@ ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_
   ++ContextOf(context)->users;
   ++call.fake.stats.cqs;
   call.fake.cqs.push_back(cq);
+  call.fake.stats.last_vector = static_cast<uint64_t>(comp_vector);
   return cq;
 }
 

@@ -127,6 +127,7 @@ bool SetOfPort(PortConfig* port, const std::string& key, const std::string& valu
         static_cast<uint8_t>(number);
     return true;
   }
+  if (key == "active_speed_ex") return ParseNumber(value, UINT32_MAX, &port->active_speed_ex);
   if (key == "active_mtu") return ParseMtu(value, &port->active_mtu);
   if (key == "max_mtu") return ParseMtu(value, &port->max_mtu);
   if (key == "pkeys") return ParsePkeys(value, &port->pkeys);

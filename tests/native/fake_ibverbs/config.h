@@ -32,6 +32,7 @@ struct PortConfig {
   // What the port says of itself; 4 lanes of 25 Gb/s.
   uint8_t active_width = 2;
   uint8_t active_speed = 32;
+  uint64_t active_speed_ex = 0;
   uint32_t max_msg_sz = 1U << 30;
   std::vector<uint16_t> pkeys = {0xffff};
   std::vector<GidEntry> gids;

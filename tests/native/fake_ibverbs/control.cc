@@ -51,6 +51,7 @@ constexpr Field kFields[] = {
     {"channels", &FakeIbverbsStats::channels},
     {"cqs", &FakeIbverbsStats::cqs},
     {"qps", &FakeIbverbsStats::qps},
+    {"last_vector", &FakeIbverbsStats::last_vector},
     {"held", &FakeIbverbsStats::held},
 };
 static_assert(sizeof(kFields) / sizeof(Field) == sizeof(FakeIbverbsStats) / sizeof(uint64_t));

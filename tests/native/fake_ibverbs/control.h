@@ -48,6 +48,7 @@
 //   active_mtu=N max_mtu=N  256, 512, 1024, 2048 or 4096. Default: 1024 and 4096
 //   network=N               only ports of one network reach each other. Default: 0
 //   active_width=N, active_speed=N   as in ibv_port_attr. Default: 2 and 32, 4 lanes of 25 Gb/s
+//   active_speed_ex=N       what callers are told who know of it, as by rdma-core 56. Default: 0
 //   bandwidth=N             bytes per second that the port sends; 0: no limit. Default: 0
 //   place_late_us=N         the bytes of writes that arrive by the port are visible only after this
 //                           time, though they are acknowledged at once; earlier by the completion
@@ -121,7 +122,8 @@ struct FakeIbverbsStats {
   uint64_t channels;
   uint64_t cqs;
   uint64_t qps;
-  uint64_t held;  // calls that wait because of hold_rtr
+  uint64_t last_vector;  // of the completion queue that was created last
+  uint64_t held;         // calls that wait because of hold_rtr
 };
 
 // Sets a key. 0, or EINVAL.

@@ -58,8 +58,14 @@ int QueryPort(ibv_context* context, uint8_t number, void* attr, size_t length) {
   if (call.error != 0) return call.error;
   const PortConfig* port = call.fake.PortOf(context, number);
   if (port == nullptr) return EINVAL;
-  ibv_port_attr filled;
-  FillPort(*port, &filled);
+  // Of newer versions of the library, behind the others.
+  struct {
+    ibv_port_attr known;
+    uint32_t active_speed_ex;
+  } filled;
+  static_assert(offsetof(decltype(filled), active_speed_ex) == 52);
+  FillPort(*port, &filled.known);
+  filled.active_speed_ex = static_cast<uint32_t>(port->active_speed_ex);
   std::memset(attr, 0, length);
   std::memcpy(attr, &filled, std::min(length, sizeof(filled)));
   return 0;

@@ -4,6 +4,7 @@
 #include "fabric/verbs/device.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -58,6 +59,13 @@ TEST_F(VerbsDeviceTest, ChannelsThatComeAndGoShareTheQueues) {
   }
   EXPECT_EQ(FakeStats().cqs, 2u) << "one of each device";
   EXPECT_EQ(FakeStats().mrs, 0u);
+}
+
+TEST_F(VerbsDeviceTest, TasksOfAHostUseDifferentCompletionVectors) {
+  SetFake("comp_vectors", "1024");
+  OpenDevices();
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  EXPECT_EQ(FakeStats().last_vector, static_cast<uint64_t>(getpid()) % 1024);
 }
 
 TEST_F(VerbsDeviceTest, ManyChannelsGetAsManyQueuesAsTheyNeed) {

@@ -105,6 +105,16 @@ TEST(PortChoice, AllThatAreAsFastAsTheFastest) {
   EXPECT_EQ(chosen.left_out[0], "mlx5_0:1: slower than mlx5_1:1 (100 Gb/s, not 200 Gb/s)");
 }
 
+TEST(PortChoice, SpeedsThatNeedAWiderField) {
+  std::vector<PortCandidate> ports = {InfiniBand("mlx5_0"), InfiniBand("mlx5_1")};
+  ports[0].attributes.active_speed = 128;  // NDR
+  ports[1].attributes.active_speed = 128;  // XDR, which the kernel shows as NDR here
+  ports[1].speed_ex = 256;
+  EXPECT_EQ(GigabitsPerSecond(ports[0]), 400);
+  EXPECT_EQ(GigabitsPerSecond(ports[1]), 800);
+  EXPECT_EQ(By("", ports).names, "mlx5_1:1");
+}
+
 TEST(PortChoice, NearOnesComeFirstAmongThoseOfOneSpeed) {
   std::vector<PortCandidate> ports = {Roce("mlx5_0"), Roce("mlx5_1"), Roce("mlx5_2")};
   ports[0].far = true;
@@ -436,6 +446,16 @@ TEST_F(FakePorts, AnInfiniBandPortAndItsPartition) {
   EXPECT_EQ(port_.pkey_index, 2);
   EXPECT_EQ(port_.gid.index, 0u);
   EXPECT_EQ(port_.gid.type, GidType::kInfiniBand);
+}
+
+TEST_F(FakePorts, WhatNewerLibrariesSayOfAPort) {
+  Set("link_layer", "infiniband");
+  Set("active_speed", "128");
+  Set("active_speed_ex", "256");
+  Set("grh_required", "1");
+  ASSERT_TRUE(Choose().ok());
+  EXPECT_EQ(port_.gigabits, 800);
+  EXPECT_TRUE(port_.grh_required);
 }
 
 TEST_F(FakePorts, EveryPortThatIsNotUsedHasItsReason) {
