@@ -1,7 +1,7 @@
 """The command line of the benchmarks: `rdma-transport bench`, also as `python -m bench`."""
 
 import functools
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -84,12 +84,8 @@ def of_fabric(
     rounds: Rounds = 5,
     most: Most = MOST,
     compare: Annotated[
-        str,
-        typer.Option(
-            help="Measure these, too, in turns in the same run, on shm, separated by a comma: ucx "
-            "(ucx_perftest), mpi (messages, through mpi4py), or none. The ratio is to MPI, or else "
-            "to UCX."
-        ),
+        Literal["none", "ucx"],
+        typer.Option(help="Measure UCX, too (ucx_perftest), in turns in the same run, on shm."),
     ] = "none",
 ) -> Measure:
     """Measure the fabric alone, without TensorFlow.
@@ -97,12 +93,11 @@ def of_fabric(
     Prints bandwidth, latency and rate of writes, reads and notifications, as perftest measures
     them, with up to 128 transfers in flight. On shared memory each ends at once.
     """
-    from .fabric import BESIDE, fabric
+    from .fabric import fabric
     from .support.sizes import parse_size, parse_sizes
 
     wanted, at_most = parse_sizes(sizes), parse_size(most)
-    beside = [] if compare == "none" else choose(compare, BESIDE, "system", "--compare")
-    return lambda where: fabric(where, wanted, iterations, rounds, at_most, beside)
+    return lambda where: fabric(where, wanted, iterations, rounds, at_most, compare == "ucx")
 
 
 @app.command("edges")
@@ -130,43 +125,32 @@ def _calls(kind: str, messages: tuple[str, int, int], *options: Any) -> Measure:
     return lambda where: exchange(where, [kind], payloads, *options)
 
 
-@app.command("latency")
-@performed(beside_grpc)
-def latency(
-    payloads: Payloads = MIXES,
-    buffers: Buffers = 10,
-    serialized: Serialized = False,
-    seconds: Seconds = 10.0,
-    warm_up: WarmUp = 2.0,
-    seed: Seed = 1,
-) -> Measure:
-    """Measure the point-to-point latency of messages.
+def _between_two(kind: str, explained: str) -> None:
+    """Add a command that measures a kind of messages between two tasks."""
+
+    def command(
+        payloads: Payloads = MIXES,
+        buffers: Buffers = 10,
+        serialized: Serialized = False,
+        seconds: Seconds = 10.0,
+        warm_up: WarmUp = 2.0,
+        seed: Seed = 1,
+    ) -> Measure:
+        return _calls(kind, (payloads, buffers, seed), 1, 1, serialized, seconds, warm_up)
+
+    command.__doc__ = f"""Measure the point-to-point {kind} of messages.
 
     As in TF-gRPC-Bench (Biswas, Lu, Panda, arXiv 1804.01138), a worker sends all buffers to a
-    parameter server, which returns them after it has received all. Each round trip is timed
-    separately, inside a step.
+    parameter server, which {explained}
     """
-    messages = (payloads, buffers, seed)
-    return _calls("latency", messages, 1, 1, serialized, seconds, warm_up)
+    app.command(kind)(performed(beside_grpc)(command))
 
 
-@app.command("bandwidth")
-@performed(beside_grpc)
-def bandwidth(
-    payloads: Payloads = MIXES,
-    buffers: Buffers = 10,
-    serialized: Serialized = False,
-    seconds: Seconds = 10.0,
-    warm_up: WarmUp = 2.0,
-    seed: Seed = 1,
-) -> Measure:
-    """Measure the point-to-point bandwidth of messages.
-
-    As in TF-gRPC-Bench (Biswas, Lu, Panda, arXiv 1804.01138), a worker sends all buffers to a
-    parameter server, which replies with one byte after it has received all.
-    """
-    messages = (payloads, buffers, seed)
-    return _calls("bandwidth", messages, 1, 1, serialized, seconds, warm_up)
+_between_two(
+    "latency",
+    "returns them after it has received all. Each round trip is timed separately, inside a step.",
+)
+_between_two("bandwidth", "replies with one byte after it has received all.")
 
 
 @app.command("ps")

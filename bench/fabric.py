@@ -31,10 +31,9 @@ from rdma_transport._fabric import FabricError, Meter, UncachedCopy
 from rdma_transport.json_lines import GoneError, OtherSideError, Wire
 
 from .report import GB, Result, Row, Times, times_of
-from .support import mpi, processors, python, ucx
+from .support import processors, python, ucx
 from .support.exit import NotAvailableError, run_command
 from .support.options import SHARED_MEMORY
-from .support.perftest import Other
 from .support.sizes import size_name
 from .where import Where
 
@@ -44,7 +43,6 @@ WARM_UP = 20  # iterations
 LARGEST_NOTE = 2**16
 RATE_BYTES = 64
 TIMEOUT = 20.0  # seconds, with a connected peer
-BESIDE = {"mpi": "MPI", "ucx": "UCX"}
 TITLE = "one-sided operations between two processes; read_lat: a round trip, other latencies: half"
 
 
@@ -74,9 +72,9 @@ def _processors(meter: Meter) -> tuple[int | None, int | None]:
 
 
 class Bench:
-    """The active side. `others` take turns with it; they are set before it measures."""
+    """The active side; if `beside_ucx`, UCX takes turns with it."""
 
-    others: Sequence[Other] = ()
+    beside_ucx = False
 
     def __init__(self, wire: Wire, fabric: str, largest: int, rounds: int, most: int) -> None:
         self.wire, self.rounds, self.most = wire, rounds, most
@@ -116,10 +114,9 @@ class Bench:
             uncached = self.uncached
             tests["memcpy", "cpu"] = rate(lambda count: sum(self.meter.copy(nbytes, count)))
             tests["uncached_memcpy", "cpu"] = rate(lambda count: uncached.run(nbytes, count))
-        for other in self.others:
+        if self.beside_ucx:
             for test in ("write_bw", "read_bw"):
-                if test in other.tests:
-                    tests[test, other.name] = partial(_rate, other, test, nbytes)
+                tests[test, "ucx"] = partial(_ucx_rate, test, nbytes)
         return tests
 
     def rows(self, nbytes: int, iterations: int) -> Iterator[Row]:
@@ -135,21 +132,19 @@ class Bench:
             row = Row(test, *named, whose, streamed, gbps=gbps, per_second=gbps * GB / nbytes)
             if whose == ours:
                 wrong = self.wrong[test.replace("_bw", "_bandwidth"), nbytes]
-                beside = [rates[test, each.name] for each in self.others if test in each.tests]
-                row = replace(row, wrong=wrong, ratio=gbps / beside[0] if beside else None)
+                other = rates.get((test, "ucx"))
+                row = replace(row, wrong=wrong, ratio=gbps / other if other else None)
             yield row
         for test in ("write", "read", "notify"):
-            others = {
-                each.name: Times(each.measure(f"{test}_lat", nbytes, count).p50)
-                for each in self.others
-                if f"{test}_lat" in each.tests
-            }
+            theirs = None
+            if self.beside_ucx and f"{test}_lat" in ucx.TESTS:
+                theirs = Times(ucx.measure(f"{test}_lat", nbytes, count).p50)
             if test != "notify" or nbytes <= LARGEST_NOTE:
                 times, wrong = self.latency(f"{test}_latency", nbytes, count)
-                ratio = next((each.p50 / times.p50 for each in others.values()), None)
+                ratio = theirs.p50 / times.p50 if theirs else None
                 yield Row(f"{test}_lat", *named, ours, count, times, wrong=wrong, ratio=ratio)
-            for name, times in others.items():
-                yield Row(f"{test}_lat", *named, name, count, times)
+            if theirs is not None:
+                yield Row(f"{test}_lat", *named, "ucx", count, theirs)
 
     def latency(self, test: str, nbytes: int, iterations: int) -> tuple[Times, int]:
         """Return the times of one latency test, and wrong bytes."""
@@ -168,8 +163,8 @@ class Bench:
         return Row(*named, per_second=rate, wrong=self.wrong["notify_rate", RATE_BYTES])
 
 
-def _rate(other: Other, test: str, nbytes: int, count: int) -> float:
-    return other.measure(test, nbytes, count).gbps
+def _ucx_rate(test: str, nbytes: int, count: int) -> float:
+    return ucx.measure(test, nbytes, count).gbps
 
 
 def fabric(
@@ -178,17 +173,15 @@ def fabric(
     iterations: int = 1000,
     rounds: int = 5,
     most: int = 2**28,
-    beside: Sequence[str] = (),
+    beside_ucx: bool = False,
 ) -> Result:
     """Rows of the fabric alone, between two processes: bandwidths, latencies, notifications.
 
-    `beside`: and of UCX (ucx) and MPI (mpi) through shared memory, in the same run. Ratios compare
-    with the first of BESIDE that is measured.
+    `beside_ucx`: and of UCX through shared memory, in the same run, with which ratios compare.
     """
     options = {"iterations": iterations, "rounds": rounds, "most": most}
-    for name in beside:
-        if why := ucx.missing() if name == "ucx" else mpi.find_mpi()[1]:
-            raise NotAvailableError(why)
+    if beside_ucx and (why := ucx.missing()):
+        raise NotAvailableError(why)
     result = Result("fabric", TITLE, options, "gbps")
     with ExitStack() as stack:
         if where.others:
@@ -197,12 +190,12 @@ def fabric(
             wire = stack.enter_context(own_peer())
         bench = stack.enter_context(opened(wire, where.fabric, sizes, rounds, most))
         ours = bench.meter.fabric()
-        if beside and ours != SHARED_MEMORY:
+        if beside_ucx and ours != SHARED_MEMORY:
             raise NotAvailableError(
-                f"{BESIDE[beside[0]]} is measured through shared memory, and this is {ours}. "
-                "Use --fabric shm on one host"
+                f"UCX is measured through shared memory, and this is {ours}. Use --fabric shm on "
+                "one host"
             )
-        bench.others, notes = _others(beside, stack)
+        bench.beside_ucx = beside_ucx
         for size in where.bar.track(sizes, "measuring"):
             result.rows += bench.rows(size, iterations)
         result.rows.append(bench.notifications(iterations))
@@ -214,25 +207,9 @@ def fabric(
     )
     if ours == SHARED_MEMORY:
         result.notes.append("uncached_memcpy: over more memory than the caches hold.")
-    result.notes += notes
+    if beside_ucx:
+        result.notes.append(f"UCX {ucx.version()} over {ucx.TRANSPORTS}, by {ucx.PROGRAM}.")
     return result
-
-
-def _others(beside: Sequence[str], stack: ExitStack) -> tuple[list[Other], list[str]]:
-    """Return those of BESIDE, and a note about each. They end with the stack."""
-    others, notes = [], []
-    if "mpi" in beside:
-        pair = stack.enter_context(mpi.Pair(mpi.find_mpi()[0]))
-        others.append(Other("mpi", mpi.TESTS, pair.measure))
-        notes.append(
-            f"MPI is {pair.library}, through mpi4py: messages between two ranks, {mpi.IN_FLIGHT} "
-            "in flight; write_bw and write_lat are those of messages. Each call takes Python's "
-            "time, too, which counts for small ones."
-        )
-    if "ucx" in beside:
-        others.append(Other("ucx", ucx.TESTS, ucx.measure))
-        notes.append(f"UCX {ucx.version()} over {ucx.TRANSPORTS}, by {ucx.PROGRAM}.")
-    return others, notes
 
 
 @contextmanager

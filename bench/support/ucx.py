@@ -9,10 +9,10 @@ import os
 import shutil
 import subprocess
 import threading
+from dataclasses import dataclass
 from typing import IO
 
 from . import processors
-from .perftest import Figures
 from .ports import free_port
 
 PROGRAM = "ucx_perftest"
@@ -25,6 +25,14 @@ TESTS = {
     "read_lat": ["-t", "ucp_get", "-O", "1"],
 }
 SECONDS = 60.0  # of one test, at most
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one test found. `p50`: us, half of a round trip of a write, or a whole read."""
+
+    p50: float
+    gbps: float
 
 
 class UcxError(RuntimeError):

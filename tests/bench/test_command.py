@@ -157,44 +157,6 @@ def test_ucx_takes_turns_with_the_fabric() -> None:
     assert any(note.startswith("UCX 1.") for note in result["notes"])
 
 
-@pytest.fixture
-def pretended_mpi(tmp_path: Path) -> dict[str, str]:
-    """The environment in which mpirun and mpi4py are there: those of `rdma-transport run`."""
-    mpirun = tmp_path / "mpirun"
-    mpirun.write_text(
-        "#!/bin/sh\nwhile [ $1 != " + sys.executable + " ]; do shift; done\n"
-        f'exec {sys.executable} -m rdma_transport run -n 2 --mpi4py -- "$@"\n'
-    )
-    mpirun.chmod(0o755)
-    (tmp_path / "mpi4py").mkdir()
-    (tmp_path / "mpi4py" / "__init__.py").touch()
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "PYTHONPATH": str(tmp_path)}
-
-
-def test_mpi_takes_turns_with_the_fabric(pretended_mpi: dict[str, str]) -> None:
-    ran = run(*QUICK, "--fabric", "shm", "--compare", "mpi", "--json", env=pretended_mpi)
-    assert ran.returncode == 0, ran.stderr
-    (result,) = valid(ran.stdout)["results"]
-    for test in ("write_bw", "write_lat"):
-        found = {
-            (row["protocol"], row["bytes"]): row for row in result["rows"] if row["test"] == test
-        }
-        assert set(found) == {(name, size) for name in ("shm", "mpi") for size in (64, 4096)}
-        for (name, _), row in found.items():
-            assert (row["us"]["p50"] if test == "write_lat" else row["gbps"]) > 0
-            assert (row["ratio"] is None) == (name == "mpi")
-    assert {row["protocol"] for row in result["rows"] if row["test"] == "read_bw"} == {"shm"}
-    assert any(note.startswith("MPI is rdma_transport") for note in result["notes"])
-
-
-def test_ranks_of_mpi_that_do_not_start(pretended_mpi: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "mpirun").write_text("#!/bin/sh\necho no slots; exit 1\n")
-    ran = run(*QUICK, "--fabric", "shm", "--compare", "mpi", env=pretended_mpi)
-    assert ran.returncode == 1
-    assert "error: the ranks of MPI do not start: no slots" in ran.stderr
-
-
 def test_the_title_has_what_a_latency_is() -> None:
     assert "; read_lat: a round trip, other latencies: half; times in us" in run(*QUICK).stdout
     for kind in ("latency", "bandwidth"):
@@ -208,9 +170,8 @@ NOWHERE = {"PATH": "/nowhere"}
     ("arguments", "environment", "code", "why"),
     [
         (["--compare", "ucx"], NOWHERE, 3, "no ucx_perftest. Install it"),
-        (["--compare", "mpi"], NOWHERE, 3, "Install it: pip install"),
         (["--compare", "ucx"], {}, 3, "UCX is measured through shared memory, and this is"),
-        (["--compare", "nccl"], {}, 2, "unknown system nccl; use mpi, ucx"),
+        (["--compare", "nccl"], {}, 2, "'nccl' is not one of"),
     ],
 )
 def test_what_cannot_be_compared(

@@ -235,7 +235,7 @@ CHILDREN = {
     "session_task",
     *("support.task", "support.collective_task", "support.data_service", "support.fitting"),
     *("support.data_parallel_rank", "fabric"),
-    *("support.floor_task", "support.tcp_floor_task", "support.numpy_rank", "support.mpi_rank"),
+    *("support.floor_task", "support.tcp_floor_task", "support.numpy_rank"),
 }
 RUNNABLE = sorted(
     ".".join(path.relative_to(FOLDER).with_suffix("").parts)
