@@ -44,7 +44,7 @@ def test_a_page_of_unequal_losses_says_so() -> None:
         row.series.update(losses=series[row.protocol], seconds=[0.5] * 10)
     page = document.write("a machine", {"convergence": result(*rows)})
     assert "are NOT equal." in page
-    assert "## Models" not in page
+    assert "<!-- models -->\n\nNot measured.\n\n<!-- /models -->" in page
 
 
 def test_computed_edges_and_passed_references_have_their_own_tables() -> None:
