@@ -197,6 +197,10 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                      "entry of the port's GID table; auto: RoCE v2 before v1, IPv4 before IPv6",
                      [](Settings* s) -> int& { return s->verbs.gid_index; }),
              [](Settings* s) { s->verbs.gid_index = -1; }));
+  rows->push_back(Text("GID_RANGE", "",
+                       "RoCE: subnet of the GIDs to choose from, such as 10.7.0.0/16, ::/0 or "
+                       "0.0.0.0/0; empty: all",
+                       [](Settings* s) -> std::string& { return s->verbs.gid_range; }));
   const auto mtu = [](uint32_t bytes) {
     return std::pair<std::string, std::function<void(Settings*)>>(
         std::to_string(bytes), [bytes](Settings* s) { s->verbs.mtu = bytes; });
@@ -213,9 +217,11 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                           "InfiniBand service level; with RoCE the Ethernet priority of packets "
                           "in a VLAN",
                           [](Settings* s) -> int& { return s->verbs.service_level; }));
-  rows->push_back(Integer("TRAFFIC_CLASS", 0, 255, "0",
-                          "traffic class of the packets; with RoCE v2 it is DSCP times 4",
-                          [](Settings* s) -> int& { return s->verbs.traffic_class; }));
+  rows->push_back(OrAuto(Integer("TRAFFIC_CLASS", 0, 255, "auto",
+                                 "traffic class of the packets; with RoCE v2 it is DSCP times 4; "
+                                 "auto: 106 with RoCE v2 (DSCP 26), otherwise 0",
+                                 [](Settings* s) -> int& { return s->verbs.traffic_class; }),
+                         [](Settings* s) { s->verbs.traffic_class = -1; }));
   rows->push_back(Integer("PKEY", 1, 65535, "auto",
                           "partition key, such as 0x7fff (0x8000, the bit of full membership, does "
                           "not count); auto: the port's first one with full membership",

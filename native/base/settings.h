@@ -32,9 +32,10 @@ struct VerbsSettings {
   std::string library;      // argument of dlopen()
   std::string devices;      // in NCCL's syntax; empty: all
   int gid_index = -1;       // -1: prefer RoCE v2, and IPv4 over IPv6
+  std::string gid_range;    // "10.7.0.0/16"; empty: all
   uint32_t mtu = 0;         // in bytes; 0: active MTU of the port
   int service_level = 0;    // 0 to 15
-  int traffic_class = 0;    // 0 to 255
+  int traffic_class = -1;   // 0 to 255; -1: as is usual for the kind of network
   int pkey = -1;            // the low 15 bits; -1: the first with full membership
   Nanos retry_timeout = 0;  // per attempt; rounded up to 4.096 us * 2^n
   int retries = 0;          // 0 to 7

@@ -125,11 +125,11 @@ def check_gid(context: Context) -> Result:
 def _without_gid(context: Context) -> Result:
     """No port is used: because of a GID or a partition key, or for a reason of another check."""
     active = [port for port in context.survey["ports"] if port["active"]]
-    for name in ("GID_INDEX", "PKEY"):
+    for name, usual in (("GID_INDEX", "auto"), ("GID_RANGE", ""), ("PKEY", "auto")):
         wrong = [port for port in active if f"RDMA_TRANSPORT_{name}" in port["reason"]]
         if wrong:
             why = "the setting names an entry that the port's table does not have"
-            return Result("gid", FAIL, _reasons(wrong), why, setting(name, "auto"))
+            return Result("gid", FAIL, _reasons(wrong), why, setting(name, usual))
     bare = [port for port in active if "GID" in port["reason"]]
     if not bare:
         return _none("gid", context)

@@ -26,4 +26,14 @@ struct Gid {
   std::string Text() const;
 };
 
+// Addresses with a common prefix, such as "10.7.0.0/16".
+struct GidRange {
+  ibv_gid first = {};
+  int bits = 0;  // of the GID; those of IPv4 begin with its prefix of 96 bits
+
+  bool Has(const Gid& gid) const;
+};
+// Returns false if `text` is not one.
+bool ParseGidRange(const std::string& text, GidRange* range);
+
 }  // namespace rdma_transport::fabric::verbs

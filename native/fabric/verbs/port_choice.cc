@@ -95,8 +95,32 @@ std::string GidList(const std::vector<Gid>& gids) {
   return text;
 }
 
-Status ChooseGid(const PortCandidate& candidate, int index, Gid* gid) {
-  const std::vector<Gid>& gids = candidate.gids;
+// Leaves those in the range of the settings.
+Status KeepRange(const std::string& text, std::vector<Gid>* gids) {
+  GidRange range;
+  if (!ParseGidRange(text, &range)) {
+    return Status(Code::kInvalidArgument, "RDMA_TRANSPORT_GID_RANGE=" + text +
+                                              " is not a subnet such as 10.7.0.0/16 or ::/0");
+  }
+  const std::string all = GidList(*gids);
+  gids->erase(std::remove_if(gids->begin(), gids->end(),
+                             [&](const Gid& gid) {
+                               // An IPv4 address is none of IPv6.
+                               return !range.Has(gid) ||
+                                      IsIpv4(gid.bytes.raw) != IsIpv4(range.first.raw);
+                             }),
+              gids->end());
+  if (!gids->empty() || all.empty()) return OkStatus();
+  return Status(Code::kInvalidArgument,
+                "RDMA_TRANSPORT_GID_RANGE=" + text + " has none of its GIDs; there are " + all);
+}
+
+Status ChooseGid(const PortCandidate& candidate, const VerbsSettings& settings, Gid* gid) {
+  const int index = settings.gid_index;
+  std::vector<Gid> gids = candidate.gids;
+  if (candidate.ethernet() && index < 0 && !settings.gid_range.empty()) {
+    RDMA_RETURN_IF_ERROR(KeepRange(settings.gid_range, &gids));
+  }
   if (gids.empty()) {
     return Status(Code::kFailedPrecondition,
                   std::string("it has no usable GID") +
@@ -244,7 +268,7 @@ double GigabitsPerSecond(const PortCandidate& port) {
 Status ChooseUse(const PortCandidate& candidate, const VerbsSettings& settings,
                  PortChoice* choice) {
   RDMA_RETURN_IF_ERROR(Examine(candidate));
-  RDMA_RETURN_IF_ERROR(ChooseGid(candidate, settings.gid_index, &choice->gid));
+  RDMA_RETURN_IF_ERROR(ChooseGid(candidate, settings, &choice->gid));
   RDMA_RETURN_IF_ERROR(ChoosePkey(candidate, settings.pkey, &choice->pkey_index));
   choice->mtu = ChooseMtu(candidate.attributes.active_mtu, settings.mtu);
   return OkStatus();

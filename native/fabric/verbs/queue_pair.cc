@@ -106,8 +106,7 @@ Status QueuePair::Connect(const ChannelAddress& peer) {
   attributes.min_rnr_timer = kMinRnrTimer;
   attributes.ah_attr.port_num = port.number;
   attributes.ah_attr.sl = static_cast<uint8_t>(settings.service_level);
-  attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings.traffic_class);
-  SetDestination(port, peer, &attributes.ah_attr);
+  SetDestination(port, peer, settings.traffic_class, &attributes.ah_attr);
   int error = adapter_->library().modify_qp(pair_, &attributes,
                                             IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
                                                 IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

@@ -10,6 +10,9 @@ namespace rdma_transport::fabric::verbs {
 namespace {
 
 constexpr uint8_t kHopLimit = 64;
+// UCX's for RoCE v2 (UCX_IB_TRAFFIC_CLASS of uct/ib), for which guides of vendors configure
+// switches: DSCP 26, and packets that routers may mark for congestion.
+constexpr int kUsualTrafficClass = 106;
 
 bool OneSubnet(const Port& own, const ChannelAddress& peer) {
   return SameSubnetOfInfiniBand(own.gid.bytes.raw, peer.gid.data());
@@ -59,7 +62,8 @@ Status Reachable(const Port& own, const ChannelAddress& peer) {
 
 // As NCCL does it (ncclIbRtrQp() in net_ib), with the GRH of UCX and the kernel where a port needs
 // one.
-void SetDestination(const Port& own, const ChannelAddress& peer, ibv_ah_attr* destination) {
+void SetDestination(const Port& own, const ChannelAddress& peer, int traffic_class,
+                    ibv_ah_attr* destination) {
   const bool routed = !own.ethernet && !OneSubnet(own, peer);
   destination->dlid = routed ? RouterLid(peer.gid.data()) : peer.lid;
   if (!own.ethernet && !routed && !own.grh_required && !peer.grh_required) return;
@@ -67,6 +71,8 @@ void SetDestination(const Port& own, const ChannelAddress& peer, ibv_ah_attr* de
   std::memcpy(destination->grh.dgid.raw, peer.gid.data(), peer.gid.size());
   destination->grh.sgid_index = static_cast<uint8_t>(own.gid.index);
   destination->grh.hop_limit = kHopLimit;
+  if (traffic_class < 0) traffic_class = own.gid.type == GidType::kRoceV2 ? kUsualTrafficClass : 0;
+  destination->grh.traffic_class = static_cast<uint8_t>(traffic_class);
 }
 
 }  // namespace rdma_transport::fabric::verbs

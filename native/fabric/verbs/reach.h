@@ -16,6 +16,8 @@ Status Reachable(const Port& own, const ChannelAddress& peer);
 
 // Sets where packets to a reachable peer go: its LID, or that of the router to it, and its GID
 // where they need a global route header. Both ends decide alike.
-void SetDestination(const Port& own, const ChannelAddress& peer, ibv_ah_attr* destination);
+// `traffic_class` is that of the settings.
+void SetDestination(const Port& own, const ChannelAddress& peer, int traffic_class,
+                    ibv_ah_attr* destination);
 
 }  // namespace rdma_transport::fabric::verbs

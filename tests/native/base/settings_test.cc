@@ -58,7 +58,7 @@ TEST(Settings, TheDefaultsOfVerbsLeaveTheChoiceToThePort) {
   EXPECT_EQ(verbs.gid_index, -1);
   EXPECT_EQ(verbs.mtu, 0u);
   EXPECT_EQ(verbs.service_level, 0);
-  EXPECT_EQ(verbs.traffic_class, 0);
+  EXPECT_EQ(verbs.traffic_class, -1);
   EXPECT_EQ(verbs.pkey, -1);
   EXPECT_EQ(verbs.retry_timeout, 536 * kMillisecond);
   EXPECT_EQ(verbs.retries, 6);

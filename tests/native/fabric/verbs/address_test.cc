@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "fabric/verbs/reach.h"
 #include "verbs_pair.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -72,6 +73,24 @@ TEST_F(VerbsAddressTest, GidsOfTwoKindsAreTheReason) {
   SetFake("fake_1.gids", "rocev2:10.0.0.2");
   OpenBoth();
   ExpectHas(WhyNot(), "one GID is RoCE v1, the other RoCE v2");
+}
+
+TEST(Destination, TheTrafficClassOfRoceIsTheUsualOne) {
+  Port own;
+  own.ethernet = true;
+  own.gid.type = GidType::kRoceV2;
+  ChannelAddress peer;
+  peer.ethernet = true;
+  const auto traffic_class = [&](int setting) {
+    ibv_ah_attr destination = {};
+    SetDestination(own, peer, setting, &destination);
+    return int{destination.grh.traffic_class};
+  };
+  EXPECT_EQ(traffic_class(-1), 106);
+  EXPECT_EQ(traffic_class(0), 0);
+  EXPECT_EQ(traffic_class(104), 104);
+  own.gid.type = GidType::kRoceV1;
+  EXPECT_EQ(traffic_class(-1), 0);
 }
 
 // --- What changes while the ports are open ---

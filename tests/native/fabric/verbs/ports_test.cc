@@ -272,6 +272,31 @@ TEST(PortChoice, AnExplicitGidIndex) {
   ExpectHas(chosen.status.message(), "beyond its table of 255 entries");
 }
 
+TEST(PortChoice, GidsOfARange) {
+  PortCandidate port = Roce("mlx5_0");
+  port.gids.push_back(MakeGid(4, GidType::kRoceV2, "10.8.0.1"));
+  port.gids.push_back(MakeGid(5, GidType::kRoceV2, "fd00:7::1"));
+  const auto chosen = [&](const char* range) {
+    VerbsSettings settings;
+    settings.gid_range = range;
+    const Chosen by({port}, settings);
+    return by.status.ok() ? by.choice.gid.Text() : by.status.message();
+  };
+  EXPECT_EQ(chosen(""), "10.7.0.1");
+  EXPECT_EQ(chosen("10.8.0.0/16"), "10.8.0.1");
+  EXPECT_EQ(chosen("10.8.0.0/13"), "10.8.0.1");
+  EXPECT_EQ(chosen("10.0.0.0/8"), "10.7.0.1");
+  EXPECT_EQ(chosen("0.0.0.0/0"), "10.7.0.1") << "any of IPv4";
+  EXPECT_EQ(chosen("::/0"), "fd00:7::1") << "any of IPv6";
+  ExpectHas(chosen("10.9.0.0/16"), "RDMA_TRANSPORT_GID_RANGE=10.9.0.0/16 has none of its GIDs");
+  ExpectHas(chosen("10.9.0.0/16"), "4 (RoCE v2, 10.8.0.1)");
+  for (const char* wrong : {"10.9.0.0", "10.9/16", "10.9.0.0/33", "::/129", "10.0.0.0/-1", "/8"}) {
+    ExpectHas(chosen(wrong), "is not a subnet such as 10.7.0.0/16");
+  }
+  port = InfiniBand("mlx5_0");
+  EXPECT_EQ(chosen("10.9.0.0/16"), "fe80::2") << "it is for RoCE";
+}
+
 TEST(PortChoice, PartitionKeys) {
   PortCandidate port = InfiniBand("mlx5_0");
   port.pkeys = {0, 0x7fff, 0x8001, 0x0002, 0x8002};
