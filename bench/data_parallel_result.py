@@ -17,7 +17,7 @@ SENT_NOTE = "bytes sent: by a rank in a step, to the other host."
 RATIO = f"The ratio is what a library does not hide, over what {OURS} does not."
 ALONE_NOTE = "alone: one process, which reduces nothing."
 FIT_NOTE = (
-    f"{FIT}: Keras 3 with {OURS} and unchanged, tf-keras with the others, which do not train it."
+    f"{FIT}: Keras 3 with {OURS} and unchanged, tf-keras with Horovod; DDP does not train it."
 )
 
 
@@ -72,7 +72,6 @@ def rows_of(
         for system in (each for each in systems if (case, each) in found):
             samples = found[case, system]
             step = statistics.median(samples.reduced)
-            apart = system != ALONE
             ratio = None
             if ours is not None and system != OURS and ours.unhidden > 0 < samples.unhidden:
                 ratio = samples.unhidden / ours.unhidden
@@ -85,14 +84,17 @@ def rows_of(
                     iterations=len(samples.reduced),
                     times=times_of([1e3 * each for each in samples.reduced]),
                     per_second=1e3 * layout.ranks * batch_of(case) / step,
-                    unhidden_us=1e3 * samples.unhidden if apart else None,
-                    sent_bytes=_sent(layout, samples),
+                    more=_more(layout, samples) if system != ALONE else {},
                     ratio=ratio,
                 )
             )
     return rows
 
 
-def _sent(layout: Layout, samples: Samples) -> int | None:
-    """What went through the interfaces. On one host some use those, and others shared memory."""
-    return round(statistics.median(samples.sent)) if layout.hosts > 1 else None
+def _more(layout: Layout, samples: Samples) -> dict[str, float | str]:
+    """Return what is not hidden, and what went through the interfaces between hosts.
+
+    On one host some use those, and others shared memory.
+    """
+    sent = {"bytes sent": round(statistics.median(samples.sent))} if layout.hosts > 1 else {}
+    return {"unhidden": 1e3 * samples.unhidden, **sent}

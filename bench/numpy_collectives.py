@@ -177,7 +177,7 @@ def collectives(
                 ratio=times_of(other["us"]).p50 / times.p50
                 if other and system not in others and times.p50
                 else None,
-                overlap=statistics.median(row["overlap"]) if row["overlap"] else None,
+                more={"overlap %": statistics.median(row["overlap"])} if row["overlap"] else {},
             )
         )
     result.notes.append(

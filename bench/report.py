@@ -110,9 +110,6 @@ class Row:
     sent: Counts | None = None  # by mode; tensors and bytes, of all tasks, while this was measured
     ratio: float | None = None  # how many times as fast as gRPC in the same run
     at_least: bool = False  # the ratio is a lower bound
-    overlap: float | None = None  # percentage of a non-blocking call hidden behind a computation
-    unhidden_us: float | None = None  # of a step's communication, beyond the computation
-    sent_bytes: int | None = None  # by a rank in a step
     more: dict[str, float | str] = field(default_factory=dict)  # by the heading of a column
     series: dict[str, list[Any]] = field(default_factory=dict)  # values per step, for JSON
 

@@ -25,9 +25,6 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("GB/s", lambda row: number(row.gbps)),
     ("busbw", lambda row: number(row.bus_gbps)),
     ("1/s", lambda row: number(row.per_second)),
-    ("overlap %", lambda row: number(row.overlap)),
-    ("unhidden", lambda row: number(row.unhidden_us)),
-    ("bytes sent", lambda row: None if row.sent_bytes is None else str(row.sent_bytes)),
     ("#wrong", lambda row: None if row.wrong is None else str(row.wrong)),
     ("ratio", lambda row: ratio_text(row)),
 )
@@ -60,7 +57,9 @@ def _median(row: Row) -> str | None:
 
 def _other(heading: str, row: Row) -> str | None:
     value = row.more.get(heading)
-    return value if value is None or isinstance(value, str) else f"{value:.4g}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+    return None if value is None else str(value)
 
 
 def table(result: Result) -> Table:
