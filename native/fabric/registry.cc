@@ -33,7 +33,19 @@ constexpr Registration kFabrics[] = {
        return AddDevice("verbs", &OpenVerbs, settings, members);
      }},
     {"libfabric", "plain Ethernet and other networks through libfabric",
-     &libfabric::LibfabricDevice::Create},
+     [](const Settings& settings, std::vector<Member>* members) {
+       std::vector<libfabric::Rails> providers;
+       RDMA_RETURN_IF_ERROR(libfabric::LibfabricDevice::OpenNics(settings, &providers));
+       for (libfabric::Rails& rails : providers) {
+         Member member = {rails.name, nullptr};
+         striped::StripedSettings striped;
+         striped.peer_timeout = settings.peer_timeout;
+         RDMA_RETURN_IF_ERROR(striped::StripedDevice::Create("libfabric", std::move(rails.nics),
+                                                             striped, &member.device));
+         members->push_back(std::move(member));
+       }
+       return OkStatus();
+     }},
 };
 
 std::vector<Registration>& Registry() {

@@ -17,26 +17,23 @@ Status LibfabricChannel::NotConnected() {
   return Status(Code::kUnavailable, "the channel is not connected");
 }
 
-LibfabricChannel::LibfabricChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> handler,
+LibfabricChannel::LibfabricChannel(Endpoint* endpoint, std::weak_ptr<ChannelHandler> handler,
                                    uint32_t number)
-    : device_(device),
+    : endpoint_(endpoint),
       handler_(std::move(handler)),
       number_(number),
       tag_(std::max<uint64_t>(Random64(), 1)),
       token_(RandomBytes(kTokenLength)),
-      inbox_(device->frames(), LongestRecord(device->frames())),
-      outbox_(&device->domain()) {
-  if (device->domain().traits().one_stream) transfers_.LimitReads();
-}
+      inbox_(endpoint->frames(), LongestRecord(endpoint->frames())) {}
 
 LibfabricChannel::~LibfabricChannel() {
-  if (peer_ != FI_ADDR_UNSPEC) device_->Leave(remote_.name);
+  if (peer_ != FI_ADDR_UNSPEC) endpoint_->Leave(remote_.name);
 }
 
 // --- Connecting ---
 
 std::string LibfabricChannel::Address() const {
-  const Domain& domain = device_->domain();
+  const Domain& domain = endpoint_->domain();
   ChannelAddress address;
   address.provider = domain.provider();
   address.protocol = domain.traits().protocol;
@@ -45,10 +42,10 @@ std::string LibfabricChannel::Address() const {
   address.name = domain.name();
   address.tag = tag_;
   address.number = number_;
-  address.frames = device_->frames();
+  address.frames = endpoint_->frames();
   address.remote_data = domain.traits().remote_data;
-  address.mark_address = device_->mark().base();
-  address.mark_key = device_->mark().key();
+  address.mark_address = endpoint_->mark().base();
+  address.mark_key = endpoint_->mark().key();
   address.token = token_;
   return address.Encode();
 }
@@ -56,12 +53,12 @@ std::string LibfabricChannel::Address() const {
 Status LibfabricChannel::Connect(std::string_view peer_address, Role role) {
   ChannelAddress remote;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &remote));
-  const Domain& domain = device_->domain();
+  const Domain& domain = endpoint_->domain();
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kNew) {
     return Status(Code::kAborted, "the channel was closed: " + close_reason_.message());
   }
-  RDMA_RETURN_IF_ERROR(device_->Reach(remote.name, &peer_));
+  RDMA_RETURN_IF_ERROR(endpoint_->Reach(remote.name, &peer_));
   remote_ = std::move(remote);
   passive_ = role == Role::kPassive;
   remote_data_ = remote_.remote_data && domain.traits().remote_data;
@@ -69,8 +66,6 @@ Status LibfabricChannel::Connect(std::string_view peer_address, Role role) {
   route_ =
       domain.provider() + " " + domain.Text(domain.name()) + " -> " + domain.Text(remote_.name);
   outbox_.Attach(remote_.frames);
-  // Without remote data, a message waits for the writes before it here.
-  if (domain.traits().one_stream && remote_data_) transfers_.LimitWrites();
   state_.store(State::kConnecting);
   if (passive_) return OkStatus();
   return Greet(RecordKind::kHello);
@@ -118,7 +113,7 @@ Status LibfabricChannel::Share(uint64_t key) {
   RegionRecord record = {};
   std::shared_ptr<Registration> registration;
   // Call without the lock, because it may pin pages.
-  RDMA_RETURN_IF_ERROR(device_->memory().Share(key, &record, &registration));
+  RDMA_RETURN_IF_ERROR(endpoint_->memory().Share(key, &record, &registration));
   std::lock_guard<std::mutex> lock(mu_);
   if (!Connected()) return NotConnected();
   if (shared_.count(key) != 0) return OkStatus();
@@ -147,7 +142,7 @@ void LibfabricChannel::Keep(OwnerRef memory) {
 }
 
 bool LibfabricChannel::Locate(const void* data, RemoteSpan* span) const {
-  return device_->domain().Usable() && device_->memory().Locate(data, span);
+  return endpoint_->domain().Usable() && endpoint_->memory().Locate(data, span);
 }
 
 // --- One-sided operations ---
@@ -158,7 +153,7 @@ Status LibfabricChannel::Read(const RemoteSpan& source, char* destination, uint6
   std::lock_guard<std::mutex> lock(mu_);
   transfers_.Refuse(cookie, refused);
   Attend();
-  device_->Wake();
+  endpoint_->sleeper().Wake();
   return OkStatus();
 }
 
@@ -166,14 +161,20 @@ Status LibfabricChannel::Write(const char* source, const RemoteSpan& destination
   return Transfer(/*write=*/true, destination, const_cast<char*>(source), cookie);
 }
 
+Status LibfabricChannel::Check(const RemoteSpan& span, Access access) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return Connected() ? transfers_.Check(span, access) : NotConnected();
+}
+
 Status LibfabricChannel::Transfer(bool write, const RemoteSpan& span, char* local,
                                   uint64_t cookie) {
   void* descriptor = nullptr;
-  const Status found = device_->memory().FindLocal(local, span.length, &descriptor);
+  const Status found = endpoint_->memory().FindLocal(local, span.length, &descriptor);
   std::lock_guard<std::mutex> lock(mu_);
   if (!Connected()) return NotConnected();
   RDMA_RETURN_IF_ERROR(found);
-  RDMA_RETURN_IF_ERROR(transfers_.Begin(write, span, local, descriptor, cookie, device_->chunk()));
+  RDMA_RETURN_IF_ERROR(
+      transfers_.Begin(write, span, local, descriptor, cookie, endpoint_->chunk()));
   Pump();
   return OkStatus();
 }
@@ -186,7 +187,7 @@ void LibfabricChannel::OnEnded(const Operation& operation, const Status& status)
     std::lock_guard<std::mutex> lock(mu_);
     --under_way_;
     if (operation.kind == Operation::Kind::kMessage) {
-      device_->domain().ReturnFrame(operation.frame);
+      endpoint_->domain().ReturnFrame(operation.frame);
     } else if (operation.transfer == kMarkOfEnd || operation.transfer == kMarkOfLife) {
       --marks_;
       if (operation.transfer == kMarkOfEnd || !status.ok()) {
@@ -260,7 +261,7 @@ void LibfabricChannel::AfterInput(const Status& status, bool confirm_at_once, Na
   const uint64_t unconfirmed = inbox_.read() - confirmed_.read;
   if (unconfirmed == 0) return;
   if (!OwesConfirmation()) unconfirmed_since_.store(now, std::memory_order_relaxed);
-  if (confirm_at_once || unconfirmed >= device_->frames() / 4) Confirm();
+  if (confirm_at_once || unconfirmed >= endpoint_->frames() / 4) Confirm();
 }
 
 void LibfabricChannel::ConfirmIfDue(Nanos before) {
@@ -275,8 +276,7 @@ void LibfabricChannel::Confirm() {
   if (!Serving(state_.load())) return;
   // What is queued already confirms, too, unless it must wait for what the peer confirms.
   CloseMessage();
-  const OutgoingMessage* next = outbox_.Front();
-  if (control_.empty() && (next == nullptr || !MayLeave(*next))) {
+  if (control_.empty() && !MessageMayLeave()) {
     control_.push_back({MessageKind::kConfirm, std::string()});
   }
   Pump();
@@ -288,7 +288,7 @@ void LibfabricChannel::AskForConfirmation(Nanos now) {
   if (first != unconfirmed_ || first == 0) {
     unconfirmed_ = first;
     asked_at_ = now;
-  } else if (now - asked_at_ > device_->peer_timeout() / 2) {
+  } else if (now - asked_at_ > endpoint_->peer_timeout() / 2) {
     asked_at_ = now;
     control_.push_back({MessageKind::kConfirm, std::string(), /*asks=*/true});
     Pump();

@@ -13,48 +13,14 @@
 #include "base/clock.h"
 #include "fabric/fabric.h"
 #include "fabric/greeting.h"
-#include "fabric/libfabric/domain.h"
-#include "fabric/libfabric/held_notes.h"
+#include "fabric/libfabric/endpoint.h"
 #include "fabric/libfabric/inbox.h"
-#include "fabric/libfabric/memory.h"
 #include "fabric/libfabric/operation.h"
 #include "fabric/libfabric/outbox.h"
 #include "fabric/libfabric/transfers.h"
 #include "fabric/libfabric/wire.h"
 
 namespace rdma_transport::fabric::libfabric {
-
-// What a channel uses of its device. Thread-safe, except where a function says otherwise.
-class ChannelDevice {
- public:
-  virtual Domain& domain() const = 0;
-  virtual RegisteredMemory& memory() const = 0;
-  // Most bytes of one operation.
-  virtual uint64_t chunk() const = 0;
-  // How many messages a peer may send before any is confirmed.
-  virtual uint32_t frames() const = 0;
-  // How long an earlier message or a write may be overdue before it counts as lost.
-  virtual Nanos peer_timeout() const = 0;
-  // The registration that every peer may read, see ChannelAddress.
-  virtual const Registration& mark() const = 0;
-  // Memory for the bytes that a read of a peer's mark brings.
-  virtual Frame mark_destination() const = 0;
-  virtual Operation* NewOperation(Operation::Kind kind) = 0;
-  virtual void Return(Operation* operation) = 0;
-  // Finds the endpoint of that name, which stays known until Leave().
-  virtual Status Reach(const std::string& name, fi_addr_t* peer) = 0;
-  virtual void Leave(const std::string& name) = 0;
-  // Returns whether the polling thread sleeps and thus cannot send delayed messages.
-  virtual bool asleep() const = 0;
-  virtual void Wake() = 0;
-  // Wakes the polling thread in a few milliseconds, if nothing else does so earlier. Any thread.
-  virtual void WakeSoon() = 0;
-  // An operation has been started.
-  virtual void OnStarted() = 0;
-
- protected:
-  ~ChannelDevice() = default;
-};
 
 // See Channel for the contract.
 //
@@ -67,7 +33,7 @@ class ChannelDevice {
 class LibfabricChannel final : public Channel,
                                public std::enable_shared_from_this<LibfabricChannel> {
  public:
-  LibfabricChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> handler, uint32_t number);
+  LibfabricChannel(Endpoint* endpoint, std::weak_ptr<ChannelHandler> handler, uint32_t number);
   ~LibfabricChannel() override;
 
   std::string Address() const override;
@@ -89,6 +55,7 @@ class LibfabricChannel final : public Channel,
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   Status Flush() override;
+  Status Check(const RemoteSpan& span, Access access) const override;
   MappedSpan Map(const RemoteSpan&) override { return MappedSpan(); }
   bool Owns(const void*, RemoteSpan*) const override { return false; }
   void Close(const Status& reason) override;
@@ -147,8 +114,6 @@ class LibfabricChannel final : public Channel,
   // The following require mu_.
   Status Greet(RecordKind kind);
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool now);
-  Status HoldNote(uint64_t ticket, bool ordered, const iovec* parts, int count, uint64_t number);
-  void AddHeld();
   Status Transfer(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
   void CloseMessage();
   void Pump();
@@ -156,12 +121,12 @@ class LibfabricChannel final : public Channel,
   bool PostControl();
   bool PostMessage();
   bool PostPiece(const Piece& piece);
-  void WakeForWriteEnd();
+  void WakeForWriteEnd(uint64_t length);
   bool PostMark();
   // What became of an operation: started, to be tried again by Service(), or impossible.
   enum class Start { kDone, kLater, kFailed };
-  Start Started(Operation* operation, ssize_t result, const char* what);
-  bool MayLeave(const OutgoingMessage& message) const;
+  Start Started(Operation* operation, uint64_t length, ssize_t result, const char* what);
+  bool MessageMayLeave() const;
   bool MayWrite() const;
   // How much of what the peer sent has come.
   struct Confirmed {
@@ -169,7 +134,7 @@ class LibfabricChannel final : public Channel,
     uint64_t arrived = 0;  // writes
   };
   MessageHeader HeaderOf(MessageKind kind) const;
-  void OnSent(const MessageHeader& header);
+  Start Send(const MessageHeader& header, std::string_view body);
   // Whether the peer may soon have to stop writing for lack of a confirmation.
   bool OwesWrites() const {
     return arrived_.load() - confirmed_.arrived >= kMaxUnconfirmedWrites / 4;
@@ -197,7 +162,7 @@ class LibfabricChannel final : public Channel,
 
   // In a forked child, nothing may be sent on what belongs to the parent.
   bool Connected() const {
-    return state_.load() == State::kConnected && device_->domain().Usable();
+    return state_.load() == State::kConnected && endpoint_->domain().Usable();
   }
   // Whether the handler is gone, and the channel does not end yet.
   bool Abandoned() const {
@@ -214,7 +179,7 @@ class LibfabricChannel final : public Channel,
   // Requests a call of Service().
   void Attend() { needs_service_.store(true, std::memory_order_relaxed); }
 
-  ChannelDevice* const device_;
+  Endpoint* const endpoint_;
   const std::weak_ptr<ChannelHandler> handler_;
   const uint32_t number_;
   const uint64_t tag_;
@@ -241,7 +206,6 @@ class LibfabricChannel final : public Channel,
   std::string route_;
   Outbox outbox_;
   Transfers transfers_;
-  HeldNotes held_;
   std::deque<Control> control_;
   // What the peer may access, by the key of the region.
   std::map<uint64_t, std::shared_ptr<Registration>> shared_;

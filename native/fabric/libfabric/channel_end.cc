@@ -21,7 +21,7 @@ void LibfabricChannel::Close(const Status& reason) {
     std::lock_guard<std::mutex> lock(mu_);
     CloseLocked(reason);
   }
-  device_->Wake();
+  endpoint_->sleeper().Wake();
 }
 
 void LibfabricChannel::Abandon() {
@@ -34,7 +34,7 @@ void LibfabricChannel::Fail(const Status& reason) {
     std::lock_guard<std::mutex> lock(mu_);
     PartLocked(reason);
   }
-  device_->Wake();
+  endpoint_->sleeper().Wake();
 }
 
 void LibfabricChannel::CloseLocked(const Status& reason) {
@@ -55,7 +55,6 @@ void LibfabricChannel::PartLocked(const Status& reason) {
   if (state != State::kNew && !Serving(state)) return;
   if (state != State::kClosing) close_reason_ = reason;
   deadline_ = Now() + kPartingTimeout;
-  held_.Drop();
   outbox_.Drop();
   delayed_since_.store(0, std::memory_order_relaxed);
   transfers_.Drop();
@@ -70,7 +69,7 @@ void LibfabricChannel::PartLocked(const Status& reason) {
     Pump();
   }
   Attend();
-  device_->Wake();
+  endpoint_->sleeper().Wake();
 }
 
 void LibfabricChannel::OnGone(const MessageHeader& header, std::string_view reason, Nanos now) {
@@ -88,7 +87,7 @@ void LibfabricChannel::OnGone(const MessageHeader& header, std::string_view reas
 // Writes may end at the peer before they arrive here. One that was lost never does.
 bool LibfabricChannel::PeerDrained(Nanos now) const {
   return peer_drained_ &&
-         (arrived_.load() >= peer_writes_ || now - peer_drained_at_ > device_->peer_timeout());
+         (arrived_.load() >= peer_writes_ || now - peer_drained_at_ > endpoint_->peer_timeout());
 }
 
 // The peer accesses nothing here, and nothing of this side is under way.
@@ -120,11 +119,10 @@ bool LibfabricChannel::Service(Nanos now) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     needs_service_.store(false, std::memory_order_relaxed);
-    if (Serving(state_.load())) outbox_.Retry();
     if (state_.load() == State::kClosing) CloseMessage();
     Pump();
     if (state_.load() == State::kClosing) {
-      const bool done = held_.empty() && outbox_.Idle() && !Busy();
+      const bool done = outbox_.Idle() && !Busy();
       if (done || now > deadline_) PartLocked(close_reason_);
     }
     if (state_.load() == State::kParting) {
@@ -186,12 +184,12 @@ void LibfabricChannel::LimitSilence(Nanos now) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     const State state = state_.load();
-    const bool silent =
-        state == State::kConnected && under_way_ != 0 && now - heard_at_ > device_->peer_timeout();
+    const bool silent = state == State::kConnected && under_way_ != 0 &&
+                        now - heard_at_ > endpoint_->peer_timeout();
     if (state != State::kLingering && !silent) return;
   }
   limited_at_ = now;
-  device_->domain().LimitSilenceOf(remote_.name, device_->peer_timeout());
+  endpoint_->domain().LimitSilenceOf(remote_.name, endpoint_->peer_timeout());
 }
 
 void LibfabricChannel::Probe(Nanos now) {
@@ -200,7 +198,7 @@ void LibfabricChannel::Probe(Nanos now) {
   std::lock_guard<std::mutex> lock(mu_);
   const State state = state_.load();
   if (state == State::kLingering) {
-    if (mark_ == Mark::kNone && !peer_drained_ && now - heard_at_ > device_->peer_timeout()) {
+    if (mark_ == Mark::kNone && !peer_drained_ && now - heard_at_ > endpoint_->peer_timeout()) {
       heard_at_ = now;
       mark_ = Mark::kDue;
     }
@@ -208,10 +206,11 @@ void LibfabricChannel::Probe(Nanos now) {
   }
   if (state != State::kConnected) return;
   AskForConfirmation(now);
-  if (overdue != 0 && now - overdue > device_->peer_timeout()) {
+  if (overdue != 0 && now - overdue > endpoint_->peer_timeout()) {
     PartLocked(Status(Code::kUnavailable,
                       "a message or a write of the peer was lost on the way (" + route_ + ")"));
-  } else if (under_way_ == 0 && refused_since_ == 0 && now - heard_at_ > device_->peer_timeout()) {
+  } else if (under_way_ == 0 && refused_since_ == 0 &&
+             now - heard_at_ > endpoint_->peer_timeout()) {
     // An idle peer that is gone is found out by an operation that fails.
     heard_at_ = now;
     mark_ = Mark::kDue;

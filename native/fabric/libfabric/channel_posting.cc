@@ -1,15 +1,68 @@
-// How a channel hands its messages, transfers and reads of the mark to the provider.
+// How a channel takes notifications, and hands messages, transfers and reads of the mark to the
+// provider.
 #include <cstring>
 
 #include "fabric/libfabric/channel.h"
 
 namespace rdma_transport::fabric::libfabric {
 
-// With remote data, the peer waits for the writes before a message. Without, this side does, and
-// starts all writes in the order in which they were queued. What must follow large writes is held.
-bool LibfabricChannel::MayLeave(const OutgoingMessage& message) const {
-  return remote_data_ ? transfers_.QuickStartedTo(message.after)
-                      : transfers_.first_unfinished() > message.after;
+Status LibfabricChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                                After /*after*/) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!Connected()) return NotConnected();
+  RDMA_RETURN_IF_ERROR(
+      AddRecord(RecordKind::kNotification, parts, count, notified_ + 1, urgency == Urgency::kWake));
+  ++notified_;
+  if (number != nullptr) *number = notified_;
+  return OkStatus();
+}
+
+// A record that is not sent now goes with the next one that is: an answer to what the peer sent
+// often follows at once. A message of its own would cost both sides a system call and wake the
+// peer. The polling thread sends it before it sleeps, or when it has waited for long.
+Status LibfabricChannel::AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number,
+                                   bool now) {
+  RDMA_RETURN_IF_ERROR(outbox_.Add(kind, parts, count, number, transfers_.begun()));
+  if (now || endpoint_->asleep()) {
+    CloseMessage();
+    Pump();
+  } else if (!outbox_.Front().empty()) {
+    Attend();  // it does not hold all of the record
+  }
+  if (outbox_.HasOpen() && delayed_since_.load(std::memory_order_relaxed) == 0) {
+    delayed_since_.store(Now(), std::memory_order_relaxed);
+  }
+  return OkStatus();
+}
+
+void LibfabricChannel::CloseMessage() {
+  outbox_.Close();
+  delayed_since_.store(0, std::memory_order_relaxed);
+}
+
+void LibfabricChannel::SendDelayedIfDue(Nanos before) {
+  const Nanos since = delayed_since_.load(std::memory_order_relaxed);
+  if (since != 0 && since <= before) Flush().IgnoreError();
+}
+
+Status LibfabricChannel::Flush() {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (!Serving(state_.load()) || !endpoint_->domain().Usable()) return NotConnected();
+  CloseMessage();
+  Pump();
+  return OkStatus();
+}
+
+Backlog LibfabricChannel::backlog() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return outbox_.backlog();
+}
+
+// With remote data, the peer waits for the writes before a message. Without, this side does.
+bool LibfabricChannel::MessageMayLeave() const {
+  return !outbox_.Front().empty() &&
+         outbox_.FrontAfter() <
+             (remote_data_ ? transfers_.started() + 1 : transfers_.first_unfinished());
 }
 
 // The peer must be able to tell writes apart by 16 bits of their number.
@@ -19,13 +72,12 @@ bool LibfabricChannel::MayWrite() const {
 
 void LibfabricChannel::Pump() {
   if (state_.load() == State::kNew || state_.load() == State::kFinished) return;
-  if (!device_->domain().Usable()) return;
+  if (!endpoint_->domain().Usable()) return;
   while (true) {
-    AddHeld();
     bool posted = true;
     if (!control_.empty()) {
       posted = PostControl();
-    } else if (outbox_.Front() != nullptr && MayLeave(*outbox_.Front())) {
+    } else if (MessageMayLeave()) {
       posted = PostMessage();
     } else if (transfers_.FrontWrite() != nullptr && MayWrite()) {
       posted = PostPiece(*transfers_.FrontWrite());
@@ -40,7 +92,7 @@ void LibfabricChannel::Pump() {
   }
 }
 
-// The header of the next message, which confirms what has come so far. Call OnSent() if it leaves.
+// The header of the next message, which confirms what has come so far.
 MessageHeader LibfabricChannel::HeaderOf(MessageKind kind) const {
   MessageHeader header = {};
   header.tag = remote_.tag;
@@ -50,69 +102,65 @@ MessageHeader LibfabricChannel::HeaderOf(MessageKind kind) const {
   return header;
 }
 
-void LibfabricChannel::OnSent(const MessageHeader& header) {
-  confirmed_ = {header.confirmed, header.arrived};
-  if (read_.load(std::memory_order_relaxed) == header.confirmed) {
-    unconfirmed_since_.store(0, std::memory_order_relaxed);
-  }
-}
-
 Operation* LibfabricChannel::NewOperation(Operation::Kind kind) {
-  Operation* operation = device_->NewOperation(kind);
+  Operation* operation = endpoint_->NewOperation(kind);
   operation->channel = shared_from_this();
   return operation;
 }
 
+// Sends a message. If it cannot leave now, Service() tries again.
+LibfabricChannel::Start LibfabricChannel::Send(const MessageHeader& header, std::string_view body) {
+  Operation* operation = NewOperation(Operation::Kind::kMessage);
+  if (!endpoint_->domain().TakeFrame(&operation->frame)) {
+    endpoint_->Return(operation);
+    Attend();
+    return Start::kLater;
+  }
+  const Frame frame = operation->frame;
+  std::memcpy(frame.data, &header, sizeof(header));
+  std::memcpy(frame.data + sizeof(header), body.data(), body.size());
+  const size_t length = sizeof(header) + body.size();
+  const Start start =
+      Started(operation, length, endpoint_->domain().Send(operation, length, peer_), "a message");
+  if (start != Start::kDone) {
+    endpoint_->domain().ReturnFrame(frame);
+    return start;
+  }
+  confirmed_ = {header.confirmed, header.arrived};
+  if (read_.load(std::memory_order_relaxed) == header.confirmed) {
+    unconfirmed_since_.store(0, std::memory_order_relaxed);
+  }
+  return start;
+}
+
 bool LibfabricChannel::PostControl() {
   const Control& control = control_.front();
-  Operation* operation = NewOperation(Operation::Kind::kMessage);
-  if (!device_->domain().TakeFrame(&operation->frame)) {
-    device_->Return(operation);
-    Attend();
-    return false;
-  }
   MessageHeader header = HeaderOf(control.kind);
   if (control.kind == MessageKind::kDrained && remote_data_) header.writes = transfers_.started();
   if (control.asks) {
     header.sequence = outbox_.last_posted();
     header.wants_confirmation = 1;
   }
-  std::memcpy(operation->frame.data, &header, sizeof(header));
-  std::memcpy(operation->frame.data + sizeof(MessageHeader), control.text.data(),
-              control.text.size());
-  const size_t length = sizeof(MessageHeader) + control.text.size();
-  const Frame frame = operation->frame;
-  const Start start =
-      Started(operation, device_->domain().Send(operation, length, peer_), "a message");
-  if (start != Start::kDone) {
-    device_->domain().ReturnFrame(frame);
-    if (start == Start::kFailed) control_.clear();  // there is no way to the peer
-    return false;
-  }
+  const Start start = Send(header, control.text);
+  if (start == Start::kFailed) control_.clear();  // there is no way to the peer
+  if (start != Start::kDone) return false;
   control_.pop_front();
-  OnSent(header);
   return true;
 }
 
 bool LibfabricChannel::PostMessage() {
-  const OutgoingMessage message = *outbox_.Front();
-  Operation* operation = NewOperation(Operation::Kind::kMessage);
-  operation->frame = message.frame;
   MessageHeader header = HeaderOf(MessageKind::kStream);
-  header.sequence = message.sequence;
+  header.sequence = outbox_.last_posted() + 1;
   header.writes = remote_data_ ? transfers_.started() : 0;
   header.wants_confirmation =
       outbox_.WantsConfirmation() || state_.load() != State::kConnected ? 1 : 0;
-  std::memcpy(message.frame.data, &header, sizeof(header));
-  const ssize_t result = device_->domain().Send(operation, message.length, peer_);
-  if (Started(operation, result, "a message") != Start::kDone) return false;
+  if (Send(header, outbox_.Front()) != Start::kDone) return false;
   outbox_.Pop();
-  OnSent(header);
   return true;
 }
 
 bool LibfabricChannel::PostPiece(const Piece& piece) {
-  Domain& domain = device_->domain();
+  Domain& domain = endpoint_->domain();
   Operation* operation =
       NewOperation(piece.write ? Operation::Kind::kWrite : Operation::Kind::kRead);
   operation->transfer = piece.transfer;
@@ -127,24 +175,26 @@ bool LibfabricChannel::PostPiece(const Piece& piece) {
     result = domain.Read(operation, piece.local, piece.length, piece.descriptor, peer_,
                          piece.address, piece.key);
   }
-  if (Started(operation, result, piece.write ? "a write" : "a read") != Start::kDone) return false;
+  const uint64_t length = piece.length;
+  const char* what = piece.write ? "a write" : "a read";
+  if (Started(operation, length, result, what) != Start::kDone) return false;
   if (!piece.write) {
     transfers_.PopRead();
     return true;
   }
   transfers_.PopWrite();
-  if (device_->asleep()) WakeForWriteEnd();
+  if (endpoint_->asleep()) WakeForWriteEnd(length);
   return true;
 }
 
 // A short write may already have ended, and the provider need not wake anyone for it. Waking a
-// thread takes longer than such a write, so it is avoided if nothing waits for this end.
-void LibfabricChannel::WakeForWriteEnd() {
-  const bool others_wait = !remote_data_ || transfers_.WindowIsFull();
-  if (delays_write_ends_ && !others_wait) {
-    device_->WakeSoon();
+// thread takes longer than such a write, so it is avoided if nothing waits for this end, as the
+// next piece of a large write does.
+void LibfabricChannel::WakeForWriteEnd(uint64_t length) {
+  if (delays_write_ends_ && remote_data_ && length < endpoint_->pace().piece) {
+    endpoint_->WakeSoon();
   } else {
-    device_->Wake();
+    endpoint_->sleeper().Wake();
   }
 }
 
@@ -152,13 +202,13 @@ void LibfabricChannel::WakeForWriteEnd() {
 // peer is still there, see Probe().
 bool LibfabricChannel::PostMark() {
   Operation* operation = NewOperation(Operation::Kind::kRead);
-  const bool revoked = device_->domain().traits().cheap_registration;
+  const bool revoked = endpoint_->domain().traits().cheap_registration;
   operation->transfer = state_.load() == State::kLingering && revoked ? kMarkOfEnd : kMarkOfLife;
-  const Frame destination = device_->mark_destination();
+  const Frame destination = endpoint_->mark_destination();
   const ssize_t result =
-      device_->domain().Read(operation, destination.data, kMarkLength, destination.descriptor,
-                             peer_, remote_.mark_address, remote_.mark_key);
-  const Start start = Started(operation, result, "a read");
+      endpoint_->domain().Read(operation, destination.data, kMarkLength, destination.descriptor,
+                               peer_, remote_.mark_address, remote_.mark_key);
+  const Start start = Started(operation, kMarkLength, result, "a read");
   if (start == Start::kDone) {
     ++marks_;
     mark_ = Mark::kUnderWay;
@@ -167,22 +217,23 @@ bool LibfabricChannel::PostMark() {
   return start == Start::kDone;
 }
 
-LibfabricChannel::Start LibfabricChannel::Started(Operation* operation, ssize_t result,
-                                                  const char* what) {
+LibfabricChannel::Start LibfabricChannel::Started(Operation* operation, uint64_t length,
+                                                  ssize_t result, const char* what) {
   if (result == 0) {
     ++under_way_;
     refused_since_ = 0;
-    device_->OnStarted();
+    endpoint_->OnStarted(operation->kind, length);
     return Start::kDone;
   }
-  device_->Return(operation);
+  endpoint_->Return(operation);
   if (result == -FI_EAGAIN) {
     if (refused_since_ == 0) refused_since_ = Now();
     // The polling thread must try again, and may sleep for long.
-    if (!restless_.exchange(true, std::memory_order_relaxed) && device_->asleep()) device_->Wake();
+    if (!restless_.exchange(true, std::memory_order_relaxed) && endpoint_->asleep())
+      endpoint_->sleeper().Wake();
     return Start::kLater;
   }
-  const Status error = device_->domain().library().Error(result, what);
+  const Status error = endpoint_->domain().library().Error(result, what);
   PartLocked(Status(Code::kUnavailable, error.message() + " (" + route_ + ")"));
   return Start::kFailed;
 }

@@ -1,9 +1,6 @@
 #include "fabric/libfabric/device.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -17,7 +14,6 @@ constexpr Nanos kProbeInterval = 100 * kMillisecond;
 // Of channels that wait for the provider, or for their end.
 constexpr Nanos kServiceInterval = 200 * kMicrosecond;
 constexpr Nanos kRestlessSleep = kMillisecond;
-constexpr Nanos kWriteEndDelay = 5 * kMillisecond;
 // Most confirmations go with a message in the other direction, which seldom takes longer.
 constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
 // Of lazy notifications, if this thread neither sleeps nor sends others to the peer.
@@ -26,18 +22,8 @@ constexpr Nanos kLongestDelay = 500 * kMicrosecond;
 // have completed before it has left.
 constexpr Nanos kFarewell = kSecond;
 constexpr int kBatchesPerPoll = 8;
-constexpr int kMaxFruitless = 64;
-constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
-constexpr uint32_t kMinFrames = 8;
-
-constexpr Nanos kShortestBlindSleep = 20 * kMicrosecond;
-constexpr Nanos kLongestBlindSleep = kMillisecond;
 
 }  // namespace
-
-Nanos BlindSleep(Nanos silence) {
-  return std::clamp(silence / 64, kShortestBlindSleep, kLongestBlindSleep);
-}
 
 Status LibfabricDevice::OpenNics(const Settings& settings, std::vector<Rails>* providers) {
   std::shared_ptr<const Library> library;
@@ -64,44 +50,13 @@ Status LibfabricDevice::OpenNics(const Settings& settings, std::vector<Rails>* p
   return OkStatus();
 }
 
-Status LibfabricDevice::Create(const Settings& settings, std::vector<Member>* members) {
-  std::vector<Rails> providers;
-  RDMA_RETURN_IF_ERROR(OpenNics(settings, &providers));
-  for (Rails& rails : providers) {
-    members->push_back({std::move(rails.name), std::move(rails.nics.front())});
-  }
-  return OkStatus();
-}
-
 Status LibfabricDevice::Init(const Settings& settings, const std::string& provider,
                              const fi_info& nic, std::shared_ptr<const Library> library) {
-  RDMA_RETURN_IF_ERROR(Domain::Open(std::move(library), &nic, &domain_));
-  const Traits& traits = domain_->traits();
-  const bool per_peer = traits.cheap_registration || settings.verbs.isolation == Isolation::kPeer;
-  memory_ = std::make_unique<RegisteredMemory>(domain_.get(), per_peer);
-  chunk_ = std::min(kLargestChunk, std::max<uint64_t>(traits.largest_transfer, 1));
-  if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
-  frames_ =
-      std::max(static_cast<uint32_t>(settings.verbs.ring / Domain::frame_bytes()), kMinFrames);
-  peer_timeout_ = settings.peer_timeout;
-  const char* interface = nic.domain_attr->name;
-  description_ = "libfabric by " + provider + " on " +
-                 (interface == nullptr ? "an unnamed interface" : interface) + " (" +
-                 domain_->Text(domain_->name()) + ")";
-  Frame frame;
-  if (!domain_->TakeFrame(&frame) || !domain_->TakeFrame(&mark_destination_)) {
-    return Status(Code::kResourceExhausted, "no memory for the messages of libfabric");
-  }
-  RDMA_RETURN_IF_ERROR(
-      domain_->Register(frame.data, Domain::frame_bytes(), FI_REMOTE_READ, &mark_));
-  RDMA_RETURN_IF_ERROR(sleeper_.Init());
-  queue_events_ = host::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (!queue_events_.valid()) return StatusFromErrno(errno, "epoll_create1");
-  RDMA_RETURN_IF_ERROR(sleeper_.Add(queue_events_.get()));
-  if (traits.waits) RDMA_RETURN_IF_ERROR(AddToQueueEvents(domain_->wait_descriptor()));
-  for (size_t i = 0; i < domain_->most_receives(); ++i) {
-    Operation* operation = NewOperation(Operation::Kind::kReceive);
-    if (!domain_->TakeFrame(&operation->frame)) {
+  RDMA_RETURN_IF_ERROR(endpoint_.Init(settings, nic, std::move(library)));
+  description_ = "libfabric by " + provider + " on " + endpoint_.text();
+  for (size_t i = 0; i < domain().most_receives(); ++i) {
+    Operation* operation = endpoint_.NewOperation(Operation::Kind::kReceive);
+    if (!domain().TakeFrame(&operation->frame)) {
       return Status(Code::kResourceExhausted, "no memory for the messages of libfabric");
     }
     unposted_.push_back(operation);
@@ -111,23 +66,10 @@ Status LibfabricDevice::Init(const Settings& settings, const std::string& provid
 }
 
 LibfabricDevice::~LibfabricDevice() {
-  if (domain_ == nullptr) return;
-  mark_.reset();  // some providers keep an endpoint open for its registrations
-  domain_->Stop();
-  // Channels give back to the device what they hold.
-  for (Operation& operation : operations_) operation.channel.reset();
+  endpoint_.Stop();
   by_number_.clear();
   by_tag_.clear();
   channels_.clear();
-}
-
-Status LibfabricDevice::AddToQueueEvents(int fd) {
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  if (epoll_ctl(queue_events_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    return StatusFromErrno(errno, "epoll_ctl");
-  }
-  return OkStatus();
 }
 
 std::string LibfabricDevice::Summary() const { return description_; }
@@ -138,7 +80,8 @@ Status LibfabricDevice::Allocate(size_t length, Access access, void* place,
                                  std::unique_ptr<Region>* region) {
   RDMA_RETURN_IF_ERROR(host::CheckAllocation(*this, length));
   std::unique_ptr<host::MemoryRegion> made;
-  RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(memory_->NewKey(), length, access, place, &made));
+  RDMA_RETURN_IF_ERROR(
+      host::MemoryRegion::Create(endpoint_.memory().NewKey(), length, access, place, &made));
   RDMA_RETURN_IF_ERROR(Adopt(made.get()));
   *region = std::move(made);
   return OkStatus();
@@ -146,62 +89,18 @@ Status LibfabricDevice::Allocate(size_t length, Access access, void* place,
 
 // It is registered when a peer, or the provider, needs it.
 Status LibfabricDevice::Adopt(Region* region) {
-  memory_->Add(region);
+  endpoint_.memory().Add(region);
   region->BeforeEnd([this](uint64_t key) { OnRegionEnd(key); });
   return OkStatus();
 }
 
 void LibfabricDevice::OnRegionEnd(uint64_t key) {
   for (const auto& channel : Open()) channel->ForgetRegion(key);
-  memory_->Remove(key);
+  endpoint_.memory().Remove(key);
 }
 
 bool LibfabricDevice::Locate(const void* data, RemoteSpan* span) const {
-  return Usable() && memory_->Locate(data, span);
-}
-
-// --- Operations and peers ---
-
-Operation* LibfabricDevice::NewOperation(Operation::Kind kind) {
-  std::lock_guard<std::mutex> lock(operations_mu_);
-  Operation* operation = nullptr;
-  if (free_.empty()) {
-    operation = &operations_.emplace_back();
-  } else {
-    operation = free_.back();
-    free_.pop_back();
-  }
-  operation->kind = kind;
-  operation->transfer = 0;
-  operation->sequence = 0;
-  return operation;
-}
-
-void LibfabricDevice::Return(Operation* operation) {
-  const auto channel = std::move(operation->channel);  // may end here, without the lock
-  std::lock_guard<std::mutex> lock(operations_mu_);
-  free_.push_back(operation);
-}
-
-Status LibfabricDevice::Reach(const std::string& name, fi_addr_t* peer) {
-  std::lock_guard<std::mutex> lock(peers_mu_);
-  const auto found = peers_.find(name);
-  if (found != peers_.end()) {
-    ++found->second.channels;
-    *peer = found->second.address;
-    return OkStatus();
-  }
-  RDMA_RETURN_IF_ERROR(domain_->Insert(name, peer));
-  peers_[name] = {*peer, 1};
-  return OkStatus();
-}
-
-void LibfabricDevice::Leave(const std::string& name) {
-  std::lock_guard<std::mutex> lock(peers_mu_);
-  const auto found = peers_.find(name);
-  if (found == peers_.end() || --found->second.channels > 0) return;
-  if (Usable()) domain_->Remove(found->second.address);
-  peers_.erase(found);
+  return Usable() && endpoint_.memory().Locate(data, span);
 }
 
 // --- Channels ---
@@ -209,21 +108,21 @@ void LibfabricDevice::Leave(const std::string& name) {
 Status LibfabricDevice::Reaches(std::string_view channel_address) const {
   ChannelAddress peer;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(channel_address, &peer));
-  const Traits& traits = domain_->traits();
+  const Traits& traits = domain().traits();
   if (peer.protocol != traits.protocol || peer.protocol_version != traits.protocol_version) {
     return Status(Code::kUnavailable, "its provider " + peer.provider +
-                                          " does not speak the protocol of " + domain_->provider() +
+                                          " does not speak the protocol of " + domain().provider() +
                                           " here (RDMA_TRANSPORT_LIBFABRIC_PROVIDER)");
   }
   if (peer.format != traits.address_format) {
     return Status(Code::kUnavailable, "its address is of another kind than " +
-                                          domain_->Text(domain_->name()) +
+                                          domain().Text(domain().name()) +
                                           " here (RDMA_TRANSPORT_LIBFABRIC_INTERFACE)");
   }
-  if (domain_->IsLoopback(peer.name) != domain_->IsLoopback(domain_->name())) {
+  if (domain().IsLoopback(peer.name) != domain().IsLoopback(domain().name())) {
     return Status(Code::kUnavailable,
-                  "one of " + domain_->Text(domain_->name()) + " here and " +
-                      domain_->Text(peer.name) +
+                  "one of " + domain().Text(domain().name()) + " here and " +
+                      domain().Text(peer.name) +
                       " there is on the loopback interface (RDMA_TRANSPORT_LIBFABRIC_INTERFACE)");
   }
   return OkStatus();
@@ -243,8 +142,7 @@ Status LibfabricDevice::Open(std::weak_ptr<ChannelHandler> handler,
     do {
       last_number_ = last_number_ % kMaxChannels + 1;
     } while (channels_.count(last_number_) != 0);
-    made = std::make_shared<LibfabricChannel>(static_cast<ChannelDevice*>(this), std::move(handler),
-                                              last_number_);
+    made = std::make_shared<LibfabricChannel>(&endpoint_, std::move(handler), last_number_);
     channels_[last_number_] = made;
     channels_version_.fetch_add(1);
   }
@@ -300,7 +198,7 @@ void LibfabricDevice::FailAll(const Status& reason) {
 // --- The polling thread ---
 
 void LibfabricDevice::PostReceives() {
-  while (!unposted_.empty() && domain_->Receive(unposted_.back()) == 0) unposted_.pop_back();
+  while (!unposted_.empty() && domain().Receive(unposted_.back()) == 0) unposted_.pop_back();
 }
 
 // Anyone who reaches the endpoint can send to it, so nothing is taken that has not the random tag
@@ -327,22 +225,18 @@ void LibfabricDevice::Handle(const Completion& completion, Nanos now) {
     unposted_.push_back(operation);
   } else if (operation->channel != nullptr) {
     operation->channel->OnEnded(*operation, completion.status);
-    Return(operation);
+    endpoint_.Return(operation);
   }
 }
 
 void LibfabricDevice::TakeCompletions() {
   Status error;
-  if (!domain_->Completions(&ended_, &error)) FailAll(error);
+  if (!domain().Completions(&ended_, &error)) FailAll(error);
 }
 
 int LibfabricDevice::Poll() {
   if (!Usable()) return 0;
-  asleep_.store(false);
-  const bool by_queue = sleeper_.woken() && sleeper_.Clear();
-  // Threads that sleep while this one polls need not know of events.
-  if (armed_ && !by_queue) sleeper_.Unwatch(queue_events_.get());
-  armed_ = false;
+  endpoint_.OnAwake();
   RefreshSnapshot();
   if (!InUse()) return 0;
   const Nanos now = Now();
@@ -356,11 +250,7 @@ int LibfabricDevice::Poll() {
     ended_.clear();
     PostReceives();
   }
-  if (handled > 0) active_at_.store(now);
-  if (by_queue) {
-    fruitless_ = handled > 0 ? 0 : fruitless_ + 1;
-    if (fruitless_ == kMaxFruitless) WatchBelowQueue();
-  }
+  if (handled > 0) endpoint_.OnEnded(now);
   const bool probe = now - probed_ >= kProbeInterval;
   if (probe) {
     probed_ = now;
@@ -380,45 +270,24 @@ int LibfabricDevice::Poll() {
 
 bool LibfabricDevice::ArmNotification() {
   if (!Usable()) return true;
-  asleep_.store(true);
   const Nanos now = Now();
-  Nanos most = domain_->traits().waits ? peer_timeout_ / 8 : BlindSleep(now - active_at_.load());
+  Nanos most = endpoint_.OnSleep(now);
   for (const auto& [number, channel] : by_number_) {
     channel->BeforeSleep();
     if (channel->Restless()) most = std::min(most, kRestlessSleep);
     if (channel->OwesConfirmation()) most = std::min(most, kConfirmationDelay);
   }
   if (InUse()) {
-    sleeper_.WakeAfter(now, most);
-    if (!domain_->TryWait()) return false;
+    endpoint_.sleeper().WakeAfter(now, most);
+    if (!domain().TryWait()) return false;
     // TCP's fi_trywait() before libfabric 1.20 does not look.
     if (ended_.empty()) TakeCompletions();
-    if (domain_->gave_way()) return false;
-    armed_ = true;
-    sleeper_.WatchOnce(queue_events_.get());  // out of use, strangers wake nobody
+    if (domain().gave_way()) return false;
+    endpoint_.LetEventsWake();  // out of use, strangers wake nobody
   }
   return ended_.empty() && channels_version_.load() == snapshot_version_ &&
          std::none_of(by_number_.begin(), by_number_.end(),
                       [](const auto& entry) { return entry.second->NeedsService(); });
-}
-
-void LibfabricDevice::WakeSoon() { sleeper_.WakeAfter(Now(), kWriteEndDelay); }
-
-// Its end, or the answer to it, wakes nobody.
-void LibfabricDevice::OnStarted() {
-  if (domain_->traits().waits) return;
-  const Nanos now = Now();
-  active_at_.store(now);
-  if (asleep()) sleeper_.WakeAfter(now, kShortestBlindSleep);
-}
-
-// The descriptor of TCP's queue before libfabric 1.20 stays readable after the first completion. It
-// holds the one of its sockets, which tells the truth.
-void LibfabricDevice::WatchBelowQueue() {
-  const std::vector<int> below = domain_->DescriptorsBelowWait();
-  if (below.empty()) return;
-  epoll_ctl(queue_events_.get(), EPOLL_CTL_DEL, domain_->wait_descriptor(), nullptr);
-  for (const int descriptor : below) AddToQueueEvents(descriptor).IgnoreError();
 }
 
 }  // namespace rdma_transport::fabric::libfabric

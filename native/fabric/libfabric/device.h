@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,13 +12,9 @@
 #include <vector>
 
 #include "base/settings.h"
-#include "fabric/combined.h"
 #include "fabric/fabric.h"
-#include "fabric/host/file_descriptor.h"
-#include "fabric/host/sleeper.h"
 #include "fabric/libfabric/channel.h"
-#include "fabric/libfabric/domain.h"
-#include "fabric/libfabric/memory.h"
+#include "fabric/libfabric/endpoint.h"
 #include "fabric/libfabric/providers.h"
 
 namespace rdma_transport::fabric::libfabric {
@@ -30,22 +25,18 @@ struct Rails {
   std::vector<std::unique_ptr<Device>> nics;  // the preferred one first
 };
 
-// Returns how long the polling thread may sleep where nothing can wake it, after so long a silence:
-// a sixty-fourth of it, so that no answer is late by more, between 20 microseconds and a
-// millisecond.
-Nanos BlindSleep(Nanos silence);
-
 // See Device for the contract.
-class LibfabricDevice final : public Device, private ChannelDevice {
+class LibfabricDevice final : public Device {
  public:
   // Opens a device for each card, or interface, of each provider that FindProviders() returns; of
   // several cards, those that can be opened.
   static Status OpenNics(const Settings& settings, std::vector<Rails>* providers);
-  static Status Create(const Settings& settings, std::vector<Member>* members);
   ~LibfabricDevice() override;
 
   std::string Summary() const override;
-  bool Usable() const override { return domain_->Usable(); }
+  std::vector<PortReport> Ports() const override { return endpoint_.Ports(); }
+  Pace pace() const override { return endpoint_.pace(); }
+  bool Usable() const override { return domain().Usable(); }
   Status Reaches(std::string_view channel_address) const override;
   Status Allocate(size_t length, Access access, void* place,
                   std::unique_ptr<Region>* region) override;
@@ -56,38 +47,18 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override;
   int Poll() override;
   bool ArmNotification() override;
-  void Sleep(Nanos deadline) override { sleeper_.Sleep(deadline); }
-  void Wake() override { sleeper_.Wake(); }
-  int WaitDescriptor() const override { return sleeper_.descriptor(); }
+  void Sleep(Nanos deadline) override { endpoint_.sleeper().Sleep(deadline); }
+  void Wake() override { endpoint_.sleeper().Wake(); }
+  int WaitDescriptor() const override { return endpoint_.sleeper().descriptor(); }
 
  private:
   using Channels = std::unordered_map<uint64_t, std::shared_ptr<LibfabricChannel>>;
-  struct Peer {
-    fi_addr_t address;
-    int channels;
-  };
 
   LibfabricDevice() = default;
   Status Init(const Settings& settings, const std::string& provider, const fi_info& nic,
               std::shared_ptr<const Library> library);
 
-  // ChannelDevice:
-  Domain& domain() const override { return *domain_; }
-  RegisteredMemory& memory() const override { return *memory_; }
-  uint64_t chunk() const override { return chunk_; }
-  uint32_t frames() const override { return frames_; }
-  Nanos peer_timeout() const override { return peer_timeout_; }
-  const Registration& mark() const override { return *mark_; }
-  Frame mark_destination() const override { return mark_destination_; }
-  Operation* NewOperation(Operation::Kind kind) override;
-  void Return(Operation* operation) override;
-  Status Reach(const std::string& name, fi_addr_t* peer) override;
-  void Leave(const std::string& name) override;
-  bool asleep() const override { return asleep_.load(); }
-  void WakeSoon() override;
-  void OnStarted() override;
-
-  Status AddToQueueEvents(int fd);
+  Domain& domain() const { return endpoint_.domain(); }
   void OnRegionEnd(uint64_t key);
   std::vector<std::shared_ptr<LibfabricChannel>> Open() const;
   void RefreshSnapshot();
@@ -99,36 +70,14 @@ class LibfabricDevice final : public Device, private ChannelDevice {
   void Forget(const LibfabricChannel& channel);
   bool InUse() const { return !by_number_.empty() || in_use_until_ != 0; }
   void FailAll(const Status& reason);
-  void WatchBelowQueue();
 
-  std::unique_ptr<Domain> domain_;
-  std::unique_ptr<RegisteredMemory> memory_;
+  Endpoint endpoint_;
   std::string description_;
-  uint64_t chunk_ = 0;
-  uint32_t frames_ = 0;
-  Nanos peer_timeout_ = 0;
-  std::shared_ptr<Registration> mark_;
-  Frame mark_destination_;
-  // An epoll descriptor, readable when the completion queue has work. The sleeper watches it only
-  // while the polling thread sleeps.
-  host::FileDescriptor queue_events_;
-  host::Sleeper sleeper_;
-  std::atomic<bool> asleep_{false};
-  bool armed_ = false;  // the sleeper watches queue_events_ once
-  int fruitless_ = 0;   // times in a row that queue_events_ woke for no completion
   Nanos probed_ = 0;
   Nanos served_ = 0;
-  std::atomic<Nanos> active_at_{0};   // the last start or end of an operation
   Nanos in_use_until_ = 0;            // after the last channel; 0 once it is over
   std::vector<Completion> ended_;     // to be handled by the next Poll()
   std::vector<Operation*> unposted_;  // receives
-
-  std::mutex operations_mu_;
-  std::deque<Operation> operations_;
-  std::vector<Operation*> free_;
-
-  std::mutex peers_mu_;
-  std::map<std::string, Peer> peers_;  // by the name of the endpoint
 
   // A channel stays here until it has finished, even if its user has dropped it.
   mutable std::mutex channels_mu_;

@@ -7,7 +7,6 @@
 
 #include "base/random.h"
 #include "base/spin.h"
-#include "fabric/libfabric/socket_address.h"
 #include "fabric/libfabric/sockets.h"
 #include "fabric/libfabric/wire.h"
 
@@ -71,42 +70,33 @@ Status Domain::Init(const fi_info* info) {
   if (info->ep_attr->max_msg_size < kFrameBytes) {
     return Status(Code::kUnimplemented, provider_ + ": its messages are too short");
   }
-  const auto failed = [this](long error, const char* what) {  // NOLINT(runtime/int)
-    return library_->Error(error, std::string(what) + " of " + provider_);
+  const auto done = [this](long error, const char* what) {  // NOLINT(runtime/int)
+    return error == 0 ? OkStatus() : library_->Error(error, std::string(what) + " of " + provider_);
   };
   fid_fabric* fabric = nullptr;
-  if (const int error = library_->fabric(info->fabric_attr, &fabric, nullptr); error != 0) {
-    return failed(error, "fi_fabric");
-  }
+  RDMA_RETURN_IF_ERROR(done(library_->fabric(info->fabric_attr, &fabric, nullptr), "fi_fabric"));
   fabric_.reset(fabric);
   // The calls below take an info that is not const, and do not change it.
   auto* writable = const_cast<fi_info*>(info);
   fid_domain* domain = nullptr;
-  if (const int error = fi_domain(fabric, writable, &domain, nullptr); error != 0) {
-    return failed(error, "fi_domain");
-  }
+  RDMA_RETURN_IF_ERROR(done(fi_domain(fabric, writable, &domain, nullptr), "fi_domain"));
   domain_.reset(domain);
   fi_av_attr table = {};
   table.type = info->domain_attr->av_type;
   fid_av* peers = nullptr;
-  if (const int error = fi_av_open(domain, &table, &peers, nullptr); error != 0) {
-    return failed(error, "fi_av_open");
-  }
+  RDMA_RETURN_IF_ERROR(done(fi_av_open(domain, &table, &peers, nullptr), "fi_av_open"));
   peers_.reset(peers);
   RDMA_RETURN_IF_ERROR(OpenQueue(info->tx_attr->size + info->rx_attr->size));
   fid_ep* endpoint = nullptr;
-  if (const int error = fi_endpoint(domain, writable, &endpoint, nullptr); error != 0) {
-    return failed(error, "fi_endpoint");
-  }
+  RDMA_RETURN_IF_ERROR(done(fi_endpoint(domain, writable, &endpoint, nullptr), "fi_endpoint"));
   endpoint_.reset(endpoint);
-  int error = fi_ep_bind(endpoint, &peers->fid, 0);
-  if (error == 0) error = fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV);
-  if (error == 0) error = fi_enable(endpoint);
-  if (error != 0) return failed(error, "fi_enable");
+  RDMA_RETURN_IF_ERROR(done(fi_ep_bind(endpoint, &peers->fid, 0), "fi_ep_bind"));
+  RDMA_RETURN_IF_ERROR(
+      done(fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind"));
+  RDMA_RETURN_IF_ERROR(done(fi_enable(endpoint), "fi_enable"));
   char name[kMaxName];
   size_t length = sizeof(name);
-  error = fi_getname(&endpoint->fid, name, &length);
-  if (error != 0 || length > sizeof(name)) return failed(error, "fi_getname");
+  RDMA_RETURN_IF_ERROR(done(fi_getname(&endpoint->fid, name, &length), "fi_getname"));
   name_.assign(name, length);
   traits_.remote_data = info->domain_attr->cq_data_size >= sizeof(uint32_t) && AnnouncesWrites();
   return OkStatus();
@@ -373,10 +363,14 @@ bool Domain::TakeError(std::vector<Completion>* ended, Status* error) {
   return true;
 }
 
-std::vector<int> Domain::DescriptorsBelowWait() const {
-  std::vector<int> below = WatchedBy(wait_);
+// The descriptor of TCP's queue before libfabric 1.20 stays readable after the first completion. It
+// holds the one of its sockets, which tells the truth, and a socket by which it wakes threads.
+std::vector<int> Domain::WaitDescriptors() const {
+  if (!traits_.waits) return {};
+  std::vector<int> below;
+  if (FI_VERSION_LT(library_->version(), FI_VERSION(1, 20))) below = WatchedBy(wait_);
   below.erase(std::remove_if(below.begin(), below.end(), IsSocket), below.end());
-  return below;
+  return below.empty() ? std::vector<int>{wait_} : below;
 }
 
 void Domain::LimitSilenceOf(const std::string& name, Nanos timeout) const {

@@ -128,13 +128,11 @@ class Domain {
   bool Completions(std::vector<Completion>* ended, Status* error);
   // Returns whether the last call of Completions() did nothing.
   bool gave_way() const { return skipped_ > 0; }
-  // Returns whether a thread may sleep on wait_descriptor(). If not, call Completions() first.
+  // Returns whether a thread may sleep on these descriptors. If not, call Completions() first.
   bool TryWait();
-  int wait_descriptor() const { return wait_; }  // -1 unless traits().waits
-  // If wait_descriptor() is an epoll descriptor, returns those in it, without the library's own
-  // socket by which it wakes threads. They say what there is to do; but not when another thread has
-  // caused a completion.
-  std::vector<int> DescriptorsBelowWait() const;
+  // What becomes readable when there is something to do; none unless traits().waits. It may not
+  // when another thread has caused a completion.
+  std::vector<int> WaitDescriptors() const;
   // Over TCP, the kernel ends the connections to this peer's host when bytes that are under way now
   // are not acknowledged within `timeout`. Their operations then fail. Call it if the peer is
   // silent: by itself, the kernel tries for some 15 minutes.

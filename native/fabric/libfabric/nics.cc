@@ -33,7 +33,8 @@ Nic NicOf(const fi_info& info, const std::string& pci_devices) {
   }
   const fi_bus_attr* bus = info.nic->bus_attr;
   if (bus != nullptr && bus->bus_type == FI_BUS_PCI) {
-    nic.far = !host::MayRunNear(pci_devices + "/" + PciName(bus->attr.pci));
+    nic.folder = pci_devices + "/" + PciName(bus->attr.pci);
+    nic.far = !host::MayRunNear(nic.folder);
   }
   return nic;
 }

@@ -14,9 +14,10 @@ constexpr size_t kMaxNics = 8;
 
 // A card, as far as the choice among several goes.
 struct Nic {
-  bool down = false;  // its link
-  bool far = false;   // at processors on which this thread may not run
-  size_t speed = 0;   // in bits per second; 0: not known
+  bool down = false;   // its link
+  bool far = false;    // at processors on which this thread may not run
+  uint64_t speed = 0;  // in bits per second; 0: not known
+  std::string folder;  // in sysfs; empty: not known
 };
 
 // Reads what the provider and sysfs, where the kernel lists PCI devices in the folder

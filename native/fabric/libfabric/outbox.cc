@@ -1,134 +1,90 @@
 #include "fabric/libfabric/outbox.h"
 
 #include <algorithm>
-#include <cstring>
-#include <utility>
 
 #include "base/parts.h"
+#include "fabric/libfabric/domain.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {
 
-constexpr size_t Room() { return Domain::frame_bytes() - sizeof(MessageHeader); }
+constexpr size_t kRoom = Domain::frame_bytes() - sizeof(MessageHeader);
+constexpr size_t kMaxGone = size_t{1} << 20;
 
 }  // namespace
-
-// A record may take half of the messages, so that another one always finds room some time.
-Status Outbox::CheckLength(size_t length) const {
-  if (length + sizeof(RecordHeader) <= frames_ / 2 * Room()) return OkStatus();
-  return Status(Code::kInvalidArgument,
-                "a notification of " + std::to_string(length) +
-                    " bytes is too long for the peer (RDMA_TRANSPORT_RING)");
-}
 
 Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t number,
                    uint64_t writes) {
   const size_t length = TotalLength(parts, count);
-  RDMA_RETURN_IF_ERROR(CheckLength(length));
-  if (waiting_.empty() && Fits(length) && Append(kind, parts, count, length, number, writes)) {
-    return OkStatus();
+  // It may take half of the messages, so that another one always finds room some time.
+  if (length + sizeof(RecordHeader) > frames_ / 2 * kRoom) {
+    return Status(Code::kInvalidArgument,
+                  "a notification of " + std::to_string(length) +
+                      " bytes is too long for the peer (RDMA_TRANSPORT_RING)");
   }
-  RDMA_RETURN_IF_ERROR(CheckQueue(length, waiting_bytes_ + waiting_.size() * sizeof(Waiting)));
-  waiting_bytes_ += length;
-  waiting_.push_back({kind, Joined(parts, count), number, writes});
+  RDMA_RETURN_IF_ERROR(CheckQueue(length, Unsent() + records_.size() * sizeof(Record)));
+  const RecordHeader header = {static_cast<uint32_t>(length), kind};
+  bytes_.append(reinterpret_cast<const char*>(&header), sizeof(header));
+  for (int i = 0; i < count; ++i) {
+    bytes_.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
+  }
+  records_.push_back({position_ + Unsent(), number, writes});
   return OkStatus();
 }
 
-bool Outbox::Fits(size_t length) const {
-  const size_t left = HasOpen() ? Domain::frame_bytes() - open_.length : 0;
-  const size_t needed = length + sizeof(RecordHeader);
-  const size_t more = needed <= left ? 0 : (needed - left + Room() - 1) / Room();
-  return Unread() + more <= frames_;
+std::string_view Outbox::Front() const {
+  if (sent_.size() >= frames_) return {};
+  const size_t length = Unsent() >= kRoom ? kRoom : closed_;
+  return std::string_view(bytes_).substr(gone_, length);
 }
 
-// Returns false, and has added nothing, if there is no memory for a message.
-bool Outbox::Append(RecordKind kind, const iovec* parts, int count, size_t length, uint64_t number,
-                    uint64_t writes) {
-  // A record that spans messages needs all of them, so they are taken first.
-  std::deque<Frame> spare;
-  const size_t left = HasOpen() ? Domain::frame_bytes() - open_.length : 0;
-  for (size_t room = left; room < length + sizeof(RecordHeader); room += Room()) {
-    Frame frame;
-    if (!domain_->TakeFrame(&frame)) {
-      for (const Frame& unused : spare) domain_->ReturnFrame(unused);
-      return false;
-    }
-    spare.push_back(frame);
+uint64_t Outbox::FrontAfter() const {
+  const uint64_t end = position_ + Front().size();
+  uint64_t after = 0;
+  for (auto record = records_.begin(); record != records_.end() && record->end <= end; ++record) {
+    after = record->writes;
   }
-  const RecordHeader header = {static_cast<uint32_t>(length), kind};
-  const auto copy = [&](const void* bytes, size_t size) {
-    const char* from = static_cast<const char*>(bytes);
-    while (size > 0) {
-      if (open_.length == Domain::frame_bytes()) Close();
-      if (!HasOpen()) {
-        open_.frame = spare.front();
-        open_.length = sizeof(MessageHeader);
-        spare.pop_front();
-      }
-      const size_t piece = std::min(size, Domain::frame_bytes() - open_.length);
-      std::memcpy(open_.frame.data + open_.length, from, piece);
-      open_.length += piece;
-      open_.after = writes;
-      from += piece;
-      size -= piece;
-    }
-  };
-  copy(&header, sizeof(header));
-  for (int i = 0; i < count; ++i) copy(parts[i].iov_base, parts[i].iov_len);
-  last_number_ = std::max(last_number_, number);
-  const auto delayed = delayed_.find(number);
-  if (delayed != delayed_.end()) delayed->second = last_sequence_ + 1;  // that of the open message
-  return true;
+  return after;
 }
 
-void Outbox::Close() {
-  if (!HasOpen()) return;
-  open_.sequence = ++last_sequence_;
-  sent_.push_back({open_.sequence, last_number_});
-  closed_.push_back(open_);
-  open_ = OutgoingMessage();
+void Outbox::Pop() {
+  const size_t length = Front().size();
+  gone_ += length;
+  position_ += length;
+  closed_ -= std::min(closed_, length);
+  uint64_t number = 0;
+  for (; !records_.empty() && records_.front().end <= position_; records_.pop_front()) {
+    if (records_.front().number != 0) number = records_.front().number;
+  }
+  sent_.push_back(number);
+  ++posted_;
+  if (gone_ < bytes_.size() && (gone_ < kMaxGone || gone_ < bytes_.size() / 2)) return;
+  bytes_.erase(0, gone_);
+  gone_ = 0;
+  if (bytes_.capacity() > 2 * bytes_.size() + kMaxGone) bytes_.shrink_to_fit();
 }
 
 bool Outbox::OnConfirmed(uint64_t sequence) {
-  if (sequence > last_sequence_) return false;
-  while (!sent_.empty() && sent_.front().sequence <= sequence) {
-    delivered_ = sent_.front().number;
+  if (sequence > posted_) return false;
+  while (!sent_.empty() && first_unconfirmed() <= sequence) {
+    if (sent_.front() != 0) delivered_ = sent_.front();
     sent_.pop_front();
   }
-  for (auto it = delayed_.begin(); it != delayed_.end();) {
-    it = it->second <= sequence ? delayed_.erase(it) : std::next(it);
-  }
-  Retry();
   return true;
 }
 
-void Outbox::Retry() {
-  bool moved = false;
-  while (!waiting_.empty()) {
-    Waiting& front = waiting_.front();
-    const iovec part = {front.bytes.data(), front.bytes.size()};
-    if (!Fits(front.bytes.size()) ||
-        !Append(front.kind, &part, 1, front.bytes.size(), front.number, front.writes)) {
-      break;
-    }
-    waiting_bytes_ -= front.bytes.size();
-    waiting_.pop_front();
-    moved = true;
-  }
-  if (moved) Close();
-}
-
 Backlog Outbox::backlog() const {
-  return {frames_ * Domain::frame_bytes(), Unread() * Domain::frame_bytes(), waiting_bytes_};
+  const uint64_t messages = (Unsent() + kRoom - 1) / kRoom;
+  const uint64_t left = frames_ - sent_.size();
+  const uint64_t waiting = messages > left ? Unsent() - left * kRoom : 0;
+  const uint64_t used = sent_.size() + std::min(messages, left);
+  return {frames_ * Domain::frame_bytes(), used * Domain::frame_bytes(), waiting};
 }
 
 void Outbox::Drop() {
-  for (const OutgoingMessage& message : closed_) domain_->ReturnFrame(message.frame);
-  closed_.clear();
-  if (HasOpen()) domain_->ReturnFrame(open_.frame);
-  open_ = OutgoingMessage();
-  waiting_.clear();
-  waiting_bytes_ = 0;
+  bytes_.clear();
+  gone_ = closed_ = 0;
+  records_.clear();
 }
 
 }  // namespace rdma_transport::fabric::libfabric

@@ -14,7 +14,7 @@
 #include "fabric/host/device_list.h"
 #include "fabric/libfabric/nics.h"
 #include "fabric/libfabric/signals.h"
-#include "fabric/libfabric/socket_address.h"
+#include "fabric/libfabric/sockets.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {
@@ -362,9 +362,9 @@ Status FindProviders(const Library& library, const Settings& all_settings,
   std::vector<Used*> ranked;
   for (const Candidate& candidate : candidates) {
     Offer& offer = found[candidate.offer];
-    const bool tcp = IsTcp(offer.provider);
-    Used& used = tcp ? over_tcp : others;
-    offer.reason = used.Refuse(candidate, by_list, /*several=*/!tcp);
+    Used& used = IsTcp(offer.provider) ? over_tcp : others;
+    const bool card = candidate.info->nic != nullptr;
+    offer.reason = used.Refuse(candidate, by_list, /*several=*/card);
     if (!offer.reason.empty()) continue;
     if (used.candidates.empty()) ranked.push_back(&used);
     used.candidates.push_back(&candidate);

@@ -1,5 +1,6 @@
 #include "fabric/libfabric/sockets.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -8,12 +9,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <cstring>
 #include <fstream>
-#include <string_view>
 
 #include "fabric/host/file_descriptor.h"
-#include "fabric/libfabric/socket_address.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {
@@ -35,6 +34,25 @@ std::string PeerOf(int socket) {
 }
 
 }  // namespace
+
+bool ReadSocketAddress(uint32_t format, std::string_view bytes, std::string* host, uint16_t* port) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (format == FI_SOCKADDR_IN && bytes.size() >= sizeof(sockaddr_in)) {
+    sockaddr_in address;
+    std::memcpy(&address, bytes.data(), sizeof(address));
+    inet_ntop(AF_INET, &address.sin_addr, text, sizeof(text));
+    *port = ntohs(address.sin_port);
+  } else if (format == FI_SOCKADDR_IN6 && bytes.size() >= sizeof(sockaddr_in6)) {
+    sockaddr_in6 address;
+    std::memcpy(&address, bytes.data(), sizeof(address));
+    inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof(text));
+    *port = ntohs(address.sin6_port);
+  } else {
+    return false;
+  }
+  *host = text;
+  return true;
+}
 
 std::vector<int> WatchedBy(int epoll) {
   std::vector<int> watched;

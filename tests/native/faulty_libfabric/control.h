@@ -77,7 +77,9 @@
 //   late=N             completions are held back up to N us, in order unless order=none or sas.
 //   fail_completion=N  the Nth send, write, read or receive from load, or from setting it, is not
 //                      done and completes with FI_EIO. 0: none.
-//   lose=P             percent of the sends and writes that complete and are never transmitted, as
+//   broken=CARD        all that is sent, written and read by this card of nics= completes with
+//   FI_EIO. lose=P             percent of the sends and writes that complete and are never
+//   transmitted, as
 //                      when TCP reconnects after a reset. Not those with FI_DELIVERY_COMPLETE.
 //
 // Stricter than most providers, to find mistakes: FI_FENCE without the capability is -FI_EBADFLAGS;

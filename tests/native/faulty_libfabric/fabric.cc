@@ -115,6 +115,7 @@ int OpenFabric(fi_fabric_attr* attributes, fid_fabric** opened, void* context) {
 int OpenDomain(fid_fabric* client, fi_info* info, fid_domain** opened, void* context) {
   auto domain = std::make_unique<Domain>();
   domain->fabric = As<Fabric>(client);
+  domain->name = info->domain_attr->name;
   domain->mr_mode = info->domain_attr->mr_mode;
   domain->only_remote = OnlyRemote(*info);
   const InfoPtr real_info = ToReal(info);

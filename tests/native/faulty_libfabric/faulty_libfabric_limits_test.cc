@@ -93,6 +93,11 @@ TEST_F(FaultyLibfabricTest, AHostHasSeveralCards) {
   pair->Connect();
   End other(second.get());
   EXPECT_NE(pair->a.Insert(other), FI_ADDR_UNSPEC);
+  Set("broken", "efa1");
+  EXPECT_EQ(Arrivals(*pair, 3).size(), 3U);
+  Set("broken", "efa0");
+  EXPECT_EQ(pair->Write(0, 8, 0), 0);
+  EXPECT_TRUE(Eventually([&] { return pair->Progress(), pair->a.errors.size() == 1; }));
 }
 
 TEST_F(FaultyLibfabricTest, TheDirectFabricOfACardSendsShortMessages) {

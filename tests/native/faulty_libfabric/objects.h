@@ -62,6 +62,7 @@ struct Domain : fid_domain {
   using Base = fid_domain;
   Fabric* fabric = nullptr;
   fid_domain* real = nullptr;
+  std::string name;
   int mr_mode = 0;
   bool only_remote = false;  // see OnlyRemote()
   std::mutex mutex;

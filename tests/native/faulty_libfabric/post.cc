@@ -93,7 +93,8 @@ ssize_t Accept(std::unique_ptr<Operation> owned, const Settings& settings) {
   Operation* operation = owned.get();
   Domain& domain = *operation->endpoint->domain;
   if (operation->injected) Copy(*operation);
-  if (ShallFail(settings, operation->kind)) {
+  const bool broken = operation->kind != Kind::kReceive && domain.name == settings.broken;
+  if (ShallFail(settings, operation->kind) || broken) {
     Count(&FaultyLibfabricCounters::failed_completions);
     domain.operations.emplace(operation, std::move(owned));
     Finish(operation, EntryOf(*operation, FI_EIO), FI_ADDR_NOTAVAIL);

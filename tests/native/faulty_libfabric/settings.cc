@@ -142,6 +142,11 @@ const std::map<std::string, Setter>& Setters() {
       {"eagain_for_ms", Number(&Settings::eagain_for_ms, 0, kLongestUs)},
       {"late", Number(&Settings::late_us, 0, kLongestUs)},
       {"fail_completion", Number(&Settings::fail_completion)},
+      {"broken",
+       [](const std::string& value, Settings& settings) {
+         settings.broken = value;
+         return true;
+       }},
       {"lose", Number(&Settings::lose, 0, 100)},
   };
   return *setters;

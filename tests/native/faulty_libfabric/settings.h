@@ -38,6 +38,7 @@ struct Settings {
   uint64_t eagain_for_ms = 0;
   uint64_t late_us = 0;
   uint64_t fail_completion = 0;
+  std::string broken;
   uint64_t lose = 0;
 };
 

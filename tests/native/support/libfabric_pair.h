@@ -69,6 +69,11 @@ constexpr char kEfa[] =
     "order=none delay_us=300 cq_data=4 rma_event=off wait=none tx_size=64 mr_key_size=4 "
     "mr=prov_key+virt_addr+local+allocated";
 
+// Two cards of EFA on each side.
+constexpr char kTwoCards[] =
+    "provider=efa nics=100+100 order=none delay_us=300 cq_data=4 rma_event=off wait=none "
+    "mr_key_size=4 mr=prov_key+virt_addr+local+allocated";
+
 inline Settings OnFaulty() {
   Settings settings = FabricSettings();
   settings.fabric = "libfabric";
@@ -77,6 +82,13 @@ inline Settings OnFaulty() {
   settings.libfabric.interface = "lo";
   settings.verbs.ring = 256 << 10;  // 16 messages
   settings.verbs.chunk = 4096;
+  return settings;
+}
+
+inline Settings OnTwoCards() {
+  Settings settings = OnFaulty();
+  settings.libfabric.provider = "efa";
+  settings.libfabric.interface = "";
   return settings;
 }
 

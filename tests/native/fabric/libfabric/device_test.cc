@@ -205,7 +205,7 @@ TEST_F(LibfabricDeviceTest, ANotificationThatWaitsForTheEndOfAWriteIsNotLate) {
 }
 
 TEST_F(LibfabricDeviceTest, ASmallWritePassesALargeOne) {
-  constexpr uint64_t kSmall = 4096;
+  constexpr uint64_t kSmall = 1024;  // a quarter of a piece
   ConnectedPair();
   const auto remote = Shared(b_);
   const auto local = Allocate(a_);

@@ -33,6 +33,9 @@ class LibfabricOrderTest : public testing::LibfabricPairTest,
     LibfabricPairTest::SetUp();
     SetFaulty(GetParam().settings);
   }
+  Settings DefaultSettings() const override {
+    return GetParam().settings == testing::kTwoCards ? testing::OnTwoCards() : OnFaulty();
+  }
 };
 
 // Each notification names a write, whose bytes must be there when it comes.
@@ -135,7 +138,7 @@ TEST_P(LibfabricOrderTest, MoreWritesAtOnceThanRemoteDataCanTellApart) {
   const bool tcp = std::string(GetParam().name) == "Tcp";
   const uint64_t count = tcp ? 34'000 : 17'000;
   if (!tcp) SetFaulty("delay_us=50");
-  Settings settings = OnFaulty();
+  Settings settings = DefaultSettings();
   settings.verbs.chunk = 64;
   ConnectedPair(settings);
   const auto remote = Shared(b_, 2);
@@ -158,7 +161,8 @@ TEST_P(LibfabricOrderTest, MoreWritesAtOnceThanRemoteDataCanTellApart) {
 
 INSTANTIATE_TEST_SUITE_P(, LibfabricOrderTest,
                          ::testing::Values(Kind{"Tcp", ""}, Kind{"Unordered", kUnorderedProvider},
-                                           Kind{"Cxi", kCxi}, Kind{"Efa", kEfa}),
+                                           Kind{"Cxi", kCxi}, Kind{"Efa", kEfa},
+                                           Kind{"TwoCards", testing::kTwoCards}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

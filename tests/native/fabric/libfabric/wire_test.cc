@@ -124,7 +124,7 @@ TEST(LibfabricTransfersTest, AnOperationEndsWithItsLastPiece) {
   EXPECT_EQ(transfers.first_unfinished(), 1u);
   for (const int i : {2, 0, 1}) {
     EXPECT_TRUE(transfers.TakeEnded().empty());
-    transfers.OnEnded(pieces[i].transfer, pieces[i].ticket);
+    transfers.OnEnded(pieces[i].transfer, i + 1);
     EXPECT_EQ(transfers.first_unfinished(), i == 2 ? 1u : i == 0 ? 2u : 4u);
   }
   const auto ended = transfers.TakeEnded();

@@ -1,0 +1,91 @@
+// Channels over several cards of a provider.
+
+#include "fabric/libfabric/nics.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "libfabric_pair.h"
+
+namespace rdma_transport::fabric::libfabric {
+namespace {
+
+using testing::FaultyCounters;
+using testing::SetFaulty;
+
+class LibfabricNicsTest : public testing::LibfabricPairTest {
+ protected:
+  Settings DefaultSettings() const override { return testing::OnTwoCards(); }
+  void SetUp() override {
+    LibfabricPairTest::SetUp();
+    SetFaulty(testing::kTwoCards);
+  }
+
+  // Writes all of a region and reads it back, and compares.
+  void Move(Region* local, Region* remote, char fill) {
+    const size_t written = a_.handler->transfers.size();
+    std::memset(local->address(), fill, local->length());
+    const Status started =
+        a_.channel->Write(local->address(), {remote->key(), 0, local->length()}, 1);
+    ASSERT_TRUE(started.ok()) << started.message() << "; " << a_.handler->reason.message();
+    const size_t notes = b_.handler->notes.size();
+    ASSERT_TRUE(a_.Notify("written").ok());
+    ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == notes + 1; }))
+        << a_.handler->reason.message();
+    EXPECT_EQ(std::memcmp(local->address(), remote->address(), local->length()), 0);
+    std::memset(local->address(), 0, local->length());
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == written + 1; }));
+    ASSERT_TRUE(a_.channel->Read({remote->key(), 0, local->length()}, local->address(), 2).ok());
+    ASSERT_TRUE(PollUntil([&] { return a_.handler->transfers.size() == written + 2; }));
+    EXPECT_EQ(std::memcmp(local->address(), remote->address(), local->length()), 0);
+  }
+};
+
+TEST_F(LibfabricNicsTest, LargeTransfersAreDividedOverThem) {
+  ConnectedPair();
+  const auto remote = Shared(b_);
+  const auto local = Allocate(a_);
+  ASSERT_EQ(a_.device->Ports().size(), 2u);
+  const auto share = [&](const PortReport& port) {
+    return port.written_bytes > local->length() / 4 && port.read_bytes > local->length() / 4;
+  };
+  // The second one may connect later.
+  EXPECT_TRUE(PollUntil([&] {
+    Move(local.get(), remote.get(), 'x');
+    const auto ports = a_.device->Ports();
+    return HasFatalFailure() || std::all_of(ports.begin(), ports.end(), share);
+  }));
+  for (const PortReport& port : a_.device->Ports()) {
+    EXPECT_EQ(port.folder.find("/sys/bus/pci/devices/0000:1"), 0u) << port.folder;
+  }
+}
+
+TEST_F(LibfabricNicsTest, OneOfThemFails) {
+  for (const char* broken : {"efa0", "efa1"}) {
+    DropDevices();
+    Settings settings = DefaultSettings();
+    settings.peer_timeout = 2 * kSecond;
+    ConnectedPair(settings);
+    const auto remote = Shared(b_);
+    const auto local = Allocate(a_);
+    ASSERT_TRUE(PollUntil([&] {
+      Move(local.get(), remote.get(), 'a');
+      const auto ports = a_.device->Ports();
+      return HasFatalFailure() || std::all_of(ports.begin(), ports.end(),
+                                              [](const auto& port) { return port.read_bytes > 0; });
+    })) << "both carry something";
+    SetFaulty("broken=" + std::string(broken));
+    for (const char fill : {'b', 'c', 'd'}) {
+      ASSERT_NO_FATAL_FAILURE(Move(local.get(), remote.get(), fill));
+    }
+    EXPECT_FALSE(a_.handler->closed);
+    EXPECT_FALSE(b_.handler->closed);
+    SetFaulty(testing::kTwoCards);
+    ASSERT_EQ(testing::Faulty().set("broken", ""), 0);
+  }
+}
+
+}  // namespace
+}  // namespace rdma_transport::fabric::libfabric
