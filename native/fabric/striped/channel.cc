@@ -158,7 +158,8 @@ void StripedChannel::OnRailConnected(const RailEnd* end) {
     std::lock_guard<std::mutex> lock(mu_);
     Rail* rail = Find(end);
     if (rail == nullptr || rail->failed || state_.load() >= State::kParting) return;
-    rail->up = true;
+    rail->connected = true;
+    rail->since = Now();
     if (several()) {
       RecordHeader hello;
       hello.kind = RecordKind::kHello;
@@ -169,9 +170,11 @@ void StripedChannel::OnRailConnected(const RailEnd* end) {
       if (!sent.ok()) FailRail(SlotOf(rail), sent);
     }
     if (connect_due_ == 0) connect_due_ = Now() + kPatience;
-    writes_.ForgetRails();
-    reads_.ForgetRails();
-    Advance();
+    if (state_.load() == State::kConnecting) {
+      rail->up = !rail->failed;
+    } else {
+      Prepare(SlotOf(rail));
+    }
   }
   ConnectIfReady(/*at_once=*/false);
 }
@@ -226,12 +229,14 @@ void StripedChannel::Keep(OwnerRef memory) {
 }
 
 void StripedChannel::ReportDelivery() {
+  reports_delivery_ = true;
   for (const Rail& rail : rails_) {
     if (rail.channel != nullptr) rail.channel->ReportDelivery();
   }
 }
 
 void StripedChannel::DelayWriteEnds() {
+  delays_write_ends_ = true;
   for (const Rail& rail : rails_) {
     if (rail.channel != nullptr) rail.channel->DelayWriteEnds();
   }
@@ -242,15 +247,17 @@ Status StripedChannel::Share(uint64_t key) {
   std::vector<std::pair<std::shared_ptr<Channel>, uint32_t>> channels;  // the main one first
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (state_.load() != State::kConnected || main_ == kNone) return NotConnected();
-    channels.emplace_back(rails_[main_].channel, rails_[main_].id);
+    if (state_.load() != State::kConnected) return NotConnected();
+    if (main_ != kNone) channels.emplace_back(rails_[main_].channel, rails_[main_].id);
     for (size_t i = 0; i < rails_.size(); ++i) {
-      if (i != main_ && rails_[i].up) channels.emplace_back(rails_[i].channel, rails_[i].id);
+      if (i != main_ && rails_[i].connected && !rails_[i].failed) {
+        channels.emplace_back(rails_[i].channel, rails_[i].id);
+      }
     }
     if (several()) shared_.insert(key);
   }
   Status refused;
-  bool shared = false;
+  bool shared = channels.empty();
   for (const auto& [channel, id] : channels) {  // without the lock: it may pin pages
     const Status status = channel->Share(key);
     if (refused.ok()) refused = status;

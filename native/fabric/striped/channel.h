@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -35,6 +36,8 @@ class ChannelDevice {
   virtual std::atomic<int>* lanes_of_reads() = 0;
   // Requests a call of Service() for this channel. Takes no lock of a channel.
   virtual void Attend(std::weak_ptr<StripedChannel> channel) = 0;
+  // Runs `call` on another thread. It may take long.
+  virtual void CallSlowly(std::function<void()> call) = 0;
 
  protected:
   ~ChannelDevice() = default;
@@ -194,6 +197,19 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   void Repeat(size_t slot);
   Status HandleControl(RecordKind kind, std::string_view bytes);
 
+  // Rails that return, in channel_return.cc.
+  void Prepare(size_t slot);
+  void Use(Rail* rail);
+  void WatchRails(Nanos now);
+  void LeaveIfHeld(size_t slot, Nanos now);
+  void OfferRail(size_t slot, Nanos now);
+  Status MakeRail(size_t slot, uint32_t id);
+  void ConnectRail(size_t slot, std::string_view address);
+  void OnConnectBegun(uint32_t id, const Status& status);
+  Status HandleOffer(RecordKind kind, const RailRecord& record, std::string_view address);
+  void Empty(size_t slot);
+  void NoteUnused(size_t slot, const std::string& why);
+
   // The end, in channel_end.cc.
   void CloseLocked(const Status& reason);
   void TryPart(Nanos now);
@@ -222,6 +238,8 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   std::vector<Rail> rails_;  // those that fit the peer's; before Connect(), all
   size_t main_ = kNone;
   bool active_ = false;
+  bool reports_delivery_ = false;
+  bool delays_write_ends_ = false;
   uint64_t failures_ = 0;      // of rails
   std::set<uint64_t> shared_;  // keys of regions, if there are several rails
   uint32_t next_rail_ = 0;     // the next Rail::id
@@ -241,6 +259,7 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   uint64_t notified_ = 0;
   uint64_t numbered_ = 0;      // records
   uint64_t ordered_ = 0;       // the last of them that follows everything
+  uint64_t control_ = 0;       // the last of them that is not of the user, nor kSettled
   std::deque<Sent> sent_;      // notifications
   std::deque<Sent> controls_;  // other records
   size_t lost_ = 0;            // among both

@@ -176,19 +176,9 @@ void StripedChannel::Service(Nanos now) {
     Progress();
     Advance();
     TryPart(now);
-    const State state = state_.load();
-    if (state == State::kParting && now > deadline_) Part(/*at_once=*/true);
-    bool failing = state == State::kConnecting || state >= State::kClosing;
-    for (const Rail& rail : rails_) {
-      if (!rail.failed) continue;
-      failing = true;
-      if (now > rail.deadline && state == State::kConnected) {
-        CloseLocked(Status(Code::kUnavailable,
-                           "what " + rail.name + " has lost could not be sent again in time"));
-        break;
-      }
-    }
-    timed_.store(failing && state != State::kClosed);
+    if (state_.load() == State::kParting && now > deadline_) Part(/*at_once=*/true);
+    timed_.store(state_.load() != State::kConnected && state_.load() != State::kClosed);
+    if (several() && state_.load() == State::kConnected) WatchRails(now);
   }
   TellNews();
   EndIfClosed();

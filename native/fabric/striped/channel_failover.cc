@@ -18,15 +18,16 @@ namespace rdma_transport::fabric::striped {
 void StripedChannel::FailRail(size_t slot, const Status& reason) {
   Rail& rail = rails_[slot];
   if (rail.failed || rail.channel == nullptr) return;
+  const bool used = std::exchange(rail.up, false);
   rail.failed = true;
-  rail.up = false;
   rail.failed_as = ++failures_;
   rail.deadline = Now() + 2 * std::max(device_->peer_timeout(), kSecond);
-  const bool connected = main_ != kNone;
-  Log(connected ? LogLevel::kWarning : LogLevel::kInfo,
-      device_->name() + ": the channel " + rail.channel->Route() +
-          (connected ? " continues without " : " begins without ") + rail.name + ": " +
-          reason.message());
+  if (used && state_.load() != State::kConnecting) {
+    Log(LogLevel::kWarning, device_->name() + ": the channel " + rail.channel->Route() +
+                                " continues without " + rail.name + ": " + reason.message());
+  } else {
+    NoteUnused(slot, reason.message());
+  }
   if (!rail.closed) rail.channel->Close(reason);
   if (main_ == slot) {
     main_ = FirstUp();
@@ -84,7 +85,7 @@ void StripedChannel::OnRailReleased(const RailEnd* end) {
 
 // Goes on with what rails that failed leave to do.
 void StripedChannel::Progress() {
-  if (!Serving() || main_ == kNone) return;
+  if (!several() || !Serving() || main_ == kNone) return;
   for (size_t slot = 0; slot < rails_.size(); ++slot) {
     Rail& rail = rails_[slot];
     if (!rail.failed || !rail.closed || !rail.released) continue;
@@ -96,12 +97,7 @@ void StripedChannel::Progress() {
     }
     if (rail.peer_down && !rail.repeated) Repeat(slot);
     if (!rail.settled || !rail.settled_there) continue;
-    dropped_.push_back(std::move(rail.channel));
-    Rail down;
-    down.device = rail.device;
-    down.name = rail.name;
-    rail = std::move(down);
-    Attend();
+    Empty(slot);
   }
 }
 
@@ -159,6 +155,7 @@ Status StripedChannel::HandleControl(RecordKind kind, std::string_view bytes) {
   const Status unknown(Code::kDataLoss, "a record about a rail that does not exist");
   switch (kind) {
     case RecordKind::kDown:
+      if (rail == nullptr && record.rail < next_rail_) return OkStatus();  // it was declined
       if (rail == nullptr || rail->peer_down || record.received > rail->sent) return unknown;
       rail->peer_down = true;
       rail->peer_received = record.received;
@@ -171,7 +168,7 @@ Status StripedChannel::HandleControl(RecordKind kind, std::string_view bytes) {
       rail->settled = true;
       return OkStatus();
     default:
-      return unknown;
+      return HandleOffer(kind, record, bytes.substr(sizeof(record)));
   }
 }
 

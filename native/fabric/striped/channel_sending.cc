@@ -19,8 +19,6 @@ uint32_t RailOf(const std::string& bytes) {
   return about.rail;
 }
 
-bool IsControl(RecordKind kind) { return kind > RecordKind::kBye; }
-
 void AddWait(const Rail& rail, uint64_t records, std::vector<Wait>* waits) {
   for (Wait& wait : *waits) {
     if (wait.rail != rail.id) continue;
@@ -41,18 +39,22 @@ Status StripedChannel::Notify(const iovec* parts, int count, Urgency urgency, ui
                               After after) {
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) return NotConnected();
-  if (writes_.Holds(after)) {
+  bool holds = main_ == kNone || writes_.Holds(after);
+  if (several()) {
+    timed_.store(true, std::memory_order_relaxed);
+    RDMA_RETURN_IF_ERROR(CheckQueue(TotalLength(parts, count), writes_.note_bytes() + sent_bytes_));
+  }
+  if (!holds) {
+    const Status sent =
+        SendNote(RecordKind::kNotification, parts, count, urgency, notified_ + 1, after);
+    holds = sent.code() == Code::kUnavailable && OthersThan(kNone);
+    if (!sent.ok() && !holds) return sent;
+  }
+  if (holds) {
     Lane::Note note = {RecordKind::kNotification, Joined(parts, count), urgency, notified_ + 1,
                        after};
     RDMA_RETURN_IF_ERROR(CheckQueue(note.bytes.size(), writes_.note_bytes() + sent_bytes_));
     writes_.Add(std::move(note));
-  } else {
-    if (several()) {
-      RDMA_RETURN_IF_ERROR(
-          CheckQueue(TotalLength(parts, count), writes_.note_bytes() + sent_bytes_));
-    }
-    RDMA_RETURN_IF_ERROR(
-        SendNote(RecordKind::kNotification, parts, count, urgency, notified_ + 1, after));
   }
   ++notified_;
   if (number != nullptr) *number = notified_;
@@ -77,9 +79,10 @@ Status StripedChannel::SendNote(RecordKind kind, const iovec* parts, int count, 
     sent.bytes = Joined(parts, count);
   }
   sent.number = numbered_ + 1;
-  sent.follows = IsControl(kind) ? 0 : ordered ? numbered_ : ordered_;
+  sent.follows = IsControl(kind) ? control_ : ordered ? numbered_ : ordered_;
   RDMA_RETURN_IF_ERROR(Post(&sent, parts, count, urgency));
   ++numbered_;
+  if (IsControl(kind) && kind != RecordKind::kSettled) control_ = numbered_;
   if (ordered) {
     ordered_ = numbered_;
     for (const Wait& wait : sent.waits) {

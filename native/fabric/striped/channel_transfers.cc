@@ -24,18 +24,21 @@ Status StripedChannel::Write(const char* source, const RemoteSpan& destination, 
 
 Status StripedChannel::Begin(bool write, const RemoteSpan& span, char* local, uint64_t cookie) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (state_.load() != State::kConnected || main_ == kNone) return NotConnected();
-  const uint64_t piece = rails_[main_].device->pace().piece;
-  if (!Lane::Takes(span.length, piece)) return BeginWhole(write, span, local, cookie);
+  if (state_.load() != State::kConnected) return NotConnected();
+  if (several()) timed_.store(true, std::memory_order_relaxed);
+  const uint64_t piece = rails_[main_ == kNone ? 0 : main_].device->pace().piece;
+  if (main_ != kNone && !Lane::Takes(span.length, piece)) {
+    return BeginWhole(write, span, local, cookie);
+  }
   Status refused;
   const uint32_t rails = RailsFor(write, span, local, &refused);
-  if (rails == 0) {
+  if (rails == 0 && main_ != kNone) {
     if (write) return refused;
     ended_.emplace_back(cookie, refused);
     Attend();
     return OkStatus();
   }
-  const uint64_t share = span.length / std::bitset<32>(rails).count() + kPage;
+  const uint64_t share = span.length / std::max<size_t>(std::bitset<32>(rails).count(), 1) + kPage;
   Lane::Transfer transfer;
   transfer.cookie = cookie;
   transfer.index = NewTransfer(cookie);
@@ -269,6 +272,7 @@ void StripedChannel::OnPieceEnded(const RailEnd* end, uint64_t index, const Stat
     const size_t slot = SlotOf(rail);
     Piece& piece = pieces_[index];
     if (piece.slot != slot || piece.ended) return;
+    rail->heard = Now();
     const bool of_the_user = !piece.write && status.code() == Code::kInvalidArgument;
     if (!status.ok() && !of_the_user && OthersThan(slot)) {
       FailRail(slot, status);  // it is repeated on another one
@@ -314,6 +318,7 @@ void StripedChannel::OnRailDelivered(const RailEnd* end, uint64_t number) {
     Rail* rail = Find(end);
     if (rail == nullptr) return;
     rail->delivered = std::max(rail->delivered, number);
+    rail->heard = Now();
     while (!rail->writes.empty()) {
       Piece& piece = pieces_[rail->writes.front()];
       if (piece.record == 0 || piece.record > rail->delivered) break;

@@ -1,6 +1,9 @@
 #include "fabric/striped/device.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "fabric/host/pci_distance.h"
 
 namespace rdma_transport::fabric::striped {
 namespace {
@@ -24,6 +27,14 @@ Status StripedDevice::Create(std::string name, std::vector<std::unique_ptr<Devic
   }
   *device = std::move(made);
   return OkStatus();
+}
+
+StripedDevice::~StripedDevice() {
+  if (Usable()) {
+    slow_calls_.Wait();
+  } else {
+    slow_calls_.Abandon();  // a child has no threads but its own
+  }
 }
 
 std::string StripedDevice::Summary() const {
@@ -87,10 +98,18 @@ bool StripedDevice::Imports() const {
 
 Status StripedDevice::Import(const DeviceMemory& memory, Access access,
                              std::unique_ptr<Region>* region) {
+  Device* nearest = nullptr;
+  host::PciDistance least = host::PciDistance::kSystem;
   for (const auto& rail : rails_) {
-    if (rail->Imports()) return rail->Import(memory, access, region);
+    const std::vector<PortReport> ports = rail->Ports();
+    const std::string folder = ports.empty() ? "" : ports.front().folder;
+    const host::PciDistance distance = host::DistanceBetween(folder, memory.device);
+    if (!rail->Imports() || (nearest != nullptr && distance >= least)) continue;
+    nearest = rail.get();
+    least = distance;
   }
-  return Device::Import(memory, access, region);
+  return nearest == nullptr ? Device::Import(memory, access, region)
+                            : nearest->Import(memory, access, region);
 }
 
 bool StripedDevice::Locate(const void* data, RemoteSpan* span) const {
@@ -145,6 +164,14 @@ bool StripedDevice::CallAbandoned(size_t most) {
   return found;
 }
 
+// Channels leave a rail whose port goes down, and take it back.
+void StripedDevice::LookAtPorts() {
+  uint32_t active = 0;
+  for (size_t i = 0; i < rails_.size(); ++i) active |= (rails_[i]->Active() ? 1U : 0U) << i;
+  if (std::exchange(active_, active) == active) return;
+  for (const auto& channel : snapshot_) calls_.Add(channel);
+}
+
 int StripedDevice::Poll() {
   if (!Usable()) return 0;
   asleep_.store(false);
@@ -154,6 +181,7 @@ int StripedDevice::Poll() {
   for (const auto& rail : rails_) handled += rail->Poll();
   const Nanos now = Now();
   const bool due = now - served_ >= kServiceInterval;
+  if (rails_.size() > 1) LookAtPorts();
   if (due) served_ = now;
   if (due || handled == 0) CallAbandoned(due ? snapshot_.size() : kHandlersPerTurn);
   if (!calls_.empty()) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +14,7 @@
 #include "fabric/fabric.h"
 #include "fabric/host/call_list.h"
 #include "fabric/host/sleeper.h"
+#include "fabric/host/slow_calls.h"
 #include "fabric/striped/channel.h"
 
 namespace rdma_transport::fabric::striped {
@@ -29,6 +31,8 @@ class StripedDevice final : public Device, private ChannelDevice {
   // `name` is that of the fabric. Returns an error if the process has no descriptors left.
   static Status Create(std::string name, std::vector<std::unique_ptr<Device>> rails,
                        const StripedSettings& settings, std::unique_ptr<Device>* device);
+
+  ~StripedDevice() override;
 
   std::string Summary() const override;
   std::vector<PortReport> Ports() const override;
@@ -64,9 +68,11 @@ class StripedDevice final : public Device, private ChannelDevice {
   std::atomic<int>* lanes_of_writes() override { return &lanes_of_writes_; }
   std::atomic<int>* lanes_of_reads() override { return &lanes_of_reads_; }
   void Attend(std::weak_ptr<StripedChannel> channel) override;
+  void CallSlowly(std::function<void()> call) override { slow_calls_.Add(std::move(call)); }
 
   void RefreshSnapshot();
   bool CallAbandoned(size_t most);
+  void LookAtPorts();
 
   const std::string name_;
   const std::vector<std::unique_ptr<Device>> rails_;
@@ -74,6 +80,7 @@ class StripedDevice final : public Device, private ChannelDevice {
   std::atomic<int> lanes_of_writes_{0};
   std::atomic<int> lanes_of_reads_{0};
   host::Sleeper sleeper_;  // if there are several rails
+  host::SlowCalls slow_calls_{"rdma_rails"};
   std::atomic<bool> asleep_{false};
   host::CallList<std::weak_ptr<StripedChannel>> calls_;
 
@@ -87,6 +94,7 @@ class StripedDevice final : public Device, private ChannelDevice {
   std::vector<std::weak_ptr<StripedChannel>> callers_;
   size_t next_in_turn_ = 0;
   Nanos served_ = 0;
+  uint32_t active_ = 0;  // a bit for each rail
 };
 
 }  // namespace rdma_transport::fabric::striped

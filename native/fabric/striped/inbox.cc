@@ -28,8 +28,14 @@ uint64_t Inbox::received(uint32_t rail) const {
   return found == rails_.end() ? 0 : found->second.records;
 }
 
+void Inbox::NoteHanded(const Record& record) {
+  handed_.Add(record.number);
+  const bool control = IsControl(record.kind) && record.kind != RecordKind::kSettled;
+  if (control) control_ = record.number;
+}
+
 bool Inbox::MayLeave(const Record& record) const {
-  if (handed_.AllTo() < record.follows) return false;
+  if ((IsControl(record.kind) ? control_ : handed_.AllTo()) < record.follows) return false;
   return std::all_of(record.waits.begin(), record.waits.end(), [this](const Wait& wait) {
     const auto found = rails_.find(wait.rail);
     return found == rails_.end() || found->second.records >= wait.records;
@@ -56,7 +62,7 @@ Status Inbox::Take(uint32_t rail, std::string_view data, Record* record, bool* n
   if (header.kind == RecordKind::kMark) {
     return header.number == counted.records ? OkStatus() : Wrong("a mark with a wrong count");
   }
-  if (header.kind > RecordKind::kDecline || header.number == 0 ||
+  if (header.kind > RecordKind::kReady || header.number == 0 ||
       header.number > arrived_.AllTo() + kMaxAhead || header.back > header.number ||
       header.waits * sizeof(Wait) > data.size()) {
     return Wrong("the peer sent what is not part of the protocol");
@@ -76,7 +82,7 @@ Status Inbox::Take(uint32_t rail, std::string_view data, Record* record, bool* n
   if (!arrived_.Add(header.number)) return OkStatus();  // sent again, and known
   *now = MayLeave(*record);
   if (*now) {
-    handed_.Add(record->number);
+    NoteHanded(*record);
     return OkStatus();
   }
   if (held_bytes_ + length + kCostOfHeld > kMaxHeld) {
@@ -84,8 +90,7 @@ Status Inbox::Take(uint32_t rail, std::string_view data, Record* record, bool* n
   }
   held_bytes_ += length + kCostOfHeld;
   record->kept.assign(record->bytes);
-  const bool notification = record->kind <= RecordKind::kBye;
-  (notification ? held_ : controls_)[record->number] = std::move(*record);
+  (IsControl(record->kind) ? controls_ : held_)[record->number] = std::move(*record);
   return OkStatus();
 }
 
@@ -93,14 +98,15 @@ bool Inbox::TakeFrom(Held* held, Record* record) {
   // A record can only depend on those before it.
   for (auto next = held->begin(); next != held->end(); ++next) {
     if (!MayLeave(next->second)) {
-      if (next->second.follows + 1 == next->first) return false;  // so do all that come later
+      const bool ordered = held == &held_ && next->second.follows + 1 == next->first;
+      if (ordered) return false;  // so do all that come later
       continue;
     }
     *record = std::move(next->second);
     held->erase(next);
     record->bytes = record->kept;
     held_bytes_ -= record->kept.size() + kCostOfHeld;
-    handed_.Add(record->number);
+    NoteHanded(*record);
     return true;
   }
   return false;

@@ -49,6 +49,7 @@ class Inbox {
 
   using Held = std::map<uint64_t, Record>;
 
+  void NoteHanded(const Record& record);
   bool MayLeave(const Record& record) const;
   bool TakeFrom(Held* held, Record* record);
 
@@ -56,8 +57,9 @@ class Inbox {
   uint32_t next_rail_ = 0;
   Arrivals arrived_;
   Arrivals handed_;
-  Held held_;      // notifications
-  Held controls_;  // others
+  uint64_t control_ = 0;  // the last one of the rails that was handed up, but kSettled
+  Held held_;             // notifications
+  Held controls_;         // others
   size_t held_bytes_ = 0;
 };
 

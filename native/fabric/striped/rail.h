@@ -42,6 +42,13 @@ struct Rail {
   std::shared_ptr<Channel> channel;  // null if there is none
   uint32_t id = 0;                   // among all that the channel ever had; equal at both ends
 
+  // Of the place.
+  Nanos due = 0;       // when to offer another rail
+  Nanos delay = 0;     // until the next offer but one
+  bool active = true;  // the port, when it was looked at
+  std::string unused;  // why the last attempt failed
+
+  bool connected = false;
   bool up = false;      // carries records and transfers
   bool closed = false;  // the plain channel has closed
   bool released = false;
@@ -59,6 +66,9 @@ struct Rail {
   size_t uncovered = 0;
   uint64_t under_way[2] = {0, 0};  // bytes of pieces: reads and writes
   bool flush = false;
+  // Whether it does anything.
+  Nanos heard = 0;  // when the last of its events came
+  Nanos since = 0;  // what is under way is older, or there was an event
 
   // What to do when it has failed.
   bool failed = false;     // it carries nothing more

@@ -19,14 +19,19 @@ enum class RecordKind : uint8_t {
   kOffer,         // of the active end: a new plain channel for a rail that is down
   kAnswer,        // of the passive end: its own plain channel
   kDecline,       // of the passive end: not now
+  kReady,         // of the passive end: its port has become active, so make another offer
 };
+
+// Whether a record is of the rails, and not of the user.
+constexpr bool IsControl(RecordKind kind) { return kind > RecordKind::kBye; }
 
 // 16 bytes, so that what follows keeps its alignment.
 struct RecordHeader {
   RecordKind kind = RecordKind::kNotification;
   uint8_t waits = 0;  // that many `Wait` at the end of the record
   uint16_t unused = 0;
-  // The record follows all that are numbered lower by at least this; 0: none. kHello: the rails.
+  // The record follows all that are numbered lower by at least this; 0: none. One of the rails
+  // follows only others of the rails, but not kSettled. kHello: the number of rails.
   uint32_t back = 0;
   uint64_t number = 0;  // kMark: the count, this one included; kHello: of the rail
 };
@@ -39,10 +44,10 @@ struct Wait {
 };
 constexpr uint64_t kUntilSettled = ~uint64_t{0};
 
-// Of kDown, kSettled, kOffer, kAnswer and kDecline. An address may follow.
+// Of kDown and of those after it. An address may follow.
 struct RailRecord {
   uint32_t rail = 0;      // kOffer, kAnswer: the new one
-  uint32_t slot = 0;      // kOffer, kAnswer, kDecline
+  uint32_t slot = 0;      // kOffer and those after it
   uint64_t received = 0;  // kDown: records that came on the rail
 };
 

@@ -174,6 +174,7 @@ Status FaultyChannel::Write(const char* source, const fabric::RemoteSpan& destin
   if (dice.Roll(Fault::kBreak, &wrong)) Break(wrong);
   {
     std::lock_guard<std::mutex> lock(mu_);
+    if (card_) RDMA_RETURN_IF_ERROR(Check(destination, fabric::Access::kRemoteReadWrite));
     RDMA_RETURN_IF_ERROR(CheckTransfer(destination, source, cookie, /*write=*/true));
     if (card_) {
       work_.push_back({Work::Kind::kWrite, destination, const_cast<char*>(source), cookie, {}, {}});
@@ -321,9 +322,18 @@ void FaultyChannel::SayBye(const Status& reason) {
   }
 }
 
+// What is not placed when the channel breaks never is.
+void FaultyChannel::Place() {
+  for (; !unplaced_.empty(); unplaced_.pop_front()) {
+    const Work& work = unplaced_.front();
+    inner_->Write(work.bytes.data(), work.remote, fabric::kNobodyWaits).IgnoreError();
+  }
+}
+
 bool FaultyChannel::DoOne(Work work) {
   Dice& dice = device_->dice();
   Status wrong;
+  if (work.kind != Work::Kind::kWrite) Place();
   if (work.kind == Work::Kind::kNotify) {
     const iovec part = {work.bytes.data(), work.bytes.size()};
     return inner_->Notify(&part, 1, work.urgency, nullptr).ok();
@@ -350,7 +360,12 @@ bool FaultyChannel::DoOne(Work work) {
   Status written = OkStatus();
   if (dice.Roll(Fault::kWriteEnd, &wrong)) {
     written = wrong;
+  } else if (dice.Roll(Fault::kPlaceLate)) {
+    written = inner_->Check(work.remote, fabric::Access::kRemoteReadWrite);
+    work.bytes.assign(work.local, work.remote.length);
+    if (written.ok()) unplaced_.push_back(work);
   } else {
+    Place();
     written = inner_->Write(work.local, work.remote, fabric::kNobodyWaits);
   }
   if (work.cookie != fabric::kNobodyWaits) EndTransfer(work.cookie, written);

@@ -109,6 +109,7 @@ class FaultyChannel final : public fabric::Channel,
   void Put(Event event);
   void EndTransfer(uint64_t cookie, const Status& status);
   void DoWork();
+  void Place();
   bool DoOne(Work work);
   void SayBye(const Status& reason);
   void Tell(const Event& event);
@@ -129,8 +130,9 @@ class FaultyChannel final : public fabric::Channel,
   Status reason_;
   Nanos deadline_ = 0;  // for the peer to part
   uint64_t notified_ = 0;
-  uint64_t follows_ = 0;   // the last notification that follows everything
-  std::deque<Work> work_;  // as a card
+  uint64_t follows_ = 0;       // the last notification that follows everything
+  std::deque<Work> work_;      // as a card
+  std::deque<Work> unplaced_;  // writes that have ended
   std::deque<Event> ordered_;
   std::vector<Event> loose_;
   std::map<uint64_t, Transfer> transfers_;  // by cookie

@@ -32,6 +32,7 @@ Status FaultyDevice::Open(std::weak_ptr<fabric::ChannelHandler> handler,
                           std::shared_ptr<fabric::Channel>* channel) {
   Status wrong;
   if (dice_.Roll(Fault::kOpen, &wrong)) return wrong;
+  if (!Active()) return Status(Code::kUnavailable, "its port is not active");
   auto made = std::make_shared<FaultyChannel>(this, std::move(handler));
   RDMA_RETURN_IF_ERROR(made->Open());
   std::lock_guard<std::mutex> lock(mu_);

@@ -29,6 +29,8 @@ class FaultyDevice final : public fabric::Device {
   // Before it is used.
   std::string Summary() const override { return "faulty " + inner_->Summary(); }
   bool Usable() const override { return inner_->Usable(); }
+  bool Active() const override { return active_.load(); }
+  fabric::Pace pace() const override { return dice_.faults().pace; }
   Status Reaches(std::string_view address) const override { return inner_->Reaches(address); }
   Status Allocate(size_t length, fabric::Access access, void* place,
                   std::unique_ptr<fabric::Region>* region) override;
@@ -50,6 +52,8 @@ class FaultyDevice final : public fabric::Device {
   Dice& dice() { return dice_; }
   // All channels break at the next Poll().
   void BreakAll(const Status& reason);
+  // What Active() returns, and whether channels can be opened.
+  void set_active(bool active) { active_.store(active); }
   // Moments at which a channel broke, or its end was told.
   uint64_t breaks() const { return breaks_.load(); }
 
@@ -66,6 +70,7 @@ class FaultyDevice final : public fabric::Device {
   Dice dice_;
   std::atomic<std::thread::id> poller_{};
   std::atomic<uint64_t> breaks_{0};
+  std::atomic<bool> active_{true};
   int stalls_ = 0;  // the polling thread's
   std::mutex mu_;
   std::vector<std::weak_ptr<FaultyChannel>> channels_;

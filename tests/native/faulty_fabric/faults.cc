@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kFaults = static_cast<int>(Fault::kCount);
 constexpr const char* kNames[kFaults] = {
-    "open",     "allocate",  "connect", "share", "map",        "notify",  "read", "write",
-    "read end", "write end", "break",   "late",  "short poll", "wake-up", "stall"};
+    "open",     "allocate",  "connect", "share", "map",        "notify",  "read",       "write",
+    "read end", "write end", "break",   "late",  "short poll", "wake-up", "place late", "stall"};
 
 // As real fabrics would say it.
 Status Wrong(Fault fault) {

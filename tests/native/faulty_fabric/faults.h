@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "fabric/fabric.h"
 
 namespace rdma_transport::testing {
 
@@ -33,6 +34,7 @@ enum class Fault : int {
   kLate,       // what has come is told some polls later
   kShortPoll,  // Poll() hands out one thing only
   kWakeUp,     // Sleep() returns for nothing
+  kPlaceLate,  // as a card: a write ends, and its bytes come with the next notification or read
   kStall,      // Poll() returns late, as in a process that was stopped: no timer runs either
   kCount,
 };
@@ -43,6 +45,7 @@ struct Faults {
   // what was on its way when it breaks. What it stands on must copy.
   bool card = false;
   int most_late = 20;  // polls
+  fabric::Pace pace;
   Nanos longest_stall = 0;
   int most_stalls = 0;                                            // over a device's life
   std::array<int, static_cast<int>(Fault::kCount)> chances = {};  // of 10000
