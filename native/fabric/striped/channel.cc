@@ -74,7 +74,9 @@ Status StripedChannel::Open() {
         shown.name = rail.name = ports.front().name;
         shown.subnet = ports.front().subnet;
       }
-      const Status opened = device->Open(rail.end, &rail.channel);
+      // A port that is down is offered later, unless there is no other.
+      const Status opened = active || !any ? device->Open(rail.end, &rail.channel)
+                                           : Status(Code::kUnavailable, "its port is not active");
       if (opened.ok()) {
         shown.address = rail.channel->Address();
         any = true;
