@@ -40,10 +40,23 @@ size_t MeminfoBytes(const std::string& field) {
 
 // Nobody runs what is in it. With vm.memfd_noexec=2, kernels from 6.3 on refuse files that do not
 // say so (Documentation/userspace-api/mfd_noexec.rst); those before do not know the flag.
-int CreateFile(const char* name) {
+int CreateOnce(const char* name) {
   const int file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (file >= 0 || errno != EINVAL) return file;
   return memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
+// The usual soft limit of 1024 is for programs that call select(). A large arena has more slabs.
+bool MayHaveMoreFiles() {
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return false;
+  files.rlim_cur = files.rlim_max;
+  return setrlimit(RLIMIT_NOFILE, &files) == 0;
+}
+
+int CreateFile(const char* name) {
+  const int file = CreateOnce(name);
+  return file < 0 && errno == EMFILE && MayHaveMoreFiles() ? CreateOnce(name) : file;
 }
 
 // Kernels before 5.1 do not support this seal.

@@ -122,6 +122,9 @@ class ShmChannel final : public Channel {
   void FinishClose();
 
  private:
+  // A peer that goes on sharing what is refused does not follow the rules.
+  static constexpr int kMostRefusals = 4096;
+
   enum class State { kNew, kConnecting, kConnected, kClosed };
 
   static Status NotConnected() {
@@ -145,6 +148,7 @@ class ShmChannel final : public Channel {
   void Enqueue(const iovec* parts, int count, size_t length);
   void RingPeer();
   void SendLocked(std::string_view message);
+  Status Refuse(const Message& message, const Status& reason);
   void SendUnsent();
   void HandleEndOfStream();
   bool EndStream(bool* all_sent);
@@ -176,8 +180,10 @@ class ShmChannel final : public Channel {
   mutable std::mutex socket_mu_;
   std::shared_ptr<const SocketEnd> socket_;
   std::shared_ptr<const void> presence_;
+  int refusals_ = 0;                // used only by the polling thread
   std::deque<std::string> unsent_;  // messages waiting for room in the socket
   std::set<uint64_t> shared_;
+  std::set<uint64_t> refused_;  // by the peer
 
   PeerMemory peer_memory_;
 

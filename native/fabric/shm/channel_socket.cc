@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
 #include "fabric/host/memory_file.h"
 #include "fabric/shm/address.h"
 #include "fabric/shm/channel.h"
@@ -95,6 +96,9 @@ Status ShmChannel::Share(uint64_t key) {
   std::lock_guard<std::mutex> lock(socket_mu_);
   if (closed() || socket_ == nullptr) return NotConnected();
   if (shared_.count(key) != 0) return OkStatus();
+  if (refused_.count(key) != 0) {
+    return Status(Code::kResourceExhausted, "the peer has no room to map this memory");
+  }
   RegionMessage message = {};
   message.type = MessageType::kRegion;
   message.key = key;
@@ -150,8 +154,17 @@ Status ShmChannel::HandleMessage(Message* message) {
       RDMA_RETURN_IF_ERROR(TakePeerEnds(message));
       return BecomeConnected();
     }
-    case MessageType::kRegion:
-      return peer_memory_.Add(*message, peer(), Hold());
+    case MessageType::kRegion: {
+      const Status added = peer_memory_.Add(*message, peer(), Hold());
+      return added.code() == Code::kResourceExhausted ? Refuse(*message, added) : added;
+    }
+    case MessageType::kRefused: {
+      Forget refused;
+      RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &refused));
+      std::lock_guard<std::mutex> lock(socket_mu_);
+      if (shared_.erase(refused.key) != 0) refused_.insert(refused.key);
+      return OkStatus();
+    }
     case MessageType::kForget: {
       Forget forget;
       RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &forget));
@@ -171,8 +184,23 @@ Status ShmChannel::HandleMessage(Message* message) {
   return Status(Code::kDataLoss, "an unexpected message on the peer's local socket");
 }
 
+// The peer uses other ways for what is in the region.
+Status ShmChannel::Refuse(const Message& message, const Status& reason) {
+  RegionMessage region;
+  RDMA_RETURN_IF_ERROR(FromBytes(message.bytes, &region));
+  if (++refusals_ > kMostRefusals) return reason;
+  if (refusals_ == 1) {
+    Log(LogLevel::kWarning, "shm: memory of a peer is not used in place: " + reason.message());
+  }
+  std::lock_guard<std::mutex> lock(socket_mu_);
+  if (socket_ == nullptr || closed()) return OkStatus();
+  SendLocked(AsBytes(Forget{MessageType::kRefused, region.key}));
+  return OkStatus();
+}
+
 void ShmChannel::ForgetRegion(uint64_t key) {
   std::lock_guard<std::mutex> lock(socket_mu_);
+  refused_.erase(key);
   if (shared_.erase(key) == 0 || socket_ == nullptr || closed()) return;
   Forget forget = {};
   forget.type = MessageType::kForget;

@@ -11,7 +11,7 @@
 
 namespace rdma_transport::fabric::shm {
 
-enum class MessageType : uint32_t { kHello = 1, kAccept, kRegion, kForget, kBye, kWake };
+enum class MessageType : uint32_t { kHello = 1, kAccept, kRegion, kForget, kBye, kWake, kRefused };
 
 struct Hello {  // also for kAccept; carries the descriptor of the ring
   MessageType type;
@@ -27,7 +27,7 @@ struct RegionMessage {  // carries the descriptor of the memory file
   uint64_t length;
 };
 
-struct Forget {
+struct Forget {  // also for kRefused: the sender cannot map that region of the receiver
   MessageType type;
   uint64_t key;
 };

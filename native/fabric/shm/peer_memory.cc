@@ -1,7 +1,5 @@
 #include "fabric/shm/peer_memory.h"
 
-#include <sys/sysinfo.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -13,13 +11,6 @@ namespace {
 
 // Limit per channel, enough for an arena of 1 TiB in slabs of 256 MiB.
 constexpr size_t kMaxRegions = 4096;
-
-// The peer cannot share more than its total memory.
-uint64_t HostMemory() {
-  struct sysinfo info = {};
-  sysinfo(&info);
-  return (uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
-}
 
 }  // namespace
 
@@ -44,16 +35,20 @@ Status PeerMemory::Add(const Message& message, const Owner& owner,
 }
 
 Status PeerMemory::MayAdd(const RegionMessage& region) const {
+  // The peer cannot share more.
   static const uint64_t kHostMemory = HostMemory();
   std::lock_guard<std::mutex> lock(mu_);
   if (regions_.count(region.key) != 0) {
     return Status(Code::kDataLoss, "the peer shared a region twice");
   }
-  if (regions_.size() >= kMaxRegions || region.length > kHostMemory ||
-      mapped_bytes_ > kHostMemory - region.length) {
+  if (region.length > kHostMemory || mapped_bytes_ > kHostMemory - region.length) {
+    return Status(Code::kInvalidArgument, "the peer shares more than the " +
+                                              std::to_string(kHostMemory) +
+                                              " bytes of this host's memory");
+  }
+  if (regions_.size() >= kMaxRegions) {
     return Status(Code::kResourceExhausted,
-                  "the peer shares more than " + std::to_string(kMaxRegions) + " regions or " +
-                      std::to_string(kHostMemory) + " bytes, which is all memory of the host");
+                  "the peer shares more than " + std::to_string(kMaxRegions) + " regions");
   }
   return OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "fabric/shm/window.h"
 
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 #include <cerrno>
 #include <iterator>
@@ -8,14 +9,20 @@
 namespace rdma_transport::fabric::shm {
 namespace {
 
-// Address space only. If a limit (RLIMIT_AS) forbids it, smaller windows are tried.
-constexpr size_t kLargestWindow = size_t{1} << 38;
+constexpr uint64_t kUsualWindow = uint64_t{1} << 38;
+constexpr uint64_t kLargestWindow = uint64_t{1} << 45;
 constexpr size_t kSmallestWindow = size_t{1} << 32;
 // Each mapping takes an entry of the process's kernel table (vm.max_map_count, usually 65530).
 // Peers choose how many regions they share, so limit them.
 constexpr size_t kMaxMappings = 16384;
 
 }  // namespace
+
+uint64_t HostMemory() {
+  struct sysinfo info = {};
+  sysinfo(&info);
+  return (uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
+}
 
 Mapping::~Mapping() { Window::Get().GiveBack(address_, length_); }
 
@@ -24,8 +31,15 @@ Window& Window::Get() {
   return *window;
 }
 
+size_t Window::SizeFor(uint64_t memory) {
+  uint64_t size = kUsualWindow;
+  while (size < kLargestWindow && size < 2 * memory) size *= 2;
+  return size;
+}
+
+// Address space only. If a limit (RLIMIT_AS) forbids it, smaller windows are tried.
 Status Window::ReserveLocked() {
-  for (size_t size = kLargestWindow; size >= kSmallestWindow; size /= 4) {
+  for (size_t size = SizeFor(HostMemory()); size >= kSmallestWindow; size /= 4) {
     // Reserve an extra granule for alignment.
     void* reserved = mmap(nullptr, size + kGranule, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

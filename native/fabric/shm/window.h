@@ -58,6 +58,9 @@ class Mapping {
   const std::shared_ptr<const void> presence_;
 };
 
+// Returns the memory of the host, with swap.
+uint64_t HostMemory();
+
 // Thread-safe singleton.
 class Window {
  public:
@@ -65,6 +68,9 @@ class Window {
   static constexpr size_t kGranule = size_t{2} << 20;
 
   static Window& Get();
+
+  // Returns how large it is on a host with so much memory: all of it fits, also in pieces.
+  static size_t SizeFor(uint64_t memory);
 
   // Maps `length` bytes of `fd`; `length` must be a multiple of kGranule. Returns
   // ResourceExhausted if address space or mappings run out.

@@ -4,7 +4,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vector>
 
 #include "fabric/host/file_descriptor.h"
 
@@ -23,6 +27,28 @@ TEST(MemoryFile, NobodyMayRunIt) {
   const FileDescriptor probe(memfd_create("probe", MFD_CLOEXEC | 0x0008U));
   if (!probe.valid()) GTEST_SKIP() << "this kernel does not know MFD_NOEXEC_SEAL";
   EXPECT_NE(seals & kSealExec, 0);
+}
+
+// A slab of an arena is a file.
+TEST(MemoryFile, ThereMayBeMoreThanTheSoftLimitOnFiles) {
+  const pid_t child = fork();
+  if (child == 0) {
+    rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    if (files.rlim_max < 128) _exit(2);
+    files.rlim_cur = 64;
+    setrlimit(RLIMIT_NOFILE, &files);
+    std::vector<FileDescriptor> made(100);
+    for (FileDescriptor& file : made) {
+      if (!CreateMemoryFile("test", 4096, &file).ok()) _exit(1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "the hard limit is low here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

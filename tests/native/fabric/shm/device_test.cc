@@ -281,6 +281,49 @@ TEST_F(ShmTest, MemoryThatMayOnlyBeReadMustKeepItsPages) {
   EXPECT_EQ(handler_->reason.code(), Code::kPermissionDenied) << handler_->reason.message();
 }
 
+TEST_F(ShmTest, WhatCannotBeMappedIsRefusedAndTheChannelStays) {
+  Meet();
+  const auto memory = MemoryFile(Window::kGranule);
+  ASSERT_EQ(fcntl(memory.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  constexpr uint64_t kMost = 4096;
+  for (uint64_t key = 1; key <= kMost + 1; ++key) {
+    ASSERT_TRUE(Eventually([&] {
+      device_->Poll();
+      return Offer(key, memory.get(), Window::kGranule).ok();
+    }));
+  }
+  Message answer;
+  ASSERT_TRUE(PollUntil([&] { return ReceiveMessage(peer_->socket.get(), &answer).ok(); }));
+  Forget refused;
+  ASSERT_TRUE(FromBytes(answer.bytes, &refused).ok());
+  EXPECT_EQ(refused.type, MessageType::kRefused);
+  EXPECT_EQ(refused.key, kMost + 1);
+  EXPECT_FALSE(handler_->closed);
+  EXPECT_NE(channel_->Map({1, 0, 1}).data, nullptr);
+  EXPECT_EQ(channel_->Map({kMost + 1, 0, 1}).data, nullptr);
+  EXPECT_EQ(g_lines.load(), 1);
+}
+
+TEST_F(ShmTest, WhatThePeerRefusesIsNotSharedAgain) {
+  Meet();
+  std::unique_ptr<Region> region;
+  ASSERT_TRUE(device_->Allocate(Window::kGranule, Access::kRemoteRead, nullptr, &region).ok());
+  ASSERT_TRUE(channel_->Share(region->key()).ok());
+  ASSERT_TRUE(Send(Forget{MessageType::kRefused, region->key()}).ok());
+  ASSERT_TRUE(PollUntil([&] { return !channel_->Share(region->key()).ok(); }));
+  EXPECT_EQ(channel_->Share(region->key()).code(), Code::kResourceExhausted);
+  EXPECT_FALSE(handler_->closed);
+}
+
+TEST(Window, HoldsAllMemoryOfAHost) {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  EXPECT_EQ(Window::SizeFor(16 * kGiB), 256 * kGiB);
+  EXPECT_EQ(Window::SizeFor(1024 * kGiB), 2048 * kGiB);
+  EXPECT_EQ(Window::SizeFor(1500 * kGiB), 4096 * kGiB);
+  EXPECT_EQ(Window::SizeFor(uint64_t{1} << 60), uint64_t{1} << 45);
+}
+
+// One that does not listen is left alone in the end.
 TEST_F(ShmTest, RegionsOfAPeerAreBounded) {
   Meet();
   const auto memory = MemoryFile(Window::kGranule);
