@@ -1,5 +1,6 @@
 """A peer that is not ours: pyverbs of rdma-core, which speaks the wire format of
-native/fabric/verbs/wire.h by what is written there. For Debian's Python, without the project.
+native/fabric/verbs/wire.h, and of native/fabric/striped/wire.h for one rail, by what is written
+there. For Debian's Python, without the project.
 
 usage: pyverbs_peer.py FOLDER ADDRESS   (addresses are exchanged through files in FOLDER)
 """
@@ -23,25 +24,36 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-# An address: one ADDRESS and a token.
-ADDRESS = struct.Struct("<QQIIIIIIHBBB3x16s")
+# An address of a port: one ADDRESS and a token.
+ADDRESS = struct.Struct("<QQIIIIIIHBBBB2x16s")
 RECORD = struct.Struct("<II")
 REGION = struct.Struct("<QQQII")
 TOKEN = struct.Struct("<4sQQ?")  # of rdma_transport.fabric, in a notification
 NOTIFICATION, ANNOUNCEMENT, HELLO, ACCEPT, CONNECTED = 1, 3, 5, 6, 7
 ROCE_V2 = 2
+STRIPED = struct.Struct("<BBHIQ")  # in front of a notification
+STRIPED_NOTIFICATION, STRIPED_BYE = 3, 4
 RING, RECEIVES, UNIT = 1 << 16, 64, 64
 LENGTH = 1 << 20
 SECONDS = 60
 
 
-def verbs_part(address: bytes) -> bytes:
-    """What an address of several fabrics holds for verbs."""
+def fields_of(address: bytes) -> list[bytes]:
     fields = []
     while address:
         (length,) = struct.unpack_from("<H", address)
         fields.append(address[2 : 2 + length])
         address = address[2 + length :]
+    return fields
+
+
+def address_of(*fields: bytes) -> bytes:
+    return b"".join(struct.pack("<H", len(field)) + field for field in fields)
+
+
+def verbs_part(address: bytes) -> bytes:
+    """What an address of several fabrics holds for verbs."""
+    fields = fields_of(address)
     return dict(zip(fields[::2], fields[1::2], strict=True))[b"verbs"]
 
 
@@ -63,7 +75,7 @@ class Peer:
         for _ in range(RECEIVES):
             self.qp.post_recv(self.receive())
         self.head = self.tail = 0
-        self.sent = 0
+        self.sent = self.received = self.notified = 0
         self.token = os.urandom(16)
         self.psn = 4711
         self.messages: list[bytes] = []
@@ -76,11 +88,14 @@ class Peer:
         mine = (
             ADDRESS.pack(
                 *(self.ring.buf, RING, self.ring.rkey, RECEIVES, self.qp.qp_num, self.psn),
-                *(e.IBV_MTU_1024, 1, 0, 1, ROCE_V2, 0, ours_gid),
+                *(e.IBV_MTU_1024, 1, 0, 1, ROCE_V2, 0, 0, ours_gid),
             )
             + self.token
         )
-        theirs = verbs_part(wait_for(folder / "ours"))
+        striped = b"\1" + address_of(b"rxe0:1", b"", mine)  # one rail
+        whole = verbs_part(wait_for(folder / "ours"))
+        self.key = whole + striped  # the active end's first
+        _, _, theirs = fields_of(whole[1:])
         self.peer_ring, _, self.peer_rkey, _, number, psn, *_, gid = ADDRESS.unpack_from(theirs)
         self.peer_token = theirs[-16:]
         attr.ah_attr = AHAttr(
@@ -96,7 +111,7 @@ class Peer:
         attr.max_rd_atomic = attr.max_dest_rd_atomic = 1
         attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 14, 7, 7
         self.qp.to_rts(attr)
-        publish(folder / "theirs", struct.pack("<H5sH", 5, b"verbs", len(mine)) + mine)
+        publish(folder / "theirs", address_of(b"verbs", striped))
 
     def gid_index(self, address: str) -> int:
         """Of this IPv4 address; Soft-RoCE has RoCE v2 alone."""
@@ -149,7 +164,12 @@ class Peer:
                 key, size, address, rkey, writable = REGION.unpack(body)
                 self.regions[key] = (address, size, rkey, writable)
             elif kind == NOTIFICATION:
-                self.messages.append(body)
+                striped, waits, _, _, number = STRIPED.unpack_from(body)
+                if striped == STRIPED_BYE:
+                    continue
+                assert (striped, waits, number) == (STRIPED_NOTIFICATION, 0, self.received + 1)
+                self.received = number
+                self.messages.append(body[STRIPED.size :])
             elif kind == CONNECTED:
                 self.connected = self.greeted
             else:
@@ -158,7 +178,12 @@ class Peer:
     def greeting(self, word: str) -> bytes:
         """Proof that both tokens are known, without showing them: native/fabric/greeting.h."""
         tokens = self.peer_token + self.token  # the active end's first
-        return hmac.digest(tokens, f"rdma_transport {word}".encode(), "sha256")
+        return hmac.digest(self.key + tokens, f"rdma_transport {word}".encode(), "sha256")
+
+    def notify(self, body: bytes, before: tuple[tuple[int, bytes], ...] = ()) -> None:
+        self.notified += 1
+        header = STRIPED.pack(STRIPED_NOTIFICATION, 0, 0, 0, self.notified)
+        self.post([*before, (NOTIFICATION, header + body)])
 
     def post(self, records: list[tuple[int, bytes]]) -> None:
         """One batch of records into the other side's ring."""
@@ -207,7 +232,7 @@ class Peer:
         announcement = REGION.pack(7, LENGTH, self.memory.buf, self.memory.rkey, 1)
         while not self.greeted:
             self.poll()
-        self.post([(ANNOUNCEMENT, announcement), (NOTIFICATION, token)])
+        self.notify(token, before=((ANNOUNCEMENT, announcement),))
         _, key, size, _ = TOKEN.unpack(self.message())
         assert self.connected
         remote, length, rkey, writable = self.regions[key]
@@ -220,7 +245,7 @@ class Peer:
         self.move(e.IBV_WR_RDMA_WRITE, remote, rkey, 0, LENGTH // 4)
         self.move(e.IBV_WR_RDMA_READ, remote, rkey, LENGTH // 2, LENGTH // 2)
         assert self.memory.read(LENGTH // 2, LENGTH // 2) == bytes([0xC3]) * (LENGTH // 2)
-        self.post([(NOTIFICATION, b"written back")])
+        self.notify(b"written back")
         assert self.message() == b"thanks"
 
 
