@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fabric/verbs/reach.h"
+#include "several_ports.h"
 #include "verbs_pair.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -169,6 +170,40 @@ TEST_F(ChangesOfAddresses, ABetterKindThatComesLaterIsUsed) {
   SetFake("fake_1.gids", "rocev2:fe80::2,rocev2:10.0.0.2");
   ExpectHas(NewText(before), "10.0.0.2");
   ExpectToWork();
+}
+
+// --- Several ports ---
+
+class SeveralRails : public testing::SeveralPorts {};
+
+// Each has a subnet manager of its own, so all have the same prefix and the same LIDs, and packets
+// of one do not reach the others. Tasks on different sockets prefer different ones.
+TEST_F(SeveralRails, IsolatedOnesOfInfiniBandMatchByTheirNames) {
+  SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
+  SetFake("link_layer", "infiniband");
+  SetFake("gids", "ib:fe80::1");
+  SetFake("lid", "1");
+  for (int i = 0; i < 4; ++i) {
+    const std::string number = std::to_string(i);
+    SetFake(("fake_" + number + ".network").c_str(), number);
+  }
+  ASSERT_TRUE(OpenDevice(Wide("fake_0,fake_1,fake_2,fake_3"), &a_.device).ok());
+  ASSERT_TRUE(OpenDevice(Wide("fake_2,fake_3,fake_0,fake_1"), &b_.device).ok());
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  ExpectToMove();
+  for (const char* device : {"fake_0", "fake_1", "fake_2", "fake_3"}) {
+    EXPECT_GT(BytesOf(device), kLength / 8) << device;
+  }
+}
+
+// One of several does not get its packets through.
+TEST_F(SeveralRails, ARailOfAnotherNetworkIsLeftAndTheOthersServe) {
+  SetFake("devices", "fake_0,fake_1,fake_2");
+  SetFake("fake_2.network", "7");
+  ASSERT_TRUE(OpenDevice(Wide("fake_0,fake_1"), &a_.device).ok());
+  ASSERT_TRUE(OpenDevice(Wide("fake_0,fake_2"), &b_.device).ok());
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  ExpectToMove();
 }
 
 }  // namespace
