@@ -27,9 +27,9 @@ import typer
 
 from rdma_transport.command_line import NOT_AVAILABLE, fail
 
-from .alternation import RemoteAlternation
+from .alternation import Alternation
 from .options import both, performed
-from .remote_session import SESSION_TASK
+from .remote_session import SESSION_TASK, remote
 from .report import Result, Row, times_of
 from .support.cluster import Cluster
 from .support.counters import sent_since
@@ -68,14 +68,14 @@ def environment(device: str, protocol: str) -> dict[str, str]:
 
 def _opened(
     stack: ExitStack, clusters: dict[str, Cluster], device: str, size: int
-) -> dict[str, RemoteAlternation]:
+) -> dict[str, Alternation]:
     """Few and many crossings over each protocol, and the copies alone."""
     here, there = (f"/job:{job}/task:0/device:{device}:0" for job in JOBS)
     processor = f"/job:{JOBS[0]}/task:0/cpu:0"
 
-    def alternation(protocol: str, devices: tuple[str, str], hops: int) -> RemoteAlternation:
+    def alternation(protocol: str, devices: tuple[str, str], hops: int) -> Alternation:
         task = clusters[protocol][JOBS[0], 0]
-        return RemoteAlternation(stack, task, processor, devices, hops, size)
+        return remote(Alternation, stack, task, processor, devices, hops, size)
 
     opened = {}
     for protocol in clusters:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from .remote_session import RemoteSession
-
 STEPS = 4  # of a turn, after one that warms up
 
 
@@ -60,19 +58,3 @@ class Alternation:
     def digest(self) -> str:
         """A digest of the tensor after a step."""
         return hashlib.sha256(self._session.run(self._result).tobytes()).hexdigest()
-
-
-class RemoteAlternation(RemoteSession):
-    """An Alternation in the process of a task of SESSION_TASK, until its stack closes it."""
-
-    kind = Alternation
-
-    def milliseconds(self) -> float:
-        """See Alternation."""
-        mean: float = self.call("milliseconds")
-        return mean
-
-    def digest(self) -> str:
-        """See Alternation."""
-        digest: str = self.call("digest")
-        return digest

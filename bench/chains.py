@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from .remote_session import RemoteSession
+from .remote_session import remote
 from .support.cluster import Cluster
 from .where import JOBS
 
@@ -116,28 +116,12 @@ class Chain:
         return sum(not self.session.run(self.runs[hops][1]) for _ in range(steps))
 
 
-class RemoteChain(RemoteSession):
-    """A Chain in the process of a task of SESSION_TASK, until its stack closes it."""
-
-    kind = Chain
-
-    def seconds(self, steps: Sequence[int]) -> list[float]:
-        """See Chain."""
-        times: list[float] = self.call("seconds", steps)
-        return times
-
-    def wrong(self, hops: int, steps: int = 3) -> int:
-        """See Chain."""
-        count: int = self.call("wrong", hops, steps)
-        return count
-
-
 def between(
     stack: ExitStack, cluster: Cluster, size: int, lengths: Sequence[int], kind: str
-) -> RemoteChain:
+) -> Chain:
     """A chain between the first tasks of JOBS, the first of which runs SESSION_TASK."""
     devices = [f"/job:{job}/task:0" for job in JOBS]
-    return RemoteChain(stack, cluster[JOBS[0], 0], devices, size, lengths, kind)
+    return remote(Chain, stack, cluster[JOBS[0], 0], devices, size, lengths, kind)
 
 
 def on_each(
@@ -147,9 +131,9 @@ def on_each(
     lengths: Sequence[int],
     kind: str,
     devices: Sequence[str],
-) -> dict[str, Chain | RemoteChain]:
+) -> dict[str, Chain]:
     """A chain on each cluster; "local": one on two `devices` of this process."""
-    chains: dict[str, Chain | RemoteChain] = {
+    chains: dict[str, Chain] = {
         name: between(stack, cluster, size, lengths, kind) for name, cluster in clusters.items()
     }
     return chains | {"local": Chain(stack, "", devices, size, lengths, kind)}

@@ -32,7 +32,7 @@ from typing import Annotated
 import typer
 
 from . import references
-from .chains import COMPUTED, Chain, RemoteChain, fitting, on_each
+from .chains import COMPUTED, Chain, fitting, on_each
 from .options import between, performed
 from .remote_session import SESSION_TASK
 from .report import Result, Row, times_of
@@ -60,7 +60,7 @@ NOTES = (
     "< and > are 95 % bounds, where noise hides more.",
 )
 DYNAMIC = "dynamic: rdma with RDMA_TRANSPORT_STATIC=off."
-Steps = Mapping[str, Chain | RemoteChain | Floor]
+Steps = Mapping[str, Chain | Floor]
 Track = Callable[..., Iterable[int]]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-from .chains import IDENTITY, Chain, RemoteChain, fitting, on_each
+from .chains import IDENTITY, Chain, fitting, on_each
 from .report import Result, Row, times_of
 from .support.cluster import Cluster
 from .support.counters import sent_since
@@ -29,7 +29,7 @@ TWO_DEVICES = ("/cpu:0", "/cpu:1")
 STEP_SECONDS = 0.25  # the longest chain whose step takes at most this long
 
 
-def choose_length(chain: Chain | RemoteChain, lengths: tuple[int, ...]) -> tuple[int, int]:
+def choose_length(chain: Chain, lengths: tuple[int, ...]) -> tuple[int, int]:
     """Warm up. Return the hops to measure with, and the number of wrong results."""
     wrong, chosen = 0, lengths[0]
     for hops in lengths:
@@ -44,7 +44,7 @@ def choose_length(chain: Chain | RemoteChain, lengths: tuple[int, ...]) -> tuple
     return chosen, wrong
 
 
-def measure_chain(chain: Chain | RemoteChain, hops: int) -> float:
+def measure_chain(chain: Chain, hops: int) -> float:
     """Return the microseconds of one edge."""
     warm_up = [hops, SHORT_HOPS]
     _, _, short, long, again, last = chain.seconds([*warm_up, SHORT_HOPS, hops, hops, SHORT_HOPS])

@@ -1,4 +1,4 @@
-"""A task whose process also runs sessions: see `bench.remote_session.RemoteSession`.
+"""A task whose process also runs sessions: see `bench.remote_session.remote`.
 
 usage: python -m bench.session_task PROTOCOL JOB INDEX CLUSTER_JSON
 

@@ -40,7 +40,7 @@ def test_a_chain_computes_what_one_process_computes(
 ) -> None:
     with ExitStack() as stack:
         chain = between(stack, clusters[way], SIZE, [HOPS], kind)
-        assert chain.wrong(HOPS, steps=8) == 0
+        assert chain.wrong(HOPS, 8) == 0
 
 
 def test_every_wrong_result_of_a_chain_is_counted(
