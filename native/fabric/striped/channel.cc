@@ -50,6 +50,10 @@ size_t StripedChannel::FirstUp() const {
   return kNone;
 }
 
+bool StripedChannel::Unsettled() const {
+  return std::any_of(rails_.begin(), rails_.end(), [](const Rail& rail) { return rail.failed; });
+}
+
 void StripedChannel::Attend() {
   if (!attended_.exchange(true)) device_->Attend(weak_from_this());
 }
@@ -61,32 +65,32 @@ Status StripedChannel::Open() {
   address.most_rails = device_->most_rails();
   Status refused;
   bool any = false;
-  // Those whose port is down come last.
-  for (const bool active : {true, false}) {
-    for (const auto& device : device_->rails()) {
-      if (device->Active() != active || rails_.size() == kMaxRails) continue;
-      Rail rail;
-      rail.device = device.get();
-      rail.end = std::make_shared<RailEnd>(weak_from_this());
-      RailAddress shown;
-      const std::vector<PortReport> ports = device->Ports();
-      if (!ports.empty()) {
-        shown.name = rail.name = ports.front().name;
-        shown.subnet = ports.front().subnet;
-      }
-      // A port that is down is offered later, unless there is no other.
-      const Status opened = active || !any ? device->Open(rail.end, &rail.channel)
-                                           : Status(Code::kUnavailable, "its port is not active");
-      if (opened.ok()) {
-        shown.address = rail.channel->Address();
-        any = true;
-      } else if (refused.ok()) {
-        refused = opened;
-      }
-      rail.id = static_cast<uint32_t>(rails_.size());
-      rails_.push_back(std::move(rail));
-      address.rails.push_back(std::move(shown));
+  std::vector<std::pair<Device*, bool>> devices;
+  for (const auto& device : device_->rails()) devices.emplace_back(device.get(), device->Active());
+  std::stable_partition(devices.begin(), devices.end(), [](const auto& one) { return one.second; });
+  devices.resize(std::min(devices.size(), kMaxRails));
+  for (const auto& [device, active] : devices) {
+    Rail rail;
+    rail.device = device;
+    rail.end = std::make_shared<RailEnd>(weak_from_this());
+    RailAddress shown;
+    const std::vector<PortReport> ports = device->Ports();
+    if (!ports.empty()) {
+      shown.name = rail.name = ports.front().name;
+      shown.subnet = ports.front().subnet;
     }
+    // A port that is down is offered later, unless there is no other.
+    const Status opened = active || !any ? device->Open(rail.end, &rail.channel)
+                                         : Status(Code::kUnavailable, "its port is not active");
+    if (opened.ok()) {
+      shown.address = rail.channel->Address();
+      any = true;
+    } else if (refused.ok()) {
+      refused = opened;
+    }
+    rail.id = static_cast<uint32_t>(rails_.size());
+    rails_.push_back(std::move(rail));
+    address.rails.push_back(std::move(shown));
   }
   address_ = address.Encode();
   return any ? OkStatus() : refused;
@@ -162,21 +166,8 @@ void StripedChannel::OnRailConnected(const RailEnd* end) {
     if (rail == nullptr || rail->failed || state_.load() >= State::kParting) return;
     rail->connected = true;
     rail->since = Now();
-    if (several()) {
-      RecordHeader hello;
-      hello.kind = RecordKind::kHello;
-      hello.back = static_cast<uint32_t>(rails_.size());
-      hello.number = rail->id;
-      const iovec part = {&hello, sizeof(hello)};
-      const Status sent = rail->channel->Notify(&part, 1, Urgency::kLazy, &rail->sent);
-      if (!sent.ok()) FailRail(SlotOf(rail), sent);
-    }
-    if (connect_due_ == 0) connect_due_ = Now() + kPatience;
-    if (state_.load() == State::kConnecting) {
-      rail->up = !rail->failed;
-    } else {
-      Prepare(SlotOf(rail));
-    }
+    if (connect_due_ == 0) connect_due_ = rail->since + kPatience;
+    Prepare(SlotOf(rail));
   }
   ConnectIfReady(/*at_once=*/false);
 }

@@ -162,6 +162,8 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   // Returns whether a rail other than `slot` is there to go on with.
   bool OthersThan(size_t slot) const;
   size_t FirstUp() const;
+  // Returns whether a rail has failed of which not all has been repeated.
+  bool Unsettled() const;
   void Attend();
 
   // What is sent, in channel_sending.cc.
@@ -199,6 +201,7 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
 
   // Rails that return, in channel_return.cc.
   void Prepare(size_t slot);
+  void Greet(Rail* rail);
   void Use(Rail* rail);
   void WatchRails(Nanos now);
   void LeaveIfHeld(size_t slot, Nanos now);
@@ -247,6 +250,7 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   Status reason_;              // why it closes
   Nanos deadline_ = 0;         // of kClosing and kParting
   std::vector<std::shared_ptr<Channel>> dropped_;  // to be destroyed without mu_
+  std::vector<std::function<void()>> slow_;        // to be called without mu_, on another thread
 
   Lane writes_;
   Lane reads_;

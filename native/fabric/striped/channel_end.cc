@@ -31,6 +31,15 @@ void StripedChannel::OnRecord(const RailEnd* end, std::string_view data) {
     ignore_input_ = true;
     return Close(taken);
   }
+  if (record.kind == RecordKind::kHello) {
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      Rail* rail = Find(end);
+      rail->greeted = true;
+      Use(rail);
+    }
+    return ConnectIfReady(/*at_once=*/false);
+  }
   if (state_.load() == State::kConnecting && record.kind != RecordKind::kMark) {
     ConnectIfReady(/*at_once=*/true);
   }
@@ -170,9 +179,11 @@ void StripedChannel::Service(Nanos now) {
   if (handler_.expired()) Close(Status(Code::kCancelled, "the user of this channel has gone"));
   ConnectIfReady(/*at_once=*/false);
   std::vector<std::shared_ptr<Channel>> dropped;
+  std::vector<std::function<void()>> slow;
   {
     std::lock_guard<std::mutex> lock(mu_);
     dropped.swap(dropped_);
+    slow.swap(slow_);
     Progress();
     Advance();
     TryPart(now);
@@ -180,6 +191,7 @@ void StripedChannel::Service(Nanos now) {
     timed_.store(state_.load() != State::kConnected && state_.load() != State::kClosed);
     if (several() && state_.load() == State::kConnected) WatchRails(now);
   }
+  for (auto& call : slow) device_->CallSlowly(std::move(call));
   TellNews();
   EndIfClosed();
 }

@@ -20,44 +20,56 @@ constexpr Nanos kConnectTimeout = 30 * kSecond;
 
 }  // namespace
 
-// A rail has connected while others carry the channel.
+// A rail has connected. It is used when both ends have shared on it what they had shared on others.
 void StripedChannel::Prepare(size_t slot) {
-  const auto share = [weak = weak_from_this(), channel = rails_[slot].channel, id = rails_[slot].id,
-                      keys = shared_] {
+  if (shared_.empty()) return Greet(&rails_[slot]);
+  slow_.push_back([weak = weak_from_this(), channel = rails_[slot].channel, id = rails_[slot].id,
+                   keys = shared_] {
+    std::vector<uint64_t> over;  // regions that have ended
     for (const uint64_t key : keys) {
-      const Status shared = channel->Share(key);
-      const auto self = shared.code() == Code::kInternal ? weak.lock() : nullptr;
-      if (self == nullptr) continue;
-      std::lock_guard<std::mutex> lock(self->mu_);
-      self->shared_.erase(key);  // the region has ended
+      if (channel->Share(key).code() == Code::kInternal) over.push_back(key);
     }
     const auto self = weak.lock();
     if (self == nullptr) return;
     std::lock_guard<std::mutex> lock(self->mu_);
-    if (Rail* rail = self->FindId(id)) self->Use(rail);
-  };
-  if (shared_.empty()) {
-    Use(&rails_[slot]);
-  } else {
-    device_->CallSlowly(share);
-  }
+    for (const uint64_t key : over) self->shared_.erase(key);
+    if (Rail* rail = self->FindId(id)) self->Greet(rail);
+  });
+  Attend();
 }
 
+void StripedChannel::Greet(Rail* rail) {
+  if (rail->failed || !rail->alive()) return;
+  rail->greets = true;
+  if (!several()) return Use(rail);
+  RecordHeader hello;
+  hello.kind = RecordKind::kHello;
+  hello.back = static_cast<uint32_t>(rails_.size());
+  hello.number = rail->id;
+  const iovec part = {&hello, sizeof(hello)};
+  const Status sent = rail->channel->Notify(&part, 1, Urgency::kWake, &rail->sent);
+  if (sent.ok()) return Use(rail);
+  if (OthersThan(SlotOf(rail))) FailRail(SlotOf(rail), sent);
+}
+
+// Uses the rail if both ends are ready.
 void StripedChannel::Use(Rail* rail) {
-  if (rail->failed || rail->up || !rail->alive() || state_.load() >= State::kParting) return;
+  const bool ready = rail->greets && (rail->greeted || !several());
+  if (!ready || rail->failed || rail->up || !rail->alive()) return;
   rail->up = true;
   rail->since = Now();
   const bool again = std::exchange(rail->delay, 0) != 0;
   rail->unused.clear();
+  writes_.ForgetRails();
+  reads_.ForgetRails();
+  Attend();
+  if (!Serving()) return;
   if (main_ == kNone) main_ = SlotOf(rail);
   Log(again ? LogLevel::kInfo : LogLevel::kDebug, device_->name() + ": the channel " +
                                                       rails_[main_].channel->Route() +
                                                       " also uses " + rail->name);
-  writes_.ForgetRails();
-  reads_.ForgetRails();
   Progress();
   Advance();
-  Attend();
 }
 
 // The place waits for another rail.
@@ -188,12 +200,12 @@ void StripedChannel::OfferRail(size_t slot, Nanos now) {
 void StripedChannel::ConnectRail(size_t slot, std::string_view address) {
   rails_[slot].deadline = Now() + kConnectTimeout;
   timed_.store(true);
-  device_->CallSlowly([weak = weak_from_this(), channel = rails_[slot].channel,
-                       id = rails_[slot].id, to = std::string(address),
-                       role = active_ ? Role::kActive : Role::kPassive] {
+  slow_.push_back([weak = weak_from_this(), channel = rails_[slot].channel, id = rails_[slot].id,
+                   to = std::string(address), role = active_ ? Role::kActive : Role::kPassive] {
     const Status begun = channel->Connect(to, role);
     if (const auto self = weak.lock()) self->OnConnectBegun(id, begun);
   });
+  Attend();
 }
 
 // On any thread.

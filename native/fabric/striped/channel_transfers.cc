@@ -27,13 +27,18 @@ Status StripedChannel::Begin(bool write, const RemoteSpan& span, char* local, ui
   if (state_.load() != State::kConnected) return NotConnected();
   if (several()) timed_.store(true, std::memory_order_relaxed);
   const uint64_t piece = rails_[main_ == kNone ? 0 : main_].device->pace().piece;
-  if (main_ != kNone && !Lane::Takes(span.length, piece)) {
-    return BeginWhole(write, span, local, cookie);
-  }
   Status refused;
-  const uint32_t rails = RailsFor(write, span, local, &refused);
-  if (rails == 0 && main_ != kNone) {
-    if (write) return refused;
+  uint32_t rails = 0;
+  if (main_ != kNone && Lane::Takes(span.length, piece)) {
+    rails = RailsFor(write, span, local, &refused);
+  } else if (main_ != kNone) {
+    refused = BeginWhole(write, span, local, cookie);
+    if (refused.ok()) return refused;
+  }
+  // After a failure, the peer's memory may not be known yet on the rails that are left.
+  const bool later = OthersThan(kNone) && (main_ == kNone || Unsettled());
+  if (!refused.ok() && rails == 0 && !later) {
+    if (write || refused.code() == Code::kUnavailable) return refused;
     ended_.emplace_back(cookie, refused);
     Attend();
     return OkStatus();
@@ -80,10 +85,7 @@ Status StripedChannel::BeginWhole(bool write, const RemoteSpan& span, char* loca
       refused = begun;
     }
   }
-  if (write || refused.code() == Code::kUnavailable) return refused.ok() ? NotConnected() : refused;
-  ended_.emplace_back(cookie, refused);
-  Attend();
-  return OkStatus();
+  return refused.ok() ? NotConnected() : refused;
 }
 
 Status StripedChannel::Flush() {
@@ -213,6 +215,7 @@ bool StripedChannel::AdvanceTransfer(Lane* lane) {
   if (transfer.rails == 0) {
     transfer.rails = RailsFor(write, transfer.rest, transfer.local, &refused);
   }
+  if (transfer.rails == 0 && Unsettled()) return false;
   uint64_t length = 0;
   size_t slot = kNone;
   if (transfer.rails != 0) {
@@ -232,13 +235,13 @@ bool StripedChannel::AdvanceTransfer(Lane* lane) {
     }
     if (!refused.ok()) transfer.rails &= ~Bit(slot);
   }
-  if (transfer.rails == 0) {
+  if (transfer.rails == 0 && !Unsettled()) {
     // The peer may have taken its memory back, which ends a transfer that is under way.
     lane->Drop();
     CloseLocked(refused);
     return false;
   }
-  if (!refused.ok()) return true;
+  if (!refused.ok()) return transfer.rails != 0;
   transfer.used |= Bit(slot);
   transfer.local += length;
   transfer.rest.offset += length;

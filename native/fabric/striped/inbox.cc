@@ -56,6 +56,7 @@ Status Inbox::Take(uint32_t rail, std::string_view data, Record* record, bool* n
   }
   ++counted.records;
   if (hello) {
+    record->kind = RecordKind::kHello;
     const bool same = header.number == rail && header.back == counted.several;
     return same ? OkStatus() : Wrong("the peer has matched the rails in another way");
   }

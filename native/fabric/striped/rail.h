@@ -49,8 +49,10 @@ struct Rail {
   std::string unused;  // why the last attempt failed
 
   bool connected = false;
-  bool up = false;      // carries records and transfers
-  bool closed = false;  // the plain channel has closed
+  bool greets = false;   // this end has shared all memory, and said so
+  bool greeted = false;  // the peer has
+  bool up = false;       // carries records and transfers
+  bool closed = false;   // the plain channel has closed
   bool released = false;
   Status status;  // if closed
 
