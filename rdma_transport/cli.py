@@ -12,10 +12,11 @@ from rdma_transport.config import config
 from rdma_transport.doctor.command import doctor
 from rdma_transport.info import info
 from rdma_transport.observe import cli as observe
+from rdma_transport.qualify.command import qualify
 from rdma_transport.run import run as run_ranks
 
 app = make_app("One-sided tensor transport for stock TensorFlow.", add_completion=True)
-for before_a_job in (doctor, info, config):
+for before_a_job in (doctor, qualify, info, config):
     app.command()(before_a_job)
 for beside_a_job in (observe.status, observe.metrics, observe.timeline):
     app.command()(beside_a_job)

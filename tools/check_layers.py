@@ -38,7 +38,7 @@ PYTHON = (
     ("rdma_transport/",),
     ("graph_analyzer/",),
     ("rdma_transport/config.py", "rdma_transport/doctor/", "rdma_transport/observe/"),
-    ("rdma_transport/info.py",),
+    ("rdma_transport/info.py", "rdma_transport/qualify/"),
     ("bench/",),
     ("examples/",),
     ("bench/paper/",),

@@ -26,6 +26,11 @@ COMMANDS: list[tuple[str, int, str]] = [
     ("info", 0, "fabric shm (shared memory on one host): available"),
     ("config", 0, "RDMA_TRANSPORT_FABRIC"),
     ("doctor", 0, '"tensorflow=='),
+    (
+        "run -n 2 -- rdma-transport qualify --seconds 1 --largest 1MiB --memory 64MiB",
+        0,
+        "notifications with",
+    ),
     ("metrics --once", 0, "rdma_transport"),
     ("capacity --size 512MiB --workers 8 --servers 8 --compute 80ms", 0, "512"),
     ("plan model.pb --cluster ps=1,worker=1", 2, '"tensorflow=='),

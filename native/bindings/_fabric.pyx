@@ -12,7 +12,7 @@ from libcpp.string_view cimport string_view
 from libcpp.vector cimport vector
 
 from fabric cimport (
-    BlockingChannel, CMeter, Code, CUncachedCopy, FabricDevice, Fabrics, Measured, Memory, Now,
+    BlockingChannel, CMeter, Code, CUncachedCopy, FabricDevice, Fabrics, Found, Measured, Memory, Now,
     OpenFabric, Plan, PollingThread, Registration, Role, Settings, Status, Test, Transfer,
 )
 
@@ -350,6 +350,7 @@ cdef dict TESTS = {
     "write_bandwidth": <int>Test.kWriteBandwidth,
     "read_bandwidth": <int>Test.kReadBandwidth,
     "notify_rate": <int>Test.kNotifyRate,
+    "order": <int>Test.kOrder,
 }
 
 
@@ -381,9 +382,11 @@ cdef class Meter:
     def route(self) -> str:
         return self.meter.get().Route().decode(errors="replace")
 
-    def connect(self, peer_address: bytes, active: bool) -> None:
+    def connect(self, peer_address: bytes, active: bool, key: bytes = b"") -> None:
         cdef string peer = peer_address
         cdef Role role = Role.kActive if active else Role.kPassive
+        if key:
+            self.meter.get().Authenticate(key)
         check(self.meter.get().Connect(<string_view>peer, role))
 
     def introduce(self, timeout: float) -> None:
@@ -393,21 +396,24 @@ cdef class Meter:
             status = self.meter.get().Introduce(nanoseconds)
         check(status, "connecting: ")
 
-    cdef Plan plan(self, test, nbytes, iterations, timeout) except *:
+    cdef Plan plan(self, test, nbytes, iterations, timeout, duration=0.0) except *:
         cdef Plan plan
         if test:
             plan.test = <Test><int>TESTS[test]
         plan.bytes = nbytes
         plan.iterations = iterations
         plan.timeout = <int64_t>(timeout * 1e9)
+        plan.duration = <int64_t>(duration * 1e9)
         return plan
 
-    def run(self, test: str, nbytes: int, iterations: int, timeout: float) -> tuple:
+    def run(self, test: str, nbytes: int, iterations: int, timeout: float,
+            duration: float = 0.0) -> tuple:
         """Return times in seconds, and the number of bytes that differ from those sent.
 
-        A latency has one time per iteration, any other test one in total.
+        A latency has one time per iteration, any other test one in total. "order" counts faults
+        instead, and ends after `duration` seconds, if that is not 0.
         """
-        cdef Plan plan = self.plan(test, nbytes, iterations, timeout)
+        cdef Plan plan = self.plan(test, nbytes, iterations, timeout, duration)
         cdef Measured measured
         cdef Status status
         with nogil:
@@ -423,6 +429,16 @@ cdef class Meter:
         with nogil:
             status = self.meter.get().Serve(plan)
         check(status, f"{test} of {nbytes} bytes: ")
+
+    def found(self) -> dict:
+        """Return what the last serve() of "order" found, also if it failed."""
+        cdef Found found = self.meter.get().found()
+        return {
+            "notes": found.notes, "writes": found.writes, "bytes": found.bytes,
+            "early": found.early, "corrupt": found.corrupt, "misordered": found.misordered,
+            "repeated": found.repeated, "missing": found.missing,
+            "first": found.first.decode(errors="replace"),
+        }
 
     def copy(self, nbytes: int, iterations: int) -> list:
         cdef Plan plan = self.plan("", nbytes, iterations, 0.0)

@@ -106,6 +106,7 @@ cdef extern from "fabric/measure.h" namespace "rdma_transport::fabric" nogil:
         kWriteBandwidth
         kReadBandwidth
         kNotifyRate
+        kOrder
 
     cdef cppclass Plan:
         Test test
@@ -113,16 +114,29 @@ cdef extern from "fabric/measure.h" namespace "rdma_transport::fabric" nogil:
         uint64_t iterations
         uint64_t window
         int64_t timeout
+        int64_t duration
 
     cdef cppclass Measured:
         vector[int64_t] samples
         int64_t elapsed
         uint64_t wrong
 
+    cdef cppclass Found:
+        uint64_t notes
+        uint64_t writes
+        uint64_t bytes
+        uint64_t early
+        uint64_t corrupt
+        uint64_t misordered
+        uint64_t repeated
+        uint64_t missing
+        string first
+
     cdef cppclass CMeter "rdma_transport::fabric::Meter":
         @staticmethod
         Status Open(FabricDevice* device, uint64_t largest, shared_ptr[CMeter]* meter)
         string Address()
+        void Authenticate(string key)
         Status Connect(string_view peer_address, Role role)
         Status Introduce(int64_t timeout)
         const char* fabric()
@@ -131,6 +145,7 @@ cdef extern from "fabric/measure.h" namespace "rdma_transport::fabric" nogil:
         Status Run(const Plan& plan, Measured* measured)
         Status Serve(const Plan& plan)
         Status Copy(const Plan& plan, Measured* measured)
+        const Found& found()
 
 
 cdef extern from "fabric/uncached_copy.h" namespace "rdma_transport::fabric" nogil:

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fabric/pattern.h"
+
 namespace rdma_transport::fabric {
 namespace {
 
@@ -22,38 +24,11 @@ struct Introduction {
 };
 
 bool IsNote(Test test) { return test == Test::kNotifyLatency || test == Test::kNotifyRate; }
-bool IsOneSided(Test test) { return !IsNote(test) && test != Test::kWriteLatency; }
+bool IsOneSided(Test test) {
+  return !IsNote(test) && test != Test::kWriteLatency && test != Test::kOrder;
+}
 
 Status Wrong(const char* what) { return Status(Code::kDataLoss, what); }
-
-// Returns eight bytes of a pattern. Other words and other patterns differ (splitmix64).
-uint64_t WordOf(uint64_t pattern, uint64_t index) {
-  uint64_t word = (pattern + index) * 0x9e3779b97f4a7c15;
-  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
-  word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
-  return word ^ (word >> 31);
-}
-
-// Fills with the pattern, or with its complement in the bits `flipped` to detect unwritten bytes.
-void Fill(char* place, uint64_t bytes, uint64_t pattern, uint64_t flipped = 0) {
-  for (uint64_t at = 0; at < bytes; at += sizeof(uint64_t)) {
-    const uint64_t word = WordOf(pattern, at / sizeof(word)) ^ flipped;
-    std::memcpy(place + at, &word, std::min(bytes - at, uint64_t{sizeof(word)}));
-  }
-}
-
-// Counts the bytes that differ from the pattern.
-uint64_t Differing(const char* place, uint64_t bytes, uint64_t pattern) {
-  uint64_t differing = 0;
-  for (uint64_t at = 0; at < bytes; at += sizeof(uint64_t)) {
-    const uint64_t length = std::min(bytes - at, uint64_t{sizeof(uint64_t)});
-    const uint64_t word = WordOf(pattern, at / sizeof(word));
-    if (std::memcmp(place + at, &word, length) == 0) continue;
-    const char* const right = reinterpret_cast<const char*>(&word);
-    for (uint64_t i = 0; i < length; ++i) differing += place[at + i] != right[i];
-  }
-  return differing;
-}
 
 }  // namespace
 
@@ -82,17 +57,19 @@ void Meter::OnNotify(const char* data, size_t length) {
     std::memcpy(said_, data, length);
   }
   const uint64_t number = notes_++;
+  if (ordering_) return TakeOrdered(data, length);
   if (number < awaited_begin_ || number >= awaited_end_) return;
   if (length != awaited_bytes_) {
     wrong_ += std::max<uint64_t>(length, awaited_bytes_);
   } else if (number >= compared_begin_) {
     wrong_ += data[length - 1] != static_cast<char>(number - compared_begin_);
-    wrong_ += Differing(data, length - 1, target_pattern_);
+    wrong_ += DifferingBytes(data, 0, length - 1, target_pattern_);
   }
 }
 
-void Meter::OnTransfer(uint64_t, const Status& status) {
+void Meter::OnTransfer(uint64_t cookie, const Status& status) {
   ++transfers_;
+  if (ordering_) slots_under_way_ &= ~(uint64_t{1} << cookie);
   if (!status.ok() && reason_.ok()) reason_ = status;
 }
 
@@ -101,8 +78,7 @@ void Meter::OnClosed(const Status& status) {
   reason_ = Status(status.ok() ? Code::kUnavailable : status.code(), status.message());
 }
 
-template <typename Condition>
-Status Meter::Until(Nanos timeout, Condition condition, bool sleeps) {
+Status Meter::Until(Nanos timeout, const std::function<bool()>& condition, bool sleeps) {
   const Nanos deadline = Now() + timeout;
   for (int idle = 0; !condition();) {
     if (!reason_.ok()) return reason_;
@@ -172,10 +148,11 @@ void Meter::Prepare(const Plan& plan, bool active) {
   ++turn_;
   wrong_ = 0;
   said_bytes_ = 0;
+  if (plan.test == Test::kOrder) return PrepareOrder(active);
   source_pattern_ = active ? turn_ << 32 | kActive : turn_ << 32;
   target_pattern_ = source_pattern_ ^ kActive;
-  Fill(source(), plan.bytes, source_pattern_);
-  Fill(target(), plan.bytes, target_pattern_, ~uint64_t{0});
+  FillPattern(source(), plan.bytes, source_pattern_);
+  FillPattern(target(), plan.bytes, target_pattern_, ~uint64_t{0});
   if (plan.test == Test::kWriteLatency) target()[plan.bytes - 1] = static_cast<char>(-1);
 }
 
@@ -188,12 +165,14 @@ void Meter::AwaitNotes(const Plan& plan) {
   awaited_end_ = compared_begin_ + kComparedNotes;
 }
 
-void Meter::CompareTarget(uint64_t bytes) { wrong_ += Differing(target(), bytes, target_pattern_); }
+void Meter::CompareTarget(uint64_t bytes) {
+  wrong_ += DifferingBytes(target(), 0, bytes, target_pattern_);
+}
 
 Status Meter::Run(const Plan& plan, Measured* measured) {
   RDMA_RETURN_IF_ERROR(Check(plan));
   *measured = Measured();
-  measured->samples.reserve(plan.iterations);
+  if (plan.test != Test::kOrder) measured->samples.reserve(plan.iterations);
   Prepare(plan, /*active=*/true);
   RDMA_RETURN_IF_ERROR(Expect(plan, 1));  // the peer is ready
   switch (plan.test) {
@@ -213,6 +192,8 @@ Status Meter::Run(const Plan& plan, Measured* measured) {
     case Test::kNotifyRate:
       RDMA_RETURN_IF_ERROR(Flood(plan, measured));
       break;
+    case Test::kOrder:
+      return Order(plan, measured);
   }
   // One-sided operations do not notify the passive side, so it is notified only at the end. It
   // reports the differences it found.
@@ -238,6 +219,8 @@ Status Meter::Serve(const Plan& plan) {
     case Test::kNotifyRate:
       RDMA_RETURN_IF_ERROR(TakeFlood(plan));
       break;
+    case Test::kOrder:
+      return TakeOrder(plan);
     default:
       // The operations are one-sided, so sleep: polling here would only take CPU time from the
       // peer.

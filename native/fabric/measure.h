@@ -8,10 +8,14 @@
 // polling thread. The device is not polled between tests.
 #pragma once
 
+#include <array>
+#include <bitset>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -28,6 +32,10 @@ enum class Test : int {
   kWriteBandwidth,  // up to `window` writes of `bytes` in flight, all to one buffer
   kReadBandwidth,
   kNotifyRate,  // notifications of `bytes`, as fast as the peer consumes them
+  // Writes of 1 to `bytes` bytes, large ones rarely, among several times as many notifications. The
+  // passive side checks at each notification that it comes once, after what it must follow, and
+  // that all bytes of its write are there at that moment. See Meter::found().
+  kOrder,
 };
 
 // One measurement. `bytes` is the size of each operation or notification.
@@ -37,6 +45,7 @@ struct Plan {
   uint64_t iterations = 0;
   uint64_t window = 128;
   Nanos timeout = 10 * kSecond;  // timeout while the peer makes no progress
+  Nanos duration = 0;            // kOrder: ends after this time, too. 0: no limit
 };
 
 // The result at the active end.
@@ -46,8 +55,23 @@ struct Measured {
   // Other tests: time from the start of the first operation to the end of the last, for all
   // `iterations`.
   Nanos elapsed = 0;
-  // Bytes that differ from what was sent, counted on both sides.
+  // Bytes that differ from what was sent, counted on both sides; kOrder: Found::faults().
   uint64_t wrong = 0;
+};
+
+// What the passive side of kOrder found.
+struct Found {
+  uint64_t notes = 0;
+  uint64_t writes = 0;
+  uint64_t bytes = 0;       // written
+  uint64_t early = 0;       // notifications that came before all bytes of their write
+  uint64_t corrupt = 0;     // of those, the ones whose bytes did not come soon afterwards, either
+  uint64_t misordered = 0;  // notifications that overtook what they must follow
+  uint64_t repeated = 0;    // notifications that came twice, or that nobody sent
+  uint64_t missing = 0;     // notifications that did not come
+  std::string first;        // describes the first fault
+
+  uint64_t faults() const { return early + misordered + repeated + missing; }
 };
 
 // Number of untimed notifications that are compared with what was sent, after each notification
@@ -67,6 +91,8 @@ class Meter final : public ChannelHandler {
   static Status Open(Device* device, uint64_t largest, std::shared_ptr<Meter>* meter);
 
   std::string Address() const { return channel_->Address(); }
+  // As of Channel. Call it before Connect().
+  void Authenticate(std::string key) { channel_->Authenticate(std::move(key)); }
   // Starts to connect. The passive side must call it first.
   Status Connect(std::string_view peer_address, Role role) {
     return channel_->Connect(peer_address, role);
@@ -83,6 +109,8 @@ class Meter final : public ChannelHandler {
   Status Serve(const Plan& plan);
   // Measures memcpy() between the same buffers, for comparison. Does not involve the peer.
   Status Copy(const Plan& plan, Measured* measured);
+  // What the last Serve() of kOrder found, also if it failed.
+  const Found& found() const { return found_; }
 
   void OnConnected() override { connected_ = true; }
   void OnNotify(const char* data, size_t length) override;
@@ -95,8 +123,7 @@ class Meter final : public ChannelHandler {
   void Prepare(const Plan& plan, bool active);
   void AwaitNotes(const Plan& plan);
   void CompareTarget(uint64_t bytes);
-  template <typename Condition>
-  Status Until(Nanos timeout, Condition condition, bool sleeps = false);
+  Status Until(Nanos timeout, const std::function<bool()>& condition, bool sleeps = false);
   Status Expect(const Plan& plan, uint64_t notes, bool sleeps = false);
   Status Notify(uint64_t bytes);
   Status NotifyCompared(uint64_t bytes, uint64_t number);
@@ -109,6 +136,13 @@ class Meter final : public ChannelHandler {
   Status StreamTransfers(const Plan& plan);
   Status Flood(const Plan& plan, Measured* measured);
   Status TakeFlood(const Plan& plan);
+  void PrepareOrder(bool active);
+  Status Order(const Plan& plan, Measured* measured);
+  Status SendOrdered(const Plan& plan, uint64_t number, bool last);
+  Status TakeOrder(const Plan& plan);
+  void TakeOrdered(const char* data, size_t length);
+  void CheckOrdered(uint64_t number, uint64_t offset, uint64_t length);
+  void Fault(uint64_t* count, const std::string& what);
 
   // The region consists of two buffers: the target of the peer's writes and of own reads, and the
   // source of own writes and of the peer's reads.
@@ -142,6 +176,21 @@ class Meter final : public ChannelHandler {
   uint64_t awaited_begin_ = 0;   // number of the first notification to check
   uint64_t compared_begin_ = 0;  // number of the first one to compare in full
   uint64_t awaited_end_ = 0;     // end of the notifications to check
+
+  // kOrder. The buffers are divided into slots, one for each write that is under way.
+  static constexpr uint64_t kOrderWindow = 1024;  // notifications that are not confirmed
+  static constexpr uint64_t kSlots = 16;
+  bool ordering_ = false;
+  bool active_ = false;
+  uint64_t random_ = 0;
+  uint64_t writes_ = 0;           // active side
+  uint64_t slots_under_way_ = 0;  // active side: bits of slots whose write has not ended
+  std::array<uint64_t, kSlots> slot_ends_{};  // active side: what must be confirmed before reuse
+  std::bitset<kOrderWindow> taken_;           // passive side, by number
+  uint64_t taken_prefix_ = 0;                 // passive side: all numbers below have been taken
+  uint64_t confirmed_ = 0;                    // passive side: of these, what the peer knows
+  bool ended_ = false;                        // passive side: the last notification has come
+  Found found_;
 };
 
 }  // namespace rdma_transport::fabric

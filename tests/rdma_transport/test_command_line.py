@@ -138,7 +138,7 @@ def test_the_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["config"], ["info"], ["doctor", "--quick"], ["doctor", "-h"]]
+    "arguments", [["config"], ["info"], ["doctor", "--quick"], ["doctor", "-h"], ["qualify"]]
 )
 def test_no_command_imports_what_takes_long(arguments: list[str]) -> None:
     code = (
@@ -163,4 +163,5 @@ def test_the_package_has_the_schemas_where_they_are_looked_for() -> None:
         "config.json",
         "doctor.json",
         "info.json",
+        "qualify.json",
     ]

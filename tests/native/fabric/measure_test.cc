@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kLargest = 64 << 10;
 
 // Leaves the first byte of each transfer where it is, and flips that of each large notification.
-class LossyChannel final : public Channel {
+class LossyChannel : public Channel {
  public:
   explicit LossyChannel(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
@@ -61,18 +61,75 @@ class LossyChannel final : public Channel {
   }
   void Close(const Status& reason) override { channel_->Close(reason); }
 
- private:
+ protected:
   const std::shared_ptr<Channel> channel_;
 };
 
+// Leaves the first byte of each longer write where it is, and no other.
+class PartialChannel final : public LossyChannel {
+ public:
+  using LossyChannel::LossyChannel;
+
+  Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override {
+    if (destination.length == 1) return channel_->Write(source, destination, cookie);
+    return LossyChannel::Write(source, destination, cookie);
+  }
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                After after) override {
+    return channel_->Notify(parts, count, urgency, number, after);
+  }
+};
+
+// Each tenth notification arrives after the next one; each tenth of these comes twice.
+class OvertakingChannel final : public LossyChannel {
+ public:
+  using LossyChannel::LossyChannel;
+
+  Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override {
+    return channel_->Write(source, destination, cookie);
+  }
+  Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
+                After after) override {
+    EXPECT_EQ(count, 1);
+    const bool head = ++notes_ > kFirst && parts[0].iov_len >= 32;
+    if (head && notes_ % 10 == 0) {
+      held_.assign(static_cast<const char*>(parts[0].iov_base), parts[0].iov_len);
+      return OkStatus();
+    }
+    RDMA_RETURN_IF_ERROR(channel_->Notify(parts, count, urgency, number, after));
+    if (!head || held_.empty()) return OkStatus();
+    const iovec late = {held_.data(), held_.size()};
+    RDMA_RETURN_IF_ERROR(channel_->Notify(&late, 1, urgency, number, After::Everything()));
+    if (notes_ % 100 == 1) {
+      RDMA_RETURN_IF_ERROR(channel_->Notify(&late, 1, urgency, number, After::Everything()));
+    }
+    held_.clear();
+    return OkStatus();
+  }
+
+ private:
+  static constexpr int kFirst = 20;
+  int notes_ = 0;
+  std::string held_;
+};
+
+enum class Behavior { kRight, kLossy, kPartial, kOvertaking };
+
 class LossyDevice final : public Device {
  public:
-  explicit LossyDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+  LossyDevice(std::unique_ptr<Device> device, Behavior behavior)
+      : device_(std::move(device)), behavior_(behavior) {}
 
   Status Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) override {
     std::shared_ptr<Channel> whole;
     RDMA_RETURN_IF_ERROR(device_->Open(std::move(handler), &whole));
-    *channel = std::make_shared<LossyChannel>(std::move(whole));
+    if (behavior_ == Behavior::kPartial) {
+      *channel = std::make_shared<PartialChannel>(std::move(whole));
+    } else if (behavior_ == Behavior::kOvertaking) {
+      *channel = std::make_shared<OvertakingChannel>(std::move(whole));
+    } else {
+      *channel = std::make_shared<LossyChannel>(std::move(whole));
+    }
     return OkStatus();
   }
 
@@ -97,19 +154,23 @@ class LossyDevice final : public Device {
 
  private:
   const std::unique_ptr<Device> device_;
+  const Behavior behavior_;
 };
 
-std::unique_ptr<Device> OpenOne(bool lossy) {
+std::unique_ptr<Device> OpenOne(Behavior behavior) {
   std::unique_ptr<Device> device;
   const Status opened = OpenDevice(testing::FabricSettings(), &device);
   EXPECT_TRUE(opened.ok()) << opened.message();
-  if (lossy) device = std::make_unique<LossyDevice>(std::move(device));
+  if (behavior != Behavior::kRight) {
+    device = std::make_unique<LossyDevice>(std::move(device), behavior);
+  }
   return device;
 }
 
 // What was wrong in each of the plans, which run one after the other.
-std::vector<uint64_t> WrongBytes(bool lossy, const std::vector<Plan>& plans) {
-  const std::unique_ptr<Device> devices[2] = {OpenOne(lossy), OpenOne(/*lossy=*/false)};
+std::vector<uint64_t> WrongBytes(Behavior behavior, const std::vector<Plan>& plans,
+                                 Found* found = nullptr) {
+  const std::unique_ptr<Device> devices[2] = {OpenOne(behavior), OpenOne(Behavior::kRight)};
   std::shared_ptr<Meter> active;
   std::shared_ptr<Meter> passive;
   EXPECT_TRUE(Meter::Open(devices[0].get(), kLargest, &active).ok());
@@ -138,6 +199,7 @@ std::vector<uint64_t> WrongBytes(bool lossy, const std::vector<Plan>& plans) {
     ended.fetch_add(1);
   }
   serving.join();
+  if (found != nullptr) *found = passive->found();
   active->Close();
   active.reset();
   passive.reset();
@@ -163,7 +225,8 @@ TEST(MeasureTest, WhatArrivesAsItWasSentIsNotWrong) {
     // More iterations than a byte can number; and more than the window of a flood.
     for (const uint64_t iterations : {uint64_t{1}, uint64_t{300}, uint64_t{1500}}) {
       if (bytes * iterations > uint64_t{2} << 20) continue;
-      EXPECT_EQ(WrongBytes(false, AllTests(bytes, iterations)), std::vector<uint64_t>(6, 0))
+      EXPECT_EQ(WrongBytes(Behavior::kRight, AllTests(bytes, iterations)),
+                std::vector<uint64_t>(6, 0))
           << bytes << " bytes, " << iterations << " iterations";
     }
   }
@@ -174,7 +237,7 @@ const std::vector<uint64_t> kOneEach = {kComparedNotes, 1, 1, 1, 1, kComparedNot
 
 TEST(MeasureTest, OneWrongByteOfManyIsCounted) {
   for (const uint64_t bytes : {uint64_t{64}, uint64_t{4099}, kLargest}) {
-    EXPECT_EQ(WrongBytes(true, AllTests(bytes, 300)), kOneEach) << bytes;
+    EXPECT_EQ(WrongBytes(Behavior::kLossy, AllTests(bytes, 300)), kOneEach) << bytes;
   }
 }
 
@@ -185,7 +248,48 @@ TEST(MeasureTest, EachTurnIsComparedForItself) {
   plans.insert(plans.end(), again.begin(), again.end());
   std::vector<uint64_t> wrong = kOneEach;
   wrong.insert(wrong.end(), kOneEach.begin(), kOneEach.end());
-  EXPECT_EQ(WrongBytes(true, plans), wrong);
+  EXPECT_EQ(WrongBytes(Behavior::kLossy, plans), wrong);
+}
+
+Plan OrderPlan() {
+  Plan plan;
+  plan.test = Test::kOrder;
+  plan.bytes = kLargest / 4;
+  plan.iterations = 5005;  // the last one is not held by an OvertakingChannel
+  plan.timeout = 20 * kSecond;
+  return plan;
+}
+
+TEST(MeasureTest, AnOrderedChannelHasNoFaults) {
+  Found found;
+  // Other tests may come before and after it.
+  std::vector<Plan> plans = AllTests(64, 3);
+  plans.insert(plans.begin(), {OrderPlan(), OrderPlan()});
+  plans.push_back(OrderPlan());
+  EXPECT_EQ(WrongBytes(Behavior::kRight, plans, &found), std::vector<uint64_t>(9, 0));
+  EXPECT_EQ(found.notes, OrderPlan().iterations);
+  EXPECT_GT(found.writes, 1000u);
+  EXPECT_GT(found.bytes, found.writes * 100);
+  EXPECT_EQ(found.first, "");
+}
+
+TEST(MeasureTest, AWriteWhoseBytesAreNotThereIsFound) {
+  Found found;
+  const std::vector<uint64_t> wrong = WrongBytes(Behavior::kPartial, {OrderPlan()}, &found);
+  EXPECT_GT(found.early, found.writes / 2);
+  EXPECT_GT(found.corrupt, 0u);
+  EXPECT_EQ(found.misordered + found.repeated + found.missing, 0u) << found.first;
+  EXPECT_EQ(wrong, std::vector<uint64_t>{found.faults()});
+  EXPECT_NE(found.first.find("bytes that were written before it"), std::string::npos);
+}
+
+TEST(MeasureTest, NotificationsThatOvertakeOthersOrComeTwiceAreFound) {
+  Found found;
+  const std::vector<uint64_t> wrong = WrongBytes(Behavior::kOvertaking, {OrderPlan()}, &found);
+  EXPECT_GT(found.misordered, 100u) << found.first;
+  EXPECT_GT(found.repeated, 10u) << found.first;
+  EXPECT_EQ(found.early + found.missing, 0u) << found.first;
+  EXPECT_EQ(wrong, std::vector<uint64_t>{found.faults()});
 }
 
 }  // namespace

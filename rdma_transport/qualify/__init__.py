@@ -1,0 +1,1 @@
+"""The command ``rdma-transport qualify``: one function per claim about the fabric between hosts."""

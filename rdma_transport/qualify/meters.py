@@ -1,0 +1,91 @@
+"""Pairs of hosts that measure: each sends to one host, and receives from another, at a time."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rdma_transport._fabric import Meter
+from rdma_transport.fabric import FabricError
+from rdma_transport.qualify.hosts import Hosts, StepError, side_by_side
+
+STALLED = 20.0
+"""Seconds without progress, after which a measurement fails."""
+_CONNECT = 30.0
+
+
+@dataclass
+class Pair:
+    """This host's two ends: `out` to the host `distance` ranks on, `into` from the one before."""
+
+    hosts: Hosts
+    out: Meter
+    into: Meter
+
+    def both(self, test: str, nbytes: int, iterations: int, duration: float = 0.0) -> list[Any]:
+        """Do a test in both roles at once; return ``(seconds, faults)`` of all hosts."""
+        limit = duration + 2 * STALLED
+
+        def step() -> Any:
+            calls: dict[str, Callable[[], Any]] = {
+                "sending": lambda: self.out.run(test, nbytes, iterations, STALLED, duration),
+                "receiving": lambda: self.into.serve(test, nbytes, iterations, STALLED),
+            }
+            try:
+                seconds, faults = side_by_side(calls, limit)["sending"]
+            except FabricError as error:
+                first = self.into.found()["first"]  # explains the other end's wait
+                raise FabricError(f"{first}; {error}" if first else str(error)) from None
+            return sum(seconds), faults
+
+        return self.hosts.together(step, limit)
+
+    def one_way(self, test: str, nbytes: int, iterations: int) -> list[float]:
+        """Do a test from host 0 to the other end of its `out`, while all others wait."""
+
+        def step() -> list[float]:
+            if self.hosts.rank == 0:
+                return list(self.out.run(test, nbytes, iterations, STALLED)[0])
+            if self.hosts.rank == 1:
+                self.into.serve(test, nbytes, iterations, STALLED)
+            return []
+
+        return self.hosts.together(step, 10 * STALLED)[0]
+
+
+@contextlib.contextmanager
+def paired(hosts: Hosts, distance: int, largest: int) -> Iterator[Pair]:
+    """Connect all hosts with those `distance` ranks on, for up to `largest` bytes at a time."""
+    made: list[Meter] = []
+
+    def opened() -> str:
+        made[:] = [Meter(hosts.fabric, largest), Meter(hosts.fabric, largest)]
+        return made[0].address().hex()
+
+    try:
+        addresses = hosts.together(opened, _CONNECT)
+        out, into = made
+
+        def accepted() -> str:
+            into.connect(bytes.fromhex(addresses[hosts.other(-distance)]), False, hosts.key)
+            return into.address().hex()
+
+        answers = hosts.together(accepted, _CONNECT)
+
+        def connected() -> str:
+            out.connect(bytes.fromhex(answers[hosts.other(distance)]), True, hosts.key)
+            calls = {
+                end: lambda meter=meter: meter.introduce(_CONNECT)
+                for end, meter in (("connecting", out), ("being connected", into))
+            }
+            side_by_side(calls, 2 * _CONNECT)
+            return ""
+
+        try:
+            hosts.together(connected, 2 * _CONNECT)
+        except StepError as error:
+            raise StepError(f"{error} ({out.fabric()}, {out.route()})") from None
+        yield Pair(hosts, out, into)
+    finally:
+        for meter in made:
+            meter.close()

@@ -1,0 +1,99 @@
+"""`rdma-transport qualify`, as two processes of one host: healthy fabrics, and others."""
+
+import signal
+import subprocess
+import time
+
+import pytest
+
+from bench.support.ports import free_port
+from tests.support import fake_verbs, faulty_libfabric
+from tests.support.command import NO_LIBRARIES, run
+from tests.support.deadlines import patient
+from tests.support.qualifying import FEW, ended, qualified, start
+
+pytestmark = pytest.mark.timeout(150)
+SKIPPED = {"reference", "link", "training"}
+
+
+def statuses(claims: dict[str, dict[str, str]]) -> dict[str, str]:
+    return {name: claim["status"] for name, claim in claims.items()}
+
+
+def test_shared_memory_passes() -> None:
+    code, claims, document = qualified("--no-training", settings=NO_LIBRARIES)
+    assert code == 0, claims
+    assert {name for name, status in statuses(claims).items() if status == "SKIP"} == SKIPPED
+    assert claims["route"]["found"] == "shm, same host"
+    assert document["figures"]["order"]["notes"] > 1000
+    assert document["figures"]["order"]["early"] == 0
+    assert len(document["hosts"]) == 2
+
+
+def test_verbs_and_libfabric_pass() -> None:
+    for settings in (fake_verbs.environment(), faulty_libfabric.environment()):
+        code, claims, _ = qualified("--no-training", settings=settings)
+        assert code == 0, claims
+        assert claims["route"]["found"].startswith(settings["RDMA_TRANSPORT_FABRIC"])
+        assert claims["killed_peer"]["status"] == claims["stopped_peer"]["status"] == "PASS"
+
+
+def test_a_fabric_that_loses_writes_fails() -> None:
+    faulty = faulty_libfabric.environment(faulty="lose=1")
+    code, claims, _ = qualified("--no-training", settings=faulty, seconds=140)
+    assert code == 1
+    assert claims["order"]["status"] == "FAIL", claims
+
+
+def test_the_table_names_each_claim() -> None:
+    place = f"127.0.0.1:{free_port()}"
+    more = [*FEW, "--no-training"]
+    started = [start(rank, place, *more, settings=NO_LIBRARIES) for rank in range(2)]
+    (code, output, errors), (other_code, other_output, _) = ended(started, 80)
+    assert (code, other_code, other_output) == (0, 0, ""), errors
+    for claim in ("route", "order", "sizes", "speed", "memory", "killed_peer", "training"):
+        assert f"│ {claim} " in output
+    assert "PASS" in output
+    assert "notifications with" in output
+
+
+def test_a_host_that_does_not_come_is_named() -> None:
+    place = f"127.0.0.1:{free_port()}"
+    alone = start(0, place, *FEW, "--wait", "1", "--json", settings=NO_LIBRARIES)
+    ((code, output, errors),) = ended([alone], 60)
+    assert code == 4
+    assert "host 1" in errors
+    assert '"claims": []' in output
+
+
+def test_a_host_that_leaves_is_named() -> None:
+    place = f"127.0.0.1:{free_port()}"
+    more = [*FEW, "--no-training"]
+    started = [start(rank, place, *more, settings=NO_LIBRARIES) for rank in range(2)]
+    errors = started[0].stderr
+    assert errors
+    assert any("examining order" in line for line in errors)  # reads until then
+    time.sleep(0.1)
+    started[1].send_signal(signal.SIGKILL)
+    (code, output, _), _ = ended(started, 140)
+    assert code == 4, output
+    assert "#1" in output
+
+
+def test_bad_input_is_refused() -> None:
+    for words, message in (
+        ([], "--node-rank"),
+        (["--node-rank", "2", "--master-addr", "localhost"], "the last one is 1"),
+        (["--node-rank", "0", "--master-addr", "x", "--largest", "1"], "--largest"),
+    ):
+        ran: subprocess.CompletedProcess[str] = run("qualify", *words, settings=NO_LIBRARIES)
+        assert ran.returncode == 2, ran.stderr
+        assert message in ran.stderr
+
+
+def test_training_has_the_bits_of_grpc() -> None:
+    code, claims, document = qualified(settings=NO_LIBRARIES, seconds=patient(140))
+    assert code == 0, claims
+    assert claims["training"]["status"] == "PASS"
+    found = document["figures"]["training"]
+    assert found["rdma"]["tensors"] > 0 == found["grpc"]["tensors"]
