@@ -90,7 +90,8 @@ def accelerators(where: Where, device: str, sizes: list[int], repeat: int) -> Re
     The copies are made by TensorFlow in the tasks over rdma.
     """
     title = f"a step with {CROSSINGS} crossings between two {device}s"
-    result = Result("accelerators", title, {"device": device, "repeat": repeat}, "p50")
+    options = {"device": device, "repeat": repeat}
+    result = Result("accelerators", title, options, "p50", unit="ms")
     environments = {protocol: environment(device, protocol) for protocol in BOTH}
     jobs = dict.fromkeys(JOBS, 1)
     with clusters(where, jobs, {JOBS[0]: SESSION_TASK}, environments) as made:

@@ -94,7 +94,7 @@ def analysis(where: Where, repeat: int) -> Result:
     where.bar.at(0, "making the graphs")
     import_tensorflow()
     title = "analysis of a training graph, without reading it and its plan"
-    result = Result("analysis", title, {"repeat": repeat}, "p50")
+    result = Result("analysis", title, {"repeat": repeat}, "p50", unit="ms")
     graphs = {name: definition(name) for name in MODELS}
     result.rows += measure("model", graphs, repeat)
     where.bar.at(0.5, "growing graphs")

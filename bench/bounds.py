@@ -178,7 +178,7 @@ def bounds(where: Where, rounds: int, load: int, timeout: float) -> Result:
     import_tensorflow()
     options = {"rounds": rounds, "load": load, "timeout": timeout}
     title = "how soon a step ends" + (f", beside {load} busy loops" if load else "")
-    result = Result("bounds", title, options, "p50")
+    result = Result("bounds", title, options, "p50", unit="s")
     results: Results = defaultdict(lambda: {each: Case() for each in BOTH})
     with busy(load):
         for number in where.bar.track(range(rounds), "round"):

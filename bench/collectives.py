@@ -68,7 +68,7 @@ def collectives(
 ) -> Result:
     """Rows of collectives of TensorFlow's workers, by protocol; MPI's of all-reduces."""
     options = {"workers": workers, "repeat": repeat}
-    title = f"TensorFlow's collectives of {workers} workers"
+    title = f"TensorFlow's {', '.join(ops)} of {workers} workers"
     result = Result("all-reduce" if ops == ["all_reduce"] else "collectives", title, options, "p50")
     with ExitStack() as stack:
         made = {}

@@ -30,7 +30,7 @@ def data_parallel(
 ) -> Result:
     """Rows for each layout, case and system; those of one rank are of a process alone."""
     options = {"cases": list(cases), "beside": list(beside), "rounds": rounds}
-    result = Result("data-parallel", "data-parallel training step", options, "p50")
+    result = Result("data-parallel", "data-parallel training step", options, "p50", against=OURS)
     for index, layout in enumerate(layouts):
         bar = where.bar.section(index, len(layouts))
         systems = [ALONE] if layout.ranks == 1 else [OURS, *beside]

@@ -182,7 +182,7 @@ def fabric(
     options = {"iterations": iterations, "rounds": rounds, "most": most}
     if beside_ucx and (why := ucx.missing()):
         raise NotAvailableError(why)
-    result = Result("fabric", TITLE, options, "gbps")
+    result = Result("fabric", TITLE, options, "gbps", against="UCX")
     with ExitStack() as stack:
         if where.others:
             wire = Wire(stack.enter_context(where.others[-1].ask("fabric")), TIMEOUT)

@@ -124,7 +124,7 @@ def keras_fit(where: Where, strategies: Sequence[str], workers: int, *more: int)
     names = ("workers", "width", "turns", "epochs", "steps", "batch")
     options = dict(zip(names, (workers, *more), strict=True))
     title = f"step of Keras fit with {workers} workers and batches of {options['batch']}"
-    result = Result("keras-fit", title, options, "p50")
+    result = Result("keras-fit", title, options, "p50", unit="ms")
     for strategy in where.bar.track(strategies, "strategy"):
         result.rows += measure(strategy, workers, *more)
     for row in result.rows:

@@ -179,7 +179,7 @@ def many_tasks(where: Where, servers: int, workers: int, steps: int, restart: bo
     """A row for each protocol, one after the other; wrong: steps whose losses differ."""
     options = {"servers": servers, "workers": workers, "steps": steps, "restart": restart}
     title = f"step of {servers} parameter servers and {workers} workers on this host"
-    result = Result("many-tasks", title, options, "p50")
+    result = Result("many-tasks", title, options, "p50", unit="ms")
     runs: dict[str, Run] = {}
     for index, protocol in enumerate(BOTH):
         done = iter(

@@ -191,7 +191,7 @@ def collectives(
             "together, and their acknowledgment; GB/s: of all these messages."
         )
     if others:
-        result.notes.append(f"The ratio is how many times as fast as {OTHERS[others[0]]}.")
+        result.against = OTHERS[others[0]]
     if "grpc" in others:
         result.notes.append("gRPC: TensorFlow's ring; its samples are means of several calls.")
     if "iall_reduce" in ops:

@@ -21,6 +21,7 @@ from .support.counters import MODES, Counts, above_zero
 
 VERSION = 1
 GB = 1e9
+UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}  # in us
 MIN_SAMPLES = 6  # with fewer, no order statistics hold the median in 95 %
 MAX_SPREAD = 1.5  # of a median's 95 % interval, high to low, that permits a ratio
 
@@ -160,6 +161,8 @@ class Result:
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # why this is no good measurement
     fallback: bool = False  # gRPC took what was asked as rdma
+    against: str = "gRPC"  # what ratios compare with
+    unit: str = "us"  # of times in the table; in JSON they are in us
 
     @property
     def by_grpc(self) -> tuple[int, int]:

@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rich.table import Table
 
-from .report import Result, Row
+from .report import UNITS, Result, Row, Times
 from .support.counters import MODES, Counts
 from .support.machine import in_a_line
 from .support.sizes import size_name
 
 MAX_PAIRS = 4  # of tasks; the JSON has all
-OTHERS = {"mpi": "MPI", "ucx": "UCX"}  # what ratios compare with instead of gRPC
 COLUMNS: tuple[tuple[str, Callable[[Row], str | None]], ...] = (
     ("#bytes", lambda row: str(row.bytes) if row.bytes or row.test == "barrier" else None),
     ("#iter", lambda row: str(row.iterations)),
@@ -55,6 +55,13 @@ def _median(row: Row) -> str | None:
     return _time(row, "p50")
 
 
+def _scaled(row: Row, unit: float) -> Row:
+    if row.times is None or unit == 1:
+        return row
+    figures = {name: us and us / unit for name, us in vars(row.times).items()}
+    return replace(row, times=Times(**figures))
+
+
 def _other(heading: str, row: Row) -> str | None:
     value = row.more.get(heading)
     if isinstance(value, float):
@@ -65,21 +72,19 @@ def _other(heading: str, row: Row) -> str | None:
 def table(result: Result) -> Table:
     """Return the table, without columns that are empty or equal in all rows."""
     order = list(dict.fromkeys(row.test for row in result.rows))
-    rows = sorted(result.rows, key=lambda row: order.index(row.test))  # a sweep of each test
-    title = result.title + "; times in us" * any(row.times is not None for row in rows)
+    scaled = [_scaled(row, UNITS[result.unit]) for row in result.rows]
+    rows = sorted(scaled, key=lambda row: order.index(row.test))  # a sweep of each test
+    title = result.title + f"; times in {result.unit}" * any(row.times is not None for row in rows)
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     tests = len({row.test for row in rows}) > 1
     names = any(row.name != size_name(row.bytes) for row in rows)
     shown = [(name, cell) for name, cell in COLUMNS if any(cell(row) for row in rows)]
     for name in ("test",) * tests + ("name",) * names + ("over",):
         made.add_column(name, no_wrap=True)
-    protocols = {row.protocol for row in rows}
-    other = next((name for each, name in OTHERS.items() if each in protocols), "gRPC")
-    other = "rdma" if result.benchmark == "data-parallel" else other
     more = dict.fromkeys(heading for row in rows for heading in row.more)
     shown += [(heading, partial(_other, heading)) for heading in more]
     for name, _ in shown:
-        name = f"vs {other}" if name == "ratio" else name
+        name = f"vs {result.against}" if name == "ratio" else name
         made.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         words = (row.test,) * tests + (row.name,) * names + (row.protocol,)

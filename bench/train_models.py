@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import typer
@@ -242,7 +242,7 @@ def main(
 ) -> Measure:
     """Print the time of a training step over both protocols and in one process, per model."""
     wanted = choose(models, MODELS, "model", "--models")
-    return lambda where: train(where, wanted, batch, repeat, seconds, warm_up)
+    return lambda where: replace(train(where, wanted, batch, repeat, seconds, warm_up), unit="ms")
 
 
 if __name__ == "__main__":

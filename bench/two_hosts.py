@@ -87,13 +87,13 @@ def over_numpy(
                 for size, measured in zip(sizes, found, strict=True):
                     samples[op, size, name] += measured["us"]
                     wrong[op, size, name] += measured["wrong"]
-    result = Result("numpy", f"collectives of NumPy arrays of {ranks} ranks", {}, "p50")
+    title = f"{', '.join(ops)} of NumPy arrays of {ranks} ranks"
+    result = Result("numpy", title, {}, "p50", against="no shared memory")
     for (op, size, name), us in samples.items():
         other = times_of(samples[op, size, "no shared memory"]).p50
         row = Row(op, size_name(size), size, name, len(us), times_of(us))
         ratio = other / times_of(us).p50 if name == "rdma" else None
         result.rows.append(replace(row, wrong=wrong[op, size, name], ratio=ratio))
-    result.notes.append("The ratio is to ranks that share no memory.")
     return result
 
 

@@ -113,7 +113,7 @@ def _beside_perftest(where: Where, guests: list[Guest], rounds: int) -> Result:
         for (test, size), figure in figures.items():
             taken["verbs", test, size].append(figure)
     result = Result("verbs", f"verbs, {route}; latency: half of a round trip", {}, "gbps")
-    result.options["rounds"] = rounds
+    result.options["rounds"], result.against = rounds, "perftest"
     for (system, test, size), samples in taken.items():
         figure = statistics.median(samples)
         other = statistics.median(taken["perftest", test, size])
