@@ -63,7 +63,7 @@ Status Inbox::Take(uint32_t rail, std::string_view data, Record* record, bool* n
   if (header.kind == RecordKind::kMark) {
     return header.number == counted.records ? OkStatus() : Wrong("a mark with a wrong count");
   }
-  if (header.kind > RecordKind::kReady || header.number == 0 ||
+  if (header.kind < RecordKind::kHello || header.kind > RecordKind::kReady || header.number == 0 ||
       header.number > arrived_.AllTo() + kMaxAhead || header.back > header.number ||
       header.waits * sizeof(Wait) > data.size()) {
     return Wrong("the peer sent what is not part of the protocol");

@@ -358,7 +358,9 @@ TEST_P(Striped, RailsReturnAndMayFailAgain) {
       rails_[side][rail]->set_active(false);
       down.emplace_back(side, rail);
     }
-    if (random_() % 2 == 0) ASSERT_NO_FATAL_FAILURE(Settle());
+    if (random_() % 2 == 0) {
+      ASSERT_NO_FATAL_FAILURE(Settle());
+    }
     for (const auto& [side, rail] : down) rails_[side][rail]->set_active(true);
     ASSERT_TRUE(PollUntil([&] { return BothClosed() || all_up(); }))
         << a_.channel->Route() << " and " << b_.channel->Route();
