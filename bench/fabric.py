@@ -141,7 +141,7 @@ class Bench:
                 theirs = Times(ucx.measure(f"{test}_lat", nbytes, count).p50)
             if test != "notify" or nbytes <= LARGEST_NOTE:
                 times, wrong = self.latency(f"{test}_latency", nbytes, count)
-                ratio = theirs.p50 / times.p50 if theirs else None
+                ratio = theirs.p50 / times.p50 if theirs and times.p50 else None
                 yield Row(f"{test}_lat", *named, ours, count, times, wrong=wrong, ratio=ratio)
             if theirs is not None:
                 yield Row(f"{test}_lat", *named, "ucx", count, theirs)

@@ -38,13 +38,23 @@ CAPTION_INCHES = 0.25  # of a line
 CAPTION_COLUMNS = 16  # characters per inch of its width
 
 
-def draw(results: Sequence[Result], path: Path, caption: Sequence[str] = ()) -> None:
-    """Write a .png or .svg of picture_of()."""
+def draw(results: Sequence[Result], path: Path, caption: Sequence[str] = ()) -> bool:
+    """Write a .png or .svg of picture_of(); return False if no result has figures by size."""
     from matplotlib import pyplot
 
+    results = [each for each in results if _figures(each)]
+    if not results:
+        return False
     picture = picture_of(results, caption)
     picture.savefig(path, dpi=PAPER)
     pyplot.close(picture)
+    return True
+
+
+def _figures(result: Result) -> list[tuple[str, Callable[[Row], float | None]]]:
+    """What can be drawn of a result: figures of rows that have a size."""
+    rows = [row for row in result.rows if row.bytes]
+    return [(label, read) for label, read in FIGURES if any(map(read, rows))]
 
 
 def picture_of(results: Sequence[Result], caption: Sequence[str]) -> Any:
@@ -54,10 +64,7 @@ def picture_of(results: Sequence[Result], caption: Sequence[str]) -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    wanted = [
-        [(label, read) for label, read in FIGURES if any(map(read, result.rows))]
-        for result in results
-    ]
+    wanted = [_figures(result) for result in results]
     columns = max(len(figures) for figures in wanted)
     width = int(WIDTH * columns * CAPTION_COLUMNS)
     lines = [part for line in caption for part in textwrap.wrap(line, width)]
@@ -78,7 +85,7 @@ def _lines(axes: Any, result: Result, label: str, read: Callable[[Row], float | 
     points: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for row in result.rows:
         value = read(row)
-        if value is not None and value > 0:
+        if row.bytes and value is not None and value > 0:
             points.setdefault((row.test, row.protocol), []).append((row.bytes, value))
     tests = list(dict.fromkeys(test for test, _ in points))
     for (test, protocol), found in points.items():
@@ -87,7 +94,7 @@ def _lines(axes: Any, result: Result, label: str, read: Callable[[Row], float | 
         color = COLORS.get(protocol, OF_A_FABRIC)
         axes.plot(*zip(*sorted(found), strict=True), style, markersize=4, label=name, color=color)
     axes.set_yscale("log")
-    by_bytes(axes, [row.bytes for row in result.rows])
+    by_bytes(axes, [row.bytes for row in result.rows if row.bytes])
     axes.set_ylabel(label)
     axes.set_title(result.benchmark)
     axes.grid(alpha=0.3)

@@ -80,10 +80,11 @@ def _measured(asked: Asked, measure: Measure) -> int:
         from .table import header
 
         try:
-            draw(results, asked.plot, [line[2:] for line in header(machines, asked.command)])
+            caption = [line[2:] for line in header(machines, asked.command)]
+            drawn = draw(results, asked.plot, caption)
         except OSError as error:
             raise UnwritableError(error, str(asked.plot)) from None
-        say(f"drew {asked.plot}")
+        say(f"drew {asked.plot}" if drawn else "drew nothing: there are no figures by size")
     return _code(results)
 
 

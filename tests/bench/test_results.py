@@ -330,6 +330,7 @@ def test_a_caption_is_all_in_the_picture_and_systems_have_colors_of_their_own() 
     systems = ("rdma", "registered", "mpi", "ucx", "cpu", "grpc")
     assert len({plot.COLORS[system] for system in systems}) == len(systems)
     rows = [Row("t", "n", 1, "rdma", 1, Times(p50=1.0))]
+    assert not plot.draw([Result("idle", "", {}, "p50", [Row("t", "n", 0, "rdma", 1)])], Path())
     picture = plot.picture_of([Result("t", "", {}, "p50", rows)], ["rdma-transport " * 30])
     ((left, _), (right, _)) = picture.texts[0].get_window_extent().get_points()
     pyplot.close(picture)

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from bench.models import MODELS
+from bench.report import schema
 from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +25,10 @@ def test_a_model_is_measured_over_both_protocols_and_in_one_process() -> None:
     words = ["--models", "gru", "--repeat", "6", "--json"]
     ran = forked.run(["-c", MAIN, *words], directory=ROOT, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr[-3000:]
-    (result,) = json.loads(ran.stdout)["results"]
+    document = json.loads(ran.stdout)
+    jsonschema.Draft202012Validator(schema()).validate(document)
+    assert document["command"] == f"python -m bench.train_models {' '.join(words)}"
+    (result,) = document["results"]
     assert (result["reasons"], result["problems"]) == ({}, [])
     rows = {row["protocol"]: row for row in result["rows"]}
     assert set(rows) == {"grpc", "rdma", "local"}
