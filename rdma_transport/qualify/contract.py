@@ -139,9 +139,11 @@ def _described(pair: Pair) -> list[dict[str, Any]]:
 def route(context: Context) -> Result:
     """One fabric reaches each host from each other one."""
     hosts = context.hosts
+    most = min(MIB, context.largest)
     found: list[str] = []
     for distance in range(1, hosts.size):
-        with paired(hosts, distance, KIB) as pair:
+        with paired(hosts, distance, most) as pair:
+            pair.both("write_bandwidth", most, 4)  # a route names all rails once they are used
             for rank, each in enumerate(_described(pair)):
                 other = hosts.names[(rank + distance) % hosts.size]
                 context.routes.append(each | {"from": hosts.names[rank], "to": other})

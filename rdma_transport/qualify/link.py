@@ -37,6 +37,7 @@ def link(context: Context) -> Result:
     )
     hosts.together(lambda: _check(context.link_down), 30)
     with paired(hosts, 1, _MOST * SLOTS) as pair:
+        pair.both("order", _MOST, 1000)  # a route names all rails once they are used
         rails = 1 + pair.out.route().count(", ")
         failed: list[str] = []
         change = threading.Thread(target=_cycle, args=(context, failed), daemon=True)

@@ -45,7 +45,10 @@ class Pair:
 
         def step() -> list[float]:
             if self.hosts.rank == 0:
-                return list(self.out.run(test, nbytes, iterations, STALLED)[0])
+                seconds, wrong = self.out.run(test, nbytes, iterations, STALLED)
+                if wrong:
+                    raise FabricError(f"{wrong} bytes of {test} of {nbytes} bytes differ")
+                return list(seconds)
             if self.hosts.rank == 1:
                 self.into.serve(test, nbytes, iterations, STALLED)
             return []

@@ -38,11 +38,13 @@ def test_verbs_and_libfabric_pass() -> None:
         assert claims["killed_peer"]["status"] == claims["stopped_peer"]["status"] == "PASS"
 
 
-def test_a_fabric_that_loses_writes_fails() -> None:
-    faulty = faulty_libfabric.environment(faulty="lose=1")
-    code, claims, _ = qualified("--no-training", settings=faulty, seconds=140)
+def test_a_card_whose_notifications_overtake_bytes_fails() -> None:
+    fake = fake_verbs.environment(fake="place_late_us=5000;overtaken=4096")
+    code, claims, document = qualified("--no-training", settings=fake)
     assert code == 1
-    assert claims["order"]["status"] == "FAIL", claims
+    assert claims["order"]["status"] == "FAIL"
+    assert "bytes that were written before it; 20 ms later" in claims["order"]["found"]
+    assert document["figures"]["order"]["early"] > 0
 
 
 def test_the_table_names_each_claim() -> None:

@@ -119,6 +119,7 @@ bool SetOfPort(PortConfig* port, const std::string& key, const std::string& valu
   }
   if (key == "port_state") return ParsePortState(value, &port->state);
   if (key == "network") return ParseNumber(value, UINT32_MAX, &port->network);
+  if (key == "overtaken") return ParseNumber(value, UINT32_MAX, &port->overtaken);
   if (key == "place_late_us") return ParseDuration(value, &port->place_late_us);
   if (key == "bandwidth") return ParseNumber(value, UINT64_MAX, &port->bandwidth);
   if (key == "active_width" || key == "active_speed") {

@@ -29,6 +29,7 @@ struct PortConfig {
   // Bytes per second in each direction. 0: no limit.
   uint64_t bandwidth = 0;
   int64_t place_late_us = 0;
+  uint64_t overtaken = 0;
   // What the port says of itself; 4 lanes of 25 Gb/s.
   uint8_t active_width = 2;
   uint8_t active_speed = 32;

@@ -54,6 +54,8 @@
 //                           time, though they are acknowledged at once; earlier by the completion
 //                           of a receive, or for a read, on the same queue pair. Queue pairs and
 //                           ports are not ordered to each other. Default: 0
+//   overtaken=N             the completion of a receive does not make writes of N bytes and more
+//                           visible, as no card may do; 0: it does. Default: 0
 //   lid=N                   Default: 0 on ethernet; 1, 2... on infiniband
 //   grh_required=B          1: as virtual functions that share a lid. Default: 0
 //   max_msg_sz=N            Default: 1 GiB

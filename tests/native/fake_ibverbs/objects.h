@@ -153,6 +153,7 @@ struct Placement {
   Nanos due = 0;
   char* to = nullptr;
   std::string bytes;
+  bool overtaken = false;  // by receives
 };
 
 struct Qp : ibv_qp {

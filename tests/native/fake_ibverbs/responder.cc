@@ -158,7 +158,10 @@ void Place(const Fake& fake, Qp* qp, char* to, const char* bytes, uint64_t lengt
   if (late == 0 && qp->placements.empty()) {
     std::memmove(to, bytes, length);
   } else {
-    qp->placements.push_back({Now() + late * kMicrosecond, to, std::string(bytes, length)});
+    const uint64_t least = port == nullptr ? 0 : port->overtaken;
+    const bool overtaken = least != 0 && qp->responder.request.length >= least;
+    qp->placements.push_back(
+        {Now() + late * kMicrosecond, to, std::string(bytes, length), overtaken});
   }
 }
 
@@ -175,8 +178,20 @@ Nanos PlaceDue(Qp* qp, Nanos now) {
 
 void PlaceAll(Qp* qp) { PlaceDue(qp, kNever); }
 
+void PlaceBeforeReceive(Qp* qp) {
+  std::deque<Placement> left;
+  for (Placement& each : qp->placements) {
+    if (each.overtaken) {
+      left.push_back(std::move(each));
+    } else {
+      std::memcpy(each.to, each.bytes.data(), each.bytes.size());
+    }
+  }
+  qp->placements.swap(left);
+}
+
 void CompleteReceive(Fake* fake, Qp* qp, ibv_wc_status status) {
-  if (status == IBV_WC_SUCCESS) PlaceAll(qp);
+  if (status == IBV_WC_SUCCESS) PlaceBeforeReceive(qp);
   const ReceiveRequest receive = std::move(qp->receives.front());
   qp->receives.pop_front();
   const Frame& request = qp->responder.request;
