@@ -47,6 +47,13 @@ def test_a_card_whose_notifications_overtake_bytes_fails() -> None:
     assert document["figures"]["order"]["early"] > 0
 
 
+def test_two_cards_that_are_not_ordered_to_each_other_pass() -> None:
+    cards = fake_verbs.environment(fake="devices=fake_0,fake_1;place_late_us=1000000000", PORTS="2")
+    code, claims, _ = qualified("--no-training", settings=cards)
+    assert "fake_1:1" in claims["route"]["found"]
+    assert code == 0, claims
+
+
 def test_the_table_names_each_claim() -> None:
     place = f"127.0.0.1:{free_port()}"
     more = [*FEW, "--no-training"]
