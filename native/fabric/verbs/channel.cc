@@ -71,13 +71,11 @@ Status VerbsChannel::Flush() {
 }
 
 bool VerbsChannel::NeedsProbes() const {
-  if (!Serving(state_.load())) return false;  // Connect() may have the lock for long
   std::lock_guard<std::mutex> lock(mu_);
   return Serving(state_.load()) && outbox_.WaitsForRoom();
 }
 
 Nanos VerbsChannel::Probe(Nanos now) {
-  if (!Serving(state_.load())) return now;  // Connect() may have the lock for long
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return now;
   Status held;
@@ -254,7 +252,7 @@ void VerbsChannel::BreakLocked(const Status& reason) {
   if (state != State::kClosing) close_reason_ = reason;
   state_.store(State::kBroken);
   deadline_ = Now() + kFlushTimeout;
-  pair_->Break();
+  if (!connecting_) pair_->Break();
   outbox_.Drop();
   Attend();
   device_->Wake();
@@ -278,7 +276,7 @@ bool VerbsChannel::Service() {
       if (outbox_.AllWritten() || now > deadline_) BreakLocked(close_reason_);
       Attend();
     } else if (state == State::kBroken) {
-      over = pair_->Drained() || now > deadline_;
+      over = connecting_ || pair_->Drained() || now > deadline_;
       if (!over) Attend();
     }
   }

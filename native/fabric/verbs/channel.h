@@ -155,8 +155,9 @@ class VerbsChannel final : public Channel {
 
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};
-  std::unique_ptr<QueuePair> pair_;
-  Windows windows_;  // bound to it
+  std::shared_ptr<QueuePair> pair_;  // also of a Connect() that outlasts the channel
+  bool connecting_ = false;          // by a thread, without the lock
+  Windows windows_;                  // bound to it
   Outbox outbox_;
   Transfers transfers_;
   uint64_t notified_ = 0;

@@ -19,8 +19,9 @@ constexpr int kMaxWaitingCredits = 40;
 
 int VerbsChannel::OnCompletion(const ibv_wc& completion) {
   if (completion.status == IBV_WC_SUCCESS) answered_at_ = device_->polled_at();
-  // If the card itself broke a queue pair, its asynchronous event gives the reason.
-  if (IsFlush(completion.status) && Serving(state_.load())) device_->HandleDescriptors();
+  // If the card itself broke a queue pair, its asynchronous event gives the reason. If the port has
+  // gone down, new channels must not use it.
+  if (completion.status != IBV_WC_SUCCESS && Serving(state_.load())) device_->HandleDescriptors();
   if (QueuePair::IsReceive(completion.wr_id)) return OnReceive(completion);
   OnSent(completion);
   return DeliverNews() ? 1 : 0;

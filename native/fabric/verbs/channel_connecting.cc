@@ -23,7 +23,7 @@ Status VerbsChannel::Open(uint64_t ring) {
                              adapter.port().attributes.max_qp_wr - kCreditReceives),
                     1);
   RDMA_RETURN_IF_ERROR(inbox_.Open(&adapter, ring, static_cast<uint32_t>(depth_)));
-  auto pair = std::make_unique<QueuePair>(&adapter, tag_);
+  auto pair = std::make_shared<QueuePair>(&adapter, tag_);
   RDMA_RETURN_IF_ERROR(pair->Create(depth_, depth_ + kCreditReceives));
   pair_ = std::move(pair);
   return windows_.Make(kRingKey, inbox_.ring());
@@ -51,10 +51,11 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &peer));
   Adapter& adapter = device_->adapter();
   RDMA_RETURN_IF_ERROR(Reachable(adapter.port(), peer));
-  std::lock_guard<std::mutex> lock(mu_);
-  if (state_.load() != State::kNew) {
+  std::unique_lock<std::mutex> lock(mu_);
+  const auto closed = [this] {
     return Status(Code::kAborted, "the channel was closed: " + close_reason_.message());
-  }
+  };
+  if (state_.load() != State::kNew) return closed();
   passive_ = role == Role::kPassive;
   if (passive_) RDMA_RETURN_IF_ERROR(ChargePending(peer.ring_size));
   RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
@@ -63,9 +64,19 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   std::memcpy(gid.bytes.raw, peer.gid.data(), peer.gid.size());
   route_ = adapter.Name() + " " + adapter.port().gid.Text() + " -> " + gid.Text();
   RDMA_RETURN_IF_ERROR(pair_->Replenish());
-  const Status connected = pair_->Connect(peer);
+  // Without the lock, because the kernel may wait for the peer's address.
+  connecting_ = true;
+  const std::shared_ptr<QueuePair> pair = pair_;
+  lock.unlock();
+  const Status connected = pair->Connect(peer);
+  lock.lock();
+  connecting_ = false;
   if (!connected.ok()) {
     return Status(connected.code(), connected.message() + " (" + route_ + ")");
+  }
+  if (state_.load() != State::kNew) {
+    pair->Break();
+    return closed();
   }
   state_.store(State::kConnecting);
   // Everything that this side sends follows the binding, so a peer that has received anything may
