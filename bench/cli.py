@@ -271,9 +271,9 @@ def data_parallel(
         str,
         typer.Option(
             help="Measure these, too, in turns, separated by commas: unchanged (as run "
-             "--data-parallel), horovod-gloo, horovod-mpi, strategy-grpc, strategy-rdma "
-             "(MultiWorkerMirroredStrategy), ddp (PyTorch), all or none. What is not installed is "
-             "skipped."
+            "--data-parallel), horovod-gloo, horovod-mpi, strategy-grpc, strategy-rdma "
+            "(MultiWorkerMirroredStrategy), ddp (PyTorch), all or none. What is not installed is "
+            "skipped."
         ),
     ] = "all",
     rounds: Annotated[int, typer.Option(help="Run this many turns of each.", min=1)] = 3,

@@ -178,7 +178,7 @@ TEST_F(DirectMemoryTest, TheKernelMayFindMemoryByItsAddress) {
 }
 
 // The notifications stay on the first port.
-TEST_F(DirectMemoryTest, ThePortsNearestToTheGpuCarryItsMemory) {
+TEST_F(DirectMemoryTest, ThePortNearestToTheGpuCarriesItsMemory) {
   const testing::PretendPci pci;
   testing::SetFake("devices", "fake_0,fake_1,fake_2");
   testing::SetFake("fake_0.sysfs", pci.Add("fake_0", "pci0000:3a/0000:3a:00.0/0000:3b:00.0", "0"));
@@ -208,15 +208,14 @@ TEST_F(DirectMemoryTest, ThePortsNearestToTheGpuCarryItsMemory) {
     const uint64_t before[] = {bytes("fake_0"), bytes("fake_1"), bytes("fake_2")};
     ASSERT_TRUE(Read(At(memory), host_of_a->address(), 2 * kMiB).ok());
     EXPECT_EQ(std::string(host_of_a->address(), 2 * kMiB), std::string(2 * kMiB, 'g'));
-    ASSERT_TRUE(Read(host_of_b->address(), At(memory), 2 * kMiB).ok());
+    const Status into = Read(host_of_b->address(), At(memory), 2 * kMiB);
+    ASSERT_TRUE(into.ok()) << into.message();
     EXPECT_EQ(std::string(memory.bytes, 2 * kMiB), std::string(2 * kMiB, 'h'));
     std::string(2 * kMiB, 'g').copy(memory.bytes, 2 * kMiB);
     if (place.empty()) {
-      EXPECT_GE(bytes("fake_0") - before[0], kMiB);
+      EXPECT_GE(bytes("fake_0") - before[0], 4 * kMiB);
     } else {
-      EXPECT_LT(bytes("fake_0") - before[0], 64u << 10);
-      EXPECT_EQ(bytes("fake_1") - before[1], 2 * kMiB);
-      EXPECT_EQ(bytes("fake_2") - before[2], 2 * kMiB);
+      EXPECT_GE(bytes("fake_1") - before[1], 4 * kMiB);
     }
   }
 }

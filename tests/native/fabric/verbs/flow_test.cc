@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <random>
 
 #include "base/arrivals.h"
@@ -157,6 +158,7 @@ class VerbsFlowTest : public testing::VerbsPairTest {
     const Nanos deadline = Now() + 60 * kSecond;
     while (!HasFatalFailure() && !HasNonfatalFailure() && !(a->done() && b->done())) {
       ASSERT_LT(Now(), deadline);
+      if (disturb_) disturb_(&random);
       const unsigned turn = random() % 6;
       const unsigned times = random() % 60;
       for (unsigned i = 0; i < times; ++i) {
@@ -173,6 +175,7 @@ class VerbsFlowTest : public testing::VerbsPairTest {
   }
 
   static constexpr uint64_t kCapacity = 240;
+  std::function<void(std::mt19937*)> disturb_;
 };
 
 TEST_F(VerbsFlowTest, FloodsBothWaysKeepTheOrderOfWritesAndNotifications) {
@@ -187,6 +190,50 @@ TEST_F(VerbsFlowTest, AlsoByWindows) {
   settings.verbs.isolation = Isolation::kPeer;
   settings.verbs.chunk = 64 << 10;
   Flood(settings, 1500, kPlace - 1);
+}
+
+// A card may confirm a write before its bytes are visible. They are before a receive of the same
+// queue pair is, and two cards know nothing of each other.
+TEST_F(VerbsFlowTest, AlsoWhereCardsPlaceBytesLate) {
+  SetFake("devices", "fake_0,fake_1");
+  SetFake("active_width", "1");  // 10 Gb/s, so pieces are small
+  SetFake("active_speed", "8");
+  SetFake("delay_us", "20");
+  SetFake("place_late_us", "1000000000");
+  Settings settings = OnFake();
+  settings.verbs.chunk = 64 << 10;
+  Flood(settings, 1500, kPlace - 1);
+  EXPECT_GT(Fake().port_bytes("fake_0", 1), kPlace);
+  EXPECT_GT(Fake().port_bytes("fake_1", 1), kPlace);
+}
+
+TEST_F(VerbsFlowTest, AlsoWhereAPortGoesDownAndReturnsAgainAndAgain) {
+  for (const Isolation isolation : {Isolation::kAddress, Isolation::kPeer}) {
+    SetFake("devices", "fake_0,fake_1");
+    SetFake("delay_us", "20");
+    int changes = 0;
+    Nanos next = Now() + 200 * kMillisecond;
+    uint64_t carried = 0;
+    disturb_ = [&](std::mt19937* random) {
+      if (Now() < next) return;
+      const bool goes_down = changes % 2 == 0;
+      // On a busy machine it may take long until the port is used again.
+      if (goes_down && Fake().port_bytes("fake_1", 1) == carried) return;
+      next = Now() + static_cast<Nanos>((*random)() % 150) * kMillisecond;
+      SetFake("fake_1.port_state", goes_down ? "down" : "active");
+      carried = Fake().port_bytes("fake_1", 1);
+      ++changes;
+    };
+    Settings settings = OnFake();
+    settings.verbs.isolation = isolation;
+    settings.verbs.chunk = 64 << 10;
+    for (int floods = 0; floods < 10 && changes <= 3 && !HasFailure(); ++floods) {
+      Flood(settings, 40000, kPlace - 1);
+      DropDevices();
+    }
+    EXPECT_GT(changes, 3);
+    Fake().reset();
+  }
 }
 
 TEST_F(VerbsFlowTest, ADeviceOfShortQueuesGetsFewerBatches) {
