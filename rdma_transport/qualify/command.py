@@ -60,7 +60,7 @@ def qualify(
     ] = 120,
     as_json: AsJson = False,
 ) -> None:
-    """Find out whether this transport is right between two hosts or more.
+    """Examine the transport between hosts, claim by claim.
 
     Run the same command on each host, with its --node-rank, or once under srun, with one task per
     host. Host 0 prints a verdict for each claim. Nothing else should run on the hosts.

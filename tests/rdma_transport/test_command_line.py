@@ -138,7 +138,7 @@ def test_the_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["config"], ["info"], ["doctor", "--quick"], ["doctor", "-h"], ["qualify"]]
+    "arguments", [["config"], ["info"], ["doctor", "--quick"], ["doctor", "-h"], ["qualify", "-h"]]
 )
 def test_no_command_imports_what_takes_long(arguments: list[str]) -> None:
     code = (
