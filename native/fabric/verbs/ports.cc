@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -276,6 +277,21 @@ void Know(const PortCandidate& candidate, const PortChoice& choice, Port* port) 
   port->known = true;
 }
 
+// A card of equal speed may be for storage, and nothing that it says of itself shows that.
+void TellOfSeveral(const std::vector<Port>& ports) {
+  std::string names;
+  std::set<std::string> cards;
+  for (const Port& port : ports) {
+    cards.insert(port.device);
+    names += (names.empty() ? "" : ", ") + port.device + ":" + std::to_string(port.number) + " (" +
+             port.gid.Text() + ")";
+  }
+  if (cards.size() < 2) return;
+  Log(LogLevel::kInfo, "verbs: these ports share large transfers: " + names +
+                           "; where some are for storage, name the others by "
+                           "RDMA_TRANSPORT_DEVICES");
+}
+
 }  // namespace
 
 bool Port::SameAddress(const Port& other) const {
@@ -322,6 +338,7 @@ Status ChoosePorts(const Library& library, const VerbsSettings& settings, std::v
     }
     open(std::move(port), place.device, ports);
   }
+  if (settings.devices.empty()) TellOfSeveral(*ports);
   for (const size_t i : later) open(Unknown(candidates[i], places[i]), places[i].device, standby);
   return OkStatus();
 }

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/log.h"
 #include "fabric/host/device_list.h"
 #include "fabric/verbs/port_choice.h"
 #include "fake_ibverbs/control.h"
@@ -498,6 +499,26 @@ TEST_F(FakePorts, EveryPortThatIsNotUsedHasItsReason) {
   settings_.devices = "=fake_3,fake_1:2";
   ASSERT_TRUE(Choose().ok());
   EXPECT_EQ(names_, "fake_3:1 fake_1:2 ");
+}
+
+std::string g_lines;
+
+TEST_F(FakePorts, CardsThatJoinBecauseOfTheirSpeedAreNamed) {
+  SetLogLevel(LogLevel::kInfo);
+  SetLogSink([](LogLevel, const std::string& line) { g_lines += line + "\n"; });
+  Set("devices", "fake_0");
+  Set("ports", "2");
+  ASSERT_TRUE(Choose().ok());
+  EXPECT_EQ(g_lines, "") << "one card";
+  Set("devices", "fake_0,fake_1");
+  Set("ports", "1");
+  ASSERT_TRUE(Choose().ok());
+  ExpectHas(g_lines, "these ports share large transfers: fake_0:1 (10.0.0.1), fake_1:1 (10.0.0.2)");
+  g_lines.clear();
+  settings_.devices = "fake_0,fake_1";
+  ASSERT_TRUE(Choose().ok());
+  EXPECT_EQ(g_lines, "") << "they were named";
+  SetLogSink(nullptr);
 }
 
 TEST_F(FakePorts, NoDevice) {
