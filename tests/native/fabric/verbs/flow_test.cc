@@ -202,9 +202,14 @@ TEST_F(VerbsFlowTest, AlsoWhereCardsPlaceBytesLate) {
   SetFake("place_late_us", "1000000000");
   Settings settings = OnFake();
   settings.verbs.chunk = 64 << 10;
-  Flood(settings, 1500, kPlace - 1);
-  EXPECT_GT(Fake().port_bytes("fake_0", 1), kPlace);
-  EXPECT_GT(Fake().port_bytes("fake_1", 1), kPlace);
+  const auto both = [] {
+    return std::min(Fake().port_bytes("fake_0", 1), Fake().port_bytes("fake_1", 1)) > kPlace;
+  };
+  for (int floods = 0; floods < 10 && !both() && !HasFailure(); ++floods) {
+    Flood(settings, 3000, kPlace - 1);
+    DropDevices();
+  }
+  EXPECT_TRUE(both());
 }
 
 TEST_F(VerbsFlowTest, AlsoWhereAPortGoesDownAndReturnsAgainAndAgain) {
