@@ -23,7 +23,7 @@ DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/api.md", "docs/architecture.md"),
     *("docs/operations.md", "docs/scaling.md", "docs/threat_model.md", "docs/fuzzing.md"),
     *("docs/counters.md", "docs/getting_started.md", "docs/porting.md", "docs/tuning.md"),
-    *("docs/compatibility.md", "docs/migrating.md"),
+    *("docs/compatibility.md", "docs/migrating.md", "docs/measurements.md"),
 )
 ROW = re.compile(r"^\| `(RDMA_TRANSPORT_\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 
