@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md")
 PYTHON = ("rdma_transport/**/*.py", "graph_analyzer/**/*.py", "bench/**/*.py", "examples/**/*.py")
 NATIVE = ("native/**/*.cc", "native/**/*.h", "native/**/*.pyx")
 SCHEMAS = ("rdma_transport/**/*.json", "graph_analyzer/*.json", "bench/*.json")

@@ -1,6 +1,6 @@
 // HMAC-SHA-256 (RFC 2104, FIPS 180-4) and a constant-time comparison.
 //
-// docs/architecture.md explains why no library is used. All functions are stateless and
+// docs/architecture/links.md explains why no library is used. All functions are stateless and
 // thread-safe, also during process exit.
 #pragma once
 

@@ -14,7 +14,7 @@ struct Row {
   Algorithm algorithm = Algorithm::kTwoPhases;
 };
 
-// docs/architecture.md says how these were measured.
+// docs/architecture/collectives.md says how these were measured.
 constexpr Row kRows[] = {
     {Collective::kAllReduce, Reach::kAll, 2, size_t{32} << 10},
     {Collective::kAllReduce, Reach::kAll, 3, size_t{16} << 10},

@@ -30,7 +30,6 @@ SHOWN = (
     "slurm/*.py",
 )
 PROGRAMS = ("mermaid.min.js", "iframe-worker.js")  # of scripts.sh, in build/scripts
-MERMAID = '<script src="scripts/mermaid.min.js"></script>'
 INTRODUCTION = """# Scripts
 
 The scripts of [Getting started](getting_started.md). Each is complete: copy it, or take it from the
@@ -63,6 +62,8 @@ def scripts(folder: Path) -> str:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Make links relative to the site's folder."""
+    if page.file.src_uri.startswith("architecture/"):
+        return markdown  # links to other pages of the folder docs only
     folder = "" if page.file.src_uri in PAGES.values() else "docs/"
 
     def on_site(link: re.Match[str]) -> str:
@@ -76,4 +77,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Load Mermaid in pages that have diagrams; the theme would take it from another host."""
-    return html + (MERMAID if '<pre class="mermaid">' in html else "")
+    if '<pre class="mermaid">' not in html:
+        return html
+    top = "../" * page.file.src_uri.count("/")
+    return f'{html}<script src="{top}scripts/mermaid.min.js"></script>'
