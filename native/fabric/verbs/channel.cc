@@ -154,7 +154,7 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     device_->Wake();
     return OkStatus();
   }
-  Transfers::Push(work, span, *region, device_->chunk(), pair_.get());
+  Transfers::Push(work, span, *region, device_->chunk(), pair_.get(), proof_.get());
   if (!write) Pump();  // a write is posted together with the notification that follows it
   return OkStatus();
 }
@@ -295,6 +295,7 @@ void VerbsChannel::Finish() {
     pair_.reset();
     shared_.clear();
     inbox_.Close();
+    proof_.reset();
     SettlePending();
     reason = Status(Code::kUnavailable, close_reason_.message());
     if (flushed_ > 0) {

@@ -63,6 +63,7 @@ class VerbsChannel final : public Channel {
   std::string Route() const override { return route_; }
   bool MapsPeer() const override { return false; }
   bool Copies() const override { return false; }
+  void ReportDelivery() override { reports_delivery_ = true; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
@@ -143,6 +144,7 @@ class VerbsChannel final : public Channel {
   Greeting greeting_;
   std::string route_;  // set by Connect()
   bool passive_ = false;
+  bool reports_delivery_ = false;
   bool check_due_ = false;     // not yet checked that the passive side's ring is writable
   int64_t pending_bytes_ = 0;  // charged for a peer that has not connected yet
   int depth_ = 0;              // work requests of the queue pair, and batches the peer may send
@@ -160,6 +162,9 @@ class VerbsChannel final : public Channel {
   Windows windows_;                  // bound to it
   Outbox outbox_;
   Transfers transfers_;
+  // Memory for the reads that show that writes are visible, if that is to be reported.
+  std::unique_ptr<host::MemoryRegion> proof_memory_;
+  std::unique_ptr<Registration> proof_;
   uint64_t notified_ = 0;
   bool peer_handles_ = false;  // it is connected, and does not only receive
   uint64_t delivered_ = 0;

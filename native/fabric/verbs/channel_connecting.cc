@@ -59,6 +59,13 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   passive_ = role == Role::kPassive;
   if (passive_) RDMA_RETURN_IF_ERROR(ChargePending(peer.ring_size));
   RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
+  if (reports_delivery_) {
+    constexpr size_t kPage = 4096;
+    RDMA_RETURN_IF_ERROR(
+        host::MemoryRegion::Create(0, kPage, Access::kRemoteRead, nullptr, &proof_memory_));
+    RDMA_RETURN_IF_ERROR(
+        adapter.Register(proof_memory_->address(), kPage, IBV_ACCESS_LOCAL_WRITE, &proof_));
+  }
   greeting_ = Greeting(key_, role, token_, peer.token);
   Gid gid;
   std::memcpy(gid.bytes.raw, peer.gid.data(), peer.gid.size());

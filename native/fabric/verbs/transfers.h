@@ -35,9 +35,10 @@ class Transfers {
   Status Aim(const RemoteSpan& span, Work::Kind kind, const RegionRecord** region) const;
 
   // Pushes `work` to the queue pair, in work requests of at most `chunk` bytes. `region` is by
-  // Aim() of `span`.
+  // Aim() of `span`. If `proof` is not null, a read of one byte to there follows a write, which
+  // then ends with it: it does not pass the write on its way into the peer's memory.
   static void Push(Work work, const RemoteSpan& span, const RegionRecord& region, uint64_t chunk,
-                   QueuePair* pair);
+                   QueuePair* pair, const Registration* proof);
   // An operation has ended, or was not started.
   void End(uint64_t cookie, const Status& status) { ended_.push_back({cookie, status}); }
   // Returns the operations that have ended since the last call.
