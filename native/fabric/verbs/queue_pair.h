@@ -44,8 +44,8 @@ class QueuePair {
 
   // Creates the queue pair with room for `receives`. Replenish() posts them.
   Status Create(int depth, int receives);
-  // Connects to the peer's queue pair. Over RoCE it may take a second. Meanwhile nothing else may be
-  // called.
+  // Connects to the peer's queue pair. Over RoCE it may take a second. Meanwhile nothing else may
+  // be called.
   Status Connect(const ChannelAddress& peer);
   // Where its completions come.
   const CompletionQueue* queue() const { return queue_; }
