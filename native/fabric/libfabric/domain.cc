@@ -18,7 +18,8 @@ constexpr size_t kMaxReceives = 256;
 constexpr int kKeyAttempts = 8;
 constexpr int kEntries = 32;
 constexpr Nanos kProbeTimeout = kSecond;
-constexpr int kMaxSpins = 20;  // of about a microsecond
+constexpr int kProbeTries = 1000;  // at least, on a busy host
+constexpr int kMaxSpins = 20;      // of about a microsecond
 constexpr int kMaxSkips = 16;
 
 }  // namespace
@@ -107,6 +108,7 @@ Status Domain::Init(const fi_info* info) {
 // to itself, in both ways in which channels write. What does not arrive soon never does.
 bool Domain::AnnouncesWrites() {
   const Nanos deadline = Now() + kProbeTimeout;
+  int tries = 0;
   fi_addr_t self = FI_ADDR_UNSPEC;
   Frame frame;
   std::shared_ptr<Registration> target;
@@ -132,7 +134,8 @@ bool Domain::AnnouncesWrites() {
         if (completion.operation == probe) ended = true;
         if (completion.operation == nullptr && completion.data == data) arrived = true;
       }
-      if ((started != 0 && started != -FI_EAGAIN) || Now() > deadline) return false;
+      if (started != 0 && started != -FI_EAGAIN) return false;
+      if (++tries > kProbeTries && Now() > deadline) return false;
       SpinBriefly();
     }
   }
