@@ -13,6 +13,7 @@ SIZES = (1, 63, 4 * KIB, 64 * KIB + 1, MIB, 16 * MIB, 128 * MIB, GIB)
 MOST_WRITES = 16 * MIB  # bytes of the largest write among the notifications
 SLOTS = 16  # writes that are under way at a time, Meter::kSlots
 ENDLESS = 2**40
+FEW, MOST_TRANSFERS = 8, 1000
 
 _DEFECT = {
     "shell": "rdma-transport qualify --json > qualify.json    # on host 0; attach it to a report"
@@ -62,12 +63,18 @@ def sizes(context: Context) -> Result:
     moved = 0
     rates: dict[str, dict[int, float]] = {"write": {}, "read": {}}
     wanted = [nbytes for nbytes in SIZES if nbytes <= context.largest]
+    share = context.seconds * 0.3 / len(wanted) / len(rates) / (hosts.size - 1)
     for distance in range(1, hosts.size):
         with paired(hosts, distance, wanted[-1]) as pair:
-            for nbytes in wanted:
+            for nbytes in list(wanted):
                 for kind in rates:
-                    count = _count(nbytes, context.seconds)
+                    count = 1
                     found = pair.both(f"{kind}_bandwidth", nbytes, count)
+                    slowest = max(seconds for seconds, _ in found)
+                    if slowest * 2 < share and not any(faults for _, faults in found):
+                        moved += nbytes * hosts.size
+                        count = int(min(MOST_TRANSFERS, share / max(slowest, 1e-6)))
+                        found = pair.both(f"{kind}_bandwidth", nbytes, count)
                     moved += nbytes * count * hosts.size
                     rates[kind][nbytes] = statistics.median(
                         nbytes * count / seconds for seconds, _ in found
@@ -77,7 +84,12 @@ def sizes(context: Context) -> Result:
                         for name, (_, faults) in zip(hosts.names, found, strict=True)
                         if faults
                     ]
+                if slowest > context.seconds * 0.05:  # the next ones take 8 times as long
+                    del wanted[wanted.index(nbytes) + 1 :]
+                    break
     figure = f"{size(moved)} in writes and reads of 1 byte to {size(wanted[-1])}, both ways at once"
+    if wanted[-1] * 8 <= context.largest:
+        figure += "; larger ones would take too long"
     context.figures["bytes_per_second"] = {
         kind: {str(nbytes): rate for nbytes, rate in rates[kind].items()} for kind in rates
     }
@@ -111,15 +123,11 @@ def _speed(pair: Pair, nbytes: int, seconds: float) -> dict[str, float]:
         for kind in ("write", "notify", "read")
     }
     for kind in ("write", "read"):
-        pair.one_way(f"{kind}_bandwidth", nbytes, 8)
+        each = sum(pair.one_way(f"{kind}_bandwidth", nbytes, FEW)) / FEW
+        count = int(max(FEW, min(MOST_TRANSFERS, seconds * 0.05 / each)))
         took = sum(pair.one_way(f"{kind}_bandwidth", nbytes, count))
         figures[f"{kind}_gbps"] = nbytes * count / took / 1e9
     return figures
-
-
-def _count(nbytes: int, seconds: float) -> int:
-    """How many transfers of this size: more in a longer run, and one at least."""
-    return int(max(1, min(1000, seconds * 8 * MIB / nbytes)))
 
 
 def size(nbytes: float) -> str:

@@ -20,6 +20,10 @@ class NoAnswerError(Exception):
     """Another host did not take part in a step in time. The message says which one."""
 
 
+class UnendedError(FabricTimeoutError):
+    """A call did not end in time, and still runs in its thread."""
+
+
 class StepError(Exception):
     """A step failed on a host; raised on all hosts. The message says where and why."""
 
@@ -85,7 +89,7 @@ class Hosts:
 def side_by_side(calls: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, Any]:
     """Do calls in threads of their own; return their results.
 
-    Raise the first error, or ``FabricTimeoutError`` if one does not end in time.
+    Raise the first error, or ``UnendedError`` if one does not end in time.
     """
     results: dict[str, Any] = {}
     errors: list[Exception] = []
@@ -103,10 +107,11 @@ def side_by_side(calls: Mapping[str, Callable[[], Any]], seconds: float) -> dict
     }
     for thread in threads.values():
         thread.start()
+    end = time.monotonic() + seconds
     for name, thread in threads.items():
-        thread.join(seconds)
+        thread.join(max(0.0, end - time.monotonic()))
         if thread.is_alive():
-            raise FabricTimeoutError(f"{name}: no end after {seconds:g} s")
+            raise UnendedError(f"{name}: no end after {seconds:g} s")
     if errors:
         raise errors[0]
     return results

@@ -7,10 +7,12 @@ from typing import Any
 
 from rdma_transport._fabric import Meter
 from rdma_transport.fabric import FabricError
-from rdma_transport.qualify.hosts import Hosts, StepError, side_by_side
+from rdma_transport.qualify.hosts import Hosts, StepError, UnendedError, side_by_side
 
 STALLED = 20.0
 """Seconds without progress, after which a measurement fails."""
+SLOWEST = 20e6
+"""Bytes per second, below which a large transfer counts as one that makes no progress."""
 _CONNECT = 30.0
 
 
@@ -21,18 +23,23 @@ class Pair:
     hosts: Hosts
     out: Meter
     into: Meter
+    busy: bool = False
+    """A thread still uses the meters."""
 
     def both(self, test: str, nbytes: int, iterations: int, duration: float = 0.0) -> list[Any]:
         """Do a test in both roles at once; return ``(seconds, faults)`` of all hosts."""
-        limit = duration + 2 * STALLED
+        stalled, limit = _limits(nbytes, duration)
 
         def step() -> Any:
             calls: dict[str, Callable[[], Any]] = {
-                "sending": lambda: self.out.run(test, nbytes, iterations, STALLED, duration),
-                "receiving": lambda: self.into.serve(test, nbytes, iterations, STALLED),
+                "sending": lambda: self.out.run(test, nbytes, iterations, stalled, duration),
+                "receiving": lambda: self._serve(test, nbytes, iterations),
             }
             try:
                 seconds, faults = side_by_side(calls, limit)["sending"]
+            except UnendedError:
+                self.busy = True
+                raise
             except FabricError as error:
                 first = self.into.found()["first"]  # explains the other end's wait
                 raise FabricError(f"{first}; {error}" if first else str(error)) from None
@@ -42,24 +49,38 @@ class Pair:
 
     def one_way(self, test: str, nbytes: int, iterations: int) -> list[float]:
         """Do a test from host 0 to the other end of its `out`, while all others wait."""
+        stalled, limit = _limits(nbytes, 0)
 
         def step() -> list[float]:
             if self.hosts.rank == 0:
-                seconds, wrong = self.out.run(test, nbytes, iterations, STALLED)
+                seconds, wrong = self.out.run(test, nbytes, iterations, stalled)
                 if wrong:
                     raise FabricError(f"{wrong} bytes of {test} of {nbytes} bytes differ")
                 return list(seconds)
             if self.hosts.rank == 1:
-                self.into.serve(test, nbytes, iterations, STALLED)
+                self._serve(test, nbytes, iterations)
             return []
 
-        return self.hosts.together(step, 10 * STALLED)[0]
+        return self.hosts.together(step, limit)[0]
+
+    def _serve(self, test: str, nbytes: int, iterations: int) -> None:
+        stalled, limit = _limits(nbytes, 0)
+        # What the peer does alone is no progress here.
+        alone = test.endswith("_bandwidth") or test == "read_latency"
+        self.into.serve(test, nbytes, iterations, limit if alone else stalled)
+
+
+def _limits(nbytes: int, duration: float) -> tuple[float, float]:
+    """Seconds without progress, of which one transfer is the least, and of a whole test."""
+    stalled = STALLED + nbytes / SLOWEST
+    return stalled, duration + 3 * stalled
 
 
 @contextlib.contextmanager
 def paired(hosts: Hosts, distance: int, largest: int) -> Iterator[Pair]:
     """Connect all hosts with those `distance` ranks on, for up to `largest` bytes at a time."""
     made: list[Meter] = []
+    pair = None
 
     def opened() -> str:
         made[:] = [Meter(hosts.fabric, largest), Meter(hosts.fabric, largest)]
@@ -88,7 +109,8 @@ def paired(hosts: Hosts, distance: int, largest: int) -> Iterator[Pair]:
             hosts.together(connected, 2 * _CONNECT)
         except StepError as error:
             raise StepError(f"{error} ({out.fabric()}, {out.route()})") from None
-        yield Pair(hosts, out, into)
+        pair = Pair(hosts, out, into)
+        yield pair
     finally:
-        for meter in made:
+        for meter in () if pair and pair.busy else made:
             meter.close()
