@@ -65,11 +65,8 @@ Status StripedChannel::Open() {
   address.most_rails = device_->most_rails();
   Status refused;
   bool any = false;
-  std::vector<std::pair<Device*, bool>> devices;
-  for (const auto& device : device_->rails()) devices.emplace_back(device.get(), device->Active());
-  std::stable_partition(devices.begin(), devices.end(), [](const auto& one) { return one.second; });
-  devices.resize(std::min(devices.size(), kMaxRails));
-  for (const auto& [device, active] : devices) {
+  for (const auto& [device, active] : device_->ordered_rails()) {
+    if (rails_.size() == kMaxRails) break;
     Rail rail;
     rail.device = device;
     rail.end = std::make_shared<RailEnd>(weak_from_this());
@@ -259,7 +256,7 @@ Status StripedChannel::Share(uint64_t key) {
       // Notifications name the region, and go by another rail.
       std::lock_guard<std::mutex> lock(mu_);
       Rail* rail = FindId(id);
-      if (rail != nullptr && rail->up && SendMark(SlotOf(rail), Urgency::kWake)) {
+      if (rail != nullptr && rail->up && SendMark(SlotOf(rail))) {
         rail->floor = rail->sent;
       }
     }

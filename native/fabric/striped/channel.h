@@ -29,6 +29,11 @@ class ChannelDevice {
  public:
   virtual const std::string& name() const = 0;
   virtual const std::vector<std::unique_ptr<Device>>& rails() const = 0;
+  // Returns them in the order of preference for a new channel: those whose port is down come last,
+  // after those that have failed lately. Each with whether its port is up.
+  virtual std::vector<std::pair<Device*, bool>> ordered_rails() const = 0;
+  // A rail on this one has failed.
+  virtual void NoteFailure(const Device* device) = 0;
   virtual size_t most_rails() const = 0;
   virtual Nanos peer_timeout() const = 0;
   // The number of lanes in which transfers wait; of all channels, for one direction.
@@ -171,7 +176,7 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
                   After after);
   Status Post(Sent* sent, const iovec* parts, int count, Urgency urgency);
   Status SendControl(RecordKind kind, const RailRecord& record, std::string_view text = {});
-  bool SendMark(size_t slot, Urgency urgency);
+  bool SendMark(size_t slot);
   void Cover(Rail* rail);
   std::vector<Wait> WaitsFor(RecordKind kind, After after, uint64_t about);
   void Remember(uint64_t cookie, std::vector<Wait> waits);

@@ -54,6 +54,7 @@ void StripedChannel::OnRailClosed(const RailEnd* end, const Status& status) {
     rail->released = status.code() == Code::kUnavailable;
     rail->received = inbox_.received(rail->id);
     const State state = state_.load();
+    if (state < State::kClosing) device_->NoteFailure(rail->device);
     if (state == State::kParting) {
       if (slot == main_) Part(/*at_once=*/true);
     } else if (OthersThan(slot)) {

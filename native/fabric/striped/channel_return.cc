@@ -153,7 +153,7 @@ void StripedChannel::LeaveIfHeld(size_t slot, Nanos now) {
                       Status(Code::kUnavailable, "for " + std::to_string(limit / kMillisecond) +
                                                      " ms, nothing that it carries has ended"));
     }
-    if (rails_[i].delivered == rails_[i].sent) SendMark(i, Urgency::kWake);
+    if (rails_[i].delivered == rails_[i].sent) SendMark(i);
   }
 }
 

@@ -114,6 +114,7 @@ Status StripedChannel::Post(Sent* sent, const iovec* parts, int count, Urgency u
     const Status status = rail.channel->Notify(all, count + 2, urgency, &record);
     if (status.ok()) {
       rail.sent = sent->record = record;
+      if (urgency == Urgency::kWake) rail.woken = record;
       sent->rail = rail.id;
       Cover(&rail);
       return status;
@@ -132,15 +133,16 @@ Status StripedChannel::SendControl(RecordKind kind, const RailRecord& record,
   return SendNote(kind, parts, 2, Urgency::kWake, 0, After::Nothing());
 }
 
-bool StripedChannel::SendMark(size_t slot, Urgency urgency) {
+bool StripedChannel::SendMark(size_t slot) {
   Rail& rail = rails_[slot];
   if (!rail.up) return false;
   RecordHeader mark;
   mark.kind = RecordKind::kMark;
   mark.number = rail.sent + 1;
   const iovec part = {&mark, sizeof(mark)};
-  const Status status = rail.channel->Notify(&part, 1, urgency, &rail.sent);
+  const Status status = rail.channel->Notify(&part, 1, Urgency::kWake, &rail.sent);
   if (status.ok()) {
+    rail.woken = rail.sent;
     Cover(&rail);
   } else if (OthersThan(slot)) {
     FailRail(slot, status);
@@ -164,7 +166,7 @@ std::vector<Wait> StripedChannel::WaitsFor(RecordKind kind, After after, uint64_
   for (size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
     if (i == main_ || rail.channel == nullptr) continue;
-    if (all && rail.uncovered > 0) SendMark(i, Urgency::kWake);
+    if (all && rail.uncovered > 0) SendMark(i);
     if (kind == RecordKind::kSettled) {
       // What was repeated went by those that were up then.
       const uint64_t records = rail.failed ? kUntilSettled : rail.marked;

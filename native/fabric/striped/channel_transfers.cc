@@ -74,7 +74,7 @@ Status StripedChannel::BeginWhole(bool write, const RemoteSpan& span, char* loca
     Status begun = any ? OkStatus() : CanCarry(slot, write, span, local);
     if (begun.ok()) begun = BeginPiece(slot, piece);
     if (begun.ok()) {
-      if (write && slot != main_ && SendMark(slot, Urgency::kWake)) {
+      if (write && slot != main_ && SendMark(slot)) {
         Remember(cookie, {{rails_[slot].id, 0, rails_[slot].sent}});
       }
       return begun;
@@ -171,7 +171,11 @@ size_t StripedChannel::ChooseRail(const Lane::Transfer& transfer, bool write,
     const uint64_t next = std::min({transfer.rest.length, piece, transfer.most});
     if (under_way > 0 && under_way + next > window) continue;
     const double filled = static_cast<double>(under_way) / static_cast<double>(window);
-    if (best != kNone && (filled > least || (filled == least && i != main_))) continue;
+    if (best != kNone && filled > least) continue;
+    if (best != kNone && filled == least) {
+      const uint64_t by_best = transfer.carried[best];
+      if (transfer.carried[i] > by_best || (transfer.carried[i] == by_best && i != main_)) continue;
+    }
     best = i;
     least = filled;
     *length = next;
@@ -242,7 +246,7 @@ bool StripedChannel::AdvanceTransfer(Lane* lane) {
     return false;
   }
   if (!refused.ok()) return transfer.rails != 0;
-  transfer.used |= Bit(slot);
+  transfer.carried[slot] += length;
   transfer.local += length;
   transfer.rest.offset += length;
   transfer.rest.length -= length;
@@ -259,8 +263,8 @@ void StripedChannel::EndBegin(const Lane::Transfer& transfer, bool write) {
   if (!write || !several()) return;
   std::vector<Wait> waits;
   for (size_t i = 0; i < rails_.size(); ++i) {
-    if ((transfer.used & Bit(i)) == 0 || i == main_) continue;
-    if (SendMark(i, Urgency::kWake)) waits.push_back({rails_[i].id, 0, rails_[i].sent});
+    if (transfer.carried[i] == 0 || i == main_) continue;
+    if (SendMark(i)) waits.push_back({rails_[i].id, 0, rails_[i].sent});
   }
   if (!waits.empty() && !transfer.again) Remember(transfer.cookie, std::move(waits));
 }
@@ -292,8 +296,8 @@ void StripedChannel::OnPieceEnded(const RailEnd* end, uint64_t index, const Stat
         if (!piece.write || !several()) free_pieces_.push_back(static_cast<uint32_t>(index));
       } else if (!piece.write || !several() || piece.covered) {
         FinishPiece(static_cast<uint32_t>(index));
-      } else if (piece.record == 0 && last) {
-        SendMark(slot, Urgency::kLazy);
+      } else if (piece.record == 0 ? last : piece.record > rail->woken) {
+        SendMark(slot);
       }
       Advance();
     }

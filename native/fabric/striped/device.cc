@@ -10,6 +10,7 @@ namespace {
 
 constexpr Nanos kPast = 1;  // a deadline in the past: sleep without waiting
 constexpr Nanos kServiceInterval = 100 * kMillisecond;
+constexpr Nanos kLately = 60 * kSecond;
 // Channels whose handler is looked at in a turn without events.
 constexpr size_t kHandlersPerTurn = 8;
 
@@ -134,6 +135,26 @@ Status StripedDevice::Open(std::weak_ptr<ChannelHandler> handler,
   return OkStatus();
 }
 
+std::vector<std::pair<Device*, bool>> StripedDevice::ordered_rails() const {
+  const Nanos now = Now();
+  std::vector<std::pair<int, size_t>> order;  // a rank, and the rail
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    const Nanos failed = failed_at_[i].load();
+    const bool lately = failed != 0 && now - failed < kLately;
+    order.emplace_back(rails_[i]->Active() ? (lately ? 1 : 0) : 2, i);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<std::pair<Device*, bool>> rails;
+  for (const auto& [rank, i] : order) rails.emplace_back(rails_[i].get(), rank < 2);
+  return rails;
+}
+
+void StripedDevice::NoteFailure(const Device* device) {
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    if (rails_[i].get() == device) failed_at_[i].store(Now());
+  }
+}
+
 void StripedDevice::Attend(std::weak_ptr<StripedChannel> channel) {
   calls_.Add(std::move(channel));
   if (asleep_.load()) Wake();
@@ -178,7 +199,11 @@ int StripedDevice::Poll() {
   if (sleeper_.woken()) sleeper_.Clear();
   RefreshSnapshot();
   int handled = 0;
-  for (const auto& rail : rails_) handled += rail->Poll();
+  // They take turns in being the first, which would otherwise get the most pieces.
+  first_ = first_ + 1 < rails_.size() ? first_ + 1 : 0;
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    handled += rails_[(first_ + i) % rails_.size()]->Poll();
+  }
   const Nanos now = Now();
   const bool due = now - served_ >= kServiceInterval;
   if (rails_.size() > 1) LookAtPorts();

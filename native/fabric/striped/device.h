@@ -58,11 +58,16 @@ class StripedDevice final : public Device, private ChannelDevice {
  private:
   StripedDevice(std::string name, std::vector<std::unique_ptr<Device>> rails,
                 const StripedSettings& settings)
-      : name_(std::move(name)), rails_(std::move(rails)), settings_(settings) {}
+      : name_(std::move(name)),
+        rails_(std::move(rails)),
+        settings_(settings),
+        failed_at_(rails_.size()) {}
 
   // ChannelDevice:
   const std::string& name() const override { return name_; }
   const std::vector<std::unique_ptr<Device>>& rails() const override { return rails_; }
+  std::vector<std::pair<Device*, bool>> ordered_rails() const override;
+  void NoteFailure(const Device* device) override;
   size_t most_rails() const override { return settings_.most_rails; }
   Nanos peer_timeout() const override { return settings_.peer_timeout; }
   std::atomic<int>* lanes_of_writes() override { return &lanes_of_writes_; }
@@ -81,6 +86,7 @@ class StripedDevice final : public Device, private ChannelDevice {
   std::atomic<int> lanes_of_reads_{0};
   host::Sleeper sleeper_;  // if there are several rails
   host::SlowCalls slow_calls_{"rdma_rails"};
+  std::vector<std::atomic<Nanos>> failed_at_;  // by rail; 0: never
   std::atomic<bool> asleep_{false};
   host::CallList<std::weak_ptr<StripedChannel>> calls_;
 
@@ -95,6 +101,7 @@ class StripedDevice final : public Device, private ChannelDevice {
   size_t next_in_turn_ = 0;
   Nanos served_ = 0;
   uint32_t active_ = 0;  // a bit for each rail
+  size_t first_ = 0;     // the rail that is polled first
 };
 
 }  // namespace rdma_transport::fabric::striped

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <variant>
 
 #include "fabric/fabric.h"
+#include "fabric/striped/address.h"
 #include "fabric/striped/wire.h"
 
 namespace rdma_transport::fabric::striped {
@@ -43,10 +45,10 @@ class Lane {
     uint32_t index = 0;  // among the channel's transfers
     char* local = nullptr;
     RemoteSpan rest;
-    uint64_t most = ~uint64_t{0};  // bytes of a piece
-    uint32_t rails = 0;            // a bit for each that may carry it; 0: not known
-    uint32_t used = 0;             // those that have
-    bool again = false;            // a rail that failed has lost it
+    uint64_t most = ~uint64_t{0};                  // bytes of a piece
+    uint32_t rails = 0;                            // a bit for each that may carry it; 0: not known
+    std::array<uint64_t, kMaxRails> carried = {};  // bytes by each
+    bool again = false;                            // a rail that failed has lost it
   };
   struct Note {
     RecordKind kind = RecordKind::kNotification;

@@ -59,6 +59,7 @@ struct Rail {
   // Records, by their numbers.
   uint64_t sent = 0;
   uint64_t delivered = 0;
+  uint64_t woken = 0;    // the last one whose delivery is told soon
   uint64_t marked = 0;   // the first one after all writes that were begun
   uint64_t ordered = 0;  // for which a notification that follows everything waits already
   uint64_t floor = 0;    // for which each notification waits that does not know better
