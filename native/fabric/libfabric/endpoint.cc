@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fabric/libfabric/nics.h"
+#include "fabric/libfabric/providers.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {
