@@ -71,6 +71,39 @@ class Rendezvous:
         except (OSError, ValueError) as error:
             raise _explained(error, "another rank left while the ranks connected") from None
 
+    def gather(self, text: str, key: bytes) -> list[str]:
+        """Send a text, return those of all ranks; `key` is the one of ``exchange()``.
+
+        Texts may be long, other than addresses. Raise like ``exchange()``.
+        """
+        ranks = self._ranks
+        own = {"text": text, "mac": self._mac(ranks.rank, text, key)}
+        at = f"rank {ranks.rank}"
+        try:
+            if ranks.rank == 0:
+                said: list[dict[str, Any]] = [own] * ranks.size
+                for rank, wire in self._wires.items():
+                    at = f"rank {rank}"
+                    said[rank] = wire.receive()
+                for rank, wire in self._wires.items():
+                    at = f"rank {rank}"
+                    wire.send(said=said)
+            else:
+                at = "rank 0"
+                self._wires[0].send(**own)
+                said = self._wires[0].receive()["said"]
+            texts = [str(each["text"]) for each in said]
+            for rank, each in enumerate(said):
+                if not hmac.compare_digest(each["mac"], self._mac(rank, texts[rank], key)):
+                    raise ValueError("the message is not signed by it")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _explained(error, f"no message of {at} ") from None
+        return texts
+
+    def _mac(self, rank: int, text: str, key: bytes) -> str:
+        signed = f"{self._ranks.purpose} {rank} {text}".encode()
+        return hmac.digest(key, signed, "sha256").hex()
+
     def _ask(self, addresses: list[str]) -> tuple[list[bytes], bytes]:
         while True:
             try:

@@ -119,13 +119,13 @@ def _speed(pair: Pair, nbytes: int, seconds: float) -> dict[str, float]:
     count = max(20, min(1000, int(20 * seconds)))
     pair.one_way("write_latency", 8, count // 10)  # warms up
     figures = {
-        f"{kind}_us": 1e6 * statistics.median(pair.one_way(f"{kind}_latency", 8, count))
+        f"{kind}_us": 1e6 * pair.one_way(f"{kind}_latency", 8, count)
         for kind in ("write", "notify", "read")
     }
     for kind in ("write", "read"):
-        each = sum(pair.one_way(f"{kind}_bandwidth", nbytes, FEW)) / FEW
+        each = pair.one_way(f"{kind}_bandwidth", nbytes, FEW) / FEW
         count = int(max(FEW, min(MOST_TRANSFERS, seconds * 0.05 / each)))
-        took = sum(pair.one_way(f"{kind}_bandwidth", nbytes, count))
+        took = pair.one_way(f"{kind}_bandwidth", nbytes, count)
         figures[f"{kind}_gbps"] = nbytes * count / took / 1e9
     return figures
 

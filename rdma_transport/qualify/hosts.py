@@ -74,10 +74,11 @@ class Hosts:
     def _exchange(self, told: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
         self._steps += 1
         ranks = replace(self._ranks, purpose=f"qualify {self._steps}")
-        message = json.dumps(told).encode()
         try:
             with Rendezvous(ranks, seconds) as rendezvous:
-                texts, self.key = rendezvous.exchange([message] * self.size)
+                _, key = rendezvous.exchange([b""] * self.size)
+                texts = rendezvous.gather(json.dumps(told), key)
+            self.key = self.key or key  # each meeting has another one
         except (FabricTimeoutError, FabricConnectionError) as error:
             text = str(error)
             for rank, name in enumerate(self.names):

@@ -1,6 +1,7 @@
 """Pairs of hosts that measure: each sends to one host, and receives from another, at a time."""
 
 import contextlib
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -47,19 +48,22 @@ class Pair:
 
         return self.hosts.together(step, limit)
 
-    def one_way(self, test: str, nbytes: int, iterations: int) -> list[float]:
-        """Do a test from host 0 to the other end of its `out`, while all others wait."""
+    def one_way(self, test: str, nbytes: int, iterations: int) -> float:
+        """Do a test from host 0 to the other end of its `out`, while all others wait.
+
+        Return its seconds; of a latency, the median of all.
+        """
         stalled, limit = _limits(nbytes, 0)
 
-        def step() -> list[float]:
+        def step() -> float:
             if self.hosts.rank == 0:
                 seconds, wrong = self.out.run(test, nbytes, iterations, stalled)
                 if wrong:
                     raise FabricError(f"{wrong} bytes of {test} of {nbytes} bytes differ")
-                return list(seconds)
+                return statistics.median(seconds)
             if self.hosts.rank == 1:
                 self._serve(test, nbytes, iterations)
-            return []
+            return 0.0
 
         return self.hosts.together(step, limit)[0]
 

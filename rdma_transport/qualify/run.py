@@ -95,6 +95,9 @@ def examine(ranks: Ranks, wishes: Wishes, quiet: bool) -> Report:
         report.results = list(_examined(report.context, quiet))
     report.seconds = round(time.monotonic() - began, 1)
     report.code = exit_code(report.results, wishes.fabric)
+    lost = [result for result in report.results if result.name == "hosts"]
+    if lost and ranks.rank > 0:
+        report.refused = lost[0].found  # host 0 may be the one that cannot say it
     if not quiet:
         show(report.context, report.results, report.seconds)
     return report

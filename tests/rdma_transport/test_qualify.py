@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,18 @@ def test_verbs_and_libfabric_pass() -> None:
         assert code == 0, claims
         assert claims["route"]["found"].startswith(settings["RDMA_TRANSPORT_FABRIC"])
         assert claims["killed_peer"]["status"] == claims["stopped_peer"]["status"] == "PASS"
+
+
+def test_four_hosts_with_a_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("0123456789abcdef" * 4)
+    settings = faulty_libfabric.environment(SECRET_FILE=str(secret))
+    place = f"127.0.0.1:{free_port()}"
+    more = [*FEW, "--nnodes", "4", "--no-training"]
+    started = [start(rank, place, *more, settings=settings) for rank in range(4)]
+    results = ended(started, 120)
+    assert [code for code, _, _ in results] == [0] * 4, results
 
 
 def test_a_card_whose_notifications_overtake_bytes_fails() -> None:

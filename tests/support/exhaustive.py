@@ -63,6 +63,7 @@ NAMES = (
     "tests/rdma_transport/test_doctor_libfabric.py",
     "tests/rdma_transport/test_doctor_peer.py",
     "tests/rdma_transport/test_qualify.py::test_a_host_that_leaves_is_named",
+    "tests/rdma_transport/test_qualify.py::test_four_hosts",
     "tests/rdma_transport/test_qualify.py::test_the_table_names_each_claim",
     "tests/rdma_transport/test_qualify.py::test_training_has_the_bits_of_grpc",
     "tests/rdma_transport/test_qualify.py::test_two_cards",
