@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import textwrap
 import time
 
 from rdma_transport.doctor.result import FAIL, PASS, Result
@@ -15,6 +16,7 @@ _NOTICED = 60.0
 _STOPPED = 2.0
 _NOTES = 200
 _PART = 2**20
+_LONGEST = 120  # characters of an error that is shown
 
 
 def killed(context: Context) -> Result:
@@ -36,7 +38,7 @@ def killed(context: Context) -> Result:
                     noticed = time.monotonic()
                     time.sleep(max(0.0, kill - noticed))
                     victim.signal(signal.SIGKILL)
-                    return max(0.0, noticed - kill), str(error).split("\n")[0]
+                    return max(0.0, noticed - kill), textwrap.shorten(str(error), _LONGEST)
             return -1.0, ""
 
         found = hosts.together(step, _LIVES + _NOTICED)

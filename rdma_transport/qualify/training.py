@@ -20,7 +20,7 @@ from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN, Result
 from rdma_transport.fabric import FabricError
 from rdma_transport.qualify.context import Context
 
-_START, _TRAIN = 180.0, 300.0
+_START, _TRAIN = 300.0, 300.0
 _PROTOCOLS = ("grpc", "rdma")
 _STEPS, _BATCH, _INPUTS, _HIDDEN = 20, 32, 512, 1024
 
