@@ -21,6 +21,7 @@ NATIVE = (
     ("fabric/fabric.h",),
     ("fabric/greeting.h",),
     ("fabric/host/",),
+    ("fabric/avoided.",),
     ("fabric/combined.",),
     ("fabric/shm/", "fabric/verbs/", "fabric/libfabric/", "fabric/striped/"),
     ("fabric/",),
