@@ -218,15 +218,18 @@ bool StripedChannel::Arrived(const Sent& sent) {
 }
 
 void StripedChannel::NoteArrived() {
-  for (auto control = controls_.begin(); control != controls_.end();) {
-    if (!Arrived(*control)) {
-      ++control;
-      continue;
+  // What one rail settles, those before it may wait for.
+  for (bool settled = true; settled;) {
+    settled = false;
+    for (auto control = controls_.begin(); control != controls_.end();) {
+      if (!Arrived(*control)) {
+        ++control;
+        continue;
+      }
+      Rail* rail = control->kind == RecordKind::kSettled ? FindId(RailOf(control->bytes)) : nullptr;
+      if (rail != nullptr) settled = rail->settled_there = true;
+      control = controls_.erase(control);
     }
-    if (control->kind == RecordKind::kSettled) {
-      if (Rail* rail = FindId(RailOf(control->bytes))) rail->settled_there = true;
-    }
-    control = controls_.erase(control);
   }
   while (!sent_.empty() && Arrived(sent_.front())) {
     if (several()) sent_bytes_ -= sent_.front().bytes.size() + kCostOfSent;
