@@ -276,6 +276,9 @@ def data_parallel(
             "skipped."
         ),
     ] = "all",
+    batch: Annotated[
+        int | None, typer.Option(help="Set the examples per rank; each model has its own.", min=1)
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Run this many turns of each.", min=1)] = 3,
 ) -> Measure:
     """Measure data-parallel steps, beside other libraries.
@@ -300,7 +303,7 @@ def data_parallel(
         layouts = [parse_layout(each.strip()) for each in ranks.split(",")]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--ranks") from None
-    return lambda where: measure(where, layouts, names, beside, rounds)
+    return lambda where: measure(where, layouts, names, beside, batch, rounds)
 
 
 def main() -> None:

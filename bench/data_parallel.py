@@ -6,7 +6,8 @@ turns; those whose threads poll while they wait for a turn are stopped meanwhile
 that reduce, and as many of the same ranks that do not: the difference of the medians is the
 communication that is not hidden behind the computation.
 
-If there are as many processors as ranks, each rank keeps to its share, and its threads are as many.
+Each rank keeps to its share of the processors, and its threads are as many. The share is the same
+for one rank as for many, unless there are fewer processors than ranks: those keep to none.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from typing import Any
 
 import rdma_transport
 
+from .data_parallel_cases import batch_of
 from .support import python
 from .support.child import Child
 from .support.exit import NotAvailableError
@@ -65,6 +67,12 @@ class Layout:
     def oversubscribed(self) -> bool:
         """Whether there are fewer processors than ranks."""
         return self.ranks > len(os.sched_getaffinity(0))
+
+
+def share_of(layouts: Sequence[Layout]) -> int:
+    """Return the processors of each rank, in all layouts that are not oversubscribed."""
+    most = max((each.ranks for each in layouts if not each.oversubscribed), default=1)
+    return len(os.sched_getaffinity(0)) // most
 
 
 def parse_layout(text: str) -> Layout:
@@ -130,9 +138,9 @@ def why_not(system: str, layout: Layout) -> str:
 
 
 def start(
-    system: str, layout: Layout, places: Sequence[Place], environment: Mapping[str, str]
+    system: str, layout: Layout, share: int, places: Sequence[Place], environment: Mapping[str, str]
 ) -> Team:
-    """Start all ranks of a system; `places` has that of each rank."""
+    """Start all ranks of a system; `places` has that of each rank, `share` as of share_of()."""
     addresses = [place.address() for place in places]
     host, _, port = addresses[0].rpartition(":")
     shared = dict(environment) | {
@@ -154,12 +162,14 @@ def start(
         return Team(system, [Child(system, again, shared | binding, place=places[0])])
     children = []
     for rank, place in enumerate(places):
-        own = shared | _variables(system, rank, layout, addresses)
+        own = shared | _variables(system, rank, layout, share, addresses)
         children.append(Child(f"{system}, rank {rank}", words, own, place=place))
     return Team(system, children)
 
 
-def _variables(system: str, rank: int, layout: Layout, addresses: Sequence[str]) -> dict[str, str]:
+def _variables(
+    system: str, rank: int, layout: Layout, share: int, addresses: Sequence[str]
+) -> dict[str, str]:
     """What one rank has in its environment besides."""
     local_size = layout.ranks // layout.hosts
     place = {
@@ -171,8 +181,8 @@ def _variables(system: str, rank: int, layout: Layout, addresses: Sequence[str])
         "CROSS_SIZE": str(layout.hosts),
     }
     own = {name: place[name] for name in ("RANK", "LOCAL_RANK")}
-    allowed = sorted(os.sched_getaffinity(0))
-    if share := len(allowed) // layout.ranks:
+    if not layout.oversubscribed:
+        allowed = sorted(os.sched_getaffinity(0))
         mine = allowed[rank * share : (rank + 1) * share]
         own |= {"BENCH_PROCESSORS": ",".join(map(str, mine)), "OMP_NUM_THREADS": str(share)}
     if system == "horovod-gloo":
@@ -217,13 +227,19 @@ Found = dict[tuple[str, str], Samples]  # by case and system
 
 def measure(
     layout: Layout,
+    share: int,
     systems: Sequence[str],
     cases: Sequence[str],
+    batch: int | None,
     rounds: int,
     say: Callable[[float, str], None],
     environment: Mapping[str, str],
 ) -> tuple[Found, dict[str, str], dict[str, str]]:
-    """Return the samples of a layout, why systems were skipped, and what failed."""
+    """Return the samples of a layout, why systems were skipped, and what failed.
+
+    `share` is as of share_of(). `batch` has the examples of a rank and step; None if each case
+    decides.
+    """
     found: Found = defaultdict(Samples)
     skipped = {each: why for each in systems if (why := why_not(each, layout))}
     failed: dict[str, str] = {}
@@ -247,7 +263,7 @@ def measure(
 
         for index, system in enumerate(each for each in systems if each not in skipped):
             say(0.2 * index / len(systems), f"{layout.name}: starting {system}")
-            team = start(system, layout, places, environment)
+            team = start(system, layout, share, places, environment)
             teams[system] = team
             stack.callback(team.end)
             if ask(system, None, "start") is None:
@@ -256,7 +272,8 @@ def measure(
             say(0.2 + 0.8 * index / len(cases), f"{layout.name}: {case}")
             ready: dict[str, int] = {}
             for system in list(teams):
-                if ask(system, {"case": case}, case) is None:
+                request = {"case": case, "batch": batch or batch_of(case)}
+                if ask(system, request, case) is None:
                     continue
                 if (answer := ask(system, {"steps": LEAST}, case)) is None:
                     continue

@@ -3,7 +3,9 @@
 import statistics
 from collections.abc import Sequence
 
-from .data_parallel import ALONE, BESIDE, OURS, Found, Layout, Samples, measure
+from rdma_transport.observe.table import counted
+
+from .data_parallel import ALONE, BESIDE, OURS, Found, Layout, Samples, measure, share_of
 from .data_parallel_cases import FIT, batch_of, bytes_of
 from .report import Result, Row, times_of
 from .support.exit import NotAvailableError
@@ -11,7 +13,7 @@ from .where import Where
 
 NOTE = (
     "unhidden: what a step takes longer than that of the same ranks without reductions. 1/s: "
-    "samples of all ranks per second."
+    "samples of all ranks per second; apart: without reductions, which is all that they can reach."
 )
 SENT_NOTE = "bytes sent: by a rank in a step, to the other host."
 RATIO = f"The ratio is what a library does not hide, over what {OURS} does not."
@@ -26,21 +28,25 @@ def data_parallel(
     layouts: Sequence[Layout],
     cases: Sequence[str],
     beside: Sequence[str],
+    batch: int | None,
     rounds: int,
 ) -> Result:
     """Rows for each layout, case and system; those of one rank are of a process alone."""
-    options = {"cases": list(cases), "beside": list(beside), "rounds": rounds}
+    options = {"cases": list(cases), "beside": list(beside), "batch": batch, "rounds": rounds}
     result = Result("data-parallel", "data-parallel training step", options, "p50", against=OURS)
+    share = share_of(layouts)
     for index, layout in enumerate(layouts):
         bar = where.bar.section(index, len(layouts))
         systems = [ALONE] if layout.ranks == 1 else [OURS, *beside]
         try:
-            measured = measure(layout, systems, cases, rounds, bar.at, where.environment)
+            measured = measure(
+                layout, share, systems, cases, batch, rounds, bar.at, where.environment
+            )
         except NotAvailableError as error:
             result.notes.append(f"{layout.name} was skipped: {error}.")
             continue
         found, skipped, failed = measured
-        result.rows += rows_of(layout, cases, systems, found)
+        result.rows += rows_of(layout, cases, systems, found, batch)
         for what, why in skipped.items():
             system, _, of_case = what.partition(", ")
             note = (
@@ -55,6 +61,8 @@ def data_parallel(
     if any(layout.oversubscribed for layout in layouts):
         result.notes.append("oversubscribed: more ranks than processors, which wait for turns.")
     result.notes.append(NOTE)
+    if any(not layout.oversubscribed for layout in layouts):
+        result.notes.append(f"Each rank has {counted(share, 'processor')} of its own.")
     result.notes += [SENT_NOTE] if any(layout.hosts > 1 for layout in layouts) else []
     result.notes += [RATIO] if any(row.ratio is not None for row in result.rows) else []
     result.notes += [ALONE_NOTE] if any(layout.ranks == 1 for layout in layouts) else []
@@ -63,15 +71,20 @@ def data_parallel(
 
 
 def rows_of(
-    layout: Layout, cases: Sequence[str], systems: Sequence[str], found: Found
+    layout: Layout,
+    cases: Sequence[str],
+    systems: Sequence[str],
+    found: Found,
+    batch: int | None = None,
 ) -> list[Row]:
-    """Return the rows of a layout."""
+    """Return the rows of a layout; `batch` as for measure()."""
     rows = []
     for case in cases:
         ours = found.get((case, OURS))
         for system in (each for each in systems if (case, each) in found):
             samples = found[case, system]
             step = statistics.median(samples.reduced)
+            examples = layout.ranks * (batch or batch_of(case))
             ratio = None
             if ours is not None and system != OURS and ours.unhidden > 0 < samples.unhidden:
                 ratio = samples.unhidden / ours.unhidden
@@ -83,18 +96,19 @@ def rows_of(
                     protocol=system,
                     iterations=len(samples.reduced),
                     times=times_of([1e3 * each for each in samples.reduced]),
-                    per_second=1e3 * layout.ranks * batch_of(case) / step,
-                    more=_more(layout, samples) if system != ALONE else {},
+                    per_second=1e3 * examples / step,
+                    more=_more(layout, samples, examples) if system != ALONE else {},
                     ratio=ratio,
                 )
             )
     return rows
 
 
-def _more(layout: Layout, samples: Samples) -> dict[str, float | str]:
+def _more(layout: Layout, samples: Samples, examples: int) -> dict[str, float | str]:
     """Return what is not hidden, and what went through the interfaces between hosts.
 
     On one host some use those, and others shared memory.
     """
     sent = {"bytes sent": round(statistics.median(samples.sent))} if layout.hosts > 1 else {}
-    return {"unhidden": 1e3 * samples.unhidden, **sent}
+    apart = {"1/s apart": 1e3 * examples / statistics.median(samples.alone)}
+    return {"unhidden": 1e3 * samples.unhidden, **apart, **sent}

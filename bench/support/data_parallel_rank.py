@@ -3,9 +3,9 @@
 usage: python -m bench.support.data_parallel_rank SYSTEM
 
 Prints {"pids": of all ranks it speaks for} when it has started, or {"skip": why}. Reads a line of
-JSON per request. {"case": name} makes what it trains. {"steps": n} takes n steps, and as many that
-reduce nothing, and is answered with the milliseconds of each, "reduced" and "alone", and "sent":
-the bytes that a rank sent per step. Standard output is for answers alone.
+JSON per request. {"case": name, "batch": of a rank} makes what it trains. {"steps": n} takes n
+steps, and as many that reduce nothing, and is answered with the milliseconds of each, "reduced" and
+"alone", and "sent": the bytes that a rank sent per step. Standard output is for answers alone.
 
 Under mpirun rank 0 alone reads, and tells the others.
 """
@@ -144,15 +144,14 @@ class Unchanged(Alone):
         set_distribution(DataParallel() if reduces else None)
 
 
-def trained(system: Alone, case: str) -> tuple[Steps, Steps]:
+def trained(system: Alone, case: str, one: int) -> tuple[Steps, Steps]:
     """Return the steps of a model with reductions, and without any."""
     import tensorflow as tf
 
-    from ..data_parallel_cases import CASES, batch_of
+    from ..data_parallel_cases import CASES
     from ..models.training import declared
 
-    model, one = CASES[case], batch_of(case)
-    batch = system.batch(one)
+    model, batch = CASES[case], system.batch(one)
     with system.scope():
         variables = {
             each.name: tf.Variable(each.initializer(each.shape, [1, index]))
@@ -188,11 +187,11 @@ def trained(system: Alone, case: str) -> tuple[Steps, Steps]:
     return timed(reduced), timed(alone)
 
 
-def fitted(system: Alone) -> tuple[Steps, Steps]:
+def fitted(system: Alone, one: int) -> tuple[Steps, Steps]:
     """Return the steps of `fit` with reductions, and without any."""
     import tensorflow as tf
 
-    from ..data_parallel_cases import FIT, FIT_CLASSES, FIT_INPUTS, FIT_LAYERS, FIT_WIDTH, batch_of
+    from ..data_parallel_cases import FIT_CLASSES, FIT_INPUTS, FIT_LAYERS, FIT_WIDTH
 
     keras = system.keras()
 
@@ -226,7 +225,6 @@ def fitted(system: Alone) -> tuple[Steps, Steps]:
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    one = batch_of(FIT)
     x = tf.random.stateless_normal([system.batch(one), FIT_INPUTS], [1, system.rank])
     y = tf.cast(tf.abs(x[:, 0]) * 3, tf.int32) % FIT_CLASSES
     keras.utils.set_random_seed(7)
@@ -241,7 +239,7 @@ def sent() -> int:
         return sum(int(line.split(":")[1].split()[8]) for line in file.readlines()[2:])
 
 
-def made(name: str) -> tuple[Any, Callable[[str], tuple[Steps, Steps]]]:
+def made(name: str) -> tuple[Any, Callable[[str, int], tuple[Steps, Steps]]]:
     """Start a system; return it, and what makes the steps of a case."""
     from ..data_parallel_cases import FIT
 
@@ -258,7 +256,9 @@ def made(name: str) -> tuple[Any, Callable[[str], tuple[Steps, Steps]]]:
         system = Unchanged()
     else:
         system = Horovod(name)
-    return system, lambda case: fitted(system) if case == FIT else trained(system, case)
+    return system, lambda case, one: (
+        fitted(system, one) if case == FIT else trained(system, case, one)
+    )
 
 
 def answer(request: dict[str, Any], steps: tuple[Steps, Steps]) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def main(name: str) -> None:
             if "case" in request:
                 steps = None
                 gc.collect()
-                steps = make(request["case"])
+                steps = make(request["case"], request["batch"])
                 say({})
             else:
                 assert steps is not None

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel as Parallel
 
-from ..data_parallel_cases import CASES, FLOATS, VARIABLES, batch_of
+from ..data_parallel_cases import CASES, FLOATS, VARIABLES
 from ..models import recurrent, vgg16
 from .data_parallel_steps import RATE, Alone, Steps, timed
 
@@ -82,14 +82,14 @@ class DistributedDataParallel(Alone):
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         torch.distributed.init_process_group("gloo")
 
-    def trained(self, case: str) -> tuple[Steps, Steps]:
+    def trained(self, case: str, batch: int) -> tuple[Steps, Steps]:
         """Return the steps of a model with reductions, and without any."""
         if case not in MODULES:
             raise NotImplementedError(f"there is no {case} in PyTorch here")
         torch.manual_seed(7)
         model = Parallel(MODULES[case]())
         optimizer = torch.optim.SGD(model.parameters(), RATE)
-        shape = CASES[case].features_shape(batch_of(case))
+        shape = CASES[case].features_shape(batch)
         torch.manual_seed(8 + self.rank)
         if case in ("vgg16",):
             shape = [shape[0], shape[3], *shape[1:3]]

@@ -48,7 +48,7 @@ def test_rows() -> None:
     assert ours.more["unhidden"] == pytest.approx(10e3)
     assert ours.ratio is None
     # Some use shared memory on one host, so what went through interfaces says nothing there.
-    assert ddp.more == {"unhidden": 40e3}
+    assert ddp.more == {"unhidden": 40e3, "1/s apart": pytest.approx(2 * 32 / 0.011)}
     assert ddp.ratio == pytest.approx(4)
     assert ddp.per_second == pytest.approx(2 * 32 / 0.051)
     _, apart = data_parallel_result.rows_of(Layout("2x1", 2, 2), ["fcn5"], [OURS, "ddp"], found)
