@@ -32,7 +32,7 @@ def python(*words: str, stdout: IO[bytes] | int = subprocess.PIPE) -> CompletedP
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=patient(30),
+        timeout=patient(60),
     )
 
 

@@ -31,7 +31,7 @@ from rdma_transport.fabric import FabricError, FabricTimeoutError
 from tests.support import fake_verbs, namespaces
 from tests.support.deadlines import patient
 
-SOON = 30.0
+SOON = 60.0
 SOONER = {"RDMA_TRANSPORT_PEER_TIMEOUT": "3s"}
 TCP = SOONER | {
     "RDMA_TRANSPORT_LIBFABRIC_PROVIDER": "tcp",
