@@ -47,7 +47,7 @@ Status StripedChannel::Notify(const iovec* parts, int count, Urgency urgency, ui
   if (!holds) {
     const Status sent =
         SendNote(RecordKind::kNotification, parts, count, urgency, notified_ + 1, after);
-    holds = sent.code() == Code::kUnavailable && OthersThan(kNone);
+    holds = sent.code() == Code::kUnavailable && main_ == kNone && OthersThan(kNone);
     if (!sent.ok() && !holds) return sent;
   }
   if (holds) {
