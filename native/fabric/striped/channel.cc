@@ -232,17 +232,15 @@ void StripedChannel::DelayWriteEnds() {
   }
 }
 
-// What a rail cannot share goes by the others.
+// What a rail cannot share goes by the others. Notifications, which may name the region, wait until
+// all rails have taken it: the peer then finds no rail that does not know the region yet.
 Status StripedChannel::Share(uint64_t key) {
-  std::vector<std::pair<std::shared_ptr<Channel>, uint32_t>> channels;  // the main one first
+  std::vector<std::pair<std::shared_ptr<Channel>, uint32_t>> channels;
   {
     std::lock_guard<std::mutex> lock(mu_);
     if (state_.load() != State::kConnected) return NotConnected();
-    if (main_ != kNone) channels.emplace_back(rails_[main_].channel, rails_[main_].id);
-    for (size_t i = 0; i < rails_.size(); ++i) {
-      if (i != main_ && rails_[i].connected && !rails_[i].failed) {
-        channels.emplace_back(rails_[i].channel, rails_[i].id);
-      }
+    for (const Rail& rail : rails_) {
+      if (rail.connected && !rail.failed) channels.emplace_back(rail.channel, rail.id);
     }
     if (several()) shared_.insert(key);
   }
@@ -250,17 +248,14 @@ Status StripedChannel::Share(uint64_t key) {
   bool shared = channels.empty();
   for (const auto& [channel, id] : channels) {  // without the lock: it may pin pages
     const Status status = channel->Share(key);
+    shared |= status.ok();
     if (refused.ok()) refused = status;
-    if (!status.ok()) continue;
-    if (!refused.ok() && !shared) {
-      // Notifications name the region, and go by another rail.
-      std::lock_guard<std::mutex> lock(mu_);
-      Rail* rail = FindId(id);
-      if (rail != nullptr && rail->up && SendMark(SlotOf(rail))) {
-        rail->floor = rail->sent;
-      }
-    }
-    shared = true;
+    if (!status.ok() || !several()) continue;
+    std::lock_guard<std::mutex> lock(mu_);
+    Rail* rail = FindId(id);
+    if (rail == nullptr || !rail->shared.insert(key).second) continue;
+    const size_t slot = SlotOf(rail);
+    if (slot != main_ && SendMark(slot)) rail->floor = rail->sent;
   }
   return shared ? OkStatus() : refused;
 }

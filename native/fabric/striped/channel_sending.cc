@@ -135,7 +135,7 @@ Status StripedChannel::SendControl(RecordKind kind, const RailRecord& record,
 
 bool StripedChannel::SendMark(size_t slot) {
   Rail& rail = rails_[slot];
-  if (!rail.up) return false;
+  if (!rail.greets || rail.failed || rail.closed) return false;
   RecordHeader mark;
   mark.kind = RecordKind::kMark;
   mark.number = rail.sent + 1;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "base/clock.h"
@@ -67,6 +68,7 @@ struct Rail {
   // record after them. Indexes of pieces.
   std::deque<uint32_t> writes;
   size_t uncovered = 0;
+  std::set<uint64_t> shared;       // regions of this process that the peer was told of
   uint64_t under_way[2] = {0, 0};  // bytes of pieces: reads and writes
   bool flush = false;
   // Whether it does anything.

@@ -91,5 +91,17 @@ TEST_F(LibfabricNicsTest, OneOfThemFailsAndReturns) {
   EXPECT_FALSE(b_.handler->closed);
 }
 
+TEST_F(LibfabricNicsTest, WhatWasJustSharedIsReachedOnTheCardThatIsLeft) {
+  ConnectedPair();
+  const auto both = [](const Side& side) {
+    return side.channel->Route().find(", ") != std::string::npos;
+  };
+  ASSERT_TRUE(PollUntil([&] { return both(a_) && both(b_); }));
+  const auto local = Allocate(a_);
+  const auto remote = Shared(b_);
+  SetFaulty("broken=" + a_.device->Ports()[0].name);
+  Move(local.get(), remote.get(), 'x');
+}
+
 }  // namespace
 }  // namespace rdma_transport::fabric::libfabric
