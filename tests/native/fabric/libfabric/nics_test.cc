@@ -93,7 +93,7 @@ TEST_F(LibfabricNicsTest, OneOfThemFailsAndReturns) {
 
 TEST_F(LibfabricNicsTest, WhatWasJustSharedIsReachedOnTheCardThatIsLeft) {
   ConnectedPair();
-  const auto both = [](const Side& side) {
+  const auto both = [](const testing::Side& side) {
     return side.channel->Route().find(", ") != std::string::npos;
   };
   ASSERT_TRUE(PollUntil([&] { return both(a_) && both(b_); }));
