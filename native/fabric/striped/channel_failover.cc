@@ -36,6 +36,12 @@ void StripedChannel::FailRail(size_t slot, const Status& reason) {
           device_->name() + ": notifications go by " + rails_[main_].channel->Route());
     }
   }
+  // The peer's record about this rail may follow them, so they cannot wait for it.
+  for (Sent& sent : controls_) {
+    if (sent.rail != rail.id || !sent.free) continue;
+    sent.rail = kLost;
+    ++lost_;
+  }
   writes_.ForgetRails();
   reads_.ForgetRails();
   timed_.store(true);
