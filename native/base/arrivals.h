@@ -18,6 +18,14 @@ class Arrivals {
     }
     return true;
   }
+  // Adds `count` numbers from `first` on.
+  void Add(uint64_t first, uint64_t count) {
+    if (first == all_to_ + 1 && ahead_.empty()) {
+      all_to_ += count;
+    } else {
+      for (; count > 0; --count) Add(first++);
+    }
+  }
   // Returns the number up to which all have arrived.
   uint64_t AllTo() const { return all_to_; }
 

@@ -117,15 +117,16 @@ Status StripedChannel::Connect(std::string_view peer_address, Role role) {
       return reaches.ok();
     });
     if (matches.empty()) return unreachable;
-    // Each rail proves that its end belongs to these two channels.
+    // Each rail proves that its end belongs to these two channels, which have so many rails.
     const bool active = role == Role::kActive;
     key_.append(active ? address_ : peer_address).append(active ? peer_address : address_);
+    key_.push_back(static_cast<char>(matches.size()));
     unused.swap(rails_);
     for (const Match& match : matches) {
       Rail rail = std::move(unused[match.own]);
-      rail.id = next_rail_++;
+      rail.id = rail.end->rail = next_rail_++;
       if (peer.rails[match.peer].address.empty()) unused[match.own].channel.swap(rail.channel);
-      inbox_.AddRail(rail.id, matches.size() > 1 ? static_cast<uint32_t>(matches.size()) : 0);
+      if (matches.size() > 1) inbox_.AddRail(rail.id);
       if (rail.channel != nullptr) {
         links.push_back({rail.channel, rail.end, peer.rails[match.peer].address});
       }

@@ -55,7 +55,8 @@ class ChannelDevice {
 // carries a notification is visible when that rail's record after it arrives; so the notification
 // says for how many records of each rail it waits, and the peer holds it that long. If there are
 // several rails, a write thus ends for the user when a record after it has been delivered: until
-// then it may have to be repeated on another rail. See channel_failover.cc.
+// then it may have to be repeated on another rail. See channel_failover.cc. A single rail carries
+// the user's notifications as they are, and only large transfers wait here.
 //
 // mu_ guards the whole sending side; the inbox is the polling thread's. No lock is held while the
 // handler runs.
@@ -131,7 +132,7 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
     uint32_t waiting = 0;     // parts of it in a lane
     Status status;
   };
-  // A record that the peer may not have.
+  // A record that the peer may not have, if there are several rails.
   struct Sent {
     RecordKind kind = RecordKind::kNotification;
     bool free = false;     // it follows no writes
@@ -141,7 +142,14 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
     uint32_t rail = 0;     // that carries it, or one of the two below
     uint64_t record = 0;   // its number there
     std::vector<Wait> waits;
-    std::string bytes;  // if there are several rails
+    std::string bytes;
+  };
+  // Notifications that follow each other, by the numbers of the only rail and of the user: what
+  // waits in a lane is overtaken.
+  struct Run {
+    uint64_t record = 0;
+    uint64_t number = 0;
+    uint64_t count = 0;
   };
   static constexpr uint32_t kConfirmed = ~uint32_t{0};
   static constexpr uint32_t kLost = kConfirmed - 1;
@@ -180,6 +188,8 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   void Cover(Rail* rail);
   std::vector<Wait> WaitsFor(RecordKind kind, After after, uint64_t about);
   void Remember(uint64_t cookie, std::vector<Wait> waits);
+  Status SendAlone(const iovec* parts, int count, Urgency urgency, uint64_t number);
+  void NoteDelivered(uint64_t record);
   bool Arrived(const Sent& sent);
   void NoteArrived();
   void RepeatNotes();
@@ -227,6 +237,7 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   void ConnectIfReady(bool at_once);
   void HandUp(const Inbox::Record& record);
   void TellNews();
+  void TellNews(std::unique_lock<std::mutex>* lock);
   void EndIfClosed();
 
   ChannelDevice* const device_;
@@ -238,6 +249,8 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   bool told_closed_ = false;
   bool told_released_ = false;
   bool ignore_input_ = false;
+  uint64_t told_delivered_ = 0;
+  std::vector<std::pair<uint64_t, Status>> telling_;
 
   mutable std::mutex mu_;
   std::atomic<State> state_{State::kNew};
@@ -269,12 +282,12 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   uint64_t numbered_ = 0;      // records
   uint64_t ordered_ = 0;       // the last of them that follows everything
   uint64_t control_ = 0;       // the last of them that is not of the user, nor kSettled
-  std::deque<Sent> sent_;      // notifications
+  std::deque<Run> runs_;       // that have not arrived, if there is one rail
+  std::deque<Sent> sent_;      // notifications, if there are several
   std::deque<Sent> controls_;  // other records
   size_t lost_ = 0;            // among both
   uint64_t sent_bytes_ = 0;    // in sent_
   Arrivals delivered_;         // user's numbers
-  uint64_t told_delivered_ = 0;
   std::vector<std::pair<uint64_t, Status>> ended_;  // to be told
 };
 

@@ -17,16 +17,13 @@ constexpr size_t kMaxReason = 1024;  // bytes of the reason for closing
 
 void StripedChannel::OnRecord(const RailEnd* end, std::string_view data) {
   if (ignore_input_ || told_closed_) return;
-  uint32_t id = 0;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const Rail* rail = Find(end);
-    if (rail == nullptr) return;
-    id = rail->id;
+  if (!several()) {
+    if (const auto handler = handler_.lock()) handler->OnNotify(data.data(), data.size());
+    return;
   }
   Inbox::Record record;
   bool now = false;
-  const Status taken = inbox_.Take(id, data, &record, &now);
+  const Status taken = inbox_.Take(end->rail, data, &record, &now);
   if (!taken.ok()) {
     ignore_input_ = true;
     return Close(taken);
@@ -81,18 +78,23 @@ void StripedChannel::HandUp(const Inbox::Record& record) {
 }
 
 void StripedChannel::TellNews() {
-  std::vector<std::pair<uint64_t, Status>> ended;
-  uint64_t delivered = 0;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    ended.swap(ended_);
-    if (delivered_.AllTo() != told_delivered_) delivered = told_delivered_ = delivered_.AllTo();
+  std::unique_lock<std::mutex> lock(mu_);
+  TellNews(&lock);
+}
+
+// Unlocks.
+void StripedChannel::TellNews(std::unique_lock<std::mutex>* lock) {
+  const bool delivered = delivered_.AllTo() != told_delivered_;
+  told_delivered_ = delivered_.AllTo();
+  ended_.swap(telling_);
+  lock->unlock();
+  if (!told_closed_ && (delivered || !telling_.empty())) {
+    if (const auto handler = handler_.lock()) {
+      if (delivered) handler->OnDelivered(told_delivered_);
+      for (const auto& [cookie, status] : telling_) handler->OnTransfer(cookie, status);
+    }
   }
-  if ((ended.empty() && delivered == 0) || told_closed_) return;
-  const auto handler = handler_.lock();
-  if (handler == nullptr) return;
-  if (delivered != 0) handler->OnDelivered(delivered);
-  for (const auto& [cookie, status] : ended) handler->OnTransfer(cookie, status);
+  telling_.clear();
 }
 
 // --- The end ---

@@ -44,7 +44,6 @@ void StripedChannel::Greet(Rail* rail) {
   if (!several()) return Use(rail);
   RecordHeader hello;
   hello.kind = RecordKind::kHello;
-  hello.back = static_cast<uint32_t>(rails_.size());
   hello.number = rail->id;
   const iovec part = {&hello, sizeof(hello)};
   const Status sent = rail->channel->Notify(&part, 1, Urgency::kWake, &rail->sent);
@@ -172,9 +171,9 @@ Status StripedChannel::MakeRail(size_t slot, uint32_t id) {
   if (delays_write_ends_) channel->DelayWriteEnds();
   rail.end = std::move(end);
   rail.channel = std::move(channel);
-  rail.id = id;
+  rail.id = rail.end->rail = id;
   rail.deadline = 0;
-  inbox_.AddRail(id, static_cast<uint32_t>(rails_.size()));
+  inbox_.AddRail(id);
   return OkStatus();
 }
 

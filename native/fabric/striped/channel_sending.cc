@@ -61,9 +61,35 @@ Status StripedChannel::Notify(const iovec* parts, int count, Urgency urgency, ui
   return OkStatus();
 }
 
+Status StripedChannel::SendAlone(const iovec* parts, int count, Urgency urgency, uint64_t number) {
+  uint64_t record = 0;
+  RDMA_RETURN_IF_ERROR(rails_.front().channel->Notify(parts, count, urgency, &record));
+  const bool next = !runs_.empty() && runs_.back().record + runs_.back().count == record &&
+                    runs_.back().number + runs_.back().count == number;
+  if (next) {
+    ++runs_.back().count;
+  } else {
+    runs_.push_back({record, number, 1});
+  }
+  return OkStatus();
+}
+
+// All records up to this one have arrived on the only rail.
+void StripedChannel::NoteDelivered(uint64_t record) {
+  while (!runs_.empty() && runs_.front().record <= record) {
+    Run& run = runs_.front();
+    const uint64_t count = std::min(run.count, record + 1 - run.record);
+    delivered_.Add(run.number, count);
+    run = {run.record + count, run.number + count, run.count - count};
+    if (run.count > 0) return;
+    runs_.pop_front();
+  }
+}
+
 // Sends a record on the main rail, and remembers it until it has arrived.
 Status StripedChannel::SendNote(RecordKind kind, const iovec* parts, int count, Urgency urgency,
                                 uint64_t note, After after) {
+  if (!several()) return SendAlone(parts, count, urgency, note);
   uint64_t about = 0;
   if (kind == RecordKind::kSettled) {
     const Rail* rail = FindId(RailOf(Joined(parts, count)));
@@ -74,10 +100,8 @@ Status StripedChannel::SendNote(RecordKind kind, const iovec* parts, int count, 
   sent.kind = kind;
   sent.free = after.IsNothing();
   sent.note = note;
-  if (several()) {
-    sent.waits = WaitsFor(kind, after, about);
-    sent.bytes = Joined(parts, count);
-  }
+  sent.waits = WaitsFor(kind, after, about);
+  sent.bytes = Joined(parts, count);
   sent.number = numbered_ + 1;
   sent.follows = IsControl(kind) ? control_ : ordered ? numbered_ : ordered_;
   RDMA_RETURN_IF_ERROR(Post(&sent, parts, count, urgency));
@@ -89,7 +113,7 @@ Status StripedChannel::SendNote(RecordKind kind, const iovec* parts, int count, 
       if (Rail* rail = FindId(wait.rail)) rail->ordered = std::max(rail->ordered, wait.records);
     }
   }
-  if (!IsControl(kind) && several()) sent_bytes_ += sent.bytes.size() + kCostOfSent;
+  if (!IsControl(kind)) sent_bytes_ += sent.bytes.size() + kCostOfSent;
   (IsControl(kind) ? controls_ : sent_).push_back(std::move(sent));
   return OkStatus();
 }
@@ -162,6 +186,8 @@ void StripedChannel::Cover(Rail* rail) {
 // Returns what a notification by the main rail must wait for.
 std::vector<Wait> StripedChannel::WaitsFor(RecordKind kind, After after, uint64_t about) {
   std::vector<Wait> waits;
+  // A rail that fails is told of by them, so they cannot wait for one.
+  if (IsControl(kind) && kind != RecordKind::kSettled) return waits;
   const bool all = after.IsEverything() || kind == RecordKind::kSettled;
   for (size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
@@ -232,7 +258,7 @@ void StripedChannel::NoteArrived() {
     }
   }
   while (!sent_.empty() && Arrived(sent_.front())) {
-    if (several()) sent_bytes_ -= sent_.front().bytes.size() + kCostOfSent;
+    sent_bytes_ -= sent_.front().bytes.size() + kCostOfSent;
     if (sent_.front().note != 0) delivered_.Add(sent_.front().note);
     sent_.pop_front();
   }

@@ -272,37 +272,35 @@ void StripedChannel::EndBegin(const Lane::Transfer& transfer, bool write) {
 // --- Their ends ---
 
 void StripedChannel::OnPieceEnded(const RailEnd* end, uint64_t index, const Status& status) {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    Rail* rail = Find(end);
-    if (rail == nullptr || index >= pieces_.size()) return;
-    const size_t slot = SlotOf(rail);
-    Piece& piece = pieces_[index];
-    if (piece.slot != slot || piece.ended) return;
-    rail->heard = Now();
-    const bool of_the_user = !piece.write && status.code() == Code::kInvalidArgument;
-    if (!status.ok() && !of_the_user && OthersThan(slot)) {
-      FailRail(slot, status);  // it is repeated on another one
-    } else {
-      if (!status.ok() && piece.transfer != kWhole) transfers_[piece.transfer].status = status;
-      piece.ended = true;
-      uint64_t& under_way = rail->under_way[piece.write ? 1 : 0];
-      under_way -= std::min(under_way, piece.counted);
-      const bool last = piece.transfer == kWhole || transfers_[piece.transfer].waiting == 0;
-      if (!status.ok() && piece.transfer == kWhole) {
-        ended_.emplace_back(piece.cookie, status);
-        piece.slot = kNone;
-        // If there are several, the last one is about to close, and remembers the write.
-        if (!piece.write || !several()) free_pieces_.push_back(static_cast<uint32_t>(index));
-      } else if (!piece.write || !several() || piece.covered) {
-        FinishPiece(static_cast<uint32_t>(index));
-      } else if (piece.record == 0 ? last : piece.record > rail->woken) {
-        SendMark(slot);
-      }
-      Advance();
+  std::unique_lock<std::mutex> lock(mu_);
+  Rail* rail = Find(end);
+  if (rail == nullptr || index >= pieces_.size()) return;
+  const size_t slot = SlotOf(rail);
+  Piece& piece = pieces_[index];
+  if (piece.slot != slot || piece.ended) return;
+  if (several()) rail->heard = Now();
+  const bool of_the_user = !piece.write && status.code() == Code::kInvalidArgument;
+  if (!status.ok() && !of_the_user && OthersThan(slot)) {
+    FailRail(slot, status);  // it is repeated on another one
+  } else {
+    if (!status.ok() && piece.transfer != kWhole) transfers_[piece.transfer].status = status;
+    piece.ended = true;
+    uint64_t& under_way = rail->under_way[piece.write ? 1 : 0];
+    under_way -= std::min(under_way, piece.counted);
+    const bool last = piece.transfer == kWhole || transfers_[piece.transfer].waiting == 0;
+    if (!status.ok() && piece.transfer == kWhole) {
+      ended_.emplace_back(piece.cookie, status);
+      piece.slot = kNone;
+      // If there are several, the last one is about to close, and remembers the write.
+      if (!piece.write || !several()) free_pieces_.push_back(static_cast<uint32_t>(index));
+    } else if (!piece.write || !several() || piece.covered) {
+      FinishPiece(static_cast<uint32_t>(index));
+    } else if (piece.record == 0 ? last : piece.record > rail->woken) {
+      SendMark(slot);
     }
+    Advance();
   }
-  TellNews();
+  TellNews(&lock);
 }
 
 void StripedChannel::FinishPiece(uint32_t index) {
@@ -320,24 +318,27 @@ void StripedChannel::FinishPiece(uint32_t index) {
 }
 
 void StripedChannel::OnRailDelivered(const RailEnd* end, uint64_t number) {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    Rail* rail = Find(end);
-    if (rail == nullptr) return;
-    rail->delivered = std::max(rail->delivered, number);
-    rail->heard = Now();
-    while (!rail->writes.empty()) {
-      Piece& piece = pieces_[rail->writes.front()];
-      if (piece.record == 0 || piece.record > rail->delivered) break;
-      piece.covered = true;
-      if (piece.ended) FinishPiece(rail->writes.front());
-      rail->writes.pop_front();
-    }
-    NoteArrived();
-    Progress();
+  std::unique_lock<std::mutex> lock(mu_);
+  Rail* rail = Find(end);
+  if (rail == nullptr) return;
+  if (!several()) {
+    NoteDelivered(number);
     Advance();
+    return TellNews(&lock);
   }
-  TellNews();
+  rail->delivered = std::max(rail->delivered, number);
+  rail->heard = Now();
+  while (!rail->writes.empty()) {
+    Piece& piece = pieces_[rail->writes.front()];
+    if (piece.record == 0 || piece.record > rail->delivered) break;
+    piece.covered = true;
+    if (piece.ended) FinishPiece(rail->writes.front());
+    rail->writes.pop_front();
+  }
+  NoteArrived();
+  Progress();
+  Advance();
+  TellNews(&lock);
 }
 
 }  // namespace rdma_transport::fabric::striped

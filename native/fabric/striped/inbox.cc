@@ -18,14 +18,14 @@ Status Wrong(const char* what) { return Status(Code::kDataLoss, what); }
 
 }  // namespace
 
-void Inbox::AddRail(uint32_t rail, uint32_t several) {
-  rails_[rail] = {0, several};
+void Inbox::AddRail(uint32_t rail) {
+  rails_[rail] = 0;
   next_rail_ = std::max(next_rail_, rail + 1);
 }
 
 uint64_t Inbox::received(uint32_t rail) const {
   const auto found = rails_.find(rail);
-  return found == rails_.end() ? 0 : found->second.records;
+  return found == rails_.end() ? 0 : found->second;
 }
 
 void Inbox::NoteHanded(const Record& record) {
@@ -38,7 +38,7 @@ bool Inbox::MayLeave(const Record& record) const {
   if ((IsControl(record.kind) ? control_ : handed_.AllTo()) < record.follows) return false;
   return std::all_of(record.waits.begin(), record.waits.end(), [this](const Wait& wait) {
     const auto found = rails_.find(wait.rail);
-    return found == rails_.end() || found->second.records >= wait.records;
+    return found == rails_.end() || found->second >= wait.records;
   });
 }
 
@@ -47,21 +47,20 @@ Status Inbox::Take(uint32_t rail, std::string_view data, Record* record, bool* n
   const auto found = rails_.find(rail);
   RecordHeader header;
   if (found == rails_.end() || data.size() < sizeof(header)) return Wrong("a record too short");
-  Counted& counted = found->second;
+  uint64_t& records = found->second;
   std::memcpy(&header, data.data(), sizeof(header));
   data.remove_prefix(sizeof(header));
   const bool hello = header.kind == RecordKind::kHello;
-  if (hello != (counted.several != 0 && counted.records == 0)) {
+  if (hello != (records == 0)) {
     return Wrong("a greeting of a rail is missing, or out of place");
   }
-  ++counted.records;
+  ++records;
   if (hello) {
     record->kind = RecordKind::kHello;
-    const bool same = header.number == rail && header.back == counted.several;
-    return same ? OkStatus() : Wrong("the peer has matched the rails in another way");
+    return header.number == rail ? OkStatus() : Wrong("a greeting of another rail");
   }
   if (header.kind == RecordKind::kMark) {
-    return header.number == counted.records ? OkStatus() : Wrong("a mark with a wrong count");
+    return header.number == records ? OkStatus() : Wrong("a mark with a wrong count");
   }
   if (header.kind < RecordKind::kHello || header.kind > RecordKind::kReady || header.number == 0 ||
       header.number > arrived_.AllTo() + kMaxAhead || header.back > header.number ||

@@ -1,5 +1,5 @@
-// What arrives on the rails of a channel: counts the records of each rail, and holds those that
-// must wait for other rails or for other records.
+// What arrives on the rails of a channel that has several: counts the records of each rail, and
+// holds those that must wait for other rails or for other records.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ class Inbox {
     std::string kept;  // the bytes, if it was held
   };
 
-  // Begins to count a rail; `several`: its first record must be a hello, for so many rails.
-  void AddRail(uint32_t rail, uint32_t several);
+  // Begins to count a rail.
+  void AddRail(uint32_t rail);
   // Records that have arrived on the rail.
   uint64_t received(uint32_t rail) const;
   // All that was lost on the rail has been sent again.
@@ -42,18 +42,13 @@ class Inbox {
   bool Next(Record* record);
 
  private:
-  struct Counted {
-    uint64_t records = 0;
-    uint32_t several = 0;
-  };
-
   using Held = std::map<uint64_t, Record>;
 
   void NoteHanded(const Record& record);
   bool MayLeave(const Record& record) const;
   bool TakeFrom(Held* held, Record* record);
 
-  std::map<uint32_t, Counted> rails_;
+  std::map<uint32_t, uint64_t> rails_;  // records of each
   uint32_t next_rail_ = 0;
   Arrivals arrived_;
   Arrivals handed_;

@@ -22,6 +22,8 @@ class RailEnd final : public ChannelHandler {
  public:
   explicit RailEnd(std::weak_ptr<StripedChannel> owner) : owner_(std::move(owner)) {}
 
+  uint32_t rail = 0;  // its ID; constant once the plain channel connects
+
   void OnConnected() override;
   void OnNotify(const char* data, size_t length) override;
   void OnDelivered(uint64_t number) override;

@@ -1,4 +1,5 @@
-// The records of a striped channel, as notifications of its rails.
+// The records of a striped channel, as notifications of its rails. A channel with one rail has
+// none: its notifications are the user's, and nothing else is sent.
 //
 // Each rail counts its records. A mark is a record for the sake of the count: what was written on
 // the rail before it is visible when it arrives. All others but kHello are numbered across the
@@ -10,7 +11,7 @@
 namespace rdma_transport::fabric::striped {
 
 enum class RecordKind : uint8_t {
-  kHello = 1,     // the first record of each rail, if there are several
+  kHello = 1,     // the first record of each rail
   kMark,          // see above
   kNotification,  // of the user
   kBye,           // the channel closes; a text says why
@@ -31,7 +32,7 @@ struct RecordHeader {
   uint8_t waits = 0;  // that many `Wait` at the end of the record
   uint16_t unused = 0;
   // The record follows all that are numbered lower by at least this; 0: none. One of the rails
-  // follows only others of the rails, but not kSettled. kHello: the number of rails.
+  // follows only others of the rails, but not kSettled.
   uint32_t back = 0;
   uint64_t number = 0;  // kMark: the count, this one included; kHello: of the rail
 };

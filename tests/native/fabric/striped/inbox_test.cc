@@ -30,8 +30,8 @@ class InboxTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (uint32_t rail = 0; rail < 2; ++rail) {
-      inbox_.AddRail(rail, 2);
-      EXPECT_TRUE(Take(rail, Header(RecordKind::kHello, rail, 2)).ok());
+      inbox_.AddRail(rail);
+      EXPECT_TRUE(Take(rail, Header(RecordKind::kHello, rail)).ok());
     }
   }
   Status Take(uint32_t rail, const std::string& bytes) {
@@ -93,7 +93,7 @@ TEST_F(InboxTest, WhatIsNoPartOfTheProtocolIsRefused) {
   const std::string wrong[] = {
       "",
       "short",
-      Header(RecordKind::kHello, 0, 2),
+      Header(RecordKind::kHello, 0),
       Header(RecordKind::kMark, 7),
       Header(RecordKind::kNotification, 0),
       Header(RecordKind::kNotification, 1, 2),
@@ -108,10 +108,10 @@ TEST_F(InboxTest, WhatIsNoPartOfTheProtocolIsRefused) {
     EXPECT_EQ(Take(0, bytes).code(), Code::kDataLoss) << bytes.size();
   }
   EXPECT_EQ(Take(7, Note(1, 0)).code(), Code::kDataLoss);
-  inbox_.AddRail(2, 2);
+  inbox_.AddRail(2);
   EXPECT_EQ(Take(2, Note(1, 0)).code(), Code::kDataLoss) << "without a greeting";
-  inbox_.AddRail(3, 2);
-  EXPECT_EQ(Take(3, Header(RecordKind::kHello, 2, 2)).code(), Code::kDataLoss) << "of another rail";
+  inbox_.AddRail(3);
+  EXPECT_EQ(Take(3, Header(RecordKind::kHello, 2)).code(), Code::kDataLoss) << "of another rail";
   EXPECT_EQ(handed_, "");
 }
 
