@@ -70,7 +70,11 @@ Status Owned::CheckOurs() const {
 // --- BlockingChannel ---
 
 Status BlockingChannel::Open(const std::shared_ptr<BlockingChannel>& self) {
-  return device_->Open(self, &channel_);
+  std::shared_ptr<fabric::Channel> channel;
+  RDMA_RETURN_IF_ERROR(device_->Open(self, &channel));
+  std::lock_guard<std::mutex> lock(mu_);  // its end may come already
+  channel_ = std::move(channel);
+  return OkStatus();
 }
 
 Status BlockingChannel::ClosedLocked() const {

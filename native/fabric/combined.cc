@@ -69,6 +69,7 @@ class Watcher final : public ChannelHandler {
 
   // Before Connect(). Only the active end counts: it learns whether its packets arrive.
   void Expect(size_t member, std::string name, std::string peer) {
+    std::lock_guard<std::mutex> lock(mu_);
     member_ = member;
     name_ = std::move(name);
     peer_ = std::move(peer);
@@ -77,30 +78,43 @@ class Watcher final : public ChannelHandler {
     if (reason.code() != Code::kDeadlineExceeded) closing_.store(true);
   }
   void OnFailed(const Status& reason) {
+    std::lock_guard<std::mutex> lock(mu_);
     if (peer_.empty() || closing_.load() || !avoided_->OnFailed(member_, peer_, Now())) return;
     Log(LogLevel::kWarning, name_ + " does not connect to a peer that it should reach (" +
                                 reason.message() + "): for some minutes it is not used for it");
   }
 
   void OnConnected() override {
-    if (!peer_.empty()) avoided_->OnConnected(member_, peer_);
-    peer_.clear();
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (!peer_.empty()) avoided_->OnConnected(member_, peer_);
+      peer_.clear();
+    }
     handler_->OnConnected();
   }
   void OnNotify(const char* data, size_t length) override { handler_->OnNotify(data, length); }
-  void OnDelivered(uint64_t number) override { handler_->OnDelivered(number); }
+  void OnDelivered(uint64_t number) override {
+    if (!closed_) handler_->OnDelivered(number);
+  }
   void OnTransfer(uint64_t cookie, const Status& status) override {
     handler_->OnTransfer(cookie, status);
   }
+  // Before Connect(), there is a channel of each member, and each of them ends.
   void OnClosed(const Status& status) override {
+    if (std::exchange(closed_, true)) return;
     OnFailed(status);
     handler_->OnClosed(status);
   }
-  void OnReleased() override { handler_->OnReleased(); }
+  void OnReleased() override {
+    if (!std::exchange(released_, true)) handler_->OnReleased();
+  }
 
  private:
   Avoided* const avoided_;
   ChannelHandler* const handler_;
+  bool closed_ = false;    // told; the polling thread's
+  bool released_ = false;  // the same
+  std::mutex mu_;          // the channel may end while it begins to connect
   size_t member_ = 0;
   std::string name_;
   std::string peer_;  // empty: it does not matter what becomes of the channel
@@ -194,9 +208,11 @@ class CombinedChannel final : public Channel {
     std::lock_guard<std::mutex> lock(mu_);
     return chosen()->Route() + reasons_;
   }
-  bool MapsPeer() const override { return chosen()->MapsPeer(); }
-  bool Copies() const override { return chosen()->Copies(); }
-  bool OutlivedByTransfers() const override { return chosen()->OutlivedByTransfers(); }
+  bool MapsPeer() const override { return chosen() != nullptr && chosen()->MapsPeer(); }
+  bool Copies() const override { return chosen() != nullptr && chosen()->Copies(); }
+  bool OutlivedByTransfers() const override {
+    return chosen() != nullptr && chosen()->OutlivedByTransfers();
+  }
   void Keep(OwnerRef memory) override {
     if (chosen() != nullptr) chosen()->Keep(std::move(memory));
   }
@@ -204,7 +220,7 @@ class CombinedChannel final : public Channel {
     return chosen() == nullptr ? NotConnected() : chosen()->Share(key);
   }
   bool Locate(const void* data, RemoteSpan* span) const override {
-    return chosen()->Locate(data, span);
+    return chosen() != nullptr && chosen()->Locate(data, span);
   }
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
                 After after) override {
@@ -220,10 +236,15 @@ class CombinedChannel final : public Channel {
     return chosen() == nullptr ? NotConnected() : chosen()->Write(source, destination, cookie);
   }
   Status Flush() override { return chosen() == nullptr ? NotConnected() : chosen()->Flush(); }
+  Status Check(const RemoteSpan& span, Access access) const override {
+    return chosen() == nullptr ? NotConnected() : chosen()->Check(span, access);
+  }
   std::shared_ptr<RemoteRegion> Remote(uint64_t key) const override {
     return chosen() == nullptr ? nullptr : chosen()->Remote(key);
   }
-  MappedSpan Map(const RemoteSpan& span) override { return chosen()->Map(span); }
+  MappedSpan Map(const RemoteSpan& span) override {
+    return chosen() == nullptr ? MappedSpan() : chosen()->Map(span);
+  }
   std::shared_ptr<const void> Hold() const override {
     return chosen() == nullptr ? nullptr : chosen()->Hold();
   }

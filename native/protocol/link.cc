@@ -9,7 +9,9 @@
 
 namespace rdma_transport {
 
+// The end of the channel may come before this returns.
 Status Link::Open() {
+  std::lock_guard<std::mutex> lock(open_mu_);
   RDMA_RETURN_IF_ERROR(context_.device->Open(weak_from_this(), &channel_));
   channel_->DelayWriteEnds();  // they release the source of a tensor, which nobody waits for
   notifier_ = std::make_shared<ReliableNotifier>(channel_, [owner = owner_] { owner->ArmTimer(); });
@@ -303,6 +305,10 @@ void Link::OnConnected() {
 
 void Link::OnClosed(const Status& status) {
   const std::shared_ptr<Link> self = shared_from_this();
+  {
+    std::lock_guard<std::mutex> lock(open_mu_);
+    if (calls_ == nullptr) return;  // it was not opened
+  }
   const bool was_up = up_.exchange(false);
   // A peer that ends while nothing waits for it, as after a job, is not reported as a failure.
   const Status lost(Code::kUnavailable, "peer " + remote_.task +

@@ -176,6 +176,7 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   const LinkContext context_;
   LinkOwner* const owner_;
   const Nanos deadline_;  // until which the connection must come up
+  std::mutex open_mu_;    // held while what follows is made
   std::shared_ptr<fabric::Channel> channel_;
   Identity remote_;
   std::string id_;

@@ -173,6 +173,32 @@ TEST_P(FabricTest, ADroppedChannelDoesNotCallItsHandler) {
   EXPECT_FALSE(a_.handler->closed);
 }
 
+// As a link does whose peer does not answer: what ends it asks all of this.
+TEST_P(FabricTest, AChannelThatNeverConnectsCanBeAskedAndCloses) {
+  const auto memory = Private(a_);
+  Side alone;
+  ASSERT_TRUE(a_.device->Open(alone.handler, &alone.channel).ok());
+  for (const bool over : {false, true}) {
+    RemoteSpan span = {memory->key(), 0, 8};
+    EXPECT_FALSE(alone.channel->OutlivedByTransfers());
+    alone.channel->Keep(OwnerRef());
+    EXPECT_EQ(alone.channel->Share(memory->key()).code(), Code::kUnavailable);
+    EXPECT_EQ(alone.Notify("nobody").code(), Code::kUnavailable);
+    EXPECT_FALSE(alone.channel->Write(memory->address(), span, 1).ok());
+    EXPECT_EQ(alone.channel->Map(span).data, nullptr);
+    EXPECT_EQ(alone.channel->Remote(span.key), nullptr);
+    EXPECT_EQ(alone.channel->Delivered(), 0u);
+    EXPECT_EQ(alone.channel->backlog().waiting_bytes, 0u);
+    EXPECT_FALSE(alone.channel->Owns(memory->address(), &span));
+    alone.channel->Locate(memory->address(), &span);
+    alone.channel->Flush().IgnoreError();
+    alone.channel->Hold();
+    if (!over) alone.channel->Close(Status(Code::kDeadlineExceeded, "nobody answers"));
+    ASSERT_TRUE(over || PollUntil([&] { return alone.handler->closed; }));
+  }
+  PollFor(kMillisecond);  // the handler sees to it that it is told once
+}
+
 TEST_P(FabricTest, SendersOnManyThreadsLoseNothing) {
   std::vector<std::thread> threads;
   std::atomic<int> running{4};

@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "faulty_fabric/faulty_task.h"
+#include "forwarding_device.h"
 #include "protocol/counters.h"
 #include "recorder.h"
 
@@ -191,6 +196,39 @@ TEST_F(FaultsTest, APeerThatLacksSomethingForALinkIsAskedAgain) {
   EXPECT_TRUE(Eventually([&] {
     EXPECT_TRUE(Send(++step, Bytes(1)).ok());
     return a().endpoint().Stats().front().linked;
+  }));
+}
+
+// Its first channel ends as soon as it is open, as those of a card that fails.
+class EndingDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Status Open(std::weak_ptr<fabric::ChannelHandler> handler,
+              std::shared_ptr<fabric::Channel>* channel) override {
+    RDMA_RETURN_IF_ERROR(ForwardingDevice::Open(std::move(handler), channel));
+    if (ended_.exchange(true)) return OkStatus();
+    (*channel)->Close(Status(Code::kAborted, "the card has failed"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the polling thread tells of it
+    return OkStatus();
+  }
+
+ private:
+  std::atomic<bool> ended_{false};
+};
+
+TEST_F(FaultsTest, ALinkMayEndWhileItIsOpened) {
+  std::unique_ptr<fabric::Device> inner;
+  ASSERT_TRUE(fabric::OpenDevice(TestSettings(), &inner).ok());
+  Task from("/job:a", TestSettings(), std::make_unique<EndingDevice>(std::move(inner)));
+  Task to("/job:b");
+  const auto payload = std::make_shared<Payload>(kBytes, 1, &from.arena());
+  int64_t step = 0;
+  EXPECT_TRUE(Eventually([&] {
+    CountingGrpc fallback(&grpc_sends_);
+    from.PeerTo(to)
+        ->Send(Tensor(++step, kKey, payload, kDims), Task::CallTo(to), &fallback)
+        .IgnoreError();
+    return from.linked();
   }));
 }
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -114,6 +116,32 @@ TEST_F(FallbackTest, WithoutAnotherFabricThePeerIsNotReachedForAWhile) {
   EXPECT_FALSE(Try());
   EXPECT_EQ(last_.code(), Code::kFailedPrecondition) << "Unavailable would be for ever";
   ExpectHas(last_, "verbs: connections did not come up in the last minutes");
+}
+
+TEST_F(FallbackTest, WhatNeverConnectsEndsOnce) {
+  ASSERT_TRUE(OpenChannel(&a_).ok());
+  EXPECT_FALSE(a_.channel->OutlivedByTransfers());
+  a_.channel->Close(Status(Code::kDeadlineExceeded, "nobody answers"));
+  ASSERT_TRUE(PollUntil([&] { return a_.handler->closed; }));
+  PollFor(kMillisecond);  // there is one channel of each fabric, and the handler counts
+}
+
+TEST_F(FallbackTest, TheEndMayComeWhileItBeginsToConnect) {
+  Fake().break_path(true);
+  for (int round = 0; round < 50; ++round) {
+    ASSERT_TRUE(OpenChannel(&a_).ok());
+    ASSERT_TRUE(OpenChannel(&b_).ok());
+    if (!b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok()) continue;
+    std::atomic<bool> begun{false};
+    std::thread connecting([&, to = b_.channel->Address()] {
+      begun.store(true);
+      a_.channel->Connect(to, Role::kActive).IgnoreError();
+    });
+    while (!begun.load()) std::this_thread::yield();
+    a_.channel->Close(Status(Code::kDeadlineExceeded, "it takes too long"));
+    EXPECT_TRUE(PollUntil([&] { return a_.handler->closed; }));
+    connecting.join();
+  }
 }
 
 }  // namespace
