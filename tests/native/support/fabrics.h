@@ -27,7 +27,9 @@ inline bool OnShm() { return FabricSettings().fabric == "shm"; }
 inline bool OnLoopback() { return FabricSettings().fabric == "loopback"; }
 inline bool OnVerbs() { return FabricSettings().fabric == "verbs"; }
 inline bool OnLibfabric() { return FabricSettings().fabric == "libfabric"; }
+// "onerail", "tworails", …: of loopback devices.
+inline bool OnRails() { return FabricSettings().fabric.find("rail") != std::string::npos; }
 // Whether a card, or what stands for one, moves the bytes.
-inline bool OnCard() { return OnVerbs() || OnLibfabric(); }
+inline bool OnCard() { return OnVerbs() || OnLibfabric() || OnRails(); }
 
 }  // namespace rdma_transport::testing
