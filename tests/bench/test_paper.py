@@ -29,7 +29,7 @@ def test_a_page_with_a_table_and_a_plot_of_what_was_measured(tmp_path: Path) -> 
     page = (tmp_path / "benchmarks.md").read_text()
     assert page == document.write(record["machine"], results)
     assert f"| {sum(rdma['seconds']):.2f} |" in page
-    for picture in re.findall(r"\]\((.*?)\)", page):
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", page):
         assert (tmp_path / picture).read_text().startswith("<?xml")
 
 
