@@ -184,11 +184,13 @@ inline Status CheckQueue(size_t length, size_t queued) {
   return Status(Code::kResourceExhausted, "the peer does not take its notifications");
 }
 
-// The notifications that the peer has not consumed, at one moment, in bytes.
+// The notifications that the peer has not consumed, at one moment, and how long one may be. All in
+// bytes.
 struct Backlog {
   uint64_t ring_bytes = 0;     // capacity of the ring through which they reach the peer
   uint64_t used_bytes = 0;     // of `ring_bytes`; may count up to a quarter too much
   uint64_t waiting_bytes = 0;  // queued in this process
+  uint64_t longest = kMaxQueued;
 };
 
 // The side of the bootstrap that an end of a channel is on. The task that requests the connection

@@ -17,7 +17,7 @@ Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t numb
                    uint64_t writes) {
   const size_t length = TotalLength(parts, count);
   // It may take half of the messages, so that another one always finds room some time.
-  if (length + sizeof(RecordHeader) > frames_ / 2 * kRoom) {
+  if (length > backlog().longest) {
     return Status(Code::kInvalidArgument,
                   "a notification of " + std::to_string(length) +
                       " bytes is too long for the peer (RDMA_TRANSPORT_RING)");
@@ -78,7 +78,9 @@ Backlog Outbox::backlog() const {
   const uint64_t left = frames_ - sent_.size();
   const uint64_t waiting = messages > left ? Unsent() - left * kRoom : 0;
   const uint64_t used = sent_.size() + std::min(messages, left);
-  return {frames_ * Domain::frame_bytes(), used * Domain::frame_bytes(), waiting};
+  const uint64_t longest = frames_ / 2 * kRoom;
+  return {frames_ * Domain::frame_bytes(), used * Domain::frame_bytes(), waiting,
+          longest - std::min(longest, sizeof(RecordHeader))};
 }
 
 void Outbox::Drop() {

@@ -175,6 +175,8 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   // Returns whether a rail other than `slot` is there to go on with.
   bool OthersThan(size_t slot) const;
   size_t FirstUp() const;
+  // Returns InvalidArgument if a notification of this length would be too long for a rail.
+  Status CheckLength(size_t length) const;
   // Returns whether a rail has failed of which not all has been repeated.
   bool Unsettled() const;
   void Attend();
@@ -206,6 +208,7 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   bool AdvanceTransfer(Lane* lane);
   void EndBegin(const Lane::Transfer& transfer, bool write);
   void FinishPiece(uint32_t index);
+  void BeginAgain(uint32_t index, uint32_t rails);
   uint32_t NewTransfer(uint64_t cookie);
 
   // Rails that fail, in channel_failover.cc.
@@ -261,12 +264,13 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   bool active_ = false;
   bool reports_delivery_ = false;
   bool delays_write_ends_ = false;
-  uint64_t failures_ = 0;      // of rails
-  std::set<uint64_t> shared_;  // keys of regions, if there are several rails
-  uint32_t next_rail_ = 0;     // the next Rail::id
-  Nanos connect_due_ = 0;      // not later, even if a better rail still connects
-  Status reason_;              // why it closes
-  Nanos deadline_ = 0;         // of kClosing and kParting
+  uint64_t longest_ = ~uint64_t{0};  // notification
+  uint64_t failures_ = 0;            // of rails
+  std::set<uint64_t> shared_;        // keys of regions, if there are several rails
+  uint32_t next_rail_ = 0;           // the next Rail::id
+  Nanos connect_due_ = 0;            // not later, even if a better rail still connects
+  Status reason_;                    // why it closes
+  Nanos deadline_ = 0;               // of kClosing and kParting
   std::vector<std::shared_ptr<Channel>> dropped_;  // to be destroyed without mu_
   std::vector<std::function<void()>> slow_;        // to be called without mu_, on another thread
 

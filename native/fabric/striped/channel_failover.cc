@@ -120,17 +120,7 @@ void StripedChannel::Repeat(size_t slot) {
       FinishPiece(index);
       continue;
     }
-    Lane::Transfer transfer;
-    transfer.index = piece.transfer == kWhole ? NewTransfer(piece.cookie) : piece.transfer;
-    transfer.cookie = transfers_[transfer.index].cookie;
-    transfer.local = piece.local;
-    transfer.rest = piece.span;
-    transfer.again = true;
-    ++transfers_[transfer.index].waiting;
-    if (piece.transfer != kWhole) --transfers_[transfer.index].unfinished;
-    (piece.write ? writes_ : reads_).AddUrgent(transfer);
-    piece.slot = kNone;
-    free_pieces_.push_back(index);
+    BeginAgain(index, /*rails=*/0);
   }
   rail.writes.clear();
   rail.uncovered = 0;

@@ -56,6 +56,7 @@ void StripedChannel::Use(Rail* rail) {
   const bool ready = rail->greets && (rail->greeted || !several());
   if (!ready || rail->failed || rail->up || !rail->alive()) return;
   rail->up = true;
+  longest_ = std::min(longest_, rail->channel->backlog().longest);
   rail->since = Now();
   const bool again = std::exchange(rail->delay, 0) != 0;
   rail->unused.clear();

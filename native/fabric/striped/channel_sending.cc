@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "base/parts.h"
@@ -40,10 +41,12 @@ Status StripedChannel::Notify(const iovec* parts, int count, Urgency urgency, ui
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kConnected) return NotConnected();
   bool holds = main_ == kNone || writes_.Holds(after);
-  if (several()) {
-    timed_.store(true, std::memory_order_relaxed);
-    RDMA_RETURN_IF_ERROR(CheckQueue(TotalLength(parts, count), writes_.note_bytes() + sent_bytes_));
+  if (holds || several()) {
+    const size_t length = TotalLength(parts, count);
+    RDMA_RETURN_IF_ERROR(CheckLength(length));
+    RDMA_RETURN_IF_ERROR(CheckQueue(length, writes_.note_bytes() + sent_bytes_));
   }
+  if (several()) timed_.store(true, std::memory_order_relaxed);
   if (!holds) {
     const Status sent =
         SendNote(RecordKind::kNotification, parts, count, urgency, notified_ + 1, after);
@@ -51,14 +54,20 @@ Status StripedChannel::Notify(const iovec* parts, int count, Urgency urgency, ui
     if (!sent.ok() && !holds) return sent;
   }
   if (holds) {
-    Lane::Note note = {RecordKind::kNotification, Joined(parts, count), urgency, notified_ + 1,
-                       after};
-    RDMA_RETURN_IF_ERROR(CheckQueue(note.bytes.size(), writes_.note_bytes() + sent_bytes_));
-    writes_.Add(std::move(note));
+    writes_.Add(
+        Lane::Note{RecordKind::kNotification, Joined(parts, count), urgency, notified_ + 1, after});
   }
   ++notified_;
   if (number != nullptr) *number = notified_;
   return OkStatus();
+}
+
+Status StripedChannel::CheckLength(size_t length) const {
+  const uint64_t header = several() ? kMaxStripeHeader : 0;
+  if (length + header <= longest_) return OkStatus();
+  return Status(Code::kInvalidArgument,
+                "a notification of " + std::to_string(length) + " bytes is too long: " +
+                    std::to_string(longest_ - std::min(longest_, header)) + " is the most");
 }
 
 Status StripedChannel::SendAlone(const iovec* parts, int count, Urgency urgency, uint64_t number) {

@@ -145,13 +145,14 @@ Status StripedChannel::CanCarry(size_t slot, bool write, const RemoteSpan& span,
 uint32_t StripedChannel::RailsFor(bool write, const RemoteSpan& span, const char* local,
                                   Status* status) const {
   uint32_t rails = 0;
-  *status = NotConnected();
+  Status first = NotConnected();
   for (size_t i = 0; i < rails_.size(); ++i) {
     if (!rails_[i].up) continue;
     const Status can = CanCarry(i, write, span, local);
     if (can.ok()) rails |= Bit(i);
-    if (status->code() == Code::kUnavailable) *status = can;
+    if (first.code() == Code::kUnavailable) first = can;
   }
+  if (status != nullptr) *status = first;
   return rails;
 }
 
@@ -279,14 +280,23 @@ void StripedChannel::OnPieceEnded(const RailEnd* end, uint64_t index, const Stat
   Piece& piece = pieces_[index];
   if (piece.slot != slot || piece.ended) return;
   if (several()) rail->heard = Now();
-  const bool of_the_user = !piece.write && status.code() == Code::kInvalidArgument;
-  if (!status.ok() && !of_the_user && OthersThan(slot)) {
+  const bool lost = piece.write || status.code() == Code::kUnavailable;
+  if (!status.ok() && lost && OthersThan(slot)) {
     FailRail(slot, status);  // it is repeated on another one
   } else {
-    if (!status.ok() && piece.transfer != kWhole) transfers_[piece.transfer].status = status;
     piece.ended = true;
     uint64_t& under_way = rail->under_way[piece.write ? 1 : 0];
     under_way -= std::min(under_way, piece.counted);
+    // A card may have no room to register the memory that it should read into.
+    const bool refused = !status.ok() && !lost && status.code() != Code::kInvalidArgument;
+    const uint32_t others =
+        refused ? RailsFor(piece.write, piece.span, piece.local, nullptr) & ~Bit(slot) : 0;
+    if (others != 0) {
+      BeginAgain(static_cast<uint32_t>(index), others);
+      Advance();
+      return TellNews(&lock);
+    }
+    if (!status.ok() && piece.transfer != kWhole) transfers_[piece.transfer].status = status;
     const bool last = piece.transfer == kWhole || transfers_[piece.transfer].waiting == 0;
     if (!status.ok() && piece.transfer == kWhole) {
       ended_.emplace_back(piece.cookie, status);
@@ -301,6 +311,23 @@ void StripedChannel::OnPieceEnded(const RailEnd* end, uint64_t index, const Stat
     Advance();
   }
   TellNews(&lock);
+}
+
+// Puts a piece before all others, on one of these rails; 0: on any.
+void StripedChannel::BeginAgain(uint32_t index, uint32_t rails) {
+  Piece& piece = pieces_[index];
+  Lane::Transfer transfer;
+  transfer.index = piece.transfer == kWhole ? NewTransfer(piece.cookie) : piece.transfer;
+  transfer.cookie = transfers_[transfer.index].cookie;
+  transfer.local = piece.local;
+  transfer.rest = piece.span;
+  transfer.rails = rails;
+  transfer.again = true;
+  ++transfers_[transfer.index].waiting;
+  if (piece.transfer != kWhole) --transfers_[transfer.index].unfinished;
+  (piece.write ? writes_ : reads_).AddUrgent(transfer);
+  piece.slot = kNone;
+  free_pieces_.push_back(index);
 }
 
 void StripedChannel::FinishPiece(uint32_t index) {

@@ -80,16 +80,29 @@ Status StripedDevice::Reaches(std::string_view channel_address) const {
 
 Status StripedDevice::Allocate(size_t length, Access access, void* place,
                                std::unique_ptr<Region>* region) {
-  RDMA_RETURN_IF_ERROR(rails_.front()->Allocate(length, access, place, region));
-  for (size_t i = 1; i < rails_.size(); ++i) {
-    RDMA_RETURN_IF_ERROR(rails_[i]->Adopt(region->get()));
+  Status refused;
+  for (const auto& rail : rails_) {
+    const Status allocated = rail->Allocate(length, access, place, region);
+    if (refused.ok()) refused = allocated;
+    if (!allocated.ok()) continue;
+    for (const auto& other : rails_) {
+      if (other != rail) other->Adopt(region->get()).IgnoreError();
+    }
+    return OkStatus();
   }
-  return OkStatus();
+  return refused;
 }
 
+// What a rail does not take goes by the others.
 Status StripedDevice::Adopt(Region* region) {
-  for (const auto& rail : rails_) RDMA_RETURN_IF_ERROR(rail->Adopt(region));
-  return OkStatus();
+  Status refused;
+  bool adopted = false;
+  for (const auto& rail : rails_) {
+    const Status status = rail->Adopt(region);
+    adopted |= status.ok();
+    if (refused.ok()) refused = status;
+  }
+  return adopted ? OkStatus() : refused;
 }
 
 bool StripedDevice::Imports() const {
@@ -99,18 +112,22 @@ bool StripedDevice::Imports() const {
 
 Status StripedDevice::Import(const DeviceMemory& memory, Access access,
                              std::unique_ptr<Region>* region) {
-  Device* nearest = nullptr;
-  host::PciDistance least = host::PciDistance::kSystem;
+  std::vector<std::pair<host::PciDistance, Device*>> nearest;
   for (const auto& rail : rails_) {
+    if (!rail->Imports()) continue;
     const std::vector<PortReport> ports = rail->Ports();
     const std::string folder = ports.empty() ? "" : ports.front().folder;
-    const host::PciDistance distance = host::DistanceBetween(folder, memory.device);
-    if (!rail->Imports() || (nearest != nullptr && distance >= least)) continue;
-    nearest = rail.get();
-    least = distance;
+    nearest.emplace_back(host::DistanceBetween(folder, memory.device), rail.get());
   }
-  return nearest == nullptr ? Device::Import(memory, access, region)
-                            : nearest->Import(memory, access, region);
+  std::stable_sort(nearest.begin(), nearest.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  Status refused = Device::Import(memory, access, region);
+  for (size_t i = 0; i < nearest.size(); ++i) {
+    const Status imported = nearest[i].second->Import(memory, access, region);
+    if (imported.ok()) return imported;
+    if (i == 0) refused = imported;
+  }
+  return refused;
 }
 
 bool StripedDevice::Locate(const void* data, RemoteSpan* span) const {

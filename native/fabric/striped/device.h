@@ -27,7 +27,8 @@ struct StripedSettings {
 // See Device for the contract.
 class StripedDevice final : public Device, private ChannelDevice {
  public:
-  // `rails` must not be empty; the first ones are preferred, the first one allocates all regions.
+  // `rails` must not be empty; the first ones are preferred. The first one that can allocates a
+  // region, under a key that no other has. A region lives on the rails that take it.
   // `name` is that of the fabric. Returns an error if the process has no descriptors left.
   static Status Create(std::string name, std::vector<std::unique_ptr<Device>> rails,
                        const StripedSettings& settings, std::unique_ptr<Device>* device);

@@ -101,7 +101,8 @@ Status VerbsDevice::Allocate(size_t length, Access access, void* place,
                              std::unique_ptr<Region>* region) {
   RDMA_RETURN_IF_ERROR(host::CheckAllocation(*this, length));
   std::unique_ptr<host::MemoryRegion> made;
-  RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(memory_.NewKey(), length, access, place, &made));
+  RDMA_RETURN_IF_ERROR(
+      host::MemoryRegion::Create(RegisteredMemory::NewKey(), length, access, place, &made));
   RDMA_RETURN_IF_ERROR(memory_.Add(made.get(), /*now=*/true));
   made->BeforeEnd([this](uint64_t key) { OnRegionEnd(key); });
   *region = std::move(made);

@@ -20,8 +20,8 @@ int FlagsOf(Access access) {
 }  // namespace
 
 uint64_t RegisteredMemory::NewKey() {
-  std::unique_lock<std::shared_mutex> lock(mu_);
-  return ++last_key_;
+  static std::atomic<uint64_t> last{0};
+  return ++last;
 }
 
 uint64_t RegisteredMemory::NewKeyOfImported() {

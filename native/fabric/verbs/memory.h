@@ -24,7 +24,8 @@ class RegisteredMemory {
  public:
   explicit RegisteredMemory(Adapter* adapter) : adapter_(adapter) {}
 
-  uint64_t NewKey();
+  // Of a region that other devices of verbs may adopt: they have no other one with this key.
+  static uint64_t NewKey();
   // Of a region that is not shared with other devices: its key is one that these do not have.
   static uint64_t NewKeyOfImported();
   // Adds a region. Registers it now or on first use; memory used only by peers on this host then
@@ -58,7 +59,6 @@ class RegisteredMemory {
   mutable std::shared_mutex mu_;  // never held while pages are pinned
   std::map<uintptr_t, Entry> by_address_;
   std::map<uint64_t, uintptr_t> addresses_;  // by key
-  uint64_t last_key_ = 0;
 };
 
 }  // namespace rdma_transport::fabric::verbs

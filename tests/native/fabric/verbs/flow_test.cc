@@ -248,6 +248,18 @@ TEST_F(VerbsFlowTest, ADeviceOfShortQueuesGetsFewerBatches) {
   Flood(settings, 1000, 9000);
 }
 
+TEST_F(VerbsFlowTest, WhatIsTooLongIsRefusedAtOnceBehindALargeWrite) {
+  ConnectedPair();
+  const auto remote = Shared(b_, 8);
+  const auto local = Allocate(a_, 8);
+  const RemoteSpan span = {remote->key(), 0, local->length()};
+  ASSERT_TRUE(a_.channel->Write(local->address(), span, 1).ok());
+  EXPECT_EQ(a_.Notify(std::string(kLongestNotification + 1, '.')).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(a_.Notify(std::string(kLongestNotification - kMaxStripeHeader, '.')).ok());
+  ExpectToTalk();
+  EXPECT_FALSE(a_.handler->closed);
+}
+
 TEST_F(VerbsFlowTest, WhoIsNotReadIsKeptUpToTheLimit) {
   ConnectedPair();
   const std::string text(90000, '.');

@@ -117,6 +117,37 @@ TEST_F(SeveralPorts, MemoryThatOnePortRefusesGoesByTheOthers) {
   EXPECT_EQ(BytesOf("fake_1"), 0u);
 }
 
+TEST_F(SeveralPorts, MemoryThatTheFirstPortRefusesGoesByTheOthers) {
+  SetFake("devices", "fake_0,fake_1");
+  ConnectedPair(Wide());
+  ExpectToUse(true, "fake_1:1");
+  SetFake("fake_0.max_mr", "1");  // there are more
+  ExpectToMove();
+  EXPECT_LT(BytesOf("fake_0"), kLength / 4);
+}
+
+TEST_F(SeveralPorts, AReadIntoMemoryThatOnePortRefusesGoesByTheOthers) {
+  SetFake("devices", "fake_0,fake_1");
+  ConnectedPair(Wide());
+  ExpectToUse(true, "fake_1:1");
+  const auto remote = Shared(b_);
+  const auto read = [&](Region* local) {
+    Fill(remote.get(), ++seed_);
+    ASSERT_TRUE(a_.channel->Read({remote->key(), 0, kLength}, local->address(), ++cookie_).ok());
+    ASSERT_TRUE(PollUntil([&] { return Ended(cookie_); }));
+    EXPECT_EQ(std::memcmp(remote->address(), local->address(), kLength), 0);
+  };
+  const auto first = Allocate(a_);
+  const auto second = Allocate(a_);
+  read(first.get());
+  SetFake("fake_1.max_mr", "1");  // there are more
+  read(second.get());
+  const uint64_t before = BytesOf("fake_1");
+  read(first.get());
+  EXPECT_GE(BytesOf("fake_1") - before, kLength / 4) << "it still serves";
+  ExpectToUse(true, "fake_1:1");
+}
+
 TEST_F(SeveralPorts, AChannelDoesWithoutAPortThatHasNoQueuePairsLeft) {
   SetFake("devices", "fake_0,fake_1");
   SetFake("fake_1.max_qp", "0");
