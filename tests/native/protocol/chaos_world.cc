@@ -531,6 +531,7 @@ void ChaosWorld::Run() {
   std::mt19937_64 random(plan_.seed);
   bool succeeded = false;
   const bool works = Within([&] {
+    LetGoOfAll();  // they may fill a small arena
     RunStep(next_step_.fetch_add(1), &random, /*whole=*/true, &succeeded);
     return succeeded || !complaints_.Get().empty();
   });
@@ -540,12 +541,16 @@ void ChaosWorld::Run() {
   CheckEverythingIsBack();
 }
 
-void ChaosWorld::CheckQuiet() {
+void ChaosWorld::LetGoOfAll() {
   for (auto& receive : held_) {
     receive->Check("was let go");
     receive->LetGo();
   }
   held_.clear();
+}
+
+void ChaosWorld::CheckQuiet() {
+  LetGoOfAll();
   for (size_t i = 0; i < tasks_.size(); ++i) {
     Endpoint& endpoint = tasks_[i]->task().endpoint();
     const std::string here = "task " + std::to_string(i) + ": ";

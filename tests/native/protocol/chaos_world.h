@@ -115,6 +115,7 @@ class ChaosWorld {
   void OnAborted(const ChaosReceive& receive, const Delivery& delivery);
   std::shared_ptr<Step> Find(int64_t step);
   uint64_t Breaks();
+  void LetGoOfAll();
   void CheckQuiet();
   void CheckEverythingIsBack();
 
