@@ -65,6 +65,7 @@ Status StripedChannel::Open() {
   address.most_rails = device_->most_rails();
   Status refused;
   bool any = false;
+  std::lock_guard<std::mutex> lock(mu_);  // a rail may end at once
   for (const auto& [device, active] : device_->ordered_rails()) {
     if (rails_.size() == kMaxRails) break;
     Rail rail;
@@ -185,6 +186,7 @@ void StripedChannel::ConnectIfReady(bool at_once) {
     main_ = first;
     state_.store(State::kConnected);
   }
+  told_connected_ = true;
   if (const auto handler = handler_.lock()) handler->OnConnected();
   std::lock_guard<std::mutex> lock(mu_);
   Progress();

@@ -249,6 +249,7 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   std::string address_;
 
   Inbox inbox_;
+  bool told_connected_ = false;
   bool told_closed_ = false;
   bool told_released_ = false;
   bool ignore_input_ = false;

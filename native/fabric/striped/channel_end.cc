@@ -18,7 +18,8 @@ constexpr size_t kMaxReason = 1024;  // bytes of the reason for closing
 void StripedChannel::OnRecord(const RailEnd* end, std::string_view data) {
   if (ignore_input_ || told_closed_) return;
   if (!several()) {
-    if (const auto handler = handler_.lock()) handler->OnNotify(data.data(), data.size());
+    const auto handler = told_connected_ ? handler_.lock() : nullptr;
+    if (handler != nullptr) handler->OnNotify(data.data(), data.size());
     return;
   }
   Inbox::Record record;
@@ -32,6 +33,7 @@ void StripedChannel::OnRecord(const RailEnd* end, std::string_view data) {
     {
       std::lock_guard<std::mutex> lock(mu_);
       Rail* rail = Find(end);
+      if (rail == nullptr) return;  // the peer has declined it, and greets all the same
       rail->greeted = true;
       Use(rail);
     }
@@ -46,6 +48,10 @@ void StripedChannel::OnRecord(const RailEnd* end, std::string_view data) {
 
 void StripedChannel::HandUp(const Inbox::Record& record) {
   if (record.kind == RecordKind::kNotification) {
+    if (!told_connected_) {
+      // It does not come up any more: it was closed meanwhile, or its first rail has failed.
+      return Close(Status(Code::kUnavailable, "a rail failed while the channel connected"));
+    }
     const auto handler = told_closed_ ? nullptr : handler_.lock();
     if (handler != nullptr) handler->OnNotify(record.bytes.data(), record.bytes.size());
     return;

@@ -75,6 +75,19 @@ struct Echo final : Recorder {
   Channel* channel = nullptr;
 };
 
+// Sends at once, and closes the other end, which need not know yet that it is connected.
+struct Ender final : Recorder {
+  void OnConnected() override {
+    Recorder::OnConnected();
+    const iovec part = {const_cast<char*>("hello"), 5};
+    EXPECT_TRUE(channel->Notify(&part, 1, Urgency::kWake).ok());
+    other->Close(Status(Code::kDeadlineExceeded, "it takes too long"));
+  }
+
+  Channel* channel = nullptr;
+  Channel* other = nullptr;
+};
+
 // Takes its time with some notifications, and counts all.
 struct SlowCounter final : Recorder {
   void OnNotify(const char*, size_t length) override {
@@ -160,6 +173,21 @@ TEST_P(FabricTest, WhatWasClosedBeforehandDoesNotConnect) {
   for (int i = 0; i < 100; ++i) PollUntil([] { return true; });
   EXPECT_FALSE(from.handler->connected);
   EXPECT_FALSE(to.handler->connected);
+}
+
+TEST_P(FabricTest, WhatEndsBeforeItIsConnectedHearsNothing) {
+  for (Side* last : {&a_, &b_}) {
+    const auto ender = std::make_shared<Ender>();
+    last->handler = ender;
+    Side* const first = last == &a_ ? &b_ : &a_;
+    ASSERT_TRUE(last->device->Open(ender, &last->channel).ok());
+    ASSERT_TRUE(OpenChannel(first).ok());
+    ender->channel = last->channel.get();
+    ender->other = first->channel.get();
+    ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
+    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
+    EXPECT_TRUE(PollUntil([&] { return BothClosed(); }));
+  }
 }
 
 // Channels may share a handler: of those that the combined device opens for a link, it drops all
@@ -458,7 +486,7 @@ TEST_P(FabricTest, AShortNotificationIsTakenHoweverMuchIsQueued) {
   EXPECT_EQ(queued.code(), Code::kResourceExhausted) << queued.message();
   EXPECT_GE(sent * bytes.size(), kMaxQueued / 2);
   EXPECT_TRUE(b_.Notify(std::string(kAlwaysQueued, '!')).ok());
-  ASSERT_TRUE(PollUntil([&] { return counter->count.load() == sent + 1; }));
+  ASSERT_TRUE(PollUntil([&] { return counter->count.load() == sent + 1; }, 100 * kSecond));
   EXPECT_EQ(counter->last, kAlwaysQueued);
 }
 

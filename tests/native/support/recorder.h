@@ -20,6 +20,7 @@ struct Recorder : fabric::ChannelHandler {
     connected = true;
   }
   void OnNotify(const char* data, size_t length) override {
+    EXPECT_TRUE(connected) << "only OnClosed() may come before OnConnected()";
     EXPECT_FALSE(closed) << "only OnReleased() may follow OnClosed()";
     notes.emplace_back(data, length);
   }
