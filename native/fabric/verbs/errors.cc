@@ -231,7 +231,7 @@ Status CreationError(int error, std::string_view verb, std::string_view on, std:
   return Status(
       status.code(),
       StatusFromErrno(error, what).message() + numbers +
-          ": a task with fewer peers, or a lower RDMA_TRANSPORT_QUEUE_PAIRS, needs fewer");
+          ": a task with fewer peers, or a lower RDMA_TRANSPORT_PORTS, needs fewer");
 }
 
 Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
