@@ -101,6 +101,7 @@ class StripedDevice final : public Device, private ChannelDevice {
   std::vector<std::weak_ptr<StripedChannel>> callers_;
   size_t next_in_turn_ = 0;
   Nanos served_ = 0;
+  uint32_t polls_ = 0;
   uint32_t active_ = 0;  // a bit for each rail
   size_t first_ = 0;     // the rail that is polled first
 };
