@@ -89,7 +89,7 @@ def qualify(
 
 
 def _bytes(text: str, option: str) -> int:
-    from graph_analyzer.units import parse_size
+    from rdma_transport.units import parse_size
 
     try:
         nbytes = parse_size(text)

@@ -52,7 +52,10 @@ Status Window::ReserveLocked() {
     size_.store(size);
     return OkStatus();
   }
-  return StatusFromErrno(errno, "reserving address space to map peers' memory (RLIMIT_AS?)");
+  // Without any window nothing of a peer can be reached, so this is not of one region.
+  return Status(Code::kFailedPrecondition,
+                StatusFromErrno(errno, "reserving address space to map peers' memory (RLIMIT_AS?)")
+                    .message());
 }
 
 Status Window::TakeLocked(size_t length, char** address) {

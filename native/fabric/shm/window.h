@@ -73,7 +73,8 @@ class Window {
   static size_t SizeFor(uint64_t memory);
 
   // Maps `length` bytes of `fd`; `length` must be a multiple of kGranule. Returns
-  // ResourceExhausted if address space or mappings run out.
+  // ResourceExhausted if address space or mappings run out, FailedPrecondition if a limit forbids
+  // any window.
   Status Map(int fd, size_t length, bool writable, uint64_t key, const Owner& owner,
              std::shared_ptr<const void> presence, std::shared_ptr<Mapping>* mapping);
 
