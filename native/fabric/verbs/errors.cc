@@ -228,10 +228,9 @@ Status CreationError(int error, std::string_view verb, std::string_view on, std:
   if (used < most) return Status(status.code(), status.message() + numbers);
   std::string what(verb);
   what.append(" on ").append(on);
-  return Status(
-      status.code(),
-      StatusFromErrno(error, what).message() + numbers +
-          ": a task with fewer peers, or a lower RDMA_TRANSPORT_PORTS, needs fewer");
+  return Status(status.code(),
+                StatusFromErrno(error, what).message() + numbers +
+                    ": a task with fewer peers, or a lower RDMA_TRANSPORT_PORTS, needs fewer");
 }
 
 Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
