@@ -49,7 +49,9 @@ class Outbox {
 
   bool WaitsForRoom() const { return !waiting_.empty() || writer_.HasOpenBatch(); }
   bool AllWritten() const { return waiting_.empty() && writer_.AllWritten(); }
-  Backlog backlog() const { return {writer_.size(), writer_.Used(), waiting_bytes_, kLongestNotification}; }
+  Backlog backlog() const {
+    return {writer_.size(), writer_.Used(), waiting_bytes_, kLongestNotification};
+  }
   // Discards the queued records.
   void Drop();
 
