@@ -6,7 +6,8 @@ namespace rdma_transport {
 namespace {
 
 constexpr char kMagic[] = "rdma_transport";
-constexpr size_t kMaxField = 4096;
+// One may hold the addresses of a rank for all others: 2,000 of them, as JSON.
+constexpr size_t kMaxField = 1 << 20;
 
 template <typename T>
 void PutNumber(T value, std::string* out) {

@@ -182,3 +182,17 @@ def test_a_call_that_a_closing_listener_has_not_taken_is_made_again() -> None:
         with Rendezvous(ranks[0], patient(20)) as answering:
             assert answering.exchange([b"", b"from 0"])[0] == [b"", b"from 1"]
             assert asked.result(patient(20))[0] == [b"from 0", b""]
+
+
+def test_many_ranks_have_many_addresses() -> None:
+    """As long as those of 2,000 ranks with several cards, in each direction."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    listener.close()
+    ranks = [Ranks(rank, 2, port=port, job="one") for rank in range(2)]
+    long = bytes(2000 * 250)
+    with ThreadPoolExecutor(1) as thread, Rendezvous(ranks[1], patient(20)) as asking:
+        asked = thread.submit(asking.exchange, [long, b""])
+        with Rendezvous(ranks[0], patient(20)) as answering:
+            assert answering.exchange([b"", long])[0] == [b"", long]
+            assert asked.result(patient(20))[0] == [long, b""]
