@@ -84,7 +84,7 @@ def test_a_library_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_parallel, "why_not", lambda system, layout: "")
     monkeypatch.setattr(data_parallel.python, "module", lambda name: ["-c", "raise SystemExit(1)"])
     found, skipped, failed = data_parallel.measure(
-        Layout("2", 2), ["ddp"], ["variables"], 1, lambda part, what: None, {}
+        Layout("2", 2), 1, ["ddp"], ["variables"], None, 1, lambda part, what: None, {}
     )
     assert (found, skipped) == ({}, {})
     assert "ended" in failed["ddp, start"]
