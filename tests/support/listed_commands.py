@@ -20,6 +20,13 @@ INSTEAD = {
         "rdma-transport bench data-parallel --ranks 2 --models dense-4096,dense-64,variables "
         "--compare horovod-mpi,ddp"
     ): "rdma-transport bench data-parallel --ranks 2 --models variables --rounds 1 --compare none",
+    (
+        "rdma-transport bench data-parallel --models inception_v3 --ranks 1,2 --batch 8 "
+        "--compare unchanged,strategy-grpc --rounds 2"
+    ): (
+        "rdma-transport bench data-parallel --models gru --ranks 1,2 --batch 3 --compare unchanged "
+        "--rounds 1"
+    ),
     "rdma-transport run --data-parallel -n 4 -- python train.py": (
         "rdma-transport run --data-parallel -n 2 -- python examples/data_parallel/digits.py"
     ),
