@@ -1,6 +1,6 @@
 """A peer that is not ours: pyverbs of rdma-core, which speaks the wire format of
-native/fabric/verbs/wire.h, and of native/fabric/striped/wire.h for one rail, by what is written
-there. For Debian's Python, without the project.
+native/fabric/verbs/wire.h, and the addresses of native/fabric/striped/address.h for one rail, by
+what is written there. For Debian's Python, without the project.
 
 usage: pyverbs_peer.py FOLDER ADDRESS   (addresses are exchanged through files in FOLDER)
 """
@@ -31,8 +31,6 @@ REGION = struct.Struct("<QQQII")
 TOKEN = struct.Struct("<4sQQ?")  # of rdma_transport.fabric, in a notification
 NOTIFICATION, ANNOUNCEMENT, HELLO, ACCEPT, CONNECTED = 1, 3, 5, 6, 7
 ROCE_V2 = 2
-STRIPED = struct.Struct("<BBHIQ")  # in front of a notification
-STRIPED_NOTIFICATION, STRIPED_BYE = 3, 4
 RING, RECEIVES, UNIT = 1 << 16, 64, 64
 LENGTH = 1 << 20
 SECONDS = 60
@@ -75,7 +73,7 @@ class Peer:
         for _ in range(RECEIVES):
             self.qp.post_recv(self.receive())
         self.head = self.tail = 0
-        self.sent = self.received = self.notified = 0
+        self.sent = 0
         self.token = os.urandom(16)
         self.psn = 4711
         self.messages: list[bytes] = []
@@ -94,7 +92,7 @@ class Peer:
         )
         striped = b"\1" + address_of(b"rxe0:1", b"", mine)  # one rail
         whole = verbs_part(wait_for(folder / "ours"))
-        self.key = whole + striped  # the active end's first
+        self.key = whole + striped + b"\1"  # the active end's first; one rail
         _, _, theirs = fields_of(whole[1:])
         self.peer_ring, _, self.peer_rkey, _, number, psn, *_, gid = ADDRESS.unpack_from(theirs)
         self.peer_token = theirs[-16:]
@@ -164,12 +162,7 @@ class Peer:
                 key, size, address, rkey, writable = REGION.unpack(body)
                 self.regions[key] = (address, size, rkey, writable)
             elif kind == NOTIFICATION:
-                striped, waits, _, _, number = STRIPED.unpack_from(body)
-                if striped == STRIPED_BYE:
-                    continue
-                assert (striped, waits, number) == (STRIPED_NOTIFICATION, 0, self.received + 1)
-                self.received = number
-                self.messages.append(body[STRIPED.size :])
+                self.messages.append(body)
             elif kind == CONNECTED:
                 self.connected = self.greeted
             else:
@@ -181,9 +174,7 @@ class Peer:
         return hmac.digest(self.key + tokens, f"rdma_transport {word}".encode(), "sha256")
 
     def notify(self, body: bytes, before: tuple[tuple[int, bytes], ...] = ()) -> None:
-        self.notified += 1
-        header = STRIPED.pack(STRIPED_NOTIFICATION, 0, 0, 0, self.notified)
-        self.post([*before, (NOTIFICATION, header + body)])
+        self.post([*before, (NOTIFICATION, body)])
 
     def post(self, records: list[tuple[int, bytes]]) -> None:
         """One batch of records into the other side's ring."""
