@@ -29,7 +29,7 @@ Status Link::Open() {
 SendOutcome Link::Send(Outgoing* tensor) {
   if (frozen_.load(std::memory_order_relaxed)) {
     SendOutcome outcome;
-    outcome.status = Status(Code::kUnavailable, "peer " + remote_.task + " does not answer");
+    outcome.status = Status(Code::kUnavailable, "peer " + remote().task + " does not answer");
     outcome.silent = true;
     return outcome;
   }
@@ -286,7 +286,7 @@ void Link::Describe(PeerStats* stats) const {
   stats->linked_at = since_;
   stats->transport = channel_->fabric();
   stats->reason = channel_->Route();
-  stats->incarnation = remote_.incarnation;
+  stats->incarnation = remote().incarnation;
   stats->outstanding = outstanding_.size();
   stats->backlog = channel_->backlog();
 }
@@ -311,7 +311,7 @@ void Link::OnClosed(const Status& status) {
   }
   const bool was_up = up_.exchange(false);
   // A peer that ends while nothing waits for it, as after a job, is not reported as a failure.
-  const Status lost(Code::kUnavailable, "peer " + remote_.task +
+  const Status lost(Code::kUnavailable, "peer " + remote().task +
                                             (AwaitsPeer() ? " is lost: " : " has disconnected: ") +
                                             status.message());
   FailAll(recvs_.TakeAll(lost), lost);
@@ -363,7 +363,7 @@ bool Link::AwaitsPeer() const {
 void Link::Freeze(Nanos silence) {
   const bool known = frozen_.exchange(true);
   const Status status(Code::kUnavailable,
-                      "peer " + remote_.task + " has not answered for " +
+                      "peer " + remote().task + " has not answered for " +
                           std::to_string(silence / kMillisecond) +
                           " ms: it is stopped, or its host is (RDMA_TRANSPORT_PEER_TIMEOUT)");
   if (!known) {
@@ -377,7 +377,7 @@ void Link::Freeze(Nanos silence) {
 void Link::Thaw() {
   frozen_.store(false);
   recvs_.Reopen();
-  Log(LogLevel::kInfo, "peer " + remote_.task + " answers again");
+  Log(LogLevel::kInfo, "peer " + remote().task + " answers again");
 }
 
 }  // namespace rdma_transport

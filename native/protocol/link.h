@@ -75,9 +75,15 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   Status Open();
   fabric::Channel* channel() const { return channel_.get(); }
 
-  // The peer's identity. Must be set before Connect().
-  void set_remote(Identity remote) { remote_ = std::move(remote); }
-  const Identity& remote() const { return remote_; }
+  // The peer's identity. Must be set before Connect(); the link may end meanwhile.
+  void set_remote(Identity remote) {
+    std::lock_guard<std::mutex> lock(remote_mu_);
+    remote_ = std::move(remote);
+  }
+  Identity remote() const {
+    std::lock_guard<std::mutex> lock(remote_mu_);
+    return remote_;
+  }
   // The ID that the request of the link carries; see pairing.h. As above.
   void set_id(std::string id) { id_ = std::move(id); }
   const std::string& id() const { return id_; }
@@ -178,6 +184,7 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   const Nanos deadline_;  // until which the connection must come up
   std::mutex open_mu_;    // held while what follows is made
   std::shared_ptr<fabric::Channel> channel_;
+  mutable std::mutex remote_mu_;
   Identity remote_;
   std::string id_;
   double since_ = 0;  // set before up_
