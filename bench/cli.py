@@ -277,7 +277,10 @@ def data_parallel(
         ),
     ] = "all",
     batch: Annotated[
-        int | None, typer.Option(help="Set the examples per rank; each model has its own.", min=1)
+        int | None,
+        typer.Option(
+            help="Set the examples per rank, for all models.", min=1, show_default="each model's"
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Run this many turns of each.", min=1)] = 3,
 ) -> Measure:

@@ -272,7 +272,7 @@ def measure(
             say(0.2 + 0.8 * index / len(cases), f"{layout.name}: {case}")
             ready: dict[str, int] = {}
             for system in list(teams):
-                request = {"case": case, "batch": batch or batch_of(case)}
+                request = {"case": case, "batch": batch_of(case, batch)}
                 if ask(system, request, case) is None:
                     continue
                 if (answer := ask(system, {"steps": LEAST}, case)) is None:

@@ -44,9 +44,9 @@ BATCHES = {"dense-4096": 32, "dense-64": 32, "variables": 1, "fcn5": 32, FIT: 32
 BATCH = 2  # of the others
 
 
-def batch_of(case: str) -> int:
-    """Return the examples per rank and step."""
-    return BATCHES.get(case, BATCH)
+def batch_of(case: str, given: int | None = None) -> int:
+    """Return the examples per rank and step: those given, or the case's own."""
+    return given or BATCHES.get(case, BATCH)
 
 
 def bytes_of(case: str) -> int:

@@ -84,7 +84,7 @@ def rows_of(
         for system in (each for each in systems if (case, each) in found):
             samples = found[case, system]
             step = statistics.median(samples.reduced)
-            examples = layout.ranks * (batch or batch_of(case))
+            examples = layout.ranks * batch_of(case, batch)
             ratio = None
             if ours is not None and system != OURS and ours.unhidden > 0 < samples.unhidden:
                 ratio = samples.unhidden / ours.unhidden

@@ -114,7 +114,7 @@ TEST_F(FallbackTest, WithoutAnotherFabricThePeerIsNotReachedForAWhile) {
   EXPECT_FALSE(Try());
   EXPECT_TRUE(last_.ok());
   EXPECT_FALSE(Try());
-  EXPECT_EQ(last_.code(), Code::kFailedPrecondition) << "Unavailable would be for ever";
+  EXPECT_EQ(last_.code(), Code::kFailedPrecondition) << "after Unavailable none is tried again";
   ExpectHas(last_, "verbs: connections did not come up in the last minutes");
 }
 
