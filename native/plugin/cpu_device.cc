@@ -191,13 +191,6 @@ void CpuDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel, OpKernelContext*
       });
 }
 
-// A limit on this thread's parallelism changes how a kernel divides its work.
-const Eigen::ThreadPoolDevice* CpuDevice::eigen_cpu_device() {
-  const Eigen::ThreadPoolDevice* const usual = ThreadPoolDevice::eigen_cpu_device();
-  const bool on_caller = TimedKernel::OnCaller() && usual->numThreads() == on_caller_.numThreads();
-  return on_caller ? &on_caller_ : usual;
-}
-
 absl::Status MakeDevices(const tensorflow::SessionOptions& options, const std::string& task,
                          Runtime* runtime,
                          std::vector<std::unique_ptr<tensorflow::Device>>* devices) {

@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "plugin/caller_pool.h"
 #include "protocol/poller.h"
 #include "protocol/runtime.h"
 #include "tensorflow/core/common_runtime/device.h"
@@ -21,13 +20,6 @@ class CpuDevice final : public tensorflow::ThreadPoolDevice {
   void Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) override;
   void ComputeAsync(tensorflow::AsyncOpKernel* kernel, tensorflow::OpKernelContext* context,
                     tensorflow::AsyncOpKernel::DoneCallback done) override;
-  const Eigen::ThreadPoolDevice* eigen_cpu_device() override;
-
- private:
-  CallerPool caller_{ThreadPoolDevice::eigen_cpu_device()->numThreadsInPool()};
-  const Eigen::ThreadPoolDevice on_caller_{&caller_,
-                                           ThreadPoolDevice::eigen_cpu_device()->numThreads(),
-                                           ThreadPoolDevice::eigen_cpu_device()->allocator()};
 };
 
 // Creates TensorFlow's devices for a task, with the CPU devices replaced.

@@ -1,6 +1,6 @@
 #include "plugin/kernel_times.h"
 
-#include "base/division_times.h"
+#include "base/work_times.h"
 #include "protocol/poller.h"
 #include "tensorflow/core/framework/op.h"
 
@@ -9,10 +9,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-thread_local bool on_caller = false;
-
-DivisionTimes& Times() {
-  static auto* times = new DivisionTimes;
+WorkTimes& Times() {
+  static auto* times = new WorkTimes;
   return *times;
 }
 
@@ -45,29 +43,20 @@ TimedKernel::TimedKernel(tf::OpKernel* kernel, tf::OpKernelContext* context) {
   const auto type = kernel->type_string_view();
   if (type == "_Send" || type == "_HostSend") return;
   bytes_ = BytesOfInputs(context);
-  // An asynchronous kernel may go on after this.
-  const DivisionTimes::Choice choice =
-      kernel->AsAsync() == nullptr
-          ? Times().Choose(kernel, bytes_)
-          : DivisionTimes::Choice{true, Times().ExpectedDivided(kernel, bytes_)};
-  if (choice.expected == DivisionTimes::kUnknown) {
+  const Nanos expected = Times().Expected(kernel, bytes_);
+  if (expected == WorkTimes::kUnknown) {
     Poller::LongWorkAhead();
     if (!NeverWaits(kernel)) return;
   } else {
-    Poller::WorkAhead(choice.expected);
+    Poller::WorkAhead(expected);
   }
   kernel_ = kernel;
-  divided_ = choice.divided;
-  on_caller = !divided_;
   begin_ = Now();
 }
 
 TimedKernel::~TimedKernel() {
   if (kernel_ == nullptr) return;
-  Times().Record(kernel_, bytes_, divided_, Now() - begin_);
-  on_caller = false;
+  Times().Record(kernel_, bytes_, Now() - begin_);
 }
-
-bool TimedKernel::OnCaller() { return on_caller; }
 
 }  // namespace rdma_transport

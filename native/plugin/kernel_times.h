@@ -1,5 +1,4 @@
-// Whether a kernel may run on the polling thread, and whether other threads may take part in it, by
-// how long it took before.
+// Whether a kernel may run on the polling thread, by how long it took before.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +18,10 @@ class TimedKernel {
   TimedKernel& operator=(const TimedKernel&) = delete;
   ~TimedKernel();
 
-  // Returns whether the kernel that this thread runs is faster without other threads, or that is to
-  // be found out.
-  static bool OnCaller();
-
  private:
   const tensorflow::OpKernel* kernel_ = nullptr;  // null if its time is not recorded
   uint64_t bytes_ = 0;
   Nanos begin_ = 0;
-  bool divided_ = true;
 };
 
 }  // namespace rdma_transport
