@@ -1,7 +1,8 @@
 // HMAC-SHA-256 (RFC 2104, FIPS 180-4) and a constant-time comparison.
 //
-// docs/architecture/links.md explains why no library is used. All functions are stateless and
-// thread-safe, also during process exit.
+// No library fits: libcrypto frees its state in an exit handler while gRPC's threads still run,
+// what TensorFlow exports is missing without TensorFlow, and others are not installed with the
+// wheel. All functions are stateless and thread-safe, also during process exit.
 #pragma once
 
 #include <cstddef>
