@@ -151,6 +151,7 @@ def _call(kind: str, name: str | None, group: Group | None, **arguments: Any) ->
         )
     make: Callable[..., Any] = getattr(operations(), f"rdma_transport_{kind}")
     if tf.executing_eagerly():
+        # Not a new name for each call: TensorFlow keeps a kernel for each set of attributes.
         return make(**arguments, group=chosen.number, tensor_name=name or kind)
     graph = graphs.get_default_graph()
     if control_flow_util.GraphOrParentsInXlaContext(graph):
