@@ -145,7 +145,7 @@ bool Domain::AnnouncesWrites() {
   return true;
 }
 
-// A provider without descriptors to wait on is asked at short intervals instead.
+// A provider without descriptors to wait on, such as EFA before 2.5, is asked at short intervals.
 Status Domain::OpenQueue(size_t size) {
   fid_cq* queue = nullptr;
   int error = 0;
