@@ -78,7 +78,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (script,) = [
         block
-        for block in pages.blocks("docs/operations.md", "python")
+        for block in pages.blocks("docs/programming.md", "python")
         if "Communicator.connect()" in block
     ]
     (folder / "script.py").write_text(script)

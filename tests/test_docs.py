@@ -16,23 +16,16 @@ from graph_analyzer import Behavior, capacity, simulate
 from graph_analyzer.simulation import SCHEMES
 from rdma_transport.command_line import invoke, single
 from rdma_transport.units import format_bytes, format_seconds
+from tests.support.pages import PAGES
 from tools import list_counters
 
 REPOSITORY = Path(__file__).parent.parent
-ARCHITECTURE = sorted((REPOSITORY / "docs" / "architecture").glob("*.md"))
-DOCUMENTS = (
-    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/api.md"),
-    *(str(path.relative_to(REPOSITORY)) for path in ARCHITECTURE),
-    *("docs/operations.md", "docs/scaling.md", "docs/threat_model.md", "docs/fuzzing.md"),
-    *("docs/counters.md", "docs/getting_started.md", "docs/porting.md", "docs/tuning.md"),
-    *("docs/compatibility.md", "docs/migrating.md", "docs/measurements.md"),
-)
 ROW = re.compile(r"^\| `(RDMA_TRANSPORT_\w+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 
 
 def settings_rows() -> list[tuple[str, str, str, str]]:
     """Name, type, default and meaning of each row of the settings table."""
-    text = (REPOSITORY / "docs" / "operations.md").read_text()
+    text = (REPOSITORY / "docs" / "reference.md").read_text()
     section = text.partition("\n## Settings\n")[2].partition("\n## ")[0]
     rows = ROW.findall(section)
     # All of them: a row that ROW does not understand would be one that is not compared.
@@ -58,13 +51,13 @@ def test_the_page_of_counters_is_that_of_the_library() -> None:
     assert page == list_counters.listed(page), "run .venv/bin/python tools/list_counters.py"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", PAGES)
 def test_settings_that_are_mentioned_exist(document: str) -> None:
     mentioned = re.findall(r"\bRDMA_TRANSPORT_\w+", (REPOSITORY / document).read_text())
     assert set(mentioned) <= {setting.name for setting in rdma_transport.settings()}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", PAGES)
 def test_make_targets_that_are_named_exist(document: str) -> None:
     text = (REPOSITORY / document).read_text()
     code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
@@ -74,7 +67,7 @@ def test_make_targets_that_are_named_exist(document: str) -> None:
     assert named or document != "README.md"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", PAGES)
 def test_commands_that_are_named_exist(document: str) -> None:
     named = re.findall(r"`?rdma-transport ([a-z]+)", (REPOSITORY / document).read_text())
     app = importlib.import_module("rdma_transport.cli").app
@@ -122,7 +115,7 @@ def test_what_is_launched_exists() -> None:
     assert len(lines) > 6
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", PAGES)
 def test_options_that_are_named_exist(document: str) -> None:
     lines = command_lines(document)
     for words in lines:
@@ -130,13 +123,13 @@ def test_options_that_are_named_exist(document: str) -> None:
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
         used = {word.partition("=")[0] for word in rest if re.match("--?[a-z]", word)}
         assert used <= known | {"-h", "--help"}, words
-    assert len(lines) > 5 or document not in ("README.md", "docs/operations.md", "docs/scaling.md")
+    assert len(lines) > 5 or document not in ("README.md", "docs/measuring.md")
 
 
 def test_the_estimates_that_are_named_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = [words for document in DOCUMENTS for words in command_lines(document)]
+    named = [words for document in PAGES for words in command_lines(document)]
     estimates = [words for words in named if words[1:3] == ["capacity", "--size"]]
     assert len(estimates) > 2
     for words in estimates:
@@ -181,7 +174,7 @@ def test_the_simulated_steps_are_those_of_the_command() -> None:
         assert percentiles == [format_seconds(each) for each in (times.p50, times.p95, times.p99)]
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])
+@pytest.mark.parametrize("document", [*PAGES, "CHANGELOG.md"])
 def test_what_is_inside_of_a_list_item_is_indented_by_four_spaces(document: str) -> None:
     # GitHub takes two, but the site's Markdown then ends the list.
     text = re.sub("^```.*?^```", "", (REPOSITORY / document).read_text(), flags=re.M | re.S)
@@ -190,7 +183,7 @@ def test_what_is_inside_of_a_list_item_is_indented_by_four_spaces(document: str)
     assert lists + blocks == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", PAGES)
 def test_files_that_are_named_exist(document: str) -> None:
     code = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", (REPOSITORY / document).read_text())
     folders = "native|rdma_transport|graph_analyzer|bench|examples|tests|tools|docs"

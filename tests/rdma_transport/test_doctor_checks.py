@@ -187,7 +187,7 @@ def test_exit_codes() -> None:
 def test_the_advice_on_locked_memory_is_that_of_the_documentation() -> None:
     fix = verbs.fixes.from_help(Context().survey["memlock"]["help"])
     assert set(fix) == set(PLACES)
-    text = (ROOT / "docs" / "operations.md").read_text()
+    text = (ROOT / "docs" / "fabrics.md").read_text()
     for word in ("ulimit -l unlimited", "LimitMEMLOCK=infinity", "--ulimit memlock=-1", "IPC_LOCK"):
         assert any(word in line for line in fix.values())
         assert word in text

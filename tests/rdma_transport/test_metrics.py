@@ -27,7 +27,8 @@ from tests.support.observing import WIDE, job, run, start, wide_and_small
 
 pytestmark = pytest.mark.timeout(60)
 DOCS = Path(__file__).parents[2] / "docs"
-OPERATIONS, DASHBOARD = DOCS / "operations.md", DOCS / "grafana_dashboard.json"
+OBSERVE, REFERENCE = "docs/observe.md", "docs/reference.md"
+DASHBOARD = DOCS / "grafana_dashboard.json"
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +94,8 @@ def test_reasons_and_errors_are_labels() -> None:
 
 def test_each_documented_reason_has_a_code() -> None:
     """The table of the documentation: sentences, code, fix."""
-    table = (
-        OPERATIONS.read_text().partition("| reason in `fallback_reasons`")[2].partition("\n\n")[0]
-    )
+    heading = "| reason in `fallback_reasons`"
+    table = pages.text_of(REFERENCE).partition(heading)[2].partition("\n\n")[0]
     rows = [row.split(" | ") for row in table.splitlines()[2:]]
     for sentences, code, _ in rows:
         without_details = re.sub(r" \(.*\)", "", sentences.removeprefix("| "))
@@ -185,7 +185,7 @@ def test_series_are_those_of_a_job_if_it_has_an_id(cluster: Cluster) -> None:
     ],
 )
 def test_each_documented_reason_of_a_plan_or_a_ring_has_a_code(heading: str, metric: str) -> None:
-    table = OPERATIONS.read_text().partition(heading)[2].partition("\n\n")[0]
+    table = pages.text_of(REFERENCE).partition(heading)[2].partition("\n\n")[0]
     found = set()
     for row in table.splitlines()[2:]:
         sentences, codes, *_ = row.removeprefix("| ").split(" | ")
@@ -203,12 +203,12 @@ def test_each_kind_of_error_is_a_series_from_the_start(cluster: Cluster) -> None
     assert kinds == {*reasons.CODES["errors_total"]}
     scrape = Scrape(run("metrics", "--once").stdout)
     assert {scrape("errors_total", cluster, kind=kind) for kind in kinds} == {0}
-    assert {f"`{kind}`" for kind in kinds} <= set(re.findall(r"`\w+`", OPERATIONS.read_text()))
+    assert {f"`{kind}`" for kind in kinds} <= set(re.findall(r"`\w+`", pages.text_of(OBSERVE)))
     assert scrape("plan_misses_total", cluster, reason="no_free_slot") == 0
 
 
 def test_the_alerts_ask_for_metrics_that_there_are(exported: Metrics) -> None:
-    (block,) = [text for text in pages.blocks("docs/operations.md", "yaml") if "alert:" in text]
+    (block,) = [text for text in pages.blocks(OBSERVE, "yaml") if "alert:" in text]
     (group,) = yaml.safe_load(block)["groups"]
     for rule in group["rules"]:
         assert_it_can_be_asked(rule["expr"], exported)
@@ -363,7 +363,7 @@ def test_addresses(text: str, host: str, port: int, loopback: bool) -> None:
 
 
 def test_the_documentation_names_metrics_that_there_are(cluster: Cluster) -> None:
-    named = set(re.findall(r"\brdma_transport_[a-z_]+", OPERATIONS.read_text()))
+    named = set(re.findall(r"\brdma_transport_[a-z_]+", pages.text_of(OBSERVE)))
     text = run("metrics", "--once").stdout
     exported = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     assert len(named & exported) >= 5

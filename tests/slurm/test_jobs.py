@@ -21,7 +21,7 @@ ON_TWO_NODES = ("--nodes=2", "--ntasks=3", "--distribution=block")
 
 
 def section() -> str:
-    text = (ROOT / "docs" / "operations.md").read_text()
+    text = (ROOT / "docs" / "running.md").read_text()
     return text.partition("\n## Slurm\n")[2].partition("\n## ")[0]
 
 

@@ -2,7 +2,7 @@
 corrects their links. Adds the programs that a browser runs.
 
 The files stay where people and other programs look for them. Their links name paths from the top,
-such as `docs/operations.md#settings`; on the site all pages are in one folder.
+such as `docs/reference.md#settings`; on the site all pages are in one folder.
 """
 
 import re
