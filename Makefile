@@ -87,7 +87,6 @@ bench-verbs: venv $(STAMPS)/tools
 	@$(PYTHON) -m bench.verbs
 
 paper: venv $(STAMPS)/tools
-	@preset=debug; $(BUILD_PRESET)
 	@$(PYTHON) -m bench.paper
 
 lint: $(STAMPS)/tools

@@ -82,9 +82,17 @@ def _ratio(slow: Row, fast: Row, digits: int = 2) -> str:
 
 
 def _message_sizes(rows: Rows) -> str:
-    heads, lines = _edge_cells(rows, {"local": "one process", "floor": "floor"})
-    for line, row in zip(lines, _by_name(rows), strict=True):
-        line.append(_ratio(row["grpc"], row["rdma"], 1))
+    """Return the table of `bench.paper.experiments.WAYS`, one process and the floor."""
+    ways = ("grpc", "rdma", "copying", "dynamic", "local", "floor")
+    heads = ("tensor", "gRPC", "rdma", "zero copy off", "static off", "one process", "floor")
+    lines = (
+        [
+            row["rdma"].name,
+            *(_cell(row[way]) for way in ways),
+            _ratio(row["grpc"], row["rdma"], 1),
+        ]
+        for row in _by_name(rows)
+    )
     return table((*heads, "gRPC / rdma"), lines)
 
 
@@ -99,18 +107,6 @@ def _static_beside_dynamic(rows: Rows) -> str:
         for row in _by_name(rows)
     )
     return table((*heads, "static off / rdma"), lines)
-
-
-def _passed_references(rows: Rows) -> str:
-    heads, lines = _edge_cells(rows, {"local": "one process"})
-    return table(heads, lines)
-
-
-def _edge_cells(rows: Rows, others: Mapping[str, str]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Heads and lines for `bench.paper.experiments.WAYS`, and for others by name."""
-    ways = ("grpc", "rdma", "copying", "dynamic", *others)
-    heads = ("tensor", "gRPC", "rdma", "zero copy off", "static off", *others.values())
-    return heads, [[row["rdma"].name, *(_cell(row[way]) for way in ways)] for row in _by_name(rows)]
 
 
 def _gain(row: Mapping[str, Row]) -> float:
@@ -179,18 +175,14 @@ def _seconds_to(series: Mapping[str, list[float]], goal: float) -> float | None:
 
 SECTIONS: dict[str, Callable[[Rows], str]] = {
     "message_sizes": _message_sizes,
-    "verbs_message_sizes": _static_beside_dynamic,
     "soft_roce_message_sizes": _static_beside_dynamic,
-    "passed_references": _passed_references,
     "models": _models,
     "scaling": _scaling,
     "convergence": _convergence,
 }
 ALTERNATIVES = {
     "message_sizes": "time per edge by size",
-    "verbs_message_sizes": "time per edge by size, over verbs",
     "soft_roce_message_sizes": "time per edge by size, over Soft-RoCE",
-    "passed_references": "time per passed reference by size",
     "models": "time per step of each model",
     "scaling": "time per step by workers",
     "convergence": "loss against time",

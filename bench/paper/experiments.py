@@ -4,23 +4,18 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from tools.guest.machine import booted
 from tools.guest.packages import UnavailableError
 
-from .. import edges, references, train_models, verbs
+from .. import edges, train_models, verbs
 from ..models import MODELS
-from ..remote_session import SESSION_TASK
 from ..report import Result, Row, times_of
-from ..where import BOTH, JOBS, Where, clusters
+from ..where import BOTH, Where, clusters
 
 # Everything, and everything but one of what the design has over an RPC.
 WAYS = ("grpc", "rdma", "copying", "dynamic")
-FAKE_IBVERBS = (
-    Path(__file__).parents[2] / "build/debug/tests/native/fake_ibverbs/libfake_ibverbs.so"
-)
 STEPS_IN_A_TURN = 10
 
 
@@ -30,8 +25,6 @@ class Effort:
 
     sizes: tuple[int, ...] = (4, 64, 2**10, 2**14, 2**18, 2**20, 2**22, 2**24)
     repeat: int = 40
-    verbs_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
-    verbs_repeat: int = 24
     soft_roce_sizes: tuple[int, ...] = (4, 2**13, 2**14, 2**16, 2**18, 2**20)
     soft_roce_repeat: int = 12
     models: tuple[str, ...] = tuple(MODELS)
@@ -42,25 +35,13 @@ class Effort:
 
 
 FEW = (4, 2**16)  # bytes
-QUICK = Effort(FEW, 6, FEW, 6, FEW, 6, ("gru",), 6, ("gru",), (1, 2), 30)
+QUICK = Effort(FEW, 6, FEW, 6, ("gru",), 6, ("gru",), (1, 2), 30)
 
 
 def message_sizes(effort: Effort, where: Where) -> Result:
     """What an edge adds by bytes, for each of WAYS, and the floor of a hop."""
     wanted = replace(where, protocols=WAYS)
     (result,) = edges.edges(wanted, list(effort.sizes), effort.repeat, with_references=False)
-    return result
-
-
-def verbs_message_sizes(effort: Effort, where: Where) -> Result:
-    """The same over verbs, on a library without a card."""
-    if not FAKE_IBVERBS.exists():
-        advice = "run make paper, or leave verbs_message_sizes out of --only"
-        raise FileNotFoundError(f"{FAKE_IBVERBS} is not built: {advice}")
-    fake = {"RDMA_TRANSPORT_LIBIBVERBS": str(FAKE_IBVERBS)}
-    wanted = replace(where, protocols=edges.PROTOCOLS, fabric="verbs", settings=fake)
-    sizes, repeat = list(effort.verbs_sizes), effort.verbs_repeat
-    (result,) = edges.edges(wanted, sizes, repeat, with_references=False)
     return result
 
 
@@ -73,13 +54,6 @@ def soft_roce_message_sizes(effort: Effort, where: Where) -> Result:
     except UnavailableError as error:
         advice = "leave soft_roce_message_sizes out of --only"
         raise FileNotFoundError(f"cannot start virtual machines: {error}; {advice}") from error
-
-
-def passed_references(effort: Effort, where: Where) -> Result:
-    """An edge that passes a reference by bytes, and inside one process."""
-    wanted, jobs = replace(where, protocols=WAYS), dict.fromkeys(JOBS, 1)
-    with clusters(wanted, jobs, programs={JOBS[0]: SESSION_TASK}) as made:
-        return references.passed(made, list(effort.sizes), effort.repeat, where.bar.track)
 
 
 def models(effort: Effort, where: Where) -> Result:

@@ -97,9 +97,7 @@ def convergence(axes: "Axes", rows: Rows) -> None:
 
 DRAWN: dict[str, Callable[["Axes", Rows], None]] = {
     "message_sizes": message_sizes,
-    "verbs_message_sizes": message_sizes,
     "soft_roce_message_sizes": message_sizes,
-    "passed_references": message_sizes,
     "models": models,
     "scaling": scaling,
     "convergence": convergence,

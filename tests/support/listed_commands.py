@@ -160,7 +160,6 @@ NOT_RUN = {
         "python -m bench.keras_fit --turns 3 --epochs 3 --steps 4",
         "python -m bench.many_tasks",
         "python -m bench.paper --only soft_roce_message_sizes",
-        "python -m bench.paper --only verbs_message_sizes",
         "python -m bench.peers",
         "python -m bench.train_models --veth cubic --models fcn5 --repeat 24",
         "python -m bench.two_hosts",
