@@ -340,6 +340,17 @@ std::vector<SettingRow> MakeTable() {
                         "with the same bits as over gRPC for any number of tasks",
                         {{"direct", [](Settings* s) { s->direct_collectives = true; }},
                          {"ring", [](Settings* s) { s->direct_collectives = false; }}}));
+  // The packages for data-parallel training read this setting.
+  rows.push_back(Choice("GRADIENTS", "auto",
+                        "how ranks send gradients; dense: as they are; factors: those that are a "
+                        "product of matrices as its factors; auto: those whose factors take less "
+                        "time, by measured speeds; bf16, fp16: float32 in half the bytes, added "
+                        "in float32",
+                        {{"auto", [](Settings*) {}},
+                         {"dense", [](Settings*) {}},
+                         {"factors", [](Settings*) {}},
+                         {"bf16", [](Settings*) {}},
+                         {"fp16", [](Settings*) {}}}));
   rows.push_back(Choice("CHECKSUM", "off",
                         "on: tensors that this task sends carry a checksum, and one that arrives "
                         "changed is an error",

@@ -4,6 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdma_transport.tensorflow.schemes import gradient_scheme
+
 
 class Compressor:
     """Interface of compressors: ``compress()`` returns what is sent and what undoes it."""
@@ -36,12 +38,14 @@ class NoneCompressor(Compressor):
 class FP16Compressor(Compressor):
     """Sends floating-point tensors as float16."""
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return a tensor of float16, unless it is one of integers."""
+    dtype = tf.float16
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """Return a tensor of 16 bits, unless it is one of integers."""
         if not tensor.dtype.is_floating:
             return tensor, None
-        return tf.cast(tensor, tf.float16), tensor.dtype
+        return tf.cast(tensor, cls.dtype), tensor.dtype
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
@@ -49,8 +53,36 @@ class FP16Compressor(Compressor):
         return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
+class BF16Compressor(FP16Compressor):
+    """Sends floating-point tensors as bfloat16, which has the range of float32."""
+
+    dtype = tf.bfloat16
+
+
+class DenseCompressor(NoneCompressor):
+    """Sends gradients as they are, whatever the setting GRADIENTS says."""
+
+
+class FactorsCompressor(NoneCompressor):
+    """Sends gradients that are a product of matrices as its factors, if they are in a graph."""
+
+
 class Compression:
-    """The compressors."""
+    """The compressors. Gradients with ``none`` are sent as RDMA_TRANSPORT_GRADIENTS says.
+
+    ``bf16``, ``dense`` and ``factors`` are not Horovod's.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
+    bf16 = BF16Compressor
+    dense = DenseCompressor
+    factors = FactorsCompressor
+
+
+def gradient_compression(given: Any) -> tuple[Any, str]:
+    """Return how an optimizer with such a compression sends gradients: as what, and the scheme."""
+    chosen = gradient_scheme().name if given is Compression.none else "dense"
+    if given is Compression.factors:
+        chosen = "factors"
+    return {"bf16": BF16Compressor, "fp16": FP16Compressor}.get(chosen, given), chosen

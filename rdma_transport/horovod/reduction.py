@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdma_transport.horovod.compression import Compression
+from rdma_transport.horovod.compression import Compression, gradient_compression
 from rdma_transport.horovod.operations import (
     Average,
     Sum,
@@ -15,7 +15,8 @@ from rdma_transport.horovod.operations import (
     grouped_allreduce,
     variable_of,
 )
-from rdma_transport.horovod.process_sets import ProcessSet, global_process_set
+from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
+from rdma_transport.tensorflow.schemes import Scheme
 from rdma_transport.tensorflow.sums import is_small
 
 
@@ -83,8 +84,10 @@ class Reduction:
         results = list(gradients)
         if not self.process_set.included() or self.process_set.size() == 1:
             return results
+        compression, scheme = gradient_compression(self.compression)
         alone: list[int] = []
         together: list[int] = []
+        shared: dict[int, Any] = {}  # those that may be reduced as products
         for index, gradient in enumerate(results):
             if gradient is None:
                 continue
@@ -93,11 +96,20 @@ class Reduction:
                 continue
             if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
                 results[index] = tf.convert_to_tensor(gradient)
-            (together if is_small(results[index]) else alone).append(index)
+            shared[index] = results[index]
         factor = self.gradient_predivide_factor
+        if factor == 1.0:
+            group = group_of(self.process_set)
+            places = list(shared)
+            found = Scheme(scheme).products(list(shared.values()), self.op.name.lower(), group)
+            for place, gradient in found.items():
+                results[places[place]] = gradient
+                del shared[places[place]]
+        for index, gradient in shared.items():
+            (together if is_small(gradient) else alone).append(index)
         options: dict[str, Any] = {
             "op": self.op,
-            "compression": self.compression,
+            "compression": compression,
             "process_set": self.process_set,
         }
         factors: dict[str, Any] = {}

@@ -34,7 +34,7 @@ from rdma_transport.tensorflow.captured import captured
 from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.rows import Batch, Cut, gather_rows
 from rdma_transport.tensorflow.sameness import alike, checked, sketch
-from rdma_transport.tensorflow.sums import sum_gradients
+from rdma_transport.tensorflow.sums import sum_gradients, sum_tensors
 from rdma_transport.tensorflow.threads import refuse_second_thread
 
 _DIFFERENT_INPUT = (
@@ -196,7 +196,7 @@ def _call(
             rows, sums = function(*parts)
             rows = [cut.checked(each, label) for each in rows]
         results = gather_rows(rows, cut, group, inputs, _DIFFERENT_INPUT.format(label))
-        results += sum_gradients(sums, group=group)
+        results += sum_tensors(sums, group=group)
 
         def backward(*upstream: Any, variables: Sequence[Any] = ()) -> Any:
             used = tape.watched_variables()  # in the order of their creation, as on all ranks
@@ -210,7 +210,7 @@ def _call(
                     raise NotImplementedError(_HIGHER.format(label))
                 gradient = _gradient_of(function, cut, wanted, places, label)
                 found = _call(gradient, [*inputs, *of_rows], cut, group, label)
-                (table,) = sum_gradients([sketch(of_rows, group)], group=group)
+                (table,) = sum_tensors([sketch(of_rows, group)], group=group)
             else:
                 of_all = tape.gradient(
                     [*(rows[i] for i in places), *sums],
@@ -219,8 +219,8 @@ def _call(
                 )
                 own = [cut.drop(each) for each in _filled(of_all[: len(sources)], sources)]
                 found = gather_rows(own, cut, group)
-                parts = [*of_all[len(sources) :], sketch(of_rows, group)]
-                *whole, table = sum_gradients(parts, group=group)
+                of_used, digest = of_all[len(sources) :], sketch(of_rows, group)
+                *whole, table = sum_gradients(of_used, [digest], group=group)
                 found += whole
                 if not tf.executing_eagerly():
                     found = [_not_again(each, label) for each in found]

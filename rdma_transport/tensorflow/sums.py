@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.operations import all_reduce, grouped_all_reduce
+from rdma_transport.tensorflow.schemes import gradient_scheme
 
 # Of smaller gradients, the time goes into starting operations: they are reduced together.
 _SMALL = 64 * 1024  # bytes
@@ -20,9 +21,22 @@ def is_small(gradient: Any) -> bool:
     return count is not None and count * gradient.dtype.size < _SMALL
 
 
-def sum_gradients(gradients: Sequence[Any], *, group: Group | None = None) -> list[Any]:
+def sum_gradients(gradients: Sequence[Any], also: Sequence[Any], *, group: Group) -> list[Any]:
+    """Return the sums of gradients, sent as the setting GRADIENTS says, and of other tensors."""
+    scheme = gradient_scheme()
+    products = scheme.products(gradients, "sum", group)
+    given = [None if i in products else scheme.compress(each) for i, each in enumerate(gradients)]
+    sums = sum_tensors([*given, *also], group=group)
+    found = [
+        products[i] if i in products else scheme.decompress(each, gradients[i])
+        for i, each in enumerate(sums[: len(given)])
+    ]
+    return [*found, *sums[len(given) :]]
+
+
+def sum_tensors(tensors: Sequence[Any], *, group: Group | None = None) -> list[Any]:
     """Return the sums over the ranks; None stays None. Large ones do not wait for the others."""
-    results = list(gradients)
+    results = list(tensors)
     given = {i: each for i, each in enumerate(results) if each is not None}
     small = [i for i, each in given.items() if is_small(each)]
     for kind in dict.fromkeys(given[i].dtype for i in small):

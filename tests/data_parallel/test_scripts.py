@@ -103,6 +103,12 @@ def test_synchronized_batch_normalization(tmp_path: Path) -> None:
     _assert_equal(one, many, 2, OF_VARIANCES)
 
 
+def test_gradients_sent_as_factors(tmp_path: Path) -> None:
+    one = jobs.alone("uneven_batch", tmp_path / "one")
+    many = jobs.together("uneven_batch", tmp_path / "many", RDMA_TRANSPORT_GRADIENTS="factors")
+    _assert_equal(one, many, 2, TOLERANCE)
+
+
 def test_a_script_that_shares_nothing_fails(tmp_path: Path) -> None:
     ran = jobs.together("no_tensorflow", tmp_path / "many")
     assert ran.code == 1

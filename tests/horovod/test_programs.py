@@ -28,6 +28,14 @@ def test_version_1_sessions() -> None:
     run("sessions")
 
 
+def test_gradient_schemes() -> None:
+    run("gradient_schemes", ranks=3)
+
+
+def test_sessions_that_send_factors() -> None:
+    run("sessions", RDMA_TRANSPORT_GRADIENTS="factors")
+
+
 def test_operations() -> None:
     run("operations", ranks=3)
 

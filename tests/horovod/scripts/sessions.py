@@ -8,6 +8,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 from data import BATCH, STEPS, data_of
 
+from rdma_transport.tensorflow import speeds
+
 tf1.disable_v2_behavior()
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -71,4 +73,7 @@ with tf.Graph().as_default(), tf1.Session() as session:
     # Ranks that differ are told so.
     with pytest.raises(tf.errors.FailedPreconditionError, match="rank 1"):
         session.run(hvd.allreduce(tf.ones([RANK + 1])))
+speeds_found = speeds.measured()
+assert speeds_found is not None
+assert min(vars(speeds_found).values()) > 0
 print("done")
