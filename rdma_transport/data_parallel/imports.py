@@ -32,29 +32,34 @@ class _Finder:
         hook = self._hooks.pop(name, None)
         if hook is None:
             return None
-        spec = find_spec(name)  # asks this finder again, which no longer knows the name
+        try:
+            spec = find_spec(name)  # asks this finder again, which does not know the name now
+        finally:
+            self._hooks[name] = hook  # not every module that is found is imported
         if spec is None or spec.loader is None:
-            self._hooks[name] = hook  # it may be there later
             return None
-        spec.loader = cast(Loader, _Loader(spec.loader, hook))  # by its methods
+        spec.loader = cast(Loader, _Loader(spec.loader, self._hooks))  # by its methods
         return spec
 
 
 class _Loader:
     """Loads a module as its own loader does, which the module then knows as its loader."""
 
-    def __init__(self, loader: Any, hook: Hook) -> None:
-        self._loader, self._hook = loader, hook
+    def __init__(self, loader: Any, hooks: dict[str, Hook]) -> None:
+        self._loader, self._hooks = loader, hooks
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         made: ModuleType | None = self._loader.create_module(spec)
         return made
 
     def exec_module(self, module: ModuleType) -> None:
-        if isinstance(self._hook, str):
-            raise ImportError(self._hook, name=module.__name__)
+        hook = self._hooks.get(module.__name__)
+        if isinstance(hook, str):
+            raise ImportError(hook, name=module.__name__)
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._hook(module)
+        if hook is not None:
+            del self._hooks[module.__name__]
+            hook(module)

@@ -79,10 +79,11 @@ def test_refused(job: str, script: str, ran: jobs.Ran) -> None:
 # As users start it: without TensorFlow imported before.
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_a_script(ranks: int, tmp_path: Path) -> None:
-    one = jobs.alone("uneven_batch", tmp_path / "one")
-    _assert_equal(one, jobs.together("uneven_batch", tmp_path / "many", ranks), ranks, TOLERANCE)
+@pytest.mark.parametrize(("script", "ranks"), [("uneven_batch", 2), ("arguments", 3)])
+def test_a_script(script: str, ranks: int, tmp_path: Path) -> None:
+    """One imports Keras first, the other TensorFlow, which looks for Keras without importing it."""
+    one = jobs.alone(script, tmp_path / "one")
+    _assert_equal(one, jobs.together(script, tmp_path / "many", ranks), ranks, TOLERANCE)
 
 
 def test_a_package(tmp_path: Path) -> None:
