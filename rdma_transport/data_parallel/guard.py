@@ -133,6 +133,11 @@ def _refuse(update: str, variables: Sequence[Any]) -> None:
     names = [getattr(each, "path", None) or each.name for each in variables]
     shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     seen = f" Seen: {'; '.join(ran_whole.values())}." if ran_whole else ""
+    if any(isinstance(each, ref_variable.RefVariable) for each in variables):
+        seen += (
+            " The variables are no resources, and calls that ranks share have no gradients of "
+            "such: call tf.compat.v1.enable_resource_variables() before any is made."
+        )
     raise RuntimeError(
         f"no reduction would happen: {update} at {changes.place()} updates {shown}, and no "
         "gradient came from a call that the ranks share, so each rank would train alone."

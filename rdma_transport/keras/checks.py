@@ -1,18 +1,21 @@
 """What is checked in training: that models treat examples alone, and that weights are equal."""
 
+import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
-from rdma_transport.keras.calls import Call
+from rdma_transport.keras.calls import Call, variable_of
 from rdma_transport.tensorflow.operations import all_gather
 from rdma_transport.tensorflow.parallel import explained
 from rdma_transport.tensorflow.rows import Batch, Cut
 from rdma_transport.tensorflow.sameness import digest
 
 _UPDATES = (1, 10)  # after which the weights of ranks are compared
+_updates: weakref.WeakKeyDictionary[Any, tf.Variable] = weakref.WeakKeyDictionary()
 
 
 def share(variables: Sequence[Any]) -> None:
@@ -22,28 +25,42 @@ def share(variables: Sequence[Any]) -> None:
             each.assign(rt.broadcast(tf.convert_to_tensor(each)))
 
 
-def same_weights(variables: Sequence[Any], iterations: Any, where: str) -> None:
-    """After some updates, fail with the names of the variables that differ from those of rank 0."""
+def same_weights(optimizer: Any, variables: Sequence[Any]) -> tf.Tensor:
+    """After some updates, fail with the names of the variables that differ from those of rank 0.
+
+    Updates are counted in this process, or in each session of version 1, whatever an optimizer has
+    restored. Returns a tensor that a graph of version 1 must compute behind the update.
+    """
     names = [getattr(each, "path", each.name) for each in variables]
+    where = getattr(optimizer, "name", None) or type(optimizer).__name__
 
     def compare() -> Any:
-        rows = all_gather(digest([tf.convert_to_tensor(each) for each in variables]))
+        rows = all_gather(digest([variable_of(each).read_value() for each in variables]))
         digests = tf.reshape(rows, [rt.world().size, len(names), -1])
         equal = tf.reduce_all(tf.equal(digests, digests[:1]), [0, 2])
         wrong = tf.boolean_mask(tf.constant(names), tf.logical_not(equal))
         message = (
-            f"after an update, ranks have different weights in {where}: something that depends on "
-            "the rank or on chance changed them outside the calls of models. Variables that differ:"
+            f"after an update, ranks have different weights in optimizer {where}: something that "
+            "depends on the rank or on chance changed them outside the calls of models. Variables "
+            "that differ:"
         )
-        return tf.group(tf.debugging.Assert(tf.reduce_all(equal), [message, wrong], summarize=100))
+        check = tf.debugging.Assert(tf.reduce_all(equal), [message, wrong], summarize=100)
+        with tf.control_dependencies([] if check is None else [check]):
+            return tf.reduce_all(equal)
 
-    count = tf.cast(iterations, tf.int64)
-    due = tf.reduce_any(tf.equal(count, tf.constant(_UPDATES, tf.int64)))
-    if tf.executing_eagerly():
-        if due:
-            compare()
-    else:
-        tf.cond(due, compare, tf.no_op)
+    due = tf.reduce_any(tf.equal(_count(optimizer), tf.constant(_UPDATES, tf.int64)))
+    return tf.cond(due, compare, lambda: tf.constant(True))
+
+
+def _count(optimizer: Any) -> Any:
+    """Return the number of this update of an optimizer, from 1."""
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        numbers = tf.data.Dataset.range(1, sys.maxsize)  # a variable would need an initializer
+        return tf.compat.v1.data.make_one_shot_iterator(numbers).get_next()
+    with tf.init_scope():
+        if optimizer not in _updates:
+            _updates[optimizer] = tf.Variable(0, dtype=tf.int64, trainable=False)
+    return tf.convert_to_tensor(_updates[optimizer].assign_add(1))
 
 
 def examples_alone(

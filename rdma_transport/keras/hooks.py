@@ -1,7 +1,7 @@
 """Changes of methods that both kinds of Keras have, and of TensorFlow's variables."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +21,7 @@ def follow_tensorflow() -> None:
         changed = _assigning(getattr(base, name))
         for kind in (base, resource_variable_ops.ResourceVariable):  # which has a copy
             setattr(kind, name, changed)
+    follow_optimizer(tf.compat.v1.train.Optimizer, "apply_gradients", variables_of_pairs)
 
 
 def follow_model(model: type, layer: type) -> None:
@@ -44,13 +45,19 @@ def follow_optimizer(optimizer: Any, name: str, variables_of: Callable[..., Any]
     def changed(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
         grads = list(grads)
         result = apply(self, grads, *args, **kwargs)
-        if applies():
-            iterations = tf.convert_to_tensor(self.iterations)
-            where = getattr(self, "name", None) or type(self).__name__
-            same_weights(variables_of(self, grads), iterations, f"optimizer {where}")
-        return result
+        if not applies():
+            return result
+        session = not tf.compat.v1.executing_eagerly_outside_functions()
+        with tf.control_dependencies([result] if session else []):
+            check = same_weights(self, variables_of(self, grads))
+        return tf.group(result, check) if session else result
 
     setattr(optimizer, name, changed)
+
+
+def variables_of_pairs(_: Any, pairs: Sequence[Any]) -> list[Any]:
+    """Return the variables of pairs of a gradient and a variable."""
+    return [variable for _, variable in pairs]
 
 
 def _assigning(assign: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,9 +26,7 @@ def follow() -> None:
     keras.Model.__call__ = on_all_ranks(_Keras2(), keras.Model.__call__)
     hooks.follow_model(keras.Model, keras.layers.Layer)
     for optimizer in (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer):
-        hooks.follow_optimizer(
-            optimizer, "apply_gradients", lambda _, pairs: [variable for _, variable in pairs]
-        )
+        hooks.follow_optimizer(optimizer, "apply_gradients", hooks.variables_of_pairs)
     generator = sys.modules["tf_keras.src.backend"].RandomGenerator
     generator.make_legacy_seed = _drawing(generator.make_legacy_seed)
     normalization = _Keras2.base()

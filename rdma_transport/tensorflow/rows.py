@@ -32,7 +32,7 @@ class Cut:
         """Return how to cut tensors; None if their first dimensions are not the same."""
         if not tensors:
             return None
-        known: set[Any] = {each.shape[0] if each.shape.rank else None for each in tensors}
+        known: set[Any] = {_known_rows(each) for each in tensors}
         sizes = len(known)
         known.discard(None)
         if sizes > 1:  # what may be a table's must not be taken for that of a batch
@@ -69,7 +69,7 @@ class Cut:
 
     def checked(self, output: Any, label: str) -> Any:
         """Return the rows that count of an output; raise ``ValueError`` if it has no such rows."""
-        rows = output.shape[0] if output.shape.rank else None
+        rows = _known_rows(output)
         known = isinstance(self.taken, int)
         if output.shape.rank == 0 or (known and rows is not None and rows != self.taken):
             raise ValueError(
@@ -112,6 +112,10 @@ def _tensor(leaf: Any) -> Any:
 
 def _has_rows(leaf: Any) -> bool:
     return tf.is_tensor(leaf) and leaf.shape.rank != 0
+
+
+def _known_rows(tensor: Any) -> Any:
+    return tensor.shape.as_list()[0] if tensor.shape.rank else None
 
 
 def _rows(tensor: Any) -> Any:

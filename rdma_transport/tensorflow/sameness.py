@@ -58,7 +58,7 @@ def alike(table: Any) -> Any:
     products, sizes = table[:, 0::2], table[:, 1::2]
     far = tf.abs(products - products[:1]) > _ROUNDING * sizes[:1]
     finite = tf.math.is_finite(products)
-    return tf.logical_not(tf.reduce_any(tf.logical_or(far, finite != finite[:1]), 1))
+    return tf.logical_not(tf.reduce_any(tf.logical_or(far, tf.not_equal(finite, finite[:1])), 1))
 
 
 def _sketch(tensor: Any) -> Any:

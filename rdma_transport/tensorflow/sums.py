@@ -61,14 +61,14 @@ def _as_of_one(slices: tf.IndexedSlices, ranks: int) -> tf.IndexedSlices:
     count = tf.size(slices.indices) // ranks
     table = tf.reshape(slices.indices[: count * ranks], [ranks, count])
     distinct = tf.size(tf.unique(slices.indices).y)
-    alike = tf.reduce_all(table == table[:1]) & (distinct == count)
+    alike = tf.reduce_all(tf.equal(table, table[:1])) & tf.equal(distinct, count)
 
     def added() -> tuple[Any, Any]:
         each = tf.concat([[ranks, count], tf.shape(slices.values)[1:]], 0)
         return tf.reduce_sum(tf.reshape(slices.values, each), 0), slices.indices[:count]
 
     values, indices = tf.cond(
-        alike & (tf.size(slices.indices) == count * ranks),
+        alike & tf.equal(tf.size(slices.indices), count * ranks),
         added,
         lambda: (slices.values, slices.indices),
     )

@@ -54,6 +54,8 @@ EQUAL = {
         "diffusion",
         "seq2seq",
         "reinforce",
+        "v1_wrapped",
+        "v1_wrapped_monitored",
     ),
     "models": (
         "accumulation",
@@ -133,8 +135,11 @@ REFUSED = {
     "raw_assign": "no reduction would happen",
     "raw_optimizer": "no reduction would happen",
     "raw_variables": "no reduction would happen",
+    "v1_drift": "Variables that differ:] [w:0]",
+    "v1_drift_monitored": "Variables that differ:] [w:0 scale:0]",
     "v1_keras": "no reduction would happen",
     "v1_monitored": "no reduction would happen",
+    "v1_no_resources": "The variables are no resources",
     "v1_session": "no reduction would happen",
 }
 
