@@ -13,7 +13,7 @@ import rdma_transport.tensorflow as rt
 from rdma_transport.keras.calls import Call, variable_of
 from rdma_transport.keras.checks import examples_alone, share
 from rdma_transport.keras.current import applies
-from rdma_transport.tensorflow.parallel import not_parallel
+from rdma_transport.tensorflow.parallel import Known, not_parallel
 from rdma_transport.tensorflow.rows import Batch
 from rdma_transport.tensorflow.threads import refuse_second_thread
 
@@ -46,7 +46,7 @@ class _Known:
 
     def __init__(self, kind: Kind, model: Any) -> None:
         self.label = f"model {model.name}"
-        self.called = False
+        self.seen = Known()
         layers: list[Any] = [
             each for each in model._flatten_layers() if isinstance(each, kind.normalization)
         ]
@@ -77,7 +77,7 @@ def on_all_ranks(kind: Kind, call: Callable[..., Any]) -> Callable[..., Any]:
         masks = _masks((args, kwargs))
         _check(kind, model, call, (args, kwargs, masks))
         this = Call(known.label, known.is_statistic)
-        stored = None if known.called and tf.executing_eagerly() else _stored(model)
+        stored = None if known.seen.called and tf.executing_eagerly() else _stored(model)
 
         def on_rows(args: Any, kwargs: Any, masks: Any) -> Any:
             _set_masks((args, kwargs), masks)
@@ -87,9 +87,8 @@ def on_all_ranks(kind: Kind, call: Callable[..., Any]) -> Callable[..., Any]:
                 _refuse_stored(known.label, _stored(model), stored)
             return outputs, _masks(outputs)
 
-        run = rt.parallel(on_rows, name=known.label, known=known.called)
+        run = rt.parallel(on_rows, name=known.label, known=known.seen)
         outputs, masks = run(args, kwargs, masks)
-        known.called = True
         _set_masks(outputs, masks)
         return outputs
 

@@ -22,6 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -32,6 +33,7 @@ from rdma_transport.changes import note
 from rdma_transport.error_file import note_part
 from rdma_transport.tensorflow.captured import captured
 from rdma_transport.tensorflow.groups import Group, world
+from rdma_transport.tensorflow.origins import Origins
 from rdma_transport.tensorflow.rows import Batch, Cut, gather_rows
 from rdma_transport.tensorflow.sameness import alike, checked, sketch
 from rdma_transport.tensorflow.sums import sum_gradients, sum_tensors
@@ -57,6 +59,11 @@ _HIGHER = (
     "a derivative of a gradient through {}, which runs on several ranks, is a third one, or is "
     "taken outside the tf.function that computes the gradient: compute both in one tf.function, or "
     "in eager code"
+)
+_SLICES = (
+    "{} cannot run on several ranks: it looks up rows of a table, and a gradient of its gradient "
+    "is asked for, or its gradient is computed while a tf.GradientTape records. Leave the block of "
+    "the tape before you call its gradient(), and take second derivatives through no table"
 )
 # Functions of tf.data run in threads of its own, and several at once. But not those that autograph
 # makes of a loop over a dataset.
@@ -103,6 +110,24 @@ def not_now() -> bool:
     return False
 
 
+def counts() -> Any:
+    """Return whether what a parallel call computes in this thread now counts.
+
+    It does not if a batch is smaller than the number of ranks, and this one got no row.
+    """
+    cut = getattr(_local, "cut", None)
+    return cut is None or cut.kept is cut.taken or cut.kept > 0
+
+
+@contextmanager
+def _computing(cut: Cut) -> Iterator[None]:
+    before, _local.cut = getattr(_local, "cut", None), cut
+    try:
+        yield
+    finally:
+        _local.cut = before
+
+
 @contextmanager
 def not_parallel() -> Iterator[None]:
     """Let functions run whole in this thread."""
@@ -113,14 +138,24 @@ def not_parallel() -> Iterator[None]:
         _local.depth -= 1
 
 
+@dataclass
+class Known:
+    """What is known of a function from its calls in eager code; graphs are looked at each time."""
+
+    called: bool = False
+    """Then it is no more searched for tensors that it uses and does not get as arguments."""
+    looks_up: bool | None = None
+    """Whether gradients had slices of tables; None before the first gradient."""
+
+
 def parallel(
-    function: Callable[..., Any], *, name: str | None = None, known: bool = False
+    function: Callable[..., Any], *, name: str | None = None, known: Known | None = None
 ) -> Callable[..., Any]:
     """Return `function` as one that all ranks run together; `name` is for messages.
 
-    Graphs, and the first call in eager code unless the function is `known`, are searched for
-    tensors that the function uses and does not get as arguments.
+    Functions with the same `known` are the same in what matters there.
     """
+    seen = known or Known()
     label: Any = name or getattr(function, "__name__", "a function")
 
     @functools.wraps(function)
@@ -139,10 +174,9 @@ def parallel(
                 return function(*args, **kwargs)
         note_part()
         note(f"{label} runs on {group.size} ranks: each computes a slice of the batch")
-        nonlocal known
         results: list[Any] = []
-        watch = captured if not known or not tf.executing_eagerly() else _ignored
-        known = True
+        watch = captured if not seen.called or not tf.executing_eagerly() else _ignored
+        seen.called = True
 
         def on_rows(*rows: Any) -> tuple[list[Any], list[Any]]:
             own_args, own_kwargs = batch.filled(rows)
@@ -152,7 +186,7 @@ def parallel(
                 raise NotImplementedError(_FOREIGN.format(label, foreign[0]))
             return [each for each in tf.nest.flatten(results[-1]) if tf.is_tensor(each)], []
 
-        outputs = iter(_call(on_rows, batch.rows, batch.cut, group, label))
+        outputs = iter(_call(on_rows, batch.rows, batch.cut, group, label, seen))
         return tf.nest.map_structure(
             lambda each: next(outputs) if tf.is_tensor(each) else each, results[0]
         )
@@ -179,7 +213,7 @@ def explained(label: str) -> Iterator[None]:
 
 
 def _call(
-    function: _OnRows, inputs: Sequence[Any], cut: Cut, group: Group, label: str
+    function: _OnRows, inputs: Sequence[Any], cut: Cut, group: Group, label: str, known: Known
 ) -> list[Any]:
     """Run a function on this rank's rows of the inputs; return all rows, and whole sums."""
     wanted = [i for i, each in enumerate(inputs) if _needs_gradient(each)]
@@ -191,9 +225,11 @@ def _call(
             given[place] = each
         parts = [cut.take(each) for each in given]
         sources = [parts[place] for place in wanted]
-        with tf.GradientTape(persistent=True) as tape:
+        origins = Origins(parts, wanted=known.looks_up is not False)
+        with origins.followed(), tf.GradientTape(persistent=True) as tape:
             tape.watch(sources)
-            rows, sums = function(*parts)
+            with _computing(cut):
+                rows, sums = function(*parts)
             rows = [cut.checked(each, label) for each in rows]
         results = gather_rows(rows, cut, group, inputs, _DIFFERENT_INPUT.format(label))
         results += sum_tensors(sums, group=group)
@@ -209,18 +245,22 @@ def _call(
                 if sums:
                     raise NotImplementedError(_HIGHER.format(label))
                 gradient = _gradient_of(function, cut, wanted, places, label)
-                found = _call(gradient, [*inputs, *of_rows], cut, group, label)
+                found = _call(gradient, [*inputs, *of_rows], cut, group, label, Known())
                 (table,) = sum_tensors([sketch(of_rows, group)], group=group)
             else:
-                of_all = tape.gradient(
-                    [*(rows[i] for i in places), *sums],
-                    [*sources, *used],
-                    output_gradients=[*(cut.take_rows(each) for each in of_rows), *of_sums],
-                )
+                with origins.followed():
+                    of_all = tape.gradient(
+                        [*(rows[i] for i in places), *sums],
+                        [*sources, *used],
+                        output_gradients=[*(cut.take_rows(each) for each in of_rows), *of_sums],
+                    )
                 own = [cut.drop(each) for each in _filled(of_all[: len(sources)], sources)]
                 found = gather_rows(own, cut, group)
                 of_used, digest = of_all[len(sources) :], sketch(of_rows, group)
-                *whole, table = sum_gradients(of_used, [digest], group=group)
+                known.looks_up = known.looks_up or any(map(_is_slices, of_used))
+                *whole, table = sum_gradients(
+                    of_used, [digest], group=group, origins=origins.of(of_used)
+                )
                 found += whole
                 if not tf.executing_eagerly():
                     found = [_not_again(each, label) for each in found]
@@ -254,10 +294,16 @@ def _gradient_of(
             [*sources, *used],
             output_gradients=[cut.drop(each) for each in of_rows],
         )
+        if any(map(_is_slices, found[len(sources) :])):
+            raise NotImplementedError(_SLICES.format(label))
         of_all = _filled(found, [*sources, *used])
         return of_all[: len(sources)], of_all[len(sources) :]
 
     return gradient
+
+
+def _is_slices(gradient: Any) -> bool:
+    return isinstance(gradient, tf.IndexedSlices)
 
 
 def _is_smooth(output: Any, upstream: Any) -> bool:

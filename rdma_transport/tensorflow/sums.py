@@ -7,10 +7,21 @@ import tensorflow as tf
 
 from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.operations import all_reduce, grouped_all_reduce
+from rdma_transport.tensorflow.origins import Origin
 from rdma_transport.tensorflow.schemes import gradient_scheme
 
 # Of smaller gradients, the time goes into starting operations: they are reduced together.
 _SMALL = 64 * 1024  # bytes
+_MIXED = (
+    "cannot run on several ranks: a function of a batch looks up rows of one table for examples, "
+    "and others that do not follow from examples, so ranks cannot tell which lookups one process "
+    "would do once. Use two tables, or multiply by tf.one_hot() for what follows from no example"
+)
+_UNKNOWN = (
+    "cannot run on several ranks: all ranks look up the same rows of a table, in a tf.function, "
+    "tf.cond() or loop within the function of a batch, and cannot tell whether one process would "
+    "do so once, as for positions, or for each example. Look them up outside of these"
+)
 
 
 def is_small(gradient: Any) -> bool:
@@ -21,12 +32,17 @@ def is_small(gradient: Any) -> bool:
     return count is not None and count * gradient.dtype.size < _SMALL
 
 
-def sum_gradients(gradients: Sequence[Any], also: Sequence[Any], *, group: Group) -> list[Any]:
-    """Return the sums of gradients, sent as the setting GRADIENTS says, and of other tensors."""
+def sum_gradients(
+    gradients: Sequence[Any], also: Sequence[Any], *, group: Group, origins: Sequence[Origin] = ()
+) -> list[Any]:
+    """Return the sums of gradients, sent as the setting GRADIENTS says, and of other tensors.
+
+    Slices become those of one process, as their `origins` say.
+    """
     scheme = gradient_scheme()
     products = scheme.products(gradients, "sum", group)
     given = [None if i in products else scheme.compress(each) for i, each in enumerate(gradients)]
-    sums = sum_tensors([*given, *also], group=group)
+    sums = sum_tensors([*given, *also], group=group, origins=origins)
     found = [
         products[i] if i in products else scheme.decompress(each, gradients[i])
         for i, each in enumerate(sums[: len(given)])
@@ -34,8 +50,13 @@ def sum_gradients(gradients: Sequence[Any], also: Sequence[Any], *, group: Group
     return [*found, *sums[len(given) :]]
 
 
-def sum_tensors(tensors: Sequence[Any], *, group: Group | None = None) -> list[Any]:
-    """Return the sums over the ranks; None stays None. Large ones do not wait for the others."""
+def sum_tensors(
+    tensors: Sequence[Any], *, group: Group | None = None, origins: Sequence[Origin] = ()
+) -> list[Any]:
+    """Return the sums over the ranks; None stays None. Large ones do not wait for the others.
+
+    Slices become those of one process, as their `origins` say.
+    """
     results = list(tensors)
     given = {i: each for i, each in enumerate(results) if each is not None}
     small = [i for i, each in given.items() if is_small(each)]
@@ -47,30 +68,35 @@ def sum_tensors(tensors: Sequence[Any], *, group: Group | None = None) -> list[A
     for place in (i for i in given if i not in small):
         found = all_reduce(given[place], group=group)
         if isinstance(found, tf.IndexedSlices):
-            found = _as_of_one(found, (group or world()).size)
+            found = _as_of_one(found, (group or world()).size, origins[place])
         results[place] = found
     return results
 
 
-def _as_of_one(slices: tf.IndexedSlices, ranks: int) -> tf.IndexedSlices:
-    """Add what all ranks have for the same rows, if each rank has each of these rows once.
-
-    Rows that do not follow from the examples, such as those of an embedding of positions, are
-    looked up once in one process, and Keras squares slices without adding those of a row first.
-    """
+def _as_of_one(slices: tf.IndexedSlices, ranks: int, origin: Origin) -> tf.IndexedSlices:
+    """Return the slices that one process has, of those of all ranks."""
+    if origin == Origin.EXAMPLES:
+        return slices
+    if origin == Origin.UNIQUE:
+        unique = tf.unique(slices.indices)
+        sums = tf.math.unsorted_segment_sum(slices.values, unique.idx, tf.size(unique.y))
+        return tf.IndexedSlices(sums, unique.y, slices.dense_shape)
+    if origin == Origin.MIXED:
+        raise NotImplementedError(_MIXED)
     count = tf.size(slices.indices) // ranks
     table = tf.reshape(slices.indices[: count * ranks], [ranks, count])
-    distinct = tf.size(tf.unique(slices.indices).y)
-    alike = tf.reduce_all(tf.equal(table, table[:1])) & tf.equal(distinct, count)
+    alike = tf.equal(tf.size(slices.indices), count * ranks) & (count > 0)
+    alike &= tf.reduce_all(tf.equal(table, table[:1]))
+    if origin == Origin.UNKNOWN:
+        check = tf.debugging.Assert(tf.logical_not(alike), [_UNKNOWN])
+        with tf.control_dependencies([] if check is None else [check]):
+            values = tf.identity(slices.values)
+        return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 
     def added() -> tuple[Any, Any]:
         each = tf.concat([[ranks, count], tf.shape(slices.values)[1:]], 0)
         return tf.reduce_sum(tf.reshape(slices.values, each), 0), slices.indices[:count]
 
-    values, indices = tf.cond(
-        alike & tf.equal(tf.size(slices.indices), count * ranks),
-        added,
-        lambda: (slices.values, slices.indices),
-    )
+    values, indices = tf.cond(alike, added, lambda: (slices.values, slices.indices))
     values.set_shape([None, *slices.values.shape[1:]])
     return tf.IndexedSlices(values, indices, slices.dense_shape)
