@@ -7,6 +7,7 @@ from typing import Any
 from rdma_transport.keras.calls import active
 from rdma_transport.keras.current import distribution
 from rdma_transport.tensorflow.moments import moments_of_all_ranks
+from rdma_transport.tensorflow.parallel import counts
 
 
 def synchronized(moments: Callable[..., Any], arguments: Callable[..., Any]) -> Callable[..., Any]:
@@ -20,6 +21,6 @@ def synchronized(moments: Callable[..., Any], arguments: Callable[..., Any]) -> 
         this, chosen = active(), distribution()
         if this is None or this.trial or chosen is None or not chosen.sync_batch_norm:
             return moments(self, *args, **kwargs)
-        return moments_of_all_ranks(*arguments(self, *args, **kwargs))
+        return moments_of_all_ranks(*arguments(self, *args, **kwargs), counts=counts())
 
     return changed

@@ -9,9 +9,18 @@ from rdma_transport.tensorflow.operations import all_reduce
 
 
 def moments_of_all_ranks(
-    inputs: Any, axes: list[int], keep: bool, mask: Any = None, group: Group | None = None
+    inputs: Any,
+    axes: list[int],
+    keep: bool,
+    mask: Any = None,
+    group: Group | None = None,
+    *,
+    counts: Any = True,
 ) -> tuple[Any, Any]:
-    """Return the mean and variance over `axes`, which are kept or not, of what the mask leaves."""
+    """Return the mean and variance over `axes`, which are kept or not, of what the mask leaves.
+
+    Those of other ranks only if the inputs of this one do not count.
+    """
     kind = inputs.dtype
     values = tf.cast(inputs, tf.float32) if kind in (tf.float16, tf.bfloat16) else inputs
     if mask is None:
@@ -28,6 +37,7 @@ def moments_of_all_ranks(
         squares = tf.reduce_sum(tf.square(values) * weights, axes)
     flat = tf.reshape(total, [-1])
     packed = tf.concat([flat, tf.reshape(squares, [-1]), [count]], 0)
+    packed = packed if counts is True else packed * tf.cast(counts, packed.dtype)
     reduced = all_reduce(packed, "sum", group=group)
     number = tf.size(flat)
     divisor = reduced[-1]

@@ -98,10 +98,11 @@ def test_what_is_not_seeded(script: str, tmp_path: Path) -> None:
     _assert_equal(one, jobs.together(script, tmp_path / "many"), 2, TOLERANCE)
 
 
-def test_synchronized_batch_normalization(tmp_path: Path) -> None:
-    one = jobs.alone("batch_norm", tmp_path / "one")
-    many = jobs.together("batch_norm", tmp_path / "many", options=["--sync-batch-norm"])
-    _assert_equal(one, many, 2, OF_VARIANCES)
+@pytest.mark.parametrize(("script", "ranks"), [("batch_norm", 2), ("tiny_batch_norm", 3)])
+def test_synchronized_batch_normalization(script: str, ranks: int, tmp_path: Path) -> None:
+    one = jobs.alone(script, tmp_path / "one")
+    many = jobs.together(script, tmp_path / "many", ranks, options=["--sync-batch-norm"])
+    _assert_equal(one, many, ranks, OF_VARIANCES)
 
 
 def test_gradients_sent_as_factors(tmp_path: Path) -> None:
