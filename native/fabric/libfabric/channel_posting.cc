@@ -96,6 +96,7 @@ void LibfabricChannel::Pump() {
 MessageHeader LibfabricChannel::HeaderOf(MessageKind kind) const {
   MessageHeader header = {};
   header.tag = remote_.tag;
+  header.channel = remote_.number;
   header.confirmed = read_.load(std::memory_order_acquire);
   header.arrived = arrived_.load(std::memory_order_acquire);
   header.kind = kind;

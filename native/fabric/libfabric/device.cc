@@ -67,9 +67,7 @@ Status LibfabricDevice::Init(const Settings& settings, const std::string& provid
 
 LibfabricDevice::~LibfabricDevice() {
   endpoint_.Stop();
-  by_number_.clear();
-  by_tag_.clear();
-  channels_.clear();
+  channels_.Clear();
 }
 
 std::string LibfabricDevice::Summary() const { return description_; }
@@ -95,7 +93,7 @@ Status LibfabricDevice::Adopt(Region* region) {
 }
 
 void LibfabricDevice::OnRegionEnd(uint64_t key) {
-  for (const auto& channel : Open()) channel->ForgetRegion(key);
+  for (const auto& channel : channels_.All()) channel->ForgetRegion(key);
   endpoint_.memory().Remove(key);
 }
 
@@ -132,67 +130,28 @@ Status LibfabricDevice::Open(std::weak_ptr<ChannelHandler> handler,
                              std::shared_ptr<Channel>* channel) {
   RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
   std::shared_ptr<LibfabricChannel> made;
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
+  // A number is used again as late as possible: writes to its last channel may still arrive.
+  do {
     if (channels_.size() >= kMaxChannels) {
       return Status(Code::kResourceExhausted,
                     "libfabric has as many channels as it can tell apart");
     }
-    // A number is used again as late as possible: writes to its last channel may still arrive.
-    do {
-      last_number_ = last_number_ % kMaxChannels + 1;
-    } while (channels_.count(last_number_) != 0);
-    made = std::make_shared<LibfabricChannel>(&endpoint_, std::move(handler), last_number_);
-    channels_[last_number_] = made;
-    channels_version_.fetch_add(1);
-  }
+    made =
+        std::make_shared<LibfabricChannel>(&endpoint_, handler, ++last_number_ % kMaxChannels + 1);
+  } while (!channels_.Add(made->number(), made));
   Wake();
   Channel* shown = made.get();
   *channel = std::shared_ptr<Channel>(shown, [made](Channel*) { made->Abandon(); });
   return OkStatus();
 }
 
-std::vector<std::shared_ptr<LibfabricChannel>> LibfabricDevice::Open() const {
-  std::vector<std::shared_ptr<LibfabricChannel>> open;
-  std::lock_guard<std::mutex> lock(channels_mu_);
-  for (const auto& [number, channel] : channels_) open.push_back(channel);
-  return open;
-}
-
-void LibfabricDevice::RefreshSnapshot() {
-  if (channels_version_.load() == snapshot_version_) return;
-  Channels by_number;
-  Channels by_tag;
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    snapshot_version_ = channels_version_.load();
-    for (const auto& [number, channel] : channels_) {
-      by_number[number] = channel;
-      by_tag[channel->tag()] = channel;
-    }
-  }
-  by_number_.swap(by_number);
-  by_tag_.swap(by_tag);
-}
-
-std::shared_ptr<LibfabricChannel> LibfabricDevice::Find(const Channels& channels, uint64_t key) {
-  auto found = channels.find(key);
-  if (found == channels.end()) {  // the channel is new
-    RefreshSnapshot();
-    found = channels.find(key);
-  }
-  return found == channels.end() ? nullptr : found->second;
-}
-
 void LibfabricDevice::Forget(const LibfabricChannel& channel) {
-  std::lock_guard<std::mutex> lock(channels_mu_);
-  channels_.erase(channel.number());
-  channels_version_.fetch_add(1);
+  channels_.Remove(channel.number());
   in_use_until_ = Now() + kFarewell;
 }
 
 void LibfabricDevice::FailAll(const Status& reason) {
-  for (const auto& channel : Open()) channel->Fail(reason);
+  for (const auto& channel : channels_.All()) channel->Fail(reason);
 }
 
 // --- The polling thread ---
@@ -207,8 +166,8 @@ void LibfabricDevice::HandleMessage(const Operation& operation, size_t length, N
   MessageHeader header;
   if (length < sizeof(header) || length > Domain::frame_bytes()) return;
   std::memcpy(&header, operation.frame.data, sizeof(header));
-  const auto channel = Find(by_tag_, header.tag);
-  if (channel == nullptr) return;
+  LibfabricChannel* channel = channels_.Find(header.channel);
+  if (channel == nullptr || channel->tag() != header.tag) return;
   const std::string_view bytes(operation.frame.data + sizeof(header), length - sizeof(header));
   channel->OnMessage(header, bytes, now);
 }
@@ -216,8 +175,7 @@ void LibfabricDevice::HandleMessage(const Operation& operation, size_t length, N
 void LibfabricDevice::Handle(const Completion& completion, Nanos now) {
   Operation* operation = completion.operation;
   if (operation == nullptr) {
-    const auto channel = Find(by_number_, completion.data >> 16);
-    if (channel != nullptr) {
+    if (LibfabricChannel* channel = channels_.Find(completion.data >> 16)) {
       channel->OnArrivedWrite(static_cast<uint16_t>(completion.data & 0xffff), now);
     }
   } else if (operation->kind == Operation::Kind::kReceive) {
@@ -237,10 +195,10 @@ void LibfabricDevice::TakeCompletions() {
 int LibfabricDevice::Poll() {
   if (!Usable()) return 0;
   endpoint_.OnAwake();
-  RefreshSnapshot();
+  channels_.Refresh();
   if (!InUse()) return 0;
   const Nanos now = Now();
-  if (by_number_.empty() && now > in_use_until_) in_use_until_ = 0;
+  if (channels_.copy().empty() && now > in_use_until_) in_use_until_ = 0;
   int handled = 0;
   for (int batch = 0; batch < kBatchesPerPoll; ++batch) {
     if (ended_.empty()) TakeCompletions();
@@ -258,7 +216,7 @@ int LibfabricDevice::Poll() {
   }
   const bool again = handled > 0 || now - served_ >= kServiceInterval;
   if (again) served_ = now;
-  for (const auto& [number, channel] : by_number_) {
+  for (const auto& channel : channels_.copy()) {
     if (probe) channel->Probe(now);
     channel->ConfirmIfDue(now - kConfirmationDelay);
     channel->SendDelayedIfDue(now - kLongestDelay);
@@ -272,7 +230,7 @@ bool LibfabricDevice::ArmNotification() {
   if (!Usable()) return true;
   const Nanos now = Now();
   Nanos most = endpoint_.OnSleep(now);
-  for (const auto& [number, channel] : by_number_) {
+  for (const auto& channel : channels_.copy()) {
     channel->BeforeSleep();
     if (channel->Restless()) most = std::min(most, kRestlessSleep);
     if (channel->OwesConfirmation()) most = std::min(most, kConfirmationDelay);
@@ -285,9 +243,9 @@ bool LibfabricDevice::ArmNotification() {
     if (domain().gave_way()) return false;
     endpoint_.LetEventsWake();  // out of use, strangers wake nobody
   }
-  return ended_.empty() && channels_version_.load() == snapshot_version_ &&
-         std::none_of(by_number_.begin(), by_number_.end(),
-                      [](const auto& entry) { return entry.second->NeedsService(); });
+  return ended_.empty() && !channels_.stale() &&
+         std::none_of(channels_.copy().begin(), channels_.copy().end(),
+                      [](const auto& channel) { return channel->NeedsService(); });
 }
 
 }  // namespace rdma_transport::fabric::libfabric

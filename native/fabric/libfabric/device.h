@@ -3,16 +3,14 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/settings.h"
 #include "fabric/fabric.h"
+#include "fabric/host/channel_table.h"
 #include "fabric/libfabric/channel.h"
 #include "fabric/libfabric/endpoint.h"
 #include "fabric/libfabric/providers.h"
@@ -52,23 +50,18 @@ class LibfabricDevice final : public Device {
   int WaitDescriptor() const override { return endpoint_.sleeper().descriptor(); }
 
  private:
-  using Channels = std::unordered_map<uint64_t, std::shared_ptr<LibfabricChannel>>;
-
   LibfabricDevice() = default;
   Status Init(const Settings& settings, const std::string& provider, const fi_info& nic,
               std::shared_ptr<const Library> library);
 
   Domain& domain() const { return endpoint_.domain(); }
   void OnRegionEnd(uint64_t key);
-  std::vector<std::shared_ptr<LibfabricChannel>> Open() const;
-  void RefreshSnapshot();
-  std::shared_ptr<LibfabricChannel> Find(const Channels& channels, uint64_t key);
   void Handle(const Completion& completion, Nanos now);
   void HandleMessage(const Operation& operation, size_t length, Nanos now);
   void PostReceives();
   void TakeCompletions();
   void Forget(const LibfabricChannel& channel);
-  bool InUse() const { return !by_number_.empty() || in_use_until_ != 0; }
+  bool InUse() const { return !channels_.copy().empty() || in_use_until_ != 0; }
   void FailAll(const Status& reason);
 
   Endpoint endpoint_;
@@ -79,15 +72,9 @@ class LibfabricDevice final : public Device {
   std::vector<Completion> ended_;     // to be handled by the next Poll()
   std::vector<Operation*> unposted_;  // receives
 
-  // A channel stays here until it has finished, even if its user has dropped it.
-  mutable std::mutex channels_mu_;
-  std::map<uint32_t, std::shared_ptr<LibfabricChannel>> channels_;  // by number
-  uint32_t last_number_ = 0;
-  std::atomic<uint64_t> channels_version_{0};
-  // The polling thread's copies.
-  Channels by_number_;
-  Channels by_tag_;
-  uint64_t snapshot_version_ = ~uint64_t{0};
+  // By number. A channel stays here until it has finished, even if its user has dropped it.
+  host::ChannelTable<uint32_t, std::shared_ptr<LibfabricChannel>> channels_;
+  std::atomic<uint32_t> last_number_{0};
 };
 
 }  // namespace rdma_transport::fabric::libfabric

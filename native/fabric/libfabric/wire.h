@@ -30,7 +30,7 @@ struct ChannelAddress {
   uint32_t format = 0;  // of `name`, an FI_ number
   std::string name;     // the endpoint's address
   uint64_t tag = 0;     // in all messages to this channel; random
-  uint32_t number = 0;  // in the remote data of all writes to this channel
+  uint32_t number = 0;  // in all messages and the remote data of all writes to this channel
   uint32_t frames = 0;  // messages that may be under way to it
   bool remote_data = false;
   // Some bytes that this channel's peer may always read: the end of a read says that the operations
@@ -44,7 +44,7 @@ struct ChannelAddress {
   static Status Decode(std::string_view bytes, ChannelAddress* address);
 };
 
-enum class MessageKind : uint32_t {
+enum class MessageKind : uint16_t {
   kStream = 1,  // bytes of records
   kConfirm,     // no bytes
   kGone,        // a reason: the sender starts no more operations
@@ -57,8 +57,9 @@ struct MessageHeader {
   uint64_t confirmed;  // messages of the stream in the other direction that were read
   uint64_t arrived;    // writes with remote data in that direction: all up to this one are there
   uint64_t writes;     // kStream: writes with remote data that must have arrived first
+  uint32_t channel;    // the receiving channel's number
   MessageKind kind;
-  uint32_t wants_confirmation;  // at once
+  uint16_t wants_confirmation;  // at once
 };
 
 enum class RecordKind : uint32_t { kNotification = 1, kRegion, kForget, kHello, kAccept };

@@ -38,8 +38,6 @@ class ChannelDevice {
   // As in Device.
   virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
   virtual bool FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const = 0;
-  // Waits for a connection that presents the channel's greeting.
-  virtual void Expect(ShmChannel* channel) = 0;
   virtual Status Watch(ShmChannel* channel, int socket) = 0;
   virtual void Unwatch(int socket) = 0;
   // Requests that the polling thread looks at the channel in each turn.
@@ -87,11 +85,11 @@ class ShmChannel final : public Channel {
   std::shared_ptr<const void> Hold() const override;
   void Close(const Status& reason) override;
 
-  const std::string& token() const { return token_; }
-  // Valid after Connect().
-  const Greeting& greeting() const { return greeting_; }
-
   // The functions below are for the device, on the polling thread.
+  // Returns whether this is the passive side that waits for a peer with this greeting.
+  bool Expects(std::string_view greeting) const {
+    return state_.load() == State::kConnecting && passive_ && greeting_.IsPeers(greeting);
+  }
   // Passive side: accepts the peer's connection and its first message.
   Status Attach(host::FileDescriptor socket, pid_t process, Message* hello);
   int Poll();

@@ -21,11 +21,7 @@ Status ShmChannel::Connect(std::string_view peer_address, Role role) {
   RDMA_RETURN_IF_ERROR(incoming_.Create());
   greeting_ = Greeting(key_, role, token_, address.token);
   passive_ = role == Role::kPassive;
-  if (passive_) {
-    RDMA_RETURN_IF_ERROR(Advance(State::kNew, State::kConnecting));
-    device_->Expect(this);
-    return OkStatus();
-  }
+  if (passive_) return Advance(State::kNew, State::kConnecting);
   host::FileDescriptor socket;
   pid_t process = 0;
   RDMA_RETURN_IF_ERROR(ConnectTo(address.socket_name, &socket));

@@ -43,7 +43,7 @@ Status ShmDevice::Init() {
 }
 
 ShmDevice::~ShmDevice() {
-  snapshot_.clear();  // channels without another owner remove themselves from the lists below
+  channels_.Clear();  // before the members below, which they use
   if (!Foreign() && listener_.valid()) host::UnguardDescriptor(listener_.get());
 }
 
@@ -87,7 +87,7 @@ void ShmDevice::OnRegionDestroyed(uint64_t key) {
       own_views_.erase(own);
     }
   }
-  for (const auto& channel : Channels()) channel->ForgetRegion(key);
+  for (const auto& channel : channels_.All()) channel->ForgetRegion(key);
 }
 
 bool ShmDevice::FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const {
@@ -144,19 +144,10 @@ Status ShmDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Ch
   RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
   auto made = std::make_shared<ShmChannel>(static_cast<ChannelDevice*>(this), std::move(handler),
                                            RandomBytes(kTokenLength));
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    channels_.push_back(made);
-    channels_version_.fetch_add(1);
-  }
+  channels_.Add(made.get(), made);
   made->Attend();
   *channel = std::move(made);
   return OkStatus();
-}
-
-void ShmDevice::Expect(ShmChannel* channel) {
-  std::lock_guard<std::mutex> lock(channels_mu_);
-  expected_[channel->token()] = channel;
 }
 
 Status ShmDevice::Watch(ShmChannel* channel, int socket) { return AddToEpoll(socket, channel); }
@@ -170,28 +161,6 @@ void ShmDevice::WatchForRoom(ShmChannel* channel, int socket, bool on) {
   event.events = on ? EPOLLIN | EPOLLOUT : EPOLLIN;
   event.data.ptr = channel;
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event);
-}
-
-void ShmDevice::Forget(ShmChannel* channel) {
-  std::lock_guard<std::mutex> lock(channels_mu_);
-  expected_.erase(channel->token());
-  channels_version_.fetch_add(1);
-}
-
-std::vector<std::shared_ptr<ShmChannel>> ShmDevice::Channels() const {
-  std::vector<std::shared_ptr<ShmChannel>> channels;
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    for (const auto& weak : channels_) {
-      // This may be the last reference. Drop it without the lock, because the channel's destructor
-      // takes the lock.
-      if (auto channel = weak.lock()) channels.push_back(std::move(channel));
-    }
-  }
-  channels.erase(std::remove_if(channels.begin(), channels.end(),
-                                [](const auto& channel) { return channel->finished(); }),
-                 channels.end());
-  return channels;
 }
 
 }  // namespace rdma_transport::fabric::shm

@@ -8,13 +8,13 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/log.h"
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "fabric/host/call_list.h"
+#include "fabric/host/channel_table.h"
 #include "fabric/host/file_descriptor.h"
 #include "fabric/host/region.h"
 #include "fabric/host/region_table.h"
@@ -65,12 +65,11 @@ class ShmDevice final : public Device, private ChannelDevice {
   bool Asleep() const override { return asleep_.load(); }
   bool Foreign() const override;
   bool FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const override;
-  void Expect(ShmChannel* channel) override;
   Status Watch(ShmChannel* channel, int socket) override;
   void Unwatch(int socket) override;
   void WatchForRoom(ShmChannel* channel, int socket, bool on) override;
   void Attend(ShmChannel* channel) override { calls_.Add(channel); }
-  void Forget(ShmChannel* channel) override;
+  void Forget(ShmChannel* channel) override { channels_.Remove(channel); }
 
   Status AddToEpoll(int fd, void* tag);
   void HandleSockets();
@@ -82,14 +81,11 @@ class ShmDevice final : public Device, private ChannelDevice {
   void HandleConnection(std::list<PendingConnection>::iterator connection);
   void DropConnection(std::list<PendingConnection>::iterator connection);
   void SetFlags(bool asleep);
-  std::shared_ptr<ShmChannel> TakeExpected(std::string_view greeting);
+  std::shared_ptr<ShmChannel> Expected(std::string_view greeting) const;
   void OnRegionDestroyed(uint64_t key);
-  std::vector<std::shared_ptr<ShmChannel>> Channels() const;
-  void RefreshSnapshot();
-  ShmChannel* Find(const void* channel);
+  void ListActive();
   void Activate(ShmChannel* channel);
   void ActivateCallers();
-  void LookAtIdle(size_t most);
   void LetIdle();
   bool HasWork();
 
@@ -105,20 +101,12 @@ class ShmDevice final : public Device, private ChannelDevice {
   Nanos sockets_checked_ = 0;
   std::atomic<bool> woken_{false};  // a Sleep() was ended by an event that is not handled yet
 
-  mutable std::mutex channels_mu_;
-  std::vector<std::weak_ptr<ShmChannel>> channels_;
-  std::atomic<uint64_t> channels_version_{0};
+  host::ChannelTable<const void*, std::weak_ptr<ShmChannel>> channels_{[this] { ListActive(); }};
   host::CallList<ShmChannel*> calls_;
-  // Used only by the polling thread: its copy of the channels, and those among them that are
-  // active.
-  std::vector<std::shared_ptr<ShmChannel>> snapshot_;
-  std::unordered_map<const void*, ShmChannel*> known_;
-  uint64_t snapshot_version_ = ~uint64_t{0};
+  // Used only by the polling thread: those of its copy that are active.
   std::vector<ShmChannel*> active_;
   std::vector<ShmChannel*> callers_;
-  size_t next_to_look_at_ = 0;
-  Nanos let_idle_ = 0;                           // when LetIdle() was called last
-  std::map<std::string, ShmChannel*> expected_;  // by token; guarded by channels_mu_
+  Nanos let_idle_ = 0;  // when LetIdle() was called last
 
   std::list<PendingConnection> pending_;  // oldest first
   LogLimiter refusals_{LogLevel::kWarning};

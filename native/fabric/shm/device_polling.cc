@@ -31,33 +31,11 @@ constexpr long kListenerPauseMs = 100;
 
 // --- Channels ---
 
-void ShmDevice::RefreshSnapshot() {
-  const uint64_t version = channels_version_.load();
-  if (version == snapshot_version_) return;
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    channels_.erase(std::remove_if(channels_.begin(), channels_.end(),
-                                   [](const auto& weak) { return weak.expired(); }),
-                    channels_.end());
-  }
-  snapshot_ = Channels();
-  snapshot_version_ = version;
-  known_.clear();
+void ShmDevice::ListActive() {
   active_.clear();
-  for (const auto& channel : snapshot_) {
-    known_[channel.get()] = channel.get();
+  for (const auto& channel : channels_.copy()) {
     if (channel->active()) active_.push_back(channel.get());
   }
-}
-
-// Returns null if the channel is gone.
-ShmChannel* ShmDevice::Find(const void* channel) {
-  auto found = known_.find(channel);
-  if (found == known_.end()) {  // it may be new
-    RefreshSnapshot();
-    found = known_.find(channel);
-  }
-  return found == known_.end() ? nullptr : found->second;
 }
 
 void ShmDevice::Activate(ShmChannel* channel) {
@@ -69,15 +47,7 @@ void ShmDevice::Activate(ShmChannel* channel) {
 void ShmDevice::ActivateCallers() {
   calls_.Take(&callers_);
   for (const ShmChannel* caller : callers_) {
-    if (ShmChannel* channel = Find(caller)) Activate(channel);
-  }
-}
-
-void ShmDevice::LookAtIdle(size_t most) {
-  for (most = std::min(most, snapshot_.size()); most > 0; --most) {
-    next_to_look_at_ = (next_to_look_at_ + 1) % snapshot_.size();
-    ShmChannel* channel = snapshot_[next_to_look_at_].get();
-    if (!channel->active() && channel->Busy()) Activate(channel);
+    if (ShmChannel* channel = channels_.Find(caller)) Activate(channel);
   }
 }
 
@@ -103,21 +73,23 @@ void ShmDevice::LetIdle() {
 int ShmDevice::Poll() {
   if (asleep_.load(std::memory_order_relaxed)) SetFlags(false);
   if (woken_.load(std::memory_order_relaxed)) HandleSockets();
-  RefreshSnapshot();
+  channels_.Refresh();
   ActivateCallers();
   int handled = 0;
   for (ShmChannel* channel : active_) {
     if (!channel->closed()) handled += channel->Poll();
     if (channel->closed()) channel->FinishClose();
   }
-  LookAtIdle(handled > 0 ? 1 : kIdlePerTurn);
+  channels_.LookAtNext(handled > 0 ? 1 : kIdlePerTurn, [this](const auto& channel) {
+    if (!channel->active() && channel->Busy()) Activate(channel.get());
+  });
   if (Now() - sockets_checked_ > kSocketInterval) HandleSockets();
   if (sockets_checked_ - let_idle_ > kIdleInterval) LetIdle();
   return handled;
 }
 
 bool ShmDevice::HasWork() {
-  return channels_version_.load() != snapshot_version_ || !calls_.empty() ||
+  return channels_.stale() || !calls_.empty() ||
          std::any_of(active_.begin(), active_.end(),
                      [](const ShmChannel* channel) { return channel->HasWork(); });
 }
@@ -155,7 +127,7 @@ void ShmDevice::Wake() {
 void ShmDevice::HandleSockets() {
   sockets_checked_ = Now();
   woken_.store(false);
-  RefreshSnapshot();
+  channels_.Refresh();
   epoll_event events[kEventsPerTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsPerTurn, 0);
   for (int i = 0; i < count; ++i) HandleEvent(events[i].data.ptr, events[i].events);
@@ -172,10 +144,9 @@ void ShmDevice::HandleEvent(void* tag, uint32_t events) {
   }
   if (tag == &listener_) return AcceptConnections();
   if (tag == &resume_timer_) return ResumeListening();
-  const auto known = known_.find(tag);
-  if (known != known_.end()) {
-    Activate(known->second);
-    return known->second->HandleSocket((events & EPOLLOUT) != 0);
+  if (ShmChannel* channel = channels_.Known(tag)) {
+    Activate(channel);
+    return channel->HandleSocket((events & EPOLLOUT) != 0);
   }
   for (auto connection = pending_.begin(); connection != pending_.end(); ++connection) {
     if (&*connection == tag) return HandleConnection(connection);
@@ -232,19 +203,9 @@ void ShmDevice::DropConnection(std::list<PendingConnection>::iterator connection
   pending_.erase(connection);
 }
 
-std::shared_ptr<ShmChannel> ShmDevice::TakeExpected(std::string_view greeting) {
-  const ShmChannel* wanted = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    const auto expected = std::find_if(
-        expected_.begin(), expected_.end(),
-        [greeting](const auto& entry) { return entry.second->greeting().IsPeers(greeting); });
-    if (expected == expected_.end()) return nullptr;
-    wanted = expected->second;
-    expected_.erase(expected);
-  }
-  for (auto& channel : Channels()) {
-    if (channel.get() == wanted) return channel;
+std::shared_ptr<ShmChannel> ShmDevice::Expected(std::string_view greeting) const {
+  for (auto& channel : channels_.All()) {
+    if (channel->Expects(greeting)) return std::move(channel);
   }
   return nullptr;
 }
@@ -260,7 +221,7 @@ void ShmDevice::HandleConnection(std::list<PendingConnection>::iterator connecti
   }
   std::shared_ptr<ShmChannel> channel;
   if (status.ok()) {
-    channel = TakeExpected(std::string_view(hello.greeting, sizeof(hello.greeting)));
+    channel = Expected(std::string_view(hello.greeting, sizeof(hello.greeting)));
   }
   if (channel == nullptr) {
     refusals_.Log("refused a local connection that no task here expected" +

@@ -145,11 +145,7 @@ Status StripedDevice::Open(std::weak_ptr<ChannelHandler> handler,
   auto made =
       std::make_shared<StripedChannel>(static_cast<ChannelDevice*>(this), std::move(handler));
   RDMA_RETURN_IF_ERROR(made->Open());
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    channels_.push_back(made);
-    channels_version_.fetch_add(1);
-  }
+  channels_.Add(made.get(), made);
   Wake();
   *channel = std::move(made);
   return OkStatus();
@@ -180,28 +176,16 @@ void StripedDevice::Attend(std::weak_ptr<StripedChannel> channel) {
   if (asleep_.load()) Wake();
 }
 
-void StripedDevice::RefreshSnapshot() {
-  const uint64_t version = channels_version_.load();
-  if (version == snapshot_version_) return;
-  std::lock_guard<std::mutex> lock(channels_mu_);
-  channels_.erase(std::remove_if(channels_.begin(), channels_.end(),
-                                 [](const auto& weak) { return weak.expired(); }),
-                  channels_.end());
-  snapshot_ = channels_;
-  snapshot_version_ = version;
-}
-
 // Looks at the next `most` channels, and calls for those whose handler is gone. Returns whether
 // there was one.
 bool StripedDevice::CallAbandoned(size_t most) {
   bool found = false;
-  for (most = std::min(most, snapshot_.size()); most > 0; --most) {
-    next_in_turn_ = (next_in_turn_ + 1) % snapshot_.size();
-    const auto channel = snapshot_[next_in_turn_].lock();
-    if (channel == nullptr || !channel->abandoned()) continue;
+  channels_.LookAtNext(most, [&](const Weak& weak) {
+    const auto channel = weak.lock();
+    if (channel == nullptr || !channel->abandoned()) return;
     calls_.Add(channel);
     found = true;
-  }
+  });
   return found;
 }
 
@@ -210,7 +194,7 @@ void StripedDevice::LookAtPorts() {
   uint32_t active = 0;
   for (size_t i = 0; i < rails_.size(); ++i) active |= (rails_[i]->Active() ? 1U : 0U) << i;
   if (std::exchange(active_, active) == active) return;
-  for (const auto& channel : snapshot_) calls_.Add(channel);
+  for (const auto& channel : channels_.copy()) calls_.Add(channel);
 }
 
 int StripedDevice::Poll() {
@@ -218,7 +202,7 @@ int StripedDevice::Poll() {
   const bool slept = asleep_.load();
   if (slept) asleep_.store(false);
   if (sleeper_.woken()) sleeper_.Clear();
-  RefreshSnapshot();
+  channels_.Refresh();
   int handled = 0;
   // They take turns in being the first, which would otherwise get the most pieces.
   first_ = first_ + 1 < rails_.size() ? first_ + 1 : 0;
@@ -230,15 +214,16 @@ int StripedDevice::Poll() {
   const bool due = now - served_ >= kServiceInterval;
   if (rails_.size() > 1) LookAtPorts();
   if (due) served_ = now;
-  if (due || handled == 0) CallAbandoned(due ? snapshot_.size() : kHandlersPerTurn);
+  if (due || handled == 0) CallAbandoned(due ? channels_.copy().size() : kHandlersPerTurn);
   if (!calls_.empty()) {
     calls_.Take(&callers_);
     for (const auto& weak : callers_) {
       if (const auto channel = weak.lock()) channel->Service(now);
     }
   }
-  for (size_t i = 0; due && i < snapshot_.size(); ++i) {
-    const auto channel = snapshot_[i].lock();
+  if (!due) return handled;
+  for (const auto& weak : channels_.copy()) {
+    const auto channel = weak.lock();
     if (channel != nullptr && channel->NeedsService()) channel->Service(now);
   }
   return handled;
@@ -253,11 +238,11 @@ bool StripedDevice::ArmNotification() {
     const auto channel = weak.lock();
     return channel != nullptr && channel->NeedsService();
   };
-  if (rails_.size() > 1 && std::any_of(snapshot_.begin(), snapshot_.end(), needs_service)) {
+  if (rails_.size() > 1 &&
+      std::any_of(channels_.copy().begin(), channels_.copy().end(), needs_service)) {
     sleeper_.WakeAfter(Now(), kServiceInterval);
   }
-  return quiet && calls_.empty() && channels_version_.load() == snapshot_version_ &&
-         !CallAbandoned(kHandlersPerTurn);
+  return quiet && calls_.empty() && !channels_.stale() && !CallAbandoned(kHandlersPerTurn);
 }
 
 void StripedDevice::Sleep(Nanos deadline) {

@@ -6,13 +6,13 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fabric/fabric.h"
 #include "fabric/host/call_list.h"
+#include "fabric/host/channel_table.h"
 #include "fabric/host/sleeper.h"
 #include "fabric/host/slow_calls.h"
 #include "fabric/striped/channel.h"
@@ -76,7 +76,6 @@ class StripedDevice final : public Device, private ChannelDevice {
   void Attend(std::weak_ptr<StripedChannel> channel) override;
   void CallSlowly(std::function<void()> call) override { slow_calls_.Add(std::move(call)); }
 
-  void RefreshSnapshot();
   bool CallAbandoned(size_t most);
   void LookAtPorts();
 
@@ -91,15 +90,11 @@ class StripedDevice final : public Device, private ChannelDevice {
   std::atomic<bool> asleep_{false};
   host::CallList<std::weak_ptr<StripedChannel>> calls_;
 
-  std::mutex channels_mu_;
-  std::vector<std::weak_ptr<StripedChannel>> channels_;
-  std::atomic<uint64_t> channels_version_{0};
+  using Weak = std::weak_ptr<StripedChannel>;
+  host::ChannelTable<const void*, Weak, Weak> channels_;
 
   // The polling thread's.
-  std::vector<std::weak_ptr<StripedChannel>> snapshot_;
-  uint64_t snapshot_version_ = ~uint64_t{0};
-  std::vector<std::weak_ptr<StripedChannel>> callers_;
-  size_t next_in_turn_ = 0;
+  std::vector<Weak> callers_;
   Nanos served_ = 0;
   uint32_t polls_ = 0;
   uint32_t active_ = 0;  // a bit for each rail

@@ -66,7 +66,7 @@ Status VerbsDevice::Init(const Settings& settings) {
 }
 
 VerbsDevice::~VerbsDevice() {
-  snapshot_.clear();  // destroys channels without another owner before the adapter
+  channels_.Clear();  // destroys channels without another owner before the adapter
 }
 
 uint64_t VerbsDevice::chunk() const {
@@ -127,7 +127,7 @@ Status VerbsDevice::Import(const DeviceMemory& memory, Access access,
 }
 
 void VerbsDevice::OnRegionEnd(uint64_t key) {
-  for (const auto& channel : Channels()) channel->ForgetRegion(key);
+  for (const auto& channel : channels_.All()) channel->ForgetRegion(key);
   memory_.Remove(key);
 }
 
@@ -152,21 +152,12 @@ Status VerbsDevice::Reaches(std::string_view channel_address) const {
 Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<Channel>* channel) {
   RDMA_RETURN_IF_ERROR(host::CheckNotForked(*this));
   RDMA_RETURN_IF_ERROR(CheckKnown());
-  uint32_t tag = 0;
-  bool few = false;
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    tag = next_tag_++;
-    few = channels_.size() < kLargeRings;
-  }
+  const uint32_t tag = ++last_tag_;
+  const bool few = channels_.size() < kLargeRings;
   auto made =
       std::make_shared<VerbsChannel>(static_cast<ChannelDevice*>(this), std::move(handler), tag);
   RDMA_RETURN_IF_ERROR(made->Open(few ? kLargeRing : kSmallRing));
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    channels_[tag] = made;
-    channels_version_.fetch_add(1);
-  }
+  channels_.Add(tag, made);
   // It may have broken before this channel was one of those that end with it.
   if (made->queue()->broken()) {
     const Status broken(Code::kUnavailable, "a completion queue of " + adapter_->Name() + " broke");
@@ -178,15 +169,6 @@ Status VerbsDevice::Open(std::weak_ptr<ChannelHandler> handler, std::shared_ptr<
   Wake();
   *channel = std::move(made);
   return OkStatus();
-}
-
-std::vector<std::shared_ptr<VerbsChannel>> VerbsDevice::Channels() const {
-  std::vector<std::shared_ptr<VerbsChannel>> channels;
-  std::lock_guard<std::mutex> lock(channels_mu_);
-  for (const auto& [tag, weak] : channels_) {
-    if (auto channel = weak.lock()) channels.push_back(std::move(channel));
-  }
-  return channels;
 }
 
 }  // namespace rdma_transport::fabric::verbs

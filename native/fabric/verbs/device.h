@@ -3,19 +3,17 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <queue>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/settings.h"
 #include "fabric/fabric.h"
 #include "fabric/host/call_list.h"
+#include "fabric/host/channel_table.h"
 #include "fabric/host/sleeper.h"
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/channel.h"
@@ -83,10 +81,7 @@ class VerbsDevice final : public Device, private ChannelDevice {
   void OnRegionEnd(uint64_t key);
   void HandleAsyncEvent(const ibv_async_event& event, uint32_t tag);
   void ReadPort(bool tell);
-  std::vector<std::shared_ptr<VerbsChannel>> Channels() const;
-  void RefreshSnapshot();
-  VerbsChannel* Known(uint32_t tag) const;
-  VerbsChannel* Find(uint32_t tag);
+  void ProbeAllSoon();
   void ProbePeers(Nanos now);
   bool CallAbandoned(size_t most);
   void ServiceCallers();
@@ -113,17 +108,11 @@ class VerbsDevice final : public Device, private ChannelDevice {
   ibv_wc met_[kBatch];
   int met_count_ = 0;
 
-  mutable std::mutex channels_mu_;
-  std::map<uint32_t, std::weak_ptr<VerbsChannel>> channels_;  // by tag
-  uint32_t next_tag_ = 1;
-  std::atomic<uint64_t> channels_version_{0};
+  std::atomic<uint32_t> last_tag_{0};
+  host::ChannelTable<uint32_t, std::weak_ptr<VerbsChannel>> channels_{[this] { ProbeAllSoon(); }};
   host::CallList<uint32_t> calls_;  // tags
 
-  // Used only by the polling thread: its copy of the channels, and what it knows of them.
-  std::unordered_map<uint32_t, std::shared_ptr<VerbsChannel>> snapshot_;
-  uint64_t snapshot_version_ = ~uint64_t{0};
-  std::vector<VerbsChannel*> in_turn_;  // those of the snapshot
-  size_t next_in_turn_ = 0;
+  // Used only by the polling thread.
   std::vector<uint32_t> callers_;
   std::set<uint32_t> probed_often_;
   // When each channel is to be probed, the first on top.

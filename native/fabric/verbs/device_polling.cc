@@ -38,47 +38,16 @@ uint32_t TagOf(const ibv_async_event& event) {
 
 }  // namespace
 
-void VerbsDevice::RefreshSnapshot() {
-  const uint64_t version = channels_version_.load();
-  if (version == snapshot_version_) return;
-  std::unordered_map<uint32_t, std::shared_ptr<VerbsChannel>> fresh;
-  {
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    for (auto it = channels_.begin(); it != channels_.end();) {
-      if (auto channel = it->second.lock()) {
-        fresh[it->first] = std::move(channel);
-        ++it;
-      } else {
-        it = channels_.erase(it);
-      }
-    }
-  }
-  snapshot_.swap(fresh);
-  snapshot_version_ = version;
-  in_turn_.clear();
-  for (const auto& [tag, channel] : snapshot_) {
-    in_turn_.push_back(channel.get());
-    if (fresh.count(tag) == 0) probes_.push({0, tag});
-  }
-}
-
-VerbsChannel* VerbsDevice::Known(uint32_t tag) const {
-  const auto found = snapshot_.find(tag);
-  return found == snapshot_.end() ? nullptr : found->second.get();
-}
-
-// Returns also a channel that is newer than the snapshot.
-VerbsChannel* VerbsDevice::Find(uint32_t tag) {
-  VerbsChannel* known = Known(tag);
-  if (known != nullptr) return known;
-  RefreshSnapshot();
-  return Known(tag);
+// Also those that are not new, which do nothing if it is too early.
+void VerbsDevice::ProbeAllSoon() {
+  probes_ = {};
+  for (const auto& channel : channels_.copy()) probes_.push({0, channel->tag()});
 }
 
 int VerbsDevice::Route(const ibv_wc* completions, int count) {
   int handled = 0;
   for (int i = 0; i < count; ++i) {
-    VerbsChannel* channel = Find(QueuePair::TagOf(completions[i].wr_id));
+    VerbsChannel* channel = channels_.Find(QueuePair::TagOf(completions[i].wr_id));
     // The queue may still have completions of a queue pair that was destroyed.
     if (channel != nullptr) handled += channel->OnCompletion(completions[i]);
   }
@@ -112,26 +81,24 @@ int VerbsDevice::PollQueue(CompletionQueue* queue) {
 // there was one.
 bool VerbsDevice::CallAbandoned(size_t most) {
   bool found = false;
-  for (most = std::min(most, in_turn_.size()); most > 0; --most) {
-    next_in_turn_ = (next_in_turn_ + 1) % in_turn_.size();
-    const VerbsChannel& channel = *in_turn_[next_in_turn_];
-    if (!channel.abandoned()) continue;
-    Attend(channel.tag());
+  channels_.LookAtNext(most, [&](const auto& channel) {
+    if (!channel->abandoned()) return;
+    Attend(channel->tag());
     found = true;
-  }
+  });
   return found;
 }
 
 void VerbsDevice::ProbePeers(Nanos now) {
   probed_ = now;
-  CallAbandoned(in_turn_.size());
+  CallAbandoned(channels_.copy().size());
   for (const uint32_t tag : probed_often_) {
-    if (VerbsChannel* channel = Known(tag)) channel->Probe(now);
+    if (VerbsChannel* channel = channels_.Known(tag)) channel->Probe(now);
   }
   while (!probes_.empty() && probes_.top().first <= now) {
     const uint32_t tag = probes_.top().second;
     probes_.pop();
-    if (VerbsChannel* channel = Known(tag)) {
+    if (VerbsChannel* channel = channels_.Known(tag)) {
       probes_.push({std::max(channel->Probe(now), now + kProbeInterval), tag});
     }
   }
@@ -140,22 +107,20 @@ void VerbsDevice::ProbePeers(Nanos now) {
 void VerbsDevice::ServiceCallers() {
   calls_.Take(&callers_);
   for (const uint32_t tag : callers_) {
-    VerbsChannel* channel = Find(tag);
+    VerbsChannel* channel = channels_.Find(tag);
     if (channel == nullptr) continue;
     if (channel->Service()) {
       if (channel->NeedsProbes()) probed_often_.insert(tag);
       continue;
     }
-    std::lock_guard<std::mutex> lock(channels_mu_);
-    channels_.erase(tag);
-    channels_version_.fetch_add(1);
+    channels_.Remove(tag);
   }
 }
 
 int VerbsDevice::Poll() {
   if (!Usable()) return 0;
   asleep_.store(false);
-  RefreshSnapshot();
+  channels_.Refresh();
   const Nanos now = polled_at_ = Now();
   if (sleeper_.woken() || now - descriptors_checked_ > kDescriptorInterval) {
     HandleDescriptors();
@@ -174,12 +139,12 @@ bool VerbsDevice::ArmNotification() {
   if (!Usable()) return true;
   asleep_.store(true);
   for (auto it = probed_often_.begin(); it != probed_often_.end();) {
-    const VerbsChannel* channel = Known(*it);
+    const VerbsChannel* channel = channels_.Known(*it);
     const bool waits = channel != nullptr && channel->NeedsProbes();
     it = waits ? std::next(it) : probed_often_.erase(it);
   }
   const bool known = adapter_->port().known;
-  if (!snapshot_.empty() || !known) {
+  if (!channels_.copy().empty() || !known) {
     Nanos due = polled_at_ + (probed_often_.empty() ? keepalive_ : kProbeInterval);
     if (!probes_.empty()) due = std::min(due, probes_.top().first);
     if (!known) due = std::min(due, read_due_);
@@ -190,7 +155,7 @@ bool VerbsDevice::ArmNotification() {
       if (!ArmQueue(queue)) return false;
     }
   }
-  return met_count_ == 0 && channels_version_.load() == snapshot_version_ && calls_.empty() &&
+  return met_count_ == 0 && !channels_.stale() && calls_.empty() &&
          !CallAbandoned(kHandlersPerTurn);
 }
 
@@ -239,14 +204,10 @@ void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR: {
       Log(LogLevel::kWarning, sentence);
-      std::shared_ptr<VerbsChannel> channel;
-      {
-        std::lock_guard<std::mutex> lock(channels_mu_);
-        const auto found = channels_.find(tag);
-        if (found != channels_.end()) channel = found->second.lock();
-      }
       // If the queue pair has nothing in flight, no completion reports the error.
-      if (channel != nullptr) channel->Fail(Status(Code::kUnavailable, sentence));
+      if (VerbsChannel* channel = channels_.Find(tag)) {
+        channel->Fail(Status(Code::kUnavailable, sentence));
+      }
       return;
     }
     case IBV_EVENT_PORT_ERR:
@@ -298,13 +259,13 @@ Status VerbsDevice::PollError() const {
 void VerbsDevice::BreakQueue(CompletionQueue* queue, const Status& reason) {
   if (!queue->Break()) return;
   Log(LogLevel::kError, reason.message());
-  for (const auto& channel : Channels()) {
+  for (const auto& channel : channels_.All()) {
     if (channel->queue() == queue) channel->Fail(reason);
   }
 }
 
 void VerbsDevice::FailChannels(const Status& reason) {
-  for (const auto& channel : Channels()) channel->Fail(reason);
+  for (const auto& channel : channels_.All()) channel->Fail(reason);
 }
 
 }  // namespace rdma_transport::fabric::verbs
