@@ -27,13 +27,6 @@ int Insert(fid_av* client, const void* address, size_t count, fi_addr_t* inserte
   return fi_av_insert(vector->real, address, count, inserted, flags, context);
 }
 
-int InsertService(fid_av* client, const char* node, const char* service, fi_addr_t* inserted,
-                  uint64_t flags, void* context) {
-  auto* vector = As<AddressVector>(client);
-  const std::lock_guard<std::mutex> lock(vector->domain->mutex);
-  return fi_av_insertsvc(vector->real, node, service, inserted, flags, context);
-}
-
 int Remove(fid_av* client, fi_addr_t* addresses, size_t count, uint64_t flags) {
   auto* vector = As<AddressVector>(client);
   const std::lock_guard<std::mutex> lock(vector->domain->mutex);
@@ -45,16 +38,6 @@ int Remove(fid_av* client, fi_addr_t* addresses, size_t count, uint64_t flags) {
   return fi_av_remove(vector->real, addresses, count, flags);
 }
 
-int LookUp(fid_av* client, fi_addr_t address, void* found, size_t* length) {
-  auto* vector = As<AddressVector>(client);
-  const std::lock_guard<std::mutex> lock(vector->domain->mutex);
-  return fi_av_lookup(vector->real, address, found, length);
-}
-
-const char* ToString(fid_av* client, const void* address, char* buffer, size_t* length) {
-  return fi_av_straddr(As<AddressVector>(client)->real, address, buffer, length);
-}
-
 fi_ops* FidTable() {
   static fi_ops table = FidOperations(Close);
   return &table;
@@ -64,10 +47,7 @@ fi_ops_av* Operations() {
   static fi_ops_av table = [] {
     fi_ops_av made = RefuseAll(fi_ops_av{});
     made.insert = Insert;
-    made.insertsvc = InsertService;
     made.remove = Remove;
-    made.lookup = LookUp;
-    made.straddr = ToString;
     return made;
   }();
   return &table;

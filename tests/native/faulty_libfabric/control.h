@@ -9,14 +9,13 @@
 //
 // Order:
 //   order=provider     what the real provider promises and keeps. The default.
-//   order=sas          only sends keep their order; msg_order is FI_ORDER_SAS, comp_order 0. EFA.
 //   order=none         msg_order and comp_order are 0, and messages overtake each other, too: what
 //                      any provider may do for a client that asks for no order.
-//     With sas and none, half of the writes and reads (with none, of the sends, too) wait a random
-//     time before they are transmitted. Half of the waiting writes and sends without
-//     FI_DELIVERY_COMPLETE complete at once, before their data is placed; those with it never do.
-//     Waiting posts are transmitted while their domain makes progress: in posts, reads of a
-//     completion queue and fi_trywait(). The wait descriptor becomes readable for them.
+//     With none, half of the sends, writes and reads wait a random time before they are
+//     transmitted. Half of the waiting writes and sends without FI_DELIVERY_COMPLETE complete at
+//     once, before their data is placed; those with it never do. Waiting posts are transmitted
+//     while their domain makes progress: in posts, reads of a completion queue and fi_trywait().
+//     The wait descriptor becomes readable for them.
 //   delay_us=N         the longest such wait. Default: 1000
 //   seed=N             of all random decisions. Default: 1
 //
@@ -37,7 +36,6 @@
 //   wait=stuck         the wait descriptor stays readable after the first completion ("net" up to
 //                      1.18).
 //   max_msg=N          max_msg_size; more is -FI_EMSGSIZE. Default: the real one
-//   inject=N           inject_size; more is -FI_EMSGSIZE. Default: the real one
 //   tx_size=N          tx_attr->size: at most N sends, writes and reads of an endpoint may lack a
 //                      completion that was read from the queue, then -FI_EAGAIN. Default: no limit
 //   provider=A+B       the names it presents, each with all addresses, in this order. Default: the
@@ -62,7 +60,7 @@
 //     prov_key         the provider chooses random keys (verbs, EFA).
 //     virt_addr        remote addresses are virtual addresses, not offsets (verbs, EFA).
 //     local            buffers of posts need a descriptor of a region that covers them with the
-//                      access of the post, else -FI_EINVAL (verbs, EFA). Not for injected ones.
+//                      access of the post, else -FI_EINVAL (verbs, EFA).
 //     allocated        registered pages must be mapped, else -FI_EFAULT (verbs, EFA, CXI).
 //     endpoint         a region has no key and cannot be reached until fi_mr_bind() to an endpoint
 //                      and fi_mr_enable() (CXI: cxip_info.c has it with prov_key and allocated).
@@ -73,10 +71,7 @@
 //
 // Faults:
 //   eagain=P           percent of the posts that return -FI_EAGAIN.
-//   eagain_for_ms=N    all posts return -FI_EAGAIN for N ms from load, or from setting it.
-//   late=N             completions are held back up to N us, in order unless order=none or sas.
-//   fail_completion=N  the Nth send, write, read or receive from load, or from setting it, is not
-//                      done and completes with FI_EIO. 0: none.
+//   late=N             completions are held back up to N us, in order unless order=none.
 //   broken=CARD        all that is sent, written and read by this card of nics= completes with
 //   FI_EIO. lose=P             percent of the sends and writes that complete and are never
 //   transmitted, as
@@ -85,7 +80,8 @@
 // Stricter than most providers, to find mistakes: FI_FENCE without the capability is -FI_EBADFLAGS;
 // op_context of the completion of a peer's write is NULL; a post on an endpoint that is not enabled
 // is -FI_EOPBADSTATE; objects in use cannot be closed (-FI_EBUSY). What is not supported returns
-// -FI_ENOSYS: event queues, counters, tagged messages, atomics, scalable endpoints. An endpoint
+// -FI_ENOSYS: event queues, counters, injected and selective operations, several buffers, waiting
+// reads of a queue. Tagged messages, atomics and collectives are no endpoint's. An endpoint
 // that closes transmits what waits, without waiting for the peer; what waits for a peer that is
 // removed is transmitted before.
 #pragma once

@@ -1,5 +1,7 @@
 // Endpoints, without their data transfers.
 
+#include <utility>
+
 #include "objects.h"
 
 namespace faulty_libfabric {
@@ -42,18 +44,13 @@ int Close(fid* client) {
 }
 
 int BindQueue(Endpoint& endpoint, Queue& queue, uint64_t flags) {
-  // All operations complete in the real queue, so that none is forgotten.
-  const int error = fi_ep_bind(endpoint.real, &queue.real->fid, flags & ~FI_SELECTIVE_COMPLETION);
+  if ((flags & FI_SELECTIVE_COMPLETION) != 0) return -FI_ENOSYS;
+  const int error = fi_ep_bind(endpoint.real, &queue.real->fid, flags);
   if (error != 0) return error;
-  const bool selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
-  if ((flags & FI_TRANSMIT) != 0) {
-    endpoint.transmit = &queue;
-    endpoint.transmit_selective = selective;
-    ++queue.users;
-  }
-  if ((flags & FI_RECV) != 0) {
-    endpoint.receive = &queue;
-    endpoint.receive_selective = selective;
+  for (const auto& [flag, bound] :
+       {std::pair(FI_TRANSMIT, &Endpoint::transmit), std::pair(FI_RECV, &Endpoint::receive)}) {
+    if ((flags & flag) == 0) continue;
+    endpoint.*bound = &queue;
     ++queue.users;
   }
   return 0;
@@ -84,36 +81,10 @@ int Control(fid* client, int command, void*) {
   return error;
 }
 
-ssize_t Cancel(fid_t client, void* context) {
-  auto* endpoint = As<Endpoint>(client);
-  const std::lock_guard<std::mutex> lock(endpoint->domain->mutex);
-  for (const auto& [address, operation] : endpoint->domain->operations) {
-    if (operation->endpoint == endpoint && operation->kind == Kind::kReceive &&
-        operation->context == context) {
-      return fi_cancel(&endpoint->real->fid, address);
-    }
-  }
-  return -FI_ENOENT;
-}
-
-int GetOption(fid_t client, int level, int name, void* value, size_t* length) {
-  return fi_getopt(&As<Endpoint>(client)->real->fid, level, name, value, length);
-}
-
-int SetOption(fid_t client, int level, int name, const void* value, size_t length) {
-  return fi_setopt(&As<Endpoint>(client)->real->fid, level, name, value, length);
-}
-
 int GetName(fid_t client, void* address, size_t* length) {
   auto* endpoint = As<Endpoint>(client);
   const std::lock_guard<std::mutex> lock(endpoint->domain->mutex);
   return fi_getname(&endpoint->real->fid, address, length);
-}
-
-int SetName(fid_t client, void* address, size_t length) {
-  auto* endpoint = As<Endpoint>(client);
-  const std::lock_guard<std::mutex> lock(endpoint->domain->mutex);
-  return fi_setname(&endpoint->real->fid, address, length);
 }
 
 // The tables that all endpoints share.
@@ -121,17 +92,8 @@ struct Tables {
   fi_ops fid = FidOperations(Close, Bind, Control);
   fi_ops_ep endpoint = RefuseAll(fi_ops_ep{});
   fi_ops_cm management = RefuseAll(fi_ops_cm{});
-  fi_ops_tagged tagged = RefuseAll(fi_ops_tagged{});
-  fi_ops_atomic atomic = RefuseAll(fi_ops_atomic{});
-  fi_ops_collective collective = RefuseAll(fi_ops_collective{});
 
-  Tables() {
-    endpoint.cancel = Cancel;
-    endpoint.getopt = GetOption;
-    endpoint.setopt = SetOption;
-    management.getname = GetName;
-    management.setname = SetName;
-  }
+  Tables() { management.getname = GetName; }
 };
 
 }  // namespace
@@ -141,11 +103,8 @@ int OpenEndpoint(fid_domain* client, fi_info* info, fid_ep** opened, void* conte
   auto* domain = As<Domain>(client);
   auto endpoint = std::make_unique<Endpoint>();
   endpoint->domain = domain;
-  endpoint->transmit_flags = info->tx_attr->op_flags;
-  endpoint->receive_flags = info->rx_attr->op_flags;
   endpoint->max_msg = endpoint->max_send = info->ep_attr->max_msg_size;
   if (std::string(info->fabric_attr->name) == kDirect) endpoint->max_send = kLongestDirectSend;
-  endpoint->inject = info->tx_attr->inject_size;
   const InfoPtr real = ToReal(info);
   const std::lock_guard<std::mutex> lock(domain->mutex);
   if (const int error = fi_endpoint(domain->real, real.get(), &endpoint->real, context);
@@ -159,9 +118,6 @@ int OpenEndpoint(fid_domain* client, fi_info* info, fid_ep** opened, void* conte
   endpoint->cm = &tables.management;
   endpoint->msg = MessageOperations();
   endpoint->rma = RmaOperations();
-  endpoint->tagged = &tables.tagged;
-  endpoint->atomic = &tables.atomic;
-  endpoint->collective = &tables.collective;
   *opened = endpoint.release();
   ++domain->users;
   Count(&FaultyLibfabricCounters::endpoints);

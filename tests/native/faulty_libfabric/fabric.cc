@@ -39,11 +39,6 @@ int TryWaits(fid_fabric* client, fid** fids, int count) {
   return 0;
 }
 
-int OpenDomainWithFlags(fid_fabric* fabric, fi_info* info, fid_domain** opened, uint64_t flags,
-                        void* context) {
-  return flags != 0 ? -FI_EBADFLAGS : OpenDomain(fabric, info, opened, context);
-}
-
 fi_ops* FabricFidOperations() {
   static fi_ops table = FidOperations(CloseFabric);
   return &table;
@@ -53,7 +48,6 @@ fi_ops_fabric* FabricOperations() {
   static fi_ops_fabric table = [] {
     fi_ops_fabric made = RefuseAll(fi_ops_fabric{});
     made.domain = OpenDomain;
-    made.domain2 = OpenDomainWithFlags;
     made.trywait = TryWaits;
     return made;
   }();

@@ -21,7 +21,6 @@ struct State {
   std::mt19937_64 random{Current()->seed};
   FaultyLibfabricCounters counters = {};
   Clock::time_point eagain_until = Clock::now();
-  uint64_t posts = 0;
   uint64_t registrations = 0;
   Pending fail = {};
   Pending lose = {};
@@ -30,8 +29,8 @@ struct State {
 
 void Restart(State& state, const Settings& settings) {
   state.random.seed(settings.seed);
-  state.eagain_until = Clock::now() + std::chrono::milliseconds(settings.eagain_for_ms);
-  state.posts = state.registrations = 0;
+  state.eagain_until = Clock::now();
+  state.registrations = 0;
   state.fail = state.lose = {};
   state.hold_writes = false;
 }
@@ -44,9 +43,6 @@ State& Get() {
   }();
   return *state;
 }
-
-// eagain_for_ms counts from load.
-[[maybe_unused]] const State& loaded = Get();
 
 bool Take(Pending& pending, Kind kind) {
   for (int at : {static_cast<int>(kind), kKinds}) {
@@ -109,16 +105,10 @@ bool ShallRefuse(const Settings& settings) {
   return Chance(settings.eagain);
 }
 
-bool ShallFail(const Settings& settings, Kind kind) {
+bool ShallFail(Kind kind) {
   State& state = Get();
   const std::lock_guard<std::mutex> lock(state.mutex);
-  return ++state.posts == settings.fail_completion || Take(state.fail, kind);
-}
-
-void ForgetPost() {
-  State& state = Get();
-  const std::lock_guard<std::mutex> lock(state.mutex);
-  --state.posts;
+  return Take(state.fail, kind);
 }
 
 bool ShallLose(const Settings& settings, Kind kind) {
@@ -174,11 +164,7 @@ int faulty_libfabric_set(const char* key, const char* value) {
   State& state = Get();
   const std::lock_guard<std::mutex> lock(state.mutex);
   if (name == "seed") state.random.seed(settings->seed);
-  if (name == "fail_completion") state.posts = 0;
   if (name == "mr_fail") state.registrations = 0;
-  if (name == "eagain_for_ms") {
-    state.eagain_until = Clock::now() + std::chrono::milliseconds(settings->eagain_for_ms);
-  }
   return 0;
 }
 

@@ -26,10 +26,8 @@ bool Chance(uint64_t percent);
 
 bool ShallRefuse(const Settings& settings);
 // These are asked once for each accepted post.
-bool ShallFail(const Settings& settings, Kind kind);
+bool ShallFail(Kind kind);
 bool ShallLose(const Settings& settings, Kind kind);
-// The post was not accepted after all.
-void ForgetPost();
 bool WritesAreHeld();
 
 // A registration of `bytes`: 0, or the error. It counts what is registered until Unregister().

@@ -51,33 +51,6 @@ TEST_F(FaultyLibfabricTest, UnorderedMessagesOvertake) {
   EXPECT_GT(Counters().early_completions, 0U);
 }
 
-TEST_F(FaultyLibfabricTest, OnlySendsKeepTheirOrder) {
-  Set("order", "sas");
-  const Info info = Find();
-  EXPECT_EQ(info->tx_attr->msg_order, FI_ORDER_SAS);
-  auto pair = Connected();
-  bool overtaken = false;
-  for (uint64_t i = 0; i < 100; ++i) {
-    ASSERT_EQ(pair->Try([&] { return pair->Receive(); }), 0);
-    ASSERT_EQ(pair->Try([&] { return pair->Write(0, 8, 0, i, FI_REMOTE_CQ_DATA); }), 0);
-    ASSERT_EQ(pair->Try([&] { return pair->Send(i); }), 0);
-  }
-  ASSERT_TRUE(Eventually([&] {
-    pair->Progress();
-    return pair->b.Done(FI_RECV) == 100 && pair->b.Done(FI_REMOTE_WRITE) == 100;
-  }));
-  const std::vector<uint64_t> messages = pair->b.DataOf(FI_RECV);
-  EXPECT_TRUE(std::is_sorted(messages.begin(), messages.end()));
-  uint64_t received = 0;
-  for (const fi_cq_data_entry& entry : pair->b.done) {
-    if ((entry.flags & FI_RECV) != 0) ++received;
-    if ((entry.flags & FI_REMOTE_WRITE) != 0 && received > entry.data) overtaken = true;
-  }
-  EXPECT_TRUE(overtaken);
-  EXPECT_EQ(Counters().overtaken_sends, 0U);
-  EXPECT_GT(Counters().overtaken_writes, 0U);
-}
-
 TEST_F(FaultyLibfabricTest, HeldWritesCompleteEarlyUnlessDeliveryIsAskedFor) {
   auto pair = Connected();
   Pair& p = *pair;
@@ -133,17 +106,6 @@ TEST_F(FaultyLibfabricTest, LateCompletionsWakeSleepers) {
   EXPECT_GE(Counters().late_completions, 10U);
   EXPECT_EQ(Counters().reordered_completions, 0U);
   EXPECT_GT(Counters().trywaits, 0U);
-}
-
-TEST_F(FaultyLibfabricTest, SleepsInARead) {
-  auto pair = Connected();
-  Set("late", "20000");
-  fi_cq_data_entry entry = {};
-  EXPECT_EQ(fi_cq_sread(pair->a.cq, &entry, 1, nullptr, 1), -FI_EAGAIN);
-  ASSERT_EQ(pair->Write(0, 8, 0), 0);
-  EXPECT_EQ(fi_cq_sread(pair->a.cq, &entry, 1, nullptr, 10000), 1);
-  EXPECT_EQ(fi_cq_signal(pair->a.cq), 0);
-  EXPECT_EQ(fi_cq_sread(pair->a.cq, &entry, 1, nullptr, -1), -FI_EAGAIN);
 }
 
 TEST_F(FaultyLibfabricTest, WaitingWritesWakeSleepers) {

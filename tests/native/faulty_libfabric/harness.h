@@ -9,7 +9,6 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
-#include <rdma/fi_tagged.h>
 
 #include <algorithm>
 #include <array>
@@ -30,7 +29,7 @@ namespace faulty_libfabric::testing {
 // clang-format off
 #define FAULTY_LIBFABRIC_FUNCTIONS(X)                                                    \
   X(fi_getinfo) X(fi_freeinfo) X(fi_dupinfo) X(fi_fabric) X(fi_strerror) X(fi_version)   \
-  X(fi_tostr) X(faulty_libfabric_set) X(faulty_libfabric_reset)                          \
+  X(faulty_libfabric_set) X(faulty_libfabric_reset)                                      \
   X(faulty_libfabric_counters) X(faulty_libfabric_fail_next)                             \
   X(faulty_libfabric_lose_next) X(faulty_libfabric_hold_writes)                          \
   X(faulty_libfabric_eagain_for)
@@ -109,8 +108,7 @@ class End {
  public:
   static constexpr size_t kBytes = 4096;
 
-  explicit End(fi_info* info, fi_wait_obj wait = FI_WAIT_FD, uint64_t bind_flags = 0)
-      : info_(info) {
+  explicit End(fi_info* info, fi_wait_obj wait = FI_WAIT_FD) : info_(info) {
     EXPECT_EQ(L().fi_fabric(info->fabric_attr, &fabric, nullptr), 0);
     EXPECT_EQ(fi_domain(fabric, info, &domain, nullptr), 0);
     fi_av_attr av_attributes = {};
@@ -121,7 +119,7 @@ class End {
     cq_attributes.wait_obj = wait;
     EXPECT_EQ(fi_cq_open(domain, &cq_attributes, &cq, nullptr), 0);
     EXPECT_EQ(fi_endpoint(domain, info, &ep, nullptr), 0);
-    EXPECT_EQ(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | bind_flags), 0);
+    EXPECT_EQ(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
     EXPECT_EQ(fi_ep_bind(ep, &av->fid, 0), 0);
     EXPECT_EQ(fi_enable(ep), 0);
     EXPECT_EQ(Register(memory.data(), kBytes, &mr), 0);
@@ -198,8 +196,8 @@ class End {
 
 // Two endpoints that know each other. The first posts.
 struct Pair {
-  explicit Pair(Info made, fi_wait_obj wait = FI_WAIT_FD, uint64_t bind_flags = 0)
-      : info(std::move(made)), a(info.get(), wait, bind_flags), b(info.get(), wait) {
+  explicit Pair(Info made, fi_wait_obj wait = FI_WAIT_FD)
+      : info(std::move(made)), a(info.get(), wait), b(info.get(), wait) {
     to_b = a.Insert(b);
     to_a = b.Insert(a);
   }

@@ -18,12 +18,7 @@ constexpr uint64_t kUnsupportedCaps =
 constexpr uint64_t kAllOrders = ~uint64_t{0};
 
 uint64_t Orders(const Settings& settings) {
-  if (settings.order == Order::kNone) return 0;
-  return settings.order == Order::kSas ? FI_ORDER_SAS : kAllOrders;
-}
-
-uint64_t CompletionOrders(const Settings& settings) {
-  return settings.order == Order::kProvider ? kAllOrders : 0;
+  return settings.order == Order::kNone ? 0 : kAllOrders;
 }
 
 bool Exceeds(uint64_t wanted, const std::optional<uint64_t>& limit) {
@@ -43,8 +38,7 @@ bool Serves(const Settings& settings, const fi_info& hints) {
     const fi_tx_attr& wanted = *hints.tx_attr;
     if ((wanted.caps & kUnsupportedCaps) != 0) return false;
     if ((wanted.msg_order & ~Orders(settings)) != 0) return false;
-    if ((wanted.comp_order & ~CompletionOrders(settings)) != 0) return false;
-    if (Exceeds(wanted.inject_size, settings.inject)) return false;
+    if ((wanted.comp_order & ~Orders(settings)) != 0) return false;
     if (Exceeds(wanted.size, settings.tx_size)) return false;
   }
   if (hints.rx_attr != nullptr) {
@@ -52,17 +46,13 @@ bool Serves(const Settings& settings, const fi_info& hints) {
     if ((wanted.caps & kUnsupportedCaps) != 0) return false;
     if (!settings.rma_event && (wanted.caps & FI_RMA_EVENT) != 0) return false;
     if ((wanted.msg_order & ~Orders(settings)) != 0) return false;
-    if ((wanted.comp_order & ~CompletionOrders(settings)) != 0) return false;
+    if ((wanted.comp_order & ~Orders(settings)) != 0) return false;
   }
   if (hints.domain_attr != nullptr) {
     const fi_domain_attr& wanted = *hints.domain_attr;
     if (wanted.cq_data_size > settings.cq_data) return false;
     if (wanted.mr_key_size > settings.mr_key_size) return false;
-    int accepted = wanted.mr_mode;
-    if ((accepted & FI_MR_BASIC) != 0)
-      accepted = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-    if ((hints.mode & FI_LOCAL_MR) != 0) accepted |= FI_MR_LOCAL;
-    if ((settings.mr_mode & ~accepted) != 0) return false;
+    if ((settings.mr_mode & ~wanted.mr_mode) != 0) return false;
   }
   return true;
 }
@@ -89,15 +79,14 @@ void Limit(const Settings& settings, fi_info& info) {
   }
   info.tx_attr->msg_order &= Orders(settings);
   info.rx_attr->msg_order &= Orders(settings);
-  info.tx_attr->comp_order &= CompletionOrders(settings);
-  info.rx_attr->comp_order &= CompletionOrders(settings);
+  info.tx_attr->comp_order &= Orders(settings);
+  info.rx_attr->comp_order &= Orders(settings);
   if (settings.order != Order::kProvider) {
     info.ep_attr->max_order_raw_size = 0;
     info.ep_attr->max_order_war_size = 0;
     info.ep_attr->max_order_waw_size = 0;
   }
   if (settings.max_msg.has_value()) info.ep_attr->max_msg_size = *settings.max_msg;
-  if (settings.inject.has_value()) info.tx_attr->inject_size = *settings.inject;
   if (settings.tx_size.has_value()) info.tx_attr->size = *settings.tx_size;
   info.domain_attr->cq_data_size = settings.cq_data;
   info.domain_attr->mr_key_size = settings.mr_key_size;
@@ -189,8 +178,6 @@ const RealLibrary* Real() {
     find(found->fabric, "fi_fabric");
     find(found->strerror, "fi_strerror");
     find(found->version, "fi_version");
-    find(found->tostr, "fi_tostr");
-    find(found->tostr_r, "fi_tostr_r");
     found->provider = found->version() >= FI_VERSION(1, 18) ? "tcp" : "net";
     return found;
   }();
@@ -215,13 +202,10 @@ int GetInfo(uint32_t version, const char* node, const char* service, uint64_t fl
                                   real_hints.get(), &found);
   if (error != 0) return error;
   const InfoPtr owned(found);
-  const char* wanted =
-      hints == nullptr || hints->fabric_attr == nullptr ? nullptr : hints->fabric_attr->prov_name;
   std::vector<std::string> names = settings->providers;
   if (names.empty()) names.push_back(real->provider);
   fi_info** tail = info;
   for (const std::string& name : names) {
-    if (wanted != nullptr && strcasecmp(wanted, name.c_str()) != 0) continue;
     for (const bool direct : {true, false}) {
       if (direct && !(settings->direct && HasCards(name))) continue;
       fi_info** const first = tail;
@@ -269,13 +253,5 @@ uint32_t fi_version(void) {
 
 const char* fi_strerror(int error) {
   return Real() == nullptr ? "no libfabric" : Real()->strerror(error);
-}
-
-char* fi_tostr(const void* data, fi_type type) {
-  return Real() == nullptr ? nullptr : Real()->tostr(data, type);
-}
-
-char* fi_tostr_r(char* buffer, size_t length, const void* data, fi_type type) {
-  return Real() == nullptr ? nullptr : Real()->tostr_r(buffer, length, data, type);
 }
 }

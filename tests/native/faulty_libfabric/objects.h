@@ -40,16 +40,13 @@ struct Operation {
   Kind kind = Kind::kSend;
   void* context = nullptr;
   uint64_t flags = 0;
-  std::vector<iovec> buffers;
-  std::vector<void*> descriptors;
-  std::vector<fi_rma_iov> remote;
+  iovec buffer = {};
+  void* descriptor = nullptr;
+  fi_rma_iov remote = {};
   fi_addr_t peer = FI_ADDR_UNSPEC;
   uint64_t data = 0;
-  // Of the buffers, when the client may use them again before it is transmitted.
+  // Of the buffer, when the client may use it again before it is transmitted.
   std::vector<char> copy;
-  bool injected = false;
-  // Whether a success is still to be shown to the client.
-  bool shows_success = true;
   bool completed_early = false;
   // When the real provider refused it first, after it had waited.
   std::optional<Clock::time_point> refused;
@@ -95,7 +92,6 @@ struct Region : fid_mr {
 
 struct Completion {
   fi_cq_err_entry entry = {};
-  fi_addr_t source = FI_ADDR_NOTAVAIL;
   Slot slot;
 };
 
@@ -103,7 +99,6 @@ struct Queue : fid_cq {
   using Base = fid_cq;
   Domain* domain = nullptr;
   fid_cq* real = nullptr;
-  fi_cq_format format = FI_CQ_FORMAT_CONTEXT;
   // By the time when the client may see them.
   std::multimap<Clock::time_point, Completion> completions;
   Clock::time_point latest;
@@ -111,7 +106,6 @@ struct Queue : fid_cq {
   int wait_descriptor = -1;
   int timer = -1;
   Clock::time_point armed;
-  bool signaled = false;
   int users = 0;
 };
 
@@ -123,14 +117,8 @@ struct Endpoint : fid_ep {
   Queue* receive = nullptr;
   AddressVector* addresses = nullptr;
   bool enabled = false;
-  // Flags of operations without flags of their own, and whether those need FI_COMPLETION.
-  uint64_t transmit_flags = 0;
-  uint64_t receive_flags = 0;
-  bool transmit_selective = false;
-  bool receive_selective = false;
   uint64_t max_msg = 0;
   uint64_t max_send = 0;
-  uint64_t inject = 0;
   uint64_t posted = 0;
   uint64_t highest_transmitted = 0;
   std::shared_ptr<uint64_t> slots = std::make_shared<uint64_t>(0);
@@ -173,7 +161,6 @@ fi_ops_rma* RmaOperations();
 
 // Accepts an operation, or says why not.
 ssize_t Post(std::unique_ptr<Operation> operation);
-uint64_t Bytes(const Operation& operation);
 
 // The rest is called with the domain's lock held.
 
@@ -196,10 +183,10 @@ Clock::time_point HeldUntil();
 // Hands one operation to the real provider.
 ssize_t TransmitNow(Operation& operation);
 // Completes an operation, by an entry of the real queue or one made up, and forgets it.
-void Finish(Operation* operation, fi_cq_err_entry entry, fi_addr_t source);
+void Finish(Operation* operation, fi_cq_err_entry entry);
 // The entry of a made-up completion; 0 is success.
 fi_cq_err_entry EntryOf(const Operation& operation, int error);
-// Whether a region covers the buffers.
-bool HasDescriptors(const Operation& operation);
+// Whether a region covers the buffer.
+bool HasDescriptor(const Operation& operation);
 
 }  // namespace faulty_libfabric

@@ -8,8 +8,6 @@
 namespace faulty_libfabric {
 namespace {
 
-constexpr size_t kMaxBuffers = 4;
-constexpr uint64_t kPlaced = FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE;
 constexpr Counter kPosted[kKinds] = {
     &FaultyLibfabricCounters::sends, &FaultyLibfabricCounters::writes,
     &FaultyLibfabricCounters::reads, &FaultyLibfabricCounters::receives};
@@ -26,15 +24,10 @@ ssize_t Refuse(Counter counter, ssize_t error) {
 ssize_t Check(const Operation& operation, const Settings& settings) {
   const Endpoint& endpoint = *operation.endpoint;
   if (!endpoint.enabled) return -FI_EOPBADSTATE;
-  if ((operation.flags & FI_FENCE) != 0) return -FI_EBADFLAGS;
-  if (operation.buffers.size() > kMaxBuffers || operation.remote.size() > kMaxBuffers) {
-    return -FI_EINVAL;
-  }
-  const uint64_t bytes = Bytes(operation);
-  const bool transmits = operation.kind != Kind::kReceive;
+  const uint64_t bytes = operation.buffer.iov_len;
   const uint64_t longest = operation.kind == Kind::kSend ? endpoint.max_send : endpoint.max_msg;
-  if ((transmits && bytes > std::min(longest, settings.max_msg.value_or(longest))) ||
-      (operation.injected && bytes > settings.inject.value_or(endpoint.inject))) {
+  if (operation.kind != Kind::kReceive &&
+      bytes > std::min(longest, settings.max_msg.value_or(longest))) {
     return Refuse(&FaultyLibfabricCounters::too_large, -FI_EMSGSIZE);
   }
   if ((operation.flags & FI_REMOTE_CQ_DATA) != 0) {
@@ -43,22 +36,10 @@ ssize_t Check(const Operation& operation, const Settings& settings) {
       return Refuse(&FaultyLibfabricCounters::bad_data, -FI_EINVAL);
     }
   }
-  if ((endpoint.domain->mr_mode & FI_MR_LOCAL) != 0 && !operation.injected &&
-      !HasDescriptors(operation)) {
+  if ((endpoint.domain->mr_mode & FI_MR_LOCAL) != 0 && !HasDescriptor(operation)) {
     return Refuse(&FaultyLibfabricCounters::bad_descriptor, -FI_EINVAL);
   }
   return 0;
-}
-
-// Lets the client use its buffers again.
-void Copy(Operation& operation) {
-  if (!operation.copy.empty()) return;
-  operation.copy.reserve(Bytes(operation));
-  for (const iovec& buffer : operation.buffers) {
-    const char* begin = static_cast<const char*>(buffer.iov_base);
-    operation.copy.insert(operation.copy.end(), begin, begin + buffer.iov_len);
-  }
-  operation.buffers = {{operation.copy.data(), operation.copy.size()}};
 }
 
 // When to transmit, if not now.
@@ -66,19 +47,21 @@ std::optional<Clock::time_point> WaitsUntil(const Operation& operation, const Se
                                             bool held) {
   if (held) return HeldUntil();
   if (operation.kind == Kind::kReceive || settings.order == Order::kProvider) return std::nullopt;
-  if (operation.kind == Kind::kSend && settings.order == Order::kSas) return std::nullopt;
   if (Chance(50)) return std::nullopt;
   return Clock::now() + std::chrono::microseconds(Random(settings.delay_us));
 }
 
 // Whether an operation that waits is complete for its client.
 bool CompletesEarly(const Operation& operation, bool held) {
-  if (operation.kind == Kind::kRead || (operation.flags & kPlaced) != 0) return false;
-  return operation.shows_success && (held || Chance(50));
+  if (operation.kind == Kind::kRead || (operation.flags & FI_DELIVERY_COMPLETE) != 0) return false;
+  return held || Chance(50);
 }
 
 void CompleteEarly(Operation& operation) {
-  Copy(operation);
+  // The client may use its buffer again.
+  const char* bytes = static_cast<const char*>(operation.buffer.iov_base);
+  operation.copy.assign(bytes, bytes + operation.buffer.iov_len);
+  operation.buffer.iov_base = operation.copy.data();
   Completion completion;
   completion.entry = EntryOf(operation, 0);
   completion.entry.op_context = operation.context;
@@ -92,19 +75,18 @@ void CompleteEarly(Operation& operation) {
 ssize_t Accept(std::unique_ptr<Operation> owned, const Settings& settings) {
   Operation* operation = owned.get();
   Domain& domain = *operation->endpoint->domain;
-  if (operation->injected) Copy(*operation);
   const bool broken = operation->kind != Kind::kReceive && domain.name == settings.broken;
-  if (ShallFail(settings, operation->kind) || broken) {
+  if (ShallFail(operation->kind) || broken) {
     Count(&FaultyLibfabricCounters::failed_completions);
     domain.operations.emplace(operation, std::move(owned));
-    Finish(operation, EntryOf(*operation, FI_EIO), FI_ADDR_NOTAVAIL);
+    Finish(operation, EntryOf(*operation, FI_EIO));
     return 0;
   }
   // What is reported as placed is not lost.
-  if ((operation->flags & kPlaced) == 0 && ShallLose(settings, operation->kind)) {
+  if ((operation->flags & FI_DELIVERY_COMPLETE) == 0 && ShallLose(settings, operation->kind)) {
     Count(&FaultyLibfabricCounters::lost);
     domain.operations.emplace(operation, std::move(owned));
-    Finish(operation, EntryOf(*operation, 0), FI_ADDR_NOTAVAIL);
+    Finish(operation, EntryOf(*operation, 0));
     return 0;
   }
   const bool held = operation->kind == Kind::kWrite && WritesAreHeld();
@@ -116,21 +98,11 @@ ssize_t Accept(std::unique_ptr<Operation> owned, const Settings& settings) {
     return 0;
   }
   const ssize_t result = TransmitNow(*operation);
-  if (result == 0) {
-    domain.operations.emplace(operation, std::move(owned));
-  } else {
-    ForgetPost();
-  }
+  if (result == 0) domain.operations.emplace(operation, std::move(owned));
   return result;
 }
 
 }  // namespace
-
-uint64_t Bytes(const Operation& operation) {
-  uint64_t bytes = 0;
-  for (const iovec& buffer : operation.buffers) bytes += buffer.iov_len;
-  return bytes;
-}
 
 ssize_t Post(std::unique_ptr<Operation> operation) {
   const auto settings = Current();

@@ -9,17 +9,16 @@ namespace {
 
 constexpr uint64_t kOfPeer = FI_REMOTE_WRITE | FI_REMOTE_READ;
 
-void Receive(Queue& queue, const fi_cq_err_entry& entry, fi_addr_t source) {
+void Receive(Queue& queue, const fi_cq_err_entry& entry) {
   if ((entry.flags & kOfPeer) != 0) {
     Completion completion;
     completion.entry = entry;
     completion.entry.op_context = nullptr;
-    completion.source = source;
     Show(queue, std::move(completion));
     return;
   }
   auto* operation = static_cast<Operation*>(entry.op_context);
-  if (queue.domain->operations.count(operation) != 0) Finish(operation, entry, source);
+  if (queue.domain->operations.count(operation) != 0) Finish(operation, entry);
 }
 
 }  // namespace
@@ -27,15 +26,14 @@ void Receive(Queue& queue, const fi_cq_err_entry& entry, fi_addr_t source) {
 void Drain(Queue& queue) {
   constexpr size_t kEntries = 64;
   fi_cq_data_entry entries[kEntries];
-  fi_addr_t sources[kEntries];
   while (true) {
-    const ssize_t count = fi_cq_readfrom(queue.real, entries, kEntries, sources);
+    const ssize_t count = fi_cq_read(queue.real, entries, kEntries);
     if (count == -FI_EAVAIL) {
       fi_cq_err_entry error = {};
       if (fi_cq_readerr(queue.real, &error, 0) <= 0) return;
       error.err_data = nullptr;
       error.err_data_size = 0;
-      Receive(queue, error, FI_ADDR_NOTAVAIL);
+      Receive(queue, error);
       continue;
     }
     if (count <= 0) return;
@@ -46,7 +44,7 @@ void Drain(Queue& queue) {
       entry.len = entries[i].len;
       entry.buf = entries[i].buf;
       entry.data = entries[i].data;
-      Receive(queue, entry, sources[i]);
+      Receive(queue, entry);
     }
   }
 }
@@ -70,8 +68,7 @@ void Show(Queue& queue, Completion completion) {
 }
 
 bool IsReady(const Queue& queue) {
-  return queue.signaled ||
-         (!queue.completions.empty() && queue.completions.begin()->first <= Clock::now());
+  return !queue.completions.empty() && queue.completions.begin()->first <= Clock::now();
 }
 
 void Settle(Domain& domain) {
@@ -84,7 +81,6 @@ void Settle(Domain& domain) {
     };
     if (!queue->completions.empty()) consider(queue->completions.begin()->first);
     if (!domain.waiting.empty()) consider(domain.waiting.begin()->first);
-    if (queue->signaled) consider(Clock::time_point(std::chrono::nanoseconds(1)));
     if (due == queue->armed) continue;
     queue->armed = due;
     const auto since = std::chrono::nanoseconds(due.time_since_epoch()).count();

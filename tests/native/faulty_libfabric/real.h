@@ -14,8 +14,6 @@ struct RealLibrary {
   decltype(&::fi_fabric) fabric = nullptr;
   decltype(&::fi_strerror) strerror = nullptr;
   decltype(&::fi_version) version = nullptr;
-  decltype(&::fi_tostr) tostr = nullptr;
-  decltype(&::fi_tostr_r) tostr_r = nullptr;
   // Of TCP with native FI_EP_RDM endpoints.
   std::string provider;
 };

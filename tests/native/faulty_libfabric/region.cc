@@ -29,16 +29,8 @@ int RegisterReal(Region& region) {
   for (int attempt = 0; error == -FI_ENOKEY && attempt < (chooses ? 1000 : 1); ++attempt) {
     const uint64_t key = chooses ? RandomKey(bytes) : region.requested_key;
     if (bytes < 8 && (key >> (8 * bytes)) != 0) return -FI_EKEYREJECTED;
-    const fi_mr_attr attributes = [&] {
-      fi_mr_attr made = {};
-      made.mr_iov = &region.memory;
-      made.iov_count = 1;
-      made.access = region.access;
-      made.offset = region.offset;
-      made.requested_key = key;
-      return made;
-    }();
-    error = fi_mr_regattr(domain.real, &attributes, region.flags & ~FI_RMA_EVENT, &region.real);
+    error = fi_mr_reg(domain.real, region.memory.iov_base, region.memory.iov_len, region.access,
+                      region.offset, key, region.flags & ~FI_RMA_EVENT, &region.real, nullptr);
   }
   if (error == 0) region.key = fi_mr_key(region.real);
   return error;
@@ -87,28 +79,28 @@ fi_ops* FidTable() {
   return &table;
 }
 
-int RegisterAttributes(fid* client, const fi_mr_attr* attributes, uint64_t flags, fid_mr** opened) {
+int RegisterBuffer(fid* client, const void* buffer, size_t length, uint64_t access, uint64_t offset,
+                   uint64_t key, uint64_t flags, fid_mr** opened, void* context) {
   auto* domain = As<Domain>(client);
-  if (attributes->iov_count != 1 || attributes->iface != FI_HMEM_SYSTEM) return -FI_EINVAL;
-  const iovec memory = attributes->mr_iov[0];
+  const iovec memory = {const_cast<void*>(buffer), length};
   if ((domain->mr_mode & FI_MR_ALLOCATED) != 0 && !IsMapped(memory)) return -FI_EFAULT;
-  if (const int error = Register(*Current(), memory.iov_len); error != 0) return error;
+  if (const int error = Register(*Current(), length); error != 0) return error;
   auto region = std::make_unique<Region>();
   region->domain = domain;
   region->memory = memory;
-  region->access = attributes->access;
-  region->offset = attributes->offset;
-  region->requested_key = attributes->requested_key;
+  region->access = access;
+  region->offset = offset;
+  region->requested_key = key;
   region->flags = flags;
   region->key = FI_KEY_NOTAVAIL;
   region->mem_desc = region.get();
   region->fid.fclass = FI_CLASS_MR;
-  region->fid.context = attributes->context;
+  region->fid.context = context;
   region->fid.ops = FidTable();
   const std::lock_guard<std::mutex> lock(domain->mutex);
   if ((domain->mr_mode & FI_MR_ENDPOINT) == 0) {
     if (const int error = RegisterReal(*region); error != 0) {
-      Unregister(memory.iov_len);
+      Unregister(length);
       return error;
     }
   }
@@ -118,47 +110,26 @@ int RegisterAttributes(fid* client, const fi_mr_attr* attributes, uint64_t flags
   return 0;
 }
 
-int RegisterVector(fid* client, const iovec* memory, size_t count, uint64_t access, uint64_t offset,
-                   uint64_t key, uint64_t flags, fid_mr** opened, void* context) {
-  fi_mr_attr attributes = {};
-  attributes.mr_iov = memory;
-  attributes.iov_count = count;
-  attributes.access = access;
-  attributes.offset = offset;
-  attributes.requested_key = key;
-  attributes.context = context;
-  return RegisterAttributes(client, &attributes, flags, opened);
-}
-
-int RegisterBuffer(fid* client, const void* buffer, size_t length, uint64_t access, uint64_t offset,
-                   uint64_t key, uint64_t flags, fid_mr** opened, void* context) {
-  const iovec memory = {const_cast<void*>(buffer), length};
-  return RegisterVector(client, &memory, 1, access, offset, key, flags, opened, context);
-}
-
 constexpr uint64_t kAccess[kKinds] = {FI_SEND, FI_WRITE, FI_READ, FI_RECV};
 
 }  // namespace
 
 fi_ops_mr* RegionOperations() {
-  static fi_ops_mr table = {sizeof(fi_ops_mr), RegisterBuffer, RegisterVector, RegisterAttributes};
+  static fi_ops_mr table = {sizeof(fi_ops_mr), RegisterBuffer, nullptr, nullptr};
   return &table;
 }
 
-bool HasDescriptors(const Operation& operation) {
-  const Domain& domain = *operation.endpoint->domain;
-  for (size_t i = 0; i < operation.buffers.size(); ++i) {
-    const iovec& buffer = operation.buffers[i];
-    if (buffer.iov_len == 0) continue;
-    auto* region =
-        i < operation.descriptors.size() ? static_cast<Region*>(operation.descriptors[i]) : nullptr;
-    if (domain.regions.count(region) == 0 || region->real == nullptr) return false;
-    const char* begin = static_cast<const char*>(region->memory.iov_base);
-    const char* wanted = static_cast<const char*>(buffer.iov_base);
-    if (wanted < begin || wanted + buffer.iov_len > begin + region->memory.iov_len) return false;
-    if ((region->access & kAccess[static_cast<int>(operation.kind)]) == 0) return false;
+bool HasDescriptor(const Operation& operation) {
+  const iovec& buffer = operation.buffer;
+  if (buffer.iov_len == 0) return true;
+  auto* region = static_cast<Region*>(operation.descriptor);
+  if (operation.endpoint->domain->regions.count(region) == 0 || region->real == nullptr) {
+    return false;
   }
-  return true;
+  const char* begin = static_cast<const char*>(region->memory.iov_base);
+  const char* wanted = static_cast<const char*>(buffer.iov_base);
+  return wanted >= begin && wanted + buffer.iov_len <= begin + region->memory.iov_len &&
+         (region->access & kAccess[static_cast<int>(operation.kind)]) != 0;
 }
 
 }  // namespace faulty_libfabric

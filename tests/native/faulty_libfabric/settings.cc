@@ -105,9 +105,8 @@ Setter Choice(T Settings::* field, std::map<std::string, T> choices) {
 const std::map<std::string, Setter>& Setters() {
   constexpr uint64_t kLongestUs = 60'000'000;
   static const auto* setters = new std::map<std::string, Setter>{
-      {"order", Choice<Order>(&Settings::order, {{"provider", Order::kProvider},
-                                                 {"sas", Order::kSas},
-                                                 {"none", Order::kNone}})},
+      {"order",
+       Choice<Order>(&Settings::order, {{"provider", Order::kProvider}, {"none", Order::kNone}})},
       {"delay_us", Number(&Settings::delay_us, 0, kLongestUs)},
       {"seed", Number(&Settings::seed)},
       {"cq_data", Choice<uint64_t>(&Settings::cq_data, {{"0", 0}, {"4", 4}, {"8", 8}})},
@@ -118,7 +117,6 @@ const std::map<std::string, Setter>& Setters() {
                                               {"remote", Wait::kRemote},
                                               {"none", Wait::kNone}})},
       {"max_msg", Limit(&Settings::max_msg, 1)},
-      {"inject", Limit(&Settings::inject, 0)},
       {"tx_size", Limit(&Settings::tx_size, 1)},
       {"provider",
        [](const std::string& value, Settings& settings) {
@@ -139,9 +137,7 @@ const std::map<std::string, Setter>& Setters() {
       {"mr_fail", Number(&Settings::mr_fail)},
       {"mr_limit", Number(&Settings::mr_limit)},
       {"eagain", Number(&Settings::eagain, 0, 100)},
-      {"eagain_for_ms", Number(&Settings::eagain_for_ms, 0, kLongestUs)},
       {"late", Number(&Settings::late_us, 0, kLongestUs)},
-      {"fail_completion", Number(&Settings::fail_completion)},
       {"broken",
        [](const std::string& value, Settings& settings) {
          settings.broken = value;

@@ -10,7 +10,7 @@
 
 namespace faulty_libfabric {
 
-enum class Order { kProvider, kSas, kNone };
+enum class Order { kProvider, kNone };
 enum class Wait { kDescriptor, kStuck, kRemote, kNone };
 
 struct Settings {
@@ -22,7 +22,6 @@ struct Settings {
   bool writedata = true;
   Wait wait = Wait::kDescriptor;
   std::optional<uint64_t> max_msg;
-  std::optional<uint64_t> inject;
   std::optional<uint64_t> tx_size;
   std::vector<std::string> providers;
   std::vector<uint64_t> nics;
@@ -35,9 +34,7 @@ struct Settings {
   uint64_t mr_fail = 0;
   uint64_t mr_limit = 0;
   uint64_t eagain = 0;
-  uint64_t eagain_for_ms = 0;
   uint64_t late_us = 0;
-  uint64_t fail_completion = 0;
   std::string broken;
   uint64_t lose = 0;
 };

@@ -5,8 +5,7 @@
 namespace faulty_libfabric {
 namespace {
 
-constexpr uint64_t kRealFlags = FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE |
-                                FI_INJECT_COMPLETE | FI_COMMIT_COMPLETE | FI_MULTI_RECV;
+constexpr uint64_t kRealFlags = FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE;
 constexpr uint64_t kEntryFlags[kKinds] = {FI_SEND | FI_MSG, FI_WRITE | FI_RMA, FI_READ | FI_RMA,
                                           FI_RECV | FI_MSG};
 constexpr Counter kOvertaken[kKinds - 1] = {&FaultyLibfabricCounters::overtaken_sends,
@@ -18,11 +17,11 @@ constexpr auto kGiveUpAfter = std::chrono::seconds(1);
 
 ssize_t TransmitRma(Operation& operation, uint64_t flags) {
   fi_msg_rma message = {};
-  message.msg_iov = operation.buffers.data();
-  message.iov_count = operation.buffers.size();
+  message.msg_iov = &operation.buffer;
+  message.iov_count = 1;
   message.addr = operation.peer;
-  message.rma_iov = operation.remote.data();
-  message.rma_iov_count = operation.remote.size();
+  message.rma_iov = &operation.remote;
+  message.rma_iov_count = 1;
   message.context = &operation;
   message.data = operation.data;
   fid_ep* real = operation.endpoint->real;
@@ -32,8 +31,8 @@ ssize_t TransmitRma(Operation& operation, uint64_t flags) {
 
 ssize_t TransmitMessage(Operation& operation, uint64_t flags) {
   fi_msg message = {};
-  message.msg_iov = operation.buffers.data();
-  message.iov_count = operation.buffers.size();
+  message.msg_iov = &operation.buffer;
+  message.iov_count = 1;
   message.addr = operation.peer;
   message.context = &operation;
   message.data = operation.data;
@@ -79,7 +78,7 @@ void Transmit(Domain& domain) {
       if (!operation->refused.has_value()) operation->refused = now;
       again.emplace_back(now + kRetryAfter, operation);
     } else if (result != 0) {
-      Finish(operation, EntryOf(*operation, static_cast<int>(-result)), FI_ADDR_NOTAVAIL);
+      Finish(operation, EntryOf(*operation, static_cast<int>(-result)));
     }
   }
   domain.waiting.insert(again.begin(), again.end());
@@ -94,7 +93,7 @@ void TransmitAll(Domain& domain, const std::function<bool(const Operation&)>& ch
     }
     at = domain.waiting.erase(at);
     if (TransmitNow(*operation) != 0) {
-      Finish(operation, EntryOf(*operation, FI_ECANCELED), FI_ADDR_NOTAVAIL);
+      Finish(operation, EntryOf(*operation, FI_ECANCELED));
     }
   }
 }
@@ -106,21 +105,17 @@ fi_cq_err_entry EntryOf(const Operation& operation, int error) {
   return entry;
 }
 
-void Finish(Operation* operation, fi_cq_err_entry entry, fi_addr_t source) {
+void Finish(Operation* operation, fi_cq_err_entry entry) {
   Endpoint& endpoint = *operation->endpoint;
-  const bool receives = operation->kind == Kind::kReceive;
-  // A buffer for many messages is done when an entry says so.
-  const bool stays = receives && entry.err == 0 && (operation->flags & FI_MULTI_RECV) != 0 &&
-                     (entry.flags & FI_MULTI_RECV) == 0;
-  if (!operation->completed_early && (entry.err != 0 || operation->shows_success)) {
+  if (!operation->completed_early) {
     Completion completion;
     completion.entry = entry;
     completion.entry.op_context = operation->context;
-    completion.source = source;
     completion.slot = operation->slot;
-    Show(receives ? *endpoint.receive : *endpoint.transmit, std::move(completion));
+    Show(operation->kind == Kind::kReceive ? *endpoint.receive : *endpoint.transmit,
+         std::move(completion));
   }
-  if (!stays) endpoint.domain->operations.erase(operation);
+  endpoint.domain->operations.erase(operation);
 }
 
 }  // namespace faulty_libfabric

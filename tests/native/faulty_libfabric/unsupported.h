@@ -2,15 +2,12 @@
 #pragma once
 
 #include <rdma/fabric.h>
-#include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_collective.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
-#include <rdma/fi_tagged.h>
 
 namespace faulty_libfabric {
 
@@ -43,13 +40,11 @@ inline fi_ops_domain RefuseAll(fi_ops_domain table) {
                 &T::poll_open, &T::stx_ctx, &T::srx_ctx, &T::query_atomic, &T::query_collective,
                 &T::endpoint2);
 }
-// All but straddr(), which must be filled.
 inline fi_ops_av RefuseAll(fi_ops_av table) {
   using T = fi_ops_av;
   return Refuse(table, &T::insert, &T::insertsvc, &T::insertsym, &T::remove, &T::lookup,
                 &T::av_set);
 }
-// All but strerror(), which must be filled.
 inline fi_ops_cq RefuseAll(fi_ops_cq table) {
   using T = fi_ops_cq;
   return Refuse(table, &T::read, &T::readfrom, &T::readerr, &T::sread, &T::sreadfrom, &T::signal);
@@ -64,21 +59,15 @@ inline fi_ops_cm RefuseAll(fi_ops_cm table) {
   return Refuse(table, &T::setname, &T::getname, &T::getpeer, &T::connect, &T::listen, &T::accept,
                 &T::reject, &T::shutdown, &T::join);
 }
-inline fi_ops_tagged RefuseAll(fi_ops_tagged table) {
-  using T = fi_ops_tagged;
+inline fi_ops_msg RefuseAll(fi_ops_msg table) {
+  using T = fi_ops_msg;
   return Refuse(table, &T::recv, &T::recvv, &T::recvmsg, &T::send, &T::sendv, &T::sendmsg,
                 &T::inject, &T::senddata, &T::injectdata);
 }
-inline fi_ops_atomic RefuseAll(fi_ops_atomic table) {
-  using T = fi_ops_atomic;
-  return Refuse(table, &T::write, &T::writev, &T::writemsg, &T::inject, &T::readwrite,
-                &T::readwritev, &T::readwritemsg, &T::compwrite, &T::compwritev, &T::compwritemsg,
-                &T::writevalid, &T::readwritevalid, &T::compwritevalid);
-}
-inline fi_ops_collective RefuseAll(fi_ops_collective table) {
-  using T = fi_ops_collective;
-  return Refuse(table, &T::barrier, &T::broadcast, &T::alltoall, &T::allreduce, &T::allgather,
-                &T::reduce_scatter, &T::reduce, &T::scatter, &T::gather, &T::msg, &T::barrier2);
+inline fi_ops_rma RefuseAll(fi_ops_rma table) {
+  using T = fi_ops_rma;
+  return Refuse(table, &T::read, &T::readv, &T::readmsg, &T::write, &T::writev, &T::writemsg,
+                &T::inject, &T::writedata, &T::injectdata);
 }
 
 // The operations of the fid of an object.
