@@ -38,16 +38,8 @@ Status UseRecord(RecordKind kind, std::string_view record, Transfers* transfers)
   volatile char seen = 0;
   for (const char byte : record) seen = seen ^ byte;
   Require(record.size() <= kLongest);
-  RegionRecord region;
-  if (kind == RecordKind::kRegion && record.size() == sizeof(region)) {
-    std::memcpy(&region, record.data(), sizeof(region));
-    return transfers->Learn(region);
-  }
-  uint64_t key = 0;
-  if (kind == RecordKind::kForget && record.size() == sizeof(key)) {
-    std::memcpy(&key, record.data(), sizeof(key));
-    transfers->Forget(key);
-  }
+  if (kind == RecordKind::kRegion) return transfers->Learn(record);
+  if (kind == RecordKind::kForget) return transfers->Forget(record);
   return OkStatus();
 }
 

@@ -1,7 +1,6 @@
 #include "fabric/libfabric/channel.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/random.h"
@@ -151,7 +150,7 @@ Status LibfabricChannel::Read(const RemoteSpan& source, char* destination, uint6
   const Status refused = Transfer(/*write=*/false, source, destination, cookie);
   if (refused.ok() || refused.code() == Code::kUnavailable) return refused;
   std::lock_guard<std::mutex> lock(mu_);
-  transfers_.Refuse(cookie, refused);
+  transfers_.End(cookie, refused);
   Attend();
   endpoint_->sleeper().Wake();
   return OkStatus();
@@ -186,16 +185,14 @@ void LibfabricChannel::OnEnded(const Operation& operation, const Status& status)
   {
     std::lock_guard<std::mutex> lock(mu_);
     --under_way_;
-    if (operation.kind == Operation::Kind::kMessage) {
-      endpoint_->domain().ReturnFrame(operation.frame);
-    } else if (operation.transfer == kMarkOfEnd || operation.transfer == kMarkOfLife) {
+    if (operation.transfer == kMarkOfEnd || operation.transfer == kMarkOfLife) {
       --marks_;
       if (operation.transfer == kMarkOfEnd || !status.ok()) {
         mark_ = Mark::kRead;
       } else if (mark_ == Mark::kUnderWay) {
         mark_ = Mark::kNone;
       }
-    } else if (status.ok()) {
+    } else if (status.ok() && operation.transfer != 0) {
       transfers_.OnEnded(operation.transfer, operation.sequence);
     }
     if (!status.ok()) PartLocked(Status(status.code(), status.message() + " (" + route_ + ")"));
@@ -312,19 +309,13 @@ Status LibfabricChannel::HandleRecord(RecordKind kind, std::string_view record) 
       if (const auto handler = Handler()) handler->OnNotify(record.data(), record.size());
       return OkStatus();
     case RecordKind::kRegion: {
-      RegionRecord region;
-      if (!greeted_ || record.size() != sizeof(region)) break;
-      std::memcpy(&region, record.data(), sizeof(region));
+      if (!greeted_) break;
       std::lock_guard<std::mutex> lock(mu_);
-      return transfers_.Learn(region);
+      return transfers_.Learn(record);
     }
     case RecordKind::kForget: {
-      uint64_t key = 0;
-      if (record.size() != sizeof(key)) break;
-      std::memcpy(&key, record.data(), sizeof(key));
       std::lock_guard<std::mutex> lock(mu_);
-      transfers_.Forget(key);
-      return OkStatus();
+      return transfers_.Forget(record);
     }
     case RecordKind::kHello:
     case RecordKind::kAccept:

@@ -15,7 +15,6 @@
 #include "fabric/greeting.h"
 #include "fabric/libfabric/endpoint.h"
 #include "fabric/libfabric/inbox.h"
-#include "fabric/libfabric/operation.h"
 #include "fabric/libfabric/outbox.h"
 #include "fabric/libfabric/transfers.h"
 #include "fabric/libfabric/wire.h"

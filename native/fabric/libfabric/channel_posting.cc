@@ -105,28 +105,23 @@ MessageHeader LibfabricChannel::HeaderOf(MessageKind kind) const {
 
 Operation* LibfabricChannel::NewOperation(Operation::Kind kind) {
   Operation* operation = endpoint_->NewOperation(kind);
-  operation->channel = shared_from_this();
+  if (operation != nullptr) operation->channel = shared_from_this();
   return operation;
 }
 
 // Sends a message. If it cannot leave now, Service() tries again.
 LibfabricChannel::Start LibfabricChannel::Send(const MessageHeader& header, std::string_view body) {
   Operation* operation = NewOperation(Operation::Kind::kMessage);
-  if (!endpoint_->domain().TakeFrame(&operation->frame)) {
-    endpoint_->Return(operation);
+  if (operation == nullptr) {
     Attend();
     return Start::kLater;
   }
-  const Frame frame = operation->frame;
-  std::memcpy(frame.data, &header, sizeof(header));
-  std::memcpy(frame.data + sizeof(header), body.data(), body.size());
+  std::memcpy(operation->frame.data, &header, sizeof(header));
+  std::memcpy(operation->frame.data + sizeof(header), body.data(), body.size());
   const size_t length = sizeof(header) + body.size();
   const Start start =
       Started(operation, length, endpoint_->domain().Send(operation, length, peer_), "a message");
-  if (start != Start::kDone) {
-    endpoint_->domain().ReturnFrame(frame);
-    return start;
-  }
+  if (start != Start::kDone) return start;
   confirmed_ = {header.confirmed, header.arrived};
   if (read_.load(std::memory_order_relaxed) == header.confirmed) {
     unconfirmed_since_.store(0, std::memory_order_relaxed);

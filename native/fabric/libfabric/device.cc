@@ -56,7 +56,7 @@ Status LibfabricDevice::Init(const Settings& settings, const std::string& provid
   description_ = "libfabric by " + provider + " on " + endpoint_.text();
   for (size_t i = 0; i < domain().most_receives(); ++i) {
     Operation* operation = endpoint_.NewOperation(Operation::Kind::kReceive);
-    if (!domain().TakeFrame(&operation->frame)) {
+    if (operation == nullptr) {
       return Status(Code::kResourceExhausted, "no memory for the messages of libfabric");
     }
     unposted_.push_back(operation);

@@ -64,7 +64,6 @@ Status Domain::Init(const fi_info* info) {
   traits_.chooses_keys = (modes & FI_MR_PROV_KEY) != 0;
   traits_.binds_to_endpoint = (modes & FI_MR_ENDPOINT) != 0;
   traits_.cheap_registration = (modes & (FI_MR_ALLOCATED | FI_MR_LOCAL)) == 0;
-  traits_.one_stream = traits_.cheap_registration;
   traits_.key_bytes = info->domain_attr->mr_key_size;
   traits_.largest_transfer = info->ep_attr->max_msg_size;
   most_receives_ = std::min(std::max<size_t>(info->rx_attr->size, 1), kMaxReceives);
@@ -112,7 +111,7 @@ bool Domain::AnnouncesWrites() {
   fi_addr_t self = FI_ADDR_UNSPEC;
   Frame frame;
   std::shared_ptr<Registration> target;
-  if (!Insert(name_, &self).ok() || !TakeFrame(&frame)) return false;
+  if (!Insert(name_, &self).ok() || !NewFrame(&frame)) return false;
   if (!Register(frame.data, kFrameBytes, FI_REMOTE_WRITE, &target).ok()) return false;
   for (const bool delivered : {false, true}) {
     Operation* probe = &probes_[delivered ? 1 : 0];
@@ -139,8 +138,6 @@ bool Domain::AnnouncesWrites() {
       SpinBriefly();
     }
   }
-  target.reset();
-  ReturnFrame(frame);
   Remove(self);
   return true;
 }
@@ -174,10 +171,15 @@ std::string Domain::Text(const std::string& name) const {
   return host + ":" + std::to_string(port);
 }
 
-bool Domain::IsLoopback(const std::string& name) const {
+std::string Domain::HostOf(const std::string& name) const {
   std::string host;
   uint16_t port = 0;
-  if (!ReadSocketAddress(traits_.address_format, name, &host, &port)) return false;
+  ReadSocketAddress(traits_.address_format, name, &host, &port);
+  return host;
+}
+
+bool Domain::IsLoopback(const std::string& name) const {
+  const std::string host = HostOf(name);
   return host == "::1" || host.compare(0, 4, "127.") == 0;
 }
 
@@ -226,36 +228,26 @@ Status Domain::Register(char* address, size_t length, uint64_t access,
   return OkStatus();
 }
 
-// Requires frames_mu_.
-Status Domain::AddFrames() {
-  std::unique_ptr<host::MemoryRegion> slab;
-  RDMA_RETURN_IF_ERROR(host::MemoryRegion::Create(0, kFramesPerSlab * kFrameBytes,
-                                                  Access::kRemoteRead, nullptr, &slab));
-  void* descriptor = nullptr;
-  if (traits_.local_registration) {
-    std::shared_ptr<Registration> registration;
-    RDMA_RETURN_IF_ERROR(Register(slab->address(), slab->length(), 0, &registration));
-    descriptor = registration->descriptor();
-    slab_registrations_.push_back(std::move(registration));
+bool Domain::NewFrame(Frame* frame) {
+  if (frames_left_ == 0) {
+    std::unique_ptr<host::MemoryRegion> slab;
+    const Status made = host::MemoryRegion::Create(0, kFramesPerSlab * kFrameBytes,
+                                                   Access::kRemoteRead, nullptr, &slab);
+    if (!made.ok()) return false;
+    next_frame_ = {slab->address(), nullptr};
+    if (traits_.local_registration) {
+      std::shared_ptr<Registration> registration;
+      if (!Register(slab->address(), slab->length(), 0, &registration).ok()) return false;
+      next_frame_.descriptor = registration->descriptor();
+      slab_registrations_.push_back(std::move(registration));
+    }
+    slabs_.push_back(std::move(slab));
+    frames_left_ = kFramesPerSlab;
   }
-  for (size_t i = 0; i < kFramesPerSlab; ++i) {
-    frames_.push_back({slab->address() + i * kFrameBytes, descriptor});
-  }
-  slabs_.push_back(std::move(slab));
-  return OkStatus();
-}
-
-bool Domain::TakeFrame(Frame* frame) {
-  std::lock_guard<std::mutex> lock(frames_mu_);
-  if (frames_.empty() && !AddFrames().ok()) return false;
-  *frame = frames_.back();
-  frames_.pop_back();
+  --frames_left_;
+  *frame = next_frame_;
+  next_frame_.data += kFrameBytes;
   return true;
-}
-
-void Domain::ReturnFrame(const Frame& frame) {
-  std::lock_guard<std::mutex> lock(frames_mu_);
-  frames_.push_back(frame);
 }
 
 // --- Operations ---
@@ -377,9 +369,8 @@ std::vector<int> Domain::WaitDescriptors() const {
 }
 
 void Domain::LimitSilenceOf(const std::string& name, Nanos timeout) const {
-  std::string host;
-  uint16_t port = 0;
-  if (wait_ < 0 || !ReadSocketAddress(traits_.address_format, name, &host, &port)) return;
+  const std::string host = HostOf(name);
+  if (wait_ < 0 || host.empty()) return;
   // Depending on its release, the library watches its sockets here or one level below.
   for (const int watched : WatchedBy(wait_)) {
     LimitSilence(watched, host, timeout);

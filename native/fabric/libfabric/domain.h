@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -18,9 +17,30 @@
 #include "fabric/host/fork_guard.h"
 #include "fabric/host/region.h"
 #include "fabric/libfabric/library.h"
-#include "fabric/libfabric/operation.h"
 
 namespace rdma_transport::fabric::libfabric {
+
+class LibfabricChannel;
+
+// Memory for one message. `data` has Domain::frame_bytes() bytes.
+struct Frame {
+  char* data = nullptr;
+  void* descriptor = nullptr;  // of its registration, if the provider wants one
+};
+
+// What this fabric knows of an operation that it has handed to the library.
+struct Operation {
+  enum class Kind : uint8_t { kReceive, kMessage, kWrite, kRead };
+
+  // Must be the first member: the library returns its address, and some providers use its bytes.
+  fi_context2 context = {};
+  Kind kind = Kind::kReceive;
+  Frame frame;  // kReceive, kMessage; always the same
+  // Null for kReceive, and for the domain's own. Keeps the channel until the operation has ended.
+  std::shared_ptr<LibfabricChannel> channel;
+  uint64_t transfer = 0;  // kWrite, kRead: what it is a piece of
+  uint64_t sequence = 0;  // kWrite: its place among the writes of the channel
+};
 
 // How the provider differs from others, as far as this fabric must know.
 struct Traits {
@@ -34,9 +54,9 @@ struct Traits {
   bool chooses_keys = false;
   bool binds_to_endpoint = false;
   // Registration is a table entry, without pinned pages, so each peer can have its own.
+  // Software then moves all bytes to a peer one after the other, as over TCP.
   bool cheap_registration = false;
-  bool one_stream = false;  // software moves all bytes to a peer one after the other, as over TCP
-  bool waits = false;       // has a descriptor to sleep on
+  bool waits = false;  // has a descriptor to sleep on
   size_t key_bytes = 8;
   uint64_t largest_transfer = 0;
 };
@@ -95,6 +115,7 @@ class Domain {
   const std::string& name() const { return name_; }
   // The same for users: "192.0.2.2:41234", or hexadecimal digits.
   std::string Text(const std::string& name) const;
+  std::string HostOf(const std::string& name) const;  // "192.0.2.2"; empty if it is not one of IP
   // Whether this name() is an address of the loopback interface, which no other host reaches.
   bool IsLoopback(const std::string& name) const;
   static constexpr size_t frame_bytes() { return kFrameBytes; }
@@ -107,9 +128,9 @@ class Domain {
   Status Register(char* address, size_t length, uint64_t access,
                   std::shared_ptr<Registration>* registration);
 
-  // A frame from the pool. Returns false if there is no memory.
-  bool TakeFrame(Frame* frame);
-  void ReturnFrame(const Frame& frame);
+  // Makes a frame, which lives as long as the domain. Returns false if there is no memory. Not
+  // thread-safe.
+  bool NewFrame(Frame* frame);
 
   // Start an operation. Return 0, -FI_EAGAIN if it must be tried again later, or another negative
   // error. After 0, Completions() returns `operation` once.
@@ -146,7 +167,6 @@ class Domain {
   Status Init(const fi_info* info);
   Status OpenQueue(size_t size);
   bool AnnouncesWrites();
-  Status AddFrames();
   bool TakeError(std::vector<Completion>* ended, Status* error);
   template <typename Start>
   ssize_t BesidePolling(Start start);
@@ -169,9 +189,9 @@ class Domain {
   Operation probes_[2];  // of AnnouncesWrites(), until the endpoint closes
 
   // Frames outlive the endpoint, which may still write into them.
-  std::mutex frames_mu_;
   std::vector<std::unique_ptr<host::MemoryRegion>> slabs_;
-  std::vector<Frame> frames_;
+  Frame next_frame_;
+  size_t frames_left_ = 0;  // of the last slab
 
   // Closed in the reverse order.
   Owned<fid_fabric> fabric_;

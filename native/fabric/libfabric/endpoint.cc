@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "fabric/libfabric/nics.h"
 #include "fabric/libfabric/providers.h"
 
 namespace rdma_transport::fabric::libfabric {
@@ -27,7 +26,7 @@ constexpr uint32_t kMinFrames = 8;
 // next write. A card needs enough under way for the time until it hears of an end.
 Pace PaceOf(const Traits& traits, uint64_t bits_per_second) {
   Pace pace;
-  if (traits.one_stream) {
+  if (traits.cheap_registration) {
     pace.piece = uint64_t{256} << 10;
     pace.window = pace.reads = 4 * pace.piece;
     return pace;
@@ -63,7 +62,7 @@ Status Endpoint::Init(const Settings& settings, const fi_info& nic,
   port_.text += " (" + domain_->Text(domain_->name()) + ")";
   port_.folder = read.folder;
   Frame frame;
-  if (!domain_->TakeFrame(&frame) || !domain_->TakeFrame(&mark_destination_)) {
+  if (!domain_->NewFrame(&frame) || !domain_->NewFrame(&mark_destination_)) {
     return Status(Code::kResourceExhausted, "no memory for the messages of libfabric");
   }
   RDMA_RETURN_IF_ERROR(
@@ -102,14 +101,17 @@ std::vector<PortReport> Endpoint::Ports() const {
 // --- Operations and peers ---
 
 Operation* Endpoint::NewOperation(Operation::Kind kind) {
+  const bool message = kind == Operation::Kind::kReceive || kind == Operation::Kind::kMessage;
   std::lock_guard<std::mutex> lock(operations_mu_);
-  Operation* operation = nullptr;
-  if (free_.empty()) {
-    operation = &operations_.emplace_back();
-  } else {
-    operation = free_.back();
-    free_.pop_back();
+  auto& free = free_[message ? 1 : 0];
+  if (free.empty()) {
+    Frame frame;
+    if (message && !domain_->NewFrame(&frame)) return nullptr;
+    free.push_back(&operations_.emplace_back());
+    free.back()->frame = frame;
   }
+  Operation* operation = free.back();
+  free.pop_back();
   operation->kind = kind;
   operation->transfer = 0;
   operation->sequence = 0;
@@ -119,7 +121,7 @@ Operation* Endpoint::NewOperation(Operation::Kind kind) {
 void Endpoint::Return(Operation* operation) {
   const auto channel = std::move(operation->channel);  // may end here, without the lock
   std::lock_guard<std::mutex> lock(operations_mu_);
-  free_.push_back(operation);
+  free_[operation->frame.data == nullptr ? 0 : 1].push_back(operation);
 }
 
 Status Endpoint::Reach(const std::string& name, fi_addr_t* peer) {

@@ -19,7 +19,6 @@
 #include "fabric/host/sleeper.h"
 #include "fabric/libfabric/domain.h"
 #include "fabric/libfabric/memory.h"
-#include "fabric/libfabric/operation.h"
 
 namespace rdma_transport::fabric::libfabric {
 
@@ -52,6 +51,7 @@ class Endpoint {
   std::vector<PortReport> Ports() const;
   const std::string& text() const { return port_.text; }  // for users
 
+  // Those for messages have a frame. Returns null if there is no memory for one.
   Operation* NewOperation(Operation::Kind kind);
   void Return(Operation* operation);
   // An operation has been started, on so many bytes.
@@ -101,7 +101,7 @@ class Endpoint {
 
   std::mutex operations_mu_;
   std::deque<Operation> operations_;
-  std::vector<Operation*> free_;
+  std::vector<Operation*> free_[2];  // the second ones have frames
 
   std::mutex peers_mu_;
   std::map<std::string, Peer> peers_;  // by the name of the endpoint

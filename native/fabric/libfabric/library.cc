@@ -1,14 +1,53 @@
 #include "fabric/libfabric/library.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <mutex>
 
 #include "fabric/host/dynamic_library.h"
-#include "fabric/libfabric/signals.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {
+
+// Restores the actions of all signals that are changed during its life; one at a time lives. Some
+// providers install handlers when the library is loaded or asked what there is, even if they are
+// never used; those of PSM end the process at SIGINT and SIGTERM, without running the handlers of
+// the program.
+class SignalKeeper {
+ public:
+  SignalKeeper() : lock_(Mutex()) {
+    for (int number = 1; number < NSIG; ++number) known_[number] = Get(number, &before_[number]);
+  }
+  ~SignalKeeper() {
+    for (int number = 1; number < NSIG; ++number) {
+      const struct sigaction& before = before_[number];
+      struct sigaction now = {};
+      if (!known_[number] || !Get(number, &now)) continue;
+      if (now.sa_flags == before.sa_flags && now.sa_handler == before.sa_handler) continue;
+      sigaction(number, &before, nullptr);
+    }
+  }
+  SignalKeeper(const SignalKeeper&) = delete;
+  SignalKeeper& operator=(const SignalKeeper&) = delete;
+
+ private:
+  static std::mutex& Mutex() {
+    static auto* mu = new std::mutex;
+    return *mu;
+  }
+  // False for those that the C library has for itself.
+  static bool Get(int number, struct sigaction* action) {
+    return sigaction(number, nullptr, action) == 0;
+  }
+
+  std::lock_guard<std::mutex> lock_;
+  std::array<struct sigaction, NSIG> before_ = {};  // by number
+  std::array<bool, NSIG> known_ = {};
+};
 
 // Returns the name of the first function that is missing, or null.
 const char* Resolve(void* handle, Library* library) {
@@ -53,6 +92,14 @@ Status Load(const std::string& path, std::shared_ptr<const Library>* library) {
 std::string Library::Version() const {
   const uint32_t number = version();
   return std::to_string(FI_MAJOR(number)) + "." + std::to_string(FI_MINOR(number));
+}
+
+InfoPtr Library::Offers(const fi_info& hints) const {
+  const SignalKeeper keeper;
+  fi_info* found = nullptr;
+  const uint32_t api = std::min(version(), kNewestApi);
+  const int error = getinfo(api, nullptr, nullptr, 0, &hints, &found);
+  return InfoPtr(error == 0 ? found : nullptr, {freeinfo});
 }
 
 Status Library::Error(long error, std::string_view what) const {  // NOLINT(runtime/int)

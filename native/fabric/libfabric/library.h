@@ -9,7 +9,6 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,6 +23,13 @@ constexpr uint32_t kOldestApi = FI_VERSION(1, 14);
 // writes and reads by the processors of both sides on some cards that need not.
 constexpr uint32_t kNewestApi = FI_VERSION(1, 18);
 
+// Frees a list of infos.
+struct InfoDeleter {
+  decltype(&::fi_freeinfo) free = nullptr;
+  void operator()(fi_info* info) const { free(info); }
+};
+using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
+
 // Functions such as fi_send() are missing here because they are called through the objects.
 struct Library {
   decltype(&::fi_getinfo) getinfo;
@@ -35,7 +41,10 @@ struct Library {
 
   std::string path;  // as passed to LoadLibrary()
 
-  uint32_t Api() const { return std::min(version(), kNewestApi); }
+  // Returns a copy of the first of these infos; of null, an empty one. Null if there is no memory.
+  InfoPtr Copy(const fi_info* info) const { return InfoPtr(dupinfo(info), {freeinfo}); }
+  // Returns what the library offers; null if nothing fits.
+  InfoPtr Offers(const fi_info& hints) const;
   // Returns, for example, "1.17".
   std::string Version() const;
   // Returns a status whose code matches `error`, a positive or negative FI_ number, and whose
@@ -43,15 +52,6 @@ struct Library {
   Status Error(long error,
                std::string_view what) const;  // NOLINT(runtime/int): as libfabric has it
 };
-
-// Frees a list of infos.
-struct InfoDeleter {
-  const Library* library = nullptr;
-  void operator()(fi_info* info) const {
-    if (info != nullptr) library->freeinfo(info);
-  }
-};
-using InfoPtr = std::unique_ptr<fi_info, InfoDeleter>;
 
 // Closes an object of the library.
 struct Closer {

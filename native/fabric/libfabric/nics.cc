@@ -1,5 +1,4 @@
-#include "fabric/libfabric/nics.h"
-
+// The cards of a host that has several of one provider.
 #include <unistd.h>
 
 #include <charconv>
@@ -7,6 +6,7 @@
 #include <string_view>
 
 #include "fabric/host/cpu_list.h"
+#include "fabric/libfabric/providers.h"
 
 namespace rdma_transport::fabric::libfabric {
 namespace {

@@ -12,8 +12,6 @@
 #include <utility>
 
 #include "fabric/host/device_list.h"
-#include "fabric/libfabric/nics.h"
-#include "fabric/libfabric/signals.h"
 #include "fabric/libfabric/sockets.h"
 
 namespace rdma_transport::fabric::libfabric {
@@ -73,6 +71,12 @@ std::string DefaultInterface() {
 
 bool IsLoopback(const std::string& interface) { return interface == "lo"; }
 
+bool IsInternal(const std::string& interface) {
+  return std::any_of(std::begin(kInternal), std::end(kInternal), [&](const char* prefix) {
+    return interface.compare(0, std::strlen(prefix), prefix) == 0;
+  });
+}
+
 // Addresses that mean nothing on another host without naming an interface there.
 bool IsLinkLocal(const fi_info& info) {
   if (info.addr_format != FI_SOCKADDR_IN6 || info.src_addrlen < sizeof(sockaddr_in6)) return false;
@@ -81,15 +85,9 @@ bool IsLinkLocal(const fi_info& info) {
   return IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr);
 }
 
-bool IsInternal(const std::string& interface) {
-  return std::any_of(std::begin(kInternal), std::end(kInternal), [&](const char* prefix) {
-    return interface.compare(0, std::strlen(prefix), prefix) == 0;
-  });
-}
-
 InfoPtr Query(const Library& library) {
-  const InfoPtr hints(library.dupinfo(nullptr), {&library});
-  if (hints == nullptr) return InfoPtr(nullptr, {&library});
+  const InfoPtr hints = library.Copy(nullptr);
+  if (hints == nullptr) return InfoPtr();
   hints->caps = FI_MSG | FI_RMA;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
@@ -101,10 +99,7 @@ InfoPtr Query(const Library& library) {
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->domain_attr->mr_mode =
       FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-  const SignalKeeper keeper;
-  fi_info* found = nullptr;
-  const int error = library.getinfo(library.Api(), nullptr, nullptr, 0, hints.get(), &found);
-  return InfoPtr(error == 0 ? found : nullptr, {&library});
+  return library.Offers(*hints);
 }
 
 // Without the port, which the kernel chooses later.
@@ -117,44 +112,18 @@ std::string AddressOf(const fi_info& info) {
 }
 
 // What decides between two offers, the most important first. Smaller is better.
-enum Criterion {
-  kByProvider,
-  kByLayer,
-  kByInterface,
-  kByDistance,
-  kByLoopback,
-  kByInternal,
-  kByRoute,
-  kByFamily,
-  kCriteria
-};
+enum Criterion { kByProvider, kByLayer, kByInterface, kByDistance, kByReach, kByFamily, kCriteria };
 using Rank = std::array<int, kCriteria>;
 
-const char* WhyNot(Criterion criterion, bool by_list) {
-  switch (criterion) {
-    case kByProvider:
-      return "a provider that is preferred to it is used";
-    case kByLayer:
-      return "the same provider is used without a layer above it";
-    case kByInterface:
-      return "it comes later in RDMA_TRANSPORT_LIBFABRIC_INTERFACE";
-    case kByDistance:
-      return "a card nearer to the processors of this task is used";
-    case kByLoopback:
-      return kOnlyThisHost;
-    case kByInternal:
-      return "it looks like an interface for containers or virtual machines of this host";
-    case kByRoute:
-      return "it is not the interface of the default route";
-    case kByFamily:
-      return "IPv4 is preferred";
-    case kCriteria:
-      break;
-  }
-  return by_list
-             ? "an interface of the same rank is used"
-             : "another interface is used; RDMA_TRANSPORT_LIBFABRIC_INTERFACE can name this one";
-}
+// What the better one has, and that they are equal.
+constexpr const char* kWhyNot[] = {
+    "a provider that is preferred to it is used",
+    "the same provider is used without a layer above it",
+    "it comes later in RDMA_TRANSPORT_LIBFABRIC_INTERFACE",
+    "a card nearer to the processors of this task is used",
+    "another interface is more likely to reach other hosts",
+    "IPv4 is preferred",
+    "another interface is used; RDMA_TRANSPORT_LIBFABRIC_INTERFACE can name this one"};
 
 // Ranks what the library offers.
 class Choice {
@@ -185,21 +154,20 @@ class Choice {
     (*rank)[kByLayer] = IsLayered(info) ? 1 : 0;
     (*rank)[kByInterface] = place;
     (*rank)[kByDistance] = nic.far ? 1 : 0;
-    (*rank)[kByLoopback] = IsLoopback(interface) ? 1 : 0;
-    (*rank)[kByInternal] = IsInternal(interface) ? 1 : 0;
-    (*rank)[kByRoute] = interface == default_interface_ ? 0 : 1;
+    (*rank)[kByReach] = IsLoopback(interface)             ? 3
+                        : IsInternal(interface)           ? 2
+                        : interface != default_interface_ ? 1
+                                                          : 0;
     (*rank)[kByFamily] = info.addr_format == FI_SOCKADDR_IN ? 0 : 1;
     return "";
   }
 
   // Why an offer with this rank is used.
   std::string Why(const fi_info& info, const Rank& rank) const {
-    if (InterfacesNamed()) {
-      return "RDMA_TRANSPORT_LIBFABRIC_INTERFACE names it";
-    }
+    if (InterfacesNamed()) return "RDMA_TRANSPORT_LIBFABRIC_INTERFACE names it";
     if (Named()) return "RDMA_TRANSPORT_LIBFABRIC_PROVIDER names it";
     if (IsCard(NameOf(info))) return "it is a card's";
-    return rank[kByRoute] == 0 ? "it is the interface of the default route"
+    return rank[kByReach] == 0 ? "it is the interface of the default route"
                                : "no other interface is better";
   }
 
@@ -296,10 +264,11 @@ struct Used {
   std::vector<const Candidate*> candidates;
 
   // Why this one does not join those before it, or "".
-  std::string Refuse(const Candidate& candidate, bool by_list, bool several) const {
+  std::string Refuse(const Candidate& candidate) const {
     if (candidates.empty()) return "";
     const Candidate& first = *candidates.front();
-    if (NameOf(*candidate.info) != NameOf(*first.info)) return WhyNot(kByProvider, by_list);
+    if (NameOf(*candidate.info) != NameOf(*first.info)) return kWhyNot[kByProvider];
+    const bool several = candidate.info->nic != nullptr;
     Rank rank = candidate.rank;
     if (several) rank[kByInterface] = first.rank[kByInterface];
     const auto differs = std::mismatch(first.rank.begin(), first.rank.end(), rank.begin()).first;
@@ -307,7 +276,7 @@ struct Used {
       return InterfaceOf(*other->info) == InterfaceOf(*candidate.info);
     });
     if (!several || known || differs != first.rank.end()) {
-      return WhyNot(static_cast<Criterion>(differs - first.rank.begin()), by_list);
+      return kWhyNot[differs - first.rank.begin()];
     }
     return candidate.nic.speed == first.nic.speed ? "" : "cards of another speed are used";
   }
@@ -326,7 +295,7 @@ struct Used {
 };
 
 InfoPtr Copied(const Library& library, const Candidate& candidate) {
-  InfoPtr info(library.dupinfo(candidate.info), {&library});
+  InfoPtr info = library.Copy(candidate.info);
   if (info != nullptr && NameOf(*info) == kEfa) {
     // Otherwise it uses shared memory on a host, and then has no descriptor to sleep on.
     info->caps = (info->caps & ~FI_LOCAL_COMM) | FI_REMOTE_COMM;
@@ -347,8 +316,8 @@ Status FindProviders(const Library& library, const Settings& all_settings,
   RDMA_RETURN_IF_ERROR(host::ParseDeviceList("RDMA_TRANSPORT_LIBFABRIC_INTERFACE",
                                              settings.interface, "names such as eth0,eth1",
                                              &by_interface));
-  const bool by_list = !by_interface.entries.empty();
-  const bool excluded = by_provider.all_but && (!by_list || by_interface.all_but);
+  const bool excluded =
+      by_provider.all_but && (by_interface.entries.empty() || by_interface.all_but);
   const bool alone = all_settings.fabric == "libfabric";
   const Choice choice(std::move(by_provider), std::move(by_interface), alone);
   std::vector<Offer> found;
@@ -363,8 +332,7 @@ Status FindProviders(const Library& library, const Settings& all_settings,
   for (const Candidate& candidate : candidates) {
     Offer& offer = found[candidate.offer];
     Used& used = IsTcp(offer.provider) ? over_tcp : others;
-    const bool card = candidate.info->nic != nullptr;
-    offer.reason = used.Refuse(candidate, by_list, /*several=*/card);
+    offer.reason = used.Refuse(candidate);
     if (!offer.reason.empty()) continue;
     if (used.candidates.empty()) ranked.push_back(&used);
     used.candidates.push_back(&candidate);

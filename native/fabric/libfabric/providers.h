@@ -1,6 +1,8 @@
 // The providers and interfaces of this host by which the fabric can reach peers.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +31,24 @@ struct Offer {
 };
 
 constexpr char kPciDevices[] = "/sys/bus/pci/devices";
+// Most cards that a task uses.
+constexpr size_t kMaxNics = 8;
+
+// A card, as far as the choice among several goes.
+struct Nic {
+  bool down = false;   // its link
+  bool far = false;    // at processors on which this thread may not run
+  uint64_t speed = 0;  // in bits per second; 0: not known
+  std::string folder;  // in sysfs; empty: not known
+};
+
+// Reads what the provider and sysfs, where the kernel lists PCI devices in the folder
+// `pci_devices`, say of the card of an offer; nothing if it has none.
+Nic NicOf(const fi_info& info, const std::string& pci_devices);
+
+// Returns a number that differs between the tasks of a host: the one that the launcher gives them,
+// or that of the process. `environment` is as `environ`.
+uint32_t LocalTask(const char* const* environment);
 
 // Finds the providers that the settings allow, best first: one over TCP with its best interface,
 // and one other at most, with its cards of one speed that are near this thread's processors, if any

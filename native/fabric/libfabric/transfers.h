@@ -1,17 +1,15 @@
-// The one-sided operations of a channel: the peer memory that they may access, their pieces, and
-// which have ended.
+// The one-sided operations of a channel, and their pieces.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <set>
-#include <utility>
-#include <vector>
 
+#include "base/arrivals.h"
 #include "base/status.h"
 #include "fabric/fabric.h"
+#include "fabric/host/transfer_base.h"
 #include "fabric/libfabric/wire.h"
 
 namespace rdma_transport::fabric::libfabric {
@@ -28,29 +26,11 @@ struct Piece {
 };
 
 // Thread-compatible; guarded by the channel's lock.
-class Transfers {
+class Transfers : public host::TransferBase<RegionRecord> {
  public:
-  // More than any arena has slabs.
-  static constexpr size_t kMaxRegions = 16384;
-
-  struct Ended {
-    uint64_t cookie;
-    Status status;
-  };
-
-  // Adds a region that the peer shared. Returns ResourceExhausted if it has shared too many.
-  Status Learn(const RegionRecord& region);
-  void Forget(uint64_t key) { regions_.erase(key); }
-  // Returns InvalidArgument if the span is not in a shared region, PermissionDenied for a write to
-  // a read-only one.
-  Status Check(const RemoteSpan& span, Access access) const;
-
   // Queues a read or write in pieces of at most `chunk` bytes, unless Check() refuses it.
   Status Begin(bool write, const RemoteSpan& span, char* local, void* descriptor, uint64_t cookie,
                uint64_t chunk);
-  // Reports an operation that was not started, together with those that have ended.
-  void Refuse(uint64_t cookie, const Status& status) { ended_.push_back({cookie, status}); }
-
   // The next piece of a write, or of a read; null if there is none.
   const Piece* FrontWrite() const { return writes_.empty() ? nullptr : &writes_.front(); }
   const Piece* FrontRead() const { return reads_.empty() ? nullptr : &reads_.front(); }
@@ -59,8 +39,6 @@ class Transfers {
   void PopRead() { reads_.pop_front(); }
   // A piece has ended: `sequence` is 0 for that of a read.
   void OnEnded(uint64_t transfer, uint64_t sequence);
-  // Returns the operations that have ended since the last call.
-  std::vector<Ended> TakeEnded() { return std::exchange(ended_, {}); }
   // Discards what has not been started.
   void Drop() {
     writes_.clear();
@@ -71,9 +49,7 @@ class Transfers {
   // not ended.
   uint64_t begun() const { return started_ + writes_.size(); }
   uint64_t started() const { return started_; }
-  uint64_t first_unfinished() const {
-    return unfinished_.empty() ? started_ + 1 : *unfinished_.begin();
-  }
+  uint64_t first_unfinished() const { return finished_.AllTo() + 1; }
 
  private:
   struct Transfer {
@@ -81,14 +57,12 @@ class Transfers {
     uint64_t left;  // pieces
   };
 
-  std::map<uint64_t, RegionRecord> regions_;  // by key
   std::deque<Piece> writes_;
   std::deque<Piece> reads_;
   std::map<uint64_t, Transfer> transfers_;
-  std::set<uint64_t> unfinished_;  // pieces of writes under way, by number
+  Arrivals finished_;  // pieces of writes, by number
   uint64_t last_transfer_ = 0;
   uint64_t started_ = 0;
-  std::vector<Ended> ended_;
 };
 
 }  // namespace rdma_transport::fabric::libfabric

@@ -22,22 +22,27 @@ constexpr uint32_t kMaxChannels = 0xffff;
 // can tell apart, and less.
 constexpr uint64_t kMaxUnconfirmedWrites = 16384;
 
-// The address of a libfabric channel.
-struct ChannelAddress {
-  std::string provider;  // for users
-  uint32_t protocol = 0;
-  uint32_t protocol_version = 0;
-  uint32_t format = 0;  // of `name`, an FI_ number
-  std::string name;     // the endpoint's address
-  uint64_t tag = 0;     // in all messages to this channel; random
-  uint32_t number = 0;  // in all messages and the remote data of all writes to this channel
-  uint32_t frames = 0;  // messages that may be under way to it
-  bool remote_data = false;
+// The part of an address that travels as it is: both ends are little-endian, and the bootstrap has
+// compared their protocol versions.
+struct AddressPart {
+  uint64_t tag = 0;  // in all messages to this channel; random
   // Some bytes that this channel's peer may always read: the end of a read says that the operations
   // before it have ended, too.
   uint64_t mark_address = 0;
   uint64_t mark_key = 0;
-  std::string token;  // random; proves knowledge of the address, see greeting.h
+  uint32_t protocol = 0;
+  uint32_t protocol_version = 0;
+  uint32_t format = 0;  // of the name, an FI_ number
+  uint32_t number = 0;  // in all messages and the remote data of all writes to this channel
+  uint32_t frames = 0;  // messages that may be under way to it
+  uint32_t remote_data = 0;
+};
+
+// The address of a libfabric channel.
+struct ChannelAddress : AddressPart {
+  std::string provider;  // for users
+  std::string name;      // the endpoint's address
+  std::string token;     // random; proves knowledge of the address, see greeting.h
 
   std::string Encode() const;
   // Returns InvalidArgument if `bytes` are malformed.

@@ -16,7 +16,6 @@
 
 #include "fabric/libfabric/device.h"
 #include "fabric/libfabric/library.h"
-#include "fabric/libfabric/nics.h"
 #include "libfabric_pair.h"
 
 namespace rdma_transport::fabric::libfabric {
