@@ -8,6 +8,9 @@
 namespace rdma_transport::fabric::libfabric {
 namespace {
 
+// Most confirmations go with a message in the other direction, which seldom takes longer.
+constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
+
 size_t LongestRecord(uint32_t frames) { return frames / 2 * Domain::frame_bytes(); }
 
 }  // namespace
@@ -26,7 +29,7 @@ LibfabricChannel::LibfabricChannel(Endpoint* endpoint, std::weak_ptr<ChannelHand
       inbox_(endpoint->frames(), LongestRecord(endpoint->frames())) {}
 
 LibfabricChannel::~LibfabricChannel() {
-  if (peer_ != FI_ADDR_UNSPEC) endpoint_->Leave(remote_.name);
+  if (peer_ != FI_ADDR_UNSPEC) endpoint_->domain().Leave(remote_.name);
 }
 
 // --- Connecting ---
@@ -52,12 +55,12 @@ std::string LibfabricChannel::Address() const {
 Status LibfabricChannel::Connect(std::string_view peer_address, Role role) {
   ChannelAddress remote;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &remote));
-  const Domain& domain = endpoint_->domain();
+  Domain& domain = endpoint_->domain();
   std::lock_guard<std::mutex> lock(mu_);
   if (state_.load() != State::kNew) {
     return Status(Code::kAborted, "the channel was closed: " + close_reason_.message());
   }
-  RDMA_RETURN_IF_ERROR(endpoint_->Reach(remote.name, &peer_));
+  RDMA_RETURN_IF_ERROR(domain.Reach(remote.name, &peer_));
   remote_ = std::move(remote);
   passive_ = role == Role::kPassive;
   remote_data_ = remote_.remote_data && domain.traits().remote_data;
@@ -220,7 +223,7 @@ void LibfabricChannel::OnMessage(const MessageHeader& header, std::string_view b
     if (header.wants_confirmation != 0) status = inbox_.Expect(header.sequence, now);
     if (header.wants_confirmation != 0 && status.ok()) {
       std::lock_guard<std::mutex> lock(mu_);
-      if (control_.empty()) control_.push_back({MessageKind::kConfirm, std::string()});
+      confirm_due_ = true;
       Pump();
     }
   } else if (status.ok()) {
@@ -257,25 +260,16 @@ void LibfabricChannel::AfterInput(const Status& status, bool confirm_at_once, Na
   if (OwesWrites()) return Confirm();
   const uint64_t unconfirmed = inbox_.read() - confirmed_.read;
   if (unconfirmed == 0) return;
-  if (!OwesConfirmation()) unconfirmed_since_.store(now, std::memory_order_relaxed);
+  DueBy(now + kConfirmationDelay);
   if (confirm_at_once || unconfirmed >= endpoint_->frames() / 4) Confirm();
-}
-
-void LibfabricChannel::ConfirmIfDue(Nanos before) {
-  const Nanos since = unconfirmed_since_.load(std::memory_order_relaxed);
-  if (since == 0 || since > before) return;
-  std::lock_guard<std::mutex> lock(mu_);
-  Confirm();
 }
 
 void LibfabricChannel::Confirm() {
   if (read_.load() == confirmed_.read && !OwesWrites()) return;
   if (!Serving(state_.load())) return;
   // What is queued already confirms, too, unless it must wait for what the peer confirms.
-  CloseMessage();
-  if (control_.empty() && !MessageMayLeave()) {
-    control_.push_back({MessageKind::kConfirm, std::string()});
-  }
+  outbox_.Close();
+  if (!MessageMayLeave()) confirm_due_ = true;
   Pump();
 }
 
@@ -287,7 +281,7 @@ void LibfabricChannel::AskForConfirmation(Nanos now) {
     asked_at_ = now;
   } else if (now - asked_at_ > endpoint_->peer_timeout() / 2) {
     asked_at_ = now;
-    control_.push_back({MessageKind::kConfirm, std::string(), /*asks=*/true});
+    confirm_due_ = asks_ = true;
     Pump();
   }
 }

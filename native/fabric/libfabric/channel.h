@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -83,12 +82,10 @@ class LibfabricChannel final : public Channel,
   bool Restless() const { return restless_.load(std::memory_order_relaxed); }
   // Sends what was delayed, because the device is about to sleep.
   void BeforeSleep();
-  // Whether the peer waits for a confirmation, which may go with the next message to it.
-  bool OwesConfirmation() const { return unconfirmed_since_.load(std::memory_order_relaxed) != 0; }
-  // Confirms what came by `before`.
-  void ConfirmIfDue(Nanos before);
-  // Sends the notifications that have been delayed since `before` or longer.
-  void SendDelayedIfDue(Nanos before);
+  // When SendIfDue() sends what waits for other messages to go with: notifications, and the
+  // confirmation of what came. 0: nothing waits.
+  Nanos due() const { return due_.load(std::memory_order_relaxed); }
+  void SendIfDue(Nanos now);
   // Looks for what is overdue.
   void Probe(Nanos now);
 
@@ -101,12 +98,7 @@ class LibfabricChannel final : public Channel,
   static constexpr uint64_t kMarkOfEnd = ~uint64_t{0};
   static constexpr uint64_t kMarkOfLife = kMarkOfEnd - 1;
 
-  // A message outside of the stream.
-  struct Control {
-    MessageKind kind;
-    std::string text;
-    bool asks = false;  // for a confirmation
-  };
+  static constexpr size_t kMaxReason = 1024;  // in bytes
 
   static Status NotConnected();
 
@@ -114,7 +106,7 @@ class LibfabricChannel final : public Channel,
   Status Greet(RecordKind kind);
   Status AddRecord(RecordKind kind, const iovec* parts, int count, uint64_t number, bool now);
   Status Transfer(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
-  void CloseMessage();
+  void DueBy(Nanos time);
   void Pump();
   Operation* NewOperation(Operation::Kind kind);
   bool PostControl();
@@ -205,7 +197,11 @@ class LibfabricChannel final : public Channel,
   std::string route_;
   Outbox outbox_;
   Transfers transfers_;
-  std::deque<Control> control_;
+  // What is to be sent outside of the stream: a confirmation, maybe one that asks for another, and
+  // that this side starts no more operations, or that these have ended.
+  bool confirm_due_ = false;
+  bool asks_ = false;
+  bool end_due_ = false;
   // What the peer may access, by the key of the region.
   std::map<uint64_t, std::shared_ptr<Registration>> shared_;
   std::vector<OwnerRef> kept_;        // for operations under way
@@ -215,8 +211,7 @@ class LibfabricChannel final : public Channel,
   uint64_t unconfirmed_ = 0;          // the first message that was unconfirmed at the last probe
   Nanos asked_at_ = 0;                // since when it has been, or was asked for
   uint64_t arrived_there_ = 0;        // writes of this side that the peer has confirmed
-  std::atomic<Nanos> unconfirmed_since_{0};
-  std::atomic<Nanos> delayed_since_{0};  // the first record of the open message
+  std::atomic<Nanos> due_{0};
   uint64_t notified_ = 0;
   uint64_t told_delivered_ = 0;
   uint64_t under_way_ = 0;   // operations

@@ -11,7 +11,6 @@ constexpr Nanos kClosingTimeout = 1 * kSecond;
 constexpr Nanos kPartingTimeout = 500 * kMillisecond;
 // A provider that takes no operation for so long, while none is under way, has no connection.
 constexpr Nanos kUnreachable = kSecond;
-constexpr size_t kMaxReason = 1024;  // in bytes
 constexpr Nanos kLimitInterval = kSecond;
 
 }  // namespace
@@ -44,7 +43,7 @@ void LibfabricChannel::CloseLocked(const Status& reason) {
   close_reason_ = reason;
   deadline_ = Now() + kClosingTimeout;
   state_.store(State::kClosing);
-  CloseMessage();
+  outbox_.Close();
   Pump();
   Attend();
 }
@@ -56,16 +55,14 @@ void LibfabricChannel::PartLocked(const Status& reason) {
   if (state != State::kClosing) close_reason_ = reason;
   deadline_ = Now() + kPartingTimeout;
   outbox_.Drop();
-  delayed_since_.store(0, std::memory_order_relaxed);
   transfers_.Drop();
-  control_.clear();
+  confirm_due_ = asks_ = false;
   state_.store(State::kParting);
   if (state == State::kNew) {
     peer_drained_ = told_drained_ = true;  // there is no peer
   } else {
     told_drained_ = !Busy();
-    control_.push_back({told_drained_ ? MessageKind::kDrained : MessageKind::kGone,
-                        close_reason_.message().substr(0, kMaxReason)});
+    end_due_ = true;
     Pump();
   }
   Attend();
@@ -92,7 +89,7 @@ bool LibfabricChannel::PeerDrained(Nanos now) const {
 
 // The peer accesses nothing here, and nothing of this side is under way.
 bool LibfabricChannel::Apart(Nanos now) const {
-  if (Busy() || !control_.empty()) return false;
+  if (Busy() || end_due_) return false;
   return PeerDrained(now) || (state_.load() == State::kLingering && mark_ == Mark::kRead);
 }
 
@@ -107,7 +104,7 @@ void LibfabricChannel::LingerLocked() {
 
 void LibfabricChannel::TellDrained() {
   if (Busy() || std::exchange(told_drained_, true)) return;
-  control_.push_back({MessageKind::kDrained, close_reason_.message().substr(0, kMaxReason)});
+  end_due_ = true;
   Pump();
 }
 
@@ -119,7 +116,7 @@ bool LibfabricChannel::Service(Nanos now) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     needs_service_.store(false, std::memory_order_relaxed);
-    if (state_.load() == State::kClosing) CloseMessage();
+    if (state_.load() == State::kClosing) outbox_.Close();
     Pump();
     if (state_.load() == State::kClosing) {
       const bool done = outbox_.Idle() && !Busy();
@@ -136,7 +133,7 @@ bool LibfabricChannel::Service(Nanos now) {
       const bool unreachable =
           under_way_ == 0 && refused_since_ != 0 && now - refused_since_ > kUnreachable;
       if (unreachable) {
-        control_.clear();
+        end_due_ = false;
         mark_ = Mark::kRead;
       }
       released = Apart(now);
@@ -173,7 +170,7 @@ void LibfabricChannel::TellClosed(bool released) {
 void LibfabricChannel::BeforeSleep() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load())) return;
-  CloseMessage();
+  outbox_.Close();
   Pump();
 }
 

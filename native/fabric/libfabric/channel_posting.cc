@@ -5,6 +5,12 @@
 #include "fabric/libfabric/channel.h"
 
 namespace rdma_transport::fabric::libfabric {
+namespace {
+
+// Of lazy notifications, if the polling thread neither sleeps nor sends others to the peer.
+constexpr Nanos kLongestDelay = 500 * kMicrosecond;
+
+}  // namespace
 
 Status LibfabricChannel::Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
                                 After /*after*/) {
@@ -24,31 +30,33 @@ Status LibfabricChannel::AddRecord(RecordKind kind, const iovec* parts, int coun
                                    bool now) {
   RDMA_RETURN_IF_ERROR(outbox_.Add(kind, parts, count, number, transfers_.begun()));
   if (now || endpoint_->asleep()) {
-    CloseMessage();
+    outbox_.Close();
     Pump();
   } else if (!outbox_.Front().empty()) {
     Attend();  // it does not hold all of the record
   }
-  if (outbox_.HasOpen() && delayed_since_.load(std::memory_order_relaxed) == 0) {
-    delayed_since_.store(Now(), std::memory_order_relaxed);
-  }
+  if (outbox_.HasOpen()) DueBy(Now() + kLongestDelay);
   return OkStatus();
 }
 
-void LibfabricChannel::CloseMessage() {
-  outbox_.Close();
-  delayed_since_.store(0, std::memory_order_relaxed);
+void LibfabricChannel::DueBy(Nanos time) {
+  if (due() == 0 || due() > time) due_.store(time, std::memory_order_relaxed);
 }
 
-void LibfabricChannel::SendDelayedIfDue(Nanos before) {
-  const Nanos since = delayed_since_.load(std::memory_order_relaxed);
-  if (since != 0 && since <= before) Flush().IgnoreError();
+void LibfabricChannel::SendIfDue(Nanos now) {
+  if (due() == 0 || due() > now) return;
+  std::lock_guard<std::mutex> lock(mu_);
+  due_.store(0, std::memory_order_relaxed);
+  if (!Serving(state_.load())) return;
+  outbox_.Close();
+  Pump();
+  Confirm();
 }
 
 Status LibfabricChannel::Flush() {
   std::lock_guard<std::mutex> lock(mu_);
   if (!Serving(state_.load()) || !endpoint_->domain().Usable()) return NotConnected();
-  CloseMessage();
+  outbox_.Close();
   Pump();
   return OkStatus();
 }
@@ -75,7 +83,7 @@ void LibfabricChannel::Pump() {
   if (!endpoint_->domain().Usable()) return;
   while (true) {
     bool posted = true;
-    if (!control_.empty()) {
+    if (confirm_due_ || end_due_) {
       posted = PostControl();
     } else if (MessageMayLeave()) {
       posted = PostMessage();
@@ -123,25 +131,27 @@ LibfabricChannel::Start LibfabricChannel::Send(const MessageHeader& header, std:
       Started(operation, length, endpoint_->domain().Send(operation, length, peer_), "a message");
   if (start != Start::kDone) return start;
   confirmed_ = {header.confirmed, header.arrived};
-  if (read_.load(std::memory_order_relaxed) == header.confirmed) {
-    unconfirmed_since_.store(0, std::memory_order_relaxed);
+  if (read_.load(std::memory_order_relaxed) == header.confirmed && !outbox_.HasOpen()) {
+    due_.store(0, std::memory_order_relaxed);
   }
   return start;
 }
 
 bool LibfabricChannel::PostControl() {
-  const Control& control = control_.front();
-  MessageHeader header = HeaderOf(control.kind);
-  if (control.kind == MessageKind::kDrained && remote_data_) header.writes = transfers_.started();
-  if (control.asks) {
+  MessageHeader header = HeaderOf(MessageKind::kConfirm);
+  std::string reason;
+  if (end_due_) {
+    header.kind = told_drained_ ? MessageKind::kDrained : MessageKind::kGone;
+    if (told_drained_ && remote_data_) header.writes = transfers_.started();
+    reason = close_reason_.message().substr(0, kMaxReason);
+  } else if (asks_) {
     header.sequence = outbox_.last_posted();
     header.wants_confirmation = 1;
   }
-  const Start start = Send(header, control.text);
-  if (start == Start::kFailed) control_.clear();  // there is no way to the peer
-  if (start != Start::kDone) return false;
-  control_.pop_front();
-  return true;
+  const Start start = Send(header, reason);
+  if (start == Start::kLater) return false;
+  confirm_due_ = asks_ = end_due_ = false;  // if it failed, there is no way to the peer
+  return start == Start::kDone;
 }
 
 bool LibfabricChannel::PostMessage() {

@@ -14,10 +14,6 @@ constexpr Nanos kProbeInterval = 100 * kMillisecond;
 // Of channels that wait for the provider, or for their end.
 constexpr Nanos kServiceInterval = 200 * kMicrosecond;
 constexpr Nanos kRestlessSleep = kMillisecond;
-// Most confirmations go with a message in the other direction, which seldom takes longer.
-constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
-// Of lazy notifications, if this thread neither sleeps nor sends others to the peer.
-constexpr Nanos kLongestDelay = 500 * kMicrosecond;
 // How long the device makes progress after its last channel has finished: a message of that may
 // have completed before it has left.
 constexpr Nanos kFarewell = kSecond;
@@ -218,8 +214,7 @@ int LibfabricDevice::Poll() {
   if (again) served_ = now;
   for (const auto& channel : channels_.copy()) {
     if (probe) channel->Probe(now);
-    channel->ConfirmIfDue(now - kConfirmationDelay);
-    channel->SendDelayedIfDue(now - kLongestDelay);
+    channel->SendIfDue(now);
     if (!channel->NeedsService() && !(again && channel->Restless())) continue;
     if (!channel->Service(now)) Forget(*channel);
   }
@@ -233,7 +228,7 @@ bool LibfabricDevice::ArmNotification() {
   for (const auto& channel : channels_.copy()) {
     channel->BeforeSleep();
     if (channel->Restless()) most = std::min(most, kRestlessSleep);
-    if (channel->OwesConfirmation()) most = std::min(most, kConfirmationDelay);
+    if (channel->due() != 0) most = std::min(most, std::max<Nanos>(channel->due() - now, 1));
   }
   if (InUse()) {
     endpoint_.sleeper().WakeAfter(now, most);

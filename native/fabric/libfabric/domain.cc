@@ -111,7 +111,7 @@ bool Domain::AnnouncesWrites() {
   fi_addr_t self = FI_ADDR_UNSPEC;
   Frame frame;
   std::shared_ptr<Registration> target;
-  if (!Insert(name_, &self).ok() || !NewFrame(&frame)) return false;
+  if (!Reach(name_, &self).ok() || !NewFrame(&frame)) return false;
   if (!Register(frame.data, kFrameBytes, FI_REMOTE_WRITE, &target).ok()) return false;
   for (const bool delivered : {false, true}) {
     Operation* probe = &probes_[delivered ? 1 : 0];
@@ -138,7 +138,7 @@ bool Domain::AnnouncesWrites() {
       SpinBriefly();
     }
   }
-  Remove(self);
+  Leave(name_);
   return true;
 }
 
@@ -185,7 +185,7 @@ bool Domain::IsLoopback(const std::string& name) const {
 
 // --- Peers and memory ---
 
-Status Domain::Insert(const std::string& name, fi_addr_t* peer) {
+Status Domain::Reach(const std::string& name, fi_addr_t* peer) {
   // The provider reads as many bytes as its own names have, or as the family in front of them says.
   const bool socket =
       traits_.address_format == FI_SOCKADDR_IN || traits_.address_format == FI_SOCKADDR_IN6;
@@ -193,12 +193,27 @@ Status Domain::Insert(const std::string& name, fi_addr_t* peer) {
   if (name.size() != name_.size() || name.compare(0, family, name_, 0, family) != 0) {
     return Status(Code::kInvalidArgument, "the address of a peer is not one of " + provider_);
   }
-  const int inserted = fi_av_insert(peers_.get(), name.data(), 1, peer, 0, nullptr);
-  if (inserted == 1) return OkStatus();
-  return library_->Error(inserted < 0 ? inserted : -FI_EINVAL, "fi_av_insert of " + provider_);
+  std::lock_guard<std::mutex> lock(peers_mu_);
+  Peer& known = known_[name];
+  if (known.users == 0) {
+    const int inserted = fi_av_insert(peers_.get(), name.data(), 1, &known.address, 0, nullptr);
+    if (inserted != 1) {
+      known_.erase(name);
+      return library_->Error(inserted < 0 ? inserted : -FI_EINVAL, "fi_av_insert of " + provider_);
+    }
+  }
+  ++known.users;
+  *peer = known.address;
+  return OkStatus();
 }
 
-void Domain::Remove(fi_addr_t peer) { fi_av_remove(peers_.get(), &peer, 1, 0); }
+void Domain::Leave(const std::string& name) {
+  std::lock_guard<std::mutex> lock(peers_mu_);
+  const auto found = known_.find(name);
+  if (found == known_.end() || --found->second.users > 0) return;
+  if (Usable()) fi_av_remove(peers_.get(), &found->second.address, 1, 0);
+  known_.erase(found);
+}
 
 Status Domain::Register(char* address, size_t length, uint64_t access,
                         std::shared_ptr<Registration>* registration) {

@@ -7,7 +7,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -120,9 +122,9 @@ class Domain {
   bool IsLoopback(const std::string& name) const;
   static constexpr size_t frame_bytes() { return kFrameBytes; }
 
-  // Adds a peer's endpoint, by its name().
-  Status Insert(const std::string& name, fi_addr_t* peer);
-  void Remove(fi_addr_t peer);
+  // Finds the endpoint of that name(), which stays known until Leave().
+  Status Reach(const std::string& name, fi_addr_t* peer);
+  void Leave(const std::string& name);
 
   // Registers memory for peers, or with `access` 0 for local use alone.
   Status Register(char* address, size_t length, uint64_t access,
@@ -163,6 +165,11 @@ class Domain {
  private:
   static constexpr size_t kFrameBytes = size_t{16} << 10;
 
+  struct Peer {
+    fi_addr_t address = FI_ADDR_UNSPEC;
+    int users = 0;
+  };
+
   explicit Domain(std::shared_ptr<const Library> library) : library_(std::move(library)) {}
   Status Init(const fi_info* info);
   Status OpenQueue(size_t size);
@@ -187,6 +194,9 @@ class Domain {
   int skipped_ = 0;  // calls of Completions() in a row that gave way
 
   Operation probes_[2];  // of AnnouncesWrites(), until the endpoint closes
+
+  std::mutex peers_mu_;
+  std::map<std::string, Peer> known_;  // by name
 
   // Frames outlive the endpoint, which may still write into them.
   std::vector<std::unique_ptr<host::MemoryRegion>> slabs_;

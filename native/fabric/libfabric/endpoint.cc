@@ -98,7 +98,7 @@ std::vector<PortReport> Endpoint::Ports() const {
   return {std::move(port)};
 }
 
-// --- Operations and peers ---
+// --- Operations ---
 
 Operation* Endpoint::NewOperation(Operation::Kind kind) {
   const bool message = kind == Operation::Kind::kReceive || kind == Operation::Kind::kMessage;
@@ -122,27 +122,6 @@ void Endpoint::Return(Operation* operation) {
   const auto channel = std::move(operation->channel);  // may end here, without the lock
   std::lock_guard<std::mutex> lock(operations_mu_);
   free_[operation->frame.data == nullptr ? 0 : 1].push_back(operation);
-}
-
-Status Endpoint::Reach(const std::string& name, fi_addr_t* peer) {
-  std::lock_guard<std::mutex> lock(peers_mu_);
-  const auto found = peers_.find(name);
-  if (found != peers_.end()) {
-    ++found->second.channels;
-    *peer = found->second.address;
-    return OkStatus();
-  }
-  RDMA_RETURN_IF_ERROR(domain_->Insert(name, peer));
-  peers_[name] = {*peer, 1};
-  return OkStatus();
-}
-
-void Endpoint::Leave(const std::string& name) {
-  std::lock_guard<std::mutex> lock(peers_mu_);
-  const auto found = peers_.find(name);
-  if (found == peers_.end() || --found->second.channels > 0) return;
-  if (domain_->Usable()) domain_->Remove(found->second.address);
-  peers_.erase(found);
 }
 
 // --- Sleeping ---

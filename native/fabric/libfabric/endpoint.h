@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,9 +55,6 @@ class Endpoint {
   void Return(Operation* operation);
   // An operation has been started, on so many bytes.
   void OnStarted(Operation::Kind kind, uint64_t length);
-  // Finds the endpoint of that name, which stays known until Leave().
-  Status Reach(const std::string& name, fi_addr_t* peer);
-  void Leave(const std::string& name);
 
   // Returns whether the polling thread sleeps and thus cannot send delayed messages.
   bool asleep() const { return asleep_.load(); }
@@ -75,11 +71,6 @@ class Endpoint {
   void LetEventsWake();
 
  private:
-  struct Peer {
-    fi_addr_t address;
-    int channels;
-  };
-
   std::unique_ptr<Domain> domain_;
   std::unique_ptr<RegisteredMemory> memory_;
   PortReport port_;  // without the numbers; without a name if it is no card
@@ -102,9 +93,6 @@ class Endpoint {
   std::mutex operations_mu_;
   std::deque<Operation> operations_;
   std::vector<Operation*> free_[2];  // the second ones have frames
-
-  std::mutex peers_mu_;
-  std::map<std::string, Peer> peers_;  // by the name of the endpoint
 };
 
 }  // namespace rdma_transport::fabric::libfabric

@@ -28,11 +28,6 @@ Status RegisteredMemory::FindLocal(const void* data, uint64_t length, void** des
   return OkStatus();
 }
 
-Status RegisteredMemory::Share(uint64_t key, RegionRecord* record,
-                               std::shared_ptr<Registration>* registration) {
-  return Register(key, per_peer_, record, registration);
-}
-
 Status RegisteredMemory::Register(uint64_t key, bool fresh, RegionRecord* record,
                                   std::shared_ptr<Registration>* registration) {
   std::lock_guard<std::mutex> lock(mu_);

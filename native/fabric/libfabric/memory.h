@@ -28,9 +28,12 @@ class RegisteredMemory {
   // them, registering the region if it must. Returns InvalidArgument, or the error of the provider.
   Status FindLocal(const void* data, uint64_t length, void** descriptor);
   // Registers a region for a peer. Returns Internal if there is no such region.
-  Status Share(uint64_t key, RegionRecord* record, std::shared_ptr<Registration>* registration);
+  Status Share(uint64_t key, RegionRecord* record, std::shared_ptr<Registration>* registration) {
+    return Register(key, per_peer_, record, registration);
+  }
 
  private:
+  // `fresh`: a registration of its own.
   Status Register(uint64_t key, bool fresh, RegionRecord* record,
                   std::shared_ptr<Registration>* registration);
 
