@@ -43,16 +43,13 @@
 //   nics=A+B...        of these, each that is not TCP has one card for each number, "efa0" and so
 //                      on, of that speed in Gb/s; 0: its link is down. Their PCI addresses are
 //                      0000:10:00.0, 0000:11:00.0... All are on the loopback interface.
-//   direct=0|1         1: EFA's cards come twice, first in a fabric "efa-direct" (efa_prov.c),
-//   whose
+//   direct=0|1         1: EFA's cards come twice, first in a fabric "efa-direct" (efa_prov.c). Its
 //                      endpoints send 8 KiB at most, though max_msg_size is that of writes
 //                      (fi_efa(7)); more is -FI_EMSGSIZE.
 //   no_provider=0|1    1: fi_getinfo() finds nothing.
 //   version=1.N        what fi_version() returns. A newer one is refused by fi_getinfo().
-//   rma_since=1.N      writes and reads of a client that asks for an older interface are emulated
-//   by
-//                      the target's processor, which is only counted. EFA: 1.18 on some cards
-//                      (efa_rdm_util.c).
+//   rma_since=1.N      writes and reads of a client that asks for an older interface are emulated,
+//                      which is only counted. EFA: 1.18 on some cards (efa_rdm_util.c).
 // Hints that ask for more than that find nothing (-FI_ENODATA).
 //
 // Memory:
@@ -72,10 +69,9 @@
 // Faults:
 //   eagain=P           percent of the posts that return -FI_EAGAIN.
 //   late=N             completions are held back up to N us, in order unless order=none.
-//   broken=CARD        all that is sent, written and read by this card of nics= completes with
-//   FI_EIO. lose=P             percent of the sends and writes that complete and are never
-//   transmitted, as
-//                      when TCP reconnects after a reset. Not those with FI_DELIVERY_COMPLETE.
+//   broken=CARD        all that is sent, written and read by this card of nics= fails: FI_EIO.
+//   lose=P             percent of the sends and writes that complete and are never transmitted,
+//                      as when TCP reconnects after a reset. Not those with FI_DELIVERY_COMPLETE.
 //
 // Stricter than most providers, to find mistakes: FI_FENCE without the capability is -FI_EBADFLAGS;
 // op_context of the completion of a peer's write is NULL; a post on an endpoint that is not enabled
