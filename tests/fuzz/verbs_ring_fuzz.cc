@@ -29,11 +29,7 @@ void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
   volatile char receive_arena = 0;
   for (const char byte : record) receive_arena = receive_arena ^ byte;
   if (kind == RecordKind::kRegion) transfers->Learn(record).IgnoreError();
-  uint64_t key = 0;
-  if (kind == RecordKind::kForget && record.size() == sizeof(key)) {
-    std::memcpy(&key, record.data(), sizeof(key));
-    transfers->Forget(key);
-  }
+  if (kind == RecordKind::kForget) transfers->Forget(record).IgnoreError();
 }
 
 // An operation that is let pass lies in what the peer announced.

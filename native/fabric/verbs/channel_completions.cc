@@ -1,7 +1,6 @@
 // How a channel handles what its card reports, and the records that arrive.
 #include <arpa/inet.h>
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -130,12 +129,8 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
       return transfers_.Learn(record);
     }
     case RecordKind::kForget: {
-      uint64_t key = 0;
-      if (record.size() != sizeof(key)) break;
-      std::memcpy(&key, record.data(), sizeof(key));
       std::lock_guard<std::mutex> lock(mu_);
-      transfers_.Forget(key);
-      return OkStatus();
+      return transfers_.Forget(record);
     }
     case RecordKind::kHello:
     case RecordKind::kAccept:
