@@ -236,9 +236,6 @@ class CombinedChannel final : public Channel {
     return chosen() == nullptr ? NotConnected() : chosen()->Write(source, destination, cookie);
   }
   Status Flush() override { return chosen() == nullptr ? NotConnected() : chosen()->Flush(); }
-  Status Check(const RemoteSpan& span, Access access) const override {
-    return chosen() == nullptr ? NotConnected() : chosen()->Check(span, access);
-  }
   std::shared_ptr<RemoteRegion> Remote(uint64_t key) const override {
     return chosen() == nullptr ? nullptr : chosen()->Remote(key);
   }

@@ -274,9 +274,12 @@ class Channel {
   virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;
   // Starts all delayed writes.
   virtual Status Flush() { return OkStatus(); }
-  // Returns what a Write(), or a Read() if `access` is kRemoteRead, of this span of the peer's
-  // memory would report, without starting it.
-  virtual Status Check(const RemoteSpan& /*span*/, Access /*access*/) const { return OkStatus(); }
+  // Returns what a Write(), or a Read() if `access` is kRemoteRead, between this local memory and
+  // this span of the peer's would report, without starting it. Like these, it may register the
+  // local memory.
+  virtual Status Check(const void* /*local*/, const RemoteSpan& /*span*/, Access /*access*/) const {
+    return OkStatus();
+  }
 
   // Returns the peer's region `key`, or null if this channel does not map the peer's memory or has
   // no such region. As for Read(), the polling thread must have called Map() for the region, or

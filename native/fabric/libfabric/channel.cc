@@ -163,7 +163,9 @@ Status LibfabricChannel::Write(const char* source, const RemoteSpan& destination
   return Transfer(/*write=*/true, destination, const_cast<char*>(source), cookie);
 }
 
-Status LibfabricChannel::Check(const RemoteSpan& span, Access access) const {
+Status LibfabricChannel::Check(const void* local, const RemoteSpan& span, Access access) const {
+  void* descriptor = nullptr;
+  RDMA_RETURN_IF_ERROR(endpoint_->memory().FindLocal(local, span.length, &descriptor));
   std::lock_guard<std::mutex> lock(mu_);
   return Connected() ? transfers_.Check(span, access) : NotConnected();
 }

@@ -53,7 +53,7 @@ class LibfabricChannel final : public Channel,
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   Status Flush() override;
-  Status Check(const RemoteSpan& span, Access access) const override;
+  Status Check(const void* local, const RemoteSpan& span, Access access) const override;
   MappedSpan Map(const RemoteSpan&) override { return MappedSpan(); }
   bool Owns(const void*, RemoteSpan*) const override { return false; }
   void Close(const Status& reason) override;

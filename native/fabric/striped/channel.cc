@@ -268,18 +268,6 @@ bool StripedChannel::Locate(const void* data, RemoteSpan* span) const {
                      [&](const auto& rail) { return rail->Locate(data, span); });
 }
 
-Status StripedChannel::Check(const RemoteSpan& span, Access access) const {
-  std::lock_guard<std::mutex> lock(mu_);
-  Status first;
-  for (const Rail& rail : rails_) {
-    if (!rail.up) continue;
-    const Status status = rail.channel->Check(span, access);
-    if (status.ok()) return status;
-    if (first.ok()) first = status;
-  }
-  return first.ok() ? NotConnected() : first;
-}
-
 Backlog StripedChannel::backlog() const {
   std::lock_guard<std::mutex> lock(mu_);
   const Rail& rail = rails_[main_ == kNone ? 0 : main_];

@@ -87,7 +87,6 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   Status Flush() override;
-  Status Check(const RemoteSpan& span, Access access) const override;
   MappedSpan Map(const RemoteSpan&) override { return MappedSpan(); }
   bool Owns(const void*, RemoteSpan*) const override { return false; }
   void Close(const Status& reason) override;
@@ -200,7 +199,6 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   Status Begin(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
   Status BeginWhole(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
   Status BeginPiece(size_t slot, const Piece& piece);
-  Status CanCarry(size_t slot, bool write, const RemoteSpan& span, const char* local) const;
   uint32_t RailsFor(bool write, const RemoteSpan& span, const char* local, Status* status) const;
   size_t ChooseRail(const Lane::Transfer& transfer, bool write, uint64_t* length) const;
   void Advance();
@@ -208,7 +206,8 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   bool AdvanceTransfer(Lane* lane);
   void EndBegin(const Lane::Transfer& transfer, bool write);
   void FinishPiece(uint32_t index);
-  void BeginAgain(uint32_t index, uint32_t rails);
+  void FinishTransfer(uint32_t index);
+  void BeginAgain(uint32_t index);
   uint32_t NewTransfer(uint64_t cookie);
 
   // Rails that fail, in channel_failover.cc.
@@ -272,8 +271,9 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   Nanos connect_due_ = 0;            // not later, even if a better rail still connects
   Status reason_;                    // why it closes
   Nanos deadline_ = 0;               // of kClosing and kParting
-  std::vector<std::shared_ptr<Channel>> dropped_;  // to be destroyed without mu_
-  std::vector<std::function<void()>> slow_;        // to be called without mu_, on another thread
+  // Rails to be destroyed without mu_, and forgotten by the inbox.
+  std::vector<std::pair<uint32_t, std::shared_ptr<Channel>>> dropped_;
+  std::vector<std::function<void()>> slow_;  // to be called without mu_, on another thread
 
   Lane writes_;
   Lane reads_;

@@ -186,11 +186,12 @@ void StripedChannel::Service(Nanos now) {
   attended_.store(false);  // first: what is requested from here on needs another call
   if (handler_.expired()) Close(Status(Code::kCancelled, "the user of this channel has gone"));
   ConnectIfReady(/*at_once=*/false);
-  std::vector<std::shared_ptr<Channel>> dropped;
+  decltype(dropped_) dropped;
   std::vector<std::function<void()>> slow;
   {
     std::lock_guard<std::mutex> lock(mu_);
     dropped.swap(dropped_);
+    for (const auto& [id, channel] : dropped) inbox_.Settle(id);
     slow.swap(slow_);
     Progress();
     Advance();

@@ -120,7 +120,7 @@ void StripedChannel::Repeat(size_t slot) {
       FinishPiece(index);
       continue;
     }
-    BeginAgain(index, /*rails=*/0);
+    BeginAgain(index);
   }
   rail.writes.clear();
   rail.uncovered = 0;

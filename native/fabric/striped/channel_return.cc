@@ -75,7 +75,7 @@ void StripedChannel::Use(Rail* rail) {
 // The place waits for another rail.
 void StripedChannel::Empty(size_t slot) {
   Rail& old = rails_[slot];
-  dropped_.push_back(std::move(old.channel));
+  dropped_.emplace_back(old.id, std::move(old.channel));
   Rail empty;
   empty.device = old.device;
   empty.name = old.name;
@@ -83,6 +83,7 @@ void StripedChannel::Empty(size_t slot) {
   empty.delay = std::clamp(2 * old.delay, kFirstDelay, kLongestDelay);
   empty.due = Now() + empty.delay;
   old = std::move(empty);
+  NoteArrived();  // records may have waited for it
   timed_.store(true);
   Attend();
 }
@@ -174,7 +175,6 @@ Status StripedChannel::MakeRail(size_t slot, uint32_t id) {
   rail.channel = std::move(channel);
   rail.id = rail.end->rail = id;
   rail.deadline = 0;
-  inbox_.AddRail(id);
   return OkStatus();
 }
 
@@ -187,6 +187,7 @@ void StripedChannel::OfferRail(size_t slot, Nanos now) {
   offer.slot = static_cast<uint32_t>(slot);
   Status offered = MakeRail(slot, next_rail_);
   if (offered.ok()) {
+    inbox_.AddRail(offer.rail);
     offered = SendControl(RecordKind::kOffer, offer, rail.channel->Address());
     if (offered.ok()) {
       ++next_rail_;
@@ -242,12 +243,14 @@ Status StripedChannel::HandleOffer(RecordKind kind, const RailRecord& record,
   Rail& rail = rails_[slot];
   if (to_passive) {
     next_rail_ = record.rail + 1;
+    inbox_.AddRail(record.rail);  // the peer may name it from now on
     Status made(Code::kUnavailable, "the one that failed is still being dropped");
     if (rail.channel == nullptr) made = MakeRail(slot, record.rail);
     if (made.ok()) {
       ConnectRail(slot, address);
       return OkStatus();
     }
+    inbox_.Settle(record.rail);
     NoteUnused(slot, made.message());
     SendControl(RecordKind::kDecline, record).IgnoreError();
     return OkStatus();

@@ -12,6 +12,10 @@ constexpr uint64_t kPage = 4096;
 
 constexpr uint32_t Bit(size_t slot) { return uint32_t{1} << slot; }
 
+constexpr Access AccessFor(bool write) {
+  return write ? Access::kRemoteReadWrite : Access::kRemoteRead;
+}
+
 }  // namespace
 
 Status StripedChannel::Read(const RemoteSpan& source, char* destination, uint64_t cookie) {
@@ -36,7 +40,10 @@ Status StripedChannel::Begin(bool write, const RemoteSpan& span, char* local, ui
     if (refused.ok()) return refused;
   }
   // After a failure, the peer's memory may not be known yet on the rails that are left.
-  const bool later = OthersThan(kNone) && (main_ == kNone || Unsettled());
+  RemoteSpan found;
+  const bool later = OthersThan(kNone) && (main_ == kNone || Unsettled()) &&
+                     refused.code() != Code::kResourceExhausted && Locate(local, &found) &&
+                     found.length >= span.length;
   if (!refused.ok() && rails == 0 && !later) {
     if (write || refused.code() == Code::kUnavailable) return refused;
     ended_.emplace_back(cookie, refused);
@@ -71,7 +78,7 @@ Status StripedChannel::BeginWhole(bool write, const RemoteSpan& span, char* loca
   for (size_t turn = 0; turn < rails_.size(); ++turn) {
     const size_t slot = turn == 0 ? main : turn <= main ? turn - 1 : turn;
     if (!rails_[slot].up) continue;
-    Status begun = any ? OkStatus() : CanCarry(slot, write, span, local);
+    Status begun = any ? OkStatus() : rails_[slot].channel->Check(local, span, AccessFor(write));
     if (begun.ok()) begun = BeginPiece(slot, piece);
     if (begun.ok()) {
       if (write && slot != main_ && SendMark(slot)) {
@@ -131,28 +138,17 @@ Status StripedChannel::BeginPiece(size_t slot, const Piece& piece) {
 
 // --- Large ones ---
 
-Status StripedChannel::CanCarry(size_t slot, bool write, const RemoteSpan& span,
-                                const char* local) const {
-  const Rail& rail = rails_[slot];
-  RemoteSpan found;
-  if (!rail.device->Locate(local, &found) || found.length < span.length) {
-    return Status(Code::kInvalidArgument, "the local end of a transfer is not in a region");
-  }
-  return rail.channel->Check(span, write ? Access::kRemoteReadWrite : Access::kRemoteRead);
-}
-
 // Returns a bit for each rail that can carry the transfer; 0: `status` says why.
 uint32_t StripedChannel::RailsFor(bool write, const RemoteSpan& span, const char* local,
                                   Status* status) const {
   uint32_t rails = 0;
-  Status first = NotConnected();
+  *status = NotConnected();
   for (size_t i = 0; i < rails_.size(); ++i) {
     if (!rails_[i].up) continue;
-    const Status can = CanCarry(i, write, span, local);
+    const Status can = rails_[i].channel->Check(local, span, AccessFor(write));
     if (can.ok()) rails |= Bit(i);
-    if (first.code() == Code::kUnavailable) first = can;
+    if (status->code() == Code::kUnavailable) *status = can;
   }
-  if (status != nullptr) *status = first;
   return rails;
 }
 
@@ -241,7 +237,17 @@ bool StripedChannel::AdvanceTransfer(Lane* lane) {
     if (!refused.ok()) transfer.rails &= ~Bit(slot);
   }
   if (transfer.rails == 0 && !Unsettled()) {
-    // The peer may have taken its memory back, which ends a transfer that is under way.
+    if (!write) {
+      const uint32_t index = transfer.index;
+      lane->Pop();
+      transfers_[index].status = refused;
+      --transfers_[index].waiting;
+      FinishTransfer(index);
+      Attend();
+      return true;
+    }
+    // What follows must not arrive. The peer may have taken its memory back, or the rails that are
+    // left have no room to register the source.
     lane->Drop();
     CloseLocked(refused);
     return false;
@@ -287,15 +293,6 @@ void StripedChannel::OnPieceEnded(const RailEnd* end, uint64_t index, const Stat
     piece.ended = true;
     uint64_t& under_way = rail->under_way[piece.write ? 1 : 0];
     under_way -= std::min(under_way, piece.counted);
-    // A card may have no room to register the memory that it should read into.
-    const bool refused = !status.ok() && !lost && status.code() != Code::kInvalidArgument;
-    const uint32_t others =
-        refused ? RailsFor(piece.write, piece.span, piece.local, nullptr) & ~Bit(slot) : 0;
-    if (others != 0) {
-      BeginAgain(static_cast<uint32_t>(index), others);
-      Advance();
-      return TellNews(&lock);
-    }
     if (!status.ok() && piece.transfer != kWhole) transfers_[piece.transfer].status = status;
     const bool last = piece.transfer == kWhole || transfers_[piece.transfer].waiting == 0;
     if (!status.ok() && piece.transfer == kWhole) {
@@ -313,15 +310,14 @@ void StripedChannel::OnPieceEnded(const RailEnd* end, uint64_t index, const Stat
   TellNews(&lock);
 }
 
-// Puts a piece before all others, on one of these rails; 0: on any.
-void StripedChannel::BeginAgain(uint32_t index, uint32_t rails) {
+// Puts a piece before all others, on another rail.
+void StripedChannel::BeginAgain(uint32_t index) {
   Piece& piece = pieces_[index];
   Lane::Transfer transfer;
   transfer.index = piece.transfer == kWhole ? NewTransfer(piece.cookie) : piece.transfer;
   transfer.cookie = transfers_[transfer.index].cookie;
   transfer.local = piece.local;
   transfer.rest = piece.span;
-  transfer.rails = rails;
   transfer.again = true;
   ++transfers_[transfer.index].waiting;
   if (piece.transfer != kWhole) --transfers_[transfer.index].unfinished;
@@ -338,10 +334,16 @@ void StripedChannel::FinishPiece(uint32_t index) {
     ended_.emplace_back(piece.cookie, OkStatus());
     return;
   }
-  Transfer& transfer = transfers_[piece.transfer];
-  if (--transfer.unfinished > 0 || transfer.waiting > 0) return;
+  --transfers_[piece.transfer].unfinished;
+  FinishTransfer(piece.transfer);
+}
+
+// If nothing of it is left.
+void StripedChannel::FinishTransfer(uint32_t index) {
+  const Transfer& transfer = transfers_[index];
+  if (transfer.unfinished > 0 || transfer.waiting > 0) return;
   ended_.emplace_back(transfer.cookie, transfer.status);
-  free_transfers_.push_back(piece.transfer);
+  free_transfers_.push_back(index);
 }
 
 void StripedChannel::OnRailDelivered(const RailEnd* end, uint64_t number) {

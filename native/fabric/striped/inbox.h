@@ -31,7 +31,7 @@ class Inbox {
   void AddRail(uint32_t rail);
   // Records that have arrived on the rail.
   uint64_t received(uint32_t rail) const;
-  // All that was lost on the rail has been sent again.
+  // All that was lost on the rail has been sent again, or it was never used.
   void Settle(uint32_t rail) { rails_.erase(rail); }
 
   // Takes what came on a rail. If `now`, it may be handed up; its bytes are those of `data`. Then

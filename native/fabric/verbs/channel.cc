@@ -126,7 +126,9 @@ Status VerbsChannel::Write(const char* source, const RemoteSpan& destination, ui
   return Transfer(Work::Kind::kWrite, destination, const_cast<char*>(source), cookie);
 }
 
-Status VerbsChannel::Check(const RemoteSpan& span, Access access) const {
+Status VerbsChannel::Check(const void* local, const RemoteSpan& span, Access access) const {
+  LocalEnd end;
+  RDMA_RETURN_IF_ERROR(device_->memory().FindLocal(local, span.length, &end));
   const bool read = access == Access::kRemoteRead;
   const RegionRecord* region = nullptr;
   std::lock_guard<std::mutex> lock(mu_);

@@ -72,7 +72,7 @@ class VerbsChannel final : public Channel {
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   Status Flush() override;
-  Status Check(const RemoteSpan& span, Access access) const override;
+  Status Check(const void* local, const RemoteSpan& span, Access access) const override;
   MappedSpan Map(const RemoteSpan&) override { return MappedSpan(); }
   bool Owns(const void*, RemoteSpan*) const override { return false; }
   // Tells the peer, unless the port is not active.

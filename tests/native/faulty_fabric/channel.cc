@@ -174,7 +174,7 @@ Status FaultyChannel::Write(const char* source, const fabric::RemoteSpan& destin
   if (dice.Roll(Fault::kBreak, &wrong)) Break(wrong);
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (card_) RDMA_RETURN_IF_ERROR(Check(destination, fabric::Access::kRemoteReadWrite));
+    if (card_) RDMA_RETURN_IF_ERROR(Check(source, destination, fabric::Access::kRemoteReadWrite));
     RDMA_RETURN_IF_ERROR(CheckTransfer(destination, source, cookie, /*write=*/true));
     if (card_) {
       work_.push_back({Work::Kind::kWrite, destination, const_cast<char*>(source), cookie, {}, {}});
@@ -361,7 +361,7 @@ bool FaultyChannel::DoOne(Work work) {
   if (dice.Roll(Fault::kWriteEnd, &wrong)) {
     written = wrong;
   } else if (dice.Roll(Fault::kPlaceLate)) {
-    written = inner_->Check(work.remote, fabric::Access::kRemoteReadWrite);
+    written = inner_->Check(work.local, work.remote, fabric::Access::kRemoteReadWrite);
     work.bytes.assign(work.local, work.remote.length);
     if (written.ok()) unplaced_.push_back(work);
   } else {

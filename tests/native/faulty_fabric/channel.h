@@ -53,8 +53,9 @@ class FaultyChannel final : public fabric::Channel,
   Status Read(const fabric::RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const fabric::RemoteSpan& destination, uint64_t cookie) override;
   Status Flush() override { return card_ ? OkStatus() : inner_->Flush(); }
-  Status Check(const fabric::RemoteSpan& span, fabric::Access access) const override {
-    return inner_->Check(span, access);
+  Status Check(const void* local, const fabric::RemoteSpan& span,
+               fabric::Access access) const override {
+    return inner_->Check(local, span, access);
   }
   fabric::MappedSpan Map(const fabric::RemoteSpan& span) override;
   bool Owns(const void* data, fabric::RemoteSpan* span) const override {

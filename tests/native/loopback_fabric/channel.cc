@@ -154,7 +154,8 @@ Status LoopbackChannel::Reach(const fabric::RemoteSpan& span, fabric::Access lea
   return status;
 }
 
-Status LoopbackChannel::Check(const fabric::RemoteSpan& span, fabric::Access access) const {
+Status LoopbackChannel::Check(const void* /*local*/, const fabric::RemoteSpan& span,
+                              fabric::Access access) const {
   std::lock_guard<std::mutex> lock(Mutex());
   return state_ == State::kConnected ? Reach(span, access, [](char*) {}) : NotConnected();
 }

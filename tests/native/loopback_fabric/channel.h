@@ -43,7 +43,8 @@ class LoopbackChannel final : public fabric::Channel {
   fabric::Backlog backlog() const override;
   Status Read(const fabric::RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const fabric::RemoteSpan& destination, uint64_t cookie) override;
-  Status Check(const fabric::RemoteSpan& span, fabric::Access access) const override;
+  Status Check(const void* local, const fabric::RemoteSpan& span,
+               fabric::Access access) const override;
   fabric::MappedSpan Map(const fabric::RemoteSpan&) override { return {}; }
   bool Owns(const void*, fabric::RemoteSpan*) const override { return false; }
   void Close(const Status& reason) override;

@@ -369,6 +369,27 @@ TEST_P(Striped, RailsReturnAndMayFailAgain) {
   ASSERT_NO_FATAL_FAILURE(Settle());
 }
 
+// What is sent afterwards waits for it, until the peer declines it.
+TEST_P(Striped, ARailMayFailWhileItIsOffered) {
+  ASSERT_NO_FATAL_FAILURE(Open(2, Nasty(GetParam())));
+  const auto uses_one = [](const Side& side) {
+    return side.channel->Route().find(',') == std::string::npos;
+  };
+  for (Side* side : {&a_, &b_}) rails_[side][1]->set_active(false);
+  ASSERT_TRUE(PollUntil([&] { return uses_one(a_) && uses_one(b_); }));
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_NO_FATAL_FAILURE(Settle());
+    rails_[&a_][1]->set_active(true);
+    for (int polls = 0; polls < 64; ++polls) PollOne(a_);  // makes the offer
+    Break(&a_, 1);
+    for (int polls = 0; polls < 64; ++polls) PollOne(a_);
+    for (int i = 0; i < 20; ++i) ASSERT_NO_FATAL_FAILURE(Notify(&there_));
+    ASSERT_NO_FATAL_FAILURE(Settle());
+    rails_[&a_][1]->set_active(false);
+    PollFor(kMillisecond);
+  }
+}
+
 TEST_P(Striped, WithoutARailTheChannelCloses) {
   ASSERT_NO_FATAL_FAILURE(Open(2, Nasty(GetParam())));
   for (int round = 0; round < 100; ++round) {

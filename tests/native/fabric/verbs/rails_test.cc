@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "fabric/host/region.h"
+#include "fabric/verbs/memory.h"
 #include "lines_with.h"
 #include "several_ports.h"
 
@@ -146,6 +149,35 @@ TEST_F(SeveralPorts, AReadIntoMemoryThatOnePortRefusesGoesByTheOthers) {
   read(first.get());
   EXPECT_GE(BytesOf("fake_1") - before, kLength / 4) << "it still serves";
   ExpectToUse(true, "fake_1:1");
+}
+
+// Beside shared memory, a region is registered when it is first used.
+TEST_F(SeveralPorts, MemoryThatNoPortTakesIsRefusedAtTheCall) {
+  for (const char* devices : {"fake_0", "fake_0,fake_1"}) {
+    SCOPED_TRACE(devices);
+    SetFake("devices", devices);
+    ASSERT_NO_FATAL_FAILURE(ConnectedPair(Wide()));
+    auto remote = Shared(b_);
+    const RemoteSpan span = {remote->key(), 0, kLength};
+    std::unique_ptr<host::MemoryRegion> local;
+    const uint64_t key = RegisteredMemory::NewKey();
+    ASSERT_TRUE(
+        host::MemoryRegion::Create(key, kLength, Access::kRemoteReadWrite, nullptr, &local).ok());
+    ASSERT_TRUE(a_.device->Adopt(local.get()).ok());
+    SetFake("max_mr", "1");  // there are more
+    EXPECT_EQ(a_.channel->Write(local->address(), span, ++cookie_).code(),
+              Code::kResourceExhausted);
+    ASSERT_TRUE(a_.channel->Read(span, local->address(), ++cookie_).ok());
+    ASSERT_TRUE(PollUntil([&] { return !a_.handler->transfers.empty(); }));
+    EXPECT_EQ(a_.handler->transfers.back().first, cookie_);
+    EXPECT_EQ(a_.handler->transfers.back().second.code(), Code::kResourceExhausted);
+    ExpectToTalk();
+    EXPECT_FALSE(a_.handler->closed) << a_.handler->reason.message();
+    local.reset();
+    remote.reset();
+    DropDevices();
+    SetUp();
+  }
 }
 
 TEST_F(SeveralPorts, AChannelDoesWithoutAPortThatHasNoQueuePairsLeft) {
