@@ -385,9 +385,7 @@ cdef class Meter:
     def connect(self, peer_address: bytes, active: bool, key: bytes = b"") -> None:
         cdef string peer = peer_address
         cdef Role role = Role.kActive if active else Role.kPassive
-        if key:
-            self.meter.get().Authenticate(key)
-        check(self.meter.get().Connect(<string_view>peer, role))
+        check(self.meter.get().Connect(<string_view>peer, role, key))
 
     def introduce(self, timeout: float) -> None:
         cdef int64_t nanoseconds = <int64_t>(timeout * 1e9)

@@ -136,8 +136,7 @@ cdef extern from "fabric/measure.h" namespace "rdma_transport::fabric" nogil:
         @staticmethod
         Status Open(FabricDevice* device, uint64_t largest, shared_ptr[CMeter]* meter)
         string Address()
-        void Authenticate(string key)
-        Status Connect(string_view peer_address, Role role)
+        Status Connect(string_view peer_address, Role role, string key)
         Status Introduce(int64_t timeout)
         const char* fabric()
         string Route()

@@ -127,9 +127,7 @@ Status BlockingChannel::Connect(const std::string& peer_address, bool active,
     channel = channel_;
   }
   const auto role = active ? fabric::Role::kActive : fabric::Role::kPassive;
-  channel->Authenticate(key);
-  channel->ReportDelivery();
-  const Status status = channel->Connect(peer_address, role);
+  const Status status = channel->Connect(peer_address, role, {key, fabric::WriteEnd::kDelivered});
   if (!status.ok()) {
     OnClosed(status);
     return status;

@@ -86,7 +86,7 @@ class BlockingChannel final : public Owned, public fabric::ChannelHandler {
   explicit BlockingChannel(std::shared_ptr<fabric::Device> device) : device_(std::move(device)) {}
 
   Status Address(std::string* address) const;
-  // `key` is for Channel::Authenticate(); may be empty.
+  // `key` is that of fabric::Terms; may be empty.
   Status Connect(const std::string& peer_address, bool active, const std::string& key);
   // Both are empty before Connect().
   std::string FabricName() const;

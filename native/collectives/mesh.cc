@@ -58,7 +58,6 @@ Status Mesh::Open(std::shared_ptr<fabric::Device> device, int rank, int size, Na
     auto end = std::make_shared<MeshPeer>(peer, made->state_);
     std::shared_ptr<fabric::Channel> channel;
     RDMA_RETURN_IF_ERROR(opened->Open(end, &channel));
-    channel->DelayWriteEnds();  // waits for them poll
     end->SetChannel(std::move(channel));
     state.ends[peer] = end;
     made->peers_[peer] = std::move(end);
@@ -105,9 +104,9 @@ Status Mesh::Connect(int peer, const std::string& address, const std::string& ke
   if (peer < 0 || peer >= size_ || peers_[peer] == nullptr) {
     return Status(Code::kInvalidArgument, "there is no other rank " + std::to_string(peer));
   }
-  fabric::Channel* const channel = peers_[peer]->channel();
-  channel->Authenticate(key);
-  return channel->Connect(address, rank_ < peer ? fabric::Role::kActive : fabric::Role::kPassive);
+  const auto role = rank_ < peer ? fabric::Role::kActive : fabric::Role::kPassive;
+  // Who waits for the end of a write polls.
+  return peers_[peer]->channel()->Connect(address, role, {key, fabric::WriteEnd::kLate});
 }
 
 void Mesh::NameRanks(std::vector<int> names) {

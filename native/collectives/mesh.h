@@ -45,7 +45,7 @@ class Mesh {
   // Returns the address that member `peer` passes to its Connect(); empty for this member.
   std::string Address(int peer) const;
   // Starts to connect to a member, by the address that it has for this one. Of two members, the one
-  // of the higher rank must call it first. `key` is for Channel::Authenticate(); may be empty.
+  // of the higher rank must call it first. `key` is that of fabric::Terms; may be empty.
   Status Connect(int peer, const std::string& address, const std::string& key);
   // What messages call the ranks, if these are not known by their own numbers.
   void NameRanks(std::vector<int> names);

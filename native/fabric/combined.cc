@@ -151,28 +151,7 @@ class CombinedChannel final : public Channel {
     return address;
   }
 
-  void Authenticate(std::string key) override {
-    std::lock_guard<std::mutex> lock(mu_);
-    for (const auto& channel : candidates_) {
-      if (channel != nullptr) channel->Authenticate(key);
-    }
-  }
-
-  void ReportDelivery() override {
-    std::lock_guard<std::mutex> lock(mu_);
-    for (const auto& channel : candidates_) {
-      if (channel != nullptr) channel->ReportDelivery();
-    }
-  }
-
-  void DelayWriteEnds() override {
-    std::lock_guard<std::mutex> lock(mu_);
-    for (const auto& channel : candidates_) {
-      if (channel != nullptr) channel->DelayWriteEnds();
-    }
-  }
-
-  Status Connect(std::string_view peer_address, Role role) override {
+  Status Connect(std::string_view peer_address, Role role, const Terms& terms) override {
     CombinedDevice::Choice choice;
     RDMA_RETURN_IF_ERROR(device_->Choose(peer_address, avoided_, &choice));
     std::vector<std::shared_ptr<Channel>> others(candidates_.size());
@@ -194,7 +173,7 @@ class CombinedChannel final : public Channel {
     const bool watched = watcher_ != nullptr && !choice.peer.empty();
     const std::string& name = device_->members_[choice.member].name;
     if (watched && role == Role::kActive) watcher_->Expect(choice.member, name, choice.peer);
-    const Status status = chosen->Connect(choice.address, role);
+    const Status status = chosen->Connect(choice.address, role, terms);
     if (!watched || status.code() != Code::kUnavailable) return status;
     watcher_->Expect(choice.member, name, choice.peer);
     watcher_->OnFailed(status);

@@ -197,6 +197,21 @@ struct Backlog {
 // is active, the other is passive.
 enum class Role { kActive, kPassive };
 
+// What the end of a Write() means.
+enum class WriteEnd {
+  kReusable,   // the source may change
+  kLate,       // the same, told maybe a few milliseconds late, so that no polling thread is woken
+  kDelivered,  // the bytes are in the peer's memory
+};
+
+// How two channels connect.
+struct Terms {
+  // Only the two ends know it. Each then proves to the other, without revealing them, that it knows
+  // the key and both addresses. If it is empty, knowing the addresses suffices.
+  std::string key;
+  WriteEnd write_end = WriteEnd::kReusable;  // at this end
+};
+
 // An ordered connection to one peer. Functions that return a Status return Unavailable while the
 // channel is not connected, unless noted. Destruction closes the channel without a call of the
 // handler. Any thread may destroy it, but the device must outlive it.
@@ -204,49 +219,36 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
+  // --- Connection: each end passes its address to the other, and connects. ---
+
   // Returns what the peer passes to Connect(), as opaque bytes.
   virtual std::string Address() const = 0;
-  // Sets a key that only the two ends know. Each end then proves to the other, without revealing
-  // them, that it knows the key and both addresses. Without a key, knowing the addresses suffices.
-  // Call it before Connect().
-  virtual void Authenticate(std::string key) = 0;
   // Starts to connect to the channel with this address; call it once. After success, OnConnected()
   // or OnClosed() follows. Returns Unavailable if no fabric reaches the address, or Aborted if the
   // channel has been closed.
-  virtual Status Connect(std::string_view peer_address, Role role) = 0;
+  virtual Status Connect(std::string_view peer_address, Role role,
+                         const Terms& terms = Terms()) = 0;
+  // Closes the channel and sends `reason` to the peer. OnClosed() follows on both sides, with the
+  // message of `reason`. Never blocks. Has no effect on a channel that has closed.
+  virtual void Close(const Status& reason) = 0;
 
-  // Lets the peer access the device's region `key`, until the region or the channel ends. Call it
-  // before the first notification that names the region; repeated calls are cheap. Returns Internal
-  // if there is no such region, ResourceExhausted if it cannot be registered or announced now.
-  virtual Status Share(uint64_t key) = 0;
-  // Returns whether `data` lies in a region that this channel can use or share. If so, `span`
-  // covers the rest of the region from there.
-  virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
+  // --- What it is, once Connect() has succeeded: callers choose by it how they send. ---
 
-  // Returns the fabric's name in the registry. This and the next three are defined once Connect()
-  // has succeeded.
+  // Returns the fabric's name in the registry.
   virtual const char* fabric() const = 0;
   // Describes the route to the peer for users, for example "same host".
   virtual std::string Route() const = 0;
   // Returns whether Map() works on this channel.
-  virtual bool MapsPeer() const = 0;
+  virtual bool MapsPeer() const { return false; }
   // Returns whether the CPU copies the data of Read() and Write(). If so, the local buffer may lie
   // anywhere, and may be reused when Write() returns. Otherwise it must lie in a region of the
   // device and stay unchanged until OnTransfer().
   virtual bool Copies() const = 0;
-
   // Returns whether a Read() or Write() may still access local memory after OnClosed(). If so, call
   // Keep() in OnClosed() for the memory of those that have not ended.
   virtual bool OutlivedByTransfers() const { return false; }
-  // Keeps local memory until no transfer accesses it any more. Never blocks.
-  virtual void Keep(OwnerRef /*memory*/) {}
 
-  // From now on a Write() ends only when its bytes are in the peer's memory. Otherwise its end may
-  // mean no more than that the source may change. Call it before Connect().
-  virtual void ReportDelivery() {}
-  // From now on OnTransfer() for a Write() may be called a few milliseconds late, so that no
-  // polling thread has to be woken for it. Call it before Connect().
-  virtual void DelayWriteEnds() {}
+  // --- Notifications: small messages, each of which arrives once, after what it follows. ---
 
   // Sends one notification that consists of the concatenated parts. The peer receives it after what
   // `after` says; a channel may keep a stricter order. Never blocks: if the peer's ring is full,
@@ -261,6 +263,17 @@ class Channel {
   // Returns the notifications that the peer has not consumed. May also be called before the channel
   // connects and after it closes.
   virtual Backlog backlog() const = 0;
+
+  // --- Transfers: between memory of both sides, in any order, without a call at the peer. ---
+
+  // Lets the peer access the device's region `key`, until the region or the channel ends. Call it
+  // before the first notification that names the region; repeated calls are cheap. Returns Internal
+  // if there is no such region, ResourceExhausted if it cannot be registered or announced now.
+  virtual Status Share(uint64_t key) = 0;
+  // Returns whether `data` lies in a region that this channel can use or share. If so, `span`
+  // covers the rest of the region from there.
+  virtual bool Locate(const void* data, RemoteSpan* span) const = 0;
+
   // Starts a one-sided read; errors of its arguments are reported by OnTransfer(). No two transfers
   // that are under way may have the same cookie, except for kNobodyWaits. If MapsPeer(),
   // the polling thread must first have called Map() for the region, after a notification that names
@@ -268,7 +281,7 @@ class Channel {
   virtual Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) = 0;
   // Starts a one-sided write. The write may be delayed until the next Notify() or Flush(), and
   // overtake earlier writes: before a second write to a place, the peer must confirm that a
-  // notification sent after the first one has arrived, or ReportDelivery() must be on. If an
+  // notification sent after the first one has arrived, or its end must say so (kDelivered). If an
   // error is returned, no OnTransfer() follows: PermissionDenied if the peer shared the region
   // read-only, InvalidArgument if source or destination lies outside the registered regions.
   virtual Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) = 0;
@@ -280,6 +293,10 @@ class Channel {
   virtual Status Check(const void* /*local*/, const RemoteSpan& /*span*/, Access /*access*/) const {
     return OkStatus();
   }
+  // Keeps local memory until no transfer accesses it any more. Never blocks.
+  virtual void Keep(OwnerRef /*memory*/) {}
+
+  // --- Memory of the peer in place, where MapsPeer(): used without a copy of it. ---
 
   // Returns the peer's region `key`, or null if this channel does not map the peer's memory or has
   // no such region. As for Read(), the polling thread must have called Map() for the region, or
@@ -287,17 +304,13 @@ class Channel {
   virtual std::shared_ptr<RemoteRegion> Remote(uint64_t /*key*/) const { return nullptr; }
   // Maps memory of the peer read-only. Returns an empty span if that fails or is not supported.
   // Call it only from the polling thread.
-  virtual MappedSpan Map(const RemoteSpan& span) = 0;
+  virtual MappedSpan Map(const RemoteSpan& /*span*/) { return MappedSpan(); }
   // Delays OnReleased() at the peer while the result exists, as a MappedSpan does. It protects peer
   // memory that is used without a mapping.
   virtual std::shared_ptr<const void> Hold() const { return nullptr; }
   // If `data` lies in peer memory that Map() returned, sets `span` to its location there and
   // returns true.
-  virtual bool Owns(const void* data, RemoteSpan* span) const = 0;
-
-  // Closes the channel and sends `reason` to the peer. OnClosed() follows on both sides, with the
-  // message of `reason`. Never blocks. Has no effect on a channel that has closed.
-  virtual void Close(const Status& reason) = 0;
+  virtual bool Owns(const void* /*data*/, RemoteSpan* /*span*/) const { return false; }
 };
 
 // A port of a card that a device uses.

@@ -91,11 +91,9 @@ class Meter final : public ChannelHandler {
   static Status Open(Device* device, uint64_t largest, std::shared_ptr<Meter>* meter);
 
   std::string Address() const { return channel_->Address(); }
-  // As of Channel. Call it before Connect().
-  void Authenticate(std::string key) { channel_->Authenticate(std::move(key)); }
-  // Starts to connect. The passive side must call it first.
-  Status Connect(std::string_view peer_address, Role role) {
-    return channel_->Connect(peer_address, role);
+  // Starts to connect. The passive side must call it first. `key` is that of Terms.
+  Status Connect(std::string_view peer_address, Role role, std::string key = {}) {
+    return channel_->Connect(peer_address, role, {std::move(key), WriteEnd::kReusable});
   }
   // Waits for the connection, then exchanges the regions. Both sides must call it at the same time.
   Status Introduce(Nanos timeout);

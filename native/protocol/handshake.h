@@ -36,7 +36,7 @@ class AskingHandshake {
   // needs no signature, because it causes no action: an attacker who can forge one can also drop
   // the call.
   Status Check(const BootstrapReply& reply);
-  // For Channel::Authenticate(); after Check().
+  // For fabric::Terms; after Check().
   const std::string& channel_key() const { return channel_key_; }
 
  private:
@@ -55,7 +55,7 @@ class AnsweringHandshake {
   // Returns PermissionDenied unless the request comes from a task with one of this task's secrets.
   // The message is for the peer: it says only which side has no secret, or that they differ.
   Status Check(const BootstrapRequest& request);
-  // For Channel::Authenticate(); after Check().
+  // For fabric::Terms; after Check().
   const std::string& channel_key() const { return channel_key_; }
   // Signs the final reply. Must be the last call.
   void Sign(BootstrapReply* reply) const;

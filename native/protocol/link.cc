@@ -13,7 +13,6 @@ namespace rdma_transport {
 Status Link::Open() {
   std::lock_guard<std::mutex> lock(open_mu_);
   RDMA_RETURN_IF_ERROR(context_.device->Open(weak_from_this(), &channel_));
-  channel_->DelayWriteEnds();  // they release the source of a tensor, which nobody waits for
   notifier_ = std::make_shared<ReliableNotifier>(channel_, [owner = owner_] { owner->ArmTimer(); });
   dynamic_sender_ = std::make_unique<DynamicSender>(context_, channel_.get(), &outstanding_);
   dynamic_receiver_ = std::make_unique<DynamicReceiver>(context_, channel_, notifier_);

@@ -49,8 +49,8 @@ Status Links::Connect(const std::shared_ptr<Link>& link, Identity remote, const 
     links_[link->channel()] = {link, role};
   }
   pairing_.OnConnect(*link);
-  link->channel()->Authenticate(key);
-  const Status connected = link->channel()->Connect(address, role);
+  // The end of a write releases the source of a tensor, which nobody waits for.
+  const Status connected = link->channel()->Connect(address, role, {key, fabric::WriteEnd::kLate});
   if (connected.ok()) {
     runtime_->ArmTimer();  // drops the link if it does not come up in time
   } else {

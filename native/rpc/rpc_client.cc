@@ -60,8 +60,8 @@ Status RpcClient::Bootstrap(const std::string& address, Nanos deadline,
   const Status checked = handshake.Check(reply);
   if (!checked.ok()) return Status(checked.code(), address + ": " + checked.message());
   server_name_ = reply.from.task;
-  channel_->Authenticate(handshake.channel_key());
-  RDMA_RETURN_IF_ERROR(channel_->Connect(reply.channel, fabric::Role::kActive));
+  RDMA_RETURN_IF_ERROR(
+      channel_->Connect(reply.channel, fabric::Role::kActive, {handshake.channel_key()}));
   context_.device->Wake();  // a thread must poll, which may not have begun to
   return OkStatus();
 }

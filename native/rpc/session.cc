@@ -28,8 +28,7 @@ Header HeaderOf(Type type, uint64_t call) {
 
 Status Session::Open(std::string_view address, const std::string& channel_key, std::string* own) {
   RDMA_RETURN_IF_ERROR(context_.device->Open(weak_from_this(), &channel_));
-  channel_->Authenticate(channel_key);
-  RDMA_RETURN_IF_ERROR(channel_->Connect(address, fabric::Role::kPassive));
+  RDMA_RETURN_IF_ERROR(channel_->Connect(address, fabric::Role::kPassive, {channel_key}));
   *own = channel_->Address();
   context_.device->Wake();  // a thread must poll, which may not have begun to
   return OkStatus();

@@ -81,7 +81,7 @@ ScriptedChannel::PeerMemory::PeerMemory(size_t bytes)
 
 ScriptedChannel::PeerMemory::~PeerMemory() { std::free(data); }
 
-Status ScriptedChannel::Connect(std::string_view, fabric::Role) {
+Status ScriptedChannel::Connect(std::string_view, fabric::Role, const fabric::Terms&) {
   if (const auto handler = handler_.lock()) handler->OnConnected();
   return OkStatus();
 }

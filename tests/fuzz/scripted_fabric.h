@@ -37,8 +37,7 @@ class ScriptedChannel final : public fabric::Channel {
       : device_(device), handler_(std::move(handler)) {}
 
   std::string Address() const override { return "scripted"; }
-  void Authenticate(std::string) override {}
-  Status Connect(std::string_view, fabric::Role) override;
+  Status Connect(std::string_view, fabric::Role, const fabric::Terms&) override;
   Status Share(uint64_t key) override;
   bool Locate(const void* data, fabric::RemoteSpan* span) const override;
   const char* fabric() const override { return "scripted"; }

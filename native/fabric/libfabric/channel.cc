@@ -52,7 +52,7 @@ std::string LibfabricChannel::Address() const {
   return address.Encode();
 }
 
-Status LibfabricChannel::Connect(std::string_view peer_address, Role role) {
+Status LibfabricChannel::Connect(std::string_view peer_address, Role role, const Terms& terms) {
   ChannelAddress remote;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &remote));
   Domain& domain = endpoint_->domain();
@@ -64,7 +64,8 @@ Status LibfabricChannel::Connect(std::string_view peer_address, Role role) {
   remote_ = std::move(remote);
   passive_ = role == Role::kPassive;
   remote_data_ = remote_.remote_data && domain.traits().remote_data;
-  greeting_ = Greeting(key_, role, token_, remote_.token);
+  write_end_ = terms.write_end;
+  greeting_ = Greeting(terms.key, role, token_, remote_.token);
   route_ =
       domain.provider() + " " + domain.Text(domain.name()) + " -> " + domain.Text(remote_.name);
   outbox_.Attach(remote_.frames);

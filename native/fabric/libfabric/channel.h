@@ -35,16 +35,12 @@ class LibfabricChannel final : public Channel,
   ~LibfabricChannel() override;
 
   std::string Address() const override;
-  void Authenticate(std::string key) override { key_ = std::move(key); }
-  Status Connect(std::string_view peer_address, Role role) override;
+  Status Connect(std::string_view peer_address, Role role, const Terms& terms) override;
   const char* fabric() const override { return "libfabric"; }
   std::string Route() const override;
-  bool MapsPeer() const override { return false; }
   bool Copies() const override { return false; }
   bool OutlivedByTransfers() const override { return true; }
   void Keep(OwnerRef memory) override;
-  void ReportDelivery() override { reports_delivery_ = true; }
-  void DelayWriteEnds() override { delays_write_ends_ = true; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
@@ -54,8 +50,6 @@ class LibfabricChannel final : public Channel,
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   Status Flush() override;
   Status Check(const void* local, const RemoteSpan& span, Access access) const override;
-  MappedSpan Map(const RemoteSpan&) override { return MappedSpan(); }
-  bool Owns(const void*, RemoteSpan*) const override { return false; }
   void Close(const Status& reason) override;
 
   // The functions below are for the device.
@@ -175,12 +169,10 @@ class LibfabricChannel final : public Channel,
   const uint32_t number_;
   const uint64_t tag_;
   const std::string token_;
-  std::string key_;
   Greeting greeting_;
   bool passive_ = false;
   bool remote_data_ = false;  // writes say that they have arrived
-  bool reports_delivery_ = false;
-  bool delays_write_ends_ = false;
+  WriteEnd write_end_ = WriteEnd::kReusable;
 
   // Used only by the polling thread.
   Inbox inbox_;

@@ -176,7 +176,7 @@ bool LibfabricChannel::PostPiece(const Piece& piece) {
     const uint32_t data = RemoteData(remote_.number, operation->sequence);
     result =
         domain.Write(operation, piece.local, piece.length, piece.descriptor, peer_, piece.address,
-                     piece.key, remote_data_ ? &data : nullptr, reports_delivery_);
+                     piece.key, remote_data_ ? &data : nullptr, write_end_ == WriteEnd::kDelivered);
   } else {
     result = domain.Read(operation, piece.local, piece.length, piece.descriptor, peer_,
                          piece.address, piece.key);
@@ -197,7 +197,7 @@ bool LibfabricChannel::PostPiece(const Piece& piece) {
 // thread takes longer than such a write, so it is avoided if nothing waits for this end, as the
 // next piece of a large write does.
 void LibfabricChannel::WakeForWriteEnd(uint64_t length) {
-  if (delays_write_ends_ && remote_data_ && length < endpoint_->pace().piece) {
+  if (write_end_ == WriteEnd::kLate && remote_data_ && length < endpoint_->pace().piece) {
     endpoint_->WakeSoon();
   } else {
     endpoint_->sleeper().Wake();

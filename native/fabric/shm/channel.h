@@ -65,8 +65,7 @@ class ShmChannel final : public Channel {
   ~ShmChannel() override;
 
   std::string Address() const override;
-  void Authenticate(std::string key) override { key_ = std::move(key); }
-  Status Connect(std::string_view peer_address, Role role) override;
+  Status Connect(std::string_view peer_address, Role role, const Terms& terms) override;
   const char* fabric() const override { return "shm"; }
   std::string Route() const override { return "same host"; }
   bool MapsPeer() const override { return true; }
@@ -157,7 +156,6 @@ class ShmChannel final : public Channel {
   ChannelDevice* const device_;
   const std::weak_ptr<ChannelHandler> handler_;
   const std::string token_;
-  std::string key_;
   Greeting greeting_;
   std::atomic<uint64_t> peer_device_id_{0};
   std::atomic<pid_t> peer_process_{0};

@@ -15,11 +15,11 @@ constexpr int kMessagesPerTurn = 64;
 
 }  // namespace
 
-Status ShmChannel::Connect(std::string_view peer_address, Role role) {
+Status ShmChannel::Connect(std::string_view peer_address, Role role, const Terms& terms) {
   ChannelAddress address;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &address));
   RDMA_RETURN_IF_ERROR(incoming_.Create());
-  greeting_ = Greeting(key_, role, token_, address.token);
+  greeting_ = Greeting(terms.key, role, token_, address.token);
   passive_ = role == Role::kPassive;
   if (passive_) return Advance(State::kNew, State::kConnecting);
   host::FileDescriptor socket;

@@ -94,7 +94,7 @@ Status StripedChannel::Open() {
   return any ? OkStatus() : refused;
 }
 
-Status StripedChannel::Connect(std::string_view peer_address, Role role) {
+Status StripedChannel::Connect(std::string_view peer_address, Role role, const Terms& terms) {
   ChannelAddress own;
   ChannelAddress peer;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(address_, &own));
@@ -120,8 +120,10 @@ Status StripedChannel::Connect(std::string_view peer_address, Role role) {
     if (matches.empty()) return unreachable;
     // Each rail proves that its end belongs to these two channels, which have so many rails.
     const bool active = role == Role::kActive;
-    key_.append(active ? address_ : peer_address).append(active ? peer_address : address_);
-    key_.push_back(static_cast<char>(matches.size()));
+    terms_ = terms;
+    terms_.key.append(active ? address_ : peer_address);
+    terms_.key.append(active ? peer_address : address_);
+    terms_.key.push_back(static_cast<char>(matches.size()));
     unused.swap(rails_);
     for (const Match& match : matches) {
       Rail rail = std::move(unused[match.own]);
@@ -139,8 +141,7 @@ Status StripedChannel::Connect(std::string_view peer_address, Role role) {
   Status refused;
   size_t begun = 0;
   for (const Link& link : links) {
-    link.channel->Authenticate(key_);
-    const Status connected = link.channel->Connect(link.address, role);
+    const Status connected = link.channel->Connect(link.address, role, terms_);
     if (connected.ok()) {
       ++begun;
       continue;
@@ -218,20 +219,6 @@ void StripedChannel::Keep(OwnerRef memory) {
   std::lock_guard<std::mutex> lock(mu_);
   for (const Rail& rail : rails_) {
     if (rail.channel != nullptr) rail.channel->Keep(OwnerRef::Holding(shared));
-  }
-}
-
-void StripedChannel::ReportDelivery() {
-  reports_delivery_ = true;
-  for (const Rail& rail : rails_) {
-    if (rail.channel != nullptr) rail.channel->ReportDelivery();
-  }
-}
-
-void StripedChannel::DelayWriteEnds() {
-  delays_write_ends_ = true;
-  for (const Rail& rail : rails_) {
-    if (rail.channel != nullptr) rail.channel->DelayWriteEnds();
   }
 }
 

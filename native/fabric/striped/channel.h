@@ -68,18 +68,14 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   Status Open();
 
   std::string Address() const override { return address_; }
-  void Authenticate(std::string key) override { key_ = std::move(key); }
-  Status Connect(std::string_view peer_address, Role role) override;
+  Status Connect(std::string_view peer_address, Role role, const Terms& terms) override;
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   const char* fabric() const override { return device_->name().c_str(); }
   std::string Route() const override;
-  bool MapsPeer() const override { return false; }
   bool Copies() const override { return false; }
   bool OutlivedByTransfers() const override;
   void Keep(OwnerRef memory) override;
-  void ReportDelivery() override;
-  void DelayWriteEnds() override;
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
                 After after) override;
   uint64_t Delivered() const override;
@@ -87,8 +83,6 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   Status Read(const RemoteSpan& source, char* destination, uint64_t cookie) override;
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   Status Flush() override;
-  MappedSpan Map(const RemoteSpan&) override { return MappedSpan(); }
-  bool Owns(const void*, RemoteSpan*) const override { return false; }
   void Close(const Status& reason) override;
 
   // Of the rails, on the polling thread.
@@ -244,7 +238,7 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
 
   ChannelDevice* const device_;
   const std::weak_ptr<ChannelHandler> handler_;
-  std::string key_;
+  Terms terms_;
   std::string address_;
 
   Inbox inbox_;
@@ -262,8 +256,6 @@ class StripedChannel final : public Channel, public std::enable_shared_from_this
   std::vector<Rail> rails_;  // those that fit the peer's; before Connect(), all
   size_t main_ = kNone;
   bool active_ = false;
-  bool reports_delivery_ = false;
-  bool delays_write_ends_ = false;
   uint64_t longest_ = ~uint64_t{0};  // notification
   uint64_t failures_ = 0;            // of rails
   std::set<uint64_t> shared_;        // keys of regions, if there are several rails

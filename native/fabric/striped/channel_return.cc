@@ -168,9 +168,6 @@ Status StripedChannel::MakeRail(size_t slot, uint32_t id) {
   auto end = std::make_shared<RailEnd>(weak_from_this());
   std::shared_ptr<Channel> channel;
   RDMA_RETURN_IF_ERROR(rail.device->Open(end, &channel));
-  channel->Authenticate(key_);
-  if (reports_delivery_) channel->ReportDelivery();
-  if (delays_write_ends_) channel->DelayWriteEnds();
   rail.end = std::move(end);
   rail.channel = std::move(channel);
   rail.id = rail.end->rail = id;
@@ -202,8 +199,9 @@ void StripedChannel::ConnectRail(size_t slot, std::string_view address) {
   rails_[slot].deadline = Now() + kConnectTimeout;
   timed_.store(true);
   slow_.push_back([weak = weak_from_this(), channel = rails_[slot].channel, id = rails_[slot].id,
-                   to = std::string(address), role = active_ ? Role::kActive : Role::kPassive] {
-    const Status begun = channel->Connect(to, role);
+                   to = std::string(address), role = active_ ? Role::kActive : Role::kPassive,
+                   terms = terms_] {
+    const Status begun = channel->Connect(to, role, terms);
     if (const auto self = weak.lock()) self->OnConnectBegun(id, begun);
   });
   Attend();

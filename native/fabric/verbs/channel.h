@@ -57,13 +57,10 @@ class VerbsChannel final : public Channel {
   Status Open(uint64_t ring);
 
   std::string Address() const override;
-  void Authenticate(std::string key) override { key_ = std::move(key); }
-  Status Connect(std::string_view peer_address, Role role) override;
+  Status Connect(std::string_view peer_address, Role role, const Terms& terms) override;
   const char* fabric() const override { return "verbs"; }
   std::string Route() const override { return route_; }
-  bool MapsPeer() const override { return false; }
   bool Copies() const override { return false; }
-  void ReportDelivery() override { reports_delivery_ = true; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, RemoteSpan* span) const override;
   Status Notify(const iovec* parts, int count, Urgency urgency, uint64_t* number,
@@ -73,8 +70,6 @@ class VerbsChannel final : public Channel {
   Status Write(const char* source, const RemoteSpan& destination, uint64_t cookie) override;
   Status Flush() override;
   Status Check(const void* local, const RemoteSpan& span, Access access) const override;
-  MappedSpan Map(const RemoteSpan&) override { return MappedSpan(); }
-  bool Owns(const void*, RemoteSpan*) const override { return false; }
   // Tells the peer, unless the port is not active.
   void Close(const Status& reason) override;
 
@@ -140,11 +135,9 @@ class VerbsChannel final : public Channel {
   const std::weak_ptr<ChannelHandler> handler_;
   const uint32_t tag_;
   const std::string token_;
-  std::string key_;
   Greeting greeting_;
   std::string route_;  // set by Connect()
   bool passive_ = false;
-  bool reports_delivery_ = false;
   bool check_due_ = false;     // not yet checked that the passive side's ring is writable
   int64_t pending_bytes_ = 0;  // charged for a peer that has not connected yet
   int depth_ = 0;              // work requests of the queue pair, and batches the peer may send

@@ -46,7 +46,7 @@ std::string VerbsChannel::Address() const {
   return address.Encode();
 }
 
-Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
+Status VerbsChannel::Connect(std::string_view peer_address, Role role, const Terms& terms) {
   ChannelAddress peer;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(peer_address, &peer));
   Adapter& adapter = device_->adapter();
@@ -59,14 +59,14 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role) {
   passive_ = role == Role::kPassive;
   if (passive_) RDMA_RETURN_IF_ERROR(ChargePending(peer.ring_size));
   RDMA_RETURN_IF_ERROR(outbox_.Attach(&adapter, peer));
-  if (reports_delivery_) {
+  if (terms.write_end == WriteEnd::kDelivered) {
     constexpr size_t kPage = 4096;
     RDMA_RETURN_IF_ERROR(
         host::MemoryRegion::Create(0, kPage, Access::kRemoteRead, nullptr, &proof_memory_));
     RDMA_RETURN_IF_ERROR(
         adapter.Register(proof_memory_->address(), kPage, IBV_ACCESS_LOCAL_WRITE, &proof_));
   }
-  greeting_ = Greeting(key_, role, token_, peer.token);
+  greeting_ = Greeting(terms.key, role, token_, peer.token);
   Gid gid;
   std::memcpy(gid.bytes.raw, peer.gid.data(), peer.gid.size());
   route_ = adapter.Name() + " " + adapter.port().gid.Text() + " -> " + gid.Text();

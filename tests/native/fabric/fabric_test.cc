@@ -276,10 +276,10 @@ TEST_P(FabricTest, AWriteWhoseDeliveryIsReportedIsThereWhenItEnds) {
   b_.handler = std::make_shared<Recorder>();
   for (Side* side : {&a_, &b_}) {
     ASSERT_TRUE(side->device->Open(side->handler, &side->channel).ok());
-    side->channel->ReportDelivery();
   }
-  ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive).ok());
-  ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive).ok());
+  const Terms terms = {"", WriteEnd::kDelivered};
+  ASSERT_TRUE(b_.channel->Connect(a_.channel->Address(), Role::kPassive, terms).ok());
+  ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), Role::kActive, terms).ok());
   ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }));
   const auto theirs = Shared(b_, 1, Access::kRemoteReadWrite);
   ASSERT_TRUE(b_.Notify("shared").ok());

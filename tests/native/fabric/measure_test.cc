@@ -41,9 +41,8 @@ class LossyChannel : public Channel {
   }
 
   std::string Address() const override { return channel_->Address(); }
-  void Authenticate(std::string key) override { channel_->Authenticate(std::move(key)); }
-  Status Connect(std::string_view peer, Role role) override {
-    return channel_->Connect(peer, role);
+  Status Connect(std::string_view peer, Role role, const Terms& terms) override {
+    return channel_->Connect(peer, role, terms);
   }
   Status Share(uint64_t key) override { return channel_->Share(key); }
   bool Locate(const void* data, RemoteSpan* span) const override {

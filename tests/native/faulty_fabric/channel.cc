@@ -43,7 +43,8 @@ Status FaultyChannel::Open() { return device_->inner()->Open(weak_from_this(), &
 
 // --- What the protocol does ---
 
-Status FaultyChannel::Connect(std::string_view peer_address, fabric::Role role) {
+Status FaultyChannel::Connect(std::string_view peer_address, fabric::Role role,
+                              const fabric::Terms& terms) {
   {
     std::lock_guard<std::mutex> lock(mu_);
     Expect(!connect_called_, "Connect() twice");
@@ -51,7 +52,7 @@ Status FaultyChannel::Connect(std::string_view peer_address, fabric::Role role) 
   }
   Status wrong;
   if (device_->dice().Roll(Fault::kConnect, &wrong)) return wrong;
-  return inner_->Connect(peer_address, role);
+  return inner_->Connect(peer_address, role, terms);
 }
 
 Status FaultyChannel::Share(uint64_t key) {

@@ -31,8 +31,8 @@ class FaultyChannel final : public fabric::Channel,
 
   // Channel.
   std::string Address() const override { return inner_->Address(); }
-  void Authenticate(std::string key) override { inner_->Authenticate(std::move(key)); }
-  Status Connect(std::string_view peer_address, fabric::Role role) override;
+  Status Connect(std::string_view peer_address, fabric::Role role,
+                 const fabric::Terms& terms) override;
   Status Share(uint64_t key) override;
   bool Locate(const void* data, fabric::RemoteSpan* span) const override {
     return inner_->Locate(data, span);
@@ -42,8 +42,6 @@ class FaultyChannel final : public fabric::Channel,
   bool MapsPeer() const override { return !card_ && inner_->MapsPeer(); }
   bool Copies() const override { return !card_ && inner_->Copies(); }
   bool OutlivedByTransfers() const override { return inner_->OutlivedByTransfers(); }
-  void ReportDelivery() override { inner_->ReportDelivery(); }
-  void DelayWriteEnds() override { inner_->DelayWriteEnds(); }
   void Keep(OwnerRef memory) override { inner_->Keep(std::move(memory)); }
   uint64_t Delivered() const override { return card_ ? 0 : inner_->Delivered(); }
   std::shared_ptr<const void> Hold() const override { return card_ ? nullptr : inner_->Hold(); }

@@ -64,14 +64,15 @@ LoopbackChannel::~LoopbackChannel() {
 
 std::string LoopbackChannel::Address() const { return Process() + id_ + token_; }
 
-Status LoopbackChannel::Connect(std::string_view peer_address, fabric::Role role) {
+Status LoopbackChannel::Connect(std::string_view peer_address, fabric::Role role,
+                                const fabric::Terms& terms) {
   RDMA_RETURN_IF_ERROR(device_->Reaches(peer_address));
   std::lock_guard<std::mutex> lock(Mutex());
   if (state_ != State::kNew) {
     return Status(Code::kAborted, "the channel was closed: " + reason_.message());
   }
   state_ = State::kConnecting;
-  greeting_ = fabric::Greeting(key_, role, token_, peer_address.substr(2 * kIdLength));
+  greeting_ = fabric::Greeting(terms.key, role, token_, peer_address.substr(2 * kIdLength));
   if (role == fabric::Role::kPassive) return OkStatus();
   const auto found = Open().find(std::string(peer_address.substr(kIdLength, kIdLength)));
   LoopbackChannel* const peer = found == Open().end() ? nullptr : found->second;

@@ -27,11 +27,10 @@ class LoopbackChannel final : public fabric::Channel {
   ~LoopbackChannel() override;
 
   std::string Address() const override;
-  void Authenticate(std::string key) override { key_ = std::move(key); }
-  Status Connect(std::string_view peer_address, fabric::Role role) override;
+  Status Connect(std::string_view peer_address, fabric::Role role,
+                 const fabric::Terms& terms) override;
   const char* fabric() const override { return "loopback"; }
   std::string Route() const override { return "same process"; }
-  bool MapsPeer() const override { return false; }
   bool Copies() const override { return true; }
   Status Share(uint64_t key) override;
   bool Locate(const void* data, fabric::RemoteSpan* span) const override {
@@ -45,8 +44,6 @@ class LoopbackChannel final : public fabric::Channel {
   Status Write(const char* source, const fabric::RemoteSpan& destination, uint64_t cookie) override;
   Status Check(const void* local, const fabric::RemoteSpan& span,
                fabric::Access access) const override;
-  fabric::MappedSpan Map(const fabric::RemoteSpan&) override { return {}; }
-  bool Owns(const void*, fabric::RemoteSpan*) const override { return false; }
   void Close(const Status& reason) override;
 
   // For the device, on the polling thread. Reports queued events and returns how many there were.
@@ -73,7 +70,6 @@ class LoopbackChannel final : public fabric::Channel {
   const std::weak_ptr<fabric::ChannelHandler> handler_;
   const std::string id_;
   const std::string token_;
-  std::string key_;
 
   State state_ = State::kNew;
   fabric::Greeting greeting_;

@@ -21,13 +21,13 @@ namespace {
 class SlowChannel final : public fabric::Channel {
  public:
   std::string Address() const override { return ""; }
-  void Authenticate(std::string) override {}
-  Status Connect(std::string_view, fabric::Role) override { return OkStatus(); }
+  Status Connect(std::string_view, fabric::Role, const fabric::Terms&) override {
+    return OkStatus();
+  }
   Status Share(uint64_t) override { return OkStatus(); }
   bool Locate(const void*, fabric::RemoteSpan*) const override { return false; }
   const char* fabric() const override { return "slow"; }
   std::string Route() const override { return ""; }
-  bool MapsPeer() const override { return false; }
   bool Copies() const override { return true; }
   Status Notify(const iovec* parts, int, fabric::Urgency, uint64_t*, fabric::After) override {
     if (refuses_) return Status(Code::kResourceExhausted, "the peer takes no notifications");
@@ -56,8 +56,6 @@ class SlowChannel final : public fabric::Channel {
     changed_.wait(lock, [this] { return open_; });
     return OkStatus();
   }
-  fabric::MappedSpan Map(const fabric::RemoteSpan&) override { return {}; }
-  bool Owns(const void*, fabric::RemoteSpan*) const override { return false; }
   void Close(const Status&) override {}
 
   // Of the edge that was declared last, and the slots requested for it.

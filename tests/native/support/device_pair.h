@@ -70,15 +70,13 @@ class DevicePairTest : public ::testing::Test {
     side->handler = std::make_shared<Recorder>();
     return side->device->Open(side->handler, &side->channel);
   }
-  // Makes new channels between the two. `prepare` is called for each before it connects.
-  void Connect(const std::function<void(fabric::Channel*)>& prepare = nullptr) {
-    for (Side* side : {&a_, &b_}) {
-      ASSERT_TRUE(OpenChannel(side).ok());
-      if (prepare != nullptr) prepare(side->channel.get());
-    }
-    const Status passive = b_.channel->Connect(a_.channel->Address(), fabric::Role::kPassive);
+  // Makes new channels between the two.
+  void Connect(const fabric::Terms& terms = fabric::Terms()) {
+    for (Side* side : {&a_, &b_}) ASSERT_TRUE(OpenChannel(side).ok());
+    const Status passive =
+        b_.channel->Connect(a_.channel->Address(), fabric::Role::kPassive, terms);
     ASSERT_TRUE(passive.ok()) << passive.message();
-    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), fabric::Role::kActive).ok());
+    ASSERT_TRUE(a_.channel->Connect(b_.channel->Address(), fabric::Role::kActive, terms).ok());
     ASSERT_TRUE(PollUntil([&] { return a_.handler->connected && b_.handler->connected; }))
         << a_.handler->reason.message() << b_.handler->reason.message();
   }

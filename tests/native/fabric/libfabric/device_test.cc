@@ -96,7 +96,7 @@ TEST_F(LibfabricDeviceTest, AWriteThatReportsDeliveryNeedsNoRemoteData) {
     DropDevices();
     SetFaulty(provider);
     ASSERT_NO_FATAL_FAILURE(OpenDevices());
-    ASSERT_NO_FATAL_FAILURE(Connect([](Channel* channel) { channel->ReportDelivery(); }));
+    ASSERT_NO_FATAL_FAILURE(Connect({"", WriteEnd::kDelivered}));
     const auto remote = Shared(b_);
     const auto local = Allocate(a_);
     std::strcpy(local->address(), "new");
@@ -173,9 +173,7 @@ TEST_F(LibfabricDeviceTest, AWriteWakesNobodyForItsEndIfThatMayComeLate) {
   for (const bool late : {false, true}) {
     DropDevices();
     ASSERT_NO_FATAL_FAILURE(OpenDevices());
-    ASSERT_NO_FATAL_FAILURE(Connect([late](Channel* channel) {
-      if (late) channel->DelayWriteEnds();
-    }));
+    ASSERT_NO_FATAL_FAILURE(Connect({"", late ? WriteEnd::kLate : WriteEnd::kReusable}));
     const auto remote = Shared(b_);
     const auto local = Allocate(a_);
     FallAsleep(a_);
@@ -195,7 +193,7 @@ TEST_F(LibfabricDeviceTest, AWriteWakesNobodyForItsEndIfThatMayComeLate) {
 TEST_F(LibfabricDeviceTest, ANotificationThatWaitsForTheEndOfAWriteIsNotLate) {
   SetFaulty(testing::kCxi);
   ASSERT_NO_FATAL_FAILURE(OpenDevices());
-  ASSERT_NO_FATAL_FAILURE(Connect([](Channel* channel) { channel->DelayWriteEnds(); }));
+  ASSERT_NO_FATAL_FAILURE(Connect({"", WriteEnd::kLate}));
   const auto remote = Shared(b_);
   const auto local = Allocate(a_);
   FallAsleep(a_);
