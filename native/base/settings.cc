@@ -277,14 +277,11 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
   const auto isolation = [](Isolation level) {
     return [level](Settings* s) { s->verbs.isolation = level; };
   };
-  rows->push_back(Choice("ISOLATION", "address",
-                         "how memory is protected from peers; address: its addresses are random; "
-                         "peer: also, each peer's keys work for that peer alone, by memory windows "
-                         "where the card has them; off: for cards that map memory only at its own "
-                         "address",
-                         {{"off", isolation(Isolation::kOff)},
-                          {"address", isolation(Isolation::kAddress)},
-                          {"peer", isolation(Isolation::kPeer)}}));
+  rows->push_back(
+      Choice("ISOLATION", "address",
+             "how memory is protected from peers; address: its addresses are random; "
+             "off: for cards that map memory only at its own address",
+             {{"off", isolation(Isolation::kOff)}, {"address", isolation(Isolation::kAddress)}}));
 }
 
 std::vector<std::string>& FabricNames() {

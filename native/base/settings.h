@@ -20,8 +20,8 @@ constexpr char kNoFabric[] = "grpc";    // no fabric: all tensors fall back to g
 // Whether cards read and write memory of accelerators themselves.
 enum class GpuDirect { kOff, kAuto, kOn };
 
-// How strictly peers are kept from memory that was not shared with them, from weakest to strongest.
-enum class Isolation { kOff, kAddress, kPeer };
+// Whether peers can guess the addresses of memory.
+enum class Isolation { kOff, kAddress };
 
 // Settings of the verbs fabric. If a port or device supports less than a setting requests, the
 // smaller value applies.

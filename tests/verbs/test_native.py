@@ -11,20 +11,15 @@ SECONDS = 600
 BINARIES = REPOSITORY / "build" / "debug" / "tests" / "native"
 SENT = "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"
 VERBS = {"RDMA_TRANSPORT_FABRIC": "verbs"}
-WINDOWS = {"RDMA_TRANSPORT_ISOLATION": "peer"}
 
 
 @pytest.mark.timeout(SECONDS + 60, func_only=True)
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [("fabric_test", {}), ("fabric_test", WINDOWS), ("protocol_test", {}), ("static_test", {})],
-    ids=["fabric_test", "fabric_test_windows", "protocol_test", "static_test"],
-)
-def test_binary(guest: Guest, name: str, settings: dict[str, str]) -> None:
+@pytest.mark.parametrize("name", ["fabric_test", "protocol_test", "static_test"])
+def test_binary(guest: Guest, name: str) -> None:
     binary = BINARIES / name
     assert binary.exists(), f"{binary} is missing; `make test-verbs` builds it"
     sent = int(guest.run(["cat", SENT]).check().stdout)
-    result = guest.run([binary, "--gtest_brief=1"], SECONDS, env=VERBS | settings)
+    result = guest.run([binary, "--gtest_brief=1"], SECONDS, env=VERBS)
     if result.returncode != 0:
         pytest.fail(f"{name}: exit status {result.returncode}\n{result.stdout}{result.stderr}")
     ran = re.search(r"\[=+\] (\d+) test", result.stdout)

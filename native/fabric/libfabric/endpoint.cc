@@ -48,8 +48,7 @@ Status Endpoint::Init(const Settings& settings, const fi_info& nic,
   RDMA_RETURN_IF_ERROR(Domain::Open(std::move(library), &nic, &domain_));
   const Traits& traits = domain_->traits();
   const Nic read = NicOf(nic, kPciDevices);
-  const bool per_peer = traits.cheap_registration || settings.verbs.isolation == Isolation::kPeer;
-  memory_ = std::make_unique<RegisteredMemory>(domain_.get(), per_peer);
+  memory_ = std::make_unique<RegisteredMemory>(domain_.get(), traits.cheap_registration);
   chunk_ = std::min(kLargestChunk, std::max<uint64_t>(traits.largest_transfer, 1));
   if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
   frames_ =

@@ -26,20 +26,11 @@ constexpr uint64_t kIovaLimit = uint64_t{1} << 62;
 
 // Peers that may be pending at once, with a ring of each side.
 constexpr int64_t kMaxPendingPeers = 256;
-// mlx5 cannot bind longer windows.
-constexpr uint64_t kLongestWindow = uint64_t{1} << 31;
 
 uint64_t AddressOf(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
 uint64_t RandomIova(uint64_t address) {
   return Random64() % kIovaLimit / kIovaGranule * kIovaGranule + address % kIovaGranule;
-}
-
-bool HasWindows(const Port& port) {
-  constexpr unsigned kTypes = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
-  const ibv_context_ops& verbs = port.context->ops;
-  return (port.attributes.device_cap_flags & kTypes) != 0 && verbs.alloc_mw != nullptr &&
-         verbs.dealloc_mw != nullptr;
 }
 
 // Returns whether the requested iova may be the reason why a registration failed.
@@ -144,14 +135,6 @@ void Adapter::DecideIsolation() {
         "verbs: peers can guess the addresses of memory: this libibverbs cannot choose them "
         "(ibv_reg_mr_iova2 is of rdma-core 28)");
   }
-  if (settings_.isolation != Isolation::kPeer) return;
-  windows_ = HasWindows(port());
-  if (!windows_) {
-    Log(LogLevel::kWarning,
-        "verbs: " + Name() +
-            " has no memory windows of type 2: a key that one peer was told works for every "
-            "connected peer, as with RDMA_TRANSPORT_ISOLATION=address");
-  }
 }
 
 Status Adapter::Reread() {
@@ -186,24 +169,12 @@ Status Adapter::Register(void* address, size_t length, int access,
   return OkStatus();
 }
 
-// Returns 0 if peers access memory of this length directly.
-int Adapter::WindowAccess(size_t length, int access) {
-  if (!windows_) return 0;
-  if (length <= kLongestWindow) return access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
-  if (!warned_of_long_region_.exchange(true)) {
-    Log(LogLevel::kInfo,
-        "verbs: memory windows end at 2 GiB: the keys of longer regions work for "
-        "every connected peer");
-  }
-  return 0;
-}
-
 Status Adapter::Expose(void* address, size_t length, int access,
                        std::shared_ptr<Registration>* registration) {
   const auto register_at = [&](uint64_t iova, int allowed) {
     return RegisterAt(iova, address, length, allowed, settings_.relaxed_ordering);
   };
-  if (!ExposeBy(register_at, address, length, access, registration)) {
+  if (!ExposeBy(register_at, address, access, registration)) {
     return RegistrationError(errno, length, registered_.load(), Name());
   }
   registered_.fetch_add((*registration)->locked_ = length);
@@ -224,17 +195,14 @@ Status Adapter::Expose(const DeviceMemory& memory, int access,
     }
     return library_->reg_dmabuf_mr(domain_, 0, memory.length, iova, memory.file, allowed);
   };
-  if (ExposeBy(register_at, memory.address, memory.length, access, registration)) return OkStatus();
+  if (ExposeBy(register_at, memory.address, access, registration)) return OkStatus();
   return VerbError(errno, memory.file < 0 ? "ibv_reg_mr" : "ibv_reg_dmabuf_mr", Name());
 }
 
 bool Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at,
-                       void* address, size_t length, int access,
-                       std::shared_ptr<Registration>* registration) {
+                       void* address, int access, std::shared_ptr<Registration>* registration) {
   const uint64_t own = AddressOf(address);
   uint64_t iova = random_addresses_.load() ? RandomIova(own) : own;
-  const int window_access = WindowAccess(length, access);
-  if (window_access != 0) access = (access & ~window_access) | IBV_ACCESS_MW_BIND;
   ibv_mr* region = register_at(iova, access);
   if (region == nullptr && iova != own && MayBeTheIova(errno)) {
     iova = own;
@@ -247,7 +215,6 @@ bool Adapter::ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& 
   }
   if (region == nullptr) return false;
   registration->reset(new Registration(this, region, address, iova));
-  (*registration)->window_access_ = window_access;
   return true;
 }
 

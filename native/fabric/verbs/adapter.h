@@ -69,8 +69,6 @@ class Registration {
   uint64_t shift() const { return iova_ - reinterpret_cast<uint64_t>(address()); }
   size_t length() const { return region_->length; }
   ibv_mr* region() const { return region_; }
-  // Returns the access that a memory window may grant, or 0 if peers use the rkey directly.
-  int window_access() const { return window_access_; }
 
  private:
   friend class Adapter;
@@ -82,7 +80,6 @@ class Registration {
   char* const address_;  // `region_` does not know that of a DMA-BUF
   const uint64_t iova_;
   size_t locked_ = 0;  // bytes that count against the limit on locked memory
-  int window_access_ = 0;
 };
 
 // An opened port. Thread-safe. It must outlive everything created from it.
@@ -123,8 +120,8 @@ class Adapter {
   // Registers memory for operations of this side only. `access` is a set of flags of ibv_reg_mr().
   Status Register(void* address, size_t length, int access,
                   std::unique_ptr<Registration>* registration);
-  // Registers memory for peers. Depending on the settings and the card, it gets an iova that peers
-  // cannot guess and is accessible only through memory windows.
+  // Registers memory for peers. If the settings and the card allow it, its iova is one that peers
+  // cannot guess.
   Status Expose(void* address, size_t length, int access,
                 std::shared_ptr<Registration>* registration);
 
@@ -172,12 +169,11 @@ class Adapter {
   Adapter() = default;
   Status Init();
   void DecideIsolation();
-  int WindowAccess(size_t length, int access);
   void Destroy(ibv_qp* pair, CompletionQueue* queue, int reserved);
   ibv_mr* RegisterAt(uint64_t iova, void* address, size_t length, int access, bool relaxed);
   // Returns false with errno. `register_at` returns null with errno.
   bool ExposeBy(const std::function<ibv_mr*(uint64_t iova, int access)>& register_at, void* address,
-                size_t length, int access, std::shared_ptr<Registration>* registration);
+                int access, std::shared_ptr<Registration>* registration);
 
   int generation_ = 0;
   VerbsSettings settings_;
@@ -195,8 +191,6 @@ class Adapter {
   std::atomic<int64_t> pending_{0};      // bytes
   std::atomic<int> queue_pairs_{0};
   std::atomic<bool> random_addresses_{false};
-  std::atomic<bool> warned_of_long_region_{false};
-  bool windows_ = false;
 
   std::mutex queues_mu_;
   std::vector<std::unique_ptr<CompletionQueue>> queues_;

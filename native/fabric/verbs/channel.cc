@@ -18,7 +18,6 @@ VerbsChannel::VerbsChannel(ChannelDevice* device, std::weak_ptr<ChannelHandler> 
 
 VerbsChannel::~VerbsChannel() {
   SettlePending();
-  windows_.Clear();
   pair_.reset();  // before the memory that it writes
 }
 
@@ -177,33 +176,14 @@ Status VerbsChannel::Share(uint64_t key) {
     return Status(Code::kUnavailable, "the channel is not connected");
   }
   if (shared_.count(key) != 0) return OkStatus();
-  RDMA_RETURN_IF_ERROR(windows_.Make(key, memory));
-  BindWindow(key);
-  if (const Window* window = windows_.Of(key)) record.rkey = window->rkey();
   const iovec part = {&record, sizeof(record)};
-  const Status added = AddRecord(RecordKind::kRegion, &part, 1, 0, /*signaled=*/false);
-  if (added.ok()) {
-    shared_[key] = std::move(memory);
-  } else {
-    windows_.Revoke(key);
-  }
-  return added;
-}
-
-// Pushed before all later work, and thus before the peer learns of the window.
-void VerbsChannel::BindWindow(uint64_t key) {
-  Work work;
-  work.kind = Work::Kind::kBind;
-  work.signaled = true;
-  work.window = windows_.Of(key);
-  if (work.window == nullptr) return;
-  windows_.OnBinding(work.window);
-  pair_->Push(work);
+  RDMA_RETURN_IF_ERROR(AddRecord(RecordKind::kRegion, &part, 1, 0, /*signaled=*/false));
+  shared_[key] = std::move(memory);
+  return OkStatus();
 }
 
 void VerbsChannel::ForgetRegion(uint64_t key) {
   std::lock_guard<std::mutex> lock(mu_);
-  windows_.Revoke(key);
   if (shared_.erase(key) == 0 || state_.load() != State::kConnected) return;
   const iovec part = {&key, sizeof(key)};
   // If the notification is lost, the peer uses a key that the card refuses.
@@ -291,10 +271,7 @@ void VerbsChannel::Finish() {
   {
     std::lock_guard<std::mutex> lock(mu_);
     state_.store(State::kFinished);
-    // This ends the peer's access to this memory. The windows are destroyed first, while the queue
-    // pair exists.
-    windows_.Clear();
-    pair_.reset();
+    pair_.reset();  // this ends the peer's access
     shared_.clear();
     inbox_.Close();
     proof_.reset();

@@ -16,7 +16,6 @@
 #include "fabric/verbs/outbox.h"
 #include "fabric/verbs/queue_pair.h"
 #include "fabric/verbs/transfers.h"
-#include "fabric/verbs/windows.h"
 
 namespace rdma_transport::fabric::verbs {
 
@@ -107,7 +106,6 @@ class VerbsChannel final : public Channel {
   Status ChargePending(uint64_t peer_ring);
   void SettlePending();
   void Pump();
-  void BindWindow(uint64_t key);
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
   bool IsHeld(Nanos now, Status* reason);
   void NoteDelivered();
@@ -117,7 +115,6 @@ class VerbsChannel final : public Channel {
   // The following run on the polling thread.
   int OnReceive(const ibv_wc& completion);
   void OnSent(const ibv_wc& completion);
-  Status OnCredit(const Immediate& credit);
   Status HandleBatch(const Immediate& immediate);
   Status HandleRecord(RecordKind kind, std::string_view record);
   Status HandleGreeting(RecordKind kind, std::string_view shown);
@@ -138,7 +135,6 @@ class VerbsChannel final : public Channel {
   Greeting greeting_;
   std::string route_;  // set by Connect()
   bool passive_ = false;
-  bool check_due_ = false;     // not yet checked that the passive side's ring is writable
   int64_t pending_bytes_ = 0;  // charged for a peer that has not connected yet
   int depth_ = 0;              // work requests of the queue pair, and batches the peer may send
 
@@ -152,7 +148,6 @@ class VerbsChannel final : public Channel {
   std::atomic<State> state_{State::kNew};
   std::shared_ptr<QueuePair> pair_;  // also of a Connect() that outlasts the channel
   bool connecting_ = false;          // by a thread, without the lock
-  Windows windows_;                  // bound to it
   Outbox outbox_;
   Transfers transfers_;
   // Memory for the reads that show that writes are visible, if that is to be reported.

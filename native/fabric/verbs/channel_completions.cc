@@ -37,8 +37,6 @@ void VerbsChannel::OnSent(const ibv_wc& completion) {
     if (work.kind == Work::Kind::kBatch) {
       outbox_.OnWritten(work);
       NoteDelivered();
-    } else if (work.kind == Work::Kind::kBind) {
-      windows_.OnBound(work.window);
     } else if (work.last) {
       transfers_.End(work.cookie, OkStatus());
     }
@@ -71,7 +69,7 @@ int VerbsChannel::OnReceive(const ibv_wc& completion) {
     status = Status(Code::kDataLoss, "the peer sent what is not part of the protocol");
   } else if (immediate.credit) {
     std::lock_guard<std::mutex> lock(mu_);
-    status = OnCredit(immediate);
+    status = outbox_.OnCredit(immediate);
   } else if (!ignore_input_) {
     status = HandleBatch(immediate);
   }

@@ -11,8 +11,6 @@ namespace {
 
 // Receives reserved for credits; ring.cc explains how many credits can be in flight.
 constexpr int kCreditReceives = 16;
-constexpr uint64_t kRingKey = ~uint64_t{0};  // of its window; not that of any region
-constexpr Immediate kRingCheck = {true, false, 0, 0};
 
 }  // namespace
 
@@ -26,7 +24,7 @@ Status VerbsChannel::Open(uint64_t ring) {
   auto pair = std::make_shared<QueuePair>(&adapter, tag_);
   RDMA_RETURN_IF_ERROR(pair->Create(depth_, depth_ + kCreditReceives));
   pair_ = std::move(pair);
-  return windows_.Make(kRingKey, inbox_.ring());
+  return OkStatus();
 }
 
 std::string VerbsChannel::Address() const {
@@ -39,9 +37,7 @@ std::string VerbsChannel::Address() const {
   address.most_batches = static_cast<uint32_t>(depth_);
   address.ring_size = inbox_.ring()->length();
   address.ring_address = inbox_.ring()->iova();
-  const Window* window = windows_.Of(kRingKey);
-  address.ring_window = window != nullptr;
-  address.ring_rkey = window == nullptr ? inbox_.ring()->rkey() : window->rkey();
+  address.ring_rkey = inbox_.ring()->rkey();
   address.token = token_;
   return address.Encode();
 }
@@ -86,18 +82,10 @@ Status VerbsChannel::Connect(std::string_view peer_address, Role role, const Ter
     return closed();
   }
   state_.store(State::kConnecting);
-  // Everything that this side sends follows the binding, so a peer that has received anything may
-  // write.
-  BindWindow(kRingKey);
-  check_due_ = true;
-  if (!passive_ && !peer.ring_window) return Greet(RecordKind::kHello);
-  if (!passive_) outbox_.SendCredit(kRingCheck);
-  Pump();
-  return OkStatus();
+  return passive_ ? OkStatus() : Greet(RecordKind::kHello);
 }
 
 Status VerbsChannel::Greet(RecordKind kind) {
-  check_due_ = false;
   const std::string& shown = greeting_.own();
   const iovec part = {const_cast<char*>(shown.data()), shown.size()};
   return AddRecord(kind, &part, 1, 0, /*signaled=*/true);
@@ -160,17 +148,6 @@ Status VerbsChannel::HandleConnected() {
 // channel, unless it closed it before it was connected.
 void VerbsChannel::NoteDelivered() {
   if (peer_handles_) delivered_ = outbox_.Delivered();
-}
-
-// During connection setup, the first empty credit is a request, or the response to it, that checks
-// whether the passive side's ring is writable. An empty write needs no key.
-Status VerbsChannel::OnCredit(const Immediate& credit) {
-  const bool check =
-      credit.units == 0 && credit.batches == 0 && state_.load() == State::kConnecting;
-  if (!check || !std::exchange(check_due_, false)) return outbox_.OnCredit(credit);
-  if (!passive_) return Greet(RecordKind::kHello);
-  outbox_.SendCredit(kRingCheck);
-  return OkStatus();
 }
 
 }  // namespace rdma_transport::fabric::verbs

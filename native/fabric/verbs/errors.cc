@@ -45,10 +45,6 @@ constexpr Completion kCompletions[] = {
     {IBV_WC_WR_FLUSH_ERR, "IBV_WC_WR_FLUSH_ERR", Code::kUnavailable,
      "the queue pair had failed, or was closed, before this was done",
      "the cause is the first error of this peer that is not a flush"},
-    {IBV_WC_MW_BIND_ERR, "IBV_WC_MW_BIND_ERR", Code::kPermissionDenied,
-     "a memory window could not be bound",
-     "RDMA_TRANSPORT_ISOLATION=address avoids memory windows; suspect the card's driver or "
-     "firmware"},
     {IBV_WC_BAD_RESP_ERR, "IBV_WC_BAD_RESP_ERR", Code::kInternal,
      "the peer's card answered with something that does not fit what was asked",
      "compare the firmware of the two cards"},

@@ -22,7 +22,7 @@ class Inbox {
   // send before it gets credits.
   Status Open(Adapter* adapter, uint64_t size, uint32_t most_batches);
   const std::shared_ptr<Registration>& ring() const { return registration_; }
-  // Ends the access of the peer. Destroy the ring's window before.
+  // Ends the access of the peer.
   void Close() { registration_.reset(); }
 
   // See RingReader.

@@ -32,8 +32,7 @@ uint8_t TimeoutExponent(Nanos timeout) {
 }  // namespace
 
 std::string NameOf(const Work& work) {
-  static constexpr const char* kNames[] = {"a write", "a read", "a notification", "a credit",
-                                           "a memory window"};
+  static constexpr const char* kNames[] = {"a write", "a read", "a notification", "a credit"};
   std::string name = kNames[static_cast<int>(work.kind)];
   if (work.length > 0) name += " of " + std::to_string(work.length) + " bytes";
   return name;
@@ -144,7 +143,6 @@ void QueuePair::Fill(const Work& work, ibv_send_wr* request, ibv_sge* element) c
   static constexpr ibv_wr_opcode kOpcodes[] = {
       IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM};
   *request = {};
-  if (work.kind == Work::Kind::kBind) return work.window->FillBind(request);
   request->opcode = kOpcodes[static_cast<int>(work.kind)];
   request->imm_data = htonl(work.immediate);
   request->wr.rdma.remote_addr = work.remote;

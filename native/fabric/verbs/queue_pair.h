@@ -7,14 +7,13 @@
 
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/memory.h"
-#include "fabric/verbs/windows.h"
 #include "fabric/verbs/wire.h"
 
 namespace rdma_transport::fabric::verbs {
 
 // A work request of this side.
 struct Work {
-  enum class Kind : uint8_t { kWrite, kRead, kBatch, kCredit, kBind };
+  enum class Kind : uint8_t { kWrite, kRead, kBatch, kCredit };
   Kind kind = Kind::kWrite;
   bool last = false;      // the last of its transfer; its end is reported
   bool signaled = false;  // request a completion soon
@@ -24,10 +23,9 @@ struct Work {
   uint32_t immediate = 0;
   const char* local = nullptr;
   uint64_t remote = 0;
-  uint64_t cookie = 0;             // kWrite, kRead
-  uint64_t end = 0;                // kBatch: position behind it, see Batch
-  uint64_t number = 0;             // kBatch: number of its last notification
-  const Window* window = nullptr;  // kBind
+  uint64_t cookie = 0;  // kWrite, kRead
+  uint64_t end = 0;     // kBatch: position behind it, see Batch
+  uint64_t number = 0;  // kBatch: number of its last notification
 };
 
 // "a write of 4096 bytes"

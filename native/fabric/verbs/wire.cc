@@ -21,9 +21,8 @@ struct AddressPart {
   uint16_t lid;
   uint8_t ethernet;
   uint8_t gid_type;
-  uint8_t ring_window;
   uint8_t grh_required;
-  uint8_t unused[2];
+  uint8_t unused[3];
   uint8_t gid[16];
 };
 
@@ -43,7 +42,6 @@ std::string ChannelAddress::Encode() const {
   part.ethernet = ethernet ? 1 : 0;
   part.gid_type = gid_type;
   part.grh_required = grh_required ? 1 : 0;
-  part.ring_window = ring_window ? 1 : 0;
   std::memcpy(part.gid, gid.data(), gid.size());
   return std::string(reinterpret_cast<const char*>(&part), sizeof(part)) + token;
 }
@@ -70,7 +68,6 @@ Status ChannelAddress::Decode(std::string_view bytes, ChannelAddress* address) {
   address->ethernet = part.ethernet != 0;
   address->gid_type = part.gid_type;
   address->grh_required = part.grh_required != 0;
-  address->ring_window = part.ring_window != 0;
   std::memcpy(address->gid.data(), part.gid, address->gid.size());
   address->token.assign(bytes.substr(sizeof(part)));
   return OkStatus();

@@ -51,7 +51,6 @@ struct ChannelAddress {
   uint64_t ring_address = 0;
   uint64_t ring_size = 0;
   uint32_t ring_rkey = 0;
-  bool ring_window = false;  // it is writable once an empty credit was answered
 
   std::string token;  // random; proves knowledge of the address, see greeting.h
 

@@ -78,7 +78,7 @@ TEST(Settings, WhatVerbsTake) {
        "RDMA_TRANSPORT_TRAFFIC_CLASS=106", "RDMA_TRANSPORT_PKEY=0x8001",
        "RDMA_TRANSPORT_RETRY_TIMEOUT=8796s", "RDMA_TRANSPORT_RETRIES=0",
        "RDMA_TRANSPORT_QUEUE_DEPTH=16", "RDMA_TRANSPORT_CHUNK=4KiB", "RDMA_TRANSPORT_RING=64MiB",
-       "RDMA_TRANSPORT_RELAXED_ORDERING=off", "RDMA_TRANSPORT_ISOLATION=peer"},
+       "RDMA_TRANSPORT_RELAXED_ORDERING=off", "RDMA_TRANSPORT_ISOLATION=off"},
       &settings, &warnings);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_TRUE(warnings.empty());
@@ -96,7 +96,7 @@ TEST(Settings, WhatVerbsTake) {
   EXPECT_EQ(verbs.chunk, 4096u);
   EXPECT_EQ(verbs.ring, uint64_t{64} << 20);
   EXPECT_FALSE(verbs.relaxed_ordering);
-  EXPECT_EQ(verbs.isolation, Isolation::kPeer);
+  EXPECT_EQ(verbs.isolation, Isolation::kOff);
 }
 
 TEST(Settings, WhetherCardsAccessGpus) {

@@ -220,19 +220,10 @@ bool Config::SetOfDevice(DeviceConfig* device, size_t port, const std::string& k
       {"max_qp_wr", &device->max_qp_wr}, {"max_cqe", &device->max_cqe},
       {"max_sge", &device->max_sge},     {"max_inline", &device->max_inline},
       {"max_qp", &device->max_qp},       {"max_qp_rd_atom", &device->max_qp_rd_atom},
-      {"max_mr", &device->max_mr},       {"comp_vectors", &device->comp_vectors},
-      {"max_mw", &device->max_mw}};
+      {"max_mr", &device->max_mr},       {"comp_vectors", &device->comp_vectors}};
   const auto it = numbers.find(key);
   if (it != numbers.end()) return ParseInt(value, it->second);
   if (key == "max_mr_size") return ParseNumber(value, UINT64_MAX, &device->max_mr_size);
-  if (key == "max_mw_size") return ParseNumber(value, UINT64_MAX, &device->max_mw_size);
-  if (key == "windows") {
-    const std::map<std::string, unsigned int> types = {
-        {"none", 0}, {"2a", IBV_DEVICE_MEM_WINDOW_TYPE_2A}, {"2b", IBV_DEVICE_MEM_WINDOW_TYPE_2B}};
-    const auto type = types.find(value);
-    if (type != types.end()) device->window_types = type->second;
-    return type != types.end();
-  }
   if (key == "iova") {
     device->same_iova = value == "same";
     return value == "same" || value == "any";

@@ -53,9 +53,6 @@ struct DeviceConfig {
   int max_qp = 4096;
   int max_mr = 1 << 20;
   uint64_t max_mr_size = UINT64_MAX;
-  int max_mw = 1 << 20;
-  uint64_t max_mw_size = uint64_t{1} << 31;
-  unsigned int window_types = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   bool same_iova = false;
   bool peer_memory = false;
   std::string sysfs;

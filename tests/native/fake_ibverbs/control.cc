@@ -27,7 +27,6 @@ constexpr Field kFields[] = {
     {"writes", &FakeIbverbsStats::writes},
     {"writes_with_imm", &FakeIbverbsStats::writes_with_imm},
     {"sends", &FakeIbverbsStats::sends},
-    {"binds", &FakeIbverbsStats::binds},
     {"reads", &FakeIbverbsStats::reads},
     {"bytes_written", &FakeIbverbsStats::bytes_written},
     {"bytes_read", &FakeIbverbsStats::bytes_read},
@@ -47,7 +46,6 @@ constexpr Field kFields[] = {
     {"contexts", &FakeIbverbsStats::contexts},
     {"pds", &FakeIbverbsStats::pds},
     {"mrs", &FakeIbverbsStats::mrs},
-    {"mws", &FakeIbverbsStats::mws},
     {"channels", &FakeIbverbsStats::channels},
     {"cqs", &FakeIbverbsStats::cqs},
     {"qps", &FakeIbverbsStats::qps},
@@ -174,24 +172,8 @@ int fake_ibverbs_regions(FakeIbverbsMemory* regions, int room) {
   int count = 0;
   for (const auto& [key, mr] : call.fake.by_rkey) {
     if (count++ >= room) continue;
-    regions[count - 1] = {
-        reinterpret_cast<uintptr_t>(mr->addr), mr->iova, mr->length, mr->access, key, 0};
-  }
-  return count;
-}
-
-int fake_ibverbs_windows(FakeIbverbsMemory* windows, int room) {
-  Call call("");
-  int count = 0;
-  for (const auto& [key, window] : call.fake.windows) {
-    if (window->region == nullptr || count++ >= room) continue;
-    const uint64_t offset = window->start - window->region->iova;
-    windows[count - 1] = {reinterpret_cast<uintptr_t>(window->region->addr) + offset,
-                          window->start,
-                          window->length,
-                          window->access,
-                          window->rkey,
-                          window->qp->qp_num};
+    regions[count - 1] = {reinterpret_cast<uintptr_t>(mr->addr), mr->iova, mr->length, mr->access,
+                          key};
   }
   return count;
 }

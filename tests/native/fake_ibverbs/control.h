@@ -33,9 +33,7 @@
 //   open_error=ERROR        ibv_open_device() fails, ERROR as a number or as EACCES. Default: 0
 //   rtr_error=ERROR         ibv_modify_qp() to RTR fails. Default: 0
 //   max_qp_wr=N max_cqe=N max_sge=N max_inline=N max_qp_rd_atom=N max_qp=N max_mr=N max_mr_size=N
-//   max_mw=N max_mw_size=N comp_vectors=N   what ibv_query_device() shows or ibv_create_*() refuses
-//                           to exceed
-//   windows=S               memory windows of type 2: none, 2a or 2b. Default: 2b
+//   comp_vectors=N          what ibv_query_device() shows or ibv_create_*() refuses to exceed
 //   iova=S                  any, or same: ibv_reg_mr_iova2() takes no address but the memory's own.
 //                           Default: any
 //   peer_memory=B           1: memory files that are mapped without access can be registered by
@@ -76,8 +74,7 @@
 // region differ; opcode and byte_len of a failed completion are garbage; destroying a queue pair
 // takes its completions out of the queue; what a real library would wait for (events that nobody
 // acked) is EBUSY; both ends must agree on addresses, GID type, P_Key, first PSN and MTU. A region
-// is known to both ends by its IOVA alone. A window serves only the queue pair that it was bound
-// on, and neither that queue pair nor its region can go before it.
+// is known to both ends by its IOVA alone.
 #pragma once
 
 #include <stdbool.h>
@@ -97,7 +94,6 @@ struct FakeIbverbsStats {
   uint64_t writes;
   uint64_t writes_with_imm;
   uint64_t sends;
-  uint64_t binds;
   uint64_t reads;
   uint64_t bytes_written;
   uint64_t bytes_read;
@@ -120,7 +116,6 @@ struct FakeIbverbsStats {
   uint64_t contexts;
   uint64_t pds;
   uint64_t mrs;
-  uint64_t mws;
   uint64_t channels;
   uint64_t cqs;
   uint64_t qps;
@@ -137,7 +132,7 @@ int fake_ibverbs_command(const char* line);
 // The nth call from now (1 is the next) of a verb fails. Verbs are named with or without "ibv_":
 // get_device_list, open_device, query_device, query_port, query_gid (for _ibv_query_gid_ex too),
 // query_pkey, alloc_pd, dealloc_pd, reg_mr (for ibv_reg_mr_iova2 too), reg_dmabuf_mr, dereg_mr,
-// alloc_mw, dealloc_mw, create_comp_channel, destroy_comp_channel, create_cq, resize_cq,
+// create_comp_channel, destroy_comp_channel, create_cq, resize_cq,
 // destroy_cq, create_qp, modify_qp, query_qp, destroy_qp, close_device, fork_init, poll_cq,
 // req_notify_cq, post_send, post_recv, get_cq_event, get_async_event. 0, or EINVAL.
 int fake_ibverbs_fail(const char* verb, int nth, int error);
@@ -164,15 +159,14 @@ void fake_ibverbs_stats(struct FakeIbverbsStats* stats);
 // also what peers have read by it.
 uint64_t fake_ibverbs_port_bytes(const char* device, int port);
 
-// What this process lets peers reach, in no order. `key`: the rkey. `queue_pair`: the only one that
-// a bound window serves, 0 for a region. `access`: flags of ibv_reg_mr().
+// What this process lets peers reach, in no order. `key`: the rkey. `access`: flags of
+// ibv_reg_mr().
 struct FakeIbverbsMemory {
   uint64_t address;
   uint64_t iova;
   uint64_t length;
   uint32_t access;
   uint32_t key;
-  uint32_t queue_pair;
 };
 struct FakeIbverbsQueuePair {
   uint32_t number;
@@ -180,7 +174,6 @@ struct FakeIbverbsQueuePair {
 };
 // Fill at most `room` and return how many there are.
 int fake_ibverbs_regions(struct FakeIbverbsMemory* regions, int room);
-int fake_ibverbs_windows(struct FakeIbverbsMemory* windows, int room);
 int fake_ibverbs_queue_pairs(struct FakeIbverbsQueuePair* pairs, int room);
 
 // Back to what the environment says, without injections, and with counters at zero. Objects live

@@ -95,8 +95,6 @@ Context* MakeContext(Fake* fake, Device* device) {
   shown->ops.req_notify_cq = &RequestNotify;
   shown->ops.post_send = &PostSend;
   shown->ops.post_recv = &PostReceive;
-  shown->ops.alloc_mw = &AllocateWindow;
-  shown->ops.dealloc_mw = &FreeWindow;
   return context;
 }
 
@@ -225,14 +223,11 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attr) {
   attr->page_size_cap = 4096;
   attr->max_qp = config.max_qp;
   attr->max_qp_wr = config.max_qp_wr;
-  attr->device_cap_flags = IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_RC_RNR_NAK_GEN |
-                           (config.window_types != 0 ? IBV_DEVICE_MEM_WINDOW : 0) |
-                           config.window_types;
+  attr->device_cap_flags = IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_RC_RNR_NAK_GEN;
   attr->max_sge = attr->max_sge_rd = config.max_sge;
   attr->max_cq = 1 << 16;
   attr->max_cqe = config.max_cqe;
   attr->max_mr = config.max_mr;
-  attr->max_mw = config.window_types != 0 ? config.max_mw : 0;
   attr->max_pd = 1 << 16;
   attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = config.max_qp_rd_atom;
   attr->max_res_rd_atom = config.max_qp_rd_atom * config.max_qp;

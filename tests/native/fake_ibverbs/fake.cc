@@ -258,7 +258,6 @@ void Fake::Reset() {
   fresh.channels = stats.channels;
   fresh.cqs = stats.cqs;
   fresh.qps = stats.qps;
-  fresh.mws = stats.mws;
   stats = fresh;
   ReadEnvironment();
   WakeEngine();
@@ -277,29 +276,8 @@ const PortConfig* Fake::PortOf(const ibv_context* context, unsigned int port) co
 uint32_t Fake::NewKey() {
   for (;;) {
     const auto key = static_cast<uint32_t>(random());
-    if (key != 0 && by_lkey.count(key) == 0 && by_rkey.count(key) == 0 &&
-        WindowOf(key) == nullptr) {
-      return key;
-    }
+    if (key != 0 && by_lkey.count(key) == 0 && by_rkey.count(key) == 0) return key;
   }
-}
-
-uint32_t Fake::NewWindowKey() {
-  const auto taken = [](const std::unordered_map<uint32_t, Mr*>& keys, uint32_t key) {
-    for (uint32_t last = 0; last < 256; ++last) {
-      if (keys.count((key & ~0xffU) | last) != 0) return true;
-    }
-    return false;
-  };
-  for (;;) {
-    const uint32_t key = NewKey();
-    if (!taken(by_rkey, key) && !taken(by_lkey, key)) return key;
-  }
-}
-
-Mw* Fake::WindowOf(uint32_t key) const {
-  const auto it = windows.find(key >> 8);
-  return it == windows.end() ? nullptr : it->second;
 }
 
 void Fake::RaiseAsync(Context* context, const ibv_async_event& event) {

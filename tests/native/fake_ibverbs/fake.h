@@ -76,9 +76,6 @@ struct Fake : FrameHandler {
   // Null if there is no such port.
   const PortConfig* PortOf(const ibv_context* context, unsigned int port) const;
   uint32_t NewKey();
-  uint32_t NewWindowKey();
-  // Null if there is none of that key, whatever its last 8 bits.
-  Mw* WindowOf(uint32_t key) const;
   void RaiseAsync(Context* context, const ibv_async_event& event);
   void RaiseQpEvent(Qp* qp, ibv_event_type type);
 
@@ -119,8 +116,6 @@ struct Fake : FrameHandler {
   uint32_t next_qp = 0;
   std::unordered_map<uint32_t, Mr*> by_lkey;
   std::unordered_map<uint32_t, Mr*> by_rkey;
-  // By the upper 24 bits of their keys: binding changes the others.
-  std::unordered_map<uint32_t, Mw*> windows;
 
  private:
   void ReadEnvironment();
@@ -152,15 +147,6 @@ T* NullWith(int error) {
 // The host address of a range that the key allows this access to, or null.
 char* FindMemory(const std::unordered_map<uint32_t, Mr*>& keys, uint32_t key, const ibv_pd* pd,
                  uint64_t address, uint64_t length, unsigned int access);
-
-// The same for a peer of `qp`, by the key of a region or of a window.
-char* FindForPeer(const Fake& fake, const Qp& qp, uint32_t key, uint64_t address, uint64_t length,
-                  unsigned int access);
-
-ibv_mw* AllocateWindow(ibv_pd* pd, ibv_mw_type type);
-int FreeWindow(ibv_mw* mw);
-// What IBV_WR_BIND_MW does; IBV_WC_MW_BIND_ERR where the specification forbids it.
-ibv_wc_status BindWindow(Fake* fake, Qp* qp, const SendRequest& request);
 
 // Puts a completion into the queue, with event and overrun.
 void Complete(Fake* fake, ibv_cq* cq, const Completion& completion, bool solicited);

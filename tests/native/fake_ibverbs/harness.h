@@ -41,7 +41,7 @@ namespace fake_ibverbs::testing {
   X(fake_ibverbs_set) X(fake_ibverbs_command) X(fake_ibverbs_fail)                              \
   X(fake_ibverbs_complete_with) X(fake_ibverbs_break_path) X(fake_ibverbs_port_event)           \
   X(fake_ibverbs_device_fatal) X(fake_ibverbs_stats) X(fake_ibverbs_reset)                      \
-  X(fake_ibverbs_regions) X(fake_ibverbs_windows) X(fake_ibverbs_queue_pairs)
+  X(fake_ibverbs_regions) X(fake_ibverbs_queue_pairs)
 // clang-format on
 
 struct Verbs {
@@ -156,7 +156,7 @@ class End {
     ibv_qp_attr attr = {};
     attr.qp_state = IBV_QPS_INIT;
     attr.port_num = 1;
-    attr.qp_access_flags = static_cast<unsigned>(options_.access & ~IBV_ACCESS_MW_BIND);
+    attr.qp_access_flags = static_cast<unsigned>(options_.access);
     return V().ibv_modify_qp(qp, &attr,
                              IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   }
@@ -235,14 +235,6 @@ class End {
     wr.num_sge = static_cast<int>(pieces.size());
     ibv_recv_wr* bad = nullptr;
     return ibv_post_recv(qp, &wr, &bad);
-  }
-  int Bind(ibv_mw* window, uint32_t key, const ibv_mw_bind_info& info) {
-    ibv_send_wr wr = {};
-    wr.opcode = IBV_WR_BIND_MW;
-    wr.send_flags = IBV_SEND_SIGNALED;
-    wr.bind_mw = {window, key, info};
-    ibv_send_wr* bad = nullptr;
-    return ibv_post_send(qp, &wr, &bad);
   }
   // The next completion.
   ibv_wc Wait() {

@@ -1,4 +1,4 @@
-// Protection domains, memory regions and windows, and their keys.
+// Protection domains, memory regions, and their keys.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,9 +24,9 @@
 namespace fake_ibverbs {
 namespace {
 
-constexpr unsigned int kKnownAccess =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
+constexpr unsigned int kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                                      IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
 
 // Whether every page is mapped: a card pins them, and fails with EFAULT where there are none.
 bool Mapped(const void* address, size_t length) {
@@ -157,80 +157,6 @@ char* FindMemory(const std::unordered_map<uint32_t, Mr*>& keys, uint32_t key, co
   return mr.bytes + (address - mr.iova);
 }
 
-char* FindForPeer(const Fake& fake, const Qp& qp, uint32_t key, uint64_t address, uint64_t length,
-                  unsigned int access) {
-  const Mw* window = fake.WindowOf(key);
-  if (window == nullptr) return FindMemory(fake.by_rkey, key, qp.pd, address, length, access);
-  if (window->rkey != key || window->region == nullptr || window->qp != &qp ||
-      window->pd != qp.pd || (window->access & access) != access || address < window->start ||
-      length > window->length || address - window->start > window->length - length) {
-    return nullptr;
-  }
-  return window->region->bytes + (address - window->region->iova);
-}
-
-ibv_mw* AllocateWindow(ibv_pd* pd, ibv_mw_type type) {
-  Call call("alloc_mw", pd->context);
-  Fake& fake = call.fake;
-  const DeviceConfig& config = fake.ConfigOf(pd->context);
-  if (call.error != 0) return NullWith<ibv_mw>(call.error);
-  if (type != IBV_MW_TYPE_2 || config.window_types == 0) return NullWith<ibv_mw>(EOPNOTSUPP);
-  if (fake.stats.mws >= static_cast<uint64_t>(config.max_mw)) return NullWith<ibv_mw>(ENOMEM);
-  auto* window = new Mw();
-  window->context = pd->context;
-  window->pd = pd;
-  window->type = type;
-  window->rkey = fake.NewWindowKey();
-  fake.windows[window->rkey >> 8] = window;
-  ++static_cast<Pd*>(pd)->users;
-  ++fake.stats.mws;
-  return window;
-}
-
-int FreeWindow(ibv_mw* shown) {
-  Call call("dealloc_mw", shown->context, Call::Kind::kEnd);
-  if (call.error != 0) return call.error;
-  auto* window = static_cast<Mw*>(shown);
-  if (window->region != nullptr) {
-    --window->region->windows;
-    --window->qp->windows;
-  }
-  call.fake.windows.erase(window->rkey >> 8);
-  --static_cast<Pd*>(window->pd)->users;
-  --call.fake.stats.mws;
-  delete window;
-  return 0;
-}
-
-ibv_wc_status BindWindow(Fake* fake, Qp* qp, const SendRequest& request) {
-  constexpr unsigned int kWindowAccess = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
-  Mw* window = fake->WindowOf(request.window);
-  const auto found = fake->by_lkey.find(request.window_lkey);
-  if (window == nullptr || found == fake->by_lkey.end()) return IBV_WC_MW_BIND_ERR;
-  Mr* region = found->second;
-  const ibv_mw_bind_info& bind = request.bind;
-  const bool free = window->region == nullptr && window->rkey == request.window;
-  const bool new_key = request.rkey != request.window && request.rkey >> 8 == request.window >> 8;
-  const bool allowed = window->pd == qp->pd && region->pd == qp->pd &&
-                       (region->access & IBV_ACCESS_MW_BIND) != 0 &&
-                       (bind.mw_access_flags & ~kWindowAccess) == 0 &&
-                       ((bind.mw_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0 ||
-                        (region->access & IBV_ACCESS_LOCAL_WRITE) != 0);
-  const bool inside = bind.length != 0 && bind.addr >= region->iova &&
-                      bind.length <= region->length &&
-                      bind.addr - region->iova <= region->length - bind.length;
-  if (!free || !new_key || !allowed || !inside) return IBV_WC_MW_BIND_ERR;
-  window->rkey = request.rkey;
-  window->region = region;
-  window->qp = qp;
-  window->start = bind.addr;
-  window->length = bind.length;
-  window->access = bind.mw_access_flags;
-  ++region->windows;
-  ++qp->windows;
-  return IBV_WC_SUCCESS;
-}
-
 extern "C" {
 
 ibv_pd* ibv_alloc_pd(ibv_context* context) {
@@ -291,7 +217,6 @@ int ibv_dereg_mr(ibv_mr* shown) {
   Call call("dereg_mr", shown->context, Call::Kind::kEnd);
   if (call.error != 0) return call.error;
   auto* mr = static_cast<Mr*>(shown);
-  if (mr->windows != 0) return EBUSY;
   // What the card has yet to write, it writes before the pages are let go.
   for (const auto& [number, qp] : call.fake.qps) PlaceAll(qp);
   call.fake.by_lkey.erase(mr->lkey);

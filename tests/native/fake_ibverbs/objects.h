@@ -49,21 +49,10 @@ struct Mr : ibv_mr {
   bool mapped = false;
   uint64_t iova = 0;
   unsigned int access = 0;
-  // Windows bound to it.
-  int windows = 0;
 };
 
 struct Cq;
 struct Qp;
-
-// Of type 2. Bound while `region` is set.
-struct Mw : ibv_mw {
-  Mr* region = nullptr;
-  Qp* qp = nullptr;
-  uint64_t start = 0;
-  uint64_t length = 0;
-  unsigned int access = 0;
-};
 
 struct Channel : ibv_comp_channel {
   EventFd ready;
@@ -105,10 +94,6 @@ struct SendRequest {
   // Injected, unless IBV_WC_SUCCESS.
   ibv_wc_status forced = IBV_WC_SUCCESS;
   uint32_t vendor_err = 0;
-  // IBV_WR_BIND_MW: the window's key before, the one after in `rkey`, and the region's.
-  uint32_t window = 0;
-  uint32_t window_lkey = 0;
-  ibv_mw_bind_info bind = {};
 };
 
 struct ReceiveRequest {
@@ -174,8 +159,6 @@ struct Qp : ibv_qp {
   // In the order in which they came.
   std::deque<Placement> placements;
   int64_t unacked_async_events = 0;
-  // Windows bound to it.
-  int windows = 0;
 };
 
 inline Context* ContextOf(const ibv_context* context) {

@@ -15,26 +15,10 @@ bool KnownOpcode(ibv_wr_opcode opcode) {
     case IBV_WR_RDMA_READ:
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:
-    case IBV_WR_BIND_MW:
       return true;
     default:
       return false;
   }
-}
-
-// 0, or why it cannot be posted. What the card itself finds out comes as a completion.
-int TakeBind(const Fake& fake, const Qp& qp, const ibv_send_wr& wr, SendRequest* request) {
-  const ibv_mw_bind_info& bind = wr.bind_mw.bind_info;
-  if (wr.num_sge != 0 || wr.imm_data != 0 || bind.mr == nullptr || wr.bind_mw.mw == nullptr ||
-      (wr.send_flags & IBV_SEND_INLINE) != 0) {
-    return EINVAL;
-  }
-  if (bind.length > fake.ConfigOf(qp.context).max_mw_size) return EOPNOTSUPP;
-  request->bind = bind;
-  request->window = wr.bind_mw.mw->rkey;
-  request->window_lkey = bind.mr->lkey;
-  request->rkey = wr.bind_mw.rkey;
-  return 0;
 }
 
 int TakeSend(Fake* fake, Qp* qp, const ibv_send_wr& wr) {
@@ -54,9 +38,6 @@ int TakeSend(Fake* fake, Qp* qp, const ibv_send_wr& wr) {
   request.remote_addr = wr.wr.rdma.remote_addr;
   request.rkey = wr.wr.rdma.rkey;
   for (int i = 0; i < wr.num_sge; ++i) request.length += wr.sg_list[i].length;
-  if (wr.opcode == IBV_WR_BIND_MW) {
-    if (const int error = TakeBind(*fake, *qp, wr, &request); error != 0) return error;
-  }
   if (request.is_inline) {
     if (wr.opcode == IBV_WR_RDMA_READ || request.length > qp->cap.max_inline_data) return EINVAL;
     for (int i = 0; i < wr.num_sge; ++i) {

@@ -279,7 +279,7 @@ int ibv_destroy_qp(ibv_qp* shown) {
   while (IsKept(qp, deadline)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   Call call("destroy_qp", shown->context, Call::Kind::kEnd);
   if (call.error != 0) return call.error;
-  if (qp->unacked_async_events != 0 || qp->windows != 0) return EBUSY;
+  if (qp->unacked_async_events != 0) return EBUSY;
   ClearQueues(qp);
   Context* context = ContextOf(qp->context);
   auto& events = context->events;

@@ -40,8 +40,6 @@ ibv_wc_opcode CompletionOpcode(ibv_wr_opcode opcode) {
       return IBV_WC_SEND;
     case IBV_WR_RDMA_READ:
       return IBV_WC_RDMA_READ;
-    case IBV_WR_BIND_MW:
-      return IBV_WC_BIND_MW;
     default:
       return IBV_WC_RDMA_WRITE;
   }
@@ -58,9 +56,6 @@ void Count(FakeIbverbsStats* stats, const SendRequest& request) {
       ++stats->sends;
       stats->bytes_sent += request.length;
       break;
-    case IBV_WR_BIND_MW:
-      ++stats->binds;
-      break;
     default:
       ++(request.opcode == IBV_WR_RDMA_WRITE ? stats->writes : stats->writes_with_imm);
       stats->bytes_written += request.length;
@@ -76,8 +71,7 @@ void Finish(Fake* fake, Qp* qp, ibv_wc_status status) {
   // An answer may come after this queue pair had its turn.
   if (!qp->sends.empty()) fake->unsettled = true;
   if (status == IBV_WC_SUCCESS) {
-    // A binding sends no packet.
-    if (request.opcode != IBV_WR_BIND_MW) qp->requester.psn = (qp->requester.psn + 1) & kPsnMask;
+    qp->requester.psn = (qp->requester.psn + 1) & kPsnMask;
     if (qp->requester.ahead > 0) GoOn(qp);
     Count(&fake->stats, request);
     if (!request.signaled) return;
@@ -195,9 +189,8 @@ bool SendAhead(Fake* fake, Qp* qp) {
   if (requester.link == Wire::kLocalLink || !fake->wire.HasRoom(requester.link)) return false;
   if (FreeAt(*fake, *qp) > Now()) return false;
   const SendRequest& request = qp->sends[index];
-  if (request.opcode == IBV_WR_RDMA_READ || request.opcode == IBV_WR_BIND_MW ||
-      request.forced != IBV_WC_SUCCESS || request.length > kMaxPayload ||
-      CheckLocally(*fake, *qp, request) != IBV_WC_SUCCESS) {
+  if (request.opcode == IBV_WR_RDMA_READ || request.forced != IBV_WC_SUCCESS ||
+      request.length > kMaxPayload || CheckLocally(*fake, *qp, request) != IBV_WC_SUCCESS) {
     return false;
   }
   uint64_t length = request.length;
@@ -302,11 +295,6 @@ Nanos StepRequester(Fake* fake, Qp* qp, Nanos now) {
     }
   }
   const SendRequest& request = qp->sends.front();
-  if (request.opcode == IBV_WR_BIND_MW) {
-    const bool forced = request.forced != IBV_WC_SUCCESS;
-    Finish(fake, qp, forced ? request.forced : BindWindow(fake, qp, request));
-    return 0;
-  }
   if (RetriesExceeded(*fake, *qp, now)) {
     Finish(fake, qp, IBV_WC_RETRY_EXC_ERR);
     return 0;

@@ -116,8 +116,8 @@ ibv_wc_status CheckRequest(const Fake& fake, const Qp& qp, const Frame& frame) {
     return IBV_WC_REM_INV_REQ_ERR;
   }
   // The key of an empty message is not looked at.
-  if (frame.length != 0 &&
-      FindForPeer(fake, qp, frame.rkey, frame.remote_addr, frame.length, access) == nullptr) {
+  if (frame.length != 0 && FindMemory(fake.by_rkey, frame.rkey, qp.pd, frame.remote_addr,
+                                      frame.length, access) == nullptr) {
     return IBV_WC_REM_ACCESS_ERR;
   }
   return IBV_WC_SUCCESS;
@@ -267,8 +267,8 @@ void OnData(Fake* fake, uint64_t link, const Frame& frame, const char* payload) 
       return Refuse(fake, qp, IBV_WC_REM_OP_ERR);
     }
   } else {
-    char* to = FindForPeer(*fake, *qp, request.rkey, request.remote_addr + frame.offset,
-                           frame.payload, IBV_ACCESS_REMOTE_WRITE);
+    char* to = FindMemory(fake->by_rkey, request.rkey, qp->pd, request.remote_addr + frame.offset,
+                          frame.payload, IBV_ACCESS_REMOTE_WRITE);
     if (to == nullptr) return Refuse(fake, qp, IBV_WC_REM_ACCESS_ERR);
     Place(*fake, qp, to, payload, frame.payload);
   }
@@ -296,8 +296,8 @@ Nanos StepResponder(Fake* fake, Qp* qp) {
   const uint64_t length = std::min<uint64_t>(request.length - responder.moved, kMaxPayload);
   const char* from = nullptr;
   if (length != 0) {
-    from = FindForPeer(*fake, *qp, request.rkey, request.remote_addr + responder.moved, length,
-                       IBV_ACCESS_REMOTE_READ);
+    from = FindMemory(fake->by_rkey, request.rkey, qp->pd, request.remote_addr + responder.moved,
+                      length, IBV_ACCESS_REMOTE_READ);
     if (from == nullptr) {
       Refuse(fake, qp, IBV_WC_REM_ACCESS_ERR);
       return 0;

@@ -128,7 +128,7 @@ class DirectMemoryTest : public testing::VerbsPairTest {
 };
 
 TEST_F(DirectMemoryTest, CardsReadFromOneGpuIntoAnother) {
-  for (const Isolation isolation : {Isolation::kAddress, Isolation::kPeer, Isolation::kOff}) {
+  for (const Isolation isolation : {Isolation::kAddress, Isolation::kOff}) {
     Settings settings = testing::OnFake();
     settings.verbs.isolation = isolation;
     ASSERT_NO_FATAL_FAILURE(Open(settings));
@@ -154,7 +154,7 @@ TEST_F(DirectMemoryTest, CardsReadFromOneGpuIntoAnother) {
 TEST_F(DirectMemoryTest, TheKernelMayFindMemoryByItsAddress) {
   ASSERT_EQ(Fake().set("peer_memory", "1"), 0);
   PretendCudaDirect(/*dma_buf=*/0, 100);
-  for (const Isolation isolation : {Isolation::kAddress, Isolation::kPeer, Isolation::kOff}) {
+  for (const Isolation isolation : {Isolation::kAddress, Isolation::kOff}) {
     Settings settings = testing::OnFake();
     settings.verbs.isolation = isolation;
     ASSERT_NO_FATAL_FAILURE(Open(settings));

@@ -107,12 +107,11 @@ class SeveralPorts : public VerbsPairTest {
   uint64_t cookie_ = 0;
 };
 
-class FailingPorts : public SeveralPorts, public ::testing::WithParamInterface<Isolation> {
+class FailingPorts : public SeveralPorts {
  protected:
   // Transfers of a MiB take a third of a second with both ports.
   void ConnectSlow(Nanos peer_timeout = 5 * kSecond) {
     Settings settings = Wide();
-    settings.verbs.isolation = GetParam();
     settings.peer_timeout = peer_timeout;
     SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
     ConnectTwoByTwo(settings);

@@ -29,7 +29,6 @@ struct FakeControl {
     Find(library, "fake_ibverbs_reset", &reset);
     Find(library, "fake_ibverbs_port_bytes", &port_bytes);
     Find(library, "fake_ibverbs_regions", &regions);
-    Find(library, "fake_ibverbs_windows", &windows);
     Find(library, "fake_ibverbs_queue_pairs", &queue_pairs);
   }
 
@@ -43,7 +42,6 @@ struct FakeControl {
   decltype(&fake_ibverbs_reset) reset;
   decltype(&fake_ibverbs_port_bytes) port_bytes;
   decltype(&fake_ibverbs_regions) regions;
-  decltype(&fake_ibverbs_windows) windows;
   decltype(&fake_ibverbs_queue_pairs) queue_pairs;
 };
 
@@ -93,7 +91,6 @@ class VerbsPairTest : public DevicePairTest {
   void TearDown() override {
     DropDevices();
     const FakeIbverbsStats left = FakeStats();
-    EXPECT_EQ(left.mws, 0u);
     EXPECT_EQ(left.qps + left.cqs + left.mrs + left.pds + left.channels + left.contexts, 0u);
     EXPECT_EQ(left.cq_overruns, 0u);
     if (!lacks_receives_) {

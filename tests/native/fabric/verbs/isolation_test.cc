@@ -1,5 +1,5 @@
 // What a peer may reach of this process over verbs: which rights each registration and queue pair
-// has, where memory seems to lie, and whom a key serves.
+// has, and where memory seems to lie.
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,6 @@ class VerbsIsolationTest : public testing::VerbsPairTest {
   using Memory = FakeIbverbsMemory;
 
   static std::vector<Memory> Regions() { return ListOf(Fake().regions); }
-  static std::vector<Memory> Windows() { return ListOf(Fake().windows); }
   static std::vector<FakeIbverbsQueuePair> QueuePairs() {
     std::vector<FakeIbverbsQueuePair> pairs(1000);
     pairs.resize(static_cast<size_t>(Fake().queue_pairs(pairs.data(), 1000)));
@@ -176,134 +175,6 @@ TEST_F(VerbsIsolationTest, NothingHasMoreRightsThanItNeeds) {
   EXPECT_EQ(rights.size(), 6u);
   EXPECT_EQ(QueuePairs().size(), 2u);
   for (const auto& pair : QueuePairs()) EXPECT_EQ(pair.access, kRead | kWrite) << "no atomics";
-}
-
-TEST_F(VerbsIsolationTest, WithWindowsNoRegionIsOpenByItself) {
-  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
-  const auto readable = ReadOnly(a_);
-  const auto writable = Shared(a_);
-  EXPECT_EQ(RightsOf(Windows()), (std::multiset<uint32_t>{kWrite, kWrite, kRead | kWrite}))
-      << "two rings and a region";
-  ASSERT_TRUE(a_.channel->Share(readable->key()).ok());
-  ASSERT_TRUE(a_.channel->Flush().ok());
-  ASSERT_TRUE(PollUntil([&] { return Windows().size() == 4; }));
-  for (const Memory& memory : Regions()) {
-    EXPECT_EQ(memory.access & (kRead | kWrite | IBV_ACCESS_REMOTE_ATOMIC), 0u);
-  }
-  EXPECT_EQ(Rights(Find(Windows(), readable->address())), kRead);
-}
-
-// --- Windows ---
-
-TEST_F(VerbsIsolationTest, WindowsMoveWhatKeysDid) {
-  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
-  const auto local = Allocate(a_);
-  const auto remote = Shared(b_);
-  ExpectToMove(*local, *remote);
-  std::memset(remote->address(), 'r', remote->length());
-  ASSERT_TRUE(a_.channel->Read({remote->key(), 0, remote->length()}, local->address(), 1).ok());
-  ASSERT_TRUE(Ended(1));
-  EXPECT_EQ(std::memcmp(local->address(), remote->address(), remote->length()), 0);
-}
-
-TEST_F(VerbsIsolationTest, MemoryIsRegisteredOnceForAllPeers) {
-  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
-  const auto region = Shared(a_);
-  const FakeIbverbsStats one = FakeStats();
-  auto first_a = std::move(a_.channel);
-  auto first_b = std::move(b_.channel);
-  auto first_handlers = std::make_pair(a_.handler, b_.handler);
-  ASSERT_NO_FATAL_FAILURE(Connect());
-  const FakeIbverbsStats connected = FakeStats();
-  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
-  ASSERT_TRUE(a_.Notify("shared").ok());
-  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
-  EXPECT_EQ(FakeStats().registrations, connected.registrations);
-  EXPECT_EQ(FakeStats().mws, one.mws + 3) << "two rings and the region";
-}
-
-TEST_F(VerbsIsolationTest, WindowsEndWithTheirChannelAndWithTheirMemory) {
-  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
-  auto first = Shared(a_);
-  const auto second = Shared(a_);
-  EXPECT_EQ(Windows().size(), 4u);
-  first.reset();
-  EXPECT_EQ(Windows().size(), 3u);
-  ASSERT_TRUE(a_.Notify("still there").ok());
-  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 3; }));
-  a_.channel->Close(Status(Code::kCancelled, "enough"));
-  ASSERT_TRUE(PollUntil([&] { return a_.handler->closed && b_.handler->closed; }));
-  EXPECT_EQ(FakeStats().mws, 0u) << "while memory and channels are still held";
-  EXPECT_NE(FakeStats().mrs, 0u);
-}
-
-TEST_F(VerbsIsolationTest, MemoryMayEndWhileItsWindowIsBeingBound) {
-  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
-  SetFake("delay_us", "2000");
-  for (int i = 0; i < 20; ++i) {
-    auto region = Allocate(a_);
-    ASSERT_TRUE(a_.channel->Share(region->key()).ok());
-    if (i % 2 == 0) {
-      ASSERT_TRUE(a_.channel->Flush().ok());
-    }
-    region.reset();
-  }
-  ASSERT_TRUE(a_.Notify("done").ok());
-  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
-  ASSERT_TRUE(PollUntil([&] { return FakeStats().mws == 2; })) << FakeStats().mws;
-  EXPECT_EQ(FakeStats().mrs, 4u) << "rings and mirrors";
-  EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
-}
-
-TEST_F(VerbsIsolationTest, AlsoWhenTheChannelBreaksMeanwhile) {
-  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
-  SetFake("delay_us", "5000");
-  auto region = Allocate(a_);
-  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
-  ASSERT_TRUE(a_.channel->Flush().ok());
-  Fake().break_path(true);
-  region.reset();
-  ASSERT_TRUE(TalkUntilClosed());
-  EXPECT_EQ(FakeStats().mws, 0u);
-}
-
-TEST_F(VerbsIsolationTest, ACardWithoutWindowsServesByKeysAndItIsSaid) {
-  const LinesWith lines("has no memory windows");
-  SetFake("windows", "none");
-  ConnectedPair(WithIsolation(Isolation::kPeer));
-  EXPECT_EQ(lines.count(), 2) << "one for each device";
-  const auto local = Allocate(a_);
-  const auto remote = Shared(b_);
-  EXPECT_EQ(FakeStats().mws, 0u);
-  ExpectToMove(*local, *remote);
-}
-
-TEST_F(VerbsIsolationTest, AWindowThatCannotBeMadeIsAnErrorAndLeavesNothing) {
-  ASSERT_NO_FATAL_FAILURE(OpenDevices(WithIsolation(Isolation::kPeer)));
-  Fake().fail("alloc_mw", 1, ENOMEM);
-  const Status refused = OpenChannel(&a_);
-  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  ExpectHas(refused, "ibv_alloc_mw");
-  EXPECT_EQ(FakeStats().mws, 0u);
-  EXPECT_TRUE(PollUntil([] { return FakeStats().qps == 0; }));
-  ASSERT_NO_FATAL_FAILURE(Connect());
-  auto region = Allocate(a_);
-  Fake().fail("alloc_mw", 1, ENOMEM);
-  EXPECT_EQ(a_.channel->Share(region->key()).code(), Code::kResourceExhausted);
-  EXPECT_EQ(FakeStats().mws, 2u);
-  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
-  ASSERT_TRUE(a_.Notify("shared").ok());
-  ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
-}
-
-TEST_F(VerbsIsolationTest, AWindowThatCannotBeBoundEndsTheChannelWithTheReason) {
-  ASSERT_NO_FATAL_FAILURE(ConnectedPair(WithIsolation(Isolation::kPeer)));
-  const auto region = Allocate(a_);
-  Fake().complete_with(IBV_WC_MW_BIND_ERR, 0, 1);
-  ASSERT_TRUE(a_.channel->Share(region->key()).ok());
-  ASSERT_TRUE(TalkUntilClosed());
-  ExpectHas(a_.handler->reason, "RDMA_TRANSPORT_ISOLATION=address");
-  EXPECT_EQ(FakeStats().mws, 0u);
 }
 
 // --- What callers may take ---

@@ -75,7 +75,7 @@ class MainPort : public FailingPorts {
   std::map<const Side*, size_t> heard_;
 };
 
-TEST_P(MainPort, OneThatGoesDownIsLeftByAllTrafficAndTakenBack) {
+TEST_F(MainPort, OneThatGoesDownIsLeftByAllTrafficAndTakenBack) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   const std::string ports[][2] = {{"fake_0:1", "fake_2:1"}, {"fake_1:1", "fake_3:1"}};
   int now = 0;
@@ -100,7 +100,7 @@ TEST_P(MainPort, OneThatGoesDownIsLeftByAllTrafficAndTakenBack) {
 }
 
 // Soft-RoCE stops its retries, and reports nothing, if the interface holds them.
-TEST_P(MainPort, OneThatHoldsPacketsForEverIsLeft) {
+TEST_F(MainPort, OneThatHoldsPacketsForEverIsLeft) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow(2 * kSecond));
   SetFake("retry_ms", "600000");
   BeginToListen();
@@ -116,7 +116,7 @@ TEST_P(MainPort, OneThatHoldsPacketsForEverIsLeft) {
   EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
 }
 
-TEST_P(MainPort, NoNotificationIsLostOrComesTwice) {
+TEST_F(MainPort, NoNotificationIsLostOrComesTwice) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("bandwidth", "0");
   BeginToListen();
@@ -146,7 +146,7 @@ TEST_P(MainPort, NoNotificationIsLostOrComesTwice) {
 }
 
 // With so much memory that it takes long to announce it for the port.
-TEST_P(MainPort, OneThatHasJustReturnedTakesThePlaceOfTheOther) {
+TEST_F(MainPort, OneThatHasJustReturnedTakesThePlaceOfTheOther) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("bandwidth", "0");
   std::vector<std::unique_ptr<Region>> memory;
@@ -173,10 +173,10 @@ TEST_P(MainPort, OneThatHasJustReturnedTakesThePlaceOfTheOther) {
 }
 
 // Whatever was under way: with writes of all sizes and their notifications.
-TEST_P(MainPort, WritesTakeEffectOnceAndBeforeTheirNotifications) {
+TEST_F(MainPort, WritesTakeEffectOnceAndBeforeTheirNotifications) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("bandwidth", "200000000");
-  std::mt19937 random(GetParam() == Isolation::kPeer ? 2 : 1);
+  std::mt19937 random(1);
   constexpr uint64_t kSlots = 8;
   constexpr uint64_t kSlot = 512 << 10;
   const auto remote = Shared(b_, 2);
@@ -259,12 +259,11 @@ class StandbyPort : public MainPort {
     SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
     for (const std::string& device : down) SetFake((device + ":1.port_state").c_str(), "down");
     Settings settings = Wide();
-    settings.verbs.isolation = GetParam();
     ConnectTwoByTwo(settings);
   }
 };
 
-TEST_P(StandbyPort, IsUsedOnceItIsActive) {
+TEST_F(StandbyPort, IsUsedOnceItIsActive) {
   for (const std::vector<std::string>& down :
        {std::vector<std::string>{"fake_1", "fake_3"}, {"fake_1"}, {"fake_3"}}) {
     ASSERT_NO_FATAL_FAILURE(ConnectHalf(down));
@@ -294,7 +293,7 @@ TEST_P(StandbyPort, IsUsedOnceItIsActive) {
   }
 }
 
-TEST_P(StandbyPort, IsNotUsedIfItDoesNotReachThePeer) {
+TEST_F(StandbyPort, IsNotUsedIfItDoesNotReachThePeer) {
   SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
   SetFake("fake_1.network", "7");
   SetFake("fake_3.network", "8");
@@ -308,12 +307,7 @@ TEST_P(StandbyPort, IsNotUsedIfItDoesNotReachThePeer) {
   EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
 }
 
-INSTANTIATE_TEST_SUITE_P(, StandbyPort, ::testing::Values(Isolation::kAddress, Isolation::kPeer),
-                         [](const auto& info) {
-                           return info.param == Isolation::kPeer ? "Windows" : "Keys";
-                         });
-
-TEST_P(MainPort, WithoutAnyOtherTheChannelCloses) {
+TEST_F(MainPort, WithoutAnyOtherTheChannelCloses) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("fake_1.network", "7");
   SetFake("fake_2.network", "8");
@@ -324,11 +318,10 @@ TEST_P(MainPort, WithoutAnyOtherTheChannelCloses) {
       << a_.handler->reason.message();
 }
 
-TEST_P(MainPort, WithoutMemoryOnAnyOtherTheChannelCloses) {
+TEST_F(MainPort, WithoutMemoryOnAnyOtherTheChannelCloses) {
   SetFake("devices", "fake_0,fake_1,fake_2,fake_3");
   SetFake("fake_1.max_mr", "2");  // enough for its rings
   Settings settings = Wide();
-  settings.verbs.isolation = GetParam();
   settings.peer_timeout = 1 * kSecond;
   ASSERT_NO_FATAL_FAILURE(ConnectTwoByTwo(settings));
   const auto remote = Shared(b_);
@@ -342,7 +335,7 @@ TEST_P(MainPort, WithoutMemoryOnAnyOtherTheChannelCloses) {
   EXPECT_FALSE(Ended(cookie_));
 }
 
-TEST_P(MainPort, APeerThatHasGoneIsNoticedOnAllPorts) {
+TEST_F(MainPort, APeerThatHasGoneIsNoticedOnAllPorts) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   Fake().break_path(true);
   ASSERT_TRUE(a_.Notify("lost").ok());
@@ -353,11 +346,6 @@ TEST_P(MainPort, APeerThatHasGoneIsNoticedOnAllPorts) {
   ASSERT_NO_FATAL_FAILURE(Connect());
   ExpectToMove();
 }
-
-INSTANTIATE_TEST_SUITE_P(, MainPort, ::testing::Values(Isolation::kAddress, Isolation::kPeer),
-                         [](const auto& info) {
-                           return info.param == Isolation::kPeer ? "Windows" : "Keys";
-                         });
 
 }  // namespace
 }  // namespace rdma_transport::fabric::verbs

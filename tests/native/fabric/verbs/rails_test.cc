@@ -72,19 +72,6 @@ TEST_F(SeveralPorts, AChannelUsesNoMorePortsThanAreAskedFor) {
   EXPECT_GT(BytesOf("fake_1"), kLength) << "the one that works";
 }
 
-TEST_F(SeveralPorts, AlsoByWindowsOfEachPort) {
-  SetFake("devices", "fake_0,fake_1,fake_2");
-  SetFake("fake_1.windows", "none");
-  Settings settings = Wide();
-  settings.verbs.isolation = Isolation::kPeer;
-  ConnectedPair(settings);
-  ExpectToUse(true, "fake_1:1");
-  ExpectToUse(true, "fake_2:1");
-  ExpectToMove();
-  EXPECT_GT(BytesOf("fake_1"), kLength / 4);
-  EXPECT_GT(BytesOf("fake_2"), kLength / 4);
-}
-
 TEST_F(SeveralPorts, PortsOnDifferentSubnetsDoNotConfuseEachOther) {
   SetFake("ports", "2");
   SetFake("fake_0:2.network", "7");  // and its address is on another subnet
@@ -190,7 +177,7 @@ TEST_F(SeveralPorts, AChannelDoesWithoutAPortThatHasNoQueuePairsLeft) {
 
 // --- Ports that fail and return ---
 
-TEST_P(FailingPorts, APortThatGoesDownIsLeftAndTakenBack) {
+TEST_F(FailingPorts, APortThatGoesDownIsLeftAndTakenBack) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   for (const char* device : {"fake_1", "fake_3"}) {
     const std::string state = std::string(device) + ":1.port_state";
@@ -212,7 +199,7 @@ TEST_P(FailingPorts, APortThatGoesDownIsLeftAndTakenBack) {
 }
 
 // Soft-RoCE keeps queue pairs of an interface that is down, and those who destroy them.
-TEST_P(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairThatTheCardKeeps) {
+TEST_F(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairThatTheCardKeeps) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("bandwidth", "0");
   const uint64_t before = FakeStats().qps;
@@ -232,7 +219,7 @@ TEST_P(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairThatTheCardKeeps)
 }
 
 // Over RoCE, the kernel waits for the peer's address.
-TEST_P(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairToConnect) {
+TEST_F(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairToConnect) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("bandwidth", "0");
   const uint64_t before = FakeStats().qps;
@@ -252,7 +239,7 @@ TEST_P(FailingPorts, TheThreadThatPollsDoesNotWaitForAQueuePairToConnect) {
   EXPECT_TRUE(PollUntil([&] { return FakeStats().qps == before; }));
 }
 
-TEST_P(FailingPorts, AQueuePairThatConnectsDoesNotKeepTheChannel) {
+TEST_F(FailingPorts, AQueuePairThatConnectsDoesNotKeepTheChannel) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("bandwidth", "0");
   SetFake("fake_1:1.port_state", "down");
@@ -269,7 +256,7 @@ TEST_P(FailingPorts, AQueuePairThatConnectsDoesNotKeepTheChannel) {
 }
 
 // Soft-RoCE reports this before the event of the port.
-TEST_P(FailingPorts, AnInterfaceThatGoesDownIsNoticedByATransfer) {
+TEST_F(FailingPorts, AnInterfaceThatGoesDownIsNoticedByATransfer) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   for (int nth = 1; nth <= 4; ++nth) {
     SCOPED_TRACE(nth);
@@ -289,9 +276,8 @@ TEST_P(FailingPorts, AnInterfaceThatGoesDownIsNoticedByATransfer) {
   EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
 }
 
-TEST_P(FailingPorts, AChannelBeginsWithoutAPortThatIsUnreachable) {
+TEST_F(FailingPorts, AChannelBeginsWithoutAPortThatIsUnreachable) {
   Settings settings = Wide();
-  settings.verbs.isolation = GetParam();
   // The queue pairs of both ends are initialized, then those of the passive end are connected.
   for (const int nth : {7, 11}) {
     SCOPED_TRACE(nth);
@@ -306,7 +292,7 @@ TEST_P(FailingPorts, AChannelBeginsWithoutAPortThatIsUnreachable) {
   }
 }
 
-TEST_P(FailingPorts, TheLogSaysOnceWhyAPortIsNotTakenBack) {
+TEST_F(FailingPorts, TheLogSaysOnceWhyAPortIsNotTakenBack) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("fake_1:1.port_state", "down");
   ASSERT_NO_FATAL_FAILURE(ExpectToUse(false, "fake_1:1", "fake_3:1"));
@@ -320,7 +306,7 @@ TEST_P(FailingPorts, TheLogSaysOnceWhyAPortIsNotTakenBack) {
   ASSERT_NO_FATAL_FAILURE(ExpectToMove());
 }
 
-TEST_P(FailingPorts, AQueuePairThatDoesNotConnectIsTriedAgainLater) {
+TEST_F(FailingPorts, AQueuePairThatDoesNotConnectIsTriedAgainLater) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   SetFake("bandwidth", "0");
   for (const std::string device : {"fake_1", "fake_3"}) {
@@ -341,22 +327,17 @@ TEST_P(FailingPorts, AQueuePairThatDoesNotConnectIsTriedAgainLater) {
   EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
 }
 
-TEST_P(FailingPorts, ACutCableIsNoticedByATransferAndTriedAgainLater) {
+TEST_F(FailingPorts, ACutCableIsNoticedByATransferAndTriedAgainLater) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
   CutFurtherPathForAWhile();
 }
 
 // Soft-RoCE stops its retries, and reports nothing, if the interface holds them.
-TEST_P(FailingPorts, APathThatHoldsPacketsForEverIsLeft) {
+TEST_F(FailingPorts, APathThatHoldsPacketsForEverIsLeft) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow(2 * kSecond));
   SetFake("retry_ms", "600000");
   CutFurtherPathForAWhile();
 }
-
-INSTANTIATE_TEST_SUITE_P(, FailingPorts, ::testing::Values(Isolation::kAddress, Isolation::kPeer),
-                         [](const auto& info) {
-                           return info.param == Isolation::kPeer ? "Windows" : "Keys";
-                         });
 
 }  // namespace
 }  // namespace rdma_transport::fabric::verbs

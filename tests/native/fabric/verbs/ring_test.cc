@@ -328,35 +328,6 @@ class Hostile : public testing::VerbsPairTest {
     EXPECT_TRUE(b_.handler->notes.empty());
   }
 
-  // What this peer, connected to b itself, gets by a key that b gave to another one.
-  ibv_wc_status UseKeyOfAnother(Isolation isolation) {
-    settings_.verbs.isolation = isolation;
-    ConnectBare();
-    EXPECT_TRUE(OpenPlain(settings_, &a_.device).ok());
-    const auto own_channel = b_.channel;
-    const auto own_handler = b_.handler;
-    EXPECT_TRUE(PollUntil([&] { return testing::FakeStats().binds == testing::FakeStats().mws; }));
-    Greet();
-    Connect();
-    const auto region = Shared(b_);
-    FakeIbverbsMemory memory[100];
-    const auto list =
-        isolation == Isolation::kPeer ? testing::Fake().windows : testing::Fake().regions;
-    const int count = list(memory, 100);
-    for (int i = 0; i < count; ++i) {
-      if (memory[i].address != reinterpret_cast<uint64_t>(region->address())) continue;
-      EndAddress stolen = ring_;
-      stolen.addr = memory[i].iova;
-      stolen.rkey = memory[i].key;
-      EXPECT_EQ(end_->Send(IBV_WR_RDMA_READ, {end_->Piece(0, 64)}, stolen), 0);
-      ibv_wc done = {};
-      EXPECT_TRUE(
-          PollUntil([&] { return ibv_poll_cq(end_->cq, 1, &done) > 0 && done.wr_id == 1; }));
-      return done.status;
-    }
-    return IBV_WC_GENERAL_ERR;
-  }
-
   Settings settings_ = OnFake();
   ChannelAddress address_;
   EndAddress ring_;
@@ -474,14 +445,6 @@ TEST_F(Hostile, APeerThatTakesNoCredits) {
   }
   ASSERT_TRUE(PollUntil([&] { return b_.handler->closed; }, 3 * kSecond));
   ExpectHas(b_.handler->reason, "without using the room");
-}
-
-TEST_F(Hostile, AKeyOfAnotherPeerServesOnlyThatOneWhereThereAreWindows) {
-  EXPECT_EQ(UseKeyOfAnother(Isolation::kPeer), IBV_WC_REM_ACCESS_ERR);
-}
-
-TEST_F(Hostile, OtherwiseItServesAllWhoAreConnected) {
-  EXPECT_EQ(UseKeyOfAnother(Isolation::kAddress), IBV_WC_SUCCESS);
 }
 
 TEST_F(Hostile, RecordsOfRandomBytes) {
