@@ -63,6 +63,9 @@ class ScriptedChannel final : public fabric::Channel {
   // Ends the oldest transfer. False: there is none.
   bool EndTransfer(const Status& status);
   bool closed() const { return closed_; }
+  std::shared_ptr<fabric::ChannelHandler> handler() const { return handler_.lock(); }
+  // Notifications so far.
+  uint64_t notified() const { return notified_; }
   // Tells the handler of the end, once; of a peer that may live also that it let go.
   void FinishClose(const Status& status);
 

@@ -361,7 +361,7 @@ void StripedChannel::OnRailDelivered(const RailEnd* end, uint64_t number) {
     Piece& piece = pieces_[rail->writes.front()];
     if (piece.record == 0 || piece.record > rail->delivered) break;
     piece.covered = true;
-    if (piece.ended) FinishPiece(rail->writes.front());
+    if (piece.ended && piece.slot != kNone) FinishPiece(rail->writes.front());
     rail->writes.pop_front();
   }
   NoteArrived();
