@@ -230,19 +230,6 @@ TEST_F(AbortsTest, ARestartedStepIsAnotherOne) {
   ExpectAborted(Receive(b, a, 1, "k"), "the second generation");
 }
 
-// It may have restarted the step long before, and sent for it.
-TEST_F(AbortsTest, ARestartKeepsWhatThePeerSentForItsNewGeneration) {
-  Task a("a"), b("b");
-  Link(a, b);
-  a.endpoint().RestartStep(1);
-  ASSERT_TRUE(Send(a, b, Tensor(1, "k", Bytes(10, 7), {})).ok());
-  ASSERT_TRUE(Eventually([&] { return b.endpoint().unclaimed_tensors() == 1; }));
-  b.endpoint().RestartStep(1);
-  const Delivery delivery = Receive(b, a, 1, "k")->Get();
-  ASSERT_TRUE(delivery.status.ok()) << delivery.status.message();
-  EXPECT_TRUE(Payload::Matches(delivery.data, 10, 7));
-}
-
 // All of it is in the ring already, and not read yet.
 TEST_F(AbortsTest, NothingOfTheFormerGenerationIsTakenAfterBothRestarted) {
   Task a("a"), b("b");

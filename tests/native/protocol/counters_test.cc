@@ -4,9 +4,6 @@
 
 #include <map>
 #include <string>
-#include <vector>
-
-#include "protocol/counter_table.h"
 
 namespace rdma_transport {
 namespace {
@@ -34,53 +31,6 @@ TEST(NamedCounter, HasABoundedNumberOfBoundedNames) {
   }
   EXPECT_EQ(sum, 1000u);
   EXPECT_GT(counts.at(NamedCounter::kOther), 0u);
-}
-
-std::string Text(const JsonTree& tree) {
-  Json json('{');
-  tree.AddTo(&json);
-  return json.End();
-}
-
-TEST(JsonTree, NestsValuesByPathInOrder) {
-  JsonTree tree;
-  tree.At("b.y").Set("1");
-  tree.At("a");
-  tree.At("b").Field("x.z").Set("2");
-  tree.At("b.y").Set("3");
-  EXPECT_EQ(Text(tree), R"({"b": {"y": 3, "x.z": 2}, "a": {}})");
-}
-
-TEST(CounterTable, PeersHaveTheirTrafficAndTheSlotsOfTheirEdges) {
-  Traffic traffic("/a", "/b");
-  traffic.Sent(Mode::kInline).Add(7);
-  PeerStats peer;
-  peer.task = "/b";
-  peer.traffic = &traffic;
-  std::vector<EdgeReport> edges(3);
-  edges[0].peer = edges[2].peer = "/b";
-  edges[1].peer = "/c";
-  for (EdgeReport& edge : edges) edge.slots = 2;
-  JsonTree json;
-  AddCounters({peer, edges}, &json);
-  const std::string text = Text(json);
-  EXPECT_NE(text.find(R"("inline": {"tensors": 1, "bytes": 7})"), text.npos) << text;
-  EXPECT_NE(text.find(R"("slots": {"agreed": 4, "busy": 0})"), text.npos) << text;
-}
-
-TEST(CounterTable, ProcessesHaveNamedCountersAndStagedBytesBySite) {
-  GlobalCounters().errors.Add("a.dotted error");
-  ProcessCounts process;
-  process.edges.resize(3);
-  process.edges[0].sites = process.edges[1].sites = "MatMul";
-  process.edges[0].staged_bytes = 3;
-  process.edges[1].staged_bytes = 4;
-  JsonTree json;
-  AddCounters(process, &json);
-  const std::string text = Text(json);
-  EXPECT_NE(text.find(R"("errors": {"a.dotted error": 1})"), text.npos) << text;
-  EXPECT_NE(text.find(R"("staged_bytes_by_site": {"MatMul": 7})"), text.npos) << text;
-  EXPECT_NE(text.find(R"("fallback_reasons": {})"), text.npos) << text;
 }
 
 }  // namespace

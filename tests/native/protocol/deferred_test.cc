@@ -139,13 +139,6 @@ class OftenLookingTest : public DeferredTest {
   }
 };
 
-TEST_F(DeferredTest, EachPieceRunsOnce) {
-  b_.runtime().SetPool(&pool_);
-  for (int step = 1; step <= kSteps; ++step) {
-    Step(step, [](int) {});
-  }
-}
-
 TEST_F(DeferredTest, WhatFollowsLongWorkDoesNotWaitForIt) {
   b_.runtime().SetPool(&pool_);
   for (int step = 1; step <= kSteps; ++step) {
@@ -176,41 +169,6 @@ TEST_F(DeferredTest, WhatFollowsWorkThatIsExpectedToTakeLongDoesNotWaitForIt) {
   }
 }
 
-// Unless its thread was suspended for longer than short work may take.
-TEST_F(DeferredTest, WorkThatIsExpectedToBeShortKeepsPolling) {
-  b_.runtime().SetPool(&pool_);
-  int step = 0;
-  std::atomic<bool> kept{false};
-  EXPECT_TRUE(Eventually([&] {
-    Step(++step, [&](int) {
-      if (!Poller::RunsDeferredWork()) return;  // on the pool
-      Poller::WorkAhead(kMicrosecond);
-      if (Poller::RunsDeferredWork()) kept.store(true);
-    });
-    return kept.load();
-  }));
-}
-
-TEST_F(DeferredTest, MoreWorkRunsHereToo) {
-  b_.runtime().SetPool(&pool_);
-  std::atomic<int> here{0};
-  int steps = 0;
-  // In some of them, on a busy machine, all that is left after a while goes to the pool.
-  EXPECT_TRUE(Eventually([&] {
-    std::atomic<int> asked{0};
-    std::atomic<int> runs{0};
-    Step(++steps, [&](int) {
-      std::function<void()> more = [&] {
-        if (Poller::RunsDeferredWork()) ++here;
-        ++runs;
-      };
-      if (Poller::DeferMore(&more)) ++asked;
-    });
-    EXPECT_TRUE(Eventually([&] { return runs.load() == asked.load(); }));
-    return steps >= kSteps && here.load() > 0;
-  }));
-}
-
 TEST_F(DeferredTest, MoreWorkDoesNotWaitForLongWork) {
   b_.runtime().SetPool(&pool_);
   for (int step = 1; step <= kSteps; ++step) {
@@ -223,13 +181,6 @@ TEST_F(DeferredTest, MoreWorkDoesNotWaitForLongWork) {
       EXPECT_FALSE(Poller::DeferMore(&more)) << "another thread took over";
       EXPECT_TRUE(Eventually([&] { return ran.load(); }));
     });
-  }
-}
-
-TEST_F(DeferredTest, WorkThatDoesNotSayThatItIsLongKeepsTheRestForAMoment) {
-  b_.runtime().SetPool(&pool_);
-  for (int step = 1; step <= 5; ++step) {
-    Step(step, [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
   }
 }
 

@@ -62,15 +62,6 @@ class DurationsTest : public ProtocolTest {
   Task b_{"b of " + name_, Copying()};
 };
 
-TEST_F(DurationsTest, EachTensorIsCountedByItsMode) {
-  for (int step = 1; step <= 8; ++step) EXPECT_EQ(Pass(step, "small;0:0", 16), Mode::kInline);
-  PassLarge();
-  EXPECT_EQ(CountOf(AtB().receive_time[static_cast<int>(Mode::kInline)]), 8u);
-  EXPECT_GT(CountOf(AtB().receive_time[static_cast<int>(Mode::kDynamic)]), 0u);
-  EXPECT_GT(CountOf(AtB().receive_time[static_cast<int>(Mode::kStatic)]), 0u);
-  ExpectAllCounted();
-}
-
 TEST_F(DurationsTest, ReadsAndWritesAreCountedWhereTheyStart) {
   const auto passed = static_cast<uint64_t>(PassLarge());
   const uint64_t written = AtA().sent[static_cast<int>(Mode::kStatic)].tensors.load();

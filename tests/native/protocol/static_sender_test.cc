@@ -179,22 +179,6 @@ TEST_F(StaticSenderTest, AMissRequestsOneMoreSlot) {
   EXPECT_EQ(channel_.requested(), memory::MaxReceiverSlots(1));
 }
 
-TEST_F(StaticSenderTest, EdgesOfOneSizeShareTheSlotThatIsWarm) {
-  for (int i = 0; i < 8; ++i) Plan("edge " + std::to_string(i));
-  EXPECT_EQ(channel_.requested(), 9u) << "one for each edge";
-  EXPECT_EQ(Send(), Mode::kStatic);
-  const uint64_t first = channel_.written();
-  EXPECT_EQ(Send("edge 0"), Mode::kStatic);
-  EXPECT_NE(channel_.written(), first) << "the first slot is in use";
-  ASSERT_TRUE(Credit(static_cast<uint16_t>(first)).ok());
-  for (int i = 0; i < 8; ++i) {
-    EXPECT_EQ(Send("edge " + std::to_string(i)), Mode::kStatic);
-    EXPECT_EQ(channel_.written(), first);
-    ASSERT_TRUE(Credit(static_cast<uint16_t>(first)).ok());
-  }
-  EXPECT_EQ(Report().slots, memory::kSlots);
-}
-
 // On a fabric without an order, its bytes could otherwise replace those of the next tensor there.
 TEST_F(StaticSenderTest, ATensorThatCannotBeAnnouncedKeepsItsSlotUntilTheReceiverReturnsIt) {
   channel_.SetRefuses(true);
