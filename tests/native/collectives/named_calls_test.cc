@@ -735,15 +735,5 @@ TEST(NamedCallsEnd, AForkedChildGetsAnError) {
   EXPECT_TRUE(RunOne(ends.calls[0].get(), Barrier("after")).ok());
 }
 
-TEST(NamedCallsRegistry, PublishesByNumber) {
-  auto members = std::make_unique<Members>(1);
-  auto calls = std::make_shared<NamedCalls>(std::move(members->groups[0]), NamedOptions());
-  EXPECT_EQ(NamedCalls::Find(7), nullptr);
-  NamedCalls::Publish(7, calls);
-  EXPECT_EQ(NamedCalls::Find(7), calls);
-  NamedCalls::Publish(7, nullptr);
-  EXPECT_EQ(NamedCalls::Find(7), nullptr);
-}
-
 }  // namespace
 }  // namespace rdma_transport::collectives
