@@ -117,27 +117,6 @@ TEST(Overlap, BuffersThatShareMemoryAreNeverInUseTogetherInAnyOrder) {
   EXPECT_GT(sharing, 1000u);
 }
 
-// More operations end a lifetime than fit into one walk.
-TEST(Overlap, AChainOfTenThousandOperationsNeedsTwoBuffers) {
-  constexpr uint32_t kOperations = 10000;
-  std::vector<Operation> operations(kOperations);
-  std::vector<Lifetime> lifetimes;
-  for (uint32_t i = 1; i < kOperations; ++i) {
-    operations[i].after = {i - 1};
-    if (i % 4 == 0) lifetimes.push_back({i - 2, {i}});
-  }
-  const Overlap overlap(operations, lifetimes);
-  const std::vector<uint64_t> sizes(lifetimes.size(), 1 << 20);
-  const std::vector<uint64_t> offsets = Pack(sizes, std::cref(overlap));
-  EXPECT_EQ(*std::max_element(offsets.begin(), offsets.end()), 0u);
-  std::vector<Lifetime> touching;
-  for (uint32_t i = 1; i < 3000; ++i) touching.push_back({i - 1, {i}});
-  const Overlap two(operations, touching);
-  const std::vector<uint64_t> halves =
-      Pack(std::vector<uint64_t>(touching.size(), 1 << 20), std::cref(two));
-  EXPECT_EQ(*std::max_element(halves.begin(), halves.end()), uint64_t{1} << 20);
-}
-
 TEST(Pack, TakesTheSmallestGapThatFits) {
   const std::vector<uint64_t> sizes = {100, 90, 80, 70, 60, 50};
   // 0 and 2 are over when 4 and 5 begin.
@@ -145,13 +124,6 @@ TEST(Pack, TakesTheSmallestGapThatFits) {
     return std::max(a, b) < 4 || (std::min(a, b) != 0 && std::min(a, b) != 2);
   };
   EXPECT_EQ(Pack(sizes, overlap), (std::vector<uint64_t>{0, 100, 190, 270, 190, 0}));
-}
-
-TEST(Pack, WithoutOrderThePeakIsTheSum) {
-  const std::vector<uint64_t> sizes = {64, 128, 64};
-  const auto offsets = Pack(sizes, [](size_t, size_t) { return true; });
-  EXPECT_EQ(offsets, (std::vector<uint64_t>{128, 0, 192}));
-  EXPECT_TRUE(Pack({}, [](size_t, size_t) { return true; }).empty());
 }
 
 }  // namespace

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "common.h"
 #include "fabric/fabric.h"
 #include "fabric/registry.h"
+#include "pair.h"
 
 namespace rdma_transport::benchmarks {
 namespace {
@@ -24,31 +24,21 @@ constexpr int kRounds = 2000;
 constexpr size_t kActive = 2;
 constexpr Nanos kSettling = 300 * kMillisecond;
 
-struct Counter : fabric::ChannelHandler {
-  void OnConnected() override { connected = true; }
-  void OnNotify(const char*, size_t) override { ++notes; }
-  void OnTransfer(uint64_t, const Status&) override {}
-  void OnClosed(const Status& status) override { Require(status); }
-
-  bool connected = false;
-  int notes = 0;
-};
-
-struct Side {
-  explicit Side(const Settings& settings) { Require(fabric::OpenDevice(settings, &device)); }
+struct Host {
+  explicit Host(const Settings& settings) { Require(fabric::OpenDevice(settings, &device)); }
 
   std::unique_ptr<fabric::Device> device;
-  std::vector<std::shared_ptr<Counter>> handlers;
+  std::vector<std::shared_ptr<Handler>> handlers;
   std::vector<std::shared_ptr<fabric::Channel>> channels;
 
   void Open() {
-    handlers.push_back(std::make_shared<Counter>());
+    handlers.push_back(std::make_shared<Handler>());
     channels.emplace_back();
     Require(device->Open(handlers.back(), &channels.back()));
   }
 };
 
-void Connect(Side* a, Side* b) {
+void Connect(Host* a, Host* b) {
   a->Open();
   b->Open();
   Require(b->channels.back()->Connect(a->channels.back()->Address(), fabric::Role::kPassive));
@@ -96,8 +86,8 @@ double Timed(Action action) {
 // Notifications take turns over the channels that talk, and both ends are polled by this thread.
 void Measure(const Settings& settings, size_t peers) {
   const Held before = HeldNow();
-  Side a(settings);
-  Side b(settings);
+  Host a(settings);
+  Host b(settings);
   const Nanos start = Now();
   for (size_t i = 0; i < peers; ++i) Connect(&a, &b);
   const double setup = static_cast<double>(Now() - start) / static_cast<double>(peers);
