@@ -14,11 +14,10 @@ import tensorflow as tf
 from bench.support.cluster import Cluster, NotStartedError, Task
 from bench.support.collective_cluster import CollectiveCluster
 from bench.support.data_service import DataService
-from rdma_transport import _native
 from tests.support import fake_verbs, forked
 from tests.support.command import checks, run
 from tests.support.deadlines import eventually, patient
-from tests.support.graphs import A, B, Graph, config, v1
+from tests.support.graphs import A, B, Graph
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("secret")]
 ONE, TWO = "1" * 64, "2" * 64
@@ -119,17 +118,6 @@ def test_tasks_that_differ_use_grpc_and_say_why(
         assert ONE not in logged(cluster)
 
 
-def test_where_grpc_is_forbidden_another_secret_is_an_error(secret: Path, tmp_path: Path) -> None:
-    forbid = [
-        environment(path, FALLBACK="forbid") for path in (secret, written(tmp_path / "2", TWO))
-    ]
-    with two_tasks(*forbid) as cluster, tf.Graph().as_default() as graph:
-        fetches = there_and_back()
-        with v1.Session(cluster.target("a"), graph=graph, config=config()) as session:
-            with pytest.raises(tf.errors.FailedPreconditionError, match="its secret differs"):
-                session.run(fetches)
-
-
 def test_a_secret_is_replaced_while_the_job_runs(tmp_path: Path) -> None:
     """Old; old and new; new and old; new: file by file, and a task that starts anew is let in."""
     files = {job: written(tmp_path / job, ONE) for job in JOBS}
@@ -180,20 +168,6 @@ def runs(cluster: Cluster) -> bool:
             return bool(graph.run(timeout_in_ms=10_000) == [0.0])
     except (tf.errors.UnavailableError, tf.errors.AbortedError):
         return False
-
-
-def test_a_file_that_is_put_right_brings_the_fabric_back(secret: Path, tmp_path: Path) -> None:
-    wrong = written(tmp_path / "wrong", TWO)
-    with two_tasks(environment(secret), environment(wrong)) as cluster:
-        with Graph(cluster, there_and_back) as graph:
-            assert graph.run() == [0.0]
-            assert paths(cluster) == {"grpc"}
-            written(wrong, ONE)
-
-            def by_shm() -> bool:
-                return graph.run() == [0.0] and paths(cluster) == {"shm"}
-
-            assert eventually(by_shm, 40)
 
 
 @pytest.mark.parametrize(
@@ -302,13 +276,6 @@ def test_the_doctor_authenticates_and_says_what_is_wrong(secret: Path, tmp_path:
         assert "it has no secret" in found["peer_transport"]["found"]
 
 
-def test_a_file_that_its_group_can_read_is_a_warning(secret: Path) -> None:
-    secret.chmod(0o640)
-    found = checks(run("doctor", "--quick", "--json", settings=environment(secret)))["secret"]
-    assert found["status"] == "WARN"
-    assert "its group can read it" in found["found"]
-
-
 def test_the_settings_show_the_path_alone(secret: Path) -> None:
     for more in ((), ("--json",)):
         ran = run("config", *more, settings=environment(secret))
@@ -317,23 +284,6 @@ def test_the_settings_show_the_path_alone(secret: Path) -> None:
 
 
 # --- By hand ---
-
-
-def test_a_stranger_who_read_the_bootstrap_along_cannot_answer(secret: Path) -> None:
-    """Both messages go in the clear; who has them and not the secret gets no channel."""
-    asks = _native.AskingBootstrap("task", str(secret))
-    request = asks.request("/job:a", 1, b"address of a")
-    answers = _native.AnsweringBootstrap("task", str(secret))
-    key = answers.check(request)["key"]
-    reply = answers.reply(b"address of b", "")
-    assert asks.reply(reply)["key"] == key
-    assert len(key) == 32
-    for message in (request, reply):
-        assert key not in message
-        assert ONE.encode() not in message
-    changed = reply.replace(b"address of b", b"address of x")
-    with pytest.raises(PermissionError, match="does not prove"):
-        asks.reply(changed)
 
 
 @pytest.mark.parametrize("fabric", FABRICS)
