@@ -103,43 +103,6 @@ def after_a_fault(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
     return results[-STEPS:]
 
 
-def describe(protocol: str, cluster: dict[str, list[str]]) -> None:
-    """Tell strategies of the cluster."""
-    os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": cluster, "task": {"type": "chief", "index": 0}, "rpc_layer": protocol}
-    )
-
-
-def parameter_server(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
-    """Variables on the processor of the server, computed with on the worker's accelerator."""
-    import tensorflow as tf
-
-    describe(protocol, cluster)
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    with strategy.scope():
-        weights = [tf.Variable(data(seed)) for seed in (1, 2)]
-
-    @tf.function
-    def step() -> Any:
-        def replica() -> Any:
-            with tf.device("/device:PRETEND:0"):
-                gradients = [tf.matmul(w, w, transpose_b=True) * 0.01 for w in weights]
-                small = tf.square(gradients[0])
-            for w, gradient in zip(weights, gradients, strict=True):
-                w.assign_sub(gradient)
-            return small
-
-        return strategy.run(replica)
-
-    results = []
-    for _ in range(STEPS):
-        results.append(coordinator.fetch(coordinator.schedule(step)))
-        coordinator.join()
-    return [*results, *(w.numpy() for w in weights)]
-
-
 def parameter_server_replicas(protocol: str, cluster: dict[str, list[str]]) -> list[Any]:
     """The strategy's own replicas, on all accelerators of the workers.
 
@@ -147,7 +110,9 @@ def parameter_server_replicas(protocol: str, cluster: dict[str, list[str]]) -> l
     """
     import tensorflow as tf
 
-    describe(protocol, cluster)
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": cluster, "task": {"type": "chief", "index": 0}, "rpc_layer": protocol}
+    )
     strategy = parameter_server_strategy()
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     replicas = strategy.num_replicas_in_sync
@@ -193,10 +158,7 @@ def parameter_server_replicas(protocol: str, cluster: dict[str, list[str]]) -> l
 
 KINDS: dict[str, Callable[[str, dict[str, list[str]]], list[Any]]] = {
     kind.__name__: kind
-    for kind in (
-        *(functions, operations, after_a_fault),
-        *(parameter_server, parameter_server_replicas),
-    )
+    for kind in (functions, operations, after_a_fault, parameter_server_replicas)
 }
 
 
