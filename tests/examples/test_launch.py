@@ -8,9 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-import typer
 
-from examples.launch import parsed
 from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.timeout(60)
@@ -94,20 +92,6 @@ def test_a_failure_shows_what_the_task_wrote(script: str) -> None:
     assert "worker:1" not in out.split()[0]
     assert "worker:1 exited with code 1\n" in err
     assert "[worker:1] worker:1 has had enough" in err
-
-
-def test_an_unknown_task_to_wait_for(script: str) -> None:
-    launcher = launched("--until", "chief", script)
-    _, err = launcher.communicate()
-    assert launcher.returncode == 2
-    assert "no such task: chief" in err
-
-
-def test_jobs() -> None:
-    assert parsed(["ps=1", "worker=12"]) == {"ps": 1, "worker": 12}
-    for text in ("worker", "worker=0", "=1", "worker=two"):
-        with pytest.raises(typer.BadParameter):
-            parsed([text])
 
 
 def gone(process: psutil.Process) -> bool:

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bench.support.exit import NotAvailableError
 from bench.support.namespaces import measured_between
 from tests.support.deadlines import patient
 from tests.support.namespaces import Hosts
@@ -74,12 +73,6 @@ def test_connections_between_hosts_have_the_congestion_control(
     # A thread of its own, because it moves to a host.
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(_controls, algorithm).result() == [algorithm] * 2
-
-
-def test_unknown_congestion_control(hosts: Hosts) -> None:
-    assert hosts.both  # there can be hosts
-    with ThreadPoolExecutor(1) as thread, pytest.raises(NotAvailableError, match="congctl nothing"):
-        thread.submit(_controls, "nothing").result()
 
 
 def test_edges_between_hosts(hosts: Hosts) -> None:

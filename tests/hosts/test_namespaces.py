@@ -1,6 +1,5 @@
 """The two hosts of these tests: no network in common with this one, and nothing left of them."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -11,7 +10,7 @@ import pytest
 
 from tests.support import forked
 from tests.support.deadlines import eventually
-from tests.support.namespaces import ADDRESSES, Hosts
+from tests.support.namespaces import Hosts
 
 pytestmark = pytest.mark.timeout(60)
 KILLED = """
@@ -39,23 +38,6 @@ def users(network: str) -> list[int]:
         except OSError:  # it has ended
             continue
     return found
-
-
-def test_they_reach_each_other_and_nobody_else_does(hosts: Hosts) -> None:
-    place = (ADDRESSES[1], 5000)
-    with hosts.second.call(lambda: socket.create_server(place)) as listener:
-        hosts.first.call(lambda: socket.create_connection(place, 5)).close()
-        listener.accept()[0].close()
-        with contextlib.suppress(OSError):  # some other network may have this address, too
-            socket.create_connection(place, 0.5).close()
-        listener.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            listener.accept()
-    own = os.readlink("/proc/self/ns/net")
-    assert (
-        len({own, *(h.call(lambda: os.readlink("/proc/thread-self/ns/net")) for h in hosts.both)})
-        == 3
-    )
 
 
 def test_nothing_is_left_of_those_of_a_killed_process(hosts: Hosts) -> None:
