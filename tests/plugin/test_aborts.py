@@ -1,7 +1,6 @@
 """A step that fails in one task ends in all, with the error that gRPC reports; then steps go on.
 
-ABORT_ROUNDS is how many rounds of each case are played; `python -m tests.plugin.abort_rounds` plays
-more of them, beside busy loops, and counts those that do not end.
+ABORT_ROUNDS is how many rounds of each case are played.
 """
 
 import os
@@ -26,9 +25,6 @@ pytestmark = pytest.mark.timeout(600)
 ROUNDS = int(os.environ.get("ABORT_ROUNDS", "0"))
 SECONDS = 2.0  # for each case over each protocol, if ABORT_ROUNDS is not set
 FEWEST = 4
-# Clearing the errors of a remote eager context hangs now and then in TensorFlow itself, over gRPC
-# too (one of 16 to 31 rounds on a busy machine): for `python -m tests.plugin.abort_rounds` alone.
-STEADY = [name for name in CASES if not name.startswith("eager")]
 # Two of 2,500 rounds of a coordinator hung over gRPC, none over rdma: the oracle may try again.
 ATTEMPTS = 3
 # Which worker's error reaches the others first differs from round to round.
@@ -65,7 +61,7 @@ def both(name: str) -> tuple[list[Round], list[Round]]:
     return expected, anew("rdma", name, len(expected))
 
 
-@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("name", CASES)
 def test_it_ends_as_over_grpc(name: str) -> None:
     for number, (grpc, rdma) in enumerate(zip(*both(name), strict=True)):
         where = f"round {number}: {rdma}"

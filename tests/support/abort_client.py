@@ -3,7 +3,7 @@
 usage: abort_client.py FRONT_END OPTIONS_JSON
 
 Each line of input is a command, ["fail" or "reset" or "good", round]. "fail" is answered with
-{"error", "message", "seconds"}, whose "error" is null if the step did not fail; "good" likewise,
+{"error", "message"}, whose "error" is null if the step did not fail; "good" likewise,
 and with the "digest" of what was computed; "reset" makes the client ready for more steps. SIGUSR1
 writes where each Python thread is.
 """
@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -127,31 +126,6 @@ def _chain(order: list[str], fails: Any, size: int) -> list[Any]:
         joined = there + twice
     with tf.device(first):
         return [joined - data, tf.reduce_sum(twice)]
-
-
-class Eager(_Remote):
-    """Operations one by one; with "asynchronous" they are waited for at the end only."""
-
-    def fail(self, number: int) -> Any:
-        return self._run(number, True)
-
-    def good(self, number: int) -> Any:
-        return self._run(number, False)
-
-    def _run(self, number: int, fails: bool) -> Any:
-        import tensorflow as tf
-
-        size = 30000 if number % 2 else 300
-        if not self.options.get("asynchronous"):
-            return [one.numpy() for one in _chain(self._order(number), tf.constant(fails), size)]
-        with tf.experimental.async_scope():
-            results = _chain(self._order(number), tf.constant(fails), size)
-        return [one.numpy() for one in results]
-
-    def reset(self) -> None:
-        from tensorflow.python.eager import context
-
-        context.async_clear_error()  # in all tasks, which keep it until then
 
 
 class Functions(_Remote):
@@ -313,7 +287,7 @@ class Keras(Mirrored):
 
 
 FRONT_ENDS: dict[str, type[FrontEnd]] = {
-    made.__name__: made for made in (Sessions, Eager, Functions, Coordinator, Mirrored, Keras)
+    made.__name__: made for made in (Sessions, Functions, Coordinator, Mirrored, Keras)
 }
 
 
@@ -327,7 +301,6 @@ def digest(results: Any) -> str:
 
 
 def answer(front_end: FrontEnd, command: str, number: int) -> dict[str, Any]:
-    start = time.monotonic()
     said: dict[str, Any] = {"error": None, "message": "", "digest": None}
     try:
         if command == "reset":
@@ -336,7 +309,7 @@ def answer(front_end: FrontEnd, command: str, number: int) -> dict[str, Any]:
             said["digest"] = digest(getattr(front_end, command)(number))
     except Exception as error:
         said |= {"error": type(error).__name__, "message": str(error)}
-    return said | {"seconds": time.monotonic() - start}
+    return said
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,6 @@ CASES = {
     "crossing-late": Case("Sessions", THREE, {"graph": "crossing", "delay": 100} | ALL, _TOLD),
     "registration": Case("Sessions", THREE, {"graph": "refused"} | EACH, "batch dimension"),
     "random": Case("Sessions", THREE, {"graph": "random", "delay": 200, "rounds": 4}),
-    "eager": Case("Eager", THREE, {}, _TOLD),
-    "eager-async": Case("Eager", THREE, {"asynchronous": True}, _TOLD),
     "functions": Case("Functions", THREE, {}, _TOLD),
     "coordinator": Case("Coordinator", {"chief": 1, "ps": 1, "worker": 2}, {}, _TOLD),
     "mirrored": Case("Mirrored", {"worker": 3}, peers=True),
@@ -77,10 +75,6 @@ class Round:
     def digests(self) -> list[str]:
         return [answer["digest"] for answer in self.good]
 
-    @property
-    def seconds(self) -> float:
-        return max(answer["seconds"] for answer in self.failed)
-
 
 class Players:
     """The tasks and the clients of a case over one protocol."""
@@ -91,9 +85,7 @@ class Players:
         protocol: str,
         seed: int = 0,
         environment: dict[str, str] | None = None,
-        stacks: bool = True,
     ) -> None:
-        self.stacks = stacks  # whether a hang is looked into, which takes a while
         self.cluster: Cluster | None = None
         self.clients: list[Child] = []
         options = case.options | {"protocol": protocol, "seed": seed}
@@ -134,8 +126,7 @@ class Players:
             return [client.read(max(deadline - time.monotonic(), 0)) for client in self.clients]
         except TimeoutError:
             what = f"{command[0]}, round {command[1]}: no end after {patient(limit):.0f} s"
-            where = f"\n{self._whereabouts()}" if self.stacks else ""
-            raise HangError(what + where) from None
+            raise HangError(f"{what}\n{self._whereabouts()}") from None
 
     def _whereabouts(self) -> str:
         for client in self.clients:
@@ -144,7 +135,7 @@ class Players:
         time.sleep(0.5)
         tasks = list(self.cluster.tasks.values()) if self.cluster else []
         return "\n".join(
-            f"--- {one.name}\n{log[-MAX_OF_A_LOG:]}\n{_counted(one.pid)}\n{_waiting(one.pid)}"
+            f"--- {one.name}\n{log[-MAX_OF_A_LOG:]}\n{_counted(one.pid)}"
             for one, log in ((each, each.logged()) for each in (*self.clients, *tasks))
         )
 
@@ -164,20 +155,6 @@ def _counted(pid: int) -> str:
     return ""
 
 
-def _waiting(pid: int) -> str:
-    """Where its threads are, idle ones left out; nothing if there is no gdb."""
-    command = ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "thread apply all -s -q bt 12"]
-    try:
-        ran = subprocess.run(
-            command, capture_output=True, text=True, timeout=patient(60), check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    threads = [one[:MAX_OF_A_LOG] for one in ran.stdout.split("\n\n")]
-    idle = ("EventLoop", "Waiter::", "WorkerLoop", "epoll_wait", "WaitForWork", "cq_next")
-    return "\n\n".join(one for one in threads if not any(word in one for word in idle))
-
-
 @contextlib.contextmanager
 def playing(case: Case, protocol: str, **keywords: Any) -> Iterator[Players]:
     players = Players(case, protocol, **keywords)
@@ -185,49 +162,6 @@ def playing(case: Case, protocol: str, **keywords: Any) -> Iterator[Players]:
         yield players
     finally:
         players.end()
-
-
-@dataclass
-class Tally:
-    """What many rounds came to."""
-
-    rounds: int = 0
-    hangs: int = 0
-    slowest: float = 0.0
-    errors: dict[str, int] = field(default_factory=dict)
-    good_failed: int = 0
-    bad_message: str = ""  # of a good step
-
-    def add(self, played: Round) -> None:
-        self.slowest = max(self.slowest, played.seconds)
-        for error in played.errors:
-            self.errors[error] = self.errors.get(error, 0) + 1
-        bad = [answer["message"] for answer in played.good if answer["error"]]
-        self.good_failed += len(bad) > 0
-        self.bad_message = self.bad_message or "".join(bad[:1])
-
-
-def tally(
-    case: Case,
-    protocol: str,
-    rounds: int,
-    seed: int,
-    limit: float,
-    hung: Callable[[HangError], None],
-    stacks: bool,
-) -> Tally:
-    """Play so many rounds; after one that hangs, with new processes."""
-    result = Tally()
-    while result.rounds < rounds:
-        with playing(case, protocol, seed=seed, stacks=stacks) as players:
-            try:
-                while result.rounds < rounds:
-                    result.rounds += 1
-                    result.add(players.play(result.rounds - 1, limit))
-            except HangError as error:
-                result.hangs += 1
-                hung(error)
-    return result
 
 
 @contextlib.contextmanager
