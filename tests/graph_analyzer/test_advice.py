@@ -72,48 +72,6 @@ def test_factors_are_what_playing_them_counts(rows: int, m: int, n: int, workers
     assert sufficient_factors(rows, m, n, 4, workers) == network.cost("sufficient factors")
 
 
-def poseidon_rule(rows: int, m: int, n: int, workers: int, servers: int) -> bool:
-    """Whether Poseidon broadcasts factors: 2K (P1-1)(M+N) <= 2MN (P1+P2-2)/P2.
-
-    Both sides are values in and out of one node that is worker and server at once. Such a node is
-    the busiest for all P1 and P2: it exceeds one that is only a worker by 2MN (P1-2)/P2, with P1
-    above P2 and so at least 2, and one that is only a server by 2MN (P2-2)/P2, likewise. So the
-    rule says the same as ``sufficient_factors`` against ``parameter_server(colocated=True)``. Where
-    servers have hosts of their own it does not hold: compare the costs. Exact, in integers.
-    """
-    return 2 * rows * (workers - 1) * (m + n) * servers <= 2 * m * n * (workers + servers - 2)
-
-
-@given(st.integers(1, 64), small, small, small, small)
-def test_poseidons_rule_is_factors_against_servers_on_the_workers_hosts(
-    rows: int, m: int, n: int, workers: int, servers: int
-) -> None:
-    m *= servers  # so that shards are equal and nothing is rounded
-    factors = sufficient_factors(rows, m, n, 4, workers)
-    server = parameter_server(4 * m * n, workers, servers, colocated=True)
-    assert poseidon_rule(rows, m, n, workers, servers) == (factors.busiest <= server.busiest)
-
-
-def test_poseidons_rule_in_its_own_numbers() -> None:
-    # 8 workers and servers, K = 32, 4096 x 4096:
-    # factors 2*32*7*8192 = 3670016 values; server 2*4096*4096*14/8 = 58720256 values
-    assert poseidon_rule(32, 4096, 4096, 8, 8)
-    assert sufficient_factors(32, 4096, 4096, 4, 8).busiest == 4 * 3_670_016
-    assert parameter_server(4 * 4096**2, 8, 8, colocated=True).busiest == 4 * 58_720_256
-    # equal at K = 512 (16 times as many rows), and above it servers win
-    assert poseidon_rule(512, 4096, 4096, 8, 8)
-    assert not poseidon_rule(513, 4096, 4096, 8, 8)
-
-
-def test_with_servers_on_hosts_of_their_own_the_rule_can_be_wrong() -> None:
-    # M = N = 9, K = 3, P1 = P2 = 3. Factors: 2*3*2*18 = 216 values. Servers on the workers' hosts:
-    # 2*81*4/3 = 216, so the rule takes factors. On other hosts: 2*81 = 162, which is less.
-    assert poseidon_rule(3, 9, 9, 3, 3)
-    assert sufficient_factors(3, 9, 9, 1, 3).busiest == 216
-    assert parameter_server(81, 3, 3, colocated=True).busiest == 216
-    assert parameter_server(81, 3, 3).busiest == 162
-
-
 def test_advice_for_a_plan_by_hand() -> None:
     found = advise(sample())
     assert (found.workers, found.servers) == (2, 1)
@@ -159,16 +117,6 @@ def test_a_step_counter_stays_on_its_server() -> None:
     assert [cost.scheme for cost in counter.costs] == ["parameter server"]
 
 
-@given(st.integers(1, 4096), small, small, st.booleans())
-def test_the_cheapest_is_never_dearer_than_any_other(
-    batch: int, workers: int, servers: int, colocated: bool
-) -> None:
-    found = advise(sample(), batch=batch, workers=workers, servers=servers, colocated=colocated)
-    for one in found.variables:
-        assert all(one.cheapest.busiest <= cost.busiest for cost in one.costs)
-        assert all(one.cheapest_in_total.total <= cost.total for cost in one.costs)
-
-
 def test_what_cannot_be_compared_is_an_error() -> None:
     with pytest.raises(AnalysisError, match="nothing to compare"):
         advise(Plan.from_json(json.dumps(SAMPLE | {"variables": []})))
@@ -176,11 +124,3 @@ def test_what_cannot_be_compared_is_an_error() -> None:
         advise(Plan.from_json(json.dumps(SAMPLE | {"edges": []})))
     with pytest.raises(AnalysisError, match="batch"):
         advise(sample(), batch=0)
-
-
-def test_as_dict_satisfies_the_schema() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    from graph_analyzer import schema
-
-    document = {"version": 1, "advice": advise(sample()).as_dict()}
-    jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(document)))

@@ -1,7 +1,6 @@
 """Graphs, clusters and sizes in every form people have them; bad ones end in a sentence."""
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -12,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graph_analyzer import AnalysisError, analyze
+from graph_analyzer import AnalysisError
 from graph_analyzer.clusters import task_counts
 from graph_analyzer.sources import graph_def_bytes
 from rdma_transport.units import format_bytes, format_seconds, parse_bandwidth, parse_size
-from tests.graph_analyzer.test_plan import SAMPLE, sample
 from tests.support.deadlines import patient
 
 pytestmark = pytest.mark.timeout(60)
@@ -106,47 +104,6 @@ def test_files_hold_graphs_in_any_of_three_messages(tmp_path: Path) -> None:
     assert graph_def_bytes(tmp_path / "model", tags=["serve"]) == node(b"a")
 
 
-class FakeGraph:
-    def as_graph_def(self) -> Any:
-        return FakeMessage()
-
-
-class FakeMessage:
-    class DESCRIPTOR:
-        full_name = "tensorflow.GraphDef"
-
-    def SerializeToString(self) -> bytes:
-        return GRAPH
-
-
-class FakeConcrete:
-    graph = FakeGraph()
-    function_def = None
-
-
-class FakeFunction:
-    def __init__(self, made: int) -> None:
-        self.made = made
-
-    def get_concrete_function(self) -> Any:
-        raise AssertionError("nobody asked for tracing")
-
-    def _list_all_concrete_functions(self) -> list[Any]:
-        return [FakeConcrete()] * self.made
-
-
-def test_objects_that_hold_graphs_are_known_without_importing_tensorflow() -> None:
-    for graph in (GRAPH, bytearray(GRAPH), FakeGraph(), FakeMessage(), FakeConcrete()):
-        assert graph_def_bytes(graph) == GRAPH
-    assert graph_def_bytes(FakeFunction(1)) == GRAPH
-
-
-@pytest.mark.parametrize("made", [0, 2])
-def test_a_function_without_exactly_one_trace_is_an_error(made: int) -> None:
-    with pytest.raises(AnalysisError, match=f"has {made} concrete functions.*get_concrete"):
-        graph_def_bytes(FakeFunction(made))
-
-
 @pytest.mark.parametrize(
     ("name", "data", "sentence"),
     [
@@ -232,6 +189,7 @@ assert ops(sys.argv[1] + "/g.meta") == expected
 def double(x):
     return x + x
 
+assert "0 concrete functions" in refusal(double)
 traced = double.get_concrete_function(tf.TensorSpec([2], tf.float32))
 assert ops(double) == ops(traced) == ["AddV2", "Identity", "Placeholder"], ops(traced)
 double.get_concrete_function(tf.TensorSpec([3], tf.float32))
@@ -255,35 +213,6 @@ def test_real_objects_and_files_of_tensorflow(tmp_path: Path) -> None:
         command, env=environment, capture_output=True, text=True, timeout=patient(50)
     )
     assert ran.stdout == "all", ran.stderr
-
-
-def test_analyze_asks_the_native_analyzer_and_reads_its_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[tuple[object, ...]] = []
-
-    def answer(*request: object) -> str:
-        asked.append(request)
-        return json.dumps(SAMPLE)
-
-    monkeypatch.setattr("graph_analyzer.native.analyze", answer)
-    assert analyze(GRAPH, "ps=1,worker=2", arena_limit="1GiB", inline_limit=64) == sample()
-    assert analyze(GRAPH, {"ps": 1}, default_device="/job:ps/task:0") == sample()
-    assert asked == [
-        (GRAPH, {"ps": 1, "worker": 2}, "", 2**30, 64),
-        (GRAPH, {"ps": 1}, "/job:ps/task:0", None, None),
-    ]
-
-
-def test_the_native_analyzers_sentence_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing:
-        @staticmethod
-        def analyze(*_: object) -> str:
-            raise ValueError("no op of the graph has a device")
-
-    monkeypatch.setattr("graph_analyzer.native._load", Refusing)
-    with pytest.raises(AnalysisError, match="no op of the graph has a device"):
-        analyze(GRAPH, "ps=1")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""The plan of each model against a count from its layers, which are written by hand.
+"""The plan of each model against a count from its variables.
 
 A step of parameter-server training moves each variable once to each worker and one gradient back,
-as long as the variable, and nothing else. So the dimensions of the layers say everything.
+as long as the variable, and nothing else. So the shapes of the variables say everything.
 """
 
 import functools
@@ -12,7 +12,7 @@ import pytest
 from bench.models import MODELS
 from bench.models.training import TrainingGraph, training_graph
 from graph_analyzer import Plan, analyze
-from tests.bench.test_models import EXPECTED, WORKERS, built
+from tests.bench.test_models import PUBLISHED, WORKERS, built, sizes_of
 
 pytestmark = pytest.mark.timeout(60)
 INLINE = 4096
@@ -30,26 +30,9 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_each_variable_goes_to_each_worker_and_a_gradient_comes_back(name: str) -> None:
-    sizes, plan = EXPECTED[name][0], planned(name)
-    assert plan.control_edges == ()
-    assert len(plan.edges) == 2 * len(WORKERS) * len(sizes)
-    expected = Counter(4 * size for size in sizes)
-    for worker in WORKERS:
-        for source, destination in ((PS, worker), (worker, PS)):
-            went = [
-                edge
-                for edge in plan.edges
-                if (edge.source, edge.destination) == (source, destination)
-            ]
-            assert Counter(edge.bytes for edge in went) == expected
-            assert {edge.dtype for edge in went} == {"float32"}
-
-
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_small_tensors_ride_inline_and_all_others_have_a_place(name: str) -> None:
-    sizes, plan = EXPECTED[name][0], planned(name)
+    sizes, plan = sizes_of(name), planned(name)
     inline = [4 * size for size in sizes if 4 * size <= INLINE]
     static = [4 * size for size in sizes if 4 * size > INLINE]
     times = 2 * len(WORKERS)
@@ -71,7 +54,7 @@ def test_small_tensors_ride_inline_and_all_others_have_a_place(name: str) -> Non
             assert (edge.slots, edge.slot_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_weights_are_born_in_variables_and_gradients_in_kernels(name: str) -> None:
     plan = planned(name)
     shapes = {variable.name: variable.shape for variable in built(name).variables}
@@ -90,9 +73,9 @@ def test_weights_are_born_in_variables_and_gradients_in_kernels(name: str) -> No
         assert came == Counter(shapes.values())
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_tasks_have_the_sums_of_their_edges(name: str) -> None:
-    sizes, plan = EXPECTED[name][0], planned(name)
+    sizes, plan = sizes_of(name), planned(name)
     one_way = 4 * sum(sizes)
     pools = Counter(aligned(4 * size) for size in sizes if 4 * size > INLINE)
     slots = sum(edges * size for size, edges in pools.items())
@@ -108,9 +91,9 @@ def test_the_tasks_have_the_sums_of_their_edges(name: str) -> None:
         assert slots <= tasks[task].source_bytes <= peers * 2 * slots
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_variables_are_those_of_the_model(name: str) -> None:
-    sizes, plan = EXPECTED[name][0], planned(name)
+    sizes, plan = sizes_of(name), planned(name)
     assert Counter(variable.bytes for variable in plan.variables) == Counter(4 * n for n in sizes)
     told = {variable.name: variable.shape for variable in plan.variables}
     assert told == {variable.name: variable.shape for variable in built(name).variables}
@@ -134,20 +117,6 @@ def test_rows_that_meet_a_weight(name: str, rows: dict[str, int | None]) -> None
     assert {variable: told[variable] for variable in rows} == rows
 
 
-@pytest.mark.parametrize("inline_limit", [0, 256, 2**20])
-def test_the_inline_limit_decides_between_inline_and_static(inline_limit: int) -> None:
-    sizes = EXPECTED["inception_v3"][0]
-    plan = analyze(
-        built("inception_v3").graph,
-        {"ps": 1, "worker": 2},
-        arena_limit=PLENTY,
-        inline_limit=inline_limit,
-    )
-    inline = sum(4 * size <= inline_limit for size in sizes)
-    assert len(plan.of_mode("inline")) == 4 * inline
-    assert len(plan.of_mode("static")) == 4 * (len(sizes) - inline)
-
-
 @functools.cache
 def on_two_servers() -> tuple[TrainingGraph, Plan]:
     servers = [f"/job:ps/task:{index}" for index in range(2)]
@@ -162,7 +131,7 @@ def test_two_servers_and_three_workers() -> None:
     workers = [f"/job:worker/task:{index}" for index in range(3)]
     on_server: dict[str, list[int]] = {"/job:ps/task:0": [], "/job:ps/task:1": []}
     # in the order of the model, which is also that of the layers
-    for variable, size in zip(made.variables, EXPECTED["alexnet"][0], strict=True):
+    for variable, size in zip(made.variables, sizes_of("alexnet"), strict=True):
         on_server[variable.device].append(4 * size)
     assert all(on_server.values())
     assert len(plan.tensors) == 2 * 3 * len(made.variables)
@@ -181,11 +150,3 @@ def test_two_servers_and_three_workers() -> None:
         **dict.fromkeys(workers, (everything, everything)),
     }
     assert {variable.readers for variable in plan.variables} == {3}
-
-
-def test_two_servers_wait_for_each_other_at_the_end_of_a_step() -> None:
-    # the groups of the updates and of the initializers are on the first server, and tf.group() puts
-    # one operation between for all that is on the second
-    _, plan = on_two_servers()
-    waits = [(edge.source, edge.destination, edge.bytes) for edge in plan.control_edges]
-    assert waits == [("/job:ps/task:1", "/job:ps/task:0", 0)] * 2

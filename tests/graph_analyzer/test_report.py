@@ -11,7 +11,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
-from graph_analyzer import AnalysisError, Plan, Task, advise, capacity, report
+from graph_analyzer import AnalysisError, Plan, Task, capacity, report
 from rdma_transport.tables import Fitted
 from tests.graph_analyzer.test_plan import SERVER, WORKERS, sample
 from tests.support.planned import MATRIX, PS, W0, W1, plan_of, product, use
@@ -89,12 +89,6 @@ def test_a_printed_plan_names_what_it_leaves_out_and_sums_control_edges_in_a_lin
     assert "slots 73.50 MiB instead of 98.00 MiB" in text
 
 
-def test_an_empty_plan_prints_no_tables() -> None:
-    console = Console(width=200, record=True, file=io.StringIO())
-    report.print_plan(Plan(0, 0.0, 0, (), (), ()), console)
-    assert console.export_text().startswith("0 nodes analyzed")
-
-
 def test_a_narrow_terminal_gets_whole_words() -> None:
     plan = sample()
     console = Console(width=80, record=True, file=io.StringIO())
@@ -107,23 +101,6 @@ def test_a_narrow_terminal_gets_whole_words() -> None:
         assert words in text
     for edge in plan.tensors:
         assert f"tensor {edge.name}" in text
-
-
-def test_capacity_and_advice_tables() -> None:
-    found = [capacity(2**29, n, 2, bandwidth=12.5e9) for n in (8, 64)]
-    rows = shown(report.capacity_table(found))
-    assert [row[:5] for row in rows] == [
-        ["8", "2", "1.00", "4.25 GiB", "1.50 GiB"],
-        ["64", "2", "1.00", "32.25 GiB", "1.50 GiB"],
-    ]
-    assert rows[0][10:] == ["171.80 ms", "343.60 ms", "server port"]
-    advice = shown(report.advice_table(advise(sample())))
-    # as counted by hand in test_graph_analyzer_advice: 4 S, 2 S and 2 * 1249280 bytes
-    assert advice[0][3:6] == [
-        *("49.00 MiB (49.00 MiB)", "24.50 MiB (24.50 MiB)", "2.38 MiB (2.38 MiB)")
-    ]
-    assert advice[0][6] == "sufficient factors"
-    assert advice[1][6] == "ring all-reduce"
 
 
 def many(workers: int) -> Plan:

@@ -137,15 +137,23 @@ def test_the_version() -> None:
     assert (ran.returncode, ran.stdout) == (0, f"rdma_transport {version('rdma_transport')}\n")
 
 
+HEAVY = {"tensorflow", "keras", "numpy", "grpc", "matplotlib", "textual"}
+
+
 @pytest.mark.parametrize(
-    "arguments", [["config"], ["info"], ["doctor", "--quick"], ["doctor", "-h"], ["qualify", "-h"]]
+    "arguments",
+    [
+        *(["config"], ["info"], ["doctor", "--quick"], ["doctor", "-h"], ["qualify", "-h"]),
+        *(["bench", "-h"], ["capacity", "--size", "1MiB"], ["plan", "-h"]),
+        *(["metrics", "--once"], ["status", "--once"], ["timeline", "-h"]),
+    ],
 )
 def test_no_command_imports_what_takes_long(arguments: list[str]) -> None:
     code = (
         f"import sys; sys.argv = ['x', *{arguments!r}]; from rdma_transport.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'tensorflow', 'keras', 'numpy', 'grpc', 'matplotlib'} & set(sys.modules)\n"
+        f"heavy = {HEAVY} & set(sys.modules)\n"
         "assert not heavy, heavy; print('light')"
     )
     ran = subprocess.run(
