@@ -8,7 +8,7 @@ from rdma_transport.doctor import libfabric, verbs
 from rdma_transport.doctor.context import Context
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN
 from rdma_transport.settings import read
-from tests.rdma_transport.test_doctor_peer import ask, heard, listener, task
+from tests.rdma_transport.test_doctor_peer import ask, task
 from tests.support.command import NO_LIBRARIES, checks, run, valid
 from tests.support.faulty_libfabric import environment
 
@@ -171,14 +171,6 @@ def test_a_range_without_a_free_port() -> None:
     assert "no port is free" in found["libfabric_endpoint"]["why"]
 
 
-def test_a_task_on_libfabric() -> None:
-    with task("rdma", environment()) as (_, place):
-        code, found = ask(place, "--fabric", "libfabric", settings=environment())
-        assert code == 0
-        assert found["peer_transport"]["found"].startswith("libfabric, ")
-        assert "127.0.0.1:" in found["peer_transport"]["found"]
-
-
 def test_a_task_with_another_provider() -> None:
     with task("rdma", environment(faulty="provider=efa+tcp")) as (_, place):
         code, found = ask(place, settings=environment())
@@ -188,15 +180,6 @@ def test_a_task_with_another_provider() -> None:
         code, found = ask(place, settings=environment())
         reason = found["peer_transport"]["found"]
     assert "no fabric reaches it (libfabric/efa: the peer does not have it)" in reason  # it says so
-
-
-def test_two_doctors_move_bytes() -> None:
-    with listener(settings=environment()) as (place, process):
-        code, found = ask(place, "--fabric", "libfabric", settings=environment())
-        there, at_peer = heard(process)
-    assert (code, there) == (0, 0)
-    assert found["peer_transport"]["found"].startswith("libfabric, ")
-    assert at_peer["peer_transfer"]["found"].startswith("received 1 MiB: libfabric")
 
 
 def test_an_endpoint_that_does_not_answer_is_told_with_its_route() -> None:
@@ -222,28 +205,3 @@ def test_info() -> None:
     shown = run("info", settings=settings).stdout
     assert re.search(r"^libfabric efa on .*: used by tasks: it is a card's$", shown, re.MULTILINE)
     assert re.search(r"^libfabric tcp on .*: used by tasks: ", shown, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("settings", "used"),
-    [
-        ({"PROVIDER": "tcp"}, ["tcp"]),
-        ({"PROVIDER": "tcp,efa"}, ["tcp", "efa"]),
-        ({"PROVIDER": "^efa"}, ["tcp"]),
-        ({"PROVIDER": "^tcp"}, ["efa"]),
-        ({"PROVIDER": "=ef"}, []),
-        ({"INTERFACE": "=lo"}, ["efa", "tcp"]),
-        ({"INTERFACE": "^l"}, ["efa", "tcp"]),
-        ({"INTERFACE": "nowhere0"}, []),
-    ],
-)
-def test_the_choice_follows_the_settings(settings: dict[str, str], used: list[str]) -> None:
-    named = {f"LIBFABRIC_{name}": value for name, value in settings.items()}
-    made = environment("auto", "provider=efa+tcp", **({"LIBFABRIC_INTERFACE": ""} | named))
-    ran = run("info", "--no-fabrics", "--json", settings=made)
-    survey = valid(ran.stdout, "info")["libfabric"]
-    chosen = [each for each in survey["offers"] if each["chosen"]]
-    assert {each["provider"] for each in chosen} == set(used)
-    assert (survey["error"] == "") == bool(used)
-    if "INTERFACE" in settings:
-        assert {each["interface"] == "lo" for each in chosen} <= {settings["INTERFACE"] == "=lo"}

@@ -12,7 +12,7 @@ from rdma_transport import _native
 from rdma_transport.doctor import peer
 from rdma_transport.doctor.result import FAIL, PASS, SKIP, WARN
 from rdma_transport.doctor.transfer import CorruptedError
-from tests.support import fake_verbs
+from tests.support import fake_verbs, faulty_libfabric
 from tests.support.command import checks, clean_environment, run, words
 from tests.support.deadlines import patient
 
@@ -122,9 +122,10 @@ def heard(process: subprocess.Popen) -> tuple[int, dict]:
     return process.returncode, checks(subprocess.CompletedProcess([], process.returncode, out, ""))
 
 
-@pytest.mark.parametrize("fabric", ["shm", "verbs"])
+@pytest.mark.parametrize("fabric", ["shm", "verbs", "libfabric"])
 def test_two_doctors_move_bytes(fabric: str) -> None:
-    settings = fake_verbs.environment(fabric)
+    double = faulty_libfabric if fabric == "libfabric" else fake_verbs
+    settings = double.environment(fabric)
     with listener(settings=settings) as (place, process):
         code, found = ask(place, "--fabric", fabric, settings=settings)
         there, at_peer = heard(process)
@@ -176,16 +177,6 @@ def test_nobody_who_visits_is_exit_code_4() -> None:
 def test_another_version_of_the_protocol() -> None:
     reply = {"version": _native.PROTOCOL_VERSION + 1, "channel": b"", "refusal": "x"}
     assert peer._plugin(reply).status == FAIL
-
-
-def test_what_bootstrap_messages_are_made_of() -> None:
-    with pytest.raises(ValueError, match="not a bootstrap message"):
-        _native.AskingBootstrap("task", "").reply(b"nonsense")
-    handshake = _native.AskingBootstrap("task", "")
-    request = handshake.request("", 1, b"")
-    with pytest.raises(ValueError, match="malformed"):
-        handshake.reply(request[:30])
-    assert not _native.is_pong(_native.ping())
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,6 @@ def test_shows_ports_and_gids() -> None:
     assert "  port fake_1:1: RoCE, down, MTU 1024, not used: port is DOWN" in text
 
 
-def test_shows_each_port_that_is_used() -> None:
-    settings = fake_verbs.environment("auto", "devices=fake_0,fake_1")
-    found = valid(run("info", "--json", settings=settings).stdout, "info")
-    ports = [device["ports"][0] for device in found["devices"]]
-    assert [(port["chosen"], port["used_gid"]) for port in ports] == [(True, 3), (True, 3)]
-    text = run("info", settings=settings).stdout
-    assert "    GID 3: RoCE v2, 10.0.0.2  <- used\n" in text
-
-
 def test_what_the_kernel_adds_tolerates_holes(tmp_path: os.PathLike) -> None:
     root = System().root.__class__(tmp_path)
     ports = root / "sys/class/infiniband/mlx5_0/ports/1"

@@ -238,12 +238,6 @@ def test_every_counter_has_a_metric_of_its_own() -> None:
     }
 
 
-def test_two_servers_of_one_name_in_one_process_are_one_series() -> None:
-    values = [(("1", "a"), 2.0), (("1", "b"), 3.0), (("1", "a"), 5.0)]
-    family = exporter._family("sent_bytes_total", "Bytes.", ("job_id", "task"), values)
-    assert [sample.value for sample in family.samples] == [7, 3]
-
-
 def test_histograms_count_each_tensor_and_grow_with_their_bounds(cluster: Cluster) -> None:
     text = run("metrics", "--once").stdout
     scrape, stats = Scrape(text), cluster["b", 0].stats()
@@ -267,7 +261,10 @@ def test_histograms_count_each_tensor_and_grow_with_their_bounds(cluster: Cluste
     assert scrape("transfer_seconds_count", cluster, operation="read") == 0
 
 
-def test_histograms_with_equal_labels_are_added_up() -> None:
+def test_two_servers_of_one_name_in_one_process_are_one_series() -> None:
+    values = [(("1", "a"), 2.0), (("1", "b"), 3.0), (("1", "a"), 5.0)]
+    family = exporter._family("sent_bytes_total", "Bytes.", ("job_id", "task"), values)
+    assert [sample.value for sample in family.samples] == [7, 3]
     values = [
         (("1",), {"buckets": {"0.1": 1, "+Inf": 2}, "count": 2, "sum": 3.5}),
         (("1",), {"buckets": {"0.1": 4, "+Inf": 4}, "count": 4, "sum": 0.25}),

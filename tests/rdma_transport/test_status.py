@@ -19,7 +19,7 @@ import pytest
 import rdma_transport
 from bench.support.cluster import Cluster
 from rdma_transport import counters, live
-from rdma_transport.observe import samples, table
+from rdma_transport.observe import samples
 from rdma_transport.stats import Edge, Peer, Stats
 from tests.support.deadlines import patient
 from tests.support.graphs import Graph
@@ -93,21 +93,6 @@ def test_every_number_is_a_counter_of_the_table(cluster: Cluster) -> None:
     assert all(isinstance(value, dict if kind == "histogram" else int) for kind, value in counted)
     counted = [value for counter in counters.PEER for _, value in counter.values(one)]
     assert len(counted) == numbers(one) - 1  # linked_at
-
-
-def test_the_schema_has_each_counter_and_its_meaning() -> None:
-    defined = samples.schema()["$defs"]
-    late = defined["process"]["properties"]["late_tensors"]
-    assert late["description"] == "Tensors that arrived after their step ended."
-    misses = defined["process"]["properties"]["plan"]["properties"]["misses"]
-    assert misses["additionalProperties"]["type"] == "integer"
-    times = defined["process"]["properties"]["receive_seconds"]["properties"]["static"]
-    assert times["required"] == ["buckets", "count", "sum"]
-    assert times["description"].startswith("Time from a request for a tensor")
-    sent = defined["peer"]["properties"]["sent"]
-    assert sent["required"] == sorted(counters.MODES)
-    assert sent["properties"]["grpc"]["required"] == ["bytes", "tensors"]
-    assert not sent["additionalProperties"]
 
 
 def test_a_peer_that_is_restarted_shows_it() -> None:
@@ -414,33 +399,3 @@ def test_another_users_process_answers_only_to_that_user(monkeypatch: pytest.Mon
         why = f"belongs to user {user} and answers only to that"
         with pytest.raises(ConnectionError, match=why):
             live.LiveServer(number, user).stats()
-
-
-def test_a_reader_that_has_enough_is_no_error(cluster: Cluster) -> None:
-    shell = f"{sys.executable} -m rdma_transport.cli status {pid(cluster)} --interval 0 | head -1"
-    ran = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=patient(20))
-    assert ran.stdout.startswith("a:0  (process")
-    assert ran.stderr == ""
-
-
-def test_no_command_of_these_needs_tensorflow() -> None:
-    code = (
-        "import sys; import rdma_transport.cli; from rdma_transport.observe import exporter, "
-        "picture, recording, samples, table; sys.exit('tensorflow' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=patient(20)).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (119.4, "119 s"),
-        (120, "2 min"),
-        (7199, "120 min"),
-        (7200, "2 h"),
-        (4e5, "5 days"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert table.duration(seconds) == text

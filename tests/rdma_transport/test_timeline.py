@@ -15,7 +15,6 @@ import pytest
 from bench.support.cluster import Cluster
 from rdma_transport import live
 from rdma_transport.observe import recording
-from tests.support import fake_verbs
 from tests.support.deadlines import eventually, patient
 from tests.support.graphs import Graph
 from tests.support.observing import WIDE, job, run, start, wide_and_small
@@ -122,28 +121,6 @@ def test_what_goes_by_grpc_is_there_too() -> None:
     assert Counter((e["cat"], e["args"]["bytes"]) for e in slices) == {
         (f"{side},grpc", size): 1 for side in ("send", "receive") for size in (WIDE, 4)
     }
-
-
-def test_over_verbs_slots_of_the_receiver_come_back() -> None:
-    with Cluster({"a": 1, "b": 1}, environment=fake_verbs.environment()) as cluster:
-        with Graph(cluster, wide_and_small) as graph:
-            for _ in range(10):
-                graph.run()
-            recordings = [server(cluster, name).trace(MANY) for name in "ab"]
-            for _ in range(5):
-                graph.run()
-            status = server(cluster, "a").stats()
-            assert eventually(lambda: all_is_back(cluster))
-            kept = {one.server.pid: one.end() for one in recordings}
-    (peer,) = status["peers"]
-    assert (peer["transport"], peer["linked"]) == ("verbs", True)
-    assert peer["slots"]["agreed"] >= 1
-    slices = checked(recording.build(kept))
-    wide = [event for event in slices if event["args"]["bytes"] == WIDE]
-    assert len(wide) == 10
-    by_slot = [event for event in wide if event["args"]["mode"] == "static"]
-    assert by_slot
-    assert all(event["args"].get("released", True) for event in by_slot)
 
 
 def test_the_command_writes_a_file(cluster: Cluster, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 TYPED = """
 import numpy as np
 import rdma_transport
+from rdma_transport.collectives import Communicator
 from rdma_transport.fabric import Device
 
 sent: int = rdma_transport.stats()["sent"]["static"]["bytes"]
@@ -24,14 +25,24 @@ for edge in rdma_transport.stats()["plan"]["edges"]:
 with Device.open() as device, device.open_channel() as channel:
     array = np.frombuffer(device.allocate(8), np.float32)
     channel.notify(b"text")
+
+def reduce(world: Communicator, array: np.ndarray[tuple[int], np.dtype[np.float32]]) -> None:
+    world.start_all_reduce(array, out=array).wait()
+    world.all_reduce(memoryview(b"123"), "mean", out=bytearray(3))
+    world.exchange([array, b""], [array, bytearray()])
 """
 WRONG = """
 import rdma_transport
+from rdma_transport.collectives import Communicator
 from rdma_transport.fabric import Device
 
 rdma_transport.stats()["sent"]["static"]["byte"]
 rdma_transport.stats()["peers"][0]["linked_at"] + 1
 Device.open().open_channel().notify("text")
+
+def reduce(world: Communicator) -> None:
+    world.start_all_reduce("oops")
+    world.scatter(None, 7)
 """
 
 
@@ -49,4 +60,6 @@ def test_a_type_checker_knows_the_interface(tmp_path: Path) -> None:
         timeout=patient(60),
     )
     found = [line.split(":")[:2] for line in ran.stdout.splitlines() if ": error: " in line]
-    assert found == [["wrong.py", line] for line in ("5", "6", "7")], ran.stdout + ran.stderr
+    assert found == [["wrong.py", line] for line in ("6", "7", "8", "11", "12")], (
+        ran.stdout + ran.stderr
+    )

@@ -3,8 +3,6 @@
 import asyncio
 import copy
 import os
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -15,7 +13,6 @@ from textual.widgets import DataTable, Input, Static
 from bench.support.cluster import Cluster
 from rdma_transport import live
 from rdma_transport.observe import samples, viewer
-from tests.support.deadlines import patient
 from tests.support.observing import MAIN, Terminal, job
 
 pytestmark = pytest.mark.timeout(60)
@@ -202,11 +199,3 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_text(cluster: Cluster
     with Terminal(["status", cluster["a", 0].pid], terminal="dumb") as terminal:
         assert terminal.end() == 0
         assert f"(process {cluster['a', 0].pid})" in terminal.screen()
-
-
-def test_other_commands_do_not_load_textual() -> None:
-    code = (
-        "import sys; import rdma_transport.cli; "
-        "from rdma_transport.observe import cli, table; sys.exit('textual' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=patient(20)).returncode == 0

@@ -55,7 +55,6 @@ NAMES = (
     "tests/plugin/test_zero_copy.py::test_a_front_end_learns_the_same_without_a_copy",
     "tests/plugin/test_zero_copy.py::test_functions_are_static_from_their_first_step",
     "tests/rdma_transport/test_collective_errors.py",
-    "tests/rdma_transport/test_collectives.py::test_types_of_arrays_are_checked",
     "tests/rdma_transport/test_command_streams.py",
     "tests/rdma_transport/test_doctor.py",
     "tests/rdma_transport/test_doctor_cluster.py::test_all_other_tasks_are_asked",
