@@ -88,7 +88,7 @@ class Guest:
         self.number, self.qemu, self.channel, self.share = number, qemu, channel, share
         self.address, self.address6 = f"10.7.0.{number}", f"fd00:7::{number}"
         self.down: set[int] = set()  # cards
-        self.lossy, self.ports = False, 1
+        self.ports = 1
 
     def start(
         self,
@@ -146,31 +146,14 @@ class Guest:
         self.run(["rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "eth1"]).check()
         self.ports = 2
 
-    def lose(self, percent: float) -> None:
-        """Lose so many of the packets that this guest sends; 0 ends it."""
-        change = ["replace", "dev", "eth0", "root"]
-        kind = ["netem", "loss", f"{percent}%"] if percent else ["pfifo_fast"]
-        self.run(["tc", "qdisc", *change, *kind]).check()
-        self.lossy = percent > 0
-
-    def pause(self) -> None:
-        """Stop the guest's time; it answers nobody until resume()."""
-        self.qemu.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.qemu.send_signal(signal.SIGCONT)
-
     def restore(self) -> None:
         """End what tests left behind."""
-        self.resume()
         self.channel.ask("end")
         for card in sorted(self.down):
             self.link(True, card)
         if self.ports > 1:
             self.run(["rdma", "link", "delete", "rxe1"]).check()
             self.ports = 1
-        if self.lossy:
-            self.lose(0)
 
     def __str__(self) -> str:
         return f"guest{self.number}"
