@@ -2,7 +2,6 @@
 // of channels on shared memory and verbs. What can be read can be written again, and then means the
 // same.
 
-#include <cstdlib>
 #include <string>
 
 #include "fabric/combined.h"
@@ -14,10 +13,6 @@
 
 namespace rdma_transport::fuzz {
 namespace {
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void ReadRequest(const std::string& bytes) {
   BootstrapRequest read;

@@ -1,7 +1,6 @@
 // What a hostile sender says of a tensor: an element of tf.data service as a reply brings it, and
 // whether a shape, a type and a length contradict each other.
 
-#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -12,10 +11,6 @@
 
 namespace rdma_transport::fuzz {
 namespace {
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // What is accepted can be read without leaving its memory.
 void CheckBytes(const std::vector<int64_t>& dims, uint64_t element_bytes, uint64_t bytes) {

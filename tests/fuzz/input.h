@@ -5,10 +5,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
 namespace rdma_transport::fuzz {
+
+// Ends the process, which is what a fuzzer looks for.
+inline void Require(bool condition) {
+  if (!condition) std::abort();
+}
 
 class Input {
  public:

@@ -1,7 +1,6 @@
 // What a hostile peer can send over libfabric: the address of its channel, messages of the stream
 // and remote data of writes in any order, and the regions that it announces in them.
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -15,14 +14,11 @@ namespace rdma_transport::fabric::libfabric {
 namespace {
 
 using fuzz::Input;
+using fuzz::Require;
 
 constexpr size_t kMaxOperations = 200;
 constexpr uint32_t kFrames = 8;
 constexpr size_t kLongest = 4096;
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // What can be read can be written again, and then means the same.
 void ReadAddress(const std::string& bytes) {

@@ -12,7 +12,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -34,14 +33,11 @@ namespace rdma_transport::fabric::shm {
 namespace {
 
 using fuzz::Input;
+using fuzz::Require;
 using host::FileDescriptor;
 
 constexpr size_t kMaxOperations = 48;
 constexpr size_t kMaxDescriptors = 4;
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // --- Descriptors that a peer may send ---
 

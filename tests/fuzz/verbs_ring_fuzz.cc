@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -17,12 +16,9 @@ namespace rdma_transport::fabric::verbs {
 namespace {
 
 using fuzz::Input;
+using fuzz::Require;
 
 constexpr size_t kMaxOperations = 200;
-
-void Require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // What this side does with a record: see VerbsChannel::HandleRecord().
 void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
