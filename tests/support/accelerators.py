@@ -22,7 +22,7 @@ FALLBACK = os.environ.get("TEST_ACCELERATOR_FALLBACK", "forbid")
 """Of the tasks over rdma. With "allow", tests do not ask how tensors traveled."""
 COUNTERS = (
     "dtoh_copies", "dtoh_bytes", "htod_copies", "htod_bytes", "dtod_copies", "dtod_bytes",
-    "kernels", "callbacks", "failures", "allocated_bytes", "pending",
+    "kernels", "allocated_bytes", "pending",
 )  # fmt: skip
 
 

@@ -24,8 +24,6 @@
 // with a message. PretendAcceleratorSet() changes settings later, except for those marked with *.
 //
 //   devices=N*       devices in this process. Default: 1
-//   memory_mib=N*    memory of each. TensorFlow leaves up to 300 MiB of it unused. Default: 4096
-//   seed=N*          of the random delays. Default: 1
 //   delay_us=N       copies and kernels wait a random time of up to N us. Default: 0
 //   copy_us=N        each copy waits N us more. Default: 0
 //   mib_us=N         each copy waits N us more per MiB, as if by a DMA engine. Default: 0
@@ -63,8 +61,6 @@ typedef struct PretendAcceleratorCounters {
   uint64_t dtod_copies;
   uint64_t dtod_bytes;
   uint64_t kernels;
-  uint64_t callbacks;
-  uint64_t failures;  // how often a fault struck
   // Now:
   uint64_t allocated_bytes;  // by TensorFlow's allocator, which keeps what it has
   uint64_t pending;          // enqueued copies and kernels that did not end yet

@@ -43,8 +43,9 @@ int MemoryFile(uint64_t size) {
 const std::vector<Memory*>& Memories() {
   static const auto* memories = [] {
     auto* made = new std::vector<Memory*>;
-    const auto bytes = static_cast<uint64_t>(settings().memory_mib) << 20;
-    for (int64_t i = 0; i < settings().devices; ++i) made->push_back(new Memory(bytes));
+    // TensorFlow leaves up to 300 MiB of it unused.
+    constexpr uint64_t kBytes = uint64_t{4} << 30;
+    for (int64_t i = 0; i < settings().devices; ++i) made->push_back(new Memory(kBytes));
     return made;
   }();
   return *memories;

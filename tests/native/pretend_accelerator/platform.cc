@@ -132,7 +132,7 @@ void Run(SP_Stream stream, Operation operation) {
     stream->Enqueue(std::move(operation));
     return;
   }
-  thread_local std::mt19937_64 random(static_cast<uint64_t>(settings().seed));
+  thread_local std::mt19937_64 random(1);
   RunLate(operation, &random);
 }
 

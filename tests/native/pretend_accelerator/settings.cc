@@ -16,16 +16,10 @@ using Value = std::atomic<int64_t> Settings::*;
 
 const std::map<std::string, Value>& Table() {
   static const auto* table = new std::map<std::string, Value>{
-      {"devices", &Settings::devices},
-      {"memory_mib", &Settings::memory_mib},
-      {"seed", &Settings::seed},
-      {"delay_us", &Settings::delay_us},
-      {"copy_us", &Settings::copy_us},
-      {"mib_us", &Settings::mib_us},
-      {"in_order", &Settings::in_order},
-      {"fail_alloc", &Settings::fail_alloc},
-      {"fail_dtoh", &Settings::fail_dtoh},
-      {"fail_htod", &Settings::fail_htod},
+      {"devices", &Settings::devices},         {"delay_us", &Settings::delay_us},
+      {"copy_us", &Settings::copy_us},         {"mib_us", &Settings::mib_us},
+      {"in_order", &Settings::in_order},       {"fail_alloc", &Settings::fail_alloc},
+      {"fail_dtoh", &Settings::fail_dtoh},     {"fail_htod", &Settings::fail_htod},
       {"fail_stream", &Settings::fail_stream},
   };
   return *table;
@@ -76,7 +70,6 @@ bool Strikes(std::atomic<int64_t>* fault, bool lasting) {
   while (left > 0) {
     const int64_t next = left > 1 || !lasting ? left - 1 : left;
     if (!fault->compare_exchange_weak(left, next)) continue;
-    if (left == 1) ++counters().failures;
     return left == 1;
   }
   return false;
@@ -90,7 +83,7 @@ int PretendAcceleratorSet(const char* pairs) {
 
 void PretendAcceleratorCount(PretendAcceleratorCounters* counters) {
   const pretend_accelerator::Counters& now = pretend_accelerator::counters();
-  *counters = {now.dtoh_copies, now.dtoh_bytes,      now.htod_copies, now.htod_bytes,
-               now.dtod_copies, now.dtod_bytes,      now.kernels,     now.callbacks,
-               now.failures,    now.allocated_bytes, now.pending};
+  *counters = {now.dtoh_copies, now.dtoh_bytes,      now.htod_copies,
+               now.htod_bytes,  now.dtod_copies,     now.dtod_bytes,
+               now.kernels,     now.allocated_bytes, now.pending};
 }

@@ -9,8 +9,6 @@ namespace pretend_accelerator {
 
 struct Settings {
   std::atomic<int64_t> devices{1};
-  std::atomic<int64_t> memory_mib{4096};
-  std::atomic<int64_t> seed{1};
   std::atomic<int64_t> delay_us{0};
   std::atomic<int64_t> copy_us{0};
   std::atomic<int64_t> mib_us{0};
@@ -31,8 +29,6 @@ struct Counters {
   std::atomic<uint64_t> dtod_copies{0};
   std::atomic<uint64_t> dtod_bytes{0};
   std::atomic<uint64_t> kernels{0};
-  std::atomic<uint64_t> callbacks{0};
-  std::atomic<uint64_t> failures{0};
   std::atomic<uint64_t> allocated_bytes{0};
   std::atomic<uint64_t> pending{0};
 };
