@@ -60,7 +60,6 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
-  class Adapter* adapter() const { return adapter_; }
   uint32_t lkey() const { return region_->lkey; }
   uint32_t rkey() const { return region_->rkey; }
   char* address() const { return address_; }
@@ -68,7 +67,6 @@ class Registration {
   // Add this to a local address to get the address that the card knows.
   uint64_t shift() const { return iova_ - reinterpret_cast<uint64_t>(address()); }
   size_t length() const { return region_->length; }
-  ibv_mr* region() const { return region_; }
 
  private:
   friend class Adapter;

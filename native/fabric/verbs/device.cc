@@ -7,7 +7,6 @@
 #include "fabric/host/region.h"
 #include "fabric/verbs/memlock.h"
 #include "fabric/verbs/reach.h"
-#include "fabric/verbs/subnet.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {

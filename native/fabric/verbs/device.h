@@ -90,7 +90,7 @@ class VerbsDevice final : public Device, private ChannelDevice {
   int Route(const ibv_wc* completions, int count);
   Status PollError() const;
   void BreakQueue(CompletionQueue* queue, const Status& reason);
-  void FailChannels(const Status& reason);
+  void FailChannels(const CompletionQueue* queue, const Status& reason);
 
   const std::unique_ptr<Adapter> adapter_;
   mutable RegisteredMemory memory_;

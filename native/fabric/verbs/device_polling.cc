@@ -193,7 +193,7 @@ void VerbsDevice::HandleAsyncEvent(const ibv_async_event& event, uint32_t tag) {
     case IBV_EVENT_DEVICE_FATAL:
       Log(LogLevel::kError, sentence);
       adapter_->Kill();
-      return FailChannels(Status(Code::kUnavailable, sentence));
+      return FailChannels(nullptr, Status(Code::kUnavailable, sentence));
     case IBV_EVENT_CQ_ERR:
       for (CompletionQueue* queue : adapter_->Queues()) {
         if (queue->get() == event.element.cq)
@@ -259,13 +259,14 @@ Status VerbsDevice::PollError() const {
 void VerbsDevice::BreakQueue(CompletionQueue* queue, const Status& reason) {
   if (!queue->Break()) return;
   Log(LogLevel::kError, reason.message());
-  for (const auto& channel : channels_.All()) {
-    if (channel->queue() == queue) channel->Fail(reason);
-  }
+  FailChannels(queue, reason);
 }
 
-void VerbsDevice::FailChannels(const Status& reason) {
-  for (const auto& channel : channels_.All()) channel->Fail(reason);
+// Those of a queue; null: all.
+void VerbsDevice::FailChannels(const CompletionQueue* queue, const Status& reason) {
+  for (const auto& channel : channels_.All()) {
+    if (queue == nullptr || channel->queue() == queue) channel->Fail(reason);
+  }
 }
 
 }  // namespace rdma_transport::fabric::verbs

@@ -13,33 +13,10 @@ namespace {
 // Returns the name of the first required function that is missing, or null.
 const char* Resolve(void* handle, Library* library) {
 #define RDMA_REQUIRE(name) \
-  if (!host::FindFunction(handle, "ibv_" #name, &library->name)) return "ibv_" #name
-  RDMA_REQUIRE(get_device_list);
-  RDMA_REQUIRE(free_device_list);
-  RDMA_REQUIRE(get_device_name);
-  RDMA_REQUIRE(open_device);
-  RDMA_REQUIRE(close_device);
-  RDMA_REQUIRE(query_device);
-  RDMA_REQUIRE(query_port);
-  RDMA_REQUIRE(query_gid);
-  RDMA_REQUIRE(query_pkey);
-  RDMA_REQUIRE(alloc_pd);
-  RDMA_REQUIRE(dealloc_pd);
-  RDMA_REQUIRE(reg_mr);
-  RDMA_REQUIRE(dereg_mr);
-  RDMA_REQUIRE(create_comp_channel);
-  RDMA_REQUIRE(destroy_comp_channel);
-  RDMA_REQUIRE(create_cq);
-  RDMA_REQUIRE(destroy_cq);
-  RDMA_REQUIRE(resize_cq);
-  RDMA_REQUIRE(get_cq_event);
-  RDMA_REQUIRE(ack_cq_events);
-  RDMA_REQUIRE(create_qp);
-  RDMA_REQUIRE(modify_qp);
-  RDMA_REQUIRE(destroy_qp);
-  RDMA_REQUIRE(get_async_event);
-  RDMA_REQUIRE(ack_async_event);
-  RDMA_REQUIRE(fork_init);
+  if (!host::FindFunction(handle, "ibv_" #name, &library->name)) return "ibv_" #name;
+  RDMA_VERBS(RDMA_REQUIRE)
+  RDMA_REQUIRE(query_port)
+  RDMA_REQUIRE(reg_mr)
 #undef RDMA_REQUIRE
   host::FindFunction(handle, "_ibv_query_gid_ex", &library->query_gid_ex);
   host::FindFunction(handle, "ibv_reg_mr_iova2", &library->reg_mr_iova2);

@@ -16,35 +16,23 @@
 
 namespace rdma_transport::fabric::verbs {
 
-// Functions such as ibv_poll_cq() and ibv_post_send() are missing here because they are called
+// The functions that every library has, without "ibv_". Others, such as ibv_poll_cq(), are called
 // through the context.
+// clang-format off
+#define RDMA_VERBS(X) \
+  X(get_device_list) X(free_device_list) X(get_device_name) X(open_device) \
+  X(close_device) X(query_device) X(query_gid) X(query_pkey) X(alloc_pd) X(dealloc_pd) \
+  X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) \
+  X(destroy_cq) X(resize_cq) X(get_cq_event) X(ack_cq_events) X(create_qp) \
+  X(modify_qp) X(destroy_qp) X(get_async_event) X(ack_async_event) X(fork_init)
+// clang-format on
+
 struct Library {
-  decltype(&ibv_get_device_list) get_device_list;
-  decltype(&ibv_free_device_list) free_device_list;
-  decltype(&ibv_get_device_name) get_device_name;
-  decltype(&ibv_open_device) open_device;
-  decltype(&ibv_close_device) close_device;
-  decltype(&ibv_query_device) query_device;
+#define RDMA_DECLARE(name) decltype(&ibv_##name) name;
+  RDMA_VERBS(RDMA_DECLARE)
+#undef RDMA_DECLARE
   int (*query_port)(ibv_context*, uint8_t, ibv_port_attr*);
-  decltype(&ibv_query_gid) query_gid;
-  decltype(&ibv_query_pkey) query_pkey;
-  decltype(&ibv_alloc_pd) alloc_pd;
-  decltype(&ibv_dealloc_pd) dealloc_pd;
   ibv_mr* (*reg_mr)(ibv_pd*, void*, size_t, int);
-  decltype(&ibv_dereg_mr) dereg_mr;
-  decltype(&ibv_create_comp_channel) create_comp_channel;
-  decltype(&ibv_destroy_comp_channel) destroy_comp_channel;
-  decltype(&ibv_create_cq) create_cq;
-  decltype(&ibv_destroy_cq) destroy_cq;
-  decltype(&ibv_resize_cq) resize_cq;
-  decltype(&ibv_get_cq_event) get_cq_event;
-  decltype(&ibv_ack_cq_events) ack_cq_events;
-  decltype(&ibv_create_qp) create_qp;
-  decltype(&ibv_modify_qp) modify_qp;
-  decltype(&ibv_destroy_qp) destroy_qp;
-  decltype(&ibv_get_async_event) get_async_event;
-  decltype(&ibv_ack_async_event) ack_async_event;
-  decltype(&ibv_fork_init) fork_init;
 
   // Null in older libraries.
   int (*query_gid_ex)(ibv_context*, uint32_t port, uint32_t index, ibv_gid_entry*, uint32_t flags,

@@ -1,15 +1,10 @@
 #include "fabric/verbs/memory.h"
 
 #include <atomic>
-#include <iterator>
 #include <utility>
 
 namespace rdma_transport::fabric::verbs {
 namespace {
-
-Status Unknown() {
-  return Status(Code::kInvalidArgument, "the local end of a one-sided operation is in no region");
-}
 
 // Every region may be the target of a read from a peer.
 int FlagsOf(Access access) {
@@ -30,125 +25,80 @@ uint64_t RegisteredMemory::NewKeyOfImported() {
 }
 
 Status RegisteredMemory::Add(Region* region, bool now) {
-  Entry entry;
-  entry.region = region;
-  if (now) RDMA_RETURN_IF_ERROR(Register(*region, &entry.registration));
-  return AddEntry(std::move(entry));
+  regions_.Add(region);
+  std::shared_ptr<Registration> unused;
+  const Status registered = now ? Find(region->key(), &unused) : OkStatus();
+  if (!registered.ok()) regions_.Remove(region->key());
+  return registered;
 }
 
 Status RegisteredMemory::AddImported(Region* region, const DeviceMemory& memory) {
-  Entry entry;
-  entry.region = region;
-  RDMA_RETURN_IF_ERROR(adapter_->Expose(memory, FlagsOf(region->access()), &entry.registration));
-  return AddEntry(std::move(entry));
-}
-
-Status RegisteredMemory::AddEntry(Entry entry) {
-  const auto address = reinterpret_cast<uintptr_t>(entry.region->address());
-  std::unique_lock<std::shared_mutex> lock(mu_);
-  if (by_address_.count(address) != 0) {
-    return Status(Code::kInternal, "another region is registered at this address");
-  }
-  addresses_[entry.region->key()] = address;
-  by_address_[address] = std::move(entry);
-  return OkStatus();
-}
-
-Status RegisteredMemory::Register(const Region& region,
-                                  std::shared_ptr<Registration>* registration) {
-  return adapter_->Expose(region.address(), region.length(), FlagsOf(region.access()),
-                          registration);
-}
-
-// Pins the pages of the region at `start` without the lock that other operations need. The region
-// stays valid, because Remove() waits for `register_mu_`.
-Status RegisteredMemory::RegisterLate(uintptr_t start) {
-  std::lock_guard<std::mutex> registering(register_mu_);
-  Region* region = nullptr;
-  {
-    std::shared_lock<std::shared_mutex> lock(mu_);
-    const auto found = by_address_.find(start);
-    if (found == by_address_.end()) return Unknown();
-    if (found->second.registration != nullptr) return OkStatus();
-    region = found->second.region;
-  }
   std::shared_ptr<Registration> registration;
-  RDMA_RETURN_IF_ERROR(Register(*region, &registration));
+  RDMA_RETURN_IF_ERROR(adapter_->Expose(memory, FlagsOf(region->access()), &registration));
+  regions_.Add(region);
   std::unique_lock<std::shared_mutex> lock(mu_);
-  by_address_[start].registration = std::move(registration);
+  registrations_[region->key()] = std::move(registration);
   return OkStatus();
 }
 
 void RegisteredMemory::Remove(uint64_t key) {
-  Entry removed;  // unpinned after the locks are released
+  std::shared_ptr<Registration> removed;  // unpinned after the locks are released
   std::lock_guard<std::mutex> registering(register_mu_);
+  regions_.Remove(key);
   std::unique_lock<std::shared_mutex> lock(mu_);
-  const auto found = addresses_.find(key);
-  if (found == addresses_.end()) return;
-  removed = std::move(by_address_[found->second]);
-  by_address_.erase(found->second);
-  addresses_.erase(found);
+  const auto found = registrations_.find(key);
+  if (found == registrations_.end()) return;
+  removed = std::move(found->second);
+  registrations_.erase(found);
 }
 
-const RegisteredMemory::Entry* RegisteredMemory::FindLocked(uintptr_t address) const {
-  auto after = by_address_.upper_bound(address);
-  if (after == by_address_.begin()) return nullptr;
-  const auto& [start, entry] = *std::prev(after);
-  return address - start < entry.region->length() ? &entry : nullptr;
-}
-
-bool RegisteredMemory::Locate(const void* data, RemoteSpan* span) const {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  std::shared_lock<std::shared_mutex> lock(mu_);
-  const Entry* entry = FindLocked(address);
-  if (entry == nullptr) return false;
-  const uint64_t offset = address - reinterpret_cast<uintptr_t>(entry->region->address());
-  *span = {entry->region->key(), offset, entry->region->length() - offset};
-  return true;
+Status RegisteredMemory::Find(uint64_t key, std::shared_ptr<Registration>* registration) {
+  const auto known = [&] {
+    std::shared_lock<std::shared_mutex> lock(mu_);
+    const auto found = registrations_.find(key);
+    if (found != registrations_.end()) *registration = found->second;
+    return found != registrations_.end();
+  };
+  if (known()) return OkStatus();
+  std::lock_guard<std::mutex> registering(register_mu_);
+  if (known()) return OkStatus();
+  char* address = nullptr;
+  size_t length = 0;
+  int flags = 0;
+  const bool exists = regions_.With(key, [&](const Region& region) {
+    address = region.address();
+    length = region.length();
+    flags = FlagsOf(region.access());
+  });
+  if (!exists) return Status(Code::kInternal, "there is no region with this key");
+  RDMA_RETURN_IF_ERROR(adapter_->Expose(address, length, flags, registration));
+  std::unique_lock<std::shared_mutex> lock(mu_);
+  registrations_[key] = *registration;
+  return OkStatus();
 }
 
 Status RegisteredMemory::FindLocal(const void* data, uint64_t length, LocalEnd* end) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  for (bool again = false;; again = true) {
-    uintptr_t start = 0;
-    {
-      std::shared_lock<std::shared_mutex> lock(mu_);
-      const Entry* entry = FindLocked(address);
-      if (entry == nullptr) return Unknown();
-      start = reinterpret_cast<uintptr_t>(entry->region->address());
-      if (length > entry->region->length() - (address - start)) return Unknown();
-      if (const Registration* registration = entry->registration.get()) {
-        *end = {registration->lkey(), registration->shift()};
-        return OkStatus();
-      }
-    }
-    if (again) return Unknown();  // the region was replaced by another one meanwhile
-    RDMA_RETURN_IF_ERROR(RegisterLate(start));
+  RemoteSpan span;
+  if (!Locate(data, &span) || length > span.length) {
+    return Status(Code::kInvalidArgument, "the local end of a one-sided operation is in no region");
   }
+  std::shared_ptr<Registration> registration;
+  RDMA_RETURN_IF_ERROR(Find(span.key, &registration));
+  *end = {registration->lkey(), registration->shift()};
+  return OkStatus();
 }
 
 Status RegisteredMemory::Describe(uint64_t key, RegionRecord* record,
                                   std::shared_ptr<Registration>* registration) {
-  const Status none(Code::kInternal, "sharing a region that does not exist");
-  uintptr_t start = 0;
-  {
-    std::shared_lock<std::shared_mutex> lock(mu_);
-    const auto found = addresses_.find(key);
-    if (found == addresses_.end()) return none;
-    start = found->second;
-  }
-  RDMA_RETURN_IF_ERROR(RegisterLate(start));
-  std::shared_lock<std::shared_mutex> lock(mu_);
-  const auto found = addresses_.find(key);
-  if (found == addresses_.end()) return none;
-  const Entry& entry = by_address_.at(found->second);
-  if (entry.registration == nullptr) return none;
+  RDMA_RETURN_IF_ERROR(Find(key, registration));
+  const bool exists = regions_.With(key, [&](const Region& region) {
+    record->length = region.length();
+    record->writable = region.access() == Access::kRemoteReadWrite ? 1 : 0;
+  });
+  if (!exists) return Status(Code::kInternal, "there is no region with this key");
   record->key = key;
-  record->length = entry.region->length();
-  record->writable = entry.region->access() == Access::kRemoteReadWrite ? 1 : 0;
-  record->address = entry.registration->iova();
-  record->rkey = entry.registration->rkey();
-  *registration = entry.registration;
+  record->address = (*registration)->iova();
+  record->rkey = (*registration)->rkey();
   return OkStatus();
 }
 

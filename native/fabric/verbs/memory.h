@@ -8,6 +8,7 @@
 #include <shared_mutex>
 
 #include "fabric/fabric.h"
+#include "fabric/host/region_table.h"
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/wire.h"
 
@@ -36,7 +37,7 @@ class RegisteredMemory {
   void Remove(uint64_t key);
 
   // If `data` lies in a region, sets `span` to the rest of the region from there and returns true.
-  bool Locate(const void* data, RemoteSpan* span) const;
+  bool Locate(const void* data, RemoteSpan* span) const { return regions_.Locate(data, span); }
   // Returns InvalidArgument if the bytes do not lie in one region.
   Status FindLocal(const void* data, uint64_t length, LocalEnd* end);
   // Returns what a peer must know of a region, and its registration. Returns Internal if there is
@@ -44,21 +45,14 @@ class RegisteredMemory {
   Status Describe(uint64_t key, RegionRecord* record, std::shared_ptr<Registration>* registration);
 
  private:
-  struct Entry {
-    Region* region = nullptr;
-    std::shared_ptr<Registration> registration;  // null: not yet registered
-  };
-
-  Status AddEntry(Entry entry);
-  Status Register(const Region& region, std::shared_ptr<Registration>* registration);
-  Status RegisterLate(uintptr_t start);
-  const Entry* FindLocked(uintptr_t address) const;
+  // Finds the registration of a region, or registers it.
+  Status Find(uint64_t key, std::shared_ptr<Registration>* registration);
 
   Adapter* const adapter_;
-  std::mutex register_mu_;        // held during late registration; acquired before mu_
-  mutable std::shared_mutex mu_;  // never held while pages are pinned
-  std::map<uintptr_t, Entry> by_address_;
-  std::map<uint64_t, uintptr_t> addresses_;  // by key
+  host::RegionTable regions_;
+  std::mutex register_mu_;  // held during registration, so that a region does not end meanwhile
+  std::shared_mutex mu_;    // never held while pages are pinned; acquired after register_mu_
+  std::map<uint64_t, std::shared_ptr<Registration>> registrations_;  // by key
 };
 
 }  // namespace rdma_transport::fabric::verbs

@@ -6,8 +6,6 @@
 #include <tuple>
 #include <utility>
 
-#include "fabric/verbs/subnet.h"
-
 namespace rdma_transport::fabric::verbs {
 namespace {
 
@@ -31,18 +29,6 @@ std::string StateHint(const PortCandidate& candidate) {
   }
   if (candidate.attributes.state == IBV_PORT_DOWN) return "see the cable and the switch";
   return "the fabric needs a subnet manager (such as opensm)";
-}
-
-const char* TransportName(ibv_transport_type transport) {
-  switch (transport) {
-    case IBV_TRANSPORT_IWARP:
-      return "iWARP";
-    case IBV_TRANSPORT_USNIC:
-    case IBV_TRANSPORT_USNIC_UDP:
-      return "usNIC";
-    default:
-      return "a protocol of its own (as EFA does)";
-  }
 }
 
 struct Encoded {
@@ -193,9 +179,8 @@ ibv_mtu ChooseMtu(ibv_mtu active, uint32_t wanted) {
 
 Status Examine(const PortCandidate& candidate) {
   if (!HasReliableConnections(candidate.transport)) {
-    return Status(Code::kUnimplemented, std::string("it uses ") +
-                                            TransportName(candidate.transport) +
-                                            ", which does not support reliable connections (RC)");
+    return Status(Code::kUnimplemented,
+                  "it has no reliable connections (RC), as iWARP, usNIC and EFA have none");
   }
   RDMA_RETURN_IF_ERROR(candidate.problem);
   if (candidate.attributes.state != IBV_PORT_ACTIVE) {

@@ -16,7 +16,6 @@
 #include "fabric/host/cpu_list.h"
 #include "fabric/host/device_list.h"
 #include "fabric/verbs/errors.h"
-#include "fabric/verbs/subnet.h"
 
 namespace rdma_transport::fabric::verbs {
 namespace {

@@ -29,7 +29,7 @@ struct Port {
   ibv_mtu mtu = IBV_MTU_1024;  // the port's active MTU, or less if the settings say so
   uint64_t largest_message = 0;
   double gigabits = 0;  // per second, when it was opened
-  int subnet_bits = 0;  // leading bits of the GID that its subnet has in common, see subnet.h
+  int subnet_bits = 0;  // leading bits of the GID that its subnet has in common, see gid.h
   ibv_device_attr attributes = {};
   // False: it has not been active yet, so what depends on that is not known.
   bool known = false;

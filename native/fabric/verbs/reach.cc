@@ -4,8 +4,6 @@
 #include <cstring>
 #include <string>
 
-#include "fabric/verbs/subnet.h"
-
 namespace rdma_transport::fabric::verbs {
 namespace {
 

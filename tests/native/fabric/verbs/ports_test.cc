@@ -221,8 +221,8 @@ TEST(PortChoice, OtherTransportsAndUnreadableDevicesAreNamed) {
   ports[2].problem = Status(Code::kPermissionDenied, "may not be opened");
   Chosen chosen = By("", ports);
   EXPECT_EQ(chosen.status.code(), Code::kFailedPrecondition);
-  ExpectHas(chosen.status.message(), "siw0: it uses iWARP");
-  ExpectHas(chosen.status.message(), "efa_0: it uses a protocol of its own");
+  ExpectHas(chosen.status.message(), "siw0: it has no reliable connections");
+  ExpectHas(chosen.status.message(), "efa_0: it has no reliable connections");
   ExpectHas(chosen.status.message(), "mlx5_0: may not be opened");
   chosen = By("mlx5", ports);
   EXPECT_EQ(chosen.status.code(), Code::kPermissionDenied) << "the only one that was asked for";
