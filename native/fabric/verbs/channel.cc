@@ -83,6 +83,7 @@ Nanos VerbsChannel::Probe(Nanos now) {
     return now;
   }
   if (pair_->AnswerDue()) return now;
+  if (answered_at_ == 0) answered_at_ = now;  // a peer that has not connected does not answer
   if (!outbox_.WaitsForRoom() && now - answered_at_ < device_->keepalive()) {
     return answered_at_ + device_->keepalive();
   }
