@@ -150,7 +150,7 @@ TEST(Settings, WhatVerbsDoNotTake) {
       {"RDMA_TRANSPORT_RING=255KiB", "a size from 256KiB to 64MiB"},
       {"RDMA_TRANSPORT_RING=65MiB", "a size from 256KiB to 64MiB"},
       {"RDMA_TRANSPORT_RELAXED_ORDERING=maybe", "on|off"},
-      {"RDMA_TRANSPORT_ISOLATION=on", "off|address|peer"},
+      {"RDMA_TRANSPORT_ISOLATION=peer", "off|address"},
   };
   for (const auto& [entry, hint] : cases) {
     Settings settings;
