@@ -2,6 +2,8 @@
 // has, and where memory seems to lie.
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -12,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/host/file_descriptor.h"
 #include "fabric/verbs/device.h"
 #include "lines_with.h"
 #include "verbs_pair.h"
@@ -175,6 +178,22 @@ TEST_F(VerbsIsolationTest, NothingHasMoreRightsThanItNeeds) {
   EXPECT_EQ(rights.size(), 6u);
   EXPECT_EQ(QueuePairs().size(), 2u);
   for (const auto& pair : QueuePairs()) EXPECT_EQ(pair.access, kRead | kWrite) << "no atomics";
+}
+
+// What a card writes into an accelerator is not flushed before its user is told.
+TEST_F(VerbsIsolationTest, OnlyMemoryOfTheHostMayBeWrittenInAnyOrder) {
+  ASSERT_TRUE(OpenPlain(OnFake(), &a_.device).ok());
+  const auto own = Allocate(a_);
+  const host::FileDescriptor file(memfd_create("accelerator", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(file.get(), kLargePage), 0);
+  std::unique_ptr<Region> imported;
+  const DeviceMemory memory = {file.get(), nullptr, kLargePage, ""};
+  ASSERT_TRUE(a_.device->Import(memory, Access::kRemoteRead, &imported).ok());
+  ASSERT_EQ(Regions().size(), 2u);
+  for (const Memory& each : Regions()) {
+    const bool relaxed = (each.access & IBV_ACCESS_RELAXED_ORDERING) != 0;
+    EXPECT_EQ(relaxed, each.address == AddressOf(own->address()));
+  }
 }
 
 // --- What callers may take ---
