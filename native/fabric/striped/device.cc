@@ -60,10 +60,6 @@ std::vector<PortReport> StripedDevice::Ports() const {
   return ports;
 }
 
-bool StripedDevice::Active() const {
-  return std::any_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->Active(); });
-}
-
 Status StripedDevice::Reaches(std::string_view channel_address) const {
   ChannelAddress peer;
   RDMA_RETURN_IF_ERROR(ChannelAddress::Decode(channel_address, &peer));

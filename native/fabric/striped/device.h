@@ -37,7 +37,6 @@ class StripedDevice final : public Device, private ChannelDevice {
 
   std::string Summary() const override;
   std::vector<PortReport> Ports() const override;
-  bool Active() const override;
   bool Usable() const override { return rails_.front()->Usable(); }
   Status Reaches(std::string_view channel_address) const override;
   Status Allocate(size_t length, Access access, void* place,

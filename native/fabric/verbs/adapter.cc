@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "fabric/host/fork_guard.h"
 #include "fabric/verbs/errors.h"
+#include "fabric/verbs/memlock.h"
 #include "fabric/verbs/wire.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -96,7 +97,12 @@ Status Adapter::Init() {
   host::GuardDescriptor(port().context->async_fd);
   domain_ = library_->alloc_pd(port().context);
   if (domain_ == nullptr) return VerbError(errno, "ibv_alloc_pd", Name());
-  DecideIsolation();
+  random_addresses_ = settings_.isolation != Isolation::kOff && library_->reg_mr_iova2 != nullptr;
+  if (settings_.isolation != Isolation::kOff && !random_addresses_) {
+    Log(LogLevel::kInfo,
+        "verbs: peers can guess the addresses of memory: this libibverbs cannot choose them "
+        "(ibv_reg_mr_iova2 is of rdma-core 28)");
+  }
   events_ = library_->create_comp_channel(port().context);
   if (events_ == nullptr) return VerbError(errno, "ibv_create_comp_channel", Name());
   host::GuardDescriptor(events_->fd);
@@ -127,14 +133,8 @@ Adapter::~Adapter() {
   }
 }
 
-void Adapter::DecideIsolation() {
-  if (settings_.isolation == Isolation::kOff) return;
-  random_addresses_ = library_->reg_mr_iova2 != nullptr;
-  if (!random_addresses_) {
-    Log(LogLevel::kInfo,
-        "verbs: peers can guess the addresses of memory: this libibverbs cannot choose them "
-        "(ibv_reg_mr_iova2 is of rdma-core 28)");
-  }
+Status Adapter::RegistrationFailed(int error, size_t length) const {
+  return RegistrationError(MemlockLimit(), error, length, registered_.load(), Name());
 }
 
 Status Adapter::Reread() {
@@ -163,7 +163,7 @@ Status Adapter::Register(void* address, size_t length, int access,
                          std::unique_ptr<Registration>* registration) {
   ibv_mr* region =
       RegisterAt(AddressOf(address), address, length, access, settings_.relaxed_ordering);
-  if (region == nullptr) return RegistrationError(errno, length, registered_.load(), Name());
+  if (region == nullptr) return RegistrationFailed(errno, length);
   registration->reset(new Registration(this, region, address, AddressOf(address)));
   registered_.fetch_add((*registration)->locked_ = length);
   return OkStatus();
@@ -175,7 +175,7 @@ Status Adapter::Expose(void* address, size_t length, int access,
     return RegisterAt(iova, address, length, allowed, settings_.relaxed_ordering);
   };
   if (!ExposeBy(register_at, address, access, registration)) {
-    return RegistrationError(errno, length, registered_.load(), Name());
+    return RegistrationFailed(errno, length);
   }
   registered_.fetch_add((*registration)->locked_ = length);
   return OkStatus();

@@ -166,7 +166,7 @@ class Adapter {
   friend class Registration;
   Adapter() = default;
   Status Init();
-  void DecideIsolation();
+  Status RegistrationFailed(int error, size_t length) const;
   void Destroy(ibv_qp* pair, CompletionQueue* queue, int reserved);
   ibv_mr* RegisterAt(uint64_t iova, void* address, size_t length, int access, bool relaxed);
   // Returns false with errno. `register_at` returns null with errno.

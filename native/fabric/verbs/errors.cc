@@ -229,8 +229,8 @@ Status CreationError(int error, std::string_view verb, std::string_view on, std:
                     ": a task with fewer peers, or a lower RDMA_TRANSPORT_PORTS, needs fewer");
 }
 
-Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
-                              std::string_view on) {
+Status RegistrationError(uint64_t limit, int error, uint64_t length, uint64_t registered,
+                         std::string_view on) {
   const uint64_t needed = registered + length;
   if (!MemlockExplains(error, needed, limit)) {
     const Status status = VerbError(error, "ibv_reg_mr", on);
@@ -243,10 +243,6 @@ Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64
           ": the limit on locked memory (RLIMIT_MEMLOCK) is too low: this process needs " +
           Bytes(needed) + " (" + std::to_string(needed) + " bytes), and may lock " + Bytes(limit) +
           ". " + MemlockHelp());
-}
-
-Status RegistrationError(int error, uint64_t length, uint64_t registered, std::string_view on) {
-  return RegistrationErrorUnder(MemlockLimit(), error, length, registered, on);
 }
 
 std::string EventSentence(ibv_event_type type) {

@@ -38,13 +38,10 @@ Status CreationError(int error, std::string_view verb, std::string_view on, std:
                      int used, int most);
 
 // Describes a registration of `length` bytes that failed with `error` while this process had
-// registered `registered` bytes. If RLIMIT_MEMLOCK is the cause, the message has the required size,
-// the limit, and fixes for shell, systemd, Docker, Kubernetes and Slurm.
-Status RegistrationError(int error, uint64_t length, uint64_t registered, std::string_view on);
-
-// RegistrationError() for the given limit.
-Status RegistrationErrorUnder(uint64_t limit, int error, uint64_t length, uint64_t registered,
-                              std::string_view on);
+// registered `registered` bytes and may lock `limit`. If that is the cause, the message has the
+// required size, the limit, and fixes for shell, systemd, Docker, Kubernetes and Slurm.
+Status RegistrationError(uint64_t limit, int error, uint64_t length, uint64_t registered,
+                         std::string_view on);
 
 // Explains an asynchronous event to users.
 std::string EventSentence(ibv_event_type type);

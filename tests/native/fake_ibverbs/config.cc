@@ -217,13 +217,11 @@ bool Config::SetOfDevice(DeviceConfig* device, size_t port, const std::string& k
                          const std::string& value) {
   uint64_t number = 0;
   const std::map<std::string, int*> numbers = {
-      {"max_qp_wr", &device->max_qp_wr}, {"max_cqe", &device->max_cqe},
-      {"max_sge", &device->max_sge},     {"max_inline", &device->max_inline},
-      {"max_qp", &device->max_qp},       {"max_qp_rd_atom", &device->max_qp_rd_atom},
-      {"max_mr", &device->max_mr},       {"comp_vectors", &device->comp_vectors}};
+      {"max_qp_wr", &device->max_qp_wr},   {"max_cqe", &device->max_cqe},
+      {"max_inline", &device->max_inline}, {"max_qp", &device->max_qp},
+      {"max_mr", &device->max_mr},         {"comp_vectors", &device->comp_vectors}};
   const auto it = numbers.find(key);
   if (it != numbers.end()) return ParseInt(value, it->second);
-  if (key == "max_mr_size") return ParseNumber(value, UINT64_MAX, &device->max_mr_size);
   if (key == "iova") {
     device->same_iova = value == "same";
     return value == "same" || value == "any";
@@ -252,7 +250,6 @@ bool Config::Set(const std::string& full_key, const std::string& value) {
   if (full_key == "devices") return SetDevices(value);
   if (full_key == "delay_us") return ParseDuration(value, &delay_us);
   if (full_key == "retry_ms") return ParseDuration(value, &retry_ms);
-  if (full_key == "rnr_us") return ParseDuration(value, &rnr_us);
   if (full_key == "keep_qps") return ParseFlag(value, &keep_qps);
   if (full_key == "hold_rtr") return ParseFlag(value, &hold_rtr);
   if (full_key == "quiet") return ParseFlag(value, &quiet);

@@ -47,12 +47,11 @@ struct DeviceConfig {
   int rtr_error = 0;
   int max_qp_wr = 16384;
   int max_cqe = 1 << 20;
-  int max_sge = 16;
+  static constexpr int max_sge = 16;
   int max_inline = 512;
-  int max_qp_rd_atom = 16;
+  static constexpr int max_qp_rd_atom = 16;
   int max_qp = 4096;
   int max_mr = 1 << 20;
-  uint64_t max_mr_size = UINT64_MAX;
   bool same_iova = false;
   bool peer_memory = false;
   std::string sysfs;
@@ -63,7 +62,6 @@ struct DeviceConfig {
 struct Config {
   int64_t delay_us = 0;
   int64_t retry_ms = 300;
-  int64_t rnr_us = 500;
   bool keep_qps = false;
   bool hold_rtr = false;
   bool quiet = false;

@@ -22,8 +22,6 @@ struct Field {
 constexpr Field kFields[] = {
     {"send_posts", &FakeIbverbsStats::send_posts},
     {"send_doorbells", &FakeIbverbsStats::send_doorbells},
-    {"recv_posts", &FakeIbverbsStats::recv_posts},
-    {"recv_doorbells", &FakeIbverbsStats::recv_doorbells},
     {"writes", &FakeIbverbsStats::writes},
     {"writes_with_imm", &FakeIbverbsStats::writes_with_imm},
     {"sends", &FakeIbverbsStats::sends},

@@ -11,7 +11,6 @@
 //   retry_ms=N              how long a peer may be gone before IBV_WC_RETRY_EXC_ERR; longer where
 //                           the retries themselves have to wait for a processor; 0: as the queue
 //                           pair's timeout and retry_cnt say, without what cards add. Default: 300
-//   rnr_us=N                the wait before each retry after receiver-not-ready. Default: 500
 //   keep_qps=B              1: ibv_destroy_qp() waits until it is 0. Default: 0
 //   hold_rtr=B              1: ibv_modify_qp() to RTR waits until it is 0. Default: 0
 //   memlock=N               bytes that may be registered, beyond which ENOMEM. Default: no limit
@@ -32,7 +31,7 @@
 //   sysfs=FOLDER            of the device. Default: none
 //   open_error=ERROR        ibv_open_device() fails, ERROR as a number or as EACCES. Default: 0
 //   rtr_error=ERROR         ibv_modify_qp() to RTR fails. Default: 0
-//   max_qp_wr=N max_cqe=N max_sge=N max_inline=N max_qp_rd_atom=N max_qp=N max_mr=N max_mr_size=N
+//   max_qp_wr=N max_cqe=N max_inline=N max_qp=N max_mr=N
 //   comp_vectors=N          what ibv_query_device() shows or ibv_create_*() refuses to exceed
 //   iova=S                  any, or same: ibv_reg_mr_iova2() takes no address but the memory's own.
 //                           Default: any
@@ -88,8 +87,6 @@ struct FakeIbverbsStats {
   // Since the start or the last reset. Work requests, and calls that posted them.
   uint64_t send_posts;
   uint64_t send_doorbells;
-  uint64_t recv_posts;
-  uint64_t recv_doorbells;
   // Send work requests that ended well, by opcode, and the bytes they moved.
   uint64_t writes;
   uint64_t writes_with_imm;

@@ -219,7 +219,7 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attr) {
   *attr = {};
   std::snprintf(attr->fw_ver, sizeof(attr->fw_ver), "0.0.fake");
   attr->node_guid = attr->sys_image_guid = htobe64(ContextOf(context)->owner->guid);
-  attr->max_mr_size = config.max_mr_size;
+  attr->max_mr_size = UINT64_MAX;
   attr->page_size_cap = 4096;
   attr->max_qp = config.max_qp;
   attr->max_qp_wr = config.max_qp_wr;

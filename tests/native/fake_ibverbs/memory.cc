@@ -90,8 +90,8 @@ int Refusal(const Fake& fake, const DeviceConfig& config, size_t length, uint64_
             unsigned int access) {
   if ((access & IBV_ACCESS_ON_DEMAND) != 0) return EOPNOTSUPP;
   const bool remote_changes = (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
-  if ((access & ~kKnownAccess) != 0 || length == 0 || length > config.max_mr_size ||
-      iova + length < iova || (remote_changes && (access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
+  if ((access & ~kKnownAccess) != 0 || length == 0 || iova + length < iova ||
+      (remote_changes && (access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
     return EINVAL;
   }
   const uint64_t left =

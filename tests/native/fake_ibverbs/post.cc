@@ -63,7 +63,7 @@ int TakeSend(Fake* fake, Qp* qp, const ibv_send_wr& wr) {
   return 0;
 }
 
-int TakeReceive(Fake* fake, Qp* qp, const ibv_recv_wr& wr) {
+int TakeReceive(Qp* qp, const ibv_recv_wr& wr) {
   if (qp->receives_posted - qp->receives_reclaimed >= qp->cap.max_recv_wr) return ENOMEM;
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > qp->cap.max_recv_sge) return EINVAL;
   ReceiveRequest request;
@@ -71,7 +71,6 @@ int TakeReceive(Fake* fake, Qp* qp, const ibv_recv_wr& wr) {
   request.index = qp->receives_posted++;
   for (int i = 0; i < wr.num_sge; ++i) request.length += wr.sg_list[i].length;
   request.pieces.assign(wr.sg_list, wr.sg_list + wr.num_sge);
-  ++fake->stats.recv_posts;
   qp->receives.push_back(std::move(request));
   return 0;
 }
@@ -98,9 +97,8 @@ int PostReceive(ibv_qp* shown, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   auto* qp = static_cast<Qp*>(shown);
   int error = call.error;
   if (error == 0 && qp->now == IBV_QPS_RESET) error = EINVAL;
-  if (error == 0) ++call.fake.stats.recv_doorbells;
   for (; wr != nullptr && error == 0; wr = wr->next) {
-    error = TakeReceive(&call.fake, qp, *wr);
+    error = TakeReceive(qp, *wr);
     if (error != 0) break;
   }
   if (error != 0) *bad_wr = wr;

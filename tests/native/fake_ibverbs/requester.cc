@@ -344,7 +344,7 @@ void OnAck(Fake* fake, const Frame& frame) {
   if (limit != 7 && requester.receiver_not_ready++ >= limit) {
     return Finish(fake, qp, IBV_WC_RNR_RETRY_EXC_ERR);
   }
-  requester.not_before = Now() + std::max<Nanos>(fake->config.rnr_us, 1) * kMicrosecond;
+  requester.not_before = Now() + 500 * kMicrosecond;
   StartAgain(&requester);
 }
 

@@ -118,7 +118,7 @@ TEST(VerbsErrors, VerbsSayWhereAndWhatToDo) {
 }
 
 TEST(VerbsErrors, ALowLimitOnLockedMemoryComesWithItsCures) {
-  const Status status = RegistrationErrorUnder(8 * kMiB, ENOMEM, 64 * kMiB, 4 * kMiB, "mlx5_0:1");
+  const Status status = RegistrationError(8 * kMiB, ENOMEM, 64 * kMiB, 4 * kMiB, "mlx5_0:1");
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   for (const char* part :
        {"64 MiB with mlx5_0:1", "needs 68 MiB (71303168 bytes)", "may lock 8 MiB",
@@ -131,19 +131,19 @@ TEST(VerbsErrors, ALowLimitOnLockedMemoryComesWithItsCures) {
 
 TEST(VerbsErrors, ALimitThatIsHighEnoughIsNotBlamed) {
   for (const uint64_t limit : {68 * kMiB, kNoMemlockLimit}) {
-    const Status status = RegistrationErrorUnder(limit, ENOMEM, 64 * kMiB, 4 * kMiB, "mlx5_0:1");
+    const Status status = RegistrationError(limit, ENOMEM, 64 * kMiB, 4 * kMiB, "mlx5_0:1");
     EXPECT_EQ(status.code(), Code::kResourceExhausted);
     EXPECT_EQ(status.message().find("is too low: this process needs"), std::string::npos);
     ExpectHas(status.message(), "it was about 64 MiB, after 4 MiB of this process");
   }
-  EXPECT_EQ(RegistrationErrorUnder(0, EINVAL, 1, 0, "x").code(), Code::kInternal);
+  EXPECT_EQ(RegistrationError(0, EINVAL, 1, 0, "x").code(), Code::kInternal);
 }
 
 TEST(VerbsErrors, ALimitOfNothingIsRefusedAsAPermission) {
-  const Status status = RegistrationErrorUnder(0, EPERM, kMiB, 0, "mlx5_0:1");
+  const Status status = RegistrationError(0, EPERM, kMiB, 0, "mlx5_0:1");
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   ExpectHas(status.message(), "may lock 0 bytes");
-  EXPECT_EQ(RegistrationErrorUnder(kMiB, EPERM, kMiB, 0, "x").code(), Code::kPermissionDenied);
+  EXPECT_EQ(RegistrationError(kMiB, EPERM, kMiB, 0, "x").code(), Code::kPermissionDenied);
 }
 
 // For this thread; root has it, and is not limited then.
@@ -160,7 +160,8 @@ TEST(VerbsErrors, TheLimitIsThatOfThisProcess) {
   ASSERT_TRUE(limit.set());
   ASSERT_TRUE(DropIpcLock());
   EXPECT_EQ(MemlockLimit(), 4096u);
-  ExpectHas(RegistrationError(ENOMEM, kMiB, 0, "mlx5_0:1").message(), "may lock 4 KiB");
+  ExpectHas(RegistrationError(MemlockLimit(), ENOMEM, kMiB, 0, "mlx5_0:1").message(),
+            "may lock 4 KiB");
   ExpectHas(VerbError(ENOMEM, "ibv_create_cq", "mlx5_0:1").message(), "RLIMIT_MEMLOCK, 4096 bytes");
 }
 
