@@ -110,18 +110,15 @@ def not_now() -> bool:
     return False
 
 
-def counts() -> Any:
-    """Return whether what a parallel call computes in this thread now counts.
-
-    It does not if a batch is smaller than the number of ranks, and this one got no row.
-    """
-    cut = getattr(_local, "cut", None)
-    return cut is None or cut.kept is cut.taken or cut.kept > 0
+def current_cut() -> Cut | None:
+    """Return how the batch of the parallel call in this thread is cut."""
+    found: Cut | None = getattr(_local, "cut", None)
+    return found
 
 
 @contextmanager
 def _computing(cut: Cut) -> Iterator[None]:
-    before, _local.cut = getattr(_local, "cut", None), cut
+    before, _local.cut = current_cut(), cut
     try:
         yield
     finally:

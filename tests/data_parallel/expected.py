@@ -134,6 +134,7 @@ REFUSED = {
     "table_in_function": "cannot tell whether one process would do so once",
     "table_twice": "Leave the block of the tape before you call its gradient()",
     "time_major": "depend on the other examples of the batch",
+    "tiny_batch_norm": "normalizes a slice of one example",
     "two_threads": "call all models from one thread",
     "unseeded_rng": "with different batches",
     "layers_only": "no reduction would happen",
